@@ -1,0 +1,100 @@
+"""What hooks are handed: the client they run for, and the facts both sides know."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from unskew.core.network import Network
+from unskew.core.part import Batch
+from unskew.core.trees import Tree, Weights
+
+
+@dataclass(frozen=True)
+class Fed:
+    """Facts of a run that are the same for everybody and known before round 1."""
+
+    clients: int
+    classes: int
+    shape: tuple[int, ...]
+    rounds: int
+    epochs: int
+    batch: int
+    lr: float
+    net: Network
+    sizes: np.ndarray
+    task: Any
+    momentum: float = 0.0
+    optimiser: str = "sgd"
+    natural: bool = False
+    names: tuple[str, ...] = ()
+    seed: int = 0
+
+    @property
+    def features(self) -> int:
+        """D, the width of what the head receives."""
+        return int(np.prod(self.net.shape_at("features")))
+
+
+@dataclass(frozen=True)
+class Client:
+    """One client as its hooks see it.
+
+    n: its number of samples; counts_C: its samples per class; steps: local steps it takes this round; lr: this
+    round's learning rate; start: the weights it started from; down, mine: this Part's broadcast slice and private
+    slice; noise: what this Part asked for, at this step. `id` is -1 for a sample that belongs to no client.
+    """
+
+    id: Tensor | int
+    n: Tensor
+    counts: Tensor
+    steps: Tensor
+    lr: float
+    t: int
+    start: Weights
+    fed: Fed
+    net: Network
+    down: Tree = field(default_factory=dict)
+    mine: Tree = field(default_factory=dict)
+    round: Tree = field(default_factory=dict)
+    noise: dict[str, Tensor] = field(default_factory=dict)
+    data: Callable[[bool], Iterator[Batch]] | None = None
+    chosen: Callable[[int, str, bool], Batch] | None = None
+
+    def cut(self, name: str) -> str:
+        """The block a cut names; "cut" stands for the model's own."""
+        return self.net.check_cut(name)
+
+    def run(self, w: Weights, x: Tensor, since: str | None = None, until: str | None = None) -> Tensor:
+        """The model in evaluation mode, from the input or the cut `since` to the logits or the cut `until`."""
+        return self.net.run(w, x, since=since, until=until)[0]
+
+    def features(self, w: Weights, x: Tensor) -> Tensor:
+        return self.net.features_of(w, x)
+
+    def head(self, w: Weights, h: Tensor) -> Tensor:
+        return self.net.head_of(w, h)
+
+    def batches(self, raw: bool = False) -> Iterator[Batch]:
+        """All the client's samples in turn, padded to equal batches; inputs as at test time unless `raw`."""
+        if self.data is None:
+            raise RuntimeError("this hook runs where no data are: batches() is for finish and for trips")
+        return self.data(raw)
+
+    def total(self, measure: Callable[[Batch], dict[str, Tensor]], raw: bool = False) -> dict[str, Tensor]:
+        """The sum of `measure(batch)` over all the client's samples; multiply by `batch.weight` what must ignore padding."""
+        sums: dict[str, Tensor] = {}
+        for b in self.batches(raw):
+            for name, value in measure(b).items():
+                sums[name] = sums[name] + value if name in sums else value
+        return sums
+
+    def sample(self, count: int, purpose: str, replace: bool = False) -> Batch:
+        """`count` of the client's samples, the same at every call with this purpose; only in trips."""
+        if self.chosen is None:
+            raise RuntimeError("this hook runs where no single client's data are: sample() is for trips")
+        return self.chosen(count, purpose, replace)

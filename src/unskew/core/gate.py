@@ -1,0 +1,139 @@
+"""The gate: every reply is checked against what was declared before anything is merged.
+
+A bad reply is dropped and the client named; the run goes on and the model stays finite.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from unskew.core.part import Share
+from unskew.core.replies import Reply
+from unskew.core.trees import flat, size_in_bytes
+from unskew.errors import suggestion
+
+
+@dataclass(frozen=True)
+class Spec:
+    """What a reply may hold: the shapes of the weights and the Shares of every Part."""
+
+    weights: dict[str, tuple[int, ...]]
+    shares: dict[str, dict[str, Share]]
+    dtypes: dict[str, torch.dtype]
+
+    @property
+    def max_bytes(self) -> int:
+        """No honest reply is larger; a network refuses more before it parses anything."""
+        weights = sum(math.prod(s) * torch.empty((), dtype=self.dtypes[n]).element_size() for n, s in self.weights.items())
+        return weights + sum(s.max_bytes for part in self.shares.values() for s in part.values())
+
+
+@dataclass(frozen=True)
+class Refusal:
+    client: int
+    code: str
+    text: str
+
+    def sentence(self, who: str, t: int) -> str:
+        return f"{who} round {t}: {self.text}"
+
+
+def check(replies: Sequence[Reply], spec: Spec, sizes: Sequence[int]) -> tuple[list[Reply], list[Refusal]]:
+    """(replies to use, refusals). Claimed sample counts above the registered size are cut down to it (E305)."""
+    good, refused = [], []
+    for reply in replies:
+        problem = _size_problem(reply, spec) or _weights_problem(reply, spec) or _shares_problem(reply, spec)
+        if problem:
+            refused.append(Refusal(reply.client, *problem))
+            continue
+        registered = int(sizes[reply.client])
+        if not math.isfinite(reply.size) or reply.size <= 0:
+            refused.append(Refusal(reply.client, "E305", f"claims {reply.size:g} examples; a reply needs at least one."))
+            continue
+        if reply.size > registered:
+            text = f"claims {reply.size:g} examples; registered {registered:,}. Using {registered:,}."
+            refused.append(Refusal(reply.client, "E305", text))
+            reply.size = float(registered)
+        good.append(reply)
+    return good, refused
+
+
+def _size_problem(reply: Reply, spec: Spec) -> tuple[str, str] | None:
+    size = size_in_bytes(reply.weights) + sum(size_in_bytes(s) for s in reply.shares.values())
+    if size > spec.max_bytes:
+        return "E304", f"the reply is {size / 1e6:.1f} MB; this method sends at most {spec.max_bytes / 1e6:.1f} MB."
+    return None
+
+
+def _weights_problem(reply: Reply, spec: Spec) -> tuple[str, str] | None:
+    if problem := _names_problem(reply.weights, spec.weights):
+        return problem
+    for name, shape in spec.weights.items():
+        tensor = reply.weights[name]
+        if tuple(tensor.shape) != tuple(shape):
+            return "E302", f"'w/{name}' is {list(tensor.shape)}, expected {list(shape)}. Is it running another model?"
+        if tensor.dtype != spec.dtypes[name]:
+            return "E303", f"'w/{name}' is {tensor.dtype}, expected {spec.dtypes[name]}."
+        if problem := _finite_problem(f"w/{name}", tensor):
+            return problem
+    return None
+
+
+def _shares_problem(reply: Reply, spec: Spec) -> tuple[str, str] | None:
+    if problem := _names_problem({p: 0 for p, t in reply.shares.items() if t}, {p: 0 for p, s in spec.shares.items() if s}):
+        return problem
+    for part, declared in spec.shares.items():
+        sent = flat(reply.shares.get(part, {}))
+        if problem := _names_problem(sent, declared, f"{part}/"):
+            return problem
+        for leaf, share in declared.items():
+            if problem := _leaf_problem(f"{part}/{leaf}", sent[leaf], share):
+                return problem
+    return None
+
+
+def _leaf_problem(path: str, tensor: Tensor, share: Share) -> tuple[str, str] | None:
+    rows = share.shape[:1] == (None,)
+    shape = tuple(tensor.shape)
+    fits = len(shape) == len(share.shape) and all(want in (None, got) for want, got in zip(share.shape, shape))
+    if not fits or (rows and shape[0] > share.rows):
+        expected = ["up to " + str(share.rows) if s is None else s for s in share.shape]
+        return "E302", f"'{path}' is {list(shape)}, expected {expected}."
+    if tensor.dtype != share.dtype:
+        return "E303", f"'{path}' is {tensor.dtype}, expected {share.dtype}."
+    if problem := _finite_problem(path, tensor):
+        return problem
+    if tensor.numel() == 0:
+        return None
+    low, high = tensor.min().item(), tensor.max().item()
+    if low < share.low or high > share.high:
+        if not share.dtype.is_floating_point:
+            return "E306", f"'{path}' holds {low if low < share.low else high}; allowed are {share.low:g} to {share.high:g}."
+        return "E308", f"'{path}' must lie in [{share.low:g}, {share.high:g}]; got {low if low < share.low else high:g}."
+    if share.norm is not None and (norm := tensor.double().norm().item()) > share.norm * (1 + 1e-6):
+        return "E308", f"'{path}' has L2 norm {norm:g}; the declared bound is {share.norm:g}."
+    return None
+
+
+def _names_problem(sent: Mapping, expected: Mapping, prefix: str = "") -> tuple[str, str] | None:
+    missing, extra = sorted(set(expected) - set(sent)), sorted(set(sent) - set(expected))
+    if not missing and not extra:
+        return None
+    told = []
+    if missing:
+        told.append("missing " + ", ".join(f"'{prefix}{n}'" for n in missing[:3]))
+    if extra:
+        told.append("unexpected " + ", ".join(f"'{prefix}{n}'" for n in extra[:3]) + suggestion(extra[0], missing).rstrip("?"))
+    return "E303", "; ".join(told) + "."
+
+
+def _finite_problem(path: str, tensor: Tensor) -> tuple[str, str] | None:
+    if not tensor.dtype.is_floating_point or bool(torch.isfinite(tensor.sum())):
+        return None  # a finite sum has no NaN or Inf among its terms
+    bad = int((~torch.isfinite(tensor)).sum())
+    return ("E301", f"'{path}' has {bad} non-finite value{'s' * (bad != 1)}.") if bad else None

@@ -1,0 +1,194 @@
+"""A model as a pure function of its weights, with cuts at which a forward pass can stop, be changed, and go on."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unskew.core.trees import Weights
+from unskew.errors import UsageError, suggestion
+
+Tap = Callable[[str, Tensor], Tensor]
+_NORMS = (nn.modules.batchnorm._BatchNorm,)
+
+
+class Network:
+    """A model's structure without its weights: `run(w, x)` is a pure function of `w` and `x`.
+
+    A plain `nn.Sequential` is cut at its blocks. Any other module is cut at its direct children, by forward hooks;
+    it can go on from a cut only by running from the start and replacing what the cut gave.
+    One Network serves one thread; `copy()` makes another.
+    """
+
+    def __init__(self, module: nn.Module, shape: tuple[int, ...]):
+        self.module = copy.deepcopy(module)
+        self.shape = tuple(shape)
+        self.blocks = tuple(n for n, _ in self.module.named_children())
+        if not self.blocks:
+            raise UsageError("E105", "the model has no named children, so it has no head; wrap it in nn.Sequential.")
+        self.sequential = isinstance(self.module, nn.Sequential)
+        self.head = self.blocks[-1] if self.sequential else _last_linear(self.module)
+        self.cut = getattr(module, "cut", self.blocks[0])
+        self.folds = bool(getattr(module, "folds", False))
+        self.around: Callable[[], Any] = contextlib.nullcontext
+        """What every block runs within; the engine puts its kernels here."""
+        self.norms = frozenset(
+            f"{m}.{n}" if m else n
+            for m, layer in self.module.named_modules()
+            if isinstance(layer, _NORMS)
+            for n, _ in [*layer.named_parameters(recurse=False), *layer.named_buffers(recurse=False)]
+        )
+        for layer in self.module.modules():
+            if isinstance(layer, _NORMS):
+                layer.num_batches_tracked = None  # an integer counter nothing here reads; never averaged
+        self._start = {n: t.detach().clone() for n, t in _named(self.module)}
+        self.trainable = tuple(n for n, _ in self.module.named_parameters())
+        self.buffers = tuple(n for n, b in self.module.named_buffers() if b.is_floating_point())
+        self._slots = [
+            (store, key, f"{m}.{key}" if m else key)
+            for m, layer in self.module.named_modules()
+            for store in (layer._parameters, layer._buffers)
+            for key, value in store.items()
+            if value is not None and (f"{m}.{key}" if m else key) in self._start
+        ]
+        self._training: bool | None = None
+        self._taps: dict[str, Tap] = {}
+        self._features: Tensor | None = None
+        if not self.sequential:
+            self._hook()
+
+    def copy(self) -> Network:
+        return Network(self.module_with(self._start), self.shape)._like(self)
+
+    def _like(self, other: Network) -> Network:
+        self.cut, self.folds = other.cut, other.folds
+        return self
+
+    def weights(self) -> Weights:
+        """Parameters and floating-point buffers as the model was given, by name."""
+        return {n: t.clone() for n, t in self._start.items()}
+
+    def module_with(self, w: Weights) -> nn.Module:
+        """An ordinary module holding these weights, to keep or to hand to a user."""
+        module = copy.deepcopy(self.module)
+        for m, layer in module.named_modules():
+            for store in (layer._parameters, layer._buffers):
+                for key in list(store):
+                    name = f"{m}.{key}" if m else key
+                    if name in w:
+                        value = w[name].detach().clone()
+                        store[key] = nn.Parameter(value) if store is layer._parameters else value
+            if isinstance(layer, _NORMS):
+                layer.num_batches_tracked = torch.tensor(0)
+        return module.eval()
+
+    def check_cut(self, cut: str) -> str:
+        """The block a cut names; "cut" stands for the model's own."""
+        name = self.cut if cut == "cut" else cut
+        if name not in self.blocks[:-1]:
+            known = ", ".join(self.blocks[:-1])
+            raise UsageError("E106", f"the model has no cut '{cut}'; it can be cut after: {known}.{suggestion(cut, self.blocks)}")
+        return name
+
+    def run(
+        self,
+        w: Weights,
+        x: Tensor,
+        *,
+        since: str | None = None,
+        until: str | None = None,
+        train: bool = False,
+        taps: dict[str, Tap] | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """(output, features): from the input, or from what the cut `since` gave, to the logits or the cut `until`.
+
+        `features` is what the head received. `taps[cut]` may change an activation on the way.
+        """
+        if self._training is not train:
+            self.module.train(train)
+            self._training = train
+        for store, key, name in self._slots:
+            store[key] = w[name]
+        try:
+            if self.sequential:
+                return self._blocks(x, since, until, taps or {})
+            return self._whole(x, since, until, taps or {})
+        finally:
+            for store, key, _ in self._slots:
+                store[key] = None
+
+    def _blocks(self, x: Tensor, since: str | None, until: str | None, taps: dict[str, Tap]) -> tuple[Tensor, Tensor]:
+        features = x
+        first = 0 if since is None else self.blocks.index(since) + 1
+        for name, block in zip(self.blocks[first:], list(self.module.children())[first:]):
+            if name == self.head:
+                features = x
+            with self.around():
+                x = block(x)
+            if name in taps:
+                x = taps[name](name, x)
+            if name == until:
+                break
+        return x, features
+
+    def _whole(self, x: Tensor, since: str | None, until: str | None, taps: dict[str, Tap]) -> tuple[Tensor, Tensor]:
+        if since == "features":
+            head = self.module.get_submodule(self.head)
+            with self.around():
+                return head(x), x
+        found: list[Tensor] = []
+        self._taps = dict(taps)
+        if since is not None:
+            given = x
+            x = given.new_zeros((given.shape[0], *self.shape))
+            self._taps[since] = lambda _, h: given
+        if until is not None:
+            self._taps[until] = lambda _, h: found.append(h) or h
+        with self.around():
+            z = self.module(x)
+        features = self._features if self._features is not None else z
+        self._taps, self._features = {}, None
+        return (found[0] if found else z), features
+
+    def head_of(self, w: Weights, h_BD: Tensor) -> Tensor:
+        """Logits from what the head receives."""
+        since = self.blocks[-2] if self.sequential and len(self.blocks) > 1 else "features"
+        return self.run(w, h_BD, since=since)[0]
+
+    def features_of(self, w: Weights, x: Tensor) -> Tensor:
+        """What the head receives, in evaluation mode."""
+        return self.run(w, x)[1]
+
+    def shape_at(self, cut: str) -> tuple[int, ...]:
+        """The shape of one sample's activation at a cut ("features": at the head's input)."""
+        with torch.no_grad():
+            x = torch.zeros((2, *self.shape))
+            if cut == "features":
+                return tuple(self.features_of(self._start, x).shape[1:])
+            return tuple(self.run(self._start, x, until=self.check_cut(cut))[0].shape[1:])
+
+    def _hook(self) -> None:
+        for name, child in self.module.named_children():
+            child.register_forward_hook(lambda _m, _a, h, name=name: self._taps[name](name, h) if name in self._taps else None)
+
+        def keep(_module: nn.Module, args: tuple) -> None:
+            self._features = args[0]
+
+        self.module.get_submodule(self.head).register_forward_pre_hook(keep)
+
+
+def _named(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from module.named_parameters()
+    yield from ((n, b) for n, b in module.named_buffers() if b.is_floating_point())
+
+
+def _last_linear(module: nn.Module) -> str:
+    linear = [n for n, m in module.named_modules() if isinstance(m, nn.Linear)]
+    if not linear:
+        raise UsageError("E105", "the model has no nn.Linear to be its head; end it with one.")
+    return linear[-1]

@@ -1,0 +1,220 @@
+"""The nouns a method is made of: Part, Trip, Share, and what its hooks are handed.
+
+Letters: B batch, C classes, D features, K clients, T rounds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from unskew.core.trees import Tree, Weights
+
+if TYPE_CHECKING:
+    from unskew.core.client import Client, Fed
+    from unskew.core.replies import Ups
+
+
+@dataclass(frozen=True)
+class Share:
+    """One tensor that leaves a client beside its weights. What is not declared cannot leave.
+
+    `shape` may start with None: a number of rows that differs by client, at most `rows`.
+    `low`, `high` bound every value, `norm` the L2 norm of the whole tensor (inf: no bound).
+    `guarantee` says what protects it: "dp" (a proof), "empirical" (a measurement) or "none".
+    `reads` says who must see it: "sum" (only the sum over clients, so secure aggregation is possible) or "each".
+    """
+
+    shape: tuple[int | None, ...]
+    dtype: torch.dtype = torch.float32
+    low: float = -math.inf
+    high: float = math.inf
+    norm: float | None = None
+    guarantee: Literal["dp", "empirical", "none"] = "none"
+    reads: Literal["sum", "each"] = "sum"
+    rows: int = 0
+    what: str = ""
+
+    @property
+    def max_bytes(self) -> int:
+        sizes = [self.rows if s is None else s for s in self.shape]
+        return math.prod(sizes) * torch.empty((), dtype=self.dtype).element_size()
+
+
+@dataclass(frozen=True)
+class Noise:
+    """Random numbers a client's hooks want; the engine draws them, keyed by client and round.
+
+    law: "uniform" on [0, 1), "normal", "beta" (args a, b), "integers" (args high) or "cycle" (args high): the
+    numbers 0..high-1 in shuffled order, again and again; with replacement when high is below the batch.
+    Drawn afresh at every step, as [B, *shape] if `per_sample`, else [*shape].
+    """
+
+    law: Literal["uniform", "normal", "beta", "integers", "cycle"]
+    args: tuple[float, ...] = ()
+    shape: tuple[int, ...] = ()
+    per_sample: bool = True
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What a step trains on. x_B..., y_BC class distributions, weight_B 1 for a sample and 0 for padding."""
+
+    x: Tensor
+    y: Tensor
+    weight: Tensor
+
+    def mean(self, values_B: Tensor) -> Tensor:
+        """The mean over the samples of this batch; padding does not count."""
+        return (values_B * self.weight).sum() / self.weight.sum().clamp(min=1)
+
+    def replace(self, **changes: Any) -> Batch:
+        return replace(self, **changes)
+
+
+@dataclass(frozen=True)
+class Out:
+    """What one forward pass leaves for the losses.
+
+    logits_BC after every Part's `logits`, raw_BC before; features_BD what the head received;
+    `own` the batch that entered the model, before any tap changed its labels;
+    `before[cut]` and `after[cut]` the activation at a tapped cut, before and after the Parts changed it.
+    """
+
+    logits: Tensor
+    raw: Tensor
+    features: Tensor
+    own: Batch
+    before: dict[str, Tensor] = field(default_factory=dict)
+    after: dict[str, Tensor] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Trip:
+    """One extra exchange, server -> clients -> server, after round t (t = 0 before round 1, t = T after the last).
+
+    `client(weights, client)` runs at each client of this round's cohort (`everyone`: at all clients) and returns
+    what it shares; `server(weights, slice, ups, fed)` returns the next weights and slice.
+    `shares(fed)` declares what this trip brings, as `Part.shares` does for training.
+    """
+
+    when: Callable[[int, int], bool]
+    client: Callable[[Weights, Client], Tree]
+    server: Callable[[Weights, Tree, Ups, Fed], tuple[Weights, Tree]]
+    shares: Callable[[Fed], dict[str, Share]]
+    everyone: bool = False
+
+
+class Part:
+    """A slice of a method. Every hook is pure and optional; subclasses are frozen dataclasses of their settings.
+
+    Hooks that run at a client are written for one client and run for many side by side, so: no `.item()`,
+    no `if` on tensor values, no boolean-mask indexing; random numbers come from `noise`; averages over the batch
+    go through `batch.mean`.
+    """
+
+    name: ClassVar[str] = ""
+    merges: ClassVar[bool] = False
+    """This Part replaces the weighted mean of clients' weights (at most one Part may)."""
+    normalises: ClassVar[bool] = False
+    """This Part scales inputs itself: it is given raw values instead of standardised ones."""
+    keeps_at_server: ClassVar[tuple[str, ...]] = ()
+    """Leaves of the server's slice that are not broadcast."""
+    clashes: ClassVar[dict[str, str]] = {}
+    """Parts this one cannot be combined with, and why, as the end of a sentence."""
+
+    @property
+    def weighting(self) -> Literal["size", "equal"] | None:
+        """How the merge weighs clients; None leaves it to the method (by size)."""
+        return None
+
+    @property
+    def taps(self) -> tuple[str, ...]:
+        """Cuts of the model this Part wants to see; "cut" stands for the model's own default cut."""
+        return ()
+
+    @property
+    def trips(self) -> Sequence[Trip]:
+        return ()
+
+    def refuse(self, fed: Fed) -> str | None:
+        """Why this Part cannot work with this model or these data, or None."""
+        return None
+
+    def shares(self, fed: Fed) -> dict[str, Share]:
+        """What `finish` sends up beside the weights."""
+        return {}
+
+    def server_init(self, w: Weights, fed: Fed) -> Tree:
+        """The server's slice before round 1; broadcast to clients as `c.down` (less `keeps_at_server`)."""
+        return {}
+
+    def client_init(self, w: Weights, fed: Fed) -> Tree:
+        """A client's private slice before it first takes part; it never leaves."""
+        return {}
+
+    def begin(self, w: Weights, c: Client) -> Tree:
+        """Before the first local step: what this round's hooks will find in `c.round` (a pass over the data, say)."""
+        return {}
+
+    def noise(self, fed: Fed, down: Tree) -> dict[str, Noise]:
+        """What random numbers the hooks of this round need; `down` is the slice as broadcast."""
+        return {}
+
+    def keeps(self, name: str, fed: Fed) -> bool:
+        """Whether this weight stays on the client: neither sent nor overwritten (FedBN)."""
+        return False
+
+    def freezes(self, name: str, fed: Fed) -> bool:
+        """Whether this weight is never trained (FedBABU)."""
+        return False
+
+    def batch(self, b: Batch, c: Client) -> Batch:
+        return b
+
+    def tap(self, cut: str, h: Tensor, b: Batch, c: Client) -> tuple[Tensor, Batch]:
+        return h, b
+
+    def logits(self, z: Tensor, b: Batch, c: Client) -> Tensor:
+        return z
+
+    def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor | float:
+        """A term added to the task's loss."""
+        return 0.0
+
+    def grad(self, g: Weights, w: Weights, c: Client) -> Weights:
+        return g
+
+    def finish(self, w: Weights, c: Client) -> tuple[Tree, Tree]:
+        """After the last local step: (what to share, the next private slice)."""
+        return {}, c.mine
+
+    def server(self, s: Tree, ups: Ups, fed: Fed) -> Tree:
+        """The next slice, from what the clients shared: `ups["leaf"]` is [K, ...]."""
+        return s
+
+    def merge(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
+        """The next global weights and slice; only where `merges` is True."""
+        raise TypeError(f"{type(self).__name__} sets merges = True and must define merge")
+
+    def evaluate_with(self, x: Tensor, c: Client) -> Tensor:
+        """How inputs look outside training steps (FedRDN: the client's own statistics)."""
+        return x
+
+    def __str__(self) -> str:
+        changed = [
+            f"{f.name}={getattr(self, f.name)}"
+            for f in fields(self)  # type: ignore[arg-type]
+            if f.init and getattr(self, f.name) != f.default
+        ]
+        return self.name + (f"({', '.join(changed)})" if changed else "")
+
+
+def overrides(part: Part, hook: str) -> bool:
+    """Whether a Part says anything at this hook, so that the engine can leave silent ones out."""
+    return getattr(type(part), hook) is not getattr(Part, hook)

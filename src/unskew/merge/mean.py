@@ -1,0 +1,23 @@
+"""The weighted mean of clients' weights (FedAvg, McMahan et al., AISTATS 2017).
+
+    w <- sum_k p_k w_k,    p_k = n_k / sum_j n_j    (or 1/|S|)
+
+Summed in the order of client ids, so that the bits depend on nothing else.
+"""
+
+from __future__ import annotations
+
+from unskew.core.replies import Ups
+from unskew.core.trees import Weights
+
+
+def weighted_mean(w: Weights, ups: Ups, weighting: str = "size") -> Weights:
+    """The next global weights; names the clients did not send (kept or frozen) stay as they are."""
+    p_K = ups.shares_of_weight(weighting)
+    merged = dict(w)
+    for name in ups.replies[0].weights:
+        total = ups.replies[0].weights[name] * p_K[0]
+        for p, reply in zip(p_K[1:], ups.replies[1:]):
+            total.add_(reply.weights[name], alpha=p)
+        merged[name] = total
+    return merged

@@ -1,0 +1,112 @@
+"""FedRDN (Yan et al., CVPR 2025, arXiv 2306.09363): normalise every image with a random client's statistics.
+
+Once, before round 1, client k sends, over its images i, per channel
+    mu_k = mean_i mean_hw x_i,    sigma_k = mean_i std_hw x_i      (population std of each image)
+Train: for each image, each time it is drawn, j uniform in 1..K:    x <- (x - mu_j) / sigma_j
+Test:  client k's images use its own pair; an image of no client uses the mean pair over clients.
+FedRDN-V (`mean=True`): the mean pair for every image, at training and test.
+Differs from the paper: it prints sums where its code has means; means are meant. `variant="official"` draws mean
+and std from two different clients, one pick per batch, with the unbiased std, as the public code does.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from unskew.core.client import Client, Fed
+from unskew.core.part import Batch, Noise, Part, Share, Trip
+from unskew.core.replies import Ups
+from unskew.core.trees import Tree, Weights
+
+FLOOR = 1e-6
+
+
+@dataclass(frozen=True)
+class FedRDN(Part):
+    """mean: FedRDN-V, the mean pair instead of random ones. variant: "paper" or "official"."""
+
+    mean: bool = False
+    variant: str = "paper"
+    name: ClassVar[str] = "fedrdn"
+    normalises: ClassVar[bool] = True
+    clashes: ClassVar[dict[str, str]] = {"norm": "both normalise the input"}
+
+    def __post_init__(self) -> None:
+        if self.variant not in ("paper", "official"):
+            raise ValueError(f"variant must be 'paper' or 'official', got '{self.variant}'")
+
+    def refuse(self, fed: Fed) -> str | None:
+        return None if len(fed.shape) == 3 else f"it normalises channels of images and a sample here is {list(fed.shape)}"
+
+    @property
+    def trips(self) -> tuple[Trip, ...]:
+        return (Trip(lambda t, T: t == 0, self.measure, self.collect, self.statistics, everyone=True),)
+
+    def statistics(self, fed: Fed) -> dict[str, Share]:
+        channels = (fed.shape[0],)
+        return {
+            "mu": Share(channels, reads="each", what="mean of each channel"),
+            "sigma": Share(channels, low=FLOOR, reads="each", what="mean standard deviation of each channel"),
+        }
+
+    def measure(self, w: Weights, c: Client) -> Tree:
+        def sums(b: Batch) -> dict[str, Tensor]:
+            pixels_BCP = b.x.flatten(2)
+            std_BC = pixels_BCP.std(-1, correction=int(self.variant == "official"))
+            weight = b.weight[:, None]
+            return {"mu": (pixels_BCP.mean(-1) * weight).sum(0), "sigma": (std_BC * weight).sum(0), "n": b.weight.sum()}
+
+        total = c.total(sums, raw=True)
+        return {"mu": total["mu"] / total["n"], "sigma": (total["sigma"] / total["n"]).clamp(min=FLOOR)}
+
+    def collect(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
+        """The table of all pairs; the row of a client that never reported is the mean pair."""
+        mu_KC, sigma_KC = ups["mu"], ups["sigma"]
+        row_of = torch.full((fed.clients,), -1, dtype=torch.int64)
+        row_of[ups.clients] = torch.arange(len(ups))
+        return w, {"mu": mu_KC, "sigma": sigma_KC, "row": row_of}
+
+    def server_init(self, w: Weights, fed: Fed) -> Tree:
+        """Before anybody reported: leave inputs as they are."""
+        channels = fed.shape[0]
+        nobody = torch.full((fed.clients,), -1, dtype=torch.int64)
+        return {"mu": torch.zeros(1, channels), "sigma": torch.ones(1, channels), "row": nobody}
+
+    def noise(self, fed: Fed, down: Tree) -> dict[str, Noise]:
+        if self.mean:
+            return {}
+        rows = (float(len(down["mu"])),)
+        if self.variant == "official":
+            pick = Noise("integers", rows, (1,), per_sample=False)
+            return {"of_mean": pick, "of_std": pick}
+        pick = Noise("integers", rows)
+        return {"of_pair": pick}
+
+    def batch(self, b: Batch, c: Client) -> Batch:
+        if self.mean:
+            return b.replace(x=self._mean_pair(b.x, c))
+        of_mean = c.noise["of_mean"] if self.variant == "official" else c.noise["of_pair"]
+        of_std = c.noise["of_std"] if self.variant == "official" else c.noise["of_pair"]
+        mu_BC, sigma_BC = c.down["mu"][of_mean], c.down["sigma"][of_std]
+        return b.replace(x=(b.x - mu_BC[:, :, None, None]) / sigma_BC[:, :, None, None])
+
+    def evaluate_with(self, x: Tensor, c: Client) -> Tensor:
+        if self.mean or isinstance(c.id, int) and c.id < 0:
+            return self._mean_pair(x, c)
+        row = c.down["row"][c.id]
+        known = (row >= 0).to(x.dtype)
+        mu = known * c.down["mu"][row.clamp(min=0)] + (1 - known) * c.down["mu"].mean(0)
+        sigma = known * c.down["sigma"][row.clamp(min=0)] + (1 - known) * c.down["sigma"].mean(0)
+        return (x - per_channel(mu, x)) / per_channel(sigma, x)
+
+    def _mean_pair(self, x: Tensor, c: Client) -> Tensor:
+        return (x - per_channel(c.down["mu"].mean(0), x)) / per_channel(c.down["sigma"].mean(0), x)
+
+
+def per_channel(values_C: Tensor, x: Tensor) -> Tensor:
+    """One number per channel, shaped to go with x of [B, C, ...]."""
+    return values_C.reshape(1, -1, *[1] * (x.dim() - 2))

@@ -1,0 +1,150 @@
+"""FLea (Xia et al., KDD 2024, arXiv 2312.02327): clients share a tenth of their activations and train on mixtures.
+
+At the cut l, with a batch (fF, yF) from the buffer of last round's clients and beta ~ Beta(a, a) per sample,
+    f~ = beta f + (1 - beta) fF,   y~ = beta y + (1 - beta) yF
+    L = CE(z(f~), y~) + lambda1 KL(p(f~) || p_t(f~)) + lambda2 dcor(x, f)^2      (Eq. 3-5, 8)
+p_t: the received model. dcor: distance correlation of the batch's inputs and activations, which training lowers.
+After the merge the same clients send (f, y) of a fixed tenth of their samples under the new model.
+An empty buffer (round 1): no mixture; the other two terms as they are.
+Differs from the paper: Eq. 5 prints nu(x, f) where Eq. 8 has nu(x, x) nu(f, f); Eq. 8 is meant. The second and third
+term see batch normalisation with frozen statistics. `variant="official"` is the public code's loss: one more
+cross-entropy on the unmixed batch, KL(p_t || p) on the buffer's activations, dcor instead of its square, lambda2
+falling from 3 to 1 in 20 rounds. Its three times longer first round and its optimiser rebuilt at every step are not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from unskew.core.client import Client, Fed
+from unskew.core.part import Batch, Noise, Out, Part, Share, Trip
+from unskew.core.replies import Ups
+from unskew.core.trees import Tree, Weights
+
+
+@dataclass(frozen=True)
+class FLea(Part):
+    """alpha: share of samples whose activations leave. lambda1, lambda2: distillation, decorrelation. a: Beta(a, a).
+
+    cut: block whose output is shared ("cut": the model's own). variant: "paper" or "official".
+    """
+
+    alpha: float = 0.1
+    lambda1: float = 1.0
+    lambda2: float = 3.0
+    a: float = 2.0
+    cut: str = "cut"
+    variant: str = "paper"
+    name: ClassVar[str] = "flea"
+
+    def __post_init__(self) -> None:
+        if self.variant not in ("paper", "official"):
+            raise ValueError(f"variant must be 'paper' or 'official', got '{self.variant}'")
+        if not 0 <= self.alpha <= 1 or self.a <= 0:
+            raise ValueError(f"alpha must lie in [0, 1] and a must be above 0, got alpha={self.alpha}, a={self.a}")
+
+    @property
+    def taps(self) -> tuple[str, ...]:
+        return (self.cut,)
+
+    @property
+    def trips(self) -> tuple[Trip, ...]:
+        if not self.alpha:
+            return ()
+        return (Trip(lambda t, T: 0 < t < T, self.extract, self.collect, self.features),)
+
+    def features(self, fed: Fed) -> dict[str, Share]:
+        rows = max(1, int(self.alpha * int(fed.sizes.max())))
+        shape = (None, *fed.net.shape_at(self.cut))
+        return {
+            "features": Share(shape, rows=rows, guarantee="empirical", reads="each", what="activations at the cut"),
+            "labels": Share((None,), torch.int64, 0, fed.classes - 1, rows=rows, reads="each", what="their labels, in clear"),
+        }
+
+    def server_init(self, w: Weights, fed: Fed) -> Tree:
+        empty = torch.zeros(0, *fed.net.shape_at(self.cut))
+        return {"features": empty, "labels": torch.zeros(0, dtype=torch.int64)}
+
+    def noise(self, fed: Fed, down: Tree) -> dict[str, Noise]:
+        if not len(down["labels"]):
+            return {}
+        return {"row": Noise("cycle", (len(down["labels"]),)), "beta": Noise("beta", (self.a, self.a))}
+
+    def tap(self, cut: str, h: Tensor, b: Batch, c: Client) -> tuple[Tensor, Batch]:
+        if cut != c.cut(self.cut) or not len(c.down["labels"]):
+            return h, b
+        y_BC = F.one_hot(c.down["labels"][c.noise["row"]], c.fed.classes).to(b.y.dtype)
+        return mix(h, b, c.down["features"][c.noise["row"]], y_BC, c.noise["beta"])
+
+    def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor:
+        cut = c.cut(self.cut)
+        if self.variant == "official":
+            return self._official(w, out, b, c, cut)
+        teacher_BC = c.run(c.start, out.after[cut], since=cut)
+        distil = self.lambda1 * b.mean(kl(out.raw, teacher_BC)) if self.lambda1 else 0.0
+        return distil + (self.lambda2 * decorrelation(b.x, out.before[cut], b.weight) if self.lambda2 else 0.0)
+
+    def _official(self, w: Weights, out: Out, b: Batch, c: Client, cut: str) -> Tensor:
+        h, scale, plain = out.before[cut], 0.5 * self.lambda1, 0.0
+        if len(c.down["labels"]):
+            h, scale = c.down["features"][c.noise["row"]], self.lambda1
+            plain = b.mean(c.fed.task.loss(c.run(w, out.before[cut], since=cut), out.own.y))
+        local_BC, teacher_BC = c.run(w, h, since=cut), c.run(c.start, h, since=cut)
+        lambda2 = max(1.0, self.lambda2 - 0.1 * (c.t - 1)) if c.t <= 20 else 1.0
+        root = decorrelation(b.x, out.before[cut], b.weight).clamp(min=1e-12).sqrt()
+        return plain + scale * b.mean(kl(teacher_BC, local_BC)) + lambda2 * root
+
+    def extract(self, w: Weights, c: Client) -> Tree:
+        count = int(self.alpha * int(c.n))
+        replace = self.variant == "official"
+        b = c.sample(count if replace else max(1, count), "flea", replace=replace)
+        return {"features": c.run(w, b.x, until=c.cut(self.cut)), "labels": b.y.argmax(1)}
+
+    def collect(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
+        """The union of what came; the old buffer is dropped even when nothing came."""
+        if not len(ups):
+            return w, self.server_init(w, fed)
+        return w, {"features": torch.cat(tuple(ups["features"])), "labels": torch.cat(tuple(ups["labels"]))}
+
+
+def mix(h: Tensor, b: Batch, fF: Tensor, yF_BC: Tensor, beta_B: Tensor) -> tuple[Tensor, Batch]:
+    """One mixing weight per sample, the same for activation and label."""
+    beta = beta_B.reshape(-1, *[1] * (h.dim() - 1))
+    return beta * h + (1 - beta) * fF, b.replace(y=beta_B[:, None] * b.y + (1 - beta_B[:, None]) * yF_BC)
+
+
+def kl(z_BC: Tensor, of_BC: Tensor) -> Tensor:
+    """KL(softmax(z) || softmax(of)) per sample, in nats."""
+    p, q = z_BC.log_softmax(-1), of_BC.log_softmax(-1)
+    return (p.exp() * (p - q)).sum(-1)
+
+
+def decorrelation(x: Tensor, f: Tensor, weight_B: Tensor) -> Tensor:
+    """Squared distance correlation (Szekely et al., 2007) of x and f over the samples of weight 1.
+
+    0 below three samples, where it is 0/0 or constantly 1, and where either side does not vary.
+    """
+    A, B = _centred(x.flatten(1), weight_B), _centred(f.flatten(1), weight_B)
+    xf, xx, ff = (A * B).mean(), (A * A).mean(), (B * B).mean()
+    spread = xx * ff
+    defined = (spread > 0) & (weight_B.sum() > 2)
+    return torch.where(defined, xf / torch.where(defined, spread, 1.0).sqrt(), 0.0)
+
+
+def _centred(x_BD: Tensor, weight_B: Tensor) -> Tensor:
+    """Euclidean distances of all pairs, double-centred over the samples of weight 1, 0 elsewhere."""
+    square = x_BD.pow(2).sum(1)
+    squared_BB = square[:, None] + square[None, :] - 2 * x_BD @ x_BD.T
+    apart = (squared_BB > 1e-7 * (square[:, None] + square[None, :]).detach()) & ~torch.eye(
+        len(x_BD), dtype=torch.bool, device=x_BD.device
+    )  # duplicates: the square root has no gradient at 0
+    distance_BB = torch.where(apart, torch.where(apart, squared_BB, 1.0).sqrt(), 0.0)
+    n = weight_B.sum().clamp(min=1)
+    row_B = distance_BB @ weight_B / n
+    grand = row_B @ weight_B / n
+    return (distance_BB - row_B[:, None] - row_B[None, :] + grand) * weight_B[:, None] * weight_B[None, :]

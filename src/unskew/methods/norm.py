@@ -1,0 +1,43 @@
+"""Conventional normalisation, the baseline "norm" of FedRDN's paper.
+
+x <- (x - mean) / std per channel, with one fixed pair for everybody, at training and test.
+Differs from the paper: nothing; it names no constants, its code uses ImageNet's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from unskew.core.client import Client, Fed
+from unskew.core.part import Batch, Part
+from unskew.methods.fedrdn import per_channel
+
+
+@dataclass(frozen=True)
+class Norm(Part):
+    """mean, std: one number per channel, in the unit of the data (images: [0, 1])."""
+
+    mean: tuple[float, ...] = (0.485, 0.456, 0.406)
+    std: tuple[float, ...] = (0.229, 0.224, 0.225)
+    name: ClassVar[str] = "norm"
+    normalises: ClassVar[bool] = True
+    clashes: ClassVar[dict[str, str]] = {"fedrdn": "both normalise the input"}
+
+    def __post_init__(self) -> None:
+        if len(self.mean) != len(self.std) or min(self.std, default=0) <= 0:
+            raise ValueError("mean and std need one number per channel, std above 0")
+
+    def refuse(self, fed: Fed) -> str | None:
+        if fed.shape[0] != len(self.mean):
+            return f"it has {len(self.mean)} channel constants and the data have {fed.shape[0]}; set norm.mean and norm.std"
+        return None
+
+    def batch(self, b: Batch, c: Client) -> Batch:
+        return b.replace(x=self.evaluate_with(b.x, c))
+
+    def evaluate_with(self, x: Tensor, c: Client) -> Tensor:
+        mean, std = x.new_tensor(self.mean), x.new_tensor(self.std)
+        return (x - per_channel(mean, x)) / per_channel(std, x)

@@ -1,0 +1,123 @@
+"""ReBaFL (Xu et al., arXiv 2303.06314): relaxed balanced softmax (R-BSM) and feature augmentation (F-Aug).
+
+R-BSM:  L0 = CE(z + log q, y),   q = (1 - eps) p_k + eps / C      p_k: the client's label shares (Eq. 8-10)
+F-Aug:  h'_i = c_{k_i} + h_i - c_{y_i},  k_i running through the classes with a prototype (Eq. 15)
+        L1 = CE(W h' + b + log r, k),   r: label shares of the augmented batch, smoothed like q
+        L = L0 + mu L1 (Eq. 16); prototypes and h are constants, so L1 trains the head only
+Up:     per class, the sum of features of the trained model and their number (Eq. 21)
+Server: c_c = sum_k sums_kc / sum_k n_kc over those who replied (Eq. 23)
+eps = 1 is plain cross-entropy, eps = 0 the balanced softmax; mu = 0 leaves F-Aug out, and nothing is shared.
+Differs from the paper: Eq. 10 is printed for an added coefficient (`form="additive"`); its code smooths labels, our
+default. Sums leave instead of means, so that the server needs to see only totals. A client completes missing
+prototypes with those of the received body (Eq. 18), which the public code computes and never uses.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from unskew.core.client import Client, Fed
+from unskew.core.part import Batch, Out, Part, Share
+from unskew.core.replies import Ups
+from unskew.core.trees import Tree, Weights
+
+
+@dataclass(frozen=True)
+class ReBaFL(Part):
+    """eps: smoothing of the prior, in [0, 1]. mu: weight of the augmented loss, >= 0. form: "smoothing" or "additive".
+
+    aug_grad: let the augmented loss train the body too. keep_stale: a class nobody reported keeps its old prototype.
+    """
+
+    eps: float = 0.01
+    mu: float = 0.5
+    form: str = "smoothing"
+    aug_grad: bool = False
+    keep_stale: bool = False
+    name: ClassVar[str] = "rebafl"
+
+    def __post_init__(self) -> None:
+        if self.form not in ("smoothing", "additive"):
+            raise ValueError(f"form must be 'smoothing' or 'additive', got '{self.form}'")
+        if not 0 <= self.eps <= 1 or self.mu < 0:
+            raise ValueError(f"eps must lie in [0, 1] and mu must not be negative, got eps={self.eps}, mu={self.mu}")
+
+    def refuse(self, fed: Fed) -> str | None:
+        return None if fed.classes > 1 else "balanced softmax needs at least two classes"
+
+    def shares(self, fed: Fed) -> dict[str, Share]:
+        if not self.mu:
+            return {}
+        return {
+            "sums": Share((fed.classes, fed.features), what="sum of features per class"),
+            "counts": Share((fed.classes,), low=0, high=float(fed.sizes.max()), what="samples per class"),
+        }
+
+    def server_init(self, w: Weights, fed: Fed) -> Tree:
+        if not self.mu:
+            return {}
+        return {"prototypes": torch.zeros(fed.classes, fed.features), "known": torch.zeros(fed.classes)}
+
+    def begin(self, w: Weights, c: Client) -> Tree:
+        """The received prototypes, completed by the client's own classes under the received body (Eq. 18)."""
+        if not self.mu:
+            return {}
+        mine_CD, n_C = self._class_sums(w, c)
+        received_C = c.down["known"]
+        own_C = (n_C > 0).to(mine_CD.dtype) * (1 - received_C)
+        table_CD = received_C[:, None] * c.down["prototypes"] + own_C[:, None] * mine_CD / n_C.clamp(min=1)[:, None]
+        use = (received_C.sum() > 0).to(mine_CD.dtype) * ((c.counts > 0).sum() > 1)
+        return {"prototypes": table_CD, "known": received_C + own_C, "use": use}
+
+    def logits(self, z: Tensor, b: Batch, c: Client) -> Tensor:
+        return z + self._smooth(c.counts / c.n).log()
+
+    def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor | float:
+        if not self.mu:
+            return 0.0
+        h_BD, label_B = self.augment(out.features, b.y, c.round["prototypes"], c.round["known"])
+        k_BC = F.one_hot(label_B, c.fed.classes).to(h_BD.dtype)
+        share_C = (k_BC * b.weight[:, None]).sum(0) / b.weight.sum().clamp(min=1)
+        z_BC = c.head(w, h_BD if self.aug_grad else h_BD.detach()) + self._smooth(share_C).log()
+        return self.mu * c.round["use"] * b.mean(c.fed.task.loss(z_BC, k_BC))
+
+    def augment(self, h_BD: Tensor, y_BC: Tensor, table_CD: Tensor, known_C: Tensor) -> tuple[Tensor, Tensor]:
+        """Eq. 15: the batch moved from its own classes to the known classes in turn; (h', its labels)."""
+        turn_B = torch.arange(len(h_BD), device=h_BD.device) % known_C.sum().clamp(min=1)
+        label_B = (known_C.cumsum(0)[None, :] <= turn_B[:, None]).sum(1).clamp(max=len(known_C) - 1)
+        return table_CD[label_B] + h_BD - y_BC @ table_CD, label_B
+
+    def finish(self, w: Weights, c: Client) -> tuple[Tree, Tree]:
+        if not self.mu:
+            return {}, {}
+        sums_CD, n_C = self._class_sums(w, c)
+        return {"sums": sums_CD, "counts": n_C}, {}
+
+    def server(self, s: Tree, ups: Ups, fed: Fed) -> Tree:
+        if not self.mu:
+            return s
+        n_C = ups["counts"].sum(0)
+        known_C = (n_C > 0).to(n_C.dtype)
+        table_CD = ups["sums"].sum(0) / n_C.clamp(min=1)[:, None]
+        if self.keep_stale:
+            stale_C = s["known"] * (1 - known_C)
+            table_CD, known_C = table_CD + stale_C[:, None] * s["prototypes"], known_C + stale_C
+        return {"prototypes": table_CD, "known": known_C}
+
+    def _smooth(self, p_C: Tensor) -> Tensor:
+        if self.form == "additive":
+            return (p_C + self.eps) / (1 + len(p_C) * self.eps)
+        return (1 - self.eps) * p_C + self.eps / len(p_C)
+
+    def _class_sums(self, w: Weights, c: Client) -> tuple[Tensor, Tensor]:
+        def sums(b: Batch) -> dict[str, Tensor]:
+            y_BC = b.y * b.weight[:, None]
+            return {"h": torch.einsum("bc,bd->cd", y_BC, c.features(w, b.x)), "n": y_BC.sum(0)}
+
+        total = c.total(sums)
+        return total["h"], total["n"]
