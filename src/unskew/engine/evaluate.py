@@ -1,0 +1,100 @@
+"""Three scopes, never mixed: the global model on the global test set, on each client's test rows, and the client's own.
+
+Letters: C classes, K clients.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+
+from unskew.core.trees import Tree
+from unskew.engine.kernels import Kernels
+from unskew.engine.lanes import Start, Trainer, _around
+from unskew.engine.store import Store
+
+Row = dict[str, Any]
+PER_CLIENT = 200
+"""With more clients than this, their own rows are written after the last round only."""
+
+
+class Evaluation:
+    """Scores of one run's models on its test rows."""
+
+    def __init__(self, trainer: Trainer, x_test: torch.Tensor, y_test: np.ndarray, test: Sequence[np.ndarray]):
+        self.of, self.x, self.y, self.test = trainer, x_test, y_test, test
+        self.clients = [k for k in range(len(test)) if len(test[k])] if len(test) <= 100_000 else []
+        """Clients with test rows; beyond 100,000 clients a handful of rows each says nothing."""
+        self.own_inputs = bool(trainer._at["evaluate_with"])
+
+    def rows(self, t: int, start: Start, store: Store, last: bool) -> list[Row]:
+        """All metric rows of round t."""
+        if not len(self.y):
+            return []
+        by_client = self._by_client(start) if self.own_inputs else {}
+        if self.of.fed.natural and by_client:
+            global_ = np.concatenate([by_client[k] for k in self.clients])
+            answers = {k: by_client[k] for k in self.clients}
+            scores = self._scores(np.concatenate([self.test[k] for k in self.clients]), global_)
+        else:
+            guess = self._guess(np.arange(len(self.y)), -1, start, {})
+            answers = by_client or {k: guess[self.test[k]] for k in self.clients}
+            scores = self._scores(np.arange(len(self.y)), guess)
+        right = {k: float((answers[k] == self.y[self.test[k]]).mean()) for k in self.clients}
+        own = self._personal(start, store) if self.of.kept else right
+        if self.of.kept and own:  # no single global model exists: its score is the mean over clients
+            scores = {"accuracy": float(np.mean(list(own.values())))}
+        rows = [_row(t, "global", m, v) for m, v in scores.items()]
+        for scope, values in (("global@client", right), ("personal@client", own)):
+            rows += _summary(t, scope, values)
+            if last or len(values) <= PER_CLIENT and (scope == "global@client" or own is not right):
+                rows += [_row(t, scope, "accuracy", v, k) for k, v in values.items()]
+        return rows
+
+    def _by_client(self, start: Start) -> dict[int, np.ndarray]:
+        """Every client's test rows, seen with its own statistics."""
+        found = self.of.each(lambda k: self._predict(self.test[k], k, start, {}), self.clients)
+        return dict(zip(self.clients, found))
+
+    def _personal(self, start: Start, store: Store) -> dict[int, float]:
+        """Clients that have taken part, with the weights they keep."""
+        with_tests = [k for k in store.known() if len(self.test[k])]
+
+        def score(k: int) -> float:
+            private = store.fetch([k])[k]
+            return float((self._predict(self.test[k], k, start, private) == self.y[self.test[k]]).mean())
+
+        return dict(zip(with_tests, self.of.each(score, with_tests)))
+
+    def _guess(self, rows: np.ndarray, k: int, start: Start, private: Tree) -> np.ndarray:
+        """Predicted classes, in fixed pieces shared out over the workers."""
+        pieces = [rows[i : i + 500] for i in range(0, len(rows), 500)]
+        return np.concatenate(self.of.each(lambda piece: self._predict(piece, k, start, private), pieces))
+
+    def _predict(self, rows: np.ndarray, k: int, start: Start, private: Tree) -> np.ndarray:
+        of = self.of
+        with torch.no_grad(), _around(of.net, Kernels(lanes=False)):
+            w = of.received(start, private)
+            x = self.x[torch.as_tensor(rows, device=of.device)]
+            if self.own_inputs:
+                x = of.as_at_test(x, of.alone(k, start, "", w, private), start)
+            return of.net.run(w, x)[0].argmax(1).cpu().numpy()
+
+    def _scores(self, rows: np.ndarray, guess: np.ndarray) -> dict[str, float]:
+        C = self.of.fed.classes
+        confusion = np.bincount(self.y[rows] * C + guess, minlength=C * C).reshape(C, C)
+        return self.of.fed.task.metrics(confusion)
+
+
+def _row(t: int, scope: str, metric: str, value: float, client: int | None = None) -> Row:
+    return {"t": t, "scope": scope, "client": client, "metric": metric, "value": round(float(value), 6)}
+
+
+def _summary(t: int, scope: str, values: dict[int, float]) -> list[Row]:
+    if not values:
+        return []
+    v = np.array(list(values.values()))
+    return [_row(t, scope, m, x) for m, x in (("mean", v.mean()), ("worst", v.min()), ("std", v.std()))]

@@ -1,0 +1,161 @@
+"""A run in its folder: begun, saved after every round, resumed to the same bits."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+import unskew
+from unskew import config
+from unskew.config import Settings
+from unskew.core.method import Method
+from unskew.core.trees import Tree
+from unskew.data.federation import Federation
+from unskew.engine import setup, state
+from unskew.engine.lock import Lock
+from unskew.engine.loop import Loop, Round, rounds
+from unskew.engine.record import Record
+from unskew.engine.state import State
+from unskew.engine.store import Disk
+from unskew.errors import StateError, UsageError
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+Say = Callable[[str], None]
+Shown = Callable[[State, Round], None]
+
+
+def check_name(name: str) -> str:
+    if not _NAME.fullmatch(name):
+        raise UsageError("E114", f"'{name}' is no name for a run: use a-z, 0-9, '.', '_' and '-', at most 64, no leading sign.")
+    return name
+
+
+def fresh(parent: Path, stem: str) -> Path:
+    """`parent/stem-0001`, the first that is free."""
+    taken = {p.name for p in parent.glob(f"{stem}-*")} if parent.exists() else set()
+    return parent / next(f"{stem}-{i:04d}" for i in range(1, 10_000) if f"{stem}-{i:04d}" not in taken)
+
+
+@dataclass
+class Folder:
+    """One run on disk. `go` trains what is left of it; nothing is lost if it is killed anywhere."""
+
+    path: Path
+    settings: Settings
+    method: Method
+    federation: Federation
+    model: nn.Module | None = None
+
+    def go(self, say: Say, shown: Shown) -> tuple[Loop, State]:
+        """Begin or resume, to the end. Raises StateError when in use or of other settings, Paused on a full disk."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with Lock(self.path):
+            self._describe()
+            found = state.latest(self.path, say)
+            loop, now = self._opened(found, say)
+            try:
+                for now in rounds(loop, now, lambda s, told: (self._save(loop, s), shown(s, told))):
+                    pass
+                self._finish(loop, now)
+            finally:
+                loop.trainer.close()
+                loop.record.close()
+        return loop, now
+
+    def _opened(self, found: tuple[Tree, dict[str, Any]] | None, say: Say) -> tuple[Loop, State]:
+        lengths = found[1]["lengths"] if found else None
+        index = {int(k): t for k, t in found[1]["private"]} if found else {}
+        record, store = Record(self.path, lengths), Disk(self.path / "private", index)
+        loop = setup.loop_of(self.settings, self.method, self.federation, self.model, store, record)
+        self._last_index = index
+        if found:
+            tree, meta = found
+            if meta["data"] != fingerprint(self.federation):
+                raise StateError("E112", f"the data of {self.path} have changed since it began; resuming would mix two runs.")
+            now = State(meta["t"], tree["w"], tree.get("slices", {}))  # type: ignore[arg-type]
+            if now.t < self.settings.rounds:
+                say(f"Resuming {self.path} from round {now.t} of {self.settings.rounds}.")
+            return loop, now
+        now = loop.begin()
+        loop.evaluate(now, None)
+        self._save(loop, now)
+        return loop, now
+
+    def _save(self, loop: Loop, now: State) -> None:
+        store = loop.store
+        assert isinstance(store, Disk)
+        meta = {
+            "t": now.t,
+            "lengths": loop.record.lengths(),
+            "private": sorted(store.index.items()),
+            "settings": self.settings.fingerprint(),
+            "data": fingerprint(self.federation),
+        }
+        tree: dict[str, Any] = {"w": now.weights, "slices": now.slices}
+        state.write(self.path / state.LATEST, tree, meta, keep=self.path / state.PREVIOUS)
+        store.sweep(self._last_index)
+        self._last_index = dict(store.index)
+
+    def _describe(self) -> None:
+        """config.yaml, federation.json and env.json; an existing config must be the same run's."""
+        path = self.path / "config.yaml"
+        if path.exists():
+            config.check_same(config.load(path), self.settings, self.path)
+            return
+        _put(self.path / "federation.json", json.dumps(self.federation.summary()))
+        _put(self.path / "env.json", json.dumps(environment(self.settings), indent=1))
+        _put(path, config.dump(self.settings))
+
+    def _finish(self, loop: Loop, now: State) -> None:
+        w = now.weights
+        state.write(self.path / "model.safetensors", w, {"t": now.t, "model": self.settings.model, "method": str(self.method)})
+
+
+def fingerprint(federation: Federation) -> str:
+    """Of the partition and labels, and of a sample of the inputs: enough to notice other data, cheap for large ones."""
+    import hashlib
+
+    import numpy as np
+
+    sha = hashlib.sha256()
+    for array in (federation.train.rows, federation.train.offsets, federation.y, federation.y_test):
+        sha.update(np.ascontiguousarray(array).tobytes())
+    picked = np.linspace(0, len(federation.x) - 1, min(64, len(federation.x)), dtype=np.int64)
+    sha.update(np.ascontiguousarray(np.asarray(federation.x)[picked]).tobytes())
+    return sha.hexdigest()
+
+
+def environment(settings: Settings) -> dict[str, Any]:
+    return {
+        "unskew": unskew.__version__,
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "machine": platform.machine(),
+        "cores": setup.cores(),
+        "device": setup.device_of(settings),
+        "command": " ".join(["unskew", *sys.argv[1:]]) if sys.argv[0].endswith(("unskew", "__main__.py")) else "",
+        "started": time.strftime("%Y-%m-%d %H:%M:%S"),
+    }
+
+
+def _put(path: Path, text: str) -> None:
+    part = path.with_suffix(".part")
+    try:
+        part.write_text(text)
+        os.replace(part, path)
+    except OSError as error:
+        with suppress(OSError):
+            part.unlink()
+        raise state.disk_full(error, path, len(text)) from error

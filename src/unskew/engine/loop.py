@@ -1,0 +1,192 @@
+"""The round: who answers, what they train, what passes the gate, what is merged, shared and written down."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+
+from unskew.config import Settings
+from unskew.core import gate
+from unskew.core.client import Fed
+from unskew.core.keys import numpy_key
+from unskew.core.method import Method
+from unskew.core.part import Part, Trip, overrides
+from unskew.core.replies import Reply, Ups
+from unskew.core.trees import Tree, size_in_bytes, tree_map
+from unskew.data import availability
+from unskew.data.federation import Federation
+from unskew.engine.evaluate import Evaluation
+from unskew.engine.lanes import Start, Trainer
+from unskew.engine.record import Record, Row
+from unskew.engine.state import State
+from unskew.engine.store import Store
+from unskew.merge.mean import weighted_mean
+
+
+@dataclass(frozen=True)
+class Round:
+    """What one round left to tell."""
+
+    t: int
+    asked: int
+    answered: int
+    dropped: int
+    seconds: float
+    loss: float
+
+
+class Loop:
+    """The server's side of a run in this process: `begin`, then `round` after `round`.
+
+    A state is a value: the same state, store and round number give the same next state, to the bit.
+    """
+
+    def __init__(self, method: Method, federation: Federation, fed: Fed, settings: Settings, trainer: Trainer, store: Store, record: Record):
+        self.method, self.federation, self.fed, self.settings = method, federation, fed, settings
+        self.trainer, self.store, self.record = trainer, store, record
+        self.who = availability.Availability.parse(settings.availability)
+        x_test = torch.as_tensor(np.asarray(federation.x_test), dtype=torch.float32).to(trainer.device)
+        self.evaluation = Evaluation(trainer, x_test, np.asarray(federation.y_test), federation.test)
+        w = fed.net.weights()
+        self.declared = method.shares(fed)
+        self.spec = gate.Spec(
+            {n: tuple(w[n].shape) for n in trainer.sent},
+            {p: s for p, s in self.declared.items() if s},
+            {n: w[n].dtype for n in trainer.sent},
+        )
+
+    def begin(self) -> State:
+        """The state before round 1, after the trips that come first."""
+        fed, device = self.fed, self.trainer.device
+        w = {n: t.to(device) for n, t in fed.net.weights().items()}
+        slices = {p.name: tree_map(lambda t: t.to(device), p.server_init(w, fed)) for p in self.method.parts}
+        state = State(0, w, {n: s for n, s in slices.items() if s})
+        return self._trips(state, [], list(range(fed.clients)))
+
+    def lr(self, t: int) -> float:
+        s = self.settings
+        return max(s.lr * s.lr_decay ** (t - 1), s.lr_min)
+
+    def down(self, state: State, t: int) -> Start:
+        """What is broadcast: the weights, and every Part's slice less what it keeps at the server."""
+        kept = {p.name: p.keeps_at_server for p in self.method.parts}
+        down = {n: {leaf: v for leaf, v in s.items() if leaf not in kept[n]} for n, s in state.slices.items()}
+        return Start(t, self.lr(max(t, 1)), state.weights, down)
+
+    def round(self, state: State, t: int) -> tuple[State, Round]:
+        """One round: train, gate, merge, slices, trips, ledger. With nobody there the model stays as it is."""
+        began = time.perf_counter()
+        attendance = self.who.who(t, self.fed.clients, lambda r: numpy_key(self.settings.seed, r, "cohort"))
+        asked, answered = attendance.asked.tolist(), attendance.answered.tolist()
+        start = self.down(state, t)
+        private = self.store.fetch(answered)
+        replies = self.trainer.train(start, answered, private)
+        self._charge_round(t, asked, start, replies)
+        self.store.put(t, {r.client: r.private for r in replies})
+        good = self._gate(t, replies, self.spec)
+        self._event(t, "round", asked=asked, answered=[r.client for r in good])
+        state = self._merge(state, t, good)
+        state = self._trips(state, good, [r.client for r in good])
+        losses = torch.stack([torch.as_tensor(r.loss) for r in good]).tolist() if good else []
+        loss = float(np.mean(losses)) if losses else float("nan")
+        return state, Round(t, len(asked), len(good), len(replies) - len(good), time.perf_counter() - began, loss)
+
+    def evaluate(self, state: State, told: Round | None) -> list[Row]:
+        """Metric rows of the state's round, added to the record."""
+        t, last = state.t, state.t == self.settings.rounds
+        rows = self.evaluation.rows(t, self.down(state, t), self.store, last) if last or t % self.settings.eval_every == 0 else []
+        if told:
+            rows.append({"t": t, "scope": "train", "client": None, "metric": "seconds", "value": round(told.seconds, 4)})
+            if told.loss == told.loss:
+                rows.append({"t": t, "scope": "train", "client": None, "metric": "loss", "value": round(told.loss, 6)})
+        self.record.add("metrics", rows)
+        return rows
+
+    def _merge(self, state: State, t: int, good: list[Reply]) -> State:
+        if not good:
+            self._event(t, "E309", "nobody answered; round skipped, model unchanged.")
+            return State(t, state.weights, state.slices)
+        ups = Ups.of(good)
+        merger, slices = self.method.merger, dict(state.slices)
+        if merger:
+            w, merged = merger.merge(state.weights, slices.get(merger.name, {}), ups.seen_by(merger.name), self.fed)
+            slices[merger.name] = merged
+        else:
+            w = weighted_mean(state.weights, ups, self.method.weighting)
+        for p in self.method.parts:
+            if overrides(p, "server"):
+                slices[p.name] = p.server(slices.get(p.name, {}), ups.seen_by(p.name), self.fed)
+        return State(t, w, slices)
+
+    def _trips(self, state: State, good: list[Reply], cohort: list[int]) -> State:
+        for part in self.method.parts:
+            for trip in part.trips:
+                if trip.when(state.t, self.settings.rounds):
+                    state = self._trip(state, part, trip, list(range(self.fed.clients)) if trip.everyone else cohort)
+        return state
+
+    def _trip(self, state: State, part: Part, trip: Trip, ids: list[int]) -> State:
+        t = state.t
+        start = self.down(state, t)
+        replies = self.trainer.visit(trip, part, start, ids, self.store.fetch(ids) if self.trainer.kept else {})
+        declared = {part.name: trip.shares(self.fed)}
+        self._charge(t, "down", "w", [r.client for r in replies], size_in_bytes({n: state.weights[n] for n in self.trainer.sent}))
+        for reply in replies:
+            self._charge_shares(t, [reply], declared)
+        good = self._gate(t, replies, gate.Spec({}, declared, {}))
+        w, found = trip.server(state.weights, state.slices.get(part.name, {}), Ups.of(good).seen_by(part.name), self.fed)
+        return State(t, w, {**state.slices, part.name: found})
+
+    def _gate(self, t: int, replies: list[Reply], spec: gate.Spec) -> list[Reply]:
+        good, refused = gate.check(replies, spec, self.fed.sizes)
+        for refusal in refused:
+            told = f" Reply dropped ({len(good)} of {len(replies)} used)." if refusal.code != "E305" else ""
+            self._event(t, refusal.code, refusal.sentence(self.federation.name_of(refusal.client), t) + told)
+        return good
+
+    def _event(self, t: int, code: str, text: str = "", **facts: Any) -> None:
+        self.record.add("events", [{"t": t, "code": code, **({"text": text} if text else {}), **facts}])
+
+    def _charge_round(self, t: int, asked: list[int], start: Start, replies: list[Reply]) -> None:
+        sent = size_in_bytes({n: start.weights[n] for n in self.trainer.sent})
+        self._charge(t, "down", "w", asked, sent)
+        for name, tree in start.down.items():
+            self._charge(t, "down", name, asked, size_in_bytes(tree))
+        self._charge(t, "up", "w", [r.client for r in replies], sent)
+        self._charge_shares(t, replies, self.declared)
+
+    def _charge_shares(self, t: int, replies: list[Reply], declared: dict[str, dict]) -> None:
+        for part, shares in declared.items():
+            for leaf, share in _by_first_name(shares).items():
+                sizes = [size_in_bytes(_under(r.shares.get(part, {}), leaf)) for r in replies]
+                self._charge(t, "up", f"{part}/{leaf}", [r.client for r in replies], sizes, share.reads, share.guarantee)
+
+    def _charge(self, t: int, way: str, share: str, ids: list[int], size: int | list[int], reads: str = "sum", guarantee: str = "none") -> None:
+        if not ids or not size:
+            return
+        each = size if isinstance(size, int) or len(set(size)) > 1 else size[0]
+        row = {"t": t, "way": way, "share": share, "clients": ids, "bytes": each, "reads": reads, "guarantee": guarantee}
+        self.record.add("ledger", [row])
+
+
+def _by_first_name(shares: dict[str, Any]) -> dict[str, Any]:
+    """One ledger row for a tree of tensors (`delta/conv.weight`, `delta/conv.bias`) of one kind."""
+    return {leaf.split("/", 1)[0]: share for leaf, share in shares.items()}
+
+
+def _under(tree: Tree, leaf: str) -> Tree:
+    return {leaf: tree[leaf]} if leaf in tree else {}
+
+
+def rounds(loop: Loop, state: State, after: Callable[[State, Round], None]) -> Iterator[State]:
+    """Every remaining round; `after` saves each before it is shown."""
+    for t in range(state.t + 1, loop.settings.rounds + 1):
+        state, told = loop.round(state, t)
+        loop.evaluate(state, told)
+        after(state, told)
+        yield state

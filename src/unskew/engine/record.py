@@ -1,0 +1,59 @@
+"""What a run writes down while it goes: metrics, ledger and events as JSON lines, in memory or in its folder.
+
+A checkpoint remembers how long each file was, and resuming cuts them back to that, so that a round done twice is
+written once.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from unskew.engine.state import disk_full
+
+KINDS = ("metrics", "ledger", "events")
+Row = dict[str, Any]
+
+
+class Record:
+    """The rows of a run so far; with a folder they are on disk as well."""
+
+    def __init__(self, folder: Path | None = None, lengths: dict[str, int] | None = None):
+        self.folder = folder
+        self.rows: dict[str, list[Row]] = {kind: [] for kind in KINDS}
+        self._files = {}
+        for kind in KINDS if folder else ():
+            path = folder / f"{kind}.jsonl"
+            with open(path, "ab") as file:
+                file.truncate((lengths or {}).get(kind, 0))
+            if lengths:
+                self.rows[kind] = [json.loads(line) for line in path.read_text().splitlines()]
+            self._files[kind] = open(path, "a")  # noqa: SIM115
+
+    def add(self, kind: str, rows: Iterable[Row]) -> None:
+        new = list(rows)
+        self.rows[kind] += new
+        if self.folder and new:
+            file = self._files[kind]
+            try:
+                file.write("".join(json.dumps(r, separators=(",", ":")) + "\n" for r in new))
+                file.flush()
+            except OSError as error:
+                raise disk_full(error, self.folder / "x", 1_000_000) from error
+
+    def lengths(self) -> dict[str, int]:
+        """Bytes of every file, safely on disk."""
+        for file in self._files.values():
+            os.fsync(file.fileno())
+        return {kind: os.fstat(file.fileno()).st_size for kind, file in self._files.items()}
+
+    def series(self, scope: str, metric: str) -> tuple[list[int], list[float]]:
+        found = [(r["t"], r["value"]) for r in self.rows["metrics"] if r["scope"] == scope and r["metric"] == metric and r["client"] is None]
+        return [t for t, _ in found], [v for _, v in found]
+
+    def close(self) -> None:
+        for file in self._files.values():
+            file.close()

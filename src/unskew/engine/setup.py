@@ -1,0 +1,143 @@
+"""From settings to something that runs: data, partition, model, method, trainer, loop."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from unskew import data, models
+from unskew.config import Settings
+from unskew.core.client import Fed
+from unskew.core.keys import key, numpy_key
+from unskew.core.method import Method
+from unskew.core.network import Network
+from unskew.data.federation import Dataset, Federation
+from unskew.engine.lanes import Local, Trainer
+from unskew.engine.loop import Loop
+from unskew.engine.record import Record
+from unskew.engine.schedule import Recipe
+from unskew.engine.store import Memory, Store
+from unskew.errors import UsageError
+from unskew.tasks.classification import Classification
+
+MOST_LANES = 16
+
+
+def dataset_of(settings: Settings) -> Dataset:
+    """A named set, `name(option=value)`, an .npz file or a folder."""
+    text = settings.data
+    path = Path(text)
+    if path.suffix == ".npz" or path.is_file():
+        return data.npz(path)
+    if path.is_dir():
+        return data.folder(path)
+    name, options = data.parse(text)
+    return data.load(name, **options)
+
+
+def federation_of(settings: Settings, dataset: Dataset, method: Method) -> Federation:
+    """The set dealt out to clients; standardised by its constants unless a Part normalises or told otherwise."""
+    wants = settings.normalise == "dataset" or (settings.normalise == "auto" and not method.normalises)
+    if wants and dataset.mean is not None:
+        dataset = dataset.standardised()
+    seed = settings.seed_of_partition
+    return data.build(
+        dataset,
+        settings.skew,
+        settings.clients,
+        numpy_key(seed, "partition"),
+        numpy_key(seed, "test rows"),
+        samples=settings.samples,
+    )
+
+
+def model_of(settings: Settings, shape: tuple[int, ...], classes: int, model: nn.Module | None = None) -> nn.Module:
+    """A user's module with the weights it has, or a named one initialised from the seed."""
+    if model is not None:
+        return models.check(model, shape, classes)
+    module = models.build(settings.model, shape, classes) if ":" not in settings.model else None
+    if module is None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(key(settings.seed, "model").initial_seed())
+            return models.load(settings.model, shape, classes)
+    models.initialise(module, key(settings.seed, "model"))
+    return module
+
+
+def device_of(settings: Settings) -> str:
+    if settings.device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    if settings.device.startswith("cuda") and not torch.cuda.is_available():
+        raise UsageError("E113", f"device is {settings.device}, and torch {torch.__version__} finds no GPU; use device=cpu.")
+    return settings.device
+
+
+def lanes_of(settings: Settings, net: Network, device: str) -> int:
+    """1, or the most clients side by side. `auto` looks at the model only, so that it never changes the bits."""
+    if settings.lanes != "auto":
+        if not settings.lanes.isdigit() or settings.lanes == "0":
+            raise UsageError("E109", f"lanes should be auto or a whole number above 0, got '{settings.lanes}'.")
+        return int(settings.lanes)
+    return MOST_LANES if net.folds or device != "cpu" else 1
+
+
+def facts_of(settings: Settings, federation: Federation, net: Network) -> Fed:
+    return Fed(
+        clients=federation.clients,
+        classes=federation.n_classes,
+        shape=federation.shape,
+        rounds=settings.rounds,
+        epochs=settings.epochs,
+        batch=settings.batch,
+        lr=settings.lr,
+        net=net,
+        sizes=federation.sizes,
+        task=Classification(),
+        momentum=settings.momentum,
+        optimiser=settings.optimiser,
+        natural=federation.natural,
+        seed=settings.seed,
+    )
+
+
+def loop_of(
+    settings: Settings,
+    method: Method,
+    federation: Federation,
+    model: nn.Module | None = None,
+    store: Store | None = None,
+    record: Record | None = None,
+) -> Loop:
+    """Everything wired. What cannot work is refused here, before anything trains."""
+    net = Network(model_of(settings, federation.shape, federation.n_classes, model), federation.shape)
+    fed = facts_of(settings, federation, net)
+    method.check(fed)
+    device = device_of(settings)
+    trainer = Trainer(
+        method,
+        fed,
+        torch.as_tensor(np.asarray(federation.x), dtype=torch.float32).to(device),
+        F.one_hot(torch.as_tensor(np.asarray(federation.y)), federation.n_classes).float().to(device),
+        federation.train,
+        federation.label_counts,
+        Local(
+            Recipe(settings.batch, settings.epochs, bool(net.norms), settings.drop_last),
+            settings.optimiser,
+            settings.momentum,
+            settings.weight_decay,
+        ),
+        lanes_of(settings, net, device),
+        settings.workers or cores(),
+        device,
+    )
+    return Loop(method, federation, fed, settings, trainer, store or Memory(), record or Record())
+
+
+def cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -1,0 +1,128 @@
+"""The checkpoint: one file, one rename, the one before kept.
+
+A safetensors file whose metadata holds the rest as JSON and a SHA-256 over everything, so that damage is noticed and
+never loaded. Nothing is ever unpickled.
+"""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from unskew.core.trees import Tree, Weights, flat, nested
+from unskew.errors import Paused, StateError
+
+LATEST, PREVIOUS = "state.safetensors", "state.previous.safetensors"
+
+
+@dataclass
+class State:
+    """All a server knows after round t; with the clients' private state it determines the rest of the run."""
+
+    t: int
+    weights: Weights
+    slices: dict[str, Tree] = field(default_factory=dict)
+
+
+def digest(tree: Mapping[str, Any], meta: str = "") -> str:
+    """SHA-256 over names, dtypes, shapes and bytes of every tensor, and the metadata."""
+    sha = hashlib.sha256(meta.encode())
+    for path, tensor in flat(tree).items():
+        data = tensor.detach().contiguous().cpu()
+        sha.update(f"\n{path} {data.dtype} {list(data.shape)}\n".encode())
+        sha.update(memoryview(data.reshape(-1).view(torch.uint8).numpy()))
+    return sha.hexdigest()
+
+
+def write(path: Path, tree: Mapping[str, Any], meta: Mapping[str, Any], keep: Path | None = None) -> None:
+    """Atomically: a temporary file, fsync, one rename, fsync of the folder. `keep` receives the file that was there.
+
+    Raises Paused (E203) when the disk is full; what was there stays.
+    """
+    text = json.dumps(meta, sort_keys=True)
+    tensors = {n: t.detach().contiguous().cpu() for n, t in flat(tree).items()}
+    blob = save(tensors, {"meta": text, "sha256": digest(tensors, text)})
+    part = path.with_suffix(".part")
+    try:
+        with open(part, "wb") as file:
+            file.write(blob)
+            file.flush()
+            os.fsync(file.fileno())
+        if keep and path.exists():
+            second = keep.with_suffix(".part")
+            with suppress(FileNotFoundError):
+                second.unlink()
+            os.link(path, second)
+            os.replace(second, keep)
+        os.replace(part, path)
+        _sync_folder(path.parent)
+    except OSError as error:
+        with suppress(OSError):
+            part.unlink()
+        raise disk_full(error, path, len(blob)) from error
+
+
+def read(path: Path) -> tuple[Tree, dict[str, Any]]:
+    """The tree and metadata of a file. Raises StateError (E201) if it is damaged, FileNotFoundError if not there."""
+    try:
+        with safe_open(str(path), "pt") as file:
+            found = file.metadata() or {}
+            tensors: dict[str, Tensor] = {n: file.get_tensor(n) for n in file.keys()}
+        text = found["meta"]
+        if digest(tensors, text) != found["sha256"]:
+            raise StateError("E201", f"{path.name} fails its SHA-256.")
+        return nested(tensors), json.loads(text)
+    except FileNotFoundError:
+        raise
+    except (SafetensorError, KeyError, ValueError, RuntimeError, OSError, OverflowError, UnicodeDecodeError) as error:
+        raise StateError("E201", f"{path.name} cannot be read ({type(error).__name__}).") from error
+
+
+def latest(folder: Path, say: Callable[[str], None]) -> tuple[Tree, dict[str, Any]] | None:
+    """The newest checkpoint that is whole; a damaged one is set aside as `.bad` and said."""
+    damaged = False
+    for name in (LATEST, PREVIOUS):
+        path = folder / name
+        try:
+            found = read(path)
+        except FileNotFoundError:
+            continue
+        except StateError as error:
+            bad = path.with_suffix(".bad")
+            os.replace(path, bad)
+            say(f"{error} Kept as {bad.name}; trying the checkpoint before it.")
+            damaged = True
+            continue
+        return found
+    if damaged:
+        raise StateError("E202", f"no checkpoint in {folder} is whole. Start the run again under another --name.")
+    return None
+
+
+def disk_full(error: OSError, path: Path, needs: int) -> Exception:
+    """A full disk pauses the run; any other failure of the file system is what it is."""
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return error
+    free = os.statvfs(path.parent)
+    text = f"disk full (needs {needs / 1e6:.1f} MB, {free.f_bavail * free.f_frsize / 1e6:.1f} MB free)."
+    return Paused("E203", f"{text} The last checkpoint is safe; free space, then: unskew resume {path.parent}")
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
