@@ -1,0 +1,79 @@
+"""The command line. Each command is a file; torch is loaded only by commands that compute."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from typing import Any
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM, handled like Ctrl-C."""
+
+
+def app() -> Any:
+    import typer
+
+    from unskew.cli import check, compare, explain, list_, report, resume, run
+
+    made = typer.Typer(
+        name="unskew",
+        help="Federated learning for label-skewed, feature-skewed, scarce data, held by clients that drop out.",
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode="rich",
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    for name, command in (
+        ("run", run.command),
+        ("compare", compare.command),
+        ("resume", resume.command),
+        ("report", report.command),
+        ("list", list_.command),
+        ("explain", explain.command),
+        ("check", check.command),
+    ):
+        made.command(name)(command)
+    made.callback(invoke_without_command=True)(_version)
+    return made
+
+
+def _version(version: bool = False) -> None:
+    if version:
+        from unskew import __version__
+
+        print(f"unskew {__version__}")
+        raise SystemExit(0)
+
+
+def main() -> None:
+    """Exit codes: 0 done, 2 wrong use, 3 bad data, 75 paused, 130 interrupted, 143 terminated."""
+    from unskew.errors import UnskewError
+
+    def terminate(*_: object) -> None:
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, terminate)
+    try:
+        app()()
+    except UnskewError as error:
+        print(error, file=sys.stderr)
+        _leave(error.exit_code)
+    except Terminated:
+        _leave(143)
+    except KeyboardInterrupt:
+        _leave(130)
+    except BrokenPipeError:
+        _leave(0)
+
+
+def _leave(code: int) -> None:
+    """At once: worker threads may be in the middle of a round that is not needed any more."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (BrokenPipeError, ValueError):
+            pass
+    os._exit(code)

@@ -58,14 +58,19 @@ class Folder:
     federation: Federation
     model: nn.Module | None = None
 
-    def go(self, say: Say, shown: Shown) -> tuple[Loop, State]:
-        """Begin or resume, to the end. Raises StateError when in use or of other settings, Paused on a full disk."""
+    def go(self, say: Say, shown: Shown, ready: Callable[[Loop], None] = lambda _: None) -> tuple[Loop, State]:
+        """Begin or resume, to the end. `ready` is called once before anything trains, `shown` after every round.
+
+        Raises StateError when in use or of other settings, Paused on a full disk.
+        """
         self.path.mkdir(parents=True, exist_ok=True)
         with Lock(self.path):
             self._describe()
             found = state.latest(self.path, say)
-            loop, now = self._opened(found, say)
+            loop = self._opened(found)
+            ready(loop)
             try:
+                now = self._first(loop, found, say)
                 for now in rounds(loop, now, lambda s, told: (self._save(loop, s), shown(s, told))):
                     pass
                 self._finish(loop, now)
@@ -74,12 +79,14 @@ class Folder:
                 loop.record.close()
         return loop, now
 
-    def _opened(self, found: tuple[Tree, dict[str, Any]] | None, say: Say) -> tuple[Loop, State]:
+    def _opened(self, found: tuple[Tree, dict[str, Any]] | None) -> Loop:
         lengths = found[1]["lengths"] if found else None
         index = {int(k): t for k, t in found[1]["private"]} if found else {}
         record, store = Record(self.path, lengths), Disk(self.path / "private", index)
-        loop = setup.loop_of(self.settings, self.method, self.federation, self.model, store, record)
         self._last_index = index
+        return setup.loop_of(self.settings, self.method, self.federation, self.model, store, record)
+
+    def _first(self, loop: Loop, found: tuple[Tree, dict[str, Any]] | None, say: Say) -> State:
         if found:
             tree, meta = found
             if meta["data"] != fingerprint(self.federation):
@@ -87,11 +94,11 @@ class Folder:
             now = State(meta["t"], tree["w"], tree.get("slices", {}))  # type: ignore[arg-type]
             if now.t < self.settings.rounds:
                 say(f"Resuming {self.path} from round {now.t} of {self.settings.rounds}.")
-            return loop, now
+            return now
         now = loop.begin()
         loop.evaluate(now, None)
         self._save(loop, now)
-        return loop, now
+        return now
 
     def _save(self, loop: Loop, now: State) -> None:
         store = loop.store

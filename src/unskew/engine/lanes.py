@@ -85,7 +85,7 @@ class Trainer:
         self._pool = ThreadPoolExecutor(self.workers, initializer=self._settle)
 
     def close(self) -> None:
-        self._pool.shutdown(wait=True, cancel_futures=True)
+        self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _settle(self) -> None:
         """A thread of its own: one core, its own copy of the model's structure."""

@@ -1,0 +1,89 @@
+"""The work of the speed benchmarks: which model, which seeded data, how much training. Needs torch, nothing else.
+
+One round of FedAvg: every client starts at the same weights, trains `epochs` over its `samples` rows with SGD in
+row order (no shuffling, the last short batch is kept), and the weights are averaged by size.
+Every round starts again from `initial_model`, so all rounds of all variants do the same sums.
+
+Legend: K clients, N samples per client.
+"""
+
+import argparse
+from dataclasses import dataclass, replace
+
+import torch
+from nets import NETS
+from torch import Tensor, nn
+
+LEARNING_RATE = 0.05
+
+
+@dataclass(frozen=True)
+class Work:
+    model: str
+    shape: tuple[int, ...]
+    classes: int
+    clients: int
+    samples: int
+    batch: int
+    epochs: int
+
+
+WORKS = {
+    work.model: work
+    for work in [
+        Work("rebafl_fmnist", (1, 28, 28), 10, clients=50, samples=100, batch=32, epochs=5),
+        Work("harnet", (1, 128, 3), 6, clients=50, samples=100, batch=32, epochs=5),
+        Work("audionet", (2, 64, 344), 10, clients=10, samples=100, batch=32, epochs=2),
+        Work("mobilenet_v2", (3, 32, 32), 10, clients=4, samples=64, batch=32, epochs=1),
+        Work("mlp", (1, 28, 28), 10, clients=50, samples=100, batch=32, epochs=5),
+    ]
+}
+
+
+def data(work: Work) -> tuple[Tensor, Tensor]:
+    """`x` of shape [K, N, *shape] (standard normal) and `y` of shape [K, N] (class indices)."""
+    g = torch.Generator().manual_seed(1)
+    x = torch.randn(work.clients, work.samples, *work.shape, generator=g)
+    y = torch.randint(work.classes, (work.clients, work.samples), generator=g)
+    return x, y
+
+
+def initial_model(work: Work) -> nn.Module:
+    """Weights uniform in +-1/sqrt(fan in), biases 0, from a generator: the same bits in every environment."""
+    g = torch.Generator().manual_seed(2)
+    model = NETS[work.model]()
+    with torch.no_grad():
+        for module in model.modules():
+            if isinstance(module, nn.Conv2d | nn.Linear):
+                w = module.weight
+                w.copy_((2 * torch.rand(w.shape, generator=g) - 1) / w[0].numel() ** 0.5)
+                if module.bias is not None:
+                    module.bias.zero_()
+    return model.train()
+
+
+def flat_weights(tensors: list[Tensor]) -> Tensor:
+    """One vector of all trained tensors in the model's own order; statistics of BatchNorm are not compared."""
+    return torch.cat([t.detach().to("cpu", torch.float32).reshape(-1) for t in tensors])
+
+
+def checksum(w: Tensor) -> float:
+    """Sum of |w| in double precision: a number to glance at. Differences are taken from whole vectors."""
+    return w.double().abs().sum().item()
+
+
+def arguments(description: str) -> argparse.ArgumentParser:
+    """The options every variant understands. Sizes default to those of the model's work."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--model", choices=list(WORKS), required=True)
+    parser.add_argument("--variant", required=True, help="the name to print in the answers")
+    parser.add_argument("--clients", type=int)
+    parser.add_argument("--samples", type=int, help="per client")
+    parser.add_argument("--epochs", type=int)
+    parser.add_argument("--weights", help="file for the averaged weights of the warm-up round")
+    return parser
+
+
+def chosen_work(options: argparse.Namespace) -> Work:
+    sizes = {name: getattr(options, name) for name in ("clients", "samples", "epochs")}
+    return replace(WORKS[options.model], **{name: size for name, size in sizes.items() if size is not None})

@@ -1,0 +1,3 @@
+from unskew.cli import main
+
+main()

@@ -1,0 +1,194 @@
+"""What a program calls: `run`, `compare`, `resume`, and what they return."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import nn
+
+from unskew import config
+from unskew.config import Settings
+from unskew.core.method import Method
+from unskew.core.trees import Weights
+from unskew.data.federation import Dataset, Federation
+from unskew.engine import cells, setup
+from unskew.engine.folder import Folder, check_name, fresh
+from unskew.engine.loop import Loop, Round, rounds
+from unskew.engine.record import Record
+from unskew.engine.state import State, digest
+from unskew.errors import UsageError
+
+Say = Callable[[str], None]
+SCOPES = ("global", "global@client", "personal@client")
+
+
+def _silent(_: str) -> None:
+    return None
+
+
+@dataclass
+class Result:
+    """A finished run: its settings, record and weights; `path` is its folder, or None if it was kept in memory."""
+
+    settings: Settings
+    method: Method
+    federation: Federation
+    record: Record
+    weights: Weights
+    model: nn.Module
+    path: Path | None = None
+
+    def scores(self, scope: str = "global", metric: str | None = None) -> dict[str, float]:
+        """last, best and mean of the last ten evaluated rounds, in [0, 1]."""
+        metric = metric or ("accuracy" if scope == "global" else "mean")
+        _, values = self.record.series(scope, metric)
+        if not values:
+            return {}
+        return {"last": values[-1], "best": max(values), "mean10": float(np.mean(values[-10:]))}
+
+    def bytes(self, way: str = "up") -> int:
+        """Bytes all clients sent ("up") or received ("down") in the whole run."""
+        rows = (r for r in self.record.rows["ledger"] if r["way"] == way)
+        return sum(r["bytes"] * len(r["clients"]) if isinstance(r["bytes"], int) else sum(r["bytes"]) for r in rows)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the final weights."""
+        return digest(self.weights)
+
+    def table(self) -> str:
+        """The three scopes: last, best and mean of the last ten rounds, in percent."""
+        lines = [f"{self.method}  {self.settings.rounds} rounds, {self.federation.clients} clients, seed {self.settings.seed}"]
+        lines.append(f"{'':<18}{'last':>7}{'best':>7}{'mean of last 10':>17}")
+        for scope in SCOPES:
+            if found := self.scores(scope):
+                lines.append(f"{scope:<18}{found['last']:>7.1%}{found['best']:>7.1%}{found['mean10']:>17.1%}")
+        lines.append(f"sent by clients {self.bytes('up') / 1e6:.1f} MB, received {self.bytes('down') / 1e6:.1f} MB")
+        return "\n".join(lines)
+
+    def to_frame(self) -> Any:
+        """The metric rows as a pandas DataFrame. Raises UsageError (E115) where pandas is not installed."""
+        try:
+            import pandas
+        except ImportError:
+            raise UsageError("E115", "to_frame() needs pandas; pip install pandas, or use result.record.rows['metrics'].") from None
+        return pandas.DataFrame(self.record.rows["metrics"])
+
+    def report(self, path: str | Path | None = None) -> Path:
+        """Write the run's page; needs a run with a folder."""
+        from unskew.report import page
+
+        if self.path is None:
+            raise UsageError("E116", "this run was kept in memory; give run(..., name='my-run') to have a report.")
+        return page.write_report([self.path], Path(path) if path else self.path / "report.html")
+
+
+def settings_from(method: Method | str, options: dict[str, Any]) -> Settings:
+    return config.build({**options, "method": str(method)})
+
+
+def method_of(settings: Settings, method: Method | str | None = None) -> Method:
+    """The Method of a run; "centralised" is FedAvg on a single client that holds everything."""
+    if isinstance(method, Method):
+        return method
+    return Method() if settings.method == cells.CENTRALISED else Method.parse(settings.method, settings.set)
+
+
+def run(
+    method: Method | str = "fedavg",
+    data: Federation | Dataset | str | tuple = "digits",
+    *,
+    model: nn.Module | str = "auto",
+    name: str | None = None,
+    folder: str | Path = "runs",
+    say: Say = _silent,
+    shown: Callable[[State, Round], None] | None = None,
+    **options: Any,
+) -> Result:
+    """Train one method on one federation in this process.
+
+    method: a string (`"flea+scaffold"`) or a Method. data: a set's name or path, a Dataset, (x, y), or a Federation
+    that is already dealt out. model: a name, `file.py:function`, or any nn.Module. name: keep the run in
+    `folder/name`, with checkpoints; without it the run stays in memory. Other options: the fields of Settings.
+    Raises UsageError for settings that cannot work, DataError for data that cannot be trained on.
+    """
+    given = {**options, "data": data if isinstance(data, str) else "(given)", "model": model if isinstance(model, str) else "(given)"}
+    settings = settings_from(method, given)
+    chosen = method_of(settings, method)
+    federation = cells.federation_for(settings, chosen, data)
+    module = None if isinstance(model, str) else model
+    if name is not None:
+        at = Folder(Path(folder) / check_name(name), settings, chosen, federation, module)
+        loop, state = at.go(say, shown or (lambda *_: None))
+        return _result(settings, chosen, federation, loop, state, at.path)
+    loop = setup.loop_of(settings, chosen, federation, module)
+    try:
+        state = loop.begin()
+        loop.evaluate(state, None)
+        for state in rounds(loop, state, shown or (lambda *_: None)):
+            pass
+    finally:
+        loop.trainer.close()
+    return _result(settings, chosen, federation, loop, state, None)
+
+
+def resume(path: str | Path, say: Say = _silent, shown: Callable[[State, Round], None] | None = None) -> Result:
+    """Continue a run in its folder to the bits it would have had. Raises StateError where it cannot."""
+    at = cells.folder_at(Path(path))
+    loop, state = at.go(say, shown or (lambda *_: None))
+    return _result(at.settings, at.method, at.federation, loop, state, at.path)
+
+
+@dataclass
+class Comparison:
+    """Finished runs of several methods and seeds, in one folder."""
+
+    path: Path
+
+    def rows(self) -> list[Any]:
+        from unskew.report import read, stats
+
+        return stats.summary_table(read.read_comparison(self.path))
+
+    def table(self) -> str:
+        """Mean and standard deviation over seeds, paired tests against the best with Holm's correction."""
+        from unskew.report import tables
+
+        return tables.plain(self.rows())
+
+    def report(self, path: str | Path | None = None) -> Path:
+        from unskew.report import page
+
+        return page.write_report(self.path, Path(path) if path else self.path / "report.html")
+
+
+def compare(
+    methods: Sequence[str],
+    *,
+    seeds: int | Sequence[int] = 3,
+    name: str | None = None,
+    folder: str | Path = "runs",
+    references: bool = True,
+    processes: int = 0,
+    watch: Callable[[list[cells.Cell]], None] | None = None,
+    **options: Any,
+) -> Comparison:
+    """Train every method with every seed on the same partitions and the same absences, one process a core.
+
+    seeds: how many (0, 1, ...), or which. references: add the rows local-only and centralised. watch: called a few
+    times a second with the state of all cells. Other options: the fields of Settings (`data` a name or a path).
+    """
+    wanted = list(methods) + ([cells.LOCAL, cells.CENTRALISED] if references else [])
+    chosen = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
+    parent = Path(folder) / check_name(name) if name else fresh(Path(folder), "compare")
+    plan = cells.plan(parent, wanted, chosen, options)
+    cells.run_all(plan, processes or setup.cores(), watch or (lambda _: None))
+    return Comparison(parent)
+
+
+def _result(settings: Settings, method: Method, federation: Federation, loop: Loop, state: State, path: Path | None) -> Result:
+    return Result(settings, method, federation, loop.record, state.weights, loop.fed.net.module_with(state.weights), path)

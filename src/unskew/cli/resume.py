@@ -1,0 +1,25 @@
+"""`unskew resume`: continue a run, or a comparison, where it stopped."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    run: Annotated[Path, typer.Argument(help="the folder of a run or of a comparison")],
+    as_json: Annotated[bool, typer.Option("--json", help="print the result as JSON and nothing else")] = False,
+) -> None:
+    """Continue a run to the same bits as if it had never stopped."""
+    from unskew.cli.compare import again
+    from unskew.cli.run import finish
+    from unskew.cli.screen import Screen
+    from unskew.engine.cells import folder_at
+
+    if (run / "compare.yaml").exists():
+        again(run, as_json)
+        return
+    at = folder_at(run)
+    finish(at, Screen(at.settings.rounds, quiet=as_json), as_json)

@@ -1,0 +1,96 @@
+"""`unskew run`: one method on one federation."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from unskew.cli.options import parts_arguments, with_settings
+
+
+@with_settings()
+def command(
+    method: Annotated[str | None, typer.Argument(help="parts joined by +, like fedprox(mu=0.01)+fedrdn; or a config.yaml")] = None,
+    set_: Annotated[list[str] | None, typer.Option("--set", help="an argument of a part: flea.alpha=0.1 (repeatable)")] = None,
+    config: Annotated[Path | None, typer.Option(help="settings from a YAML file; options given here come on top")] = None,
+    name: Annotated[str | None, typer.Option(help="the run's name; default: the method and a number")] = None,
+    folder: Annotated[Path, typer.Option(help="where runs are kept")] = Path("runs"),
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="show the partition and what leaves each client, then stop")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print the result as JSON and nothing else")] = False,
+    options: dict[str, Any] | None = None,
+) -> None:
+    """Train one method on one federation, and write its report."""
+    from unskew.config import build, load
+    from unskew.core.method import Method
+    from unskew.engine.folder import check_name, fresh
+
+    values = dict(options or {})
+    if method and method.endswith((".yaml", ".yml")):
+        method, config = None, Path(method)
+    base = load(config).as_dict() if config else {}
+    settings = build({**base, **values, **({"method": method} if method else {})})
+    if set_:
+        settings = settings.replace(set={**settings.set, **parts_arguments(set_)})
+    settings = settings.replace(method=str(Method.parse(settings.method, settings.set)), set={}) if settings.method != "centralised" else settings
+    from unskew.engine.cells import slug
+
+    at = folder / check_name(name) if name else fresh(folder, slug(settings.method))
+    _train(at, settings, dry_run, as_json)
+
+
+def _train(path: Path, settings: Any, dry_run: bool, as_json: bool) -> None:
+    from unskew.api import method_of
+    from unskew.cli.screen import Screen
+    from unskew.data import preview
+    from unskew.engine import setup
+    from unskew.engine.cells import federation_for
+    from unskew.engine.folder import Folder
+
+    method = method_of(settings)
+    federation = federation_for(settings, method)
+    screen = Screen(settings.rounds, quiet=as_json)
+    screen.say(preview.terminal(federation))
+    if dry_run:
+        from unskew.cli.screen import leaves
+
+        loop = setup.loop_of(settings, method, federation)
+        screen.say("\n".join(leaves(loop)))
+        loop.trainer.close()
+        return
+    finish(Folder(path, settings, method, federation), screen, as_json)
+
+
+def finish(at: Any, screen: Any, as_json: bool) -> None:
+    """Train a folder to its end, on the screen; then its table, its report and what to do next."""
+    from unskew.api import _result
+    from unskew.cli.screen import leaves, next_steps
+
+    opened: list[Any] = []
+
+    def ready(loop: Any) -> None:
+        opened.append(loop)
+        screen.say("\n".join(leaves(loop)))
+
+    def shown(state: Any, told: Any) -> None:
+        record = opened[0].record
+        found = {"global": record.series("global", "accuracy")[1], "clients": record.series("global@client", "mean")[1]}
+        found["worst"] = record.series("global@client", "worst")[1]
+        screen.round(told, {n: v[-1] for n, v in found.items() if v})
+
+    try:
+        loop, state = at.go(screen.say, shown, ready)
+    except KeyboardInterrupt:
+        t = opened[0].record.rows["metrics"][-1]["t"] if opened and opened[0].record.rows["metrics"] else 0
+        screen.say(f"\nStopped by you at round {t}; saved. Resume with: unskew resume {at.path}")
+        raise
+    result = _result(at.settings, at.method, at.federation, loop, state, at.path)
+    result.report()
+    if as_json:
+        scores = {scope: result.scores(scope) for scope in ("global", "global@client", "personal@client")}
+        sent = {way: result.bytes(way) for way in ("up", "down")}
+        print(json.dumps({"run": str(at.path), "method": str(at.method), "scores": scores, "bytes": sent, "sha256": result.digest}))
+        return
+    screen.say("\n" + result.table() + "\n" + next_steps(at.path))

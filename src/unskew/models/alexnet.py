@@ -1,0 +1,35 @@
+"""AlexNet with batch normalisation, as FedRDN and FedFA use it for Office-Caltech-10 and DomainNet.
+
+Pooling stands before the ReLU (same values and gradients, less work).
+"""
+
+from __future__ import annotations
+
+from torch import nn
+
+from unskew.models.blocks import Blocks, need, seq
+
+
+def alexnet_bn(shape: tuple[int, ...], classes: int, width: int = 4096, stem: str = "auto") -> Blocks:
+    """Five convolutions (64, 192, 384, 256, 256), average to 6x6, two dense layers of `width` with BN, head.
+
+    stem: "imagenet", 11x11 with stride 4 for 256 px, or "small", our fit for 64 to 128 px: 5x5 with stride 2 and
+    an average to 4x4. "auto" takes "small" below 160 px.
+    """
+    need("alexnet_bn", shape, len(shape) == 3 and min(shape[1:]) >= 48, "[channels, height, width] of at least 48x48")
+    small = min(shape[1:]) < 160 if stem == "auto" else stem == "small"
+    first = nn.Conv2d(shape[0], 64, 5, 2, 2) if small else nn.Conv2d(shape[0], 64, 11, 4, 2)
+    side = 4 if small else 6
+    return Blocks(
+        "conv1",
+        False,
+        conv1=seq(first, nn.BatchNorm2d(64), nn.MaxPool2d(3, 2), nn.ReLU()),
+        conv2=seq(nn.Conv2d(64, 192, 5, padding=2), nn.BatchNorm2d(192), nn.MaxPool2d(3, 2), nn.ReLU()),
+        conv3=seq(nn.Conv2d(192, 384, 3, padding=1), nn.BatchNorm2d(384), nn.ReLU()),
+        conv4=seq(nn.Conv2d(384, 256, 3, padding=1), nn.BatchNorm2d(256), nn.ReLU()),
+        conv5=seq(nn.Conv2d(256, 256, 3, padding=1), nn.BatchNorm2d(256), nn.MaxPool2d(3, 2), nn.ReLU()),
+        pool=seq(nn.AdaptiveAvgPool2d(side), nn.Flatten()),
+        fc6=seq(nn.Linear(256 * side * side, width), nn.BatchNorm1d(width), nn.ReLU()),
+        fc7=seq(nn.Linear(width, width), nn.BatchNorm1d(width), nn.ReLU()),
+        head=nn.Linear(width, classes),
+    )

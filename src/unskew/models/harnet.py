@@ -1,0 +1,26 @@
+"""HARNet, FLea's network for movement windows of 1x128x3 (Xia et al., KDD 2024, public code)."""
+
+from __future__ import annotations
+
+from torch import nn
+
+from unskew.models.blocks import Blocks, need, seq
+
+
+def _conv(i: int, o: int, kernel: int, stride: int) -> nn.Sequential:
+    return seq(nn.Conv2d(i, o, (kernel, 1), (stride, 1), 1), nn.BatchNorm2d(o), nn.ReLU())
+
+
+def harnet(shape: tuple[int, ...], classes: int) -> Blocks:
+    """Four convolutions over time, each widening the 3 signals by padding; the flattened 8448 numbers go to the head."""
+    need("harnet", shape, shape == (1, 128, 3), "[1, 128, 3]")
+    return Blocks(
+        "conv2",
+        True,
+        conv1=_conv(1, 64, 3, 3),
+        conv2=_conv(64, 128, 6, 2),
+        conv3=_conv(128, 256, 6, 2),
+        conv4=_conv(256, 256, 6, 2),
+        flat=nn.Flatten(),
+        head=nn.Linear(8448, classes),
+    )
