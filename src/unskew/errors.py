@@ -9,9 +9,6 @@ import difflib
 from collections.abc import Iterable
 
 
-PAGES_PLACEHOLDER = None
-
-
 class UnskewError(Exception):
     """A refusal a user can act on. `exit_code` is what the command line ends with."""
 
