@@ -1,6 +1,6 @@
 """The usual loop: per client a deep copy of the model, a DataLoader and torch.optim.SGD; then a size-weighted mean.
 
-    python usual.py --model rebafl_fmnist --variant usual-1 --threads 1
+python usual.py --model rebafl_fmnist --variant usual-1 --threads 1
 """
 
 import copy

@@ -16,7 +16,7 @@ def harnet(shape: tuple[int, ...], classes: int) -> Blocks:
     need("harnet", shape, shape == (1, 128, 3), "[1, 128, 3]")
     return Blocks(
         "conv2",
-        True,
+        False,
         conv1=_conv(1, 64, 3, 3),
         conv2=_conv(64, 128, 6, 2),
         conv3=_conv(128, 256, 6, 2),

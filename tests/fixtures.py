@@ -1,0 +1,42 @@
+"""Fixture A of the method tests, and the smallest objects hooks can be called with."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unskew.core.part import Batch, Out
+from unskew.tasks.classification import Classification
+
+Z = torch.tensor([[2.0, 0.5, -1.0], [0.0, 1.0, 0.5]])
+G = torch.tensor([[1.0, 1.0, 0.0], [0.5, 0.0, 2.0]])
+Y = torch.tensor([0, 1])
+COUNTS = torch.tensor([30.0, 10.0, 0.0])
+
+
+def onehot(y: Any, classes: int = 3) -> Tensor:
+    return torch.nn.functional.one_hot(torch.as_tensor(y), classes).float()
+
+
+def batch(x: Tensor | None = None, y: Tensor | None = None, weight: Tensor | None = None) -> Batch:
+    y = onehot(Y) if y is None else y
+    return Batch(torch.zeros(len(y), 1) if x is None else x, y, torch.ones(len(y)) if weight is None else weight)
+
+
+def client(**facts: Any) -> Any:
+    """What a hook reads from a Client; only what is given."""
+    fed = SimpleNamespace(classes=3, task=Classification(), momentum=0.0, clients=4)
+    return SimpleNamespace(**{"fed": fed, "counts": COUNTS, "n": COUNTS.sum(), "down": {}, "mine": {}, "noise": {}, "t": 1, **facts})
+
+
+def out(z: Tensor, **more: Any) -> Out:
+    return Out(**{"logits": z, "raw": z, "features": z, "own": batch(), **more})
+
+
+def close(found: Any, expected: Any, digits: int = 4) -> None:
+    torch.testing.assert_close(
+        torch.as_tensor(found, dtype=torch.float32), torch.as_tensor(expected, dtype=torch.float32), rtol=0, atol=0.6 * 10**-digits
+    )
