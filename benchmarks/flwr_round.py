@@ -20,15 +20,15 @@ os.environ |= {
 }
 os.environ.setdefault("FLWR_HOME", tempfile.mkdtemp(prefix="flwr-home-"))
 
-import torch  # noqa: E402
-from flwr.app import ArrayRecord, ConfigRecord, Context  # noqa: E402
-from flwr.serverapp import Grid, ServerApp  # noqa: E402
-from flwr.serverapp.strategy import FedAvg  # noqa: E402
-from flwr.simulation import run_simulation  # noqa: E402
-from flwr_client import client_app  # noqa: E402
-from session import Session, serve  # noqa: E402
-from torch import Tensor  # noqa: E402
-from work import Work, arguments, chosen_work, initial_model  # noqa: E402
+import torch
+from flwr.app import ArrayRecord, ConfigRecord, Context
+from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
+from flwr.simulation import run_simulation
+from flwr_client import client_app
+from session import Session, serve
+from torch import Tensor
+from work import Work, arguments, chosen_work, initial_model
 
 TIMEOUT_S = 3600.0
 

@@ -1,0 +1,119 @@
+"""FedAvg, FedProx, Scaffold, FedBN, norm and FedRDN against hand-worked numbers."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from tests.fixtures import batch, client, close
+from unskew.core.method import Method
+from unskew.core.part import Batch
+from unskew.core.replies import Reply, Ups
+from unskew.errors import UsageError
+from unskew.merge.mean import weighted_mean
+from unskew.methods.fedprox import FedProx
+from unskew.methods.fedrdn import FedRDN
+from unskew.methods.norm import Norm
+from unskew.methods.scaffold import Scaffold
+
+
+def test_fedavg_weighs_by_size():
+    replies = [Reply(1, 10.0, {"w": torch.tensor([3.0, -2])}), Reply(0, 30.0, {"w": torch.tensor([1.0, 2])})]
+    start = {"w": torch.zeros(2), "kept": torch.ones(1)}
+    merged = weighted_mean(start, Ups.of(replies))
+    close(merged["w"], [1.5, 1.0])
+    assert merged["kept"] is start["kept"]
+    close(weighted_mean(start, Ups.of(replies), "equal")["w"], [2.0, 0.0])
+
+
+def test_fedprox_is_half_mu_times_the_squared_distance():
+    w, start = torch.tensor([1.0, 2, -1], requires_grad=True), torch.tensor([0.5, 2, 1])
+    net = SimpleNamespace(trainable=("w",))
+    loss = FedProx(mu=0.01).loss({"w": w}, None, None, client(start={"w": start}, net=net))
+    close(loss, 0.02125, 6)
+    (g,) = torch.autograd.grad(FedProx(mu=0.01).loss({"w": start.requires_grad_()}, None, None, client(start={"w": start.detach()}, net=net)), start)
+    assert g.tolist() == [0, 0, 0]
+
+
+def scaffold_client(momentum=0.0):
+    fed = SimpleNamespace(momentum=momentum, clients=4)
+    return client(
+        fed=fed,
+        start={"w": torch.tensor([1.0, 1])},
+        mine={"c": {"w": torch.tensor([0.2, -0.1])}},
+        down={"c": {"w": torch.tensor([0.1, 0.0])}},
+        steps=torch.tensor(2.0),
+        lr=0.1,
+    )
+
+
+def test_scaffold_option_two():
+    c = scaffold_client()
+    up, mine = Scaffold().finish({"w": torch.tensor([0.8, 1.1])}, c)
+    close(mine["c"]["w"], [1.1, -0.6])
+    close(up["delta"]["w"], [0.9, -0.5])
+    ups = Ups.of([Reply(2, 1.0, {}, {"scaffold": up})]).seen_by("scaffold")
+    close(Scaffold().server({"c": {"w": torch.tensor([0.1, 0.0])}}, ups, c.fed)["c"]["w"], [0.325, -0.125])
+    close(Scaffold().grad({"w": torch.tensor([0.5, 0.5])}, {}, c)["w"], [0.4, 0.6])
+
+
+def test_scaffold_divides_by_the_accumulated_weight_of_momentum_steps():
+    up, mine = Scaffold().finish({"w": torch.tensor([0.8, 1.1])}, scaffold_client(momentum=0.9))
+    close(mine["c"]["w"], [0.1 + 0.2 / 0.29, -0.1 - 0.1 / 0.29])  # two steps weigh 1.9 + 1
+
+
+def test_norm_with_imagenet_constants():
+    x = torch.full((1, 3, 1, 1), 0.485)
+    found = Norm().evaluate_with(x, client())
+    close(found.flatten(), [0.0, (0.485 - 0.456) / 0.224, (0.485 - 0.406) / 0.225])
+
+
+IMAGES = torch.tensor([[[[0.0, 0.2], [0.4, 0.6]]], [[[0.5, 0.5], [1.0, 1.0]]]])
+
+
+def statistics(part):
+    def total(measure, raw):
+        assert raw
+        return measure(Batch(IMAGES, torch.zeros(2, 3), torch.ones(2)))
+
+    return part.measure({}, client(total=total))
+
+
+def test_fedrdn_statistics_are_means_over_images():
+    found = statistics(FedRDN())
+    close(found["mu"], [0.5250])
+    close(found["sigma"], [0.2368])
+    close(statistics(FedRDN(variant="official"))["sigma"], [(0.2582 + 0.2887) / 2])
+    pixel = FedRDN().evaluate_with(torch.full((1, 1, 1, 1), 0.6), client(id=0, down=down([found])))
+    close(pixel.flatten(), [0.3167])
+
+
+def down(pairs):
+    return {"mu": torch.stack([p["mu"] for p in pairs]), "sigma": torch.stack([p["sigma"] for p in pairs]), "row": torch.arange(len(pairs))}
+
+
+def test_fedrdn_draws_mean_and_std_from_one_client_per_image():
+    table = {"mu": torch.tensor([[0.0], [1.0]]), "sigma": torch.tensor([[1.0], [2.0]]), "row": torch.arange(2)}
+    x = torch.full((2, 1, 1, 1), 5.0)
+    b = FedRDN().batch(batch(x), client(down=table, noise={"of_pair": torch.tensor([0, 1])}))
+    close(b.x.flatten(), [5.0, 2.0])
+    stranger = FedRDN().evaluate_with(x, client(id=-1, down=table))
+    close(stranger.flatten(), [(5 - 0.5) / 1.5] * 2)
+    close(FedRDN(mean=True).batch(batch(x), client(down=table)).x.flatten(), [3.0, 3.0])
+
+
+@pytest.mark.parametrize("text", ["norm+fedrdn", "fedprox+fedprox", "fedprx", "fedprox(nu=1)", "fedprox(mu='a')", "fedprox(mu=0.1"])
+def test_methods_that_cannot_be_read_or_combined_are_refused(text):
+    with pytest.raises(UsageError):
+        Method.parse(text)
+
+
+def test_a_method_prints_as_it_is_written():
+    for text in ("fedavg", "fedprox(mu=0.01)+fedrdn", "flea(alpha=0.2)+scaffold+fedbn"):
+        assert str(Method.parse(text)) == text
+    assert str(Method.parse("FedProx+flea", {"flea": {"alpha": 0.3}})) == "fedprox+flea(alpha=0.3)"
+    assert Method.parse("rbsm") == Method.parse("rebafl(mu=0)")
+    with pytest.raises(UsageError, match="mean 'mu'|has no argument"):
+        Method.parse("fedprox(m=1)")
