@@ -11,7 +11,7 @@ import torch
 from session import Session, serve
 from torch import Tensor
 from torch.nn.functional import cross_entropy
-from work import LEARNING_RATE, arguments, chosen_work, data, initial_model
+from work import arguments, chosen_work, data, initial_model
 
 
 def main() -> None:
@@ -26,7 +26,7 @@ def main() -> None:
 
     def one_round() -> list[Tensor]:
         model = copy.deepcopy(initial)
-        optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
+        optimizer = torch.optim.SGD(model.parameters(), lr=work.learning_rate)
         for _ in range(work.epochs):
             for x_batch, y_batch in zip(x.split(work.batch), y.split(work.batch), strict=True):
                 optimizer.zero_grad()

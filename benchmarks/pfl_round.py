@@ -20,7 +20,7 @@ import torch
 from session import Session
 from torch import nn
 from torch.nn.functional import cross_entropy
-from work import LEARNING_RATE, Work, arguments, chosen_work, data, initial_model
+from work import Work, arguments, chosen_work, data, initial_model
 
 RANK = "PFL_WORKER_RANK"
 NEVER = 10**9
@@ -117,7 +117,7 @@ def main() -> None:
         SimulatedBackend(users, users, postprocessors=[WeightByDatapoints()]),
         model,
         NNTrainHyperParams(
-            local_batch_size=work.batch, local_num_epochs=work.epochs, local_learning_rate=LEARNING_RATE
+            local_batch_size=work.batch, local_num_epochs=work.epochs, local_learning_rate=work.learning_rate
         ),
         NNEvalHyperParams(local_batch_size=work.batch),
         callbacks=[rounds_on_request(Session(options.variant, options.weights) if rank == 0 else None)],

@@ -9,13 +9,13 @@ import torch
 from session import Session, serve
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
-from work import LEARNING_RATE, Work, arguments, chosen_work, data, initial_model
+from work import Work, arguments, chosen_work, data, initial_model
 
 
 def train(model: nn.Module, rows: TensorDataset, work: Work) -> nn.Module:
     """One client's work, in place."""
     loader = DataLoader(rows, batch_size=work.batch, shuffle=False, num_workers=0)
-    optimizer = torch.optim.SGD(model.parameters(), lr=LEARNING_RATE)
+    optimizer = torch.optim.SGD(model.parameters(), lr=work.learning_rate)
     criterion = nn.CrossEntropyLoss()
     model.train()
     for _ in range(work.epochs):

@@ -25,7 +25,7 @@ from unskew.core.network import Network
 from unskew.core.part import Batch, Noise, Out, Part, Trip, overrides
 from unskew.core.replies import Reply
 from unskew.core.trees import Tree, Weights, tree_map
-from unskew.engine import optimise
+from unskew.engine import memory, optimise
 from unskew.engine.kernels import Kernels
 from unskew.engine.noise import draw
 from unskew.engine.schedule import Chunk, Recipe, Step, chunks, steps
@@ -90,6 +90,7 @@ class Trainer:
     def _settle(self) -> None:
         """A thread of its own: one core, its own copy of the model's structure."""
         torch.set_num_threads(1)
+        memory.keep_freed()
         self._here.net = self.fed.net.copy()
 
     @property
@@ -102,7 +103,7 @@ class Trainer:
 
     def train(self, start: Start, cohort: Sequence[int], private: Mapping[int, Tree]) -> list[Reply]:
         """One local update of every client in the cohort that has samples, in the order of ids."""
-        plan = chunks(cohort, self.fed.sizes, self.local.recipe, self.lanes, self.workers)
+        plan = chunks(cohort, self.fed.sizes, self.local.recipe, self.lanes)
         done = self.each(lambda chunk: _Chunk(self, chunk, start, private).run(), plan)
         return sorted((reply for replies in done for reply in replies), key=lambda r: r.client)
 

@@ -72,7 +72,7 @@ def work_of(client: int, n: int, recipe: Recipe) -> Work:
     return Work(client, n, full, short, recipe.has_norms and n == 1)
 
 
-def chunks(clients: Sequence[int], sizes: np.ndarray, recipe: Recipe, lanes: int, workers: int) -> list[Chunk]:
+def chunks(clients: Sequence[int], sizes: np.ndarray, recipe: Recipe, lanes: int) -> list[Chunk]:
     """Clients without samples are left out. With `lanes` above 1 a chunk has at most `lanes` clients."""
     buckets: dict[tuple[int, bool], list[Work]] = defaultdict(list)
     for client in clients:
@@ -84,9 +84,9 @@ def chunks(clients: Sequence[int], sizes: np.ndarray, recipe: Recipe, lanes: int
     for (pad, frozen), members in sorted(buckets.items()):
         members.sort(key=lambda m: (-m.full, m.client))
         count = math.ceil(len(members) / lanes)
-        if len(buckets) == 1 and lanes > 1:  # as many equal chunks as workers can share
-            count = min(math.ceil(count / workers) * workers, max(1, len(members) // 2))
-        for part in np.array_split(np.arange(len(members)), max(count, math.ceil(len(members) / lanes))):
+        if lanes > 1 and len(members) >= 4:  # in pairs, for two workers to share; whoever works, the layout is the same
+            count += count % 2
+        for part in np.array_split(np.arange(len(members)), count):
             found.append(Chunk(tuple(members[i] for i in part), pad, frozen))
     return sorted(found, key=lambda c: -sum(w.steps(1) for w in c.work))
 

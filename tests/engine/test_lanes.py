@@ -1,0 +1,210 @@
+"""Local training against the usual loop, and the promise about bits."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from unskew import models
+from unskew.core.client import Fed
+from unskew.core.keys import key
+from unskew.core.method import Method
+from unskew.core.network import Network
+from unskew.engine import optimise
+from unskew.engine.lanes import Local, Start, Trainer
+from unskew.engine.schedule import Recipe, chunks, steps, work_of
+from unskew.tasks.classification import Classification
+
+SIZES = (40, 33, 1, 2, 64, 7, 16, 0)
+
+
+def trainer(module: nn.Module, shape, method="fedavg", lanes=8, workers=1, batch=16, epochs=2, optimiser="sgd", momentum=0.0, weight_decay=0.0):
+    g = torch.Generator().manual_seed(5)
+    x, y = torch.rand(sum(SIZES), *shape, generator=g), torch.randint(0, 4, (sum(SIZES),), generator=g)
+    edges = np.cumsum([0, *SIZES])
+    rows = [np.arange(a, b) for a, b in zip(edges, edges[1:])]
+    counts = np.stack([np.bincount(y[r].numpy(), minlength=4) for r in rows])
+    net = Network(module, shape)
+    fed = Fed(len(SIZES), 4, shape, 9, epochs, batch, 0.05, net, np.array(SIZES), Classification(), momentum, optimiser, seed=3)
+    local = Local(Recipe(batch, epochs, bool(net.norms)), optimiser, momentum, weight_decay)
+    made = Trainer(Method.parse(method), fed, x, F.one_hot(y, 4).float(), rows, counts, local, lanes, workers)
+    down = {p.name: p.server_init(net.weights(), fed) for p in made.method.parts}
+    return made, Start(1, 0.05, net.weights(), down)
+
+
+def build(name, shape):
+    module = models.build(name, shape, 4)
+    models.initialise(module, key("test"))
+    return module
+
+
+def usual(made: Trainer, k: int, module: nn.Module, opt) -> dict[str, torch.Tensor]:
+    """The loop everybody writes: a copy of the model, torch.optim, one batch after another, in our row order."""
+    model, recipe = copy.deepcopy(module).train(), made.local.recipe
+    optimiser = opt(model.parameters())
+    rows, generator = made.rows[k], key(3, 1, k, "batch")
+    orders = [rows[torch.randperm(len(rows), generator=generator).numpy()] for _ in range(recipe.epochs)]
+    for order in orders:
+        for i in range(0, len(order), recipe.batch):
+            picked = order[i : i + recipe.batch]
+            if recipe.has_norms and len(picked) == 1:
+                if len(order) > 1:
+                    continue
+                for layer in model.modules():
+                    if isinstance(layer, nn.modules.batchnorm._BatchNorm):
+                        layer.eval()
+            optimiser.zero_grad()
+            F.cross_entropy(model(made.x[picked]), made.y_NC[picked].argmax(1)).backward()
+            optimiser.step()
+    return {n: t for n, t in model.state_dict().items() if t.is_floating_point()}
+
+
+BN = (3, 12, 12)
+
+
+def with_norms(a=8, b=16):
+    made = nn.Sequential(
+        nn.Sequential(nn.Conv2d(3, a, 3), nn.BatchNorm2d(a), nn.MaxPool2d(2), nn.ReLU()),
+        nn.Sequential(nn.Conv2d(a, b, 3, padding=1, stride=2), nn.BatchNorm2d(b), nn.ReLU(), nn.AvgPool2d(2, 1)),
+        nn.Sequential(nn.Flatten(), nn.Linear(4 * b, 24), nn.BatchNorm1d(24), nn.ReLU()),
+        nn.Linear(24, 4),
+    )
+    models.initialise(made, key("bn"))
+    return made
+
+
+@pytest.mark.parametrize("lanes", [1, 8])
+@pytest.mark.parametrize(
+    ("optimiser", "settings", "opt"),
+    [
+        ("sgd", {}, lambda p: torch.optim.SGD(p, 0.05)),
+        ("sgd", {"momentum": 0.9, "weight_decay": 0.01}, lambda p: torch.optim.SGD(p, 0.05, momentum=0.9, weight_decay=0.01)),
+        ("adam", {"weight_decay": 0.01}, lambda p: torch.optim.Adam(p, 0.05, weight_decay=0.01)),
+    ],
+)
+@pytest.mark.parametrize("name", ["cnn_small", "mlp"])
+def test_equals_the_usual_loop(lanes, optimiser, settings, opt, name):
+    module = build(name, (1, 8, 8))
+    made, start = trainer(module, (1, 8, 8), lanes=lanes, optimiser=optimiser, **settings)
+    replies = made.train(start, range(len(SIZES)), {})
+    made.close()
+    assert [r.client for r in replies] == [0, 1, 2, 3, 4, 5, 6]  # client 7 has no samples
+    for r in replies:
+        expected = usual(made, r.client, module, opt)
+        apart = torch.cat([(r.weights[n] - t).abs().flatten() for n, t in expected.items()])
+        if optimiser == "adam":  # where a gradient is rounding alone, Adam's first step is its sign
+            apart = apart.sort().values[: int(0.998 * len(apart))]
+        assert float(apart.max()) < 2e-5, (r.client, float(apart.max()))
+
+
+@pytest.mark.parametrize("lanes", [1, 8])
+def test_batch_normalisation_equals_the_usual_loop(lanes):
+    """Unequal clients, a dropped batch of one, and a client with one sample."""
+    module = with_norms()
+    made, start = trainer(module, BN, lanes=lanes)
+    replies = made.train(start, range(len(SIZES)), {})
+    made.close()
+    for r in replies:
+        expected = usual(made, r.client, module, lambda p: torch.optim.SGD(p, 0.05))
+        for n, t in expected.items():
+            assert float((r.weights[n] - t).abs().max()) < 1e-4, (r.client, n)
+
+
+def trained(module, method, lanes, workers, cohort):
+    made, start = trainer(module, BN, method, lanes, workers)
+    replies = made.train(start, cohort, {})
+    made.close()
+    return {r.client: r.weights for r in replies}
+
+
+def apart(one, other):
+    """The largest difference between two sets of clients' weights, over the clients both have."""
+    return max(float((t - one[k][n]).abs().max()) for k in one.keys() & other.keys() for n, t in other[k].items())
+
+
+@pytest.mark.parametrize("method", ["fedavg", "flea(cut='0')+fedbn", "rebafl+scaffold"])
+def test_order_of_clients_and_number_of_workers_change_no_bit(method):
+    first = trained(with_norms(), method, 8, 1, range(7))
+    assert apart(first, trained(with_norms(), method, 8, 2, [4, 2, 0, 6, 1, 3, 5])) == 0
+    assert apart(first, trained(with_norms(), method, 8, 1, range(6, -1, -1))) == 0
+
+
+def test_neighbours_and_number_of_lanes_change_no_bit_with_whole_registers():
+    first = trained(with_norms(), "fedavg", 8, 1, range(7))
+    for lanes, cohort in ((3, range(7)), (2, range(7)), (8, [5]), (8, [0, 5])):
+        assert apart(first, trained(with_norms(), "fedavg", lanes, 1, cohort)) == 0
+
+
+@pytest.mark.parametrize("method", ["fedavg", "flea(cut='0')+fedbn", "rebafl+scaffold"])
+def test_neighbours_and_number_of_lanes_stay_within_rounding(method):
+    """Channels that are no multiple of 8 leave vector registers half full; lanes then differ in the last bits."""
+    first = trained(with_norms(6, 10), method, 8, 1, range(7))
+    for lanes, cohort in ((3, range(7)), (8, [5, 0])):
+        assert apart(first, trained(with_norms(6, 10), method, lanes, 1, cohort)) < 1e-5
+
+
+def test_dropout_masks_belong_to_the_client():
+    def net():
+        made = nn.Sequential(nn.Flatten(), nn.Sequential(nn.Linear(64, 16), nn.ReLU(), nn.Dropout(0.5)), nn.Linear(16, 4))
+        models.initialise(made, key("drop"))
+        return made
+
+    ends = []
+    for lanes in (1, 3, 8):
+        made, start = trainer(net(), (1, 8, 8), lanes=lanes)
+        ends.append(made.train(start, range(7), {}))
+        made.close()
+    for a, b, c in zip(*ends):
+        assert all(torch.equal(b.weights[n], c.weights[n]) for n in b.weights)
+        assert max(float((a.weights[n] - b.weights[n]).abs().max()) for n in a.weights) < 1e-5
+    made, start = trainer(nn.Sequential(*[m for m in (net()[0], nn.Sequential(*list(net()[1])[:2]), net()[2])]), (1, 8, 8), lanes=3)
+    plain = made.train(start, [0], {})[0]
+    made.close()
+    assert any(not torch.equal(t, u) for t, u in zip(plain.weights.values(), ends[1][0].weights.values()))
+
+
+def test_one_client_federation_is_centralised_training():
+    module = build("cnn_small", (1, 8, 8))
+    made, start = trainer(module, (1, 8, 8), lanes=1)
+    from unskew.core.replies import Ups
+    from unskew.merge.mean import weighted_mean
+
+    reply = made.train(start, [4], {})[0]
+    made.close()
+    merged = weighted_mean(start.weights, Ups.of([reply]))
+    assert all(torch.equal(merged[n], reply.weights[n]) for n in reply.weights)
+
+
+def test_schedule_of_unequal_clients():
+    recipe = Recipe(batch=16, epochs=1, has_norms=True)
+    assert [(w.full, w.short, w.frozen) for w in (work_of(k, n, recipe) for k, n in enumerate((33, 32, 1, 40, 5)))] == [
+        (2, 0, False),
+        (2, 0, False),
+        (0, 1, True),
+        (2, 8, False),
+        (0, 5, False),
+    ]
+    sizes = np.array([40, 24, 8, 41, 0])
+    plan = chunks(range(5), sizes, Recipe(16, 1, False), 8)
+    assert sorted(w.client for c in plan for w in c.work) == [0, 1, 2, 3]
+    (mine,) = [c for c in plan if c.pad == 8]
+    assert [w.client for w in mine.work] == [0, 1, 2]
+    made = steps(mine, {w.client: np.arange(sizes[w.client])[None] + 100 * w.client for w in mine.work}, Recipe(16, 1, False))
+    assert [(s.active, s.size, s.short) for s in made] == [(2, 16, False), (1, 16, False), (3, 8, True)]
+    assert made[2].rows_GB[2].tolist() == list(range(200, 208))
+    assert made[2].local_G.tolist() == [2, 1, 0]
+
+
+def test_adam_corrects_each_lanes_own_step():
+    """A lane that took fewer steps so far must not be corrected for its neighbours'."""
+    w = torch.ones(2, 3)
+    adam = optimise.Adam(0.1)
+    adam.start([w])
+    adam.step([w], [torch.ones(2, 3)], adam.state, np.array([0, 5]))
+    first, sixth = 0.1 * 1.0, 0.1 * (0.1 / (1 - 0.9**6)) / ((0.001 / (1 - 0.999**6)) ** 0.5)
+    torch.testing.assert_close(1 - w[:, 0], torch.tensor([first, sixth]), rtol=1e-4, atol=0)
