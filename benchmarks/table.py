@@ -6,7 +6,11 @@ from statistics import median
 import torch
 
 NOISY = 0.15  # cores
-SAME = 1e-4  # largest difference of one weight that float rounding may explain
+
+# The largest difference of one weight that float rounding may explain. MobileNetV2 is badly conditioned at its start:
+# after two steps float32 stands 1e-4 from float64, and another kernel 3e-4.
+SAME = 1e-4
+SAME_MOBILENET = 1e-3
 
 
 def bars(model: str) -> dict[str, float]:
@@ -71,14 +75,15 @@ def print_model(entry: dict, repeats: int, cores: int) -> None:
         what = f"time of ours over {other}'s" if other == "central" else f"ours times as fast as {other}"
         bar = f"{'at most' if other == 'central' else 'at least'} {r['bar']:g}: {'met' if r['met'] else 'MISSED'}"
         print(f"  {what:30}{r['ratio']:6.2f}  ({r['least']:.2f}-{r['most']:.2f})  {bar}")
-    for warning in warnings(results):
+    for warning in warnings(work["model"], results):
         print(f"  ! {warning}")
 
 
-def warnings(results: dict[str, dict]) -> list[str]:
+def warnings(model: str, results: dict[str, dict]) -> list[str]:
     found = []
+    same = SAME_MOBILENET if model == "mobilenet_v2" else SAME
     for name, result in measured(results).items():
-        if result.get("difference", 0.0) > SAME:
+        if result.get("difference", 0.0) > same:
             found.append(f"{name}: weights differ from the usual loop's by {result['difference']:.1e}")
         load = max(answer.get("other_load", 0.0) for answer in result["rounds"])
         if load > NOISY:

@@ -34,6 +34,10 @@ class Evaluation:
         """All metric rows of round t."""
         if not len(self.y):
             return []
+        if not self.of.sent:  # nothing is shared, so there is no global model to score
+            own = self._personal(start, store)
+            rows = _summary(t, "personal@client", own)
+            return rows + [_row(t, "personal@client", "accuracy", v, k) for k, v in own.items()]
         by_client = self._by_client(start) if self.own_inputs else {}
         if self.of.fed.natural and by_client:
             global_ = np.concatenate([by_client[k] for k in self.clients])
