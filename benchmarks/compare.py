@@ -46,11 +46,14 @@ def commands(options: argparse.Namespace) -> dict[str, list[str] | str]:
     return {name: start if isinstance(start, str) else [*start, *more.split()] for name, start, more in rows}
 
 
-def start_all(work: Work, options: argparse.Namespace, scratch: Path) -> tuple[dict[str, Child], dict[str, dict]]:
-    """Start and warm up one after another; a variant that cannot run is left out, and the reason is kept."""
-    children: dict[str, Child] = {}
+def start_all(work: Work, options: argparse.Namespace, scratch: Path, children: dict[str, Child]) -> dict[str, dict]:
+    """Start and warm up one after another into `children`.
+
+    A variant that cannot run is left out; the reason is kept in the results, which are returned.
+    """
     results: dict[str, dict] = {}
     sizes = [f"--{name}={getattr(work, name)}" for name in ("clients", "samples", "epochs")]
+    sizes += ["--pool-first"] if work.pool_first else []
     for name, command in commands(options).items():
         if options.variants and name.split("-")[0] not in options.variants:
             continue
@@ -59,20 +62,21 @@ def start_all(work: Work, options: argparse.Namespace, scratch: Path) -> tuple[d
             continue
         weights = ["--weights", str(scratch / f"{name}.pt")]
         command = [*command, "--model", work.model, "--variant", name, *sizes, *weights]
-        child = Child(name, command, scratch / f"{name}.log", options.timeout_s)
-        children[name] = child
         try:
-            results[name] = {"versions": child.answer()["versions"], "rounds": []}
-            child.signal(signal.SIGSTOP)
-        except ChildFailed as failure:
-            children.pop(name).stop()
+            children[name] = Child(name, command, scratch / f"{name}.log", options.timeout_s)
+            results[name] = {"versions": children[name].answer()["versions"], "rounds": []}
+            children[name].signal(signal.SIGSTOP)
+        except (ChildFailed, OSError) as failure:
             results[name] = {"skipped": str(failure)}
-    return children, results
+            if child := children.pop(name, None):
+                child.stop()
+    return results
 
 
 def measure(work: Work, options: argparse.Namespace, scratch: Path) -> dict[str, dict]:
-    children, results = start_all(work, options, scratch)
+    children: dict[str, Child] = {}
     try:
+        results = start_all(work, options, scratch, children)
         for _ in range(options.repeats):
             for name, child in list(children.items()):
                 try:
@@ -115,21 +119,27 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--clients", type=int, help="instead of each model's own number; likewise:")
     parser.add_argument("--samples", type=int)
     parser.add_argument("--epochs", type=int)
+    parser.add_argument("--pool-first", action="store_true", help="LeNet of the references as unskew writes it")
     parser.add_argument("--python-ours", default=sys.executable)
     parser.add_argument("--python-pfl", help="python of a virtual environment with pfl")
     parser.add_argument("--python-flwr", help="python of a virtual environment with flwr[simulation]")
     parser.add_argument("--timeout-s", type=float, default=600, help="for one answer of one variant")
     parser.add_argument("--out", type=Path, default=Path("speed.json"))
-    return parser.parse_args()
+    options = parser.parse_args()
+    for name in ("python_ours", "python_pfl", "python_flwr"):
+        if path := getattr(options, name):
+            setattr(options, name, os.path.abspath(path))  # not resolved: a venv's python is a link
+    return options
 
 
 def main() -> None:
     options = parse()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("Stopped."))  # so that no paused variant is left behind
     use_cores(options.cores)
     report: dict = {"machine": machine(options.cores), "repeats": options.repeats, "models": {}}
     given = {k: v for k in ("clients", "samples", "epochs") if (v := getattr(options, k)) is not None}
     for model in options.models:
-        work = replace(WORKS[model], **given)
+        work = replace(WORKS[model], pool_first=options.pool_first and model == "rebafl_fmnist", **given)
         scratch = Path(tempfile.mkdtemp(prefix=f"speed-{model}-"))
         results = measure(work, options, scratch)
         for name, difference in agreement(scratch, results).items():

@@ -14,7 +14,7 @@ import argparse
 from dataclasses import dataclass, replace
 
 import torch
-from nets import NETS
+from nets import NETS, lenet
 from torch import Tensor, nn
 
 
@@ -28,6 +28,7 @@ class Work:
     batch: int
     epochs: int
     learning_rate: float
+    pool_first: bool = False
 
 
 WORKS = {
@@ -53,7 +54,7 @@ def data(work: Work) -> tuple[Tensor, Tensor]:
 def initial_model(work: Work) -> nn.Module:
     """Weights uniform in +-1/sqrt(fan in), biases 0, from a generator: the same bits in every environment."""
     g = torch.Generator().manual_seed(2)
-    model = NETS[work.model]()
+    model = lenet(pool_first=True) if work.pool_first else NETS[work.model]()
     with torch.no_grad():
         for module in model.modules():
             if isinstance(module, nn.Conv2d | nn.Linear):
@@ -82,10 +83,13 @@ def arguments(description: str) -> argparse.ArgumentParser:
     parser.add_argument("--clients", type=int)
     parser.add_argument("--samples", type=int, help="per client")
     parser.add_argument("--epochs", type=int)
+    parser.add_argument("--pool-first", action="store_true", help="LeNet as unskew writes it: pooling, then LeakyReLU")
     parser.add_argument("--weights", help="file for the averaged weights of the warm-up round")
     return parser
 
 
 def chosen_work(options: argparse.Namespace) -> Work:
-    sizes = {name: getattr(options, name) for name in ("clients", "samples", "epochs")}
-    return replace(WORKS[options.model], **{name: size for name, size in sizes.items() if size is not None})
+    """The model's work with the given sizes. `--pool-first` changes LeNet only."""
+    sizes = {name: size for name in ("clients", "samples", "epochs") if (size := getattr(options, name)) is not None}
+    pool_first = options.pool_first and options.model == "rebafl_fmnist"
+    return replace(WORKS[options.model], pool_first=pool_first, **sizes)

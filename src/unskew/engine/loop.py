@@ -74,8 +74,10 @@ class Loop:
 
     def down(self, state: State, t: int) -> Start:
         """What is broadcast: the weights, and every Part's slice less what it keeps at the server."""
-        kept = {p.name: p.keeps_at_server for p in self.method.parts}
-        down = {n: {leaf: v for leaf, v in s.items() if leaf not in kept[n]} for n, s in state.slices.items()}
+        down = {}
+        for p in self.method.parts:
+            if found := state.slices.get(p.name):
+                down[p.name] = {leaf: v for leaf, v in found.items() if leaf not in p.keeps_at_server}
         return Start(t, self.lr(max(t, 1)), state.weights, down)
 
     def round(self, state: State, t: int) -> tuple[State, Round]:

@@ -1,0 +1,204 @@
+"""Nothing is lost: kills at any moment, damage, a full disk, two writers, other settings."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import unskew
+from unskew.engine import state
+from unskew.engine.store import Disk
+from unskew.errors import Paused, StateError
+
+SETTINGS = {"clients": 6, "rounds": 8, "epochs": 1, "batch": 32, "model": "cnn_small", "workers": 1, "availability": "bernoulli:0.7"}
+METHOD = "scaffold+flea+rebafl"
+
+
+def run(folder: Path, name: str, **changes):
+    return unskew.run(METHOD, folder=folder, name=name, **{**SETTINGS, **changes})
+
+
+def ends(path: Path):
+    """What must be equal: weights, private state, ledger, and metrics but for the seconds."""
+    tree, meta = state.read(path / state.LATEST)
+    metrics = [line for line in (path / "metrics.jsonl").read_text().splitlines() if '"seconds"' not in line]
+    private = Disk(path / "private", {int(k): t for k, t in meta["private"]}).fetch(range(SETTINGS["clients"]))
+    kept = {str(k): tree for k, tree in private.items()}
+    return state.digest(tree), state.digest(kept), metrics, (path / "ledger.jsonl").read_text(), meta["t"]
+
+
+@pytest.fixture(scope="module")
+def straight(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("straight")
+    run(folder, "whole")
+    return ends(folder / "whole")
+
+
+CHILD = """
+import sys, unskew
+unskew.run({method!r}, folder=sys.argv[1], name="killed", **{settings!r})
+"""
+
+
+def child(folder: Path) -> subprocess.Popen:
+    code = CHILD.format(method=METHOD, settings=SETTINGS)
+    return subprocess.Popen([sys.executable, "-c", code, str(folder)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+@pytest.mark.slow
+def test_kills_at_random_moments_resume_to_the_same_bits(tmp_path, straight):
+    """One run, killed again and again wherever it happens to be, until it is done."""
+    rng, kills = random.Random(4), 0
+    while True:
+        process = child(tmp_path)
+        checkpoint = tmp_path / "killed" / state.LATEST
+        deadline = time.monotonic() + 60
+        before = checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
+        while process.poll() is None and time.monotonic() < deadline and (not checkpoint.exists() or checkpoint.stat().st_mtime_ns == before):
+            time.sleep(0.005)
+        time.sleep(rng.random() * 0.1)
+        if process.poll() is not None:
+            break
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        kills += 1
+        assert kills < 40
+    assert process.returncode == 0
+    assert kills >= 2
+    assert ends(tmp_path / "killed") == straight
+
+
+class Crash(Exception):
+    pass
+
+
+@pytest.mark.parametrize("step", range(1, 40, 3))
+def test_every_step_of_saving_is_safe(tmp_path, straight, monkeypatch, step):
+    """A crash at the n-th operation of the file system, whichever it is."""
+    done = 0
+
+    def failing(real):
+        def call(*args, **kwargs):
+            nonlocal done
+            done += 1
+            if done == step:
+                raise Crash
+            return real(*args, **kwargs)
+
+        return call
+
+    with monkeypatch.context() as patch:
+        for name in ("fsync", "replace", "link"):
+            patch.setattr(os, name, failing(getattr(os, name)))
+        with pytest.raises(Crash):
+            run(tmp_path, "r")
+    run(tmp_path, "r")
+    assert ends(tmp_path / "r") == straight
+
+
+def test_a_full_disk_pauses_and_destroys_nothing(tmp_path, straight, monkeypatch):
+    real, calls = os.fsync, 0
+
+    def full(handle):
+        nonlocal calls
+        calls += 1
+        if calls == 20:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return real(handle)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(Paused, match=r"E203 disk full .*unskew resume") as caught:
+            run(tmp_path, "r")
+    assert caught.value.exit_code == 75
+    run(tmp_path, "r")
+    assert ends(tmp_path / "r") == straight
+
+
+def test_damage_is_noticed_and_the_checkpoint_before_it_is_used(tmp_path, straight):
+    run(tmp_path, "r", rounds=8)
+    path = tmp_path / "r" / state.LATEST
+    blob = bytearray(path.read_bytes())
+    blob[len(blob) // 2] ^= 1
+    path.write_bytes(blob)
+    said = []
+    (tmp_path / "r" / "model.safetensors").unlink()
+    unskew.resume(tmp_path / "r", say=said.append)
+    assert any("E201" in s for s in said)
+    assert (tmp_path / "r" / "state.bad").exists()
+    assert ends(tmp_path / "r") == straight
+
+
+def test_no_flipped_bit_or_cut_is_loaded(tmp_path):
+    tree = {"w": {"a": torch.randn(50), "b": torch.zeros(3, dtype=torch.int64)}}
+    state.write(tmp_path / "s.safetensors", tree, {"t": 3})
+    blob, rng = (tmp_path / "s.safetensors").read_bytes(), random.Random(1)
+    whole = state.read(tmp_path / "s.safetensors")
+    assert torch.equal(whole[0]["w"]["a"], tree["w"]["a"])
+    bad = tmp_path / "bad.safetensors"
+    for _ in range(1000):
+        damaged = bytearray(blob)
+        damaged[rng.randrange(len(blob))] ^= 1 << rng.randrange(8)
+        bad.write_bytes(damaged)
+        with pytest.raises(StateError, match="E201"):
+            state.read(bad)
+    for _ in range(200):
+        bad.write_bytes(blob[: rng.randrange(len(blob))])
+        with pytest.raises(StateError, match="E201"):
+            state.read(bad)
+
+
+def test_one_writer_at_a_time(tmp_path):
+    seen = []
+
+    def shown(now, told):
+        if not seen:
+            seen.append(now)
+            with pytest.raises(StateError, match=rf"E110 .* pid {os.getpid()}"):
+                unskew.run(METHOD, folder=tmp_path, name="mine", **SETTINGS)
+
+    unskew.run(METHOD, folder=tmp_path, name="mine", shown=shown, **SETTINGS)
+    assert seen
+
+
+def test_other_settings_or_data_are_refused(tmp_path):
+    run(tmp_path, "r")
+    with pytest.raises(StateError, match=r"E112 .*lr was 0.05, is 0.1 now"):
+        run(tmp_path, "r", lr=0.1)
+    fed = unskew.data.build(unskew.data.load("digits"), "iid", 6, np.random.default_rng(9), np.random.default_rng(9))
+    with pytest.raises(StateError, match="E112"):
+        unskew.run(METHOD, fed, folder=tmp_path, name="r", **SETTINGS)
+
+
+def test_private_state_is_swept_but_never_what_a_checkpoint_needs(tmp_path):
+    store = Disk(tmp_path / "private")
+    for t, clients in enumerate(((0, 1), (1, 2), (0, 2)), 1):
+        store.put(t, {k: {"p": {"x": torch.tensor([float(10 * t + k)])}} for k in clients})
+    before = {0: 1, 1: 2, 2: 2}
+    store.sweep(before)
+    assert len(list((tmp_path / "private").iterdir())) == 3
+    store.sweep()
+    assert {int(p.stem[1:]) for p in (tmp_path / "private").iterdir()} == {2, 3}
+    found = store.fetch([0, 1, 2, 7])
+    assert {k: v["p"]["x"].item() for k, v in found.items()} == {0: 30, 1: 21, 2: 32}
+
+
+def test_a_resumed_run_that_is_done_changes_nothing(tmp_path, straight):
+    run(tmp_path, "r")
+    stamp = (tmp_path / "r" / state.LATEST).stat().st_mtime_ns
+    said = []
+    again = unskew.resume(tmp_path / "r", say=said.append)
+    assert ends(tmp_path / "r") == straight
+    assert (tmp_path / "r" / state.LATEST).stat().st_mtime_ns == stamp
+    assert again.scores()["last"] > 0
+

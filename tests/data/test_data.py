@@ -1,0 +1,283 @@
+"""Partitions, sets and availability: exact where they promise to be, and always ending."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from unskew import data
+from unskew.data.availability import Availability
+from unskew.data.federation import Index
+from unskew.data.partitions import deal_tests, partition
+from unskew.errors import DataError, UnskewError, UsageError
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+Y = rng(1).integers(0, 6, 1200)
+
+
+def covers(index: Index, n: int) -> bool:
+    return sorted(index.rows.tolist()) == list(range(n))
+
+
+@pytest.mark.parametrize("skew", ["iid", "dirichlet:0.1", "dirichlet:5", "dirichlet:0.1,groups=2", "dirichlet:0.1,groups=2,contiguous", "classes:2", "classes:6"])
+def test_partitions_deal_every_row_to_exactly_one_client(skew):
+    index = partition(skew, Y, 12, rng())
+    assert len(index) == 12
+    assert covers(index, len(Y))
+    again = partition(skew, Y, 12, rng())
+    assert np.array_equal(index.rows, again.rows)
+    assert not np.array_equal(index.rows, partition(skew, Y, 12, rng(5)).rows)
+
+
+def counts(index):
+    return np.stack([np.bincount(Y[r], minlength=6) for r in index])
+
+
+def test_iid_gives_equal_class_counts():
+    spread = counts(partition("iid", Y, 10, rng()))
+    assert (spread.max(0) - spread.min(0)).max() <= 1
+
+
+def test_quantity_skew_owns_q_classes_and_always_class_i_mod_c():
+    held = counts(partition("classes:2", Y, 18, rng())) > 0
+    assert (held.sum(1) == 2).all()
+    assert all(held[k, k % 6] for k in range(18))
+    owners = held.sum(0)
+    sizes = counts(partition("classes:2", Y, 18, rng()))
+    for c in range(6):  # a class is split evenly among its owners
+        mine = sizes[held[:, c], c]
+        assert mine.max() - mine.min() <= 1
+        assert mine.sum() == (Y == c).sum()
+    assert owners.min() >= 3
+
+
+def test_dirichlet_gets_more_skewed_as_alpha_falls():
+    def classes_held(alpha):
+        return np.mean([(counts(partition(f"dirichlet:{alpha},min=1", Y, 20, rng(s))) > 0).sum(1).mean() for s in range(3)])
+
+    assert classes_held(0.05) < classes_held(0.5) < classes_held(50)
+    assert classes_held(50) == 6
+
+
+def test_dirichlet_balance_step_keeps_full_clients_from_getting_more():
+    """A client at N/K or above when a class is dealt gets none of it, so nobody exceeds N/K by more than a class."""
+    for seed in range(5):
+        sizes = partition("dirichlet:0.3,min=1", Y, 6, rng(seed)).sizes
+        assert sizes.max() < len(Y) / 6 + np.bincount(Y).max()
+
+
+@pytest.mark.parametrize(("n", "K"), [(7352, 150), (50_000, 500), (50_000, 1000), (900, 300)])
+def test_dirichlet_ends_with_enough_for_everybody(n, K):
+    y, began = rng(3).integers(0, 10, n), time.perf_counter()
+    index = partition("dirichlet:0.1", y, K, rng())
+    assert time.perf_counter() - began < 20
+    assert covers(index, n)
+    assert index.sizes.min() >= 3
+
+
+def test_a_minimum_that_cannot_be_met_names_the_feasible_one():
+    with pytest.raises(DataError, match=r"Feasible: min=4"):
+        partition("dirichlet:0.1,min=10", Y, 300, rng())
+    with pytest.raises(DataError, match=r"Feasible: samples=12"):
+        partition("iid", Y, 100, rng(), samples=50)
+
+
+def test_pathological_gives_equal_parts_and_wraps_round():
+    index = partition("pathological:2x50", Y, 30, rng())
+    assert (index.sizes == 100).all()
+    assert ((counts(index) > 0).sum(1) == 2).all()
+    assert all(len(set(r.tolist())) == 100 for r in index)  # no row twice at one client
+    assert len(set(index.rows.tolist())) < 3000  # but shared between clients: 30 x 100 of 1200
+    assert covers(partition("pathological:2", np.tile(np.arange(6), 100), 30, rng()), 600)
+
+
+def test_clusters_have_their_number_of_classes():
+    held = (counts(partition("clustered:1-2-3", Y, 9, rng(2))) > 0).sum(1)
+    assert held.tolist() == [1] * 3 + [2] * 3 + [3] * 3
+
+
+def test_samples_cut_the_pool_in_the_classes_proportions():
+    y = np.repeat([0, 1, 2], [900, 200, 100])
+    index = partition("iid", y, 10, rng(), samples=60)
+    assert index.sizes.sum() == 600
+    assert np.bincount(y[index.rows]).tolist() == [450, 100, 50]
+
+
+def test_columns_make_natural_clients_with_their_own_test_rows():
+    x, y = rng().random((90, 3)), rng().integers(0, 2, 90)
+    made = data.arrays(x, y, columns={"site": np.repeat([7, 3, 5], 30)}, test=0.2)
+    fed = data.build(made, "column:site", 1, rng(), rng())
+    assert fed.clients == 3
+    assert fed.names == ("site-3", "site-5", "site-7")
+    assert fed.natural
+    assert all((made.test_columns["site"][fed.test[k]] == s).all() for k, s in enumerate((3, 5, 7)))
+    with pytest.raises(DataError, match=r"no column 'sit'.*Did you mean 'site'"):
+        data.build(made, "column:sit", 1, rng(), rng())
+
+
+def test_test_rows_are_dealt_in_the_clients_proportions():
+    held = np.array([[30, 0, 0], [10, 20, 0], [0, 60, 0]])
+    y = np.repeat([0, 1, 2], [40, 80, 50])
+    dealt = deal_tests(y, held, rng())
+    got = np.stack([np.bincount(y[r], minlength=3) for r in dealt])
+    assert got.tolist() == [[30, 0, 0], [10, 20, 0], [0, 60, 0]]
+    assert len(set(dealt.rows.tolist())) == 120  # nobody trains on class 2, so nobody is tested on it
+
+
+def test_index_of_a_million_clients_is_cheap():
+    owner = np.arange(1_000_000)
+    index = Index.by_owner(owner, 1_000_000)
+    began = time.perf_counter()
+    assert [int(index[k][0]) for k in (0, 999_999, 5)] == [0, 999_999, 5]
+    assert time.perf_counter() - began < 0.01
+    assert index.sizes.sum() == 1_000_000
+
+
+def test_small_clients_are_ordinary():
+    fed = data.build(data.arrays(rng().random((9, 2)), np.arange(9) % 3, test=0.0), "iid", 12, rng(), rng())
+    assert fed.sizes.tolist() == [1] * 9 + [0] * 3
+    assert fed.label_counts.sum() == 9
+    from unskew.data import preview
+
+    assert "3 clients have no samples" in preview.terminal(fed)
+
+
+def test_digits_are_always_there_and_split_the_same():
+    one, two = data.load("digits"), data.load("digits")
+    assert one.x.shape == (1437, 1, 8, 8)
+    assert np.array_equal(one.x_test, two.x_test)
+    assert np.bincount(one.y_test).min() >= 34
+    standard = one.standardised().x
+    assert abs(standard.mean()) < 0.01
+    assert abs(standard.std() - 1) < 0.01
+
+
+@pytest.mark.parametrize(
+    ("name", "train", "test"),
+    [("fashion_mnist", (60000, 1, 28, 28), 10000), ("uci_har", (7352, 1, 128, 3), 2947), ("office_caltech10", (1773, 3, 64, 64), 760)],
+)
+def test_sets_in_the_data_folder(name, train, test):
+    if not os.environ.get("UNSKEW_DATA"):
+        pytest.skip("UNSKEW_DATA is not set: the real data sets are not at hand")
+    found = data.load(name)
+    assert found.x.shape == train
+    assert len(found.y_test) == test
+    assert found.x.dtype == np.float32
+
+
+def test_missing_and_damaged_sets_say_what_to_do(tmp_path, monkeypatch):
+    monkeypatch.delenv("UNSKEW_DATA", raising=False)
+    with pytest.raises(DataError, match=r"E402 .*UNSKEW_DATA, which is not set"):
+        data.load("uci_har")
+    monkeypatch.setenv("UNSKEW_DATA", str(tmp_path))
+    with pytest.raises(DataError, match=r"E402 there is no .*uci_har.npz"):
+        data.load("uci_har")
+    np.savez(tmp_path / "whole.npz", x=np.zeros((4, 2)), y=np.array([0, 1, 0, 1]))
+    blob = (tmp_path / "whole.npz").read_bytes()
+    (tmp_path / "uci_har.npz").write_bytes(blob[: len(blob) // 2])
+    with pytest.raises(DataError, match=r"E401 .*uci_har.npz .* is not a whole NumPy archive"):
+        data.load("uci_har")
+    np.savez(tmp_path / "uci_har.npz", x=np.array([{}], dtype=object))
+    with pytest.raises(DataError, match="E401"):
+        data.npz(tmp_path / "uci_har.npz")
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "code"),
+    [
+        (np.zeros((3, 2)), np.array([0, 1]), "E403"),
+        (np.zeros((2, 2)), np.array([0.5, 1]), "E404"),
+        (np.zeros((2, 2)), np.array([-1, 1]), "E404"),
+        (np.array([[0.0], [np.nan], [1.0]]), np.array([0, 1, 0]), "E405"),
+        (np.zeros((0, 2)), np.zeros(0, int), "E40"),
+    ],
+)
+def test_bad_arrays_are_refused(x, y, code):
+    with pytest.raises(DataError, match=code):
+        data.arrays(x, y, x_test=x, y_test=y)
+
+
+def test_folders_of_images(tmp_path):
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        for i in range(5):
+            Image.new("RGB", (9, 7), (250 if name == "cat" else 5, i, 0)).save(tmp_path / name / f"{i}.png")
+    found = data.folder(tmp_path, size=8)
+    assert found.classes == ("cat", "dog")
+    assert found.shape == (3, 8, 8)
+    assert found.x[found.y == 0][:, 0].mean() > 0.9
+    (tmp_path / "dog" / "0.png").write_bytes(b"not an image")
+    with pytest.raises(DataError, match=r"E401 .*0.png"):
+        data.folder(tmp_path)
+
+
+def seen(spec, K=200, rounds=50):
+    who = Availability.parse(spec)
+    return [who.who(t, K, lambda r: rng(r)) for t in range(1, rounds + 1)]
+
+
+def test_availability_is_the_same_for_everybody_who_asks():
+    for spec in ("full", "sample:0.1", "bernoulli:0.2", "persistent:0.3x10", "sample:20,drop:0.5,deadline:1"):
+        assert all(np.array_equal(a.answered, b.answered) for a, b in zip(seen(spec), seen(spec)))
+
+
+@pytest.mark.parametrize(("spec", "mean"), [("full", 200), ("sample:0.1", 20), ("sample:7", 7), ("bernoulli:0.2", 40), ("drop:0.25", 150), ("sample:20,drop:0.5", 10), ("clustered:0.9-0.1", 100)])
+def test_availability_has_the_stated_mean(spec, mean):
+    assert np.mean([len(a.answered) for a in seen(spec)]) == pytest.approx(mean, rel=0.1)
+
+
+def test_absences_persist_for_their_period():
+    found = seen("persistent:0.3x10")
+    assert all(np.array_equal(found[0].answered, a.answered) for a in found[:10])
+    assert not np.array_equal(found[0].answered, found[10].answered)
+
+
+def test_deadline_quorum_and_redraw():
+    found = seen("full,deadline:1")
+    assert np.mean([len(a.answered) for a in found]) == pytest.approx(100, rel=0.1)  # the median time is 1
+    assert all(len(a.late) + len(a.answered) == 200 for a in found)
+    assert all(len(a.answered) == 0 or len(a.answered) >= 45 for a in seen("bernoulli:0.2,quorum:45"))
+    assert all(len(a.answered) for a in seen("bernoulli:0.01,redraw", K=10))
+    assert any(not len(a.answered) for a in seen("bernoulli:0.01", K=10))
+
+
+def test_a_trace_says_who_and_when(tmp_path):
+    (tmp_path / "t.csv").write_text("round,client,seconds\n1,0,2\n1,3,9\n2,1,1\n")
+    who = Availability.parse(f"trace:{tmp_path / 't.csv'},deadline:5")
+    assert who.who(1, 5, rng).answered.tolist() == [0]
+    assert who.who(1, 5, rng).late.tolist() == [3]
+    assert who.who(3, 5, rng).answered.tolist() == []
+
+
+def test_a_cohort_of_a_million_costs_the_cohort():
+    who = Availability.parse("sample:50")
+    began = time.perf_counter()
+    for t in range(100):
+        found = who.who(t, 1_000_000, rng)
+        assert len(found.answered) == 50
+        assert len(set(found.answered.tolist())) == 50
+    assert time.perf_counter() - began < 1
+
+
+@pytest.mark.parametrize("spec", ["dirichlet", "dirichlet:x", "dirichlet:-1", "dirichlet:0.1,mn=3", "dirichelt:0.1", "classes:0", "classes:1.5", "clustered:", "pathological:2x"])
+def test_bad_skews_are_refused(spec):
+    with pytest.raises(UnskewError, match="E103"):
+        partition(spec, Y, 5, rng())
+
+
+@pytest.mark.parametrize("spec", ["fulll", "sample:0", "bernoulli:2", "bernoulli:x", "persistent:0.2", "drop:2", "sample:0.1,drp:0.5", "trace:/none.csv"])
+def test_bad_availability_is_refused(spec):
+    with pytest.raises(UsageError, match="E124|E111"):
+        Availability.parse(spec)
+
+
+assert Path
