@@ -96,20 +96,30 @@ def build(values: dict[str, Any], lines: dict[str, int] | None = None) -> Settin
 
 def load(path: Path) -> Settings:
     """Settings from a YAML file; errors name the line."""
+    return build(given(path), _lines(path))
+
+
+def given(path: Path) -> dict[str, Any]:
+    """The keys and values a YAML file sets, checked; what it leaves out is left out."""
     import yaml
 
     try:
-        text = Path(path).read_text()
-        node = yaml.compose(text, Loader=yaml.SafeLoader)
-        values = yaml.safe_load(text) or {}
+        values = yaml.safe_load(Path(path).read_text()) or {}
     except FileNotFoundError:
         raise UsageError("E111", f"there is no file {path}.") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise UsageError("E111", f"{path} is not YAML: {' '.join(str(error).split())}.") from None
     if not isinstance(values, dict):
         raise UsageError("E111", f"{path} must hold keys and values, like `rounds: 50`.")
-    lines = {k.value: k.start_mark.line + 1 for k, _ in node.value} if node is not None else {}
-    return build(values, lines)
+    build(values, _lines(path))
+    return values
+
+
+def _lines(path: Path) -> dict[str, int]:
+    import yaml
+
+    node = yaml.compose(Path(path).read_text(), Loader=yaml.SafeLoader)
+    return {k.value: k.start_mark.line + 1 for k, _ in node.value} if node is not None else {}
 
 
 def dump(settings: Settings) -> str:

@@ -43,7 +43,62 @@ class Paused(UnskewError):
     exit_code = 75
 
 
+class Terminated(BaseException):
+    """SIGTERM: like Ctrl-C, but nothing that handles Ctrl-C may mistake it."""
+
+
 def suggestion(word: str, known: Iterable[str]) -> str:
     """' Did you mean 'x'?' for the nearest known word, else ''."""
     near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
     return f" Did you mean '{near[0]}'?" if near else ""
+
+
+PAGES = {
+    "E101": "A configuration holds a key that is no setting. The message names the line and the nearest setting; `unskew run --help` lists all.",
+    "E102": "A method string cannot be read, or names a method or argument that does not exist. Write name(key=value), joined by +; `unskew list methods`.",
+    "E103": "A partition cannot be read. Write iid, dirichlet:0.1, classes:2, pathological:2x500, clustered:2-2-3, domain or column:NAME.",
+    "E104": "A model name or its arguments do not exist. `unskew list models` shows all; a model of your own is file.py:function.",
+    "E105": "A model has no part that can be its head. End it with a torch.nn.Linear; a bare layer belongs in nn.Sequential.",
+    "E106": "A method wants to cut the model at a block it does not have. The message lists the blocks.",
+    "E107": "Parts cannot be combined: one stands twice, two replace the merge, or together they make no sense.",
+    "E108": "A Part cannot work with this model, optimiser or data; the sentence says why and what to set.",
+    "E109": "A setting has a value of the wrong type or out of range.",
+    "E110": "Another process is writing this run. Wait for it, or stop the process whose id is named.",
+    "E111": "A file that was named is not there or cannot be read.",
+    "E112": "The folder holds a run with other settings or other data. Resuming it would mix two runs: choose another --name.",
+    "E113": "A GPU was asked for and torch finds none. Use --device cpu, or install a torch built for your GPU.",
+    "E114": "A run's name may hold a-z, 0-9, '.', '_' and '-', begins with a letter or digit, and has at most 64 signs.",
+    "E115": "Result.to_frame() needs pandas, which unskew does not install.",
+    "E116": "A run that is kept in memory has no report. Give unskew.run a name.",
+    "E117": "A folder is no run or comparison: its config.yaml, compare.yaml or metrics.jsonl is missing.",
+    "E118": "A run begun from Python with its own data or model can only be resumed from there, with the same name.",
+    "E119": "Two methods of a comparison are the same.",
+    "E120": "A run of a comparison failed with an unexpected error; its log is named.",
+    "E121": "A file given to `unskew check` defines no subclass of unskew.Part.",
+    "E122": "Samples of this shape do not fit the model; the message says which shape it needs.",
+    "E123": "A model of your own does not turn two samples into two rows of logits, one number a class.",
+    "E124": "An availability cannot be read. Write full, sample:0.1, bernoulli:0.2, persistent:0.2x10, clustered:0.5-0.2 or trace:FILE.csv.",
+    "E125": "A data set's name or options do not exist. `unskew list data` shows all; a path to an .npz file or a folder works too.",
+    "E201": "A checkpoint is damaged: its SHA-256 does not match. It is set aside as .bad and the one before it is used; one round is done again.",
+    "E202": "Both checkpoints of a run are damaged. Nothing can be resumed; begin again under another name.",
+    "E203": "The disk is full. The last checkpoint is safe: free space, then resume. The exit code is 75.",
+    "E204": "A file with clients' private state is missing or damaged, so the run cannot go on to the same bits.",
+    "E301": "A reply held NaN or infinity. It was dropped; often a learning rate is too high for that client.",
+    "E302": "A reply held a tensor of another shape than declared. It was dropped; is that client running another model?",
+    "E303": "A reply lacked a tensor, held one nobody declared, or one of another type. It was dropped.",
+    "E304": "A reply was larger than this method ever sends. It was dropped before anything was done with it.",
+    "E305": "A reply claimed no examples, or more than the client registered. The registered number counts.",
+    "E306": "Shared labels were no classes of this task. The reply was dropped.",
+    "E308": "A shared value lay outside the range or norm its Share declares. The reply was dropped.",
+    "E309": "Nobody answered in a round. It was counted and the model stayed as it was.",
+    "E401": "A data file is cut off or damaged, or lacks an array it must hold. Copy it again.",
+    "E402": "A named set is not on this machine. Set UNSKEW_DATA to the folder that holds it; docs/data.md says what it must hold.",
+    "E403": "Samples and labels differ in number, or there are none.",
+    "E404": "Labels are not whole numbers from 0 to the number of classes less one.",
+    "E405": "A sample holds NaN or infinity; the message names the first.",
+    "E406": "A partition asks for more samples or classes than there are; the message names what is feasible.",
+    "E407": "Clients were to be formed by a column the set does not have.",
+    "E408": "A trace of availability is no CSV with columns round,client[,seconds].",
+    "E409": "A folder of images has no class folders, or no images.",
+}
+"""What every code means and what to do; docs/errors/ holds them as pages."""

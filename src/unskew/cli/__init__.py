@@ -8,10 +8,6 @@ import sys
 from typing import Any
 
 
-class Terminated(KeyboardInterrupt):
-    """SIGTERM, handled like Ctrl-C."""
-
-
 def app() -> Any:
     import typer
 
@@ -50,7 +46,7 @@ def _version(version: bool = False) -> None:
 
 def main() -> None:
     """Exit codes: 0 done, 2 wrong use, 3 bad data, 75 paused, 130 interrupted, 143 terminated."""
-    from unskew.errors import UnskewError
+    from unskew.errors import Terminated, UnskewError
 
     def terminate(*_: object) -> None:
         raise Terminated

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from unskew.cli.options import parts_arguments, with_settings
+from unskew.errors import Terminated
 
 
 @with_settings(leave_out=("seed",))
@@ -21,6 +22,7 @@ def command(
     references: Annotated[bool, typer.Option(help="add the rows local-only and centralised")] = True,
     processes: Annotated[int, typer.Option(help="runs at a time; 0: one a core")] = 0,
     target: Annotated[float | None, typer.Option(help="accuracy for the column 'bytes to reach it'; default: 95 % of the best")] = None,
+    config: Annotated[Path | None, typer.Option(help="settings from a YAML file; options given here come on top")] = None,
     name: Annotated[str | None, typer.Option(help="the comparison's name; default: compare and a number")] = None,
     folder: Annotated[Path, typer.Option(help="where runs are kept")] = Path("runs"),
     dry_run: Annotated[bool, typer.Option("--dry-run", help="show the partition and the plan, then stop")] = False,
@@ -28,12 +30,12 @@ def command(
     options: dict[str, Any] | None = None,
 ) -> None:
     """Compare methods: mean and standard deviation over seeds, paired tests, and a report."""
-    from unskew.config import build
+    from unskew.config import build, given
     from unskew.core.method import Method
     from unskew.engine import cells
     from unskew.engine.folder import check_name, fresh
 
-    values = dict(options or {})
+    values = {**(given(config) if config else {}), **(options or {})}
     if set_:
         values["set"] = parts_arguments(set_)
     settings = build({**values, "method": methods[0]})
@@ -70,7 +72,7 @@ def finish(at: Path, plan: list[Any], processes: int, target: float | None, as_j
     try:
         with watch:
             cells.run_all(plan, processes or setup.cores(), watch.look)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Terminated):
         print(f"\nStopped by you; every run is saved. Go on with: unskew resume {at}")
         raise
     rows = stats.summary_table(read.read_comparison(at), target=target)
@@ -130,7 +132,8 @@ class Watch:
                 if cell.done and cell.path not in self.told:
                     self.told.add(cell.path)
                     done = f"{len(self.told)}/{len(plan)}"
-                    print(f"{done:>7}  {cell.method:<28} seed {cell.seed}  global {cell.accuracy:6.1%}  {cell.megabytes:8.1f} MB", flush=True)
+                    score = "own model" if cell.accuracy != cell.accuracy else f"global {cell.accuracy:6.1%}"
+                    print(f"{done:>7}  {cell.method:<28} seed {cell.seed}  {score:<13}  {cell.megabytes:8.1f} MB", flush=True)
 
     def _table(self) -> Any:
         from rich.table import Table
@@ -150,8 +153,8 @@ class Watch:
                 method,
                 f"{sum(c.done for c in group)}/{len(group)}",
                 f"{max(c.t for c in group)}/{group[0].settings.rounds}",
-                f"{mean('accuracy'):.1%}" if seen else "",
-                f"{mean('client_mean'):.1%} / {mean('client_worst'):.1%}" if seen else "",
+                _percent(mean("accuracy")) if seen else "",
+                f"{_percent(mean('client_mean'))} / {_percent(mean('client_worst'))}" if seen else "",
                 f"{sum(c.megabytes for c in group) / len(group):.1f}" if seen else "",
             )
         done = sum(c.t for c in self.plan) / max(1, sum(c.settings.rounds for c in self.plan))
@@ -159,3 +162,7 @@ class Watch:
         table.caption = f"{done:.0%} done, {clock(spent * (1 - done) / done)} left" if done > 0.01 else "starting"
         table.caption_justify = "left"
         return table
+
+
+def _percent(value: float) -> str:
+    return "-" if value != value else f"{value:.1%}"

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from unskew.cli.options import parts_arguments, with_settings
+from unskew.errors import Terminated
 
 
 @with_settings()
@@ -82,7 +83,7 @@ def finish(at: Any, screen: Any, as_json: bool) -> None:
 
     try:
         loop, state = at.go(screen.say, shown, ready)
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, Terminated):
         t = opened[0].record.rows["metrics"][-1]["t"] if opened and opened[0].record.rows["metrics"] else 0
         screen.say(f"\nStopped by you at round {t}; saved. Resume with: unskew resume {at.path}")
         raise

@@ -59,13 +59,12 @@ def folder_at(path: Path) -> Folder:
 
 @dataclass
 class Cell:
-    """One method with one seed: its folder, its process, and how far it is."""
+    """One method with one seed: its folder, and how far it is."""
 
     method: str
     seed: int
     path: Path
     settings: Settings
-    process: subprocess.Popen | None = None
     t: int = 0
     accuracy: float = float("nan")
     client_mean: float = float("nan")
@@ -142,54 +141,92 @@ def slug(method: str) -> str:
     return check_name(re.sub(r"[^a-z0-9._-]+", "-", method.lower().replace("+", "_")).strip("-_.")[:48])
 
 
+class Worker:
+    """A process that trains one cell after another, so that torch is loaded once. Paths go in, exit codes come out."""
+
+    def __init__(self, log: Path):
+        self.log, self.cell = log, None
+        with open(log, "ab") as errors:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "unskew.engine.cells"],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )
+        assert self.process.stdout
+        os.set_blocking(self.process.stdout.fileno(), False)
+
+    cell: Cell | None
+
+    def begin(self, cell: Cell) -> None:
+        assert self.process.stdin
+        (cell.path / "wanted.yaml").write_text(config.dump(cell.settings.replace(workers=1)))
+        self.cell = cell
+        self.process.stdin.write(f"{cell.path}\n")
+        self.process.stdin.flush()
+
+    def ended(self) -> int | None:
+        """The exit code of the cell in work, or None while it trains."""
+        assert self.process.stdout
+        line = self.process.stdout.readline()
+        if line.strip():
+            return int(line)
+        return self.process.poll()
+
+    def stop(self) -> None:
+        """Interrupt what is in work; it has been saved after every round."""
+        if self.process.poll() is None:
+            if self.cell:
+                self.process.send_signal(signal.SIGINT)
+            self.process.stdin.close()  # type: ignore[union-attr]
+        self.process.wait()
+        self.process.stdout.close()  # type: ignore[union-attr]
+
+
 def run_all(cells: list[Cell], processes: int, watch: Callable[[list[Cell]], None]) -> None:
-    """Train all cells, `processes` at a time. On an interrupt every cell saves and stops; a failed cell is raised."""
+    """Train all cells, `processes` at a time. On an interrupt every cell is saved and stops; a failed cell is raised."""
     waiting = [c for c in cells if not (c.path / "model.safetensors").exists()]
     for cell in cells:
         if cell not in waiting:
             cell.code = 0
             cell.look()
-    running: list[Cell] = []
+    workers: list[Worker] = []
     try:
-        while waiting or running:
-            while waiting and len(running) < processes:
-                cell = waiting.pop(0)
-                cell.process = _begin(cell)
-                running.append(cell)
-            for cell in list(running):
-                cell.look()
-                cell.code = cell.process.poll() if cell.process else None
-                if cell.code is not None:
-                    cell.look()
-                    running.remove(cell)
-                    if cell.code:
-                        raise _failure(cell)
+        while waiting or any(w.cell for w in workers):
+            if waiting and len(workers) < processes and all(w.cell for w in workers):
+                workers.append(Worker(waiting[0].path.parent / "log.txt"))
+            for worker in workers:
+                if worker.cell is None and waiting:
+                    worker.begin(waiting.pop(0))
+                if worker.cell:
+                    worker.cell.look()
+                    _settle(worker)
             watch(cells)
-            time.sleep(0.1)
+            time.sleep(0.05)
     finally:
-        for cell in running:
-            if cell.process:
-                cell.process.send_signal(signal.SIGINT)
-        for cell in running:
-            if cell.process:
-                cell.process.wait()
+        for worker in workers:
+            worker.stop()
 
 
-def _begin(cell: Cell) -> subprocess.Popen:
-    wanted = cell.path / "wanted.yaml"
-    wanted.write_text(config.dump(cell.settings.replace(workers=1)))
-    with open(cell.path / "log.txt", "ab") as log:
-        return subprocess.Popen(
-            [sys.executable, "-m", "unskew.engine.cells", str(cell.path)], stdout=log, stderr=log, stdin=subprocess.DEVNULL
-        )
+def _settle(worker: Worker) -> None:
+    cell, code = worker.cell, worker.ended()
+    if cell is None or code is None:
+        return
+    cell.code, worker.cell = code, None
+    cell.look()
+    if code:
+        raise _failure(cell)
 
 
 def _failure(cell: Cell) -> Exception:
-    lines = [line for line in (cell.path / "log.txt").read_text(errors="replace").splitlines() if line.strip()]
+    log = cell.path.parent / "log.txt"
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
     said = lines[-1] if lines else f"it ended with code {cell.code} and said nothing"
     if found := re.match(r"(E\d{3}) (.*)", said):
         return UsageError(found[1], f"{cell.method}, seed {cell.seed}: {found[2]}")
-    return StateError("E120", f"{cell.method}, seed {cell.seed} failed: {said} (all of it: {cell.path / 'log.txt'})")
+    return StateError("E120", f"{cell.method}, seed {cell.seed} failed: {said} (all of it: {log})")
 
 
 def _end_with_parent() -> None:
@@ -198,23 +235,33 @@ def _end_with_parent() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGINT)
 
 
-def main(path: Path) -> int:
-    """The life of one cell's process."""
+def train(path: Path) -> int:
+    """Train one cell to its end; its exit code."""
     from unskew.errors import UnskewError
 
-    _end_with_parent()
     try:
         settings = config.load(path / "wanted.yaml")
         method = Method() if settings.method == CENTRALISED else Method.parse(settings.method, settings.set)
-        Folder(path, settings, method, federation_for(settings, method)).go(print, lambda *_: None)
+        Folder(path, settings, method, federation_for(settings, method)).go(_tell, lambda *_: None)
     except UnskewError as error:
-        print(error, flush=True)
+        _tell(str(error))
         return error.exit_code
-    except KeyboardInterrupt:
-        return 130
     return 0
 
 
+def _tell(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def main() -> None:
+    """The life of a worker process: a path per line in, an exit code per line out."""
+    _end_with_parent()
+    try:
+        for line in sys.stdin:
+            print(train(Path(line.rstrip("\n"))), flush=True)
+    except KeyboardInterrupt:
+        os._exit(130)
+
+
 if __name__ == "__main__":
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
-    sys.exit(main(Path(sys.argv[1])))
+    main()

@@ -1,0 +1,151 @@
+"""The command line as a user meets it: output, errors with codes, exit codes, speed."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from unskew import config
+from unskew.errors import UsageError
+
+FAST = ["--rounds", "2", "--epochs", "1", "--clients", "5", "--model", "mlp", "--workers", "1"]
+
+
+def unskew(*arguments: str, cwd: Path | None = None, timeout: float = 120) -> subprocess.CompletedProcess:
+    return subprocess.run([sys.executable, "-m", "unskew", *arguments], cwd=cwd, capture_output=True, text=True, timeout=timeout)
+
+
+def test_help_answers_at_once():
+    took = []
+    for _ in range(5):
+        began = time.perf_counter()
+        assert unskew("--help").returncode == 0
+        took.append(time.perf_counter() - began)
+    bare = time.perf_counter()
+    subprocess.run([sys.executable, "-c", "pass"], check=True)
+    bare = time.perf_counter() - bare
+    assert min(took) < 0.6 + 5 * bare, statistics.median(took)
+
+
+def test_help_and_lists_do_not_load_torch():
+    code = "import sys; sys.argv=['unskew', *sys.argv[1:]]\nfrom unskew.cli import app\ntry:\n    app()()\nexcept SystemExit:\n    pass\nassert 'torch' not in sys.modules, 'torch was loaded'"
+    for arguments in (["--help"], ["run", "--help"], ["compare", "--help"], ["list", "data"], ["list", "models"], ["list", "errors"]):
+        done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+
+
+def test_a_run_from_start_to_report(tmp_path):
+    done = unskew("run", "rebafl+fedprox(mu=0.1)", *FAST, "--name", "first", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    for piece in ("split   dirichlet:0.1", "leaves each client  weights", "rebafl/sums", "global@client", "report  runs/first/report.html"):
+        assert piece in done.stdout
+    files = {p.name for p in (tmp_path / "runs" / "first").iterdir()}
+    assert {"config.yaml", "federation.json", "metrics.jsonl", "ledger.jsonl", "events.jsonl", "env.json", "state.safetensors", "model.safetensors", "report.html"} <= files
+    again = unskew("run", str(tmp_path / "runs/first/config.yaml"), "--name", "second", "--json", cwd=tmp_path)
+    told = json.loads(again.stdout)
+    resumed = json.loads(unskew("resume", "runs/first", "--json", cwd=tmp_path).stdout)
+    assert told["sha256"] == resumed["sha256"]
+    assert set(told["scores"]) == {"global", "global@client", "personal@client"}
+
+
+def test_a_comparison_goes_on_where_it_stopped(tmp_path):
+    arguments = ["compare", "fedavg", "rbsm", *FAST, "--seeds", "2", "--name", "c"]
+    done = unskew(*arguments, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"^(fedavg|rebafl\(mu=0\.0\)|rbsm) .*best$", done.stdout, re.M)
+    for reference in ("local", "centralised"):
+        assert re.search(rf"^{reference} .*reference$", done.stdout, re.M)
+    table = json.loads((tmp_path / "runs/c/compare.json").read_text())
+    (tmp_path / "runs/c/fedavg--s1/model.safetensors").unlink()
+    again = unskew("resume", "runs/c", "--json", cwd=tmp_path)
+    assert again.returncode == 0, again.stderr
+    assert [r["mean10"] for r in json.loads(again.stdout)["rows"]] == [r["mean10"] for r in table]
+    absences = [(tmp_path / f"runs/c/{m}--s0/events.jsonl").read_text() for m in ("fedavg", "rbsm")]
+    assert absences[0] == absences[1]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (["run", "fedprx"], 2, r"E102 unknown method 'fedprx'\. Did you mean 'fedprox'\?"),
+        (["run", "fedavg", "--skew", "dirichelt:0.1"], 2, r"E103 .*Did you mean 'dirichlet'"),
+        (["run", "fedavg", "--model", "harnett"], 2, r"E104 .*Did you mean 'harnet'"),
+        (["run", "fedavg", "--lr", "-1"], 2, r"E109 lr should be greater than 0, got -1"),
+        (["run", "norm+fedrdn"], 2, r"E107 'norm' and 'fedrdn' cannot be combined: both normalise the input"),
+        (["run", "norm"], 2, r"E108 'norm' cannot run here: it has 3 channel constants"),
+        (["run", "scaffold", "--optimiser", "adam"], 2, r"E108 .*set optimiser=sgd"),
+        (["run", "fedavg", "--set", "flea.alpha=1"], 2, r"E102 --set names 'flea'"),
+        (["run", "fedavg", "--data", "digts"], 2, r"E125 .*Did you mean 'digits'"),
+        (["run", "fedavg", "--clients", "2000", "--samples", "9"], 3, r"E406 .*Feasible"),
+        (["run", "fedavg", "--name", "../up"], 2, r"E114"),
+        (["run", "nowhere.yaml"], 2, r"E111 there is no file nowhere\.yaml"),
+        (["resume", "nowhere"], 2, r"E117"),
+        (["compare", "fedavg", "fedavg"], 2, r"E119"),
+    ],
+)
+def test_wrong_use_is_one_sentence(arguments, code, told, tmp_path):
+    done = unskew(*arguments, cwd=tmp_path)
+    assert done.returncode == code, done.stderr
+    assert re.search(told, done.stderr), done.stderr
+    assert "Traceback" not in done.stderr
+    assert len(done.stderr.strip().splitlines()) == 1
+
+
+def test_yaml_errors_name_the_line(tmp_path):
+    (tmp_path / "c.yaml").write_text("method: fedavg\nrounds: 3\nlernign_rate: 0.1\n")
+    done = unskew("run", "c.yaml", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "E101 unknown key 'lernign_rate' at line 3." in done.stderr
+    with pytest.raises(UsageError, match=r"E109 rounds at line 2 should be a valid integer"):
+        (tmp_path / "c.yaml").write_text("method: fedavg\nrounds: many\n")
+        config.load(tmp_path / "c.yaml")
+
+
+@pytest.mark.parametrize(("sign", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interrupt_is_polite(sign, code, tmp_path):
+    arguments = ["run", "fedavg", "--rounds", "5000", "--name", "long", "--clients", "5", "--model", "mlp"]
+    process = subprocess.Popen([sys.executable, "-m", "unskew", *arguments], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    metrics = tmp_path / "runs/long/metrics.jsonl"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (metrics.exists() and '"t":3' in metrics.read_text()):
+        time.sleep(0.05)
+    process.send_signal(sign)
+    began = time.monotonic()
+    out, err = process.communicate(timeout=20)
+    assert time.monotonic() - began < 4
+    assert process.returncode == code
+    assert re.search(r"Stopped by you at round \d+; saved\. Resume with: unskew resume runs/long", out)
+    assert "Traceback" not in err
+
+
+def test_explain_and_check(tmp_path):
+    done = unskew("explain", "flea", cwd=tmp_path)
+    assert "Differs from the paper" in done.stdout
+    assert re.search(r"flea/features at most [\d.]+ KB a round \(read: each, guarantee: empirical\)", done.stdout)
+    assert json.loads(unskew("list", "methods", "--json").stdout)["scaffold"].startswith("SCAFFOLD")
+    (tmp_path / "mine.py").write_text(Path(__file__).parents[2].joinpath("examples/my_method.py").read_text())
+    checked = unskew("check", "mine.py", cwd=tmp_path)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+    assert "9 of 9" in checked.stdout or "10 of 10" in checked.stdout
+
+
+FROZEN = {
+    "method", "data", "skew", "clients", "samples", "availability", "rounds", "epochs", "batch", "optimiser", "lr", "lr_decay", "lr_min",
+    "momentum", "weight_decay", "drop_last", "model", "normalise", "seed", "partition_seed", "eval_every", "lanes", "workers", "device", "set",
+}  # fmt: skip
+
+
+def test_the_settings_are_frozen():
+    """A renamed or dropped setting breaks users' files: change this list only on purpose."""
+    assert set(config.FIELDS) == FROZEN
+    shown = unskew("run", "--help").stdout
+    for name in FROZEN - {"method"}:
+        assert f"--{name.replace('_', '-')}" in shown

