@@ -29,7 +29,9 @@ def batch(x: Tensor | None = None, y: Tensor | None = None, weight: Tensor | Non
 def client(**facts: Any) -> Any:
     """What a hook reads from a Client; only what is given."""
     fed = SimpleNamespace(classes=3, task=Classification(), momentum=0.0, clients=4)
-    return SimpleNamespace(**{"fed": fed, "counts": COUNTS, "n": COUNTS.sum(), "down": {}, "mine": {}, "noise": {}, "t": 1, **facts})
+    return SimpleNamespace(
+        **{"fed": fed, "counts": COUNTS, "n": COUNTS.sum(), "down": {}, "mine": {}, "noise": {}, "t": 1, **facts}
+    )
 
 
 def out(z: Tensor, **more: Any) -> Out:
@@ -38,5 +40,8 @@ def out(z: Tensor, **more: Any) -> Out:
 
 def close(found: Any, expected: Any, digits: int = 4) -> None:
     torch.testing.assert_close(
-        torch.as_tensor(found, dtype=torch.float32), torch.as_tensor(expected, dtype=torch.float32), rtol=0, atol=0.6 * 10**-digits
+        torch.as_tensor(found, dtype=torch.float32),
+        torch.as_tensor(expected, dtype=torch.float32),
+        rtol=0,
+        atol=0.6 * 10**-digits,
     )

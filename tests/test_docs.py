@@ -16,7 +16,12 @@ def test_generated_pages_are_up_to_date():
 
 
 def test_every_error_code_in_the_code_has_a_page():
-    used = {c for p in (ROOT / "src").rglob("*.py") for c in re.findall(r'"(E\d{3})"', p.read_text()) if p.name != "errors.py"}
+    used = {
+        c
+        for p in (ROOT / "src").rglob("*.py")
+        for c in re.findall(r'"(E\d{3})"', p.read_text())
+        if p.name != "errors.py"
+    }
     pages = {p.stem for p in (ROOT / "docs" / "errors").glob("*.md")}
     assert used <= pages
     assert pages <= used | {"E305"}

@@ -1,7 +1,7 @@
 """Write the pages that are made from the code: one per method, one per error, the table of models.
 
-    python tools/docs.py            write them
-    python tools/docs.py --check    fail if any differs from what would be written
+python tools/docs.py            write them
+python tools/docs.py --check    fail if any differs from what would be written
 """
 
 from __future__ import annotations
@@ -92,11 +92,23 @@ def _table(made, fed) -> str:
         grouped.setdefault(leaf.split("/")[0], []).append(share)
     rows = []
     for leaf, group in grouped.items():
-        shape = "as the weights" if len(group) > 1 else "×".join("rows" if s is None else str(s) for s in group[0].shape)
+        shape = (
+            "as the weights" if len(group) > 1 else "×".join("rows" if s is None else str(s) for s in group[0].shape)
+        )
         s = group[0]
-        rows.append(f"| `{made.name}/{leaf}` | {s.what} | {shape} | {sum(g.max_bytes for g in group):,} | {s.reads} | {s.guarantee} |")
+        rows.append(
+            f"| `{made.name}/{leaf}` | {s.what} | {shape} | {sum(g.max_bytes for g in group):,} | {s.reads} | {s.guarantee} |"
+        )
     where = "digits and its default model, 10 clients" if fed.shape != (3, 64, 64) else "colour images"
-    return "\n".join([f"Beside the weights, with {where}:", "", "| share | what | shape | at most, bytes | read | guarantee |", "|---|---|---|---|---|---|", *rows])
+    return "\n".join(
+        [
+            f"Beside the weights, with {where}:",
+            "",
+            "| share | what | shape | at most, bytes | read | guarantee |",
+            "|---|---|---|---|---|---|",
+            *rows,
+        ]
+    )
 
 
 def models_table() -> str:
@@ -104,14 +116,20 @@ def models_table() -> str:
     for name, (shape, classes) in SHAPES.items():
         module = models.build(name, shape, classes)
         cut = "×".join(map(str, Network(module, shape).shape_at("cut")))
-        rows.append(f"| `{name}` | {'×'.join(map(str, shape))} | {classes} | {count.parameters(module):,} | {count.multiply_adds(module, shape):,} | `{module.cut}` {cut} |")
-    return "\n".join(["| model | sample | classes | parameters | multiply-adds | default cut |", "|---|---|---|---|---|---|", *rows])
+        rows.append(
+            f"| `{name}` | {'×'.join(map(str, shape))} | {classes} | {count.parameters(module):,} | {count.multiply_adds(module, shape):,} | `{module.cut}` {cut} |"
+        )
+    return "\n".join(
+        ["| model | sample | classes | parameters | multiply-adds | default cut |", "|---|---|---|---|---|---|", *rows]
+    )
 
 
 def pages() -> dict[Path, str]:
     made = {DOCS / "methods" / f"{n}.md": method_page(n) for n in METHODS}
     made |= {DOCS / "errors" / f"{c}.md": f"# {c}\n\n{t}\n" for c, t in PAGES.items()}
-    made[DOCS / "models.md"] = f"# Models\n\nAny `torch.nn.Module` works: a name, `file.py:function(input_shape, classes)`, or an object in Python.\n\n{models_table()}\n"
+    made[DOCS / "models.md"] = (
+        f"# Models\n\nAny `torch.nn.Module` works: a name, `file.py:function(input_shape, classes)`, or an object in Python.\n\n{models_table()}\n"
+    )
     return made
 
 

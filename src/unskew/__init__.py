@@ -1,8 +1,8 @@
 """unskew: federated learning for the data real clients have.
 
-    import unskew
-    result = unskew.run("flea+scaffold", data="digits", clients=20)
-    print(result.table())
+import unskew
+result = unskew.run("flea+scaffold", data="digits", clients=20)
+print(result.table())
 """
 
 from __future__ import annotations

@@ -62,7 +62,9 @@ class Result:
 
     def table(self) -> str:
         """The three scopes: last, best and mean of the last ten rounds, in percent."""
-        lines = [f"{self.method}  {self.settings.rounds} rounds, {self.federation.clients} clients, seed {self.settings.seed}"]
+        lines = [
+            f"{self.method}  {self.settings.rounds} rounds, {self.federation.clients} clients, seed {self.settings.seed}"
+        ]
         lines.append(f"{'':<18}{'last':>7}{'best':>7}{'mean of last 10':>17}")
         for scope in SCOPES:
             if found := self.scores(scope):
@@ -75,7 +77,9 @@ class Result:
         try:
             import pandas
         except ImportError:
-            raise UsageError("E115", "to_frame() needs pandas; pip install pandas, or use result.record.rows['metrics'].") from None
+            raise UsageError(
+                "E115", "to_frame() needs pandas; pip install pandas, or use result.record.rows['metrics']."
+            ) from None
         return pandas.DataFrame(self.record.rows["metrics"])
 
     def report(self, path: str | Path | None = None) -> Path:
@@ -116,7 +120,11 @@ def run(
     `folder/name`, with checkpoints; without it the run stays in memory. Other options: the fields of Settings.
     Raises UsageError for settings that cannot work, DataError for data that cannot be trained on.
     """
-    given = {**options, "data": data if isinstance(data, str) else "(given)", "model": model if isinstance(model, str) else "(given)"}
+    given = {
+        **options,
+        "data": data if isinstance(data, str) else "(given)",
+        "model": model if isinstance(model, str) else "(given)",
+    }
     settings = settings_from(method, given)
     chosen = method_of(settings, method)
     federation = cells.federation_for(settings, chosen, data)
@@ -129,8 +137,8 @@ def run(
     try:
         state = loop.begin()
         loop.evaluate(state, None)
-        for state in rounds(loop, state, shown or (lambda *_: None)):
-            pass
+        for after in rounds(loop, state, shown or (lambda *_: None)):
+            state = after
     finally:
         loop.trainer.close()
     return _result(settings, chosen, federation, loop, state, None)
@@ -190,5 +198,9 @@ def compare(
     return Comparison(parent)
 
 
-def _result(settings: Settings, method: Method, federation: Federation, loop: Loop, state: State, path: Path | None) -> Result:
-    return Result(settings, method, federation, loop.record, state.weights, loop.fed.net.module_with(state.weights), path)
+def _result(
+    settings: Settings, method: Method, federation: Federation, loop: Loop, state: State, path: Path | None
+) -> Result:
+    return Result(
+        settings, method, federation, loop.record, state.weights, loop.fed.net.module_with(state.weights), path
+    )

@@ -31,10 +31,14 @@ class Settings:
 
     method: str = _field("fedavg", "Parts joined by +, arguments in brackets: fedprox(mu=0.01)+fedrdn")
     data: str = _field("digits", "a named set, or a path to an .npz file or a folder of class folders")
-    skew: str = _field("dirichlet:0.1", "how data are dealt out: iid, dirichlet:A, classes:Q, pathological:CxM, domain, column:NAME")
+    skew: str = _field(
+        "dirichlet:0.1", "how data are dealt out: iid, dirichlet:A, classes:Q, pathological:CxM, domain, column:NAME"
+    )
     clients: Positive = _field(20, "number of clients (ignored by domain and column)")
     samples: Positive | None = _field(None, "training samples per client on average; default: all there are")
-    availability: str = _field("full", "who answers: full, sample:F, bernoulli:P, persistent:PxT, clustered:P-P, trace:FILE; add ,drop:P")
+    availability: str = _field(
+        "full", "who answers: full, sample:F, bernoulli:P, persistent:PxT, clustered:P-P, trace:FILE; add ,drop:P"
+    )
     rounds: Positive = _field(50, "rounds")
     epochs: Positive = _field(5, "local epochs")
     batch: Positive = _field(32, "local batch size")
@@ -46,7 +50,9 @@ class Settings:
     weight_decay: NotNegative = _field(0.0, "L2 penalty, added to the gradient")
     drop_last: bool = _field(False, "leave out an epoch's short last batch")
     model: str = _field("auto", "a model by name, or file.py:function(input_shape, classes)")
-    normalise: Literal["auto", "dataset", "none"] = _field("auto", "standardise inputs by the data set's constants; auto: unless a Part does")
+    normalise: Literal["auto", "dataset", "none"] = _field(
+        "auto", "standardise inputs by the data set's constants; auto: unless a Part does"
+    )
     seed: Whole = _field(0, "seed of initialisation, cohorts, batches and noise")
     partition_seed: Whole | None = _field(None, "seed of the partition; default: seed")
     eval_every: Positive = _field(1, "evaluate every so many rounds (and after the last)")
@@ -133,5 +139,7 @@ def check_same(before: Settings, now: Settings, folder: Path) -> None:
     if before.fingerprint() == now.fingerprint():
         return
     old, new = before.as_dict(), now.as_dict()
-    changed = ", ".join(f"{n} was {old[n]!r}, is {new[n]!r} now" for n in old if old[n] != new[n] and n not in ("workers", "device"))
+    changed = ", ".join(
+        f"{n} was {old[n]!r}, is {new[n]!r} now" for n in old if old[n] != new[n] and n not in ("workers", "device")
+    )
     raise StateError("E112", f"{folder} holds another run: {changed}. Choose another --name, or resume it as it was.")

@@ -20,7 +20,9 @@ FAST = ["--rounds", "2", "--epochs", "1", "--clients", "5", "--model", "mlp", "-
 
 
 def unskew(*arguments: str, cwd: Path | None = None, timeout: float = 120) -> subprocess.CompletedProcess:
-    return subprocess.run([sys.executable, "-m", "unskew", *arguments], cwd=cwd, capture_output=True, text=True, timeout=timeout)
+    return subprocess.run(
+        [sys.executable, "-m", "unskew", *arguments], cwd=cwd, capture_output=True, text=True, timeout=timeout
+    )
 
 
 def test_help_answers_at_once():
@@ -37,7 +39,14 @@ def test_help_answers_at_once():
 
 def test_help_and_lists_do_not_load_torch():
     code = "import sys; sys.argv=['unskew', *sys.argv[1:]]\nfrom unskew.cli import app\ntry:\n    app()()\nexcept SystemExit:\n    pass\nassert 'torch' not in sys.modules, 'torch was loaded'"
-    for arguments in (["--help"], ["run", "--help"], ["compare", "--help"], ["list", "data"], ["list", "models"], ["list", "errors"]):
+    for arguments in (
+        ["--help"],
+        ["run", "--help"],
+        ["compare", "--help"],
+        ["list", "data"],
+        ["list", "models"],
+        ["list", "errors"],
+    ):
         done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
 
@@ -45,10 +54,26 @@ def test_help_and_lists_do_not_load_torch():
 def test_a_run_from_start_to_report(tmp_path):
     done = unskew("run", "rebafl+fedprox(mu=0.1)", *FAST, "--name", "first", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    for piece in ("split   dirichlet:0.1", "leaves each client  weights", "rebafl/sums", "global@client", "report  runs/first/report.html"):
+    for piece in (
+        "split   dirichlet:0.1",
+        "leaves each client  weights",
+        "rebafl/sums",
+        "global@client",
+        "report  runs/first/report.html",
+    ):
         assert piece in done.stdout
     files = {p.name for p in (tmp_path / "runs" / "first").iterdir()}
-    assert {"config.yaml", "federation.json", "metrics.jsonl", "ledger.jsonl", "events.jsonl", "env.json", "state.safetensors", "model.safetensors", "report.html"} <= files
+    assert {
+        "config.yaml",
+        "federation.json",
+        "metrics.jsonl",
+        "ledger.jsonl",
+        "events.jsonl",
+        "env.json",
+        "state.safetensors",
+        "model.safetensors",
+        "report.html",
+    } <= files
     again = unskew("run", str(tmp_path / "runs/first/config.yaml"), "--name", "second", "--json", cwd=tmp_path)
     told = json.loads(again.stdout)
     resumed = json.loads(unskew("resume", "runs/first", "--json", cwd=tmp_path).stdout)
@@ -104,15 +129,21 @@ def test_yaml_errors_name_the_line(tmp_path):
     done = unskew("run", "c.yaml", cwd=tmp_path)
     assert done.returncode == 2
     assert "E101 unknown key 'lernign_rate' at line 3." in done.stderr
+    (tmp_path / "c.yaml").write_text("method: fedavg\nrounds: many\n")
     with pytest.raises(UsageError, match=r"E109 rounds at line 2 should be a valid integer"):
-        (tmp_path / "c.yaml").write_text("method: fedavg\nrounds: many\n")
         config.load(tmp_path / "c.yaml")
 
 
 @pytest.mark.parametrize(("sign", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_an_interrupt_is_polite(sign, code, tmp_path):
     arguments = ["run", "fedavg", "--rounds", "5000", "--name", "long", "--clients", "5", "--model", "mlp"]
-    process = subprocess.Popen([sys.executable, "-m", "unskew", *arguments], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "unskew", *arguments],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     metrics = tmp_path / "runs/long/metrics.jsonl"
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline and not (metrics.exists() and '"t":3' in metrics.read_text()):

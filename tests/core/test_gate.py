@@ -15,7 +15,13 @@ from unskew.core.replies import Reply
 
 SPEC = Spec(
     {"fc.weight": (3, 2), "fc.bias": (3,)},
-    {"p": {"f": Share((None, 4), rows=5), "y": Share((None,), torch.int64, 0, 9, rows=5), "s": Share((2,), low=1e-6, norm=10.0)}},
+    {
+        "p": {
+            "f": Share((None, 4), rows=5),
+            "y": Share((None,), torch.int64, 0, 9, rows=5),
+            "s": Share((2,), low=1e-6, norm=10.0),
+        }
+    },
     {"fc.weight": torch.float32, "fc.bias": torch.float32},
 )
 SIZES = [12, 30]
@@ -97,4 +103,6 @@ def test_whatever_passes_is_finite_and_fits(shape, dtype, value, name):
     assert bool(good) != bool(refusals)
     for made in good:
         assert set(made.weights) == set(SPEC.weights)
-        assert all(tuple(made.weights[n].shape) == s and torch.isfinite(made.weights[n]).all() for n, s in SPEC.weights.items())
+        assert all(
+            tuple(made.weights[n].shape) == s and torch.isfinite(made.weights[n]).all() for n, s in SPEC.weights.items()
+        )

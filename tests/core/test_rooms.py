@@ -55,9 +55,11 @@ def test_pure_rooms_touch_no_clock_files_or_global_randomness():
         if path.name != "setup.py":  # a user's own model builder is seeded inside fork_rng
             assert "torch.manual_seed(" not in text, path
         for unsafe in ("pickle", "torch.load(", "yaml.load(", "eval(", "exec("):
-            if unsafe == "eval(" and ".eval()" in text or unsafe == "exec(" and "exec_module(" in text:
+            if (unsafe == "eval(" and ".eval()" in text) or (unsafe == "exec(" and "exec_module(" in text):
                 continue
-            assert unsafe not in text.replace("allow_pickle=False", "").replace("without pickle", "").replace("literal_eval(", "").replace("ever unpickled", ""), (path, unsafe)
+            assert unsafe not in text.replace("allow_pickle=False", "").replace("without pickle", "").replace(
+                "literal_eval(", ""
+            ).replace("ever unpickled", ""), (path, unsafe)
 
 
 def test_keys_depend_on_purpose_alone():

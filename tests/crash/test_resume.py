@@ -20,7 +20,15 @@ from unskew.engine import state
 from unskew.engine.store import Disk
 from unskew.errors import Paused, StateError
 
-SETTINGS = {"clients": 6, "rounds": 8, "epochs": 1, "batch": 32, "model": "cnn_small", "workers": 1, "availability": "bernoulli:0.7"}
+SETTINGS = {
+    "clients": 6,
+    "rounds": 8,
+    "epochs": 1,
+    "batch": 32,
+    "model": "cnn_small",
+    "workers": 1,
+    "availability": "bernoulli:0.7",
+}
 METHOD = "scaffold+flea+rebafl"
 
 
@@ -52,7 +60,9 @@ unskew.run({method!r}, folder=sys.argv[1], name="killed", **{settings!r})
 
 def child(folder: Path) -> subprocess.Popen:
     code = CHILD.format(method=METHOD, settings=SETTINGS)
-    return subprocess.Popen([sys.executable, "-c", code, str(folder)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    return subprocess.Popen(
+        [sys.executable, "-c", code, str(folder)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
 
 
 @pytest.mark.slow
@@ -64,7 +74,11 @@ def test_kills_at_random_moments_resume_to_the_same_bits(tmp_path, straight):
         checkpoint = tmp_path / "killed" / state.LATEST
         deadline = time.monotonic() + 60
         before = checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
-        while process.poll() is None and time.monotonic() < deadline and (not checkpoint.exists() or checkpoint.stat().st_mtime_ns == before):
+        while (
+            process.poll() is None
+            and time.monotonic() < deadline
+            and (not checkpoint.exists() or checkpoint.stat().st_mtime_ns == before)
+        ):
             time.sleep(0.005)
         time.sleep(rng.random() * 0.1)
         if process.poll() is not None:
@@ -201,4 +215,3 @@ def test_a_resumed_run_that_is_done_changes_nothing(tmp_path, straight):
     assert ends(tmp_path / "r") == straight
     assert (tmp_path / "r" / state.LATEST).stat().st_mtime_ns == stamp
     assert again.scores()["last"] > 0
-

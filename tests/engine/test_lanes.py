@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -23,14 +24,39 @@ from unskew.tasks.classification import Classification
 SIZES = (40, 33, 1, 2, 64, 7, 16, 0)
 
 
-def trainer(module: nn.Module, shape, method="fedavg", lanes=8, workers=1, batch=16, epochs=2, optimiser="sgd", momentum=0.0, weight_decay=0.0):
+def trainer(
+    module: nn.Module,
+    shape,
+    method="fedavg",
+    lanes=8,
+    workers=1,
+    batch=16,
+    epochs=2,
+    optimiser="sgd",
+    momentum=0.0,
+    weight_decay=0.0,
+):
     g = torch.Generator().manual_seed(5)
     x, y = torch.rand(sum(SIZES), *shape, generator=g), torch.randint(0, 4, (sum(SIZES),), generator=g)
     edges = np.cumsum([0, *SIZES])
-    rows = [np.arange(a, b) for a, b in zip(edges, edges[1:])]
+    rows = [np.arange(a, b) for a, b in pairwise(edges)]
     counts = np.stack([np.bincount(y[r].numpy(), minlength=4) for r in rows])
     net = Network(module, shape)
-    fed = Fed(len(SIZES), 4, shape, 9, epochs, batch, 0.05, net, np.array(SIZES), Classification(), momentum, optimiser, seed=3)
+    fed = Fed(
+        len(SIZES),
+        4,
+        shape,
+        9,
+        epochs,
+        batch,
+        0.05,
+        net,
+        np.array(SIZES),
+        Classification(),
+        momentum,
+        optimiser,
+        seed=3,
+    )
     local = Local(Recipe(batch, epochs, bool(net.norms)), optimiser, momentum, weight_decay)
     made = Trainer(Method.parse(method), fed, x, F.one_hot(y, 4).float(), rows, counts, local, lanes, workers)
     down = {p.name: p.server_init(net.weights(), fed) for p in made.method.parts}
@@ -83,7 +109,11 @@ def with_norms(a=8, b=16):
     ("optimiser", "settings", "opt"),
     [
         ("sgd", {}, lambda p: torch.optim.SGD(p, 0.05)),
-        ("sgd", {"momentum": 0.9, "weight_decay": 0.01}, lambda p: torch.optim.SGD(p, 0.05, momentum=0.9, weight_decay=0.01)),
+        (
+            "sgd",
+            {"momentum": 0.9, "weight_decay": 0.01},
+            lambda p: torch.optim.SGD(p, 0.05, momentum=0.9, weight_decay=0.01),
+        ),
         ("adam", {"weight_decay": 0.01}, lambda p: torch.optim.Adam(p, 0.05, weight_decay=0.01)),
     ],
 )
@@ -150,7 +180,9 @@ def test_neighbours_and_number_of_lanes_stay_within_rounding(method):
 
 def test_dropout_masks_belong_to_the_client():
     def net():
-        made = nn.Sequential(nn.Flatten(), nn.Sequential(nn.Linear(64, 16), nn.ReLU(), nn.Dropout(0.5)), nn.Linear(16, 4))
+        made = nn.Sequential(
+            nn.Flatten(), nn.Sequential(nn.Linear(64, 16), nn.ReLU(), nn.Dropout(0.5)), nn.Linear(16, 4)
+        )
         models.initialise(made, key("drop"))
         return made
 
@@ -162,7 +194,7 @@ def test_dropout_masks_belong_to_the_client():
     for a, b, c in zip(*ends):
         assert all(torch.equal(b.weights[n], c.weights[n]) for n in b.weights)
         assert max(float((a.weights[n] - b.weights[n]).abs().max()) for n in a.weights) < 1e-5
-    made, start = trainer(nn.Sequential(*[m for m in (net()[0], nn.Sequential(*list(net()[1])[:2]), net()[2])]), (1, 8, 8), lanes=3)
+    made, start = trainer(nn.Sequential(net()[0], nn.Sequential(*list(net()[1])[:2]), net()[2]), (1, 8, 8), lanes=3)
     plain = made.train(start, [0], {})[0]
     made.close()
     assert any(not torch.equal(t, u) for t, u in zip(plain.weights.values(), ends[1][0].weights.values()))
@@ -194,7 +226,9 @@ def test_schedule_of_unequal_clients():
     assert sorted(w.client for c in plan for w in c.work) == [0, 1, 2, 3]
     (mine,) = [c for c in plan if c.pad == 8]
     assert [w.client for w in mine.work] == [0, 1, 2]
-    made = steps(mine, {w.client: np.arange(sizes[w.client])[None] + 100 * w.client for w in mine.work}, Recipe(16, 1, False))
+    made = steps(
+        mine, {w.client: np.arange(sizes[w.client])[None] + 100 * w.client for w in mine.work}, Recipe(16, 1, False)
+    )
     assert [(s.active, s.size, s.short) for s in made] == [(2, 16, False), (1, 16, False), (3, 8, True)]
     assert made[2].rows_GB[2].tolist() == list(range(200, 208))
     assert made[2].local_G.tolist() == [2, 1, 0]

@@ -33,7 +33,10 @@ def test_fedprox_is_half_mu_times_the_squared_distance():
     net = SimpleNamespace(trainable=("w",))
     loss = FedProx(mu=0.01).loss({"w": w}, None, None, client(start={"w": start}, net=net))
     close(loss, 0.02125, 6)
-    (g,) = torch.autograd.grad(FedProx(mu=0.01).loss({"w": start.requires_grad_()}, None, None, client(start={"w": start.detach()}, net=net)), start)
+    (g,) = torch.autograd.grad(
+        FedProx(mu=0.01).loss({"w": start.requires_grad_()}, None, None, client(start={"w": start.detach()}, net=net)),
+        start,
+    )
     assert g.tolist() == [0, 0, 0]
 
 
@@ -60,7 +63,7 @@ def test_scaffold_option_two():
 
 
 def test_scaffold_divides_by_the_accumulated_weight_of_momentum_steps():
-    up, mine = Scaffold().finish({"w": torch.tensor([0.8, 1.1])}, scaffold_client(momentum=0.9))
+    _, mine = Scaffold().finish({"w": torch.tensor([0.8, 1.1])}, scaffold_client(momentum=0.9))
     close(mine["c"]["w"], [0.1 + 0.2 / 0.29, -0.1 - 0.1 / 0.29])  # two steps weigh 1.9 + 1
 
 
@@ -91,7 +94,11 @@ def test_fedrdn_statistics_are_means_over_images():
 
 
 def down(pairs):
-    return {"mu": torch.stack([p["mu"] for p in pairs]), "sigma": torch.stack([p["sigma"] for p in pairs]), "row": torch.arange(len(pairs))}
+    return {
+        "mu": torch.stack([p["mu"] for p in pairs]),
+        "sigma": torch.stack([p["sigma"] for p in pairs]),
+        "row": torch.arange(len(pairs)),
+    }
 
 
 def test_fedrdn_draws_mean_and_std_from_one_client_per_image():
@@ -104,7 +111,9 @@ def test_fedrdn_draws_mean_and_std_from_one_client_per_image():
     close(FedRDN(mean=True).batch(batch(x), client(down=table)).x.flatten(), [3.0, 3.0])
 
 
-@pytest.mark.parametrize("text", ["norm+fedrdn", "fedprox+fedprox", "fedprx", "fedprox(nu=1)", "fedprox(mu='a')", "fedprox(mu=0.1"])
+@pytest.mark.parametrize(
+    "text", ["norm+fedrdn", "fedprox+fedprox", "fedprx", "fedprox(nu=1)", "fedprox(mu='a')", "fedprox(mu=0.1"]
+)
 def test_methods_that_cannot_be_read_or_combined_are_refused(text):
     with pytest.raises(UsageError):
         Method.parse(text)
@@ -115,5 +124,5 @@ def test_a_method_prints_as_it_is_written():
         assert str(Method.parse(text)) == text
     assert str(Method.parse("FedProx+flea", {"flea": {"alpha": 0.3}})) == "fedprox+flea(alpha=0.3)"
     assert Method.parse("rbsm") == Method.parse("rebafl(mu=0)")
-    with pytest.raises(UsageError, match="mean 'mu'|has no argument"):
+    with pytest.raises(UsageError, match=r"has no argument 'm'"):
         Method.parse("fedprox(m=1)")

@@ -80,7 +80,9 @@ def test_server_weighs_prototypes_by_class_counts_and_forgets_unless_told():
     def reply(k, sums, counts):
         return Reply(k, 1.0, {}, {"rebafl": {"sums": torch.tensor(sums), "counts": torch.tensor(counts)}})
 
-    ups = Ups.of([reply(1, [[30.0, 0], [0, 0]], [30.0, 0]), reply(0, [[30.0, 40], [0, 0]], [10.0, 0])]).seen_by("rebafl")
+    ups = Ups.of([reply(1, [[30.0, 0], [0, 0]], [30.0, 0]), reply(0, [[30.0, 40], [0, 0]], [10.0, 0])]).seen_by(
+        "rebafl"
+    )
     old = {"prototypes": torch.tensor([[9.0, 9], [7, 7]]), "known": torch.ones(2)}
     fresh = ReBaFL().server(old, ups, None)
     close(fresh["prototypes"], [[1.5, 1], [0, 0]])

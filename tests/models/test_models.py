@@ -33,7 +33,13 @@ def test_sizes_and_cuts(name, shape, classes, size, below, cut):
         assert Network(module, shape).shape_at("cut") == cut
 
 
-ANY = [("cnn_small", (1, 8, 8)), ("mlp", (5,)), ("resnet18", (3, 32, 32)), ("alexnet_bn(width=64)", (3, 64, 64)), ("audionet", (1, 64, 32))]
+ANY = [
+    ("cnn_small", (1, 8, 8)),
+    ("mlp", (5,)),
+    ("resnet18", (3, 32, 32)),
+    ("alexnet_bn(width=64)", (3, 64, 64)),
+    ("audionet", (1, 64, 32)),
+]
 
 
 @pytest.mark.parametrize(("name", "shape"), ANY)
@@ -99,7 +105,16 @@ def test_batch_norm_names_are_found_by_type():
     made = nn.Sequential(nn.Sequential(nn.Conv2d(1, 2, 3), nn.BatchNorm2d(2)), nn.Flatten(), nn.Linear(72, 2))
     net = Network(made, (1, 8, 8))
     assert net.norms == {"0.1.weight", "0.1.bias", "0.1.running_mean", "0.1.running_var", "0.1.num_batches_tracked"}
-    assert set(net.weights()) == {"0.0.weight", "0.0.bias", "0.1.weight", "0.1.bias", "0.1.running_mean", "0.1.running_var", "2.weight", "2.bias"}
+    assert set(net.weights()) == {
+        "0.0.weight",
+        "0.0.bias",
+        "0.1.weight",
+        "0.1.bias",
+        "0.1.running_mean",
+        "0.1.running_var",
+        "2.weight",
+        "2.bias",
+    }
 
 
 @pytest.mark.parametrize(
@@ -120,9 +135,14 @@ def test_models_that_do_not_fit_are_refused(act, told):
 
 
 def test_a_users_file(tmp_path):
-    (tmp_path / "m.py").write_text("from torch import nn\ndef make(shape, classes):\n    return nn.Sequential(nn.Linear(shape[0], 3), nn.Linear(3, classes))\n")
+    (tmp_path / "m.py").write_text(
+        "from torch import nn\ndef make(shape, classes):\n    return nn.Sequential(nn.Linear(shape[0], 3), nn.Linear(3, classes))\n"
+    )
     assert count.parameters(models.load(f"{tmp_path / 'm.py'}:make", (4,), 2)) == 15 + 8
 
 
 def test_multiply_adds():
-    assert count.multiply_adds(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, 5)), (1, 8, 8)) == 2 * 36 * 9 + 360
+    assert (
+        count.multiply_adds(nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, 5)), (1, 8, 8))
+        == 2 * 36 * 9 + 360
+    )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+from contextlib import suppress
 from typing import Any
 
 
@@ -68,8 +69,6 @@ def main() -> None:
 def _leave(code: int) -> None:
     """At once: worker threads may be in the middle of a round that is not needed any more."""
     for stream in (sys.stdout, sys.stderr):
-        try:
+        with suppress(BrokenPipeError, ValueError):
             stream.flush()
-        except (BrokenPipeError, ValueError):
-            pass
     os._exit(code)

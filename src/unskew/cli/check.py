@@ -24,7 +24,10 @@ def command(
         for result in check.check_method(part):
             results.append(result)
             if not as_json:
-                print(f"{'ok  ' if result.ok else 'FAIL'}  {result.name}{': ' + result.detail if result.detail else ''}", flush=True)
+                print(
+                    f"{'ok  ' if result.ok else 'FAIL'}  {result.name}{': ' + result.detail if result.detail else ''}",
+                    flush=True,
+                )
     failed = [r for r in results if not r.ok]
     if as_json:
         print(json.dumps([{"check": r.name, "ok": r.ok, "detail": r.detail} for r in results]))
@@ -46,11 +49,14 @@ def parts_of(text: str) -> list[object]:
     if not path.exists():
         raise UsageError("E111", f"there is no file {path}.")
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec and spec.loader
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = module
     spec.loader.exec_module(module)
-    kinds = [v for v in vars(module).values() if inspect.isclass(v) and issubclass(v, Part) and v.__module__ == path.stem]
+    kinds = [
+        v for v in vars(module).values() if inspect.isclass(v) and issubclass(v, Part) and v.__module__ == path.stem
+    ]
     if not kinds:
         raise UsageError("E121", f"{path} defines no subclass of unskew.Part.")
     return [kind() for kind in kinds]

@@ -18,11 +18,18 @@ from unskew.errors import Terminated
 def command(
     methods: Annotated[list[str], typer.Argument(help="methods to compare, like fedavg flea rebafl fedavg+fedrdn")],
     seeds: Annotated[int, typer.Option(help="how many seeds, from 0")] = 3,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="an argument of a part, for every method that has it: flea.alpha=0.1")] = None,
+    set_: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="an argument of a part, for every method that has it: flea.alpha=0.1"),
+    ] = None,
     references: Annotated[bool, typer.Option(help="add the rows local-only and centralised")] = True,
     processes: Annotated[int, typer.Option(help="runs at a time; 0: one a core")] = 0,
-    target: Annotated[float | None, typer.Option(help="accuracy for the column 'bytes to reach it'; default: 95 % of the best")] = None,
-    config: Annotated[Path | None, typer.Option(help="settings from a YAML file; options given here come on top")] = None,
+    target: Annotated[
+        float | None, typer.Option(help="accuracy for the column 'bytes to reach it'; default: 95 % of the best")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="settings from a YAML file; options given here come on top")
+    ] = None,
     name: Annotated[str | None, typer.Option(help="the comparison's name; default: compare and a number")] = None,
     folder: Annotated[Path, typer.Option(help="where runs are kept")] = Path("runs"),
     dry_run: Annotated[bool, typer.Option("--dry-run", help="show the partition and the plan, then stop")] = False,
@@ -133,7 +140,10 @@ class Watch:
                     self.told.add(cell.path)
                     done = f"{len(self.told)}/{len(plan)}"
                     score = "own model" if cell.accuracy != cell.accuracy else f"global {cell.accuracy:6.1%}"
-                    print(f"{done:>7}  {cell.method:<28} seed {cell.seed}  {score:<13}  {cell.megabytes:8.1f} MB", flush=True)
+                    print(
+                        f"{done:>7}  {cell.method:<28} seed {cell.seed}  {score:<13}  {cell.megabytes:8.1f} MB",
+                        flush=True,
+                    )
 
     def _table(self) -> Any:
         from rich.table import Table
@@ -141,20 +151,26 @@ class Watch:
         from unskew.cli.screen import clock
 
         table = Table(box=None, pad_edge=False)
-        for title, justify in (("method", "left"), ("seeds", "right"), ("round", "right"), ("global acc", "right"), ("clients mean / worst", "right"), ("up+down MB", "right")):
+        for title, justify in (
+            ("method", "left"),
+            ("seeds", "right"),
+            ("round", "right"),
+            ("global acc", "right"),
+            ("clients mean / worst", "right"),
+            ("up+down MB", "right"),
+        ):
             table.add_column(title, justify=justify)
         by_method: dict[str, list[Any]] = {}
         for cell in self.plan:
             by_method.setdefault(cell.method, []).append(cell)
         for method, group in by_method.items():
             seen = [c for c in group if c.t]
-            mean = (lambda key: sum(getattr(c, key) for c in seen) / len(seen)) if seen else (lambda _: float("nan"))
             table.add_row(
                 method,
                 f"{sum(c.done for c in group)}/{len(group)}",
                 f"{max(c.t for c in group)}/{group[0].settings.rounds}",
-                _percent(mean("accuracy")) if seen else "",
-                f"{_percent(mean('client_mean'))} / {_percent(mean('client_worst'))}" if seen else "",
+                _mean(seen, "accuracy"),
+                f"{_mean(seen, 'client_mean')} / {_mean(seen, 'client_worst')}",
                 f"{sum(c.megabytes for c in group) / len(group):.1f}" if seen else "",
             )
         done = sum(c.t for c in self.plan) / max(1, sum(c.settings.rounds for c in self.plan))
@@ -164,5 +180,6 @@ class Watch:
         return table
 
 
-def _percent(value: float) -> str:
-    return "-" if value != value else f"{value:.1%}"
+def _mean(cells: list[Any], key: str) -> str:
+    values = [v for c in cells if (v := getattr(c, key)) == v]
+    return f"{sum(values) / len(values):.1%}" if values else "-"

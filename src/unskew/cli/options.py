@@ -47,7 +47,9 @@ def _parameter(name: str, hint: Any) -> inspect.Parameter:
     if get_origin(kind) is Literal:
         kind, text = str, f"{text} [{'|'.join(get_args(kind))}]"
     option = typer.Option(flag, help=text, show_default=False, rich_help_panel="Settings")
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option])
+    return inspect.Parameter(
+        name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=Annotated[kind | None, option]
+    )
 
 
 def _plain(hint: Any) -> Any:

@@ -10,7 +10,9 @@ import typer
 
 def command(
     runs: Annotated[list[Path], typer.Argument(help="folders of runs, or one of a comparison")],
-    out: Annotated[Path | None, typer.Option(help="where to write the page; default: report.html in the first folder")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="where to write the page; default: report.html in the first folder")
+    ] = None,
 ) -> None:
     """Write one self-contained HTML page."""
     from unskew.report import page

@@ -14,12 +14,20 @@ from unskew.errors import Terminated
 
 @with_settings()
 def command(
-    method: Annotated[str | None, typer.Argument(help="parts joined by +, like fedprox(mu=0.01)+fedrdn; or a config.yaml")] = None,
-    set_: Annotated[list[str] | None, typer.Option("--set", help="an argument of a part: flea.alpha=0.1 (repeatable)")] = None,
-    config: Annotated[Path | None, typer.Option(help="settings from a YAML file; options given here come on top")] = None,
+    method: Annotated[
+        str | None, typer.Argument(help="parts joined by +, like fedprox(mu=0.01)+fedrdn; or a config.yaml")
+    ] = None,
+    set_: Annotated[
+        list[str] | None, typer.Option("--set", help="an argument of a part: flea.alpha=0.1 (repeatable)")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="settings from a YAML file; options given here come on top")
+    ] = None,
     name: Annotated[str | None, typer.Option(help="the run's name; default: the method and a number")] = None,
     folder: Annotated[Path, typer.Option(help="where runs are kept")] = Path("runs"),
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="show the partition and what leaves each client, then stop")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="show the partition and what leaves each client, then stop")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the result as JSON and nothing else")] = False,
     options: dict[str, Any] | None = None,
 ) -> None:
@@ -35,7 +43,11 @@ def command(
     settings = build({**base, **values, **({"method": method} if method else {})})
     if set_:
         settings = settings.replace(set={**settings.set, **parts_arguments(set_)})
-    settings = settings.replace(method=str(Method.parse(settings.method, settings.set)), set={}) if settings.method != "centralised" else settings
+    settings = (
+        settings.replace(method=str(Method.parse(settings.method, settings.set)), set={})
+        if settings.method != "centralised"
+        else settings
+    )
     from unskew.engine.cells import slug
 
     at = folder / check_name(name) if name else fresh(folder, slug(settings.method))
@@ -92,6 +104,16 @@ def finish(at: Any, screen: Any, as_json: bool) -> None:
     if as_json:
         scores = {scope: result.scores(scope) for scope in ("global", "global@client", "personal@client")}
         sent = {way: result.bytes(way) for way in ("up", "down")}
-        print(json.dumps({"run": str(at.path), "method": str(at.method), "scores": scores, "bytes": sent, "sha256": result.digest}))
+        print(
+            json.dumps(
+                {
+                    "run": str(at.path),
+                    "method": str(at.method),
+                    "scores": scores,
+                    "bytes": sent,
+                    "sha256": result.digest,
+                }
+            )
+        )
         return
     screen.say("\n" + result.table() + "\n" + next_steps(at.path))

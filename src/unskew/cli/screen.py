@@ -29,7 +29,11 @@ class Screen:
         pace = (time.monotonic() - self.began) / (told.t - self.first)
         left = pace * (self.rounds - told.t)
         dropped = f"  {told.dropped} dropped" if told.dropped else ""
-        parts = [f"round {told.t:>4}/{self.rounds}", f"{told.answered:>3}/{told.asked} clients{dropped}", f"loss {told.loss:6.3f}"]
+        parts = [
+            f"round {told.t:>4}/{self.rounds}",
+            f"{told.answered:>3}/{told.asked} clients{dropped}",
+            f"loss {told.loss:6.3f}",
+        ]
         parts += [f"{name} {value:6.1%}" for name, value in scores.items()]
         line = "  ".join([*parts, f"{pace:5.2f} s/round", f"{clock(left)} left"])
         if self.live:
@@ -41,7 +45,11 @@ class Screen:
 
 def clock(seconds: float) -> str:
     whole = int(seconds)
-    return f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}" if whole >= 3600 else f"{whole // 60}:{whole % 60:02d}"
+    return (
+        f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
+        if whole >= 3600
+        else f"{whole // 60}:{whole % 60:02d}"
+    )
 
 
 def size(bytes_: float) -> str:
@@ -56,10 +64,14 @@ def leaves(loop: Any) -> list[str]:
     """What leaves each client, before round 1: the weights and every declared Share, with bytes and who reads it."""
     w = loop.fed.net.weights()
     total = sum(w[n].numel() * w[n].element_size() for n in loop.trainer.sent)
-    lines = [f"leaves each client  weights {size(total)} a round (read: sum)" if total else "leaves each client  no weights"]
+    lines = [
+        f"leaves each client  weights {size(total)} a round (read: sum)" if total else "leaves each client  no weights"
+    ]
     for part in loop.method.parts:
         found = [(s, "a round") for s in part.shares(loop.fed).items()]
-        found += [(s, "once" if trip.everyone else "a round") for trip in part.trips for s in trip.shares(loop.fed).items()]
+        found += [
+            (s, "once" if trip.everyone else "a round") for trip in part.trips for s in trip.shares(loop.fed).items()
+        ]
         grouped: dict[tuple[str, str, str, str], int] = {}
         for (leaf, share), often in found:
             name = (f"{part.name}/{leaf.split('/', 1)[0]}", often, share.reads, share.guarantee)

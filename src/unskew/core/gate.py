@@ -29,7 +29,9 @@ class Spec:
     @property
     def max_bytes(self) -> int:
         """No honest reply is larger; a network refuses more before it parses anything."""
-        weights = sum(math.prod(s) * torch.empty((), dtype=self.dtypes[n]).element_size() for n, s in self.weights.items())
+        weights = sum(
+            math.prod(s) * torch.empty((), dtype=self.dtypes[n]).element_size() for n, s in self.weights.items()
+        )
         return weights + sum(s.max_bytes for part in self.shares.values() for s in part.values())
 
 
@@ -53,7 +55,9 @@ def check(replies: Sequence[Reply], spec: Spec, sizes: Sequence[int]) -> tuple[l
             continue
         registered = int(sizes[reply.client])
         if not math.isfinite(reply.size) or reply.size <= 0:
-            refused.append(Refusal(reply.client, "E305", f"claims {reply.size:g} examples; a reply needs at least one."))
+            refused.append(
+                Refusal(reply.client, "E305", f"claims {reply.size:g} examples; a reply needs at least one.")
+            )
             continue
         if reply.size > registered:
             text = f"claims {reply.size:g} examples; registered {registered:,}. Using {registered:,}."
@@ -85,7 +89,9 @@ def _weights_problem(reply: Reply, spec: Spec) -> tuple[str, str] | None:
 
 
 def _shares_problem(reply: Reply, spec: Spec) -> tuple[str, str] | None:
-    if problem := _names_problem({p: 0 for p, t in reply.shares.items() if t}, {p: 0 for p, s in spec.shares.items() if s}):
+    if problem := _names_problem(
+        {p: 0 for p, t in reply.shares.items() if t}, {p: 0 for p, s in spec.shares.items() if s}
+    ):
         return problem
     for part, declared in spec.shares.items():
         sent = flat(reply.shares.get(part, {}))
@@ -113,8 +119,14 @@ def _leaf_problem(path: str, tensor: Tensor, share: Share) -> tuple[str, str] | 
     low, high = tensor.min().item(), tensor.max().item()
     if low < share.low or high > share.high:
         if not share.dtype.is_floating_point:
-            return "E306", f"'{path}' holds {low if low < share.low else high}; allowed are {share.low:g} to {share.high:g}."
-        return "E308", f"'{path}' must lie in [{share.low:g}, {share.high:g}]; got {low if low < share.low else high:g}."
+            return (
+                "E306",
+                f"'{path}' holds {low if low < share.low else high}; allowed are {share.low:g} to {share.high:g}.",
+            )
+        return (
+            "E308",
+            f"'{path}' must lie in [{share.low:g}, {share.high:g}]; got {low if low < share.low else high:g}.",
+        )
     if share.norm is not None and (norm := tensor.double().norm().item()) > share.norm * (1 + 1e-6):
         return "E308", f"'{path}' has L2 norm {norm:g}; the declared bound is {share.norm:g}."
     return None
@@ -128,7 +140,9 @@ def _names_problem(sent: Mapping, expected: Mapping, prefix: str = "") -> tuple[
     if missing:
         told.append("missing " + ", ".join(f"'{prefix}{n}'" for n in missing[:3]))
     if extra:
-        told.append("unexpected " + ", ".join(f"'{prefix}{n}'" for n in extra[:3]) + suggestion(extra[0], missing).rstrip("?"))
+        told.append(
+            "unexpected " + ", ".join(f"'{prefix}{n}'" for n in extra[:3]) + suggestion(extra[0], missing).rstrip("?")
+        )
     return "E303", "; ".join(told) + "."
 
 

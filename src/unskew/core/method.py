@@ -39,7 +39,9 @@ class Method:
             raise UsageError("E107", f"{' and '.join(merging)} each replace the merge of weights; keep one.")
         weighing = {p.weighting for p in parts} - {None}
         if len(weighing) > 1:
-            raise UsageError("E107", f"the Parts of {self} weigh clients differently ({', '.join(sorted(map(str, weighing)))}).")
+            raise UsageError(
+                "E107", f"the Parts of {self} weigh clients differently ({', '.join(sorted(map(str, weighing)))})."
+            )
         self.weighting = next(iter(weighing), None) or "size"
 
     @property
@@ -105,7 +107,9 @@ def part(name: str, arguments: dict[str, object]) -> Part:
     for argument in arguments:
         if argument not in known:
             listed = ", ".join(known) or "none"
-            raise UsageError("E102", f"'{name}' has no argument '{argument}'; it has: {listed}.{suggestion(argument, known)}")
+            raise UsageError(
+                "E102", f"'{name}' has no argument '{argument}'; it has: {listed}.{suggestion(argument, known)}"
+            )
     values = {**preset, **arguments}
     for argument, value in values.items():
         default = known[argument].default
@@ -147,7 +151,9 @@ def _known(name: str) -> tuple[type[Part], dict[str, object]]:
         raise UsageError("E102", "'fedavg' takes no arguments: it is the method without Parts.")
     table = _table()
     if name not in table:
-        raise UsageError("E102", f"unknown method '{name}'.{suggestion(name, ['fedavg', *table])} `unskew list methods` shows all.")
+        raise UsageError(
+            "E102", f"unknown method '{name}'.{suggestion(name, ['fedavg', *table])} `unskew list methods` shows all."
+        )
     home, preset = folder.PRESETS.get(name, (name, {}))
     module, _, attribute = table[name].partition(":")
     loaded = importlib.import_module(module)
@@ -187,7 +193,9 @@ def _arguments(text: str, piece: str) -> dict[str, object]:
             raise ValueError
         return {str(k.arg): _value(k.value) for k in call.keywords}
     except (SyntaxError, ValueError) as error:
-        raise UsageError("E102", f"cannot read the arguments of '{piece}'; write key=value, separated by commas.") from error
+        raise UsageError(
+            "E102", f"cannot read the arguments of '{piece}'; write key=value, separated by commas."
+        ) from error
 
 
 def _value(node: ast.expr) -> object:

@@ -49,7 +49,7 @@ class Network:
         self._start = {n: t.detach().clone() for n, t in _named(self.module)}
         self.trainable = tuple(n for n, _ in self.module.named_parameters())
         self.buffers = tuple(n for n, b in self.module.named_buffers() if b.is_floating_point())
-        self._slots = [
+        self._slots: list[tuple[dict[str, Any], str, str]] = [
             (store, key, f"{m}.{key}" if m else key)
             for m, layer in self.module.named_modules()
             for store in (layer._parameters, layer._buffers)
@@ -92,7 +92,9 @@ class Network:
         name = self.cut if cut == "cut" else cut
         if name not in self.blocks[:-1]:
             known = ", ".join(self.blocks[:-1])
-            raise UsageError("E106", f"the model has no cut '{cut}'; it can be cut after: {known}.{suggestion(cut, self.blocks)}")
+            raise UsageError(
+                "E106", f"the model has no cut '{cut}'; it can be cut after: {known}.{suggestion(cut, self.blocks)}"
+            )
         return name
 
     def run(
@@ -174,9 +176,11 @@ class Network:
 
     def _hook(self) -> None:
         for name, child in self.module.named_children():
-            child.register_forward_hook(lambda _m, _a, h, name=name: self._taps[name](name, h) if name in self._taps else None)
+            child.register_forward_hook(
+                lambda _m, _a, h, name=name: self._taps[name](name, h) if name in self._taps else None  # type: ignore[arg-type]
+            )
 
-        def keep(_module: nn.Module, args: tuple) -> None:
+        def keep(_module: nn.Module, args: tuple[Any, ...]) -> None:
             self._features = args[0]
 
         self.module.get_submodule(self.head).register_forward_pre_hook(keep)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -50,7 +51,7 @@ class Ups:
     def __contains__(self, leaf: str) -> bool:
         return bool(self.replies) and leaf in self.replies[0].shares.get(self.part, {})
 
-    def __getitem__(self, leaf: str) -> Tensor | list[Tensor] | dict:
+    def __getitem__(self, leaf: str) -> Any:
         return _together([r.shares[self.part][leaf] for r in self.replies])
 
     def stack(self, name: str) -> Tensor:
@@ -64,10 +65,10 @@ class Ups:
         return (raw / raw.sum()).tolist()
 
 
-def _together(values: Sequence[Tensor | Tree]) -> Tensor | list[Tensor] | dict:
+def _together(values: Sequence[Any]) -> Any:
     first = values[0]
     if isinstance(first, Mapping):
-        return {n: _together([v[n] for v in values]) for n in first}  # type: ignore[index]
-    if all(v.shape == first.shape for v in values):  # type: ignore[union-attr]
-        return torch.stack(list(values))  # type: ignore[arg-type]
-    return list(values)  # type: ignore[return-value]
+        return {n: _together([v[n] for v in values]) for n in first}
+    if all(v.shape == first.shape for v in values):
+        return torch.stack(list(values))
+    return list(values)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import TypeAlias, Union
+from typing import Any, TypeAlias
 
 from torch import Tensor
 
-Tree: TypeAlias = dict[str, Union[Tensor, "Tree"]]
+Tree: TypeAlias = dict[str, Any]
+"""Names to tensors or to further trees. Not typed more closely: every hook would have to cast what it reads."""
 Weights: TypeAlias = dict[str, Tensor]
 """A flat tree: a model's weights by name."""
 
@@ -34,7 +35,7 @@ def nested(paths: Mapping[str, Tensor]) -> Tree:
         *folders, name = path.split("/")
         node = tree
         for folder in folders:
-            node = node.setdefault(folder, {})  # type: ignore[assignment]
+            node = node.setdefault(folder, {})
         node[name] = tensor
     return tree
 

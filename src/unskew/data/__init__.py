@@ -14,10 +14,24 @@ from unskew.data.sets import arrays, describe, folder, load, npz, parse
 if TYPE_CHECKING:
     from numpy.random import Generator
 
-__all__ = ["Dataset", "Federation", "Index", "arrays", "build", "describe", "folder", "load", "npz", "parse", "partition"]
+__all__ = [
+    "Dataset",
+    "Federation",
+    "Index",
+    "arrays",
+    "build",
+    "describe",
+    "folder",
+    "load",
+    "npz",
+    "parse",
+    "partition",
+]
 
 
-def build(dataset: Dataset, skew: str, clients: int, rng: Generator, rng_tests: Generator, samples: int | None = None) -> Federation:
+def build(
+    dataset: Dataset, skew: str, clients: int, rng: Generator, rng_tests: Generator, samples: int | None = None
+) -> Federation:
     """Deal a set out to clients. Without a column to go by, the test set is dealt in the clients' proportions."""
     rows = partition(skew, dataset.y, clients, rng, samples, dataset.columns)
     natural = Skew.parse(skew).kind in ("domain", "column")
@@ -27,7 +41,17 @@ def build(dataset: Dataset, skew: str, clients: int, rng: Generator, rng_tests: 
         known = dataset.labels.get(column)
         names = tuple(known[int(v)] if known else f"{column}-{v}" for v in values)
     made = Federation(
-        dataset.name, dataset.x, dataset.y, dataset.x_test, dataset.y_test, dataset.classes, rows, Index.of([]), skew, False, names
+        dataset.name,
+        dataset.x,
+        dataset.y,
+        dataset.x_test,
+        dataset.y_test,
+        dataset.classes,
+        rows,
+        Index.of([]),
+        skew,
+        False,
+        names,
     )
     tests = deal_tests(dataset.y_test, made.label_counts, rng_tests)
     if natural and column in dataset.test_columns:
@@ -41,5 +65,15 @@ def build(dataset: Dataset, skew: str, clients: int, rng: Generator, rng_tests: 
     else:
         natural = False
     return Federation(
-        dataset.name, dataset.x, dataset.y, dataset.x_test, dataset.y_test, dataset.classes, rows, tests, skew, natural, names
+        dataset.name,
+        dataset.x,
+        dataset.y,
+        dataset.x_test,
+        dataset.y_test,
+        dataset.classes,
+        rows,
+        tests,
+        skew,
+        natural,
+        names,
     )

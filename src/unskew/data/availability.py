@@ -53,7 +53,9 @@ class Availability:
         if kind in OPTIONS:
             kind, value, rest = "full", "", [head, *rest]
         if kind not in KINDS:
-            raise UsageError("E124", f"unknown availability '{text}'.{suggestion(kind, KINDS)} Known: {', '.join(KINDS)}.")
+            raise UsageError(
+                "E124", f"unknown availability '{text}'.{suggestion(kind, KINDS)} Known: {', '.join(KINDS)}."
+            )
         options = dict(piece.partition(":")[::2] for piece in rest)
         for option in options:
             if option not in OPTIONS:
@@ -79,7 +81,11 @@ class Availability:
     def who(self, t: int, K: int, rng: Rng) -> Attendance:
         """Who takes part in round t of K clients. rng(t) is round t's generator. O(cohort) for full and sample:N."""
         for attempt in range(1000 if self.redraw else 1):
-            found = self._once(t, K, rng if not attempt else lambda r, a=attempt: np.random.default_rng([int(rng(r).integers(2**62)), a]))
+            found = self._once(
+                t,
+                K,
+                rng if not attempt else lambda r, a=attempt: np.random.default_rng([int(rng(r).integers(2**62)), a]),
+            )
             if len(found.answered) or not self.redraw:
                 return found
         return found
@@ -120,7 +126,9 @@ class Availability:
         try:
             if self.kind == "clustered":
                 chances = [float(v) for v in self.value.split("-")]
-                found = np.concatenate([np.full(len(part), p) for p, part in zip(chances, np.array_split(np.arange(K), len(chances)))])
+                found = np.concatenate(
+                    [np.full(len(part), p) for p, part in zip(chances, np.array_split(np.arange(K), len(chances)))]
+                )
             else:
                 head, times, period = self.value.partition("x")
                 if self.kind == "persistent" and (not times or int(period) < 1):
@@ -130,8 +138,14 @@ class Availability:
                 raise ValueError
             return found
         except ValueError:
-            example = {"bernoulli": "bernoulli:0.2", "persistent": "persistent:0.2x10", "clustered": "clustered:0.5-0.3-0.2"}[self.kind]
-            raise UsageError("E124", f"availability '{self.kind}' needs probabilities, like {example}; got '{self.value}'.") from None
+            example = {
+                "bernoulli": "bernoulli:0.2",
+                "persistent": "persistent:0.2x10",
+                "clustered": "clustered:0.5-0.3-0.2",
+            }[self.kind]
+            raise UsageError(
+                "E124", f"availability '{self.kind}' needs probabilities, like {example}; got '{self.value}'."
+            ) from None
 
 
 def _distinct(K: int, size: int, draw: np.random.Generator) -> np.ndarray:
@@ -150,7 +164,10 @@ def _number(text: str, name: str, low: float, high: float = np.inf) -> float:
         if not low <= found <= high:
             raise ValueError
     except ValueError:
-        raise UsageError("E124", f"availability '{name}' needs a number of at least {low:g}{f' and at most {high:g}' if high < np.inf else ''}, got '{text}'.") from None
+        raise UsageError(
+            "E124",
+            f"availability '{name}' needs a number of at least {low:g}{f' and at most {high:g}' if high < np.inf else ''}, got '{text}'.",
+        ) from None
     return found
 
 
@@ -162,6 +179,10 @@ def _read_trace(path: Path) -> dict[int, dict[int, float]]:
                 found.setdefault(int(row["round"]), {})[int(row["client"])] = float(row.get("seconds") or 0)
             return found
     except FileNotFoundError:
-        raise UsageError("E111", f"there is no file {path}; a trace is a CSV with columns round,client[,seconds].") from None
+        raise UsageError(
+            "E111", f"there is no file {path}; a trace is a CSV with columns round,client[,seconds]."
+        ) from None
     except (KeyError, ValueError, TypeError) as error:
-        raise DataError("E408", f"{path} is no trace: it needs columns round,client[,seconds] of numbers ({error}).") from None
+        raise DataError(
+            "E408", f"{path} is no trace: it needs columns round,client[,seconds] of numbers ({error})."
+        ) from None

@@ -77,12 +77,17 @@ class Dataset:
     def __post_init__(self) -> None:
         for part, x, y in (("training", self.x, self.y), ("test", self.x_test, self.y_test)):
             if len(x) != len(y):
-                raise DataError("E403", f"{self.name}: {len(x)} {part} samples but {len(y)} labels; give one label a sample.")
+                raise DataError(
+                    "E403", f"{self.name}: {len(x)} {part} samples but {len(y)} labels; give one label a sample."
+                )
         if not len(self.y):
             raise DataError("E403", f"{self.name} has no training samples.")
         both = np.concatenate([self.y, self.y_test])
         if both.min() < 0 or both.max() >= len(self.classes):
-            raise DataError("E404", f"{self.name}: labels run from {both.min()} to {both.max()}; {len(self.classes)} classes need 0 to {len(self.classes) - 1}.")
+            raise DataError(
+                "E404",
+                f"{self.name}: labels run from {both.min()} to {both.max()}; {len(self.classes)} classes need 0 to {len(self.classes) - 1}.",
+            )
         for part, x in (("training", self.x), ("test", self.x_test)):
             if not isinstance(x, np.memmap) and len(x) and not np.isfinite(x.sum(dtype=np.float64)):
                 row = int(np.argmax(~np.isfinite(x.reshape(len(x), -1)).all(1)))
@@ -150,7 +155,9 @@ class Federation:
         """One client that holds all training rows: centralised training."""
         rows = np.unique(self.train.rows)
         everything = Index.of([np.arange(len(self.y_test))])
-        return replace(self, train=Index.of([rows]), test=everything, skew="pooled", natural=False, names=("everything",))
+        return replace(
+            self, train=Index.of([rows]), test=everything, skew="pooled", natural=False, names=("everything",)
+        )
 
     def summary(self) -> dict[str, Any]:
         """What federation.json holds; above 2,000 clients the lists hold the first 2,000."""

@@ -54,14 +54,29 @@ class Skew:
                 raise ValueError
         except ValueError:
             wants = "a whole number" if whole else "a number"
-            raise UsageError("E103", f"skew '{self.kind}' needs {wants} above {low:g}, like {_EXAMPLES[self.kind]}; got '{self.value}'.") from None
+            raise UsageError(
+                "E103",
+                f"skew '{self.kind}' needs {wants} above {low:g}, like {_EXAMPLES[self.kind]}; got '{self.value}'.",
+            ) from None
         return found
 
 
-_EXAMPLES = {"dirichlet": "dirichlet:0.1", "classes": "classes:2", "pathological": "pathological:2x500", "clustered": "clustered:2-2-3-3-5"}
+_EXAMPLES = {
+    "dirichlet": "dirichlet:0.1",
+    "classes": "classes:2",
+    "pathological": "pathological:2x500",
+    "clustered": "clustered:2-2-3-3-5",
+}
 
 
-def partition(text: str, y: np.ndarray, clients: int, rng: np.random.Generator, samples: int | None = None, columns: Mapping[str, np.ndarray] | None = None) -> Index:
+def partition(
+    text: str,
+    y: np.ndarray,
+    clients: int,
+    rng: np.random.Generator,
+    samples: int | None = None,
+    columns: Mapping[str, np.ndarray] | None = None,
+) -> Index:
     """Rows of every client. samples: how many each has on average; the pool is cut to clients*samples first, by class.
 
     Raises UsageError (E103) for what cannot be read, DataError (E406) for what cannot be dealt out.
@@ -70,9 +85,16 @@ def partition(text: str, y: np.ndarray, clients: int, rng: np.random.Generator, 
     if skew.kind in ("domain", "column"):
         return _by_column(skew, columns or {})
     C = int(y.max()) + 1
-    pool = np.arange(len(y)) if samples is None or skew.kind == "pathological" else _pool(y, min(len(y), samples * clients), rng)
+    pool = (
+        np.arange(len(y))
+        if samples is None or skew.kind == "pathological"
+        else _pool(y, min(len(y), samples * clients), rng)
+    )
     if samples is not None and samples * clients > len(y) and skew.kind != "pathological":
-        raise DataError("E406", f"{clients} clients of {samples} samples need {samples * clients:,}; the set has {len(y):,}. Feasible: samples={len(y) // clients}.")
+        raise DataError(
+            "E406",
+            f"{clients} clients of {samples} samples need {samples * clients:,}; the set has {len(y):,}. Feasible: samples={len(y) // clients}.",
+        )
     match skew.kind:
         case "iid":
             rows = [np.sort(part) for part in _iid(y[pool], clients, rng)]
@@ -93,7 +115,10 @@ def column_names(text: str, columns: Mapping[str, np.ndarray]) -> tuple[str, np.
     skew = Skew.parse(text)
     name = skew.value or "domain" if skew.kind == "column" else "domain"
     if name not in columns:
-        raise DataError("E407", f"the set has no column '{name}'; it has: {', '.join(columns) or 'none'}.{suggestion(name, columns)}")
+        raise DataError(
+            "E407",
+            f"the set has no column '{name}'; it has: {', '.join(columns) or 'none'}.{suggestion(name, columns)}",
+        )
     return name, np.unique(columns[name])
 
 
@@ -133,7 +158,10 @@ def _dirichlet(skew: Skew, y: np.ndarray, K: int, C: int, rng: np.random.Generat
     least = int(skew.options.get("min") or (3 if alpha <= 0.1 and K > 100 else C))
     if least * K > len(y):
         if "min" in skew.options:
-            raise DataError("E406", f"{K} clients of at least {least} samples need {least * K:,}; there are {len(y):,}. Feasible: min={len(y) // K}.")
+            raise DataError(
+                "E406",
+                f"{K} clients of at least {least} samples need {least * K:,}; there are {len(y):,}. Feasible: min={len(y) // K}.",
+            )
         least = len(y) // K
     groups = int(skew.options.get("groups") or 1)
     if groups == 1:
@@ -151,7 +179,9 @@ def _slices(y: np.ndarray, groups: int, contiguous: bool) -> list[np.ndarray]:
     return [np.sort(order[g::groups]) for g in range(groups)]
 
 
-def _dirichlet_group(alpha: float, y: np.ndarray, rows: np.ndarray, K: int, C: int, least: int, rng: np.random.Generator) -> list[np.ndarray]:
+def _dirichlet_group(
+    alpha: float, y: np.ndarray, rows: np.ndarray, K: int, C: int, least: int, rng: np.random.Generator
+) -> list[np.ndarray]:
     """Dir(alpha) with the balance step; drawn again until all have enough, at most TRIES times, then repaired."""
     labels, even = y[rows], len(rows) / K
     best: list[np.ndarray] = []
@@ -213,7 +243,9 @@ def _owned(owned: list[np.ndarray], y: np.ndarray, C: int, rng: np.random.Genera
     return [np.sort(np.concatenate(p)) if p else np.zeros(0, np.int64) for p in parts]
 
 
-def _pathological(skew: Skew, y: np.ndarray, K: int, C: int, rng: np.random.Generator, samples: int | None) -> list[np.ndarray]:
+def _pathological(
+    skew: Skew, y: np.ndarray, K: int, C: int, rng: np.random.Generator, samples: int | None
+) -> list[np.ndarray]:
     head, times, size = skew.value.partition("x")
     c = int(Skew(skew.kind, head, {}).number(2, 0, True))
     if c > C:
@@ -242,7 +274,9 @@ def _cluster_counts(skew: Skew, K: int) -> list[int]:
         if min(counts) < 1:
             raise ValueError
     except ValueError:
-        raise UsageError("E103", f"skew 'clustered' needs classes per cluster, like {_EXAMPLES['clustered']}; got '{skew.value}'.") from None
+        raise UsageError(
+            "E103", f"skew 'clustered' needs classes per cluster, like {_EXAMPLES['clustered']}; got '{skew.value}'."
+        ) from None
     return [counts[g] for g, part in enumerate(np.array_split(np.arange(K), len(counts))) for _ in part]
 
 

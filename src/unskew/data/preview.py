@@ -21,7 +21,9 @@ def terminal(federation: Federation) -> str:
         f"{held.mean():.1f} of {f.n_classes} classes a client",
     ]
     if empty := int((sizes == 0).sum()):
-        lines.append(f"        {empty} client{'s have' if empty > 1 else ' has'} no samples: they receive the model and send nothing")
+        lines.append(
+            f"        {empty} client{'s have' if empty > 1 else ' has'} no samples: they receive the model and send nothing"
+        )
     if f.n_classes <= 40:
         lines += _map(federation)
     return "\n".join(lines)

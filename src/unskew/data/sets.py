@@ -10,6 +10,7 @@ import io
 import os
 import zipfile
 from collections.abc import Callable
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,9 @@ def digits() -> Dataset:
 
     x, y = load_digits(return_X_y=True)
     x = (x / 16).astype(np.float32).reshape(-1, 1, 8, 8)
-    return _split("digits", x, y.astype(np.int64), tuple("0123456789"), DIGITS_TEST / len(y), mean=(0.3053,), std=(0.3760,))
+    return _split(
+        "digits", x, y.astype(np.int64), tuple("0123456789"), DIGITS_TEST / len(y), mean=(0.3053,), std=(0.3760,)
+    )
 
 
 def fashion_mnist() -> Dataset:
@@ -42,7 +45,14 @@ def cifar10() -> Dataset:
     z = _archive("cifar10")
     x, x_test = (_images(_strips(z[f"{p}_webp"], z[f"{p}_off"], 32)) for p in ("train", "test"))
     return Dataset(
-        "cifar10", x, z["y_train"], x_test, z["y_test"], _names(z), mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616)
+        "cifar10",
+        x,
+        z["y_train"],
+        x_test,
+        z["y_test"],
+        _names(z),
+        mean=(0.4914, 0.4822, 0.4465),
+        std=(0.2470, 0.2435, 0.2616),
     )
 
 
@@ -81,7 +91,11 @@ def describe() -> dict[str, str]:
     here = os.environ.get("UNSKEW_DATA", "")
 
     def where(name: str) -> str:
-        return "" if name == "digits" or (here and (Path(here) / f"{name}.npz").exists()) else "  (not found: set UNSKEW_DATA)"
+        return (
+            ""
+            if name == "digits" or (here and (Path(here) / f"{name}.npz").exists())
+            else "  (not found: set UNSKEW_DATA)"
+        )
 
     return {name: text + where(name) for name, (_, text) in _SETS.items()}
 
@@ -99,7 +113,9 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
 def load(name: str, **options: Any) -> Dataset:
     """A named set. Raises UsageError (E125) for an unknown name, DataError (E401, E402) if damaged or not there."""
     if name not in _SETS:
-        raise UsageError("E125", f"unknown data '{name}'.{suggestion(name, _SETS)} Known: {', '.join(_SETS)}; or a path.")
+        raise UsageError(
+            "E125", f"unknown data '{name}'.{suggestion(name, _SETS)} Known: {', '.join(_SETS)}; or a path."
+        )
     try:
         return _SETS[name][0](**options)
     except TypeError as error:
@@ -144,7 +160,9 @@ def npz(path: str | Path) -> Dataset:
             raise DataError("E401", f"{path} has x_train but no {', '.join(missing)}.")
         return arrays(z["x_train"], z["y_train"], z["x_test"], z["y_test"], name=Path(path).stem)
     if "x" not in z or "y" not in z:
-        raise DataError("E401", f"{path} holds {', '.join(z)}; it needs x and y, or x_train, y_train, x_test and y_test.")
+        raise DataError(
+            "E401", f"{path} holds {', '.join(z)}; it needs x and y, or x_train, y_train, x_test and y_test."
+        )
     columns = {n: v for n, v in z.items() if n not in ("x", "y") and v.ndim == 1 and len(v) == len(z["y"])}
     return arrays(z["x"], z["y"], name=Path(path).stem, columns=columns)
 
@@ -165,7 +183,9 @@ def folder(path: str | Path, size: int = 64) -> Dataset:
 def _class_folders(root: Path) -> tuple[str, ...]:
     found = tuple(sorted(p.name for p in root.iterdir() if p.is_dir()))
     if len(found) < 2:
-        raise DataError("E409", f"{root} holds {len(found)} class folders; images belong in {root}/CLASS/, two classes at least.")
+        raise DataError(
+            "E409", f"{root} holds {len(found)} class folders; images belong in {root}/CLASS/, two classes at least."
+        )
     return found
 
 
@@ -186,14 +206,24 @@ def _read_images(root: Path, classes: tuple[str, ...], size: int) -> tuple[np.nd
     return _images(np.stack(images)), np.array(labels, dtype=np.int64)
 
 
-def _split(name: str, x: np.ndarray, y: np.ndarray, classes: tuple[str, ...], test: float, columns: dict[str, np.ndarray] | None = None, **more: Any) -> Dataset:
+def _split(
+    name: str,
+    x: np.ndarray,
+    y: np.ndarray,
+    classes: tuple[str, ...],
+    test: float,
+    columns: dict[str, np.ndarray] | None = None,
+    **more: Any,
+) -> Dataset:
     """Hold out a share of every class; always the same rows."""
     from unskew.data.partitions import largest_remainder
 
     rng = np.random.default_rng(1797)
     counts = np.bincount(y, minlength=len(classes))
     wanted = largest_remainder(counts * test, counts)
-    held = np.concatenate([rng.permutation(np.flatnonzero(y == c))[:w] for c, w in enumerate(wanted)] or [np.zeros(0, int)])
+    held = np.concatenate(
+        [rng.permutation(np.flatnonzero(y == c))[:w] for c, w in enumerate(wanted)] or [np.zeros(0, int)]
+    )
     mask = np.zeros(len(y), dtype=bool)
     mask[held.astype(np.int64)] = True
     train, test_ = ({n: v[m] for n, v in (columns or {}).items()} for m in (~mask, mask))
@@ -220,7 +250,7 @@ def _strips(buffer: np.ndarray, offsets: np.ndarray, height: int) -> np.ndarray:
     def strip(a: int, b: int) -> np.ndarray:
         return np.asarray(Image.open(io.BytesIO(buffer[a:b].tobytes())).convert("RGB")).reshape(-1, height, height, 3)
 
-    return np.concatenate([strip(a, b) for a, b in zip(offsets[:-1], offsets[1:])])
+    return np.concatenate([strip(a, b) for a, b in pairwise(offsets.tolist())])
 
 
 def _names(z: dict[str, np.ndarray]) -> tuple[str, ...]:
@@ -230,10 +260,15 @@ def _names(z: dict[str, np.ndarray]) -> tuple[str, ...]:
 def _archive(name: str) -> dict[str, np.ndarray]:
     here = os.environ.get("UNSKEW_DATA")
     if not here:
-        raise DataError("E402", f"'{name}' is looked for in the folder UNSKEW_DATA, which is not set; point it to a folder with {name}.npz.")
+        raise DataError(
+            "E402",
+            f"'{name}' is looked for in the folder UNSKEW_DATA, which is not set; point it to a folder with {name}.npz.",
+        )
     path = Path(here) / f"{name}.npz"
     if not path.exists():
-        raise DataError("E402", f"there is no {path}; put {name}.npz there (docs/data.md says what it holds), or use digits.")
+        raise DataError(
+            "E402", f"there is no {path}; put {name}.npz there (docs/data.md says what it holds), or use digits."
+        )
     return _read(path)
 
 
@@ -245,4 +280,6 @@ def _read(path: Path) -> dict[str, np.ndarray]:
         raise DataError("E402", f"there is no {path}.") from None
     except (OSError, ValueError, EOFError, zipfile.BadZipFile, KeyError) as error:
         size = path.stat().st_size if path.exists() else 0
-        raise DataError("E401", f"{path} ({size:,} bytes) is not a whole NumPy archive: {error}. Copy it again.") from error
+        raise DataError(
+            "E401", f"{path} ({size:,} bytes) is not a whole NumPy archive: {error}. Copy it again."
+        ) from error

@@ -33,7 +33,9 @@ from unskew.errors import StateError, UsageError
 LOCAL, CENTRALISED = "local", "centralised"
 
 
-def federation_for(settings: Settings, method: Method, given: Federation | Dataset | str | tuple | None = None) -> Federation:
+def federation_for(
+    settings: Settings, method: Method, given: Federation | Dataset | str | tuple | None = None
+) -> Federation:
     """The federation of a run: dealt out already, or from a set, or from arrays."""
     if isinstance(given, Federation):
         federation = given
@@ -52,7 +54,10 @@ def folder_at(path: Path) -> Folder:
         raise StateError("E117", f"{path} is no run: it has no config.yaml. Runs are folders under runs/.")
     settings = config.load(file)
     if settings.data == "(given)" or settings.model == "(given)":
-        raise StateError("E118", f"{path} was begun from Python with its own data or model; resume it with unskew.run(..., name='{path.name}').")
+        raise StateError(
+            "E118",
+            f"{path} was begun from Python with its own data or model; resume it with unskew.run(..., name='{path.name}').",
+        )
     method = Method() if settings.method == CENTRALISED else Method.parse(settings.method, settings.set)
     return Folder(path, settings, method, federation_for(settings, method))
 
@@ -125,7 +130,11 @@ def plan(parent: Path, methods: Sequence[str], seeds: Sequence[int], options: di
     if len(set(paths)) < len(paths):
         raise UsageError("E119", "two of the methods to compare are the same; name each once.")
     parent.mkdir(parents=True, exist_ok=True)
-    shared = {n: v for n, v in config.build({**options, "method": "fedavg"}).as_dict().items() if n not in ("method", "seed", "set")}
+    shared = {
+        n: v
+        for n, v in config.build({**options, "method": "fedavg"}).as_dict().items()
+        if n not in ("method", "seed", "set")
+    }
     described = yaml.safe_dump({"methods": list(methods), "seeds": list(seeds), "settings": shared}, sort_keys=False)
     (parent / "compare.yaml").write_text(described)
     for cell in cells:

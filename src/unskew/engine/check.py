@@ -9,6 +9,7 @@ import dataclasses
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -62,7 +63,7 @@ def federation(channels: int = 3) -> Federation:
     y[: SIZES[0]] = 1
     x = (0.2 * rng.random((n, channels, 8, 8)) + 0.2 * y[:, None, None, None]).astype(np.float32)
     edges = np.cumsum([0, *SIZES])
-    train = Index.of([np.arange(a, b) for a, b in zip(edges, edges[1:])])
+    train = Index.of([np.arange(a, b) for a, b in pairwise(edges)])
     dataset = data.arrays(x, y, x[:60], y[:60], classes=("a", "b", "c"), name="check")
     made = data.build(dataset, "iid", len(SIZES), rng, np.random.default_rng(8))
     return dataclasses.replace(made, x=x, y=y.astype(np.int64), train=train)
@@ -189,7 +190,9 @@ def _evaluates(part: Part) -> None:
             made.evaluate(state, told)
     finally:
         made.trainer.close()
-    wanted = [("personal@client", "mean")] + ([("global", "accuracy"), ("global@client", "worst")] if made.trainer.sent else [])
+    wanted = [("personal@client", "mean")] + (
+        [("global", "accuracy"), ("global@client", "worst")] if made.trainer.sent else []
+    )
     for scope, metric in wanted:
         _, values = made.record.series(scope, metric)
         if not values or not all(0 <= v <= 1 for v in values):
@@ -228,7 +231,9 @@ def _in_folder(part: Part, path: Path, stop: int | None) -> str:
             raise _Halt
 
     try:
-        _, state = Folder(path, settings(rounds=4, method=part.name), Method(part), federation()).go(lambda _: None, shown)
+        _, state = Folder(path, settings(rounds=4, method=part.name), Method(part), federation()).go(
+            lambda _: None, shown
+        )
         return digest(state.weights)
     except _Halt:
         return ""

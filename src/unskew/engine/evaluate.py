@@ -54,7 +54,7 @@ class Evaluation:
         rows = [_row(t, "global", m, v) for m, v in scores.items()]
         for scope, values in (("global@client", right), ("personal@client", own)):
             rows += _summary(t, scope, values)
-            if last or len(values) <= PER_CLIENT and (scope == "global@client" or own is not right):
+            if last or (len(values) <= PER_CLIENT and (scope == "global@client" or own is not right)):
                 rows += [_row(t, scope, "accuracy", v, k) for k, v in values.items()]
         return rows
 

@@ -38,7 +38,9 @@ Shown = Callable[[State, Round], None]
 
 def check_name(name: str) -> str:
     if not _NAME.fullmatch(name):
-        raise UsageError("E114", f"'{name}' is no name for a run: use a-z, 0-9, '.', '_' and '-', at most 64, no leading sign.")
+        raise UsageError(
+            "E114", f"'{name}' is no name for a run: use a-z, 0-9, '.', '_' and '-', at most 64, no leading sign."
+        )
     return name
 
 
@@ -71,8 +73,8 @@ class Folder:
             ready(loop)
             try:
                 now = self._first(loop, found, say)
-                for now in rounds(loop, now, lambda s, told: (self._save(loop, s), shown(s, told))):
-                    pass
+                for after in rounds(loop, now, lambda s, told: (self._save(loop, s), shown(s, told))):
+                    now = after
                 self._finish(loop, now)
             finally:
                 loop.trainer.close()
@@ -90,7 +92,9 @@ class Folder:
         if found:
             tree, meta = found
             if meta["data"] != fingerprint(self.federation):
-                raise StateError("E112", f"the data of {self.path} have changed since it began; resuming would mix two runs.")
+                raise StateError(
+                    "E112", f"the data of {self.path} have changed since it began; resuming would mix two runs."
+                )
             now = State(meta["t"], tree["w"], tree.get("slices", {}))  # type: ignore[arg-type]
             if now.t < self.settings.rounds:
                 say(f"Resuming {self.path} from round {now.t} of {self.settings.rounds}.")
@@ -127,7 +131,9 @@ class Folder:
 
     def _finish(self, loop: Loop, now: State) -> None:
         w = now.weights
-        state.write(self.path / "model.safetensors", w, {"t": now.t, "model": self.settings.model, "method": str(self.method)})
+        state.write(
+            self.path / "model.safetensors", w, {"t": now.t, "model": self.settings.model, "method": str(self.method)}
+        )
 
 
 def fingerprint(federation: Federation) -> str:

@@ -119,9 +119,19 @@ class _Conv(_Folded):
     def vmap(info, dims, x, w, bias, stride, padding, dilation, groups):
         G = info.batch_size
         if dims[1] is None:  # one set of weights for all (a frozen teacher): lanes join the batch
-            y = F.conv2d(x.movedim(dims[0], 0).flatten(0, 1).contiguous(memory_format=_LAST), w, bias, stride, padding, dilation, groups)
+            y = F.conv2d(
+                x.movedim(dims[0], 0).flatten(0, 1).contiguous(memory_format=_LAST),
+                w,
+                bias,
+                stride,
+                padding,
+                dilation,
+                groups,
+            )
             return y.unflatten(0, (G, -1)), 0
-        folded = _fold(x.unsqueeze(1).expand(-1, G, *x.shape[1:]) if dims[0] is None else x, 1 if dims[0] is None else dims[0])
+        folded = _fold(
+            x.unsqueeze(1).expand(-1, G, *x.shape[1:]) if dims[0] is None else x, 1 if dims[0] is None else dims[0]
+        )
         w = w.movedim(dims[1], 0).flatten(0, 1)
         bias = bias if bias is None else bias.movedim(dims[2], 0).flatten(0, 1)
         y = F.conv2d(folded.contiguous(memory_format=_LAST), w, bias, stride, padding, dilation, groups * G)

@@ -107,7 +107,9 @@ class Trainer:
         done = self.each(lambda chunk: _Chunk(self, chunk, start, private).run(), plan)
         return sorted((reply for replies in done for reply in replies), key=lambda r: r.client)
 
-    def visit(self, trip: Trip, part: Part, start: Start, ids: Sequence[int], private: Mapping[int, Tree]) -> list[Reply]:
+    def visit(
+        self, trip: Trip, part: Part, start: Start, ids: Sequence[int], private: Mapping[int, Tree]
+    ) -> list[Reply]:
         """The client side of a trip, one client at a time on each thread."""
 
         def one(k: int) -> Reply:
@@ -138,7 +140,16 @@ class Trainer:
             down=start.down.get(part, {}),
             mine=private.get(part, {}),
         )
-        return replace(c, data=lambda raw: self._visits(k, start, w, raw), chosen=lambda *a: self._chosen(k, start, w, *a))
+        return replace(
+            c, data=lambda raw: self._visits(k, start, w, raw), chosen=lambda *a: self._chosen(k, start, w, *a)
+        )
+
+    def orders(self, k: int, t: int) -> np.ndarray:
+        """[E, n] rows of a client, shuffled anew for every epoch."""
+        rows, generator = self.rows[k], key(self.fed.seed, t, k, "batch")
+        return np.stack(
+            [rows[torch.randperm(len(rows), generator=generator).numpy()] for _ in range(self.local.recipe.epochs)]
+        )
 
     def as_at_test(self, x: Tensor, c: Client, start: Start) -> Tensor:
         """Inputs outside training steps, as every Part wants them."""
@@ -159,7 +170,11 @@ class Trainer:
 
     def _chosen(self, k: int, start: Start, w: Weights, count: int, purpose: str, replace_: bool) -> Batch:
         generator, n = key(self.fed.seed, "sample", purpose, k), len(self.rows[k])
-        order = torch.randint(n, (count,), generator=generator) if replace_ else torch.randperm(n, generator=generator)[:count]
+        order = (
+            torch.randint(n, (count,), generator=generator)
+            if replace_
+            else torch.randperm(n, generator=generator)[:count]
+        )
         return self._batch(k, self.rows[k][np.sort(order.numpy())], start, w)
 
 
@@ -176,7 +191,7 @@ class _Chunk:
         self.kernels.frozen = chunk.frozen
         self.down = start.down
         self.private = [self._private(k, private.get(k)) for k in self.ids]
-        self.orders = {k: self._orders(k) for k in self.ids}
+        self.orders = {k: trainer.orders(k, start.t) for k in self.ids}
         self.plan = steps(chunk, self.orders, self.recipe)
         self.w = self._stack([trainer.received(start, p) for p in self.private])
         self.lane = self._lane(work)
@@ -245,7 +260,9 @@ class _Chunk:
             count = weight.sum(-1) if self.many else weight.sum().reshape(1)
             self.loss_sum[:active] += (loss.detach().reshape(-1) * count)[:active]
 
-    def _loss(self, w: Weights, x: Tensor, y: Tensor, weight: Tensor, noise: dict, dropout: tuple, lane: Tree) -> Tensor:
+    def _loss(
+        self, w: Weights, x: Tensor, y: Tensor, weight: Tensor, noise: dict, dropout: tuple, lane: Tree
+    ) -> Tensor:
         """One client's loss at one step: the task's, and what every Part adds."""
         of, at = self.of, self.of._at
         c = {p.name: self._client(p, lane, noise.get(p.name, {})) for p in of.method.parts}
@@ -343,11 +360,6 @@ class _Chunk:
         kept = self._stack([{n: q["kept"][n] for n in of.kept} for q in self.private])
         return {**tensors, "mine": mine, "kept": kept, "round": {}}
 
-    def _orders(self, k: int) -> np.ndarray:
-        """[E, n] rows, shuffled anew for every epoch."""
-        rows, generator = self.of.rows[k], key(self.of.fed.seed, self.start.t, k, "batch")
-        return np.stack([rows[torch.randperm(len(rows), generator=generator).numpy()] for _ in range(self.recipe.epochs)])
-
     def _noise(self, p: Part, work: Sequence[Any]) -> dict[str, tuple[Noise, Tensor]]:
         """[G, S, ...] for every law a Part asked for; lanes with fewer steps are padded."""
         most = max(w.steps(self.recipe.epochs) for w in work)
@@ -357,7 +369,9 @@ class _Chunk:
             for w in work:
                 own = w.steps(self.recipe.epochs)
                 drawn = draw(noise, own, self.recipe.batch, self.of.fed.seed, self.start.t, w.client, p.name, name)
-                lanes.append(torch.cat([drawn, drawn[:1].expand(most - own, *drawn.shape[1:])]) if own < most else drawn)
+                lanes.append(
+                    torch.cat([drawn, drawn[:1].expand(most - own, *drawn.shape[1:])]) if own < most else drawn
+                )
             found[name] = (noise, torch.stack(lanes).to(self.of.device))
         return found
 
@@ -391,7 +405,14 @@ class _Chunk:
         if of.kept:
             private["kept"] = {n: w[n] for n in of.kept}
         loss = self.loss_sum[g] / (work.n * self.recipe.epochs)
-        return Reply(work.client, float(work.n), {n: w[n] for n in of.sent}, shares, {k: v for k, v in private.items() if v}, loss)
+        return Reply(
+            work.client,
+            float(work.n),
+            {n: w[n] for n in of.sent},
+            shares,
+            {k: v for k, v in private.items() if v},
+            loss,
+        )
 
     # With one lane there is no lane axis at all: the client's function runs as it is written.
 

@@ -18,7 +18,7 @@ class Lock:
         self.path = folder / "run.lock"
 
     def __enter__(self) -> Lock:
-        self.file = open(self.path, "a+")  # noqa: SIM115
+        self.file = open(self.path, "a+")
         try:
             fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -31,5 +31,7 @@ class Lock:
         self.file.flush()
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.file.close()

@@ -20,6 +20,7 @@ from unskew.core.replies import Reply, Ups
 from unskew.core.trees import Tree, size_in_bytes, tree_map
 from unskew.data import availability
 from unskew.data.federation import Federation
+from unskew.engine import memory
 from unskew.engine.evaluate import Evaluation
 from unskew.engine.lanes import Start, Trainer
 from unskew.engine.record import Record, Row
@@ -46,7 +47,16 @@ class Loop:
     A state is a value: the same state, store and round number give the same next state, to the bit.
     """
 
-    def __init__(self, method: Method, federation: Federation, fed: Fed, settings: Settings, trainer: Trainer, store: Store, record: Record):
+    def __init__(
+        self,
+        method: Method,
+        federation: Federation,
+        fed: Fed,
+        settings: Settings,
+        trainer: Trainer,
+        store: Store,
+        record: Record,
+    ):
         self.method, self.federation, self.fed, self.settings = method, federation, fed, settings
         self.trainer, self.store, self.record = trainer, store, record
         self.who = availability.Availability.parse(settings.availability)
@@ -92,8 +102,9 @@ class Loop:
         self.store.put(t, {r.client: r.private for r in replies})
         good = self._gate(t, replies, self.spec)
         self._event(t, "round", asked=asked, answered=[r.client for r in good])
-        state = self._merge(state, t, good)
-        state = self._trips(state, good, [r.client for r in good])
+        with memory.one_core():
+            state = self._merge(state, t, good)
+            state = self._trips(state, good, [r.client for r in good])
         losses = torch.stack([torch.as_tensor(r.loss) for r in good]).tolist() if good else []
         loss = float(np.mean(losses)) if losses else float("nan")
         return state, Round(t, len(asked), len(good), len(replies) - len(good), time.perf_counter() - began, loss)
@@ -101,9 +112,15 @@ class Loop:
     def evaluate(self, state: State, told: Round | None) -> list[Row]:
         """Metric rows of the state's round, added to the record."""
         t, last = state.t, state.t == self.settings.rounds
-        rows = self.evaluation.rows(t, self.down(state, t), self.store, last) if last or t % self.settings.eval_every == 0 else []
+        rows = (
+            self.evaluation.rows(t, self.down(state, t), self.store, last)
+            if last or t % self.settings.eval_every == 0
+            else []
+        )
         if told:
-            rows.append({"t": t, "scope": "train", "client": None, "metric": "seconds", "value": round(told.seconds, 4)})
+            rows.append(
+                {"t": t, "scope": "train", "client": None, "metric": "seconds", "value": round(told.seconds, 4)}
+            )
             if told.loss == told.loss:
                 rows.append({"t": t, "scope": "train", "client": None, "metric": "loss", "value": round(told.loss, 6)})
         self.record.add("metrics", rows)
@@ -137,11 +154,15 @@ class Loop:
         start = self.down(state, t)
         replies = self.trainer.visit(trip, part, start, ids, self.store.fetch(ids) if self.trainer.kept else {})
         declared = {part.name: trip.shares(self.fed)}
-        self._charge(t, "down", "w", [r.client for r in replies], size_in_bytes({n: state.weights[n] for n in self.trainer.sent}))
+        self._charge(
+            t, "down", "w", [r.client for r in replies], size_in_bytes({n: state.weights[n] for n in self.trainer.sent})
+        )
         for reply in replies:
             self._charge_shares(t, [reply], declared)
         good = self._gate(t, replies, gate.Spec({}, declared, {}))
-        w, found = trip.server(state.weights, state.slices.get(part.name, {}), Ups.of(good).seen_by(part.name), self.fed)
+        w, found = trip.server(
+            state.weights, state.slices.get(part.name, {}), Ups.of(good).seen_by(part.name), self.fed
+        )
         return State(t, w, {**state.slices, part.name: found})
 
     def _gate(self, t: int, replies: list[Reply], spec: gate.Spec) -> list[Reply]:
@@ -166,13 +187,32 @@ class Loop:
         for part, shares in declared.items():
             for leaf, share in _by_first_name(shares).items():
                 sizes = [size_in_bytes(_under(r.shares.get(part, {}), leaf)) for r in replies]
-                self._charge(t, "up", f"{part}/{leaf}", [r.client for r in replies], sizes, share.reads, share.guarantee)
+                self._charge(
+                    t, "up", f"{part}/{leaf}", [r.client for r in replies], sizes, share.reads, share.guarantee
+                )
 
-    def _charge(self, t: int, way: str, share: str, ids: list[int], size: int | list[int], reads: str = "sum", guarantee: str = "none") -> None:
+    def _charge(
+        self,
+        t: int,
+        way: str,
+        share: str,
+        ids: list[int],
+        size: int | list[int],
+        reads: str = "sum",
+        guarantee: str = "none",
+    ) -> None:
         if not ids or not size:
             return
         each = size if isinstance(size, int) or len(set(size)) > 1 else size[0]
-        row = {"t": t, "way": way, "share": share, "clients": ids, "bytes": each, "reads": reads, "guarantee": guarantee}
+        row = {
+            "t": t,
+            "way": way,
+            "share": share,
+            "clients": ids,
+            "bytes": each,
+            "reads": reads,
+            "guarantee": guarantee,
+        }
         self.record.add("ledger", [row])
 
 

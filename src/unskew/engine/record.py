@@ -51,7 +51,11 @@ class Record:
         return {kind: os.fstat(file.fileno()).st_size for kind, file in self._files.items()}
 
     def series(self, scope: str, metric: str) -> tuple[list[int], list[float]]:
-        found = [(r["t"], r["value"]) for r in self.rows["metrics"] if r["scope"] == scope and r["metric"] == metric and r["client"] is None]
+        found = [
+            (r["t"], r["value"])
+            for r in self.rows["metrics"]
+            if r["scope"] == scope and r["metric"] == metric and r["client"] is None
+        ]
         return [t for t, _ in found], [v for _, v in found]
 
     def close(self) -> None:

@@ -73,7 +73,9 @@ def device_of(settings: Settings) -> str:
     if settings.device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if settings.device.startswith("cuda") and not torch.cuda.is_available():
-        raise UsageError("E113", f"device is {settings.device}, and torch {torch.__version__} finds no GPU; use device=cpu.")
+        raise UsageError(
+            "E113", f"device is {settings.device}, and torch {torch.__version__} finds no GPU; use device=cpu."
+        )
     return settings.device
 
 

@@ -57,7 +57,9 @@ class Disk:
                 with safe_open(str(self._path(t)), "pt") as file:
                     tensors = {n: file.get_tensor(n) for n in file.keys() if n.split("/", 1)[0] in wanted}
             except (OSError, ValueError) as error:
-                raise StateError("E204", f"private state of round {t} is missing or damaged: {self._path(t)}.") from error
+                raise StateError(
+                    "E204", f"private state of round {t} is missing or damaged: {self._path(t)}."
+                ) from error
             found |= {int(k): tree for k, tree in nested(tensors).items()}  # type: ignore[misc]
         return found
 

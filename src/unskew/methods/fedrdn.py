@@ -40,7 +40,9 @@ class FedRDN(Part):
             raise ValueError(f"variant must be 'paper' or 'official', got '{self.variant}'")
 
     def refuse(self, fed: Fed) -> str | None:
-        return None if len(fed.shape) == 3 else f"it normalises channels of images and a sample here is {list(fed.shape)}"
+        return (
+            None if len(fed.shape) == 3 else f"it normalises channels of images and a sample here is {list(fed.shape)}"
+        )
 
     @property
     def trips(self) -> tuple[Trip, ...]:
@@ -95,7 +97,7 @@ class FedRDN(Part):
         return b.replace(x=(b.x - mu_BC[:, :, None, None]) / sigma_BC[:, :, None, None])
 
     def evaluate_with(self, x: Tensor, c: Client) -> Tensor:
-        if self.mean or isinstance(c.id, int) and c.id < 0:
+        if self.mean or (isinstance(c.id, int) and c.id < 0):
             return self._mean_pair(x, c)
         row = c.down["row"][c.id]
         known = (row >= 0).to(x.dtype)

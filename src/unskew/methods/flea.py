@@ -63,7 +63,9 @@ class FLea(Part):
         shape = (None, *fed.net.shape_at(self.cut))
         return {
             "features": Share(shape, rows=rows, guarantee="empirical", reads="each", what="activations at the cut"),
-            "labels": Share((None,), torch.int64, 0, fed.classes - 1, rows=rows, reads="each", what="their labels, in clear"),
+            "labels": Share(
+                (None,), torch.int64, 0, fed.classes - 1, rows=rows, reads="each", what="their labels, in clear"
+            ),
         }
 
     def server_init(self, w: Weights, fed: Fed) -> Tree:
@@ -81,7 +83,7 @@ class FLea(Part):
         y_BC = F.one_hot(c.down["labels"][c.noise["row"]], c.fed.classes).to(b.y.dtype)
         return mix(h, b, c.down["features"][c.noise["row"]], y_BC, c.noise["beta"])
 
-    def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor:
+    def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor | float:
         cut = c.cut(self.cut)
         if self.variant == "official":
             return self._official(w, out, b, c, cut)

@@ -78,7 +78,8 @@ def load(text: str, shape: tuple[int, ...], classes: int) -> nn.Module:
     if not path.is_file():
         raise UsageError("E111", f"there is no file {file}; a model is a name or file.py:function.")
     spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec and spec.loader
+    assert spec is not None
+    assert spec.loader is not None
     loaded = importlib.util.module_from_spec(spec)
     sys.modules[path.stem] = loaded
     spec.loader.exec_module(loaded)
@@ -100,10 +101,14 @@ def check(module: object, shape: tuple[int, ...], classes: int) -> nn.Module:
         with torch.no_grad():
             found = module.eval()(torch.zeros(2, *shape))
     except (RuntimeError, ValueError, TypeError) as error:
-        raise UsageError("E123", f"the model fails on two samples of {list(shape)}: {str(error).splitlines()[0]}.") from error
+        raise UsageError(
+            "E123", f"the model fails on two samples of {list(shape)}: {str(error).splitlines()[0]}."
+        ) from error
     finally:
         module.train(was)
     if not isinstance(found, torch.Tensor) or tuple(found.shape) != (2, classes):
         given = list(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
-        raise UsageError("E123", f"the model gives {given} for two samples; expected [2, {classes}], a row of logits each.")
+        raise UsageError(
+            "E123", f"the model gives {given} for two samples; expected [2, {classes}], a row of logits each."
+        )
     return module

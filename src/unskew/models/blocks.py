@@ -24,7 +24,10 @@ class Blocks(nn.Sequential):
 def need(model: str, shape: tuple[int, ...], ok: bool, wanted: str) -> None:
     """Raises UsageError (E122) unless the input fits the model."""
     if not ok:
-        raise UsageError("E122", f"model '{model}' needs samples of {wanted}, got {list(shape)}. `unskew list models` shows what fits.")
+        raise UsageError(
+            "E122",
+            f"model '{model}' needs samples of {wanted}, got {list(shape)}. `unskew list models` shows what fits.",
+        )
 
 
 def seq(*layers: nn.Module) -> nn.Sequential:

@@ -26,7 +26,9 @@ class Inverted(nn.Module):
             nn.Conv2d(wide, o, 1, bias=False),
             nn.BatchNorm2d(o),
         )
-        self.shortcut = seq(nn.Conv2d(i, o, 1, bias=False), nn.BatchNorm2d(o)) if stride == 1 and i != o else nn.Identity()
+        self.shortcut = (
+            seq(nn.Conv2d(i, o, 1, bias=False), nn.BatchNorm2d(o)) if stride == 1 and i != o else nn.Identity()
+        )
         self.stride = stride
 
     def forward(self, x: Tensor) -> Tensor:
@@ -37,11 +39,20 @@ class Inverted(nn.Module):
 def mobilenet_v2(shape: tuple[int, ...], classes: int) -> Blocks:
     """Stem, 17 inverted residuals (block0 to block16), a last 1x1 convolution to 1280, average, head."""
     need("mobilenet_v2", shape, len(shape) == 3 and min(shape[1:]) >= 16, "[channels, height, width] of at least 16x16")
-    blocks: dict[str, nn.Module] = {"stem": seq(nn.Conv2d(shape[0], 32, 3, 1, 1, bias=False), nn.BatchNorm2d(32), nn.ReLU())}
+    blocks: dict[str, nn.Module] = {
+        "stem": seq(nn.Conv2d(shape[0], 32, 3, 1, 1, bias=False), nn.BatchNorm2d(32), nn.ReLU())
+    }
     channels = 32
     for expansion, out, count, stride in _PLAN:
         for i in range(count):
             blocks[f"block{len(blocks) - 1}"] = Inverted(channels, out, expansion, stride if i == 0 else 1)
             channels = out
     last = seq(nn.Conv2d(channels, 1280, 1, bias=False), nn.BatchNorm2d(1280), nn.ReLU())
-    return Blocks("block0", False, **blocks, last=last, pool=seq(nn.AdaptiveAvgPool2d(1), nn.Flatten()), head=nn.Linear(1280, classes))
+    return Blocks(
+        "block0",
+        False,
+        **blocks,
+        last=last,
+        pool=seq(nn.AdaptiveAvgPool2d(1), nn.Flatten()),
+        head=nn.Linear(1280, classes),
+    )

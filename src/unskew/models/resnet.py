@@ -35,7 +35,14 @@ def resnet18(shape: tuple[int, ...], classes: int) -> Blocks:
     else:
         stem = seq(nn.Conv2d(shape[0], 64, 7, 2, 3, bias=False), nn.BatchNorm2d(64), nn.MaxPool2d(3, 2, 1), nn.ReLU())
     stages = {f"stage{n + 1}": seq(Basic(i, o, s), Basic(o, o, 1)) for n, (i, o, s) in enumerate(_STAGES)}
-    return Blocks("stem", False, stem=stem, **stages, pool=seq(nn.AdaptiveAvgPool2d(1), nn.Flatten()), head=nn.Linear(512, classes))
+    return Blocks(
+        "stem",
+        False,
+        stem=stem,
+        **stages,
+        pool=seq(nn.AdaptiveAvgPool2d(1), nn.Flatten()),
+        head=nn.Linear(512, classes),
+    )
 
 
 _STAGES = ((64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2))

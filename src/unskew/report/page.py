@@ -3,199 +3,235 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
-from unskew.report import figures, tables
-from unskew.report.figures import Line
-from unskew.report.read import RunData, read_comparison, read_run
-from unskew.report.stats import REFERENCES, Row, by_method, summary_table, target_of
-
-SCOPES = (
-    ("global", "accuracy", "global", "the global model on the global test set"),
-    ("global@client", "mean", "global@client", "the global model on each client's test rows, mean over clients"),
-    ("personal@client", "mean", "personal@client", "each client's own model (the weights and statistics it keeps) on its test rows"),
+from unskew.report import figures, svg, tables, words
+from unskew.report.buffer import histograms_of
+from unskew.report.curves import Line, curves
+from unskew.report.figures import Reach, Strip
+from unskew.report.numbers import percent, size
+from unskew.report.read import RunData, Series, read_runs, told_apart
+from unskew.report.stats import (
+    REFERENCES,
+    Row,
+    Score,
+    by_method,
+    bytes_to,
+    is_reference,
+    mean10,
+    summary_table,
+    target_of,
 )
 
+SCOPES = (
+    ("global", "accuracy", "Global", "The global model on the global test set."),
+    (
+        "global@client",
+        "mean",
+        "Global at clients",
+        "The global model on each client's own test rows; mean over clients.",
+    ),
+    (
+        "personal@client",
+        "mean",
+        "Personal",
+        "Each client's own model, with what it keeps to itself, on its own test rows; mean over clients.",
+    ),
+)
+Pictures = Markup
+"""A picture for a desk and the same for a telephone; the style sheet shows one of them."""
 
-def write_report(paths: Path | str | Sequence[Path | str], out: Path | str) -> Path:
-    """Read run folders, or one comparison's folder, and write the page to `out`; returns its path."""
-    if isinstance(paths, (str, Path)):
-        path = Path(paths)
-        runs = read_comparison(path) if (path / "compare.yaml").exists() else [read_run(path)]
-        name = path.name
-    else:
-        runs, name = [read_run(p) for p in paths], " and ".join(Path(p).name for p in paths)
+
+def write_report(paths: Path | str | Sequence[Path | str], out: Path | str, target: float | None = None) -> Path:
+    """Read run folders, comparison folders, or both, and write the page to `out`; returns its path.
+
+    target: the accuracy of "bytes to reach it"; default: 95 % of the best method's. Raises StateError where a folder
+    is neither, or is damaged.
+    """
+    paths = [Path(paths)] if isinstance(paths, (str, Path)) else [Path(p) for p in paths]
     out = Path(out)
-    part = out.with_suffix(".part")
-    part.write_text(page(runs, name), encoding="utf-8")
+    part = out.with_name(out.name + ".part")
+    part.write_text(page(read_runs(paths), " and ".join(_name(p) for p in paths), target), encoding="utf-8")
     os.replace(part, out)
     return out
 
 
-def page(runs: Sequence[RunData], name: str) -> str:
-    """The page's text."""
-    template = Environment(loader=PackageLoader("unskew.report"), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True).get_template("page.html.j2")
-    rows, target = summary_table(runs), target_of(runs)
-    methods = list(by_method(runs))
-    colour = figures.colours(methods, REFERENCES)
-    first = runs[0]
-    shared, differing = _settings(runs)
-    return template.render(
-        name=name,
-        title=_title(rows, first),
-        facts=_facts(runs),
-        rows=[(r, tables.cells(r), colour[r.method]) for r in rows],
-        head=tables.HEAD,
-        note=tables.note(rows),
-        scopes=[(label, told, _curves(runs, scope, metric, colour)) for scope, metric, label, told in SCOPES],
-        spread=figures.spread([(m, colour[m], _client_means(g)) for m, g in by_method(runs).items()], "accuracy on the client's own test rows, last round, %"),
-        bytes_curve=_bytes_curves(runs, colour),
-        target=target,
-        ledger=[(m, g[0].shares()) for m, g in by_method(runs).items() if g[0].ledger],
-        size=figures.size,
-        partition=figures.partition_map(first.federation) if first.federation else "",
-        split=_split(first),
-        attendance=figures.attendance(next((r for r in runs if r.method not in REFERENCES), first).attendance()),
-        histograms=_histograms(runs),
-        differing=differing,
-        config=yaml.safe_dump(shared, sort_keys=False),
-        env=first.env,
-        command=_command(runs, name),
-        events=[e for r in runs for e in r.events if e["code"] != "round"][:200],
+def _name(path: Path) -> str:
+    return path.name or path.resolve().name
+
+
+def page(runs: Sequence[RunData], name: str, target: float | None = None) -> str:
+    """The page's text. target: the accuracy of "bytes to reach it"; default: 95 % of the best method's."""
+    runs = told_apart(list(runs))
+    given = target is not None
+    target = target_of(runs) if target is None else target
+    rows = summary_table(runs, target)
+    of = svg.colours(list(by_method(runs)), [m for m, g in by_method(runs).items() if is_reference(g)])
+    first = words.competing(runs)
+    same, differing = words.settings(runs)
+    return (
+        _environment()
+        .get_template("page.html.j2")
+        .render(
+            name=name,
+            runs=len(runs),
+            result=words.result(rows, runs),
+            cards=words.cards(rows, runs),
+            warnings=words.warnings(runs),
+            rows=[(r, tables.cells(r), of[r.method]) for r in rows],
+            groups=tables.GROUPS,
+            columns=len(tables.head(rows)) - (len(rows) == 1),
+            head=tables.head(rows),
+            caption=tables.caption(rows),
+            note=tables.note(rows),
+            more=_more(rows),
+            target=target,
+            latex=tables.latex(rows),
+            csv=tables.as_csv(rows),
+            scopes=_scopes(runs, of),
+            spreads=_spreads(runs, of),
+            by_bytes=_both(partial(_by_bytes, runs, of)),
+            reach=_both(partial(_reach, runs, of, target)),
+            ledger=words.ledger(runs),
+            partition=_both(partial(figures.partition_map, first.federation)),
+            split=words.split(first) if first.federation.get("labels") else "",
+            attendance=_both(partial(figures.attendance, first.attendance, first.federation.get("clients", 0))),
+            answered=words.answered(first, others=len(rows) > 1),
+            histograms=_histograms(runs),
+            differing=differing,
+            methods=list(by_method(runs)),
+            config=yaml.safe_dump(same, sort_keys=False, allow_unicode=True),
+            env=first.env,
+            command=words.command(runs),
+            events=[(r, e) for r in runs for e in r.events if e.get("code") != "round"][:200],
+            given_target=given,
+            seeds=len({r.seed for r in runs}),
+        )
     )
 
 
-def _title(rows: Sequence[Row], run: RunData) -> str:
-    leader = next((r for r in rows if r.leads), rows[0])
-    what = f"{run.federation.get('name', run.config['data'])}, {run.federation.get('skew', run.config['skew'])}"
-    if len(rows) == 1:
-        return f"{leader.method} reaches {tables.percent(leader.mean10)} % on {what}"
-    second = max((r for r in rows if not r.leads and not r.reference), key=lambda r: r.mean10.mean, default=None)
-    ahead = f", {100 * (leader.mean10.mean - second.mean10.mean):.1f} points ahead of {second.method}" if second else ""
-    return f"{leader.method} reaches {tables.percent(leader.mean10)} %{ahead}, on {what}"
+def _environment() -> Environment:
+    loader = PackageLoader("unskew.report")
+    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    made.filters["percent"] = percent
+    return made
 
 
-def _facts(runs: Sequence[RunData]) -> list[tuple[str, str]]:
-    run = next((r for r in runs if r.method not in REFERENCES), runs[0])
-    here = run.attendance()
-    answered = f"{np.mean([b for _, _, b in here]):.1f} of {here[0][1]}" if here else "-"
-    return [
-        (f"{run.federation.get('clients', '-'):,}", "clients"),
-        (answered, "answer a round, on average"),
-        (str(run.config["rounds"]), "rounds"),
-        (str(len({r.seed for r in runs})), "seeds" if len({r.seed for r in runs}) != 1 else "seed"),
-        (f"{sum(run.federation.get('sizes', {}).get('train', [0])):,}", "training samples"),
-        (f"{run.federation.get('test', 0):,}", "test samples"),
+def _both(draw: Callable[..., str]) -> Pictures:
+    """Drawn wide and narrow. The drawings escape what they write, so this text is markup."""
+    return Markup(draw(width=svg.WIDE) + draw(width=svg.NARROW))
+
+
+def _more(rows: Sequence[Row]) -> list[tuple[str, list[str]]]:
+    """A second table, folded: per method what the first has no room for. [(title, values)]"""
+    found: list[tuple[str, Callable[[Row], Score]]] = [
+        ("macro-F1", lambda r: r.macro_f1),
+        ("worst class", lambda r: r.worst_class),
+        ("spread over clients", lambda r: r.spread),
+        ("stability", lambda r: r.stability),
     ]
+    return [(title, [percent(of(r)) for r in rows]) for title, of in found if any(of(r).n for r in rows)]
 
 
-def _curves(runs: Sequence[RunData], scope: str, metric: str, colour: dict[str, str]) -> str:
-    lines = [_line(m, g, colour[m], [r.series(scope, metric) for r in g]) for m, g in by_method(runs).items()]
-    label = {"global": "global accuracy, %"}.get(scope, "mean client accuracy, %")
-    return figures.curves([line for line in lines if line], "round", label)
+def _scopes(runs: Sequence[RunData], of: dict[str, str]) -> list[tuple[str, str, str, Pictures]]:
+    """(scope, title, what it is, picture) of each scope that has values."""
+    found = []
+    for scope, metric, title, told in SCOPES:
+        groups = by_method(runs).items()
+        lines = [_line(m, of[m], g, [r.series(scope, metric) for r in g]) for m, g in groups]
+        drawn = [c for c in lines if c and (len(c.x) > 1 or c.x[0] > 0)]
+        if drawn:
+            label = "accuracy, %" if scope == "global" else "accuracy, % (mean over clients)"
+            found.append((scope, title, told, _both(partial(curves, drawn, "round", label))))
+    return found
 
 
-def _line(method: str, group: Sequence[RunData], colour: str, series: Sequence[tuple[np.ndarray, np.ndarray]]) -> Line | None:
+def _line(method: str, colour: str, group: Sequence[RunData], series: Sequence[Series]) -> Line | None:
     """Mean and deviation over seeds, at the rounds all of them have."""
     known = [dict(zip(t.tolist(), v.tolist())) for t, v in series if len(t)]
-    if not known:
+    x = np.array(sorted(set.intersection(*(set(k) for k in known)))) if known else np.array([])
+    if not len(x):
         return None
-    x = np.array(sorted(set.intersection(*(set(k) for k in known))))
     values = np.array([[k[t] for t in x.tolist()] for k in known])
     band = values.std(0, ddof=1) if len(known) > 1 else np.zeros(len(x))
-    return Line(method, colour, x, values.mean(0), band, method in REFERENCES)
+    return Line(method, colour, x, values.mean(0), band, group[0].config.get("method") in REFERENCES)
 
 
-def _bytes_curves(runs: Sequence[RunData], colour: dict[str, str]) -> str:
+def _by_bytes(runs: Sequence[RunData], of: dict[str, str], *, width: int) -> str:
+    """Global accuracy against bytes of all clients so far; both are means over seeds at equal rounds."""
     lines = []
     for method, group in by_method(runs).items():
-        if method in REFERENCES:
+        line = _line(method, of[method], group, [r.series("global", "accuracy") for r in group])
+        if is_reference(group) or line is None:
             continue
-        line = _line(method, group, colour[method], [r.series("global", "accuracy") for r in group])
-        sent = [dict(zip(*(v.tolist() for v in r.bytes_by_round()))) for r in group]
-        keep = [t for t in line.x.tolist() if t > 0 and all(t in s for s in sent)] if line else []
-        if line and keep:
-            index = np.searchsorted(line.x, keep)
-            x = np.array([np.mean([s[t] for s in sent]) for t in keep])
-            lines.append(Line(method, line.colour, x, line.y[index], line.band[index]))
-    return figures.curves(lines, "bytes sent by all, both ways", "global accuracy, %", log_x=True, unit=figures.size)
-
-
-def _client_means(group: Sequence[RunData]) -> list[float]:
-    """Each client's last accuracy, mean over seeds where partitions have the same clients."""
-    found = [r.per_client() for r in group]
-    return [float(np.mean([f[k] for f in found if k in f])) for k in sorted(set().union(*found))]
-
-
-def _split(run: RunData) -> str:
-    f = run.federation
-    if not f:
-        return ""
-    sizes = f["sizes"]["train"]
-    held = [sum(1 for v in row if v) for row in f["labels"]]
-    return (
-        f"{f['name']}, {f['skew']}: {f['clients']:,} clients with {min(sizes):,} to {max(sizes):,} samples "
-        f"(median {int(np.median(sizes)):,}) and {np.mean(held):.1f} of {len(f['classes'])} classes each."
+        sent = [_bytes_at(r, line.x) for r in group]
+        x = np.mean(sent, axis=0)
+        kept = x > 0
+        lines.append(Line(method, of[method], x[kept], line.y[kept], line.band[kept]))
+    label = (
+        "bytes of all clients so far, both ways (log scale)" if width == svg.WIDE else "bytes, both ways (log scale)"
     )
+    return curves(lines, label, "global accuracy, %", width=width, log_x=True, unit=size)
 
 
-def _histograms(runs: Sequence[RunData]) -> str:
-    """The buffer of shared activations beside local data and what training then sees, where a run kept a buffer."""
-    from safetensors import SafetensorError, safe_open
-
-    for run in runs:
-        path = run.path / "state.safetensors"
-        if "flea" not in run.method or not path.exists() or not run.federation:
-            continue
-        try:
-            with safe_open(str(path), "numpy") as file:
-                labels = file.get_tensor("slices/flea/labels")
-        except (SafetensorError, OSError):
-            continue
-        classes = run.federation["classes"]
-        if not len(labels):
-            continue
-        buffer = np.bincount(labels, minlength=len(classes)) / len(labels)
-        panels = [(f"buffer, {len(labels)} activations", buffer)]
-        for k in range(min(3, len(run.federation["labels"]))):
-            local = np.array(run.federation["labels"][k], dtype=float)
-            if local.sum():
-                local /= local.sum()
-                name = run.federation["names"][k]
-                panels += [(f"{name}: its data", local), (f"{name}: mixed (mean)", (local + buffer) / 2)]
-        return figures.histograms([panels[0], *panels[1::2], panels[0], *panels[2::2]][: 2 * 4], classes)
-    return ""
+def _bytes_at(run: RunData, rounds: np.ndarray) -> np.ndarray:
+    at, total = run.bytes_by_round()
+    if not len(at):
+        return np.zeros(len(rounds))
+    return np.concatenate([[0.0], total])[np.searchsorted(at, rounds, side="right")]
 
 
-def _settings(runs: Sequence[RunData]) -> tuple[dict[str, Any], dict[str, list[str]]]:
-    """(what all runs share, what differs: key -> its values)."""
-    keys = runs[0].config
-    differing = {k: [str(v) for v in dict.fromkeys(map(str, (r.config.get(k) for r in runs)))] for k in keys}
-    return {k: v for k, v in keys.items() if len(differing[k]) == 1}, {k: v for k, v in differing.items() if len(v) > 1}
+def _reach(runs: Sequence[RunData], of: dict[str, str], target: float, *, width: int) -> str:
+    rows = []
+    for method, group in by_method(runs).items():
+        if not is_reference(group) and not np.isnan(mean10(group[0])):
+            needed = [bytes_to(r, target) for r in group]
+            rows.append(Reach(method, of[method], [b for b in needed if b == b], len(group)))
+    return figures.reach(rows, target, width=width)
 
 
-def _command(runs: Sequence[RunData], name: str) -> str:
-    """What repeats these runs."""
-    if len(runs) == 1:
-        return f"unskew run {runs[0].path / 'config.yaml'}"
-    first = next((r for r in runs if r.method not in REFERENCES), runs[0])
-    methods = [m for m in by_method(runs) if m not in REFERENCES]
-    skip = {"method", "seed", "set", "partition_seed", "samples", "workers"}
-    options = [f"--{k.replace('_', '-')} {v}" for k, v in first.config.items() if k not in skip and v != _DEFAULTS.get(k) and v is not None]
-    quoted = " ".join(f"'{m}'" if "(" in m else m for m in methods)
-    return f"unskew compare {quoted} {' '.join(options)} --seeds {len({r.seed for r in runs})}"
+def _spreads(runs: Sequence[RunData], of: dict[str, str]) -> list[tuple[str, str, Pictures]]:
+    """(scope, what it is, picture) of the last round's clients."""
+    found = []
+    for scope, _, title, told in SCOPES[1:]:
+        strips = [_strip(m, of[m], g, scope) for m, g in by_method(runs).items() if len(g[0].per_client(scope)) > 1]
+        if strips:
+            label = "accuracy on the client's own test rows, last round, %"
+            found.append(
+                (title, told.removesuffix("; mean over clients.") + ".", _both(partial(_spread, strips, label)))
+            )
+    return found
 
 
-def _defaults() -> dict[str, Any]:
-    from unskew.config import FIELDS
-
-    return {n: f.default for n, f in FIELDS.items()}
+def _spread(strips: Sequence[Strip], label: str, *, width: int) -> str:
+    return figures.spread(strips, label if width == svg.WIDE else "accuracy, last round, %", width=width)
 
 
-_DEFAULTS = _defaults()
+def _strip(method: str, colour: str, group: Sequence[RunData], scope: str) -> Strip:
+    """Clients of all seeds: another seed deals the data out anew, so its clients are others."""
+    clients, values = [], []
+    for run in group:
+        names = run.federation.get("names", [])
+        for k, v in sorted(run.per_client(scope).items()):
+            clients.append(
+                (names[k] if k < len(names) else f"client {k}") + (f", seed {run.seed}" if len(group) > 1 else "")
+            )
+            values.append(v)
+    return Strip(method, colour, clients, values)
+
+
+def _histograms(runs: Sequence[RunData]) -> list[tuple[str, Pictures]]:
+    """(method, picture) of the first seed of every method that shares a buffer."""
+    found = []
+    for method, group in by_method(runs).items():
+        if shares := histograms_of(group[0]):
+            classes = group[0].federation.get("classes", [])
+            found.append((method, _both(partial(figures.histograms, shares, classes))))
+    return found

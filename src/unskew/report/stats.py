@@ -1,21 +1,33 @@
-"""Scores over rounds, over seeds, and between methods."""
+"""Scores over rounds, over seeds, and between methods.
+
+    last, best, mean of the last ten    over the evaluated rounds of one run, from round 1
+    mean and standard deviation         over seeds; sample deviation (n - 1)
+    stability                           deviation of the global accuracy over the last 50 rounds
+    p                                   paired t-test over seeds against the best method, two-sided, Holm-corrected
+
+With 3 to 5 seeds the test has little power: at n = 3 a difference must be about 4.3 times its own standard error
+before p < 0.05, and Holm asks for more. "Not significant" then means "not enough seeds to tell", not "equal". And
+the best method was picked by the same numbers it is tested with, so a p near 0.05 is weak evidence.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-from unskew.report.read import RunData
+from unskew.report.read import RunData, Series
 
 REFERENCES = ("local", "centralised")
-SCOPES = (("global", "accuracy"), ("global@client", "mean"), ("personal@client", "mean"))
+"""Rows that bound what a method can do. They do not compete: one shares nothing, the other shares everything."""
+NAN = float("nan")
 
 
 @dataclass(frozen=True)
 class Score:
-    """Mean and sample standard deviation over n seeds."""
+    """Mean and sample standard deviation over n seeds; NaN and 0 where there is nothing."""
 
     mean: float
     std: float
@@ -23,15 +35,20 @@ class Score:
 
     @staticmethod
     def of(values: Sequence[float]) -> Score:
-        v = np.array([x for x in values if x == x], dtype=float)
+        v = np.array([x for x in values if not math.isnan(x)], dtype=float)
         if not len(v):
-            return Score(float("nan"), float("nan"), 0)
+            return Score(NAN, NAN, 0)
         return Score(float(v.mean()), float(v.std(ddof=1)) if len(v) > 1 else 0.0, len(v))
 
 
 @dataclass(frozen=True)
 class Row:
-    """One method of a comparison. p: of the paired t-test against the best, after Holm; None for the best itself."""
+    """One method over its seeds; accuracies in [0, 1], bytes of all clients in the whole run.
+
+    last, best, mean10: global accuracy. clients, worst: `global@client`, and personal: `personal@client`, mean of the
+    last ten. to_target: bytes until the target was first reached, over the `reached` seeds that did. p: against the
+    best; None for the best itself and for references, NaN where there are too few seeds.
+    """
 
     method: str
     n: int
@@ -41,10 +58,14 @@ class Row:
     stability: Score
     clients: Score
     worst: Score
+    spread: Score
     personal: Score
+    macro_f1: Score
+    worst_class: Score
     up: float
     down: float
     to_target: Score
+    target: float
     reached: int
     reference: bool
     leads: bool
@@ -52,15 +73,27 @@ class Row:
 
 
 def last_best_mean10(values: np.ndarray) -> tuple[float, float, float]:
+    """Of a series of evaluated rounds; NaN where there are none."""
     if not len(values):
-        return (float("nan"),) * 3
+        return NAN, NAN, NAN
     return float(values[-1]), float(values.max()), float(values[-10:].mean())
 
 
+def trained(run: RunData, scope: str = "global", metric: str = "accuracy") -> Series:
+    """A series without round 0, which scores the untrained model, wherever a later round was evaluated."""
+    rounds, values = run.series(scope, metric)
+    later = rounds > 0
+    return (rounds[later], values[later]) if later.any() else (rounds, values)
+
+
+def mean10(run: RunData, scope: str = "global", metric: str = "accuracy") -> float:
+    return last_best_mean10(trained(run, scope, metric)[1])[2]
+
+
 def stability(rounds: np.ndarray, values: np.ndarray, over: int = 50) -> float:
-    """Standard deviation of accuracy over the last 50 rounds: how much a curve still jumps."""
+    """Sample standard deviation over the last `over` rounds: how much a curve still jumps. NaN below two values."""
     tail = values[rounds > rounds[-1] - over] if len(rounds) else values
-    return float(tail.std(ddof=1)) if len(tail) > 1 else float("nan")
+    return float(tail.std(ddof=1)) if len(tail) > 1 else NAN
 
 
 def bytes_to(run: RunData, target: float) -> float:
@@ -68,26 +101,27 @@ def bytes_to(run: RunData, target: float) -> float:
     rounds, accuracy = run.series("global", "accuracy")
     reached = rounds[accuracy >= target]
     if not len(reached):
-        return float("nan")
+        return NAN
     at, total = run.bytes_by_round()
-    return float(total[at <= reached[0]][-1]) if (at <= reached[0]).any() else 0.0
+    before = at <= reached[0]
+    return float(total[before][-1]) if before.any() else 0.0
 
 
 def paired_p(a: Sequence[float], b: Sequence[float]) -> float:
-    """Two-sided paired t-test; 1 where all differences are equal to zero, NaN below two pairs."""
+    """Two-sided p of the paired t-test; 1 if all pairs are equal, 0 if all differ by the same, NaN below two pairs."""
     from scipy.stats import ttest_rel
 
-    x, y = np.array(a), np.array(b)
+    x, y = np.array(a, dtype=float), np.array(b, dtype=float)
     if len(x) < 2 or len(x) != len(y):
-        return float("nan")
+        return NAN
     difference = x - y
-    if np.allclose(difference, difference[0]):
-        return 1.0 if np.allclose(difference, 0) else 0.0
+    if np.allclose(difference, difference[0], rtol=0, atol=1e-12):
+        return 1.0 if abs(difference[0]) <= 1e-12 else 0.0
     return float(ttest_rel(x, y).pvalue)
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
-    """Holm's step-down correction; NaN stays NaN and counts as no test."""
+    """Holm's step-down correction, in the order given; NaN stays NaN and counts as no test."""
     p = np.array(p_values, dtype=float)
     known = np.flatnonzero(~np.isnan(p))
     order = known[np.argsort(p[known], kind="stable")]
@@ -99,53 +133,80 @@ def holm(p_values: Sequence[float]) -> list[float]:
 
 
 def by_method(runs: Sequence[RunData]) -> dict[str, list[RunData]]:
+    """The runs of each method, one per seed."""
     found: dict[str, list[RunData]] = {}
     for run in runs:
         found.setdefault(run.method, []).append(run)
     return found
 
 
+def is_reference(group: Sequence[RunData]) -> bool:
+    return group[0].config.get("method") in REFERENCES
+
+
 def target_of(runs: Sequence[RunData]) -> float:
-    """95 % of the best method's mean final accuracy."""
-    finals = [np.mean([last_best_mean10(r.series("global", "accuracy")[1])[2] for r in group]) for m, group in by_method(runs).items() if m not in REFERENCES]
-    return round(0.95 * float(np.nanmax(finals)), 3) if finals else float("nan")
+    """95 % of the best method's mean final accuracy, to a tenth of a percent; NaN without a competing method."""
+    finals = [Score.of([mean10(r) for r in g]).mean for g in by_method(runs).values() if not is_reference(g)]
+    finals = [f for f in finals if not math.isnan(f)]
+    return round(0.95 * max(finals), 3) if finals else NAN
+
+
+def leader_of(runs: Sequence[RunData]) -> str:
+    """The method with the highest mean of the last ten rounds; "" if none competes."""
+    finals = {m: Score.of([mean10(r) for r in g]).mean for m, g in by_method(runs).items() if not is_reference(g)}
+    return max((m for m, f in finals.items() if not math.isnan(f)), key=lambda m: finals[m], default="")
+
+
+def against(runs: Sequence[RunData], leader: str) -> dict[str, float]:
+    """Holm-corrected p of every other competing method against the leader, paired by seed."""
+    final = {m: {r.seed: mean10(r) for r in g} for m, g in by_method(runs).items() if not is_reference(g)}
+    others = [m for m in final if m != leader]
+    raw = []
+    for method in others:
+        pairs = [(final[leader][s], final[method][s]) for s in sorted(final[leader].keys() & final[method].keys())]
+        pairs = [p for p in pairs if not any(map(math.isnan, p))]
+        raw.append(paired_p(*zip(*pairs)) if len(pairs) > 1 else NAN)
+    return dict(zip(others, holm(raw)))
 
 
 def summary_table(runs: Sequence[RunData], target: float | None = None) -> list[Row]:
-    """One row per method. Methods are ranked by the mean of the last ten rounds; references do not compete."""
-    groups = by_method(runs)
+    """One row per method, in the order given. The mean of the last ten rounds ranks; references do not compete."""
     target = target_of(runs) if target is None else target
-    final = {m: {r.seed: last_best_mean10(r.series("global", "accuracy")[1])[2] for r in g} for m, g in groups.items()}
-    competing = [m for m in groups if m not in REFERENCES and all(v == v for v in final[m].values())]
-    leader = max(competing, key=lambda m: np.mean(list(final[m].values())), default="")
-    others = [m for m in competing if m != leader]
-    raw = []
-    for m in others:
-        seeds = sorted(final[m].keys() & final[leader].keys())
-        raw.append(paired_p([final[leader][s] for s in seeds], [final[m][s] for s in seeds]))
-    p = dict(zip(others, holm(raw)))
-    return [_row(m, group, target, m == leader, p.get(m)) for m, group in groups.items()]
+    leader = leader_of(runs)
+    p = against(runs, leader) if leader else {}
+    return [_row(m, group, target, m == leader, p.get(m)) for m, group in by_method(runs).items()]
 
 
 def _row(method: str, runs: list[RunData], target: float, leads: bool, p: float | None) -> Row:
-    scores = [last_best_mean10(r.series("global", "accuracy")[1]) for r in runs]
-    tail = {s: Score.of([last_best_mean10(r.series(*s)[1])[2] for r in runs]) for s in SCOPES}
-    reached = [bytes_to(r, target) for r in runs]
-    ways = [float(np.mean([b[-1] if len(b := r.bytes_by_round(w)[1]) else 0 for r in runs])) for w in ("up", "down")]
+    last, best, ten = zip(*(last_best_mean10(trained(r)[1]) for r in runs))
+
+    def tail(scope: str, metric: str) -> Score:
+        return Score.of([mean10(r, scope, metric) for r in runs])
+
+    def sent(way: str) -> float:
+        ends = [r.bytes_by_round(way)[1] for r in runs]
+        return float(np.mean([end[-1] if len(end) else 0 for end in ends]))
+
+    reached = Score.of([bytes_to(r, target) for r in runs])
     return Row(
         method,
         len(runs),
-        Score.of([s[0] for s in scores]),
-        Score.of([s[1] for s in scores]),
-        Score.of([s[2] for s in scores]),
-        Score.of([stability(*r.series("global", "accuracy")) for r in runs]),
-        tail["global@client", "mean"],
-        Score.of([last_best_mean10(r.series("global@client", "worst")[1])[2] for r in runs]),
-        tail["personal@client", "mean"],
-        *ways,
-        Score.of(reached),
-        sum(b == b for b in reached),
-        method in REFERENCES,
-        leads,
-        p,
+        last=Score.of(last),
+        best=Score.of(best),
+        mean10=Score.of(ten),
+        stability=Score.of([stability(*trained(r)) for r in runs]),
+        clients=tail("global@client", "mean"),
+        worst=tail("global@client", "worst"),
+        spread=tail("global@client", "std"),
+        personal=tail("personal@client", "mean"),
+        macro_f1=tail("global", "macro_f1"),
+        worst_class=tail("global", "worst_class"),
+        up=sent("up"),
+        down=sent("down"),
+        to_target=reached,
+        target=target,
+        reached=reached.n,
+        reference=is_reference(runs),
+        leads=leads,
+        p=p,
     )

@@ -4,101 +4,143 @@ from __future__ import annotations
 
 import csv
 import io
+import math
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from unskew.report.stats import Row, Score
+from unskew.report.numbers import both_ways, percent, plural, to_target, verdict
+from unskew.report.stats import Row
 
-HEAD = ("method", "global: last", "best", "mean of last 10", "clients", "worst client", "own model", "MB up", "MB down", "MB to target", "vs best")
-
-
-def percent(s: Score) -> str:
-    if not s.n:
-        return "-"
-    return f"{100 * s.mean:.1f} ± {100 * s.std:.1f}" if s.n > 1 else f"{100 * s.mean:.1f}"
+GROUPS = (("", 1), ("global accuracy", 3), ("global@client", 2), ("personal@client", 1), ("bytes", 2), ("", 1))
+"""What stands over the columns: a title and how many columns it spans."""
 
 
-def megabytes(value: float) -> str:
-    return f"{value / 1e6:.3g}" if value < 1e9 else f"{value / 1e6:,.0f}"
+def head(rows: Sequence[Row]) -> tuple[str, ...]:
+    target = next((r.target for r in rows if not math.isnan(r.target)), math.nan)
+    reach = "MB to target" if math.isnan(target) else f"MB to {100 * target:.1f}\u00a0%"
+    return ("method", "last", "best", "mean-10", "mean", "worst", "mean", "MB up+down", reach, "vs best")
 
 
-def verdict(row: Row) -> str:
-    if row.reference:
-        return "reference"
-    if row.leads:
-        return "best"
-    if row.p is None or row.p != row.p:
-        return "n too small"
-    return f"p={row.p:.3f}" if row.p >= 0.001 else "p<0.001"
+def full_head(rows: Sequence[Row]) -> tuple[str, ...]:
+    """The same, where nothing can stand over the columns."""
+    method, *_, both, reach, p = head(rows)
+    scores = ("global last", "global best", "global mean-10", "clients mean", "clients worst", "personal mean")
+    return (method, *scores, both, reach, p)
 
 
 def cells(row: Row) -> list[str]:
-    to_target = f"{megabytes(row.to_target.mean)} ({row.reached}/{row.n})" if row.reached else "not reached"
-    return [
-        row.method,
-        *map(percent, (row.last, row.best, row.mean10, row.clients, row.worst, row.personal)),
-        megabytes(row.up),
-        megabytes(row.down),
-        "" if row.reference else to_target,
-        verdict(row),
-    ]
-
-
-def plain(rows: Sequence[Row]) -> str:
-    """Aligned columns of text, in percent; n seeds."""
-    table = [list(HEAD), *map(cells, rows)]
-    widths = [max(len(r[i]) for r in table) for i in range(len(HEAD))]
-    lines = ["  ".join(c.ljust(w) if i == 0 else c.rjust(w) for i, (c, w) in enumerate(zip(r, widths))).rstrip() for r in table]
-    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:], note(rows)])
+    scores = (row.last, row.best, row.mean10, row.clients, row.worst, row.personal)
+    return [row.method, *map(percent, scores), both_ways(row), to_target(row), verdict(row)]
 
 
 def note(rows: Sequence[Row]) -> str:
+    """What the numbers are, in sentences."""
     n = max((r.n for r in rows), default=0)
-    return (
-        f"accuracy in %, mean ± standard deviation over {n} seed{'s' * (n != 1)}; clients, worst client and own model: mean of the last 10 rounds.\n"
-        "vs best: paired t-test over seeds on the mean of the last 10 rounds, Holm-corrected; few seeds find only large differences."
-    )
+    spread = f"mean ± sample standard deviation over {n} seeds" if n > 1 else "one seed, so without a deviation"
+    lines = [
+        f"Accuracy in %, {spread}; mean-10, clients and personal: mean of the last 10 evaluated rounds.",
+        "clients: the global model on each client's test rows. personal: the client's own model there.",
+    ]
+    if sum(not r.reference for r in rows) > 1:
+        lines.append(
+            "vs best: paired t-test over seeds on the mean of the last 10 rounds, Holm-corrected. "
+            + ("It needs two seeds or more." if n < 2 else "With few seeds it finds only large differences.")
+        )
+    if any(r.reference for r in rows):
+        lines.append("local and centralised are references: they do not compete.")
+    return "\n".join(lines)
+
+
+def plain(rows: Sequence[Row]) -> str:
+    """Aligned columns of text."""
+    table = [list(full_head(rows)), *map(cells, rows)]
+    widths = [max(len(line[i]) for line in table) for i in range(len(table[0]))]
+    lines = ["  ".join(c.rjust(w) if i else c.ljust(w) for i, (c, w) in enumerate(zip(t, widths))) for t in table]
+    lines = [line.rstrip() for line in lines]
+    return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:], note(rows)])
 
 
 def rich_table(rows: Sequence[Row]) -> Any:
+    """A rich.table.Table; the best method bold, references dim."""
     from rich.table import Table
+    from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, caption=note(rows), caption_justify="left", header_style="bold")
-    for i, title in enumerate(HEAD):
-        table.add_column(title, justify="right" if i else "left")
+    table = Table(box=None, pad_edge=False, caption=Text(note(rows)), caption_justify="left", header_style="bold")
+    for i, title in enumerate(full_head(rows)):
+        table.add_column(title, justify="right" if i else "left", no_wrap=i == 0)
     for row in rows:
-        table.add_row(*cells(row), style="bold" if row.leads else "dim" if row.reference else None)
+        table.add_row(*map(Text, cells(row)), style="bold" if row.leads else "dim" if row.reference else None)
     return table
 
 
 def as_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Dictionaries json can write: NaN becomes null."""
     return [_clean(asdict(r)) for r in rows]
 
 
 def _clean(value: Any) -> Any:
-    """JSON has no NaN."""
     if isinstance(value, dict):
         return {k: _clean(v) for k, v in value.items()}
-    return None if isinstance(value, float) and value != value else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def latex(rows: Sequence[Row]) -> str:
-    """A booktabs table of the accuracies."""
-    lines = [r"\begin{tabular}{lrrr}", r"\toprule", r"method & last & best & mean of last 10 \\", r"\midrule"]
-    for row in rows:
-        name = row.method.replace("_", r"\_")
-        found = [percent(s).replace("±", r"$\pm$") for s in (row.last, row.best, row.mean10)]
-        lines.append(" & ".join([rf"\textbf{{{name}}}" if row.leads else name, *found]) + r" \\")
-    return "\n".join([*lines, r"\bottomrule", r"\end{tabular}"])
+    """A booktabs table; the best method in bold, references below a rule."""
+    lines = [r"\begin{tabular}{l" + "r" * (len(head(rows)) - 1) + "}", r"\toprule"]
+    lines.append(" & ".join(map(_tex, full_head(rows))) + r" \\")
+    for group in ([r for r in rows if not r.reference], [r for r in rows if r.reference]):
+        if group:
+            lines += [r"\midrule", *(_tex_line(r) for r in group)]
+    said = [f"% {line}" for line in note(rows).splitlines()]
+    return "\n".join([*said, *lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+
+
+def _tex_line(row: Row) -> str:
+    name, *rest = map(_tex, cells(row))
+    return " & ".join([rf"\textbf{{{name}}}" if row.leads else name, *rest]) + r" \\"
+
+
+_TEX = {c: "\\" + c for c in "&%$#_{}"} | {
+    "\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}",
+    "\u00a0": "~", "±": r"$\pm$", "–": "--", "<": "$<$", ">": "$>$",
+}  # fmt: skip
+
+
+def _tex(text: str) -> str:
+    return "".join(_TEX.get(c, c) for c in text)
+
+
+SCORES = (
+    "last",
+    "best",
+    "mean10",
+    "stability",
+    "clients",
+    "worst",
+    "spread",
+    "personal",
+    "macro_f1",
+    "worst_class",
+    "to_target",
+)
 
 
 def as_csv(rows: Sequence[Row]) -> str:
+    """One line per method, nothing rounded; accuracies in [0, 1], bytes of all clients."""
     out = io.StringIO()
-    writer = csv.writer(out)
-    writer.writerow(["method", "n", "last", "last_std", "best", "best_std", "mean10", "mean10_std", "clients", "worst", "bytes_up", "bytes_down"])
+    writer = csv.writer(out, lineterminator="\n")
+    columns = [f"{name}{part}" for name in SCORES for part in ("", "_std")]
+    writer.writerow(["method", "n", *columns, "bytes_up", "bytes_down", "target", "reached", "p", "reference", "leads"])
     for r in rows:
-        writer.writerow(
-            [r.method, r.n, *(v for s in (r.last, r.best, r.mean10) for v in (s.mean, s.std)), r.clients.mean, r.worst.mean, r.up, r.down]
-        )
+        scores = [v for name in SCORES for v in (getattr(r, name).mean, getattr(r, name).std)]
+        facts = [r.up, r.down, r.target, r.reached, r.p, r.reference, r.leads]
+        writer.writerow([r.method, r.n, *("" if v is None or v != v else v for v in [*scores, *facts])])
     return out.getvalue()
+
+
+def caption(rows: Sequence[Row]) -> str:
+    """For screen readers, and over the printed table."""
+    best = next((r for r in rows if r.leads), None)
+    led = f"; best: {best.method}, {percent(best.mean10)} %" if best and len(rows) > 1 else ""
+    return f"{plural(len(rows), 'method')}, accuracies in percent{led}"

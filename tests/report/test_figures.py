@@ -1,0 +1,173 @@
+"""Pictures hold every client and curve, inside their frame, with labels that do not overlap."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+
+from unskew.report.curves import POINTS, Line, curves
+from unskew.report.figures import Reach, Strip, attendance, histograms, partition_map, reach, spread
+from unskew.report.svg import NARROW, WIDE, apart, log_ticks, percent_range, ticks
+
+EVIL = '<script>alert("x")</script>'
+
+
+def federation(K, C, names=None):
+    labels = np.random.default_rng(K).integers(0, 30, (K, C))
+    return {
+        "labels": labels.tolist(),
+        "classes": [f"class {c}" for c in range(C)],
+        "names": names or [f"client-{k}" for k in range(K)],
+        "clients": K,
+    }
+
+
+def flat(name, level, T=20, end=None):
+    x = np.arange(1, (end or T) + 1)
+    return Line(name, "m0", x, np.full(len(x), level), np.full(len(x), 0.01))
+
+
+def texts(drawn, kind):
+    return [
+        (float(x), float(y), w)
+        for x, y, w in re.findall(rf'<text class="{kind}[^"]*" x="([-\d.]+)" y="([-\d.]+)"[^>]*>([^<]*)', drawn)
+    ]
+
+
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+@pytest.mark.parametrize("n", [1, 5, 30])
+def test_names_at_the_ends_of_curves_never_overlap(n, width):
+    drawn = curves([flat(f"method {i}", 0.8 + 0.001 * i) for i in range(n)], "round", "accuracy, %", width=width)
+    ET.fromstring(drawn)
+    found = texts(drawn, "end")
+    assert len(found) == n
+    ys = sorted(y for _, y, _ in found)
+    assert min(np.diff(ys), default=99) >= 15
+    height = float(re.search(r'viewBox="0 0 \d+ (\d+)"', drawn)[1])
+    assert ys[0] > 0
+    assert ys[-1] < height
+
+
+def test_a_curve_that_ends_early_is_named_there_if_there_is_room():
+    lines = [flat("long", 0.2), flat("short", 0.9, end=8)]
+    (at, _, _) = next(t for t in texts(curves(lines, "round", "%"), "end") if t[2].startswith("short"))
+    assert at < WIDE / 2
+    crossed = [*lines, flat("in the way", 0.9)]
+    (at, _, _) = next(t for t in texts(curves(crossed, "round", "%"), "end") if t[2].startswith("short"))
+    assert at > WIDE - 178
+
+
+def test_long_runs_are_thinned_but_end_where_they_end():
+    drawn = curves([Line("m", "m0", np.arange(5000), np.linspace(0.1, 0.876, 5000), np.zeros(5000))], "round", "%")
+    assert len(re.search(r'points="([^"]*)"', drawn)[1].split()) == POINTS
+    assert ">87.6</tspan>" in drawn
+    assert "<polygon" not in drawn  # one seed has no band
+
+
+def test_bytes_have_a_logarithmic_axis_with_units():
+    x = np.geomspace(2e5, 3e8, 10)
+    drawn = curves(
+        [Line("m", "m0", x, np.linspace(0, 1, 10), np.zeros(10))], "bytes", "%", log_x=True, unit=lambda v: f"{v:.0f} B"
+    )
+    steps = np.diff([float(p.split(",")[0]) for p in re.search(r'<polyline[^>]*points="([^"]*)"', drawn)[1].split()])
+    assert np.allclose(steps, steps[0], atol=0.2)
+
+
+@pytest.mark.parametrize("width", [WIDE, NARROW])
+@pytest.mark.parametrize(("K", "C"), [(1, 2), (4, 3), (20, 10), (200, 62), (500, 10)])
+def test_the_partition_map_fits_its_frame(K, C, width):
+    fed = federation(K, C)
+    drawn = partition_map(fed, width=width)
+    ET.fromstring(drawn)
+    shown = min(K, 200)
+    cells = re.findall(r'class="q\d" d="([^"]*)"', drawn)
+    assert sum(d.count("M") for d in cells) == np.count_nonzero(np.array(fed["labels"])[:shown])
+    height = float(re.search(r'viewBox="0 0 \d+ (\d+)"', drawn)[1])
+    boxes = [
+        tuple(map(float, b)) for d in cells for b in re.findall(r"M([\d.e+-]+) ([\d.e+-]+)h([\d.e+-]+)v([\d.e+-]+)", d)
+    ]
+    assert max(x + w for x, _, w, _ in boxes) <= width
+    assert max(y + h for _, y, _, h in boxes) <= height
+    if K == 500:
+        assert "the first 200 of 500 clients" in drawn
+
+
+def test_more_samples_are_darker():
+    fed = {"labels": [[1, 100], [50, 0]], "classes": ["a", "b"], "names": ["x", "y"], "clients": 2}
+    shade = {words: int(q) for q, words in zip(re.findall(r'class="q(\d)" d=', partition_map(fed)), ("1", "50", "100"))}
+    assert shade["1"] < shade["50"] < shade["100"] == 8
+
+
+def test_every_client_has_a_dot_and_the_worst_its_name():
+    strip = Strip("flea", "m1", ["anna", "ben", "carl"], [0.9, 0.31, 0.8])
+    drawn = spread([strip], "accuracy, %")
+    ET.fromstring(drawn)
+    assert re.search(r'class="dots m1" d="([^"]*)"', drawn)[1].count("M") == 3
+    assert "worst 31 %: ben" in drawn
+    assert ">67.0<" in drawn
+    same = spread([Strip("flea", "m1", list("abc"), [0.3, 0.3, 0.8])], "")
+    assert "worst 30 %: 2 clients" in same
+
+
+def test_bytes_to_a_target_are_ranked_and_failures_said():
+    drawn = reach(
+        [Reach("slow", "m0", [9e6, 1.1e7], 2), Reach("fast", "m1", [1e6], 3), Reach("never", "m2", [], 3)], 0.85
+    )
+    names = [w for _, _, w in texts(drawn, "label")]
+    assert names == ["fast", "slow", "never"]
+    assert "(1 of 3 seeds)" in drawn
+    assert "not reached" in drawn
+    assert reach([Reach("never", "m2", [], 3)], 0.85) == ""
+
+
+def test_attendance_tells_absent_from_not_asked():
+    rows = [(1, [0, 1], [0]), (2, [2], [2])]
+    drawn = attendance(rows, 3)
+    answered, absent = (
+        sum(d.count("M") for d in re.findall(rf'<path class="{k}" d="([^"]*)"', drawn)) for k in ("answered", "absent")
+    )
+    assert answered == 2 + 2  # a bar per round, a cell per answer
+    assert absent == 1 + 1
+    assert attendance([(1, [0, 1], [0, 1])], 2) == ""
+    assert attendance([], 2) == ""
+
+
+def test_histograms_show_buffer_local_and_mixed():
+    drawn = histograms({"buffer": [1, 1, 2], "local": [[4, 0, 0]], "mixed": [[5, 1, 2]]}, ["a", "b", "c"])
+    ET.fromstring(drawn)
+    assert [w for _, _, w in texts(drawn, "label")] == ["buffer", "client 0: own data", "client 0: mixed"]
+    assert "class c: 50.0 %" in drawn
+    assert histograms({}, []) == ""
+
+
+@pytest.mark.parametrize(
+    "drawn",
+    [
+        curves([Line(EVIL, "m0", np.arange(2), np.ones(2), np.zeros(2))], EVIL, EVIL),
+        spread([Strip(EVIL, "m0", [EVIL, EVIL], [0.1, 0.2])], EVIL),
+        partition_map({"labels": [[1]], "classes": [EVIL], "names": [EVIL], "clients": 1}),
+        reach([Reach(EVIL, "m0", [1e6], 1)], 0.5),
+        histograms({"buffer": [1], "local": [], "mixed": []}, [EVIL]),
+    ],
+)
+def test_names_cannot_break_out(drawn):
+    assert "<script" not in drawn
+    ET.fromstring(drawn)
+
+
+def test_labels_move_no_more_than_they_must():
+    assert apart([10, 100], 16, 0, 200) == [10, 100]
+    assert apart([50, 50], 16, 0, 200) == [42, 58]
+    assert apart([0, 1], 16, 0, 200) == [0, 16]
+    assert apart([199, 200, 200], 16, 0, 200) == [168, 184, 200]
+    assert np.allclose(np.diff(apart([5] * 21, 16, 0, 200)), 10)  # no room for 16
+
+
+def test_ticks_are_round():
+    assert ticks(0, 40, 7) == [0, 10, 20, 30, 40]
+    assert log_ticks(3e5, 9e7, 6) == pytest.approx([3e5, 1e6, 3e6, 1e7, 3e7])
+    assert log_ticks(1e6, 9e6, 6) == pytest.approx([1e6, 2e6, 3e6, 5e6, 7e6])
+    assert percent_range(0.71, 0.93) == pytest.approx((0.70, 0.95, 0.05))

@@ -1,0 +1,192 @@
+"""The page is one file that loads nothing, says the result in a sentence, and shows names as text."""
+
+from __future__ import annotations
+
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+import yaml
+
+from tests.report.fake_runs import fake_comparison, fake_run
+from unskew.report import words
+from unskew.report.page import write_report
+from unskew.report.read import read_runs
+from unskew.report.stats import summary_table
+
+EVIL = "\"><img src=x onerror='alert(1)'><script>alert(2)</script>{{7*7}}"
+VOID = {"meta", "input", "br", "hr", "img", "link"}
+
+
+class Tags(HTMLParser):
+    """Every tag, and whether they close in order."""
+
+    def __init__(self, text):
+        super().__init__(convert_charrefs=True)
+        self.open, self.seen, self.ids, self.wrong = [], [], [], []
+        self.feed(text)
+
+    def handle_starttag(self, tag, attrs):
+        self.seen.append((tag, dict(attrs)))
+        self.ids += [v for k, v in attrs if k == "id"]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.seen.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        if not self.open or self.open.pop() != tag:
+            self.wrong.append(tag)
+
+
+@pytest.fixture(scope="module")
+def comparison(tmp_path_factory):
+    path = tmp_path_factory.mktemp("page") / "label-skew"
+    return fake_comparison(path, ["fedavg", "flea", "local", "centralised"], 3, clients=12, rounds=25)
+
+
+@pytest.fixture(scope="module")
+def text(comparison):
+    return write_report(comparison, comparison / "report.html").read_text()
+
+
+def test_it_is_whole_html_that_loads_nothing(text, comparison):
+    tags = Tags(text)
+    assert not tags.wrong
+    assert not tags.open
+    assert len(tags.ids) == len(set(tags.ids))
+    assert not {t for t, _ in tags.seen} & {"link", "img", "iframe", "object", "base", "form"}
+    assert not re.search(r"https?://|url\(|@import", text)
+    jumps = [a["href"] for t, a in tags.seen if t == "a"]
+    assert jumps
+    assert all(j[0] == "#" and j[1:] in tags.ids for j in jumps)
+    assert not list(comparison.glob("*.part"))
+
+
+def test_it_can_be_heard_as_well_as_seen(text):
+    tags = Tags(text).seen
+    assert all(a.get("aria-label") for t, a in tags if t == "svg")
+    assert all(a.get("scope") for t, a in tags if t == "th")
+    assert next(a for t, a in tags if t == "html")["lang"] == "en"
+    labelled = [a["for"] for t, a in tags if t == "label"]
+    assert labelled == [a["id"] for t, a in tags if t == "input"]
+
+
+def test_it_says_the_result_and_its_certainty(text, comparison):
+    runs = read_runs([comparison])
+    rows = summary_table(runs)
+    sentence = words.result(rows, runs)
+    assert re.fullmatch(
+        r"flea reaches \d\d\.\d ± \d\.\d % global accuracy on digits \(dirichlet:0\.1\), "
+        r"\d+\.\d points ahead of fedavg \(over 3 seeds, p [<=] \.\d+\)",
+        sentence.replace("\u00a0", " "),
+    )
+    title = re.search(r"<h1>(.*?)</h1>", text)[1]
+    assert title.startswith("flea reaches")
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "Accuracy over rounds", "Every client", "Accuracy for the bytes sent", "What leaves each client",
+        "Who holds what", "Who answered when", "Classes in the shared buffer of flea", "Repeat this",
+        "How it was measured", "flea/features", "empirical", "each one", "n = 3", "E302",
+        "All settings the runs share", "prefers-color-scheme: dark", "@media print",
+    ],
+)  # fmt: skip
+def test_it_has_every_part(text, piece):
+    assert piece in text
+
+
+def test_the_command_that_repeats_it_names_what_is_no_default(text):
+    command = re.search(r"<pre[^>]*>(unskew compare[^<]*)", text)[1]
+    wanted = "unskew compare fedavg flea --clients 12 --availability bernoulli:0.3 --rounds 25 --seeds 3"
+    assert sorted(command.split()) == sorted(wanted.split())
+
+
+def test_colours_follow_the_method_everywhere(text):
+    by_colour = {}
+    for name, hue in re.findall(r'"n":"([^"]+)","c":"(m\d|ref)"', text):
+        by_colour.setdefault(name, set()).add(hue)
+    assert by_colour["fedavg"] == {"m0"}
+    assert by_colour["flea"] == {"m1"}
+    assert by_colour["centralised"] == {"ref"}
+
+
+def test_a_single_run_needs_no_comparison(tmp_path):
+    path = fake_run(tmp_path / "one", "fedavg", clients=5, rounds=8, away=0.0)
+    text = write_report(path, tmp_path / "one.html").read_text()
+    assert not Tags(text).wrong
+    assert "vs best" not in re.sub(r"<pre.*?</pre>", "", text, flags=re.DOTALL)
+    assert "Classes in the shared buffer" not in text
+    assert "every client was asked and answered" in text
+    assert "unskew run" in text
+
+
+def test_a_run_that_has_only_begun_has_a_page(tmp_path):
+    path = fake_run(tmp_path / "r", clients=5, rounds=8)
+    first = [line for line in (path / "metrics.jsonl").read_text().splitlines() if json.loads(line)["t"] == 0]
+    (path / "metrics.jsonl").write_text("\n".join(first) + "\n")
+    for name in ("ledger.jsonl", "events.jsonl"):
+        (path / name).write_text("")
+    text = write_report([path], tmp_path / "r.html").read_text()
+    assert "Not finished (1 of 1 run): fedavg seed 0 (round 0 of 8)" in text
+    assert "Nothing has been sent yet" in text
+
+
+def test_a_target_can_be_given(comparison, tmp_path):
+    text = write_report(comparison, tmp_path / "r.html", target=0.5).read_text()
+    assert "Bytes to reach 50.0 %" in text
+    assert "Target: 50.0 % global accuracy;" in text
+
+
+def test_local_alone_has_a_page_without_a_global_score(tmp_path):
+    text = write_report(fake_run(tmp_path / "r", "local", clients=5, rounds=8), tmp_path / "r.html").read_text()
+    assert "no global accuracy was written" in text
+    assert "Nothing leaves a client" in text
+
+
+def test_what_differs_between_data_is_warned_of(tmp_path):
+    a = fake_run(tmp_path / "a", "fedavg", clients=5, rounds=4)
+    b = fake_run(tmp_path / "b", "flea", clients=5, rounds=4, data="mnist")
+    assert "These runs have different data (digits, mnist)" in write_report([a, b], tmp_path / "r.html").read_text()
+
+
+def test_nothing_a_user_wrote_becomes_markup(tmp_path):
+    path = fake_run(tmp_path / "x <img src=x>", "fedavg", clients=3, rounds=4, histograms=True)
+    config = yaml.safe_load((path / "config.yaml").read_text())
+    (path / "config.yaml").write_text(
+        yaml.safe_dump({**config, "method": EVIL, "data": EVIL, "skew": EVIL, "availability": EVIL})
+    )
+    fed = json.loads((path / "federation.json").read_text())
+    fed |= {"name": EVIL, "skew": EVIL, "classes": [EVIL] * 10, "names": [EVIL] * 3}
+    (path / "federation.json").write_text(json.dumps(fed))
+    (path / "env.json").write_text(json.dumps({EVIL: EVIL}))
+    (path / "events.jsonl").write_text(json.dumps({"t": 1, "code": EVIL, "text": EVIL}) + "\n")
+    ledger = {
+        "t": 1,
+        "way": "up",
+        "share": EVIL,
+        "clients": [0],
+        "bytes": 8,
+        "reads": EVIL,
+        "guarantee": EVIL,
+        "shape": [EVIL],
+    }
+    (path / "ledger.jsonl").write_text(json.dumps(ledger) + "\n")
+    text = write_report([path], tmp_path / "r.html").read_text()
+    tags = Tags(text)
+    assert not tags.wrong
+    assert sum(t == "script" for t, _ in tags.seen) == 1
+    assert not any(t == "img" for t, _ in tags.seen)
+    assert not any(k.startswith("on") for _, a in tags.seen for k in a)
+    assert "{{7*7}}" in text
+    assert "&lt;script&gt;alert(2)" in text
+
+
+def test_a_large_comparison_stays_small(tmp_path):
+    methods = ["fedavg", "fedprox(mu=0.01)", "fedproto", "flea", "rebafl"]
+    path = fake_comparison(tmp_path / "big", methods, 5, clients=150, rounds=200, per_client=False)
+    assert write_report(path, tmp_path / "r.html").stat().st_size < 1_500_000

@@ -1,0 +1,135 @@
+"""A run is read back as it was written; a torn end is tolerated, damage elsewhere is named."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.report.fake_runs import fake_comparison, fake_run
+from unskew.errors import StateError
+from unskew.report.read import read_comparison, read_run, read_runs
+
+
+def lines(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_series_clients_and_bytes_are_what_the_rows_say(tmp_path):
+    run = read_run(fake_run(tmp_path / "r", "flea", clients=6, rounds=5))
+    rows = lines(tmp_path / "r" / "metrics.jsonl")
+    t, v = run.series("global", "accuracy")
+    assert t.tolist() == [0, 1, 2, 3, 4, 5]
+    wanted = [r["value"] for r in rows if r["scope"] == "global" and r["metric"] == "accuracy"]
+    assert v.tolist() == wanted
+    last = {
+        r["client"]: r["value"]
+        for r in rows
+        if r["scope"] == "global@client" and r["t"] == 5 and r["client"] is not None
+    }
+    assert run.per_client() == last
+    assert len(last) == 6
+    up = sum(
+        sum(r["bytes"]) if isinstance(r["bytes"], list) else r["bytes"] * len(r["clients"])
+        for r in lines(tmp_path / "r" / "ledger.jsonl")
+        if r["way"] == "up"
+    )
+    assert run.bytes_up[1][-1] == up
+    assert np.all(np.diff(run.bytes_down[1]) > 0)
+    assert run.bytes_by_round()[1][-1] == up + run.bytes_down[1][-1]
+    assert run.bytes_by_round("up", "flea/features")[1][-1] < up
+
+
+def test_a_list_of_bytes_counts_each_client(tmp_path):
+    path = fake_run(tmp_path / "r", clients=4, rounds=2)
+    row = {
+        "t": 1,
+        "way": "up",
+        "share": "p/x",
+        "clients": [0, 2],
+        "bytes": [10, 30],
+        "reads": "each",
+        "guarantee": "dp",
+    }
+    (path / "ledger.jsonl").write_text(
+        json.dumps(row) + "\n" + json.dumps({**row, "t": 2, "bytes": 7, "shape": [3, 4]}) + "\n"
+    )
+    (share,) = read_run(path).traffic
+    assert (share.total, share.most, share.reads, share.guarantee, share.shape) == (54, 30, "each", "dp", "3×4")
+    assert read_run(path).bytes_up[1].tolist() == [40, 54]
+
+
+def test_a_torn_last_line_is_left_out(tmp_path):
+    path = fake_run(tmp_path / "r", clients=4, rounds=3)
+    whole = read_run(path).series("global", "accuracy")[1]
+    for name in ("metrics", "ledger", "events"):
+        with open(path / f"{name}.jsonl", "a") as file:
+            file.write('{"t":4,"scope":"glo')
+    assert read_run(path).series("global", "accuracy")[1].tolist() == whole.tolist()
+
+
+def test_damage_in_the_middle_is_named_with_its_line(tmp_path):
+    path = fake_run(tmp_path / "r", clients=4, rounds=3)
+    rows = (path / "metrics.jsonl").read_text().splitlines()
+    rows[4] = rows[4][:20]
+    (path / "metrics.jsonl").write_text("\n".join(rows) + "\n")
+    with pytest.raises(StateError, match=r"E111.*metrics\.jsonl, line 5"):
+        read_run(path)
+
+
+def test_a_round_written_twice_counts_once(tmp_path):
+    path = fake_run(tmp_path / "r", clients=4, rounds=3)
+    again = {"t": 2, "scope": "global", "client": None, "metric": "accuracy", "value": 0.123}
+    with open(path / "metrics.jsonl", "a") as file:
+        file.write(json.dumps(again) + "\n")
+    t, v = read_run(path).series("global", "accuracy")
+    assert t.tolist() == [0, 1, 2, 3]
+    assert v[2] == 0.123
+
+
+def test_runs_without_a_ledger_or_federation_can_be_read(tmp_path):
+    path = fake_run(tmp_path / "r", clients=4, rounds=3)
+    for name in ("ledger.jsonl", "events.jsonl", "federation.json", "env.json"):
+        (path / name).unlink()
+    run = read_run(path)
+    assert (run.traffic, run.events, run.federation, run.attendance) == ((), [], {}, [])
+    assert len(run.bytes_by_round()[0]) == 0
+
+
+def test_per_client_values_are_of_the_last_round_alone(tmp_path):
+    path = fake_run(tmp_path / "r", clients=4, rounds=3)
+    rows = [r for r in lines(path / "metrics.jsonl") if not (r["client"] == 2 and r["t"] == 3)]
+    (path / "metrics.jsonl").write_text("".join(json.dumps(r) + "\n" for r in rows))
+    assert sorted(read_run(path).per_client()) == [0, 1, 3]
+
+
+def test_what_is_no_run_is_refused(tmp_path):
+    with pytest.raises(StateError, match=r"E117.*config\.yaml"):
+        read_run(tmp_path)
+    with pytest.raises(StateError, match=r"E117.*compare\.yaml"):
+        read_comparison(tmp_path)
+    path = fake_run(tmp_path / "r", clients=4, rounds=1)
+    (path / "config.yaml").write_text("just words")
+    with pytest.raises(StateError, match=r"E111.*keys and values"):
+        read_run(path)
+
+
+def test_a_comparison_keeps_the_order_of_its_methods_and_their_names(tmp_path):
+    path = fake_comparison(tmp_path / "c", ["rebafl", "fedprox(mu=0.01)", "local"], 2, clients=4, rounds=2)
+    (path / "rebafl--s7").mkdir()  # not begun
+    config = path / "fedprox-mu-0.01--s0" / "config.yaml"
+    config.write_text(config.read_text().replace("fedprox(mu=0.01)", "fedprox(mu=0.010)"))  # as the engine resolves it
+    runs = read_comparison(path)
+    found = [(r.method, r.seed) for r in runs]
+    assert found == [(m, s) for m in ("rebafl", "fedprox(mu=0.01)", "local") for s in (0, 1)]
+
+
+def test_runs_that_differ_in_a_setting_are_no_repeats_of_each_other(tmp_path):
+    a = fake_run(tmp_path / "a", "flea", clients=4, rounds=2)
+    b = fake_run(tmp_path / "b", "flea", clients=4, rounds=2, lr=0.1)
+    same = fake_run(tmp_path / "same", "flea", clients=4, rounds=2)
+    seeds = fake_run(tmp_path / "seed", "flea", 1, clients=4, rounds=2)
+    assert [r.method for r in read_runs([a, b])] == ["flea (lr 0.05)", "flea (lr 0.1)"]
+    assert [r.method for r in read_runs([a, seeds])] == ["flea", "flea"]
+    assert [r.method for r in read_runs([a, same])] == ["flea [a]", "flea [same]"]

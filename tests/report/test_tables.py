@@ -1,0 +1,133 @@
+"""One table in five formats, and how numbers are written."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from tests.report.fake_runs import fake_comparison
+from unskew.report import tables
+from unskew.report.numbers import megabytes, p_value, size, verdict
+from unskew.report.read import read_comparison
+from unskew.report.stats import Score, against, bytes_to, mean10, paired_p, summary_table, trained
+
+NAN = float("nan")
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    path = tmp_path_factory.mktemp("c") / "c"
+    return read_comparison(fake_comparison(path, ["fedavg", "flea", "local", "centralised"], 3, clients=8, rounds=30))
+
+
+@pytest.fixture(scope="module")
+def rows(runs):
+    return summary_table(runs)
+
+
+def test_references_neither_lead_nor_are_tested(rows):
+    by = {r.method: r for r in rows}
+    assert by["centralised"].mean10.mean > by["flea"].mean10.mean
+    assert by["flea"].leads
+    assert [by[m].p for m in ("flea", "local", "centralised")] == [None, None, None]
+    assert 0 < by["fedavg"].p < 0.05
+    assert tables.cells(by["local"])[1:4] == ["–", "–", "–"]
+    assert tables.cells(by["centralised"])[-3:] == ["–", "–", "reference"]
+
+
+def test_round_0_scores_nobody(runs):
+    run = runs[0]
+    assert run.series("global", "accuracy")[0][0] == 0
+    assert trained(run)[0][0] == 1
+
+
+def test_seeds_are_paired_by_their_number(runs):
+    shuffled = [r for r in runs if r.method == "flea"] + [r for r in reversed(runs) if r.method == "fedavg"]
+    assert against(shuffled, "flea") == against([r for r in runs if r.method in ("flea", "fedavg")], "flea")
+
+
+def test_only_seeds_both_methods_have_are_paired(runs):
+    flea, fedavg = ([r for r in runs if r.method == m] for m in ("flea", "fedavg"))
+    both = paired_p([mean10(r) for r in flea[:2]], [mean10(r) for r in fedavg[:2]])
+    assert against([*flea, *fedavg[:2]], "flea")["fedavg"] == pytest.approx(both)
+
+
+def test_a_target_is_reached_where_it_is_equalled(runs):
+    run = runs[0]
+    t, v = run.series("global", "accuracy")
+    at, total = run.bytes_by_round()
+    highest = int(np.argmax(v))
+    assert bytes_to(run, float(v[highest])) == total[at.tolist().index(t[highest])]
+    assert math.isnan(bytes_to(run, float(v[highest]) + 1e-9))
+
+
+def test_too_few_seeds_are_said(runs):
+    rows = summary_table([r for r in runs if r.seed == 0])
+    by = {r.method: verdict(r) for r in rows}
+    assert by == {"fedavg": "n too small", "flea": "best", "local": "reference", "centralised": "reference"}
+    assert "two seeds or more" in tables.note(rows)
+
+
+def test_plain_text_is_aligned_and_says_what_it_means(rows):
+    lines = tables.plain(rows).splitlines()
+    assert lines[0].startswith("method")
+    at = lines[0].index("vs best") + len("vs best")
+    assert all(len(line) == at for line in lines[2:6])
+    assert "3 seeds" in lines[6]
+
+
+def test_the_rich_table_takes_a_method_name_literally(rows):
+    named = [replace(rows[0], method="[bold]x[/bold]"), *rows[1:]]
+    out = io.StringIO()
+    Console(file=out, width=200).print(tables.rich_table(named))
+    assert "[bold]x[/bold]" in out.getvalue()
+    assert "best" in out.getvalue()
+
+
+def test_json_holds_no_nan(rows):
+    found = json.loads(json.dumps(tables.as_json(rows), allow_nan=False))
+    assert [r["method"] for r in found] == ["fedavg", "flea", "local", "centralised"]
+    assert found[2]["last"]["mean"] is None
+
+
+def test_csv_is_not_rounded(rows):
+    found = list(csv.DictReader(io.StringIO(tables.as_csv(rows))))
+    assert float(found[1]["mean10"]) == rows[1].mean10.mean
+    assert float(found[1]["mean10_std"]) == rows[1].mean10.std
+    assert found[2]["last"] == ""
+    assert found[0]["leads"] == "False"
+
+
+def test_latex_escapes_and_ranks(rows):
+    text = tables.latex([replace(rows[1], method="my_method{50%}&#"), *rows[2:]])
+    assert r"\textbf{my\_method\{50\%\}\&\#}" in text
+    assert text.count(r"\midrule") == 2
+    assert text.isascii() or set(text) - set(map(chr, range(128))) == {"±"}  # in the comment alone
+    assert "±" not in text[text.index(r"\begin") :]
+    body = [line for line in text.splitlines() if line.endswith(r"\\")]
+    assert {line.replace(r"\&", "").count("&") for line in body} == {9}
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [(0, "0"), (12_345, "0.0123"), (6_130_000, "6.13"), (61.34e6, "61.3"), (1.2345e9, "1,234"), (NAN, "–")],
+)
+def test_megabytes_have_three_digits(value, written):
+    assert megabytes(value) == written
+
+
+def test_sizes_and_p_values_as_in_papers():
+    assert [size(v) for v in (40, 61_440, 999_600, 1.5e9)] == ["40 B", "61.4 KB", "1 MB", "1.5 GB"]
+    assert [p_value(p) for p in (0.0004, 0.0123, 0.21, 1.0)] == ["p < .001", "p = .012", "p = .210", "p = 1"]
+
+
+def test_a_score_over_no_values_is_nothing():
+    assert Score.of([NAN, 0.5]) == Score(0.5, 0.0, 1)
+    assert Score.of([]).n == 0
