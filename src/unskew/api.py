@@ -43,9 +43,10 @@ class Result:
     path: Path | None = None
 
     def scores(self, scope: str = "global", metric: str | None = None) -> dict[str, float]:
-        """last, best and mean of the last ten evaluated rounds, in [0, 1]."""
+        """last, best and mean of the last ten evaluated rounds, in [0, 1]; the untrained model does not count."""
         metric = metric or ("accuracy" if scope == "global" else "mean")
-        _, values = self.record.series(scope, metric)
+        rounds_, found = self.record.series(scope, metric)
+        values = [v for t, v in zip(rounds_, found) if t > 0]
         if not values:
             return {}
         return {"last": values[-1], "best": max(values), "mean10": float(np.mean(values[-10:]))}

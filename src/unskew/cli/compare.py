@@ -85,7 +85,7 @@ def finish(at: Path, plan: list[Any], processes: int, target: float | None, as_j
     rows = stats.summary_table(read.read_comparison(at), target=target)
     found = tables.as_json(rows)
     (at / "compare.json").write_text(json.dumps(found, indent=1))
-    page.write_report(at, at / "report.html")
+    page.write_report(at, at / "report.html", target=target)
     if as_json:
         print(json.dumps({"comparison": str(at), "rows": found}))
         return

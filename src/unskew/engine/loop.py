@@ -15,7 +15,7 @@ from unskew.core import gate
 from unskew.core.client import Fed
 from unskew.core.keys import numpy_key
 from unskew.core.method import Method
-from unskew.core.part import Part, Trip, overrides
+from unskew.core.part import Part, Share, Trip, overrides
 from unskew.core.replies import Reply, Ups
 from unskew.core.trees import Tree, size_in_bytes, tree_map
 from unskew.data import availability
@@ -27,6 +27,9 @@ from unskew.engine.record import Record, Row
 from unskew.engine.state import State
 from unskew.engine.store import Store
 from unskew.merge.mean import weighted_mean
+
+WEIGHTS = Share(())
+"""How weights are told in the ledger: the server needs their sum alone, and nothing protects them."""
 
 
 @dataclass(frozen=True)
@@ -157,8 +160,7 @@ class Loop:
         self._charge(
             t, "down", "w", [r.client for r in replies], size_in_bytes({n: state.weights[n] for n in self.trainer.sent})
         )
-        for reply in replies:
-            self._charge_shares(t, [reply], declared)
+        self._charge_shares(t, replies, declared)
         good = self._gate(t, replies, gate.Spec({}, declared, {}))
         w, found = trip.server(
             state.weights, state.slices.get(part.name, {}), Ups.of(good).seen_by(part.name), self.fed
@@ -183,37 +185,29 @@ class Loop:
         self._charge(t, "up", "w", [r.client for r in replies], sent)
         self._charge_shares(t, replies, self.declared)
 
-    def _charge_shares(self, t: int, replies: list[Reply], declared: dict[str, dict]) -> None:
+    def _charge_shares(self, t: int, replies: list[Reply], declared: dict[str, dict[str, Share]]) -> None:
         for part, shares in declared.items():
             for leaf, share in _by_first_name(shares).items():
                 sizes = [size_in_bytes(_under(r.shares.get(part, {}), leaf)) for r in replies]
-                self._charge(
-                    t, "up", f"{part}/{leaf}", [r.client for r in replies], sizes, share.reads, share.guarantee
-                )
+                self._charge(t, "up", f"{part}/{leaf}", [r.client for r in replies], sizes, share, leaf in shares)
 
     def _charge(
         self,
         t: int,
         way: str,
-        share: str,
+        what: str,
         ids: list[int],
         size: int | list[int],
-        reads: str = "sum",
-        guarantee: str = "none",
+        share: Share = WEIGHTS,
+        shaped: bool = False,
     ) -> None:
+        """One ledger row; `shaped` for a single tensor, whose shape is told ("rows": as many as a client has)."""
         if not ids or not size:
             return
         each = size if isinstance(size, int) or len(set(size)) > 1 else size[0]
-        row = {
-            "t": t,
-            "way": way,
-            "share": share,
-            "clients": ids,
-            "bytes": each,
-            "reads": reads,
-            "guarantee": guarantee,
-        }
-        self.record.add("ledger", [row])
+        row = {"t": t, "way": way, "share": what, "clients": ids, "bytes": each}
+        shape = {"shape": ["rows" if s is None else s for s in share.shape]} if shaped and share.shape else {}
+        self.record.add("ledger", [{**row, "reads": share.reads, "guarantee": share.guarantee, **shape}])
 
 
 def _by_first_name(shares: dict[str, Any]) -> dict[str, Any]:

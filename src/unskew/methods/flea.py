@@ -3,7 +3,7 @@
 At the cut l, with a batch (fF, yF) from the buffer of last round's clients and beta ~ Beta(a, a) per sample,
     f~ = beta f + (1 - beta) fF,   y~ = beta y + (1 - beta) yF
     L = CE(z(f~), y~) + lambda1 KL(p(f~) || p_t(f~)) + lambda2 dcor(x, f)^2      (Eq. 3-5, 8)
-p_t: the received model. dcor: distance correlation of the batch's inputs and activations, which training lowers.
+p_t: the received model, a constant. dcor: distance correlation of the batch's inputs and activations, which training lowers.
 After the merge the same clients send (f, y) of a fixed tenth of their samples under the new model.
 An empty buffer (round 1): no mixture; the other two terms as they are.
 Differs from the paper: Eq. 5 prints nu(x, f) where Eq. 8 has nu(x, x) nu(f, f); Eq. 8 is meant. The second and third
@@ -87,7 +87,7 @@ class FLea(Part):
         cut = c.cut(self.cut)
         if self.variant == "official":
             return self._official(w, out, b, c, cut)
-        teacher_BC = c.run(c.start, out.after[cut], since=cut)
+        teacher_BC = c.run(c.start, out.after[cut], since=cut).detach()
         distil = self.lambda1 * b.mean(kl(out.raw, teacher_BC)) if self.lambda1 else 0.0
         return distil + (self.lambda2 * decorrelation(b.x, out.before[cut], b.weight) if self.lambda2 else 0.0)
 
@@ -96,7 +96,7 @@ class FLea(Part):
         if len(c.down["labels"]):
             h, scale = c.down["features"][c.noise["row"]], self.lambda1
             plain = b.mean(c.fed.task.loss(c.run(w, out.before[cut], since=cut), out.own.y))
-        local_BC, teacher_BC = c.run(w, h, since=cut), c.run(c.start, h, since=cut)
+        local_BC, teacher_BC = c.run(w, h, since=cut), c.run(c.start, h, since=cut).detach()
         lambda2 = max(1.0, self.lambda2 - 0.1 * (c.t - 1)) if c.t <= 20 else 1.0
         root = decorrelation(b.x, out.before[cut], b.weight).clamp(min=1e-12).sqrt()
         return plain + scale * b.mean(kl(teacher_BC, local_BC)) + lambda2 * root

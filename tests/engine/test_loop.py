@@ -1,0 +1,208 @@
+"""A round as a whole: bad replies, empty rounds, the ledger, kept weights, and the methods' equalities."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+
+import unskew
+from unskew.core.method import Method
+from unskew.core.part import Part
+from unskew.engine import check
+
+KEEP = {"clients": 8, "rounds": 3, "epochs": 1, "batch": 16, "workers": 1, "model": "cnn_small"}
+
+
+def end(method: str | Method, **changes) -> str:
+    """Digest of the weights after three rounds on small unequal clients."""
+    made = Method.parse(method) if isinstance(method, str) else method
+    return check.train(made, **changes)[0]
+
+
+@pytest.mark.parametrize(
+    ("neutral", "plain"),
+    [
+        ("fedprox(mu=0)", "fedavg"),
+        ("fedbn", "fedavg"),  # the model has no batch normalisation
+        ("rebafl(eps=1,mu=0)", "fedavg"),
+        ("flea(alpha=0,lambda1=0,lambda2=0)", "fedavg"),
+        ("rebafl(mu=0)+fedprox(mu=0)", "rebafl(mu=0)"),
+    ],
+)
+def test_a_method_at_its_neutral_setting_is_the_plain_one(neutral, plain):
+    with_, without = (check.train(Method.parse(m))[1] for m in (neutral, plain))
+    worst = _worst(_final(neutral), _final(plain))
+    assert worst < 1e-6
+    assert with_.fed.clients == without.fed.clients
+
+
+def _final(method: str) -> dict[str, torch.Tensor]:
+    made = check.loop(Method.parse(method))
+    try:
+        state = made.begin()
+        for t in (1, 2, 3):
+            state, _ = made.round(state, t)
+        return dict(state.weights)
+    finally:
+        made.trainer.close()
+
+
+def _worst(a, b):
+    return max(float((a[n] - b[n]).abs().max()) for n in a)
+
+
+def test_methods_do_something():
+    plain = _final("fedavg")
+    for method in ("fedprox(mu=1.0)", "rebafl", "rbsm", "faug", "flea", "scaffold", "fedrdn"):
+        assert _worst(_final(method), plain) > 1e-4, method
+
+
+def test_relaxed_softmax_tends_to_the_balanced_one():
+    assert _worst(_final("rebafl(eps=1e-9,mu=0)"), _final("rebafl(eps=0,mu=0)")) < 1e-4
+
+
+def test_first_scaffold_round_is_unweighted_fedavg():
+    ends = []
+    for method in (Method.parse("scaffold"), Method(Equal())):
+        made = check.loop(method)
+        ends.append(made.round(made.begin(), 1)[0].weights)
+        made.trainer.close()
+    assert _worst(*ends) < 1e-7
+
+
+@dataclass(frozen=True)
+class Equal(Part):
+    name: ClassVar[str] = "equal"
+
+    @property
+    def weighting(self):
+        return "equal"
+
+
+@dataclass(frozen=True)
+class Poison(Part):
+    """Client 4 diverges: its weights are not finite."""
+
+    name: ClassVar[str] = "poison"
+
+    def loss(self, w, out, b, c):
+        return b.mean(out.raw.sum(-1)) * torch.where(torch.as_tensor(c.id) == 4, math.nan, 0.0)
+
+
+def test_a_client_that_diverges_is_dropped_and_named_and_the_run_goes_on():
+    made = check.loop(Method(Poison()))
+    state, told = made.round(made.begin(), 1)
+    made.trainer.close()
+    assert told.dropped == 1
+    assert all(bool(torch.isfinite(v).all()) for v in state.weights.values())
+    (event,) = [e for e in made.record.rows["events"] if e["code"] == "E301"]
+    assert event["text"].startswith("client-4 round 1: 'w/")
+    assert event["text"].endswith("Reply dropped (6 of 7 used).")
+    assert made.record.rows["events"][-1]["answered"] == [0, 1, 3, 5, 6, 7]
+
+
+def test_an_empty_round_counts_and_changes_nothing():
+    made = check.loop(Method.parse("rebafl"), availability="drop:1")
+    before = made.begin()
+    after, told = made.round(before, 1)
+    made.trainer.close()
+    assert after.t == 1
+    assert told.answered == 0
+    assert all(torch.equal(after.weights[n], t) for n, t in before.weights.items())
+    assert any(e["code"] == "E309" for e in made.record.rows["events"])
+
+
+def test_the_ledger_holds_every_byte():
+    made = check.loop(Method.parse("flea+scaffold"))
+    state, _ = made.round(made.begin(), 1)
+    made.trainer.close()
+    w = sum(t.numel() * 4 for t in state.weights.values())
+    rows = {(r["way"], r["share"], i): r for i, r in enumerate(made.record.rows["ledger"])}
+    by_share = {(way, share): r for (way, share, _), r in reversed(rows.items())}
+    assert by_share["up", "w"]["bytes"] == w
+    assert by_share["up", "scaffold/delta"]["bytes"] == w
+    features = by_share["up", "flea/features"]
+    assert features["clients"] == [0, 1, 3, 4, 5, 6, 7]
+    taken = [max(1, int(0.1 * n)) for n in check.SIZES if n]
+    assert features["bytes"] == [16 * 8 * 8 * 4 * m for m in taken]
+    assert features["shape"] == ["rows", 16, 8, 8]
+    assert (features["guarantee"], features["reads"]) == ("empirical", "each")
+    assert by_share["up", "flea/labels"]["bytes"] == [8 * m for m in taken]
+    buffer = state.slices["flea"]
+    assert len(buffer["labels"]) == sum(taken)
+
+
+def test_shared_activations_are_of_the_same_samples_every_round():
+    made = check.loop(Method.parse("flea"))
+    first, _ = made.round(made.begin(), 1)
+    second, _ = made.round(first, 2)
+    made.trainer.close()
+    assert torch.equal(first.slices["flea"]["labels"], second.slices["flea"]["labels"])
+    assert not torch.equal(first.slices["flea"]["features"], second.slices["flea"]["features"])
+
+
+def test_kept_weights_stay_apart_and_the_others_meet():
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(
+        torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU()),
+        torch.nn.Flatten(),
+        torch.nn.Linear(288, 3),
+    )
+    result = unskew.run("fedbn", check.federation(), **{**KEEP, "model": module})
+    start = module.state_dict()
+    assert torch.equal(result.weights["0.1.weight"], start["0.1.weight"])  # the server never sees them
+    assert not torch.equal(result.weights["0.0.weight"], start["0.0.weight"])
+    sent = {n for r in result.record.rows["ledger"] if r["way"] == "up" for n in [r["bytes"]]}
+    assert sent == {4 * (8 * 27 + 8 + 288 * 3 + 3)}
+
+
+def test_local_only_sends_nothing_and_has_no_global_score():
+    result = unskew.run("local", check.federation(), **KEEP)
+    assert result.bytes("up") == result.bytes("down") == 0
+    assert result.scores("global") == {}
+    assert result.scores("personal@client")["last"] > 0
+
+
+def test_both_scopes_come_from_one_pass():
+    """The mean over clients weighted by their test rows is the global accuracy."""
+    fed = check.federation()
+    result = unskew.run("fedavg", fed, **KEEP)
+    rows = [
+        r
+        for r in result.record.rows["metrics"]
+        if r["t"] == 3 and r["client"] is not None and r["scope"] == "global@client"
+    ]
+    weights = np.array([len(fed.test[r["client"]]) for r in rows])
+    mean = float((np.array([r["value"] for r in rows]) * weights).sum() / weights.sum())
+    assert mean == pytest.approx(result.scores("global")["last"], abs=1e-5)
+
+
+def test_adding_a_client_changes_nobody_else():
+    """The others' own updates have the same bits."""
+    fed = check.federation()
+    made = check.loop(Method.parse("fedprox"))
+    start = made.down(made.begin(), 1)
+    all_, fewer = (made.trainer.train(start, ids, {}) for ids in (range(8), (0, 4, 7)))
+    made.trainer.close()
+    by_id = {r.client: r for r in all_}
+    assert fed.clients == 8
+    for r in fewer:
+        assert all(torch.equal(t, by_id[r.client].weights[n]) for n, t in r.weights.items())
+
+
+def test_learning_rate_falls_to_its_floor():
+    made = check.loop(Method(), lr=0.1, lr_decay=0.5, lr_min=0.02)
+    made.trainer.close()
+    assert [made.lr(t) for t in (1, 2, 3, 4)] == [0.1, 0.05, 0.025, 0.02]
+
+
+def test_a_run_in_memory_and_one_in_a_folder_end_alike(tmp_path):
+    one = unskew.run("scaffold", check.federation(), **KEEP)
+    two = unskew.run("scaffold", check.federation(), folder=tmp_path, name="r", **KEEP)
+    assert one.digest == two.digest
+    assert end("scaffold") == one.digest
