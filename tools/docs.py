@@ -13,10 +13,8 @@ from pathlib import Path
 
 from unskew import models
 from unskew.core.method import Method, part
-from unskew.core.network import Network
 from unskew.engine import setup
 from unskew.errors import PAGES
-from unskew.models import count
 
 DOCS = Path(__file__).parent.parent / "docs"
 METHODS = ("fedprox", "scaffold", "fedbn", "norm", "fedrdn", "rebafl", "flea", "local")
@@ -30,11 +28,6 @@ WHEN = {
     "flea": "Clients hold few samples of few classes, and may share obfuscated activations of a tenth of them.",
     "local": "As a reference: what clients reach without any federation.",
 }
-SHAPES = {
-    "mlp": ((1, 28, 28), 10), "cnn_small": ((1, 8, 8), 10), "rebafl_fmnist": ((1, 28, 28), 10), "rebafl_cifar": ((3, 32, 32), 10),
-    "harnet": ((1, 128, 3), 6), "audionet": ((2, 64, 344), 10), "mobilenet_v2": ((3, 32, 32), 10), "alexnet_bn": ((3, 256, 256), 10),
-    "alexnet_bn(width=1024)": ((3, 64, 64), 10), "resnet18": ((3, 32, 32), 10),
-}  # fmt: skip
 
 
 def method_page(name: str) -> str:
@@ -111,24 +104,11 @@ def _table(made, fed) -> str:
     )
 
 
-def models_table() -> str:
-    rows = []
-    for name, (shape, classes) in SHAPES.items():
-        module = models.build(name, shape, classes)
-        cut = "×".join(map(str, Network(module, shape).shape_at("cut")))
-        rows.append(
-            f"| `{name}` | {'×'.join(map(str, shape))} | {classes} | {count.parameters(module):,} | {count.multiply_adds(module, shape):,} | `{module.cut}` {cut} |"
-        )
-    return "\n".join(
-        ["| model | sample | classes | parameters | multiply-adds | default cut |", "|---|---|---|---|---|---|", *rows]
-    )
-
-
 def pages() -> dict[Path, str]:
     made = {DOCS / "methods" / f"{n}.md": method_page(n) for n in METHODS}
     made |= {DOCS / "errors" / f"{c}.md": f"# {c}\n\n{t}\n" for c, t in PAGES.items()}
     made[DOCS / "models.md"] = (
-        f"# Models\n\nAny `torch.nn.Module` works: a name, `file.py:function(input_shape, classes)`, or an object in Python.\n\n{models_table()}\n"
+        f"# Models\n\nAny `torch.nn.Module` works: a name, `file.py:function(input_shape, classes)`, or an object in Python.\n\n{models.table()}\n"
     )
     return made
 

@@ -28,3 +28,41 @@ def test_a_masked_class_without_mass_costs_nothing():
 def test_scores():
     found = Classification().metrics(np.array([[8, 2, 0], [5, 5, 0], [0, 0, 0]]))
     close([found["accuracy"], found["macro_f1"], found["worst_class"]], [0.65, (16 / 23 + 10 / 17) / 2, 0.5])
+
+
+def test_a_mixed_target_costs_the_mixture():
+    y = torch.tensor([[0.25, 0.0, 0.75], [0.0, 0.7, 0.3]])
+    losses = Classification().loss(Z, y)
+    close(losses, [2.4913, 0.8303])
+    close(losses.mean(), 1.6608)
+    close(Classification().loss(Z, onehot(Y)).mean(), 0.4608)
+
+
+def test_a_class_of_no_mass_costs_exactly_nothing_and_one_of_mass_everything():
+    z = torch.tensor([[0.0, -torch.inf]])
+    assert Classification().loss(z, torch.tensor([[1.0, 0.0]])).item() == 0
+    assert Classification().loss(z, torch.tensor([[0.5, 0.5]])).item() == torch.inf
+
+
+def test_the_loss_under_vmap_is_the_loss_of_each():
+    task, g = Classification(), torch.Generator().manual_seed(1)
+    z_GBC = torch.randn(3, 4, 5, generator=g)
+    y_GB = torch.randint(0, 5, (3, 4), generator=g)
+    losses_GB = torch.func.vmap(lambda z, y: task.loss(z, task.targets(y, 5)))(z_GBC, y_GB)
+    expected = torch.nn.functional.cross_entropy(z_GBC.flatten(0, 1), y_GB.flatten(), reduction="none")
+    torch.testing.assert_close(losses_GB.flatten(), expected)
+
+
+def test_targets_keep_classes_nobody_holds():
+    found = Classification().targets(Y, 4)
+    assert found.tolist() == [[1, 0, 0, 0], [0, 1, 0, 0]]
+    assert found.dtype == torch.float32
+    assert Classification().predictions(Z).tolist() == [0, 1]
+
+
+def test_scores_of_pieces_add_up_and_nothing_scores_nothing():
+    task = Classification()
+    pieces = [np.array([[3, 1], [0, 0]]), np.array([[0, 0], [2, 4]])]
+    assert task.metrics(sum(pieces)) == {"accuracy": 0.7, "macro_f1": (6 / 9 + 8 / 11) / 2, "worst_class": 4 / 6}
+    assert task.metrics(sum(pieces), loss_sum=5.0)["loss"] == 0.5
+    assert task.metrics(np.zeros((2, 2), int)) == {}

@@ -48,15 +48,14 @@ def parts_of(text: str) -> list[object]:
     path = Path(text)
     if not path.exists():
         raise UsageError("E111", f"there is no file {path}.")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
+    name = f"unskew_own_{path.stem}"  # a user's random.py must not replace Python's
+    spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = module
+    sys.modules[name] = module
     spec.loader.exec_module(module)
-    kinds = [
-        v for v in vars(module).values() if inspect.isclass(v) and issubclass(v, Part) and v.__module__ == path.stem
-    ]
+    kinds = [v for v in vars(module).values() if inspect.isclass(v) and issubclass(v, Part) and v.__module__ == name]
     if not kinds:
         raise UsageError("E121", f"{path} defines no subclass of unskew.Part.")
     return [kind() for kind in kinds]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -52,7 +52,7 @@ class Network:
         self._slots: list[tuple[dict[str, Any], str, str]] = [
             (store, key, f"{m}.{key}" if m else key)
             for m, layer in self.module.named_modules()
-            for store in (layer._parameters, layer._buffers)
+            for store in cast(list[dict[str, Any]], [layer._parameters, layer._buffers])
             for key, value in store.items()
             if value is not None and (f"{m}.{key}" if m else key) in self._start
         ]
@@ -77,12 +77,13 @@ class Network:
         """An ordinary module holding these weights, to keep or to hand to a user."""
         module = copy.deepcopy(self.module)
         for m, layer in module.named_modules():
-            for store in (layer._parameters, layer._buffers):
-                for key in list(store):
-                    name = f"{m}.{key}" if m else key
-                    if name in w:
-                        value = w[name].detach().clone()
-                        store[key] = nn.Parameter(value) if store is layer._parameters else value
+            prefix = f"{m}." if m else ""
+            for key in layer._parameters:
+                if prefix + key in w:
+                    layer._parameters[key] = nn.Parameter(w[prefix + key].detach().clone())
+            for key in layer._buffers:
+                if prefix + key in w:
+                    layer._buffers[key] = w[prefix + key].detach().clone()
             if isinstance(layer, _NORMS):
                 layer.num_batches_tracked = torch.tensor(0)
         return module.eval()

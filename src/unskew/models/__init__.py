@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
-import importlib.util
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unskew.errors import UsageError, suggestion
@@ -15,10 +13,13 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from unskew.models.blocks import Blocks
+
 _WHERE = {
     "mlp": ("small", "a dense network for samples of any shape; hidden=(128,)"),
     "cnn_small": ("small", "two convolutions, for the 8x8 digits"),
     "rebafl_fmnist": ("rebafl", "ReBaFL's LeNet-size CNN for 28x28 images"),
+    "lenet": ("rebafl", "another name of rebafl_fmnist"),
     "rebafl_cifar": ("rebafl", "ReBaFL's CNN for 32x32 images; head_bias=True"),
     "harnet": ("harnet", "FLea's network for movement windows of 1x128x3"),
     "audionet": ("audionet", "FLea's network for log-mel spectrograms"),
@@ -33,10 +34,17 @@ def describe() -> dict[str, str]:
     return {name: text for name, (_, text) in _WHERE.items()}
 
 
+def names() -> list[str]:
+    """Every name `build` knows."""
+    return list(_WHERE)
+
+
 def default_for(shape: tuple[int, ...]) -> str:
     """The model `auto` stands for, by the shape of a sample."""
     if shape == (1, 128, 3):
         return "harnet"
+    if shape == (2, 64, 344):
+        return "audionet"
     if len(shape) == 3 and shape[1:] == (28, 28):
         return "rebafl_fmnist"
     if len(shape) == 3 and shape[1:] == (32, 32):
@@ -46,23 +54,31 @@ def default_for(shape: tuple[int, ...]) -> str:
     return "cnn_small" if len(shape) == 3 and min(shape[1:]) >= 4 else "mlp"
 
 
-def build(text: str, shape: tuple[int, ...], classes: int) -> nn.Module:
-    """A model by name, like `mlp` or `alexnet_bn(width=1024)`, not yet initialised (see `initialise`)."""
-    import ast
+def build(text: str, shape: tuple[int, ...], classes: int, **options: Any) -> Blocks:
+    """A model by name, not yet initialised (see `initialise`).
 
-    if text == "auto":
+    Options stand in the text, like `alexnet_bn(width=1024)`, or beside it; beside it they win.
+    """
+    shape = tuple(shape)
+    if text.strip() == "auto":
         text = default_for(shape)
     name, _, arguments = text.partition("(")
     name = name.strip()
     if name not in _WHERE:
         raise UsageError("E104", f"unknown model '{name}'.{suggestion(name, _WHERE)} `unskew list models` shows all.")
+    make: Callable[..., Any] = getattr(importlib.import_module(f"unskew.models.{_WHERE[name][0]}"), name)
     try:
-        call = ast.parse(f"f({arguments}" if arguments else "f()", mode="eval").body
-        options = {k.arg: ast.literal_eval(k.value) for k in call.keywords}  # type: ignore[attr-defined]
-        make: Callable[..., Any] = getattr(importlib.import_module(f"unskew.models.{_WHERE[name][0]}"), name)
-        return make(tuple(shape), classes, **options)
+        return make(shape, classes, **{**_options(f"f({arguments}" if arguments else "f()"), **options})
     except (SyntaxError, ValueError, TypeError) as error:
         raise UsageError("E104", f"cannot build model '{text}': {error}.") from error
+
+
+def _options(text: str) -> dict[str, Any]:
+    """The keywords of one call; anything else would be ignored in silence."""
+    call = ast.parse(text, mode="eval").body
+    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
+        raise ValueError("options are written name=value, like mlp(hidden=(64,))")
+    return {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
 
 
 def initialise(module: nn.Module, generator: torch.Generator) -> list[str]:
@@ -73,42 +89,20 @@ def initialise(module: nn.Module, generator: torch.Generator) -> list[str]:
 
 def load(text: str, shape: tuple[int, ...], classes: int) -> nn.Module:
     """A user's model from `path/to/file.py:function`, which is called with the sample's shape and the classes."""
-    file, _, function = text.rpartition(":")
-    path = Path(file)
-    if not path.is_file():
-        raise UsageError("E111", f"there is no file {file}; a model is a name or file.py:function.")
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
-    loaded = importlib.util.module_from_spec(spec)
-    sys.modules[path.stem] = loaded
-    spec.loader.exec_module(loaded)
-    make = getattr(loaded, function, None)
-    if not callable(make):
-        raise UsageError("E104", f"{file} has no function '{function}'.{suggestion(function, vars(loaded))}")
-    return check(make(tuple(shape), classes), shape, classes)
+    from unskew.models import own
+
+    return own.load(text, shape, classes)
 
 
 def check(module: object, shape: tuple[int, ...], classes: int) -> nn.Module:
     """Raises UsageError (E123) unless the module turns two samples into two rows of logits."""
-    import torch
-    from torch import nn
+    from unskew.models import own
 
-    if not isinstance(module, nn.Module):
-        raise UsageError("E123", f"a model is a torch.nn.Module, got {type(module).__name__}.")
-    was = module.training
-    try:
-        with torch.no_grad():
-            found = module.eval()(torch.zeros(2, *shape))
-    except (RuntimeError, ValueError, TypeError) as error:
-        raise UsageError(
-            "E123", f"the model fails on two samples of {list(shape)}: {str(error).splitlines()[0]}."
-        ) from error
-    finally:
-        module.train(was)
-    if not isinstance(found, torch.Tensor) or tuple(found.shape) != (2, classes):
-        given = list(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
-        raise UsageError(
-            "E123", f"the model gives {given} for two samples; expected [2, {classes}], a row of logits each."
-        )
-    return module
+    return own.check(module, shape, classes)
+
+
+def table() -> str:
+    """Every model's size, cut and source, as Markdown."""
+    from unskew.models import catalogue
+
+    return catalogue.table()

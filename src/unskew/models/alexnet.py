@@ -16,10 +16,14 @@ def alexnet_bn(shape: tuple[int, ...], classes: int, width: int = 4096, stem: st
     stem: "imagenet", 11x11 with stride 4 for 256 px, or "small", our fit for 64 to 128 px: 5x5 with stride 2 and
     an average to 4x4. "auto" takes "small" below 160 px.
     """
-    need("alexnet_bn", shape, len(shape) == 3 and min(shape[1:]) >= 48, "[channels, height, width] of at least 48x48")
-    small = min(shape[1:]) < 160 if stem == "auto" else stem == "small"
+    if stem not in ("auto", "imagenet", "small"):
+        raise ValueError(f"stem should be auto, imagenet or small, got {stem!r}")
+    side = min(shape[1:]) if len(shape) == 3 else 0
+    small = stem == "small" or (stem == "auto" and side < 160)
+    least = 48 if small else 63
+    need("alexnet_bn", shape, side >= least, f"[channels, height, width] of at least {least}x{least}")
     first = nn.Conv2d(shape[0], 64, 5, 2, 2) if small else nn.Conv2d(shape[0], 64, 11, 4, 2)
-    side = 4 if small else 6
+    out = 4 if small else 6
     return Blocks(
         "conv1",
         False,
@@ -28,8 +32,8 @@ def alexnet_bn(shape: tuple[int, ...], classes: int, width: int = 4096, stem: st
         conv3=seq(nn.Conv2d(192, 384, 3, padding=1), nn.BatchNorm2d(384), nn.ReLU()),
         conv4=seq(nn.Conv2d(384, 256, 3, padding=1), nn.BatchNorm2d(256), nn.ReLU()),
         conv5=seq(nn.Conv2d(256, 256, 3, padding=1), nn.BatchNorm2d(256), nn.MaxPool2d(3, 2), nn.ReLU()),
-        pool=seq(nn.AdaptiveAvgPool2d(side), nn.Flatten()),
-        fc6=seq(nn.Linear(256 * side * side, width), nn.BatchNorm1d(width), nn.ReLU()),
+        pool=seq(nn.AdaptiveAvgPool2d(out), nn.Flatten()),
+        fc6=seq(nn.Linear(256 * out * out, width), nn.BatchNorm1d(width), nn.ReLU()),
         fc7=seq(nn.Linear(width, width), nn.BatchNorm1d(width), nn.ReLU()),
         head=nn.Linear(width, classes),
     )

@@ -14,6 +14,10 @@ class Blocks(nn.Sequential):
 
     cut: the block whose output methods share by default. folds: whether training several clients side by side in
     channels pays on a CPU (small convolutions and dense layers), or one after another is as fast.
+    initialise: a model's own rule for initial weights, applied after PyTorch's; most have none.
+
+    In the blocks pooling stands before a ReLU or LeakyReLU: both are monotone, so values and gradients are the same,
+    and the activation works on a quarter of the numbers. Nothing is computed in place, so that vmap can run it all.
     """
 
     def __init__(self, cut: str, folds: bool, **blocks: nn.Module):

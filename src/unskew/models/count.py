@@ -1,6 +1,9 @@
-"""How large a model is and how much it computes."""
+"""How large a model is, how much it computes, and what it gives at a cut."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 import torch
 from torch import nn
@@ -20,22 +23,43 @@ def below(module: nn.Sequential, cut: str) -> int:
     raise KeyError(cut)
 
 
+def shape_at(module: nn.Sequential, shape: tuple[int, ...], cut: str) -> tuple[int, ...]:
+    """The shape of one sample's activation after a block."""
+    with torch.no_grad(), evaluating(module):
+        x = torch.zeros(2, *shape)
+        for name, block in module.named_children():
+            x = block(x)
+            if name == cut:
+                return tuple(x.shape[1:])
+    raise KeyError(cut)
+
+
 def multiply_adds(module: nn.Module, shape: tuple[int, ...]) -> int:
     """Multiply-adds of convolutions and dense layers for one sample, forward."""
     total = 0
 
     def count(layer: nn.Module, _: tuple, out: torch.Tensor) -> None:
         nonlocal total
-        if isinstance(layer, (nn.Conv2d, nn.Linear)):
-            total += out[0].numel() * layer.weight[0].numel()
+        total += out[0].numel() * layer.weight[0].numel()  # type: ignore[index, union-attr, operator]
 
-    hooks = [m.register_forward_hook(count) for m in module.modules()]
-    was = module.training
+    counted = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
+    hooks = [m.register_forward_hook(count) for m in module.modules() if isinstance(m, counted)]
     try:
-        with torch.no_grad():
-            module.eval()(torch.zeros(1, *shape))
+        with torch.no_grad(), evaluating(module):
+            module(torch.zeros(1, *shape))
     finally:
-        module.train(was)
         for hook in hooks:
             hook.remove()
     return total
+
+
+@contextmanager
+def evaluating(module: nn.Module) -> Iterator[None]:
+    """In evaluation mode; afterwards every layer is in the mode it had, a frozen layer too."""
+    modes = [(layer, layer.training) for layer in module.modules()]
+    module.eval()
+    try:
+        yield
+    finally:
+        for layer, mode in modes:
+            layer.training = mode

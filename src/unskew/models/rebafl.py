@@ -24,6 +24,9 @@ def rebafl_fmnist(shape: tuple[int, ...], classes: int) -> Blocks:
     )
 
 
+lenet = rebafl_fmnist
+
+
 def rebafl_cifar(shape: tuple[int, ...], classes: int, head_bias: bool = True) -> Blocks:
     """conv5x5 3->16, conv5x5 16->32, conv3x3 32->64, each pooled; FC 576->128 without activation, FC 128->10."""
     need("rebafl_cifar", shape, shape == (shape[0], 32, 32), "[channels, 32, 32]")

@@ -1,0 +1,113 @@
+"""A user's own model: every way it can be wrong is told in a sentence."""
+
+from __future__ import annotations
+
+import random
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+from unskew import models
+from unskew.core.network import Network
+from unskew.errors import UsageError
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(text, name="own.py"):
+        (tmp_path / name).write_text("import torch\nfrom torch import nn\n" + text)
+        return str(tmp_path / name)
+
+    return write
+
+
+def test_a_plain_sequential_works_as_it_is(file):
+    at = file(
+        "def make(shape, classes):\n    return nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.Linear(3, classes))"
+    )
+    module = models.load(f"{at}:make", (1, 2, 2), 2)
+    assert type(module) is nn.Sequential
+    assert Network(module, (1, 2, 2)).head == "2"
+
+
+def test_a_class_serves_as_the_function(file):
+    at = file(
+        "from dataclasses import dataclass\n\n@dataclass\nclass Size:\n    wide: int = 3\n\n"
+        "class Net(nn.Module):\n    def __init__(self, shape, classes):\n        super().__init__()\n"
+        "        self.out = nn.Linear(shape[0] * Size().wide, classes)\n"
+        "    def forward(self, x):\n        return self.out(torch.cat([x] * Size().wide, 1))"
+    )
+    assert models.load(f"{at}:Net", (4,), 2).out.in_features == 12
+
+
+def test_a_file_named_like_a_module_of_python_replaces_nothing(file, monkeypatch):
+    monkeypatch.setitem(sys.modules, "random", random)  # put back should this test fail
+    at = file("def make(shape, classes):\n    return nn.Linear(shape[0], classes)", name="random.py")
+    models.load(f"{at}:make", (4,), 2)
+    assert sys.modules["random"] is random
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("def make(:", "E111 .*SyntaxError"),
+        ("import no_such_module_anywhere", "E111 .*No module named"),
+        ("def mke(shape, classes): ...", "E104 .*no function 'make'.*'mke'"),
+        ("make = 3", "E104 .*no function"),
+        ("def make(shape): ...", "E123 .*fails when called with"),
+        ("def make(shape, classes):\n    assert False", "E123 .*fails when called with .*: AssertionError"),
+        ("def make(shape, classes):\n    return 3", "E123 .*got int"),
+        ("from unskew import models\ndef make(s, c):\n    return models.build('mlpp', s, c)", "E104 .*mlp"),
+    ],
+)
+def test_files_that_cannot_serve(file, text, told):
+    with pytest.raises(UsageError, match=told):
+        models.load(f"{file(text)}:make", (4,), 2)
+    if "E111" in told:
+        assert "unskew_own_own" not in sys.modules
+
+
+class Fails(nn.Module):
+    def __init__(self, error):
+        super().__init__()
+        self.error = error
+
+    def forward(self, x):
+        raise self.error
+
+
+class Gives(nn.Module):
+    def __init__(self, found):
+        super().__init__()
+        self.found = found
+
+    def forward(self, x):
+        return self.found
+
+
+@pytest.mark.parametrize(
+    ("module", "told"),
+    [
+        (Fails(AttributeError("no such part")), "AttributeError: no such part"),
+        (Fails(IndexError()), r"fails on two samples of \[4\]: IndexError\."),
+        (Fails(ValueError("first\nsecond")), r"ValueError: first\."),
+        (Gives((torch.zeros(2, 2),)), "gives tuple for two samples"),
+        (Gives(torch.zeros(2, 2, 1)), r"gives \[2, 2, 1\] for two samples; expected \[2, 2\]"),
+        (Gives(torch.zeros(1, 2)), r"gives \[1, 2\]"),
+        (nn.Linear, "a model is a torch.nn.Module, got type"),
+    ],
+)
+def test_modules_that_give_no_logits(module, told):
+    with pytest.raises(UsageError, match=f"E123 .*{told}"):
+        models.check(module, (4,), 2)
+
+
+def test_checking_does_not_touch_the_statistics_or_the_modes():
+    module = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2)).train()
+    module[1].eval()
+    before = {n: t.clone() for n, t in module.state_dict().items()}
+    assert models.check(module, (4,), 2) is module
+    assert all(torch.equal(t, before[n]) for n, t in module.state_dict().items())
+    assert [m.training for m in module] == [True, False, True]
