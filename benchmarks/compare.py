@@ -60,7 +60,7 @@ def start_all(work: Work, options: argparse.Namespace, scratch: Path, children: 
         if isinstance(command, str):
             results[name] = {"skipped": command}
             continue
-        weights = ["--weights", str(scratch / f"{name}.pt")]
+        weights = ["--weights", str(scratch / f"{name}.npy")]
         command = [*command, "--model", work.model, "--variant", name, *sizes, *weights]
         try:
             children[name] = Child(name, command, scratch / f"{name}.log", options.timeout_s)

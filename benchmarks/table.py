@@ -3,7 +3,7 @@
 from pathlib import Path
 from statistics import median
 
-import torch
+import numpy as np
 
 NOISY = 0.15  # cores
 
@@ -27,11 +27,11 @@ def measured(results: dict[str, dict]) -> dict[str, dict]:
 
 def agreement(folder: Path, results: dict[str, dict]) -> dict[str, float]:
     """Largest difference of any weight to the usual loop's on one thread. Centralised training is other work."""
-    weights = {name: torch.load(folder / f"{name}.pt") for name in measured(results) if not name.startswith("central")}
+    weights = {name: np.load(folder / f"{name}.npy") for name in measured(results) if not name.startswith("central")}
     usual = weights.get("usual-1")
     if usual is None:
         return {}
-    return {name: (w - usual).abs().max().item() for name, w in weights.items()}
+    return {name: float(np.abs(w - usual).max()) for name, w in weights.items()}
 
 
 def ratios(model: str, cores: int, results: dict[str, dict]) -> dict[str, dict]:

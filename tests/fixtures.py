@@ -38,7 +38,7 @@ def out(z: Tensor, **more: Any) -> Out:
     return Out(**{"logits": z, "raw": z, "features": z, "own": batch(), **more})
 
 
-def close(found: Any, expected: Any, digits: int = 4) -> None:
+def assert_close(found: Any, expected: Any, digits: int = 4) -> None:
     torch.testing.assert_close(
         torch.as_tensor(found, dtype=torch.float32),
         torch.as_tensor(expected, dtype=torch.float32),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.fixtures import G, Z, batch, close, onehot
+from tests.fixtures import G, Z, assert_close, batch, onehot
 from unskew.methods.flea import FLea, decorrelation, kl, mix
 from unskew.tasks.classification import Classification
 
@@ -17,22 +17,22 @@ ONES = torch.ones(4)
 def test_mixing_uses_one_weight_a_sample_for_activation_and_label():
     f, fF = torch.tensor([[1.0, 2], [3, -1]]), torch.tensor([[0.0, 0], [1, 1]])
     ft, b = mix(f, batch(), fF, onehot([2, 2]), torch.tensor([0.25, 0.7]))
-    close(ft, [[0.25, 0.5], [2.4, -0.4]])
-    close(b.y, [[0.25, 0, 0.75], [0, 0.7, 0.3]])
+    assert_close(ft, [[0.25, 0.5], [2.4, -0.4]])
+    assert_close(b.y, [[0.25, 0, 0.75], [0, 0.7, 0.3]])
     losses = Classification().loss(Z, b.y)
-    close(losses, [2.4913, 0.8303])
-    close(b.mean(losses), 1.6608)
+    assert_close(losses, [2.4913, 0.8303])
+    assert_close(b.mean(losses), 1.6608)
 
 
 def test_kl_in_both_directions():
-    close(kl(Z, G), [0.2795, 0.5786])
-    close(kl(G, Z), [0.3235, 0.4606])
+    assert_close(kl(Z, G), [0.2795, 0.5786])
+    assert_close(kl(G, Z), [0.3235, 0.4606])
 
 
 def test_decorrelation_is_the_squared_distance_correlation():
-    close(decorrelation(X4, F4, ONES), 0.7698)
-    close(decorrelation(X4, F4, ONES).sqrt(), 0.8774)
-    close(1.6608 + 0.4291 + 3 * decorrelation(X4, F4, ONES), 4.3993, 3)
+    assert_close(decorrelation(X4, F4, ONES), 0.7698)
+    assert_close(decorrelation(X4, F4, ONES).sqrt(), 0.8774)
+    assert_close(1.6608 + 0.4291 + 3 * decorrelation(X4, F4, ONES), 4.3993, 3)
 
 
 def naive(x: torch.Tensor, f: torch.Tensor) -> float:

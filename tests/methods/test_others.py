@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tests.fixtures import batch, client, close
+from tests.fixtures import assert_close, batch, client
 from unskew.core.method import Method
 from unskew.core.part import Batch
 from unskew.core.replies import Reply, Ups
@@ -23,16 +23,16 @@ def test_fedavg_weighs_by_size():
     replies = [Reply(1, 10.0, {"w": torch.tensor([3.0, -2])}), Reply(0, 30.0, {"w": torch.tensor([1.0, 2])})]
     start = {"w": torch.zeros(2), "kept": torch.ones(1)}
     merged = weighted_mean(start, Ups.of(replies))
-    close(merged["w"], [1.5, 1.0])
+    assert_close(merged["w"], [1.5, 1.0])
     assert merged["kept"] is start["kept"]
-    close(weighted_mean(start, Ups.of(replies), "equal")["w"], [2.0, 0.0])
+    assert_close(weighted_mean(start, Ups.of(replies), "equal")["w"], [2.0, 0.0])
 
 
 def test_fedprox_is_half_mu_times_the_squared_distance():
     w, start = torch.tensor([1.0, 2, -1], requires_grad=True), torch.tensor([0.5, 2, 1])
     net = SimpleNamespace(trainable=("w",))
     loss = FedProx(mu=0.01).loss({"w": w}, None, None, client(start={"w": start}, net=net))
-    close(loss, 0.02125, 6)
+    assert_close(loss, 0.02125, 6)
     (g,) = torch.autograd.grad(
         FedProx(mu=0.01).loss({"w": start.requires_grad_()}, None, None, client(start={"w": start.detach()}, net=net)),
         start,
@@ -55,22 +55,22 @@ def scaffold_client(momentum=0.0):
 def test_scaffold_option_two():
     c = scaffold_client()
     up, mine = Scaffold().finish({"w": torch.tensor([0.8, 1.1])}, c)
-    close(mine["c"]["w"], [1.1, -0.6])
-    close(up["delta"]["w"], [0.9, -0.5])
+    assert_close(mine["c"]["w"], [1.1, -0.6])
+    assert_close(up["delta"]["w"], [0.9, -0.5])
     ups = Ups.of([Reply(2, 1.0, {}, {"scaffold": up})]).seen_by("scaffold")
-    close(Scaffold().server({"c": {"w": torch.tensor([0.1, 0.0])}}, ups, c.fed)["c"]["w"], [0.325, -0.125])
-    close(Scaffold().grad({"w": torch.tensor([0.5, 0.5])}, {}, c)["w"], [0.4, 0.6])
+    assert_close(Scaffold().server({"c": {"w": torch.tensor([0.1, 0.0])}}, ups, c.fed)["c"]["w"], [0.325, -0.125])
+    assert_close(Scaffold().grad({"w": torch.tensor([0.5, 0.5])}, {}, c)["w"], [0.4, 0.6])
 
 
 def test_scaffold_divides_by_the_accumulated_weight_of_momentum_steps():
     _, mine = Scaffold().finish({"w": torch.tensor([0.8, 1.1])}, scaffold_client(momentum=0.9))
-    close(mine["c"]["w"], [0.1 + 0.2 / 0.29, -0.1 - 0.1 / 0.29])  # two steps weigh 1.9 + 1
+    assert_close(mine["c"]["w"], [0.1 + 0.2 / 0.29, -0.1 - 0.1 / 0.29])  # two steps weigh 1.9 + 1
 
 
 def test_norm_with_imagenet_constants():
     x = torch.full((1, 3, 1, 1), 0.485)
     found = Norm().evaluate_with(x, client())
-    close(found.flatten(), [0.0, (0.485 - 0.456) / 0.224, (0.485 - 0.406) / 0.225])
+    assert_close(found.flatten(), [0.0, (0.485 - 0.456) / 0.224, (0.485 - 0.406) / 0.225])
 
 
 IMAGES = torch.tensor([[[[0.0, 0.2], [0.4, 0.6]]], [[[0.5, 0.5], [1.0, 1.0]]]])
@@ -86,11 +86,11 @@ def statistics(part):
 
 def test_fedrdn_statistics_are_means_over_images():
     found = statistics(FedRDN())
-    close(found["mu"], [0.5250])
-    close(found["sigma"], [0.2368])
-    close(statistics(FedRDN(variant="official"))["sigma"], [(0.2582 + 0.2887) / 2])
+    assert_close(found["mu"], [0.5250])
+    assert_close(found["sigma"], [0.2368])
+    assert_close(statistics(FedRDN(variant="official"))["sigma"], [(0.2582 + 0.2887) / 2])
     pixel = FedRDN().evaluate_with(torch.full((1, 1, 1, 1), 0.6), client(id=0, down=down([found])))
-    close(pixel.flatten(), [0.3167])
+    assert_close(pixel.flatten(), [0.3167])
 
 
 def down(pairs):
@@ -105,10 +105,10 @@ def test_fedrdn_draws_mean_and_std_from_one_client_per_image():
     table = {"mu": torch.tensor([[0.0], [1.0]]), "sigma": torch.tensor([[1.0], [2.0]]), "row": torch.arange(2)}
     x = torch.full((2, 1, 1, 1), 5.0)
     b = FedRDN().batch(batch(x), client(down=table, noise={"of_pair": torch.tensor([0, 1])}))
-    close(b.x.flatten(), [5.0, 2.0])
+    assert_close(b.x.flatten(), [5.0, 2.0])
     stranger = FedRDN().evaluate_with(x, client(id=-1, down=table))
-    close(stranger.flatten(), [(5 - 0.5) / 1.5] * 2)
-    close(FedRDN(mean=True).batch(batch(x), client(down=table)).x.flatten(), [3.0, 3.0])
+    assert_close(stranger.flatten(), [(5 - 0.5) / 1.5] * 2)
+    assert_close(FedRDN(mean=True).batch(batch(x), client(down=table)).x.flatten(), [3.0, 3.0])
 
 
 @pytest.mark.parametrize(

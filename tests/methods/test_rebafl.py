@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.fixtures import COUNTS, Y, Z, batch, client, close, onehot, out
+from tests.fixtures import COUNTS, Y, Z, assert_close, batch, client, onehot, out
 from unskew.core.replies import Reply, Ups
 from unskew.methods.rebafl import ReBaFL
 from unskew.tasks.classification import Classification
@@ -24,22 +24,22 @@ def losses(part: ReBaFL, z=Z, y=Y):
     ],
 )
 def test_relaxed_balanced_softmax(part, expected):
-    close(losses(part), expected)
+    assert_close(losses(part), expected)
 
 
 def test_prior_in_both_forms():
-    close(losses(ReBaFL(eps=0.1)).mean(), 0.4081)
-    close(losses(ReBaFL(eps=0.01, form="additive")).mean(), 0.40774, 5)
-    close(losses(ReBaFL(eps=0.01)).mean(), 0.40771, 5)
-    close(ReBaFL(eps=0.01)._smooth(COUNTS / 40), [0.7458, 0.2508, 0.0033])
-    close(ReBaFL(eps=0.01, form="additive")._smooth(COUNTS / 40), [0.7379, 0.2524, 0.0097])
+    assert_close(losses(ReBaFL(eps=0.1)).mean(), 0.4081)
+    assert_close(losses(ReBaFL(eps=0.01, form="additive")).mean(), 0.40774, 5)
+    assert_close(losses(ReBaFL(eps=0.01)).mean(), 0.40771, 5)
+    assert_close(ReBaFL(eps=0.01)._smooth(COUNTS / 40), [0.7458, 0.2508, 0.0033])
+    assert_close(ReBaFL(eps=0.01, form="additive")._smooth(COUNTS / 40), [0.7379, 0.2524, 0.0097])
 
 
 def test_gradient_on_a_missing_class():
     for eps, expected in ((0.01, [0.0001, 0.0019]), (0.0, [0.0, 0.0]), (1.0, [0.0196, 0.1536])):
         z = Z.clone().requires_grad_()
         losses(ReBaFL(eps=eps), z).mean().backward()
-        close(z.grad[:, 2], expected)
+        assert_close(z.grad[:, 2], expected)
 
 
 TABLE = torch.tensor([[0.0, 0], [1, 1], [2, -1]])
@@ -49,7 +49,7 @@ LABELS = [0, 1, 1, 0]
 
 def test_augmentation_moves_the_batch_to_every_known_class_in_turn():
     moved, label = ReBaFL().augment(H, onehot(LABELS), TABLE, torch.ones(3))
-    close(moved, [[0.5, 0.5], [2, 1], [2, -2], [0.2, -0.3]])
+    assert_close(moved, [[0.5, 0.5], [2, 1], [2, -2], [0.2, -0.3]])
     assert label.tolist() == [0, 1, 2, 0]
     _, label = ReBaFL().augment(H, onehot(LABELS), TABLE, torch.tensor([1.0, 0, 1]))
     assert label.tolist() == [0, 2, 0, 2]
@@ -64,8 +64,8 @@ def augmented_loss(use: float, aug_grad: bool = False):
 
 
 def test_augmented_loss():
-    close(augmented_loss(1.0)[0], 1.4164)
-    close(augmented_loss(0.0)[0], 0.0)
+    assert_close(augmented_loss(1.0)[0], 1.4164)
+    assert_close(augmented_loss(0.0)[0], 0.0)
 
 
 def test_augmented_loss_trains_the_head_only_unless_asked():
@@ -85,10 +85,10 @@ def test_server_weighs_prototypes_by_class_counts_and_forgets_unless_told():
     )
     old = {"prototypes": torch.tensor([[9.0, 9], [7, 7]]), "known": torch.ones(2)}
     fresh = ReBaFL().server(old, ups, None)
-    close(fresh["prototypes"], [[1.5, 1], [0, 0]])
+    assert_close(fresh["prototypes"], [[1.5, 1], [0, 0]])
     assert fresh["known"].tolist() == [1, 0]
     kept = ReBaFL(keep_stale=True).server(old, ups, None)
-    close(kept["prototypes"], [[1.5, 1], [7, 7]])
+    assert_close(kept["prototypes"], [[1.5, 1], [7, 7]])
     assert kept["known"].tolist() == [1, 1]
 
 

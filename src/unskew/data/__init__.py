@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -34,46 +34,27 @@ def build(
 ) -> Federation:
     """Deal a set out to clients. Without a column to go by, the test set is dealt in the clients' proportions."""
     rows = partition(skew, dataset.y, clients, rng, samples, dataset.columns)
-    natural = Skew.parse(skew).kind in ("domain", "column")
-    names: Sequence[str] | None = None
-    if natural:
+    names: tuple[str, ...] | None = None
+    by_site: Index | None = None
+    if Skew.parse(skew).kind in ("domain", "column"):
         column, values = column_names(skew, dataset.columns)
         known = dataset.labels.get(column)
         names = tuple(known[int(v)] if known else f"{column}-{v}" for v in values)
-    made = Federation(
-        dataset.name,
-        dataset.x,
-        dataset.y,
-        dataset.x_test,
-        dataset.y_test,
-        dataset.classes,
-        rows,
-        Index.of([]),
-        skew,
-        False,
-        names,
-    )
-    tests = deal_tests(dataset.y_test, made.label_counts, rng_tests)
-    if natural and column in dataset.test_columns:
-        place = np.searchsorted(values, dataset.test_columns[column]).clip(max=len(values) - 1)
-        owner = np.where(values[place] == dataset.test_columns[column], place, -1)
-        if (owner >= 0).any():  # sites that appear only in the test set belong to nobody
-            tests = Index.by_owner(owner, len(values))
-            natural = bool((owner >= 0).all())
-        else:
-            natural = False
-    else:
-        natural = False
-    return Federation(
-        dataset.name,
-        dataset.x,
-        dataset.y,
-        dataset.x_test,
-        dataset.y_test,
-        dataset.classes,
-        rows,
-        tests,
-        skew,
-        natural,
-        names,
-    )
+        by_site = _tests_of_sites(dataset.test_columns.get(column), values)
+    d = dataset
+    made = Federation(d.name, d.x, d.y, d.x_test, d.y_test, d.classes, rows, Index.of([]), skew, names=names)
+    if by_site is None:
+        return replace(made, test=deal_tests(d.y_test, made.label_counts, rng_tests))
+    return replace(made, test=by_site, natural=len(by_site.rows) == len(d.y_test))
+
+
+def _tests_of_sites(column: np.ndarray | None, values: np.ndarray) -> Index | None:
+    """Test rows by the site they come from, or None if no training site appears in the test set.
+
+    Sites that appear only in the test set (held-out subjects, say) belong to nobody.
+    """
+    if column is None:
+        return None
+    place = np.searchsorted(values, column).clip(max=len(values) - 1)
+    owner = np.where(values[place] == column, place, -1)
+    return Index.by_owner(owner, len(values)) if (owner >= 0).any() else None

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 
 from unskew.core.trees import Tree
-from unskew.engine.kernels import Kernels
-from unskew.engine.lanes import Start, Trainer, _around
+from unskew.engine.kernels import Kernels, around
+from unskew.engine.lanes import Start, Trainer
 from unskew.engine.store import Store
 
 Row = dict[str, Any]
@@ -28,7 +28,7 @@ class Evaluation:
         self.of, self.x, self.y, self.test = trainer, x_test, y_test, test
         self.clients = [k for k in range(len(test)) if len(test[k])] if len(test) <= 100_000 else []
         """Clients with test rows; beyond 100,000 clients a handful of rows each says nothing."""
-        self.own_inputs = bool(trainer._at["evaluate_with"])
+        self.own_inputs = bool(trainer.hooks["evaluate_with"])
 
     def rows(self, t: int, start: Start, store: Store, last: bool) -> list[Row]:
         """All metric rows of round t."""
@@ -80,7 +80,7 @@ class Evaluation:
 
     def _predict(self, rows: np.ndarray, k: int, start: Start, private: Tree) -> np.ndarray:
         of = self.of
-        with torch.no_grad(), _around(of.net, Kernels(lanes=False)):
+        with torch.no_grad(), around(of.net, Kernels(lanes=False)):
             w = of.received(start, private)
             x = self.x[torch.as_tensor(rows, device=of.device)]
             if self.own_inputs:

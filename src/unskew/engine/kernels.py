@@ -17,6 +17,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from unskew.core.network import Network
+
 _LAST = torch.channels_last
 
 
@@ -77,6 +79,19 @@ class Kernels(TorchFunctionMode):
         if self.dropout is None:
             return x
         return x * (next(self.dropout) >= p) / (1 - p)
+
+
+class around:
+    """Let a network's blocks run within these kernels."""
+
+    def __init__(self, net: Network, kernels: Kernels):
+        self.net, self.kernels = net, kernels
+
+    def __enter__(self) -> None:
+        self.before, self.net.around = self.net.around, lambda: self.kernels
+
+    def __exit__(self, *_: object) -> None:
+        self.net.around = self.before
 
 
 _CAUGHT = {
