@@ -11,8 +11,9 @@ from PIL import Image
 
 from unskew import data
 from unskew.data.availability import Availability
+from unskew.data.deal import deal_tests
 from unskew.data.federation import Index
-from unskew.data.partitions import deal_tests, partition
+from unskew.data.partitions import partition
 from unskew.errors import DataError, UnskewError, UsageError
 
 
@@ -330,3 +331,37 @@ def test_bad_skews_are_refused(spec):
 def test_bad_availability_is_refused(spec):
     with pytest.raises(UsageError, match=r"E124|E111"):
         Availability.parse(spec)
+
+
+def test_feature_skew_gives_every_client_its_own_view_and_leaves_the_set_alone():
+    dataset = data.load("digits")
+    plain, dim = (data.build(dataset, skew, 4, rng(1), rng(2)) for skew in ("iid", "iid+brightness:0.3"))
+    for k in range(4):
+        mine, seen = plain.x[plain.train[k]], dim.x[dim.train[k]]
+        level = 2 * ((k + 0.5) * (5**0.5 - 1) / 2 % 1) - 1
+        assert np.allclose(seen, np.clip(mine + 0.3 * level, 0, 1), atol=1e-6)
+        assert np.array_equal(plain.y[plain.train[k]], dim.y[dim.train[k]])
+    assert (dataset.x.min(), dataset.x.max()) == (0, 1)
+
+
+def test_feature_skew_works_in_natural_units_under_standardisation():
+    dataset = data.load("digits")
+    raw = data.build(dataset, "iid+gamma:0.5", 3, rng(1), rng(2))
+    done = data.build(dataset.standardised(), "iid+gamma:0.5", 3, rng(1), rng(2))
+    assert np.allclose(done.x, (raw.x - 0.3053) / 0.3760, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("shift", "says"), [("sepia", "unknown feature skew"), ("gamma:x", "strength"), ("blur:-1", "strength")]
+)
+def test_a_wrong_feature_skew_is_one_sentence(shift, says):
+    with pytest.raises(UsageError, match=says):
+        data.build(data.load("digits"), f"iid+{shift}", 3, rng(1), rng(2))
+
+
+def test_validation_rows_are_taken_from_every_client_that_can_spare_them():
+    made = data.build(data.load("digits"), "dirichlet:0.3", 10, rng(1), rng(2), validation=0.2)
+    whole = data.build(data.load("digits"), "dirichlet:0.3", 10, rng(1), rng(2))
+    assert [*made.val.sizes] == [n // 5 for n in whole.sizes]
+    for k in range(10):
+        assert sorted([*made.train[k], *made.val[k]]) == sorted(whole.train[k])

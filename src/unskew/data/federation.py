@@ -1,4 +1,4 @@
-"""A set of samples, and the same set dealt out to clients.
+"""A set dealt out to clients.
 
 All samples lie in one array; a client is a list of row numbers. Memory grows with the samples, not with the clients.
 Letters: N samples, K clients, C classes.
@@ -6,111 +6,27 @@ Letters: N samples, K clients, C classes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from unskew.data.dataset import Dataset, check_labels
+from unskew.data.index import Index
 from unskew.errors import DataError
+
+__all__ = ["SUMMARY_CLIENTS", "Dataset", "Federation", "Index"]
 
 SUMMARY_CLIENTS = 2000
 
 
-class Index(Sequence):
-    """Row numbers of every client, in one array: `index[k]` is a view."""
-
-    def __init__(self, rows: np.ndarray, offsets: np.ndarray):
-        self.rows, self.offsets = rows, offsets
-
-    @staticmethod
-    def of(lists: Sequence[np.ndarray]) -> Index:
-        offsets = np.cumsum([0, *map(len, lists)], dtype=np.int64)
-        rows = np.concatenate([np.asarray(r, dtype=np.int64) for r in lists]) if lists else np.zeros(0, np.int64)
-        return Index(rows, offsets)
-
-    @staticmethod
-    def by_owner(owner_N: np.ndarray, clients: int) -> Index:
-        """From each row's client; -1 is nobody's. Rows of a client stay in their order."""
-        rows = np.argsort(owner_N, kind="stable").astype(np.int64)
-        rows = rows[np.searchsorted(owner_N[rows], 0) :]
-        counts = np.bincount(owner_N[owner_N >= 0], minlength=clients)
-        return Index(rows, np.concatenate([[0], np.cumsum(counts)]).astype(np.int64))
-
-    def __len__(self) -> int:
-        return len(self.offsets) - 1
-
-    def __getitem__(self, k: Any) -> np.ndarray:
-        if not 0 <= k < len(self):
-            raise IndexError(k)
-        return self.rows[self.offsets[k] : self.offsets[k + 1]]
-
-    def __iter__(self) -> Iterator[np.ndarray]:
-        return (self[k] for k in range(len(self)))
-
-    @property
-    def sizes(self) -> np.ndarray:
-        return np.diff(self.offsets)
-
-
-@dataclass(frozen=True)
-class Dataset:
-    """A set before it is dealt out. x [N, ...] float32, channels first, in natural units (images: [0, 1]); y int64.
-
-    columns: further facts per training row (subject, domain), by which clients can be formed.
-    """
-
-    name: str
-    x: np.ndarray
-    y: np.ndarray
-    x_test: np.ndarray
-    y_test: np.ndarray
-    classes: tuple[str, ...]
-    columns: dict[str, np.ndarray] = field(default_factory=dict)
-    test_columns: dict[str, np.ndarray] = field(default_factory=dict)
-    labels: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    mean: tuple[float, ...] | None = None
-    std: tuple[float, ...] | None = None
-    source: str = ""
-
-    def __post_init__(self) -> None:
-        for part, x, y in (("training", self.x, self.y), ("test", self.x_test, self.y_test)):
-            if len(x) != len(y):
-                raise DataError(
-                    "E403", f"{self.name}: {len(x)} {part} samples but {len(y)} labels; give one label a sample."
-                )
-        if not len(self.y):
-            raise DataError("E403", f"{self.name} has no training samples.")
-        both = np.concatenate([self.y, self.y_test])
-        if both.min() < 0 or both.max() >= len(self.classes):
-            raise DataError(
-                "E404",
-                f"{self.name}: labels run from {both.min()} to {both.max()}; {len(self.classes)} classes need 0 to {len(self.classes) - 1}.",
-            )
-        for part, x in (("training", self.x), ("test", self.x_test)):
-            if not isinstance(x, np.memmap) and len(x) and not np.isfinite(x.sum(dtype=np.float64)):
-                row = int(np.argmax(~np.isfinite(x.reshape(len(x), -1)).all(1)))
-                raise DataError("E405", f"{self.name}: {part} sample {row} holds NaN or infinity; mend or remove it.")
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self.x.shape[1:])
-
-    def standardised(self) -> Dataset:
-        """(x - mean) / std per channel, by the set's own constants."""
-        if self.mean is None or self.std is None:
-            return self
-        shape = (1, -1, *[1] * (self.x.ndim - 2))
-        mean, std = np.reshape(self.mean, shape).astype(np.float32), np.reshape(self.std, shape).astype(np.float32)
-        return replace(self, x=(self.x - mean) / std, x_test=(self.x_test - mean) / std, mean=None, std=None)
-
-
 @dataclass(frozen=True)
 class Federation:
-    """A set dealt out to K clients. `train[k]` are rows of x, `test[k]` rows of x_test.
+    """`train[k]` and `val[k]` are rows of x, `test[k]` rows of x_test; any of them may be empty.
 
-    natural: clients come from a column of the data, so that a test row has a client of its own.
+    natural: clients come from a column of the data, so that every test row has a client of its own. val without
+    clients: nothing is held back. mean, std: constants of x that have not been taken off. columns: per row of x.
     """
 
     name: str
@@ -124,10 +40,40 @@ class Federation:
     skew: str
     natural: bool = False
     names: tuple[str, ...] | None = None
+    val: Index = field(default_factory=lambda: Index.empty(0))
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    columns: dict[str, np.ndarray] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for part, x, y in (("training", self.x, self.y), ("test", self.x_test, self.y_test)):
+            if len(x) != len(y):
+                raise DataError(
+                    "E403", f"{self.name}: {len(x)} {part} samples but {len(y)} labels; give one label a sample."
+                )
+        if not self.clients or not len(self.train.rows):
+            raise DataError("E403", f"{self.name}: no client holds a training sample.")
+        check_labels(self.name, self.y, self.y_test, self.n_classes)
+        for part, index, n in (
+            ("train", self.train, len(self.y)),
+            ("val", self.val, len(self.y)),
+            ("test", self.test, len(self.y_test)),
+        ):
+            if len(index) not in ((0, self.clients) if part == "val" else (self.clients,)):
+                raise DataError(
+                    "E403",
+                    f"{self.name}: {self.clients} clients, but {len(index)} lists of {part} rows; give one each.",
+                )
+            if len(index.rows) and not 0 <= index.rows.min() <= index.rows.max() < n:
+                raise DataError("E403", f"{self.name}: {part} rows lie outside 0 to {n - 1}.")
 
     @property
     def clients(self) -> int:
         return len(self.train)
+
+    @property
+    def K(self) -> int:
+        return self.clients
 
     @property
     def n_classes(self) -> int:
@@ -139,13 +85,13 @@ class Federation:
 
     @cached_property
     def sizes(self) -> np.ndarray:
+        """Training samples, int64 [K]."""
         return self.train.sizes
 
     @cached_property
     def label_counts(self) -> np.ndarray:
-        """[K, C] training samples."""
-        owner = np.repeat(np.arange(self.clients), self.sizes)
-        flat = owner * self.n_classes + self.y[self.train.rows]
+        """Training samples by class, int64 [K, C]."""
+        flat = self.train.owner * self.n_classes + self.y[self.train.rows]
         return np.bincount(flat, minlength=self.clients * self.n_classes).reshape(self.clients, self.n_classes)
 
     def name_of(self, k: int) -> str:
@@ -153,10 +99,14 @@ class Federation:
 
     def pooled(self) -> Federation:
         """One client that holds all training rows: centralised training."""
-        rows = np.unique(self.train.rows)
-        everything = Index.of([np.arange(len(self.y_test))])
         return replace(
-            self, train=Index.of([rows]), test=everything, skew="pooled", natural=False, names=("everything",)
+            self,
+            train=Index.of([np.unique(self.train.rows)]),
+            val=Index.of([np.unique(self.val.rows)]),
+            test=Index.of([np.arange(len(self.y_test))]),
+            skew="pooled",
+            natural=False,
+            names=("everything",),
         )
 
     def summary(self) -> dict[str, Any]:
@@ -167,7 +117,11 @@ class Federation:
             "classes": list(self.classes),
             "clients": self.clients,
             "names": [self.name_of(k) for k in range(min(self.clients, SUMMARY_CLIENTS))],
-            "sizes": {"train": self.sizes[shown].tolist(), "val": [], "test": self.test.sizes[shown].tolist()},
+            "sizes": {
+                "train": self.sizes[shown].tolist(),
+                "val": self.val.sizes[shown].tolist(),
+                "test": self.test.sizes[shown].tolist(),
+            },
             "labels": self.label_counts[shown].tolist(),
             "test": len(self.y_test),
             "skew": self.skew,

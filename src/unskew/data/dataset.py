@@ -1,0 +1,122 @@
+"""A set of samples before it is dealt out, checked once.
+
+Letters: N samples, C classes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from unskew.errors import DataError
+
+CHUNK = 1 << 24
+"""Values looked at in one go, so that checking a file that is mapped into memory never loads it."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """x [N, ...] float32, channels first, in natural units (images: [0, 1]); y int64 [N], 0 to C-1.
+
+    columns: further facts per training row (subject, domain), by which clients can be formed; labels: names of a
+    column's values. mean, std: one number a channel. taken_off: the mean and std that `standardised` has applied.
+    """
+
+    name: str
+    x: np.ndarray
+    y: np.ndarray
+    x_test: np.ndarray
+    y_test: np.ndarray
+    classes: tuple[str, ...]
+    columns: dict[str, np.ndarray] = field(default_factory=dict)
+    test_columns: dict[str, np.ndarray] = field(default_factory=dict)
+    labels: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    mean: tuple[float, ...] | None = None
+    std: tuple[float, ...] | None = None
+    source: str = ""
+    taken_off: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+
+    def __post_init__(self) -> None:
+        self._check_lengths()
+        check_labels(self.name, self.y, self.y_test, len(self.classes))
+        for part, x in (("training", self.x), ("test", self.x_test)):
+            _check_finite(self.name, part, x)
+
+    def _check_lengths(self) -> None:
+        for part, x, y, columns in (
+            ("training", self.x, self.y, self.columns),
+            ("test", self.x_test, self.y_test, self.test_columns),
+        ):
+            if len(x) != len(y):
+                raise DataError(
+                    "E403", f"{self.name}: {len(x)} {part} samples but {len(y)} labels; give one label a sample."
+                )
+            for column, values in columns.items():
+                if len(values) != len(y):
+                    raise DataError(
+                        "E403",
+                        f"{self.name}: column '{column}' has {len(values)} values for {len(y)} {part} samples; "
+                        "give one value a sample.",
+                    )
+        if not len(self.y):
+            raise DataError("E403", f"{self.name} has no training samples.")
+        if len(self.y_test) and self.x.shape[1:] != self.x_test.shape[1:]:
+            raise DataError(
+                "E403",
+                f"{self.name}: training samples are {list(self.x.shape[1:])}, test samples {list(self.x_test.shape[1:])}; "
+                "they must be of one shape.",
+            )
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.x.shape[1:])
+
+    def standardised(self) -> Dataset:
+        """(x - mean) / std per channel, by the set's own constants; unchanged if it has none."""
+        if self.mean is None or self.std is None:
+            return self
+        mean, std = (per_channel(v, self.x.ndim) for v in (self.mean, self.std))
+        return replace(
+            self,
+            x=(self.x - mean) / std,
+            x_test=(self.x_test - mean) / std,
+            mean=None,
+            std=None,
+            taken_off=(self.mean, self.std),
+        )
+
+
+def per_channel(values: tuple[float, ...], ndim: int) -> np.ndarray:
+    """Shaped so that it meets the channels of [N, channels, ...]."""
+    return np.reshape(values, (1, -1, *[1] * (ndim - 2))).astype(np.float32)
+
+
+def check_labels(name: str, y: np.ndarray, y_test: np.ndarray, classes: int) -> None:
+    """Raises DataError (E404) unless every label is a whole number from 0 to classes - 1."""
+    for part, labels in (("training", y), ("test", y_test)):
+        if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
+            raise DataError(
+                "E404",
+                f"{name}: {part} labels are {labels.dtype} {list(labels.shape)}; they must be whole numbers, [N].",
+            )
+        wrong = np.flatnonzero((labels < 0) | (labels >= classes))
+        if len(wrong):
+            raise DataError(
+                "E404",
+                f"{name}: the label of {part} sample {wrong[0]} is {labels[wrong[0]]}; {classes} classes need labels "
+                f"from 0 to {classes - 1}.",
+            )
+
+
+def _check_finite(name: str, part: str, x: np.ndarray) -> None:
+    step = max(1, CHUNK // max(1, int(np.prod(x.shape[1:]))))
+    for begin in range(0, len(x), step):
+        chunk = x[begin : begin + step]
+        if np.isfinite(chunk.sum(dtype=np.float64)):
+            continue
+        place = np.argwhere(~np.isfinite(chunk))[0].tolist()
+        raise DataError(
+            "E405",
+            f"{name}: {part} sample {begin + place[0]} holds {chunk[tuple(place)]} at {place[1:]}; mend or remove it.",
+        )
