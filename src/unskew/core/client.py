@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from unskew.core.network import Network
@@ -33,6 +34,10 @@ class Fed:
     natural: bool = False
     names: tuple[str, ...] = ()
     seed: int = 0
+    reserved: Batch | None = None
+    """What the server held back for itself, if a Part asked for it."""
+    shared: tuple[str, ...] = ()
+    """The trained weights that leave a client: neither kept nor frozen."""
 
     @property
     def features(self) -> int:
@@ -63,7 +68,8 @@ class Client:
     round: Tree = field(default_factory=dict)
     noise: dict[str, Tensor] = field(default_factory=dict)
     data: Callable[[bool], Iterator[Batch]] | None = None
-    chosen: Callable[[int, str, bool], Batch] | None = None
+    chosen: Callable[[int, str, bool, bool], Batch] | None = None
+    slopes: Callable[[Weights, Batch], Tensor] | None = None
 
     def cut(self, name: str) -> str:
         """The block a cut names; "cut" stands for the model's own."""
@@ -79,6 +85,23 @@ class Client:
     def head(self, w: Weights, h: Tensor) -> Tensor:
         return self.net.head_of(w, h)
 
+    def maps(self, w: Weights, x: Tensor, cuts: Sequence[str]) -> dict[str, Tensor]:
+        """The activations at several cuts of one pass in evaluation mode."""
+        found: dict[str, Tensor] = {}
+
+        def keep(cut: str, h: Tensor) -> Tensor:
+            found[cut] = h
+            return h
+
+        self.net.run(w, x, taps=dict.fromkeys(cuts, keep))
+        return found
+
+    def slope(self, w: Weights, b: Batch) -> Tensor:
+        """d/de of the batch's mean loss at x + e along, as the model trains; statistics of batches are not recorded."""
+        if self.slopes is None:
+            raise RuntimeError("slope() is for the hook `loss`")
+        return self.slopes(w, b)
+
     def batches(self, raw: bool = False) -> Iterator[Batch]:
         """All the client's samples in turn, padded to equal batches; inputs as at test time unless `raw`."""
         if self.data is None:
@@ -93,8 +116,21 @@ class Client:
                 sums[name] = sums[name] + value if name in sums else value
         return sums
 
-    def sample(self, count: int, purpose: str, replace: bool = False) -> Batch:
-        """`count` of the client's samples, the same at every call with this purpose; only in trips."""
+    def class_sums(self, w: Weights) -> tuple[Tensor, Tensor]:
+        """(sum of features [C, D], number of samples [C]) per class, over all the client's samples, in evaluation mode."""
+
+        def sums(b: Batch) -> dict[str, Tensor]:
+            y_BC = b.y * b.weight[:, None]
+            return {"h": torch.einsum("bc,bd->cd", y_BC, self.features(w, b.x)), "n": y_BC.sum(0)}
+
+        total = self.total(sums)
+        return total["h"], total["n"]
+
+    def sample(self, count: int, purpose: str, replace: bool = False, raw: bool = False) -> Batch:
+        """`count` of the client's samples in random order, the same at every call with this purpose; only in trips.
+
+        Inputs as at test time unless `raw`.
+        """
         if self.chosen is None:
             raise RuntimeError("this hook runs where no single client's data are: sample() is for trips")
-        return self.chosen(count, purpose, replace)
+        return self.chosen(count, purpose, replace, raw)

@@ -11,7 +11,7 @@ from functools import lru_cache
 from importlib.metadata import entry_points
 
 from unskew.core.client import Fed
-from unskew.core.part import Part, Share
+from unskew.core.part import HOOKS, Part, Share
 from unskew.errors import UsageError, suggestion
 
 _PIECE = re.compile(r"^\s*([A-Za-z_][\w-]*)\s*(?:\((.*)\))?\s*$", re.S)
@@ -30,6 +30,9 @@ class Method:
         for p in parts:
             if not isinstance(p, Part):
                 raise UsageError("E107", f"a Method is made of Parts, not of {p!r}.")
+            hidden = [h for h in HOOKS if not callable(getattr(p, h))]
+            if hidden:
+                raise UsageError("E107", f"'{p.name}' has a setting '{hidden[0]}' that hides the hook of that name.")
             if names.count(p.name) > 1:
                 raise UsageError("E107", f"'{p.name}' stands twice in {self}; each Part can be there once.")
             for other in set(names) & set(p.clashes):
@@ -56,7 +59,7 @@ class Method:
         """Refuse, in one sentence and before anything runs, what cannot work with this model or these data."""
         for p in self.parts:
             for cut in p.taps:
-                fed.net.check_cut(cut)
+                fed.net.cuts(cut)
             if reason := p.refuse(fed):
                 raise UsageError("E108", f"'{p.name}' cannot run here: {reason}.")
 

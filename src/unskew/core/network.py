@@ -47,6 +47,7 @@ class Network:
             if isinstance(layer, _NORMS):
                 layer.num_batches_tracked = None  # an integer counter nothing here reads; never averaged
         self._start = {n: t.detach().clone() for n, t in _named(self.module)}
+        self.extra: Weights = {}
         self.trainable = tuple(n for n, _ in self.module.named_parameters())
         self.buffers = tuple(n for n, b in self.module.named_buffers() if b.is_floating_point())
         self._slots: list[tuple[dict[str, Any], str, str]] = [
@@ -67,11 +68,17 @@ class Network:
 
     def _like(self, other: Network) -> Network:
         self.cut, self.folds = other.cut, other.folds
+        self.add(other.extra)
         return self
 
+    def add(self, extra: Weights) -> None:
+        """Weights that a Part trains beside the model's; the module knows nothing of them."""
+        self.extra = {**self.extra, **extra}
+        self.trainable = (*self.trainable, *(n for n in extra if n not in self.trainable))
+
     def weights(self) -> Weights:
-        """Parameters and floating-point buffers as the model was given, by name."""
-        return {n: t.clone() for n, t in self._start.items()}
+        """Parameters and floating-point buffers as the model was given, by name, and what Parts train beside them."""
+        return {n: t.clone() for n, t in (*self._start.items(), *self.extra.items())}
 
     def module_with(self, w: Weights) -> nn.Module:
         """An ordinary module holding these weights, to keep or to hand to a user."""
@@ -97,6 +104,16 @@ class Network:
                 "E106", f"the model has no cut '{cut}'; it can be cut after: {known}.{suggestion(cut, self.blocks)}"
             )
         return name
+
+    def of_head(self, name: str) -> bool:
+        """Whether a weight is the head's."""
+        return name.startswith(f"{self.head}.")
+
+    def cuts(self, name: str) -> tuple[str, ...]:
+        """The blocks a tap names: one cut, or with "maps" every cut whose activation has channels of pixels."""
+        if name != "maps":
+            return (self.check_cut(name),)
+        return tuple(cut for cut in self.blocks[:-1] if len(self.shape_at(cut)) == 3)
 
     def run(
         self,
@@ -185,6 +202,30 @@ class Network:
             self._features = args[0]
 
         self.module.get_submodule(self.head).register_forward_pre_hook(keep)
+
+
+def with_projection(module: nn.Module, width: int) -> nn.Module:
+    """The model with Linear(D, D)-ReLU-Linear(D, width) before its head, which then reads `width` features.
+
+    Raises UsageError (E105) if the head is not one nn.Linear.
+    """
+    module = copy.deepcopy(module)
+    plain = isinstance(module, nn.Sequential)
+    name = [n for n, _ in module.named_children()][-1] if plain else _last_linear(module)
+    head = module.get_submodule(name)
+    if not isinstance(head, nn.Linear):
+        raise UsageError("E105", f"the model's head '{name}' is not one nn.Linear, so nothing can be put before it.")
+    D = head.in_features
+    projection = nn.Sequential(nn.Linear(D, D), nn.ReLU(), nn.Linear(D, width))
+    new = nn.Linear(width, head.out_features, bias=head.bias is not None)
+    if plain:
+        module._modules.pop(name)
+        module.add_module("projection", projection)
+        module.add_module(name, new)
+    else:
+        parent, _, child = name.rpartition(".")
+        setattr(module.get_submodule(parent), child, nn.Sequential(*projection, new))
+    return module
 
 
 def _named(module: nn.Module) -> Iterator[tuple[str, Tensor]]:

@@ -5,13 +5,14 @@ Letters: B batch, C classes, D features, K clients, T rounds.
 
 from __future__ import annotations
 
+import inspect
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from unskew.core.trees import Tree, Weights
 
@@ -63,11 +64,15 @@ class Noise:
 
 @dataclass(frozen=True)
 class Batch:
-    """What a step trains on. x_B..., y_BC class distributions, weight_B 1 for a sample and 0 for padding."""
+    """What a step trains on. x_B..., y_BC class distributions, weight_B 1 for a sample and 0 for padding.
+
+    along: a direction in the space of x that some loss wants to look along (FedMix); it scales as x does.
+    """
 
     x: Tensor
     y: Tensor
     weight: Tensor
+    along: Tensor | None = None
 
     def mean(self, values_B: Tensor) -> Tensor:
         """The mean over the samples of this batch; padding does not count."""
@@ -75,6 +80,14 @@ class Batch:
 
     def replace(self, **changes: Any) -> Batch:
         return replace(self, **changes)
+
+    def scaled(self, shift: Tensor, scale: Tensor) -> Batch:
+        """x <- (x - shift) / scale; a direction is only divided."""
+        return replace(
+            self,
+            x=(self.x - shift) / scale,
+            along=None if self.along is None else (self.along / scale).expand_as(self.x),
+        )
 
 
 @dataclass(frozen=True)
@@ -127,6 +140,10 @@ class Part:
     """Leaves of the server's slice that are not broadcast."""
     clashes: ClassVar[dict[str, str]] = {}
     """Parts this one cannot be combined with, and why, as the end of a sentence."""
+    reserve: int = 0
+    """Training samples of each class that the server holds back for itself, before anything is dealt out."""
+    personal: bool = False
+    """`personalise` has something to do, so that every client's own score is taken with it."""
 
     @property
     def weighting(self) -> Literal["size", "equal"] | None:
@@ -135,7 +152,7 @@ class Part:
 
     @property
     def taps(self) -> tuple[str, ...]:
-        """Cuts of the model this Part wants to see; "cut" stands for the model's own default cut."""
+        """Cuts of the model this Part wants to see; "cut" is the model's own, "maps" every one with channels of pixels."""
         return ()
 
     @property
@@ -145,6 +162,14 @@ class Part:
     def refuse(self, fed: Fed) -> str | None:
         """Why this Part cannot work with this model or these data, or None."""
         return None
+
+    def model(self, module: nn.Module, classes: int) -> nn.Module:
+        """The model this Part needs, made from the user's (MOON's projection); new layers draw from torch's generator."""
+        return module
+
+    def weights(self, fed: Fed) -> Weights:
+        """Weights trained beside the model's, as `<part>/<name>` in every `w`: sent and merged unless kept or frozen."""
+        return {}
 
     def shares(self, fed: Fed) -> dict[str, Share]:
         """What `finish` sends up beside the weights."""
@@ -202,9 +227,21 @@ class Part:
         """The next global weights and slice; only where `merges` is True."""
         raise TypeError(f"{type(self).__name__} sets merges = True and must define merge")
 
+    def refine(self, w: Weights, s: Tree, fed: Fed, t: int) -> tuple[Weights, Tree]:
+        """The server's own work on the merged weights in round t, before any trip (FedAvg-FT); skipped if nobody came."""
+        return w, s
+
     def evaluate_with(self, x: Tensor, c: Client) -> Tensor:
         """How inputs look outside training steps (FedRDN: the client's own statistics)."""
         return x
+
+    def scores(self, z: Tensor, h: Tensor, c: Client) -> Tensor:
+        """Logits at test time, from the model's and from what its head received (FedProto: the nearest prototype)."""
+        return z
+
+    def personalise(self, w: Weights, c: Client) -> Weights:
+        """The weights by which a client's own score is taken (FedBABU: fine-tuned); see `personal`."""
+        return w
 
     def __str__(self) -> str:
         changed = [
@@ -213,6 +250,9 @@ class Part:
             if f.init and getattr(self, f.name) != f.default
         ]
         return self.name + (f"({', '.join(changed)})" if changed else "")
+
+
+HOOKS = tuple(n for n, hook in vars(Part).items() if inspect.isfunction(hook) and not n.startswith("_"))
 
 
 def overrides(part: Part, hook: str) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -34,16 +34,19 @@ class Ups:
     clients: Tensor
     sizes: Tensor
     replies: Sequence[Reply]
+    t: int = 0
+    weighting: str = "size"
     part: str = ""
 
     @staticmethod
-    def of(replies: Sequence[Reply]) -> Ups:
+    def of(replies: Sequence[Reply], t: int = 0, weighting: str = "size") -> Ups:
+        """weighting: how the method weighs clients in the merge, "size" or "equal"."""
         ordered = sorted(replies, key=lambda r: r.client)
         ids = torch.tensor([r.client for r in ordered], dtype=torch.int64)
-        return Ups(ids, torch.tensor([r.size for r in ordered], dtype=torch.float64), ordered)
+        return Ups(ids, torch.tensor([r.size for r in ordered], dtype=torch.float64), ordered, t, weighting)
 
     def seen_by(self, part: str) -> Ups:
-        return Ups(self.clients, self.sizes, self.replies, part)
+        return replace(self, part=part)
 
     def __len__(self) -> int:
         return len(self.replies)
@@ -58,9 +61,9 @@ class Ups:
         """One weight of every client, [K, ...]."""
         return torch.stack([r.weights[name] for r in self.replies])
 
-    def shares_of_weight(self, weighting: str = "size") -> list[float]:
-        """What each client counts for in the merge; sums to 1."""
-        raw = torch.ones(len(self)) if weighting == "equal" else self.sizes
+    def shares_of_weight(self, weighting: str | None = None) -> list[float]:
+        """What each client counts for in the merge, as the method weighs them unless told; sums to 1."""
+        raw = torch.ones(len(self)) if (weighting or self.weighting) == "equal" else self.sizes
         raw = raw.to(torch.float64)
         return (raw / raw.sum()).tolist()
 

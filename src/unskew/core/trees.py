@@ -40,6 +40,11 @@ def nested(paths: Mapping[str, Tensor]) -> Tree:
     return tree
 
 
+def under(tree: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
+    """What a flat tree holds as `name/...`, without that prefix."""
+    return {path.removeprefix(f"{name}/"): t for path, t in tree.items() if path.startswith(f"{name}/")}
+
+
 def tree_map(function: Callable[[Tensor], Tensor], tree: Mapping) -> Tree:
     return {n: tree_map(function, v) if isinstance(v, Mapping) else function(v) for n, v in tree.items()}
 

@@ -24,18 +24,24 @@ def build(
     rng_test: np.random.Generator,
     samples: int | None = None,
     validation: float = 0.0,
+    reserve: int = 0,
 ) -> Federation:
     """Deal a set out to clients. Without a column to go by, the test set is dealt in the clients' proportions.
 
     samples: see `partition`. validation: the share of its rows that every client holds back, rounded down, so that a
-    client with few samples trains on all of them.
+    client with few samples trains on all of them. reserve: samples of each class that the server keeps for itself,
+    taken out first.
     """
     if not 0 <= validation < 1:
         raise UsageError("E109", f"validation should be at least 0 and below 1, got {validation}.")
     parsed = Skew.parse(skew)
     shifts = [Shift.parse(text) for text in parsed.shifts]
     d = dataset
-    rows = partition(skew, d.y, clients, rng_partition, samples=samples, columns=d.columns)
+    reserved = _reserved(d, reserve, rng_partition)
+    left = np.setdiff1d(np.arange(len(d.y)), reserved)
+    columns = {name: values[left] for name, values in d.columns.items()}
+    rows = partition(skew, d.y[left], clients, rng_partition, samples=samples, columns=columns)
+    rows = Index(left[rows.rows], rows.offsets)
     train, val = _held_back(rows, validation, rng_partition) if validation else (rows, Index.empty(0))
     names, sites = _sites(d, skew) if parsed.kind in ("domain", "column") else (None, None)
     made = Federation(
@@ -54,10 +60,22 @@ def build(
         mean=d.mean,
         std=d.std,
         columns=d.columns,
+        reserved=reserved,
     )
     if parsed.kind not in ("domain", "column"):
         made = replace(made, test=deal_tests(d.y_test, made.label_counts, rng_test))
     return _shifted(made, shifts, d) if shifts else made
+
+
+def _reserved(d: Dataset, each: int, rng: np.random.Generator) -> np.ndarray:
+    """Rows of `each` samples of every class, ascending. Raises DataError (E406) where a class has too few to spare."""
+    if not each:
+        return np.zeros(0, np.int64)
+    least = int(np.bincount(d.y, minlength=len(d.classes)).min())
+    if least <= each:
+        raise DataError("E406", f"{each} samples of each class are to be held back; one class has {least} in all.")
+    of_class = (np.flatnonzero(d.y == c) for c in range(len(d.classes)))
+    return np.sort(np.concatenate([rng.permutation(rows)[:each] for rows in of_class]))
 
 
 def _sites(d: Dataset, skew: str) -> tuple[tuple[str, ...], Index | None]:
@@ -107,9 +125,11 @@ def _shifted(f: Federation, shifts: list[Shift], d: Dataset) -> Federation:
             for i, shift in enumerate(shifts):
                 mine = skew_features(mine, k, shift, unit=unit, stream=3 * i + stream)
             values[index[k]] = mine
+    kept = np.arange(len(rows), len(rows) + len(f.reserved))
+    rows = np.concatenate([rows, f.reserved])
     columns = {name: values[rows] for name, values in f.columns.items()}
-    x, x_test = _standard(x, d), _standard(x_test, d)
-    return replace(f, x=x, y=f.y[rows], x_test=x_test, train=train, val=val, columns=columns)
+    x, x_test = np.concatenate([_standard(x, d), d.x[f.reserved]]), _standard(x_test, d)
+    return replace(f, x=x, y=f.y[rows], x_test=x_test, train=train, val=val, columns=columns, reserved=kept)
 
 
 def _natural(x: np.ndarray, d: Dataset) -> np.ndarray:

@@ -44,6 +44,8 @@ class Federation:
     mean: tuple[float, ...] | None = None
     std: tuple[float, ...] | None = None
     columns: dict[str, np.ndarray] = field(default_factory=dict)
+    reserved: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    """Rows of x that no client holds: the server keeps them for itself."""
 
     def __post_init__(self) -> None:
         for part, x, y in (("training", self.x, self.y), ("test", self.x_test, self.y_test)):

@@ -120,6 +120,26 @@ class Update:
         of, at = self.of, self.of.hooks
         c = {p.name: self._client(p, lane, noise.get(p.name, {})) for p in of.method.parts}
         b = Batch(x, y, weight)
+
+        def run(w: Weights, x: Tensor, taps: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
+            """(logits, logits before the Parts, features), as the model trains."""
+            self.kernels.weight, self.kernels.dropout = (weight if self.masked else None), iter(dropout)
+            raw, features = of.net.run(w, x, train=True, taps=taps)
+            self.kernels.weight, z = None, raw
+            for p in at["logits"]:
+                z = p.logits(z, b, c[p.name])
+            return z, raw, features
+
+        def slope(w: Weights, of_b: Batch) -> Tensor:
+            def loss_at(x: Tensor) -> Tensor:
+                return of_b.mean(of.fed.task.loss(run(w, x, {})[0], of_b.y))
+
+            self.kernels.looking = True
+            try:
+                return (torch.func.grad(loss_at)(of_b.x) * of_b.along).sum()
+            finally:
+                self.kernels.looking = False
+
         for p in at["batch"]:
             b = p.batch(b, c[p.name])
         own, before, after = b, {}, {}
@@ -132,17 +152,11 @@ class Update:
             after[cut] = h
             return h
 
-        self.kernels.weight = weight if self.masked else None
-        self.kernels.dropout = iter(dropout)
-        raw, features = of.net.run(w, b.x, train=True, taps=dict.fromkeys(of.cuts, tap))
-        self.kernels.weight = None
-        z = raw
-        for p in at["logits"]:
-            z = p.logits(z, b, c[p.name])
+        z, raw, features = run(w, b.x, dict.fromkeys(of.cuts, tap))
         loss = b.mean(of.fed.task.loss(z, b.y))
         out = Out(z, raw, features, own, before, after)
         for p in at["loss"]:
-            loss = loss + p.loss(w, out, b, c[p.name])
+            loss = loss + p.loss(w, out, b, replace(c[p.name], slopes=slope))
         return loss
 
     def _client(self, p: Part, lane: Tree, noise: dict[str, Tensor], with_data: bool = False) -> Client:

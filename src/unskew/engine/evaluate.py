@@ -29,6 +29,7 @@ class Evaluation:
         self.clients = [k for k in range(len(test)) if len(test[k])] if len(test) <= 100_000 else []
         """Clients with test rows; beyond 100,000 clients a handful of rows each says nothing."""
         self.own_inputs = bool(trainer.hooks["evaluate_with"])
+        self.own_weights = [p for p in trainer.method.parts if p.personal]
 
     def rows(self, t: int, start: Start, store: Store, last: bool) -> list[Row]:
         """All metric rows of round t."""
@@ -48,7 +49,7 @@ class Evaluation:
             answers = by_client or {k: guess[self.test[k]] for k in self.clients}
             scores = self._scores(np.arange(len(self.y)), guess)
         right = {k: float((answers[k] == self.y[self.test[k]]).mean()) for k in self.clients}
-        own = self._personal(start, store) if self.of.kept else right
+        own = self._personal(start, store) if self.of.kept or self.own_weights else right
         if self.of.kept and own:  # no single global model exists: its score is the mean over clients
             scores = {"accuracy": float(np.mean(list(own.values())))}
         rows = [_row(t, "global", m, v) for m, v in scores.items()]
@@ -64,12 +65,13 @@ class Evaluation:
         return dict(zip(self.clients, found))
 
     def _personal(self, start: Start, store: Store) -> dict[int, float]:
-        """Clients that have taken part, with the weights they keep."""
-        with_tests = [k for k in store.known() if len(self.test[k])]
+        """Clients with the weights they keep (those that have taken part), or that Parts make for them."""
+        with_tests = [k for k in (store.known() if self.of.kept else self.clients) if len(self.test[k])]
 
         def score(k: int) -> float:
-            private = store.fetch([k])[k]
-            return float((self._predict(self.test[k], k, start, private) == self.y[self.test[k]]).mean())
+            private = store.fetch([k]).get(k, {})
+            guess = self._predict(self.test[k], k, start, private, own=True)
+            return float((guess == self.y[self.test[k]]).mean())
 
         return dict(zip(with_tests, self.of.each(score, with_tests)))
 
@@ -78,14 +80,20 @@ class Evaluation:
         pieces = [rows[i : i + 500] for i in range(0, len(rows), 500)]
         return np.concatenate(self.of.each(lambda piece: self._predict(piece, k, start, private), pieces))
 
-    def _predict(self, rows: np.ndarray, k: int, start: Start, private: Tree) -> np.ndarray:
+    def _predict(self, rows: np.ndarray, k: int, start: Start, private: Tree, own: bool = False) -> np.ndarray:
+        """own: by weights made for this client, where a Part makes such."""
         of = self.of
         with torch.no_grad(), around(of.net, Kernels(lanes=False)):
             w = of.received(start, private)
+            for p in self.own_weights if own and of.fed.sizes[k] else ():
+                w = p.personalise(w, of.alone(k, start, p.name, w, private))
             x = self.x[torch.as_tensor(rows, device=of.device)]
             if self.own_inputs:
                 x = of.as_at_test(x, of.alone(k, start, "", w, private), start)
-            return of.net.run(w, x)[0].argmax(1).cpu().numpy()
+            z, h = of.net.run(w, x)
+            for p in of.hooks["scores"]:
+                z = p.scores(z, h, of.alone(k, start, p.name, w, private))
+            return z.argmax(1).cpu().numpy()
 
     def _scores(self, rows: np.ndarray, guess: np.ndarray) -> dict[str, float]:
         C = self.of.fed.classes

@@ -36,9 +36,13 @@ class Kernels(TorchFunctionMode):
         self.frozen = False
         self.dropout: Iterator[Tensor] | None = None
         self.seen: list[tuple[int, ...]] | None = None
+        self.looking = False
+        """A derivative is taken along a direction: torch's own operations, which know how, and nothing recorded."""
 
     def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
+        if self.looking and func not in (F.batch_norm, F.dropout):
+            return func(*args, **kwargs)
         caught = _CAUGHT.get(func)
         return caught(self, *args, **kwargs) if caught else func(*args, **kwargs)
 
@@ -66,7 +70,9 @@ class Kernels(TorchFunctionMode):
         if not training or self.frozen:
             return _affine(x, mean, (var + eps).rsqrt(), w, b)
         if self.weight is not None:
-            return _masked_norm(x, self.weight, mean, var, w, b, momentum, eps)
+            return _masked_norm(x, self.weight, None if self.looking else (mean, var), w, b, momentum, eps)
+        if self.looking:
+            return F.batch_norm(x, None, None, w, b, True, momentum, eps)
         if self.lanes:
             return _Norm.apply(x, mean, var, w, b, momentum, eps)
         return F.batch_norm(x, mean, var, w, b, True, momentum, eps)
@@ -185,8 +191,8 @@ def _affine(x: Tensor, mean: Tensor, scale: Tensor, w: Tensor | None, b: Tensor 
     return x * scale.reshape(shape) + shift.reshape(shape)
 
 
-def _masked_norm(x, weight_B, mean, var, w, b, momentum, eps):
-    """Batch normalisation over the samples of weight 1.
+def _masked_norm(x, weight_B, running, w, b, momentum, eps):
+    """Batch normalisation over the samples of weight 1; running: (mean, var) to be updated, or None.
 
     In the layout [C, B*H*W], where every sum runs along contiguous memory: such sums have the same bits whatever
     the number of lanes, which sums over a folded tensor have not.
@@ -198,10 +204,11 @@ def _masked_norm(x, weight_B, mean, var, w, b, momentum, eps):
     batch_mean = (rows * weight).sum(1) / count
     centred = (rows - batch_mean[:, None]) * weight
     batch_var = centred.pow(2).sum(1) / count
-    with torch.no_grad():
-        unbiased = batch_var * (count / (count - 1).clamp(min=1))
-        mean.mul_(1 - momentum).add_(momentum * batch_mean)
-        var.mul_(1 - momentum).add_(momentum * unbiased)
+    if running:
+        with torch.no_grad():
+            unbiased = batch_var * (count / (count - 1).clamp(min=1))
+            running[0].mul_(1 - momentum).add_(momentum * batch_mean)
+            running[1].mul_(1 - momentum).add_(momentum * unbiased)
     scale = (batch_var + eps).rsqrt()
     y = centred * (scale if w is None else scale * w)[:, None]
     if b is not None:

@@ -71,7 +71,7 @@ class Trainer:
         self.x, self.y_NC, self.rows, self.counts_KC = x, y_NC, rows, counts_KC
         self.lanes = lanes
         self.workers = workers if self.device.type == "cpu" else 1
-        self.cuts = tuple(dict.fromkeys(fed.net.check_cut(c) for p in method.parts for c in p.taps))
+        self.cuts = tuple(dict.fromkeys(cut for p in method.parts for c in p.taps for cut in fed.net.cuts(c)))
         self.kept = frozenset(n for n in (*fed.net.trainable, *fed.net.buffers) if method.keeps(n, fed))
         self.frozen = frozenset(n for n in fed.net.trainable if method.freezes(n, fed))
         self.sent = tuple(n for n in fed.net.weights() if n not in self.kept and n not in self.frozen)
@@ -165,17 +165,19 @@ class Trainer:
         for first in range(0, len(self.rows[k]), VISIT_ROWS):
             yield self._batch(k, self.rows[k][first : first + VISIT_ROWS], start, w, raw)
 
-    def _chosen(self, k: int, start: Start, w: Weights, count: int, purpose: str, replace_: bool) -> Batch:
+    def _chosen(self, k: int, start: Start, w: Weights, count: int, purpose: str, replace_: bool, raw: bool) -> Batch:
         generator, n = key(self.fed.seed, "sample", purpose, k), len(self.rows[k])
         order = (
             torch.randint(n, (count,), generator=generator)
             if replace_
             else torch.randperm(n, generator=generator)[:count]
         )
-        return self._batch(k, self.rows[k][np.sort(order.numpy())], start, w)
+        return self._batch(k, self.rows[k][order.numpy()], start, w, raw)
 
 
-_HOOKS = ("begin", "noise", "batch", "tap", "logits", "loss", "grad", "finish", "evaluate_with", "client_init")
+_HOOKS = (
+    "begin", "noise", "batch", "tap", "logits", "loss", "grad", "finish", "evaluate_with", "scores", "client_init", "refine",
+)  # fmt: skip
 
 
 def _dropout_shapes(net: Network) -> tuple[tuple[int, ...], ...]:

@@ -133,16 +133,19 @@ class Loop:
         if not good:
             self._event(t, "E309", "nobody answered; round skipped, model unchanged.")
             return State(t, state.weights, state.slices)
-        ups = Ups.of(good)
+        ups = Ups.of(good, t, self.method.weighting)
         merger, slices = self.method.merger, dict(state.slices)
         if merger:
             w, merged = merger.merge(state.weights, slices.get(merger.name, {}), ups.seen_by(merger.name), self.fed)
             slices[merger.name] = merged
         else:
-            w = weighted_mean(state.weights, ups, self.method.weighting)
+            w = weighted_mean(state.weights, ups)
         for p in self.method.parts:
             if overrides(p, "server"):
                 slices[p.name] = p.server(slices.get(p.name, {}), ups.seen_by(p.name), self.fed)
+        for p in self.trainer.hooks["refine"]:
+            w, found = p.refine(w, slices.get(p.name, {}), self.fed, t)
+            slices |= {p.name: found} if found else {}
         return State(t, w, slices)
 
     def _trips(self, state: State, good: list[Reply], cohort: list[int]) -> State:
@@ -163,7 +166,10 @@ class Loop:
         self._charge_shares(t, replies, declared)
         good = self._gate(t, replies, gate.Spec({}, declared, {}))
         w, found = trip.server(
-            state.weights, state.slices.get(part.name, {}), Ups.of(good).seen_by(part.name), self.fed
+            state.weights,
+            state.slices.get(part.name, {}),
+            Ups.of(good, t, self.method.weighting).seen_by(part.name),
+            self.fed,
         )
         return State(t, w, {**state.slices, part.name: found})
 

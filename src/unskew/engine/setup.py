@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,7 @@ from unskew.core.client import Fed
 from unskew.core.keys import key, numpy_key
 from unskew.core.method import Method
 from unskew.core.network import Network
+from unskew.core.part import Batch, overrides
 from unskew.data.federation import Dataset, Federation
 from unskew.engine.lanes import Local, Trainer
 from unskew.engine.loop import Loop
@@ -53,6 +55,7 @@ def federation_of(settings: Settings, dataset: Dataset, method: Method) -> Feder
         numpy_key(seed, "partition"),
         numpy_key(seed, "test rows"),
         samples=settings.samples,
+        reserve=max((p.reserve for p in method.parts), default=0),
     )
 
 
@@ -116,10 +119,18 @@ def loop_of(
     record: Record | None = None,
 ) -> Loop:
     """Everything wired. What cannot work is refused here, before anything trains."""
-    net = Network(model_of(settings, federation.shape, federation.n_classes, model), federation.shape)
+    device = device_of(settings)
+    module = model_of(settings, federation.shape, federation.n_classes, model)
+    net = Network(_as_parts_need(method, module, federation.n_classes, settings.seed), federation.shape)
     fed = facts_of(settings, federation, net)
     method.check(fed)
-    device = device_of(settings)
+    for p in method.parts:
+        net.add({f"{p.name}/{n}": t for n, t in p.weights(fed).items()})
+    fed = replace(
+        fed,
+        reserved=_reserved(federation, device),
+        shared=tuple(n for n in net.trainable if not method.keeps(n, fed) and not method.freezes(n, fed)),
+    )
     trainer = Trainer(
         method,
         fed,
@@ -138,6 +149,24 @@ def loop_of(
         device,
     )
     return Loop(method, federation, fed, settings, trainer, store or Memory(), record or Record())
+
+
+def _as_parts_need(method: Method, module: nn.Module, classes: int, seed: int) -> nn.Module:
+    for p in method.parts:
+        if overrides(p, "model"):
+            with torch.random.fork_rng(devices=[]):
+                torch.manual_seed(key(seed, "model", p.name).initial_seed())
+                module = p.model(module, classes)
+    return module
+
+
+def _reserved(federation: Federation, device: str) -> Batch | None:
+    rows = federation.reserved
+    if not len(rows):
+        return None
+    y = F.one_hot(torch.as_tensor(federation.y[rows]), federation.n_classes).float()
+    x = torch.as_tensor(np.asarray(federation.x[rows]), dtype=torch.float32)
+    return Batch(x.to(device), y.to(device), torch.ones(len(rows), device=device))
 
 
 def cores() -> int:

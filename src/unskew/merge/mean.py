@@ -11,7 +11,7 @@ from unskew.core.replies import Ups
 from unskew.core.trees import Weights
 
 
-def weighted_mean(w: Weights, ups: Ups, weighting: str = "size") -> Weights:
+def weighted_mean(w: Weights, ups: Ups, weighting: str | None = None) -> Weights:
     """The next global weights; names the clients did not send (kept or frozen) stay as they are."""
     p_K = ups.shares_of_weight(weighting)
     merged = dict(w)

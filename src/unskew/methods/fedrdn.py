@@ -90,11 +90,11 @@ class FedRDN(Part):
 
     def batch(self, b: Batch, c: Client) -> Batch:
         if self.mean:
-            return b.replace(x=self._mean_pair(b.x, c))
+            return b.scaled(*(per_channel(c.down[s].mean(0), b.x) for s in ("mu", "sigma")))
         of_mean = c.noise["of_mean"] if self.variant == "official" else c.noise["of_pair"]
         of_std = c.noise["of_std"] if self.variant == "official" else c.noise["of_pair"]
         mu_BC, sigma_BC = c.down["mu"][of_mean], c.down["sigma"][of_std]
-        return b.replace(x=(b.x - mu_BC[:, :, None, None]) / sigma_BC[:, :, None, None])
+        return b.scaled(mu_BC[:, :, None, None], sigma_BC[:, :, None, None])
 
     def evaluate_with(self, x: Tensor, c: Client) -> Tensor:
         if self.mean or (isinstance(c.id, int) and c.id < 0):

@@ -67,7 +67,7 @@ class ReBaFL(Part):
         """The received prototypes, completed by the client's own classes under the received body (Eq. 18)."""
         if not self.mu:
             return {}
-        mine_CD, n_C = self._class_sums(w, c)
+        mine_CD, n_C = c.class_sums(w)
         received_C = c.down["known"]
         own_C = (n_C > 0).to(mine_CD.dtype) * (1 - received_C)
         table_CD = received_C[:, None] * c.down["prototypes"] + own_C[:, None] * mine_CD / n_C.clamp(min=1)[:, None]
@@ -95,7 +95,7 @@ class ReBaFL(Part):
     def finish(self, w: Weights, c: Client) -> tuple[Tree, Tree]:
         if not self.mu:
             return {}, {}
-        sums_CD, n_C = self._class_sums(w, c)
+        sums_CD, n_C = c.class_sums(w)
         return {"sums": sums_CD, "counts": n_C}, {}
 
     def server(self, s: Tree, ups: Ups, fed: Fed) -> Tree:
@@ -113,11 +113,3 @@ class ReBaFL(Part):
         if self.form == "additive":
             return (p_C + self.eps) / (1 + len(p_C) * self.eps)
         return (1 - self.eps) * p_C + self.eps / len(p_C)
-
-    def _class_sums(self, w: Weights, c: Client) -> tuple[Tensor, Tensor]:
-        def sums(b: Batch) -> dict[str, Tensor]:
-            y_BC = b.y * b.weight[:, None]
-            return {"h": torch.einsum("bc,bd->cd", y_BC, c.features(w, b.x)), "n": y_BC.sum(0)}
-
-        total = c.total(sums)
-        return total["h"], total["n"]

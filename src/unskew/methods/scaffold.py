@@ -37,16 +37,16 @@ class Scaffold(Part):
 
     def shares(self, fed: Fed) -> dict[str, Share]:
         w = fed.net.weights()
-        return {f"delta/{n}": Share(tuple(w[n].shape), what="change of the control variate") for n in fed.net.trainable}
+        return {f"delta/{n}": Share(tuple(w[n].shape), what="change of the control variate") for n in fed.shared}
 
     def server_init(self, w: Weights, fed: Fed) -> Tree:
-        return {"c": {n: torch.zeros_like(w[n]) for n in fed.net.trainable}}
+        return {"c": {n: torch.zeros_like(w[n]) for n in fed.shared}}
 
     def client_init(self, w: Weights, fed: Fed) -> Tree:
-        return {"c": {n: torch.zeros_like(w[n]) for n in fed.net.trainable}}
+        return {"c": {n: torch.zeros_like(w[n]) for n in fed.shared}}
 
     def grad(self, g: Weights, w: Weights, c: Client) -> Weights:
-        return {n: g_n - c.mine["c"][n] + c.down["c"][n] for n, g_n in g.items()}
+        return g | {n: g[n] - c_k + c.down["c"][n] for n, c_k in c.mine["c"].items()}
 
     def finish(self, w: Weights, c: Client) -> tuple[Tree, Tree]:
         rho = c.fed.momentum

@@ -1,0 +1,31 @@
+"""BSM-FedAvg (balanced softmax: Ren et al., NeurIPS 2020, arXiv 2007.10740; in FL: Chen & Chao, ICLR 2022).
+
+Client: CE(z + log p_k, y)    p_k: the client's label shares; a class it lacks is masked out, a single class costs nothing
+Test:   plain logits.
+Differs from the paper: nothing; ReBaFL's code masks by log(p + 1e-9), ours exactly.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from unskew.core.client import Client
+from unskew.core.part import Batch, Part
+
+_WHY = "it masks the classes a client lacks, which the other brings into its batches"
+MIXTURES = dict.fromkeys(("flea", "fedmix", "naivemix", "feddata", "feddpms"), _WHY)
+"""Parts that bring labels of other clients into a batch."""
+
+
+@dataclass(frozen=True)
+class BSM(Part):
+    """No settings: `rbsm` is the relaxed form."""
+
+    name: ClassVar[str] = "bsm"
+    clashes: ClassVar[dict[str, str]] = {**MIXTURES, "rebafl": "both put the client's label shares into the logits"}
+
+    def logits(self, z: Tensor, b: Batch, c: Client) -> Tensor:
+        return z + (c.counts / c.n).log()

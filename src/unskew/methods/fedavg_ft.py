@@ -1,0 +1,58 @@
+"""FedAvg-FT, the diagnostic of ReBaFL's Fig. 1 (arXiv 2303.06314): the server re-trains the head on a balanced set.
+
+Server, after every merge: `epochs` of SGD on CE over `each` samples of every class; the head alone learns, the body
+stands in evaluation mode.
+Differs from the paper: its 30 samples a class are the first of the test set that is then scored; ours are training
+samples that no client is given.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from unskew.core.client import Fed
+from unskew.core.keys import key
+from unskew.core.part import Part
+from unskew.core.trees import Tree, Weights
+
+
+@dataclass(frozen=True)
+class FedAvgFT(Part):
+    """each: samples of a class. epochs, batch_size, lr, momentum, weight_decay: of the head's SGD."""
+
+    each: int = 30
+    epochs: int = 5
+    batch_size: int = 50
+    lr: float = 0.01
+    momentum: float = 0.5
+    weight_decay: float = 0.0005
+    name: ClassVar[str] = "fedavg_ft"
+
+    @property
+    def reserve(self) -> int:  # type: ignore[override]
+        return self.each
+
+    def refine(self, w: Weights, s: Tree, fed: Fed, t: int) -> tuple[Weights, Tree]:
+        if fed.reserved is None or not self.epochs:
+            return w, s
+        with torch.no_grad():
+            h_ND = fed.net.features_of(w, fed.reserved.x)
+        return w | train_head(w, h_ND, fed.reserved.y, fed, self, key(fed.seed, t, self.name)), s
+
+
+def train_head(w: Weights, h_ND, y_NC, fed: Fed, of, generator: torch.Generator) -> Weights:
+    """The head's weights after `of.epochs` of SGD on features h and labels y; of: an object with epochs, batch_size, lr,
+    momentum and weight_decay."""
+    head = {n: t.detach().clone().requires_grad_() for n, t in w.items() if fed.net.of_head(n)}
+    optimiser = torch.optim.SGD(head.values(), of.lr, of.momentum, weight_decay=of.weight_decay)
+    for _ in range(of.epochs):
+        for rows in torch.randperm(len(h_ND), generator=generator).to(h_ND.device).split(of.batch_size):
+            with torch.enable_grad():
+                loss = fed.task.loss(fed.net.head_of(w | head, h_ND[rows]), y_NC[rows]).mean()
+            optimiser.zero_grad()
+            loss.backward()
+            optimiser.step()
+    return {n: t.detach() for n, t in head.items()}

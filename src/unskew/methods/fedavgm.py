@@ -1,0 +1,42 @@
+"""FedAvgM (Hsu, Qi & Brown 2019, arXiv 1909.06335): momentum at the server.
+
+Server: v <- beta v + (w_t - w-),   w_{t+1} = w_t - lr v      w-: the weighted mean of the clients
+Statistics of batch normalisation take the plain mean: momentum could drive a running variance below zero.
+Differs from the paper: nothing. Undamped (not v <- beta v + (1 - beta) delta), without Nesterov.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from unskew.core.client import Fed
+from unskew.core.part import Part
+from unskew.core.replies import Ups
+from unskew.core.trees import Tree, Weights
+from unskew.merge.mean import weighted_mean
+
+
+@dataclass(frozen=True)
+class FedAvgM(Part):
+    """beta: momentum in [0, 1). lr: the server's learning rate."""
+
+    beta: float = 0.9
+    lr: float = 1.0
+    name: ClassVar[str] = "fedavgm"
+    merges: ClassVar[bool] = True
+    keeps_at_server: ClassVar[tuple[str, ...]] = ("v",)
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.beta < 1 or self.lr <= 0:
+            raise ValueError(f"beta must lie in [0, 1) and lr above 0, got beta={self.beta}, lr={self.lr}")
+
+    def server_init(self, w: Weights, fed: Fed) -> Tree:
+        return {"v": {n: torch.zeros_like(w[n]) for n in fed.shared}}
+
+    def merge(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
+        mean = weighted_mean(w, ups)
+        v = {n: self.beta * v_n + (w[n] - mean[n]) for n, v_n in s["v"].items()}
+        return mean | {n: w[n] - self.lr * v_n for n, v_n in v.items()}, {"v": v}

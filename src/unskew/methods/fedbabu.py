@@ -1,0 +1,52 @@
+"""FedBABU (Oh, Kim & Yun, ICLR 2022, arXiv 2106.06042): only the body learns, under a head nobody ever trains.
+
+Client: trains everything but the head, which keeps its common random start;  Up: the body.
+Test:   the global model as it is; with `finetune_epochs` each client's own score is taken after that many passes of
+        SGD on its head, which are never sent.
+Differs from the paper: clients are weighted by size; `weighted=False` gives the official 1/K. It fine-tunes all
+weights or the head; ours the head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import torch
+
+from unskew.core.client import Client, Fed
+from unskew.core.part import Part
+from unskew.core.trees import Weights
+
+
+@dataclass(frozen=True)
+class FedBABU(Part):
+    """finetune_epochs: passes over a client's data before its own score. lr: their learning rate (0: the round's)."""
+
+    finetune_epochs: int = 0
+    lr: float = 0.0
+    weighted: bool = True
+    name: ClassVar[str] = "fedbabu"
+
+    @property
+    def weighting(self) -> Literal["size", "equal"] | None:
+        return None if self.weighted else "equal"
+
+    @property
+    def personal(self) -> bool:  # type: ignore[override]
+        return self.finetune_epochs > 0
+
+    def freezes(self, name: str, fed: Fed) -> bool:
+        return fed.net.of_head(name)
+
+    def personalise(self, w: Weights, c: Client) -> Weights:
+        head = {n: t.clone() for n, t in w.items() if c.net.of_head(n)}
+        for _ in range(self.finetune_epochs):
+            for b in c.batches():
+                h_BD = c.features(w, b.x)
+                with torch.enable_grad():
+                    head = {n: t.detach().requires_grad_() for n, t in head.items()}
+                    loss = b.mean(c.fed.task.loss(c.head(w | head, h_BD), b.y))
+                    steps = torch.autograd.grad(loss, list(head.values()))
+                head = {n: t.detach() - (self.lr or c.lr) * g for (n, t), g in zip(head.items(), steps)}
+        return w | head

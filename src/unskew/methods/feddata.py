@@ -1,0 +1,72 @@
+"""FedData (Zhao et al. 2018, arXiv 1806.00582): every client uploads a tenth of its raw data; an upper reference.
+
+Once, before round 1: clients send a share of their samples with labels; the server sends the union P to everybody.
+Client: trains on its own data and P together; the merge weighs it by its own samples.
+Differs from the paper: a local epoch takes as many steps as without P, each sample of it drawn from P with probability
+|P| / (|P| + n_k). The original runs through all of P in every epoch, many times longer where clients are small.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from unskew.core.client import Client, Fed
+from unskew.core.part import Batch, Noise, Part, Share, Trip
+from unskew.core.replies import Ups
+from unskew.core.trees import Tree, Weights
+
+
+@dataclass(frozen=True)
+class FedData(Part):
+    """share: of a client's samples that it uploads, in [0, 1]; at least one if above 0."""
+
+    share: float = 0.1
+    name: ClassVar[str] = "feddata"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1:
+            raise ValueError(f"share must lie in [0, 1], got {self.share}")
+
+    @property
+    def trips(self) -> tuple[Trip, ...]:
+        if not self.share:
+            return ()
+        return (Trip(lambda t, T: t == 0, self.upload, self.collect, self.uploads, everyone=True),)
+
+    def uploads(self, fed: Fed) -> dict[str, Share]:
+        rows = max(1, int(self.share * int(fed.sizes.max())))
+        return {
+            "x": Share((None, *fed.shape), rows=rows, reads="each", what="raw inputs"),
+            "labels": Share((None,), torch.int64, 0, fed.classes - 1, rows=rows, reads="each", what="their labels"),
+        }
+
+    def upload(self, w: Weights, c: Client) -> Tree:
+        b = c.sample(max(1, int(self.share * int(c.n))), self.name, raw=True)
+        return {"x": b.x, "labels": b.y.argmax(1)}
+
+    def collect(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
+        return w, {leaf: torch.cat(tuple(ups[leaf])) for leaf in ("x", "labels")} if len(ups) else s
+
+    def server_init(self, w: Weights, fed: Fed) -> Tree:
+        return {"x": torch.zeros(0, *fed.shape), "labels": torch.zeros(0, dtype=torch.int64)}
+
+    def noise(self, fed: Fed, down: Tree) -> dict[str, Noise]:
+        pool = len(down["labels"])
+        return {"row": Noise("cycle", (pool,)), "turn": Noise("uniform")} if pool else {}
+
+    def batch(self, b: Batch, c: Client) -> Batch:
+        if "row" not in c.noise:
+            return b
+        pool = len(c.down["labels"])
+        theirs_B = c.noise["turn"] < pool / (pool + c.n)
+        y_BC = c.fed.task.targets(c.down["labels"][c.noise["row"]], c.fed.classes)
+        x = torch.where(_wide(theirs_B, b.x), c.down["x"][c.noise["row"]], b.x)
+        return b.replace(x=x, y=torch.where(theirs_B[:, None], y_BC, b.y))
+
+
+def _wide(of_B: Tensor, x: Tensor) -> Tensor:
+    return of_B.reshape(-1, *[1] * (x.dim() - 1))

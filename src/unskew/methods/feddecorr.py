@@ -1,0 +1,54 @@
+"""FedDecorr (Shi et al., ICLR 2023, arXiv 2210.00226): features that do not repeat each other.
+
+Client: loss + beta L,  H the batch's features, each of its D columns standardised, n samples
+        code form (default):  M = H^T H,   L = mean over pairs i != j of M_ij^2, divided by n
+        paper form:           L = |H^T H / n|_F^2 / D^2, the diagonal with it
+Differs from the paper: beta = 0.1 was tuned for the code form, which is (n - 1)^2 / n times a mean squared correlation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from unskew.core.client import Client, Fed
+from unskew.core.part import Batch, Out, Part
+from unskew.core.trees import Weights
+
+
+@dataclass(frozen=True)
+class FedDecorr(Part):
+    """beta: weight of the penalty. form: "code" or "paper"."""
+
+    beta: float = 0.1
+    form: str = "code"
+    name: ClassVar[str] = "feddecorr"
+
+    def __post_init__(self) -> None:
+        if self.form not in ("code", "paper"):
+            raise ValueError(f"form must be 'code' or 'paper', got '{self.form}'")
+
+    def refuse(self, fed: Fed) -> str | None:
+        return None if fed.features > 1 else "the head receives a single feature"
+
+    def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor:
+        return self.beta * correlated(out.features, b.weight, self.form)
+
+
+def correlated(h_BD: Tensor, weight_B: Tensor, form: str) -> Tensor:
+    """How much the features of the samples of weight 1 repeat each other; 0 below two samples."""
+    n, D = weight_B.sum(), h_BD.shape[1]
+    centred = (h_BD - (h_BD * weight_B[:, None]).sum(0) / n.clamp(min=1)) * weight_B[:, None]
+    unbiased = n - 1 if form == "code" else n
+    var_D = centred.pow(2).sum(0) / unbiased.clamp(min=1)
+    H = centred * (var_D + 1e-8).rsqrt()
+    M = H.T @ H
+    if form == "paper":
+        found = (M / n.clamp(min=1)).pow(2).mean()
+    else:
+        off = M.pow(2).sum() - M.diagonal().pow(2).sum()
+        found = off / (D * (D - 1)) / n.clamp(min=1)
+    return torch.where(n > 1, found, 0.0)

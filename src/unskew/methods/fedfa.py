@@ -1,0 +1,123 @@
+"""FedFA (Zhou & Konukoglu, ICLR 2023, arXiv 2301.12995): feature statistics are shaken as clients differ in them.
+
+At every chosen cut, in training, with probability p per step; m, s: a sample's channel means and standard deviations,
+    V_m, V_s: their variances over the batch;   S_m, S_s: the variances of clients' mean m and s, from the server
+    gamma = C r / sum(r),  r_c = 1 / (1 + 1 / S_c);   m' = m + N(0, 1) sqrt((gamma + 1) V_m), s' alike
+    h <- (h - m) / s * s' + m'
+Up: each client's mean m and mean s per channel. Round 1: S = 1, so gamma = 1. At test time nothing happens.
+Differs from the paper: the means are taken over all samples by the trained model, not kept running (momentum 0.99) while
+it moves. `variant="official"` is the public code's slip: one S for all channels, so that gamma is always 1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from unskew.core.client import Client, Fed
+from unskew.core.part import Batch, Noise, Part, Share
+from unskew.core.replies import Ups
+from unskew.core.trees import Tree, Weights
+
+EPS = 1e-6
+
+
+@dataclass(frozen=True)
+class FedFA(Part):
+    """p: how often a step is shaken, in [0, 1]. cuts: blocks ("maps": all with channels of pixels)."""
+
+    p: float = 0.5
+    cuts: tuple[str, ...] = ("maps",)
+    variant: str = "paper"
+    name: ClassVar[str] = "fedfa"
+
+    def __post_init__(self) -> None:
+        if self.variant not in ("paper", "official"):
+            raise ValueError(f"variant must be 'paper' or 'official', got '{self.variant}'")
+        if not 0 <= self.p <= 1:
+            raise ValueError(f"p must lie in [0, 1], got {self.p}")
+
+    @property
+    def taps(self) -> tuple[str, ...]:
+        return self.cuts
+
+    def refuse(self, fed: Fed) -> str | None:
+        return None if self._channels(fed) else "the model has no block whose output has channels of pixels"
+
+    def shares(self, fed: Fed) -> dict[str, Share]:
+        return {
+            f"{what}/{cut}": Share((channels,), what=f"mean of each channel's {told}")
+            for what, told in (("m", "mean"), ("s", "standard deviation"))
+            for cut, channels in self._channels(fed).items()
+        }
+
+    def server_init(self, w: Weights, fed: Fed) -> Tree:
+        return {what: {cut: torch.ones(n) for cut, n in self._channels(fed).items()} for what in ("m", "s")}
+
+    def noise(self, fed: Fed, down: Tree) -> dict[str, Noise]:
+        """Standard normals for every channel's m and s; one uniform number a cut and step decides."""
+        drawn = {
+            f"{what}/{cut}": Noise("normal", shape=(n,))
+            for cut, n in self._channels(fed).items()
+            for what in ("m", "s")
+        }
+        return drawn | {f"p/{cut}": Noise("uniform", shape=(), per_sample=False) for cut in self._channels(fed)}
+
+    def tap(self, cut: str, h: Tensor, b: Batch, c: Client) -> tuple[Tensor, Batch]:
+        if f"p/{cut}" not in c.noise:
+            return h, b
+        m, s = moments(h)
+        m_new, s_new = (
+            v + c.noise[f"{what}/{cut}"] * spread(v, b.weight, c.down[what][cut]).sqrt()
+            for what, v in (("m", m), ("s", s))
+        )
+        shaken = (h - _wide(m)) / _wide(s) * _wide(s_new) + _wide(m_new)
+        return torch.where(c.noise[f"p/{cut}"] < self.p, shaken, h), b
+
+    def finish(self, w: Weights, c: Client) -> tuple[Tree, Tree]:
+        def sums(b: Batch) -> dict[str, Tensor]:
+            found = {}
+            for cut, h in c.maps(w, b.x, self._cuts(c.fed)).items():
+                for what, v in zip(("m", "s"), moments(h)):
+                    found[f"{what}/{cut}"] = (v * b.weight[:, None]).sum(0)
+            return found
+
+        total = c.total(sums)
+        return {what: {cut: total[f"{what}/{cut}"] / c.n for cut in self._cuts(c.fed)} for what in ("m", "s")}, {}
+
+    def server(self, s: Tree, ups: Ups, fed: Fed) -> Tree:
+        def variance(v_KC: Tensor) -> Tensor:
+            if self.variant == "official":
+                return v_KC.var(correction=0).expand(v_KC.shape[1]).clone()
+            return v_KC.var(0, correction=0)
+
+        return {what: {cut: variance(ups[what][cut]) for cut in s[what]} for what in ("m", "s")}
+
+    def _cuts(self, fed: Fed) -> list[str]:
+        return list(dict.fromkeys(cut for name in self.cuts for cut in fed.net.cuts(name)))
+
+    def _channels(self, fed: Fed) -> dict[str, int]:
+        shapes = {cut: fed.net.shape_at(cut) for cut in self._cuts(fed)}
+        return {cut: shape[0] for cut, shape in shapes.items() if len(shape) == 3}
+
+
+def moments(h_BCHW: Tensor) -> tuple[Tensor, Tensor]:
+    """(mean, standard deviation) over pixels, each [B, C]."""
+    return h_BCHW.mean((2, 3)), (h_BCHW.var((2, 3), correction=0) + EPS).sqrt()
+
+
+def spread(v_BC: Tensor, weight_B: Tensor, S_C: Tensor) -> Tensor:
+    """(gamma + 1) V per channel: the batch's variance, more where clients differ more; 0 below two samples."""
+    n = weight_B.sum()
+    mean_C = (v_BC * weight_B[:, None]).sum(0) / n.clamp(min=1)
+    V_C = ((v_BC - mean_C).pow(2) * weight_B[:, None]).sum(0) / (n - 1).clamp(min=1)
+    r_C = 1 / (1 + 1 / (S_C + EPS))
+    gamma_C = len(S_C) * r_C / r_C.sum()
+    return torch.where(n > 1, (gamma_C + 1) * V_C, 0.0) + EPS * (n > 1)
+
+
+def _wide(v_BC: Tensor) -> Tensor:
+    return v_BC[:, :, None, None]

@@ -1,0 +1,32 @@
+"""FedLC (Zhang et al., ICML 2022, arXiv 2209.00189): logits are calibrated by what a client has.
+
+Client: CE(z - tau n_c^(-1/4), y)    n_c: the client's samples of class c; a class it lacks is masked out
+Test:   plain logits.
+Differs from the paper: its formula leaves the true class out of the denominator, which is unbounded below and
+collapses; every implementation uses the full softmax. The mask is exact: codes add 1e-6 or 1e-9 to the counts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from unskew.core.client import Client
+from unskew.core.part import Batch, Part
+from unskew.methods.bsm import MIXTURES
+
+
+@dataclass(frozen=True)
+class FedLC(Part):
+    """tau: strength of the calibration, >= 0."""
+
+    tau: float = 1.0
+    name: ClassVar[str] = "fedlc"
+    clashes: ClassVar[dict[str, str]] = MIXTURES
+
+    def logits(self, z: Tensor, b: Batch, c: Client) -> Tensor:
+        shift_C = self.tau * c.counts.clamp(min=1).pow(-0.25)
+        return (z - shift_C).masked_fill(c.counts == 0, -torch.inf)

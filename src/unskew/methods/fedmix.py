@@ -1,0 +1,75 @@
+"""FedMix (Yoon et al., ICLR 2021, arXiv 2107.00233): train towards the mixture with other clients' averages, to first order.
+
+Once, before round 1, every client shuffles its data, cuts them into groups of M and sends each group's means (x-, y-).
+Client, with one pair (x-, y-) a batch, u = (1 - lam) x:
+    L = (1 - lam) CE(f(u), y) + lam CE(f(u), y-) + lam mean_i <d/du_i (1 - lam) CE(f(u_i), y_i), x->
+The last term is the derivative of the batch's mean loss along x-, so it sees batch statistics as training does.
+Differs from the paper: a client's last group may be smaller. `naivemix` mixes the inputs themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from unskew.core.client import Client, Fed
+from unskew.core.part import Batch, Noise, Out, Part, Share, Trip
+from unskew.core.replies import Ups
+from unskew.core.trees import Tree, Weights
+
+
+@dataclass(frozen=True)
+class FedMix(Part):
+    """lam: how far towards the averages, in [0, 1). group: M, samples in an average."""
+
+    lam: float = 0.1
+    group: int = 5
+    name: ClassVar[str] = "fedmix"
+    clashes: ClassVar[dict[str, str]] = {"naivemix": "both mix the same averages in"}
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.lam < 1 or self.group < 1:
+            raise ValueError(f"lam must lie in [0, 1) and group be at least 1, got lam={self.lam}, group={self.group}")
+
+    @property
+    def trips(self) -> tuple[Trip, ...]:
+        if not self.lam:
+            return ()
+        return (Trip(lambda t, T: t == 0, self.average, self.collect, self.averages, everyone=True),)
+
+    def averages(self, fed: Fed) -> dict[str, Share]:
+        rows = -(-int(fed.sizes.max()) // self.group)
+        return {
+            "x": Share((None, *fed.shape), rows=rows, reads="each", what=f"means of {self.group} inputs"),
+            "y": Share((None, fed.classes), low=0, high=1, rows=rows, reads="each", what="means of their labels"),
+        }
+
+    def average(self, w: Weights, c: Client) -> Tree:
+        b = c.sample(int(c.n), self.name, raw=True)
+        x, y = (torch.stack([g.mean(0) for g in v.split(self.group)]) for v in (b.x, b.y))
+        return {"x": x, "y": y.clamp(0, 1)}
+
+    def collect(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
+        return w, {leaf: torch.cat(tuple(ups[leaf])) for leaf in ("x", "y")} if len(ups) else s
+
+    def server_init(self, w: Weights, fed: Fed) -> Tree:
+        return {"x": torch.zeros(0, *fed.shape), "y": torch.zeros(0, fed.classes)}
+
+    def noise(self, fed: Fed, down: Tree) -> dict[str, Noise]:
+        return {"row": Noise("integers", (len(down["y"]),), per_sample=False)} if len(down["y"]) else {}
+
+    def batch(self, b: Batch, c: Client) -> Batch:
+        if "row" not in c.noise:
+            return b
+        x, y = c.down["x"][c.noise["row"]], c.down["y"][c.noise["row"]]
+        keep = 1 - self.lam
+        return b.replace(x=keep * b.x, y=keep * b.y + self.lam * y, along=x.expand_as(b.x))
+
+    def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor | float:
+        if "row" not in c.noise:
+            return 0.0
+        own = out.own.y - self.lam * c.down["y"][c.noise["row"]]  # (1 - lam) y, as the term wants it
+        return self.lam * c.slope(w, out.own.replace(y=own))

@@ -1,0 +1,63 @@
+"""FedNova (Wang et al., NeurIPS 2020, arXiv 2007.07481): clients that take more steps do not pull harder.
+
+Client: sends a_k, what its steps add up to:    a = S, the local steps, for plain SGD
+        momentum rho:  a = (S - rho (1 - rho^S) / (1 - rho)) / (1 - rho)
+        FedProx's mu:  a = (1 - (1 - lr mu)^S) / (lr mu)
+Server: w_{t+1} = w_t - tau sum_k p_k (w_t - w_k) / a_k,   tau = sum_k p_k a_k (sum_k p_k S_k with mu)
+Differs from the paper: with Adam, for which it has no closed form, a = S. Statistics of batch normalisation take the
+plain mean.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from unskew.core.client import Client, Fed
+from unskew.core.part import Part, Share
+from unskew.core.replies import Ups
+from unskew.core.trees import Tree, Weights
+from unskew.merge.mean import weighted_mean
+
+
+@dataclass(frozen=True)
+class FedNova(Part):
+    """mu: the strength of a FedProx beside it (0: none), whose pull the accumulated steps must know."""
+
+    mu: float = 0.0
+    name: ClassVar[str] = "fednova"
+    merges: ClassVar[bool] = True
+
+    def refuse(self, fed: Fed) -> str | None:
+        if self.mu and fed.momentum:
+            return "it has no closed form for FedProx with momentum; set momentum=0 or fednova.mu=0"
+        return None
+
+    def shares(self, fed: Fed) -> dict[str, Share]:
+        return {"a": Share((), low=0, what="accumulated weight of the local steps"), "steps": Share((), low=0)}
+
+    def finish(self, w: Weights, c: Client) -> tuple[Tree, Tree]:
+        return {"a": self.accumulated(c), "steps": c.steps}, {}
+
+    def accumulated(self, c: Client) -> Tensor:
+        """The L1 norm of the coefficients with which the local gradients enter w_t - w_k."""
+        rho, S = c.fed.momentum, c.steps
+        if c.fed.optimiser != "sgd":
+            return S
+        if self.mu:
+            shrink = c.lr * self.mu
+            return (1 - (1 - shrink) ** S) / shrink
+        return (S - rho * (1 - rho**S) / (1 - rho)) / (1 - rho)
+
+    def merge(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
+        p_K = torch.tensor(ups.shares_of_weight())
+        a_K = ups["a"].cpu().to(p_K.dtype)
+        tau = float(p_K @ (ups["steps"].cpu().to(p_K.dtype) if self.mu else a_K))
+        merged = weighted_mean(w, ups)
+        for n in fed.shared:
+            scale = (tau * p_K / a_K).tolist()
+            merged[n] = w[n] - sum(q * (w[n] - r.weights[n]) for q, r in zip(scale, ups.replies))
+        return merged, s

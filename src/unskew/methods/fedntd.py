@@ -1,0 +1,44 @@
+"""FedNTD (Lee et al., NeurIPS 2022, arXiv 2106.03097): keep what the global model thinks of the classes that are not true.
+
+Client: CE + beta tau^2 mean_i KL(q_g || q_l)    q: softmax at temperature tau over the C - 1 classes other than y_i
+q_g from the received model, in evaluation mode, a constant. With two classes the term is 0.
+Differs from the paper: for a mixed label the class with the most weight counts as true.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from unskew.core.client import Client
+from unskew.core.part import Batch, Out, Part
+from unskew.core.trees import Weights
+
+
+@dataclass(frozen=True)
+class FedNTD(Part):
+    """beta: weight of the distillation. tau: temperature, > 0."""
+
+    beta: float = 1.0
+    tau: float = 1.0
+    name: ClassVar[str] = "fedntd"
+
+    def __post_init__(self) -> None:
+        if self.tau <= 0:
+            raise ValueError(f"tau must be above 0, got {self.tau}")
+
+    def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor:
+        teacher_BC = c.run(c.start, b.x).detach()
+        return self.beta * b.mean(not_true(out.raw, teacher_BC, out.own.y, self.tau))
+
+
+def not_true(z_BC: Tensor, g_BC: Tensor, y_BC: Tensor, tau: float) -> Tensor:
+    """tau^2 KL(softmax(g / tau) || softmax(z / tau)) over the classes other than the true one, per sample."""
+    true_BC = F.one_hot(y_BC.argmax(-1), y_BC.shape[-1]).bool()
+    q, p = ((v / tau).masked_fill(true_BC, -torch.inf).log_softmax(-1) for v in (g_BC, z_BC))
+    gap = torch.where(true_BC, 0.0, q.masked_fill(true_BC, 0.0) - p.masked_fill(true_BC, 0.0))
+    return tau**2 * (q.exp() * gap).sum(-1)

@@ -1,0 +1,35 @@
+"""FedRS (Li & Zhan, KDD 2021, doi 10.1145/3447548.3467254): logits of classes a client lacks are held back.
+
+Client: CE(s z, y)    s_c = 1 for a class the client has, alpha for one it lacks
+        soft form:    s_c = (1 - alpha) n_c / max_j n_j + alpha
+Test:   plain logits.
+Differs from the paper: the head may have a bias, which is scaled too. Its code uses the soft form and clips gradients.
+A negative logit scaled by alpha gains probability.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from unskew.core.client import Client
+from unskew.core.part import Batch, Part
+
+
+@dataclass(frozen=True)
+class FedRS(Part):
+    """alpha: scale of a missing class's logit, in [0, 1]. soft: scale rare classes down too."""
+
+    alpha: float = 0.5
+    soft: bool = False
+    name: ClassVar[str] = "fedrs"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.alpha <= 1:
+            raise ValueError(f"alpha must lie in [0, 1], got {self.alpha}")
+
+    def logits(self, z: Tensor, b: Batch, c: Client) -> Tensor:
+        have_C = c.counts / c.counts.max().clamp(min=1) if self.soft else (c.counts > 0).to(z.dtype)
+        return z * ((1 - self.alpha) * have_C + self.alpha)

@@ -1,0 +1,57 @@
+"""MOON (Li, He & Song, CVPR 2021, arXiv 2103.16257): stay near the global model's view, away from one's last own.
+
+Model:  a projection Linear-ReLU-Linear between body and head; r is its output, and the head reads it
+Client: loss + mu mean_i -log( e^(cos(r, r_g)/T) / (e^(cos(r, r_g)/T) + e^(cos(r, r_p)/T)) )
+r_g, r_p: the received model and this client's model at the end of its last round, constants in evaluation mode. The
+first time a client takes part it has no r_p and no such term; after an absence r_p is as old as the absence.
+Differs from the paper: nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from unskew.core.client import Client, Fed
+from unskew.core.network import with_projection
+from unskew.core.part import Batch, Out, Part
+from unskew.core.trees import Tree, Weights
+
+
+@dataclass(frozen=True)
+class MOON(Part):
+    """mu: weight of the contrast, >= 0. temperature: T. width: of the projection (0: none, r is what the head reads)."""
+
+    mu: float = 1.0
+    temperature: float = 0.5
+    width: int = 256
+    name: ClassVar[str] = "moon"
+
+    def __post_init__(self) -> None:
+        if self.mu < 0 or self.temperature <= 0 or self.width < 0:
+            raise ValueError("mu and width must not be negative and temperature must be above 0")
+
+    def model(self, module: nn.Module, classes: int) -> nn.Module:
+        return with_projection(module, self.width) if self.width else module
+
+    def client_init(self, w: Weights, fed: Fed) -> Tree:
+        return {"last": dict(w), "known": torch.zeros(())}
+
+    def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor | float:
+        if not self.mu:
+            return 0.0
+        near, far = c.features(c.start, b.x).detach(), c.features(c.mine["last"], b.x).detach()
+        return self.mu * c.mine["known"] * b.mean(contrast(out.features, near, far, self.temperature))
+
+    def finish(self, w: Weights, c: Client) -> tuple[Tree, Tree]:
+        return {}, {"last": dict(w), "known": torch.ones_like(c.mine["known"])}
+
+
+def contrast(r_BD: Tensor, near_BD: Tensor, far_BD: Tensor, temperature: float) -> Tensor:
+    """-log of the softmax share of the cosine to `near` against the cosine to `far`, per sample."""
+    gap_B = F.cosine_similarity(r_BD, far_BD) - F.cosine_similarity(r_BD, near_BD)
+    return F.softplus(gap_B / temperature)

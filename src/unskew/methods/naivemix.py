@@ -1,0 +1,42 @@
+"""NaiveMix (Yoon et al., ICLR 2021, arXiv 2107.00233): inputs are mixed with other clients' averages.
+
+As FedMix, with (1 - lam) x + lam x- for the input and the same of the labels, and no derivative.
+`per_batch=True` draws lam ~ Beta(a, a) for each batch: what FLea's comparison calls FedMix (groups of 10, a = 2).
+Differs from the paper: a client's last group may be smaller.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from unskew.core.client import Client, Fed
+from unskew.core.part import Batch, Noise, Out
+from unskew.core.trees import Tree, Weights
+from unskew.methods.fedmix import FedMix
+
+
+@dataclass(frozen=True)
+class NaiveMix(FedMix):
+    """lam, group: as FedMix. per_batch: a random strength from Beta(a, a) instead of lam."""
+
+    per_batch: bool = False
+    a: float = 2.0
+    name: ClassVar[str] = "naivemix"
+    clashes: ClassVar[dict[str, str]] = {"fedmix": "both mix the same averages in"}
+
+    def noise(self, fed: Fed, down: Tree) -> dict[str, Noise]:
+        drawn = super().noise(fed, down)
+        if drawn and self.per_batch:
+            drawn["lam"] = Noise("beta", (self.a, self.a), per_sample=False)
+        return drawn
+
+    def batch(self, b: Batch, c: Client) -> Batch:
+        if "row" not in c.noise:
+            return b
+        lam = c.noise["lam"] if self.per_batch else self.lam
+        x, y = c.down["x"][c.noise["row"]], c.down["y"][c.noise["row"]]
+        return b.replace(x=(1 - lam) * b.x + lam * x, y=(1 - lam) * b.y + lam * y)
+
+    def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> float:
+        return 0.0
