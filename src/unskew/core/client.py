@@ -70,6 +70,7 @@ class Client:
     data: Callable[[bool], Iterator[Batch]] | None = None
     chosen: Callable[[int, str, bool, bool], Batch] | None = None
     slopes: Callable[[Weights, Batch], Tensor] | None = None
+    prepare: Callable[[Tensor], Tensor] | None = None
 
     def cut(self, name: str) -> str:
         """The block a cut names; "cut" stands for the model's own."""
@@ -84,6 +85,10 @@ class Client:
 
     def head(self, w: Weights, h: Tensor) -> Tensor:
         return self.net.head_of(w, h)
+
+    def ready(self, x: Tensor) -> Tensor:
+        """Raw inputs as this client sees inputs at test time (normalised by its statistics, say)."""
+        return self.prepare(x) if self.prepare else x
 
     def maps(self, w: Weights, x: Tensor, cuts: Sequence[str]) -> dict[str, Tensor]:
         """The activations at several cuts of one pass in evaluation mode."""

@@ -135,11 +135,14 @@ def names() -> dict[str, str]:
 @lru_cache
 def _table() -> dict[str, str]:
     """name -> "module:Class"; ours by scanning the folder, so that a new method is one new file."""
+    import unskew.merge as merge
     import unskew.methods as folder
 
     table = {}
     for module in pkgutil.iter_modules(folder.__path__):
         table[module.name] = f"unskew.methods.{module.name}"
+    for name, home in merge.RULES.items():
+        table[name] = f"unskew.merge.{home}"
     for name, home in folder.PRESETS.items():
         table[name] = f"unskew.methods.{home[0]}"
     for entry in entry_points(group="unskew.methods"):

@@ -168,7 +168,7 @@ class Part:
         return module
 
     def weights(self, fed: Fed) -> Weights:
-        """Weights trained beside the model's, as `<part>/<name>` in every `w`: sent and merged unless kept or frozen."""
+        """Weights trained beside the model's, as `<part>.<name>` in every `w`: sent and merged unless kept or frozen."""
         return {}
 
     def shares(self, fed: Fed) -> dict[str, Share]:

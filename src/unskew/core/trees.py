@@ -41,8 +41,8 @@ def nested(paths: Mapping[str, Tensor]) -> Tree:
 
 
 def under(tree: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
-    """What a flat tree holds as `name/...`, without that prefix."""
-    return {path.removeprefix(f"{name}/"): t for path, t in tree.items() if path.startswith(f"{name}/")}
+    """What a flat tree holds as `name.<...>`, without that prefix."""
+    return {path.removeprefix(f"{name}."): t for path, t in tree.items() if path.startswith(f"{name}.")}
 
 
 def tree_map(function: Callable[[Tensor], Tensor], tree: Mapping) -> Tree:

@@ -160,7 +160,7 @@ class Update:
         return loss
 
     def _client(self, p: Part, lane: Tree, noise: dict[str, Tensor], with_data: bool = False) -> Client:
-        return Client(
+        c = Client(
             id=lane["id"],
             n=lane["n"],
             counts=lane["counts"],
@@ -176,6 +176,9 @@ class Update:
             noise=noise,
             data=(lambda raw: self._data(lane, raw)) if with_data else None,
         )
+        if self.of.hooks["evaluate_with"]:
+            c = replace(c, prepare=lambda x: self.of.as_at_test(x, c, self.start))
+        return c
 
     def _hook(self, p: Part, hook: str) -> Callable:
         return lambda w, lane: getattr(p, hook)(w, self._client(p, lane, {}, with_data=True))

@@ -125,7 +125,7 @@ def loop_of(
     fed = facts_of(settings, federation, net)
     method.check(fed)
     for p in method.parts:
-        net.add({f"{p.name}/{n}": t for n, t in p.weights(fed).items()})
+        net.add({f"{p.name}.{n}": t for n, t in p.weights(fed).items()})
     fed = replace(
         fed,
         reserved=_reserved(federation, device),

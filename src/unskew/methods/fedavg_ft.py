@@ -9,9 +9,10 @@ samples that no client is given.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Protocol
 
 import torch
+from torch import Tensor
 
 from unskew.core.client import Fed
 from unskew.core.keys import key
@@ -43,16 +44,27 @@ class FedAvgFT(Part):
         return w | train_head(w, h_ND, fed.reserved.y, fed, self, key(fed.seed, t, self.name)), s
 
 
-def train_head(w: Weights, h_ND, y_NC, fed: Fed, of, generator: torch.Generator) -> Weights:
-    """The head's weights after `of.epochs` of SGD on features h and labels y; of: an object with epochs, batch_size, lr,
-    momentum and weight_decay."""
+class Recipe(Protocol):
+    """How a head is trained."""
+
+    epochs: int
+    batch_size: int
+    lr: float
+    momentum: float
+    weight_decay: float
+
+
+def train_head(w: Weights, h_ND: Tensor, y_NC: Tensor, fed: Fed, recipe: Recipe, generator: torch.Generator) -> Weights:
+    """The head's weights after SGD on features h and labels y; classes without a sample keep their rows (but for decay)."""
     head = {n: t.detach().clone().requires_grad_() for n, t in w.items() if fed.net.of_head(n)}
-    optimiser = torch.optim.SGD(head.values(), of.lr, of.momentum, weight_decay=of.weight_decay)
-    for _ in range(of.epochs):
-        for rows in torch.randperm(len(h_ND), generator=generator).to(h_ND.device).split(of.batch_size):
+    absent_C = y_NC.sum(0) == 0
+    sgd = torch.optim.SGD(list(head.values()), recipe.lr, recipe.momentum, weight_decay=recipe.weight_decay)
+    for _ in range(recipe.epochs):
+        for rows in torch.randperm(len(h_ND), generator=generator).to(h_ND.device).split(recipe.batch_size):
             with torch.enable_grad():
-                loss = fed.task.loss(fed.net.head_of(w | head, h_ND[rows]), y_NC[rows]).mean()
-            optimiser.zero_grad()
+                z_BC = fed.net.head_of(w | head, h_ND[rows]).masked_fill(absent_C, -torch.inf)
+                loss = fed.task.loss(z_BC, y_NC[rows]).mean()
+            sgd.zero_grad()
             loss.backward()
-            optimiser.step()
+            sgd.step()
     return {n: t.detach() for n, t in head.items()}

@@ -1,0 +1,46 @@
+"""Clipping to the median norm: no client moves the model further than the typical one.
+
+    w <- w + sum_k p_k (w_k - w) min(1, c m / |w_k - w|),    m: the median of the clients' norms
+Norms are over all trained weights together; statistics of batch normalisation take the plain mean.
+Differs from the paper: none; adaptive clipping without noise (cf. Andrew et al., NeurIPS 2021, arXiv 1905.03871).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+
+from unskew.core.client import Fed
+from unskew.core.part import Part
+from unskew.core.replies import Ups
+from unskew.core.trees import Tree, Weights
+from unskew.merge.mean import weighted_mean
+
+
+@dataclass(frozen=True)
+class ClipMedian(Part):
+    """factor: c, how many times the median norm a client may move the model, > 0."""
+
+    factor: float = 1.0
+    name: ClassVar[str] = "clip_median"
+    merges: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.factor <= 0:
+            raise ValueError(f"factor must be above 0, got {self.factor}")
+
+    def merge(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
+        merged = weighted_mean(w, ups)
+        moved_K = [
+            sum(float((r.weights[n] - w[n]).double().pow(2).sum()) for n in fed.shared) ** 0.5 for r in ups.replies
+        ]
+        most = self.factor * float(torch.tensor(moved_K).quantile(0.5))
+        keep_K = [min(1.0, most / moved) if moved else 1.0 for moved in moved_K]
+        for n in fed.shared if min(keep_K) < 1 else ():
+            steps = (
+                p * keep * (r.weights[n] - w[n]) for p, keep, r in zip(ups.shares_of_weight(), keep_K, ups.replies)
+            )
+            merged[n] = w[n] + sum(steps)
+        return merged, s

@@ -1,0 +1,34 @@
+"""The median of clients' weights, coordinate by coordinate (Yin et al., ICML 2018, arXiv 1803.01498).
+
+    w_i <- median_k w_ki     (of an even number: the mean of the middle two)
+Every client counts the same; it stands any minority of arbitrary clients.
+Differs from the paper: it takes medians of gradients, ours of weights after local training.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from unskew.core.client import Fed
+from unskew.core.part import Part
+from unskew.core.replies import Ups
+from unskew.core.trees import Tree, Weights
+
+
+@dataclass(frozen=True)
+class Median(Part):
+    """No settings."""
+
+    name: ClassVar[str] = "median"
+    merges: ClassVar[bool] = True
+    weighting: ClassVar[Literal["equal"]] = "equal"
+
+    def merge(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
+        return w | {n: trimmed(ups, n, (len(ups) - 1) // 2) for n in ups.replies[0].weights}, s
+
+
+def trimmed(ups: Ups, name: str, cut: int):
+    """The mean of one weight over clients without the `cut` largest and smallest at each coordinate."""
+    ordered = ups.stack(name).sort(0).values
+    return ordered[cut : len(ups) - cut].mean(0)

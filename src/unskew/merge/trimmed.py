@@ -1,0 +1,35 @@
+"""The trimmed mean of clients' weights, coordinate by coordinate (Yin et al., ICML 2018, arXiv 1803.01498).
+
+    w_i <- mean of w_ki without the floor(share K) largest and as many smallest
+Every client counts the same.
+Differs from the paper: it trims gradients, ours weights after local training.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from unskew.core.client import Fed
+from unskew.core.part import Part
+from unskew.core.replies import Ups
+from unskew.core.trees import Tree, Weights
+from unskew.merge.median import trimmed
+
+
+@dataclass(frozen=True)
+class TrimmedMean(Part):
+    """share: of the clients left out at each end, in [0, 0.5)."""
+
+    share: float = 0.1
+    name: ClassVar[str] = "trimmed_mean"
+    merges: ClassVar[bool] = True
+    weighting: ClassVar[Literal["equal"]] = "equal"
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share < 0.5:
+            raise ValueError(f"share must lie in [0, 0.5), got {self.share}")
+
+    def merge(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
+        cut = int(self.share * len(ups))
+        return w | {n: trimmed(ups, n, cut) for n in ups.replies[0].weights}, s

@@ -1,0 +1,122 @@
+"""CCVR (Luo et al., NeurIPS 2021, arXiv 2106.05001): after the last round the head is re-trained on drawn features.
+
+Up, once, from every client: per class N_kc, the mean m_kc and the unbiased covariance V_kc of features (0 for N_kc = 1)
+Server: m_c = sum_k N_kc m_kc / N_c
+        V_c = sum_k [(N_kc - 1) V_kc + N_kc m_kc m_kc^T] / (N_c - 1) - N_c / (N_c - 1) m_c m_c^T
+        draws `each` features a class from N(m_c, V_c) and re-trains the head on them; the body stays as it is.
+`mode="features"` is FLea's comparison: clients send real features of a tenth of their samples instead.
+Differs from the paper: it tunes `each` and the head's training per data set; ours are fixed. A class nobody holds
+keeps its row of the head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from unskew.core.client import Client, Fed
+from unskew.core.keys import key
+from unskew.core.part import Batch, Part, Share, Trip
+from unskew.core.replies import Ups
+from unskew.core.trees import Tree, Weights
+from unskew.methods.fedavg_ft import train_head
+
+
+@dataclass(frozen=True)
+class CCVR(Part):
+    """mode: "gaussian" or "features". each: drawn features of a class. share: of a client's samples, for "features".
+
+    epochs, batch_size, lr, momentum: of the head's SGD.
+    """
+
+    mode: str = "gaussian"
+    each: int = 200
+    share: float = 0.1
+    epochs: int = 10
+    batch_size: int = 64
+    lr: float = 0.01
+    momentum: float = 0.9
+    weight_decay: ClassVar[float] = 0.0
+    name: ClassVar[str] = "ccvr"
+    clashes: ClassVar[dict[str, str]] = {"local": "no head is common to the clients"}
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("gaussian", "features"):
+            raise ValueError(f"mode must be 'gaussian' or 'features', got '{self.mode}'")
+
+    @property
+    def trips(self) -> tuple[Trip, ...]:
+        if self.mode == "features":
+            return (Trip(lambda t, T: t == T, self.some, self.from_features, self.features, everyone=True),)
+        return (Trip(lambda t, T: t == T, self.moments, self.from_moments, self.statistics, everyone=True),)
+
+    def statistics(self, fed: Fed) -> dict[str, Share]:
+        C, D = fed.classes, fed.features
+        return {
+            "n": Share((C,), low=0, high=float(fed.sizes.max()), reads="each", what="samples per class"),
+            "mean": Share((C, D), reads="each", what="mean feature per class"),
+            "cov": Share((C, D, D), reads="each", what="covariance of features per class"),
+        }
+
+    def moments(self, w: Weights, c: Client) -> Tree:
+        sums_CD, n_C = c.class_sums(w)
+        mean_CD = sums_CD / n_C.clamp(min=1)[:, None]
+
+        def scatter(b: Batch) -> dict[str, Tensor]:
+            apart_BD, y_BC = c.features(w, b.x) - b.y @ mean_CD, b.y * b.weight[:, None]
+            return {"S": torch.stack([(apart_BD * y_B[:, None]).T @ apart_BD for y_B in y_BC.T])}
+
+        return {"n": n_C, "mean": mean_CD, "cov": c.total(scatter)["S"] / (n_C - 1).clamp(min=1)[:, None, None]}
+
+    def from_moments(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
+        if not len(ups):
+            return w, s
+        n_C, mean_CD, cov_CDD = pooled(ups["n"], ups["mean"], ups["cov"])
+        generator, h, y = key(fed.seed, self.name, "draw"), [], []
+        for k in torch.nonzero(n_C).flatten().tolist():
+            h.append(draw(mean_CD[k], cov_CDD[k], self.each, generator))
+            y += [k] * self.each
+        return self._retrained(w, torch.cat(h).to(mean_CD.device, mean_CD.dtype), torch.tensor(y), fed), s
+
+    def features(self, fed: Fed) -> dict[str, Share]:
+        rows = max(1, int(self.share * int(fed.sizes.max())))
+        return {
+            "h": Share((None, fed.features), rows=rows, reads="each", what="features"),
+            "labels": Share((None,), torch.int64, 0, fed.classes - 1, rows=rows, reads="each", what="their labels"),
+        }
+
+    def some(self, w: Weights, c: Client) -> Tree:
+        b = c.sample(max(1, int(self.share * int(c.n))), self.name)
+        return {"h": c.features(w, b.x), "labels": b.y.argmax(1)}
+
+    def from_features(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
+        if not len(ups):
+            return w, s
+        return self._retrained(w, torch.cat(tuple(ups["h"])), torch.cat(tuple(ups["labels"])), fed), s
+
+    def _retrained(self, w: Weights, h_ND: Tensor, y_N: Tensor, fed: Fed) -> Weights:
+        y_NC = fed.task.targets(y_N.to(h_ND.device), fed.classes).to(h_ND.dtype)
+        return w | train_head(w, h_ND, y_NC, fed, self, key(fed.seed, self.name, "batches"))
+
+
+def pooled(n_KC: Tensor, mean_KCD: Tensor, cov_KCDD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """(N [C], mean [C, D], covariance [C, D, D]) of all clients' samples together, from those of each client."""
+    n, m = n_KC.double(), mean_KCD.double()
+    N = n.sum(0)
+    mean = (n[..., None] * m).sum(0) / N.clamp(min=1)[:, None]
+    second = torch.einsum("kc,kcd,kce->cde", n, m, m)
+    for n_C, V_CDD in zip(n, cov_KCDD):  # one client at a time: the sum of all may not fit twice
+        second += (n_C - 1).clamp(min=0)[:, None, None] * V_CDD.double()
+    centre = N[:, None, None] * torch.einsum("cd,ce->cde", mean, mean)
+    cov = (second - centre) / (N - 1).clamp(min=1)[:, None, None]
+    return N, mean.to(mean_KCD.dtype), cov.to(cov_KCDD.dtype)
+
+
+def draw(mean_D: Tensor, cov_DD: Tensor, count: int, generator: torch.Generator) -> Tensor:
+    """[count, D] float64 from a normal law whose covariance may be singular."""
+    values, vectors = torch.linalg.eigh(cov_DD.double().cpu())
+    root = vectors * values.clamp(min=0).sqrt()
+    return mean_D.double().cpu() + torch.randn(count, len(mean_D), generator=generator, dtype=torch.float64) @ root.T

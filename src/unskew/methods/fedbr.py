@@ -1,0 +1,106 @@
+"""FedBR (Guo, Tang & Lin, ICML 2023, arXiv 2205.13462): local models agree on data that belong to nobody.
+
+Once, before round 1: clients share `pseudo` averages of a batch of their inputs, without labels.
+Client, with a batch u of these:  e1 = P(phi(u)), e2 = P(phi_t(u)), e3 = P(phi(x))
+    L_con = mean -log[ e^(2 cos(e1, e2)) / (e^(2 cos(e1, e2)) + e^(2 cos(e1, e3))) ]
+    the model descends  CE(x, y) + mu L_con + lam CE(z(u), 1/C);   the projection P ascends L_con
+phi_t: the received body, a constant. P stays with the client from round to round.
+Differs from the paper: both take their step at once (there P first). u and, in L_con, x pass batch normalisation in
+evaluation mode. Its second kind of pseudo-data, averages with one more own sample, is left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from unskew.core.client import Client, Fed
+from unskew.core.keys import key
+from unskew.core.part import Batch, Noise, Out, Part, Share, Trip
+from unskew.core.replies import Ups
+from unskew.core.trees import Tree, Weights, under
+from unskew.methods.moon import contrast
+
+
+@dataclass(frozen=True)
+class FedBR(Part):
+    """mu, lam: weights of the contrast and of the pseudo-data's loss. pseudo: how many averages there are in all.
+
+    tau: factor on the cosines. widths: of P's layers.
+    """
+
+    mu: float = 0.5
+    lam: float = 1.0
+    pseudo: int = 32
+    tau: float = 2.0
+    widths: tuple[int, ...] = (256, 256, 512)
+    name: ClassVar[str] = "fedbr"
+
+    def __post_init__(self) -> None:
+        if self.mu < 0 or self.lam < 0 or self.pseudo < 1 or not self.widths:
+            raise ValueError("mu and lam must not be negative, pseudo must be at least 1 and widths not empty")
+
+    @property
+    def trips(self) -> tuple[Trip, ...]:
+        return (Trip(lambda t, T: t == 0, self.average, self.collect, self.averages, everyone=True),)
+
+    def averages(self, fed: Fed) -> dict[str, Share]:
+        each = self._each(fed)
+        return {"x": Share((each, *fed.shape), reads="each", what=f"averages of {fed.batch} inputs, without labels")}
+
+    def average(self, w: Weights, c: Client) -> Tree:
+        b = c.sample(self._each(c.fed) * c.fed.batch, self.name, replace=True, raw=True)
+        return {"x": b.x.unflatten(0, (-1, c.fed.batch)).mean(1)}
+
+    def collect(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
+        return w, {"x": ups["x"].transpose(0, 1).flatten(0, 1)[: self.pseudo]} if len(ups) else s
+
+    def server_init(self, w: Weights, fed: Fed) -> Tree:
+        return {"x": torch.zeros(0, *fed.shape)}
+
+    def weights(self, fed: Fed) -> Weights:
+        generator, made, width = key(fed.seed, self.name, "projection"), {}, fed.features
+        for i, out in enumerate(self.widths):
+            bound = width**-0.5
+            made[f"weight{i}"] = (2 * torch.rand(out, width, generator=generator) - 1) * bound
+            made[f"bias{i}"] = (2 * torch.rand(out, generator=generator) - 1) * bound
+            width = out
+        return made
+
+    def keeps(self, name: str, fed: Fed) -> bool:
+        return name.startswith(f"{self.name}.")
+
+    def noise(self, fed: Fed, down: Tree) -> dict[str, Noise]:
+        return {"row": Noise("cycle", (len(down["x"]),))} if len(down["x"]) and (self.mu or self.lam) else {}
+
+    def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor | float:
+        if "row" not in c.noise:
+            return 0.0
+        u = c.ready(c.down["x"][c.noise["row"]])
+        h_BD, P = c.features(w, u), under(w, self.name)
+        e1, e2 = project(P, h_BD), project(P, c.features(c.start, u).detach())
+        con = b.mean(contrast(e1, e2, project(P, c.features(w, b.x)), 1 / self.tau))
+        flat = b.mean(-c.head(w, h_BD).log_softmax(-1).mean(-1))
+        return self.mu * con + self.lam * flat
+
+    def grad(self, g: Weights, w: Weights, c: Client) -> Weights:
+        """P ascends the contrast itself, which the loss holds `mu` times."""
+        if not self.mu:
+            return g
+        return {n: -t / self.mu if n.startswith(f"{self.name}.") else t for n, t in g.items()}
+
+    def _each(self, fed: Fed) -> int:
+        return -(-self.pseudo // fed.clients)
+
+
+def project(P: Weights, h_BD: Tensor) -> Tensor:
+    """The projection: linear layers with ReLU between."""
+    last = len(P) // 2 - 1
+    for i in range(last + 1):
+        h_BD = F.linear(h_BD, P[f"weight{i}"], P[f"bias{i}"])
+        h_BD = h_BD if i == last else h_BD.relu()
+    return h_BD

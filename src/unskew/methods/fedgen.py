@@ -1,0 +1,140 @@
+"""FedGen (Zhu, Hong & Zhou, ICML 2021, arXiv 2105.10056): the server learns what features of a class look like.
+
+Generator G(y, e): Linear(64 + C, 512)-ReLU-Linear(512, D), e uniform on [0, 1)
+Server, every round, from the clients' heads and label counts, 50 steps of Adam on
+    sum_k w_ky CE(head_k(G(y, e)), y) + div,   w_ky = n_ky / sum_j n_jy
+    div = exp(-mean_ij |G_i - G_j|_1/D |e_i - e_j|^2/64)         (mean over pairs)
+Client, from round 2:  loss + a_t CE(head(G(y')), y') + b_t KL(head(G(y)) || z),   a_t = b_t = 10 * 0.98^t, >= 1e-4
+    y' any class that is known to G; the generated side of KL is a constant.
+Differs from the paper: no batch normalisation in G. `fedgen_images` is the other method of this name, which FLea cites.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from unskew.core.client import Client, Fed
+from unskew.core.keys import key
+from unskew.core.part import Batch, Noise, Out, Part, Share
+from unskew.core.replies import Ups
+from unskew.core.trees import Tree, Weights
+
+EPS, HIDDEN = 64, 512
+
+
+@dataclass(frozen=True)
+class FedGen(Part):
+    """a, b: weights of the client's two terms before decay. steps, batch_size, lr, weight_decay: of G's Adam."""
+
+    a: float = 10.0
+    b: float = 10.0
+    decay: float = 0.98
+    steps: int = 50
+    batch_size: int = 128
+    lr: float = 0.0003
+    weight_decay: float = 0.01
+    name: ClassVar[str] = "fedgen"
+    keeps_at_server: ClassVar[tuple[str, ...]] = ("first", "second", "done")
+    clashes: ClassVar[dict[str, str]] = {
+        "fedbabu": "the generator learns from heads that clients train",
+        "local": "the generator learns from heads that clients send",
+    }
+
+    def shares(self, fed: Fed) -> dict[str, Share]:
+        counts = Share((fed.classes,), low=0, high=float(fed.sizes.max()), reads="each", what="samples per class")
+        return {"counts": counts}
+
+    def finish(self, w: Weights, c: Client) -> tuple[Tree, Tree]:
+        return {"counts": c.counts}, {}
+
+    def server_init(self, w: Weights, fed: Fed) -> Tree:
+        generator = key(fed.seed, self.name, "generator")
+        G = {}
+        for name, (out, inside) in {"1": (HIDDEN, EPS + fed.classes), "2": (fed.features, HIDDEN)}.items():
+            G[f"w{name}"] = (2 * torch.rand(out, inside, generator=generator) - 1) * inside**-0.5
+            G[f"b{name}"] = (2 * torch.rand(out, generator=generator) - 1) * inside**-0.5
+        first, second = ({n: torch.zeros_like(t) for n, t in G.items()} for _ in range(2))
+        return {"G": G, "first": first, "second": second, "done": torch.zeros(()), "known": torch.zeros(fed.classes)}
+
+    def noise(self, fed: Fed, down: Tree) -> dict[str, Noise]:
+        return {
+            "e": Noise("uniform", shape=(EPS,)),
+            "e_own": Noise("uniform", shape=(EPS,)),
+            "label": Noise("integers", (fed.classes,)),
+        }
+
+    def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor | float:
+        fade = self.decay**c.t
+        a, b_t = (max(v * fade, 1e-4) if v else 0.0 for v in (self.a, self.b))
+        if c.t == 1 or not (a or b_t):
+            return 0.0
+        y_BC = F.one_hot(c.noise["label"], c.fed.classes).to(b.x.dtype)
+        known = c.down["known"]
+        drawn = c.fed.task.loss(c.head(w, features(c.down["G"], y_BC, c.noise["e"])), y_BC) * (y_BC @ known)
+        told = c.head(w, features(c.down["G"], out.own.y, c.noise["e_own"])).detach().log_softmax(-1)
+        apart = (told.exp() * (told - out.raw.log_softmax(-1))).sum(-1) * (out.own.y @ known)
+        return a * b.mean(drawn) + b_t * b.mean(apart)
+
+    def server(self, s: Tree, ups: Ups, fed: Fed) -> Tree:
+        n_KC = ups["counts"]
+        known_C = n_KC.sum(0) > 1
+        heads = [{n: t for n, t in r.weights.items() if fed.net.of_head(n)} for r in ups.replies]
+        G = {n: t.clone().requires_grad_() for n, t in s["G"].items()}
+        adam = torch.optim.Adam(list(G.values()), self.lr, weight_decay=self.weight_decay)
+        if int(s["done"]):
+            for n, t in G.items():
+                state = {"step": s["done"].cpu(), "exp_avg": s["first"][n], "exp_avg_sq": s["second"][n]}
+                adam.state[t] = {k: v.clone() for k, v in state.items()}
+        generator, classes = key(fed.seed, ups.t, self.name), torch.nonzero(known_C).flatten().cpu()
+        for _ in range(self.steps if len(classes) else 0):
+            e = torch.rand(self.batch_size, EPS, generator=generator)
+            y = classes[torch.randint(len(classes), (self.batch_size,), generator=generator)]
+            e, y = e.to(n_KC.device), y.to(n_KC.device)
+            with torch.enable_grad():
+                loss = generator_loss(G, y, e, heads, n_KC, fed)
+            adam.zero_grad()
+            loss.backward()
+            adam.step()
+        done = s["done"] + (self.steps if len(classes) else 0)
+        moments = {
+            leaf: {n: adam.state[t][k].detach() if t in adam.state else s[leaf][n] for n, t in G.items()}
+            for leaf, k in (("first", "exp_avg"), ("second", "exp_avg_sq"))
+        }
+        return {"G": {n: t.detach() for n, t in G.items()}, **moments, "done": done, "known": known_C.to(n_KC.dtype)}
+
+
+def features(G: Mapping[str, Tensor], y_BC: Tensor, e_BE: Tensor) -> Tensor:
+    """Features [B, D] of classes y, made from the noise e."""
+    hidden = F.linear(torch.cat([y_BC, e_BE], 1), G["w1"], G["b1"]).relu()
+    return F.linear(hidden, G["w2"], G["b2"])
+
+
+def generator_loss(
+    G: Mapping[str, Tensor], y_B: Tensor, e_BE: Tensor, heads: list[Weights], n_KC: Tensor, fed: Fed
+) -> Tensor:
+    """What the clients' heads make of G's features, each counted by its share of the class, and the diversity term."""
+    y_BC = fed.task.targets(y_B, fed.classes).to(e_BE.dtype)
+    h_BD = features(G, y_BC, e_BE)
+    share_KC = n_KC / n_KC.sum(0).clamp(min=1)
+    told = [
+        share_C[y_B] * fed.task.loss(fed.net.head_of(_with(head, fed), h_BD), y_BC)
+        for share_C, head in zip(share_KC, heads)
+    ]
+    return torch.stack(told).sum(0).mean() + diversity(h_BD, e_BE)
+
+
+def diversity(h_BD: Tensor, e_BE: Tensor) -> Tensor:
+    """exp(-mean over pairs of |h_i - h_j| times (e_i - e_j)^2), both averaged over their coordinates."""
+    apart = (h_BD[:, None] - h_BD[None]).abs().mean(-1)
+    return torch.exp(-(apart * (e_BE[:, None] - e_BE[None]).pow(2).mean(-1)).mean())
+
+
+def _with(head: Weights, fed: Fed) -> Weights:
+    """A head alone is no whole set of weights; the body is not run."""
+    return fed.net.weights() | head

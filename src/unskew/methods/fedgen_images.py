@@ -1,0 +1,107 @@
+"""FedGen as FLea compares it (after Liu et al., PAKDD 2022): the server trains an image generator against the global model.
+
+Rounds 1 to `start`: FedAvg. From then on, after every merge, 50 steps of Adam on  CE(f(G(y, e)), y) + div  with the new
+global model f frozen; the server sends `samples` images of G with their labels.
+Client: loss + CE(f(x~), y~) on as many of these images as the batch has samples.
+G: [e; y], e normal in 100 dimensions -> 4x4x256 -> 128 -> 64 -> 32 -> channels, 32x32, tanh times `scale`, resized.
+Differs from the paper: this is our reconstruction. FLea names the method and the rounds, and publishes no code for it;
+latent size, layers, steps, the diversity term and how images enter training are ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from unskew.core.client import Client, Fed
+from unskew.core.keys import key
+from unskew.core.part import Batch, Noise, Out, Part
+from unskew.core.trees import Tree, Weights
+from unskew.methods.fedgen import diversity
+
+LATENT = 100
+LAYERS = ((256, 128, 4, 2), (128, 64, 4, 2), (64, 32, 4, 2))
+"""Transposed convolutions: channels in, channels out, kernel, stride; a last one of 3x3 makes the picture."""
+
+
+@dataclass(frozen=True)
+class FedGenImages(Part):
+    """start: rounds of plain FedAvg. steps, batch_size, lr: of G's Adam. samples: images sent. scale: their largest value.
+
+    weight: of the synthetic loss at the client.
+    """
+
+    start: int = 30
+    steps: int = 50
+    batch_size: int = 64
+    lr: float = 0.001
+    samples: int = 256
+    scale: float = 2.5
+    weight: float = 1.0
+    name: ClassVar[str] = "fedgen_images"
+    keeps_at_server: ClassVar[tuple[str, ...]] = ("G",)
+    clashes: ClassVar[dict[str, str]] = {"local": "there is no global model to train the generator against"}
+
+    def refuse(self, fed: Fed) -> str | None:
+        return None if len(fed.shape) == 3 else f"it makes images and a sample here is {list(fed.shape)}"
+
+    def server_init(self, w: Weights, fed: Fed) -> Tree:
+        generator = key(fed.seed, self.name, "generator")
+
+        def drawn(*shape: int, inside: int) -> Tensor:
+            return torch.randn(shape, generator=generator) * (2 / inside) ** 0.5
+
+        G = {"w": drawn(256 * 16, LATENT + fed.classes, inside=LATENT), "b": torch.zeros(256 * 16)}
+        for i, (a, b, kernel, stride) in enumerate(LAYERS):
+            G |= {f"w{i}": drawn(a, b, kernel, kernel, inside=a * (kernel // stride) ** 2), f"b{i}": torch.zeros(b)}
+        G |= {"w_out": drawn(32, fed.shape[0], 3, 3, inside=32 * 9), "b_out": torch.zeros(fed.shape[0])}
+        return {"G": G, "x": torch.zeros(0, *fed.shape), "labels": torch.zeros(0, dtype=torch.int64)}
+
+    def noise(self, fed: Fed, down: Tree) -> dict[str, Noise]:
+        return {"row": Noise("cycle", (len(down["labels"]),))} if len(down["labels"]) else {}
+
+    def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor | float:
+        if "row" not in c.noise:
+            return 0.0
+        y_BC = c.fed.task.targets(c.down["labels"][c.noise["row"]], c.fed.classes)
+        return self.weight * b.mean(c.fed.task.loss(c.run(w, c.down["x"][c.noise["row"]]), y_BC))
+
+    def refine(self, w: Weights, s: Tree, fed: Fed, t: int) -> tuple[Weights, Tree]:
+        if t < self.start:
+            return w, s
+        generator, device = key(fed.seed, t, self.name), s["x"].device
+        G = {n: p.clone().requires_grad_() for n, p in s["G"].items()}
+        adam = torch.optim.Adam(list(G.values()), self.lr)
+
+        def draw(count: int) -> tuple[Tensor, Tensor]:
+            e = torch.randn(count, LATENT, generator=generator)
+            return e.to(device), torch.randint(fed.classes, (count,), generator=generator).to(device)
+
+        for _ in range(self.steps):
+            e, y = draw(self.batch_size)
+            with torch.enable_grad():
+                y_BC = fed.task.targets(y, fed.classes).to(e.dtype)
+                x = images(G, y_BC, e, fed.shape, self.scale)
+                loss = fed.task.loss(fed.net.run(w, x)[0], y_BC).mean() + diversity(x.flatten(1), e)
+            adam.zero_grad()
+            loss.backward()
+            adam.step()
+        found = {n: p.detach() for n, p in G.items()}
+        e, y = draw(self.samples)
+        with torch.no_grad():
+            x = images(found, fed.task.targets(y, fed.classes).to(e.dtype), e, fed.shape, self.scale)
+        return w, {"G": found, "x": x, "labels": y}
+
+
+def images(G: Mapping[str, Tensor], y_BC: Tensor, e_BE: Tensor, shape: tuple[int, ...], scale: float) -> Tensor:
+    """Inputs [B, *shape] of classes y, in [-scale, scale]."""
+    h = F.linear(torch.cat([e_BE, y_BC], 1), G["w"], G["b"]).relu().unflatten(1, (256, 4, 4))
+    for i, (_, _, _, stride) in enumerate(LAYERS):
+        h = F.conv_transpose2d(h, G[f"w{i}"], G[f"b{i}"], stride, padding=1).relu()
+    x = F.conv_transpose2d(h, G["w_out"], G["b_out"], padding=1).tanh() * scale
+    return x if x.shape[2:] == shape[1:] else F.interpolate(x, tuple(shape[1:]), mode="bilinear", align_corners=False)
