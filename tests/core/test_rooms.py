@@ -11,8 +11,8 @@ from unskew.core.keys import digest, key
 
 SOURCE = Path(__file__).parents[2] / "src" / "unskew"
 RANK = {
-    "errors": 0, "config": 1, "data": 1, "models": 1, "tasks": 1, "core": 2, "methods": 3, "merge": 3, "privacy": 3,
-    "engine": 4, "report": 5, "api": 5, "cli": 6,
+    "errors": 0, "config": 1, "data": 1, "models": 1, "tasks": 1, "core": 2, "merge": 3, "methods": 4, "privacy": 4,
+    "engine": 5, "report": 6, "api": 6, "cli": 7,
 }  # fmt: skip
 PURE = ("core", "methods", "merge")
 IMPURE = {"os", "time", "random", "logging", "socket", "subprocess"}

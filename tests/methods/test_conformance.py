@@ -8,24 +8,23 @@ from typing import ClassVar
 import pytest
 import torch
 
-from unskew.core.method import part
+from unskew.core import method
+from unskew.core.method import Method
 from unskew.core.part import Part, Share
 from unskew.engine import check
 
-OURS = [
-    "fedprox", "scaffold", "fedbn", "norm", "fedrdn", "fedrdn_v", "rebafl", "rbsm", "faug", "flea", "local",
+OURS = [n for n in method.names() if n not in ("fedavg", "fedgen_images")]
+VARIANTS = [
+    "flea(variant=official)", "fedrdn(variant=official)", "fedfa(variant=official)", "ccvr(mode=features)",
+    "fedproto(aggregate_weights=False)", "fedbabu(finetune_epochs=1)", "feddecorr(form=paper)", "fedrs(soft=True)",
+    "naivemix(per_batch=True)", "fedgen_images(start=1, steps=2, samples=16)",
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", OURS)
-def test_ours(name):
-    failed = [f"{f.name}: {f.detail}" for f in check.check_method(part(name, {})) if not f.ok]
-    assert not failed
-
-
-@pytest.mark.parametrize("name", ["flea", "fedrdn"])
-def test_official_variants(name):
-    failed = [f"{f.name}: {f.detail}" for f in check.check_method(part(name, {"variant": "official"})) if not f.ok]
+@pytest.mark.parametrize("text", [*OURS, *VARIANTS])
+def test_ours(text):
+    (ours,) = Method.parse(text).parts
+    failed = [f"{f.name}: {f.detail}" for f in check.check_method(ours) if not f.ok]
     assert not failed
 
 

@@ -123,7 +123,6 @@ def loop_of(
     module = model_of(settings, federation.shape, federation.n_classes, model)
     net = Network(_as_parts_need(method, module, federation.n_classes, settings.seed), federation.shape)
     fed = facts_of(settings, federation, net)
-    method.check(fed)
     for p in method.parts:
         net.add({f"{p.name}.{n}": t for n, t in p.weights(fed).items()})
     fed = replace(
@@ -131,6 +130,7 @@ def loop_of(
         reserved=_reserved(federation, device),
         shared=tuple(n for n in net.trainable if not method.keeps(n, fed) and not method.freezes(n, fed)),
     )
+    method.check(fed)
     trainer = Trainer(
         method,
         fed,

@@ -33,7 +33,7 @@ class Scaffold(Part):
     def refuse(self, fed: Fed) -> str | None:
         if fed.optimiser != "sgd":
             return "its control variates assume SGD; set optimiser=sgd"
-        return None
+        return None if fed.shared else "clients keep every weight, so none is to be steered"
 
     def shares(self, fed: Fed) -> dict[str, Share]:
         w = fed.net.weights()

@@ -1,0 +1,201 @@
+"""A method at its neutral setting is the method it came from: the same weights after three rounds."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import OrderedDict
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from unskew import data
+from unskew.core.method import Method
+from unskew.data.federation import Index
+from unskew.engine import check, setup
+from unskew.engine.lanes import Start
+from unskew.methods.fedmix import FedMix
+from unskew.methods.naivemix import NaiveMix
+
+
+def weights(text, rounds=3, federation=None, model=None, **changes):
+    method = Method.parse(text) if isinstance(text, str) else text
+    made = setup.loop_of(check.settings(**changes), method, federation or check.federation(), model)
+    try:
+        state = made.begin()
+        for t in range(1, rounds + 1):
+            state, _ = made.round(state, t)
+        return {n: v for n, v in state.weights.items() if "." in n and not n.startswith("fedbr.")}
+    finally:
+        made.trainer.close()
+
+
+def equal_sizes():
+    """Six clients of 12 samples each."""
+    fed = check.federation()
+    train = Index.of([np.arange(12 * k, 12 * k + 12) for k in range(6)])
+    return dataclasses.replace(fed, train=train, test=Index.of([fed.test[k] for k in range(6)]), names=None)
+
+
+def apart(a, b):
+    assert a.keys() == b.keys()
+    return max(float((a[n] - b[n]).abs().max()) for n in a)
+
+
+NEUTRAL = [
+    "fedprox(mu=0)", "fedavgm(beta=0)", "fedntd(beta=0)", "feddecorr(beta=0)", "fedrs(alpha=1)", "fedbr(mu=0,lam=0)",
+    "fedmix(lam=0)", "naivemix(lam=0)", "fedproto(lam=0)", "fedfa(p=0)", "fedbn", "rebafl(eps=1,mu=0)",
+    "flea(alpha=0,lambda1=0,lambda2=0)", "feddata(share=0)", "moon(mu=0,width=0)", "fedgen(a=0,b=0)",
+    "fedgen_images(start=99)", "clip_median(factor=1000000)", "multi_krum(share=0)",
+]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def fedavg():
+    return weights("fedavg")
+
+
+@pytest.mark.parametrize("text", NEUTRAL)
+def test_neutral_settings_are_fedavg(text, fedavg):
+    assert apart(weights(text), fedavg) < 1e-6
+
+
+@pytest.mark.parametrize("text", [t.split("(")[0] for t in NEUTRAL if t not in ("fedbn", "multi_krum(share=0)")])
+def test_and_other_settings_are_not(text, fedavg):
+    """So that the equalities above cannot hold because nothing happens at all."""
+    stronger = {
+        "fedprox": "fedprox(mu=1)",
+        "clip_median": "clip_median(factor=0.5)",
+        "fedgen_images": "fedgen_images(start=1,steps=2)",
+    }
+    found = weights(stronger.get(text, text))
+    assert found.keys() != fedavg.keys() or apart(found, fedavg) > 1e-5
+
+
+def test_fednova_with_equal_steps_is_fedavg():
+    assert apart(weights("fednova", federation=equal_sizes()), weights("fedavg", federation=equal_sizes())) < 1e-6
+    assert apart(weights("fednova"), weights("fedavg")) > 1e-5
+
+
+def test_relaxed_balanced_softmax_ends_in_the_balanced_softmax():
+    assert apart(weights("rbsm(eps=1e-30)"), weights("bsm")) < 1e-6
+
+
+def test_moon_without_its_loss_is_fedavg_with_the_projection():
+    alone, beside = weights("moon(mu=0)"), weights("moon(mu=0)+fedprox(mu=0)")
+    assert "projection.0.weight" in alone
+    assert apart(alone, beside) == 0
+
+
+def test_the_trimmed_mean_of_everybody_is_the_plain_mean_of_equal_clients():
+    fed = equal_sizes()
+    assert apart(weights("trimmed_mean(share=0)", federation=fed), weights("fedavg", federation=fed)) < 1e-6
+
+
+def test_scaffold_and_feddyn_begin_as_unweighted_fedavg():
+    plain = weights("fedbn(weighted=False)", rounds=1)
+    assert apart(weights("scaffold", rounds=1), plain) < 1e-6
+    fed = setup.loop_of(check.settings(), Method.parse("fedavg"), check.federation())
+    fed.trainer.close()
+    start = fed.fed.net.weights()
+    answered = sum(n > 0 for n in check.SIZES)
+    share = answered / len(check.SIZES)  # FedDyn's h counts absent clients as having stayed where they were
+    moved = {n: start[n] + (1 + share) * (plain[n] - start[n]) for n in plain}
+    assert apart(weights("feddyn(alpha=1e-9)", rounds=1), moved) < 1e-4
+
+
+class Smooth(nn.Sequential):
+    """Without corners: at a ReLU's corner the gradients of two mixtures differ in first order already."""
+
+    def __init__(self):
+        super().__init__(
+            OrderedDict(flat=nn.Flatten(), fc=nn.Sequential(nn.Linear(192, 12), nn.Tanh()), head=nn.Linear(12, 3))
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class SamePairs(NaiveMix):
+    """Random numbers go by a Part's name: under FedMix's it draws the same averages."""
+
+    name: ClassVar[str] = "fedmix"
+    clashes: ClassVar[dict[str, str]] = {}
+
+
+def test_fedmix_is_naivemix_to_first_order():
+    """Halving lam divides the difference by about four: what is left is of second order."""
+    gaps = []
+    torch.manual_seed(5)
+    model = Smooth()
+    for lam in (0.08, 0.04):
+        pair = (weights(Method(part), rounds=1, model=model) for part in (SamePairs(lam=lam), FedMix(lam=lam)))
+        gaps.append(apart(*pair))
+    assert gaps[0] > 1e-6
+    assert gaps[0] / gaps[1] > 3.3
+
+
+class Linear(nn.Sequential):
+    def __init__(self):
+        super().__init__(OrderedDict(flat=nn.Flatten(), head=nn.Linear(2, 3, bias=False)))
+        self.head.weight.data = torch.tensor([[1.0, -1], [0.5, 0], [-1, 0.5]])
+
+
+@pytest.mark.parametrize("lanes", ["1", "4"])
+@pytest.mark.parametrize(("name", "expected"), [("fedmix", 1.7289), ("naivemix", 1.7292)])
+def test_fedmix_by_hand(name, expected, lanes):
+    x, y = np.array([[1.0, 2], [-1, 0]], dtype=np.float32), np.array([0, 1])
+    dataset = data.arrays(x, y, x, y, classes="abc")
+    fed = data.build(dataset, "iid", 1, np.random.default_rng(0), np.random.default_rng(1))
+    made = setup.loop_of(check.settings(clients=1, rounds=1, lanes=lanes), Method.parse(name), fed, Linear())
+    try:
+        down = {name: {"x": torch.tensor([[0.4, -0.2]]), "y": torch.tensor([[0.2, 0.3, 0.5]])}}
+        start = Start(1, 0.01, made.fed.net.weights(), down)
+        (reply,) = made.trainer.train(start, [0], {})
+        assert float(reply.loss) == pytest.approx(expected, abs=6e-5)
+    finally:
+        made.trainer.close()
+
+
+def test_fedbabu_never_moves_the_head():
+    made = setup.loop_of(check.settings(weight_decay=0.1, momentum=0.9), Method.parse("fedbabu"), check.federation())
+    try:
+        state = made.begin()
+        start = {n: t.clone() for n, t in state.weights.items()}
+        for t in (1, 2, 3):
+            state, _ = made.round(state, t)
+    finally:
+        made.trainer.close()
+    assert torch.equal(state.weights["head.weight"], start["head.weight"])
+    assert torch.equal(state.weights["head.bias"], start["head.bias"])
+    assert not torch.equal(state.weights["conv1.0.weight"], start["conv1.0.weight"])
+    assert not any(n.startswith("head") for n in made.trainer.sent)
+
+
+def test_ccvr_changes_the_head_alone_and_only_after_the_last_round():
+    """Three rounds planned: after two nothing has happened, after three the head is another."""
+    assert apart(weights("ccvr", rounds=2), weights("fedavg", rounds=2)) == 0
+    for mode in ("gaussian", "features"):
+        calibrated, plain = weights(f"ccvr(mode={mode})"), weights("fedavg")
+        changed = {n for n in plain if not torch.equal(plain[n], calibrated[n])}
+        assert changed == {"head.weight", "head.bias"}
+
+
+def test_fine_tuning_at_the_server_changes_the_head_alone():
+    def run(text):
+        s = check.settings(model="cnn_small", clients=6, rounds=1, data="digits")
+        method = Method.parse(text)
+        fed = setup.federation_of(s, data.load("digits"), method)
+        made = setup.loop_of(s, method, fed)
+        try:
+            return made.round(made.begin(), 1)[0].weights, fed
+        finally:
+            made.trainer.close()
+
+    tuned, fed = run("fedavg_ft")
+    plain, same = run("fedavg_ft(epochs=0)")
+    assert {n for n in plain if not torch.equal(plain[n], tuned[n])} == {"head.weight", "head.bias"}
+    assert np.bincount(fed.y[fed.reserved]).tolist() == [30] * 10
+    assert not set(fed.reserved) & set(fed.train.rows)
+    assert len(fed.reserved) + len(fed.train.rows) == len(fed.y)
+    assert np.array_equal(fed.reserved, same.reserved)

@@ -1,0 +1,72 @@
+"""Every pair of Parts for two rounds: it works, or it is refused at construction with the reason."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from contextlib import suppress
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from unskew.core import method
+from unskew.core.method import Method
+from unskew.data.federation import Index
+from unskew.engine import check, setup
+from unskew.errors import UsageError
+
+QUICK = {
+    "fedgen_images": "fedgen_images(start=1,steps=1,batch_size=4,samples=8)",
+    "fedgen": "fedgen(steps=2)",
+    "ccvr": "ccvr(each=10,epochs=1)",
+}
+NAMES = [n for n in method.names() if n not in ("fedavg", "rbsm", "faug", "fedrdn_v")]
+
+
+def federation():
+    fed = check.federation()
+    train = Index.of([np.arange(10), np.arange(40, 41), np.arange(60, 71)])
+    return dataclasses.replace(fed, train=train, test=Index.of([fed.test[k] for k in range(3)]), names=None)
+
+
+SMALL = federation()
+
+
+def run(text):
+    made = setup.loop_of(check.settings(clients=3, rounds=2, batch=8, lanes="4"), Method.parse(text), SMALL)
+    try:
+        state = made.begin()
+        for t in (1, 2):
+            state, told = made.round(state, t)
+            rows = made.evaluate(state, told)
+        assert not [e for e in made.record.rows["events"] if e["code"].startswith("E3")]
+        assert all(math.isfinite(r["value"]) for r in rows)
+    finally:
+        made.trainer.close()
+
+
+@pytest.mark.parametrize("first", NAMES)
+def test_pairs(first):
+    for a, b in combinations(NAMES, 2):
+        if a != first:
+            continue
+        with suppress(UsageError):
+            run("+".join(QUICK.get(n, n) for n in (a, b)))
+
+
+def test_how_many_pairs_are_refused():
+    """The reasons are few: two merges, two ways to weigh clients, two normalisations, masks and mixtures, no common model."""
+    reasons = {(a, b): refusal(f"{a}+{b}") for a, b in combinations(NAMES, 2)}
+    refused = {pair: why for pair, why in reasons.items() if why}
+    assert {("fedrdn", "norm"), ("fedavgm", "fednova"), ("bsm", "flea")} <= refused.keys()
+    assert all(why.code == "E107" and len(why.text) > 40 for why in refused.values())
+    assert len(refused) < 0.2 * math.comb(len(NAMES), 2)
+
+
+def refusal(text):
+    try:
+        Method.parse(text)
+    except UsageError as why:
+        return why
+    return None

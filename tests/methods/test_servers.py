@@ -1,0 +1,124 @@
+"""The methods and rules that change what the server does, against hand-worked numbers."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from tests.fixtures import assert_close, client
+from unskew.core.replies import Reply, Ups
+from unskew.merge.clip import ClipMedian
+from unskew.merge.krum import MultiKrum, krum
+from unskew.merge.median import Median
+from unskew.merge.trimmed import TrimmedMean
+from unskew.methods.ccvr import draw, pooled
+from unskew.methods.fedavgm import FedAvgM
+from unskew.methods.fedgen import diversity
+from unskew.methods.fednova import FedNova
+
+FED = SimpleNamespace(shared=("w",), clients=8)
+
+
+def ups(*values, sizes=None, shares=None, part="", weighting="size"):
+    sizes = sizes or [1.0] * len(values)
+    replies = [
+        Reply(
+            k,
+            n,
+            {"w": torch.tensor(v), "running_var": torch.tensor([float(k)])},
+            {part: (shares or [{}] * len(values))[k]},
+        )
+        for k, (n, v) in enumerate(zip(sizes, values))
+    ]
+    return Ups.of(replies, 1, weighting).seen_by(part)
+
+
+def test_fedavgm_keeps_its_speed():
+    part, w, s = FedAvgM(beta=0.9), {"w": torch.zeros(2), "running_var": torch.ones(1)}, {"v": {"w": torch.zeros(2)}}
+    w, s = part.merge(w, s, ups([1.0, 2]), FED)
+    assert_close(w["w"], [1, 2])
+    w, s = part.merge(w, s, ups([2.0, 2]), FED)
+    assert_close(s["v"]["w"], [-1.9, -1.8])
+    assert_close(w["w"], [2.9, 3.8])
+    assert w["running_var"].tolist() == [0]  # statistics take the plain mean
+
+
+@pytest.mark.parametrize(
+    ("rho", "a", "tau", "expected"),
+    [(0.0, [2.0, 4.0], 2.5, [0.8125, 0.8750]), (0.9, [2.9, 9.049], 4.4372, [0.7705, 0.9019])],
+)
+def test_fednova_counts_every_step_the_same(rho, a, tau, expected):
+    fed = SimpleNamespace(momentum=rho, optimiser="sgd")
+    found = [FedNova().accumulated(client(fed=fed, lr=0.1, steps=torch.tensor(float(S)))) for S in (2, 4)]
+    assert_close(found, a, 3)
+    shares = [{"a": v, "steps": torch.tensor(S)} for v, S in zip(found, (2.0, 4.0))]
+    start = {"w": torch.ones(2), "running_var": torch.ones(1)}
+    given = ups([0.8, 1.0], [1.0, 0.2], sizes=[30.0, 10.0], shares=shares, part="fednova")
+    merged, _ = FedNova().merge(start, {}, given, FED)
+    assert_close(merged["w"], expected)
+    assert_close(merged["running_var"], [0.25])
+    assert_close(0.75 * found[0] + 0.25 * found[1], tau)
+
+
+def test_fednova_with_a_proximal_pull():
+    fed = SimpleNamespace(momentum=0.0, optimiser="sgd")
+    a = FedNova(mu=0.5).accumulated(client(fed=fed, lr=0.1, steps=torch.tensor(3.0)))
+    assert_close(a, (1 - 0.95**3) / 0.05)
+    adam = SimpleNamespace(momentum=0.0, optimiser="adam")
+    assert FedNova().accumulated(client(fed=adam, lr=0.1, steps=torch.tensor(3.0))) == 3
+
+
+def test_ccvr_pools_moments_exactly():
+    clients = [torch.tensor([[0.0, 0], [2, 0], [1, 3]]), torch.tensor([[4.0, 1], [6, 3]])]
+    n = torch.tensor([[float(len(x)), 0] for x in clients])
+    mean = torch.stack([torch.stack([x.mean(0), torch.zeros(2)]) for x in clients])
+    cov = torch.stack([torch.stack([x.T.cov(), torch.zeros(2, 2)]) for x in clients])
+    N, m, V = pooled(n, mean, cov)
+    assert N.tolist() == [5, 0]
+    assert_close(m[0], [2.6, 1.4])
+    assert_close(V[0], [[5.8, 1.7], [1.7, 2.3]])
+    assert_close(V[0], torch.cat(clients).T.cov(), 5)
+    assert torch.isfinite(V).all()
+
+
+def test_ccvr_draws_from_a_singular_covariance():
+    drawn = draw(torch.tensor([1.0, -1]), torch.tensor([[4.0, 2], [2, 1]]), 20000, torch.Generator().manual_seed(1))
+    assert_close(drawn.mean(0), [1, -1], 1)
+    assert_close(drawn.T.cov(), [[4, 2], [2, 1]], 1)
+    assert_close(drawn[:, 0] - 1, 2 * (drawn[:, 1] + 1), 5)
+
+
+def test_fedgen_diversity():
+    eps, made = torch.tensor([[0.0, 1], [1, 1]]), torch.tensor([[1.0, 2, 3], [2, 2, 1]])
+    assert_close(diversity(made, eps), 0.7788)
+
+
+def test_clipping_to_the_median_norm():
+    start = {"w": torch.zeros(2), "running_var": torch.ones(1)}
+    merged, _ = ClipMedian().merge(start, {}, ups([3.0, 4], [0.0, 1], [0.0, 2]), FED)
+    assert_close(merged["w"], [1.2 / 3, (1.6 + 1 + 2) / 3])
+    equal, _ = ClipMedian().merge(start, {}, ups([3.0, 4], [4.0, 3]), FED)
+    assert_close(equal["w"], [3.5, 3.5], 6)
+
+
+def test_median_and_trimmed_mean_stand_one_wild_client():
+    values = ([0.0, 1], [1.0, 2], [2.0, 3], [1e9, -1e9], [3.0, 2])
+    start = {"w": torch.zeros(2), "running_var": torch.ones(1)}
+    assert Median().merge(start, {}, ups(*values), FED)[0]["w"].tolist() == [2, 2]
+    assert Median().merge(start, {}, ups(*values[:2]), FED)[0]["w"].tolist() == [0.5, 1.5]
+    assert TrimmedMean(share=0.2).merge(start, {}, ups(*values), FED)[0]["w"].tolist() == [2, pytest.approx(5 / 3)]
+    plain = TrimmedMean(share=0.0).merge(start, {}, ups(*values[:3]), FED)[0]["w"]
+    assert plain.tolist() == [1, 2]
+
+
+def test_krum_keeps_the_crowd():
+    points = torch.tensor([[0.0, 0], [0.1, 0], [0, 0.1], [50.0, 50], [0.1, 0.1]])
+    assert krum(points, 1).tolist() == [0, 1, 2, 4]
+    start = {"w": torch.zeros(2), "running_var": torch.ones(1)}
+    given = ups(*points.tolist(), sizes=[1.0, 1, 2, 100, 1])
+    merged, _ = MultiKrum(share=0.2).merge(start, {}, given, FED)
+    assert_close(merged["w"], [0.2 / 5, 0.3 / 5])
+    alone, _ = MultiKrum().merge(start, {}, ups([7.0, 7]), FED)
+    assert alone["w"].tolist() == [7, 7]
