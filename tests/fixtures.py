@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from unskew.core.client import Client
 from unskew.core.part import Batch, Out
 from unskew.tasks.classification import Classification
 
@@ -26,10 +27,14 @@ def batch(x: Tensor | None = None, y: Tensor | None = None, weight: Tensor | Non
     return Batch(torch.zeros(len(y), 1) if x is None else x, y, torch.ones(len(y)) if weight is None else weight)
 
 
+class Told(SimpleNamespace):
+    pull = Client.pull
+
+
 def client(**facts: Any) -> Any:
     """What a hook reads from a Client; only what is given."""
-    fed = SimpleNamespace(classes=3, task=Classification(), momentum=0.0, clients=4)
-    return SimpleNamespace(
+    fed = SimpleNamespace(classes=3, task=Classification(), momentum=0.0, optimiser="sgd", clients=4)
+    return Told(
         **{"fed": fed, "counts": COUNTS, "n": COUNTS.sum(), "down": {}, "mine": {}, "noise": {}, "t": 1, **facts}
     )
 

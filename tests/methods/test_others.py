@@ -41,7 +41,7 @@ def test_fedprox_is_half_mu_times_the_squared_distance():
 
 
 def scaffold_client(momentum=0.0):
-    fed = SimpleNamespace(momentum=momentum, clients=4)
+    fed = SimpleNamespace(momentum=momentum, optimiser="sgd", clients=4)
     return client(
         fed=fed,
         start={"w": torch.tensor([1.0, 1])},

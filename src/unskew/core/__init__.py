@@ -1,0 +1,29 @@
+"""What a method is written with: `from unskew.core import Part, Share, ...`."""
+
+from torch import Tensor
+
+from unskew.core.client import Client, Fed
+from unskew.core.keys import key
+from unskew.core.network import with_projection
+from unskew.core.part import Batch, Noise, Out, Part, Share, Trip
+from unskew.core.replies import Reply, Ups
+from unskew.core.trees import Tree, Weights, under
+
+__all__ = [
+    "Batch",
+    "Client",
+    "Fed",
+    "Noise",
+    "Out",
+    "Part",
+    "Reply",
+    "Share",
+    "Tensor",
+    "Tree",
+    "Trip",
+    "Ups",
+    "Weights",
+    "key",
+    "under",
+    "with_projection",
+]

@@ -72,6 +72,15 @@ class Client:
     slopes: Callable[[Weights, Batch], Tensor] | None = None
     prepare: Callable[[Tensor], Tensor] | None = None
 
+    @property
+    def pull(self) -> Tensor:
+        """What the coefficients of this round's gradients in w_t - w_S sum to, in learning rates: S for plain SGD.
+
+        With momentum rho, (S - rho (1 - rho^S) / (1 - rho)) / (1 - rho); for Adam, which has no closed form, S.
+        """
+        rho, S = self.fed.momentum, self.steps
+        return (S - rho * (1 - rho**S) / (1 - rho)) / (1 - rho) if self.fed.optimiser == "sgd" else S
+
     def cut(self, name: str) -> str:
         """The block a cut names; "cut" stands for the model's own."""
         return self.net.check_cut(name)

@@ -57,11 +57,9 @@ class Method:
 
     def check(self, fed: Fed) -> None:
         """Refuse, in one sentence and before anything runs, what cannot work with this model or these data."""
-        if self.merger and not fed.shared:
-            raise UsageError(
-                "E108", f"'{self.merger.name}' cannot run here: clients keep every weight, so none are merged."
-            )
         for p in self.parts:
+            if not fed.shared and (p.merges or p.weighting):
+                raise UsageError("E108", f"'{p.name}' cannot run here: clients keep every weight, so none are merged.")
             for cut in p.taps:
                 fed.net.cuts(cut)
             if reason := p.refuse(fed):

@@ -140,15 +140,12 @@ class Part:
     """Leaves of the server's slice that are not broadcast."""
     clashes: ClassVar[dict[str, str]] = {}
     """Parts this one cannot be combined with, and why, as the end of a sentence."""
+    weighting: Literal["size", "equal"] | None = None
+    """How the merge weighs clients; None leaves it to the other Parts (by size)."""
     reserve: int = 0
     """Training samples of each class that the server holds back for itself, before anything is dealt out."""
     personal: bool = False
     """`personalise` has something to do, so that every client's own score is taken with it."""
-
-    @property
-    def weighting(self) -> Literal["size", "equal"] | None:
-        """How the merge weighs clients; None leaves it to the method (by size)."""
-        return None
 
     @property
     def taps(self) -> tuple[str, ...]:

@@ -5,17 +5,11 @@ Norms are over all trained weights together; statistics of batch normalisation t
 Differs from the paper: none; adaptive clipping without noise (cf. Andrew et al., NeurIPS 2021, arXiv 1905.03871).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
-from unskew.core.client import Fed
-from unskew.core.part import Part
-from unskew.core.replies import Ups
-from unskew.core.trees import Tree, Weights
+from unskew.core import Fed, Part, Tree, Ups, Weights
 from unskew.merge.mean import weighted_mean
 
 
@@ -24,8 +18,8 @@ class ClipMedian(Part):
     """factor: c, how many times the median norm a client may move the model, > 0."""
 
     factor: float = 1.0
-    name: ClassVar[str] = "clip_median"
-    merges: ClassVar[bool] = True
+    name = "clip_median"
+    merges = True
 
     def __post_init__(self) -> None:
         if self.factor <= 0:

@@ -6,18 +6,11 @@ Differs from the paper: it selects gradients, ours weights after local training,
 weighs clients. Statistics of batch normalisation count in no distance.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 import torch
-from torch import Tensor
 
-from unskew.core.client import Fed
-from unskew.core.part import Part
-from unskew.core.replies import Ups
-from unskew.core.trees import Tree, Weights
+from unskew.core import Fed, Part, Tensor, Tree, Ups, Weights
 from unskew.merge.mean import weighted_mean
 
 
@@ -26,8 +19,8 @@ class MultiKrum(Part):
     """share: of the clients that may be arbitrary, in [0, 0.5)."""
 
     share: float = 0.2
-    name: ClassVar[str] = "multi_krum"
-    merges: ClassVar[bool] = True
+    name = "multi_krum"
+    merges = True
 
     def __post_init__(self) -> None:
         if not 0 <= self.share < 0.5:

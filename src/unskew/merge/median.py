@@ -5,24 +5,18 @@ Every client counts the same; it stands any minority of arbitrary clients.
 Differs from the paper: it takes medians of gradients, ours of weights after local training.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
-from unskew.core.client import Fed
-from unskew.core.part import Part
-from unskew.core.replies import Ups
-from unskew.core.trees import Tree, Weights
+from unskew.core import Fed, Part, Tree, Ups, Weights
 
 
 @dataclass(frozen=True)
 class Median(Part):
     """No settings."""
 
-    name: ClassVar[str] = "median"
-    merges: ClassVar[bool] = True
-    weighting: ClassVar[Literal["equal"]] = "equal"
+    name = "median"
+    merges = True
+    weighting = "equal"
 
     def merge(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
         return w | {n: trimmed(ups, n, (len(ups) - 1) // 2) for n in ups.replies[0].weights}, s

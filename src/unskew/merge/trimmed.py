@@ -5,15 +5,9 @@ Every client counts the same.
 Differs from the paper: it trims gradients, ours weights after local training.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
-from unskew.core.client import Fed
-from unskew.core.part import Part
-from unskew.core.replies import Ups
-from unskew.core.trees import Tree, Weights
+from unskew.core import Fed, Part, Tree, Ups, Weights
 from unskew.merge.median import trimmed
 
 
@@ -22,9 +16,9 @@ class TrimmedMean(Part):
     """share: of the clients left out at each end, in [0, 0.5)."""
 
     share: float = 0.1
-    name: ClassVar[str] = "trimmed_mean"
-    merges: ClassVar[bool] = True
-    weighting: ClassVar[Literal["equal"]] = "equal"
+    name = "trimmed_mean"
+    merges = True
+    weighting = "equal"
 
     def __post_init__(self) -> None:
         if not 0 <= self.share < 0.5:

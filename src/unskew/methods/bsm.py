@@ -5,18 +5,12 @@ Test:   plain logits.
 Differs from the paper: nothing; ReBaFL's code masks by log(p + 1e-9), ours exactly.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar
 
-from torch import Tensor
-
-from unskew.core.client import Client
-from unskew.core.part import Batch, Part
+from unskew.core import Batch, Client, Part, Tensor
 
 _WHY = "it masks the classes a client lacks, which the other brings into its batches"
-MIXTURES = dict.fromkeys(("flea", "fedmix", "naivemix", "feddata", "feddpms"), _WHY)
+MIXTURES: dict[str, str] = dict.fromkeys(("flea", "fedmix", "naivemix", "feddata", "feddpms"), _WHY)
 """Parts that bring labels of other clients into a batch."""
 
 
@@ -24,8 +18,8 @@ MIXTURES = dict.fromkeys(("flea", "fedmix", "naivemix", "feddata", "feddpms"), _
 class BSM(Part):
     """No settings: `rbsm` is the relaxed form."""
 
-    name: ClassVar[str] = "bsm"
-    clashes: ClassVar[dict[str, str]] = {**MIXTURES, "rebafl": "both put the client's label shares into the logits"}
+    name = "bsm"
+    clashes = {**MIXTURES, "rebafl": "both put the client's label shares into the logits"}
 
     def logits(self, z: Tensor, b: Batch, c: Client) -> Tensor:
         return z + (c.counts / c.n).log()

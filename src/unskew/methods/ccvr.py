@@ -9,20 +9,12 @@ Differs from the paper: it tunes `each` and the head's training per data set; ou
 keeps its row of the head.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
-from torch import Tensor
 
-from unskew.core.client import Client, Fed
-from unskew.core.keys import key
-from unskew.core.part import Batch, Part, Share, Trip
-from unskew.core.replies import Ups
-from unskew.core.trees import Tree, Weights
-from unskew.methods.fedavg_ft import train_head
+from unskew.core import Batch, Client, Fed, Part, Share, Tensor, Tree, Trip, Ups, Weights, key
+from unskew.methods.fedavg_ft import Training, train_head
 
 
 @dataclass(frozen=True)
@@ -39,9 +31,8 @@ class CCVR(Part):
     batch_size: int = 64
     lr: float = 0.01
     momentum: float = 0.9
-    weight_decay: ClassVar[float] = 0.0
-    name: ClassVar[str] = "ccvr"
-    clashes: ClassVar[dict[str, str]] = {"local": "no head is common to the clients"}
+    name = "ccvr"
+    clashes = {"local": "no head is common to the clients"}
 
     def __post_init__(self) -> None:
         if self.mode not in ("gaussian", "features"):
@@ -98,8 +89,9 @@ class CCVR(Part):
         return self._retrained(w, torch.cat(tuple(ups["h"])), torch.cat(tuple(ups["labels"])), fed), s
 
     def _retrained(self, w: Weights, h_ND: Tensor, y_N: Tensor, fed: Fed) -> Weights:
+        how = Training(self.epochs, self.batch_size, self.lr, self.momentum)
         y_NC = fed.task.targets(y_N.to(h_ND.device), fed.classes).to(h_ND.dtype)
-        return w | train_head(w, h_ND, y_NC, fed, self, key(fed.seed, self.name, "batches"))
+        return w | train_head(w, h_ND, y_NC, fed, how, key(fed.seed, self.name, "batches"))
 
 
 def pooled(n_KC: Tensor, mean_KCD: Tensor, cov_KCDD: Tensor) -> tuple[Tensor, Tensor, Tensor]:

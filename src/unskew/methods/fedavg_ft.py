@@ -6,18 +6,11 @@ Differs from the paper: its 30 samples a class are the first of the test set tha
 samples that no client is given.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
 
 import torch
-from torch import Tensor
 
-from unskew.core.client import Fed
-from unskew.core.keys import key
-from unskew.core.part import Part
-from unskew.core.trees import Tree, Weights
+from unskew.core import Fed, Part, Tensor, Tree, Weights, key
 
 
 @dataclass(frozen=True)
@@ -30,7 +23,7 @@ class FedAvgFT(Part):
     lr: float = 0.01
     momentum: float = 0.5
     weight_decay: float = 0.0005
-    name: ClassVar[str] = "fedavg_ft"
+    name = "fedavg_ft"
 
     @property
     def reserve(self) -> int:  # type: ignore[override]
@@ -39,28 +32,30 @@ class FedAvgFT(Part):
     def refine(self, w: Weights, s: Tree, fed: Fed, t: int) -> tuple[Weights, Tree]:
         if fed.reserved is None or not self.epochs:
             return w, s
+        how = Training(self.epochs, self.batch_size, self.lr, self.momentum, self.weight_decay)
         with torch.no_grad():
             h_ND = fed.net.features_of(w, fed.reserved.x)
-        return w | train_head(w, h_ND, fed.reserved.y, fed, self, key(fed.seed, t, self.name)), s
+        return w | train_head(w, h_ND, fed.reserved.y, fed, how, key(fed.seed, t, self.name)), s
 
 
-class Recipe(Protocol):
+@dataclass(frozen=True)
+class Training:
     """How a head is trained."""
 
     epochs: int
     batch_size: int
     lr: float
     momentum: float
-    weight_decay: float
+    weight_decay: float = 0.0
 
 
-def train_head(w: Weights, h_ND: Tensor, y_NC: Tensor, fed: Fed, recipe: Recipe, generator: torch.Generator) -> Weights:
+def train_head(w: Weights, h_ND: Tensor, y_NC: Tensor, fed: Fed, how: Training, generator: torch.Generator) -> Weights:
     """The head's weights after SGD on features h and labels y; classes without a sample keep their rows (but for decay)."""
     head = {n: t.detach().clone().requires_grad_() for n, t in w.items() if fed.net.of_head(n)}
     absent_C = y_NC.sum(0) == 0
-    sgd = torch.optim.SGD(list(head.values()), recipe.lr, recipe.momentum, weight_decay=recipe.weight_decay)
-    for _ in range(recipe.epochs):
-        for rows in torch.randperm(len(h_ND), generator=generator).to(h_ND.device).split(recipe.batch_size):
+    sgd = torch.optim.SGD(list(head.values()), how.lr, how.momentum, weight_decay=how.weight_decay)
+    for _ in range(how.epochs):
+        for rows in torch.randperm(len(h_ND), generator=generator).to(h_ND.device).split(how.batch_size):
             with torch.enable_grad():
                 z_BC = fed.net.head_of(w | head, h_ND[rows]).masked_fill(absent_C, -torch.inf)
                 loss = fed.task.loss(z_BC, y_NC[rows]).mean()

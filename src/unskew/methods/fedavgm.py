@@ -5,17 +5,11 @@ Statistics of batch normalisation take the plain mean: momentum could drive a ru
 Differs from the paper: nothing. Undamped (not v <- beta v + (1 - beta) delta), without Nesterov.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 
-from unskew.core.client import Fed
-from unskew.core.part import Part
-from unskew.core.replies import Ups
-from unskew.core.trees import Tree, Weights
+from unskew.core import Fed, Part, Tree, Ups, Weights
 from unskew.merge.mean import weighted_mean
 
 
@@ -25,9 +19,9 @@ class FedAvgM(Part):
 
     beta: float = 0.9
     lr: float = 1.0
-    name: ClassVar[str] = "fedavgm"
-    merges: ClassVar[bool] = True
-    keeps_at_server: ClassVar[tuple[str, ...]] = ("v",)
+    name = "fedavgm"
+    merges = True
+    keeps_at_server = ("v",)
 
     def __post_init__(self) -> None:
         if not 0 <= self.beta < 1 or self.lr <= 0:

@@ -7,16 +7,12 @@ Differs from the paper: clients are weighted by size; `weighted=False` gives the
 weights or the head; ours the head.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import torch
 
-from unskew.core.client import Client, Fed
-from unskew.core.part import Part
-from unskew.core.trees import Weights
+from unskew.core import Client, Fed, Part, Weights
 
 
 @dataclass(frozen=True)
@@ -26,10 +22,10 @@ class FedBABU(Part):
     finetune_epochs: int = 0
     lr: float = 0.0
     weighted: bool = True
-    name: ClassVar[str] = "fedbabu"
+    name = "fedbabu"
 
     @property
-    def weighting(self) -> Literal["size", "equal"] | None:
+    def weighting(self) -> Literal["size", "equal"] | None:  # type: ignore[override]
         return None if self.weighted else "equal"
 
     @property

@@ -4,13 +4,10 @@ Every batch-normalisation weight and statistic stays on the client: neither sent
 Differs from the paper: clients are weighted by size; `weighted=False` gives the official 1/K.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
-from unskew.core.client import Fed
-from unskew.core.part import Part
+from unskew.core import Fed, Part
 
 
 @dataclass(frozen=True)
@@ -18,10 +15,10 @@ class FedBN(Part):
     """weighted: merge the other weights by client size."""
 
     weighted: bool = True
-    name: ClassVar[str] = "fedbn"
+    name = "fedbn"
 
     @property
-    def weighting(self) -> Literal["size", "equal"] | None:
+    def weighting(self) -> Literal["size", "equal"] | None:  # type: ignore[override]
         return None if self.weighted else "equal"
 
     def keeps(self, name: str, fed: Fed) -> bool:

@@ -9,20 +9,12 @@ Differs from the paper: both take their step at once (there P first). u and, in 
 evaluation mode. Its second kind of pseudo-data, averages with one more own sample, is left out.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
-from unskew.core.client import Client, Fed
-from unskew.core.keys import key
-from unskew.core.part import Batch, Noise, Out, Part, Share, Trip
-from unskew.core.replies import Ups
-from unskew.core.trees import Tree, Weights, under
+from unskew.core import Batch, Client, Fed, Noise, Out, Part, Share, Tensor, Tree, Trip, Ups, Weights, key, under
 from unskew.methods.moon import contrast
 
 
@@ -38,7 +30,7 @@ class FedBR(Part):
     pseudo: int = 32
     tau: float = 2.0
     widths: tuple[int, ...] = (256, 256, 512)
-    name: ClassVar[str] = "fedbr"
+    name = "fedbr"
 
     def __post_init__(self) -> None:
         if self.mu < 0 or self.lam < 0 or self.pseudo < 1 or not self.widths:

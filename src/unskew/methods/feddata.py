@@ -6,18 +6,11 @@ Differs from the paper: a local epoch takes as many steps as without P, each sam
 |P| / (|P| + n_k). The original runs through all of P in every epoch, many times longer where clients are small.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
-from torch import Tensor
 
-from unskew.core.client import Client, Fed
-from unskew.core.part import Batch, Noise, Part, Share, Trip
-from unskew.core.replies import Ups
-from unskew.core.trees import Tree, Weights
+from unskew.core import Batch, Client, Fed, Noise, Part, Share, Tensor, Tree, Trip, Ups, Weights
 
 
 @dataclass(frozen=True)
@@ -25,7 +18,7 @@ class FedData(Part):
     """share: of a client's samples that it uploads, in [0, 1]; at least one if above 0."""
 
     share: float = 0.1
-    name: ClassVar[str] = "feddata"
+    name = "feddata"
 
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:

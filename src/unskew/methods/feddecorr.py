@@ -6,17 +6,11 @@ Client: loss + beta L,  H the batch's features, each of its D columns standardis
 Differs from the paper: beta = 0.1 was tuned for the code form, which is (n - 1)^2 / n times a mean squared correlation.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
-from torch import Tensor
 
-from unskew.core.client import Client, Fed
-from unskew.core.part import Batch, Out, Part
-from unskew.core.trees import Weights
+from unskew.core import Batch, Client, Fed, Out, Part, Tensor, Weights
 
 
 @dataclass(frozen=True)
@@ -25,7 +19,7 @@ class FedDecorr(Part):
 
     beta: float = 0.1
     form: str = "code"
-    name: ClassVar[str] = "feddecorr"
+    name = "feddecorr"
 
     def __post_init__(self) -> None:
         if self.form not in ("code", "paper"):

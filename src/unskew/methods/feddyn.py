@@ -6,18 +6,11 @@ Statistics of batch normalisation take the plain mean and enter neither g nor h.
 Differs from the paper: nothing; its code scales alpha by mean(n)/n_k, and scores three models (ours: w_{t+1}).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 import torch
-from torch import Tensor
 
-from unskew.core.client import Client, Fed
-from unskew.core.part import Batch, Out, Part
-from unskew.core.replies import Ups
-from unskew.core.trees import Tree, Weights
+from unskew.core import Batch, Client, Fed, Out, Part, Tensor, Tree, Ups, Weights
 from unskew.merge.mean import weighted_mean
 
 
@@ -26,10 +19,10 @@ class FedDyn(Part):
     """alpha: strength of the regulariser, > 0; large alpha times many local steps diverges."""
 
     alpha: float = 0.0001
-    name: ClassVar[str] = "feddyn"
-    merges: ClassVar[bool] = True
-    keeps_at_server: ClassVar[tuple[str, ...]] = ("h",)
-    weighting: ClassVar[Literal["equal"]] = "equal"
+    name = "feddyn"
+    merges = True
+    keeps_at_server = ("h",)
+    weighting = "equal"
 
     def __post_init__(self) -> None:
         if self.alpha <= 0:
@@ -41,7 +34,7 @@ class FedDyn(Part):
     def client_init(self, w: Weights, fed: Fed) -> Tree:
         return {"g": {n: torch.zeros_like(w[n]) for n in fed.shared}}
 
-    def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor:
+    def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor | float:
         terms = [
             self.alpha / 2 * (w[n] - c.start[n].detach()).pow(2).sum() - (g.detach() * w[n]).sum()
             for n, g in c.mine["g"].items()

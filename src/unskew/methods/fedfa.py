@@ -9,18 +9,11 @@ Differs from the paper: the means are taken over all samples by the trained mode
 it moves. `variant="official"` is the public code's slip: one S for all channels, so that gamma is always 1.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
-from torch import Tensor
 
-from unskew.core.client import Client, Fed
-from unskew.core.part import Batch, Noise, Part, Share
-from unskew.core.replies import Ups
-from unskew.core.trees import Tree, Weights
+from unskew.core import Batch, Client, Fed, Noise, Part, Share, Tensor, Tree, Ups, Weights
 
 EPS = 1e-6
 
@@ -32,7 +25,7 @@ class FedFA(Part):
     p: float = 0.5
     cuts: tuple[str, ...] = ("maps",)
     variant: str = "paper"
-    name: ClassVar[str] = "fedfa"
+    name = "fedfa"
 
     def __post_init__(self) -> None:
         if self.variant not in ("paper", "official"):

@@ -9,21 +9,13 @@ Client, from round 2:  loss + a_t CE(head(G(y')), y') + b_t KL(head(G(y)) || z),
 Differs from the paper: no batch normalisation in G. `fedgen_images` is the other method of this name, which FLea cites.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
-from unskew.core.client import Client, Fed
-from unskew.core.keys import key
-from unskew.core.part import Batch, Noise, Out, Part, Share
-from unskew.core.replies import Ups
-from unskew.core.trees import Tree, Weights
+from unskew.core import Batch, Client, Fed, Noise, Out, Part, Share, Tensor, Tree, Ups, Weights, key
 
 EPS, HIDDEN = 64, 512
 
@@ -39,9 +31,9 @@ class FedGen(Part):
     batch_size: int = 128
     lr: float = 0.0003
     weight_decay: float = 0.01
-    name: ClassVar[str] = "fedgen"
-    keeps_at_server: ClassVar[tuple[str, ...]] = ("first", "second", "done")
-    clashes: ClassVar[dict[str, str]] = {
+    name = "fedgen"
+    keeps_at_server = ("first", "second", "done")
+    clashes = {
         "fedbabu": "the generator learns from heads that clients train",
         "local": "the generator learns from heads that clients send",
     }

@@ -8,20 +8,13 @@ Differs from the paper: this is our reconstruction. FLea names the method and th
 latent size, layers, steps, the diversity term and how images enter training are ours.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
-from unskew.core.client import Client, Fed
-from unskew.core.keys import key
-from unskew.core.part import Batch, Noise, Out, Part
-from unskew.core.trees import Tree, Weights
+from unskew.core import Batch, Client, Fed, Noise, Out, Part, Tensor, Tree, Weights, key
 from unskew.methods.fedgen import diversity
 
 LATENT = 100
@@ -43,9 +36,9 @@ class FedGenImages(Part):
     samples: int = 256
     scale: float = 2.5
     weight: float = 1.0
-    name: ClassVar[str] = "fedgen_images"
-    keeps_at_server: ClassVar[tuple[str, ...]] = ("G",)
-    clashes: ClassVar[dict[str, str]] = {"local": "there is no global model to train the generator against"}
+    name = "fedgen_images"
+    keeps_at_server = ("G",)
+    clashes = {"local": "there is no global model to train the generator against"}
 
     def refuse(self, fed: Fed) -> str | None:
         return None if len(fed.shape) == 3 else f"it makes images and a sample here is {list(fed.shape)}"

@@ -6,16 +6,11 @@ Differs from the paper: its formula leaves the true class out of the denominator
 collapses; every implementation uses the full softmax. The mask is exact: codes add 1e-6 or 1e-9 to the counts.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
-from torch import Tensor
 
-from unskew.core.client import Client
-from unskew.core.part import Batch, Part
+from unskew.core import Batch, Client, Part, Tensor
 from unskew.methods.bsm import MIXTURES
 
 
@@ -24,8 +19,8 @@ class FedLC(Part):
     """tau: strength of the calibration, >= 0."""
 
     tau: float = 1.0
-    name: ClassVar[str] = "fedlc"
-    clashes: ClassVar[dict[str, str]] = MIXTURES
+    name = "fedlc"
+    clashes = MIXTURES
 
     def logits(self, z: Tensor, b: Batch, c: Client) -> Tensor:
         shift_C = self.tau * c.counts.clamp(min=1).pow(-0.25)

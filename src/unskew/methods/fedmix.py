@@ -7,18 +7,11 @@ The last term is the derivative of the batch's mean loss along x-, so it sees ba
 Differs from the paper: a client's last group may be smaller. `naivemix` mixes the inputs themselves.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
-from torch import Tensor
 
-from unskew.core.client import Client, Fed
-from unskew.core.part import Batch, Noise, Out, Part, Share, Trip
-from unskew.core.replies import Ups
-from unskew.core.trees import Tree, Weights
+from unskew.core import Batch, Client, Fed, Noise, Out, Part, Share, Tensor, Tree, Trip, Ups, Weights
 
 
 @dataclass(frozen=True)
@@ -27,8 +20,8 @@ class FedMix(Part):
 
     lam: float = 0.1
     group: int = 5
-    name: ClassVar[str] = "fedmix"
-    clashes: ClassVar[dict[str, str]] = {"naivemix": "both mix the same averages in"}
+    name = "fedmix"
+    clashes = {"naivemix": "both mix the same averages in"}
 
     def __post_init__(self) -> None:
         if not 0 <= self.lam < 1 or self.group < 1:

@@ -8,18 +8,11 @@ Differs from the paper: with Adam, for which it has no closed form, a = S. Stati
 plain mean.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
-from torch import Tensor
 
-from unskew.core.client import Client, Fed
-from unskew.core.part import Part, Share
-from unskew.core.replies import Ups
-from unskew.core.trees import Tree, Weights
+from unskew.core import Client, Fed, Part, Share, Tensor, Tree, Ups, Weights
 from unskew.merge.mean import weighted_mean
 
 
@@ -28,8 +21,8 @@ class FedNova(Part):
     """mu: the strength of a FedProx beside it (0: none), whose pull the accumulated steps must know."""
 
     mu: float = 0.0
-    name: ClassVar[str] = "fednova"
-    merges: ClassVar[bool] = True
+    name = "fednova"
+    merges = True
 
     def refuse(self, fed: Fed) -> str | None:
         if self.mu and fed.momentum:
@@ -44,13 +37,10 @@ class FedNova(Part):
 
     def accumulated(self, c: Client) -> Tensor:
         """The L1 norm of the coefficients with which the local gradients enter w_t - w_k."""
-        rho, S = c.fed.momentum, c.steps
-        if c.fed.optimiser != "sgd":
-            return S
-        if self.mu:
-            shrink = c.lr * self.mu
-            return (1 - (1 - shrink) ** S) / shrink
-        return (S - rho * (1 - rho**S) / (1 - rho)) / (1 - rho)
+        if not self.mu or c.fed.optimiser != "sgd":
+            return c.pull
+        shrink = c.lr * self.mu
+        return (1 - (1 - shrink) ** c.steps) / shrink
 
     def merge(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
         p_K = torch.tensor(ups.shares_of_weight())

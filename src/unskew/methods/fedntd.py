@@ -5,18 +5,12 @@ q_g from the received model, in evaluation mode, a constant. With two classes th
 Differs from the paper: for a mixed label the class with the most weight counts as true.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
-from unskew.core.client import Client
-from unskew.core.part import Batch, Out, Part
-from unskew.core.trees import Weights
+from unskew.core import Batch, Client, Out, Part, Tensor, Weights
 
 
 @dataclass(frozen=True)
@@ -25,7 +19,7 @@ class FedNTD(Part):
 
     beta: float = 1.0
     tau: float = 1.0
-    name: ClassVar[str] = "fedntd"
+    name = "fedntd"
 
     def __post_init__(self) -> None:
         if self.tau <= 0:

@@ -7,18 +7,11 @@ Differs from the paper: weights are averaged too and the head predicts, as FedRD
 taken over the trained model, not while it moves; clients count by their samples (official code: equally).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
-from torch import Tensor
 
-from unskew.core.client import Client, Fed
-from unskew.core.part import Batch, Out, Part, Share
-from unskew.core.replies import Ups
-from unskew.core.trees import Tree, Weights
+from unskew.core import Batch, Client, Fed, Out, Part, Share, Tensor, Tree, Ups, Weights
 
 
 @dataclass(frozen=True)
@@ -27,7 +20,7 @@ class FedProto(Part):
 
     lam: float = 1.0
     aggregate_weights: bool = True
-    name: ClassVar[str] = "fedproto"
+    name = "fedproto"
 
     def shares(self, fed: Fed) -> dict[str, Share]:
         return {

@@ -9,18 +9,11 @@ Differs from the paper: it prints sums where its code has means; means are meant
 and std from two different clients, one pick per batch, with the unbiased std, as the public code does.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
-from torch import Tensor
 
-from unskew.core.client import Client, Fed
-from unskew.core.part import Batch, Noise, Part, Share, Trip
-from unskew.core.replies import Ups
-from unskew.core.trees import Tree, Weights
+from unskew.core import Batch, Client, Fed, Noise, Part, Share, Tensor, Tree, Trip, Ups, Weights
 
 FLOOR = 1e-6
 
@@ -31,9 +24,9 @@ class FedRDN(Part):
 
     mean: bool = False
     variant: str = "paper"
-    name: ClassVar[str] = "fedrdn"
-    normalises: ClassVar[bool] = True
-    clashes: ClassVar[dict[str, str]] = {"norm": "both normalise the input"}
+    name = "fedrdn"
+    normalises = True
+    clashes = {"norm": "both normalise the input"}
 
     def __post_init__(self) -> None:
         if self.variant not in ("paper", "official"):

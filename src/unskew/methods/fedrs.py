@@ -7,15 +7,9 @@ Differs from the paper: the head may have a bias, which is scaled too. Its code 
 A negative logit scaled by alpha gains probability.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar
 
-from torch import Tensor
-
-from unskew.core.client import Client
-from unskew.core.part import Batch, Part
+from unskew.core import Batch, Client, Part, Tensor
 
 
 @dataclass(frozen=True)
@@ -24,7 +18,7 @@ class FedRS(Part):
 
     alpha: float = 0.5
     soft: bool = False
-    name: ClassVar[str] = "fedrs"
+    name = "fedrs"
 
     def __post_init__(self) -> None:
         if not 0 <= self.alpha <= 1:

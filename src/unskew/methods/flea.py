@@ -12,19 +12,12 @@ cross-entropy on the unmixed batch, KL(p_t || p) on the buffer's activations, dc
 falling from 3 to 1 in 20 rounds. Its three times longer first round and its optimiser rebuilt at every step are not.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
-from unskew.core.client import Client, Fed
-from unskew.core.part import Batch, Noise, Out, Part, Share, Trip
-from unskew.core.replies import Ups
-from unskew.core.trees import Tree, Weights
+from unskew.core import Batch, Client, Fed, Noise, Out, Part, Share, Tensor, Tree, Trip, Ups, Weights
 
 
 @dataclass(frozen=True)
@@ -40,7 +33,7 @@ class FLea(Part):
     a: float = 2.0
     cut: str = "cut"
     variant: str = "paper"
-    name: ClassVar[str] = "flea"
+    name = "flea"
 
     def __post_init__(self) -> None:
         if self.variant not in ("paper", "official"):

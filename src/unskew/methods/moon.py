@@ -7,19 +7,13 @@ first time a client takes part it has no r_p and no such term; after an absence 
 Differs from the paper: nothing.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import nn
 
-from unskew.core.client import Client, Fed
-from unskew.core.network import with_projection
-from unskew.core.part import Batch, Out, Part
-from unskew.core.trees import Tree, Weights
+from unskew.core import Batch, Client, Fed, Out, Part, Tensor, Tree, Weights, with_projection
 
 
 @dataclass(frozen=True)
@@ -29,7 +23,7 @@ class MOON(Part):
     mu: float = 1.0
     temperature: float = 0.5
     width: int = 256
-    name: ClassVar[str] = "moon"
+    name = "moon"
 
     def __post_init__(self) -> None:
         if self.mu < 0 or self.temperature <= 0 or self.width < 0:

@@ -5,14 +5,9 @@ As FedMix, with (1 - lam) x + lam x- for the input and the same of the labels, a
 Differs from the paper: a client's last group may be smaller.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar
 
-from unskew.core.client import Client, Fed
-from unskew.core.part import Batch, Noise, Out
-from unskew.core.trees import Tree, Weights
+from unskew.core import Batch, Client, Fed, Noise, Out, Tree, Weights
 from unskew.methods.fedmix import FedMix
 
 
@@ -22,8 +17,8 @@ class NaiveMix(FedMix):
 
     per_batch: bool = False
     a: float = 2.0
-    name: ClassVar[str] = "naivemix"
-    clashes: ClassVar[dict[str, str]] = {"fedmix": "both mix the same averages in"}
+    name = "naivemix"
+    clashes = {"fedmix": "both mix the same averages in"}
 
     def noise(self, fed: Fed, down: Tree) -> dict[str, Noise]:
         drawn = super().noise(fed, down)

@@ -4,15 +4,9 @@ x <- (x - mean) / std per channel, with one fixed pair for everybody, at trainin
 Differs from the paper: nothing; it names no constants, its code uses ImageNet's.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar
 
-from torch import Tensor
-
-from unskew.core.client import Client, Fed
-from unskew.core.part import Batch, Part
+from unskew.core import Batch, Client, Fed, Part, Tensor
 from unskew.methods.fedrdn import per_channel
 
 
@@ -22,9 +16,9 @@ class Norm(Part):
 
     mean: tuple[float, ...] = (0.485, 0.456, 0.406)
     std: tuple[float, ...] = (0.229, 0.224, 0.225)
-    name: ClassVar[str] = "norm"
-    normalises: ClassVar[bool] = True
-    clashes: ClassVar[dict[str, str]] = {"fedrdn": "both normalise the input"}
+    name = "norm"
+    normalises = True
+    clashes = {"fedrdn": "both normalise the input"}
 
     def __post_init__(self) -> None:
         if len(self.mean) != len(self.std) or min(self.std, default=0) <= 0:

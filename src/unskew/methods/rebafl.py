@@ -12,19 +12,12 @@ default. Sums leave instead of means, so that the server needs to see only total
 prototypes with those of the received body (Eq. 18), which the public code computes and never uses.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
 
-from unskew.core.client import Client, Fed
-from unskew.core.part import Batch, Out, Part, Share
-from unskew.core.replies import Ups
-from unskew.core.trees import Tree, Weights
+from unskew.core import Batch, Client, Fed, Out, Part, Share, Tensor, Tree, Ups, Weights
 
 
 @dataclass(frozen=True)
@@ -39,7 +32,7 @@ class ReBaFL(Part):
     form: str = "smoothing"
     aug_grad: bool = False
     keep_stale: bool = False
-    name: ClassVar[str] = "rebafl"
+    name = "rebafl"
 
     def __post_init__(self) -> None:
         if self.form not in ("smoothing", "additive"):

@@ -1,39 +1,27 @@
 """SCAFFOLD (Karimireddy et al., ICML 2020, algorithm 1, option II).
 
 Client: g <- g - c_k + c;   c_k' = c_k - c + (w_t - w_S) / (a lr)    S local steps, a = S for plain SGD
-Server: c <- c + |cohort|/K mean_k (c_k' - c_k)
+Server: c <- c + |cohort|/K mean_k (c_k' - c_k);    the merge weighs clients equally
 With momentum rho, a = (S - rho (1 - rho^S) / (1 - rho)) / (1 - rho), the steps' accumulated weight.
-Differs from the paper: nothing; `weighted=True` weighs clients by size instead of equally.
+Differs from the paper: nothing.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
-from typing import ClassVar, Literal
 
 import torch
 
-from unskew.core.client import Client, Fed
-from unskew.core.part import Part, Share
-from unskew.core.replies import Ups
-from unskew.core.trees import Tree, Weights
+from unskew.core import Client, Fed, Part, Share, Tree, Ups, Weights
 
 
 @dataclass(frozen=True)
 class Scaffold(Part):
-    """weighted: merge clients by size (default: equally, as the paper does)."""
+    """No settings."""
 
-    weighted: bool = False
-    name: ClassVar[str] = "scaffold"
-
-    @property
-    def weighting(self) -> Literal["size", "equal"]:
-        return "size" if self.weighted else "equal"
+    name = "scaffold"
+    weighting = "equal"
 
     def refuse(self, fed: Fed) -> str | None:
-        if fed.optimiser != "sgd":
-            return "its control variates assume SGD; set optimiser=sgd"
-        return None if fed.shared else "clients keep every weight, so none is to be steered"
+        return None if fed.optimiser == "sgd" else "its control variates assume SGD; set optimiser=sgd"
 
     def shares(self, fed: Fed) -> dict[str, Share]:
         w = fed.net.weights()
@@ -42,18 +30,14 @@ class Scaffold(Part):
     def server_init(self, w: Weights, fed: Fed) -> Tree:
         return {"c": {n: torch.zeros_like(w[n]) for n in fed.shared}}
 
-    def client_init(self, w: Weights, fed: Fed) -> Tree:
-        return {"c": {n: torch.zeros_like(w[n]) for n in fed.shared}}
+    client_init = server_init
 
     def grad(self, g: Weights, w: Weights, c: Client) -> Weights:
         return g | {n: g[n] - c_k + c.down["c"][n] for n, c_k in c.mine["c"].items()}
 
     def finish(self, w: Weights, c: Client) -> tuple[Tree, Tree]:
-        rho = c.fed.momentum
-        a = (c.steps - rho * (1 - rho**c.steps) / (1 - rho)) / (1 - rho)
-        mine = {n: c_k - c.down["c"][n] + (c.start[n] - w[n]) / (a * c.lr) for n, c_k in c.mine["c"].items()}
+        mine = {n: c_k - c.down["c"][n] + (c.start[n] - w[n]) / (c.pull * c.lr) for n, c_k in c.mine["c"].items()}
         return {"delta": {n: mine[n] - c_k for n, c_k in c.mine["c"].items()}}, {"c": mine}
 
     def server(self, s: Tree, ups: Ups, fed: Fed) -> Tree:
-        share_of_clients = len(ups) / fed.clients
-        return {"c": {n: c + share_of_clients * ups["delta"][n].mean(0) for n, c in s["c"].items()}}
+        return {"c": {n: c + len(ups) / fed.clients * ups["delta"][n].mean(0) for n, c in s["c"].items()}}
