@@ -21,6 +21,7 @@ from unskew.engine.loop import Loop, Round, rounds
 from unskew.engine.record import Record
 from unskew.engine.state import State, digest
 from unskew.errors import UsageError
+from unskew.tasks import task_of
 
 Say = Callable[[str], None]
 SCOPES = ("global", "global@client", "personal@client")
@@ -44,7 +45,7 @@ class Result:
 
     def scores(self, scope: str = "global", metric: str | None = None) -> dict[str, float]:
         """last, best and mean of the last ten evaluated rounds, in [0, 1]; the untrained model does not count."""
-        metric = metric or ("accuracy" if scope == "global" else "mean")
+        metric = metric or (task_of(self.federation.y).main if scope == "global" else "mean")
         rounds_, found = self.record.series(scope, metric)
         values = [v for t, v in zip(rounds_, found) if t > 0]
         if not values:
@@ -66,7 +67,7 @@ class Result:
         lines = [
             f"{self.method}  {self.settings.rounds} rounds, {self.federation.clients} clients, seed {self.settings.seed}"
         ]
-        lines.append(f"{'':<18}{'last':>7}{'best':>7}{'mean of last 10':>17}")
+        lines.append(f"{task_of(self.federation.y).main:<18}{'last':>7}{'best':>7}{'mean of last 10':>17}")
         for scope in SCOPES:
             if found := self.scores(scope):
                 lines.append(f"{scope:<18}{found['last']:>7.1%}{found['best']:>7.1%}{found['mean10']:>17.1%}")

@@ -48,6 +48,9 @@ class Settings:
     lr_min: NotNegative = _field(0.0, "the learning rate does not fall below this")
     momentum: Annotated[float, Ge(0), Le(0.9999)] = _field(0.0, "momentum of local SGD")
     weight_decay: NotNegative = _field(0.0, "L2 penalty, added to the gradient")
+    loss: Literal["auto", "ce", "dice", "ce+dice"] = _field(
+        "auto", "what clients minimise; auto: ce, or ce+dice for masks"
+    )
     drop_last: bool = _field(False, "leave out an epoch's short last batch")
     model: str = _field("auto", "a model by name, or file.py:function(input_shape, classes)")
     normalise: Literal["auto", "dataset", "none"] = _field(

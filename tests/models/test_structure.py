@@ -147,7 +147,8 @@ def test_auto_fits_the_sample(shape, name):
 
 def test_names_are_what_can_be_built():
     assert models.names() == list(models.describe())
-    assert set(models.names()) == {name.split("(")[0] for name, _, _ in SHOWN} | {"lenet"}
+    shown = {name.split("(")[0] for name, *_ in (*catalogue.SHOWN, *catalogue.WITH_MASKS)}
+    assert set(models.names()) == shown | {"lenet"}
     assert count.parameters(models.build("lenet", (1, 28, 28), 10)) == 117_066
 
 
@@ -164,7 +165,7 @@ def test_the_page_of_models_holds_the_numbers_of_the_table():
 
 def test_the_table_of_models():
     lines = models.table().splitlines()
-    assert len(lines) == 2 + len(catalogue.SHOWN)
+    assert len(lines) == 2 + len(catalogue.SHOWN) + len(catalogue.WITH_MASKS)
     assert {line.count("|") for line in lines} == {10}
     assert (
         "| `harnet` | 1×128×3 | 6 | 691,974 | 35,874,624 | `conv2` 128×20×7 | 17,920 | 8,448 "

@@ -25,7 +25,7 @@ def command(
     references: Annotated[bool, typer.Option(help="add the rows local-only and centralised")] = True,
     processes: Annotated[int, typer.Option(help="runs at a time; 0: one a core")] = 0,
     target: Annotated[
-        float | None, typer.Option(help="accuracy for the column 'bytes to reach it'; default: 95 % of the best")
+        float | None, typer.Option(help="the score for the column 'bytes to reach it'; default: 95 % of the best")
     ] = None,
     config: Annotated[
         Path | None, typer.Option(help="settings from a YAML file; options given here come on top")
@@ -139,7 +139,7 @@ class Watch:
                 if cell.done and cell.path not in self.told:
                     self.told.add(cell.path)
                     done = f"{len(self.told)}/{len(plan)}"
-                    score = "own model" if cell.accuracy != cell.accuracy else f"global {cell.accuracy:6.1%}"
+                    score = "own model" if cell.score != cell.score else f"global {cell.score:6.1%}"
                     print(
                         f"{done:>7}  {cell.method:<28} seed {cell.seed}  {score:<13}  {cell.megabytes:8.1f} MB",
                         flush=True,
@@ -155,7 +155,7 @@ class Watch:
             ("method", "left"),
             ("seeds", "right"),
             ("round", "right"),
-            ("global acc", "right"),
+            ("global", "right"),
             ("clients mean / worst", "right"),
             ("up+down MB", "right"),
         ):
@@ -169,7 +169,7 @@ class Watch:
                 method,
                 f"{sum(c.done for c in group)}/{len(group)}",
                 f"{max(c.t for c in group)}/{group[0].settings.rounds}",
-                _mean(seen, "accuracy"),
+                _mean(seen, "score"),
                 f"{_mean(seen, 'client_mean')} / {_mean(seen, 'client_worst')}",
                 f"{sum(c.megabytes for c in group) / len(group):.1f}" if seen else "",
             )

@@ -89,7 +89,8 @@ def finish(at: Any, screen: Any, as_json: bool) -> None:
 
     def shown(state: Any, told: Any) -> None:
         record = opened[0].record
-        found = {"global": record.series("global", "accuracy")[1], "clients": record.series("global@client", "mean")[1]}
+        main = opened[0].fed.task.main
+        found = {"global": record.series("global", main)[1], "clients": record.series("global@client", "mean")[1]}
         found["worst"] = record.series("global@client", "worst")[1]
         screen.round(told, {n: v[-1] for n, v in found.items() if v})
 

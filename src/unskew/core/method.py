@@ -55,8 +55,17 @@ class Method:
     def normalises(self) -> bool:
         return any(p.normalises for p in self.parts)
 
+    def check_task(self, name: str) -> None:
+        """Raises UsageError (E108) for a Part that does not serve this task."""
+        for p in self.parts:
+            if name not in p.tasks:
+                raise UsageError(
+                    "E108", f"'{p.name}' cannot run here: it is for {' and '.join(p.tasks)}, not for {name}."
+                )
+
     def check(self, fed: Fed) -> None:
         """Refuse, in one sentence and before anything runs, what cannot work with this model or these data."""
+        self.check_task(fed.task.name)
         for p in self.parts:
             if not fed.shared and (p.merges or p.weighting):
                 raise UsageError("E108", f"'{p.name}' cannot run here: clients keep every weight, so none are merged.")

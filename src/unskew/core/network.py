@@ -32,7 +32,7 @@ class Network:
         if not self.blocks:
             raise UsageError("E105", "the model has no named children, so it has no head; wrap it in nn.Sequential.")
         self.sequential = isinstance(self.module, nn.Sequential)
-        self.head = self.blocks[-1] if self.sequential else _last_linear(self.module)
+        self.head = self.blocks[-1] if self.sequential else _head_of(self.module)
         self.cut = getattr(module, "cut", self.blocks[0])
         self.folds = bool(getattr(module, "folds", False))
         self.around: Callable[[], Any] = contextlib.nullcontext
@@ -60,6 +60,8 @@ class Network:
         self._training: bool | None = None
         self._taps: dict[str, Tap] = {}
         self._features: Tensor | None = None
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._hooks: list[tuple[str, int]] = []
         if not self.sequential:
             self._hook()
 
@@ -83,6 +85,10 @@ class Network:
     def module_with(self, w: Weights) -> nn.Module:
         """An ordinary module holding these weights, to keep or to hand to a user."""
         module = copy.deepcopy(self.module)
+        for child, number in self._hooks:  # a copy's activations are its own: they must not reach this network
+            layer = module.get_submodule(child)
+            layer._forward_hooks.pop(number, None)
+            layer._forward_pre_hooks.pop(number, None)
         for m, layer in module.named_modules():
             prefix = f"{m}." if m else ""
             for key in layer._parameters:
@@ -110,9 +116,11 @@ class Network:
         return name.startswith(f"{self.head}.")
 
     def cuts(self, name: str) -> tuple[str, ...]:
-        """The blocks a tap names: one cut, or with "maps" every cut whose activation has channels of pixels."""
+        """The blocks a tap names: one cut, or with "maps" those the model lists, else all with channels of pixels."""
         if name != "maps":
             return (self.check_cut(name),)
+        if listed := getattr(self.module, "maps", ()):
+            return tuple(listed)
         return tuple(cut for cut in self.blocks[:-1] if len(self.shape_at(cut)) == 3)
 
     def run(
@@ -185,23 +193,29 @@ class Network:
         return self.run(w, x)[1]
 
     def shape_at(self, cut: str) -> tuple[int, ...]:
-        """The shape of one sample's activation at a cut ("features": at the head's input)."""
-        with torch.no_grad():
-            x = torch.zeros((2, *self.shape))
-            if cut == "features":
-                return tuple(self.features_of(self._start, x).shape[1:])
-            return tuple(self.run(self._start, x, until=self.check_cut(cut))[0].shape[1:])
+        """The shape of one sample's activation at a cut ("features": at the head's input); measured once."""
+        if cut not in self._shapes:
+            with torch.no_grad():
+                x = torch.zeros((2, *self.shape))
+                h = (
+                    self.features_of(self._start, x)
+                    if cut == "features"
+                    else self.run(self._start, x, until=self.check_cut(cut))[0]
+                )
+            self._shapes[cut] = tuple(h.shape[1:])
+        return self._shapes[cut]
 
     def _hook(self) -> None:
         for name, child in self.module.named_children():
-            child.register_forward_hook(
+            handle = child.register_forward_hook(
                 lambda _m, _a, h, name=name: self._taps[name](name, h) if name in self._taps else None  # type: ignore[arg-type]
             )
+            self._hooks.append((name, handle.id))
 
         def keep(_module: nn.Module, args: tuple[Any, ...]) -> None:
             self._features = args[0]
 
-        self.module.get_submodule(self.head).register_forward_pre_hook(keep)
+        self._hooks.append((self.head, self.module.get_submodule(self.head).register_forward_pre_hook(keep).id))
 
 
 def with_projection(module: nn.Module, width: int) -> nn.Module:
@@ -231,6 +245,13 @@ def with_projection(module: nn.Module, width: int) -> nn.Module:
 def _named(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from module.named_parameters()
     yield from ((n, b) for n, b in module.named_buffers() if b.is_floating_point())
+
+
+def _head_of(module: nn.Module) -> str:
+    """The last dense layer, or, of a model that has none because it answers for pixels, the last convolution."""
+    convolutions = [n for n, m in module.named_modules() if isinstance(m, nn.modules.conv._ConvNd)]
+    dense = any(isinstance(m, nn.Linear) for m in module.modules())
+    return convolutions[-1] if convolutions and not dense else _last_linear(module)
 
 
 def _last_linear(module: nn.Module) -> str:

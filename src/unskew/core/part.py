@@ -140,6 +140,8 @@ class Part:
     """Leaves of the server's slice that are not broadcast."""
     clashes: ClassVar[dict[str, str]] = {}
     """Parts this one cannot be combined with, and why, as the end of a sentence."""
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "segmentation")
+    """The tasks its hooks can serve. Those that read one label a sample, or features of a head, leave segmentation out."""
     weighting: Literal["size", "equal"] | None = None
     """How the merge weighs clients; None leaves it to the other Parts (by size)."""
     reserve: int = 0

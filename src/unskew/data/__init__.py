@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from unskew.data.build import build
 from unskew.data.federation import Dataset, Federation, Index
-from unskew.data.own import arrays, folder, npz
+from unskew.data.folders import folder
+from unskew.data.own import arrays, npz
 from unskew.data.partitions import partition
 from unskew.data.sets import describe, load, names, parse
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from unskew.data.dataset import Dataset, per_channel
+from unskew.data.dataset import Dataset, per_channel, strata
 from unskew.data.deal import deal_tests
 from unskew.data.federation import Federation
 from unskew.data.index import Index
@@ -63,7 +63,8 @@ def build(
         reserved=reserved,
     )
     if parsed.kind not in ("domain", "column"):
-        made = replace(made, test=deal_tests(d.y_test, made.label_counts, rng_test))
+        counts = made.sizes[:, None] if made.masks else made.label_counts
+        made = replace(made, test=deal_tests(strata(d.y_test), counts, rng_test))
     return _shifted(made, shifts, d) if shifts else made
 
 
@@ -115,21 +116,24 @@ def _shifted(f: Federation, shifts: list[Shift], d: Dataset) -> Federation:
         raise DataError("E406", f"{f.name} is mapped from a file; a feature skew needs a set that fits into memory.")
     rows = np.concatenate([f.train.rows, f.val.rows])
     x, x_test = _natural(d.x[rows], d), _natural(d.x_test, d).copy()
+    y, y_test = f.y[rows], f.y_test.copy()
     unit = bool(len(x)) and x.min() > -1e-5 and x.max() < 1 + 1e-5
     begin = len(f.train.rows)
     train = Index(np.arange(begin), f.train.offsets)
     val = Index(np.arange(begin, len(rows)), f.val.offsets)
-    for stream, (values, index) in enumerate(((x, train), (x, val), (x_test, f.test))):
+    for stream, (values, labels, index) in enumerate(((x, y, train), (x, y, val), (x_test, y_test, f.test))):
         for k in np.flatnonzero(index.sizes).tolist():
             mine = values[index[k]]
             for i, shift in enumerate(shifts):
                 mine = skew_features(mine, k, shift, unit=unit, stream=3 * i + stream)
+                if f.masks and shift.kind == "rotate90":  # a mask lies where its image lies
+                    labels[index[k]] = np.rot90(labels[index[k]], k % 4, axes=(-2, -1))
             values[index[k]] = mine
     kept = np.arange(len(rows), len(rows) + len(f.reserved))
     rows = np.concatenate([rows, f.reserved])
     columns = {name: values[rows] for name, values in f.columns.items()}
     x, x_test = np.concatenate([_standard(x, d), d.x[f.reserved]]), _standard(x_test, d)
-    return replace(f, x=x, y=f.y[rows], x_test=x_test, train=train, val=val, columns=columns, reserved=kept)
+    return replace(f, x=x, y=y, x_test=x_test, y_test=y_test, train=train, val=val, columns=columns, reserved=kept)
 
 
 def _natural(x: np.ndarray, d: Dataset) -> np.ndarray:

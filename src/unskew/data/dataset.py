@@ -19,6 +19,8 @@ CHUNK = 1 << 24
 class Dataset:
     """x [N, ...] float32, channels first, in natural units (images: [0, 1]); y int64 [N], 0 to C-1.
 
+    Or y are masks: whole numbers [N, H, W] for x [N, channels, H, W], a class for every pixel.
+
     columns: further facts per training row (subject, domain), by which clients can be formed; labels: names of a
     column's values. mean, std: one number a channel. taken_off: the mean and std that `standardised` has applied.
     """
@@ -39,7 +41,7 @@ class Dataset:
 
     def __post_init__(self) -> None:
         self._check_lengths()
-        check_labels(self.name, self.y, self.y_test, len(self.classes))
+        check_labels(self.name, self.y, self.y_test, len(self.classes), self.shape)
         for part, x in (("training", self.x), ("test", self.x_test)):
             _check_finite(self.name, part, x)
 
@@ -72,6 +74,12 @@ class Dataset:
     def shape(self) -> tuple[int, ...]:
         return tuple(self.x.shape[1:])
 
+    def with_constants(self) -> Dataset:
+        """With the mean and standard deviation of every channel of the training samples."""
+        axes = (0, *range(2, self.x.ndim))
+        mean, std = self.x.mean(axes, dtype=np.float64), self.x.std(axes, dtype=np.float64)
+        return replace(self, mean=tuple(mean.tolist()), std=tuple(np.maximum(std, 1e-6).tolist()))
+
     def standardised(self) -> Dataset:
         """(x - mean) / std per channel, by the set's own constants; unchanged if it has none."""
         if self.mean is None or self.std is None:
@@ -92,21 +100,29 @@ def per_channel(values: tuple[float, ...], ndim: int) -> np.ndarray:
     return np.reshape(values, (1, -1, *[1] * (ndim - 2))).astype(np.float32)
 
 
-def check_labels(name: str, y: np.ndarray, y_test: np.ndarray, classes: int) -> None:
-    """Raises DataError (E404) unless every label is a whole number from 0 to classes - 1."""
+def check_labels(name: str, y: np.ndarray, y_test: np.ndarray, classes: int, shape: tuple[int, ...]) -> None:
+    """Raises DataError (E404) unless labels, or masks as large as samples of `shape`, are 0 to classes - 1."""
     for part, labels in (("training", y), ("test", y_test)):
-        if labels.ndim != 1 or not np.issubdtype(labels.dtype, np.integer):
+        fits = labels.ndim == y.ndim and (labels.ndim == 1 or labels.shape[1:] == shape[1:])
+        if not fits or not np.issubdtype(labels.dtype, np.integer):
+            masks = f" or masks {['N', *shape[1:]]}".replace("'", "") if len(shape) > 1 else ""
             raise DataError(
                 "E404",
-                f"{name}: {part} labels are {labels.dtype} {list(labels.shape)}; they must be whole numbers, [N].",
+                f"{name}: {part} labels are {labels.dtype} {list(labels.shape)}; they must be whole numbers, [N]{masks}.",
             )
-        wrong = np.flatnonzero((labels < 0) | (labels >= classes))
+        wrong = np.argwhere((labels < 0) | (labels >= classes))
         if len(wrong):
+            row, *place = wrong[0].tolist()
+            where = f"the label of {part} sample {row}" + (f" at {place}" if place else "")
             raise DataError(
                 "E404",
-                f"{name}: the label of {part} sample {wrong[0]} is {labels[wrong[0]]}; {classes} classes need labels "
-                f"from 0 to {classes - 1}.",
+                f"{name}: {where} is {labels[tuple(wrong[0])]}; {classes} classes need labels from 0 to {classes - 1}.",
             )
+
+
+def strata(y: np.ndarray) -> np.ndarray:
+    """What draws go by: the classes of samples; samples with masks are all of one kind. int64 [N]."""
+    return y if y.ndim == 1 else np.zeros(len(y), dtype=np.int64)
 
 
 def _check_finite(name: str, part: str, x: np.ndarray) -> None:

@@ -55,7 +55,7 @@ class Federation:
                 )
         if not self.clients or not len(self.train.rows):
             raise DataError("E403", f"{self.name}: no client holds a training sample.")
-        check_labels(self.name, self.y, self.y_test, self.n_classes)
+        check_labels(self.name, self.y, self.y_test, self.n_classes, self.shape)
         for part, index, n in (
             ("train", self.train, len(self.y)),
             ("val", self.val, len(self.y)),
@@ -90,9 +90,19 @@ class Federation:
         """Training samples, int64 [K]."""
         return self.train.sizes
 
+    @property
+    def masks(self) -> bool:
+        """Whether every pixel has a label, rather than every sample."""
+        return self.y.ndim > 1
+
     @cached_property
     def label_counts(self) -> np.ndarray:
-        """Training samples by class, int64 [K, C]."""
+        """Training samples by class, or pixels by class where samples have masks, int64 [K, C]."""
+        if self.masks:
+            pixels = (
+                np.array([np.bincount(self.y[i].ravel(), minlength=self.n_classes) for i in k]) for k in self.train
+            )
+            return np.array([p.sum(0) if len(p) else np.zeros(self.n_classes, np.int64) for p in pixels])
         flat = self.train.owner * self.n_classes + self.y[self.train.rows]
         return np.bincount(flat, minlength=self.clients * self.n_classes).reshape(self.clients, self.n_classes)
 
@@ -125,6 +135,7 @@ class Federation:
                 "test": self.test.sizes[shown].tolist(),
             },
             "labels": self.label_counts[shown].tolist(),
+            "unit": "pixels" if self.masks else "samples",
             "test": len(self.y_test),
             "skew": self.skew,
             "shape": list(self.shape),

@@ -1,4 +1,4 @@
-"""A user's own data: arrays, tensors, files mapped into memory, archives, folders of images."""
+"""A user's own data: arrays, tensors, files mapped into memory, archives."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from unskew.data import archives
-from unskew.data.dataset import Dataset
+from unskew.data.dataset import Dataset, strata
 from unskew.data.partitions import largest_remainder
 from unskew.errors import DataError
 
@@ -31,18 +31,22 @@ def arrays(
 ) -> Dataset:
     """A set from arrays or tensors: x [N, ...] channels first (bytes become [0, 1]), y [N] whole numbers from 0.
 
+    Or y are masks [N, H, W] (also [N, 1, H, W]) for x [N, channels, H, W]; 0 and 255 alone count as 0 and 1.
+
     x, x_test: also the path of a .npy file, which is mapped into memory; of a float32 file nothing is copied.
     Without x_test a stratified share `test` is held out. columns: facts per row, by which clients can be formed
     (`--skew column:NAME`); test_columns: the same for x_test, so that clients have test rows of their own.
     """
-    x, y = _values(x, name), _labels(y, name)
+    x = _values(x, name)
+    y = _labels(y, name, x)
     if len(x) != len(y):
         raise DataError("E403", f"{name}: {len(x)} samples but {len(y)} labels; give one label a sample.")
     facts, tests = ({n: _array(v) for n, v in (c or {}).items()} for c in (columns, test_columns))
     if (x_test is None) != (y_test is None):
         raise DataError("E403", f"{name}: x_test and y_test belong together; give both or neither.")
     if x_test is not None:
-        x_test, y_test = _values(x_test, name), _labels(y_test, name)
+        x_test = _values(x_test, name)
+        y_test = _labels(y_test, name, x_test)
         return Dataset(name, x, y, x_test, y_test, _class_names(classes, y, y_test), facts, tests)
     if not 0 <= test < 1:
         raise DataError("E403", f"{name}: test={test} should be at least 0 and below 1.")
@@ -58,7 +62,7 @@ def arrays(
 
 
 def npz(path: str | Path) -> Dataset:
-    """An archive with x_train, y_train, x_test, y_test, or x and y.
+    """An archive with x_train, y_train, x_test, y_test, or x and y; y are labels or masks.
 
     Further arrays of their length are columns (NAME, or NAME_train and NAME_test); `classes` names the classes.
     """
@@ -87,48 +91,6 @@ def _columns(z: archives.Archive, part: str) -> dict[str, np.ndarray]:
     }
 
 
-def folder(path: str | Path, size: int = 64) -> Dataset:
-    """Images in `folder/class/`, or `folder/train/class/` and `folder/test/class/`; squared to `size` pixels, [0, 1]."""
-    root = Path(path)
-    if not root.is_dir():
-        raise DataError("E409", f"there is no folder {root}.")
-    if (root / "train").is_dir():
-        classes = _class_folders(root / "train")
-        x, y = _read_images(root / "train", classes, size)
-        x_test, y_test = _read_images(root / "test", classes, size) if (root / "test").is_dir() else (None, None)
-        return arrays(x, y, x_test, y_test, classes=classes, name=root.name)
-    classes = _class_folders(root)
-    x, y = _read_images(root, classes, size)
-    return arrays(x, y, classes=classes, name=root.name)
-
-
-def _class_folders(root: Path) -> tuple[str, ...]:
-    found = tuple(sorted(p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith(".")))
-    if len(found) < 2:
-        raise DataError(
-            "E409", f"{root} holds {len(found)} class folders; images belong in {root}/CLASS/, two classes at least."
-        )
-    return found
-
-
-def _read_images(root: Path, classes: tuple[str, ...], size: int) -> tuple[np.ndarray, np.ndarray]:
-    from PIL import Image, UnidentifiedImageError
-
-    pixels, labels = [], []
-    for label, name in enumerate(classes):
-        files = (root / name).iterdir() if (root / name).is_dir() else ()
-        for file in sorted(f for f in files if f.is_file() and not f.name.startswith(".")):
-            try:
-                with Image.open(file) as image:
-                    pixels.append(np.asarray(image.convert("RGB").resize((size, size))))
-            except (UnidentifiedImageError, OSError) as error:
-                raise DataError("E401", f"{file} cannot be read as an image: {error}.") from error
-            labels.append(label)
-    if not pixels:
-        raise DataError("E409", f"{root} holds no images.")
-    return images(np.stack(pixels)), np.array(labels, dtype=np.int64)
-
-
 def images(x: np.ndarray) -> np.ndarray:
     """uint8 to [0, 1], channels first."""
     x = x.transpose(0, 3, 1, 2) if x.ndim == 4 and x.shape[-1] == 3 else x
@@ -144,13 +106,13 @@ def split(
     columns: dict[str, np.ndarray] | None = None,
     **more: Any,
 ) -> Dataset:
-    """Hold out a share of every class; always the same rows."""
-    rng = np.random.default_rng(1797)
-    counts = np.bincount(y[y >= 0], minlength=len(classes))
+    """Hold out a share of every class (of samples with masks, a share of all); always the same rows."""
+    rng, kinds = np.random.default_rng(1797), strata(y)
+    counts = np.bincount(kinds[kinds >= 0], minlength=len(classes))
     wanted = largest_remainder(counts * test, counts)
     mask = np.zeros(len(y), dtype=bool)
     for c, w in enumerate(wanted):
-        mask[rng.permutation(np.flatnonzero(y == c))[:w]] = True
+        mask[rng.permutation(np.flatnonzero(kinds == c))[:w]] = True
     if mask.all():  # nothing to train on, as with no samples at all: the checks of the whole set say what is wrong
         mask[:] = False
     train, held = ({n: v[m] for n, v in (columns or {}).items()} for m in (~mask, mask))
@@ -190,16 +152,33 @@ def _mapped(path: Path) -> np.ndarray:
         raise DataError("E401", f"{path} is not a whole .npy file: {error}. Copy it again.") from error
 
 
-def _labels(y: Any, name: str) -> np.ndarray:
+def _labels(y: Any, name: str, x: np.ndarray) -> np.ndarray:
+    """int64 [N], or masks as bytes (int64 above 256 classes)."""
     y = _array(y)
-    if y.size and (y.ndim != 1 or not np.issubdtype(y.dtype, np.integer)):
+    whole = np.issubdtype(y.dtype, np.integer) or (y.dtype == bool and y.ndim > 1)
+    if y.size and (not whole or y.ndim not in (1, x.ndim - 1, x.ndim)):
         raise DataError(
-            "E404", f"{name}: labels are {y.dtype} {list(y.shape)}; they must be whole numbers from 0, [N]."
+            "E404",
+            f"{name}: labels are {y.dtype} {list(y.shape)}; they must be whole numbers from 0, [N], or masks [N, H, W].",
         )
-    return y.astype(np.int64)
+    return (
+        y.astype(np.int64)
+        if y.ndim == 1 or not y.size
+        else as_masks(y.squeeze(1) if y.ndim == x.ndim and y.shape[1] == 1 else y)
+    )
+
+
+def as_masks(y: np.ndarray) -> np.ndarray:
+    """Whole numbers as bytes while they suffice; masks drawn in black and white (0 and 255) become 0 and 1."""
+    if y.max() == 255 and np.isin(y, (0, 255)).all():
+        y = y == 255
+    return y.astype(np.int64 if y.min() < 0 or y.max() > 255 else np.uint8)
 
 
 def _class_names(classes: Sequence[str] | None, *labels: np.ndarray) -> tuple[str, ...]:
     if classes is not None:
         return tuple(str(c) for c in classes)
-    return tuple(str(c) for c in range(max((int(y.max()) + 1 for y in labels if len(y)), default=0)))
+    count = max((int(y.max()) + 1 for y in labels if y.size), default=0)
+    if any(y.ndim > 1 for y in labels) and count <= 2:
+        return ("background", "foreground")
+    return tuple(map(str, range(count)))

@@ -1,6 +1,6 @@
 """How a set is dealt out to clients, by one string.
 
-iid                      shuffled and split evenly, class by class
+iid                      shuffled and split evenly, class by class (samples with masks: all together)
 dirichlet:A              Dir(A) over clients for each class, with the balance step; options min=M, groups=G, contiguous
 classes:Q                Qua(Q): client i owns class i mod C and Q-1 others; a class is split among its owners
 pathological:C[xM]       C random classes a client, M samples of each, wrapping round (samples can be shared)
@@ -19,6 +19,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from unskew.data.dataset import strata
 from unskew.data.dirichlet import dirichlet
 from unskew.data.index import Index
 from unskew.data.skew import KINDS, Skew, refusal
@@ -45,6 +46,10 @@ def partition(
     skew = Skew.parse(text)
     if not len(y):
         raise DataError("E403", "there are no samples to deal out.")
+    if y.ndim > 1 and skew.kind not in ("iid", "domain", "column"):
+        named = ", ".join(f"column:{name}" for name in columns or {}) or "column:NAME"
+        raise DataError("E406", f"skew '{skew.kind}' deals by class and these samples have masks; use iid or {named}.")
+    y = strata(y)
     if skew.kind in ("domain", "column"):
         return _by_column(skew, y, columns or {}, samples, rng)
     if clients < 1:

@@ -11,14 +11,20 @@ SHOWN = 8
 
 
 def terminal(federation: Federation) -> str:
-    """Two lines of facts, then a label map: a row per client, a column per class, height for the share."""
+    """Two lines of facts, then a label map: a row per client, a column per class, height for the share.
+
+    Where samples have masks, a client's row tells the share of its pixels that each class but the background has.
+    """
     f, sizes = federation, federation.sizes
-    held = (f.label_counts > 0).sum(1)
+    held = (
+        f"{', '.join(f.classes[1:])} in {(f.label_counts[:, 1:].sum(1) > 0).sum()} of {f.clients} clients"
+        if f.masks
+        else f"{(f.label_counts > 0).sum(1).mean():.1f} of {f.n_classes} classes a client"
+    )
     lines = [
         f"data    {f.name}: {len(np.unique(f.train.rows)):,} training samples of {f.clients:,} clients, {f.n_classes} classes, "
         f"samples {'x'.join(map(str, f.shape))}; global test {len(f.y_test):,}",
-        f"split   {f.skew}: sizes {sizes.min():,} to {sizes.max():,} (median {int(np.median(sizes)):,}), "
-        f"{held.mean():.1f} of {f.n_classes} classes a client",
+        f"split   {f.skew}: sizes {sizes.min():,} to {sizes.max():,} (median {int(np.median(sizes)):,}), {held}",
     ]
     if empty := int((sizes == 0).sum()):
         lines.append(
@@ -36,7 +42,17 @@ def _map(f: Federation) -> list[str]:
     for i, k in enumerate(shown):
         if f.clients > SHOWN and i == SHOWN - 1:
             lines.append(f"        {'...':<{width}}")
-        share = f.label_counts[k] / max(1, f.label_counts[k].max())
-        cells = "".join(BLOCKS[0 if s == 0 else max(1, round(float(s) * 8))] for s in share)
-        lines.append(f"        {f.name_of(k):<{width}} |{cells}| {f.sizes[k]:,}")
+        lines.append(f"        {f.name_of(k):<{width}} {_pixels(f, k) if f.masks else _labels(f, k)}")
     return lines
+
+
+def _labels(f: Federation, k: int) -> str:
+    share = f.label_counts[k] / max(1, f.label_counts[k].max())
+    cells = "".join(BLOCKS[0 if s == 0 else max(1, round(float(s) * 8))] for s in share)
+    return f"|{cells}| {f.sizes[k]:,}"
+
+
+def _pixels(f: Federation, k: int) -> str:
+    share = f.label_counts[k] / max(1, f.label_counts[k].sum())
+    told = ", ".join(f"{name} {100 * s:.1f} %" for name, s in zip(f.classes[1:], share[1:]))
+    return f"{f.sizes[k]:,} images, {told} of the pixels"

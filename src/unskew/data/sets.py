@@ -17,6 +17,7 @@ from unskew.data import archives
 from unskew.data.archives import Archive
 from unskew.data.dataset import Dataset
 from unskew.data.own import images, split
+from unskew.data.resize import smaller_images, smaller_masks
 from unskew.errors import UsageError, suggestion
 
 DIGITS_TEST = 360
@@ -88,6 +89,32 @@ def fsdd() -> Dataset:
     return _made(z, x, x_test, columns=columns, test_columns=tests, labels=speakers, mean=(18.61,), std=(23.46,))
 
 
+def fundus_vessels(size: int = 320, channels: int = 1) -> Dataset:
+    """Retinal vessels in fundus photographs of three sites, with masks: 54 to train, 34 to test, grey, in [0, 1].
+
+    DRIVE (Staal et al., 2004), CHASE_DB1 (Fraz et al., 2012) and STARE (Hoover et al., 2000), stored at 320 pixels.
+    size: smaller images are averages over areas, their masks the nearest pixels. channels: 3 repeats the grey one.
+    """
+    if not (isinstance(size, int) and 16 <= size <= 320) or channels not in (1, 3):
+        raise UsageError("E109", f"fundus_vessels has size= 16 to 320 and channels= 1 or 3, not {size} and {channels}.")
+    z = _opened("fundus_vessels")
+    x = np.repeat(smaller_images(images(z["image"][:, None]), size), channels, axis=1)
+    y, test = smaller_masks(z["mask"], size), z["split"] == 1
+    sites = {"domain": z["site"], "site": z["site"]}
+    train, tests = ({n: v[m] for n, v in sites.items()} for m in (~test, test))
+    return Dataset(
+        "fundus_vessels",
+        *(x[~test], y[~test], x[test], y[test]),
+        ("background", "vessel"),
+        train,
+        tests,
+        dict.fromkeys(sites, ("DRIVE", "CHASE_DB1", "STARE")),
+        mean=(0.3143,) * channels,
+        std=(0.2442,) * channels,
+        source=_SETS["fundus_vessels"].source,
+    )
+
+
 @dataclass(frozen=True)
 class Named:
     """How a set is made, what it is, and where it comes from."""
@@ -127,6 +154,11 @@ _SETS = {
         fsdd,
         "3,000 spoken digits, 1x64x32, with the speaker of each",
         "github.com/Jakobovski/free-spoken-digit-dataset (CC BY-SA 4.0)",
+    ),
+    "fundus_vessels": Named(
+        fundus_vessels,
+        "88 grey fundus photographs of three sites with vessel masks; size=320, channels=1",
+        "github.com/juntang-zhuang/LadderNet and github.com/mipple1986/data (no licence stated)",
     ),
 }
 

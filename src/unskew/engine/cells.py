@@ -71,7 +71,7 @@ class Cell:
     path: Path
     settings: Settings
     t: int = 0
-    accuracy: float = float("nan")
+    score: float = float("nan")
     client_mean: float = float("nan")
     client_worst: float = float("nan")
     megabytes: float = 0.0
@@ -106,8 +106,8 @@ class Cell:
         self.t = max(self.t, row["t"])
         if row["client"] is None:
             match row["scope"], row["metric"]:
-                case "global", "accuracy":
-                    self.accuracy = row["value"]
+                case "global", "accuracy" | "dice":
+                    self.score = row["value"]
                 case "global@client", "mean":
                     self.client_mean = row["value"]
                 case "global@client", "worst":

@@ -5,13 +5,14 @@ Letters: C classes, K clients.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import torch
 
-from unskew.core.trees import Tree
+from unskew.core.trees import Tree, Weights
 from unskew.engine.kernels import Kernels, around
 from unskew.engine.lanes import Start, Trainer
 from unskew.engine.store import Store
@@ -19,6 +20,10 @@ from unskew.engine.store import Store
 Row = dict[str, Any]
 PER_CLIENT = 200
 """With more clients than this, their own rows are written after the last round only."""
+PIECE = (500, 1 << 21)
+"""A pass sees at most so many rows, and so many input values: a model for pixels keeps many maps of its input's size."""
+Scores = dict[int, dict[str, float]]
+"""client -> metric -> value; the first metric is the task's main one."""
 
 
 class Evaluation:
@@ -30,6 +35,7 @@ class Evaluation:
         """Clients with test rows; beyond 100,000 clients a handful of rows each says nothing."""
         self.own_inputs = bool(trainer.hooks["evaluate_with"])
         self.own_weights = [p for p in trainer.method.parts if p.personal]
+        self.task, self.piece = trainer.fed.task, max(1, min(PIECE[0], PIECE[1] // math.prod(trainer.fed.shape)))
 
     def rows(self, t: int, start: Start, store: Store, last: bool) -> list[Row]:
         """All metric rows of round t."""
@@ -37,8 +43,7 @@ class Evaluation:
             return []
         if not self.of.sent:  # nothing is shared, so there is no global model to score
             own = self._personal(start, store)
-            rows = _summary(t, "personal@client", own)
-            return rows + [_row(t, "personal@client", "accuracy", v, k) for k, v in own.items()]
+            return _summary(t, "personal@client", own) + _each(t, "personal@client", own)
         by_client = self._by_client(start) if self.own_inputs else {}
         if self.of.fed.natural and by_client:
             global_ = np.concatenate([by_client[k] for k in self.clients])
@@ -48,15 +53,15 @@ class Evaluation:
             guess = self._guess(np.arange(len(self.y)), -1, start, {})
             answers = by_client or {k: guess[self.test[k]] for k in self.clients}
             scores = self._scores(np.arange(len(self.y)), guess)
-        right = {k: float((answers[k] == self.y[self.test[k]]).mean()) for k in self.clients}
+        right = {k: self._brief(k, answers[k]) for k in self.clients}
         own = self._personal(start, store) if self.of.kept or self.own_weights else right
         if self.of.kept and own:  # no single global model exists: its score is the mean over clients
-            scores = {"accuracy": float(np.mean(list(own.values())))}
+            scores = _means(own)
         rows = [_row(t, "global", m, v) for m, v in scores.items()]
         for scope, values in (("global@client", right), ("personal@client", own)):
             rows += _summary(t, scope, values)
             if last or (len(values) <= PER_CLIENT and (scope == "global@client" or own is not right)):
-                rows += [_row(t, scope, "accuracy", v, k) for k, v in values.items()]
+                rows += _each(t, scope, values)
         return rows
 
     def _by_client(self, start: Start) -> dict[int, np.ndarray]:
@@ -64,21 +69,22 @@ class Evaluation:
         found = self.of.each(lambda k: self._predict(self.test[k], k, start, {}), self.clients)
         return dict(zip(self.clients, found))
 
-    def _personal(self, start: Start, store: Store) -> dict[int, float]:
+    def _personal(self, start: Start, store: Store) -> Scores:
         """Clients with the weights they keep (those that have taken part), or that Parts make for them."""
         with_tests = [k for k in (store.known() if self.of.kept else self.clients) if len(self.test[k])]
 
-        def score(k: int) -> float:
+        def score(k: int) -> dict[str, float]:
             private = store.fetch([k]).get(k, {})
-            guess = self._predict(self.test[k], k, start, private, own=True)
-            return float((guess == self.y[self.test[k]]).mean())
+            return self._brief(k, self._predict(self.test[k], k, start, private, own=True))
 
         return dict(zip(with_tests, self.of.each(score, with_tests)))
 
     def _guess(self, rows: np.ndarray, k: int, start: Start, private: Tree) -> np.ndarray:
         """Predicted classes, in fixed pieces shared out over the workers."""
-        pieces = [rows[i : i + 500] for i in range(0, len(rows), 500)]
-        return np.concatenate(self.of.each(lambda piece: self._predict(piece, k, start, private), pieces))
+        return np.concatenate(self.of.each(lambda piece: self._predict(piece, k, start, private), self._pieces(rows)))
+
+    def _pieces(self, rows: np.ndarray) -> list[np.ndarray]:
+        return [rows[i : i + self.piece] for i in range(0, len(rows), self.piece)]
 
     def _predict(self, rows: np.ndarray, k: int, start: Start, private: Tree, own: bool = False) -> np.ndarray:
         """own: by weights made for this client, where a Part makes such."""
@@ -87,26 +93,43 @@ class Evaluation:
             w = of.received(start, private)
             for p in self.own_weights if own and of.fed.sizes[k] else ():
                 w = p.personalise(w, of.alone(k, start, p.name, w, private))
-            x = self.x[torch.as_tensor(rows, device=of.device)]
-            if self.own_inputs:
-                x = of.as_at_test(x, of.alone(k, start, "", w, private), start)
-            z, h = of.net.run(w, x)
-            for p in of.hooks["scores"]:
-                z = p.scores(z, h, of.alone(k, start, p.name, w, private))
-            return z.argmax(1).cpu().numpy()
+            return np.concatenate([self._answers(piece, k, start, private, w) for piece in self._pieces(rows)])
+
+    def _answers(self, rows: np.ndarray, k: int, start: Start, private: Tree, w: Weights) -> np.ndarray:
+        of = self.of
+        x = self.x[torch.as_tensor(rows, device=of.device)]
+        if self.own_inputs:
+            x = of.as_at_test(x, of.alone(k, start, "", w, private), start)
+        z, h = of.net.run(w, x)
+        for p in of.hooks["scores"]:
+            z = p.scores(z, h, of.alone(k, start, p.name, w, private))
+        return self.task.predictions(z).cpu().numpy()
 
     def _scores(self, rows: np.ndarray, guess: np.ndarray) -> dict[str, float]:
-        C = self.of.fed.classes
-        confusion = np.bincount(self.y[rows] * C + guess, minlength=C * C).reshape(C, C)
-        return self.of.fed.task.metrics(confusion)
+        return self.task.scores(guess, self.y[rows], self.of.fed.classes)
+
+    def _brief(self, k: int, guess: np.ndarray) -> dict[str, float]:
+        return self.task.brief(guess, self.y[self.test[k]], self.of.fed.classes)
 
 
 def _row(t: int, scope: str, metric: str, value: float, client: int | None = None) -> Row:
     return {"t": t, "scope": scope, "client": client, "metric": metric, "value": round(float(value), 6)}
 
 
-def _summary(t: int, scope: str, values: dict[int, float]) -> list[Row]:
+def _each(t: int, scope: str, values: Scores) -> list[Row]:
+    return [_row(t, scope, m, v, k) for k, found in values.items() for m, v in found.items()]
+
+
+def _means(values: Scores) -> dict[str, float]:
+    """Over clients, by metric."""
+    return {m: float(np.mean([v[m] for v in values.values()])) for m in next(iter(values.values()))}
+
+
+def _summary(t: int, scope: str, values: Scores) -> list[Row]:
+    """The main metric's mean, worst and deviation over clients; of others the mean, under their own name."""
     if not values:
         return []
-    v = np.array(list(values.values()))
-    return [_row(t, scope, m, x) for m, x in (("mean", v.mean()), ("worst", v.min()), ("std", v.std()))]
+    main, *others = _means(values).items()
+    v = np.array([found[main[0]] for found in values.values()])
+    rows = [_row(t, scope, m, x) for m, x in (("mean", v.mean()), ("worst", v.min()), ("std", v.std()))]
+    return rows + [_row(t, scope, m, x) for m, x in others]

@@ -47,9 +47,17 @@ class Kernels(TorchFunctionMode):
         return caught(self, *args, **kwargs) if caught else func(*args, **kwargs)
 
     def conv2d(self, x, weight, bias=None, stride=1, padding=0, dilation=1, groups=1):
-        if not self.lanes:
-            return F.conv2d(x.contiguous(memory_format=_LAST), weight, bias, stride, padding, dilation, groups)
-        return _Conv.apply(x, weight, bias, stride, padding, dilation, groups)
+        def run(x, w, b, groups):
+            return F.conv2d(x.contiguous(memory_format=_LAST), w, b, stride, padding, dilation, groups)
+
+        return _Conv.apply(x, weight, bias, groups, run) if self.lanes else run(x, weight, bias, groups)
+
+    def conv_transpose2d(self, x, weight, bias=None, stride=1, padding=0, output_padding=0, groups=1, dilation=1):
+        def run(x, w, b, groups):
+            x = x.contiguous(memory_format=_LAST)
+            return F.conv_transpose2d(x, w, b, stride, padding, output_padding, groups, dilation)
+
+        return _Conv.apply(x, weight, bias, groups, run) if self.lanes else run(x, weight, bias, groups)
 
     def pooling(self, pool: Callable, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         return _Pool.apply(x, lambda t: pool(t, *args, **kwargs)) if self.lanes else pool(x, *args, **kwargs)
@@ -103,6 +111,7 @@ class around:
 _CAUGHT = {
     torch.conv2d: Kernels.conv2d,
     F.conv2d: Kernels.conv2d,
+    F.conv_transpose2d: Kernels.conv_transpose2d,
     F.max_pool2d: Kernels.max_pool2d,
     torch.max_pool2d: Kernels.max_pool2d,
     F.avg_pool2d: Kernels.avg_pool2d,
@@ -132,31 +141,23 @@ class _Folded(torch.autograd.Function):
 
 
 class _Conv(_Folded):
-    @staticmethod
-    def forward(x, w, bias, stride, padding, dilation, groups):
-        return F.conv2d(x, w, bias, stride, padding, dilation, groups)
+    """A convolution or a transposed one: `run(x, w, bias, groups)`. Groups lie along the first axis of both's weights."""
 
     @staticmethod
-    def vmap(info, dims, x, w, bias, stride, padding, dilation, groups):
+    def forward(x, w, bias, groups, run):
+        return run(x, w, bias, groups)
+
+    @staticmethod
+    def vmap(info, dims, x, w, bias, groups, run):
         G = info.batch_size
         if dims[1] is None:  # one set of weights for all (a frozen teacher): lanes join the batch
-            y = F.conv2d(
-                x.movedim(dims[0], 0).flatten(0, 1).contiguous(memory_format=_LAST),
-                w,
-                bias,
-                stride,
-                padding,
-                dilation,
-                groups,
-            )
-            return y.unflatten(0, (G, -1)), 0
+            return run(x.movedim(dims[0], 0).flatten(0, 1), w, bias, groups).unflatten(0, (G, -1)), 0
         folded = _fold(
             x.unsqueeze(1).expand(-1, G, *x.shape[1:]) if dims[0] is None else x, 1 if dims[0] is None else dims[0]
         )
         w = w.movedim(dims[1], 0).flatten(0, 1)
         bias = bias if bias is None else bias.movedim(dims[2], 0).flatten(0, 1)
-        y = F.conv2d(folded.contiguous(memory_format=_LAST), w, bias, stride, padding, dilation, groups * G)
-        return y.unflatten(1, (G, -1)), 1
+        return run(folded, w, bias, groups * G).unflatten(1, (G, -1)), 1
 
 
 class _Pool(_Folded):

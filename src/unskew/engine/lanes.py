@@ -126,7 +126,7 @@ class Trainer:
         counts = self.counts_KC[k] if k >= 0 else np.zeros(self.fed.classes)
         c = Client(
             id=k,
-            n=torch.tensor(float(counts.sum())),
+            n=torch.tensor(float(self.fed.sizes[k]) if k >= 0 else 0.0),
             counts=torch.as_tensor(counts, dtype=torch.float32, device=self.device),
             steps=torch.tensor(0.0),
             lr=start.lr,

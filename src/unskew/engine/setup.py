@@ -25,7 +25,7 @@ from unskew.engine.record import Record
 from unskew.engine.schedule import Recipe
 from unskew.engine.store import Memory, Store
 from unskew.errors import UsageError
-from unskew.tasks.classification import Classification
+from unskew.tasks import task_of
 
 MOST_LANES = 16
 
@@ -44,6 +44,7 @@ def dataset_of(settings: Settings) -> Dataset:
 
 def federation_of(settings: Settings, dataset: Dataset, method: Method) -> Federation:
     """The set dealt out to clients; standardised by its constants unless a Part normalises or told otherwise."""
+    method.check_task(task_of(dataset.y).name)
     wants = settings.normalise == "dataset" or (settings.normalise == "auto" and not method.normalises)
     if wants and dataset.mean is not None:
         dataset = dataset.standardised()
@@ -59,15 +60,17 @@ def federation_of(settings: Settings, dataset: Dataset, method: Method) -> Feder
     )
 
 
-def model_of(settings: Settings, shape: tuple[int, ...], classes: int, model: nn.Module | None = None) -> nn.Module:
+def model_of(settings: Settings, federation: Federation, model: nn.Module | None = None) -> nn.Module:
     """A user's module with the weights it has, or a named one initialised from the seed."""
+    shape, classes = federation.shape, federation.n_classes
+    pixels = task_of(federation.y).pixels(shape)
     if model is not None:
-        return models.check(model, shape, classes)
-    module = models.build(settings.model, shape, classes) if ":" not in settings.model else None
+        return models.check(model, shape, classes, pixels)
+    module = models.build(settings.model, shape, classes, pixels) if ":" not in settings.model else None
     if module is None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(key(settings.seed, "model").initial_seed())
-            return models.load(settings.model, shape, classes)
+            return models.load(settings.model, shape, classes, pixels)
     models.initialise(module, key(settings.seed, "model"))
     return module
 
@@ -102,7 +105,7 @@ def facts_of(settings: Settings, federation: Federation, net: Network) -> Fed:
         lr=settings.lr,
         net=net,
         sizes=federation.sizes,
-        task=Classification(),
+        task=task_of(federation.y, settings.loss),
         momentum=settings.momentum,
         optimiser=settings.optimiser,
         natural=federation.natural,
@@ -119,8 +122,9 @@ def loop_of(
     record: Record | None = None,
 ) -> Loop:
     """Everything wired. What cannot work is refused here, before anything trains."""
+    method.check_task(task_of(federation.y).name)
     device = device_of(settings)
-    module = model_of(settings, federation.shape, federation.n_classes, model)
+    module = model_of(settings, federation, model)
     net = Network(_as_parts_need(method, module, federation.n_classes, settings.seed), federation.shape)
     fed = facts_of(settings, federation, net)
     for p in method.parts:
@@ -135,7 +139,7 @@ def loop_of(
         method,
         fed,
         torch.as_tensor(np.asarray(federation.x), dtype=torch.float32).to(device),
-        F.one_hot(torch.as_tensor(np.asarray(federation.y)), federation.n_classes).float().to(device),
+        fed.task.targets(torch.as_tensor(np.asarray(federation.y)).to(device), federation.n_classes),
         federation.train,
         federation.label_counts,
         Local(

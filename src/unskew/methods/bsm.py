@@ -19,6 +19,7 @@ class BSM(Part):
     """No settings: `rbsm` is the relaxed form."""
 
     name = "bsm"
+    tasks = ("classification",)
     clashes = {**MIXTURES, "rebafl": "both put the client's label shares into the logits"}
 
     def logits(self, z: Tensor, b: Batch, c: Client) -> Tensor:

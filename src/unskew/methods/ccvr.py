@@ -32,6 +32,7 @@ class CCVR(Part):
     lr: float = 0.01
     momentum: float = 0.9
     name = "ccvr"
+    tasks = ("classification",)
     clashes = {"local": "no head is common to the clients"}
 
     def __post_init__(self) -> None:

@@ -24,6 +24,7 @@ class FedAvgFT(Part):
     momentum: float = 0.5
     weight_decay: float = 0.0005
     name = "fedavg_ft"
+    tasks = ("classification",)
 
     @property
     def reserve(self) -> int:  # type: ignore[override]

@@ -31,6 +31,7 @@ class FedBR(Part):
     tau: float = 2.0
     widths: tuple[int, ...] = (256, 256, 512)
     name = "fedbr"
+    tasks = ("classification",)
 
     def __post_init__(self) -> None:
         if self.mu < 0 or self.lam < 0 or self.pseudo < 1 or not self.widths:

@@ -19,6 +19,7 @@ class FedData(Part):
 
     share: float = 0.1
     name = "feddata"
+    tasks = ("classification",)
 
     def __post_init__(self) -> None:
         if not 0 <= self.share <= 1:

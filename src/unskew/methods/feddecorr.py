@@ -20,6 +20,7 @@ class FedDecorr(Part):
     beta: float = 0.1
     form: str = "code"
     name = "feddecorr"
+    tasks = ("classification",)
 
     def __post_init__(self) -> None:
         if self.form not in ("code", "paper"):

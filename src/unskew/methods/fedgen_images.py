@@ -37,6 +37,7 @@ class FedGenImages(Part):
     scale: float = 2.5
     weight: float = 1.0
     name = "fedgen_images"
+    tasks = ("classification",)
     keeps_at_server = ("G",)
     clashes = {"local": "there is no global model to train the generator against"}
 

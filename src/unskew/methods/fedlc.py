@@ -20,6 +20,7 @@ class FedLC(Part):
 
     tau: float = 1.0
     name = "fedlc"
+    tasks = ("classification",)
     clashes = MIXTURES
 
     def logits(self, z: Tensor, b: Batch, c: Client) -> Tensor:

@@ -21,6 +21,7 @@ class FedMix(Part):
     lam: float = 0.1
     group: int = 5
     name = "fedmix"
+    tasks = ("classification",)
     clashes = {"naivemix": "both mix the same averages in"}
 
     def __post_init__(self) -> None:

@@ -20,6 +20,7 @@ class FedNTD(Part):
     beta: float = 1.0
     tau: float = 1.0
     name = "fedntd"
+    tasks = ("classification",)
 
     def __post_init__(self) -> None:
         if self.tau <= 0:

@@ -21,6 +21,7 @@ class FedProto(Part):
     lam: float = 1.0
     aggregate_weights: bool = True
     name = "fedproto"
+    tasks = ("classification",)
 
     def shares(self, fed: Fed) -> dict[str, Share]:
         return {

@@ -19,6 +19,7 @@ class FedRS(Part):
     alpha: float = 0.5
     soft: bool = False
     name = "fedrs"
+    tasks = ("classification",)
 
     def __post_init__(self) -> None:
         if not 0 <= self.alpha <= 1:

@@ -34,6 +34,7 @@ class FLea(Part):
     cut: str = "cut"
     variant: str = "paper"
     name = "flea"
+    tasks = ("classification",)
 
     def __post_init__(self) -> None:
         if self.variant not in ("paper", "official"):

@@ -24,6 +24,7 @@ class MOON(Part):
     temperature: float = 0.5
     width: int = 256
     name = "moon"
+    tasks = ("classification",)
 
     def __post_init__(self) -> None:
         if self.mu < 0 or self.temperature <= 0 or self.width < 0:

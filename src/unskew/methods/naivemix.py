@@ -18,6 +18,7 @@ class NaiveMix(FedMix):
     per_batch: bool = False
     a: float = 2.0
     name = "naivemix"
+    tasks = ("classification",)
     clashes = {"fedmix": "both mix the same averages in"}
 
     def noise(self, fed: Fed, down: Tree) -> dict[str, Noise]:

@@ -33,6 +33,7 @@ class ReBaFL(Part):
     aug_grad: bool = False
     keep_stale: bool = False
     name = "rebafl"
+    tasks = ("classification",)
 
     def __post_init__(self) -> None:
         if self.form not in ("smoothing", "additive"):

@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
-    from unskew.models.blocks import Blocks
-
 _WHERE = {
     "mlp": ("small", "a dense network for samples of any shape; hidden=(128,)"),
     "cnn_small": ("small", "two convolutions, for the 8x8 digits"),
@@ -26,6 +24,7 @@ _WHERE = {
     "mobilenet_v2": ("mobilenet", "MobileNetV2 in its CIFAR form"),
     "alexnet_bn": ("alexnet", "AlexNet with batch normalisation; width=4096 or 1024, a smaller stem below 160 px"),
     "resnet18": ("resnet", "ResNet-18, CIFAR form below 64 px"),
+    "unet": ("unet", "U-Net for masks; base=32, levels=5"),
 }
 
 
@@ -39,12 +38,14 @@ def names() -> list[str]:
     return list(_WHERE)
 
 
-def default_for(shape: tuple[int, ...]) -> str:
-    """The model `auto` stands for, by the shape of a sample."""
+def default_for(shape: tuple[int, ...], pixels: tuple[int, ...] = ()) -> str:
+    """The model `auto` stands for, by the shape of a sample, and of its mask if it has one."""
+    if pixels:
+        return "unet"
     if shape == (1, 128, 3):
         return "harnet"
-    if shape == (2, 64, 344):
-        return "audionet"
+    if len(shape) == 3 and shape[0] <= 2 and shape[1] == 64 != shape[2] and shape[2] >= 16:
+        return "audionet"  # mono or stereo, 64 mel bands over time
     if len(shape) == 3 and shape[1:] == (28, 28):
         return "rebafl_fmnist"
     if len(shape) == 3 and shape[1:] == (32, 32):
@@ -54,23 +55,28 @@ def default_for(shape: tuple[int, ...]) -> str:
     return "cnn_small" if len(shape) == 3 and min(shape[1:]) >= 4 else "mlp"
 
 
-def build(text: str, shape: tuple[int, ...], classes: int, **options: Any) -> Blocks:
-    """A model by name, not yet initialised (see `initialise`).
+def build(text: str, shape: tuple[int, ...], classes: int, pixels: tuple[int, ...] = (), **options: Any) -> Any:
+    """A model by name, not yet initialised (see `initialise`): named blocks, or a U-Net where samples have masks.
 
-    Options stand in the text, like `alexnet_bn(width=1024)`, or beside it; beside it they win.
+    pixels: the shape of a sample's mask, () where a sample has one label. Options stand in the text, like
+    `alexnet_bn(width=1024)`, or beside it; beside it they win.
     """
     shape = tuple(shape)
     if text.strip() == "auto":
-        text = default_for(shape)
+        text = default_for(shape, pixels)
     name, _, arguments = text.partition("(")
     name = name.strip()
     if name not in _WHERE:
         raise UsageError("E104", f"unknown model '{name}'.{suggestion(name, _WHERE)} `unskew list models` shows all.")
     make: Callable[..., Any] = getattr(importlib.import_module(f"unskew.models.{_WHERE[name][0]}"), name)
     try:
-        return make(shape, classes, **{**_options(f"f({arguments}" if arguments else "f()"), **options})
+        made = make(shape, classes, **{**_options(f"f({arguments}" if arguments else "f()"), **options})
     except (SyntaxError, ValueError, TypeError) as error:
         raise UsageError("E104", f"cannot build model '{text}': {error}.") from error
+    if getattr(made, "dense", False) != bool(pixels):
+        answer, wanted = ("a sample", "mask") if pixels else ("a pixel", "label")
+        raise UsageError("E122", f"model '{name}' gives one answer {answer}, and these samples have a {wanted} each.")
+    return made
 
 
 def _options(text: str) -> dict[str, Any]:
@@ -87,18 +93,18 @@ def initialise(module: nn.Module, generator: torch.Generator) -> list[str]:
     return initial.initialise(module, generator)
 
 
-def load(text: str, shape: tuple[int, ...], classes: int) -> nn.Module:
+def load(text: str, shape: tuple[int, ...], classes: int, pixels: tuple[int, ...] = ()) -> nn.Module:
     """A user's model from `path/to/file.py:function`, which is called with the sample's shape and the classes."""
     from unskew.models import own
 
-    return own.load(text, shape, classes)
+    return own.load(text, shape, classes, pixels)
 
 
-def check(module: object, shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Raises UsageError (E123) unless the module turns two samples into two rows of logits."""
+def check(module: object, shape: tuple[int, ...], classes: int, pixels: tuple[int, ...] = ()) -> nn.Module:
+    """Raises UsageError (E123) unless the module turns two samples into two rows of logits, or maps of them."""
     from unskew.models import own
 
-    return own.check(module, shape, classes)
+    return own.check(module, shape, classes, pixels)
 
 
 def table() -> str:

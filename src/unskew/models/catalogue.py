@@ -27,6 +27,8 @@ SHOWN = (
     ("resnet18", (3, 64, 64), 10, "He et al., CVPR 2016, ImageNet stem"),
 )
 """Name, sample, classes, source."""
+WITH_MASKS = (("unet", (3, 384, 384), 2, "Ronneberger et al., MICCAI 2015; base 32: FedFA, public code"),)
+"""The same, of models that answer for every pixel."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +46,9 @@ class Row:
     source: str
 
 
-def row(name: str, shape: tuple[int, ...], classes: int, source: str) -> Row:
+def row(name: str, shape: tuple[int, ...], classes: int, source: str, pixels: tuple[int, ...] = ()) -> Row:
     with torch.device("meta"):  # shapes alone: nothing is allocated or computed
-        module = models.build(name, shape, classes)
+        module = models.build(name, shape, classes, pixels)
         before = [n for n, _ in module.named_children()][-2]
         return Row(
             name,
@@ -62,7 +64,7 @@ def row(name: str, shape: tuple[int, ...], classes: int, source: str) -> Row:
 
 
 def rows() -> list[Row]:
-    return [row(*shown) for shown in SHOWN]
+    return [row(*shown) for shown in SHOWN] + [row(*shown, pixels=shown[1][1:]) for shown in WITH_MASKS]
 
 
 def table() -> str:

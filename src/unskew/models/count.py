@@ -8,6 +8,8 @@ from contextlib import contextmanager
 import torch
 from torch import nn
 
+_UPWARD = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+
 
 def parameters(module: nn.Module) -> int:
     return sum(p.numel() for p in module.parameters())
@@ -23,26 +25,28 @@ def below(module: nn.Sequential, cut: str) -> int:
     raise KeyError(cut)
 
 
-def shape_at(module: nn.Sequential, shape: tuple[int, ...], cut: str) -> tuple[int, ...]:
+def shape_at(module: nn.Module, shape: tuple[int, ...], cut: str) -> tuple[int, ...]:
     """The shape of one sample's activation after a block."""
-    with torch.no_grad(), evaluating(module):
-        x = torch.zeros(2, *shape)
-        for name, block in module.named_children():
-            x = block(x)
-            if name == cut:
-                return tuple(x.shape[1:])
-    raise KeyError(cut)
+    found: list[torch.Size] = []
+    hook = dict(module.named_children())[cut].register_forward_hook(lambda _m, _x, h: found.append(h.shape))
+    try:
+        with torch.no_grad(), evaluating(module):
+            module(torch.zeros(2, *shape))
+    finally:
+        hook.remove()
+    return tuple(found[0][1:])
 
 
 def multiply_adds(module: nn.Module, shape: tuple[int, ...]) -> int:
     """Multiply-adds of convolutions and dense layers for one sample, forward."""
     total = 0
 
-    def count(layer: nn.Module, _: tuple, out: torch.Tensor) -> None:
+    def count(layer: nn.Module, x: tuple, out: torch.Tensor) -> None:
         nonlocal total
-        total += out[0].numel() * layer.weight[0].numel()  # type: ignore[index, union-attr, operator]
+        from_each = x[0] if isinstance(layer, _UPWARD) else out  # a transposed convolution spreads every input
+        total += from_each[0].numel() * layer.weight[0].numel()  # type: ignore[index, union-attr, operator]
 
-    counted = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear)
+    counted = (nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.Linear, *_UPWARD)
     hooks = [m.register_forward_hook(count) for m in module.modules() if isinstance(m, counted)]
     try:
         with torch.no_grad(), evaluating(module):

@@ -15,7 +15,7 @@ from unskew.errors import UnskewError, UsageError, suggestion
 from unskew.models.count import evaluating
 
 
-def load(text: str, shape: tuple[int, ...], classes: int) -> nn.Module:
+def load(text: str, shape: tuple[int, ...], classes: int, pixels: tuple[int, ...] = ()) -> nn.Module:
     """The model `path/to/file.py:function` makes when called with the sample's shape and the number of classes."""
     file, _, function = text.rpartition(":")
     path = Path(file)
@@ -31,7 +31,7 @@ def load(text: str, shape: tuple[int, ...], classes: int) -> nn.Module:
         raise
     except Exception as error:
         raise UsageError("E123", f"{text} fails when called with {tuple(shape)}, {classes}: {_told(error)}.") from error
-    return check(made, shape, classes)
+    return check(made, shape, classes, pixels)
 
 
 def _run(path: Path) -> ModuleType:
@@ -50,8 +50,11 @@ def _run(path: Path) -> ModuleType:
     return loaded
 
 
-def check(module: object, shape: tuple[int, ...], classes: int) -> nn.Module:
-    """Raises UsageError (E123) unless the module turns two samples into two rows of logits."""
+def check(module: object, shape: tuple[int, ...], classes: int, pixels: tuple[int, ...] = ()) -> nn.Module:
+    """Raises UsageError (E123) unless the module turns two samples into logits [2, classes, *pixels].
+
+    pixels: the shape of a sample's mask, () where a sample has one label.
+    """
     if not isinstance(module, nn.Module):
         raise UsageError("E123", f"a model is a torch.nn.Module, got {type(module).__name__}.")
     try:
@@ -59,10 +62,11 @@ def check(module: object, shape: tuple[int, ...], classes: int) -> nn.Module:
             found = module(torch.zeros(2, *shape))
     except Exception as error:
         raise UsageError("E123", f"the model fails on two samples of {list(shape)}: {_told(error)}.") from error
-    if not isinstance(found, torch.Tensor) or tuple(found.shape) != (2, classes):
+    if not isinstance(found, torch.Tensor) or tuple(found.shape) != (2, classes, *pixels):
         given = list(found.shape) if isinstance(found, torch.Tensor) else type(found).__name__
+        each = "a map of logits" if pixels else "a row of logits"
         raise UsageError(
-            "E123", f"the model gives {given} for two samples; expected [2, {classes}], a row of logits each."
+            "E123", f"the model gives {given} for two samples; expected {[2, classes, *pixels]}, {each} each."
         )
     return module
 

@@ -32,7 +32,7 @@ MOST_CLIENTS = 200
 
 @dataclass(frozen=True)
 class Strip:
-    """One method's clients: names and accuracies in [0, 1], all seeds together."""
+    """One method's clients: names and scores in [0, 1], all seeds together."""
 
     name: str
     colour: str
@@ -63,7 +63,7 @@ def spread(strips: Sequence[Strip], x_label: str, *, width: int = WIDE) -> str:
         f"{s.name}: mean {100 * np.mean(s.values):.1f} %, worst {100 * min(s.values):.1f} %" for s in strips
     )
     script = data("dots", {"h": row, "k": names, "r": rows}) if not narrow or len(names) <= 200 else ""
-    return svg(width, height, f"Accuracy of every client. {told}", parts, script)
+    return svg(width, height, f"Every client. {told}", parts, script)
 
 
 def _label(s: Strip, left: float, middle: float, row: float, narrow: bool) -> str:
@@ -128,7 +128,7 @@ class Reach:
     n: int
 
 
-def reach(rows: Sequence[Reach], target: float, *, width: int = WIDE) -> str:
+def reach(rows: Sequence[Reach], target: float, score: str = "accuracy", *, width: int = WIDE) -> str:
     """A row per method, fewest bytes first: a dot per seed, a bar at their mean, and who never got there."""
     if not any(len(r.bytes) for r in rows):
         return ""
@@ -138,7 +138,7 @@ def reach(rows: Sequence[Reach], target: float, *, width: int = WIDE) -> str:
     ends = [b for r in rows for b in r.bytes if b > 0] or [1.0]
     x = Scale(min(ends) / 1.6, max(ends) * 1.6, left, width - right, log=True)
     height = top + bottom + row * len(rows)
-    label = f"bytes of all clients, both ways, until {100 * target:.1f} % global accuracy"
+    label = f"bytes of all clients, both ways, until {100 * target:.1f} % global {score}"
     parts = [
         x_axis(
             x,
@@ -186,12 +186,17 @@ def _reached(r: Reach, x: Scale, middle: float, left: float, width: float, narro
 def partition_map(federation: dict[str, Any], *, width: int = WIDE) -> str:
     """Clients across, classes down; the darker a cell, the more samples. Below, how many each client has.
 
-    Shows the first 200 clients; "" where the federation names no labels.
+    Where every pixel has a label, a cell is the share of the client's pixels, in percent. Shows the first 200 clients;
+    "" where the federation names no labels.
     """
     counts = np.array(federation.get("labels", [])[:MOST_CLIENTS], dtype=float)
     if counts.ndim != 2 or not counts.size:
         return ""
     K, C = counts.shape
+    pixels = federation.get("unit") == "pixels"
+    sizes = np.array(federation["sizes"]["train"][:K], dtype=float) if pixels else counts.sum(1)
+    if pixels:
+        counts = 100 * counts / np.maximum(counts.sum(1, keepdims=True), 1)
     names, classes = [str(n) for n in federation["names"][:K]], [str(c) for c in federation["classes"]]
     narrow = width == NARROW
     letters = 11 if narrow else 18
@@ -199,16 +204,18 @@ def partition_map(federation: dict[str, Any], *, width: int = WIDE) -> str:
     cell_w = min(46.0, (width - left - 8) / K)
     cell_h = min(24.0, max(5.0, 300 / C))
     base = 24 + cell_h * C
-    parts = [_shade_legend(left, width, int(counts.max()))]
-    parts += _cells(counts, left, 24, cell_w, cell_h)
+    parts = [
+        _shade_legend(left, f"1 to {int(counts.max()):,} samples of a class" if not pixels else "share of pixels, %")
+    ]
+    parts += _cells(counts, left, 24, cell_w, cell_h, decimals=int(pixels))
     parts += _class_names(classes, left, 24, cell_h, letters)
-    parts += _sizes(counts.sum(1), left, base + 8, cell_w)
+    parts += _sizes(sizes, left, base + 8, cell_w)
     parts.append(_client_names(names, federation.get("clients", K), left, base + 58, cell_w))
     held = [
         f"{np.mean((counts > 0).sum(1)):.1f} of {C} classes per client",
-        f"{counts.sum(1).min():.0f} to {counts.sum(1).max():.0f} samples",
+        f"{sizes.min():.0f} to {sizes.max():.0f} samples",
     ]
-    label = f"Samples of each class at each of {plural(K, 'client')}: {', '.join(held)}"
+    label = f"{'Pixels' if pixels else 'Samples'} of each class at each of {plural(K, 'client')}: {', '.join(held)}"
     grid = {
         "x": round(left, 1),
         "y": 24,
@@ -217,10 +224,15 @@ def partition_map(federation: dict[str, Any], *, width: int = WIDE) -> str:
         "names": names,
         "classes": classes,
     }
-    return svg(width, base + 86, label, parts, data("grid", {**grid, "v": counts.astype(int).tolist()}))
+    told = (
+        {"v": counts.round(1).tolist(), "n": sizes.astype(int).tolist()}
+        if pixels
+        else {"v": counts.astype(int).tolist()}
+    )
+    return svg(width, base + 86, label, parts, data("grid", {**grid, **told}))
 
 
-def _cells(counts: np.ndarray, left: float, top: float, w: float, h: float) -> list[str]:
+def _cells(counts: np.ndarray, left: float, top: float, w: float, h: float, decimals: int) -> list[str]:
     """One shape per shade; counts are written into cells large enough."""
     gap = 1.5 if min(w, h) > 7 else 0.5 if min(w, h) > 3 else 0.0
     level = np.ceil(SHADES * np.sqrt(counts / max(counts.max(), 1))).astype(int)
@@ -233,15 +245,15 @@ def _cells(counts: np.ndarray, left: float, top: float, w: float, h: float) -> l
         for k, c in np.argwhere(counts > 0):
             on = "on-dark" if level[k, c] > 4 else "on-light"
             x, y = left + (k + 0.5) * w - gap / 2, top + (c + 0.5) * h + 3.5
-            parts.append(text(x, y, f"{counts[k, c]:.0f}", f"count {on}", "middle"))
+            parts.append(text(x, y, f"{counts[k, c]:.{decimals}f}", f"count {on}", "middle"))
     return parts
 
 
-def _shade_legend(left: float, width: float, most: int) -> str:
+def _shade_legend(left: float, words: str) -> str:
     boxes = "".join(
         f'<rect class="q{i}" x="{left + 17 * (i - 1):.1f}" y="2" width="16" height="10"/>' for i in range(1, SHADES + 1)
     )
-    return boxes + text(left + 17 * SHADES + 6, 11, f"1 to {most:,} samples of a class")
+    return boxes + text(left + 17 * SHADES + 6, 11, words)
 
 
 def _class_names(classes: Sequence[str], left: float, top: float, h: float, letters: int) -> list[str]:

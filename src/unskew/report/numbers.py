@@ -9,6 +9,11 @@ from unskew.report.stats import Row, Score
 MISSING = "–"
 
 
+def noun(metric: str) -> str:
+    """What a score is called inside a sentence."""
+    return "Dice" if metric == "dice" else metric
+
+
 def percent(s: Score, std: bool = True) -> str:
     """`90.2 ± 0.8`, or `90.2` for a single seed."""
     if not s.n:

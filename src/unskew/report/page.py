@@ -16,7 +16,7 @@ from unskew.report import figures, svg, tables, words
 from unskew.report.buffer import histograms_of
 from unskew.report.curves import Line, curves
 from unskew.report.figures import Reach, Strip
-from unskew.report.numbers import percent, size
+from unskew.report.numbers import noun, percent, size
 from unskew.report.read import RunData, Series, read_runs, told_apart
 from unskew.report.stats import (
     REFERENCES,
@@ -31,7 +31,7 @@ from unskew.report.stats import (
 )
 
 SCOPES = (
-    ("global", "accuracy", "Global", "The global model on the global test set."),
+    ("global", "", "Global", "The global model on the global test set."),
     (
         "global@client",
         "mean",
@@ -86,7 +86,8 @@ def page(runs: Sequence[RunData], name: str, target: float | None = None) -> str
             cards=words.cards(rows, runs),
             warnings=words.warnings(runs),
             rows=[(r, tables.cells(r), of[r.method]) for r in rows],
-            groups=tables.GROUPS,
+            groups=tables.groups(rows),
+            noun=noun(first.metric),
             columns=len(tables.head(rows)) - (len(rows) == 1),
             head=tables.head(rows),
             caption=tables.caption(rows),
@@ -134,6 +135,7 @@ def _more(rows: Sequence[Row]) -> list[tuple[str, list[str]]]:
     found: list[tuple[str, Callable[[Row], Score]]] = [
         ("macro-F1", lambda r: r.macro_f1),
         ("worst class", lambda r: r.worst_class),
+        ("Dice of both classes", lambda r: r.dice_both),
         ("spread over clients", lambda r: r.spread),
         ("stability", lambda r: r.stability),
     ]
@@ -145,10 +147,11 @@ def _scopes(runs: Sequence[RunData], of: dict[str, str]) -> list[tuple[str, str,
     found = []
     for scope, metric, title, told in SCOPES:
         groups = by_method(runs).items()
-        lines = [_line(m, of[m], g, [r.series(scope, metric) for r in g]) for m, g in groups]
+        lines = [_line(m, of[m], g, [r.series(scope, metric or r.metric) for r in g]) for m, g in groups]
         drawn = [c for c in lines if c and (len(c.x) > 1 or c.x[0] > 0)]
         if drawn:
-            label = "accuracy, %" if scope == "global" else "accuracy, % (mean over clients)"
+            score = noun(runs[0].metric)
+            label = f"{score}, %" if scope == "global" else f"{score}, % (mean over clients)"
             found.append((scope, title, told, _both(partial(curves, drawn, "round", label))))
     return found
 
@@ -165,10 +168,10 @@ def _line(method: str, colour: str, group: Sequence[RunData], series: Sequence[S
 
 
 def _by_bytes(runs: Sequence[RunData], of: dict[str, str], *, width: int) -> str:
-    """Global accuracy against bytes of all clients so far; both are means over seeds at equal rounds."""
+    """The global score against bytes of all clients so far; both are means over seeds at equal rounds."""
     lines = []
     for method, group in by_method(runs).items():
-        line = _line(method, of[method], group, [r.series("global", "accuracy") for r in group])
+        line = _line(method, of[method], group, [r.series("global", r.metric) for r in group])
         if is_reference(group) or line is None:
             continue
         sent = [_bytes_at(r, line.x) for r in group]
@@ -178,7 +181,7 @@ def _by_bytes(runs: Sequence[RunData], of: dict[str, str], *, width: int) -> str
     label = (
         "bytes of all clients so far, both ways (log scale)" if width == svg.WIDE else "bytes, both ways (log scale)"
     )
-    return curves(lines, label, "global accuracy, %", width=width, log_x=True, unit=size)
+    return curves(lines, label, f"global {noun(runs[0].metric)}, %", width=width, log_x=True, unit=size)
 
 
 def _bytes_at(run: RunData, rounds: np.ndarray) -> np.ndarray:
@@ -194,7 +197,7 @@ def _reach(runs: Sequence[RunData], of: dict[str, str], target: float, *, width:
         if not is_reference(group) and not np.isnan(mean10(group[0])):
             needed = [bytes_to(r, target) for r in group]
             rows.append(Reach(method, of[method], [b for b in needed if b == b], len(group)))
-    return figures.reach(rows, target, width=width)
+    return figures.reach(rows, target, noun(runs[0].metric), width=width)
 
 
 def _spreads(runs: Sequence[RunData], of: dict[str, str]) -> list[tuple[str, str, Pictures]]:
@@ -203,7 +206,7 @@ def _spreads(runs: Sequence[RunData], of: dict[str, str]) -> list[tuple[str, str
     for scope, _, title, told in SCOPES[1:]:
         strips = [_strip(m, of[m], g, scope) for m, g in by_method(runs).items() if len(g[0].per_client(scope)) > 1]
         if strips:
-            label = "accuracy on the client's own test rows, last round, %"
+            label = f"{noun(runs[0].metric)} on the client's own test rows, last round, %"
             found.append(
                 (title, told.removesuffix("; mean over clients.") + ".", _both(partial(_spread, strips, label)))
             )
@@ -211,7 +214,8 @@ def _spreads(runs: Sequence[RunData], of: dict[str, str]) -> list[tuple[str, str
 
 
 def _spread(strips: Sequence[Strip], label: str, *, width: int) -> str:
-    return figures.spread(strips, label if width == svg.WIDE else "accuracy, last round, %", width=width)
+    short = f"{label.split()[0]}, last round, %"
+    return figures.spread(strips, label if width == svg.WIDE else short, width=width)
 
 
 def _strip(method: str, colour: str, group: Sequence[RunData], scope: str) -> Strip:

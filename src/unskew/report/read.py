@@ -86,13 +86,18 @@ class RunData:
     def finished(self) -> bool:
         return self.rounds >= self.planned
 
+    @property
+    def metric(self) -> str:
+        """The task's main score: that of masks if every pixel has a label."""
+        return "dice" if self.federation.get("unit") == "pixels" else "accuracy"
+
     def series(self, scope: str, metric: str) -> Series:
         """(rounds, values) of a metric of all clients together; empty if it was never written."""
         return self.metrics.get((scope, metric), NONE)
 
-    def per_client(self, scope: str = "global@client", metric: str = "accuracy") -> dict[int, float]:
-        """Each client's value in the last round that has them."""
-        return self.clients.get((scope, metric), {})
+    def per_client(self, scope: str = "global@client", metric: str = "") -> dict[int, float]:
+        """Each client's value in the last round that has them; of the main score unless told."""
+        return self.clients.get((scope, metric or self.metric), {})
 
     def bytes_by_round(self, way: str | None = None, share: str | None = None) -> Series:
         """(rounds, bytes of all clients so far), both ways and all shares unless one is named."""

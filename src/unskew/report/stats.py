@@ -2,7 +2,7 @@
 
     last, best, mean of the last ten    over the evaluated rounds of one run, from round 1
     mean and standard deviation         over seeds; sample deviation (n - 1)
-    stability                           deviation of the global accuracy over the last 50 rounds
+    stability                           deviation of the global score over the last 50 rounds
     p                                   paired t-test over seeds against the best method, two-sided, Holm-corrected
 
 With 3 to 5 seeds the test has little power: at n = 3 a difference must be about 4.3 times its own standard error
@@ -43,9 +43,9 @@ class Score:
 
 @dataclass(frozen=True)
 class Row:
-    """One method over its seeds; accuracies in [0, 1], bytes of all clients in the whole run.
+    """One method over its seeds; scores in [0, 1], bytes of all clients in the whole run.
 
-    last, best, mean10: global accuracy. clients, worst: `global@client`, and personal: `personal@client`, mean of the
+    metric: the score that is told, accuracy or dice. last, best, mean10: its global value. clients, worst: `global@client`, and personal: `personal@client`, mean of the
     last ten. to_target: bytes until the target was first reached, over the `reached` seeds that did. p: against the
     best; None for the best itself and for references, NaN where there are too few seeds.
     """
@@ -70,6 +70,8 @@ class Row:
     reference: bool
     leads: bool
     p: float | None
+    dice_both: Score = Score(NAN, NAN, 0)
+    metric: str = "accuracy"
 
 
 def last_best_mean10(values: np.ndarray) -> tuple[float, float, float]:
@@ -79,14 +81,14 @@ def last_best_mean10(values: np.ndarray) -> tuple[float, float, float]:
     return float(values[-1]), float(values.max()), float(values[-10:].mean())
 
 
-def trained(run: RunData, scope: str = "global", metric: str = "accuracy") -> Series:
+def trained(run: RunData, scope: str = "global", metric: str = "") -> Series:
     """A series without round 0, which scores the untrained model, wherever a later round was evaluated."""
-    rounds, values = run.series(scope, metric)
+    rounds, values = run.series(scope, metric or run.metric)
     later = rounds > 0
     return (rounds[later], values[later]) if later.any() else (rounds, values)
 
 
-def mean10(run: RunData, scope: str = "global", metric: str = "accuracy") -> float:
+def mean10(run: RunData, scope: str = "global", metric: str = "") -> float:
     return last_best_mean10(trained(run, scope, metric)[1])[2]
 
 
@@ -97,9 +99,9 @@ def stability(rounds: np.ndarray, values: np.ndarray, over: int = 50) -> float:
 
 
 def bytes_to(run: RunData, target: float) -> float:
-    """Bytes sent both ways until the global accuracy first reached the target; NaN if it never did."""
-    rounds, accuracy = run.series("global", "accuracy")
-    reached = rounds[accuracy >= target]
+    """Bytes sent both ways until the global score first reached the target; NaN if it never did."""
+    rounds, score = run.series("global", run.metric)
+    reached = rounds[score >= target]
     if not len(reached):
         return NAN
     at, total = run.bytes_by_round()
@@ -145,7 +147,7 @@ def is_reference(group: Sequence[RunData]) -> bool:
 
 
 def target_of(runs: Sequence[RunData]) -> float:
-    """95 % of the best method's mean final accuracy, to a tenth of a percent; NaN without a competing method."""
+    """95 % of the best method's mean final score, to a tenth of a percent; NaN without a competing method."""
     finals = [Score.of([mean10(r) for r in g]).mean for g in by_method(runs).values() if not is_reference(g)]
     finals = [f for f in finals if not math.isnan(f)]
     return round(0.95 * max(finals), 3) if finals else NAN
@@ -209,4 +211,6 @@ def _row(method: str, runs: list[RunData], target: float, leads: bool, p: float 
         reference=is_reference(runs),
         leads=leads,
         p=p,
+        dice_both=tail("global", "dice_both"),
+        metric=runs[0].metric,
     )

@@ -9,11 +9,18 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from unskew.report.numbers import both_ways, percent, plural, to_target, verdict
+from unskew.report.numbers import both_ways, noun, percent, plural, to_target, verdict
 from unskew.report.stats import Row
 
-GROUPS = (("", 1), ("global accuracy", 3), ("global@client", 2), ("personal@client", 1), ("bytes", 2), ("", 1))
-"""What stands over the columns: a title and how many columns it spans."""
+
+def groups(rows: Sequence[Row]) -> tuple[tuple[str, int], ...]:
+    """What stands over the columns: a title and how many columns it spans."""
+    score = f"global {noun(_metric(rows))}"
+    return (("", 1), (score, 3), ("global@client", 2), ("personal@client", 1), ("bytes", 2), ("", 1))
+
+
+def _metric(rows: Sequence[Row]) -> str:
+    return rows[0].metric if rows else "accuracy"
 
 
 def head(rows: Sequence[Row]) -> tuple[str, ...]:
@@ -39,7 +46,7 @@ def note(rows: Sequence[Row]) -> str:
     n = max((r.n for r in rows), default=0)
     spread = f"mean ± sample standard deviation over {n} seeds" if n > 1 else "one seed, so without a deviation"
     lines = [
-        f"Accuracy in %, {spread}; mean-10, clients and personal: mean of the last 10 evaluated rounds.",
+        f"{noun(_metric(rows)).capitalize()} in %, {spread}; mean-10, clients and personal: mean of the last 10 evaluated rounds.",
         "clients: the global model on each client's test rows. personal: the client's own model there.",
     ]
     if sum(not r.reference for r in rows) > 1:
@@ -122,20 +129,23 @@ SCORES = (
     "personal",
     "macro_f1",
     "worst_class",
+    "dice_both",
     "to_target",
 )
 
 
 def as_csv(rows: Sequence[Row]) -> str:
-    """One line per method, nothing rounded; accuracies in [0, 1], bytes of all clients."""
+    """One line per method, nothing rounded; scores in [0, 1], bytes of all clients."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     columns = [f"{name}{part}" for name in SCORES for part in ("", "_std")]
-    writer.writerow(["method", "n", *columns, "bytes_up", "bytes_down", "target", "reached", "p", "reference", "leads"])
+    writer.writerow(
+        ["method", "metric", "n", *columns, "bytes_up", "bytes_down", "target", "reached", "p", "reference", "leads"]
+    )
     for r in rows:
         scores = [v for name in SCORES for v in (getattr(r, name).mean, getattr(r, name).std)]
         facts = [r.up, r.down, r.target, r.reached, r.p, r.reference, r.leads]
-        writer.writerow([r.method, r.n, *("" if v is None or v != v else v for v in [*scores, *facts])])
+        writer.writerow([r.method, r.metric, r.n, *("" if v is None or v != v else v for v in [*scores, *facts])])
     return out.getvalue()
 
 
@@ -143,4 +153,5 @@ def caption(rows: Sequence[Row]) -> str:
     """For screen readers, and over the printed table."""
     best = next((r for r in rows if r.leads), None)
     led = f"; best: {best.method}, {percent(best.mean10)} %" if best and len(rows) > 1 else ""
-    return f"{plural(len(rows), 'method')}, accuracies in percent{led}"
+    what = "accuracies" if _metric(rows) == "accuracy" else noun(_metric(rows))
+    return f"{plural(len(rows), 'method')}, {what} in percent{led}"

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from unskew.report.numbers import MISSING, p_value, percent, plural, size
+from unskew.report.numbers import MISSING, noun, p_value, percent, plural, size
 from unskew.report.read import RunData
 from unskew.report.stats import REFERENCES, Row, by_method, is_reference
 from unskew.report.svg import shorten
@@ -30,8 +30,8 @@ def result(rows: Sequence[Row], runs: Sequence[RunData]) -> str:
     where = f"on {run.federation.get('name') or run.config.get('data', 'its data')}" + (f" ({skew})" if skew else "")
     leader = next((r for r in rows if r.leads), None)
     if leader is None:
-        return f"{rows[0].method} {where}: no global accuracy was written"
-    score = f"{leader.method} reaches {percent(leader.mean10)}\u00a0% global accuracy"
+        return f"{rows[0].method} {where}: no global {noun(run.metric)} was written"
+    score = f"{leader.method} reaches {percent(leader.mean10)}\u00a0% global {noun(run.metric)}"
     rivals = [r for r in rows if not r.leads and not r.reference and r.mean10.n]
     if not rivals:
         return f"{score} {where}"
@@ -55,7 +55,7 @@ def cards(rows: Sequence[Row], runs: Sequence[RunData]) -> list[tuple[str, str]]
     found = [
         (
             f"{percent(lead.mean10, std=False)}\u00a0%" if lead.mean10.n else MISSING,
-            f"global accuracy, {shorten(lead.method, 26)}",
+            f"global {noun(run.metric)}, {shorten(lead.method, 26)}",
         )
     ]
     if lead.worst.n:
@@ -85,11 +85,11 @@ def warnings(runs: Sequence[RunData]) -> list[str]:
     if len(set(counts.values())) > 1:
         uneven = ", ".join(f"{m} {n}" for m, n in counts.items())
         found.append(f"Methods have different numbers of seeds: {uneven}.")
-    for key, noun in (("data", "data"), ("skew", "partitions"), ("clients", "numbers of clients")):
+    for key, what in (("data", "data"), ("skew", "partitions"), ("clients", "numbers of clients")):
         seen = {str(r.config.get(key)) for r in runs if r.config.get("method") not in REFERENCES}
         if len(seen) > 1:
             found.append(
-                f"These runs have different {noun} ({', '.join(sorted(seen))}); ranks between them mean nothing."
+                f"These runs have different {what} ({', '.join(sorted(seen))}); ranks between them mean nothing."
             )
     dropped = [e for r in runs for e in r.events if str(e.get("code", "")).startswith("E3")]
     if dropped:
@@ -104,6 +104,12 @@ def split(run: RunData) -> str:
     if not sizes:
         return ""
     test = f"; {fed['test']:,} test samples" if fed.get("test") else ""
+    if fed.get("unit") == "pixels":
+        return (
+            f"{fed['name']}, {fed['skew']}, seed {run.seed}: {plural(fed['clients'], 'client')} with {min(sizes):,} to "
+            f"{max(sizes):,} training images (median {np.median(sizes):,.0f}), every pixel labelled{test}. "
+            "In a cell: the share of a client's training pixels, in percent."
+        )
     return (
         f"{fed['name']}, {fed['skew']}, seed {run.seed}: {plural(fed['clients'], 'client')} with {min(sizes):,} to "
         f"{max(sizes):,} training samples (median {np.median(sizes):,.0f}) and on average {np.mean(held):.1f} of "

@@ -6,6 +6,7 @@ Letters: B batch, C classes.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 import torch.nn.functional as F
@@ -15,6 +16,13 @@ from torch import Tensor
 @dataclass(frozen=True)
 class Classification:
     """The task of telling C classes apart."""
+
+    name: ClassVar[str] = "classification"
+    main: ClassVar[str] = "accuracy"
+
+    def pixels(self, shape: tuple[int, ...]) -> tuple[int, ...]:
+        """What follows the classes in the model's answer to a sample: nothing."""
+        return ()
 
     def loss(self, z_BC: Tensor, y_BC: Tensor) -> Tensor:
         """-sum_c y_c log softmax(z)_c per sample, in nats; a class of no mass counts nothing, even if masked out."""
@@ -45,3 +53,11 @@ class Classification:
             "worst_class": float((right[present] / true[present]).min()),
             **loss,
         }
+
+    def scores(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
+        """`metrics` of predicted and true classes, both [N]."""
+        return self.metrics(np.bincount(true * classes + guess, minlength=classes**2).reshape(classes, classes))
+
+    def brief(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
+        """What is told of a single client."""
+        return {"accuracy": float((guess == true).mean())} if len(true) else {}

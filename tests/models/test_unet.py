@@ -1,0 +1,119 @@
+"""U-Net: the papers' size, its cuts, and a forward pass written out."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from unskew import models
+from unskew.core.keys import key
+from unskew.core.network import Network
+from unskew.engine.kernels import Kernels, around
+from unskew.errors import UsageError
+from unskew.models import count
+
+SMALL, SHAPE, PIXELS = "unet(base=4, levels=3)", (1, 16, 12), (16, 12)
+
+
+def made(text=SMALL, shape=SHAPE, what="u"):
+    module = models.build(text, shape, 2, shape[1:])
+    assert models.initialise(module, key(what)) == []
+    return module
+
+
+def test_it_is_as_large_as_the_papers():
+    with torch.device("meta"):
+        module = models.build("auto", (3, 384, 384), 2, (384, 384))
+        assert count.parameters(module) == 7_763_074
+        assert count.shape_at(module, (3, 384, 384), "bottleneck") == (512, 24, 24)
+
+
+def test_the_forward_pass_written_out():
+    """Two levels below the top: skips meet what comes up, in this order."""
+    m, x = made().eval(), torch.rand(2, *SHAPE, generator=key("x"))
+    with torch.no_grad():
+        e1 = m.enc1(x)
+        e2 = m.enc2(F.max_pool2d(e1, 2))
+        h = m.bottleneck(F.max_pool2d(e2, 2))
+        h = m.dec2(torch.cat([F.conv_transpose2d(h, m.up2.weight, m.up2.bias, 2), e2], 1))
+        h = m.dec1(torch.cat([F.conv_transpose2d(h, m.up1.weight, m.up1.bias, 2), e1], 1))
+        expected = F.conv2d(h, m.head.weight, m.head.bias)
+        torch.testing.assert_close(m(x), expected)
+    assert expected.shape == (2, 2, *PIXELS)
+
+
+def test_multiply_adds_count_what_comes_up():
+    """A 1x1 image of 2 channels to 3 channels of 2x2: every input number meets 3 x 2 x 2 weights."""
+    assert count.multiply_adds(nn.ConvTranspose2d(2, 3, 2, 2), (2, 1, 1)) == 2 * 12
+
+
+def test_cuts():
+    net = Network(made(), SHAPE)
+    assert net.head == "head"
+    assert net.cuts("maps") == ("pool1", "pool2", "bottleneck")
+    assert [net.shape_at(c) for c in net.cuts("maps")] == [(4, 8, 6), (8, 4, 3), (16, 4, 3)]
+    assert net.check_cut("cut") == "bottleneck"
+    with pytest.raises(UsageError, match=r"E106 .*no cut 'pool4'"):
+        net.check_cut("pool4")
+    w, x, seen = net.weights(), torch.rand(2, *SHAPE, generator=key("x")), {}
+
+    def double(cut, h):
+        seen[cut] = h
+        return 2 * h
+
+    with torch.no_grad():
+        plain = net.run(w, x)[0]
+        changed = net.run(w, x, taps={"bottleneck": double})[0]
+        assert torch.equal(net.run(w, x, until="bottleneck")[0], seen["bottleneck"])
+        assert torch.equal(net.module_with(w)(x), plain)
+        assert torch.equal(net.head_of(w, net.features_of(w, x)), plain)
+    assert not torch.allclose(plain, changed)
+
+
+def test_a_copys_activations_do_not_reach_the_network_it_came_from():
+    net = Network(made(), SHAPE)
+    other, w, x = net.copy(), net.weights(), torch.rand(2, *SHAPE)
+    seen = []
+    net._taps = {"pool1": lambda _, h: seen.append(1) or h}
+    other.run(w, x)
+    net.module_with(w)(x)
+    assert not seen
+
+
+@pytest.mark.parametrize("training", [False, True])
+def test_lanes_equal_one_after_another(training):
+    net, g = Network(made(), SHAPE), key("lanes")
+    w = net.weights()
+    many = {n: torch.stack([t + 0.1 * torch.rand(t.shape, generator=g) for _ in range(3)]) for n, t in w.items()}
+    x = torch.rand(3, 5, *SHAPE, generator=g)
+    with torch.no_grad(), around(net, Kernels(lanes=True)):
+        found = torch.func.vmap(lambda w, x: net.run(w, x, train=training)[0])(
+            {n: t.clone() for n, t in many.items()}, x
+        )
+    for k in range(3):
+        own = {n: t[k].clone() for n, t in many.items()}
+        with torch.no_grad(), around(net, Kernels(lanes=False)):
+            torch.testing.assert_close(found[k], net.run(own, x[k], train=training)[0], rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("act", "told"),
+    [
+        (lambda: models.build("unet", (1, 100, 100), 2, (100, 100)), "E122 .*both multiples of 16"),
+        (lambda: models.build("unet(levels=1)", (1, 32, 32), 2, (32, 32)), "E104 .*levels at least 2"),
+        (lambda: models.build("unet", (1, 32, 32), 2), "E122 model 'unet' gives one answer a pixel"),
+        (lambda: models.build("mlp", (1, 32, 32), 2, (32, 32)), "E122 model 'mlp' gives one answer a sample"),
+        (lambda: models.check(nn.Conv2d(1, 3, 1), (1, 8, 8), 2, (8, 8)), r"expected \[2, 2, 8, 8\], a map of logits"),
+    ],
+)
+def test_what_does_not_fit_is_refused(act, told):
+    with pytest.raises(UsageError, match=told):
+        act()
+
+
+def test_a_users_module_for_masks():
+    module = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 2, 1))
+    assert models.check(module, SHAPE, 2, PIXELS) is module
+    assert Network(module, SHAPE).head == "2"
