@@ -11,6 +11,7 @@ Letters: N samples of a waveform, T frames = 1 + N // hop, F = window / 2 + 1 fr
 from __future__ import annotations
 
 import math
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -90,10 +91,10 @@ def from_mel(mel: np.ndarray) -> np.ndarray:
 
 def fitting(files: Sequence[Path]) -> Cut:
     """The rate of most files, at most 22,050 Hz; the longest file, at most 4 s; a power of two of about 46 ms."""
-    heard = [waveform(f) for f in files]
+    heard = [(len(wave), rate) for wave, rate in map(waveform, files)]
     rates = [rate for _, rate in heard]
     rate = min(max(set(rates), key=lambda r: (rates.count(r), r)), MOST_HZ)
-    seconds = min(max(len(wave) / r for wave, r in heard), MOST_S)
+    seconds = min(max(n / r for n, r in heard), MOST_S)
     return Cut(rate, seconds, 1 << math.floor(math.log2(WINDOW_S * rate)))
 
 
@@ -115,7 +116,7 @@ def waveform(file: Path) -> tuple[np.ndarray, int]:
 
     try:
         rate, wave = wavfile.read(file)
-    except (ValueError, OSError, EOFError) as error:
+    except (ValueError, OSError, EOFError, struct.error) as error:
         raise DataError("E401", f"{file} cannot be read as a .wav file: {error}.") from error
     if np.issubdtype(wave.dtype, np.integer):
         info = np.iinfo(wave.dtype)

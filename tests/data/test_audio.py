@@ -1,0 +1,110 @@
+"""Log-mel spectrograms against NumPy, pure tones and the lengths of the named sets; folders of sounds."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy.io import wavfile
+from scipy.signal import get_window
+
+from unskew import data
+from unskew.data import audio
+from unskew.data.audio import log_mel, mel_bands
+from unskew.errors import DataError
+
+
+def tone(hz, rate, seconds=1.0):
+    return np.sin(2 * np.pi * hz * np.arange(int(rate * seconds)) / rate).astype(np.float32)
+
+
+def slowly(wave, rate, mels, window, hop):
+    """The definition, frame by frame and band by band, in double precision."""
+    wave = np.pad(wave.astype(np.float64), window // 2, mode="reflect")
+    frames = np.array([wave[i : i + window] for i in range(0, len(wave) - window + 1, hop)])
+    power = np.abs(np.fft.rfft(frames * get_window("hann", window), axis=1)) ** 2
+    f, top = np.arange(window // 2 + 1) * rate / window, 2595 * np.log10(1 + rate / 2 / 700)
+    points = [700 * (10 ** (m / 2595) - 1) for m in np.linspace(0, top, mels + 2)]
+    bands = np.zeros((mels, len(f)))
+    for m in range(mels):
+        low, centre, high = points[m : m + 3]
+        for i, hz in enumerate(f):
+            bands[m, i] = max(0.0, min((hz - low) / (centre - low), (high - hz) / (high - centre)))
+    db = 10 * np.log10(np.maximum(power @ bands.T, 1e-10)).T
+    return np.maximum(db - db.max() + 80, 0)
+
+
+@pytest.mark.parametrize(("mels", "window", "hop"), [(64, 256, 256), (20, 512, 128)])
+def test_equals_the_definition(mels, window, hop):
+    wave = np.random.default_rng(0).normal(0, 0.1, 4000).astype(np.float32) + 0.3 * tone(700, 8000, 0.5)
+    found = log_mel(wave, 8000, mels, window, hop)
+    np.testing.assert_allclose(found, slowly(wave, 8000, mels, window, hop), atol=1e-3)
+    assert np.median(abs(found - slowly(wave, 8000, mels, window, hop))) < 1e-4
+
+
+@pytest.mark.parametrize("hz", [300, 1000, 3000, 8000])
+def test_a_pure_tone_is_loudest_in_its_band(hz):
+    found = log_mel(tone(hz, 22050), 22050)
+    centres = 700 * (10 ** (np.linspace(0, 2595 * np.log10(1 + 11025 / 700), 66)[1:-1] / 2595) - 1)
+    nearest = int(abs(centres - hz).argmin())
+    loud = found[:, 5].argmax()
+    assert abs(int(loud) - nearest) <= 1
+    far = np.r_[0 : max(loud - 8, 0), loud + 8 : 64]
+    assert found[far, 5].max() < found[loud, 5] - 40
+
+
+def test_bands_cover_every_frequency_once():
+    """Inside, the falling side of a triangle and the rising side of the next add up to 1."""
+    bands = mel_bands(22050, 1024, 64, 0, 11025)
+    inside = slice(3, 480)  # between the first band's centre and the last one's
+    np.testing.assert_allclose(bands.sum(0)[inside], 1, atol=1e-5)
+    assert bands.argmax(1)[3:].tolist() == sorted(set(bands.argmax(1)[3:].tolist()))
+    half = mel_bands(22050, 1024, 10, 1000, 2000)
+    f = np.arange(513) * 22050 / 1024
+    assert not half[:, (f < 1000) | (f > 2000)].any()
+
+
+def test_lengths_and_range_are_the_named_sets():
+    rng = np.random.default_rng(1)
+    assert log_mel(rng.normal(size=4 * 22050), 22050).shape == (64, 87)
+    assert log_mel(rng.normal(size=8000), 8000, window=256).shape == (64, 32)
+    wave = tone(440, 8000)
+    wave[4000:] = 0
+    found = log_mel(wave, 8000, window=256)
+    assert (found.min(), found.max()) == (0, pytest.approx(80, abs=1e-4))
+    np.testing.assert_allclose(log_mel(0.01 * wave, 8000, window=256), found, atol=1e-3)  # level does not matter
+    assert not log_mel(np.zeros(8000), 8000, window=256).any()
+    with pytest.raises(DataError, match=r"E403 a waveform of \[100\]"):
+        log_mel(np.zeros(100), 8000, window=256)
+
+
+def sounds(root, rates=(8000, 8000, 16000)):
+    for part, n in (("train", 3), ("test", 1)):
+        for name, hz in (("high", 2000), ("low", 300)):
+            (root / part / name).mkdir(parents=True)
+            for i in range(n):
+                wave = tone(hz, rates[i], 0.5 + 0.1 * i)
+                kind = [wave, (32767 * wave).astype(np.int16), np.stack([128 + 127 * wave] * 2, 1).astype(np.uint8)][i]
+                wavfile.write(root / part / name / f"{i}.wav", rates[i], kind)
+
+
+def test_a_folder_of_sounds(tmp_path):
+    sounds(tmp_path)
+    d = data.folder(tmp_path)
+    assert audio.fitting(sorted((tmp_path / "train").rglob("*.wav"))) == audio.Cut(8000, 0.7, 256)
+    assert d.x.shape == (6, 1, 64, 1 + 5600 // 256)
+    assert d.classes == ("high", "low")
+    assert len(d.y_test) == 2
+    loudest = d.x[:, 0, :, 4].argmax(1)
+    assert np.ptp(loudest[:3]) <= 1  # at any rate and width
+    assert loudest[:3].min() > loudest[3:].max() + 10
+    assert np.ptp(loudest[3:]) <= 1
+    standard = d.standardised()
+    assert abs(standard.x.mean()) < 1e-3
+    assert abs(standard.x.std() - 1) < 1e-3
+
+
+def test_sounds_that_cannot_be_read(tmp_path):
+    sounds(tmp_path)
+    (tmp_path / "train" / "low" / "1.wav").write_bytes(b"RIFF")
+    with pytest.raises(DataError, match=r"E401 .*1\.wav cannot be read as a \.wav file"):
+        data.folder(tmp_path)

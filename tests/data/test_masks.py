@@ -1,0 +1,177 @@
+"""Sets with masks: what is accepted, how they are dealt out, shown and made smaller."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from unskew import data
+from unskew.data import preview
+from unskew.data.resize import area, smaller_images, smaller_masks
+from unskew.errors import DataError, UsageError
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+def images(n=12, side=8, channels=1):
+    x = rng().random((n, channels, side, side)).astype(np.float32)
+    return x, (x[:, 0] > 0.8).astype(np.int64)
+
+
+def sites(n=12):
+    x, y = images(n)
+    return data.arrays(x, y, columns={"site": np.arange(n) % 3}, test=0.25)
+
+
+def built(d, skew="column:site", clients=3, **more):
+    return data.build(d, skew, clients, rng(1), rng(2), **more)
+
+
+def test_arrays_take_masks_of_several_kinds():
+    x, y = images()
+    d = data.arrays(x, y)
+    assert d.y.dtype == np.uint8
+    assert d.classes == ("background", "foreground")
+    assert (len(d.y), len(d.y_test)) == (10, 2)
+    for given in (y[:, None], y == 1, (y * 255).astype(np.uint8)):
+        assert np.array_equal(data.arrays(x, given).y, d.y)
+    assert data.arrays(x, y * 2).classes == ("0", "1", "2")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (
+            lambda y: y[:, :4],
+            r"E404 .*labels are uint8 \[10, 4, 8\]; they must be whole numbers, \[N\] or masks \[N, 8, 8\]",
+        ),
+        (lambda y: y.astype(float), r"E404 .*they must be whole numbers from 0, \[N\], or masks"),
+        (lambda y: y[:, 0], r"E404 .*\[12, 8\]"),
+        (lambda y: y - 1, r"E404 .*the label of training sample 0 at \[\d, \d\] is -1; 2 classes"),
+        (lambda y: y[:5], "E403 .*12 samples but 5 labels"),
+    ],
+)
+def test_masks_that_do_not_fit_are_refused(spoil, told):
+    x, y = images()
+    with pytest.raises(DataError, match=told):
+        data.arrays(x, spoil(y))
+
+
+def test_an_archive_with_masks(tmp_path):
+    x, y = images()
+    np.savez(tmp_path / "eyes.npz", x_train=x, y_train=y, x_test=x[:4], y_test=y[:4], site_train=np.arange(12) % 2)
+    d = data.npz(tmp_path / "eyes.npz")
+    assert (d.y.shape, d.y_test.shape) == ((12, 8, 8), (4, 8, 8))
+    assert list(d.columns) == ["site"]
+
+
+def test_a_folder_of_images_and_masks(tmp_path):
+    """Equal names, another ending, black and white; a mask without its class names is 0 and 1."""
+    for part, n in (("train", 3), ("test", 1)):
+        for kind in ("images", "masks"):
+            (tmp_path / part / kind).mkdir(parents=True)
+        for i in range(n):
+            inside = np.zeros((6, 10), np.uint8)
+            inside[:3] = 255
+            Image.fromarray(np.stack([inside // (i + 1)] * 3, -1)).save(tmp_path / part / "images" / f"{i}.png")
+            Image.fromarray(inside).save(tmp_path / part / "masks" / f"{i}.bmp")
+    d = data.folder(tmp_path, size=4)
+    assert d.x.shape == (3, 3, 4, 4)
+    assert d.y.tolist() == [[[1] * 4, [1] * 4, [0] * 4, [0] * 4]] * 3
+    assert len(d.y_test) == 1
+    (tmp_path / "train" / "masks" / "1.bmp").unlink()
+    with pytest.raises(DataError, match=r"E409 .*1\.png has no mask"):
+        data.folder(tmp_path)
+
+
+def test_sites_are_clients_with_their_own_pixels():
+    d = sites()
+    fed = built(d)
+    assert fed.masks
+    assert fed.natural
+    assert fed.label_counts.sum() == d.y.size
+    for k, rows in enumerate(fed.train):
+        assert fed.label_counts[k].tolist() == [(d.y[rows] == 0).sum(), (d.y[rows] == 1).sum()]
+    summary = fed.summary()
+    assert summary["unit"] == "pixels"
+    assert summary["sizes"]["train"] == fed.sizes.tolist()
+    assert built(sites(), "iid", 4).summary()["labels"] != summary["labels"]
+
+
+def test_equal_parts_without_looking_at_labels():
+    fed = built(sites(), "iid", 4)
+    assert sorted(fed.train.rows.tolist()) == list(range(9))
+    assert fed.sizes.max() - fed.sizes.min() == 1
+    assert sorted(fed.test.rows.tolist()) == [0, 1, 2]
+    assert built(sites(), "iid", 2, samples=3).sizes.tolist() == [3, 3]
+    assert built(sites(), "column:site", samples=1).sizes.tolist() == [1, 1, 1]
+    assert built(sites(), "iid", 2, validation=0.5).val.sizes.tolist() == [2, 2]
+
+
+@pytest.mark.parametrize("skew", ["dirichlet:0.1", "classes:2", "pathological:1x2", "clustered:1-2"])
+def test_dealing_by_class_is_refused(skew):
+    with pytest.raises(DataError, match=r"E406 skew '\w+' deals by class .*masks; use iid or column:site\."):
+        built(sites(), skew)
+
+
+def test_turned_images_take_their_masks_along():
+    d = sites()
+    plain, turned = built(d, "iid", 4), built(d, "iid+rotate90", 4)
+    for k, (rows, now) in enumerate(zip(plain.train, turned.train)):
+        for a, b in zip(rows, now):
+            assert np.array_equal(turned.x[b, 0], np.rot90(plain.x[a, 0], k))
+            assert np.array_equal(turned.y[b], np.rot90(plain.y[a], k))
+    for k, rows in enumerate(turned.test):
+        for r in rows:
+            assert np.array_equal(turned.y_test[r], np.rot90(plain.y_test[r], k))
+    assert np.array_equal(built(d, "iid+gamma:1", 4).y_test, plain.y_test)
+
+
+def test_preview_tells_the_share_of_pixels():
+    fed = built(sites())
+    text = preview.terminal(fed)
+    assert "foreground in 3 of 3 clients" in text
+    share = 100 * fed.label_counts[0, 1] / (fed.sizes[0] * 64)
+    assert f"site-0 {fed.sizes[0]} images, foreground {share:.1f} % of the pixels" in text
+
+
+def test_areas_and_nearest_pixels():
+    x = rng().random((2, 1, 10, 10)).astype(np.float32)
+    half = smaller_images(x, 5)
+    np.testing.assert_allclose(half, x.reshape(2, 1, 5, 2, 5, 2).mean((3, 5)), rtol=1e-5)
+    np.testing.assert_allclose(smaller_images(x, 4).mean((2, 3)), x.mean((2, 3)), rtol=1e-5)
+    np.testing.assert_allclose(area(5, 2), [[0.4, 0.4, 0.2, 0, 0], [0, 0, 0.2, 0.4, 0.4]], rtol=1e-6)
+    assert smaller_images(x, 10) is x
+    y = np.arange(100).reshape(1, 10, 10)
+    assert smaller_masks(y, 5)[0, :2].tolist() == [[11, 13, 15, 17, 19], [31, 33, 35, 37, 39]]
+
+
+@pytest.fixture
+def vessels(tmp_path, monkeypatch):
+    """A file of the named set's layout: 6 invented photographs of 320 pixels."""
+    image = (255 * rng().random((6, 320, 320))).astype(np.uint8)
+    np.savez(
+        tmp_path / "fundus_vessels.npz",
+        **{"image": image, "mask": image // 200, "site": np.arange(6) % 3, "split": np.arange(6) // 3},
+        name=np.array(list("abcdef")),
+    )
+    monkeypatch.setenv("UNSKEW_DATA", str(tmp_path))
+    return image
+
+
+def test_the_named_set(vessels):
+    d = data.load("fundus_vessels", size=64, channels=3)
+    assert d.x.shape == (3, 3, 64, 64)
+    assert d.y.shape == d.y_test.shape == (3, 64, 64)
+    assert np.array_equal(d.x[:, 0], d.x[:, 2])
+    np.testing.assert_allclose(d.x[:, 0].mean((1, 2)), vessels[:3].mean((1, 2)) / 255, rtol=1e-4)
+    fed = built(d, "domain")
+    assert fed.names == ("DRIVE", "CHASE_DB1", "STARE")
+    assert [r.tolist() for r in fed.test] == [[0], [1], [2]]
+    assert len(d.standardised().mean or ()) == 0
+    for wrong in ({"size": 8}, {"channels": 2}, {"size": 0.5}):
+        with pytest.raises(UsageError, match="E109 fundus_vessels has size="):
+            data.load("fundus_vessels", **wrong)
