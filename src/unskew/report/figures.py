@@ -201,7 +201,7 @@ def partition_map(federation: dict[str, Any], *, width: int = WIDE) -> str:
     narrow = width == NARROW
     letters = 11 if narrow else 18
     left = max(64.0, 14 + 6.4 * min(letters, max(map(len, classes))))
-    cell_w = min(46.0, (width - left - 8) / K)
+    cell_w = min(46.0 if K > 8 else 84.0, (width - left - 8) / K)  # a few sites have room for their names
     cell_h = min(24.0, max(5.0, 300 / C))
     base = 24 + cell_h * C
     parts = [
