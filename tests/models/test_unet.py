@@ -70,6 +70,8 @@ def test_cuts():
         assert torch.equal(net.module_with(w)(x), plain)
         assert torch.equal(net.head_of(w, net.features_of(w, x)), plain)
     assert not torch.allclose(plain, changed)
+    with pytest.raises(UsageError, match="E106 a pass cannot go on from 'pool1' alone"):
+        net.run(w, seen["bottleneck"], since="pool1")
 
 
 def test_a_copys_activations_do_not_reach_the_network_it_came_from():

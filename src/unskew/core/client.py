@@ -49,7 +49,7 @@ class Fed:
 class Client:
     """One client as its hooks see it.
 
-    n: its number of samples; counts_C: its samples per class; steps: local steps it takes this round; lr: this
+    n: its number of samples; counts_C: its samples (of masks: its pixels) per class; steps: local steps it takes this round; lr: this
     round's learning rate; start: the weights it started from; down, mine: this Part's broadcast slice and private
     slice; noise: what this Part asked for, at this step. `id` is -1 for a sample that belongs to no client.
     """

@@ -171,6 +171,8 @@ class Network:
                 return head(x), x
         found: list[Tensor] = []
         self._taps = dict(taps)
+        if since is not None and getattr(self.module, "skips", False):
+            raise UsageError("E106", f"a pass cannot go on from '{since}' alone: skip connections pass it by.")
         if since is not None:
             given = x
             x = given.new_zeros((given.shape[0], *self.shape))

@@ -66,6 +66,8 @@ class Noise:
 class Batch:
     """What a step trains on. x_B..., y_BC class distributions, weight_B 1 for a sample and 0 for padding.
 
+    Where samples have masks, y and the logits are [B, C, H, W]: a distribution for every pixel.
+
     along: a direction in the space of x that some loss wants to look along (FedMix); it scales as x does.
     """
 

@@ -52,7 +52,10 @@ class Start:
 
 
 class Trainer:
-    """Trains cohorts of one run. `lanes`: 1, or the most clients side by side. `workers`: threads, one core each."""
+    """Trains cohorts of one run. `lanes`: 1, or the most clients side by side. `workers`: threads, one core each.
+
+    y_NC: the task's targets; where samples have masks, [N, C, H, W].
+    """
 
     def __init__(
         self,

@@ -18,11 +18,12 @@ class UNet(nn.Module):
     """Named children in the order they run: enc1, pool1, enc2, ... bottleneck, ... up1, dec1, head.
 
     maps: the cuts FedFA shakes, the pools and the bottleneck. Activations can be seen and changed at every child, but a
-    pass cannot go on from a cut alone: what the encoders hand to the decoders passes it by.
+    pass cannot go on from a cut alone (`skips`): what the encoders hand to the decoders passes it by.
     """
 
     dense = True
     folds = False
+    skips = True
     cut = "bottleneck"
 
     def __init__(self, channels: int, classes: int, base: int, levels: int):
