@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -57,6 +58,8 @@ class Network:
             for key, value in store.items()
             if value is not None and (f"{m}.{key}" if m else key) in self._start
         ]
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._asking = threading.Lock()
         self._training: bool | None = None
         self._taps: dict[str, Tap] = {}
         self._features: Tensor | None = None
@@ -185,7 +188,13 @@ class Network:
         return self.run(w, x)[1]
 
     def shape_at(self, cut: str) -> tuple[int, ...]:
-        """The shape of one sample's activation at a cut ("features": at the head's input)."""
+        """The shape of one sample's activation at a cut ("features": at the head's input). Any thread may ask."""
+        with self._asking:
+            if cut not in self._shapes:
+                self._shapes[cut] = self._measured(cut)
+            return self._shapes[cut]
+
+    def _measured(self, cut: str) -> tuple[int, ...]:
         with torch.no_grad():
             x = torch.zeros((2, *self.shape))
             if cut == "features":

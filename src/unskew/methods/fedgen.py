@@ -32,6 +32,7 @@ class FedGen(Part):
     lr: float = 0.0003
     weight_decay: float = 0.01
     name = "fedgen"
+    weights_read = "each"
     keeps_at_server = ("first", "second", "done")
     clashes = {
         "fedbabu": "the generator learns from heads that clients train",
