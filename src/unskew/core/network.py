@@ -150,14 +150,15 @@ class Network:
         first = 0 if since is None else self.blocks.index(since) + 1
         for name, block in zip(self.blocks[first:], list(self.module.children())[first:]):
             if name == self.head:
-                features = x
+                features = x = _full(x)
             with self.around():
-                x = block(x)
+                narrow = getattr(block, "narrow", None)  # a compact form of its activation, see models/columns.py
+                x = narrow(x) if narrow else block(_full(x))
             if name in taps:
-                x = taps[name](name, x)
+                x = taps[name](name, _full(x))
             if name == until:
                 break
-        return x, features
+        return _full(x), features
 
     def _whole(self, x: Tensor, since: str | None, until: str | None, taps: dict[str, Tap]) -> tuple[Tensor, Tensor]:
         if since == "features":
@@ -211,6 +212,10 @@ class Network:
             self._features = args[0]
 
         self.module.get_submodule(self.head).register_forward_pre_hook(keep)
+
+
+def _full(x: Any) -> Tensor:
+    return x if isinstance(x, Tensor) else x.full()
 
 
 def with_projection(module: nn.Module, width: int) -> nn.Module:
