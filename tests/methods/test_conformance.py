@@ -64,12 +64,25 @@ class Random(Part):
         return 0 * out.raw.sum() + b.mean((out.raw * float(torch.rand(()))).sum(-1))
 
 
+@dataclass(frozen=True)
+class Active(Part):
+    """Claims to be neutral and is not."""
+
+    pull: float = 1.0
+    name = "active"
+    neutral: ClassVar[dict[str, object]] = {"pull": 0.5}
+
+    def loss(self, w, out, b, c):
+        return self.pull * b.mean(out.raw.pow(2).sum(-1))
+
+
 @pytest.mark.parametrize(
     ("broken", "caught"),
     [
         (Sloppy(), {"padding changes nothing", "leaves nothing undeclared"}),
         (Wrong(), {"leaves nothing undeclared"}),
         (Random(), {"is deterministic"}),
+        (Active(), {"changes nothing when neutral"}),
     ],
 )
 def test_broken_methods_are_caught(broken, caught):

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
-import sys
 from typing import Annotated
 
 import typer
@@ -26,6 +24,8 @@ def text(method: str, data: str = "digits", model: str = "auto") -> str:
     from unskew.config import build
     from unskew.engine import setup
     from unskew.engine.cells import federation_for
+    from unskew.merge import mean
+    from unskew.report.methods import page
 
     settings = build({"method": method, "data": data, "model": model, "skew": "iid", "clients": 10})
     chosen = method_of(settings)
@@ -34,22 +34,6 @@ def text(method: str, data: str = "digits", model: str = "auto") -> str:
         shared = leaves(loop)
     finally:
         loop.trainer.close()
-    pieces = [_part(p) for p in chosen.parts] or [_fedavg()]
-    name = settings.model if model != "auto" else "its default model"
-    return "\n\n".join([*pieces, f"With {data} ({name}, 10 clients):", "\n".join(shared)])
-
-
-def _fedavg() -> str:
-    from unskew.merge import mean
-
-    return inspect.cleandoc(mean.__doc__ or "")
-
-
-def _part(part: object) -> str:
-    kind = type(part)
-    described = inspect.cleandoc(sys.modules[kind.__module__].__doc__ or "")
-    fields = [f for f in dataclasses.fields(part) if f.init]  # type: ignore[arg-type]
-    if not fields:
-        return described
-    lines = [f"  {f.name} = {getattr(part, f.name)!r}" for f in fields]
-    return "\n".join([described, "", "Settings:", *lines, "", inspect.cleandoc(kind.__doc__ or "")])
+    beside = f"{data} and {'its default model' if model == 'auto' else model}, 10 clients"
+    pages = [page(p, loop.fed, beside).rstrip() for p in chosen.parts] or [inspect.cleandoc(mean.__doc__ or "")]
+    return "\n\n".join([*pages, f"With {beside}, in all:", "\n".join(shared)])

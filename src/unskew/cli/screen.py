@@ -65,7 +65,9 @@ def leaves(loop: Any) -> list[str]:
     w = loop.fed.net.weights()
     total = sum(w[n].numel() * w[n].element_size() for n in loop.trainer.sent)
     lines = [
-        f"leaves each client  weights {size(total)} a round (read: sum)" if total else "leaves each client  no weights"
+        f"leaves each client  weights {size(total)} a round (read: {loop.method.weights_read})"
+        if total
+        else "leaves each client  no weights"
     ]
     for part in loop.method.parts:
         found = [(s, "a round") for s in part.shares(loop.fed).items()]

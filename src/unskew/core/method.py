@@ -9,6 +9,7 @@ import pkgutil
 import re
 from functools import lru_cache
 from importlib.metadata import entry_points
+from typing import Literal
 
 from unskew.core.client import Fed
 from unskew.core.part import HOOKS, Part, Share
@@ -50,6 +51,11 @@ class Method:
     @property
     def merger(self) -> Part | None:
         return next((p for p in self.parts if p.merges), None)
+
+    @property
+    def weights_read(self) -> Literal["sum", "each"]:
+        """How the server must see clients' weights."""
+        return "each" if any(p.weights_read == "each" for p in self.parts) else "sum"
 
     @property
     def normalises(self) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any, cast
 
@@ -57,10 +58,11 @@ class Network:
             for key, value in store.items()
             if value is not None and (f"{m}.{key}" if m else key) in self._start
         ]
+        self._shapes: dict[str, tuple[int, ...]] = {}
+        self._asking = threading.Lock()
         self._training: bool | None = None
         self._taps: dict[str, Tap] = {}
         self._features: Tensor | None = None
-        self._shapes: dict[str, tuple[int, ...]] = {}
         self._hooks: list[tuple[str, int]] = []
         if not self.sequential:
             self._hook()
@@ -155,14 +157,15 @@ class Network:
         first = 0 if since is None else self.blocks.index(since) + 1
         for name, block in zip(self.blocks[first:], list(self.module.children())[first:]):
             if name == self.head:
-                features = x
+                features = x = _full(x)
             with self.around():
-                x = block(x)
+                narrow = getattr(block, "narrow", None)  # a compact form of its activation, see models/columns.py
+                x = narrow(x) if narrow else block(_full(x))
             if name in taps:
-                x = taps[name](name, x)
+                x = taps[name](name, _full(x))
             if name == until:
                 break
-        return x, features
+        return _full(x), features
 
     def _whole(self, x: Tensor, since: str | None, until: str | None, taps: dict[str, Tap]) -> tuple[Tensor, Tensor]:
         if since == "features":
@@ -195,17 +198,18 @@ class Network:
         return self.run(w, x)[1]
 
     def shape_at(self, cut: str) -> tuple[int, ...]:
-        """The shape of one sample's activation at a cut ("features": at the head's input); measured once."""
-        if cut not in self._shapes:
-            with torch.no_grad():
-                x = torch.zeros((2, *self.shape))
-                h = (
-                    self.features_of(self._start, x)
-                    if cut == "features"
-                    else self.run(self._start, x, until=self.check_cut(cut))[0]
-                )
-            self._shapes[cut] = tuple(h.shape[1:])
-        return self._shapes[cut]
+        """The shape of one sample's activation at a cut ("features": at the head's input). Any thread may ask."""
+        with self._asking:
+            if cut not in self._shapes:
+                self._shapes[cut] = self._measured(cut)
+            return self._shapes[cut]
+
+    def _measured(self, cut: str) -> tuple[int, ...]:
+        with torch.no_grad():
+            x = torch.zeros((2, *self.shape))
+            if cut == "features":
+                return tuple(self.features_of(self._start, x).shape[1:])
+            return tuple(self.run(self._start, x, until=self.check_cut(cut))[0].shape[1:])
 
     def _hook(self) -> None:
         for name, child in self.module.named_children():
@@ -218,6 +222,10 @@ class Network:
             self._features = args[0]
 
         self._hooks.append((self.head, self.module.get_submodule(self.head).register_forward_pre_hook(keep).id))
+
+
+def _full(x: Any) -> Tensor:
+    return x if isinstance(x, Tensor) else x.full()
 
 
 def with_projection(module: nn.Module, width: int) -> nn.Module:

@@ -142,6 +142,10 @@ class Part:
     """Leaves of the server's slice that are not broadcast."""
     clashes: ClassVar[dict[str, str]] = {}
     """Parts this one cannot be combined with, and why, as the end of a sentence."""
+    neutral: ClassVar[dict[str, object]] = {}
+    """Settings with which the Part changes nothing, for the check that it then does not."""
+    weights_read: Literal["sum", "each"] = "sum"
+    """Whether the server must see each client's weights, or their weighted sum will do (as for secure aggregation)."""
     tasks: ClassVar[tuple[str, ...]] = ("classification", "segmentation")
     """The tasks its hooks can serve. Those that read one label a sample, or features of a head, leave segmentation out."""
     weighting: Literal["size", "equal"] | None = None

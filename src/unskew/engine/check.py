@@ -29,6 +29,8 @@ from unskew.errors import UsageError
 
 SIZES = (40, 1, 0, 2, 33, 17, 3, 20)
 """Clients of the test federation: the first has one class, the third nothing, the second a single sample."""
+DROPPED = {f"E30{i}" for i in range(1, 9)}
+"""What the gate says of replies that are not as declared, in training and in trips."""
 COMPANIONS = ("fedprox", "fedbn", "scaffold", "flea", "rebafl", "fedrdn")
 
 
@@ -86,6 +88,9 @@ def train(method: Method, **changes: object) -> tuple[str, Loop]:
             state, _ = made.round(state, t)
             if not all(bool(torch.isfinite(v).all()) for v in state.weights.values()):
                 raise Broken(f"weights are not finite after round {t}")
+        dropped = [e["text"] for e in made.record.rows["events"] if e["code"] in DROPPED]
+        if dropped:
+            raise Broken(f"the gate refused an honest reply: {dropped[0]}")
         return digest(state.weights), made
     finally:
         made.trainer.close()
@@ -102,7 +107,7 @@ def _same_bits_for_any_number_of_workers(part: Part) -> None:
 
 
 def _lanes_agree(part: Part) -> str:
-    eight, three = (_weights(part, lanes) for lanes in ("8", "3"))
+    eight, three = (_weights(Method(part), lanes) for lanes in ("8", "3"))
     worst = max(float((eight[n] - three[n]).abs().max()) for n in eight)
     if worst > 1e-5:
         raise Broken(f"eight lanes and three differ by {worst:.2g} after a round; hooks must treat clients apart")
@@ -110,7 +115,7 @@ def _lanes_agree(part: Part) -> str:
 
 
 def _one_lane_agrees(part: Part) -> str:
-    many, one = (_weights(part, lanes) for lanes in ("8", "1"))
+    many, one = (_weights(Method(part), lanes) for lanes in ("8", "1"))
     worst = max(float((many[n] - one[n]).abs().max()) for n in many)
     if worst > 1e-3:
         raise Broken(f"one lane and many differ by {worst:.2g} after a round; does a hook average over padding?")
@@ -169,6 +174,17 @@ def _stands_absence_and_an_empty_round(part: Part) -> None:
     train(Method(part), availability="drop:1.0", rounds=2)
 
 
+def _changes_nothing_when_neutral(part: Part) -> str:
+    if not part.neutral:
+        return "says no neutral settings"
+    neutral = dataclasses.replace(part, **part.neutral)  # type: ignore[type-var]
+    ends = [_weights(made, "8") for made in (Method(neutral), Method())]
+    worst = max(float((ends[0][n] - ends[1][n]).abs().max()) for n in ends[1])
+    if worst > 1e-6:
+        raise Broken(f"{neutral} and FedAvg differ by {worst:.2g} after a round")
+    return ""
+
+
 def _composes(part: Part) -> str:
     told = []
     for name in COMPANIONS:
@@ -208,13 +224,14 @@ CHECKS: tuple[Callable[[Part], str | None], ...] = (
     _resumes_to_the_same_bits,
     _leaves_nothing_undeclared,
     _stands_absence_and_an_empty_round,
+    _changes_nothing_when_neutral,
     _composes,
     _evaluates,
 )
 
 
-def _weights(part: Part, lanes: str) -> dict[str, torch.Tensor]:
-    made = loop(Method(part), lanes=lanes)
+def _weights(method: Method, lanes: str) -> dict[str, torch.Tensor]:
+    made = loop(method, lanes=lanes)
     try:
         return dict(made.round(made.begin(), 1)[0].weights)
     finally:

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from unskew.core.network import Network
+from unskew.models.columns import edged_norm_relu
 
 _LAST = torch.channels_last
 
@@ -41,7 +42,7 @@ class Kernels(TorchFunctionMode):
 
     def __torch_function__(self, func: Callable, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
-        if self.looking and func not in (F.batch_norm, F.dropout):
+        if self.looking and func not in (F.batch_norm, F.dropout, edged_norm_relu):
             return func(*args, **kwargs)
         caught = _CAUGHT.get(func)
         return caught(self, *args, **kwargs) if caught else func(*args, **kwargs)
@@ -85,6 +86,12 @@ class Kernels(TorchFunctionMode):
             return _Norm.apply(x, mean, var, w, b, momentum, eps)
         return F.batch_norm(x, mean, var, w, b, True, momentum, eps)
 
+    def edged_norm_relu(self, inside, edge, mean, var, w, b, training, momentum, eps):
+        training, fast = training and not self.frozen, not (self.lanes or self.looking)
+        return edged_norm_relu(
+            inside, edge, mean, var, w, b, training, momentum, eps, self.weight, fast, not self.looking
+        )
+
     def drop(self, x, p=0.5, training=True, inplace=False):
         if not training or p == 0:
             return x
@@ -118,6 +125,7 @@ _CAUGHT = {
     F.adaptive_avg_pool2d: Kernels.adaptive_avg_pool2d,
     F.batch_norm: Kernels.batch_norm,
     F.dropout: Kernels.drop,
+    edged_norm_relu: Kernels.edged_norm_relu,
 }
 
 

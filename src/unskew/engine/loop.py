@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from unskew.engine.store import Store
 from unskew.merge.mean import weighted_mean
 
 WEIGHTS = Share(())
-"""How weights are told in the ledger: the server needs their sum alone, and nothing protects them."""
+"""How weights are told in the ledger: nothing protects them."""
 
 
 @dataclass(frozen=True)
@@ -204,12 +204,13 @@ class Loop:
         what: str,
         ids: list[int],
         size: int | list[int],
-        share: Share = WEIGHTS,
+        share: Share | None = None,
         shaped: bool = False,
     ) -> None:
-        """One ledger row; `shaped` for a single tensor, whose shape is told ("rows": as many as a client has)."""
+        """One ledger row, of the weights unless a share is given; `shaped` for a single tensor, whose shape is told ("rows": as many as a client has)."""
         if not ids or not size:
             return
+        share = share or replace(WEIGHTS, reads=self.method.weights_read)
         each = size if isinstance(size, int) or len(set(size)) > 1 else size[0]
         row = {"t": t, "way": way, "share": what, "clients": ids, "bytes": each}
         shape = {"shape": ["rows" if s is None else s for s in share.shape]} if shaped and share.shape else {}

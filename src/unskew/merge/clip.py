@@ -20,6 +20,7 @@ class ClipMedian(Part):
     factor: float = 1.0
     name = "clip_median"
     merges = True
+    weights_read = "each"
 
     def __post_init__(self) -> None:
         if self.factor <= 0:

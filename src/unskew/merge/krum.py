@@ -21,6 +21,7 @@ class MultiKrum(Part):
     share: float = 0.2
     name = "multi_krum"
     merges = True
+    weights_read = "each"
 
     def __post_init__(self) -> None:
         if not 0 <= self.share < 0.5:

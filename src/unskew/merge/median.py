@@ -16,6 +16,7 @@ class Median(Part):
 
     name = "median"
     merges = True
+    weights_read = "each"
     weighting = "equal"
 
     def merge(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:

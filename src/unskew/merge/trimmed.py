@@ -18,6 +18,7 @@ class TrimmedMean(Part):
     share: float = 0.1
     name = "trimmed_mean"
     merges = True
+    weights_read = "each"
     weighting = "equal"
 
     def __post_init__(self) -> None:

@@ -33,6 +33,7 @@ class FedGen(Part):
     weight_decay: float = 0.01
     name = "fedgen"
     tasks = ("classification",)
+    weights_read = "each"
     keeps_at_server = ("first", "second", "done")
     clashes = {
         "fedbabu": "the generator learns from heads that clients train",

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from torch import nn
 
-from unskew.models.blocks import Blocks, need, seq
-
-
-def _conv(i: int, o: int, kernel: int, stride: int) -> nn.Sequential:
-    return seq(nn.Conv2d(i, o, (kernel, 1), (stride, 1), 1), nn.BatchNorm2d(o), nn.ReLU())
+from unskew.models.blocks import Blocks, need
+from unskew.models.columns import TimeConv
 
 
 def harnet(shape: tuple[int, ...], classes: int) -> Blocks:
@@ -17,10 +14,10 @@ def harnet(shape: tuple[int, ...], classes: int) -> Blocks:
     return Blocks(
         "conv2",
         False,
-        conv1=_conv(1, 64, 3, 3),
-        conv2=_conv(64, 128, 6, 2),
-        conv3=_conv(128, 256, 6, 2),
-        conv4=_conv(256, 256, 6, 2),
+        conv1=TimeConv(1, 64, 3, 3),
+        conv2=TimeConv(64, 128, 6, 2),
+        conv3=TimeConv(128, 256, 6, 2),
+        conv4=TimeConv(256, 256, 6, 2),
         flat=nn.Flatten(),
         head=nn.Linear(8448, classes),
     )

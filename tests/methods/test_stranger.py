@@ -1,0 +1,52 @@
+"""A method somebody else has installed: found through its entry point, checked like ours, run by name."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from unskew.cli import check as command
+from unskew.core import method
+from unskew.core.method import Method
+from unskew.engine import check
+from unskew.errors import UsageError
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "my_method.py"
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """What pip leaves behind: the module and its metadata."""
+    shutil.copy(EXAMPLE, tmp_path / "their_package.py")
+    info = tmp_path / "their_package-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-package\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[unskew.methods]\nmyproto = their_package:MyProto\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    method._table.cache_clear()
+    yield
+    sys.modules.pop("their_package", None)
+    method._table.cache_clear()
+
+
+def test_an_installed_method_is_listed_checked_and_combined(installed):
+    assert "class means" in method.names()["myproto"]
+    (theirs,) = Method.parse("myproto(pull=0.5)").parts
+    found = list(check.check_method(theirs))
+    assert not [f"{f.name}: {f.detail}" for f in found if not f.ok]
+    assert "changes nothing when neutral" in {f.name for f in found}
+    check.train(Method.parse("myproto+scaffold+flea"), rounds=2)
+
+
+def test_a_method_in_a_file_is_checked_without_being_installed():
+    (part,) = command.parts_of(str(EXAMPLE))
+    assert part.name == "myproto"
+
+
+def test_without_the_package_its_name_is_unknown():
+    method._table.cache_clear()
+    with pytest.raises(UsageError, match="unknown method 'myproto'"):
+        Method.parse("myproto")
