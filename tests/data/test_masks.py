@@ -130,6 +130,15 @@ def test_turned_images_take_their_masks_along():
     assert np.array_equal(built(d, "iid+gamma:1", 4).y_test, plain.y_test)
 
 
+def test_what_the_server_holds_back_stays_itself_under_feature_skew():
+    x, y = rng().random((40, 1, 4, 4)).astype(np.float32), np.arange(40) % 2
+    d = data.arrays(x, y, test=0)
+    plain, shifted = (built(d, skew, 2, reserve=3) for skew in ("iid", "iid+gamma:1"))
+    assert shifted.y[shifted.reserved].tolist() == d.y[plain.reserved].tolist() == plain.y[plain.reserved].tolist()
+    assert np.array_equal(shifted.x[shifted.reserved], d.x[plain.reserved])
+    assert np.bincount(shifted.y[shifted.reserved]).tolist() == [3, 3]
+
+
 def test_preview_tells_the_share_of_pixels():
     fed = built(sites())
     text = preview.terminal(fed)

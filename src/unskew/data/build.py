@@ -133,6 +133,7 @@ def _shifted(f: Federation, shifts: list[Shift], d: Dataset) -> Federation:
     rows = np.concatenate([rows, f.reserved])
     columns = {name: values[rows] for name, values in f.columns.items()}
     x, x_test = np.concatenate([_standard(x, d), d.x[f.reserved]]), _standard(x_test, d)
+    y = np.concatenate([y, f.y[f.reserved]])
     return replace(f, x=x, y=y, x_test=x_test, y_test=y_test, train=train, val=val, columns=columns, reserved=kept)
 
 
