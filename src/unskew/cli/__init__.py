@@ -12,7 +12,7 @@ from typing import Any
 def app() -> Any:
     import typer
 
-    from unskew.cli import check, compare, explain, list_, report, resume, run
+    from unskew.cli import check, compare, explain, list_, report, reproduce, resume, run
 
     made = typer.Typer(
         name="unskew",
@@ -28,6 +28,7 @@ def app() -> Any:
         ("compare", compare.command),
         ("resume", resume.command),
         ("report", report.command),
+        ("reproduce", reproduce.command),
         ("list", list_.command),
         ("explain", explain.command),
         ("check", check.command),

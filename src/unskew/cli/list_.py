@@ -14,13 +14,14 @@ class Kind(StrEnum):
     data = "data"
     models = "models"
     errors = "errors"
+    experiments = "experiments"
 
 
 def command(
     kind: Annotated[Kind, typer.Argument(help="what to list")],
     as_json: Annotated[bool, typer.Option("--json", help="as JSON")] = False,
 ) -> None:
-    """List methods, data sets, models or error codes."""
+    """List methods, data sets, models, published experiments or error codes."""
     found = _FOUND[kind]()
     if as_json:
         print(json.dumps(found))
@@ -54,4 +55,23 @@ def _errors() -> dict[str, str]:
     return PAGES
 
 
-_FOUND = {Kind.methods: _methods, Kind.data: _data, Kind.models: _models, Kind.errors: _errors}
+def _experiments() -> dict[str, str]:
+    """Title, how many of the rows can run with the data at hand, and what it takes."""
+    from unskew.experiments import plan
+
+    found = {}
+    for name in plan.names():
+        made = plan.load(name)
+        there = sum(r.at_hand for r in made.rows)
+        rows = f"{there} of {len(made.rows)} row{'s' * (len(made.rows) > 1)} can run here"
+        found[name] = f"{made.title}; {rows}, {len(made.methods)} methods. Time: unskew reproduce {name} --dry-run"
+    return found
+
+
+_FOUND = {
+    Kind.methods: _methods,
+    Kind.data: _data,
+    Kind.models: _models,
+    Kind.errors: _errors,
+    Kind.experiments: _experiments,
+}

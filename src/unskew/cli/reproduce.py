@@ -1,0 +1,164 @@
+"""`unskew reproduce`: a published table, run here, with the paper's number beside ours and a verdict on every claim."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import shlex
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from unskew.errors import Terminated
+
+
+def command(
+    experiment: Annotated[str, typer.Argument(help="a table by name, like flea-table1; `unskew list experiments`")],
+    rows: Annotated[list[str] | None, typer.Option(help="only these rows, or all that begin so (repeatable)")] = None,
+    methods: Annotated[list[str] | None, typer.Option(help="only these methods (repeatable)")] = None,
+    seeds: Annotated[int, typer.Option(help="how many seeds, from 0")] = 3,
+    scale: Annotated[float, typer.Option(help="run this share of the rounds; the table says so")] = 1.0,
+    processes: Annotated[int, typer.Option(help="runs at a time; 0: one a core")] = 0,
+    folder: Annotated[Path, typer.Option(help="where runs are kept")] = Path("runs"),
+    keep: Annotated[
+        Path | None, typer.Option(help="also write the result as JSON and Markdown into this folder")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="show the runs and how long they would take, then stop")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print the result as JSON and nothing else")] = False,
+) -> None:
+    """Run a published table. Finished runs are kept and not run again, so it can be stopped and widened at any time."""
+    from unskew.cli.compare import Watch
+    from unskew.engine import cells, setup
+    from unskew.errors import UsageError
+    from unskew.experiments import page, plan, verdict
+    from unskew.report import read
+
+    if not 0 < scale <= 1:
+        raise UsageError("E109", f"scale should be above 0 and at most 1, got {scale:g}.")
+    if seeds < 1:
+        raise UsageError("E109", f"seeds should be at least 1, got {seeds}.")
+    made = plan.load(experiment)
+    runnable, chosen, missing = plan.chosen(made, rows or (), methods or ())
+    at = folder / "reproduce"
+    found = plan.cells(made, runnable, chosen, range(seeds), scale, at)
+    todo = list({c.path: c for c in found.values()}.values())
+    cores = processes or setup.cores()
+    if not as_json:
+        _introduce(made, runnable, missing, todo, scale, cores)
+    if dry_run:
+        return
+    began, watch = time.monotonic(), Watch(todo, quiet=as_json)
+    try:
+        with watch:
+            cells.run_all(todo, cores, watch.look)
+    except (KeyboardInterrupt, Terminated):
+        print("\nStopped by you; every run is saved. Go on with the same command.")
+        raise
+    runs: dict[tuple[str, str], list[Any]] = {}
+    for (row, method, _), cell in found.items():
+        runs.setdefault((row, method), []).append(read.read_run(cell.path, method))
+    entries = verdict.entries(made, runs)
+    told = verdict.verdicts(made, entries)
+    facts = _facts(experiment, rows, methods, seeds, scale, time.monotonic() - began, runs)
+    result = verdict.as_json(made, entries, told, facts)
+    here = at / experiment
+    for place in (here, *([keep] if keep else [])):
+        place.mkdir(parents=True, exist_ok=True)
+        (place / f"{experiment}.json").write_text(json.dumps(result, indent=1) + "\n")
+        (place / f"{experiment}.md").write_text(page.markdown(made, entries, told, facts))
+    (here / f"{experiment}.csv").write_text(page.as_csv(made, entries))
+    (here / f"{experiment}.tex").write_text(page.latex(made, entries))
+    (here / "curves.json").write_text(json.dumps(page.curves(runs, made)))
+    if as_json:
+        print(json.dumps(result))
+        return
+    print(page.plain(made, entries, told, scale))
+    print(f"\nkept    {here}: .md, .json, .csv, .tex, curves.json")
+
+
+def _introduce(made: Any, rows: list[Any], missing: list[Any], todo: list[Any], scale: float, cores: int) -> None:
+    from unskew.cli.screen import clock
+
+    print(f"{made.title}\n{made.paper}")
+    for row in rows:
+        print(f"row     {row.name}{': ' + row.note if row.note else ''}")
+    for row in missing:
+        print(f"left    {row.name}: no data ({row.settings['data']})")
+    done = sum((c.path / "model.safetensors").exists() for c in todo)
+    left = [c for c in todo if not (c.path / "model.safetensors").exists()]
+    print(
+        f"plan    {len(todo)} runs, {done} of them done already" + (f"; {scale:g} of the rounds" if scale != 1 else "")
+    )
+    if left:
+        seconds = sum(_estimate(c.settings) for c in left) / min(cores, len(left))
+        print(f"time    about {clock(seconds)} on {cores} cores (one step of each model was timed, the rest counted)")
+    sys.stdout.flush()
+
+
+def _estimate(settings: Any) -> float:
+    from unskew.experiments import estimate
+
+    dataset = _dataset(settings)
+    samples = min(len(dataset.y), (settings.samples or 10**9) * settings.clients)
+    if settings.skew.startswith("pathological") and "x" in settings.skew:
+        classes, _, each = settings.skew.partition(":")[2].partition("x")
+        samples = settings.clients * int(classes) * int(each)
+    clients = settings.clients if settings.skew not in ("domain",) else 4
+    return estimate.seconds(settings, dataset.shape, len(dataset.classes), samples, clients, len(dataset.y_test))
+
+
+_loaded: dict[str, Any] = {}
+
+
+def _dataset(settings: Any) -> Any:
+    from unskew.engine import setup
+
+    if settings.data not in _loaded:
+        _loaded[settings.data] = setup.dataset_of(settings)
+    return _loaded[settings.data]
+
+
+def _facts(
+    experiment: str,
+    rows: list[str] | None,
+    methods: list[str] | None,
+    seeds: int,
+    scale: float,
+    spent: float,
+    runs: Any,
+) -> dict[str, Any]:
+    words = ["unskew", "reproduce", experiment]
+    for flag, values in (("--rows", rows or []), ("--methods", methods or [])):
+        words += [w for v in values for w in (flag, v)]
+    words += ["--seeds", str(seeds)] + (["--scale", f"{scale:g}"] if scale != 1 else [])
+    trained = sum(float(r.series("train", "seconds")[1].sum()) for group in runs.values() for r in group)
+    import torch
+
+    return {
+        "command": shlex.join(words),
+        "commit": _commit(),
+        "date": time.strftime("%Y-%m-%d"),
+        "seeds": seeds,
+        "scale": scale,
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}, torch {torch.__version__}",
+        "hours": f"{trained / 3600:.2f} hours of training in all runs",
+        "seconds_now": round(spent, 1),
+    }
+
+
+def _commit() -> str:
+    """The source's commit, where it is a checkout."""
+    here = Path(__file__).parent
+    done = subprocess.run(
+        ["git", "-C", str(here), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
+    )
+    from unskew import __version__
+
+    return done.stdout.strip() or __version__

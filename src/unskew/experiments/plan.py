@@ -1,0 +1,180 @@
+"""An experiment as its file tells it, and the runs it takes.
+
+A file names the paper's table, the settings common to all its rows, the methods (the paper's name -> ours), the rows
+with their own settings and the published numbers, the claims to test, and what the paper leaves open with our choice.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from importlib.resources import files
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+
+from unskew import config
+from unskew.config import Settings
+from unskew.core.method import Method
+from unskew.data import archives, sets
+from unskew.engine.cells import Cell
+from unskew.errors import DataError, UsageError, suggestion
+
+MEASURES = ("best", "last", "mean10")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One setting of a table. published: the paper's number by the paper's name of a method, in percent."""
+
+    name: str
+    settings: dict[str, Any]
+    published: dict[str, float]
+    note: str = ""
+
+    @property
+    def at_hand(self) -> bool:
+        """Whether its data are on this machine."""
+        name, _ = sets.parse(self.settings["data"])
+        return name == "digits" or archives.place(name) is not None
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a paper says of its table: in each of `rows`, `better` exceeds every one of `than` by at least `by` points.
+
+    measure: of which score; "stability" is the deviation over the last 50 rounds, where less is better.
+    """
+
+    text: str
+    better: str
+    than: tuple[str, ...]
+    by: float = 0.0
+    measure: str = ""
+    rows: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Experiment:
+    """A table or figure of a paper. measure: the score it reports; metric: of which quantity."""
+
+    name: str
+    title: str
+    paper: str
+    measure: Literal["best", "last", "mean10"]
+    settings: dict[str, Any]
+    methods: dict[str, str]
+    rows: tuple[Row, ...]
+    claims: tuple[Claim, ...] = ()
+    open: tuple[str, ...] = ()
+    metric: str = "accuracy"
+    scope: str = "global"
+    grids: dict[str, dict[str, list[Any]]] = field(default_factory=dict)
+    overrides: dict[str, dict[str, Any]] = field(default_factory=dict)
+    """Settings that one method has differently, by the paper's name of it."""
+
+    def row(self, name: str) -> Row:
+        for row in self.rows:
+            if row.name == name:
+                return row
+        known = [r.name for r in self.rows]
+        raise UsageError(
+            "E126", f"'{self.name}' has no row '{name}'.{suggestion(name, known)} Rows: {', '.join(known)}."
+        )
+
+    def settings_of(self, row: Row, method: str, scale: float = 1.0) -> Settings:
+        """The settings of one cell but for its seed. scale: of the rounds, at least two of which remain."""
+        own = self.overrides.get(method, {})
+        made = config.build({**self.settings, **row.settings, **own, "method": self.methods[method]})
+        return made.replace(
+            method=str(Method.parse(made.method)) if made.method not in ("local", "centralised") else made.method,
+            rounds=max(2, math.ceil(made.rounds * scale)),
+        )
+
+
+def names() -> list[str]:
+    """Every experiment there is."""
+    return sorted(f.name.removesuffix(".yaml") for f in files(__package__).iterdir() if f.name.endswith(".yaml"))
+
+
+def load(name: str) -> Experiment:
+    """An experiment by name. Raises UsageError (E126) if there is none."""
+    if name not in names():
+        raise UsageError(
+            "E126", f"unknown experiment '{name}'.{suggestion(name, names())} `unskew list experiments` shows all."
+        )
+    return read(name, (files(__package__) / f"{name}.yaml").read_text())
+
+
+def read(name: str, text: str) -> Experiment:
+    """An experiment from its file's text. Raises UsageError (E126) where it does not hold together."""
+    given = yaml.safe_load(text)
+    known = {f.name for f in dataclasses.fields(Experiment)} - {"name"}
+    for key in given:
+        if key not in known:
+            raise UsageError("E126", f"{name}.yaml: unknown entry '{key}'.{suggestion(key, known)}")
+    rows = tuple(Row(n, r["settings"], r.get("published", {}), r.get("note", "")) for n, r in given.pop("rows").items())
+    claims = tuple(_claim(c, given["methods"]) for c in given.pop("claims", []))
+    made = Experiment(name, rows=rows, claims=claims, **{**given, "open": tuple(given.get("open", ()))})
+    for row in rows:
+        for method in row.published:
+            _known(made, method)
+    for claim in claims:
+        for method in (claim.better, *claim.than):
+            _known(made, method)
+        for row in claim.rows:
+            made.row(row)
+    if made.measure not in MEASURES:
+        raise UsageError("E126", f"{name}.yaml: measure is one of {', '.join(MEASURES)}, not '{made.measure}'.")
+    return made
+
+
+def _claim(given: dict[str, Any], methods: Iterable[str]) -> Claim:
+    """`than: all` stands for every other method, `than: all but X, Y` leaves some out."""
+    than = given["than"]
+    if isinstance(than, str):
+        left_out = {x.strip() for x in than.removeprefix("all").removeprefix(" but").split(",")}
+        than = [m for m in methods if m != given["better"] and m not in left_out]
+    return Claim(**{**given, "than": tuple(than), "rows": tuple(given.get("rows", ()))})
+
+
+def _known(made: Experiment, method: str) -> None:
+    if method not in made.methods:
+        raise UsageError("E126", f"{made.name}.yaml speaks of '{method}', which is not among its methods.")
+
+
+def chosen(
+    made: Experiment, rows: Sequence[str] = (), methods: Sequence[str] = ()
+) -> tuple[list[Row], list[str], list[Row]]:
+    """(rows to run, methods to run, rows whose data are missing); a name may be the beginning of several."""
+    wanted = [r for r in made.rows if not rows or any(r.name.startswith(w) for w in rows)]
+    if rows and not wanted:
+        made.row(rows[0])
+    names = [m for m in made.methods if not methods or any(w.lower() in (m.lower(), made.methods[m]) for w in methods)]
+    if methods and not names:
+        known = ", ".join(made.methods)
+        raise UsageError("E126", f"'{made.name}' does not compare '{methods[0]}'; it compares {known}.")
+    runnable = [r for r in wanted if r.at_hand]
+    if not runnable:
+        missing = ", ".join(sorted({r.settings["data"] for r in wanted}))
+        raise DataError("E402", f"no data for these rows ({missing}); set UNSKEW_DATA to the folder that holds them.")
+    return runnable, names, [r for r in wanted if not r.at_hand]
+
+
+def cells(
+    made: Experiment, rows: Sequence[Row], methods: Sequence[str], seeds: Sequence[int], scale: float, at: Path
+) -> dict[tuple[str, str, int], Cell]:
+    """Every run by (row, method, seed); runs of equal configuration are one, whatever experiment asks for them."""
+    found, folders = {}, {}
+    for seed in seeds:
+        for row in rows:
+            for method in methods:
+                settings = made.settings_of(row, method, scale).replace(seed=seed)
+                path = at / "cells" / settings.fingerprint()[:20]
+                path.mkdir(parents=True, exist_ok=True)
+                cell = folders.setdefault(path, Cell(f"{row.name} {method}", seed, path, settings))
+                found[row.name, method, seed] = cell
+    return found

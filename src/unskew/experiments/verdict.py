@@ -1,0 +1,157 @@
+"""What the runs say of a table and its claims.
+
+Ours: mean and sample standard deviation over seeds of the score the paper reports, with the two others beside it.
+vs best other: difference to the best other method, with a two-sided paired t-test over seeds, Holm-corrected in a row.
+A claim holds in a row if the means do. It is reproduced if it holds in every row that was run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from unskew.experiments.plan import Claim, Experiment
+from unskew.report import stats
+from unskew.report.read import RunData
+from unskew.report.stats import Score
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One method in one row; scores in percent. paper: NaN where it gives none. p: against the best other method."""
+
+    row: str
+    method: str
+    paper: float
+    ours: Score
+    last: Score
+    best: Score
+    mean10: Score
+    stability: Score
+    megabytes: float
+    ahead: float
+    p: float
+
+    @property
+    def gap(self) -> float:
+        return self.ours.mean - self.paper
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A claim, by row the margin in points (negative: the other way round), and how many rows it holds in."""
+
+    claim: Claim
+    margins: dict[str, float]
+    papers: dict[str, float]
+
+    @property
+    def held(self) -> int:
+        return sum(m >= self.claim.by for m in self.margins.values())
+
+    @property
+    def word(self) -> str:
+        if not self.margins:
+            return "not run"
+        if self.held == len(self.margins):
+            return "reproduced"
+        return f"reproduced in {self.held} of {len(self.margins)} rows" if self.held else "not reproduced"
+
+
+def entries(made: Experiment, runs: Mapping[tuple[str, str], Sequence[RunData]]) -> list[Entry]:
+    """One per row and method that was run; runs by (row, method), one a seed."""
+    found = []
+    for row in made.rows:
+        methods = [m for m in made.methods if runs.get((row.name, m))]
+        series = {m: {r.seed: _scores(r, made) for r in runs[row.name, m]} for m in methods}
+        means = {m: Score.of([s[made.measure] for s in series[m].values()]).mean for m in methods}
+        tests = {m: _against_best_other(m, means, series, made.measure) for m in methods}
+        corrected = dict(zip(methods, stats.holm([tests[m][1] for m in methods])))
+        for m in methods:
+            of = {k: Score.of([s[k] for s in series[m].values()]) for k in ("last", "best", "mean10", "stability")}
+            sent = [sum(r.bytes_by_round(way)[1][-1] for way in ("up", "down")) / 1e6 for r in runs[row.name, m]]
+            found.append(
+                Entry(
+                    row.name,
+                    m,
+                    row.published.get(m, math.nan),
+                    of[made.measure],
+                    *of.values(),
+                    sum(sent) / len(sent),
+                    tests[m][0],
+                    corrected[m],
+                )
+            )
+    return found
+
+
+def verdicts(made: Experiment, found: Sequence[Entry]) -> list[Verdict]:
+    """Every claim on what was run; a row without all the methods a claim speaks of says nothing of it."""
+    table = {(e.row, e.method): e for e in found}
+    told = []
+    for claim in made.claims:
+        margins, papers = {}, {}
+        for row in claim.rows or [r.name for r in made.rows]:
+            there = [table.get((row, m)) for m in (claim.better, *claim.than)]
+            if len(there) < 2 or any(e is None for e in there):
+                continue
+            first, *others = (_of(e, claim.measure) for e in there if e)
+            margins[row] = (min(others) - first) if claim.measure == "stability" else first - max(others)
+            first, *others = (e.paper for e in there if e)
+            papers[row] = first - max(others) if not any(map(math.isnan, [first, *others])) else math.nan
+        told.append(Verdict(claim, margins, papers))
+    return told
+
+
+def as_json(made: Experiment, found: Sequence[Entry], told: Sequence[Verdict], facts: dict[str, Any]) -> dict[str, Any]:
+    """What is kept of a reproduction: numbers, verdicts, and how they came about; NaN becomes null."""
+    return _clean(
+        {
+            "experiment": made.name,
+            "title": made.title,
+            "paper": made.paper,
+            "measure": made.measure,
+            **facts,
+            "entries": [{**asdict(e), "gap": e.gap} for e in found],
+            "claims": [
+                {"text": v.claim.text, "verdict": v.word, "margins": v.margins, "paper": v.papers} for v in told
+            ],
+            "open": list(made.open),
+        }
+    )
+
+
+def _scores(run: RunData, made: Experiment) -> dict[str, float]:
+    rounds, values = stats.trained(run, made.scope, made.metric)
+    last, best, mean10 = (100 * v for v in stats.last_best_mean10(values))
+    return {"last": last, "best": best, "mean10": mean10, "stability": 100 * stats.stability(rounds, values)}
+
+
+def _against_best_other(
+    method: str, means: Mapping[str, float], series: Mapping[str, Mapping[int, dict[str, float]]], measure: str
+) -> tuple[float, float]:
+    """(points ahead of the best other method, p); NaN without another or with one seed."""
+    others = [m for m in means if m != method and not math.isnan(means[m])]
+    if not others:
+        return math.nan, math.nan
+    best = max(others, key=lambda m: means[m])
+    seeds = sorted(series[method].keys() & series[best].keys())
+    pairs = [(series[method][s][measure], series[best][s][measure]) for s in seeds]
+    p = stats.paired_p(*zip(*pairs)) if len(pairs) > 1 else math.nan
+    return means[method] - means[best], p
+
+
+def _of(entry: Entry, measure: str) -> float:
+    return (getattr(entry, measure) if measure else entry.ours).mean
+
+
+def _clean(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {k: _clean(v) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_clean(v) for v in value]
+    if isinstance(value, float):
+        return None if math.isnan(value) else round(value, 4)
+    return value

@@ -1,0 +1,167 @@
+"""Every experiment's file holds together, and a small one runs: numbers, verdicts, cache, refusals."""
+
+from __future__ import annotations
+
+import json
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from unskew import cli
+from unskew.core.method import Method
+from unskew.errors import DataError, UsageError
+from unskew.experiments import page, plan, verdict
+from unskew.experiments.verdict import Verdict
+
+SMALL = """
+title: "A small table"
+paper: "Nobody, 2026"
+measure: best
+settings: {data: digits, clients: 4, samples: 60, rounds: 8, epochs: 3, lr: 0.2}
+methods: {FedAvg: fedavg, Still: "fedprox(mu=1000000.0)"}
+overrides: {Still: {lr: 0.0000001}}
+rows:
+  even: {settings: {data: digits, skew: iid}, published: {FedAvg: 50.0}, note: "made up"}
+  lost: {settings: {data: cifar10}}
+claims:
+  - {text: "learning helps", better: FedAvg, than: all}
+  - {text: "standing still helps", better: Still, than: [FedAvg], by: 1}
+open: ["everything"]
+"""
+
+
+@pytest.mark.parametrize("name", plan.names())
+def test_every_file_holds_together(name):
+    made = plan.load(name)
+    assert made.rows
+    assert made.paper
+    for row in made.rows:
+        for method in made.methods:
+            settings = made.settings_of(row, method)
+            assert str(Method.parse(settings.method)) == settings.method
+        for value in row.published.values():
+            assert 1 < value < 100  # percent, not shares
+    if any(r.published for r in made.rows):
+        assert made.claims
+
+
+def test_the_papers_own_numbers_bear_out_the_claims_they_make():
+    """A slip in copying a table would show: the published margins of its main claim are positive, as the paper says."""
+    for name, text in (
+        ("flea-table1", "FLea exceeds FedMix"),
+        ("rebafl-table1", "ReBaFL is best"),
+        ("rebafl-table3", "ReBaFL is best at every size"),
+    ):
+        made = plan.load(name)
+        claim = next(c for c in made.claims if c.text == text)
+        rows = [r for r in made.rows if r.published]
+        margins = [r.published[claim.better] - max(r.published[m] for m in claim.than) for r in rows]
+        assert min(margins) > 0, (name, margins)
+
+
+def test_scale_cuts_rounds_and_nothing_else():
+    made = plan.load("flea-table1")
+    row = made.rows[0]
+    full, half = (made.settings_of(row, "FLea", s) for s in (1.0, 0.5))
+    assert (full.rounds, half.rounds) == (100, 50)
+    assert full.replace(rounds=50) == half
+    assert made.settings_of(row, "FLea", 0.001).rounds == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        (SMALL + "\nmeassure: best", "unknown entry 'meassure'. Did you mean 'measure'"),
+        (SMALL.replace("published: {FedAvg: 50.0}", "published: {FedAvgg: 50.0}"), "speaks of 'FedAvgg'"),
+        (SMALL.replace("measure: best", "measure: middle"), "measure is one of"),
+    ],
+)
+def test_a_file_that_does_not_hold_together_is_refused(text, says):
+    with pytest.raises(UsageError, match="E126.*" + says):
+        plan.read("small", text)
+
+
+def test_unknown_names_are_refused_with_a_suggestion():
+    with pytest.raises(UsageError, match="Did you mean 'flea-table1'"):
+        plan.load("flea-table")
+    made = plan.load("rebafl-table2")
+    with pytest.raises(UsageError, match="has no row 'mnist'"):
+        plan.chosen(made, ["mnist"])
+    with pytest.raises(UsageError, match="does not compare 'moon'"):
+        plan.chosen(made, (), ["moon"])
+
+
+def test_rows_without_data_are_left_out_or_refused(monkeypatch):
+    monkeypatch.delenv("UNSKEW_DATA", raising=False)
+    made = plan.read("small", SMALL)
+    rows, methods, missing = plan.chosen(made)
+    assert [r.name for r in rows] == ["even"]
+    assert [r.name for r in missing] == ["lost"]
+    assert methods == ["FedAvg", "Still"]
+    with pytest.raises(DataError, match=r"E402.*cifar10"):
+        plan.chosen(made, ["lost"])
+
+
+def test_a_claim_is_reproduced_where_it_holds_in_every_row():
+    claim = plan.Claim("a", "A", ("B",), by=2.0)
+    assert Verdict(claim, {"x": 3.0, "y": 2.0}, {}).word == "reproduced"
+    assert Verdict(claim, {"x": 3.0, "y": 1.9}, {}).word == "reproduced in 1 of 2 rows"
+    assert Verdict(claim, {"x": -3.0}, {}).word == "not reproduced"
+    assert Verdict(claim, {}, {}).word == "not run"
+
+
+def run(seed, values):
+    rounds = np.arange(1, len(values) + 1)
+    return SimpleNamespace(
+        seed=seed,
+        series=lambda scope, metric: (rounds, np.array(values)),
+        bytes_by_round=lambda way: (rounds, np.array([1e6] * len(values))),
+    )
+
+
+def test_numbers_are_those_of_the_runs():
+    made = plan.read("small", SMALL)
+    runs = {
+        ("even", "FedAvg"): [run(0, [0.2, 0.6, 0.5]), run(1, [0.3, 0.4, 0.7])],
+        ("even", "Still"): [run(0, [0.1, 0.1, 0.1]), run(1, [0.1, 0.2, 0.1])],
+    }
+    found = {e.method: e for e in verdict.entries(made, runs)}
+    first = found["FedAvg"]
+    assert first.ours.mean == pytest.approx(65)
+    assert first.last.mean == pytest.approx(60)
+    assert first.gap == pytest.approx(15)
+    assert first.ahead == pytest.approx(50)
+    assert first.p == pytest.approx(found["Still"].p)
+    assert math.isnan(found["Still"].paper)
+    learning, still = verdict.verdicts(made, list(found.values()))
+    assert learning.margins == {"even": pytest.approx(50)}
+    assert (learning.word, still.word) == ("reproduced", "not reproduced")
+    text = page.plain(made, list(found.values()), [learning, still], 0.5)
+    assert "SCALED: 0.5" in text
+    assert r"65.0 $\pm$ 7.1 (50.0)" in page.latex(made, list(found.values()))
+
+
+def test_the_command_runs_keeps_and_runs_nothing_twice(tmp_path, monkeypatch):
+    monkeypatch.delenv("UNSKEW_DATA", raising=False)
+    monkeypatch.setattr(plan, "load", lambda name: plan.read(name, SMALL))
+    words = ["reproduce", "small", "--seeds", "2", "--folder", str(tmp_path), "--keep", str(tmp_path / "docs")]
+    done = CliRunner().invoke(cli.app(), [*words, "--processes", "1"])
+    assert done.exit_code == 0, done.output
+    assert "left    lost: no data (cifar10)" in done.output
+    assert "reproduced                  learning helps" in done.output
+    assert "not reproduced              standing still helps" in done.output
+    result = json.loads((tmp_path / "docs" / "small.json").read_text())
+    entry = next(e for e in result["entries"] if e["method"] == "FedAvg")
+    assert entry["ours"]["n"] == 2
+    assert entry["ours"]["mean"] > 30
+    assert entry["gap"] == pytest.approx(entry["ours"]["mean"] - 50, abs=1e-3)
+    made = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("model.safetensors")}
+    assert len(made) == 4
+    again = CliRunner().invoke(cli.app(), [*words, "--json"])
+    assert json.loads(again.output)["entries"] == result["entries"]
+    assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("model.safetensors")} == made
+    plain = CliRunner().invoke(cli.app(), [*words[:2], "--dry-run", "--seeds", "3", "--folder", str(tmp_path)])
+    assert "6 runs, 4 of them done already" in plain.output
