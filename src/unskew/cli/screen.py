@@ -82,6 +82,8 @@ def leaves(loop: Any) -> list[str]:
             f"{'':<20}{name} at most {size(bytes_)} {often} (read: {reads}, guarantee: {guarantee})"
             for (name, often, reads, guarantee), bytes_ in grouped.items()
         ]
+    for part in loop.method.parts:
+        lines += [f"{'':<20}{line}" for line in part.account(loop.federation.label_counts, loop.fed)]
     return lines
 
 

@@ -224,6 +224,26 @@ class Network:
         self._hooks.append((self.head, self.module.get_submodule(self.head).register_forward_pre_hook(keep).id))
 
 
+def with_latent(module: nn.Module, width: int) -> nn.Module:
+    """The model with blocks `base` and `latent` before its head: sigmoid(Linear(D, width)), which the head then reads.
+
+    A model that has a block `latent` already stays as it is. Raises UsageError (E105) unless it is an nn.Sequential that
+    ends with an nn.Linear.
+    """
+    names = [n for n, _ in module.named_children()]
+    if "latent" in names and "base" in names:
+        return module
+    if not isinstance(module, nn.Sequential) or not isinstance(module[-1], nn.Linear):
+        raise UsageError("E105", "a latent layer needs an nn.Sequential of named blocks that ends with one nn.Linear.")
+    module = copy.deepcopy(module)
+    head = module._modules.pop(names[-1])
+    assert isinstance(head, nn.Linear)
+    module.add_module("base", nn.Flatten())
+    module.add_module("latent", nn.Sequential(nn.Linear(head.in_features, width), nn.Sigmoid()))
+    module.add_module(names[-1], nn.Linear(width, head.out_features))
+    return module
+
+
 def _full(x: Any) -> Tensor:
     return x if isinstance(x, Tensor) else x.full()
 

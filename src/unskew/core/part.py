@@ -236,6 +236,10 @@ class Part:
         """The server's own work on the merged weights in round t, before any trip (FedAvg-FT); skipped if nobody came."""
         return w, s
 
+    def account(self, counts_KC: Any, fed: Fed) -> list[str]:
+        """Lines on what the release amounts to as differential privacy, from everybody's samples per class."""
+        return []
+
     def evaluate_with(self, x: Tensor, c: Client) -> Tensor:
         """How inputs look outside training steps (FedRDN: the client's own statistics)."""
         return x

@@ -23,6 +23,8 @@ _WHERE = {
     "audionet": ("audionet", "FLea's network for log-mel spectrograms"),
     "mobilenet_v2": ("mobilenet", "MobileNetV2 in its CIFAR form"),
     "alexnet_bn": ("alexnet", "AlexNet with batch normalisation; width=4096 or 1024, a smaller stem below 160 px"),
+    "vae_fmnist": ("vae", "FedDPMS's encoder for 28x28 images; width=32"),
+    "vae_cifar": ("vae", "FedDPMS's encoder for 32x32 images; width=128"),
     "resnet18": ("resnet", "ResNet-18, CIFAR form below 64 px"),
     "unet": ("unet", "U-Net for masks; base=32, levels=5"),
 }

@@ -20,6 +20,8 @@ SHOWN = (
     ("harnet", (1, 128, 3), 6, _FLEA),
     ("audionet", (2, 64, 344), 10, _FLEA),
     ("mobilenet_v2", (3, 32, 32), 10, _FLEA),
+    ("vae_fmnist", (1, 28, 28), 10, "Chen & Vikalo, CVPRW 2023 (FedDPMS), public code"),
+    ("vae_cifar", (3, 32, 32), 10, "Chen & Vikalo, CVPRW 2023 (FedDPMS), public code"),
     ("alexnet_bn", (3, 256, 256), 10, "FedRDN: 4096 units"),
     ("alexnet_bn(width=1024)", (3, 256, 256), 10, "FedFA, public code: 1024 units"),
     ("alexnet_bn(width=1024)", (3, 64, 64), 10, "our fit: a smaller stem, average to 4x4"),

@@ -1,0 +1,1 @@
+"""What can honestly be said of what leaves a client."""

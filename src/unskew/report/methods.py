@@ -23,6 +23,7 @@ WHEN = {
     "feddata": "As an upper reference: what a tenth of the raw data, shared, would bring.",
     "feddecorr": "Few clients and features that collapse into few directions.",
     "feddyn": "Clients drift over many local steps and come back often enough to remember.",
+    "feddpms": "Clients lack classes, and may share noisy means of latents from which others draw images.",
     "fedfa": "Images that look different from site to site, where models rather than inputs are to be made robust.",
     "fedgen": "Label skew, and the server may know how many samples of each class a client has.",
     "fedgen_images": "To compare with FLea's table; it is our reconstruction.",

@@ -1,0 +1,294 @@
+"""FedDPMS (Chen & Vikalo, CVPRW 2023, arXiv 2206.00686): clients draw what they lack from others' noisy latent means.
+
+Model:    ... base -> latent: mu = sigmoid(W h + b) in [0, 1]^l -> head;  beside it log s^2 (linear in h) and a decoder
+Stage I   (t <= T_p):  CE + lam (KL(N(mu, s^2) || N(0, I)) / l + |decode(mu + s e) - x|^2 / pixels); decoders stay local
+At T_p    clients send their decoders, whose mean is w_d
+Share     (T_p <= t < T, each client once): for its n largest classes the mean m_c of mu over its samples, and
+          "paper": alpha vectors m_c + N(0, sigma^2) whose decoded image the classifier takes for c (200 batches at most)
+          "single": m_c + N(0, sigma^2 / alpha) once; receivers add N(0, spread^2) and filter by the global model
+Match     R_i = the client j != i whose shared classes meet most of the n classes i has least of; the lowest id wins
+Stage II  (t > T_p): CE on own and synthetic images w_d(Z_{R_i}); each sample is synthetic with probability
+          |synthetic| / (n_i + |synthetic|), so that an epoch costs what it did
+Differs from the paper: means are of the merged encoder, not of the client's own; everybody is sent all latents, not his
+match alone; clients weigh by their real samples; the decoder has no batch normalisation. The matching is rebuilt from
+the text. Its public code has linear mu, one scalar for a mean, and shares once for all, after stage I.
+Privacy: what "paper" releases has passed a filter that saw the data, so no figure is guaranteed; and nothing covers the
+encoder, the weights and the class lists, so end to end epsilon is infinite. See `account`.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from unskew.core import Batch, Client, Fed, Noise, Out, Part, Share, Tensor, Tree, Trip, Ups, Weights, key, under
+from unskew.core.network import with_latent
+from unskew.privacy.accounting import Latents
+
+LAYERS = (("a", 64, 64, 1), ("b", 64, 32, 2), ("c", 32, 32, 1), ("d", 32, 0, 2))
+"""The decoder's transposed convolutions: name, channels in and out (0: the data's), stride."""
+ATTEMPTS = 200
+
+
+@dataclass(frozen=True)
+class FedDPMS(Part):
+    """lam: weight of the autoencoder's loss. stage: share of the rounds that is stage I. width: l, of the latent.
+
+    top: n, classes a client shares. alpha: vectors of each. sigma: noise on the means. least: samples a shared class needs.
+    mechanism: "paper" or "single". spread: receivers' own noise with "single".
+    """
+
+    lam: float = 0.5
+    stage: float = 0.4
+    width: int = 32
+    top: int = 3
+    alpha: int = 200
+    sigma: float = 4.0
+    least: int = 2
+    mechanism: str = "paper"
+    spread: float = 0.25
+    name = "feddpms"
+    normalises = True
+    keeps_at_server = ("classes", "lacks")
+    clashes = {
+        "fedrdn": "its decoder draws inputs in [0, 1]",
+        "norm": "its decoder draws inputs in [0, 1]",
+        "moon": "both put a layer of their own before the head",
+        "local": "nothing would be shared",
+        "fedfa": "its latent means are of features that are not shaken",
+    }
+
+    def __post_init__(self) -> None:
+        if self.mechanism not in ("paper", "single"):
+            raise ValueError(f"mechanism must be 'paper' or 'single', got '{self.mechanism}'")
+        if not 0 < self.stage < 1 or self.sigma <= 0 or min(self.top, self.alpha, self.width, self.least) < 1:
+            raise ValueError("stage must lie between 0 and 1, sigma above 0, and top, alpha, width, least at 1 or more")
+
+    @property
+    def taps(self) -> tuple[str, ...]:
+        return ("base",)
+
+    @property
+    def rows(self) -> int:
+        """Vectors of a client that others draw from."""
+        return self.top * self.alpha
+
+    def last_of_stage(self, rounds: int) -> int:
+        """T_p, at least 1 and below the last round where there are two."""
+        return max(1, min(rounds - 1, round(self.stage * rounds)))
+
+    def refuse(self, fed: Fed) -> str | None:
+        if len(fed.shape) != 3 or fed.shape[1] % 4 or fed.shape[2] % 4:
+            return f"its decoder draws images whose sides are multiples of 4 and a sample here is {list(fed.shape)}"
+        return None if fed.classes > 1 else "with one class there is nothing to lack"
+
+    def model(self, module: nn.Module, classes: int) -> nn.Module:
+        return with_latent(module, self.width)
+
+    def weights(self, fed: Fed) -> Weights:
+        generator, inside = key(fed.seed, self.name, "weights"), math.prod(fed.net.shape_at("base"))
+        low = (fed.shape[1] // 4) * (fed.shape[2] // 4) * 64
+
+        def drawn(*shape: int, fan: int) -> Tensor:
+            return (2 * torch.rand(shape, generator=generator) - 1) * (3 / fan) ** 0.5
+
+        made = {"var_w": drawn(self.width, inside, fan=3 * inside), "var_b": torch.zeros(self.width)}
+        made |= {"dec_w": drawn(low, self.width, fan=self.width), "dec_b": torch.zeros(low)}
+        for layer, i, o, _ in LAYERS:
+            made[f"dec_{layer}_w"] = drawn(i, o or fed.shape[0], 3, 3, fan=9 * i)
+            made[f"dec_{layer}_b"] = torch.zeros(o or fed.shape[0])
+        return made
+
+    def keeps(self, name: str, fed: Fed) -> bool:
+        return name.startswith(f"{self.name}.dec_")
+
+    @property
+    def trips(self) -> tuple[Trip, ...]:
+        return (
+            Trip(lambda t, T: t == self.last_of_stage(T), self.send_decoder, self.merge_decoders, self.decoders),
+            Trip(lambda t, T: self.last_of_stage(T) <= t < T, self.release, self.collect, self.releases),
+        )
+
+    def server_init(self, w: Weights, fed: Fed) -> Tree:
+        K, C = fed.clients, fed.classes
+        return {
+            "decoder": {n: torch.zeros_like(t) for n, t in _decoder(w, self.name).items()},
+            "z": torch.zeros(K, self.rows, self.width),
+            "label": torch.zeros(K, self.rows, dtype=torch.int64),
+            "count": torch.zeros(K),
+            "match": torch.full((K,), -1, dtype=torch.int64),
+            "classes": torch.zeros(K, C),
+            "lacks": torch.zeros(K, C),
+        }
+
+    def noise(self, fed: Fed, down: Tree) -> dict[str, Noise]:
+        drawn = {"e": Noise("normal", shape=(self.width,))}
+        if (down["match"] >= 0).any():
+            drawn |= {"turn": Noise("uniform"), "row": Noise("uniform")}
+        return drawn
+
+    def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor | float:
+        if c.t > self.last_of_stage(c.fed.rounds):
+            return 0.0
+        own, mu = under(w, self.name), out.features
+        log_var = F.linear(out.before["base"].flatten(1), own["var_w"], own["var_b"]).clamp(-10, 10)
+        drawn = decode(own, mu + (log_var / 2).exp() * c.noise["e"], c.fed.shape)
+        far_B = (drawn - b.x).pow(2).flatten(1).mean(1)
+        return self.lam * b.mean(divergence(mu, log_var) / self.width + far_B)
+
+    def begin(self, w: Weights, c: Client) -> Tree:
+        """The client's synthetic images, drawn anew by the same latents every round."""
+        if c.t <= self.last_of_stage(c.fed.rounds):
+            return {}
+        match = c.down["match"][c.id]
+        z, label = c.down["z"][match.clamp(min=0)], c.down["label"][match.clamp(min=0)]
+        count = c.down["count"][match.clamp(min=0)] * (match >= 0)
+        return {"x": decode(c.down["decoder"], z, c.fed.shape), "label": label, "count": count}
+
+    def batch(self, b: Batch, c: Client) -> Batch:
+        if "turn" not in c.noise or not c.round:
+            return b
+        count = c.round["count"]
+        synthetic_B = c.noise["turn"] < count / (c.n + count)
+        row_B = (c.noise["row"] * count).long().clamp(max=len(c.round["label"]) - 1)
+        y_BC = F.one_hot(c.round["label"][row_B], c.fed.classes).to(b.y.dtype)
+        x = torch.where(synthetic_B[:, None, None, None], c.round["x"][row_B], b.x)
+        return b.replace(x=x, y=torch.where(synthetic_B[:, None], y_BC, b.y))
+
+    def decoders(self, fed: Fed) -> dict[str, Share]:
+        own = _decoder(fed.net.weights(), self.name)
+        return {f"decoder/{n}": Share(tuple(t.shape), what="the decoder's weights") for n, t in own.items()}
+
+    def send_decoder(self, w: Weights, c: Client) -> Tree:
+        return {"decoder": _decoder(w, self.name)}
+
+    def merge_decoders(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
+        if not len(ups):
+            return w, s
+        share = torch.tensor(ups.shares_of_weight(), dtype=torch.float32)
+        mean = {n: torch.einsum("k,k...->...", share.to(t.device), t) for n, t in ups["decoder"].items()}
+        return w, s | {"decoder": mean}
+
+    def releases(self, fed: Fed) -> dict[str, Share]:
+        kind, rows = ("dp", self.top) if self.mechanism == "single" else ("none", self.rows)
+        lists = Share((fed.classes,), low=0, high=1, reads="each")
+        return {
+            "z": Share((None, self.width), rows=rows, guarantee=kind, reads="each", what="noisy latent means"),
+            "labels": Share((None,), torch.int64, 0, fed.classes - 1, rows=rows, reads="each", what="their classes"),
+            "classes": replace(lists, what="which classes it shares"),
+            "lacks": replace(lists, what="which classes it has least of"),
+        }
+
+    def release(self, w: Weights, c: Client) -> Tree:
+        """Once for each client: noisy means of its largest classes; nothing if it has shared, or has no class to share."""
+        C = c.fed.classes
+        order = c.counts.argsort(descending=True, stable=True)
+        top = [k for k in order[: self.top].tolist() if c.counts[k] >= self.least]
+        lacks = torch.zeros(C).scatter(0, c.counts.cpu().argsort(stable=True)[: self.top], 1.0)
+        z, labels = [torch.zeros(0, self.width, device=c.counts.device)], []
+        if c.down["count"][c.id] == 0:
+            means_CL, n_C = c.class_sums(w)
+            generator = key(c.fed.seed, self.name, "release", int(c.id))
+            for k in top:
+                rows = self._noisy((means_CL[k] / n_C[k]).clamp(0, 1), k, w, c, generator)
+                z.append(rows)
+                labels += [k] * len(rows)
+        shared = torch.zeros(C)
+        shared[labels] = 1.0
+        return {
+            "z": torch.cat(z),
+            "labels": torch.tensor(labels, dtype=torch.int64, device=c.counts.device),
+            "classes": shared.to(c.counts.device),
+            "lacks": lacks.to(c.counts.device),
+        }
+
+    def _noisy(self, mean_L: Tensor, label: int, w: Weights, c: Client, generator: torch.Generator) -> Tensor:
+        def around(count: int, sigma: float) -> Tensor:
+            return mean_L + sigma * torch.randn(count, self.width, generator=generator).to(mean_L.device)
+
+        if self.mechanism == "single":
+            return around(1, self.sigma / math.sqrt(self.alpha))
+        kept, found = [], 0
+        for _ in range(ATTEMPTS):
+            z = around(self.alpha, self.sigma)
+            kept.append(z[self.taken_for(w, c.down["decoder"], z, c.fed, c.run) == label])
+            found += len(kept[-1])
+            if found >= self.alpha:
+                break
+        return torch.cat(kept)[: self.alpha]
+
+    def taken_for(self, w: Weights, decoder: Mapping[str, Tensor], z: Tensor, fed: Fed, run) -> Tensor:
+        """The classes that a model takes decoded latents for."""
+        return run(w, decode(decoder, z, fed.shape)).argmax(-1)
+
+    def collect(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
+        """What came, in the sharers' rows; then a match for everybody who has none yet."""
+        s = {n: t.clone() if isinstance(t, Tensor) else t for n, t in s.items()}
+        for i, k in enumerate(ups.clients.tolist()):
+            s["lacks"][k] = ups.replies[i].shares[self.name]["lacks"]
+            z, labels = (ups.replies[i].shares[self.name][leaf] for leaf in ("z", "labels"))
+            if len(z):
+                if self.mechanism == "single":
+                    z, labels = self._spread_out(w, s, z, labels, fed, k)
+                s["z"][k, : len(z)], s["label"][k, : len(z)], s["count"][k] = z, labels, len(z)
+                s["classes"][k] = ups.replies[i].shares[self.name]["classes"]
+        for i in torch.nonzero((s["match"] < 0) & (s["lacks"].sum(1) > 0)).flatten().tolist():
+            s["match"][i] = match(i, s["lacks"], s["classes"])
+        return w, s
+
+    def _spread_out(self, w: Weights, s: Tree, z: Tensor, labels: Tensor, fed: Fed, k: int) -> tuple[Tensor, Tensor]:
+        """Post-processing: of each noisy mean `alpha` neighbours that the global model takes for its class, or itself."""
+        generator, kept, names = key(fed.seed, self.name, "spread", k), [], []
+        for mean, label in zip(z, labels.tolist()):
+            near = mean + self.spread * torch.randn(4 * self.alpha, self.width, generator=generator).to(z.device)
+            with torch.no_grad():
+                right = near[self.taken_for(w, s["decoder"], near, fed, lambda w, x: fed.net.run(w, x)[0]) == label]
+            kept.append(right[: self.alpha] if len(right) else mean[None])
+            names += [label] * len(kept[-1])
+        rows = torch.cat(kept)[: s["z"].shape[1]]
+        return rows, torch.tensor(names[: len(rows)], dtype=torch.int64, device=z.device)
+
+    def account(self, counts_KC: np.ndarray, fed: Fed) -> list[str]:
+        """What can be said of the release, for the client and class with the fewest samples among those that are shared."""
+        order = np.sort(counts_KC, axis=1)[:, ::-1][:, : self.top]
+        shared = order[order >= self.least]
+        if not len(shared):
+            return ["feddpms: no client has a class large enough to share"]
+        of = Latents(int(shared.min()), self.width, self.sigma, self.alpha, self.top)
+        sound = "not guaranteed: the filter sees the data" if self.mechanism == "paper" else "given the encoder"
+        return [
+            f"feddpms: m = {of.m}, l = {of.width}, sigma = {of.sigma:g}, alpha = {of.copies}, n = {of.classes}, delta = {of.delta:.1e}",
+            f"  epsilon as published (one coordinate, one release)  {of.paper(of.delta):.4g}",
+            f"  epsilon of the latents ({sound})  {of.added(of.delta):.4g} a record added, "
+            f"{of.replaced(of.delta):.4g} replaced, {of.worst(of.delta):.4g} at worst",
+            "  epsilon end to end  infinite: weights, encoder, decoder and class lists carry no noise",
+        ]
+
+
+def divergence(mu_BL: Tensor, log_var_BL: Tensor) -> Tensor:
+    """KL(N(mu, s^2) || N(0, I)) per sample, summed over coordinates."""
+    return 0.5 * (log_var_BL.exp() + mu_BL.pow(2) - 1 - log_var_BL).sum(-1)
+
+
+def decode(P: Mapping[str, Tensor], z_BL: Tensor, shape: tuple[int, ...]) -> Tensor:
+    """Images [B, *shape] in [0, 1] from latents; P: the decoder's weights, named dec_..."""
+    h = F.linear(z_BL, P["dec_w"], P["dec_b"]).relu().unflatten(1, (64, shape[1] // 4, shape[2] // 4))
+    for name, _, out, stride in LAYERS:
+        h = F.conv_transpose2d(h, P[f"dec_{name}_w"], P[f"dec_{name}_b"], stride, 1, stride - 1)
+        h = h.relu() if out else h.sigmoid()
+    return h
+
+
+def match(i: int, lacks_KC: Tensor, classes_KC: Tensor) -> int:
+    """The client whose shared classes meet most of what i has least of; the lowest id of several, -1 if none does."""
+    meets_K = classes_KC @ lacks_KC[i]
+    meets_K[i] = 0
+    return int(meets_K.argmax()) if meets_K.max() > 0 else -1
+
+
+def _decoder(w: Weights, name: str) -> Weights:
+    return {n: t for n, t in under(w, name).items() if n.startswith("dec_")}
