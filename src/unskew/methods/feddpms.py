@@ -52,6 +52,7 @@ class FedDPMS(Part):
     mechanism: str = "paper"
     spread: float = 0.25
     name = "feddpms"
+    tasks = ("classification",)
     normalises = True
     keeps_at_server = ("classes", "lacks")
     clashes = {
