@@ -65,3 +65,13 @@ def test_pure_rooms_touch_no_clock_files_or_global_randomness():
 def test_keys_depend_on_purpose_alone():
     assert torch.equal(torch.rand(3, generator=key(1, 2, "batch")), torch.rand(3, generator=key(1, 2, "batch")))
     assert len({digest(1, 2, "a"), digest(1, 2, "b"), digest(12, "a"), digest("1", 2, "a"), digest(2, 1, "a")}) == 5
+
+
+def test_every_part_has_a_public_name():
+    import unskew
+    from unskew.core import method
+
+    for name in method.names():
+        if name != "fedavg":
+            kind = type(method.part(name, {}))
+            assert getattr(unskew, kind.__name__) is kind

@@ -19,7 +19,7 @@ from unskew.models import catalogue, count
 from unskew.models.blocks import Blocks
 
 SHOWN = [(name, shape, classes) for name, shape, classes, _ in catalogue.SHOWN]
-FOLDING = {"mlp", "cnn_small", "rebafl_fmnist", "lenet", "rebafl_cifar"}
+FOLDING = {"vae_fmnist", "vae_cifar", "mlp", "cnn_small", "rebafl_fmnist", "lenet", "rebafl_cifar"}
 SMALL = [
     ("mlp", (1, 8, 8)),
     ("mlp(hidden=())", (5,)),
