@@ -44,13 +44,15 @@ class Result:
     path: Path | None = None
 
     def scores(self, scope: str = "global", metric: str | None = None) -> dict[str, float]:
-        """last, best and mean of the last ten evaluated rounds, in [0, 1]; the untrained model does not count."""
+        """last, best and mean of the last ten rounds (of those evaluated), in [0, 1]; the untrained model does not count."""
         metric = metric or (task_of(self.federation.y).main if scope == "global" else "mean")
         rounds_, found = self.record.series(scope, metric)
-        values = [v for t, v in zip(rounds_, found) if t > 0]
-        if not values:
+        told = [(t, v) for t, v in zip(rounds_, found) if t > 0]
+        if not told:
             return {}
-        return {"last": values[-1], "best": max(values), "mean10": float(np.mean(values[-10:]))}
+        values = [v for _, v in told]
+        tail = [v for t, v in told if t > told[-1][0] - 10]
+        return {"last": values[-1], "best": max(values), "mean10": float(np.mean(tail))}
 
     def bytes(self, way: str = "up") -> int:
         """Bytes all clients sent ("up") or received ("down") in the whole run."""

@@ -64,8 +64,10 @@ def comparison(tmp_path):
 
 def test_last_best_and_mean_of_the_last_ten():
     values = np.array([0.1] * 5 + [0.9] + [0.5] * 9)
-    assert stats.last_best_mean10(values) == pytest.approx((0.5, 0.9, 0.54))
-    assert all(v != v for v in stats.last_best_mean10(np.array([])))
+    rounds = np.arange(1, 16)
+    assert stats.last_best_mean10(rounds, values) == pytest.approx((0.5, 0.9, 0.54))
+    assert stats.last_best_mean10(10 * rounds, values) == pytest.approx((0.5, 0.9, 0.5))  # rounds, not evaluations
+    assert all(v != v for v in stats.last_best_mean10(rounds[:0], values[:0]))
 
 
 def test_stability_is_the_deviation_over_the_last_fifty_rounds():

@@ -14,7 +14,7 @@ from unskew.report.numbers import p_value, percent, whole
 from unskew.report.read import RunData
 from unskew.report.stats import Score, trained
 
-MEASURE = {"best": "best round", "last": "last round", "mean10": "mean of the last ten evaluated rounds"}
+MEASURE = {"best": "best round", "last": "last round", "mean10": "mean of the last ten rounds, of those evaluated"}
 
 
 def table(made: Experiment, found: Sequence[Entry]) -> tuple[tuple[str, ...], list[list[str]]]:

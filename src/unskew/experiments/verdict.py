@@ -125,7 +125,7 @@ def as_json(made: Experiment, found: Sequence[Entry], told: Sequence[Verdict], f
 
 def _scores(run: RunData, made: Experiment) -> dict[str, float]:
     rounds, values = stats.trained(run, made.scope, made.metric)
-    last, best, mean10 = (100 * v for v in stats.last_best_mean10(values))
+    last, best, mean10 = (100 * v for v in stats.last_best_mean10(rounds, values))
     return {"last": last, "best": best, "mean10": mean10, "stability": 100 * stats.stability(rounds, values)}
 
 

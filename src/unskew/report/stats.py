@@ -74,11 +74,11 @@ class Row:
     metric: str = "accuracy"
 
 
-def last_best_mean10(values: np.ndarray) -> tuple[float, float, float]:
-    """Of a series of evaluated rounds; NaN where there are none."""
+def last_best_mean10(rounds: np.ndarray, values: np.ndarray) -> tuple[float, float, float]:
+    """The last value, the best, and the mean over those of the last ten rounds that were evaluated; NaN without any."""
     if not len(values):
         return NAN, NAN, NAN
-    return float(values[-1]), float(values.max()), float(values[-10:].mean())
+    return float(values[-1]), float(values.max()), float(values[rounds > rounds[-1] - 10].mean())
 
 
 def trained(run: RunData, scope: str = "global", metric: str = "") -> Series:
@@ -89,7 +89,7 @@ def trained(run: RunData, scope: str = "global", metric: str = "") -> Series:
 
 
 def mean10(run: RunData, scope: str = "global", metric: str = "") -> float:
-    return last_best_mean10(trained(run, scope, metric)[1])[2]
+    return last_best_mean10(*trained(run, scope, metric))[2]
 
 
 def stability(rounds: np.ndarray, values: np.ndarray, over: int = 50) -> float:
@@ -180,7 +180,7 @@ def summary_table(runs: Sequence[RunData], target: float | None = None) -> list[
 
 
 def _row(method: str, runs: list[RunData], target: float, leads: bool, p: float | None) -> Row:
-    last, best, ten = zip(*(last_best_mean10(trained(r)[1]) for r in runs))
+    last, best, ten = zip(*(last_best_mean10(*trained(r)) for r in runs))
 
     def tail(scope: str, metric: str) -> Score:
         return Score.of([mean10(r, scope, metric) for r in runs])

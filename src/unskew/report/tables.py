@@ -46,7 +46,7 @@ def note(rows: Sequence[Row]) -> str:
     n = max((r.n for r in rows), default=0)
     spread = f"mean ± sample standard deviation over {n} seeds" if n > 1 else "one seed, so without a deviation"
     lines = [
-        f"{noun(_metric(rows)).capitalize()} in %, {spread}; mean-10, clients and personal: mean of the last 10 evaluated rounds.",
+        f"{noun(_metric(rows)).capitalize()} in %, {spread}; mean-10, clients and personal: mean of the last 10 rounds, of those evaluated.",
         "clients: the global model on each client's test rows. personal: the client's own model there.",
     ]
     if sum(not r.reference for r in rows) > 1:
