@@ -87,7 +87,7 @@ class FedBR(Part):
         return {n: -t / self.mu if n.startswith(f"{self.name}.") else t for n, t in g.items()}
 
     def _each(self, fed: Fed) -> int:
-        return -(-self.pseudo // fed.clients)
+        return -(-self.pseudo // max(1, int((fed.sizes > 0).sum())))
 
 
 def project(P: Weights, h_BD: Tensor) -> Tensor:
