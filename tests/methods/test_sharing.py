@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import nn
 
@@ -106,6 +108,11 @@ def test_a_class_nobody_holds_keeps_its_row_of_the_head():
     found = train_head(w, h, onehot((h[:, 0] > 0).long()), fed, Training(5, 8, 0.1, 0.9), key("head"))
     assert torch.equal(found["1.weight"][2], w["1.weight"][2])
     assert not torch.equal(found["1.weight"][:2], w["1.weight"][:2])
+    two = Network(nn.Sequential(nn.Flatten(), nn.Linear(2, 2)), (2,))  # and the others learn as if it did not exist
+    start = {n: t[:2].clone() for n, t in w.items()}
+    y = onehot((h[:, 0] > 0).long(), 2)
+    alone = train_head(start, h, y, replace(fed, net=two, classes=2), Training(5, 8, 0.1, 0.9), key("head"))
+    assert_close(found["1.weight"][:2], alone["1.weight"], 5)
     z = net.head_of(w | found, h)[:, :2]
     assert (z.argmax(1) == (h[:, 0] > 0)).float().mean() > 0.9
 
