@@ -1,7 +1,7 @@
 """FedDPMS (Chen & Vikalo, CVPRW 2023, arXiv 2206.00686): clients draw what they lack from others' noisy latent means.
 
 Model:    ... base -> latent: mu = sigmoid(W h + b) in [0, 1]^l -> head;  beside it log s^2 (linear in h) and a decoder
-Stage I   (t <= T_p):  CE + lam (KL(N(mu, s^2) || N(0, I)) / l + |decode(mu + s e) - x|^2 / pixels); decoders stay local
+Stage I   (t <= T_p):  CE + lam (KL(N(mu, s^2) || N(0, I)) / l + |decode(mu + s e) - x|^2); decoders stay local
 At T_p    clients send their decoders, whose mean is w_d
 Share     (T_p <= t < T, each client once): for its n largest classes the mean m_c of mu over its samples, and
           "paper": alpha vectors m_c + N(0, sigma^2) whose decoded image the classifier takes for c (200 batches at most)
@@ -10,7 +10,8 @@ Match     R_i = the client j != i whose shared classes meet most of the n classe
 Stage II  (t > T_p): CE on own and synthetic images w_d(Z_{R_i}); each sample is synthetic with probability
           |synthetic| / (n_i + |synthetic|), so that an epoch costs what it did
 Differs from the paper: means are of the merged encoder, not of the client's own; everybody is sent all latents, not his
-match alone; clients weigh by their real samples; the decoder has no batch normalisation. The matching is rebuilt from
+match alone; clients weigh by their real samples; errors of pixels add up and KL is averaged, as in the public code, which
+has cross-entropy of pixels for squares; the decoder has no batch normalisation. The matching is rebuilt from
 the text. Its public code has linear mu, one scalar for a mean, and shares once for all, after stage I.
 Privacy: what "paper" releases has passed a filter that saw the data, so no figure is guaranteed; and nothing covers the
 encoder, the weights and the class lists, so end to end epsilon is infinite. See `account`.
@@ -42,7 +43,7 @@ class FedDPMS(Part):
     mechanism: "paper" or "single". spread: receivers' own noise with "single".
     """
 
-    lam: float = 0.5
+    lam: float = 0.05
     stage: float = 0.4
     width: int = 32
     top: int = 3
@@ -138,7 +139,7 @@ class FedDPMS(Part):
         own, mu = under(w, self.name), out.features
         log_var = F.linear(out.before["base"].flatten(1), own["var_w"], own["var_b"]).clamp(-10, 10)
         drawn = decode(own, mu + (log_var / 2).exp() * c.noise["e"], c.fed.shape)
-        far_B = (drawn - b.x).pow(2).flatten(1).mean(1)
+        far_B = (drawn - b.x).pow(2).flatten(1).sum(1)
         return self.lam * b.mean(divergence(mu, log_var) / self.width + far_B)
 
     def begin(self, w: Weights, c: Client) -> Tree:
