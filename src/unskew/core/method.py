@@ -191,8 +191,13 @@ def _part_in(module: object, name: str) -> type[Part]:
 
 
 def _summary(name: str) -> str:
+    from unskew.methods import PRESETS
+
     if name == "fedavg":
         return "FedAvg (McMahan et al., AISTATS 2017): the size-weighted mean of clients' weights"
+    if name in PRESETS:
+        home, settings = PRESETS[name]
+        return f"short for {home}({', '.join(f'{k}={v}' for k, v in settings.items())})"
     module = importlib.import_module(_table()[name].partition(":")[0])
     return (module.__doc__ or "").strip().split("\n")[0].rstrip(".")
 

@@ -122,6 +122,7 @@ class FedDPMS(Part):
             "z": torch.zeros(K, self.rows, self.width),
             "label": torch.zeros(K, self.rows, dtype=torch.int64),
             "count": torch.zeros(K),
+            "asked": torch.zeros(K),
             "match": torch.full((K,), -1, dtype=torch.int64),
             "classes": torch.zeros(K, C),
             "lacks": torch.zeros(K, C),
@@ -186,13 +187,13 @@ class FedDPMS(Part):
         }
 
     def release(self, w: Weights, c: Client) -> Tree:
-        """Once for each client: noisy means of its largest classes; nothing if it has shared, or has no class to share."""
+        """Once for each client: noisy means of its largest classes; nothing the second time, or without a class to share."""
         C = c.fed.classes
         order = c.counts.argsort(descending=True, stable=True)
         top = [k for k in order[: self.top].tolist() if c.counts[k] >= self.least]
         lacks = torch.zeros(C).scatter(0, c.counts.cpu().argsort(stable=True)[: self.top], 1.0)
         z, labels = [torch.zeros(0, self.width, device=c.counts.device)], []
-        if c.down["count"][c.id] == 0:
+        if c.down["asked"][c.id] == 0:
             means_CL, n_C = c.class_sums(w)
             generator = key(c.fed.seed, self.name, "release", int(c.id))
             for k in top:
@@ -231,6 +232,7 @@ class FedDPMS(Part):
         """What came, in the sharers' rows; then a match for everybody who has none yet."""
         s = {n: t.clone() if isinstance(t, Tensor) else t for n, t in s.items()}
         for i, k in enumerate(ups.clients.tolist()):
+            s["asked"][k] = 1.0
             s["lacks"][k] = ups.replies[i].shares[self.name]["lacks"]
             z, labels = (ups.replies[i].shares[self.name][leaf] for leaf in ("z", "labels"))
             if len(z):
