@@ -1,6 +1,6 @@
 """Errors are sentences with a code: what is wrong, where, and how to mend it.
 
-Codes: E1xx wrong use, E2xx state on disk, E3xx replies of clients, E4xx data. Each has a page in docs/errors/.
+Codes: E1xx wrong use, E2xx state on disk, E3xx replies of clients, E4xx data, E5xx sites and servers. Each has a page in docs/errors/.
 """
 
 from __future__ import annotations
@@ -84,14 +84,21 @@ PAGES = {
     "E202": "Both checkpoints of a run are damaged. Nothing can be resumed; begin again under another name.",
     "E203": "The disk is full. The last checkpoint is safe: free space, then resume. The exit code is 75.",
     "E204": "A file with clients' private state is missing or damaged, so the run cannot go on to the same bits.",
+    "E205": "A site does not know this run: its folder was emptied, or it never took part. The server sets it up again by itself.",
+    "E206": "Too few sites answered, three rounds in a row or before round 1, so the run paused. Its last round is saved: see to the sites, then resume.",
     "E301": "A reply held NaN or infinity. It was dropped; often a learning rate is too high for that client.",
     "E302": "A reply held a tensor of another shape than declared. It was dropped; is that client running another model?",
     "E303": "A reply lacked a tensor, held one nobody declared, or one of another type. It was dropped.",
     "E304": "A reply was larger than this method ever sends. It was dropped before anything was done with it.",
     "E305": "A reply claimed no examples, or more than the client registered. The registered number counts.",
     "E306": "Shared labels were no classes of this task. The reply was dropped.",
+    "E307": "An answer or a request of another round, or seen before. It was ignored; a late site, or somebody who replays messages.",
     "E308": "A shared value lay outside the range or norm its Share declares. The reply was dropped.",
     "E309": "Nobody answered in a round. It was counted and the model stayed as it was.",
+    "E310": "A message was changed on its way, cut off, or not signed by whom it says it is from. It was dropped. Once is an accident; again and again is not.",
+    "E311": "A site is not connected, or did not answer before the deadline. The round went on without it; it is asked again in the next.",
+    "E312": "A site answered with an error of its own, which the message repeats. Its log has the rest.",
+    "E313": "Fewer sites answered than --min-sites. The round was counted and the model stayed as it was.",
     "E401": "A data file is cut off or damaged, or lacks an array it must hold. Copy it again.",
     "E402": "A named set is not on this machine. Set UNSKEW_DATA to the folder that holds it; docs/data.md says what it must hold.",
     "E403": "Samples and labels differ in number, or there are none.",
@@ -101,5 +108,12 @@ PAGES = {
     "E407": "Clients were to be formed by a column the set does not have.",
     "E408": "A trace of availability is no CSV with columns round,client[,seconds].",
     "E409": "A folder has neither class folders with images or sounds nor images/ with masks/, or an image has no mask.",
+    "E501": "Flower and cryptography, which carry a real federation, are an extra: pip install 'unskew[flower]'.",
+    "E502": "A federation, a key or a site's folder exists already, or does not exist. Nothing is overwritten.",
+    "E503": "A ticket, a key, a host or a site's name cannot be used; the message says which.",
+    "E504": "Sites do not fit together: other classes, shapes or versions, or other data than when the run began. The message names them.",
+    "E506": "A study cannot run over a network: a method wants samples at the server, or a model from a file that a site has not allowed.",
+    "E507": "One of Flower's programs did not start or ended; its log is named. Often a port in use, or a certificate that has expired.",
+    "E508": "Others may read a private key. chmod 600 mends it; if others have read it, make a new one.",
 }
 """What every code means and what to do; docs/errors/ holds them as pages."""

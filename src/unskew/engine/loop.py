@@ -21,8 +21,8 @@ from unskew.core.trees import Tree, size_in_bytes, tree_map
 from unskew.data import availability
 from unskew.data.federation import Federation
 from unskew.engine import memory
-from unskew.engine.evaluate import Evaluation
-from unskew.engine.lanes import Start, Trainer
+from unskew.engine.exchange import Exchange, Scoring
+from unskew.engine.lanes import Start
 from unskew.engine.record import Record, Row
 from unskew.engine.state import State
 from unskew.engine.store import Store
@@ -45,9 +45,9 @@ class Round:
 
 
 class Loop:
-    """The server's side of a run in this process: `begin`, then `round` after `round`.
+    """The server's side of a run: `begin`, then `round` after `round`.
 
-    A state is a value: the same state, store and round number give the same next state, to the bit.
+    `trainer` reaches the clients, `scoring` tells how good a state is. A state is a value: the same state, store and round number give the same next state, to the bit.
     """
 
     def __init__(
@@ -56,15 +56,15 @@ class Loop:
         federation: Federation,
         fed: Fed,
         settings: Settings,
-        trainer: Trainer,
+        trainer: Exchange,
+        scoring: Scoring,
         store: Store,
         record: Record,
     ):
         self.method, self.federation, self.fed, self.settings = method, federation, fed, settings
         self.trainer, self.store, self.record = trainer, store, record
         self.who = availability.Availability.parse(settings.availability)
-        x_test = torch.as_tensor(np.asarray(federation.x_test), dtype=torch.float32).to(trainer.device)
-        self.evaluation = Evaluation(trainer, x_test, np.asarray(federation.y_test), federation.test)
+        self.evaluation = scoring
         w = fed.net.weights()
         self.declared = method.shares(fed)
         self.spec = gate.Spec(

@@ -19,6 +19,7 @@ from unskew.core.method import Method
 from unskew.core.network import Network
 from unskew.core.part import Batch, overrides
 from unskew.data.federation import Dataset, Federation
+from unskew.engine.evaluate import Evaluation
 from unskew.engine.lanes import Local, Trainer
 from unskew.engine.loop import Loop
 from unskew.engine.record import Record
@@ -122,8 +123,15 @@ def loop_of(
     record: Record | None = None,
 ) -> Loop:
     """Everything wired. What cannot work is refused here, before anything trains."""
+    fed = fed_of(settings, method, federation, model)
+    trainer = trainer_of(settings, method, federation, fed)
+    scoring = scoring_of(trainer, federation)
+    return Loop(method, federation, fed, settings, trainer, scoring, store or Memory(), record or Record())
+
+
+def fed_of(settings: Settings, method: Method, federation: Federation, model: nn.Module | None = None) -> Fed:
+    """The facts of a run, with its model as the Parts need it. Raises UsageError for what cannot work together."""
     method.check_task(task_of(federation.y).name)
-    device = device_of(settings)
     module = model_of(settings, federation, model)
     net = Network(_as_parts_need(method, module, federation.n_classes, settings.seed), federation.shape)
     fed = facts_of(settings, federation, net)
@@ -131,11 +139,17 @@ def loop_of(
         net.add({f"{p.name}.{n}": t for n, t in p.weights(fed).items()})
     fed = replace(
         fed,
-        reserved=_reserved(federation, device),
+        reserved=_reserved(federation, device_of(settings)),
         shared=tuple(n for n in net.trainable if not method.keeps(n, fed) and not method.freezes(n, fed)),
     )
     method.check(fed)
-    trainer = Trainer(
+    return fed
+
+
+def trainer_of(settings: Settings, method: Method, federation: Federation, fed: Fed) -> Trainer:
+    """Whoever holds the samples of this federation, ready to train."""
+    device = device_of(settings)
+    return Trainer(
         method,
         fed,
         torch.as_tensor(np.asarray(federation.x), dtype=torch.float32).to(device),
@@ -143,16 +157,21 @@ def loop_of(
         federation.train,
         federation.label_counts,
         Local(
-            Recipe(settings.batch, settings.epochs, bool(net.norms), settings.drop_last),
+            Recipe(settings.batch, settings.epochs, bool(fed.net.norms), settings.drop_last),
             settings.optimiser,
             settings.momentum,
             settings.weight_decay,
         ),
-        lanes_of(settings, net, device),
+        lanes_of(settings, fed.net, device),
         settings.workers or cores(),
         device,
     )
-    return Loop(method, federation, fed, settings, trainer, store or Memory(), record or Record())
+
+
+def scoring_of(trainer: Trainer, federation: Federation) -> Evaluation:
+    """Scores on the test rows of a federation, by the trainer's model."""
+    x_test = torch.as_tensor(np.asarray(federation.x_test), dtype=torch.float32).to(trainer.device)
+    return Evaluation(trainer, x_test, np.asarray(federation.y_test), federation.test)
 
 
 def _as_parts_need(method: Method, module: nn.Module, classes: int, seed: int) -> nn.Module:

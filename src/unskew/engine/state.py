@@ -52,7 +52,7 @@ def write(path: Path, tree: Mapping[str, Any], meta: Mapping[str, Any], keep: Pa
     Raises Paused (E203) when the disk is full; what was there stays.
     """
     text = json.dumps(meta, sort_keys=True)
-    tensors = _apart({n: t.detach().contiguous().cpu() for n, t in flat(tree).items()})
+    tensors = apart({n: t.detach().contiguous().cpu() for n, t in flat(tree).items()})
     blob = save(tensors, {"meta": text, "sha256": digest(tensors, text)})
     part = path.with_suffix(".part")
     try:
@@ -74,7 +74,7 @@ def write(path: Path, tree: Mapping[str, Any], meta: Mapping[str, Any], keep: Pa
         raise disk_full(error, path, len(blob)) from error
 
 
-def _apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+def apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     """No two of them in the same memory, which the format refuses and a Part may well hand over."""
     seen: set[int] = set()
     for name, tensor in tensors.items():

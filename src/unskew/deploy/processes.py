@@ -1,0 +1,307 @@
+"""The programs of a real federation: Flower's SuperLink at the coordinator, SuperNode and worker at a site.
+
+Flower's public commands are used and nothing private. Its telemetry, its look for updates and its installing of
+packages at run time are off; what it writes stays under the federation's or the site's folder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from unskew.deploy.sealed import SOCKET
+from unskew.deploy.tickets import Coordinator, Joined
+from unskew.errors import UnskewError, UsageError
+
+OFF = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+    "PYTHONUNBUFFERED": "1",
+}
+BIN = Path(sys.executable).parent
+LINK = "unskew"
+"""How Flower's configuration names our SuperLink."""
+BACK_OFF_S = 5.0
+_APP = """[project]
+name = "unskew-run"
+version = "0.1.0"
+license = "Apache-2.0"
+dependencies = []
+
+[tool.flwr.app]
+publisher = "unskew"
+
+[tool.flwr.app.components]
+serverapp = "unskew.deploy.flower:server_app"
+clientapp = "unskew.deploy.flower:client_app"
+
+[tool.flwr.app.config]
+run = {run}
+"""
+Say = Callable[[str], None]
+
+
+def environment(home: Path, **more: str) -> dict[str, str]:
+    """Flower writes under `home` only, and finds its own helpers beside this Python."""
+    home.mkdir(parents=True, exist_ok=True)
+    return {**os.environ, **OFF, "FLWR_HOME": str(home), "PATH": f"{BIN}:{os.environ.get('PATH', '')}", **more}
+
+
+@dataclass
+class Kept:
+    """A program that is started again when it ends. log: where its output goes."""
+
+    name: str
+    command: list[str]
+    env: Mapping[str, str]
+    log: Path
+    process: subprocess.Popen | None = None
+    not_before: float = 0.0
+    starts: int = 0
+
+    def look(self, say: Say) -> int | None:
+        """Start it if it is not running. Its exit code, when it has just ended."""
+        if self.process and (code := self.process.poll()) is not None:
+            self.process, self.not_before = None, time.monotonic() + BACK_OFF_S
+            say(f"{self.name} ended with code {code}; it is started again. Log: {self.log}")
+            return code
+        if self.process is None and time.monotonic() >= self.not_before:
+            with open(self.log, "ab") as log:
+                self.process = subprocess.Popen(
+                    self.command,
+                    env=dict(self.env),
+                    stdout=log,
+                    stderr=log,
+                    stdin=subprocess.DEVNULL,
+                    start_new_session=True,
+                )
+            self.starts += 1
+        return None
+
+    def stop(self, grace_s: float = 10.0) -> None:
+        """The program and what it has started, politely and then not."""
+        if self.process is None:
+            return
+        for number, wait in ((signal.SIGTERM, grace_s), (signal.SIGKILL, 5.0)):
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, number)
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                self.process.wait(wait)
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self.process.pid, signal.SIGKILL)
+                break
+        self.process = None
+
+
+@contextlib.contextmanager
+def kept(*programs: Kept) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        for program in programs:
+            program.stop()
+
+
+# --- the coordinator
+
+
+@dataclass
+class Server:
+    """`unskew serve`: a SuperLink, and the admitted sites registered with it."""
+
+    home: Coordinator
+    bind: str = ""
+    say: Say = print
+    registered: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        local = self.home.host in ("localhost", "127.0.0.1") or self.home.host.replace(".", "").isdigit()
+        self.bind = self.bind or (self.home.host if local else "0.0.0.0")
+        flower = self.home.folder / "flower"
+        command = [str(BIN / "flower-superlink"), "--host", self.bind, "--port", str(self.home.port)]
+        command += ["--database", str(flower / "superlink.db")]
+        command += self._tls() if self.home.tls else ["--insecure"]
+        self.program = Kept("the SuperLink", command, environment(flower), flower / "superlink.log")
+        configure(self.home)
+        book = self.home.folder / "flower" / "registered.json"
+        self.registered = json.loads(book.read_text()) if book.exists() else {}
+
+    def _tls(self) -> list[str]:
+        found = [
+            f"--ssl-ca-certfile={self.home.folder / 'ca.crt'}",
+            f"--ssl-certfile={self.home.folder / 'server.crt'}",
+        ]
+        return [*found, f"--ssl-keyfile={self.home.folder / 'server.key'}", "--enable-supernode-auth"]
+
+    def tend(self) -> None:
+        """One look: the SuperLink is there, and every admitted site is registered."""
+        if self.program.look(self.say) is not None and self.program.starts >= 3:
+            raise UsageError("E507", f"Flower's SuperLink does not stay up; see {self.program.log}.")
+        if not self.home.tls:
+            return  # Flower authenticates nodes over TLS only; requests and replies are signed all the same
+        for site, key in self.home.admitted().items():
+            if self.registered.get(site) != key.text:
+                self._register(site, key.text)
+
+    def _register(self, site: str, key: str) -> None:
+        path = self.home.folder / "admitted" / f"{site}.pub"
+        done = flwr(self.home, "supernode", "register", str(path), LINK, "--name", site)
+        text = done.stdout + done.stderr
+        if done.returncode == 0 or "already" in text.lower():
+            self.registered[site] = key
+            (self.home.folder / "flower" / "registered.json").write_text(json.dumps(self.registered))
+            self.say(f"{site} is admitted")
+
+
+def configure(home: Coordinator) -> None:
+    """Flower's config.toml, by which its commands find our SuperLink."""
+    flower = home.folder / "flower"
+    flower.mkdir(parents=True, exist_ok=True)
+    how = f'root-certificates = "{(home.folder / "ca.crt").resolve()}"' if home.tls else "insecure = true"
+    text = f'[superlink]\ndefault = "{LINK}"\n\n[superlink.{LINK}]\naddress = "{_reach(home)}:{home.port}"\n{how}\n'
+    (flower / "config.toml").write_text(text)
+
+
+def _reach(home: Coordinator) -> str:
+    return (
+        "127.0.0.1"
+        if home.host in ("localhost", "127.0.0.1") or not home.host.replace(".", "").isdigit()
+        else home.host
+    )
+
+
+def flwr(home: Coordinator, *arguments: str, timeout_s: float = 120) -> subprocess.CompletedProcess[str]:
+    """One of Flower's own commands against our SuperLink."""
+    env = environment(home.folder / "flower")
+    return subprocess.run(
+        [str(BIN / "flwr"), *arguments],
+        env=env,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def submit(home: Coordinator, told: Mapping[str, Any]) -> str:
+    """Start a run at the SuperLink; Flower's number for it. Raises UsageError (E507) if it does not take it."""
+    configure(home)
+    app = home.folder / "flower" / "app"
+    app.mkdir(parents=True, exist_ok=True)
+    (app / "pyproject.toml").write_text(_APP.format(run=json.dumps(json.dumps(dict(told)))))
+    try:
+        done = flwr(home, "run", str(app), LINK, "--format", "json")
+        found = json.loads(done.stdout[done.stdout.index("{") :])
+    except (ValueError, subprocess.TimeoutExpired) as error:
+        raise UsageError(
+            "E507", f"nothing answers at {_reach(home)}:{home.port}; is `unskew serve` running? ({error})"
+        ) from error
+    if not found.get("success", True) or "run-id" not in found:
+        text = str(found.get("error-message") or found)[:300]
+        raise UsageError("E507", f"the SuperLink did not take the run: {text} Is `unskew serve` running?")
+    return str(found["run-id"])
+
+
+def status(home: Coordinator, number: str) -> str:
+    """Flower's word for how a run is: "running", "finished:completed", ...; "" if it does not say."""
+    try:
+        done = flwr(home, "list", LINK, "--run-id", number, "--format", "json")
+        return str(json.loads(done.stdout[done.stdout.index("{") :])["runs"][0]["status"])
+    except (ValueError, KeyError, IndexError, subprocess.TimeoutExpired):
+        return ""
+
+
+def follow(home: Coordinator, path: Path, number: str, since: float, say: Say) -> dict[str, Any]:
+    """Repeat the run's log until it ends; how it ended. Raises UsageError (E507) if Flower lost it on the way."""
+    ending, log, shown, looked = path / "ending.json", path / "server.log", 0, time.monotonic()
+    if log.exists():
+        shown = log.stat().st_size if log.stat().st_mtime < since else 0
+    while True:
+        done = json.loads(ending.read_text()) if ending.exists() and ending.stat().st_mtime >= since else None
+        if log.exists() and log.stat().st_size > shown:
+            with open(log) as lines:
+                lines.seek(shown)
+                for line in lines.read().splitlines():
+                    say(line)
+                shown = lines.tell()
+        if done:
+            return done
+        if time.monotonic() - looked > 20:
+            looked = time.monotonic()
+            if status(home, number).startswith("finished") and not ending.exists():
+                text = "the run's process ended before it could say why; what it saved is safe."
+                raise UsageError(
+                    "E507", f"{text} See {home.folder / 'flower' / 'superlink.log'}, then: unskew resume {path}"
+                )
+        time.sleep(0.3)
+
+
+# --- a site
+
+
+@dataclass
+class SiteProcesses:
+    """`unskew site run`: a worker that holds the data, and a SuperNode that brings it requests."""
+
+    joined: Joined
+    data: str
+    classes: str = ""
+    model: str | None = None
+    port: int = 0
+    say: Say = print
+
+    def run(self, until: Callable[[], bool] = lambda: False) -> None:
+        """Until stopped. Raises UnskewError where the worker refuses its data, which starting again does not mend."""
+        folder, ticket = self.joined.folder, self.joined.ticket
+        with tempfile.TemporaryDirectory(prefix="unskew-") as private:
+            env = environment(folder / "flower", **{SOCKET: f"{private}/worker"})
+            more = [
+                *(["--classes", self.classes] if self.classes else []),
+                *(["--model", self.model] if self.model else []),
+            ]
+            command = [sys.executable, "-m", "unskew.deploy.worker", str(folder), self.data, *more]
+            worker = Kept("the worker", command, env, folder / "worker.log")
+            node = [str(BIN / "flower-supernode"), "--superlink", f"{ticket.host}:{ticket.port}"]
+            node += ["--port", str(self.port or _free_port())]
+            if ticket.authority:
+                node += [
+                    f"--root-certificates={folder / 'ca.crt'}",
+                    f"--auth-supernode-private-key={folder / 'site.key'}",
+                ]
+            else:
+                node += ["--insecure"]
+            supernode = Kept("the SuperNode", node, env, folder / "supernode.log")
+            with kept(supernode, worker):
+                while not until():
+                    code = worker.look(self.say)
+                    if code in (2, 3):
+                        raise _refused(folder / "worker.log", code)
+                    supernode.look(self.say)
+                    time.sleep(0.5)
+
+
+def _refused(log: Path, code: int) -> UnskewError:
+    last = next((line for line in reversed(log.read_text().splitlines()) if line[:1] == "E"), "E507 the worker ended.")
+    error = UnskewError(last[:4], last[5:])
+    error.exit_code = code
+    return error
+
+
+def _free_port() -> int:
+    import socket
+
+    with socket.socket() as door:
+        door.bind(("127.0.0.1", 0))
+        return door.getsockname()[1]

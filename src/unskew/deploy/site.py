@@ -1,0 +1,251 @@
+"""A site's side: it answers signed requests with what the engine computes for its one client.
+
+Data, labels and private state stay in the site's folder. What is kept after round t lies in `private-<t>.safetensors`;
+a request names the round whose state the server has counted, so that an answer that came too late, or a server that
+went back to its checkpoint, changes nothing.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import unskew
+from unskew import config
+from unskew.config import Settings
+from unskew.core.method import Method
+from unskew.core.trees import Tree, Weights, flat
+from unskew.data.dataset import Dataset
+from unskew.deploy.identity import Private, Public
+from unskew.deploy.roster import Hello, Own
+from unskew.deploy.sealed import Sealed
+from unskew.deploy.wire import Limits, Packet, WireError, seal, unseal
+from unskew.engine import setup, state
+from unskew.engine.evaluate import Evaluation
+from unskew.engine.folder import check_name
+from unskew.engine.lanes import Start, Trainer
+from unskew.errors import StateError, UnskewError, UsageError
+
+REQUESTS = Limits(4 << 30, 100_000)
+"""What a site takes from its coordinator, whose signature it has checked."""
+
+
+def versions() -> dict[str, str]:
+    return {"unskew": unskew.__version__, "torch": torch.__version__.split("+")[0], "python": platform.python_version()}
+
+
+@dataclass
+class Run:
+    """One run as this site takes part in it: everything built once and kept warm."""
+
+    settings: Settings
+    k: int
+    method: Method
+    trainer: Trainer
+    scoring: Evaluation
+    first: Weights
+    """The weights before round 1; those that never leave are read from here."""
+
+
+@dataclass
+class Site:
+    """Answers requests of one coordinator. `load` brings the data, once; `model` is a builder the site's operator allows.
+
+    Every refusal is an answer too, so that the server can name the site and the reason.
+    """
+
+    name: str
+    folder: Path
+    key: Private
+    coordinator: Public
+    load: Callable[[], Dataset]
+    model: str | None = None
+    say: Callable[[str], None] = lambda _: None
+    _data: Dataset | None = None
+    _runs: dict[str, Run] = field(default_factory=dict)
+
+    @property
+    def data(self) -> Dataset:
+        if self._data is None:
+            self._data = self.load()
+        return self._data
+
+    def answer(self, asked: Sealed) -> Sealed:
+        """Never raises for what a request holds."""
+        try:
+            request = unseal(asked, self.coordinator, REQUESTS)
+            self._check(request.header)
+        except (WireError, UnskewError) as error:
+            self.say(f"refused a request: {error.code} {error.text}")
+            return seal({"re": asked.digest, "site": self.name, "code": error.code, "text": error.text}, {}, self.key)
+        head = {n: request.header[n] for n in ("run", "serial", "kind", "t")} | {"re": asked.digest, "site": self.name}
+        try:
+            more, tree = getattr(self, "_" + request.header["kind"])(request)
+        except UnskewError as error:
+            more, tree = {"code": error.code, "text": error.text}, {}
+        except Exception as error:  # whatever a Part or a loader raises must reach the coordinator as a sentence
+            self.say(f"{type(error).__name__}: {error}")
+            more, tree = {"code": "E312", "text": f"{type(error).__name__}: {error}"[:500]}, {}
+        return seal(head | more, tree, self.key)
+
+    def _check(self, h: dict[str, Any]) -> None:
+        """Raises UsageError for what is not for this site, or was asked before."""
+        kinds = ("hello", "setup", "train", "visit", "score")
+        meant = h.get("site") == self.name or (h.get("kind"), h.get("site")) == ("hello", "*")
+        if not meant or h.get("kind") not in kinds or not isinstance(h.get("t"), int):
+            raise UsageError("E310", f"the request is not for site {self.name}.")
+        place = self.folder / "runs" / check_name(str(h.get("run")))
+        place.mkdir(parents=True, exist_ok=True)
+        seen, serial = place / "serial", h.get("serial")
+        before = int(seen.read_text() or 0) if seen.exists() else 0
+        if not isinstance(serial, int) or serial <= before:
+            raise UsageError("E307", "the request was made before one that is answered already.")
+        _put(seen, str(serial).encode())
+
+    # --- one method for each kind of request: (what the header says, what is sent)
+
+    def _hello(self, request: Packet) -> tuple[dict[str, Any], Tree]:
+        settings = config.build(request.header["settings"])
+        allowed(settings, self.model)
+        return {"hello": Hello.of(self.name, prepared(self.data, settings), versions()).as_json()}, {}
+
+    def _setup(self, request: Packet) -> tuple[dict[str, Any], Tree]:
+        facts = {n: request.header[n] for n in ("settings", "k", "clients", "largest")}
+        place = self._place(request)
+        run = self._build(facts, request.tree["w"])
+        state.write(place / "setup.safetensors", request.tree, facts)
+        self._runs = {request.header["run"]: run}
+        return {"ready": True}, {}
+
+    def _train(self, request: Packet) -> tuple[dict[str, Any], Tree]:
+        run, start = self._opened(request)
+        private = self._private(request)
+        replies = run.trainer.train(start, [run.k], {run.k: private} if private else {})
+        if not replies:
+            return {"n": 0}, {}
+        (reply,) = replies
+        if reply.private:
+            state.write(self._place(request) / f"private-{start.t}.safetensors", reply.private, {"t": start.t})
+        self._sweep(request)
+        self.say(f"round {start.t}: trained on {reply.size:.0f} samples")
+        return {"n": reply.size, "loss": float(reply.loss)}, _tree(reply.weights, reply.shares)
+
+    def _visit(self, request: Packet) -> tuple[dict[str, Any], Tree]:
+        run, start = self._opened(request)
+        part = next(p for p in run.method.parts if p.name == request.header["part"])
+        trip = part.trips[request.header["trip"]]
+        private = {run.k: self._private(request)} if run.trainer.kept else {}
+        replies = run.trainer.visit(trip, part, start, [run.k], private)
+        if not replies:
+            return {"n": 0}, {}
+        self.say(f"after round {start.t}: answered {part.name}")
+        return {"n": replies[0].size}, _tree({}, replies[0].shares)
+
+    def _score(self, request: Packet) -> tuple[dict[str, Any], Tree]:
+        """The model's scores on this site's own test rows, and with what it keeps: a few numbers each."""
+        run, start = self._opened(request)
+        k, rows, private = run.k, run.scoring.test[run.k], self._private(request)
+        if not len(rows):
+            return {"n": 0}, {}
+        wanted = {"global": False} if run.trainer.sent else {}
+        if private if run.trainer.kept else run.scoring.own_weights:
+            wanted["personal"] = True
+
+        def score(own: bool) -> torch.Tensor:
+            guess = run.scoring._predict(rows, k, start, private if own else {}, own=own)
+            return torch.tensor(list(run.scoring._brief(k, guess).values()))
+
+        return {"n": len(rows)}, dict(zip(wanted, run.trainer.each(score, list(wanted.values()))))
+
+    # ---
+
+    def _opened(self, request: Packet) -> tuple[Run, Start]:
+        """The run, from its folder if this process does not hold it; raises StateError (E205) if it is not known."""
+        name = request.header["run"]
+        if name not in self._runs:
+            try:
+                tree, facts = state.read(self._place(request) / "setup.safetensors")
+            except (FileNotFoundError, StateError):
+                raise StateError("E205", f"site {self.name} has not been set up for this run.") from None
+            self._runs = {name: self._build(facts, tree["w"])}
+        run = self._runs[name]
+        tree = request.tree
+        start = Start(request.header["t"], request.header["lr"], run.first | tree.get("w", {}), tree.get("down", {}))
+        return run, start
+
+    def _build(self, facts: Mapping[str, Any], first: Weights) -> Run:
+        settings = config.build(dict(facts["settings"]))
+        settings = allowed(settings, self.model)
+        method = Method.parse(settings.method, settings.set)
+        own = Own.of(prepared(self.data, settings), facts["k"], facts["clients"], facts["largest"])
+        fed = setup.fed_of(settings, method, own)
+        here = {n: tuple(t.shape) for n, t in fed.net.weights().items()}
+        if here != {n: tuple(t.shape) for n, t in first.items()}:
+            raise UsageError("E504", f"site {self.name} builds another model from '{settings.model}' than the server.")
+        trainer = setup.trainer_of(settings, method, own, fed)
+        return Run(settings, facts["k"], method, trainer, setup.scoring_of(trainer, own), first)
+
+    def _place(self, request: Packet) -> Path:
+        return self.folder / "runs" / request.header["run"]
+
+    def _private(self, request: Packet) -> Tree:
+        """What this site kept after the round the server counts as its last; {} before that."""
+        t = request.header.get("base", 0)
+        path = self._place(request) / f"private-{t}.safetensors"
+        if not t or not path.exists():
+            if t and any(self._place(request).glob("private-*")):
+                raise StateError("E204", f"site {self.name} has lost its private state of round {t}.")
+            return {}
+        return state.read(path)[0]
+
+    def _sweep(self, request: Packet) -> None:
+        """Of the rounds before the one the server counts, the last stays: its checkpoint may go back by one."""
+        kept = sorted(self._place(request).glob("private-*.safetensors"), key=_round_of)
+        older = [p for p in kept if _round_of(p) < request.header.get("base", 0)]
+        for path in older[:-1]:
+            path.unlink()
+
+
+def _round_of(path: Path) -> int:
+    return int(path.stem.partition("-")[2])
+
+
+def _tree(weights: Weights, shares: dict[str, Tree]) -> Tree:
+    """Without the empty branches, which have no form on the wire."""
+    made: Tree = {"w": weights} if weights else {}
+    shared = {part: tree for part, tree in shares.items() if flat(tree)}
+    return made | ({"shares": shared} if shared else {})
+
+
+def allowed(settings: Settings, model: str | None) -> Settings:
+    """Settings as this site runs them: one lane, its own file for a model from a file, its own device.
+
+    Raises UsageError (E506): a coordinator must not name the Python file that a site loads.
+    """
+    if ":" in settings.model:
+        if model is None:
+            text = (
+                f"the study's model is {settings.model}; start the site with --model FILE.py:FUNCTION to allow yours."
+            )
+            raise UsageError("E506", text)
+        settings = settings.replace(model=model)
+    return settings.replace(lanes="1", workers=1, device="cpu")
+
+
+def prepared(data: Dataset, settings: Settings) -> Dataset:
+    """Standardised by the set's own constants where the study wants that and the set has such."""
+    method = Method.parse(settings.method, settings.set)
+    wants = settings.normalise == "dataset" or (settings.normalise == "auto" and not method.normalises)
+    return data.standardised() if wants and data.mean is not None else data
+
+
+def _put(path: Path, data: bytes) -> None:
+    part = path.with_suffix(".part")
+    part.write_bytes(data)
+    os.replace(part, path)

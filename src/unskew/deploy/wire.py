@@ -1,0 +1,133 @@
+"""One message on the wire: a JSON header, its signature, and tensors as safetensors.
+
+The header holds the SHA-256 of the tensors' bytes and the signature covers the header, so that neither can be changed,
+or joined with another message's. Nothing is parsed before its size, its signature and its digest are right, and
+nothing is ever unpickled.
+
+Header of a request: run, serial (grows with every request to a site), site, kind ("hello", "setup", "train", "visit",
+"score"), t. Of a reply: the same, with `re`, the SHA-256 of the request's header: a reply answers one request only.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from unskew.core.trees import Tree, flat, nested
+from unskew.deploy.identity import Private, Public
+from unskew.deploy.sealed import Sealed
+from unskew.engine.state import apart
+
+MOST_HEADER = 1 << 20
+"""Bytes of JSON; a roster of ten thousand sites fits."""
+PER_TENSOR = 512
+"""Bytes of safetensors' own header that one tensor may take: its name, type, shape and place."""
+
+
+class WireError(Exception):
+    """A message that is refused, as a code and the end of a sentence."""
+
+    def __init__(self, code: str, text: str):
+        super().__init__(text)
+        self.code, self.text = code, text
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The most an honest message holds: bytes of tensors, and how many of them."""
+
+    bytes: int
+    tensors: int
+
+    @property
+    def blob(self) -> int:
+        return self.bytes + self.names
+
+    @property
+    def names(self) -> int:
+        return PER_TENSOR * (self.tensors + 1)
+
+
+@dataclass(frozen=True)
+class Packet:
+    """A message that was checked."""
+
+    header: dict[str, Any]
+    tree: Tree = field(default_factory=dict)
+
+
+def seal(header: Mapping[str, Any], tree: Mapping[str, Any], key: Private) -> Sealed:
+    """Sign and pack. Numbers that are not finite become null, which JSON has a word for."""
+    tensors = {n: t.detach().cpu() for n, t in flat(tree).items()}
+    axes = {n: order for n, t in tensors.items() if (order := _axes(t))}
+    laid = {n: (t.permute(axes[n]) if n in axes else t).contiguous() for n, t in tensors.items()}
+    blob = save(apart(laid)) if laid else b""
+    whole = {n: _plain(v) for n, v in header.items()} | {"sha256": hashlib.sha256(blob).hexdigest()}
+    whole |= {"axes": axes} if axes else {}
+    text = json.dumps(whole, sort_keys=True, allow_nan=False)
+    return Sealed(text, key.sign(text.encode()), blob)
+
+
+def unseal(sealed: Sealed, key: Public, limits: Limits) -> Packet:
+    """Check and unpack. Raises WireError: E304 too large, E310 changed, cut off or not signed by this key."""
+    if len(sealed.blob) > limits.blob or len(sealed.text) > MOST_HEADER:
+        size, most = (len(sealed.blob) + len(sealed.text)) / 1e6, limits.bytes / 1e6
+        raise WireError("E304", f"the message is {size:.1f} MB; at most {most:.1f} MB are expected.")
+    if not key.signed(sealed.text.encode(), sealed.signature):
+        raise WireError("E310", "the signature does not fit: the message was changed, or sent by somebody else.")
+    header = _header(sealed.text)
+    if header.get("sha256") != hashlib.sha256(sealed.blob).hexdigest():
+        raise WireError("E310", "the tensors do not have the SHA-256 that was signed.")
+    return Packet(header, _tensors(sealed.blob, limits, header.get("axes", {})) if sealed.blob else {})
+
+
+def _header(text: str) -> dict[str, Any]:
+    try:
+        header = json.loads(text)
+    except (ValueError, RecursionError):
+        header = None
+    if not isinstance(header, dict):
+        raise WireError("E310", "the header is no JSON object.")
+    return header
+
+
+def _tensors(blob: bytes, limits: Limits, axes: Any) -> Tree:
+    told = int.from_bytes(blob[:8], "little")
+    if told > limits.names:
+        raise WireError("E304", f"the message lists more tensors than the {limits.tensors} expected.")
+    try:
+        tensors = load(blob)
+    except (SafetensorError, ValueError, KeyError, RuntimeError, OverflowError, TypeError) as error:
+        raise WireError("E310", f"the tensors cannot be read ({type(error).__name__}).") from error
+    if len(tensors) > limits.tensors:
+        raise WireError("E304", f"the message holds {len(tensors)} tensors; at most {limits.tensors} are expected.")
+    try:
+        for name, order in dict(axes).items():
+            tensors[name] = tensors[name].permute([order.index(i) for i in range(tensors[name].dim())])
+        if any(path.rpartition("/")[0] in tensors for path in tensors):
+            raise KeyError
+        return nested(tensors)
+    except (AttributeError, KeyError, TypeError, ValueError, IndexError, RuntimeError):
+        raise WireError("E310", "the tensors' names or axes do not fit together.") from None
+
+
+def _axes(t: Tensor) -> list[int] | None:
+    """The order of axes in memory, where it is not the order of the shape: sums over tensors give bits by memory.
+
+    None for tensors that lie in order, or with gaps, which are sent in order."""
+    if t.is_contiguous():
+        return None
+    order = sorted(range(t.dim()), key=lambda i: -t.stride(i))
+    return order if t.permute(order).is_contiguous() else None
+
+
+def _plain(value: Any) -> Any:
+    return None if isinstance(value, float) and not math.isfinite(value) else value

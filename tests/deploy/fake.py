@@ -1,0 +1,143 @@
+"""Sites in this process: their real code, reached through the real Flower apps where Flower is installed."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cryptography", reason="a deployment's tests need the extra: pip install 'unskew[flower]'")
+
+
+from unskew.config import Settings
+from unskew.data.dataset import Dataset
+from unskew.data.federation import Federation, Index
+from unskew.deploy.identity import Private
+from unskew.deploy.sealed import Sealed
+from unskew.deploy.server import Terms, conduct
+from unskew.deploy.site import Site
+from unskew.engine import check
+
+COORDINATOR = Private.make()
+KEYS = {f"s{k}": Private.make() for k in range(8)}
+Meddle = Callable[[str, Sealed, Sealed], Sealed | str | None]
+"""(site, request, honest reply) -> what arrives"""
+
+
+SIZES = (40, 1, 33, 2, 17)
+"""The first client has one class, the second a single sample."""
+
+
+def federation() -> Federation:
+    """Five small clients of 8x8 colour images in three classes; every one has test samples of its own."""
+    rng = np.random.default_rng(7)
+    y = rng.integers(0, 3, sum(SIZES))
+    y[: SIZES[0]] = 1
+    x = (0.2 * rng.random((len(y), 3, 8, 8)) + 0.2 * y[:, None, None, None]).astype(np.float32)
+    rows = [np.arange(a, b) for a, b in itertools.pairwise(np.cumsum([0, *SIZES]))]
+    test = [np.arange(k, 60, len(SIZES)) for k in range(len(SIZES))]
+    return Federation("five", x, y, x[:60], y[:60], ("a", "b", "c"), Index.of(rows), Index.of(test), "iid")
+
+
+def data_of(federation: Federation, k: int) -> Dataset:
+    """What client k of a federation holds, as a site's own set."""
+    train, test = federation.train[k], federation.test[k]
+    x, y = np.asarray(federation.x)[train], federation.y[train]
+    return Dataset(f"site {k}", x, y, federation.x_test[test], federation.y_test[test], federation.classes)
+
+
+def sites(folder: Path, federation: Federation) -> dict[int, Site]:
+    """One a client, at nodes whose numbers do not follow the order of names."""
+    found = {}
+    for k in range(federation.clients):
+        name = f"s{k}"
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        data = data_of(federation, k)
+        found[1000 - k] = Site(name, folder / name, KEYS[name], COORDINATOR.public, lambda data=data: data)
+    return found
+
+
+class Direct:
+    """A Channel that calls the sites' code. `meddle` may change, replace or lose what a site answers."""
+
+    def __init__(self, sites: dict[int, Site], meddle: Meddle | None = None):
+        self.sites, self.meddle = sites, meddle or (lambda site, asked, honest: honest)
+        self.asked: list[tuple[str, str, int]] = []
+
+    def nodes(self) -> list[int]:
+        return sorted(self.sites)
+
+    def ask(self, asked, kind, t, deadline_s):
+        found = {}
+        for node, sealed in asked.items():
+            site = self.sites[node]
+            self.asked.append((site.name, kind, t))
+            if (reply := self.meddle(site.name, sealed, site.answer(sealed))) is not None:
+                found[node] = reply
+        return found
+
+
+def run(path: Path, channel, settings: Settings, **terms):
+    """A whole run; its last state and what it said."""
+    said: list[str] = []
+    order = tuple(KEYS)[: settings.clients]
+    keys = {name: KEYS[name].public for name in order}
+    shown = terms.pop("shown", lambda *_: None)
+    wanted = Terms(order, **{"min_sites": 1, "deadline_s": 0.2, "wait_s": 0.2, **terms})
+    loop, state = conduct(path, settings, channel, COORDINATOR, keys, wanted, said.append, shown)
+    return loop, state, said
+
+
+def grid_of(sites: dict[int, Site], meddle: Meddle | None = None):
+    """Flower's Grid without its processes: messages go to a real client app and come back."""
+    import flwr.serverapp
+    from flwr.app import Context, RecordDict
+    from flwr.clientapp import ClientApp
+    from flwr.supercore.task_identity import TaskIdentity
+
+    from unskew.deploy.flower import carry
+
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 0, 1  # which Flower sets in its processes
+    apps = {node: carry(ClientApp(), lambda asked, s, site=site: site.answer(asked)) for node, site in sites.items()}
+
+    class InProcess(flwr.serverapp.Grid):
+        def __init__(self) -> None:
+            self.count, self.replies = itertools.count(1), {}
+
+        def set_run(self, run) -> None:
+            raise NotImplementedError
+
+        @property
+        def run(self):
+            raise NotImplementedError
+
+        def create_message(self, *args, **kwargs):
+            raise NotImplementedError
+
+        def send_and_receive(self, messages, *, timeout=None):
+            raise NotImplementedError
+
+        def get_node_ids(self):
+            return list(sites)
+
+        def push_messages(self, messages):
+            ids = []
+            for message in messages:
+                number = f"m{next(self.count)}"
+                message.metadata.__dict__["_message_id"] = number
+                context = Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config={})
+                self.replies[number] = apps[message.metadata.dst_node_id](message, context)
+                ids.append(number)
+            return ids
+
+        def pull_messages(self, message_ids):
+            return [self.replies.pop(i) for i in message_ids if i in self.replies]
+
+    return InProcess()
+
+
+def small(method: str, **changes) -> Settings:
+    return check.settings(method=method, **{"lanes": "1", "clients": len(SIZES), **changes})

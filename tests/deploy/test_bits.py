@@ -1,0 +1,107 @@
+"""A run over the wire ends with the weights of the simulator, to the bit, for methods of every shape."""
+
+from __future__ import annotations
+
+import pytest
+
+import unskew
+from tests.deploy import fake
+from unskew.engine.state import digest
+
+METHODS = ("fedavg", "scaffold", "flea", "rebafl", "fedrdn", "fedbn", "ccvr", "flea+scaffold+rebafl")
+
+
+def simulated(method: str, **changes) -> unskew.Result:
+    settings = fake.small(method, **changes).as_dict()
+    left = {n: v for n, v in settings.items() if n not in ("method", "data")}
+    return unskew.run(method, fake.federation(), **left)
+
+
+def problems(loop) -> list[str]:
+    return [e["text"] for e in loop.record.rows["events"] if e["code"] != "round"]
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_same_bits_as_the_simulator(tmp_path, method):
+    channel = fake.Direct(fake.sites(tmp_path / "sites", fake.federation()))
+    loop, state, _ = fake.run(tmp_path / "run", channel, fake.small(method))
+    assert digest(state.weights) == simulated(method).digest
+    assert not problems(loop)
+
+
+@pytest.mark.parametrize("method", METHODS[:7])
+def test_the_same_bits_through_flower(tmp_path, method):
+    """Flower's own server app, client app and messages, without its processes."""
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'unskew[flower]'")
+    from unskew.deploy.flower import FlowerChannel
+
+    grid = fake.grid_of(fake.sites(tmp_path / "sites", fake.federation()))
+    loop, state, _ = fake.run(tmp_path / "run", FlowerChannel(grid), fake.small(method), deadline_s=60)
+    assert digest(state.weights) == simulated(method).digest
+    assert not problems(loop)
+
+
+def test_scores_come_from_the_sites(tmp_path):
+    """Each site's own accuracy is the simulator's; the global score is that of all their test samples."""
+    channel = fake.Direct(fake.sites(tmp_path / "sites", fake.federation()))
+    loop, _, _ = fake.run(tmp_path / "run", channel, fake.small("fedbn"))
+    alone = simulated("fedbn")
+    for scope in ("global@client", "personal@client"):
+        assert loop.record.series(scope, "mean") == alone.record.series(scope, "mean")
+    plain, _, _ = fake.run(
+        tmp_path / "plain", fake.Direct(fake.sites(tmp_path / "s2", fake.federation())), fake.small("fedavg")
+    )
+    assert plain.record.series("global", "accuracy") == simulated("fedavg").record.series("global", "accuracy")
+
+
+def test_the_server_holds_nothing_private(tmp_path):
+    channel = fake.Direct(fake.sites(tmp_path / "sites", fake.federation()))
+    fake.run(tmp_path / "run", channel, fake.small("scaffold+fedbn"))
+    assert not (tmp_path / "run" / "private").exists()
+    for site in (tmp_path / "sites").iterdir():
+        assert list(site.glob("runs/*/private-3.safetensors"))
+
+
+def test_resuming_ends_with_the_same_bits(tmp_path):
+    """The server ends after every round in turn; sites forget what they had in memory."""
+
+    class Stop(Exception):
+        pass
+
+    for stop in (1, 2):
+        name = f"run{stop}"
+
+        def shown(state, told, stop=stop):
+            if told.t == stop:
+                raise Stop
+
+        channel = fake.Direct(fake.sites(tmp_path / f"sites{stop}", fake.federation()))
+        with pytest.raises(Stop):
+            fake.run(tmp_path / name, channel, fake.small("scaffold+fedbn"), shown=shown)
+        channel = fake.Direct(fake.sites(tmp_path / f"sites{stop}", fake.federation()))
+        _, state, _ = fake.run(tmp_path / name, channel, fake.small("scaffold+fedbn"))
+        assert digest(state.weights) == simulated("scaffold+fedbn").digest
+
+
+def test_a_server_that_goes_back_a_round_ends_with_the_same_bits(tmp_path):
+    """Its newest checkpoint is damaged, and sites have trained further than the one before it."""
+
+    class Stop(Exception):
+        pass
+
+    def shown(state, told):
+        if told.t == 2:
+            raise Stop
+
+    folder = tmp_path / "sites"
+    with pytest.raises(Stop):
+        fake.run(
+            tmp_path / "run", fake.Direct(fake.sites(folder, fake.federation())), fake.small("scaffold"), shown=shown
+        )
+    path = tmp_path / "run" / "state.safetensors"
+    path.write_bytes(path.read_bytes()[:-1])
+    _, state, said = fake.run(
+        tmp_path / "run", fake.Direct(fake.sites(folder, fake.federation())), fake.small("scaffold")
+    )
+    assert any("E201" in s for s in said)
+    assert digest(state.weights) == simulated("scaffold").digest
