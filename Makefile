@@ -3,8 +3,9 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+FLOWER := .venv-flower
 
-.PHONY: demo test check bench format clean
+.PHONY: demo test test-deploy check bench format clean
 
 demo: $(READY)
 	@rm -rf runs/demo
@@ -13,11 +14,15 @@ demo: $(READY)
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
+# Flower pins other versions of what the rest uses, so its tests have a place of their own: real processes on loopback
+test-deploy: $(FLOWER)/.ready
+	$(FLOWER)/bin/python -m pytest tests/deploy
+
 check: $(READY)
 	$(BIN)/ruff format --check src tests benchmarks examples
 	$(BIN)/ruff check src tests benchmarks examples
 	$(BIN)/pyright --level error
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow" tests/core tests/methods/test_flea.py tests/methods/test_others.py tests/methods/test_rebafl.py tests/engine tests/data tests/tasks tests/report
+	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow" tests/core tests/methods/test_flea.py tests/methods/test_others.py tests/methods/test_rebafl.py tests/engine tests/deploy tests/data tests/tasks tests/report
 
 bench: $(READY)
 	$(BIN)/python benchmarks/scale.py
@@ -35,5 +40,12 @@ $(READY): requirements.lock pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -e .
 	touch $(READY)
 
+$(FLOWER)/.ready: requirements-flower.lock pyproject.toml
+	test -x $(FLOWER)/bin/python || $(PYTHON) -m venv $(FLOWER)
+	$(FLOWER)/bin/pip install --quiet --disable-pip-version-check "$$(grep '^torch==' requirements-flower.lock)"
+	$(FLOWER)/bin/pip install --quiet --disable-pip-version-check -r requirements-flower.lock
+	$(FLOWER)/bin/pip install --quiet --disable-pip-version-check --no-deps -e .
+	touch $(FLOWER)/.ready
+
 clean:
-	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(FLOWER) .pytest_cache .ruff_cache .hypothesis

@@ -210,6 +210,12 @@ def test_methods_that_want_samples_at_the_server_are_refused(tmp_path):
         fake.run(tmp_path / "run", fake.Direct({}), fake.small("fedavg_ft"))
 
 
+def test_a_guarantee_by_noise_that_the_server_can_draw_is_refused(tmp_path):
+    channel = fake.Direct(fake.sites(tmp_path / "sites", fake.federation()))
+    with pytest.raises(UsageError, match="E506 'feddpms/z' is protected by noise from the study's seed"):
+        fake.run(tmp_path / "run", channel, fake.small("feddpms(alpha=5, width=8, mechanism=single)"))
+
+
 def test_a_site_refuses_what_its_coordinator_did_not_sign_or_sends_twice(tmp_path):
     site = fake.sites(tmp_path / "sites", fake.federation())[1000]
     header = {"run": "r1", "serial": 5, "site": "s0", "kind": "train", "t": 1}

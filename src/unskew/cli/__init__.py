@@ -12,7 +12,7 @@ from typing import Any
 def app() -> Any:
     import typer
 
-    from unskew.cli import check, compare, explain, list_, report, reproduce, resume, run
+    from unskew.cli import check, compare, explain, federation, join, list_, report, reproduce, resume, run, serve, site
 
     made = typer.Typer(
         name="unskew",
@@ -32,8 +32,12 @@ def app() -> Any:
         ("list", list_.command),
         ("explain", explain.command),
         ("check", check.command),
+        ("serve", serve.command),
+        ("join", join.command),
     ):
         made.command(name)(command)
+    made.add_typer(federation.app, name="federation")
+    made.add_typer(site.app, name="site")
     made.callback(invoke_without_command=True)(_version)
     return made
 

@@ -21,5 +21,10 @@ def command(
     if (run / "compare.yaml").exists():
         again(run, as_json)
         return
+    if (run / "deploy.json").exists():
+        from unskew.cli.deployed import go
+
+        go(run, as_json)
+        return
     at = folder_at(run)
     finish(at, Screen(at.settings.rounds, quiet=as_json), as_json)

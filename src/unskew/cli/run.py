@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from unskew.cli.options import parts_arguments, with_settings
-from unskew.errors import Terminated
+from unskew.errors import Terminated, UsageError
 
 
 @with_settings()
@@ -29,6 +29,25 @@ def command(
         bool, typer.Option("--dry-run", help="show the partition and what leaves each client, then stop")
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print the result as JSON and nothing else")] = False,
+    on: Annotated[
+        str | None, typer.Option(help="a federation of real sites, by name", rich_help_panel="Real sites")
+    ] = None,
+    min_sites: Annotated[
+        int, typer.Option(help="a round with fewer answers does not count", rich_help_panel="Real sites")
+    ] = 1,
+    deadline: Annotated[
+        str, typer.Option(help="how long sites may take for an exchange: 30s, 10m, 2h", rich_help_panel="Real sites")
+    ] = "10m",
+    wait: Annotated[
+        str, typer.Option(help="how long to wait for missing sites before round 1", rich_help_panel="Real sites")
+    ] = "10m",
+    test_data: Annotated[
+        str | None,
+        typer.Option(help="a test set at the server: an .npz or a folder", rich_help_panel="Real sites"),
+    ] = None,
+    federations: Annotated[Path, typer.Option(help="where federations are kept", rich_help_panel="Real sites")] = Path(
+        "federations"
+    ),
     options: dict[str, Any] | None = None,
 ) -> None:
     """Train one method on one federation, and write its report."""
@@ -51,6 +70,14 @@ def command(
     from unskew.engine.cells import slug
 
     at = folder / check_name(name) if name else fresh(folder, slug(settings.method))
+    if on:
+        if dry_run:
+            raise UsageError("E109", "--dry-run shows a partition; sites tell what they hold when a run begins.")
+        from unskew.cli.deployed import run_on
+
+        terms = {"min_sites": min_sites, "deadline": deadline, "wait": wait, "test": test_data}
+        run_on(federations / on, at, settings, terms, as_json)
+        return
     _train(at, settings, dry_run, as_json)
 
 

@@ -120,6 +120,7 @@ def main(grid: Grid, context: Context) -> None:
 def conduct(grid: Grid, told: dict[str, Any], say: Callable[[str], None] = print) -> None:
     """The whole run. Every ending is written to `ending.json`; Flower itself calls a failed run completed."""
     from unskew import config
+    from unskew.cli.screen import leaves
     from unskew.deploy import server, tickets
     from unskew.errors import UnskewError
 
@@ -146,6 +147,7 @@ def conduct(grid: Grid, told: dict[str, Any], say: Callable[[str], None] = print
             lambda state, round_: heard(
                 f"round {round_.t}: {round_.answered}/{round_.asked} sites, {round_.seconds:.1f} s"
             ),
+            lambda loop: heard("\n".join(leaves(loop))),
         )
     except UnskewError as error:
         ending = {"state": "stopped", "code": error.exit_code, "text": str(error)}

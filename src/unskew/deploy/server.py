@@ -22,7 +22,7 @@ from unskew.deploy.identity import Private, Public
 from unskew.deploy.post import POLL_S, Channel, Post, names
 from unskew.deploy.remote import Away, Remote, Scores
 from unskew.deploy.roster import Hello, Sites, check_alike
-from unskew.deploy.site import prepared
+from unskew.deploy.site import check_noise, prepared
 from unskew.engine import setup
 from unskew.engine.folder import Folder, Say, Shown, _put
 from unskew.engine.loop import Loop
@@ -61,6 +61,7 @@ class Deployed(Folder):
         record, store = Record(self.path, found[1]["lengths"] if found else None), Away(self.path / "private", index)
         self._last_index = index
         fed = setup.fed_of(self.settings, self.method, self.federation)
+        check_noise(self.method, fed)
         local = setup.trainer_of(self.settings, self.method, self.federation, fed)
         remote = Remote(local, self.post, self.hellos, self.settings, store, record, self.min_sites)
         scoring = Scores(remote, setup.scoring_of(local, self.federation))
@@ -74,9 +75,7 @@ def study(settings: Settings) -> Settings:
         if part.reserve:
             text = f"'{part.name}' holds back {part.reserve} samples of each class at the server, which has none."
             raise UsageError("E506", text)
-    return settings.replace(
-        method=str(method), set={}, data=SITES, lanes="1", samples=None, skew="iid", loss=settings.loss
-    )
+    return settings.replace(method=str(method), set={}, data=SITES, lanes="1", samples=None, skew="iid")
 
 
 def conduct(

@@ -19,6 +19,7 @@ import torch
 import unskew
 from unskew import config
 from unskew.config import Settings
+from unskew.core.client import Fed
 from unskew.core.method import Method
 from unskew.core.trees import Tree, Weights, flat
 from unskew.data.dataset import Dataset
@@ -185,6 +186,7 @@ class Site:
         method = Method.parse(settings.method, settings.set)
         own = Own.of(prepared(self.data, settings), facts["k"], facts["clients"], facts["largest"])
         fed = setup.fed_of(settings, method, own)
+        check_noise(method, fed)
         here = {n: tuple(t.shape) for n, t in fed.net.weights().items()}
         if here != {n: tuple(t.shape) for n, t in first.items()}:
             raise UsageError("E504", f"site {self.name} builds another model from '{settings.model}' than the server.")
@@ -236,6 +238,18 @@ def allowed(settings: Settings, model: str | None) -> Settings:
             raise UsageError("E506", text)
         settings = settings.replace(model=model)
     return settings.replace(lanes="1", workers=1, device="cpu")
+
+
+def check_noise(method: Method, fed: Fed) -> None:
+    """Raises UsageError (E506) for a Share said to be private by its noise: that is drawn from the study's seed.
+
+    The seed makes a run repeatable, and the server knows it; noise that the reader can draw again protects nothing.
+    """
+    for part in method.parts:
+        shares = part.shares(fed) | {n: s for trip in part.trips for n, s in trip.shares(fed).items()}
+        if dp := [name for name, share in shares.items() if share.guarantee == "dp"]:
+            text = f"'{part.name}/{dp[0]}' is protected by noise from the study's seed, which the server knows"
+            raise UsageError("E506", f"{text}: over a network that guarantee would be false.")
 
 
 def prepared(data: Dataset, settings: Settings) -> Dataset:

@@ -112,7 +112,7 @@ def _tensors(blob: bytes, limits: Limits, axes: Any) -> Tree:
     try:
         for name, order in dict(axes).items():
             tensors[name] = tensors[name].permute([order.index(i) for i in range(tensors[name].dim())])
-        if any(path.rpartition("/")[0] in tensors for path in tensors):
+        if any(path[:i] in tensors for path in tensors for i, sign in enumerate(path) if sign == "/"):
             raise KeyError
         return nested(tensors)
     except (AttributeError, KeyError, TypeError, ValueError, IndexError, RuntimeError):

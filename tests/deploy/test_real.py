@@ -1,0 +1,192 @@
+"""Real processes on loopback: Flower's SuperLink and three sites, TLS and node authentication, by our own commands."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'unskew[flower]'")
+
+import unskew
+from tests.deploy import fake  # noqa: F401  skips where cryptography is missing
+from unskew.core.keys import numpy_key
+from unskew.deploy.processes import _free_port
+
+pytestmark = pytest.mark.slow
+SITES = "abc"
+STUDY = {"method": "scaffold", "rounds": 4, "epochs": 1, "model": "mlp", "seed": 0, "eval_every": 4}
+
+
+def command(*arguments: str, cwd: Path) -> list[str]:
+    return [sys.executable, "-m", "unskew", *arguments]
+
+
+class Federation:
+    """A coordinator and three sites in one folder; every process is stopped by its id."""
+
+    def __init__(self, root: Path):
+        self.root, self.running, self.deal = root, {}, _deal()
+        self.do("federation", "init", "lung", "--host", f"127.0.0.1:{_free_port()}", "--sites", ",".join(SITES))
+        for k, site in enumerate(SITES):
+            d = self.deal
+            np.savez(
+                root / f"{site}.npz",
+                x_train=d.x[d.train[k]],
+                y_train=d.y[d.train[k]],
+                x_test=d.x_test[d.test[k]],
+                y_test=d.y_test[d.test[k]],
+                classes=np.array(d.classes),
+            )
+            self.do("join", f"federations/lung/tickets/{site}.ticket", "--folder", f"site-{site}")
+            self.do("federation", "admit", "lung", f"site-{site}/{site}.pub")
+        (root / "study.yaml").write_text("\n".join(f"{n}: {v}" for n, v in STUDY.items()))
+
+    def do(self, *arguments: str, timeout: float = 300) -> str:
+        done = subprocess.run(
+            command(*arguments, cwd=self.root), cwd=self.root, capture_output=True, text=True, timeout=timeout
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    def start(self, name: str, *arguments: str) -> subprocess.Popen:
+        log = open(self.root / f"{name}.log", "ab")  # noqa: SIM115
+        self.running[name] = subprocess.Popen(
+            command(*arguments, cwd=self.root), cwd=self.root, stdout=log, stderr=log, start_new_session=True
+        )
+        return self.running[name]
+
+    def up(self) -> None:
+        self.start("serve", "serve", "lung")
+        self.until(lambda: (self.root / "serve.log").read_text().count("is admitted") >= 3, 90)
+        for site in SITES:
+            self.site(site)
+
+    def site(self, name: str) -> None:
+        self.start(name, "site", "run", "--data", f"{name}.npz", "--folder", f"site-{name}")
+
+    def run(self, *more: str) -> subprocess.Popen:
+        terms = ["--deadline", "40s", "--wait", "90s", "--name", "r", "--json", *more]
+        return self.start("run", "run", "study.yaml", "--on", "lung", *terms)
+
+    def round(self, t: int) -> None:
+        log = self.root / "runs/r/server.log"
+        self.until(lambda: log.exists() and f"round {t}:" in log.read_text(), 240)
+
+    def until(self, there, seconds: float) -> None:
+        end = time.monotonic() + seconds
+        while not there():
+            assert time.monotonic() < end, self.logs()
+            time.sleep(0.3)
+
+    def logs(self) -> str:
+        found = [*self.root.glob("*.log"), *self.root.glob("*/*.log"), *self.root.glob("runs/*/server.log")]
+        return "\n".join(f"--- {p}\n{p.read_text()[-1500:]}" for p in found)
+
+    def kill(self, name: str) -> None:
+        """-9, the whole of it: what a machine does that loses its power."""
+        process = self.running.pop(name)
+        for pid in (*_below(process.pid), process.pid):
+            _send(pid, signal.SIGKILL)
+        process.wait()
+
+    def stop(self) -> None:
+        for process in self.running.values():
+            _send(process.pid, signal.SIGTERM)
+        for process in self.running.values():
+            below = _below(process.pid)
+            try:
+                process.wait(25)
+            except subprocess.TimeoutExpired:
+                _send(process.pid, signal.SIGKILL)
+            for pid in below:
+                _send(pid, signal.SIGKILL)
+
+    def result(self) -> dict:
+        process = self.running.pop("run")
+        assert process.wait(300) == 0, self.logs()
+        return json.loads((self.root / "run.log").read_text().splitlines()[-1])
+
+
+def _send(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        return
+
+
+def _below(pid: int) -> list[int]:
+    """Ids of all that this process has started, and they in turn; they may lead sessions of their own."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            text = stat.read_text()
+        except OSError:
+            continue
+        children.setdefault(int(text.rpartition(")")[2].split()[1]), []).append(int(stat.parent.name))
+    found, left = [], [pid]
+    while left:
+        below = children.get(left.pop(), [])
+        found += below
+        left += below
+    return found
+
+
+def _deal():
+    digits = unskew.data.load("digits").standardised()
+    return unskew.data.build(digits, "dirichlet:1.0", 3, numpy_key(0, "partition"), numpy_key(0, "test rows"))
+
+
+@pytest.fixture
+def federation(tmp_path):
+    made = Federation(tmp_path)
+    try:
+        made.up()
+        yield made
+    finally:
+        made.stop()
+
+
+def simulated() -> str:
+    return unskew.run(**STUDY, data=_deal(), lanes="1", clients=3).digest
+
+
+def test_three_sites_end_with_the_simulators_weights(federation):
+    federation.run("--min-sites", "3")
+    told = federation.result()
+    assert told["sha256"] == simulated()
+    assert (federation.root / "runs/r/report.html").exists()
+    checked = federation.do("site", "check", "--data", "a.npz", "--folder", "site-a")
+    assert "FAIL" not in checked
+    assert "signed by the federation's authority" in checked
+
+
+def test_a_site_that_dies_is_left_out_after_the_deadline_and_taken_back(federation):
+    federation.run("--min-sites", "2")
+    federation.round(1)
+    federation.kill("c")
+    told = federation.result()
+    events = [json.loads(line) for line in (federation.root / "runs/r/events.jsonl").read_text().splitlines()]
+    answered = [e["answered"] for e in events if e["code"] == "round"]
+    assert answered[0] == [0, 1, 2]
+    assert answered[-1] == [0, 1]
+    assert any(e["code"] in ("E311", "E312") and e["text"].startswith("c ") for e in events)
+    assert told["scores"]["global"] > 0.3
+
+
+def test_a_server_that_dies_is_resumed_to_the_simulators_weights(federation):
+    federation.run("--min-sites", "3")
+    federation.round(2)
+    for name in ("run", "serve"):
+        federation.kill(name)
+    federation.start("serve", "serve", "lung")
+    time.sleep(5)
+    told = json.loads(federation.do("resume", "runs/r", "--json", timeout=400).splitlines()[-1])
+    assert told["sha256"] == simulated()
