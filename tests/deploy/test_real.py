@@ -159,8 +159,12 @@ def simulated() -> str:
 
 
 def test_three_sites_end_with_the_simulators_weights(federation):
+    """And a fourth, with a true ticket and a key nobody admitted, is not let in and is told why."""
+    federation.do("join", "federations/lung/tickets/c.ticket", "--folder", "site-stranger")
+    federation.start("stranger", "site", "run", "--data", "c.npz", "--folder", "site-stranger")
     federation.run("--min-sites", "3")
     told = federation.result()
+    assert "is c.pub admitted?" in (federation.root / "stranger.log").read_text()
     assert told["sha256"] == simulated()
     assert (federation.root / "runs/r/report.html").exists()
     checked = federation.do("site", "check", "--data", "a.npz", "--folder", "site-a")

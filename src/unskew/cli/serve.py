@@ -21,12 +21,16 @@ def command(
     from unskew.deploy.tickets import Coordinator
 
     home = Coordinator.open(folder / name)
-    server = Server(home, bind)
+
+    def say(text: str) -> None:
+        print(text, flush=True)
+
+    server = Server(home, bind, say)
     tls = "TLS on · node authentication on" if home.tls else "TLS OFF · node authentication OFF"
-    print(f"{home.name}  {server.bind}:{home.port}  {tls} · requests and replies signed · telemetry off (Flower's too)")
-    print(f"admitted {len(home.admitted())} of {len(home.sites)} sites")
+    say(f"{home.name}  {server.bind}:{home.port}  {tls} · requests and replies signed · telemetry off (Flower's too)")
+    say(f"admitted {len(home.admitted())} of {len(home.sites)} sites")
     if server.bind not in ("127.0.0.1", "localhost"):
-        print("fence    let sites reach /v1/fleet only: whoever reaches /v1/control can have code run at every site")
+        say("fence    let sites reach /v1/fleet only: whoever reaches /v1/control can have code run at every site")
     with kept(server.program):
         while True:
             server.tend()

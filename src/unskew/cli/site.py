@@ -25,6 +25,7 @@ def run(
     model: Annotated[
         str | None, typer.Option(help="FILE.py:FUNCTION to build the model, where a study has one from a file")
     ] = None,
+    device: Annotated[str, typer.Option(help="where this site trains: cpu, cuda, cuda:1, auto")] = "cpu",
     port: Annotated[int, typer.Option(help="Flower's local port on this machine; 0: any that is free")] = 0,
 ) -> None:
     """Connect to the server and answer its requests until stopped."""
@@ -42,7 +43,7 @@ def run(
     def say(text: str) -> None:
         print(time.strftime("%H:%M:%S"), text, flush=True)
 
-    SiteProcesses(joined, data, classes, model, port, say).run()
+    SiteProcesses(joined, data, classes, model, device, port, say).run()
 
 
 @app.command("check")

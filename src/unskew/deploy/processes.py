@@ -259,6 +259,7 @@ class SiteProcesses:
     data: str
     classes: str = ""
     model: str | None = None
+    device: str = "cpu"
     port: int = 0
     say: Say = print
 
@@ -271,6 +272,7 @@ class SiteProcesses:
                 *(["--classes", self.classes] if self.classes else []),
                 *(["--model", self.model] if self.model else []),
             ]
+            more += ["--device", self.device]
             command = [sys.executable, "-m", "unskew.deploy.worker", str(folder), self.data, *more]
             worker = Kept("the worker", command, env, folder / "worker.log")
             node = [str(BIN / "flower-supernode"), "--superlink", f"{ticket.host}:{ticket.port}"]
@@ -288,8 +290,15 @@ class SiteProcesses:
                     code = worker.look(self.say)
                     if code in (2, 3):
                         raise _refused(folder / "worker.log", code)
-                    supernode.look(self.say)
+                    if supernode.look(self.say) is not None:
+                        self._explain(supernode.log)
                     time.sleep(0.5)
+
+    def _explain(self, log: Path) -> None:
+        """Flower's code 2004 stands for several things; these are the likely ones, in order."""
+        if "code: 2004" in log.read_text(errors="replace")[-3000:]:
+            site = self.joined.ticket.site
+            self.say(f"the server does not let this site in: is {site}.pub admitted? After a crash it takes a minute.")
 
 
 def _refused(log: Path, code: int) -> UnskewError:

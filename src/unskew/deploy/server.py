@@ -75,7 +75,7 @@ def study(settings: Settings) -> Settings:
         if part.reserve:
             text = f"'{part.name}' holds back {part.reserve} samples of each class at the server, which has none."
             raise UsageError("E506", text)
-    return settings.replace(method=str(method), set={}, data=SITES, lanes="1", samples=None, skew="iid")
+    return settings.replace(method=str(method), set={}, data=SITES, lanes="1", device="cpu", samples=None, skew="iid")
 
 
 def conduct(

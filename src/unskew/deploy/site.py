@@ -21,7 +21,7 @@ from unskew import config
 from unskew.config import Settings
 from unskew.core.client import Fed
 from unskew.core.method import Method
-from unskew.core.trees import Tree, Weights, flat
+from unskew.core.trees import Tree, Weights, flat, tree_map
 from unskew.data.dataset import Dataset
 from unskew.deploy.identity import Private, Public
 from unskew.deploy.roster import Hello, Own
@@ -67,6 +67,7 @@ class Site:
     coordinator: Public
     load: Callable[[], Dataset]
     model: str | None = None
+    device: str = "cpu"
     say: Callable[[str], None] = lambda _: None
     _data: Dataset | None = None
     _runs: dict[str, Run] = field(default_factory=dict)
@@ -119,9 +120,8 @@ class Site:
     def _setup(self, request: Packet) -> tuple[dict[str, Any], Tree]:
         facts = {n: request.header[n] for n in ("settings", "k", "clients", "largest")}
         place = self._place(request)
-        run = self._build(facts, request.tree["w"])
+        self._hold(request.header["run"], facts, request.tree["w"])
         state.write(place / "setup.safetensors", request.tree, facts)
-        self._runs = {request.header["run"]: run}
         return {"ready": True}, {}
 
     def _train(self, request: Packet) -> tuple[dict[str, Any], Tree]:
@@ -174,15 +174,22 @@ class Site:
                 tree, facts = state.read(self._place(request) / "setup.safetensors")
             except (FileNotFoundError, StateError):
                 raise StateError("E205", f"site {self.name} has not been set up for this run.") from None
-            self._runs = {name: self._build(facts, tree["w"])}
+            self._hold(name, facts, tree["w"])
         run = self._runs[name]
-        tree = request.tree
+        tree = _moved(request.tree, run)
         start = Start(request.header["t"], request.header["lr"], run.first | tree.get("w", {}), tree.get("down", {}))
         return run, start
 
+    def _hold(self, name: str, facts: Mapping[str, Any], first: Weights) -> None:
+        """One run at a time is kept warm."""
+        made = self._build(facts, first)
+        for before in self._runs.values():
+            before.trainer.close()
+        self._runs = {name: made}
+
     def _build(self, facts: Mapping[str, Any], first: Weights) -> Run:
         settings = config.build(dict(facts["settings"]))
-        settings = allowed(settings, self.model)
+        settings = allowed(settings, self.model).replace(device=self.device)
         method = Method.parse(settings.method, settings.set)
         own = Own.of(prepared(self.data, settings), facts["k"], facts["clients"], facts["largest"])
         fed = setup.fed_of(settings, method, own)
@@ -191,6 +198,7 @@ class Site:
         if here != {n: tuple(t.shape) for n, t in first.items()}:
             raise UsageError("E504", f"site {self.name} builds another model from '{settings.model}' than the server.")
         trainer = setup.trainer_of(settings, method, own, fed)
+        first = {n: first[n].to(trainer.device) for n in here}
         return Run(settings, facts["k"], method, trainer, setup.scoring_of(trainer, own), first)
 
     def _place(self, request: Packet) -> Path:
@@ -204,7 +212,7 @@ class Site:
             if t and any(self._place(request).glob("private-*")):
                 raise StateError("E204", f"site {self.name} has lost its private state of round {t}.")
             return {}
-        return state.read(path)[0]
+        return _moved(state.read(path)[0], self._runs[request.header["run"]])
 
     def _sweep(self, request: Packet) -> None:
         """Of the rounds before the one the server counts, the last stays: its checkpoint may go back by one."""
@@ -218,6 +226,10 @@ def _round_of(path: Path) -> int:
     return int(path.stem.partition("-")[2])
 
 
+def _moved(tree: Tree, run: Run) -> Tree:
+    return tree_map(lambda t: t.to(run.trainer.device), tree)
+
+
 def _tree(weights: Weights, shares: dict[str, Tree]) -> Tree:
     """Without the empty branches, which have no form on the wire."""
     made: Tree = {"w": weights} if weights else {}
@@ -226,7 +238,7 @@ def _tree(weights: Weights, shares: dict[str, Tree]) -> Tree:
 
 
 def allowed(settings: Settings, model: str | None) -> Settings:
-    """Settings as this site runs them: one lane, its own file for a model from a file, its own device.
+    """Settings as this site runs them: one lane, and its own file for a model from a file.
 
     Raises UsageError (E506): a coordinator must not name the Python file that a site loads.
     """
@@ -237,7 +249,7 @@ def allowed(settings: Settings, model: str | None) -> Settings:
             )
             raise UsageError("E506", text)
         settings = settings.replace(model=model)
-    return settings.replace(lanes="1", workers=1, device="cpu")
+    return settings.replace(lanes="1", workers=1)
 
 
 def check_noise(method: Method, fed: Fed) -> None:

@@ -1,6 +1,6 @@
 """A site's warm process: data, model and method are built once, requests come through a local socket.
 
-python -m unskew.deploy.worker FOLDER DATA [--classes a,b] [--model FILE.py:FUNCTION]; started by `unskew site run`.
+python -m unskew.deploy.worker FOLDER DATA [--classes a,b] [--model FILE.py:FUNCTION] [--device cuda]; started by `unskew site run`.
 A request that takes longer than it may ends the process, which is started anew: a hang must not block the site.
 """
 
@@ -61,6 +61,7 @@ def main() -> None:
     told.add_argument("data")
     told.add_argument("--classes", default="")
     told.add_argument("--model")
+    told.add_argument("--device", default="cpu")
     given = told.parse_args()
     joined = Joined.open(given.folder)
     classes = [c.strip() for c in given.classes.split(",") if c.strip()]
@@ -70,7 +71,7 @@ def main() -> None:
 
     found = load(given.data, classes)
     key, coordinator = joined.key, Public.parse(joined.ticket.coordinator)
-    site = Site(joined.ticket.site, given.folder, key, coordinator, lambda: found, given.model, say)
+    site = Site(joined.ticket.site, given.folder, key, coordinator, lambda: found, given.model, given.device, say)
     say(f"site {site.name}: {len(found.y)} training samples, {len(found.y_test)} to test on, ready")
     serve(site, Path(os.environ[SOCKET]))
 
