@@ -42,7 +42,9 @@ class Settings:
     rounds: Positive = _field(50, "rounds")
     epochs: Positive = _field(5, "local epochs")
     batch: Positive = _field(32, "local batch size")
-    optimiser: Literal["sgd", "adam"] = _field("sgd", "local optimiser, fresh in every round")
+    optimiser: Literal["sgd", "adam", "sign"] = _field(
+        "sgd", "local optimiser, fresh in every round; sign: Adam fresh at every step"
+    )
     lr: Annotated[float, Gt(0)] = _field(0.05, "local learning rate")
     lr_decay: Annotated[float, Gt(0), Le(1)] = _field(1.0, "factor on the learning rate per round")
     lr_min: NotNegative = _field(0.0, "the learning rate does not fall below this")

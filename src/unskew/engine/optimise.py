@@ -1,4 +1,4 @@
-"""Local optimisers on stacked weights: the arithmetic of torch.optim's SGD and Adam, one lane or many.
+"""Local optimisers on stacked weights: the arithmetic of torch.optim's SGD and Adam, or signs; one lane or many.
 
 Made afresh for every local update: no momentum crosses rounds. Letters: G lanes.
 """
@@ -65,9 +65,31 @@ class Adam:
         torch._foreach_add_(w, update)
 
 
+@dataclass
+class Sign:
+    """w <- w - lr g / (|g| + eps): Adam made anew at every step, as the public code of FLea and of its baselines does."""
+
+    lr: float
+    weight_decay: float = 0.0
+    eps: float = 1e-8
+    state: tuple[list[Tensor], ...] = ()
+
+    def start(self, w: list[Tensor]) -> None:
+        pass
+
+    def step(self, w: list[Tensor], g: list[Tensor], state: list[list[Tensor]], local_G: np.ndarray) -> None:
+        if self.weight_decay:
+            g = torch._foreach_add(g, w, alpha=self.weight_decay)
+        size = torch._foreach_abs(g)
+        torch._foreach_add_(size, self.eps)
+        torch._foreach_addcdiv_(w, g, size, value=-self.lr)
+
+
 def _per_lane(values_G: np.ndarray, like: Tensor) -> Tensor:
     return torch.as_tensor(values_G, dtype=like.dtype, device=like.device).reshape(-1, *[1] * (like.dim() - 1))
 
 
-def make(name: str, lr: float, momentum: float, weight_decay: float) -> SGD | Adam:
-    return SGD(lr, momentum, weight_decay) if name == "sgd" else Adam(lr, weight_decay)
+def make(name: str, lr: float, momentum: float, weight_decay: float) -> SGD | Adam | Sign:
+    if name == "sgd":
+        return SGD(lr, momentum, weight_decay)
+    return Adam(lr, weight_decay) if name == "adam" else Sign(lr, weight_decay)
