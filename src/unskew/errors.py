@@ -86,6 +86,7 @@ PAGES = {
     "E204": "A file with clients' private state is missing or damaged, so the run cannot go on to the same bits.",
     "E205": "A site does not know this run: its folder was emptied, or it never took part. The server sets it up again by itself.",
     "E206": "Too few sites answered, three rounds in a row or before round 1, so the run paused. Its last round is saved: see to the sites, then resume.",
+    "E207": "A run's journal, or a file it vouches for, is not as the coordinator wrote it. The message names the first line that does not hold.",
     "E301": "A reply held NaN or infinity. It was dropped; often a learning rate is too high for that client.",
     "E302": "A reply held a tensor of another shape than declared. It was dropped; is that client running another model?",
     "E303": "A reply lacked a tensor, held one nobody declared, or one of another type. It was dropped.",

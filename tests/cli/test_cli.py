@@ -179,3 +179,20 @@ def test_the_settings_are_frozen():
     shown = unskew("run", "--help").stdout
     for name in FROZEN - {"method"}:
         assert f"--{name.replace('_', '-')}" in shown
+
+
+def test_a_run_can_be_watched_while_it_goes(tmp_path):
+    assert unskew("watch", "none", cwd=tmp_path).stderr.startswith("E117")
+    run = subprocess.Popen(
+        [sys.executable, "-m", "unskew", "run", "fedavg", *FAST[2:], "--rounds", "12", "--name", "r", "--json"],
+        cwd=tmp_path, stdout=subprocess.DEVNULL,
+    )  # fmt: skip
+    end = time.monotonic() + 60
+    while not (tmp_path / "runs/r/config.yaml").exists() and time.monotonic() < end:
+        time.sleep(0.1)
+    seen = unskew("watch", "runs/r", cwd=tmp_path).stdout.splitlines()
+    assert run.wait(60) == 0
+    assert [line.split()[1] for line in seen[:-1]] == [f"{t}/12" for t in range(13)]
+    assert all("answered" in line and "worst" in line for line in seen[1:-1])
+    assert seen[-1].startswith("done")
+    assert unskew("watch", "runs/r", cwd=tmp_path).stdout.splitlines() == seen

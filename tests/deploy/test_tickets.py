@@ -190,6 +190,23 @@ def test_the_commands_of_a_federation(tmp_path):
     assert "FAIL  data" in checked.stdout
 
 
+def test_a_site_is_told_what_a_study_would_take_from_it(tmp_path):
+    unskew("federation", "init", "lung", "--host", "127.0.0.1:9000", "--sites", "a,b", cwd=tmp_path)
+    unskew("join", "federations/lung/tickets/a.ticket", cwd=tmp_path)
+    rng = np.random.default_rng(0)
+    np.savez(tmp_path / "d.npz", x=rng.random((40, 1, 8, 8), np.float32), y=np.arange(40) % 4)
+    (tmp_path / "study.yaml").write_text("method: feddpms(alpha=5, width=8)\nmodel: cnn_small\nrounds: 4\n")
+    done = unskew("site", "check", "--data", "d.npz", "--study", "study.yaml", "--json", cwd=tmp_path)
+    told = "\n".join(json.loads(done.stdout)["leaves"])
+    assert "weights" in told
+    assert "feddpms/z at most" in told
+    assert "epsilon end to end  infinite" in told
+    assert any(f["what"] == "network" and not f["ok"] for f in json.loads(done.stdout)["found"])
+    (tmp_path / "study.yaml").write_text("method: fedavg_ft\n")
+    done = unskew("site", "check", "--data", "d.npz", "--study", "study.yaml", cwd=tmp_path)
+    assert (done.returncode, done.stderr[:4]) == (2, "E506")
+
+
 def test_durations():
     assert [seconds(t) for t in ("30s", "10m", "2h", "5", "1.5m")] == [30, 600, 7200, 5, 90]
     for text in ("", "0s", "soon", "-1m"):

@@ -12,7 +12,21 @@ from typing import Any
 def app() -> Any:
     import typer
 
-    from unskew.cli import check, compare, explain, federation, join, list_, report, reproduce, resume, run, serve, site
+    from unskew.cli import (
+        check,
+        compare,
+        explain,
+        federation,
+        join,
+        list_,
+        report,
+        reproduce,
+        resume,
+        run,
+        serve,
+        site,
+        watch,
+    )  # fmt: skip
 
     made = typer.Typer(
         name="unskew",
@@ -27,6 +41,7 @@ def app() -> Any:
         ("run", run.command),
         ("compare", compare.command),
         ("resume", resume.command),
+        ("watch", watch.command),
         ("report", report.command),
         ("reproduce", reproduce.command),
         ("list", list_.command),

@@ -12,6 +12,7 @@ from typing import Any
 from unskew.errors import Terminated, UsageError
 
 TOLD = "deploy.json"
+CLIP = "clip_median"
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -21,6 +22,16 @@ def seconds(text: str) -> float:
     if not match or not float(match[1]):
         raise UsageError("E109", f"a duration is written 30s, 10m or 2h; got '{text}'.")
     return float(match[1]) * _UNITS[match[2] or "s"]
+
+
+def clipped(method: str) -> str:
+    """The same with updates clipped to their median norm, unless it merges in its own way or sends no weights."""
+    from unskew.core.method import Method
+
+    made = Method.parse(method)
+    if any(part.merges or part.name == "local" for part in made.parts):
+        return str(made)
+    return str(Method.parse(f"{made}+{CLIP}"))
 
 
 def run_on(federation: Path, path: Path, settings: Any, terms: Mapping[str, Any], as_json: bool) -> None:

@@ -20,10 +20,10 @@ def command(
 def text(method: str, data: str = "digits", model: str = "auto") -> str:
     """The page `unskew explain` prints."""
     from unskew.api import method_of
-    from unskew.cli.screen import leaves
     from unskew.config import build
     from unskew.engine import setup
     from unskew.engine.cells import federation_for
+    from unskew.engine.leaves import leaves
     from unskew.merge import mean
     from unskew.report.methods import page
 

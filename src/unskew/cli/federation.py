@@ -1,4 +1,4 @@
-"""`unskew federation init | admit | show`: the coordinator's folder."""
+"""`unskew federation init | admit | show | audit | export-flower`: the coordinator's folder."""
 
 from __future__ import annotations
 
@@ -78,3 +78,43 @@ def show(
     print(f"{home.name}  {home.host}:{home.port}  TLS {'on' if home.tls else 'OFF'}")
     for site, fingerprint in found.items():
         print(f"  {site:<20} {fingerprint or 'not admitted yet'}")
+
+
+@app.command("audit")
+def audit(
+    name: Annotated[str, typer.Argument(help="the federation")],
+    run: Annotated[Path, typer.Argument(help="the folder of a run of it")],
+    folder: Where = FOLDER,
+    as_json: Annotated[bool, typer.Option("--json", help="as JSON")] = False,
+) -> None:
+    """Check that a run's journal of requests, answers and refusals is as the coordinator wrote it."""
+    from unskew.deploy import journal
+    from unskew.deploy.tickets import Coordinator
+    from unskew.errors import StateError, UsageError
+
+    home, path = Coordinator.open(folder / name), run / journal.FILE
+    if not path.exists():
+        raise UsageError("E117", f"{run} has no {journal.FILE}; runs over a network have one.")
+    found = journal.verify(path, home.key.public)
+    changed = journal.changed_files(path, run) if not found.wrong else []
+    if as_json:
+        print(json.dumps({"lines": found.lines, "head": found.head, "wrong": found.wrong, "changed": changed}))
+    if found.wrong:
+        raise StateError("E207", f"{path}: line {found.lines + 1} {found.wrong}. The {found.lines} before it hold.")
+    if changed:
+        raise StateError("E207", f"{run}: not as they were when the run ended: {', '.join(changed)}.")
+    if not as_json:
+        print(f"ok    {found.lines} lines, signed by {home.key.public.fingerprint}")
+        print(f"head  {found.head}      note it elsewhere: a missing end is seen against it only")
+
+
+@app.command("export-flower")
+def export_flower(
+    name: Annotated[str, typer.Argument(help="the federation")],
+    folder: Where = FOLDER,
+) -> None:
+    """Print the Flower commands that `serve`, `site run` and `run --on` stand for, for a security review."""
+    from unskew.deploy.processes import exported
+    from unskew.deploy.tickets import Coordinator
+
+    print(exported(Coordinator.open(folder / name)))

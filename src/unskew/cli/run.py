@@ -45,6 +45,13 @@ def command(
         str | None,
         typer.Option(help="a test set at the server: an .npz or a folder", rich_help_panel="Real sites"),
     ] = None,
+    clip: Annotated[
+        bool,
+        typer.Option(
+            help="bound each site's update by the median norm, where the method leaves merging alone",
+            rich_help_panel="Real sites",
+        ),
+    ] = True,
     federations: Annotated[Path, typer.Option(help="where federations are kept", rich_help_panel="Real sites")] = Path(
         "federations"
     ),
@@ -73,8 +80,10 @@ def command(
     if on:
         if dry_run:
             raise UsageError("E109", "--dry-run shows a partition; sites tell what they hold when a run begins.")
-        from unskew.cli.deployed import run_on
+        from unskew.cli.deployed import clipped, run_on
 
+        if clip:
+            settings = settings.replace(method=clipped(settings.method))
         terms = {"min_sites": min_sites, "deadline": deadline, "wait": wait, "test": test_data}
         run_on(federations / on, at, settings, terms, as_json)
         return
@@ -94,7 +103,7 @@ def _train(path: Path, settings: Any, dry_run: bool, as_json: bool) -> None:
     screen = Screen(settings.rounds, quiet=as_json)
     screen.say(preview.terminal(federation))
     if dry_run:
-        from unskew.cli.screen import leaves
+        from unskew.engine.leaves import leaves
 
         loop = setup.loop_of(settings, method, federation)
         screen.say("\n".join(leaves(loop)))
@@ -106,7 +115,8 @@ def _train(path: Path, settings: Any, dry_run: bool, as_json: bool) -> None:
 def finish(at: Any, screen: Any, as_json: bool) -> None:
     """Train a folder to its end, on the screen; then its table, its report and what to do next."""
     from unskew.api import _result
-    from unskew.cli.screen import leaves, next_steps
+    from unskew.cli.screen import next_steps
+    from unskew.engine.leaves import leaves
 
     opened: list[Any] = []
 

@@ -51,17 +51,28 @@ def check(
     data: Data,
     folder: Folder = SITE,
     classes: Classes = "",
+    study: Annotated[
+        Path | None, typer.Option(help="also list what would leave this site in this study: its YAML file")
+    ] = None,
+    sites: Annotated[int, typer.Option(help="how many sites the study has; some methods share more with more")] = 2,
     as_json: Annotated[bool, typer.Option("--json", help="as JSON")] = False,
 ) -> None:
     """Look at the network, the certificate, the key and the data, without joining a run."""
     from unskew.deploy import doctor
 
-    found = doctor.check(folder, data, [c.strip() for c in classes.split(",") if c.strip()])
+    names = [c.strip() for c in classes.split(",") if c.strip()]
+    found = doctor.check(folder, data, names)
+    leaving = (
+        doctor.leaving(study, data, names, sites) if study and all(f.ok for f in found if f.what == "data") else []
+    )
     if as_json:
-        print(json.dumps([{"what": f.what, "ok": f.ok, "text": f.text} for f in found]))
+        told = [{"what": f.what, "ok": f.ok, "text": f.text} for f in found]
+        print(json.dumps({"found": told, "leaves": leaving} if study else told))
     else:
         for f in found:
             print(f"{'ok  ' if f.ok else 'FAIL'}  {f.what:<12} {f.text}")
+        for line in leaving:
+            print(line)
     if not all(f.ok for f in found):
         raise SystemExit(3 if any(f.what == "data" and not f.ok for f in found) else 2)
     if not as_json:

@@ -14,9 +14,16 @@ from pathlib import Path
 
 import numpy as np
 
+from unskew import config
+from unskew.core.method import Method
+from unskew.data.federation import Federation
+from unskew.data.index import Index
+from unskew.deploy import server
 from unskew.deploy.loaders import load
-from unskew.deploy.site import versions
+from unskew.deploy.site import prepared, versions
 from unskew.deploy.tickets import Joined
+from unskew.engine import setup
+from unskew.engine.leaves import leaves
 from unskew.errors import UnskewError
 
 TIMEOUT_S = 5.0
@@ -35,6 +42,23 @@ def check(folder: Path, data: str, classes: Sequence[str]) -> list[Finding]:
     """Raises UsageError only if the folder is no site's."""
     joined = Joined.open(folder)
     return [_key(joined), *_network(joined), _data(data, classes), _versions()]
+
+
+def leaving(study: Path, data: str, classes: Sequence[str], sites: int) -> list[str]:
+    """What this site would send in a study, by its own data: bytes, who reads it, guarantee, epsilon.
+
+    Raises UsageError for a study that cannot run over a network, DataError for data that cannot be trained on.
+    """
+    settings = server.study(config.load(study)).replace(clients=sites)
+    found = prepared(load(data, classes), settings)
+    mine, nobody = np.arange(len(found.y)), np.arange(0)
+    rows = [mine, *[nobody] * (sites - 1)]
+    tests = [np.arange(len(found.y_test)), *[nobody] * (sites - 1)]
+    inputs = (found.x, found.y, found.x_test, found.y_test)
+    federation = Federation("site", *inputs, found.classes, Index.of(rows), Index.of(tests), "site")
+    loop = setup.loop_of(settings, Method.parse(settings.method), federation)
+    loop.trainer.close()
+    return leaves(loop)
 
 
 def _key(joined: Joined) -> Finding:

@@ -120,8 +120,8 @@ def main(grid: Grid, context: Context) -> None:
 def conduct(grid: Grid, told: dict[str, Any], say: Callable[[str], None] = print) -> None:
     """The whole run. Every ending is written to `ending.json`; Flower itself calls a failed run completed."""
     from unskew import config
-    from unskew.cli.screen import leaves
     from unskew.deploy import server, tickets
+    from unskew.engine.leaves import leaves
     from unskew.errors import UnskewError
 
     path, began = Path(told["path"]), time.time()

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from unskew.core.trees import Tree
 from unskew.deploy.identity import Private, Public
+from unskew.deploy.journal import Journal
 from unskew.deploy.roster import Hello
 from unskew.deploy.sealed import Sealed
 from unskew.deploy.wire import Limits, Packet, WireError, seal, unseal
@@ -40,6 +41,7 @@ class Post:
     """The coordinator's signed correspondence with the sites of one run.
 
     keys: every admitted site's public key. at: where each site that has answered is. deadline_s: of one exchange.
+    journal: where every request, answer and refusal is noted.
     """
 
     run: str
@@ -48,6 +50,7 @@ class Post:
     keys: Mapping[str, Public]
     deadline_s: float
     tell: Tell = lambda t, code, text: None
+    journal: Journal | None = None
     at: dict[str, int] = field(default_factory=dict)
     _strangers: dict[int, int] = field(default_factory=dict)
     _serial: int = 0
@@ -60,15 +63,27 @@ class Post:
         sealed = {}
         for site, (header, tree) in asked.items():
             if self.at.get(site) not in there:
-                self.tell(t, "E311", f"{site} is not connected; asked nothing.")
+                self._refused(site, t, "E311", f"{site} is not connected; asked nothing.")
                 continue
             sealed[site] = self._sealed(site, kind, t, header, tree)
+            self.note("asked", site=site, kind=kind, t=t, request=sealed[site].digest, bytes=_size(sealed[site]))
         raw = self.channel.ask({self.at[s]: m for s, m in sealed.items()}, kind, t, self.deadline_s) if sealed else {}
         found = {}
         for site, request in sealed.items():
-            if packet := self._checked(site, t, request, raw.get(self.at[site]), limits):
+            answer = raw.get(self.at[site])
+            if packet := self._checked(site, t, request, answer, limits):
                 found[site] = packet
+                assert isinstance(answer, Sealed)
+                self.note("answered", site=site, kind=kind, t=t, reply=answer.digest, bytes=_size(answer))
         return found
+
+    def note(self, what: str, **facts: Any) -> None:
+        if self.journal:
+            self.journal.note(what, **facts)
+
+    def _refused(self, site: str, t: int, code: str, text: str) -> None:
+        self.note("refused", site=site, t=t, code=code, text=text)
+        self.tell(t, code, text)
 
     def greet(self, settings: Mapping[str, Any]) -> dict[str, Hello]:
         """Ask nodes that have not said who they are; the sites that newly did. A site at a new node has moved."""
@@ -92,34 +107,37 @@ class Post:
 
     def _checked(self, site: str, t: int, request: Sealed, raw: Sealed | str | None, limits: Limits) -> Packet | None:
         if raw is None:
-            self.tell(t, "E311", f"{site} did not answer within {self.deadline_s:g} s; the round goes on without it.")
+            self._refused(
+                site, t, "E311", f"{site} did not answer within {self.deadline_s:g} s; the round goes on without it."
+            )
             return None
         if isinstance(raw, str):
-            self.tell(t, "E312", f"{site} failed: {raw}.")
+            self._refused(site, t, "E312", f"{site} failed: {raw}.")
             return None
         try:
             return self._read(site, self.keys[site], request, raw, limits)
         except WireError as error:
-            self.tell(t, error.code, f"{site}: {error.text} Reply dropped.")
+            self._refused(site, t, error.code, f"{site}: {error.text} Reply dropped.")
             return None
 
     def _introduced(self, node: int, request: Sealed, raw: Sealed | str | None) -> Hello | None:
         if raw is None or isinstance(raw, str):
-            self.tell(0, "E312", f"a node ({node}) does not say which site it is{f': {raw}' if raw else ''}.")
+            self._refused("?", 0, "E312", f"a node ({node}) does not say which site it is{f': {raw}' if raw else ''}.")
             return None
         site = _claimed(raw)
         if site not in self.keys:
-            self.tell(
-                0, "E310", f"a node ({node}) says it is '{site}', which is no admitted site; it is not asked again."
-            )
+            text = f"a node ({node}) says it is '{site}', which is no admitted site; it is not asked again."
+            self._refused("?", 0, "E310", text)
             self._strangers[node] = TRIES
             return None
         try:
-            return Hello.read(self._read(site, self.keys[site], request, raw, GREETING).header["hello"])
+            hello = Hello.read(self._read(site, self.keys[site], request, raw, GREETING).header["hello"])
+            self.note("introduced", site=site, key=self.keys[site].fingerprint, hello=hello.as_json())
+            return hello
         except WireError as error:
-            self.tell(0, error.code, f"{site}: {error.text}")
+            self._refused(site, 0, error.code, f"{site}: {error.text}")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            self.tell(0, "E310", f"{site} describes its data in no form we know ({error}).")
+            self._refused(site, 0, "E310", f"{site} describes its data in no form we know ({error}).")
         return None
 
     @staticmethod
@@ -130,6 +148,10 @@ class Post:
         if code := packet.header.get("code"):
             raise WireError(str(code)[:4], str(packet.header.get("text"))[:500])
         return packet
+
+
+def _size(m: Sealed) -> int:
+    return len(m.text.encode()) + len(m.signature) + len(m.blob)
 
 
 def _claimed(raw: Sealed) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import signal
 import subprocess
 import sys
@@ -156,13 +157,49 @@ class Server:
                 self._register(site, key.text)
 
     def _register(self, site: str, key: str) -> None:
-        path = self.home.folder / "admitted" / f"{site}.pub"
-        done = flwr(self.home, "supernode", "register", str(path), LINK, "--name", site)
+        done = flwr(self.home, *_registering(self.home, site))
         text = done.stdout + done.stderr
         if done.returncode == 0 or "already" in text.lower():
             self.registered[site] = key
             (self.home.folder / "flower" / "registered.json").write_text(json.dumps(self.registered))
             self.say(f"{site} is admitted")
+
+
+def exported(home: Coordinator) -> str:
+    """What our commands run of Flower's, as shell lines with paths relative to where each is run."""
+    server, off = Server(home, say=lambda _: None), " ".join(f"{n}={v}" for n, v in OFF.items())
+    at = home.folder / "flower"
+    lines = ["# every program has this environment", f"export {off} FLWR_HOME=FOLDER/flower", ""]
+    lines += [f"# at the coordinator: unskew serve {home.name}", _shell(server.program.command)]
+    if home.tls:
+        lines += ["# for every site that is admitted", _shell(["flwr", *_registering(home, "SITE")])]
+    lines += ["", "# at the coordinator: unskew run STUDY.yaml --on " + home.name]
+    lines += [f"# {at / 'app' / 'pyproject.toml'} names unskew.deploy.flower:server_app and :client_app"]
+    lines += [_shell(["flwr", "run", str(at / "app"), LINK, "--format", "json"])]
+    for site in home.sites:
+        lines += ["", f"# at {site}: unskew site run --data PATH"]
+        lines += [f"export {SOCKET}=PRIVATE_FOLDER/worker"]
+        worker = ["python", "-m", "unskew.deploy.worker", "site", "PATH", "--device", "cpu"]
+        where = _node(f"{home.host}:{home.port}", "PORT", Path("site") if home.tls else None)
+        lines += [_shell(worker), _shell(where)]
+    return "\n".join(lines)
+
+
+def _shell(command: list[str]) -> str:
+    return shlex.join([command[0].removeprefix(f"{BIN}/"), *command[1:]])
+
+
+def _registering(home: Coordinator, site: str) -> list[str]:
+    path = home.folder / "admitted" / f"{site}.pub"
+    return ["supernode", "register", str(path), LINK, "--name", site]
+
+
+def _node(server: str, port: str, folder: Path | None) -> list[str]:
+    """A site's SuperNode. folder: the site's, where TLS is on."""
+    node = [str(BIN / "flower-supernode"), "--superlink", server, "--port", port]
+    if folder is None:
+        return [*node, "--insecure"]
+    return [*node, f"--root-certificates={folder / 'ca.crt'}", f"--auth-supernode-private-key={folder / 'site.key'}"]
 
 
 def configure(home: Coordinator) -> None:
@@ -275,15 +312,8 @@ class SiteProcesses:
             more += ["--device", self.device]
             command = [sys.executable, "-m", "unskew.deploy.worker", str(folder), self.data, *more]
             worker = Kept("the worker", command, env, folder / "worker.log")
-            node = [str(BIN / "flower-supernode"), "--superlink", f"{ticket.host}:{ticket.port}"]
-            node += ["--port", str(self.port or _free_port())]
-            if ticket.authority:
-                node += [
-                    f"--root-certificates={folder / 'ca.crt'}",
-                    f"--auth-supernode-private-key={folder / 'site.key'}",
-                ]
-            else:
-                node += ["--insecure"]
+            server, port = f"{ticket.host}:{ticket.port}", str(self.port or _free_port())
+            node = _node(server, port, folder if ticket.authority else None)
             supernode = Kept("the SuperNode", node, env, folder / "supernode.log")
             with kept(supernode, worker):
                 while not until():

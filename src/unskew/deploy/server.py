@@ -10,6 +10,7 @@ import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from unskew.core.method import Method
 from unskew.core.trees import Tree
 from unskew.data.dataset import Dataset
 from unskew.deploy.identity import Private, Public
+from unskew.deploy.journal import FILE, Journal
 from unskew.deploy.post import POLL_S, Channel, Post, names
 from unskew.deploy.remote import Away, Remote, Scores
 from unskew.deploy.roster import Hello, Sites, check_alike
@@ -27,8 +29,8 @@ from unskew.engine import setup
 from unskew.engine.folder import Folder, Say, Shown, _put
 from unskew.engine.loop import Loop
 from unskew.engine.record import Record
-from unskew.engine.state import State
-from unskew.errors import Paused, UsageError
+from unskew.engine.state import State, digest
+from unskew.errors import Paused, UnskewError, UsageError
 
 SITES = "(sites)"
 """The setting `data` of a run whose samples are at sites."""
@@ -93,11 +95,37 @@ def conduct(
 
     Raises UsageError (E504) where sites do not fit together, Paused (E206) where too few of them answer.
     """
-    settings = study(settings)
-    post = Post("new", channel, key, keys, terms.deadline_s, lambda t, code, text: say(f"{code} {text}"))
+    path.mkdir(parents=True, exist_ok=True)
+    journal = Journal(path / FILE, key)
+    try:
+        return _conduct(path, study(settings), channel, journal, keys, terms, say, shown, ready)
+    except UnskewError as error:
+        journal.note("stopped", code=error.code, text=error.text)
+        raise
+    finally:
+        journal.close()
+
+
+def _conduct(
+    path: Path,
+    settings: Settings,
+    channel: Channel,
+    journal: Journal,
+    keys: Mapping[str, Public],
+    terms: Terms,
+    say: Say,
+    shown: Shown,
+    ready: Callable[[Loop], None],
+) -> tuple[Loop, State]:
+
+    def told(t: int, code: str, text: str) -> None:
+        say(f"{code} {text}")
+
+    post = Post("new", channel, journal.key, keys, terms.deadline_s, told, journal)
     known = _roster(path)
     post.run = known[0] if known else f"r{secrets.token_hex(8)}"
     hellos = known[1] if known else ()
+    journal.note("resumed" if known else "begun", run=post.run, settings=settings.as_dict(), sites=list(terms.order))
     found = _gathered(post, settings, terms, [h.site for h in hellos] or list(terms.order), say)
     if known:
         _check_back(hellos, found)
@@ -109,10 +137,13 @@ def conduct(
     federation = Sites.of("sites", hellos, test)
     settings = settings.replace(clients=len(hellos))
     if not known:
-        path.mkdir(parents=True, exist_ok=True)
         _put(path / ROSTER, json.dumps({"run": post.run, "sites": [h.as_json() for h in hellos]}, indent=1))
     at = Deployed(path, settings, method, federation, None, post, hellos, terms.min_sites)
-    return at.go(say, shown, ready)
+    loop, state = at.go(say, shown, ready)
+    kept = ("model.safetensors", "metrics.jsonl", "ledger.jsonl", "events.jsonl")
+    files = {name: sha256((path / name).read_bytes()).hexdigest() for name in kept if (path / name).exists()}
+    journal.note("done", rounds=state.t, model=digest(state.weights), files=files)
+    return loop, state
 
 
 def _roster(path: Path) -> tuple[str, list[Hello]] | None:

@@ -1,0 +1,103 @@
+"""What a coordinator asked and what it got, in a file whose alteration is seen: each line names the one before it.
+
+One JSON object a line: n (from 0), time (UTC), what, the facts, before (SHA-256 of the line before), signature (the
+coordinator's, over the line without it). No tensor is in it, only the digests of messages. Whoever holds the
+coordinator's key can write another journal; who does not can neither change, insert nor take out a line. A missing end is
+seen only against a head that somebody noted: `unskew federation audit` prints it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unskew.deploy.identity import Private, Public
+
+FILE = "audit.jsonl"
+_FIRST = "0" * 64
+
+
+class Journal:
+    """Appends. A last line that a crash cut off is put aside and its loss is the first thing written."""
+
+    def __init__(self, path: Path, key: Private):
+        self.path, self.key = path, key
+        lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
+        torn = lines.pop() if lines and not lines[-1].endswith(b"\n") else b""
+        self.count, self.head = len(lines), _digest(lines[-1].rstrip(b"\n")) if lines else _FIRST
+        self._file = open(path, "ab")  # noqa: SIM115
+        if torn:
+            self._file.truncate(sum(map(len, lines)))
+            self.note("cut off by a crash", bytes=len(torn))
+
+    def note(self, what: str, **facts: Any) -> None:
+        """One more line; on the disk when this returns."""
+        now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        entry = {"n": self.count, "time": now, "what": what, **facts, "before": self.head}
+        signature = self.key.sign(_text(entry).encode()).hex()
+        line = _text(entry | {"signature": signature}).encode()
+        self._file.write(line + b"\n")
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self.count, self.head = self.count + 1, _digest(line)
+
+    def close(self) -> None:
+        self._file.close()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """lines: that hold, from the first; head: digest of the last of them; wrong: what the next one is guilty of."""
+
+    lines: int
+    head: str
+    wrong: str = ""
+
+
+def verify(path: Path, key: Public) -> Verdict:
+    """Reads until the first line that does not hold."""
+    head, count = _FIRST, 0
+    for line in path.read_bytes().splitlines(keepends=True):
+        if wrong := _wrong(line, count, head, key):
+            return Verdict(count, head, wrong)
+        head, count = _digest(line.rstrip(b"\n")), count + 1
+    return Verdict(count, head)
+
+
+def changed_files(path: Path, run: Path) -> list[str]:
+    """Of those whose digests the journal's last line holds, where the run is over: names that differ now."""
+    lines = path.read_bytes().splitlines()
+    last = json.loads(lines[-1]) if lines else {}
+    return [name for name, sha in last.get("files", {}).items() if _sha_of(run / name) != sha]
+
+
+def _sha_of(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
+
+
+def _wrong(line: bytes, count: int, head: str, key: Public) -> str:
+    if not line.endswith(b"\n"):
+        return "is cut off"
+    try:
+        entry = json.loads(line)
+        as_written = _text(entry).encode() + b"\n" == line
+        signature = bytes.fromhex(entry.pop("signature"))
+        if entry["n"] != count or entry["before"] != head:
+            return "does not follow the line before it: lines were taken out, put in, or moved"
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return "is no line of a journal"
+    held = as_written and key.signed(_text(entry).encode(), signature)
+    return "" if held else "was changed, or another key signed it"
+
+
+def _text(entry: dict[str, Any]) -> str:
+    return json.dumps(entry, separators=(",", ":"))
+
+
+def _digest(line: bytes) -> str:
+    return hashlib.sha256(line).hexdigest()
