@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import unskew
-from unskew import config, measures
+from unskew import config, data, measures
 from unskew.config import Settings
 from unskew.core.method import Method
 from unskew.core.part import Part
@@ -207,6 +207,27 @@ def test_kept_weights_empty_rounds_and_odd_clients_are_measured():
     empty.evaluate(state, told)
     empty.trainer.close()
     assert {r["metric"] for r in rows_of(empty.record)} <= {"exposure", "separation_test_global"}
+
+
+def test_sites_with_their_own_test_rows_are_seen_with_their_own_statistics():
+    """Three sites whose images differ by brightness alone: FedRDN's statistics undo it, so sites cannot be told apart."""
+    rng = np.random.default_rng(0)
+    site, y = np.repeat([0, 1, 2], 60), np.tile([0, 1], 90)
+    x = (rng.random((180, 1, 8, 8)) + y[:, None, None, None] + 5 * site[:, None, None, None]).astype(np.float32)
+    given = data.arrays(x, y, columns={"site": site}, test=0.5)
+    settings = {
+        "measure": "separation,tsne,cross_site",
+        "skew": "column:site",
+        "rounds": 1,
+        "epochs": 1,
+        "workers": 1,
+        "normalise": "none",
+    }
+    plain, rdn = (unskew.run(m, given, **settings) for m in ("fedavg", "fedrdn"))
+    assert value(rdn, "sites_global") > 5 * value(plain, "sites_global")
+    assert value(rdn, "separation_test_global") < 2
+    assert [len(r) for r in rdn.record.measures["cross_site"]["score"]] == [3, 3, 3]
+    assert rdn.record.measures["tsne"]["names"] == ["site-0", "site-1", "site-2"]
 
 
 @pytest.mark.parametrize(
