@@ -19,14 +19,13 @@ class Exposed(Probe):
         super().__init__(lens)
         self.found = Exposure(self.fed.clients if self.fed.clients <= self.MOST else 0)
         self.read = {"ledger": 0, "events": 0}
+        self.exchanges = self._exchanges()
         self.senders: dict[tuple[str, int], set[int]] = defaultdict(set)
 
     def refuse(self) -> str | None:
         if self.fed.clients > self.MOST:
             return f"a matrix of {self.fed.clients:,} clients is too large; at most {self.MOST:,}"
-        return (
-            None if self._exchanges() else "no client is sent what another one shared; FLea, FedMix or FedData do that"
-        )
+        return None if self.exchanges else "no client is sent what another one shared; FLea, FedMix or FedData do that"
 
     def _exchanges(self) -> list[tuple[Part, Trip]]:
         """Trips that bring what somebody reads singly, and that a later round can send on."""
@@ -41,13 +40,12 @@ class Exposed(Probe):
         ]
 
     def values(self, seen: Seen) -> dict[str, float]:
-        exchanges = self._exchanges()
         for row in self._new("ledger"):
             if row["way"] == "up" and row["reads"] == "each" and "/" in row["share"]:
                 self.senders[row["share"].split("/")[0], row["t"]].update(row["clients"])
         for event in self._new("events"):
             if event["code"] == "round":
-                for part, trip in exchanges:
+                for part, trip in self.exchanges:
                     self.found.sent(event["t"], self._owners(part, trip, event["t"]), event["asked"])
         return {"exposure": self.found.share}
 

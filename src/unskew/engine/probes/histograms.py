@@ -12,7 +12,7 @@ from torch import Tensor
 from unskew.core.part import Batch, Part
 from unskew.core.replies import Reply
 from unskew.engine.lanes import Start
-from unskew.engine.measure import Probe, Seen, mean
+from unskew.engine.measure import Lens, Probe, Seen, mean
 from unskew.engine.noise import draw
 from unskew.engine.schedule import work_of
 from unskew.measures.histograms import class_shares, distance
@@ -23,8 +23,12 @@ class Histograms(Probe):
 
     SHOWN = 3
 
+    def __init__(self, lens: Lens):
+        super().__init__(lens)
+        self.pools = self._pools()
+
     def refuse(self) -> str | None:
-        return None if self._pools() else "its clients are sent no labelled pool; FLea, FedMix or FedData have one"
+        return None if self.pools else "its clients are sent no labelled pool; FLea, FedMix or FedData have one"
 
     def _pools(self) -> dict[Part, str]:
         """Parts that broadcast labels or label distributions, and the leaf that holds them."""
@@ -57,7 +61,7 @@ class Histograms(Probe):
 
     def _shares(self, seen: Seen, replies: Sequence[Reply]) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         C = self.fed.classes
-        pools = [class_shares(seen.sent.down[p.name][leaf].cpu(), C) for p, leaf in self._pools().items()]  # type: ignore[union-attr]
+        pools = [class_shares(seen.sent.down[p.name][leaf].cpu(), C) for p, leaf in self.pools.items()]  # type: ignore[union-attr]
         local = [class_shares(torch.as_tensor(self.of.counts_KC[r.client])[None], C) for r in replies]
         mixed = self.lens.each(lambda r: class_shares(self._as_trained(r, seen.sent)[None], C), replies)
         return torch.stack(pools).mean(0), local, mixed
@@ -66,7 +70,7 @@ class Histograms(Probe):
         """[C] the labels of the client's first local epoch, summed, after the pool's Parts have mixed theirs in."""
         of, k, recipe, fed = self.of, reply.client, self.of.local.recipe, self.fed
         work, order = work_of(k, int(fed.sizes[k]), recipe), of.orders(k, sent.t)[0]
-        parts = [p for p in of.method.parts if p in self._pools()]
+        parts = [p for p in of.method.parts if p in self.pools]
         w = of.received(sent, reply.private)
         clients = {p: of.alone(k, sent, p.name, w, reply.private) for p in parts}
         drawn = {
