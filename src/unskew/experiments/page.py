@@ -60,10 +60,11 @@ def note(made: Experiment, found: Sequence[Entry], scaled: float) -> str:
     """What the numbers are, in sentences."""
     n = max((e.ours.n for e in found), default=0)
     seeds = f"mean ± sample standard deviation over {n} seeds" if n > 1 else "one seed"
-    unit, points, best = ("in %", "points ahead of", "best") if made.unit == "percent" else ("", "more than", "largest")
+    points = "points" if made.unit == "percent" else "how much"
+    best = "largest" if made.scope == "measure" else "best"
     lines = [
-        f"ours: {MEASURE[made.measure]}, as the paper reports{f', {unit}' if unit else ''}; {seeds}. gap: ours less the paper's.",
-        f"vs best other: {points} the {best} other method of the row, with a paired t-test over seeds, Holm-corrected.",
+        f"ours: {MEASURE[made.measure]}, as the paper reports{', in %' if made.unit == 'percent' else ''}; {seeds}. gap: ours less the paper's.",
+        f"vs best other: {points} ahead of the {best} other method of the row, with a paired t-test over seeds, Holm-corrected.",
     ]
     if made.scope == "measure":
         lines.append(
