@@ -15,6 +15,7 @@ import torch
 import unskew
 from unskew import config, data, measures
 from unskew.config import Settings
+from unskew.core import method
 from unskew.core.method import Method
 from unskew.core.part import Part
 from unskew.engine import check
@@ -142,10 +143,10 @@ class Spy(Part):
         return 0.0
 
 
-@pytest.mark.parametrize("method", ["flea", "feddata", "naivemix(per_batch=True)", "fedmix"])
-def test_the_mixed_histogram_is_of_the_labels_training_saw(method):
+@pytest.mark.parametrize("text", ["flea", "feddata", "naivemix(per_batch=True)", "fedmix"])
+def test_the_mixed_histogram_is_of_the_labels_training_saw(text):
     spy = Spy()
-    parts = Method.parse(method).parts
+    parts = Method.parse(text).parts
     made = check.loop(Method(*parts, spy), measure="histograms", lanes="1")
     state = made.begin()
     for t in (1, 2, 3):
@@ -190,12 +191,12 @@ def test_cross_site_scores_are_the_local_models():
 
 
 def test_kept_weights_empty_rounds_and_odd_clients_are_measured():
-    for method in ("fedbn", "local", "fedprox", "fedrdn"):
-        if method == "fedrdn":
-            made = check.loop(Method.parse(method), measure="separation,cross_site,tsne")
+    for text in ("fedbn", "local", "fedprox", "fedrdn"):
+        if text == "fedrdn":
+            made = check.loop(Method.parse(text), measure="separation,cross_site,tsne")
         else:
-            wanted = "separation,cross_site,tsne" + (",diversity" if method != "local" else "")
-            made = check.loop(Method.parse(method), measure=wanted, availability="drop:0.6")
+            wanted = "separation,cross_site,tsne" + (",diversity" if text != "local" else "")
+            made = check.loop(Method.parse(text), measure=wanted, availability="drop:0.6")
         state = made.begin()
         for t in (1, 2, 3):
             state, told = made.round(state, t)
@@ -228,6 +229,21 @@ def test_sites_with_their_own_test_rows_are_seen_with_their_own_statistics():
     assert value(rdn, "separation_test_global") < 2
     assert [len(r) for r in rdn.record.measures["cross_site"]["score"]] == [3, 3, 3]
     assert rdn.record.measures["tsne"]["names"] == ["site-0", "site-1", "site-2"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [n for n in method.names() if n != "local"])
+def test_every_method_can_be_measured(name):
+    made = check.loop(Method.parse(name), measure="separation,diversity,cross_site,tsne", rounds=2)
+    try:
+        state = made.begin()
+        for t in (1, 2):
+            state, told = made.round(state, t)
+            made.evaluate(state, told)
+    finally:
+        made.trainer.close()
+    found = {r["metric"] for r in rows_of(made.record)}
+    assert {"separation_train_local", "separation_test_global", "diversity", "cross_site", "sites_local"} <= found
 
 
 @pytest.mark.parametrize(
