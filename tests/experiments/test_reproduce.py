@@ -158,6 +158,7 @@ methods: {FLea: flea}
 rows:
   all: {settings: {data: digits, skew: iid}}
   early: {settings: {data: digits, skew: iid}, at: 1}
+  late: {settings: {data: digits, skew: iid}, at: 4}
   features: {settings: {data: digits, skew: iid}, metric: correlation, published: {FLea: 0.65}}
 claims:
   - {text: "something", better: FLea, than: []}
@@ -174,6 +175,7 @@ def test_rows_may_read_measures_and_share_their_runs(tmp_path, monkeypatch):
     found = {e["row"]: e["ours"]["mean"] for e in result["entries"]}
     assert found["all"] == 1
     assert found["early"] == 0
+    assert found["late"] is None  # the runs end after round 3
     assert 0.5 < found["features"] <= 1
     assert len(list(tmp_path.rglob("model.safetensors"))) == 1
     assert "The number is the measure" in done.output

@@ -95,7 +95,7 @@ def verdicts(made: Experiment, found: Sequence[Entry]) -> list[Verdict]:
         margins, papers = {}, {}
         for row in claim.rows or [r.name for r in made.rows]:
             there = [table.get((row, m)) for m in (claim.better, *claim.than)]
-            if len(there) < 2 or any(e is None for e in there):
+            if len(there) < 2 or any(e is None or math.isnan(e.ours.mean) for e in there):
                 continue
             first, *others = (_of(e, claim.measure) for e in there if e)
             margins[row] = (min(others) - first) if claim.measure == "stability" else first - max(others)
@@ -125,9 +125,10 @@ def as_json(made: Experiment, found: Sequence[Entry], told: Sequence[Verdict], f
 
 
 def series_of(run: RunData, made: Experiment, row: Row) -> tuple[Any, Any]:
-    """(rounds, values in the table's unit) of what a row tells of."""
+    """(rounds, values in the table's unit) of what a row tells of; empty where a scaled run ends before the row's round."""
     rounds, values = stats.trained(run, row.scope or made.scope, row.metric or made.metric)
-    kept = rounds <= (row.at or math.inf)
+    reached = len(rounds) > 0 and rounds[-1] >= row.at
+    kept = (rounds <= (row.at or math.inf)) & reached
     return rounds[kept], values[kept] * (100 if made.unit == "percent" else 1)
 
 
