@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le
 
+from unskew import measures
 from unskew.errors import StateError, UsageError, suggestion
 
 Positive = Annotated[int, Gt(0)]
@@ -61,6 +62,7 @@ class Settings:
     seed: Whole = _field(0, "seed of initialisation, cohorts, batches and noise")
     partition_seed: Whole | None = _field(None, "seed of the partition; default: seed")
     eval_every: Positive = _field(1, "evaluate every so many rounds (and after the last)")
+    measure: str = _field("none", f"what to measure beside scores, joined by commas: {', '.join(measures.NAMES)}")
     lanes: str = _field("auto", "clients side by side: auto, 1, or the most")
     workers: Whole = _field(0, "threads, one core each; 0: all cores")
     device: str = _field("auto", "auto, cpu, cuda, cuda:1")
@@ -77,8 +79,11 @@ class Settings:
         return self.seed if self.partition_seed is None else self.partition_seed
 
     def fingerprint(self) -> str:
-        """Equal for runs that must give equal bits; where and how fast a run computes is left out."""
-        left_out = {"workers", "device"}
+        """Equal for runs that must give equal bits; where and how fast a run computes is left out.
+
+        So is `measure` where it is "none": what was run before it existed keeps its name.
+        """
+        left_out = {"workers", "device"} | ({"measure"} if self.measure == measures.NONE else set())
         kept = {n: v for n, v in self.as_dict().items() if n not in left_out}
         return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -97,12 +102,22 @@ def build(values: dict[str, Any], lines: dict[str, int] | None = None) -> Settin
         if key not in FIELDS:
             raise UsageError("E101", f"unknown key '{key}'{where(key)}.{suggestion(key, FIELDS)}")
     try:
-        return TypeAdapter(Settings).validate_python(values)
+        return _measuring(TypeAdapter(Settings).validate_python(values), where("measure"))
     except ValidationError as error:
         first = error.errors()[0]
         key = str(first["loc"][0])
         message = first["msg"].removeprefix("Input should be ")
         raise UsageError("E109", f"{key}{where(key)} should be {message}, got {values.get(key)!r}.") from None
+
+
+def _measuring(made: Settings, where: str) -> Settings:
+    """The same, with its measures in one spelling. Raises UsageError (E130) for one that does not exist."""
+    try:
+        return dataclasses.replace(made, measure=measures.written(measures.names_in(made.measure)))
+    except KeyError as unknown:
+        name, known = str(unknown.args[0]), ", ".join(measures.NAMES)
+        near = suggestion(name, measures.NAMES)
+        raise UsageError("E130", f"unknown measure '{name}'{where}.{near} Measures: {known}.") from None
 
 
 def load(path: Path) -> Settings:

@@ -79,6 +79,7 @@ PAGES = {
     "E123": "A model of your own does not turn two samples into two rows of logits, one number a class (where samples have masks: two maps of them).",
     "E124": "An availability cannot be read. Write full, sample:0.1, bernoulli:0.2, persistent:0.2x10, clustered:0.5-0.2 or trace:FILE.csv.",
     "E126": "An experiment, a row or a method of it does not exist. `unskew list experiments` shows all, and `unskew reproduce NAME --dry-run` its rows.",
+    "E130": "A measure does not exist, or cannot be taken of this method, task or federation; the sentence says why. docs/measures.md is about all of them.",
     "E125": "A data set's name or options do not exist. `unskew list data` shows all; a path to an .npz file or a folder works too.",
     "E201": "A checkpoint is damaged: its SHA-256 does not match. It is set aside as .bad and the one before it is used; one round is done again.",
     "E202": "Both checkpoints of a run are damaged. Nothing can be resumed; begin again under another name.",

@@ -110,6 +110,8 @@ def test_a_comparison_goes_on_where_it_stopped(tmp_path):
         (["run", "fedavg", "--data", "digts"], 2, r"E125 .*Did you mean 'digits'"),
         (["run", "fedavg", "--clients", "2000", "--samples", "9"], 3, r"E406 .*Feasible"),
         (["run", "fedavg", "--name", "../up"], 2, r"E114"),
+        (["run", "fedavg", "--measure", "diversty"], 2, r"E130 unknown measure 'diversty'\. Did you mean 'diversity'"),
+        (["run", "fedavg", "--measure", "correlation"], 2, r"E130 'correlation' cannot be measured of fedavg here"),
         (["run", "nowhere.yaml"], 2, r"E111 there is no file nowhere\.yaml"),
         (["resume", "nowhere"], 2, r"E117"),
         (["compare", "fedavg", "fedavg"], 2, r"E119"),
@@ -169,7 +171,7 @@ def test_explain_and_check(tmp_path):
 
 FROZEN = {
     "method", "data", "skew", "clients", "samples", "availability", "rounds", "epochs", "batch", "optimiser", "lr", "lr_decay", "lr_min",
-    "momentum", "weight_decay", "loss", "drop_last", "model", "normalise", "seed", "partition_seed", "eval_every", "lanes", "workers", "device", "set",
+    "momentum", "weight_decay", "loss", "drop_last", "model", "normalise", "seed", "partition_seed", "eval_every", "measure", "lanes", "workers", "device", "set",
 }  # fmt: skip
 
 

@@ -11,10 +11,10 @@ from unskew.core.keys import digest, key
 
 SOURCE = Path(__file__).parents[2] / "src" / "unskew"
 RANK = {
-    "errors": 0, "config": 1, "data": 1, "models": 1, "tasks": 1, "core": 2, "merge": 3, "privacy": 3, "methods": 4,
+    "errors": 0, "measures": 0, "config": 1, "data": 1, "models": 1, "tasks": 1, "core": 2, "merge": 3, "privacy": 3, "methods": 4,
     "engine": 5, "deploy": 6, "report": 6, "api": 6, "experiments": 7, "cli": 8,
 }  # fmt: skip
-PURE = ("core", "methods", "merge")
+PURE = ("core", "measures", "methods", "merge")
 IMPURE = {"os", "time", "random", "logging", "socket", "subprocess"}
 
 

@@ -210,6 +210,11 @@ def test_methods_that_want_samples_at_the_server_are_refused(tmp_path):
         fake.run(tmp_path / "run", fake.Direct({}), fake.small("fedavg_ft"))
 
 
+def test_what_is_measured_where_samples_are_is_refused(tmp_path):
+    with pytest.raises(UsageError, match="E506 'diversity' is measured where the samples are"):
+        fake.run(tmp_path / "run", fake.Direct({}), fake.small("fedavg").replace(measure="diversity"))
+
+
 def test_a_guarantee_by_noise_that_the_server_can_draw_is_refused(tmp_path):
     channel = fake.Direct(fake.sites(tmp_path / "sites", fake.federation()))
     with pytest.raises(UsageError, match="E506 'feddpms/z' is protected by noise from the study's seed"):

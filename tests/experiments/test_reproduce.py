@@ -43,7 +43,7 @@ def test_every_file_holds_together(name):
             settings = made.settings_of(row, method)
             assert str(Method.parse(settings.method)) == settings.method
         for value in row.published.values():
-            assert 1 < value < 100  # percent, not shares
+            assert (1 < value <= 100) if made.unit == "percent" else value > 0  # percent, not shares
     if any(r.published for r in made.rows):
         assert made.claims
 
@@ -77,6 +77,8 @@ def test_scale_cuts_rounds_and_nothing_else():
         (SMALL + "\nmeassure: best", "unknown entry 'meassure'. Did you mean 'measure'"),
         (SMALL.replace("published: {FedAvg: 50.0}", "published: {FedAvgg: 50.0}"), "speaks of 'FedAvgg'"),
         (SMALL.replace("measure: best", "measure: middle"), "measure is one of"),
+        (SMALL + "\nunit: points", "unit is percent or number"),
+        (SMALL.replace("note: ", "nte: "), "row even: unknown entry 'nte'. Did you mean 'note'"),
     ],
 )
 def test_a_file_that_does_not_hold_together_is_refused(text, says):
@@ -142,6 +144,42 @@ def test_numbers_are_those_of_the_runs():
     text = page.plain(made, list(found.values()), [learning, still], 0.5)
     assert "SCALED: 0.5" in text
     assert r"65.0 $\pm$ 7.1 (50.0)" in page.latex(made, list(found.values()))
+
+
+MEASURED = """
+title: "A measured figure"
+paper: "Nobody, 2026"
+measure: last
+scope: measure
+metric: exposure
+unit: number
+settings: {data: digits, clients: 4, samples: 60, rounds: 3, epochs: 1, measure: "exposure,correlation"}
+methods: {FLea: flea}
+rows:
+  all: {settings: {data: digits, skew: iid}}
+  early: {settings: {data: digits, skew: iid}, at: 1}
+  late: {settings: {data: digits, skew: iid}, at: 4}
+  features: {settings: {data: digits, skew: iid}, metric: correlation, published: {FLea: 0.65}}
+claims:
+  - {text: "something", better: FLea, than: []}
+"""
+
+
+def test_rows_may_read_measures_and_share_their_runs(tmp_path, monkeypatch):
+    monkeypatch.delenv("UNSKEW_DATA", raising=False)
+    monkeypatch.setattr(plan, "load", lambda name: plan.read(name, MEASURED))
+    words = ["reproduce", "measured", "--seeds", "1", "--folder", str(tmp_path), "--processes", "1"]
+    done = CliRunner().invoke(cli.app(), words)
+    assert done.exit_code == 0, done.output
+    result = json.loads((tmp_path / "reproduce" / "measured" / "measured.json").read_text())
+    found = {e["row"]: e["ours"]["mean"] for e in result["entries"]}
+    assert found["all"] == 1
+    assert found["early"] == 0
+    assert found["late"] is None  # the runs end after round 3
+    assert 0.5 < found["features"] <= 1
+    assert len(list(tmp_path.rglob("model.safetensors"))) == 1
+    assert "The number is the measure" in done.output
+    assert " in %" not in done.output
 
 
 def test_the_command_runs_keeps_and_runs_nothing_twice(tmp_path, monkeypatch):

@@ -73,6 +73,10 @@ class Deployed(Folder):
 def study(settings: Settings) -> Settings:
     """Settings of a run over the network. Raises UsageError (E506) for a method that wants samples at the server."""
     method = Method.parse(settings.method, settings.set)
+    if settings.measure != "none":
+        raise UsageError(
+            "E506", f"'{settings.measure}' is measured where the samples are; over a network set measure to none."
+        )
     for part in method.parts:
         if part.reserve:
             text = f"'{part.name}' holds back {part.reserve} samples of each class at the server, which has none."

@@ -124,6 +124,8 @@ def plan(parent: Path, methods: Sequence[str], seeds: Sequence[int], options: di
             base = base.replace(method=str(used) if method != LOCAL else LOCAL, set={})
         if method == CENTRALISED:
             base = base.replace(availability="full", set={})
+        if method in (LOCAL, CENTRALISED):  # references have no clients that share
+            base = base.replace(measure="none")
         for seed in seeds:
             cells.append(Cell(method, seed, parent / f"{slug(method)}--s{seed}", base.replace(seed=seed)))
     paths = [c.path for c in cells]

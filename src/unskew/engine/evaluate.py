@@ -95,6 +95,11 @@ class Evaluation:
                 w = p.personalise(w, of.alone(k, start, p.name, w, private))
             return np.concatenate([self._answers(piece, k, start, private, w) for piece in self._pieces(rows)])
 
+    def score_at(self, k: int, start: Start, w: Weights) -> float:
+        """The task's main score of any weights on client k's test rows, as client k sees them; where a model can run."""
+        pieces = [self._answers(piece, k, start, {}, w) for piece in self._pieces(self.test[k])]
+        return next(iter(self._brief(k, np.concatenate(pieces)).values()))
+
     def _answers(self, rows: np.ndarray, k: int, start: Start, private: Tree, w: Weights) -> np.ndarray:
         of = self.of
         x = self.x[torch.as_tensor(rows, device=of.device)]

@@ -23,6 +23,7 @@ from unskew.data.federation import Federation
 from unskew.engine import memory
 from unskew.engine.exchange import Exchange, Scoring
 from unskew.engine.lanes import Start
+from unskew.engine.measure import Measures
 from unskew.engine.record import Record, Row
 from unskew.engine.state import State
 from unskew.engine.store import Store
@@ -60,11 +61,12 @@ class Loop:
         scoring: Scoring,
         store: Store,
         record: Record,
+        measures: Measures | None = None,
     ):
         self.method, self.federation, self.fed, self.settings = method, federation, fed, settings
         self.trainer, self.store, self.record = trainer, store, record
         self.who = availability.Availability.parse(settings.availability)
-        self.evaluation = scoring
+        self.evaluation, self.measures = scoring, measures
         w = fed.net.weights()
         self.declared = method.shares(fed)
         self.spec = gate.Spec(
@@ -104,6 +106,8 @@ class Loop:
         self._charge_round(t, asked, start, replies)
         self.store.put(t, {r.client: r.private for r in replies})
         good = self._gate(t, replies, self.spec)
+        if self.measures:
+            self.measures.heard(start, good)
         self._event(t, "round", asked=asked, answered=[r.client for r in good])
         with memory.one_core():
             state = self._merge(state, t, good)
@@ -115,11 +119,13 @@ class Loop:
     def evaluate(self, state: State, told: Round | None) -> list[Row]:
         """Metric rows of the state's round, added to the record."""
         t, last = state.t, state.t == self.settings.rounds
-        rows = (
-            self.evaluation.rows(t, self.down(state, t), self.store, last)
-            if last or t % self.settings.eval_every == 0
-            else []
-        )
+        due = last or t % self.settings.eval_every == 0
+        rows = self.evaluation.rows(t, self.down(state, t), self.store, last) if due else []
+        if self.measures and told and due:
+            measured, pictures = self.measures.taken(t, self.down(state, t), last)
+            rows += measured
+            if last:
+                self.record.keep_measures(pictures)
         if told:
             rows.append(
                 {"t": t, "scope": "train", "client": None, "metric": "seconds", "value": round(told.seconds, 4)}

@@ -15,6 +15,7 @@ from typing import Any
 from unskew.engine.state import disk_full
 
 KINDS = ("metrics", "ledger", "events")
+MEASURES = "measures.json"
 Row = dict[str, Any]
 
 
@@ -24,6 +25,7 @@ class Record:
     def __init__(self, folder: Path | None = None, lengths: dict[str, int] | None = None):
         self.folder = folder
         self.rows: dict[str, list[Row]] = {kind: [] for kind in KINDS}
+        self.measures: dict[str, Any] = {}
         self._files = {}
         for kind in KINDS if folder else ():
             path = folder / f"{kind}.jsonl"
@@ -32,6 +34,8 @@ class Record:
             if lengths:
                 self.rows[kind] = [json.loads(line) for line in path.read_text().splitlines()]
             self._files[kind] = open(path, "a")  # noqa: SIM115
+        if folder and lengths and (folder / MEASURES).is_file():
+            self.measures = json.loads((folder / MEASURES).read_text())
 
     def add(self, kind: str, rows: Iterable[Row]) -> None:
         new = list(rows)
@@ -43,6 +47,18 @@ class Record:
                 file.flush()
             except OSError as error:
                 raise disk_full(error, self.folder / "x", 1_000_000) from error
+
+    def keep_measures(self, found: dict[str, Any]) -> None:
+        """Matrices and pictures of the last round, into measures.json; written whole or not at all."""
+        self.measures = found
+        if self.folder:
+            path, text = self.folder / MEASURES, json.dumps(found, separators=(",", ":"))
+            part = path.with_suffix(".part")
+            try:
+                part.write_text(text)
+                os.replace(part, path)
+            except OSError as error:
+                raise disk_full(error, path, len(text)) from error
 
     def lengths(self) -> dict[str, int]:
         """Bytes of every file, safely on disk."""

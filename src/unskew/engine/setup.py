@@ -22,10 +22,12 @@ from unskew.data.federation import Dataset, Federation
 from unskew.engine.evaluate import Evaluation
 from unskew.engine.lanes import Local, Trainer
 from unskew.engine.loop import Loop
+from unskew.engine.measure import Measures
 from unskew.engine.record import Record
 from unskew.engine.schedule import Recipe
 from unskew.engine.store import Memory, Store
 from unskew.errors import UsageError
+from unskew.measures import NONE
 from unskew.tasks import task_of
 
 MOST_LANES = 16
@@ -126,7 +128,23 @@ def loop_of(
     fed = fed_of(settings, method, federation, model)
     trainer = trainer_of(settings, method, federation, fed)
     scoring = scoring_of(trainer, federation)
-    return Loop(method, federation, fed, settings, trainer, scoring, store or Memory(), record or Record())
+    record = record or Record()
+    try:
+        measures = _measures_of(settings, trainer, scoring, record, federation)
+    except UsageError:
+        trainer.close()
+        raise
+    return Loop(method, federation, fed, settings, trainer, scoring, store or Memory(), record, measures)
+
+
+def _measures_of(
+    settings: Settings, trainer: Trainer, scoring: Evaluation, record: Record, federation: Federation
+) -> Measures | None:
+    if settings.measure == NONE:
+        return None
+    from unskew.engine.probes import probes_of
+
+    return probes_of(settings, trainer, scoring, record, [federation.name_of(k) for k in range(federation.clients)])
 
 
 def fed_of(settings: Settings, method: Method, federation: Federation, model: nn.Module | None = None) -> Fed:

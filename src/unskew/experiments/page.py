@@ -9,10 +9,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from unskew.experiments.plan import Experiment
-from unskew.experiments.verdict import Entry, Verdict
-from unskew.report.numbers import p_value, percent, whole
+from unskew.experiments.verdict import Entry, Verdict, series_of
+from unskew.report.numbers import MISSING, p_value, percent, whole
 from unskew.report.read import RunData
-from unskew.report.stats import Score, trained
+from unskew.report.stats import Score
 
 MEASURE = {"best": "best round", "last": "last round", "mean10": "mean of the last ten rounds, of those evaluated"}
 
@@ -25,12 +25,12 @@ def table(made: Experiment, found: Sequence[Entry]) -> tuple[tuple[str, ...], li
             e.row,
             e.method,
             _number(e.paper),
-            _points(e.ours),
-            _signed(e.gap),
-            _points(e.last),
-            _points(e.best),
-            _points(e.mean10),
-            _versus(e),
+            _points(e.ours, made.unit),
+            _signed(e.gap, made.unit),
+            _points(e.last, made.unit),
+            _points(e.best, made.unit),
+            _points(e.mean10, made.unit),
+            _versus(e, made.unit),
             whole(e.megabytes),
         ]
         for e in found
@@ -46,7 +46,13 @@ def plain(made: Experiment, found: Sequence[Entry], told: Sequence[Verdict], sca
         for line in [head, *lines]
     ]
     return "\n".join(
-        [*text, "", note(made, found, scaled), "", *(f"{v.word:<28}{v.claim.text}{_margins(v)}" for v in told)]
+        [
+            *text,
+            "",
+            note(made, found, scaled),
+            "",
+            *(f"{v.word:<28}{v.claim.text}{_margins(v, made.unit)}" for v in told),
+        ]
     )
 
 
@@ -54,10 +60,16 @@ def note(made: Experiment, found: Sequence[Entry], scaled: float) -> str:
     """What the numbers are, in sentences."""
     n = max((e.ours.n for e in found), default=0)
     seeds = f"mean ± sample standard deviation over {n} seeds" if n > 1 else "one seed"
+    points = "points" if made.unit == "percent" else "how much"
+    best = "largest" if made.scope == "measure" else "best"
     lines = [
-        f"ours: {MEASURE[made.measure]}, as the paper reports, in %; {seeds}. gap: ours less the paper's.",
-        "vs best other: points ahead of the best other method of the row, with a paired t-test over seeds, Holm-corrected.",
+        f"ours: {MEASURE[made.measure]}, as the paper reports{', in %' if made.unit == 'percent' else ''}; {seeds}. gap: ours less the paper's.",
+        f"vs best other: {points} ahead of the {best} other method of the row, with a paired t-test over seeds, Holm-corrected.",
     ]
+    if made.scope == "measure":
+        lines.append(
+            f"The number is the measure `{made.metric}`, which docs/measures.md explains; larger is not better by itself."
+        )
     if scaled != 1:
         lines.append(f"SCALED: {scaled:g} of the paper's rounds, so the paper's numbers are no target.")
     return "\n".join(lines)
@@ -69,7 +81,7 @@ def markdown(made: Experiment, found: Sequence[Entry], told: Sequence[Verdict], 
     rows = [f"| {' | '.join(line)} |" for line in lines]
     ran = {e.row for e in found}
     notes = [f"- `{r.name}`: {r.note}." for r in made.rows if r.note and r.name in ran]
-    verdicts = [f"| {v.claim.text} | {v.word} | {_margins(v).strip(' ()') or 'not run'} |" for v in told]
+    verdicts = [f"| {v.claim.text} | {v.word} | {_margins(v, made.unit).strip(' ()') or 'not run'} |" for v in told]
     pieces = [
         f"# {made.title}",
         f"{made.paper}.",
@@ -77,7 +89,7 @@ def markdown(made: Experiment, found: Sequence[Entry], told: Sequence[Verdict], 
         f"Run at commit `{facts['commit']}` on {facts['date']}: {facts['machine']}; {facts['hours']}.",
         f"| {' | '.join(head)} |\n|{'---|' * len(head)}\n" + "\n".join(rows),
         note(made, found, facts["scale"]),
-        "## Claims\n\n| the paper says | here | margin in points by row (in the paper) |\n|---|---|---|\n"
+        f"## Claims\n\n| the paper says | here | margin{' in points' * (made.unit == 'percent')} by row (in the paper) |\n|---|---|---|\n"
         + "\n".join(verdicts)
         if told
         else "",
@@ -90,7 +102,7 @@ def markdown(made: Experiment, found: Sequence[Entry], told: Sequence[Verdict], 
 
 
 def as_csv(made: Experiment, found: Sequence[Entry]) -> str:
-    """One line per row and method, numbers in percent."""
+    """One line per row and method, numbers in the table's unit."""
     out = io.StringIO()
     write = csv.writer(out, lineterminator="\n")
     write.writerow(
@@ -118,7 +130,7 @@ def latex(made: Experiment, found: Sequence[Entry]) -> str:
     rows = list(dict.fromkeys(e.row for e in found))
     of = {(e.row, e.method): e for e in found}
     lines = [
-        " & ".join([_tex(m), *(_tex_cell(of.get((r, m))) for r in rows)]) + r" \\"
+        " & ".join([_tex(m), *(_tex_cell(of.get((r, m)), made.unit) for r in rows)]) + r" \\"
         for m in dict.fromkeys(e.method for e in found)
     ]
     head = " & ".join(["", *map(_tex, rows)]) + r" \\"
@@ -139,16 +151,18 @@ def latex(made: Experiment, found: Sequence[Entry]) -> str:
 def curves(
     runs: Mapping[tuple[str, str], Sequence[RunData]], made: Experiment
 ) -> dict[str, dict[str, list[list[float]]]]:
-    """By row and method the seeds' series [[round, percent], ...], for a picture of one's own."""
+    """By row and method the seeds' series [[round, value], ...] in the table's unit, for a picture of one's own."""
     found: dict[str, dict[str, list[list[float]]]] = {}
     for (row, method), group in runs.items():
-        series = [trained(r, made.scope, made.metric) for r in group]
-        found.setdefault(row, {})[method] = [[[int(t), round(100 * float(v), 3)] for t, v in zip(*s)] for s in series]  # type: ignore[misc]
+        series = [series_of(r, made, made.row(row)) for r in group]
+        found.setdefault(row, {})[method] = [[[int(t), float(f"{v:.6g}")] for t, v in zip(*s)] for s in series]  # type: ignore[misc]
     return found
 
 
-def _points(s: Score) -> str:
-    return percent(Score(s.mean / 100, s.std / 100, s.n))
+def _points(s: Score, unit: str) -> str:
+    if unit == "percent":
+        return percent(Score(s.mean / 100, s.std / 100, s.n))
+    return MISSING if not s.n else f"{s.mean:.3g} ± {s.std:.2g}" if s.n > 1 else f"{s.mean:.3g}"
 
 
 def _number(value: float) -> str:
@@ -159,32 +173,32 @@ def _bare(value: float) -> str:
     return "" if math.isnan(value) else f"{value:.4g}"
 
 
-def _signed(value: float) -> str:
-    return "" if math.isnan(value) else f"{value:+.1f}"
+def _signed(value: float, unit: str) -> str:
+    return "" if math.isnan(value) else f"{value:+.1f}" if unit == "percent" else f"{value:+.2g}"
 
 
-def _versus(e: Entry) -> str:
+def _versus(e: Entry, unit: str) -> str:
     if math.isnan(e.ahead):
         return ""
-    return f"{e.ahead:+.1f}" + ("" if math.isnan(e.p) else f", p {p_value(e.p)}")
+    return _signed(e.ahead, unit) + ("" if math.isnan(e.p) else f", p {p_value(e.p)}")
 
 
-def _margins(v: Verdict) -> str:
+def _margins(v: Verdict, unit: str) -> str:
     if not v.margins:
         return ""
     told = [
-        f"{row} {m:+.1f}" + ("" if math.isnan(v.papers[row]) else f" [{v.papers[row]:+.1f}]")
+        f"{row} {_signed(m, unit)}" + ("" if math.isnan(v.papers[row]) else f" [{_signed(v.papers[row], unit)}]")
         for row, m in v.margins.items()
     ]
     return f"  ({', '.join(told)})"
 
 
-def _tex_cell(e: Entry | None) -> str:
+def _tex_cell(e: Entry | None, unit: str) -> str:
     if e is None:
         return "--"
     paper = "" if math.isnan(e.paper) else rf" ({e.paper:.1f})"
     spread = rf" $\pm$ {e.ours.std:.1f}" if e.ours.n > 1 else ""
-    return f"{e.ours.mean:.1f}{spread}{paper}"
+    return f"{e.ours.mean:.1f}{spread}{paper}" if unit == "percent" else f"{e.ours.mean:.3g}"
 
 
 def _tex(text: str) -> str:

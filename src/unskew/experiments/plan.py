@@ -28,12 +28,18 @@ MEASURES = ("best", "last", "mean10")
 
 @dataclass(frozen=True)
 class Row:
-    """One setting of a table. published: the paper's number by the paper's name of a method, in percent."""
+    """One setting of a table. published: the paper's number by the paper's name of a method, in the table's unit.
+
+    metric, scope: of which quantity, where a row tells of another one than its table; at: as it stood after this round.
+    """
 
     name: str
     settings: dict[str, Any]
     published: dict[str, float]
     note: str = ""
+    metric: str = ""
+    scope: str = ""
+    at: int = 0
 
     @property
     def at_hand(self) -> bool:
@@ -59,7 +65,7 @@ class Claim:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A table or figure of a paper. measure: the score it reports; metric: of which quantity."""
+    """A table or figure of a paper. measure: the score it reports; metric: of which quantity; unit: percent, or a number as it is."""
 
     name: str
     title: str
@@ -72,6 +78,7 @@ class Experiment:
     open: tuple[str, ...] = ()
     metric: str = "accuracy"
     scope: str = "global"
+    unit: Literal["percent", "number"] = "percent"
     grids: dict[str, dict[str, list[Any]]] = field(default_factory=dict)
     overrides: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Settings that one method has differently, by the paper's name of it."""
@@ -116,7 +123,7 @@ def read(name: str, text: str) -> Experiment:
     for key in given:
         if key not in known:
             raise UsageError("E126", f"{name}.yaml: unknown entry '{key}'.{suggestion(key, known)}")
-    rows = tuple(Row(n, r["settings"], r.get("published", {}), r.get("note", "")) for n, r in given.pop("rows").items())
+    rows = tuple(_row(name, n, r) for n, r in given.pop("rows").items())
     claims = tuple(_claim(c, given["methods"]) for c in given.pop("claims", []))
     made = Experiment(name, rows=rows, claims=claims, **{**given, "open": tuple(given.get("open", ()))})
     for row in rows:
@@ -129,7 +136,17 @@ def read(name: str, text: str) -> Experiment:
             made.row(row)
     if made.measure not in MEASURES:
         raise UsageError("E126", f"{name}.yaml: measure is one of {', '.join(MEASURES)}, not '{made.measure}'.")
+    if made.unit not in ("percent", "number"):
+        raise UsageError("E126", f"{name}.yaml: unit is percent or number, not '{made.unit}'.")
     return made
+
+
+def _row(file: str, name: str, given: dict[str, Any]) -> Row:
+    known = {f.name for f in dataclasses.fields(Row)} - {"name"}
+    for key in given:
+        if key not in known:
+            raise UsageError("E126", f"{file}.yaml, row {name}: unknown entry '{key}'.{suggestion(key, known)}")
+    return Row(name, **{"published": {}, **given})
 
 
 def _claim(given: dict[str, Any], methods: Iterable[str]) -> Claim:

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from unskew.experiments.plan import Claim, Experiment
+from unskew.experiments.plan import Claim, Experiment, Row
 from unskew.report import stats
 from unskew.report.read import RunData
 from unskew.report.stats import Score
@@ -20,7 +20,7 @@ from unskew.report.stats import Score
 
 @dataclass(frozen=True)
 class Entry:
-    """One method in one row; scores in percent. paper: NaN where it gives none. p: against the best other method."""
+    """One method in one row; scores in the table's unit. paper: NaN where it gives none. p: against the best other method."""
 
     row: str
     method: str
@@ -65,7 +65,7 @@ def entries(made: Experiment, runs: Mapping[tuple[str, str], Sequence[RunData]])
     found = []
     for row in made.rows:
         methods = [m for m in made.methods if runs.get((row.name, m))]
-        series = {m: {r.seed: _scores(r, made) for r in runs[row.name, m]} for m in methods}
+        series = {m: {r.seed: _scores(r, made, row) for r in runs[row.name, m]} for m in methods}
         means = {m: Score.of([s[made.measure] for s in series[m].values()]).mean for m in methods}
         tests = {m: _against_best_other(m, means, series, made.measure) for m in methods}
         corrected = dict(zip(methods, stats.holm([tests[m][1] for m in methods])))
@@ -95,7 +95,7 @@ def verdicts(made: Experiment, found: Sequence[Entry]) -> list[Verdict]:
         margins, papers = {}, {}
         for row in claim.rows or [r.name for r in made.rows]:
             there = [table.get((row, m)) for m in (claim.better, *claim.than)]
-            if len(there) < 2 or any(e is None for e in there):
+            if len(there) < 2 or any(e is None or math.isnan(e.ours.mean) for e in there):
                 continue
             first, *others = (_of(e, claim.measure) for e in there if e)
             margins[row] = (min(others) - first) if claim.measure == "stability" else first - max(others)
@@ -113,6 +113,7 @@ def as_json(made: Experiment, found: Sequence[Entry], told: Sequence[Verdict], f
             "title": made.title,
             "paper": made.paper,
             "measure": made.measure,
+            "unit": made.unit,
             **facts,
             "entries": [{**asdict(e), "gap": e.gap} for e in found],
             "claims": [
@@ -123,10 +124,18 @@ def as_json(made: Experiment, found: Sequence[Entry], told: Sequence[Verdict], f
     )
 
 
-def _scores(run: RunData, made: Experiment) -> dict[str, float]:
-    rounds, values = stats.trained(run, made.scope, made.metric)
-    last, best, mean10 = (100 * v for v in stats.last_best_mean10(rounds, values))
-    return {"last": last, "best": best, "mean10": mean10, "stability": 100 * stats.stability(rounds, values)}
+def series_of(run: RunData, made: Experiment, row: Row) -> tuple[Any, Any]:
+    """(rounds, values in the table's unit) of what a row tells of; empty where a scaled run ends before the row's round."""
+    rounds, values = stats.trained(run, row.scope or made.scope, row.metric or made.metric)
+    reached = len(rounds) > 0 and rounds[-1] >= row.at
+    kept = (rounds <= (row.at or math.inf)) & reached
+    return rounds[kept], values[kept] * (100 if made.unit == "percent" else 1)
+
+
+def _scores(run: RunData, made: Experiment, row: Row) -> dict[str, float]:
+    rounds, values = series_of(run, made, row)
+    last, best, mean10 = stats.last_best_mean10(rounds, values)
+    return {"last": last, "best": best, "mean10": mean10, "stability": stats.stability(rounds, values)}
 
 
 def _against_best_other(
@@ -153,5 +162,5 @@ def _clean(value: Any) -> Any:
     if isinstance(value, list):
         return [_clean(v) for v in value]
     if isinstance(value, float):
-        return None if math.isnan(value) else round(value, 4)
+        return None if math.isnan(value) else float(f"{value:.6g}")
     return value

@@ -357,10 +357,10 @@ def histograms(found: dict[str, Any], classes: Sequence[str], most: int = 3, *, 
     """Class shares of the shared buffer, of clients' own data, and of what training then sees (as FLea's figure 7)."""
     if not found.get("buffer"):
         return ""
-    panels = [("buffer", found["buffer"], "q6")]
+    panels, names = [("buffer", found["buffer"], "q6")], dict(enumerate(found.get("names", [])))
     for kind, shade, words in (("local", "m1", "own data"), ("mixed", "m2", "mixed")):
         rows = enumerate(found.get(kind, [])[:most])
-        panels += [(f"client {k}: {words}", row, shade) for k, row in rows if sum(row)]
+        panels += [(f"{names.get(k, f'client {k}')}: {words}", row, shade) for k, row in rows if sum(row)]
     columns, gap, tall = (2 if width == NARROW else 1 + most), 28, 70
     w = (width - gap * (columns - 1)) / columns
     places = [(0, 0)] + [(1 + i, 0) for i in range(most)] + [(1 + i, 1) for i in range(most)]

@@ -12,11 +12,11 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from unskew.report import figures, svg, tables, words
+from unskew.report import figures, measured, svg, tables, words
 from unskew.report.buffer import histograms_of
 from unskew.report.curves import Line, curves
 from unskew.report.figures import Reach, Strip
-from unskew.report.numbers import noun, percent, size
+from unskew.report.numbers import MISSING, noun, percent, size
 from unskew.report.read import RunData, Series, read_runs, told_apart
 from unskew.report.stats import (
     REFERENCES,
@@ -106,6 +106,9 @@ def page(runs: Sequence[RunData], name: str, target: float | None = None) -> str
             attendance=_both(partial(figures.attendance, first.attendance, first.federation.get("clients", 0))),
             answered=words.answered(first, others=len(rows) > 1),
             histograms=_histograms(runs),
+            measured=_measured(runs),
+            measured_series=_measured_series(runs, of),
+            measured_pictures=_measured_pictures(runs),
             differing=differing,
             methods=list(by_method(runs)),
             config=yaml.safe_dump(same, sort_keys=False, allow_unicode=True),
@@ -139,7 +142,19 @@ def _more(rows: Sequence[Row]) -> list[tuple[str, list[str]]]:
         ("spread over clients", lambda r: r.spread),
         ("stability", lambda r: r.stability),
     ]
-    return [(title, [percent(of(r)) for r in rows]) for title, of in found if any(of(r).n for r in rows)]
+    told = [(title, [percent(of(r)) for r in rows]) for title, of in found if any(of(r).n for r in rows)]
+    if any(r.rounds_to.n and not r.reference for r in rows):
+        told.append((f"rounds to {100 * rows[0].target:.1f} %", [_rounds(r) for r in rows]))
+    return told
+
+
+def _rounds(row: Row) -> str:
+    """Rounds until the target; in brackets the seeds that reached it, where not all did."""
+    if row.reference or not row.rounds_to.n:
+        return MISSING
+    s = row.rounds_to
+    told = f"{s.mean:.1f} ± {s.std:.1f}" if s.n > 1 else f"{s.mean:.0f}"
+    return told + (f" ({s.n}/{row.n})" if s.n < row.n else "")
 
 
 def _scopes(runs: Sequence[RunData], of: dict[str, str]) -> list[tuple[str, str, str, Pictures]]:
@@ -229,6 +244,43 @@ def _strip(method: str, colour: str, group: Sequence[RunData], scope: str) -> St
             )
             values.append(v)
     return Strip(method, colour, clients, values)
+
+
+def _measured(runs: Sequence[RunData]) -> list[tuple[str, list[str]]]:
+    """Per measure its last value for each method. [(what, values)]"""
+    found = []
+    for metric, told in measured.TOLD.items():
+        ends = [[r.series("measure", metric)[1][-1:] for r in g] for g in by_method(runs).values()]
+        values = [Score.of([float(v[0]) for v in group if len(v)]) for group in ends]
+        if any(v.n for v in values):
+            found.append((told, [measured.number(v) for v in values]))
+    return found
+
+
+def _measured_series(runs: Sequence[RunData], of: dict[str, str]) -> list[tuple[str, Pictures]]:
+    """(what, picture) of every measure taken in more than one round."""
+    found = []
+    for metric, told in measured.TOLD.items():
+        groups = by_method(runs).items()
+        lines = [_line(m, of[m], g, [r.series("measure", metric) for r in g]) for m, g in groups]
+        if drawn := _both(partial(measured.series, [c for c in lines if c], told)):
+            found.append((told, drawn))
+    return found
+
+
+def _measured_pictures(runs: Sequence[RunData]) -> list[tuple[str, Pictures]]:
+    """(title, picture) of the matrices and planes of every method's first seed."""
+    found = []
+    for method, group in by_method(runs).items():
+        run = group[0]
+        for name, title, draw in (
+            ("cross_site", "Local models at other sites, %", measured.pairs),
+            ("exposure", "Who has received something of whose", partial(measured.exposed, rounds=run.planned)),
+            ("tsne", "Test features in the plane (t-SNE)", measured.scatter),
+        ):
+            if name in run.measures and (drawn := _both(partial(draw, run.measures[name]))):
+                found.append((f"{method}: {title}", drawn))
+    return found
 
 
 def _histograms(runs: Sequence[RunData]) -> list[tuple[str, Pictures]]:

@@ -125,8 +125,13 @@ class RunData:
 
     @property
     def histograms(self) -> dict[str, Any]:
-        """`histograms.json`, where a method wrote one: {"buffer": [C], "local": [[C]...], "mixed": [[C]...]}."""
-        return _json(self.path / "histograms.json")
+        """As measured, or from a `histograms.json`: {"buffer": [C], "local": [[C]...], "mixed": [[C]...]}."""
+        return self.measures.get("histograms") or _json(self.path / "histograms.json")
+
+    @cached_property
+    def measures(self) -> dict[str, Any]:
+        """Matrices and pictures by measure, as the last round left them; {} where nothing was measured."""
+        return _json(self.path / "measures.json")
 
 
 def read_run(path: str | Path, label: str = "") -> RunData:

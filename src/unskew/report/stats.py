@@ -46,7 +46,7 @@ class Row:
     """One method over its seeds; scores in [0, 1], bytes of all clients in the whole run.
 
     metric: the score that is told, accuracy or dice. last, best, mean10: its global value. clients, worst: `global@client`, and personal: `personal@client`, mean of the
-    last ten. to_target: bytes until the target was first reached, over the `reached` seeds that did. p: against the
+    last ten. to_target, rounds_to: bytes and rounds until the target was first reached, over the `reached` seeds that did. p: against the
     best; None for the best itself and for references, NaN where there are too few seeds.
     """
 
@@ -71,6 +71,7 @@ class Row:
     leads: bool
     p: float | None
     dice_both: Score = Score(NAN, NAN, 0)
+    rounds_to: Score = Score(NAN, NAN, 0)
     metric: str = "accuracy"
 
 
@@ -98,14 +99,20 @@ def stability(rounds: np.ndarray, values: np.ndarray, over: int = 50) -> float:
     return float(tail.std(ddof=1)) if len(tail) > 1 else NAN
 
 
-def bytes_to(run: RunData, target: float) -> float:
-    """Bytes sent both ways until the global score first reached the target; NaN if it never did."""
+def rounds_to(run: RunData, target: float) -> float:
+    """The first evaluated round whose global score reached the target; NaN if none did."""
     rounds, score = run.series("global", run.metric)
     reached = rounds[score >= target]
-    if not len(reached):
+    return float(reached[0]) if len(reached) else NAN
+
+
+def bytes_to(run: RunData, target: float) -> float:
+    """Bytes sent both ways until the global score first reached the target; NaN if it never did."""
+    first = rounds_to(run, target)
+    if math.isnan(first):
         return NAN
     at, total = run.bytes_by_round()
-    before = at <= reached[0]
+    before = at <= first
     return float(total[before][-1]) if before.any() else 0.0
 
 
@@ -212,5 +219,6 @@ def _row(method: str, runs: list[RunData], target: float, leads: bool, p: float 
         leads=leads,
         p=p,
         dice_both=tail("global", "dice_both"),
+        rounds_to=Score.of([rounds_to(r, target) for r in runs]),
         metric=runs[0].metric,
     )

@@ -131,6 +131,7 @@ SCORES = (
     "worst_class",
     "dice_both",
     "to_target",
+    "rounds_to",
 )
 
 

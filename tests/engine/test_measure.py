@@ -1,0 +1,288 @@
+"""What a run measures: it changes nothing, resumes, is what the round really did, and is refused where it makes no sense."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+
+import unskew
+from unskew import config, data, measures
+from unskew.config import Settings
+from unskew.core import method
+from unskew.core.method import Method
+from unskew.core.part import Part
+from unskew.engine import check
+from unskew.errors import UsageError
+from unskew.measures.diversity import weight_diversity
+
+ALL = ",".join(measures.NAMES)
+SMALL = {
+    "clients": 6,
+    "rounds": 4,
+    "epochs": 1,
+    "batch": 16,
+    "samples": 40,
+    "skew": "classes:3",
+    "model": "cnn_small",
+    "workers": 1,
+    "availability": "bernoulli:0.7",
+}
+
+
+def rows_of(record) -> list[dict]:
+    return [r for r in record.rows["metrics"] if r["scope"] == "measure"]
+
+
+def value(result, metric: str, t: int | None = None) -> float:
+    found = {r["t"]: r["value"] for r in rows_of(result.record) if r["metric"] == metric}
+    return found[t if t is not None else max(found)]
+
+
+@pytest.fixture(scope="module")
+def measured():
+    return unskew.run("flea", measure=ALL, **SMALL)
+
+
+def test_measuring_changes_no_weight(measured):
+    plain = unskew.run("flea", **SMALL)
+    assert plain.digest == measured.digest
+    assert not rows_of(plain.record)
+    others = [
+        [r for r in x.record.rows["metrics"] if r["scope"] != "measure" and r["metric"] != "seconds"]
+        for x in (plain, measured)
+    ]
+    assert others[0] == others[1]
+    assert plain.record.rows["ledger"] == measured.record.rows["ledger"]
+
+
+def test_every_measure_leaves_its_numbers_and_pictures(measured):
+    found = {r["metric"] for r in rows_of(measured.record)}
+    assert {f"separation_{a}_{b}" for a in ("train", "test") for b in ("local", "global")} <= found
+    assert {
+        "diversity",
+        "correlation",
+        "correlation_squared",
+        "exposure",
+        "cross_site",
+        "sites_local",
+        "sites_global",
+    } <= found
+    assert {"histogram_pool", "histogram_local", "histogram_mixed"} <= found
+    assert set(measured.record.measures) == {"exposure", "histograms", "cross_site", "tsne"}
+    tsne = measured.record.measures["tsne"]["local"]
+    assert len(tsne["xy"]) == len(tsne["client"]) == len(tsne["label"])
+    json.dumps(measured.record.measures, allow_nan=False)
+
+
+def test_the_number_of_workers_changes_no_measure(measured):
+    two = unskew.run("flea", measure=ALL, **{**SMALL, "workers": 2})
+    assert rows_of(two.record) == rows_of(measured.record)
+    assert two.record.measures == measured.record.measures
+
+
+def test_a_stopped_run_resumes_to_the_same_measures(tmp_path, measured):
+    class Stop(Exception):
+        pass
+
+    def stop(state, told):
+        if told.t == 2:
+            raise Stop
+
+    again = {"folder": tmp_path, "name": "halted", "measure": ALL, **SMALL}
+    with pytest.raises(Stop):
+        unskew.run("flea", shown=stop, **again)
+    assert not (tmp_path / "halted" / "measures.json").exists()
+    resumed = unskew.resume(tmp_path / "halted")
+    assert resumed.digest == measured.digest
+    assert rows_of(resumed.record) == rows_of(measured.record)
+    assert json.loads((tmp_path / "halted" / "measures.json").read_text()) == measured.record.measures
+    assert unskew.resume(tmp_path / "halted").record.measures == measured.record.measures
+
+
+def test_a_run_that_measures_nothing_keeps_the_name_it_had():
+    before = Settings()
+    assert (
+        before.fingerprint() == before.replace(measure="none").fingerprint() == before.replace(measure="").fingerprint()
+    )
+    kept = {n: v for n, v in before.as_dict().items() if n not in ("workers", "device", "measure")}
+    assert before.fingerprint() == hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
+    assert before.replace(measure="diversity").fingerprint() != before.fingerprint()
+    assert before.replace(measure="tsne, Cross-Site").measure == "tsne,cross_site"
+
+
+def test_diversity_is_of_the_replies_that_count():
+    made = check.loop(Method(), measure="diversity")
+    state = made.begin()
+    start = made.down(state, 1)
+    replies = made.trainer.train(start, range(len(check.SIZES)), {})
+    state, told = made.round(state, 1)
+    made.evaluate(state, told)
+    made.trainer.close()
+    (row,) = rows_of(made.record)
+    assert row["value"] == pytest.approx(weight_diversity([r.weights for r in replies], made.fed.shared), abs=1e-6)
+
+
+@dataclass(frozen=True)
+class Spy(Part):
+    """Remembers the labels that one client's loss saw."""
+
+    client: int = 0
+    seen: list = field(default_factory=list, compare=False)
+    name: ClassVar[str] = "spy"
+
+    def loss(self, w, out, b, c):
+        if int(c.id) == self.client:
+            self.seen.append((c.t, b.y.detach().clone()))
+        return 0.0
+
+
+@pytest.mark.parametrize("text", ["flea", "feddata", "naivemix(per_batch=True)", "fedmix"])
+def test_the_mixed_histogram_is_of_the_labels_training_saw(text):
+    spy = Spy()
+    parts = Method.parse(text).parts
+    made = check.loop(Method(*parts, spy), measure="histograms", lanes="1")
+    state = made.begin()
+    for t in (1, 2, 3):
+        state, told = made.round(state, t)
+        made.evaluate(state, told)
+    made.trainer.close()
+    saw = torch.cat([y for t, y in spy.seen if t == 3]).sum(0)
+    shares = made.record.measures["histograms"]["mixed"][0]
+    assert shares == pytest.approx((saw / saw.sum()).tolist(), abs=2e-4)
+    assert made.record.measures["histograms"]["local"][0] == [0, 1, 0]
+
+
+def test_exposure_is_who_was_sent_whose():
+    everybody = unskew.run("feddata", measure="exposure", **SMALL)
+    assert value(everybody, "exposure", 1) == pytest.approx(
+        np.mean([len(e["asked"]) / 6 for e in everybody.record.rows["events"] if e["code"] == "round"][:1])
+    )
+    few = unskew.run("flea", measure="exposure", **{**SMALL, "availability": "sample:0.5"})
+    asked = {e["t"]: e["asked"] for e in few.record.rows["events"] if e["code"] == "round"}
+    pairs = {(i, j) for t in (2, 3, 4) for i in asked[t - 1] for j in asked[t]}
+    assert value(few, "exposure", 1) == 0
+    assert value(few, "exposure", 4) == pytest.approx(len(pairs) / 36, abs=1e-6)
+    since = np.array(few.record.measures["exposure"]["since"])
+    assert {tuple(p) for p in np.argwhere(since > 0).tolist()} == pairs
+
+
+def test_cross_site_scores_are_the_local_models():
+    """A client alone: its model after the last local training is the merged one, so both scopes agree."""
+    found = unskew.run("fedavg", measure="cross_site", **{**SMALL, "clients": 2, "availability": "full"})
+    score = found.record.measures["cross_site"]["score"]
+    assert np.shape(score) == (2, 2)
+    other = [score[0][1], score[1][0]]
+    assert value(found, "cross_site") == pytest.approx(np.mean(other), abs=1e-6)
+    own = unskew.run("local", measure="cross_site", **{**SMALL, "clients": 2, "availability": "full"})
+    last = {
+        r["client"]: r["value"]
+        for r in own.record.rows["metrics"]
+        if r["scope"] == "personal@client" and r["client"] is not None and r["metric"] == "accuracy" and r["t"] == 4
+    }
+    diagonal = [own.record.measures["cross_site"]["score"][k][k] for k in (0, 1)]
+    assert diagonal == pytest.approx([last[0], last[1]], abs=1e-6)
+
+
+def test_kept_weights_empty_rounds_and_odd_clients_are_measured():
+    for text in ("fedbn", "local", "fedprox", "fedrdn"):
+        if text == "fedrdn":
+            made = check.loop(Method.parse(text), measure="separation,cross_site,tsne")
+        else:
+            wanted = "separation,cross_site,tsne" + (",diversity" if text != "local" else "")
+            made = check.loop(Method.parse(text), measure=wanted, availability="drop:0.6")
+        state = made.begin()
+        for t in (1, 2, 3):
+            state, told = made.round(state, t)
+            made.evaluate(state, told)
+        made.trainer.close()
+        assert all(math.isfinite(r["value"]) for r in rows_of(made.record))
+    empty = check.loop(Method.parse("flea"), measure=ALL, availability="drop:1")
+    state, told = empty.round(empty.begin(), 1)
+    empty.evaluate(state, told)
+    empty.trainer.close()
+    assert {r["metric"] for r in rows_of(empty.record)} <= {"exposure", "separation_test_global"}
+
+
+def test_sites_with_their_own_test_rows_are_seen_with_their_own_statistics():
+    """Three sites whose images differ by brightness alone: FedRDN's statistics undo it, so sites cannot be told apart."""
+    rng = np.random.default_rng(0)
+    site, y = np.repeat([0, 1, 2], 60), np.tile([0, 1], 90)
+    x = (rng.random((180, 1, 8, 8)) + y[:, None, None, None] + 5 * site[:, None, None, None]).astype(np.float32)
+    given = data.arrays(x, y, columns={"site": site}, test=0.5)
+    settings = {
+        "measure": "separation,tsne,cross_site",
+        "skew": "column:site",
+        "rounds": 1,
+        "epochs": 1,
+        "workers": 1,
+        "normalise": "none",
+    }
+    plain, rdn = (unskew.run(m, given, **settings) for m in ("fedavg", "fedrdn"))
+    assert value(rdn, "sites_global") > 5 * value(plain, "sites_global")
+    assert value(rdn, "separation_test_global") < 2
+    assert [len(r) for r in rdn.record.measures["cross_site"]["score"]] == [3, 3, 3]
+    assert rdn.record.measures["tsne"]["names"] == ["site-0", "site-1", "site-2"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [n for n in method.names() if n != "local"])
+def test_every_method_can_be_measured(name):
+    made = check.loop(Method.parse(name), measure="separation,diversity,cross_site,tsne", rounds=2)
+    try:
+        state = made.begin()
+        for t in (1, 2):
+            state, told = made.round(state, t)
+            made.evaluate(state, told)
+    finally:
+        made.trainer.close()
+    found = {r["metric"] for r in rows_of(made.record)}
+    assert {"separation_train_local", "separation_test_global", "diversity", "cross_site", "sites_local"} <= found
+
+
+@pytest.mark.parametrize(
+    ("method", "measure", "says"),
+    [
+        ("fedavg", "diversty", "unknown measure 'diversty'. Did you mean 'diversity'"),
+        ("fedavg", "correlation", "'correlation' cannot be measured of fedavg here: it shares no features"),
+        ("flea(alpha=0)", "correlation", "shares no features"),
+        ("rebafl", "exposure", "no client is sent what another one shared"),
+        ("ccvr", "exposure", "no client is sent what another one shared"),
+        ("fedavg", "histograms", "sent no labelled pool"),
+        ("local", "diversity", "share no trained weight"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused_before_anything_trains(method, measure, says):
+    with pytest.raises(UsageError, match="E130") as error:
+        unskew.run(method, measure=measure, **SMALL)
+    assert says in str(error.value)
+
+
+def test_too_many_clients_and_masks_are_refused():
+    with pytest.raises(UsageError, match=r"E130.*at most 20 clients"):
+        unskew.run("fedavg", measure="cross_site", **{**SMALL, "clients": 24, "samples": 20})
+    x, y = np.zeros((12, 3, 16, 16), np.float32), np.zeros((12, 16, 16), np.int64)
+    y[:, :8] = 1
+    for measure in ("separation", "tsne"):
+        with pytest.raises(UsageError, match=r"E130.*every pixel has a class"):
+            unskew.run("fedavg", (x, y, x, y), measure=measure, clients=2, skew="iid", rounds=1, model="unet(base=4)")
+
+
+def test_a_file_names_the_line_of_an_unknown_measure(tmp_path):
+    file = tmp_path / "a.yaml"
+    file.write_text("rounds: 3\nmeasure: diversity, sepparation\n")
+    with pytest.raises(UsageError, match=r"E130 unknown measure 'sepparation' at line 2\. Did you mean 'separation'"):
+        config.load(file)
+
+
+def test_references_of_a_comparison_are_not_measured(tmp_path):
+    from unskew.engine import cells
+
+    plan = cells.plan(tmp_path, ["flea", "local", "centralised"], [0], {**SMALL, "measure": "correlation"})
+    assert [c.settings.measure for c in plan] == ["correlation", "none", "none"]

@@ -1,0 +1,106 @@
+"""Measures in the report: their table, their series in their own unit, matrices and planes; names stay text."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.report.fake_runs import fake_run
+from tests.report.test_page import EVIL, Tags
+from unskew.report import measured
+from unskew.report.curves import Line
+from unskew.report.page import write_report
+from unskew.report.read import read_run
+from unskew.report.stats import Score, rounds_to
+from unskew.report.svg import NARROW, WIDE
+
+PICTURES = {
+    "cross_site": {
+        "names": ["amazon", "caltech", EVIL],
+        "score": [[0.9, 0.2, 0.31], [None, None, None], [0.4, 0.5, 1.0]],
+        "metric": "accuracy",
+    },
+    "exposure": {"share": 0.5, "since": [[0, 1], [40, 0]], "names": ["a", "b"]},
+    "histograms": {"buffer": [0.5, 0.5], "local": [[1, 0]], "mixed": [[0.7, 0.3]], "names": ["site-x"]},
+    "tsne": {
+        "names": [EVIL, "b"],
+        **{
+            k: {"client": [0, 0, 1], "label": [0, 1, 1], "xy": [[0, 1], [2.5, 3], [-4, 0]]} for k in ("local", "global")
+        },
+    },
+}
+
+
+@pytest.fixture
+def run(tmp_path):
+    at = fake_run(tmp_path / "flea-0001", "flea", rounds=6)
+    with open(at / "metrics.jsonl", "a") as file:
+        for t in range(1, 7):
+            for metric, value in (("diversity", 12.5 / t), ("exposure", 0.1 * t)):
+                file.write(
+                    json.dumps({"t": t, "scope": "measure", "client": None, "metric": metric, "value": value}) + "\n"
+                )
+        file.write(
+            json.dumps({"t": 6, "scope": "measure", "client": None, "metric": "cross_site", "value": 0.345}) + "\n"
+        )
+    (at / "measures.json").write_text(json.dumps(PICTURES))
+    return at
+
+
+def test_the_page_shows_what_was_measured_and_stays_whole(run, tmp_path):
+    text = write_report(run, tmp_path / "page.html").read_text()
+    tags = Tags(text)
+    assert not tags.open
+    assert not tags.wrong
+    assert len(set(tags.ids)) == len(tags.ids)
+    for words in (
+        "Weight diversity",
+        "2.08",
+        "0.345",
+        "Weight diversity, over rounds",
+        "who receives",
+        "the global model",
+        "site-x: mixed",
+    ):
+        assert words in text, words
+    assert "onerror='alert" not in text.replace("&#39;", "'").replace("&quot;", '"').split("<svg")[0]
+    assert "<img src=x" not in text
+
+
+def test_a_run_without_measures_has_no_such_section(tmp_path):
+    plain = fake_run(tmp_path / "fedavg-0001", rounds=3)
+    assert 'id="measured"' not in write_report(plain, tmp_path / "page.html").read_text()
+
+
+def test_series_are_in_their_own_unit():
+    line = Line("fedavg", "m0", np.array([1, 2, 3]), np.array([0.002, 0.004, 0.003]), np.zeros(3))
+    for width in (WIDE, NARROW):
+        drawn = measured.series([line], "Weight diversity", width=width)
+        assert "0.003" in drawn
+        assert "%" not in drawn
+    once = Line("fedavg", "m0", np.array([3]), np.array([0.5]), np.zeros(1))
+    assert measured.series([once], "x") == ""
+    flat = Line("fedavg", "m0", np.array([1, 2]), np.array([0.0, 0.0]), np.zeros(2))
+    assert "polyline" in measured.series([flat], "x")
+
+
+def test_numbers_keep_three_digits():
+    assert measured.number(Score(0.012345, 0.00678, 3)) == "0.0123 ± 0.0068"
+    assert measured.number(Score(12.345, 0, 1)) == "12.3"
+    assert measured.number(Score(float("nan"), 0, 0)) == "–"
+
+
+def test_pairs_leave_out_sites_without_a_model():
+    drawn = measured.pairs(PICTURES["cross_site"])
+    assert "31.0" in drawn
+    assert drawn.count(">caltech<") == 1  # a column, no row
+    assert measured.pairs({"names": ["a"], "score": [[None]]}) == ""
+
+
+def test_rounds_to_a_target_are_the_first_that_reached_it(run):
+    data = read_run(run)
+    t, score = data.series("global", "accuracy")
+    assert rounds_to(data, float(score[2])) == t[np.argmax(score >= score[2])]
+    assert np.isnan(rounds_to(data, 1.1))
