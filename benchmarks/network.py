@@ -33,7 +33,7 @@ from unskew.engine import setup
 
 STUDIES = {
     "uci_har": ("uci_har", "subject", 3, {"model": "harnet", "batch": 32, "lr": 0.01}),
-    "office_caltech10": ("office_caltech10(size=32)", "domain", 4, {"model": "cnn_small", "batch": 32, "lr": 0.01}),
+    "office_caltech10": ("office_caltech10(size=64)", "domain", 4, {"model": "cnn_small", "batch": 32, "lr": 0.01}),
 }
 METHODS = {
     "uci_har": ["fedavg", "scaffold", "flea", "rebafl", "fedrdn"],  # ccvr: 8,448 features, 1.7 GB of covariances a site
