@@ -116,6 +116,7 @@ PAGES = {
     "E504": "Sites do not fit together: other classes, shapes or versions, or other data than when the run began. The message names them.",
     "E506": "A study cannot run over a network: a method wants samples at the server, or a model from a file that a site has not allowed.",
     "E507": "One of Flower's programs did not start or ended; its log is named. Often a port in use, or a certificate that has expired.",
+    "E509": "A site will never be let in as things are: the server's certificate is refused, or only one side speaks TLS. Ask the coordinator for a new ticket, and join in a new folder.",
     "E508": "Others may read a private key. chmod 600 mends it; if others have read it, make a new one.",
 }
 """What every code means and what to do; docs/errors/ holds them as pages."""

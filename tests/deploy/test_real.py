@@ -166,6 +166,7 @@ def test_three_sites_end_with_the_simulators_weights(federation):
     federation.run("--min-sites", "3")
     told = federation.result()
     assert "is c.pub admitted?" in (federation.root / "stranger.log").read_text()
+    assert "turned away" in (federation.root / "serve.log").read_text()
     assert told["sha256"] == simulated()
     assert (federation.root / "runs/r/report.html").exists()
     assert "signed by" in federation.do("federation", "audit", "lung", "runs/r")

@@ -9,14 +9,18 @@ import stat
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+pytest.importorskip("cryptography")
+from cryptography.hazmat.primitives import serialization
+
 from tests.deploy import fake  # noqa: F401  skips where cryptography is missing
 from unskew.cli.deployed import seconds
-from unskew.deploy import doctor, loaders
+from unskew.deploy import doctor, loaders, processes
 from unskew.deploy.identity import Private, Public
 from unskew.deploy.tickets import Coordinator, Joined, Ticket
 from unskew.errors import DataError, UsageError
@@ -138,6 +142,48 @@ def test_the_doctor_tells_what_is_wrong(tmp_path, home):
     with socket.create_server(("127.0.0.1", 0)) as door:
         port = door.getsockname()[1]
     assert "cannot be reached" in looked(tmp_path, home, port)["network"].text
+
+
+def joined_at(tmp_path: Path, made: Coordinator, port: int, **changes) -> Joined:
+    ticket = Ticket(**{**made.ticket("a").__dict__, "port": port, **changes})
+    return Joined.make(tmp_path / f"at{port}", ticket)
+
+
+def test_a_site_does_not_knock_where_it_will_never_be_let_in(tmp_path, home):
+    """The reason within 5 s; a server that is not there yet, or whose certificate ends soon, is no such reason."""
+    stranger = Coordinator.make(tmp_path / "other", "other", "127.0.0.1", ["a"])
+    began = time.monotonic()
+    assert "certificate is refused" in doctor.refused(joined_at(tmp_path, home, Listener(stranger).port))
+    assert "does not speak TLS" in doctor.refused(joined_at(tmp_path, home, Listener(None).port))
+    assert "server speaks TLS" in doctor.refused(joined_at(tmp_path, home, Listener(home).port, authority=None))
+    assert time.monotonic() - began < 5
+    assert not doctor.refused(joined_at(tmp_path, home, Listener(home).port))
+    assert not doctor.refused(joined_at(tmp_path, home, Listener(None).port, authority=None))
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        port = door.getsockname()[1]
+    assert not doctor.refused(joined_at(tmp_path, home, port))
+    listener = Listener(stranger)
+    made = joined_at(tmp_path, home, listener.port)
+    done = unskew("site", "run", "--data", "d.npz", "--folder", str(made.folder), cwd=tmp_path)
+    assert (done.returncode, done.stderr[:4]) == (2, "E509")
+
+
+def test_the_server_tells_whom_flower_turned_away(tmp_path, home):
+    log = home.folder / "flower" / "superlink.log"
+    log.parent.mkdir(exist_ok=True)
+    log.write_text("older\n")
+    said: list[str] = []
+    server = processes.Server(home, say=said.append)
+    pem = home.key.public.key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
+    line = f"ERROR: [/v1/fleet/activate-node][ApiError:2004] Attempted to register SuperNode with public key: {pem!r}"
+    with open(log, "a") as file:
+        file.write(line[:90])
+        file.flush()
+        server._tell_strangers()
+        file.write(line[90:] + "\n" + line + "\n")
+    server._tell_strangers()
+    server._tell_strangers()
+    assert said == [f"a site was turned away: its key {home.key.public.fingerprint} is not admitted"]
 
 
 def test_another_host_than_the_certificate_names_is_refused(tmp_path):

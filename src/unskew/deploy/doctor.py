@@ -44,6 +44,16 @@ def check(folder: Path, data: str, classes: Sequence[str]) -> list[Finding]:
     return [_key(joined), *_network(joined), _data(data, classes), _versions()]
 
 
+def refused(joined: Joined) -> str:
+    """Why this site will never be connected as things are: a certificate, or TLS on one side only; "" if it may be.
+
+    A server that is not there yet is no reason.
+    """
+    found = {f.what: f for f in _network(joined)}
+    shaken = "clock" in found  # hands: a certificate that ends soon is a finding, and no reason to stay away
+    return found["certificate"].text if "certificate" in found and not found["certificate"].ok and not shaken else ""
+
+
 def leaving(study: Path, data: str, classes: Sequence[str], sites: int) -> list[str]:
     """What this site would send in a study, by its own data: bytes, who reads it, guarantee, epsilon.
 
@@ -76,9 +86,7 @@ def _network(joined: Joined) -> list[Finding]:
         with socket.create_connection((ticket.host, ticket.port), TIMEOUT_S) as line:
             took = (time.monotonic() - began) * 1000
             found = [Finding("network", True, f"{where} answers in {took:.0f} ms")]
-            if not ticket.authority:
-                return [*found, Finding("certificate", True, "TLS is OFF in this federation")]
-            return [*found, *_certificate(joined, line)]
+            return [*found, *(_certificate(joined, line) if ticket.authority else [_plain(line)])]
     except OSError as error:
         return [
             Finding("network", False, f"{where} cannot be reached: {error}. Does the server run, and is its port open?")
@@ -100,6 +108,17 @@ def _certificate(joined: Joined, line: socket.socket) -> list[Finding]:
         return [Finding("certificate", False, f"the server's certificate is refused: {error.verify_message}.")]
     except OSError as error:
         return [Finding("certificate", False, f"the server does not speak TLS: {error}.")]
+
+
+def _plain(line: socket.socket) -> Finding:
+    """Where the ticket says there is no TLS: whether the server thinks so, too."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        with context.wrap_socket(line):
+            return Finding("certificate", False, "the server speaks TLS, and this site's ticket is for plain text.")
+    except OSError:
+        return Finding("certificate", True, "TLS is OFF in this federation")
 
 
 def _clock(tls: ssl.SSLSocket, host: str) -> Finding:

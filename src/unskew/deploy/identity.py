@@ -39,6 +39,17 @@ class Public:
             raise UsageError("E503", "this public key is of another kind; it should begin with ecdsa-sha2-nistp384.")
         return Public(key)
 
+    @staticmethod
+    def of_pem(text: str) -> Public:
+        """Raises UsageError (E503) for what is no such key."""
+        try:
+            key = serialization.load_pem_public_key(text.encode())
+        except ValueError as error:
+            raise UsageError("E503", "this is no public key in PEM form.") from error
+        if not isinstance(key, ec.EllipticCurvePublicKey):
+            raise UsageError("E503", "this public key is of another kind.")
+        return Public(key)
+
     @property
     def text(self) -> str:
         form = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH

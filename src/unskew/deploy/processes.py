@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import shlex
 import signal
 import subprocess
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from unskew.deploy.identity import Public
 from unskew.deploy.sealed import SOCKET
 from unskew.deploy.tickets import Coordinator, Joined
 from unskew.errors import UnskewError, UsageError
@@ -51,6 +53,8 @@ clientapp = "unskew.deploy.flower:client_app"
 [tool.flwr.app.config]
 run = {run}
 """
+_STRANGER = re.compile(r"ApiError:2004\] [^\n]*?(-----BEGIN PUBLIC KEY-----.*?-----END PUBLIC KEY-----)")
+"""In Flower's log: a node whose key it does not know."""
 Say = Callable[[str], None]
 
 
@@ -126,6 +130,8 @@ class Server:
     bind: str = ""
     say: Say = print
     registered: dict[str, str] = field(default_factory=dict)
+    _read: int = 0
+    _strangers: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
         local = self.home.host in ("localhost", "127.0.0.1") or self.home.host.replace(".", "").isdigit()
@@ -135,6 +141,7 @@ class Server:
         command += ["--database", str(flower / "superlink.db")]
         command += self._tls() if self.home.tls else ["--insecure"]
         self.program = Kept("the SuperLink", command, environment(flower), flower / "superlink.log")
+        self._read = self.program.log.stat().st_size if self.program.log.exists() else 0
         configure(self.home)
         book = self.home.folder / "flower" / "registered.json"
         self.registered = json.loads(book.read_text()) if book.exists() else {}
@@ -150,11 +157,25 @@ class Server:
         """One look: the SuperLink is there, and every admitted site is registered."""
         if self.program.look(self.say) is not None and self.program.starts >= 3:
             raise UsageError("E507", f"Flower's SuperLink does not stay up; see {self.program.log}.")
+        self._tell_strangers()
         if not self.home.tls:
             return  # Flower authenticates nodes over TLS only; requests and replies are signed all the same
         for site, key in self.home.admitted().items():
             if self.registered.get(site) != key.text:
                 self._register(site, key.text)
+
+    def _tell_strangers(self) -> None:
+        """Keys that Flower turned away, once each, from its log; a half line is read next time."""
+        if not self.program.log.exists():
+            return
+        with open(self.program.log, "rb") as log:
+            log.seek(self._read)
+            whole, end, _ = log.read().rpartition(b"\n")
+            self._read += len(whole) + len(end)
+        for key in _STRANGER.findall(whole.decode(errors="replace")):
+            if key not in self._strangers:
+                self._strangers.add(key)
+                self.say(f"a site was turned away: its key {_fingerprint(key)} is not admitted")
 
     def _register(self, site: str, key: str) -> None:
         done = flwr(self.home, *_registering(self.home, site))
@@ -200,6 +221,14 @@ def _node(server: str, port: str, folder: Path | None) -> list[str]:
     if folder is None:
         return [*node, "--insecure"]
     return [*node, f"--root-certificates={folder / 'ca.crt'}", f"--auth-supernode-private-key={folder / 'site.key'}"]
+
+
+def _fingerprint(pem: str) -> str:
+    """Of a key as Flower writes it to its log, with its ends of line spelt out."""
+    try:
+        return Public.of_pem(pem.replace("\\n", "\n")).fingerprint
+    except UsageError:
+        return "(unreadable)"
 
 
 def configure(home: Coordinator) -> None:
@@ -301,7 +330,16 @@ class SiteProcesses:
     say: Say = print
 
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
-        """Until stopped. Raises UnskewError where the worker refuses its data, which starting again does not mend."""
+        """Until stopped.
+
+        Raises UsageError (E509) for a server that will never do, UnskewError where the worker refuses its data; starting
+        again mends neither.
+        """
+        from unskew.deploy.doctor import refused  # which loads torch, as the server's commands need not
+
+        if why := refused(self.joined):
+            where = f"{self.joined.ticket.host}:{self.joined.ticket.port}"
+            raise UsageError("E509", f"{where}: {why}")
         folder, ticket = self.joined.folder, self.joined.ticket
         with tempfile.TemporaryDirectory(prefix="unskew-") as private:
             env = environment(folder / "flower", **{SOCKET: f"{private}/worker"})
