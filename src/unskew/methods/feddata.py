@@ -3,7 +3,7 @@
 Once, before round 1: clients send a share of their samples with labels; the server sends the union P to everybody.
 Client: trains on its own data and P together; the merge weighs it by its own samples.
 Differs from the paper: a local epoch takes as many steps as without P, each sample of it drawn from P with probability
-|P| / (|P| + n_k). The original runs through all of P in every epoch, many times longer where clients are small.
+|P| / (|P| + n_k). The original runs through all of P in every epoch, many times longer where clients are small: `epochs` times (|P| + n_k) / n_k is that.
 """
 
 from dataclasses import dataclass
