@@ -201,3 +201,23 @@ def test_a_server_that_dies_is_resumed_to_the_simulators_weights(federation):
     told = json.loads(federation.do("resume", "runs/r", "--json", timeout=400).splitlines()[-1])
     assert told["sha256"] == simulated()
     assert "signed by" in federation.do("federation", "audit", "lung", "runs/r")
+
+
+def test_a_superlink_that_dies_alone_is_started_again_and_the_run_resumed(federation):
+    federation.run("--min-sites", "3")
+    federation.round(1)
+    link = next(pid for pid in _below(federation.running["serve"].pid) if "flower-superlink" in _command_line(pid))
+    os.kill(link, signal.SIGKILL)
+    assert federation.running.pop("run").wait(200) == 2
+    seen = (federation.root / "run.log").read_text()
+    assert "unskew resume" in seen
+    assert "is started again" in (federation.root / "serve.log").read_text()
+    told = json.loads(federation.do("resume", "runs/r", "--json", timeout=400).splitlines()[-1])
+    assert told["sha256"] == simulated()
+
+
+def _command_line(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
