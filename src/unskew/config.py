@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import difflib
 import hashlib
 import json
 from dataclasses import dataclass, field
@@ -91,6 +92,20 @@ class Settings:
 FIELDS = {f.name: f for f in dataclasses.fields(Settings)}
 
 
+MEANT = {
+    "learning_rate": "lr", "optimizer": "optimiser", "batch_size": "batch", "local_epochs": "epochs", "dataset": "data",
+    "n_clients": "clients", "num_clients": "clients", "n_rounds": "rounds", "num_rounds": "rounds", "partition": "skew",
+    "algorithm": "method", "strategy": "method", "participation": "availability", "random_seed": "seed", "net": "model",
+}  # fmt: skip
+"""What a setting is called elsewhere, and here."""
+
+
+def meant(key: str) -> str:
+    """' Did you mean 'lr'?' for a key that is no setting, also where it is misspelt and called so elsewhere; else ''."""
+    near = difflib.get_close_matches(key, [*FIELDS, *MEANT], n=1, cutoff=0.6)
+    return f" Did you mean '{MEANT.get(near[0], near[0])}'?" if near else ""
+
+
 def build(values: dict[str, Any], lines: dict[str, int] | None = None) -> Settings:
     """Settings from a mapping. Raises UsageError: E101 for an unknown key, E109 for a value that does not fit."""
     from pydantic import TypeAdapter, ValidationError
@@ -100,7 +115,7 @@ def build(values: dict[str, Any], lines: dict[str, int] | None = None) -> Settin
 
     for key in values:
         if key not in FIELDS:
-            raise UsageError("E101", f"unknown key '{key}'{where(key)}.{suggestion(key, FIELDS)}")
+            raise UsageError("E101", f"unknown key '{key}'{where(key)}.{meant(key)}")
     try:
         return _measuring(TypeAdapter(Settings).validate_python(values), where("measure"))
     except ValidationError as error:

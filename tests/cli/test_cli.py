@@ -198,3 +198,40 @@ def test_a_run_can_be_watched_while_it_goes(tmp_path):
     assert all("answered" in line and "worst" in line for line in seen[1:-1])
     assert seen[-1].startswith("done")
     assert unskew("watch", "runs/r", cwd=tmp_path).stdout.splitlines() == seen
+
+
+@pytest.mark.parametrize(
+    ("written", "meant"),
+    [("lernign_rate", "lr"), ("learning_rate", "lr"), ("batchsize", "batch"), ("clinets", "clients")],
+)
+def test_a_setting_by_the_name_it_has_elsewhere_is_understood(tmp_path, written, meant):
+    (tmp_path / "c.yaml").write_text(f"rounds: 2\n{written}: 1\n")
+    done = unskew("run", "--config", "c.yaml", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"unknown key '{written}' at line 2. Did you mean '{meant}'?" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["run", "fedavg", "--availability", "bernoulli:2"], "E124"),
+        (["run", "fedavg", "--model", "resnet"], "E104"),
+        (["compare", "fedavg", "fedavg"], "E119"),
+    ],
+)
+def test_nothing_is_loaded_or_shown_before_a_misspelling_is_told(tmp_path, arguments, code):
+    done = unskew(*arguments, "--data", "fashion_mnist", cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr[:4]) == (2, "", code)
+
+
+def test_a_bad_file_is_named_and_its_sample_by_the_number_it_has_there(tmp_path):
+    import numpy as np
+
+    (tmp_path / "bad.npz").write_text("junk")
+    done = unskew("run", "fedavg", "--data", "bad.npz", cwd=tmp_path)
+    assert (done.returncode, done.stderr[:4]) == (3, "E401")
+    assert "pickle" not in done.stderr
+    x = np.zeros((10, 3), np.float32)
+    x[7, 1] = np.nan
+    np.savez(tmp_path / "n.npz", x=x, y=np.arange(10) % 2)
+    assert "sample 7 holds nan at [1]" in unskew("run", "fedavg", "--data", "n.npz", cwd=tmp_path).stderr

@@ -51,11 +51,11 @@ def command(
         if method != cells.CENTRALISED:
             Method.parse(method)
     at = folder / check_name(name) if name else fresh(folder, "compare")
+    plan = cells.plan(at, wanted, list(range(seeds)), values)
     if not as_json:
         _introduce(settings, wanted, seeds)
     if dry_run:
         return
-    plan = cells.plan(at, wanted, list(range(seeds)), values)
     finish(at, plan, processes, target, as_json)
 
 

@@ -65,8 +65,9 @@ def read(path: Path) -> Archive:
         TypeError,
     ) as error:
         size = path.stat().st_size if path.is_file() else 0
+        why = "it holds Python objects, or is no archive at all" if "(object)" in str(error) else str(error).rstrip(".")
         raise DataError(
-            "E401", f"{path} ({size:,} bytes) is not a whole NumPy archive: {error}. Copy it again."
+            "E401", f"{path} ({size:,} bytes) is not a whole NumPy archive: {why}. Copy it, or save it, again."
         ) from error
 
 

@@ -42,8 +42,8 @@ class Dataset:
     def __post_init__(self) -> None:
         self._check_lengths()
         check_labels(self.name, self.y, self.y_test, len(self.classes), self.shape)
-        for part, x in (("training", self.x), ("test", self.x_test)):
-            _check_finite(self.name, part, x)
+        for part, x in (("training ", self.x), ("test ", self.x_test)):
+            check_finite(self.name, part, x)
 
     def _check_lengths(self) -> None:
         for part, x, y, columns in (
@@ -125,7 +125,8 @@ def strata(y: np.ndarray) -> np.ndarray:
     return y if y.ndim == 1 else np.zeros(len(y), dtype=np.int64)
 
 
-def _check_finite(name: str, part: str, x: np.ndarray) -> None:
+def check_finite(name: str, part: str, x: np.ndarray) -> None:
+    """Raises DataError (E405) that names the first sample with NaN or infinity. part: "", "training " or "test "."""
     step = max(1, CHUNK // max(1, int(np.prod(x.shape[1:]))))
     for begin in range(0, len(x), step):
         chunk = x[begin : begin + step]
@@ -134,5 +135,5 @@ def _check_finite(name: str, part: str, x: np.ndarray) -> None:
         place = np.argwhere(~np.isfinite(chunk))[0].tolist()
         raise DataError(
             "E405",
-            f"{name}: {part} sample {begin + place[0]} holds {chunk[tuple(place)]} at {place[1:]}; mend or remove it.",
+            f"{name}: {part}sample {begin + place[0]} holds {chunk[tuple(place)]} at {place[1:]}; mend or remove it.",
         )

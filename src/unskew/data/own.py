@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from unskew.data import archives
-from unskew.data.dataset import Dataset, strata
+from unskew.data.dataset import Dataset, check_finite, strata
 from unskew.data.partitions import largest_remainder
 from unskew.errors import DataError
 
@@ -107,6 +107,7 @@ def split(
     **more: Any,
 ) -> Dataset:
     """Hold out a share of every class (of samples with masks, a share of all); always the same rows."""
+    check_finite(name, "", x)  # by the number it has in the file
     rng, kinds = np.random.default_rng(1797), strata(y)
     counts = np.bincount(kinds[kinds >= 0], minlength=len(classes))
     wanted = largest_remainder(counts * test, counts)

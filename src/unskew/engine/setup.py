@@ -18,6 +18,7 @@ from unskew.core.keys import key, numpy_key
 from unskew.core.method import Method
 from unskew.core.network import Network
 from unskew.core.part import Batch, overrides
+from unskew.data.availability import Availability
 from unskew.data.federation import Dataset, Federation
 from unskew.engine.evaluate import Evaluation
 from unskew.engine.lanes import Local, Trainer
@@ -34,7 +35,10 @@ MOST_LANES = 16
 
 
 def dataset_of(settings: Settings) -> Dataset:
-    """A named set, `name(option=value)`, an .npz file or a folder."""
+    """A named set, `name(option=value)`, an .npz file or a folder. What is misspelt elsewhere is told before it is read."""
+    Availability.parse(settings.availability)
+    if settings.model not in ("auto", "(given)") and ":" not in settings.model:
+        models.known(settings.model)
     text = settings.data
     path = Path(text)
     if path.suffix == ".npz" or path.is_file():

@@ -66,10 +66,8 @@ def build(text: str, shape: tuple[int, ...], classes: int, pixels: tuple[int, ..
     shape = tuple(shape)
     if text.strip() == "auto":
         text = default_for(shape, pixels)
-    name, _, arguments = text.partition("(")
-    name = name.strip()
-    if name not in _WHERE:
-        raise UsageError("E104", f"unknown model '{name}'.{suggestion(name, _WHERE)} `unskew list models` shows all.")
+    name = known(text)
+    arguments = text.partition("(")[2]
     make: Callable[..., Any] = getattr(importlib.import_module(f"unskew.models.{_WHERE[name][0]}"), name)
     try:
         made = make(shape, classes, **{**_options(f"f({arguments}" if arguments else "f()"), **options})
@@ -79,6 +77,14 @@ def build(text: str, shape: tuple[int, ...], classes: int, pixels: tuple[int, ..
         answer, wanted = ("a sample", "mask") if pixels else ("a pixel", "label")
         raise UsageError("E122", f"model '{name}' gives one answer {answer}, and these samples have a {wanted} each.")
     return made
+
+
+def known(text: str) -> str:
+    """The name of the model that a text names. Raises UsageError (E104) if there is none."""
+    name = text.partition("(")[0].strip()
+    if name not in _WHERE:
+        raise UsageError("E104", f"unknown model '{name}'.{suggestion(name, _WHERE)} `unskew list models` shows all.")
+    return name
 
 
 def _options(text: str) -> dict[str, Any]:
