@@ -141,9 +141,12 @@ def test_numbers_are_those_of_the_runs():
     learning, still = verdict.verdicts(made, list(found.values()))
     assert learning.margins == {"even": pytest.approx(50)}
     assert (learning.word, still.word) == ("reproduced", "not reproduced")
-    text = page.plain(made, list(found.values()), [learning, still], 0.5)
-    assert "SCALED: 0.5" in text
-    assert r"65.0 $\pm$ 7.1 (50.0)" in page.latex(made, list(found.values()))
+    facts = {"scale": 0.5, "seeds": 2, "command": "unskew", "commit": "c", "date": "d", "machine": "m", "hours": 1.0}
+    result = verdict.as_json(made, list(found.values()), [learning, still], runs, facts)
+    assert "SCALED: 0.5" in page.plain(result)
+    assert r"65.0 $\pm$ 7.1 (50.0)" in page.latex(result)
+    assert result["curves"]["even"]["FedAvg"][1] == [[1, 30.0], [2, 40.0], [3, 70.0]]
+    assert "Still,,15,7.071,2" in page.as_csv(result)
 
 
 MEASURED = """
@@ -171,7 +174,7 @@ def test_rows_may_read_measures_and_share_their_runs(tmp_path, monkeypatch):
     words = ["reproduce", "measured", "--seeds", "1", "--folder", str(tmp_path), "--processes", "1"]
     done = CliRunner().invoke(cli.app(), words)
     assert done.exit_code == 0, done.output
-    result = json.loads((tmp_path / "reproduce" / "measured" / "measured.json").read_text())
+    result = json.loads((tmp_path / "reproduce" / "pages" / "measured.json").read_text())
     found = {e["row"]: e["ours"]["mean"] for e in result["entries"]}
     assert found["all"] == 1
     assert found["early"] == 0
@@ -201,5 +204,17 @@ def test_the_command_runs_keeps_and_runs_nothing_twice(tmp_path, monkeypatch):
     again = CliRunner().invoke(cli.app(), [*words, "--json"])
     assert json.loads(again.output)["entries"] == result["entries"]
     assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("model.safetensors")} == made
+    pages = tmp_path / "reproduce" / "pages"
+    html = (pages / "small.html").read_text()
+    for seen in ("A small table. 1 of 2 claims reproduced.", "Made up.", "standing still", "ring: the paper"):
+        assert seen in html, seen
+    assert "small.html" in (pages / "index.html").read_text()
+    assert "[A small table](small.md)" in (tmp_path / "docs" / "README.md").read_text()
+    for made_once in (pages / "small.html", pages / "small.md", pages / "index.html"):
+        made_once.unlink()
+    anew = CliRunner().invoke(cli.app(), ["report", str(pages)])
+    assert anew.exit_code == 0, anew.output
+    assert (pages / "small.html").read_text() == html
+    assert (pages / "small.md").read_text() == (tmp_path / "docs" / "small.md").read_text()
     plain = CliRunner().invoke(cli.app(), [*words[:2], "--dry-run", "--seeds", "3", "--folder", str(tmp_path)])
     assert "6 runs, 4 of them done already" in plain.output

@@ -26,7 +26,7 @@ def command(
     processes: Annotated[int, typer.Option(help="runs at a time; 0: one a core")] = 0,
     folder: Annotated[Path, typer.Option(help="where runs are kept")] = Path("runs"),
     keep: Annotated[
-        Path | None, typer.Option(help="also write the result as JSON and Markdown into this folder")
+        Path | None, typer.Option(help="also write JSON and Markdown into this folder, and its README.md")
     ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="show the runs and how long they would take, then stop")
@@ -37,7 +37,7 @@ def command(
     from unskew.cli.compare import Watch
     from unskew.engine import cells, setup
     from unskew.errors import UsageError
-    from unskew.experiments import page, plan, verdict
+    from unskew.experiments import kept, page, plan, verdict
     from unskew.report import read
 
     if not 0 < scale <= 1:
@@ -67,20 +67,17 @@ def command(
     entries = verdict.entries(made, runs)
     told = verdict.verdicts(made, entries)
     facts = _facts(experiment, rows, methods, seeds, scale, time.monotonic() - began, runs)
-    result = verdict.as_json(made, entries, told, facts)
-    here = at / experiment
-    for place in (here, *([keep] if keep else [])):
-        place.mkdir(parents=True, exist_ok=True)
-        (place / f"{experiment}.json").write_text(json.dumps(result, indent=1) + "\n")
-        (place / f"{experiment}.md").write_text(page.markdown(made, entries, told, facts))
-    (here / f"{experiment}.csv").write_text(page.as_csv(made, entries))
-    (here / f"{experiment}.tex").write_text(page.latex(made, entries))
-    (here / "curves.json").write_text(json.dumps(page.curves(runs, made)))
+    result = verdict.as_json(made, entries, told, runs, facts)
+    shown = kept.keep(at / "pages", result)
+    if keep:
+        kept.document(keep, result)
     if as_json:
         print(json.dumps(result))
         return
-    print(page.plain(made, entries, told, scale))
-    print(f"\nkept    {here}: .md, .json, .csv, .tex, curves.json")
+    print(page.plain(result))
+    print(f"\nreport  {shown}, beside it .md, .json, .csv, .tex, and index.html of every table run here")
+    if keep:
+        print(f"kept    {keep / experiment}.md and .json, {keep / 'README.md'}")
 
 
 def _introduce(made: Any, rows: list[Any], missing: list[Any], todo: list[Any], scale: float, cores: int) -> None:
@@ -148,7 +145,7 @@ def _facts(
         "seeds": seeds,
         "scale": scale,
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, torch {torch.__version__}",
-        "hours": f"{trained / 3600:.2f} hours of training in all runs",
+        "hours": round(trained / 3600, 3),
         "seconds_now": round(spent, 1),
     }
 

@@ -1,137 +1,169 @@
-"""The page of a reproduction: the paper's numbers beside ours, the verdicts, curves, and how it was run."""
+"""What is told of a reproduction as text: the paper's numbers beside ours, the verdicts, and how it was run.
+
+Everything is made from the kept result (`verdict.as_json`), so that a page can be made anew from its file.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from unskew.experiments.plan import Experiment
-from unskew.experiments.verdict import Entry, Verdict, series_of
-from unskew.report.numbers import MISSING, p_value, percent, whole
-from unskew.report.read import RunData
-from unskew.report.stats import Score
+from unskew.report.numbers import MISSING, p_value, whole
 
 MEASURE = {"best": "best round", "last": "last round", "mean10": "mean of the last ten rounds, of those evaluated"}
+Result = Mapping[str, Any]
+HEAD = ("row", "method", "paper", "ours", "gap", "last", "best", "mean-10", "vs best other", "MB")
 
 
-def table(made: Experiment, found: Sequence[Entry]) -> tuple[tuple[str, ...], list[list[str]]]:
+def table(found: Result) -> tuple[tuple[str, ...], list[list[str]]]:
     """(head, lines) of text, one line per row and method."""
-    head = ("row", "method", "paper", "ours", "gap", "last", "best", "mean-10", "vs best other", "MB")
-    return head, [
+    unit = found["unit"]
+    return HEAD, [
         [
-            e.row,
-            e.method,
-            _number(e.paper),
-            _points(e.ours, made.unit),
-            _signed(e.gap, made.unit),
-            _points(e.last, made.unit),
-            _points(e.best, made.unit),
-            _points(e.mean10, made.unit),
-            _versus(e, made.unit),
-            whole(e.megabytes),
+            e["row"],
+            e["method"],
+            _number(e["paper"]),
+            _points(e["ours"], unit),
+            _signed(e["gap"], unit),
+            _points(e["last"], unit),
+            _points(e["best"], unit),
+            _points(e["mean10"], unit),
+            _versus(e, unit),
+            whole(e["megabytes"]),
         ]
-        for e in found
+        for e in found["entries"]
     ]
 
 
-def plain(made: Experiment, found: Sequence[Entry], told: Sequence[Verdict], scaled: float) -> str:
+def plain(found: Result) -> str:
     """The table and the verdicts as text."""
-    head, lines = table(made, found)
+    head, lines = table(found)
     widths = [max(len(line[i]) for line in [list(head), *lines]) for i in range(len(head))]
     text = [
         "  ".join(c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths))).rstrip()
         for line in [head, *lines]
     ]
-    return "\n".join(
-        [
-            *text,
-            "",
-            note(made, found, scaled),
-            "",
-            *(f"{v.word:<28}{v.claim.text}{_margins(v, made.unit)}" for v in told),
-        ]
-    )
+    told = [f"{c['verdict']:<28}{c['text']}{_bracketed(margins(c, found['unit']))}" for c in found["claims"]]
+    return "\n".join([*text, "", note(found), "", *told])
 
 
-def note(made: Experiment, found: Sequence[Entry], scaled: float) -> str:
+def noun_of(found: Result) -> str:
+    """What the numbers are called: Dice, accuracy, or the measure's own name."""
+    metric = found["metric"]
+    return "Dice" if metric == "dice" else "accuracy" if metric == "mean" else metric.replace("_", " ")
+
+
+def note(found: Result) -> str:
     """What the numbers are, in sentences."""
-    n = max((e.ours.n for e in found), default=0)
+    n = max((e["ours"]["n"] for e in found["entries"]), default=0)
     seeds = f"mean ± sample standard deviation over {n} seeds" if n > 1 else "one seed"
-    points = "points" if made.unit == "percent" else "how much"
-    best = "largest" if made.scope == "measure" else "best"
+    percent = found["unit"] == "percent"
+    of_measure = found["scope"] == "measure"
     lines = [
-        f"ours: {MEASURE[made.measure]}, as the paper reports{', in %' if made.unit == 'percent' else ''}; {seeds}. gap: ours less the paper's.",
-        f"vs best other: {points} ahead of the {best} other method of the row, with a paired t-test over seeds, Holm-corrected.",
+        f"ours: {MEASURE[found['measure']]}, as the paper reports{', in %' * percent}; {seeds}. gap: ours less the paper's.",
+        f"vs best other: {'points' if percent else 'how much'} ahead of the {'largest' if of_measure else 'best'} other "
+        "method of the row, with a paired t-test over seeds, Holm-corrected.",
     ]
-    if made.scope == "measure":
+    if of_measure:
         lines.append(
-            f"The number is the measure `{made.metric}`, which docs/measures.md explains; larger is not better by itself."
+            f"The number is the measure `{found['metric']}`, which docs/measures.md explains; larger is not better by itself."
         )
-    if scaled != 1:
-        lines.append(f"SCALED: {scaled:g} of the paper's rounds, so the paper's numbers are no target.")
+    if found["scale"] != 1:
+        lines.append(f"SCALED: {found['scale']:g} of the paper's rounds, so the paper's numbers are no target.")
+    if found.get("tuned"):
+        tuned = "; ".join(f"{m}: {t['method']}" for m, t in found["tuned"].items())
+        lines.append(f"Tuned with {found['tune']} trials a method on the first row's validation samples: {tuned}.")
     return "\n".join(lines)
 
 
-def markdown(made: Experiment, found: Sequence[Entry], told: Sequence[Verdict], facts: Mapping[str, Any]) -> str:
+def counted(found: Result) -> tuple[int, int]:
+    """(claims reproduced in every row run, claims that could be tested)."""
+    tested = [c for c in found["claims"] if c["margins"]]
+    return sum(c["verdict"] == "reproduced" for c in tested), len(tested)
+
+
+def summary(found: Result) -> str:
+    """`3 of 4 claims reproduced`."""
+    held, tested = counted(found)
+    if not tested:
+        return "no claim tested"
+    return f"{held} of {tested} claim{'s' if tested != 1 else ''} reproduced"
+
+
+def notes(found: Result) -> list[str]:
+    """How rows that were run differ from the paper's."""
+    ran = {e["row"] for e in found["entries"]}
+    return [f"`{name}`: {row['note']}." for name, row in found["rows"].items() if row["note"] and name in ran]
+
+
+def markdown(found: Result) -> str:
     """The page that is kept with the documentation."""
-    head, lines = table(made, found)
+    head, lines = table(found)
     rows = [f"| {' | '.join(line)} |" for line in lines]
-    ran = {e.row for e in found}
-    notes = [f"- `{r.name}`: {r.note}." for r in made.rows if r.note and r.name in ran]
-    verdicts = [f"| {v.claim.text} | {v.word} | {_margins(v, made.unit).strip(' ()') or 'not run'} |" for v in told]
+    unit = found["unit"]
+    verdicts = [f"| {c['text']} | {c['verdict']} | {margins(c, unit) or 'not run'} |" for c in found["claims"]]
     pieces = [
-        f"# {made.title}",
-        f"{made.paper}.",
-        f"```sh\n{facts['command']}\n```",
-        f"Run at commit `{facts['commit']}` on {facts['date']}: {facts['machine']}; {facts['hours']}.",
+        f"# {found['title']}",
+        f"{found['paper']}.",
+        f"```sh\n{found['command']}\n```",
+        f"Run at commit `{found['commit']}` on {found['date']}: {found['machine']}; {found['hours']:.2f} hours of training in all runs.",
         f"| {' | '.join(head)} |\n|{'---|' * len(head)}\n" + "\n".join(rows),
-        note(made, found, facts["scale"]),
-        f"## Claims\n\n| the paper says | here | margin{' in points' * (made.unit == 'percent')} by row (in the paper) |\n|---|---|---|\n"
+        note(found),
+        f"## Claims\n\n| the paper says | here | margin{' in points' * (unit == 'percent')} by row (in the paper) |\n|---|---|---|\n"
         + "\n".join(verdicts)
-        if told
+        if verdicts
         else "",
-        "## What differs\n\n" + "\n".join(notes) if notes else "",
-        "## What the paper leaves open, and our choice\n\n" + "\n".join(f"- {o}" for o in made.open)
-        if made.open
+        "## What differs\n\n" + "\n".join(f"- {n}" for n in notes(found)) if notes(found) else "",
+        "## What the paper leaves open, and our choice\n\n" + "\n".join(f"- {o}" for o in found["open"])
+        if found["open"]
         else "",
+        f"## What we found\n\n{found['finding']}" if found.get("finding") else "",
     ]
     return "\n\n".join(p for p in pieces if p) + "\n"
 
 
-def as_csv(made: Experiment, found: Sequence[Entry]) -> str:
+def index(found: Sequence[Result]) -> str:
+    """The page that leads to the others, as Markdown."""
+    lines = [
+        "# Published tables, run here",
+        "Each page has the command that made it, the paper's numbers beside ours, and a verdict on every claim; its `.json` has every number and curve. `unskew report docs/results` makes HTML pages of them.",
+        "| table | rows | seeds | rounds | claims | when |\n|---|---|---|---|---|---|",
+    ]
+    for r in found:
+        rows = ", ".join(dict.fromkeys(e["row"] for e in r["entries"]))
+        scale = "all" if r["scale"] == 1 else f"{r['scale']:g} of the paper's"
+        lines[-1] += (
+            f"\n| [{r['title']}]({r['experiment']}.md) | {rows} | {r['seeds']} | {scale} | {summary(r)} | {r['date']}, `{r['commit']}` |"
+        )
+    return "\n\n".join(lines) + "\n"
+
+
+def as_csv(found: Result) -> str:
     """One line per row and method, numbers in the table's unit."""
     out = io.StringIO()
     write = csv.writer(out, lineterminator="\n")
     write.writerow(
         ("row", "method", "paper", "mean", "std", "seeds", "last", "best", "mean10", "stability", "megabytes")
     )
-    for e in found:
-        scores = (e.last, e.best, e.mean10, e.stability)
+    for e in found["entries"]:
+        scores = (e[k]["mean"] for k in ("last", "best", "mean10", "stability"))
+        numbers = (e["paper"], e["ours"]["mean"], e["ours"]["std"])
         write.writerow(
-            (
-                e.row,
-                e.method,
-                _bare(e.paper),
-                _bare(e.ours.mean),
-                _bare(e.ours.std),
-                e.ours.n,
-                *(_bare(s.mean) for s in scores),
-                _bare(e.megabytes),
-            )
+            (e["row"], e["method"], *map(_bare, numbers), e["ours"]["n"], *map(_bare, scores), _bare(e["megabytes"]))
         )
     return out.getvalue()
 
 
-def latex(made: Experiment, found: Sequence[Entry]) -> str:
+def latex(found: Result) -> str:
     """A table for a paper: methods down, rows across, ours with the paper's number in brackets."""
-    rows = list(dict.fromkeys(e.row for e in found))
-    of = {(e.row, e.method): e for e in found}
+    entries = found["entries"]
+    rows = list(dict.fromkeys(e["row"] for e in entries))
+    of = {(e["row"], e["method"]): e for e in entries}
     lines = [
-        " & ".join([_tex(m), *(_tex_cell(of.get((r, m)), made.unit) for r in rows)]) + r" \\"
-        for m in dict.fromkeys(e.method for e in found)
+        " & ".join([_tex(m), *(_tex_cell(of.get((r, m)), found["unit"]) for r in rows)]) + r" \\"
+        for m in dict.fromkeys(e["method"] for e in entries)
     ]
     head = " & ".join(["", *map(_tex, rows)]) + r" \\"
     return "\n".join(
@@ -148,57 +180,50 @@ def latex(made: Experiment, found: Sequence[Entry]) -> str:
     )
 
 
-def curves(
-    runs: Mapping[tuple[str, str], Sequence[RunData]], made: Experiment
-) -> dict[str, dict[str, list[list[float]]]]:
-    """By row and method the seeds' series [[round, value], ...] in the table's unit, for a picture of one's own."""
-    found: dict[str, dict[str, list[list[float]]]] = {}
-    for (row, method), group in runs.items():
-        series = [series_of(r, made, made.row(row)) for r in group]
-        found.setdefault(row, {})[method] = [[[int(t), float(f"{v:.6g}")] for t, v in zip(*s)] for s in series]  # type: ignore[misc]
-    return found
+def margins(claim: Mapping[str, Any], unit: str) -> str:
+    """`p0.1 +2.3 [+1.2], p0.2 -0.4`: by row, in brackets the paper's own."""
+    return ", ".join(
+        f"{row} {_signed(m, unit)}" + (f" [{_signed(paper, unit)}]" if paper is not None else "")
+        for row, m in claim["margins"].items()
+        for paper in [claim["paper"].get(row)]
+    )
 
 
-def _points(s: Score, unit: str) -> str:
-    if unit == "percent":
-        return percent(Score(s.mean / 100, s.std / 100, s.n))
-    return MISSING if not s.n else f"{s.mean:.3g} ± {s.std:.2g}" if s.n > 1 else f"{s.mean:.3g}"
+def _bracketed(text: str) -> str:
+    return f"  ({text})" if text else ""
 
 
-def _number(value: float) -> str:
-    return "" if math.isnan(value) else f"{value:.2f}"
+def _points(s: Mapping[str, Any], unit: str) -> str:
+    if not s["n"] or s["mean"] is None:
+        return MISSING
+    mean, std = ("{:.1f}", "{:.1f}") if unit == "percent" else ("{:.3g}", "{:.2g}")
+    return mean.format(s["mean"]) + (f" ± {std.format(s['std'])}" if s["n"] > 1 else "")
 
 
-def _bare(value: float) -> str:
-    return "" if math.isnan(value) else f"{value:.4g}"
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
 
 
-def _signed(value: float, unit: str) -> str:
-    return "" if math.isnan(value) else f"{value:+.1f}" if unit == "percent" else f"{value:+.2g}"
+def _bare(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
 
 
-def _versus(e: Entry, unit: str) -> str:
-    if math.isnan(e.ahead):
+def _signed(value: float | None, unit: str) -> str:
+    return "" if value is None else f"{value:+.1f}" if unit == "percent" else f"{value:+.2g}"
+
+
+def _versus(e: Mapping[str, Any], unit: str) -> str:
+    if e["ahead"] is None:
         return ""
-    return _signed(e.ahead, unit) + ("" if math.isnan(e.p) else f", p {p_value(e.p)}")
+    return _signed(e["ahead"], unit) + ("" if e["p"] is None else f", {p_value(e['p'])}")
 
 
-def _margins(v: Verdict, unit: str) -> str:
-    if not v.margins:
-        return ""
-    told = [
-        f"{row} {_signed(m, unit)}" + ("" if math.isnan(v.papers[row]) else f" [{_signed(v.papers[row], unit)}]")
-        for row, m in v.margins.items()
-    ]
-    return f"  ({', '.join(told)})"
-
-
-def _tex_cell(e: Entry | None, unit: str) -> str:
-    if e is None:
+def _tex_cell(e: Mapping[str, Any] | None, unit: str) -> str:
+    if e is None or e["ours"]["mean"] is None:
         return "--"
-    paper = "" if math.isnan(e.paper) else rf" ({e.paper:.1f})"
-    spread = rf" $\pm$ {e.ours.std:.1f}" if e.ours.n > 1 else ""
-    return f"{e.ours.mean:.1f}{spread}{paper}" if unit == "percent" else f"{e.ours.mean:.3g}"
+    paper = "" if e["paper"] is None else rf" ({e['paper']:.1f})"
+    spread = rf" $\pm$ {e['ours']['std']:.1f}" if e["ours"]["n"] > 1 else ""
+    return f"{e['ours']['mean']:.1f}{spread}{paper}" if unit == "percent" else f"{e['ours']['mean']:.3g}"
 
 
 def _tex(text: str) -> str:

@@ -31,6 +31,7 @@ class Row:
     """One setting of a table. published: the paper's number by the paper's name of a method, in the table's unit.
 
     metric, scope: of which quantity, where a row tells of another one than its table; at: as it stood after this round.
+    x, panel: where a row stands on its experiment's `axis`, and in which picture.
     """
 
     name: str
@@ -40,6 +41,8 @@ class Row:
     metric: str = ""
     scope: str = ""
     at: int = 0
+    x: float | None = None
+    panel: str = ""
 
     @property
     def at_hand(self) -> bool:
@@ -65,7 +68,11 @@ class Claim:
 
 @dataclass(frozen=True)
 class Experiment:
-    """A table or figure of a paper. measure: the score it reports; metric: of which quantity; unit: percent, or a number as it is."""
+    """A table or figure of a paper.
+
+    measure: the score it reports; metric: of which quantity; unit: percent, or a number as it is. axis: what the rows
+    vary, where the paper draws the score against it.
+    """
 
     name: str
     title: str
@@ -79,6 +86,7 @@ class Experiment:
     metric: str = "accuracy"
     scope: str = "global"
     unit: Literal["percent", "number"] = "percent"
+    axis: str = ""
     grids: dict[str, dict[str, list[Any]]] = field(default_factory=dict)
     overrides: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Settings that one method has differently, by the paper's name of it."""
@@ -93,13 +101,18 @@ class Experiment:
         )
 
     def settings_of(self, row: Row, method: str, scale: float = 1.0) -> Settings:
-        """The settings of one cell but for its seed. scale: of the rounds, at least two of which remain."""
+        """The settings of one cell but for its seed. scale: of the rounds, at least two of which remain.
+
+        What a row sets of a Part reaches the methods that have it and leaves the others' runs as they are.
+        """
         own = self.overrides.get(method, {})
         made = config.build({**self.settings, **row.settings, **own, "method": self.methods[method]})
-        return made.replace(
-            method=str(Method.parse(made.method)) if made.method not in ("local", "centralised") else made.method,
-            rounds=max(2, math.ceil(made.rounds * scale)),
-        )
+        made = made.replace(rounds=max(2, math.ceil(made.rounds * scale)))
+        if made.method in ("local", "centralised"):
+            return made
+        there = {p.name for p in Method.parse(made.method).parts}
+        wanted = {part: given for part, given in made.set.items() if part in there}
+        return made.replace(method=str(Method.parse(str(Method.parse(made.method)), wanted)), set={})
 
 
 def names() -> list[str]:

@@ -105,23 +105,43 @@ def verdicts(made: Experiment, found: Sequence[Entry]) -> list[Verdict]:
     return told
 
 
-def as_json(made: Experiment, found: Sequence[Entry], told: Sequence[Verdict], facts: dict[str, Any]) -> dict[str, Any]:
-    """What is kept of a reproduction: numbers, verdicts, and how they came about; NaN becomes null."""
+def as_json(
+    made: Experiment,
+    found: Sequence[Entry],
+    told: Sequence[Verdict],
+    runs: Mapping[tuple[str, str], Sequence[RunData]],
+    facts: dict[str, Any],
+) -> dict[str, Any]:
+    """What is kept of a reproduction: numbers, verdicts, curves, and how they came about; NaN becomes null.
+
+    Every page is made from this alone.
+    """
     return _clean(
         {
             "experiment": made.name,
-            "title": made.title,
-            "paper": made.paper,
-            "measure": made.measure,
-            "unit": made.unit,
+            **{n: getattr(made, n) for n in ("title", "paper", "measure", "unit", "metric", "scope", "axis")},
             **facts,
+            "rows": {r.name: {"note": r.note, "x": r.x, "panel": r.panel} for r in made.rows},
             "entries": [{**asdict(e), "gap": e.gap} for e in found],
             "claims": [
                 {"text": v.claim.text, "verdict": v.word, "margins": v.margins, "paper": v.papers} for v in told
             ],
             "open": list(made.open),
+            "curves": curves(made, runs),
         }
     )
+
+
+def curves(
+    made: Experiment, runs: Mapping[tuple[str, str], Sequence[RunData]]
+) -> dict[str, dict[str, list[list[list[float]]]]]:
+    """By row and method the seeds' series [[round, value], ...] in the table's unit."""
+    found: dict[str, dict[str, list[list[list[float]]]]] = {}
+    for (row, method), group in runs.items():
+        series = [series_of(r, made, made.row(row)) for r in group]
+        told = [[[int(t), float(f"{v:.4g}")] for t, v in zip(*s)] for s in series]
+        found.setdefault(row, {})[method] = told
+    return found
 
 
 def series_of(run: RunData, made: Experiment, row: Row) -> tuple[Any, Any]:

@@ -56,8 +56,8 @@ def number(s: Score) -> str:
     return f"{s.mean:.3g} ± {s.std:.2g}" if s.n > 1 else f"{s.mean:.3g}"
 
 
-def series(lines: Sequence[Line], what: str, *, width: int = WIDE) -> str:
-    """A curve a method, over rounds, in the measure's own unit; "" where nothing was measured twice."""
+def series(lines: Sequence[Line], what: str, *, width: int = WIDE, x_label: str = "round") -> str:
+    """A curve a method, over rounds or what else `x_label` tells, in the measure's own unit; "" where nothing was measured twice."""
     lines = [c.thinned() for c in lines if len(c.x) > 1]
     if not lines:
         return ""
@@ -73,7 +73,7 @@ def series(lines: Sequence[Line], what: str, *, width: int = WIDE) -> str:
             line(left, at, width - right, at, "grid"),
             text(left - 8, at + 4, plain_number(round(v, 9)), at="end"),
         ]
-    parts.append(x_axis(x, height - bottom, top, "round", plain_number, 4 if narrow else 7))
+    parts.append(x_axis(x, height - bottom, top, x_label, plain_number, 4 if narrow else 7))
     parts += [_band(c, x, y) for c in lines if float(c.band.max()) > 0]
     for c in lines:
         kind = f"curve {c.colour}" + (" dashed" if c.dashed else "")
@@ -88,7 +88,7 @@ def series(lines: Sequence[Line], what: str, *, width: int = WIDE) -> str:
         value = f' <tspan class="value">{c.y[-1]:.3g}</tspan></text>'
         parts.append(text(edge + 20, to + 4, shorten(c.name, letters), f"end {c.colour}").replace("</text>", value))
     told = "; ".join(f"{c.name} ends at {c.y[-1]:.3g}" for c in lines)
-    return svg(width, height, f"{what} over rounds. {told}", parts)
+    return svg(width, height, f"{what} against {x_label}. {told}", parts)
 
 
 def _range(lines: Sequence[Line]) -> tuple[float, float]:
