@@ -120,7 +120,7 @@ def fails(asked, honest):
 
 
 CASES = {
-    nan: "E301", shape: "E302", dtype: "E303", undeclared: "E304", a_tree_for_a_tensor: "E303", tampered: "E310",
+    nan: "E301", shape: "E302", dtype: "E303", undeclared: "E303", a_tree_for_a_tensor: "E303", tampered: "E310",
     tampered_header: "E310", another_signs: "E310", huge: "E304", many_tensors: "E304", lying_header: "E304",
     stale: "E307", silence: "E311", fails: "E312",
 }  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+
 import pytest
 
 import unskew
@@ -11,7 +13,14 @@ from unskew.engine.state import digest
 
 FEW = ("fedavg", "scaffold", "flea", "rebafl", "fedrdn", "fedbn", "ccvr")
 METHODS = [n for n in method.names() if n not in ("fedavg_ft", "feddpms")]  # one needs samples at the server
-METHODS += ["feddpms(alpha=5, width=8)", "flea+scaffold+rebafl", "fedbabu(finetune_epochs=1)", "ccvr(mode=features)"]
+METHODS += [
+    "flea(fused=True)",
+    "flea(fused=True)+fedbn",
+    "feddpms(alpha=5, width=8)",
+    "flea+scaffold+rebafl",
+    "fedbabu(finetune_epochs=1)",
+    "ccvr(mode=features)",
+]
 
 
 def simulated(name: str, **changes) -> unskew.Result:
@@ -55,6 +64,37 @@ def test_scores_come_from_the_sites(tmp_path):
         tmp_path / "plain", fake.Direct(fake.sites(tmp_path / "s2", fake.federation())), fake.small("fedavg")
     )
     assert plain.record.series("global", "accuracy") == simulated("fedavg").record.series("global", "accuracy")
+
+
+@pytest.mark.parametrize(
+    ("name", "asked"),
+    [
+        ("fedavg", {"train": 3, "score": 1}),
+        ("flea", {"train": 3, "visit": 2, "score": 1}),
+        ("flea(fused=True)", {"train": 3, "score": 1}),
+    ],
+)
+def test_a_round_is_one_exchange_where_the_mathematics_allow(tmp_path, name, asked):
+    """Scores of a round come with the next one's training; the last round's by themselves."""
+    channel = fake.Direct(fake.sites(tmp_path / "sites", fake.federation()))
+    loop, _, _ = fake.run(tmp_path / "run", channel, fake.small(name, rounds=3, eval_every=1))
+    of_one = collections.Counter(kind for site, kind, _ in channel.asked if site == "s0")
+    assert {kind: n for kind, n in of_one.items() if kind not in ("hello", "setup")} == asked
+    alone = simulated(name, rounds=3, eval_every=1)
+    assert loop.record.series("global@client", "mean") == alone.record.series("global@client", "mean")
+    assert loop.record.series("global@client", "mean")[0] == [0, 1, 2, 3]
+
+
+def test_sites_that_do_not_train_in_a_round_are_asked_for_their_scores_alone(tmp_path):
+    settings = {"rounds": 3, "eval_every": 1, "availability": "sample:0.4"}
+    channel = fake.Direct(fake.sites(tmp_path / "sites", fake.federation()))
+    loop, state, _ = fake.run(tmp_path / "run", channel, fake.small("scaffold", **settings))
+    alone = simulated("scaffold", **settings)
+    assert digest(state.weights) == alone.digest
+    assert loop.record.series("global@client", "mean") == alone.record.series("global@client", "mean")
+    scored = {(site, t) for site, kind, t in channel.asked if kind == "score"}
+    trained = {(site, t) for site, kind, t in channel.asked if kind == "train"}
+    assert not {(site, t + 1) for site, t in scored} & trained
 
 
 def test_the_server_holds_nothing_private(tmp_path):

@@ -14,6 +14,7 @@ import unskew
 from unskew.core.method import Method
 from unskew.core.part import Part
 from unskew.engine import check
+from unskew.engine.loop import rate
 
 KEEP = {"clients": 8, "rounds": 3, "epochs": 1, "batch": 16, "workers": 1, "model": "cnn_small"}
 
@@ -138,7 +139,7 @@ def test_adding_a_client_changes_nobody_else():
 def test_learning_rate_falls_to_its_floor():
     made = check.loop(Method(), lr=0.1, lr_decay=0.5, lr_min=0.02)
     made.trainer.close()
-    assert [made.lr(t) for t in (1, 2, 3, 4)] == [0.1, 0.05, 0.025, 0.02]
+    assert [rate(made.settings, t) for t in (0, 1, 2, 3, 4)] == [0.1, 0.1, 0.05, 0.025, 0.02]
 
 
 def test_a_run_in_memory_and_one_in_a_folder_end_alike(tmp_path):

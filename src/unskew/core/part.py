@@ -116,6 +116,8 @@ class Trip:
     `client(weights, client)` runs at each client of this round's cohort (`everyone`: at all clients) and returns
     what it shares; `server(weights, slice, ups, fed)` returns the next weights and slice.
     `shares(fed)` declares what this trip brings, as `Part.shares` does for training.
+    early: the clients run it on the weights and slice their round began with, so that a network needs no exchange for
+    it beside the training's; `server` follows the merge as ever.
     """
 
     when: Callable[[int, int], bool]
@@ -123,6 +125,7 @@ class Trip:
     server: Callable[[Weights, Tree, Ups, Fed], tuple[Weights, Tree]]
     shares: Callable[[Fed], dict[str, Share]]
     everyone: bool = False
+    early: bool = False
 
 
 class Part:

@@ -6,8 +6,8 @@ Letters: K sites, M metrics.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from unskew.deploy.roster import Hello
 from unskew.deploy.wire import Limits, Packet
 from unskew.engine.evaluate import Evaluation, _each, _means, _row, _summary
 from unskew.engine.lanes import Start, Trainer
+from unskew.engine.loop import due, rate
 from unskew.engine.record import Record, Row
 from unskew.engine.store import Disk
 from unskew.errors import Paused
@@ -64,7 +65,11 @@ class Remote:
     record: Record
     min_sites: int = 1
     ready: set[str] = field(default_factory=set)
+    scored: Callable[[int, dict[str, dict[int, Tensor]]], list[Row]] = lambda t, told: []
+    """Metric rows of round t from what sites say; `Scores` sets it."""
     _void: int = 0
+    _early: list[Reply] = field(default_factory=list)
+    """Of this round's training: what early trips ask for, by Part in `shares`."""
 
     def __post_init__(self) -> None:
         self.device, self.sent, self.kept = self.local.device, self.local.sent, self.local.kept
@@ -82,7 +87,23 @@ class Remote:
         self.local.close()
 
     def train(self, start: Start, cohort: Sequence[int], private: Mapping[int, Tree]) -> list[Reply]:
-        found = self._ask("train", start, cohort, {}, limits_of(self.spec))
+        """One exchange: the weights that go down are scored, too, where the last round's scores are due."""
+        early = [(p, trip) for p, trip in due(self.local.method, start.t, self.settings.rounds) if trip.early]
+        shares = {p.name: trip.shares(self.local.fed) for p, trip in early}
+        scoring, limits = self._before(start), limits_of(self.spec) + limits_of(gate.Spec({}, shares, {}))
+        header: dict[str, Any] = {"early": [[p.name, _place(trip, p)] for p, trip in early]} if early else {}
+        if scoring:
+            header["score"], limits = scoring.lr, limits + self._score_limits
+        found = self._ask("train", start, cohort, header, limits)
+        said = {k: packet.tree.pop("score", {}) for k, packet in found.items()}
+        if scoring:
+            asked = [k for k in cohort if self.hellos[k].train and self.hellos[k].test]
+            others = [k for k in range(len(self.hellos)) if k not in asked]
+            told = self._checked(scoring, {k: said[k] for k in asked if k in said})
+            for scope, values in self.scores(scoring, others).items():
+                told[scope] |= values
+            self.record.add("metrics", self.scored(scoring.t, {s: dict(sorted(v.items())) for s, v in told.items()}))
+        self._early = self._early_of(found)
         replies = [r for k, packet in found.items() if (r := self._reply(start.t, k, packet))]
         if len(replies) >= self.min_sites:
             self._void = 0
@@ -99,6 +120,9 @@ class Remote:
     def visit(
         self, trip: Trip, part: Part, start: Start, ids: Sequence[int], private: Mapping[int, Tree]
     ) -> list[Reply]:
+        if trip.early and start.t:
+            said = [r for r in self._early if r.client in ids and part.name in r.shares]
+            return [replace(r, shares={part.name: r.shares[part.name]}) for r in said]
         spec = gate.Spec({}, {part.name: trip.shares(self.local.fed)}, {})
         header = {"part": part.name, "trip": _place(trip, part)}
         found = self._ask("visit", start, ids, header, limits_of(spec))
@@ -107,14 +131,41 @@ class Remote:
             raise Paused("E206", f"before round 1 {len(replies)} sites answered; {self.min_sites} are needed.")
         return replies
 
-    def scores(self, start: Start) -> dict[str, dict[int, Tensor]]:
-        """scope -> site -> [M]: what sites say of the model on their own test rows, checked."""
-        wanted = [k for k, hello in enumerate(self.hellos) if hello.test]
-        names = metric_names(self.local)
-        share = Share((len(names),), low=0, high=1, what="scores on the site's own test samples")
+    def _early_of(self, found: Mapping[int, Packet]) -> list[Reply]:
+        """What came for early trips, for the gate to check; `n` is the training's."""
+        said = []
+        for k, packet in found.items():
+            tree = packet.tree.pop("early", None)
+            if isinstance(tree, dict) and all(isinstance(v, dict) for v in tree.values()):
+                said.append(Reply(k, _size(packet), {}, tree, {}, 0.0))
+        return said
+
+    def _before(self, start: Start) -> Start | None:
+        """The last round's state, if its scores are due and sites can give them; the same weights are about to go down."""
+        t = start.t - 1
+        if t % self.settings.eval_every or not any(h.test for h in self.hellos):
+            return None
+        return replace(start, t=t, lr=rate(self.settings, t))
+
+    @property
+    def _score_limits(self) -> Limits:
+        return Limits(8 * len(metric_names(self.local)), 2)
+
+    def scores(self, start: Start, ids: Sequence[int]) -> dict[str, dict[int, Tensor]]:
+        """scope -> site -> [M]: what those sites that have test rows say of the model on them, checked; one exchange."""
+        wanted = [k for k in ids if self.hellos[k].test]
+        if wanted:
+            sent = size_in_bytes({n: start.weights[n] for n in self.sent}) + size_in_bytes(start.down)
+            self.record.add("ledger", [_charge(start.t, "down", "w (to be scored)", wanted, sent)])
+        found = self._ask("score", start, wanted, {}, self._score_limits)
+        return self._checked(start, {k: packet.tree for k, packet in found.items()})
+
+    def _checked(self, start: Start, said: Mapping[int, Any]) -> dict[str, dict[int, Tensor]]:
+        """Scores of the right form; what is not is dropped and told."""
+        share = Share((len(metric_names(self.local)),), low=0, high=1, what="scores on the site's own test samples")
         found: dict[str, dict[int, Tensor]] = {"global": {}, "personal": {}}
-        for k, packet in self._ask("score", start, wanted, {}, Limits(8 * len(names), 2)).items():
-            for scope, values in packet.tree.items():
+        for k, tree in said.items():
+            for scope, values in tree.items() if isinstance(tree, dict) else [("?", tree)]:
                 problem = (
                     ("E303", f"'score/{scope}' was not asked for.")
                     if scope not in found or not isinstance(values, Tensor)
@@ -126,19 +177,12 @@ class Remote:
                     )
                 else:
                     found[scope][k] = values
-        self._charge_scores(start, found, wanted)
-        return found
-
-    def _charge_scores(self, start: Start, found: dict[str, dict[int, Tensor]], asked: list[int]) -> None:
-        rows: list[Row] = []
-        if asked:
-            sent = size_in_bytes({n: start.weights[n] for n in self.sent}) + size_in_bytes(start.down)
-            rows.append(_charge(start.t, "down", "w (to be scored)", asked, sent))
         for scope, values in found.items():
             if values:
                 each = next(iter(values.values()))
-                rows.append(_charge(start.t, "up", f"score/{scope}", list(values), each.numel() * each.element_size()))
-        self.record.add("ledger", rows)
+                size = each.numel() * each.element_size()
+                self.record.add("ledger", [_charge(start.t, "up", f"score/{scope}", list(values), size)])
+        return found
 
     def _ask(
         self, kind: str, start: Start, ids: Sequence[int], header: dict[str, Any], limits: Limits
@@ -197,16 +241,15 @@ class Remote:
 
     def _reply(self, t: int, k: int, packet: Packet) -> Reply | None:
         """What the gate then checks; None if the site has nothing to say, or says it in no form there is."""
-        n, loss, tree = packet.header.get("n"), packet.header.get("loss"), packet.tree
-        if n == 0:
+        loss, tree = packet.header.get("loss"), packet.tree
+        if packet.header.get("n") == 0:
             return None
         shares = tree.get("shares", {})
         if set(tree) - {"w", "shares"} or not all(isinstance(v, dict) for v in (tree.get("w", {}), shares)):
             return self._formless(t, k)
         if not all(isinstance(v, dict) for v in shares.values()):
             return self._formless(t, k)
-        size, said = (float(v) if isinstance(v, int | float) and abs(v) < 1e300 else float("nan") for v in (n, loss))
-        return Reply(k, size, flat(tree.get("w", {})), shares, {}, said)
+        return Reply(k, _size(packet), flat(tree.get("w", {})), shares, {}, _number(loss))
 
     def _formless(self, t: int, k: int) -> None:
         self.tell(
@@ -216,21 +259,34 @@ class Remote:
 
 @dataclass
 class Scores:
-    """Scoring of a run over the wire: sites score themselves; the server its own test set, if it has one."""
+    """Scoring of a run over the wire: sites score themselves; the server its own test set, if it has one.
+
+    A round's scores come with the next round's training, whose sites get the same weights; the last round's by
+    themselves. Then the rows are written that `rows` had to leave out.
+    """
 
     remote: Remote
     own: Evaluation
 
+    def __post_init__(self) -> None:
+        self.remote.scored = self._told
+        keep = self.remote.kept and self.remote.sent and any(h.test for h in self.remote.hellos)
+        self.server_scores = bool(len(self.own.y)) and not keep
+        """Whether `global` is the score of the server's test set."""
+
     def rows(self, t: int, start: Start, store: Any, last: bool) -> list[Row]:
         """As in one process; without a test set at the server, `global` is the mean over the sites' test samples."""
-        told = self.remote.scores(start)
+        rows = [r for r in self.own.rows(t, start, store, last) if r["scope"] == "global"] if self.server_scores else []
+        return rows + (self._told(t, self.remote.scores(start, range(len(self.remote.hellos)))) if last else [])
+
+    def _told(self, t: int, told: dict[str, dict[int, Tensor]]) -> list[Row]:
         by_site = {scope: {k: self._named(v) for k, v in found.items()} for scope, found in told.items()}
-        rows = [r for r in self.own.rows(t, start, store, last) if r["scope"] == "global"]
         here, personal = by_site["global"], by_site["personal"] or by_site["global"]
-        if self.remote.kept and personal and self.remote.sent:
-            rows = [_row(t, "global", m, v) for m, v in _means(personal).items()]
-        elif here and not rows:
-            rows = [_row(t, "global", m, v) for m, v in self._pooled(here).items()]
+        rows: list[Row] = []
+        if not self.server_scores:
+            kept = self.remote.kept and personal and self.remote.sent
+            scores = _means(personal) if kept else self._pooled(here) if here else {}
+            rows = [_row(t, "global", m, v) for m, v in scores.items()]
         for scope, values in (("global@client", here), ("personal@client", personal)):
             rows += _summary(t, scope, values) + _each(t, scope, values)
         return rows
@@ -264,6 +320,14 @@ def _place(trip: Trip, part: Part) -> int:
 
 def _code(client: Any) -> Any:
     return getattr(client, "__code__", client)
+
+
+def _size(packet: Packet) -> float:
+    return _number(packet.header.get("n"))
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, int | float) and abs(value) < 1e300 else float("nan")
 
 
 def _charge(t: int, way: str, what: str, ids: list[int], size: int) -> Row:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ from unskew import config
 from unskew.config import Settings
 from unskew.core.client import Fed
 from unskew.core.method import Method
+from unskew.core.replies import Reply
 from unskew.core.trees import Tree, Weights, flat, tree_map
 from unskew.data.dataset import Dataset
 from unskew.deploy.identity import Private, Public
@@ -125,44 +126,38 @@ class Site:
         return {"ready": True}, {}
 
     def _train(self, request: Packet) -> tuple[dict[str, Any], Tree]:
+        """One round's training; on the way scores of the model that came, and what early trips ask for."""
         run, start = self._opened(request)
-        private = self._private(request)
+        private, more = self._private(request), {}
+        if scored := request.header.get("score"):
+            more["score"] = _scores(run, replace(start, t=start.t - 1, lr=scored), private)
         replies = run.trainer.train(start, [run.k], {run.k: private} if private else {})
         if not replies:
-            return {"n": 0}, {}
+            return {"n": 0}, _grown(more)
         (reply,) = replies
         if reply.private:
             state.write(self._place(request) / f"private-{start.t}.safetensors", reply.private, {"t": start.t})
         self._sweep(request)
+        more["early"] = {}
+        for name, place in request.header.get("early", ()):
+            for found in _visited(run, start, name, place, reply.private):
+                more["early"] |= found.shares
         self.say(f"round {start.t}: trained on {reply.size:.0f} samples")
-        return {"n": reply.size, "loss": float(reply.loss)}, _tree(reply.weights, reply.shares)
+        return {"n": reply.size, "loss": float(reply.loss)}, _tree(reply.weights, reply.shares) | _grown(more)
 
     def _visit(self, request: Packet) -> tuple[dict[str, Any], Tree]:
         run, start = self._opened(request)
-        part = next(p for p in run.method.parts if p.name == request.header["part"])
-        trip = part.trips[request.header["trip"]]
-        private = {run.k: self._private(request)} if run.trainer.kept else {}
-        replies = run.trainer.visit(trip, part, start, [run.k], private)
+        name, place = request.header["part"], request.header["trip"]
+        replies = _visited(run, start, name, place, self._private(request) if run.trainer.kept else {})
         if not replies:
             return {"n": 0}, {}
-        self.say(f"after round {start.t}: answered {part.name}")
+        self.say(f"after round {start.t}: answered {name}")
         return {"n": replies[0].size}, _tree({}, replies[0].shares)
 
     def _score(self, request: Packet) -> tuple[dict[str, Any], Tree]:
-        """The model's scores on this site's own test rows, and with what it keeps: a few numbers each."""
         run, start = self._opened(request)
-        k, rows, private = run.k, run.scoring.test[run.k], self._private(request)
-        if not len(rows):
-            return {"n": 0}, {}
-        wanted = {"global": False} if run.trainer.sent else {}
-        if private if run.trainer.kept else run.scoring.own_weights:
-            wanted["personal"] = True
-
-        def score(own: bool) -> torch.Tensor:
-            guess = run.scoring._predict(rows, k, start, private if own else {}, own=own)
-            return torch.tensor(list(run.scoring._brief(k, guess).values()))
-
-        return {"n": len(rows)}, dict(zip(wanted, run.trainer.each(score, list(wanted.values()))))
+        found = _scores(run, start, self._private(request))
+        return {"n": len(run.scoring.test[run.k])}, found
 
     # ---
 
@@ -220,6 +215,33 @@ class Site:
         older = [p for p in kept if _round_of(p) < request.header.get("base", 0)]
         for path in older[:-1]:
             path.unlink()
+
+
+def _scores(run: Run, start: Start, private: Tree) -> Tree:
+    """The model's scores on this site's own test rows, and with what it keeps: scope -> [M], a few numbers each."""
+    k, rows = run.k, run.scoring.test[run.k]
+    if not len(rows):
+        return {}
+    wanted = {"global": False} if run.trainer.sent else {}
+    if private if run.trainer.kept else run.scoring.own_weights:
+        wanted["personal"] = True
+
+    def score(own: bool) -> torch.Tensor:
+        guess = run.scoring._predict(rows, k, start, private if own else {}, own=own)
+        return torch.tensor(list(run.scoring._brief(k, guess).values()))
+
+    return dict(zip(wanted, run.trainer.each(score, list(wanted.values()))))
+
+
+def _visited(run: Run, start: Start, name: str, place: int, private: Tree) -> list[Reply]:
+    """What a trip brings. private: what this site keeps, if weights are among it."""
+    part = next(p for p in run.method.parts if p.name == name)
+    return run.trainer.visit(part.trips[place], part, start, [run.k], {run.k: private} if run.trainer.kept else {})
+
+
+def _grown(tree: Tree) -> Tree:
+    """Without the empty branches."""
+    return {name: branch for name, branch in tree.items() if flat(branch)}
 
 
 def _round_of(path: Path) -> int:

@@ -47,6 +47,9 @@ class Limits:
     bytes: int
     tensors: int
 
+    def __add__(self, other: Limits) -> Limits:
+        return Limits(self.bytes + other.bytes, self.tensors + other.tensors)
+
     @property
     def blob(self) -> int:
         return self.bytes + self.names

@@ -81,11 +81,7 @@ class Loop:
         w = {n: t.to(device) for n, t in fed.net.weights().items()}
         slices = {p.name: tree_map(lambda t: t.to(device), p.server_init(w, fed)) for p in self.method.parts}
         state = State(0, w, {n: s for n, s in slices.items() if s})
-        return self._trips(state, [], list(range(fed.clients)))
-
-    def lr(self, t: int) -> float:
-        s = self.settings
-        return max(s.lr * s.lr_decay ** (t - 1), s.lr_min)
+        return self._trips(state, self.down(state, 0), list(range(fed.clients)))
 
     def down(self, state: State, t: int) -> Start:
         """What is broadcast: the weights, and every Part's slice less what it keeps at the server."""
@@ -93,7 +89,7 @@ class Loop:
         for p in self.method.parts:
             if found := state.slices.get(p.name):
                 down[p.name] = {leaf: v for leaf, v in found.items() if leaf not in p.keeps_at_server}
-        return Start(t, self.lr(max(t, 1)), state.weights, down)
+        return Start(t, rate(self.settings, t), state.weights, down)
 
     def round(self, state: State, t: int) -> tuple[State, Round]:
         """One round: train, gate, merge, slices, trips, ledger. With nobody there the model stays as it is."""
@@ -111,7 +107,7 @@ class Loop:
         self._event(t, "round", asked=asked, answered=[r.client for r in good])
         with memory.one_core():
             state = self._merge(state, t, good)
-            state = self._trips(state, good, [r.client for r in good])
+            state = self._trips(state, start, [r.client for r in good])
         losses = torch.stack([torch.as_tensor(r.loss) for r in good]).tolist() if good else []
         loss = float(np.mean(losses)) if losses else float("nan")
         return state, Round(t, len(asked), len(good), len(replies) - len(good), time.perf_counter() - began, loss)
@@ -154,21 +150,20 @@ class Loop:
             slices |= {p.name: found} if found else {}
         return State(t, w, slices)
 
-    def _trips(self, state: State, good: list[Reply], cohort: list[int]) -> State:
-        for part in self.method.parts:
-            for trip in part.trips:
-                if trip.when(state.t, self.settings.rounds):
-                    state = self._trip(state, part, trip, list(range(self.fed.clients)) if trip.everyone else cohort)
+    def _trips(self, state: State, began: Start, cohort: list[int]) -> State:
+        """began: what the round's clients were sent at its beginning."""
+        for part, trip in due(self.method, state.t, self.settings.rounds):
+            ids = list(range(self.fed.clients)) if trip.everyone else cohort
+            state = self._trip(state, part, trip, ids, began if trip.early else self.down(state, state.t))
         return state
 
-    def _trip(self, state: State, part: Part, trip: Trip, ids: list[int]) -> State:
+    def _trip(self, state: State, part: Part, trip: Trip, ids: list[int], start: Start) -> State:
         t = state.t
-        start = self.down(state, t)
         replies = self.trainer.visit(trip, part, start, ids, self.store.fetch(ids) if self.trainer.kept else {})
         declared = {part.name: trip.shares(self.fed)}
-        self._charge(
-            t, "down", "w", [r.client for r in replies], size_in_bytes({n: state.weights[n] for n in self.trainer.sent})
-        )
+        if not trip.early:  # else the weights are the round's own
+            sent = size_in_bytes({n: state.weights[n] for n in self.trainer.sent})
+            self._charge(t, "down", "w", [r.client for r in replies], sent)
         self._charge_shares(t, replies, declared)
         good = self._gate(t, replies, gate.Spec({}, declared, {}))
         w, found = trip.server(
@@ -221,6 +216,16 @@ class Loop:
         row = {"t": t, "way": way, "share": what, "clients": ids, "bytes": each}
         shape = {"shape": ["rows" if s is None else s for s in share.shape]} if shaped and share.shape else {}
         self.record.add("ledger", [{**row, "reads": share.reads, "guarantee": share.guarantee, **shape}])
+
+
+def rate(settings: Settings, t: int) -> float:
+    """The learning rate of round t; of round 1 before it."""
+    return max(settings.lr * settings.lr_decay ** (max(t, 1) - 1), settings.lr_min)
+
+
+def due(method: Method, t: int, rounds: int) -> list[tuple[Part, Trip]]:
+    """The trips after round t, in order."""
+    return [(part, trip) for part in method.parts for trip in part.trips if trip.when(t, rounds)]
 
 
 def _by_first_name(shares: dict[str, Any]) -> dict[str, Any]:

@@ -25,6 +25,7 @@ class FLea(Part):
     """alpha: share of samples whose activations leave. lambda1, lambda2: distillation, decorrelation. a: Beta(a, a).
 
     cut: block whose output is shared ("cut": the model's own). variant: "paper" or "official".
+    fused: activations are of the model a round began with and travel with the update: one exchange a round, not two.
     """
 
     alpha: float = 0.1
@@ -33,6 +34,7 @@ class FLea(Part):
     a: float = 2.0
     cut: str = "cut"
     variant: str = "paper"
+    fused: bool = False
     name = "flea"
     tasks = ("classification",)
 
@@ -50,7 +52,7 @@ class FLea(Part):
     def trips(self) -> tuple[Trip, ...]:
         if not self.alpha:
             return ()
-        return (Trip(lambda t, T: 0 < t < T, self.extract, self.collect, self.features),)
+        return (Trip(lambda t, T: 0 < t < T, self.extract, self.collect, self.features, early=self.fused),)
 
     def features(self, fed: Fed) -> dict[str, Share]:
         rows = max(1, int(self.alpha * int(fed.sizes.max())))
