@@ -157,4 +157,5 @@ def conduct(grid: Grid, told: dict[str, Any], say: Callable[[str], None] = print
     finally:
         heard(ending.get("text", "done"))
         log.close()
-        (path / "ending.json").write_text(json.dumps({**ending, "began": began}))
+        if not ending.get("text", "").startswith("E110"):  # another conducts this run and will tell how it ends
+            (path / "ending.json").write_text(json.dumps({**ending, "began": began}))
