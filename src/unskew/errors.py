@@ -101,7 +101,7 @@ PAGES = {
     "E311": "A site is not connected, or did not answer before the deadline. The round went on without it; it is asked again in the next.",
     "E312": "A site answered with an error of its own, which the message repeats. Its log has the rest.",
     "E313": "Fewer sites answered than --min-sites. The round was counted and the model stayed as it was.",
-    "E401": "A data file is cut off or damaged, or lacks an array it must hold. Copy it again.",
+    "E401": "A data file is cut off or damaged, or lacks an array it must hold: copy it again. Or a loader of your own failed; the message says where.",
     "E402": "A named set is not on this machine. Set UNSKEW_DATA to the folder that holds it; docs/data.md says what it must hold.",
     "E403": "Samples and labels differ in number, or there are none.",
     "E404": "Labels are not whole numbers from 0 to the number of classes less one, or masks are not as large as their images.",

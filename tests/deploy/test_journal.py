@@ -14,6 +14,7 @@ from unskew.deploy import journal
 from unskew.deploy.journal import FILE, Journal, verify
 from unskew.deploy.tickets import Coordinator
 from unskew.engine.state import digest
+from unskew.errors import StateError
 
 KEY = fake.COORDINATOR.public
 
@@ -50,6 +51,21 @@ def test_every_request_answer_and_refusal_of_a_run_is_noted(tmp_path):
     assert not journal.changed_files(tmp_path / "run" / FILE, tmp_path / "run")
     (tmp_path / "run/ledger.jsonl").write_text("")
     assert journal.changed_files(tmp_path / "run" / FILE, tmp_path / "run") == ["ledger.jsonl"]
+
+
+def test_a_second_start_of_a_run_that_is_going_on_leaves_no_trace(tmp_path):
+    """Somebody resumes it while it runs: refused, and the journal is still whole."""
+    fed, refused = fake.federation(), []
+
+    def shown(state, told):
+        with pytest.raises(StateError, match="E110") as error:
+            fake.run(tmp_path / "run", fake.Direct(fake.sites(tmp_path / "other", fed)), fake.small("fedavg"))
+        refused.append(error)
+
+    fake.run(tmp_path / "run", fake.Direct(fake.sites(tmp_path / "sites", fed)), fake.small("fedavg"), shown=shown)
+    assert len(refused) == 3
+    assert not verify(tmp_path / "run" / FILE, KEY).wrong
+    assert "stopped" not in [e["what"] for e in lines_of(tmp_path / "run" / FILE)]
 
 
 def change(lines):

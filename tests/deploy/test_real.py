@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -49,12 +52,13 @@ class Federation:
             self.do("federation", "admit", "lung", f"site-{site}/{site}.pub")
         (root / "study.yaml").write_text("\n".join(f"{n}: {v}" for n, v in STUDY.items()))
 
-    def do(self, *arguments: str, timeout: float = 300) -> str:
+    def do(self, *arguments: str, timeout: float = 300, code: int = 0) -> str:
+        """What a command prints. code: how it must end; what it says then is on both its outputs together."""
         done = subprocess.run(
             command(*arguments, cwd=self.root), cwd=self.root, capture_output=True, text=True, timeout=timeout
         )
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + done.stderr * bool(code)
 
     def start(self, name: str, *arguments: str) -> subprocess.Popen:
         log = open(self.root / f"{name}.log", "ab")  # noqa: SIM115
@@ -72,8 +76,22 @@ class Federation:
     def site(self, name: str) -> None:
         self.start(name, "site", "run", "--data", f"{name}.npz", "--folder", f"site-{name}")
 
+    def ticket(self, site: str, name: str, **other: object) -> str:
+        """The path of a site's ticket with some facts changed."""
+        facts = json.loads((self.root / f"federations/lung/tickets/{site}.ticket").read_text())
+        (self.root / f"{name}.ticket").write_text(json.dumps(facts | other))
+        return f"{name}.ticket"
+
     def run(self, *more: str) -> subprocess.Popen:
-        terms = ["--deadline", "40s", "--wait", "90s", "--name", "r", "--json", *more]
+        terms = [
+            "--wait",
+            "90s",
+            "--name",
+            "r",
+            "--json",
+            *more,
+            *(() if "--deadline" in more else ("--deadline", "40s")),
+        ]
         return self.start("run", "run", "study.yaml", "--on", "lung", *terms)
 
     def round(self, t: int) -> None:
@@ -164,6 +182,14 @@ def test_three_sites_end_with_the_simulators_weights(federation):
     federation.do("join", "federations/lung/tickets/c.ticket", "--folder", "site-stranger")
     federation.start("stranger", "site", "run", "--data", "c.npz", "--folder", "site-stranger")
     federation.run("--min-sites", "3")
+    federation.round(1)
+    assert "E110" in federation.do("resume", "runs/r", code=2)  # it is going on: its journal and ending stay its own
+    for name, authority in (("other", _another_authority(federation.root)), ("open", "")):
+        began = time.monotonic()
+        ticket = federation.ticket("c", name, authority=authority)
+        federation.do("join", ticket, "--folder", f"site-{name}")
+        assert "E509" in federation.do("site", "run", "--data", "c.npz", "--folder", f"site-{name}", code=2)
+        assert time.monotonic() - began < 30  # of which most is two starts of Python beside a federation at work
     told = federation.result()
     assert "is c.pub admitted?" in (federation.root / "stranger.log").read_text()
     assert "turned away" in (federation.root / "serve.log").read_text()
@@ -214,6 +240,106 @@ def test_a_superlink_that_dies_alone_is_started_again_and_the_run_resumed(federa
     assert "is started again" in (federation.root / "serve.log").read_text()
     told = json.loads(federation.do("resume", "runs/r", "--json", timeout=400).splitlines()[-1])
     assert told["sha256"] == simulated()
+
+
+def test_everything_dies_at_once_and_the_run_is_resumed_to_the_simulators_weights(federation):
+    federation.run("--min-sites", "3")
+    federation.round(2)
+    for name in ("run", "serve", *SITES):
+        federation.kill(name)
+    federation.up()
+    told = json.loads(federation.do("resume", "runs/r", "--json", timeout=400).splitlines()[-1])
+    assert told["sha256"] == simulated()
+    assert "signed by" in federation.do("federation", "audit", "lung", "runs/r")
+
+
+def test_a_hung_site_and_one_whose_network_is_cut_are_left_out_named_and_taken_back(federation):
+    cable = Cable(json.loads((federation.root / "federations/lung/tickets/c.ticket").read_text())["port"])
+    first = federation.running.pop("c")
+    first.terminate()
+    first.wait(30)
+    facts = json.loads((federation.root / "site-c/ticket.json").read_text())
+    (federation.root / "site-c/ticket.json").write_text(json.dumps(facts | {"port": cable.port}))
+    federation.site("c")
+    federation.run("--min-sites", "1", "--deadline", "25s", "--rounds", "40")
+    log = federation.root / "runs/r/server.log"
+    federation.until(lambda: log.exists() and ": 3/3 sites" in log.read_text(), 240)
+
+    worker = next(p for p in _below(federation.running["b"].pid) if "unskew.deploy.worker" in _command_line(p))
+    os.kill(worker, signal.SIGSTOP)
+    cable.cut()
+    federation.until(lambda: ": 1/" in log.read_text(), 120)
+    os.kill(worker, signal.SIGCONT)
+    cable.mend()
+    before = log.read_text().count(": 3/3 sites")
+    federation.until(lambda: log.read_text().count(": 3/3 sites") > before, 300)
+    events = [json.loads(line) for line in (federation.root / "runs/r/events.jsonl").read_text().splitlines()]
+    for site in "bc":
+        assert any(e["code"] in ("E311", "E312") and e["text"].startswith(f"{site} ") for e in events), (site, events)
+    cable.close()
+
+
+class Cable:
+    """A port of this machine that leads to another, until it is cut."""
+
+    def __init__(self, to: int):
+        self.to, self.whole, self.open = to, True, True
+        self.lines: list[socket.socket] = []
+        self.door = socket.create_server(("127.0.0.1", 0))
+        self.port = self.door.getsockname()[1]
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def cut(self) -> None:
+        self.whole = False
+        self._drop()
+
+    def mend(self) -> None:
+        self.whole = True
+
+    def close(self) -> None:
+        self.open = self.whole = False
+        self._drop()
+        self.door.close()
+
+    def _drop(self) -> None:
+        for line in self.lines:
+            with contextlib.suppress(OSError):
+                line.shutdown(socket.SHUT_RDWR)
+            line.close()
+        self.lines.clear()
+
+    def _serve(self) -> None:
+        while self.open:
+            try:
+                here, _ = self.door.accept()
+                if not self.whole:
+                    here.close()
+                    continue
+                there = socket.create_connection(("127.0.0.1", self.to))
+            except OSError:
+                continue
+            self.lines += [here, there]
+            for a, b in ((here, there), (there, here)):
+                threading.Thread(target=_pump, args=(a, b), daemon=True).start()
+
+
+def _pump(a: socket.socket, b: socket.socket) -> None:
+    try:
+        while data := a.recv(1 << 16):
+            b.sendall(data)
+    except OSError:
+        pass
+    for line in (a, b):
+        with contextlib.suppress(OSError):
+            line.shutdown(socket.SHUT_RDWR)
+
+
+def _another_authority(root: Path) -> str:
+    """The certificate of a federation that has nothing to do with this one."""
+    from unskew.deploy.tickets import Coordinator, Ticket
+
+    Coordinator.make(root / "elsewhere", "elsewhere", "127.0.0.1:9", ["c"], True)
+    return Ticket.read(root / "elsewhere" / "tickets" / "c.ticket").authority
 
 
 def _command_line(pid: int) -> str:

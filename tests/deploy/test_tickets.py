@@ -20,9 +20,12 @@ from cryptography.hazmat.primitives import serialization
 
 from tests.deploy import fake  # noqa: F401  skips where cryptography is missing
 from unskew.cli.deployed import seconds
-from unskew.deploy import doctor, loaders, processes
+from unskew.config import dump
+from unskew.deploy import doctor, loaders, processes, server
 from unskew.deploy.identity import Private, Public
 from unskew.deploy.tickets import Coordinator, Joined, Ticket
+from unskew.engine import check
+from unskew.engine.lock import Lock
 from unskew.errors import DataError, UsageError
 
 
@@ -212,9 +215,26 @@ def test_tables_folders_and_lines_of_python(tmp_path):
         "import numpy as np\ndef load():\n    return np.zeros((10, 3), np.float32), np.arange(10) % 2\n"
     )
     assert loaders.load(f"{tmp_path / 'mine.py'}:load", ["a", "b", "c"]).classes == ("a", "b", "c")
+    (tmp_path / "long.csv").write_text("a,label\n" + "1" * 200_000 + ",x\n")
+    with pytest.raises(DataError, match=r"E401 .*field larger"):
+        loaders.load(str(tmp_path / "long.csv"))
     for text in ("nothing", f"{tmp_path / 'mine.py'}:none", "no.py:load"):
         with pytest.raises(UsageError, match="E111"):
             loaders.load(text)
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        ("def load():\n    return open('/no/such/file')\n", r"at line 2: FileNotFoundError: .*/no/such/file"),
+        ("def load(:\n", r": SyntaxError"),
+        ("import no_such_module\ndef load(): ...\n", r"at line 1: ModuleNotFoundError"),
+    ],
+)
+def test_a_loader_that_fails_is_one_sentence(tmp_path, lines, told):
+    (tmp_path / "mine.py").write_text(lines)
+    with pytest.raises(DataError, match=f"E401 .*mine.py:load failed.*{told}"):
+        loaders.load(f"{tmp_path / 'mine.py'}:load")
 
 
 def test_the_commands_of_a_federation(tmp_path):
@@ -251,6 +271,28 @@ def test_a_site_is_told_what_a_study_would_take_from_it(tmp_path):
     (tmp_path / "study.yaml").write_text("method: fedavg_ft\n")
     done = unskew("site", "check", "--data", "d.npz", "--study", "study.yaml", cwd=tmp_path)
     assert (done.returncode, done.stderr[:4]) == (2, "E506")
+
+
+def test_a_folder_that_holds_another_run_is_left_as_it_is(tmp_path):
+    """And one whose run is going on: refused before its deploy.json is written over."""
+    unskew("federation", "init", "lung", "--host", "127.0.0.1:9000", "--sites", "a", cwd=tmp_path)
+    unskew("join", "federations/lung/tickets/a.ticket", cwd=tmp_path)
+    unskew("federation", "admit", "lung", "site/a.pub", cwd=tmp_path)
+    path = tmp_path / "runs/r"
+    path.mkdir(parents=True)
+    (path / "deploy.json").write_text("as it was")
+    (path / "config.yaml").write_text(
+        dump(server.study(check.settings(method="fedavg+clip_median", clients=1, lr=0.5)))
+    )
+    on = ("run", "fedavg", "--on", "lung", "--min-sites", "1", "--name", "r", "--lr", "0.1")
+    done = unskew(*on, cwd=tmp_path)
+    assert (done.returncode, done.stderr[:4]) == (2, "E112"), done.stderr
+    assert "lr was 0.5, is 0.1 now" in done.stderr
+    with Lock(path):
+        for command in (on, ("resume", "runs/r")):
+            done = unskew(*command, cwd=tmp_path)
+            assert (done.returncode, done.stderr[:4]) == (2, "E110"), done.stderr
+    assert (path / "deploy.json").read_text() == "as it was"
 
 
 def test_durations():

@@ -9,10 +9,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from unskew.errors import Terminated, UsageError
+from unskew.engine.lock import Lock
+from unskew.errors import StateError, Terminated, UsageError
 
 TOLD = "deploy.json"
 CLIP = "clip_median"
+ENDING_S = 3.0
+"""So long may the process of a run that was interrupted take to let go of its folder."""
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
@@ -37,8 +40,10 @@ def clipped(method: str) -> str:
 def run_on(federation: Path, path: Path, settings: Any, terms: Mapping[str, Any], as_json: bool) -> None:
     """A new run, or one that was stopped. terms: min_sites, deadline, wait, test.
 
-    Raises UsageError for what cannot run over a network, before anything is sent.
+    Raises UsageError for what cannot run over a network, StateError for a folder that holds another run or one that is
+    going on, before anything is sent or written.
     """
+    from unskew.config import check_same, load
     from unskew.deploy.server import study
     from unskew.deploy.tickets import Coordinator
 
@@ -58,8 +63,25 @@ def run_on(federation: Path, path: Path, settings: Any, terms: Mapping[str, Any]
         "test": str(Path(terms["test"]).resolve()) if terms["test"] else None,
     }
     path.mkdir(parents=True, exist_ok=True)
+    _check_free(path)
+    if (path / "config.yaml").exists():
+        before = load(path / "config.yaml")
+        check_same(before, settings.replace(clients=before.clients), path)
     (path / TOLD).write_text(json.dumps(told, indent=1))
     go(path, as_json)
+
+
+def _check_free(path: Path) -> None:
+    """Raises StateError (E110) if a process conducts this run, and goes on doing so for a while: one may be ending."""
+    until = time.monotonic() + ENDING_S
+    while True:
+        try:
+            with Lock(path):
+                return
+        except StateError:
+            if time.monotonic() >= until:
+                raise
+        time.sleep(0.3)
 
 
 def go(path: Path, as_json: bool) -> None:
@@ -67,6 +89,7 @@ def go(path: Path, as_json: bool) -> None:
     from unskew.deploy import processes
     from unskew.deploy.tickets import Coordinator
 
+    _check_free(path)
     told = json.loads((path / TOLD).read_text())
     home = Coordinator.open(Path(told["federation"]))
 

@@ -151,10 +151,15 @@ def conduct(grid: Grid, told: dict[str, Any], say: Callable[[str], None] = print
         )
     except UnskewError as error:
         ending = {"state": "stopped", "code": error.exit_code, "text": str(error)}
+    except SystemExit:  # how Flower ends the app where the SuperLink is gone, or the run was stopped
+        text = f"E507 Flower ended the run's process; every finished round is saved. Resume with: unskew resume {path}"
+        ending = {"state": "stopped", "code": 2, "text": text}
+        raise
     except BaseException as error:
         ending = {"state": "failed", "code": 1, "text": f"{type(error).__name__}: {error}"}
         raise
     finally:
         heard(ending.get("text", "done"))
         log.close()
-        (path / "ending.json").write_text(json.dumps({**ending, "began": began}))
+        if not ending.get("text", "").startswith("E110"):  # another conducts this run and will tell how it ends
+            (path / "ending.json").write_text(json.dumps({**ending, "began": began}))

@@ -6,6 +6,7 @@ The loader is named by the site's operator on the site's own command line, never
 from __future__ import annotations
 
 import csv
+import traceback
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +15,7 @@ import numpy as np
 
 from unskew import data
 from unskew.data.dataset import Dataset
-from unskew.errors import DataError, UsageError
+from unskew.errors import DataError, UnskewError, UsageError
 
 LABELS = ("label", "target", "class", "y")
 
@@ -60,7 +61,7 @@ def _csv(path: Path, classes: Sequence[str]) -> Dataset:
     try:
         with open(path, newline="") as file:
             head, *rows = list(csv.reader(file))
-    except (OSError, ValueError, UnicodeDecodeError) as error:
+    except (OSError, ValueError, csv.Error) as error:
         raise DataError("E401", f"{path} cannot be read as a table with a header line: {error}.") from error
     names = [h.strip().lower() for h in head]
     at = next((names.index(n) for n in LABELS if n in names), len(names) - 1)
@@ -86,12 +87,23 @@ def _from_python(text: str, classes: Sequence[str]) -> Dataset:
     if not Path(name).exists() or spec is None or spec.loader is None:
         raise UsageError("E111", f"there is no file {name}.")
     module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    if not callable(getattr(module, function, None)):
-        raise UsageError("E111", f"{name} has no function '{function}'.")
-    made = getattr(module, function)()
+    try:
+        spec.loader.exec_module(module)
+        if not callable(getattr(module, function, None)):
+            raise UsageError("E111", f"{name} has no function '{function}'.")
+        made = getattr(module, function)()
+    except UnskewError:
+        raise
+    except Exception as error:  # whatever a loader raises, its operator is to read one sentence
+        raise DataError("E401", f"{text} failed{_line(name, error)}: {type(error).__name__}: {error}") from error
     if isinstance(made, Dataset):
         return made
     if not isinstance(made, tuple) or len(made) not in (2, 4):
         raise DataError("E403", f"{text} should return a Dataset, (x, y) or (x, y, x_test, y_test).")
     return data.arrays(*made, classes=classes or None, name=Path(name).stem)
+
+
+def _line(name: str, error: Exception) -> str:
+    """Where in that file, if there."""
+    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename.endswith(name)]
+    return f" at line {lines[-1]}" if lines else ""

@@ -37,9 +37,12 @@ BIN = Path(sys.executable).parent
 LINK = "unskew"
 """How Flower's configuration names our SuperLink."""
 BACK_OFF_S = 5.0
+STARTING_S = 20.0
+"""So long a run is offered to a SuperLink that does not answer: it may have been started a moment ago."""
 _APP = """[project]
 name = "unskew-run"
 version = "0.1.0"
+description = "A study of unskew"
 license = "Apache-2.0"
 dependencies = []
 
@@ -66,15 +69,21 @@ def environment(home: Path, **more: str) -> dict[str, str]:
 
 @dataclass
 class Kept:
-    """A program that is started again when it ends. log: where its output goes."""
+    """A program that is started again when it ends. log: where its output goes.
+
+    last_words: what it logs when it gives up, where its process may stay for ever all the same.
+    """
 
     name: str
     command: list[str]
     env: Mapping[str, str]
     log: Path
+    last_words: bytes = b""
     process: subprocess.Popen | None = None
     not_before: float = 0.0
     starts: int = 0
+    _read: int = 0
+    _gave_up: float = 0.0
 
     def look(self, say: Say) -> int | None:
         """Start it if it is not running. Its exit code, when it has just ended."""
@@ -82,8 +91,13 @@ class Kept:
             self.process, self.not_before = None, time.monotonic() + BACK_OFF_S
             say(f"{self.name} ended with code {code}; it is started again. Log: {self.log}")
             return code
+        if self.process and self._gave_up_long_ago():
+            self.stop()
+            say(f"{self.name} gave up its connection; it is started again. Log: {self.log}")
+            return 1
         if self.process is None and time.monotonic() >= self.not_before:
             with open(self.log, "ab") as log:
+                self._read, self._gave_up = log.tell(), 0.0
                 self.process = subprocess.Popen(
                     self.command,
                     env=dict(self.env),
@@ -94,6 +108,18 @@ class Kept:
                 )
             self.starts += 1
         return None
+
+    def _gave_up_long_ago(self) -> bool:
+        """Whether it has said its last words and had time to end since."""
+        if not self.last_words:
+            return False
+        if not self._gave_up:
+            with open(self.log, "rb") as log:
+                log.seek(self._read)
+                fresh = log.read()
+            self._read += max(0, len(fresh) - len(self.last_words))  # they may be half written
+            self._gave_up = time.monotonic() if self.last_words in fresh else 0.0
+        return bool(self._gave_up) and time.monotonic() > self._gave_up + BACK_OFF_S
 
     def stop(self, grace_s: float = 10.0) -> None:
         """The program and what it has started, politely and then not."""
@@ -267,17 +293,21 @@ def submit(home: Coordinator, told: Mapping[str, Any]) -> str:
     app = home.folder / "flower" / "app"
     app.mkdir(parents=True, exist_ok=True)
     (app / "pyproject.toml").write_text(_APP.format(run=json.dumps(json.dumps(dict(told)))))
-    try:
-        done = flwr(home, "run", str(app), LINK, "--format", "json")
-        found = json.loads(done.stdout[done.stdout.index("{") :])
-    except (ValueError, subprocess.TimeoutExpired) as error:
-        raise UsageError(
-            "E507", f"nothing answers at {_reach(home)}:{home.port}; is `unskew serve` running? ({error})"
-        ) from error
-    if not found.get("success", True) or "run-id" not in found:
-        text = str(found.get("error-message") or found)[:300]
-        raise UsageError("E507", f"the SuperLink did not take the run: {text} Is `unskew serve` running?")
-    return str(found["run-id"])
+    until = time.monotonic() + STARTING_S
+    while True:
+        try:
+            done = flwr(home, "run", str(app), LINK, "--format", "json")
+            found = json.loads(done.stdout[done.stdout.index("{") :])
+        except (ValueError, subprocess.TimeoutExpired) as error:
+            found = {"error-message": f"unavailable ({error})"}
+        if found.get("success", True) and "run-id" in found:
+            return str(found["run-id"])
+        text = str(found.get("error-message") or found)
+        if "unavailable" not in text:
+            raise UsageError("E507", f"the SuperLink did not take the run: {text[-300:]}")
+        if time.monotonic() >= until:
+            raise UsageError("E507", f"nothing answers at {_reach(home)}:{home.port}; is `unskew serve` running?")
+        time.sleep(1)
 
 
 def status(home: Coordinator, number: str) -> str:
@@ -352,7 +382,7 @@ class SiteProcesses:
             worker = Kept("the worker", command, env, folder / "worker.log")
             server, port = f"{ticket.host}:{ticket.port}", str(self.port or _free_port())
             node = _node(server, port, folder if ticket.authority else None)
-            supernode = Kept("the SuperNode", node, env, folder / "supernode.log")
+            supernode = Kept("the SuperNode", node, env, folder / "supernode.log", b"SuperNode terminated")
             with kept(supernode, worker):
                 while not until():
                     code = worker.look(self.say)

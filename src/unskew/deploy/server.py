@@ -9,6 +9,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -27,6 +28,7 @@ from unskew.deploy.roster import Hello, Sites, check_alike
 from unskew.deploy.site import check_noise, prepared
 from unskew.engine import setup
 from unskew.engine.folder import Folder, Say, Shown, _put
+from unskew.engine.lock import Lock
 from unskew.engine.loop import Loop
 from unskew.engine.record import Record
 from unskew.engine.state import State, digest
@@ -56,6 +58,9 @@ class Deployed(Folder):
     post: Post | None = None
     hellos: Sequence[Hello] = ()
     min_sites: int = 1
+
+    def _locked(self) -> AbstractContextManager[Any]:
+        return nullcontext()  # by `conduct`, earlier
 
     def _opened(self, found: tuple[Tree, dict[str, Any]] | None) -> Loop:
         assert self.post is not None
@@ -97,17 +102,19 @@ def conduct(
 ) -> tuple[Loop, State]:
     """Begin or resume a run over the network, to its end.
 
-    Raises UsageError (E504) where sites do not fit together, Paused (E206) where too few of them answer.
+    Raises UsageError (E504) where sites do not fit together, Paused (E206) where too few of them answer, StateError (E110)
+    where another process conducts it, of which nothing is touched.
     """
     path.mkdir(parents=True, exist_ok=True)
-    journal = Journal(path / FILE, key)
-    try:
-        return _conduct(path, study(settings), channel, journal, keys, terms, say, shown, ready)
-    except UnskewError as error:
-        journal.note("stopped", code=error.code, text=error.text)
-        raise
-    finally:
-        journal.close()
+    with Lock(path):  # before the journal: two that write one would break its chain
+        journal = Journal(path / FILE, key)
+        try:
+            return _conduct(path, study(settings), channel, journal, keys, terms, say, shown, ready)
+        except UnskewError as error:
+            journal.note("stopped", code=error.code, text=error.text)
+            raise
+        finally:
+            journal.close()
 
 
 def _conduct(

@@ -9,7 +9,7 @@ import re
 import sys
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -66,7 +66,7 @@ class Folder:
         Raises StateError when in use or of other settings, Paused on a full disk.
         """
         self.path.mkdir(parents=True, exist_ok=True)
-        with Lock(self.path):
+        with self._locked():
             self._describe()
             found = state.latest(self.path, say)
             loop = self._opened(found)
@@ -80,6 +80,9 @@ class Folder:
                 loop.trainer.close()
                 loop.record.close()
         return loop, now
+
+    def _locked(self) -> AbstractContextManager[Any]:
+        return Lock(self.path)
 
     def _opened(self, found: tuple[Tree, dict[str, Any]] | None) -> Loop:
         lengths = found[1]["lengths"] if found else None
