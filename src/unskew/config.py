@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Le, Lt
 
 from unskew import measures
 from unskew.errors import StateError, UsageError, suggestion
@@ -63,6 +63,9 @@ class Settings:
     seed: Whole = _field(0, "seed of initialisation, cohorts, batches and noise")
     partition_seed: Whole | None = _field(None, "seed of the partition; default: seed")
     eval_every: Positive = _field(1, "evaluate every so many rounds (and after the last)")
+    validation: Annotated[float, Ge(0), Lt(1)] = _field(
+        0.0, "score on this share of the training samples, held out, and never on the test set: for choosing settings"
+    )
     measure: str = _field("none", f"what to measure beside scores, joined by commas: {', '.join(measures.NAMES)}")
     lanes: str = _field("auto", "clients side by side: auto, 1, or the most")
     workers: Whole = _field(0, "threads, one core each; 0: all cores")
@@ -82,9 +85,10 @@ class Settings:
     def fingerprint(self) -> str:
         """Equal for runs that must give equal bits; where and how fast a run computes is left out.
 
-        So is `measure` where it is "none": what was run before it existed keeps its name.
+        So are `measure` and `validation` where nothing is asked of them: what was run before keeps its name.
         """
         left_out = {"workers", "device"} | ({"measure"} if self.measure == measures.NONE else set())
+        left_out |= set() if self.validation else {"validation"}
         kept = {n: v for n, v in self.as_dict().items() if n not in left_out}
         return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
 

@@ -11,6 +11,7 @@ from PIL import Image
 
 from unskew import data
 from unskew.data.availability import Availability
+from unskew.data.dataset import Dataset
 from unskew.data.deal import deal_tests
 from unskew.data.federation import Index
 from unskew.data.partitions import partition
@@ -365,3 +366,19 @@ def test_validation_rows_are_taken_from_every_client_that_can_spare_them():
     assert [*made.val.sizes] == [n // 5 for n in whole.sizes]
     for k in range(10):
         assert sorted([*made.train[k], *made.val[k]]) == sorted(whole.train[k])
+
+
+def test_validation_holds_out_of_every_class_and_domain_and_puts_the_test_set_away():
+    rng = np.random.default_rng(0)
+    y, domain = np.tile(np.arange(4), 50), np.repeat([0, 1], 100)
+    x = rng.random((200, 3)).astype(np.float32)
+    made = Dataset("d", x, y, x[:5] + 9, y[:5], tuple("abcd"), {"domain": domain}, {"domain": domain[:5]})
+    held = made.validated(0.2)
+    assert (len(held.y), len(held.y_test)) == (160, 40)
+    for column, values in ((held.y_test, range(4)), (held.test_columns["domain"], range(2))):
+        assert set(np.bincount(column).tolist()) == {40 // len(values)}
+    together = np.concatenate([held.x, held.x_test])
+    assert np.array_equal(np.sort(together[:, 0]), np.sort(x[:, 0]))
+    assert np.array_equal(held.x_test, made.validated(0.2).x_test)
+    with pytest.raises(DataError, match="E403"):
+        made.validated(0.001)

@@ -9,6 +9,7 @@ import shlex
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -23,6 +24,12 @@ def command(
     methods: Annotated[list[str] | None, typer.Option(help="only these methods (repeatable)")] = None,
     seeds: Annotated[int, typer.Option(help="how many seeds, from 0")] = 3,
     scale: Annotated[float, typer.Option(help="run this share of the rounds; the table says so")] = 1.0,
+    tune: Annotated[
+        int, typer.Option(help="first try so many settings of every method on held-out training samples")
+    ] = 0,
+    sampler: Annotated[
+        str, typer.Option(help="how settings are tried: random, or tpe (needs unskew[sweep])")
+    ] = "random",
     processes: Annotated[int, typer.Option(help="runs at a time; 0: one a core")] = 0,
     folder: Annotated[Path, typer.Option(help="where runs are kept")] = Path("runs"),
     keep: Annotated[
@@ -38,26 +45,39 @@ def command(
     from unskew.engine import cells, setup
     from unskew.errors import UsageError
     from unskew.experiments import kept, page, plan, verdict
+    from unskew.experiments import tune as tuning
     from unskew.report import read
 
     if not 0 < scale <= 1:
         raise UsageError("E109", f"scale should be above 0 and at most 1, got {scale:g}.")
-    if seeds < 1:
-        raise UsageError("E109", f"seeds should be at least 1, got {seeds}.")
+    if seeds < 1 or tune < 0:
+        what, value = ("seeds should be at least 1", seeds) if seeds < 1 else ("tune should be at least 0", tune)
+        raise UsageError("E109", f"{what}, got {value}.")
     made = plan.load(experiment)
     runnable, chosen, missing = plan.chosen(made, rows or (), methods or ())
     at = folder / "reproduce"
-    found = plan.cells(made, runnable, chosen, range(seeds), scale, at)
-    todo = list({c.path: c for c in found.values()}.values())
-    cores = processes or setup.cores()
-    if not as_json:
-        _introduce(made, runnable, missing, todo, scale, cores)
-    if dry_run:
-        return
-    began, watch = time.monotonic(), Watch(todo, quiet=as_json)
-    try:
+    cores, began = processes or setup.cores(), time.monotonic()
+
+    def run(wanted: Sequence[cells.Cell]) -> None:
+        watch = Watch(wanted, quiet=as_json)
         with watch:
-            cells.run_all(todo, cores, watch.look)
+            cells.run_all(wanted, cores, watch.look)
+
+    try:
+        tried: dict[str, tuning.Tuned] = {}
+        if tune and not dry_run:
+            if not as_json:
+                print(
+                    f"tuning  {tune} trials for each of {len(chosen)} methods on {runnable[0].name}, validated on a fifth of the training samples"
+                )
+            made, tried = tuning.tune(made, runnable[0], chosen, tune, scale, sampler, at, run)
+        found = plan.cells(made, runnable, chosen, range(seeds), scale, at)
+        todo = list({c.path: c for c in found.values()}.values())
+        if not as_json:
+            _introduce(made, runnable, missing, todo, scale, cores)
+        if dry_run:
+            return
+        run(todo)
     except (KeyboardInterrupt, Terminated):
         print("\nStopped by you; every run is saved. Go on with the same command.")
         raise
@@ -67,6 +87,9 @@ def command(
     entries = verdict.entries(made, runs)
     told = verdict.verdicts(made, entries)
     facts = _facts(experiment, rows, methods, seeds, scale, time.monotonic() - began, runs)
+    if tried:
+        facts |= {"tune": tune, "sampler": sampler, "tuned": tuning.as_json(made, tried)}
+        facts["command"] += f" --tune {tune}" + f" --sampler {sampler}" * (sampler != "random")
     result = verdict.as_json(made, entries, told, runs, facts)
     shown = kept.keep(at / "pages", result)
     if keep:

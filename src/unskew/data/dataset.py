@@ -80,6 +80,31 @@ class Dataset:
         mean, std = self.x.mean(axes, dtype=np.float64), self.x.std(axes, dtype=np.float64)
         return replace(self, mean=tuple(mean.tolist()), std=tuple(np.maximum(std, 1e-6).tolist()))
 
+    def validated(self, share: float) -> Dataset:
+        """The test set put away, and in its stead a share of the training samples, held out of every class and domain alike.
+
+        The same samples for every seed. Raises DataError (E403) where none would be left to score on.
+        """
+        kinds = np.stack([strata(self.y), *(c for n, c in self.columns.items() if n == "domain")], axis=1)
+        group = np.unique(kinds, axis=0, return_inverse=True)[1].reshape(-1)
+        rng, held = np.random.default_rng(0), np.zeros(len(self.y), dtype=bool)
+        for kind in range(int(group.max()) + 1):
+            rows = np.flatnonzero(group == kind)
+            held[rng.permutation(rows)[: round(share * len(rows))]] = True
+        if not held.any() or held.all():
+            raise DataError(
+                "E403", f"{self.name}: {share:g} of {len(held)} training samples leaves one side without any."
+            )
+        return replace(
+            self,
+            x=self.x[~held],
+            y=self.y[~held],
+            x_test=self.x[held],
+            y_test=self.y[held],
+            columns={n: c[~held] for n, c in self.columns.items()},
+            test_columns={n: c[held] for n, c in self.columns.items()},
+        )
+
     def standardised(self) -> Dataset:
         """(x - mean) / std per channel, by the set's own constants; unchanged if it has none."""
         if self.mean is None or self.std is None:

@@ -82,6 +82,8 @@ def study(settings: Settings) -> Settings:
         raise UsageError(
             "E506", f"'{settings.measure}' is measured where the samples are; over a network set measure to none."
         )
+    if settings.validation:
+        raise UsageError("E506", "validation holds out samples before they are dealt out; sites hold theirs already.")
     for part in method.parts:
         if part.reserve:
             text = f"'{part.name}' holds back {part.reserve} samples of each class at the server, which has none."

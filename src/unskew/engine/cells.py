@@ -38,6 +38,10 @@ def federation_for(
 ) -> Federation:
     """The federation of a run: dealt out already, or from a set, or from arrays."""
     if isinstance(given, Federation):
+        if settings.validation:
+            raise UsageError(
+                "E109", "validation holds out samples before they are dealt out; this federation is dealt out."
+            )
         federation = given
     else:
         if isinstance(given, tuple):

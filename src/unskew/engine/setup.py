@@ -52,6 +52,8 @@ def dataset_of(settings: Settings) -> Dataset:
 def federation_of(settings: Settings, dataset: Dataset, method: Method) -> Federation:
     """The set dealt out to clients; standardised by its constants unless a Part normalises or told otherwise."""
     method.check_task(task_of(dataset.y).name)
+    if settings.validation:
+        dataset = dataset.validated(settings.validation)
     wants = settings.normalise == "dataset" or (settings.normalise == "auto" and not method.normalises)
     if wants and dataset.mean is not None:
         dataset = dataset.standardised()

@@ -59,7 +59,8 @@ def _cards(found: Result) -> list[tuple[str, str]]:
     rows = len({e["row"] for e in found["entries"]})
     methods = len({e["method"] for e in found["entries"]})
     told = [(str(rows), "rows run"), (str(methods), "methods"), (str(found["seeds"]), "seeds")]
-    told.append((f"{found['hours']:.1f} h", "of training"))
+    hours = found["hours"]
+    told.append((f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.0f} min", "of training"))
     if found["scale"] != 1:
         told.append((f"{found['scale']:g}", "of the paper's rounds"))
     return [*told, (found["date"], f"at commit {found['commit']}")]

@@ -90,6 +90,8 @@ class Experiment:
     grids: dict[str, dict[str, list[Any]]] = field(default_factory=dict)
     overrides: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Settings that one method has differently, by the paper's name of it."""
+    factors: dict[str, float] = field(default_factory=dict)
+    """On the learning rate of every row, by the paper's name of a method: what tuning found."""
 
     def row(self, name: str) -> Row:
         for row in self.rows:
@@ -107,7 +109,7 @@ class Experiment:
         """
         own = self.overrides.get(method, {})
         made = config.build({**self.settings, **row.settings, **own, "method": self.methods[method]})
-        made = made.replace(rounds=max(2, math.ceil(made.rounds * scale)))
+        made = made.replace(rounds=max(2, math.ceil(made.rounds * scale)), lr=made.lr * self.factors.get(method, 1.0))
         if made.method in ("local", "centralised"):
             return made
         there = {p.name for p in Method.parse(made.method).parts}

@@ -65,7 +65,7 @@ def entries(made: Experiment, runs: Mapping[tuple[str, str], Sequence[RunData]])
     found = []
     for row in made.rows:
         methods = [m for m in made.methods if runs.get((row.name, m))]
-        series = {m: {r.seed: _scores(r, made, row) for r in runs[row.name, m]} for m in methods}
+        series = {m: {r.seed: scores_of(r, made, row) for r in runs[row.name, m]} for m in methods}
         means = {m: Score.of([s[made.measure] for s in series[m].values()]).mean for m in methods}
         tests = {m: _against_best_other(m, means, series, made.measure) for m in methods}
         corrected = dict(zip(methods, stats.holm([tests[m][1] for m in methods])))
@@ -99,7 +99,7 @@ def verdicts(made: Experiment, found: Sequence[Entry]) -> list[Verdict]:
                 continue
             first, *others = (_of(e, claim.measure) for e in there if e)
             margins[row] = (min(others) - first) if claim.measure == "stability" else first - max(others)
-            first, *others = (e.paper for e in there if e)
+            first, *others = (e.paper if claim.measure in ("", made.measure) else math.nan for e in there if e)
             papers[row] = first - max(others) if not any(map(math.isnan, [first, *others])) else math.nan
         told.append(Verdict(claim, margins, papers))
     return told
@@ -152,7 +152,7 @@ def series_of(run: RunData, made: Experiment, row: Row) -> tuple[Any, Any]:
     return rounds[kept], values[kept] * (100 if made.unit == "percent" else 1)
 
 
-def _scores(run: RunData, made: Experiment, row: Row) -> dict[str, float]:
+def scores_of(run: RunData, made: Experiment, row: Row) -> dict[str, float]:
     rounds, values = series_of(run, made, row)
     last, best, mean10 = stats.last_best_mean10(rounds, values)
     return {"last": last, "best": best, "mean10": mean10, "stability": stats.stability(rounds, values)}
