@@ -237,6 +237,14 @@ def test_a_loader_that_fails_is_one_sentence(tmp_path, lines, told):
         loaders.load(f"{tmp_path / 'mine.py'}:load")
 
 
+def test_a_site_of_one_class_must_name_them_all(tmp_path):
+    """Else it would pass its own check and be turned away by the server."""
+    np.savez(tmp_path / "one.npz", x=np.random.default_rng(0).random((20, 1, 4, 4)), y=np.zeros(20, np.int64))
+    with pytest.raises(DataError, match=r"E404.*one class.*--classes a,b"):
+        loaders.load(str(tmp_path / "one.npz"))
+    assert loaders.load(str(tmp_path / "one.npz"), ["no", "yes"]).classes == ("no", "yes")
+
+
 def test_the_commands_of_a_federation(tmp_path):
     done = unskew("federation", "init", "lung", "--host", "h.example:9000", "--sites", "a,b", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -37,6 +37,9 @@ def load(text: str, classes: Sequence[str] = ()) -> Dataset:
         found = _from_python(text, classes)
     else:
         raise UsageError("E111", f"--data should be a folder, an .npz, a .csv or FILE.py:FUNCTION; got '{text}'.")
+    if not classes and len(found.classes) < 2:
+        text = f"{text} holds samples of one class; name all classes of the study, as every site does: --classes a,b"
+        raise DataError("E404", f"{text} (in an .npz: the array 'classes').")
     if not classes or tuple(classes) == found.classes:
         return found
     if len(classes) < len(found.classes):
