@@ -78,10 +78,11 @@ class Remote:
         w = self.first
         shares = {p: s for p, s in self.local.method.shares(self.local.fed).items() if s}
         self.spec = gate.Spec({n: tuple(w[n].shape) for n in self.sent}, shares, {n: w[n].dtype for n in self.sent})
-        self.post.tell = self.tell
+        self._say, self.post.tell = self.post.tell, self.tell
 
     def tell(self, t: int, code: str, text: str) -> None:
         self.record.add("events", [{"t": t, "code": code, "text": text}])
+        self._say(t, code, text)
 
     def close(self) -> None:
         self.local.close()
