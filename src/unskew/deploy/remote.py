@@ -98,13 +98,8 @@ class Remote:
         found = self._ask("train", start, cohort, header, limits)
         said = {k: packet.tree.pop("score", {}) for k, packet in found.items()}
         if scoring:
-            asked = [k for k in cohort if self.hellos[k].train and self.hellos[k].test]
-            others = [k for k in range(len(self.hellos)) if k not in asked]
-            told = self._checked(scoring, {k: said[k] for k in asked if k in said})
-            for scope, values in self.scores(scoring, others).items():
-                told[scope] |= values
-            self.record.add("metrics", self.scored(scoring.t, {s: dict(sorted(v.items())) for s, v in told.items()}))
-        self._early = self._early_of(found)
+            self._write_scores(scoring, cohort, said)
+        self._early = self._early_of(start.t, found)
         replies = [r for k, packet in found.items() if (r := self._reply(start.t, k, packet))]
         if len(replies) >= self.min_sites:
             self._void = 0
@@ -132,14 +127,24 @@ class Remote:
             raise Paused("E206", f"before round 1 {len(replies)} sites answered; {self.min_sites} are needed.")
         return replies
 
-    def _early_of(self, found: Mapping[int, Packet]) -> list[Reply]:
+    def _early_of(self, t: int, found: Mapping[int, Packet]) -> list[Reply]:
         """What came for early trips, for the gate to check; `n` is the training's."""
         said = []
         for k, packet in found.items():
-            tree = packet.tree.pop("early", None)
+            tree = packet.tree.pop("early", {})
             if isinstance(tree, dict) and all(isinstance(v, dict) for v in tree.values()):
                 said.append(Reply(k, _size(packet), {}, tree, {}, 0.0))
+            else:
+                self._formless(t, k)
         return said
+
+    def _write_scores(self, scoring: Start, cohort: Sequence[int], said: Mapping[int, Any]) -> None:
+        """Metric rows of the round before; sites that did not train in this one are asked for theirs."""
+        on_the_way = [k for k in cohort if self.hellos[k].train]
+        told = self._checked(scoring, {k: said[k] for k in on_the_way if k in said})
+        others = self.scores(scoring, [k for k in range(len(self.hellos)) if k not in on_the_way])
+        both = {scope: dict(sorted({**values, **others[scope]}.items())) for scope, values in told.items()}
+        self.record.add("metrics", self.scored(scoring.t, both))
 
     def _before(self, start: Start) -> Start | None:
         """The last round's state, if its scores are due and sites can give them; the same weights are about to go down."""
