@@ -30,6 +30,7 @@ claims:
   - {text: "learning helps", better: FedAvg, than: all}
   - {text: "standing still helps", better: Still, than: [FedAvg], by: 1}
 open: ["everything"]
+finding: "Standing still gets nowhere."
 """
 
 
@@ -206,7 +207,13 @@ def test_the_command_runs_keeps_and_runs_nothing_twice(tmp_path, monkeypatch):
     assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("model.safetensors")} == made
     pages = tmp_path / "reproduce" / "pages"
     html = (pages / "small.html").read_text()
-    for seen in ("A small table. 1 of 2 claims reproduced.", "Made up.", "standing still", "ring: the paper"):
+    for seen in (
+        "A small table. 1 of 2 claims reproduced.",
+        "Made up.",
+        "standing still",
+        "Standing still gets nowhere.",
+        "ring: the paper",
+    ):
         assert seen in html, seen
     assert "small.html" in (pages / "index.html").read_text()
     assert "[A small table](small.md)" in (tmp_path / "docs" / "README.md").read_text()

@@ -119,7 +119,7 @@ def markdown(found: Result) -> str:
         "## What the paper leaves open, and our choice\n\n" + "\n".join(f"- {o}" for o in found["open"])
         if found["open"]
         else "",
-        f"## What we found\n\n{found['finding']}" if found.get("finding") else "",
+        f"## What we found\n\n{found['finding']}" if found["finding"] else "",
     ]
     return "\n\n".join(p for p in pieces if p) + "\n"
 

@@ -87,6 +87,8 @@ class Experiment:
     scope: str = "global"
     unit: Literal["percent", "number"] = "percent"
     axis: str = ""
+    finding: str = ""
+    """What running it showed, where that differs from the paper: what was varied, what explains it."""
     grids: dict[str, dict[str, list[Any]]] = field(default_factory=dict)
     overrides: dict[str, dict[str, Any]] = field(default_factory=dict)
     """Settings that one method has differently, by the paper's name of it."""

@@ -119,7 +119,9 @@ def as_json(
     return _clean(
         {
             "experiment": made.name,
-            **{n: getattr(made, n) for n in ("title", "paper", "measure", "unit", "metric", "scope", "axis")},
+            **{
+                n: getattr(made, n) for n in ("title", "paper", "measure", "unit", "metric", "scope", "axis", "finding")
+            },
             **facts,
             "rows": {r.name: {"note": r.note, "x": r.x, "panel": r.panel} for r in made.rows},
             "entries": [{**asdict(e), "gap": e.gap} for e in found],
