@@ -158,6 +158,29 @@ def test_an_interrupt_is_polite(sign, code, tmp_path):
     assert "Traceback" not in err
 
 
+def test_a_comparison_in_the_background_ends_when_told(tmp_path):
+    """A shell's background jobs, and what they start, are born ignoring the interrupt that stops the cells."""
+    settings = "--rounds 50000 --clients 5 --model mlp --seeds 1 --processes 1 --no-references --name long"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "unskew", "compare", "fedavg", *settings.split()],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_IGN),
+    )
+    metrics = tmp_path / "runs/long/fedavg--s0/metrics.jsonl"
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and not (metrics.exists() and '"t":3' in metrics.read_text()):
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.communicate(timeout=20)
+    finally:
+        process.kill()
+    assert process.returncode == 143
+
+
 def test_explain_and_check(tmp_path):
     done = unskew("explain", "flea", cwd=tmp_path)
     assert "Differs from the paper" in done.stdout
@@ -171,7 +194,7 @@ def test_explain_and_check(tmp_path):
 
 FROZEN = {
     "method", "data", "skew", "clients", "samples", "availability", "rounds", "epochs", "batch", "optimiser", "lr", "lr_decay", "lr_min",
-    "momentum", "weight_decay", "loss", "drop_last", "model", "normalise", "seed", "partition_seed", "eval_every", "measure", "lanes", "workers", "device", "set",
+    "momentum", "weight_decay", "loss", "drop_last", "model", "normalise", "seed", "partition_seed", "eval_every", "validation", "measure", "lanes", "workers", "device", "set",
 }  # fmt: skip
 
 

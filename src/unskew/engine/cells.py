@@ -270,6 +270,7 @@ def _tell(text: str) -> None:
 
 def main() -> None:
     """The life of a worker process: a path per line in, an exit code per line out."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are born ignoring it
     _end_with_parent()
     try:
         for line in sys.stdin:
