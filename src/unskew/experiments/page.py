@@ -108,7 +108,8 @@ def markdown(found: Result) -> str:
         f"# {found['title']}",
         f"{found['paper']}.",
         f"```sh\n{found['command']}\n```",
-        f"Run at commit `{found['commit']}` on {found['date']}: {found['machine']}; {found['hours']:.2f} hours of training in all runs.",
+        f"Made at commit `{found['commit']}` on {found['date']} (runs that were finished before are not run again): "
+        f"{found['machine']}; {found['hours']:.2f} hours of training in all runs.",
         f"| {' | '.join(head)} |\n|{'---|' * len(head)}\n" + "\n".join(rows),
         note(found),
         f"## Claims\n\n| the paper says | here | margin{' in points' * (unit == 'percent')} by row (in the paper) |\n|---|---|---|\n"
