@@ -111,9 +111,10 @@ def test_a_run_that_measures_nothing_keeps_the_name_it_had():
     assert (
         before.fingerprint() == before.replace(measure="none").fingerprint() == before.replace(measure="").fingerprint()
     )
-    kept = {n: v for n, v in before.as_dict().items() if n not in ("workers", "device", "measure")}
+    kept = {n: v for n, v in before.as_dict().items() if n not in ("workers", "device", "measure", "validation")}
     assert before.fingerprint() == hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
     assert before.replace(measure="diversity").fingerprint() != before.fingerprint()
+    assert before.replace(validation=0.1).fingerprint() != before.fingerprint()
     assert before.replace(measure="tsne, Cross-Site").measure == "tsne,cross_site"
 
 
