@@ -67,7 +67,7 @@ PAGES = {
     "E111": "A file that was named is not there or cannot be read.",
     "E112": "The folder holds a run with other settings or other data. Resuming it would mix two runs: choose another --name.",
     "E113": "A GPU was asked for and torch finds none. Use --device cpu, or install a torch built for your GPU.",
-    "E114": "A run's name may hold a-z, 0-9, '.', '_' and '-', begins with a letter or digit, and has at most 64 signs.",
+    "E114": "The name of a run, or of a table's page, may hold a-z, 0-9, '.', '_' and '-', begins with a letter or digit, and has at most 64 signs.",
     "E115": "Result.to_frame() needs pandas, which unskew does not install.",
     "E116": "A run that is kept in memory has no report. Give unskew.run a name.",
     "E117": "A folder is no run or comparison: its config.yaml, compare.yaml or metrics.jsonl is missing.",

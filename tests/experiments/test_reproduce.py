@@ -223,6 +223,15 @@ def test_the_command_runs_keeps_and_runs_nothing_twice(tmp_path, monkeypatch):
     assert anew.exit_code == 0, anew.output
     assert (pages / "small.html").read_text() == html
     assert (pages / "small.md").read_text() == (tmp_path / "docs" / "small.md").read_text()
+    other = CliRunner().invoke(cli.app(), [*words, "--methods", "FedAvg", "--page", "small-one"])
+    assert other.exit_code == 0, other.output
+    index = (tmp_path / "docs" / "README.md").read_text()
+    assert "[A small table](small.md)" in index
+    assert "[A small table](small-one.md)" in index
+    assert (pages / "small.html").read_text() == html
+    assert "small-one.html" in (pages / "index.html").read_text()
+    wrong = CliRunner().invoke(cli.app(), [*words, "--page", "../mine"])
+    assert isinstance(wrong.exception, UsageError)
     plain = CliRunner().invoke(cli.app(), [*words[:2], "--dry-run", "--seeds", "3", "--folder", str(tmp_path)])
     assert "6 runs, 4 of them done already" in plain.output
 

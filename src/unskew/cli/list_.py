@@ -64,7 +64,8 @@ def _experiments() -> dict[str, str]:
         made = plan.load(name)
         there = sum(r.at_hand for r in made.rows)
         rows = f"{there} of {len(made.rows)} row{'s' * (len(made.rows) > 1)} can run here"
-        found[name] = f"{made.title}; {rows}, {len(made.methods)} methods. Time: unskew reproduce {name} --dry-run"
+        methods = f"{len(made.methods)} method{'s' * (len(made.methods) > 1)}"
+        found[name] = f"{made.title}; {rows}, {methods}. Time: unskew reproduce {name} --dry-run"
     return found
 
 

@@ -28,13 +28,16 @@ def command(
         int, typer.Option(help="first try so many settings of every method on held-out training samples")
     ] = 0,
     sampler: Annotated[
-        str, typer.Option(help="how settings are tried: random, or tpe (needs unskew[sweep])")
+        str, typer.Option(help="how settings are tried: random, or tpe (needs unskew\\[sweep])")
     ] = "random",
     processes: Annotated[int, typer.Option(help="runs at a time; 0: one a core")] = 0,
     folder: Annotated[Path, typer.Option(help="where runs are kept")] = Path("runs"),
     keep: Annotated[
         Path | None, typer.Option(help="also write JSON and Markdown into this folder, and its README.md")
     ] = None,
+    page_name: Annotated[
+        str, typer.Option("--page", help="what the result's files are called; the table's name unless said")
+    ] = "",
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="show the runs and how long they would take, then stop")
     ] = False,
@@ -43,6 +46,7 @@ def command(
     """Run a published table. Finished runs are kept and not run again, so it can be stopped and widened at any time."""
     from unskew.cli.compare import Watch
     from unskew.engine import cells, setup
+    from unskew.engine.folder import check_name
     from unskew.errors import UsageError
     from unskew.experiments import kept, page, plan, verdict
     from unskew.experiments import tune as tuning
@@ -53,7 +57,7 @@ def command(
     if seeds < 1 or tune < 0:
         what, value = ("seeds should be at least 1", seeds) if seeds < 1 else ("tune should be at least 0", tune)
         raise UsageError("E109", f"{what}, got {value}.")
-    made = plan.load(experiment)
+    made, called = plan.load(experiment), check_name(page_name or experiment)
     runnable, chosen, missing = plan.chosen(made, rows or (), methods or ())
     at = folder / "reproduce"
     cores, began = processes or setup.cores(), time.monotonic()
@@ -90,7 +94,9 @@ def command(
     if tried:
         facts |= {"tune": tune, "sampler": sampler, "tuned": tuning.as_json(made, tried)}
         facts["command"] += f" --tune {tune}" + f" --sampler {sampler}" * (sampler != "random")
-    result = verdict.as_json(made, entries, told, runs, facts)
+    if page_name:
+        facts["command"] += f" --page {page_name}"
+    result = {"page": called} | verdict.as_json(made, entries, told, runs, facts)
     shown = kept.keep(at / "pages", result)
     if keep:
         kept.document(keep, result)
@@ -100,7 +106,7 @@ def command(
     print(page.plain(result))
     print(f"\nreport  {shown}, beside it .md, .json, .csv, .tex, and index.html of every table run here")
     if keep:
-        print(f"kept    {keep / experiment}.md and .json, {keep / 'README.md'}")
+        print(f"kept    {keep / called}.md and .json, {keep / 'README.md'}")
 
 
 def _introduce(made: Any, rows: list[Any], missing: list[Any], todo: list[Any], scale: float, cores: int) -> None:

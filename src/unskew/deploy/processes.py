@@ -58,6 +58,8 @@ run = {run}
 """
 _STRANGER = re.compile(r"ApiError:2004\] [^\n]*?(-----BEGIN PUBLIC KEY-----.*?-----END PUBLIC KEY-----)")
 """In Flower's log: a node whose key it does not know."""
+GAVE_UP = (b"SuperNode terminated", b"SSL/TLS handshake error detected")
+"""In Flower's log: a SuperNode that asks no more. The second comes from a network cut during a handshake, too."""
 Say = Callable[[str], None]
 
 
@@ -71,14 +73,14 @@ def environment(home: Path, **more: str) -> dict[str, str]:
 class Kept:
     """A program that is started again when it ends. log: where its output goes.
 
-    last_words: what it logs when it gives up, where its process may stay for ever all the same.
+    last_words: what it may log when it gives up, where its process may stay for ever all the same.
     """
 
     name: str
     command: list[str]
     env: Mapping[str, str]
     log: Path
-    last_words: bytes = b""
+    last_words: tuple[bytes, ...] = ()
     process: subprocess.Popen | None = None
     not_before: float = 0.0
     starts: int = 0
@@ -117,8 +119,8 @@ class Kept:
             with open(self.log, "rb") as log:
                 log.seek(self._read)
                 fresh = log.read()
-            self._read += max(0, len(fresh) - len(self.last_words))  # they may be half written
-            self._gave_up = time.monotonic() if self.last_words in fresh else 0.0
+            self._read += max(0, len(fresh) - max(map(len, self.last_words)))  # they may be half written
+            self._gave_up = time.monotonic() if any(words in fresh for words in self.last_words) else 0.0
         return bool(self._gave_up) and time.monotonic() > self._gave_up + BACK_OFF_S
 
     def stop(self, grace_s: float = 10.0) -> None:
@@ -134,6 +136,21 @@ class Kept:
                     os.killpg(self.process.pid, signal.SIGKILL)
                 break
         self.process = None
+
+
+@dataclass
+class Rarely:
+    """Says the same sentence again only after a while: a network may be gone for a night."""
+
+    say: Say
+    every_s: float = 60.0
+    _said: dict[str, float] = field(default_factory=dict)
+
+    def __call__(self, text: str) -> None:
+        now = time.monotonic()
+        if now >= self._said.get(text, -self.every_s) + self.every_s:
+            self._said[text] = now
+            self.say(text)
 
 
 @contextlib.contextmanager
@@ -359,6 +376,9 @@ class SiteProcesses:
     port: int = 0
     say: Say = print
 
+    def __post_init__(self) -> None:
+        self.say = Rarely(self.say)
+
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
         """Until stopped.
 
@@ -382,7 +402,7 @@ class SiteProcesses:
             worker = Kept("the worker", command, env, folder / "worker.log")
             server, port = f"{ticket.host}:{ticket.port}", str(self.port or _free_port())
             node = _node(server, port, folder if ticket.authority else None)
-            supernode = Kept("the SuperNode", node, env, folder / "supernode.log", b"SuperNode terminated")
+            supernode = Kept("the SuperNode", node, env, folder / "supernode.log", GAVE_UP)
             with kept(supernode, worker):
                 while not until():
                     code = worker.look(self.say)

@@ -39,7 +39,8 @@ Shown = Callable[[State, Round], None]
 def check_name(name: str) -> str:
     if not _NAME.fullmatch(name):
         raise UsageError(
-            "E114", f"'{name}' is no name for a run: use a-z, 0-9, '.', '_' and '-', at most 64, no leading sign."
+            "E114",
+            f"'{name}' is no name for a run or a page: use a-z, 0-9, '.', '_' and '-', at most 64, no leading sign.",
         )
     return name
 

@@ -46,7 +46,8 @@ def document(found: Result) -> str:
 
 def index(found: Sequence[Result]) -> str:
     """The page that leads to the others, which lie beside it."""
-    return _render("experiments.html.j2", noun="score", found=[(r, page.summary(r), page.counted(r)) for r in found])
+    told = [(r, page.rows(r), page.summary(r), page.counted(r)) for r in found]
+    return _render("experiments.html.j2", noun="score", found=told)
 
 
 def _render(name: str, **facts: Any) -> str:

@@ -11,12 +11,12 @@ from typing import Any
 from unskew.errors import DataError
 from unskew.experiments import html, page
 
-NEEDED = {"experiment", "title", "entries", "claims", "curves", "rows", "unit", "command"}
+NEEDED = {"page", "experiment", "title", "entries", "claims", "curves", "rows", "unit", "command"}
 
 
 def keep(folder: Path, result: Mapping[str, Any]) -> Path:
     """Everything about one result: .json, .md, .html, .csv, .tex, and the folder's index. Returns the HTML page's path."""
-    name = result["experiment"]
+    name = result["page"]
     folder.mkdir(parents=True, exist_ok=True)
     _put(folder / f"{name}.json", _compact(result))
     made = pages(folder, result)
@@ -27,14 +27,14 @@ def keep(folder: Path, result: Mapping[str, Any]) -> Path:
 def document(folder: Path, result: Mapping[str, Any]) -> None:
     """What is kept with documentation: .json and .md, and README.md, which leads to all of them."""
     folder.mkdir(parents=True, exist_ok=True)
-    _put(folder / f"{result['experiment']}.json", _compact(result))
-    _put(folder / f"{result['experiment']}.md", page.markdown(result))
+    _put(folder / f"{result['page']}.json", _compact(result))
+    _put(folder / f"{result['page']}.md", page.markdown(result))
     _put(folder / "README.md", page.index(results(folder)))
 
 
 def pages(folder: Path, result: Mapping[str, Any]) -> Path:
     """A result's pages, anew from itself."""
-    name = result["experiment"]
+    name = result["page"]
     for ending, text in (("md", page.markdown), ("csv", page.as_csv), ("tex", page.latex), ("html", html.document)):
         _put(folder / f"{name}.{ending}", text(result))
     return folder / f"{name}.html"

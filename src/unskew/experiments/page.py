@@ -125,6 +125,11 @@ def markdown(found: Result) -> str:
     return "\n\n".join(p for p in pieces if p) + "\n"
 
 
+def rows(found: Result) -> str:
+    """The rows that were run."""
+    return ", ".join(dict.fromkeys(e["row"] for e in found["entries"]))
+
+
 def index(found: Sequence[Result]) -> str:
     """The page that leads to the others, as Markdown."""
     lines = [
@@ -133,10 +138,9 @@ def index(found: Sequence[Result]) -> str:
         "| table | rows | seeds | rounds | claims | when |\n|---|---|---|---|---|---|",
     ]
     for r in found:
-        rows = ", ".join(dict.fromkeys(e["row"] for e in r["entries"]))
         scale = "all" if r["scale"] == 1 else f"{r['scale']:g} of the paper's"
         lines[-1] += (
-            f"\n| [{r['title']}]({r['experiment']}.md) | {rows} | {r['seeds']} | {scale} | {summary(r)} | {r['date']}, `{r['commit']}` |"
+            f"\n| [{r['title']}]({r['page']}.md) | {rows(r)} | {r['seeds']} | {scale} | {summary(r)} | {r['date']}, `{r['commit']}` |"
         )
     return "\n\n".join(lines) + "\n"
 
