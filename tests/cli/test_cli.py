@@ -144,6 +144,7 @@ def test_an_interrupt_is_polite(sign, code, tmp_path):
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # which a background job is born without
     )
     metrics = tmp_path / "runs/long/metrics.jsonl"
     deadline = time.monotonic() + 60
