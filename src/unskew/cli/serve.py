@@ -17,7 +17,8 @@ def command(
     bind: Annotated[str, typer.Option(help="the address to listen at; default: the host, if it is an address")] = "",
 ) -> None:
     """Run the server that sites connect to. Runs are started beside it, with `unskew run --on`."""
-    from unskew.deploy.processes import Server, kept
+    from unskew.deploy.kept import kept
+    from unskew.deploy.processes import Server
     from unskew.deploy.tickets import Coordinator
 
     home = Coordinator.open(folder / name)
