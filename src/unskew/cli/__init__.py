@@ -53,16 +53,16 @@ def app() -> Any:
         made.command(name)(command)
     made.add_typer(federation.app, name="federation")
     made.add_typer(site.app, name="site")
-    made.callback(invoke_without_command=True)(_version)
+
+    @made.callback(invoke_without_command=True)
+    def told(version: bool = typer.Option(False, "--version", help="show the version and exit")) -> None:
+        if version:
+            from unskew import __version__
+
+            print(f"unskew {__version__}")
+            raise typer.Exit
+
     return made
-
-
-def _version(version: bool = False) -> None:
-    if version:
-        from unskew import __version__
-
-        print(f"unskew {__version__}")
-        raise SystemExit(0)
 
 
 def main() -> None:
