@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
 import time
 
@@ -59,3 +61,54 @@ def test_a_sentence_is_not_said_again_before_its_time(monkeypatch):
         say("gone")
         say(f"back {now}")
     assert told == ["gone", "back 1.0", "back 30.0", "back 60.9", "gone", "back 61.0"]
+
+
+KEEPER = """
+import os, signal, sys, time
+from pathlib import Path
+from unskew.deploy.kept import Kept, kept
+
+def stop(*_):
+    raise SystemExit(143)
+
+signal.signal(signal.SIGTERM, stop)
+slow = "import signal, time; signal.signal(15, lambda *_: time.sleep(0.5) or exit()); print('up', flush=True); time.sleep(99)"
+logs = [Path(path) for path in sys.argv[1:]]
+programs = [Kept("it", [sys.executable, "-c", slow], dict(os.environ), log) for log in logs]
+with kept(*programs):
+    for program, log in zip(programs, logs):
+        program.look(print)
+        while "up" not in log.read_text():
+            time.sleep(0.02)
+    print(*(program.process.pid for program in programs), flush=True)
+    time.sleep(99)
+"""
+
+
+@pytest.mark.parametrize(
+    "numbers", [(signal.SIGTERM, signal.SIGTERM), (signal.SIGTERM, signal.SIGINT), (signal.SIGKILL,)]
+)
+def test_nothing_stays_behind(numbers, tmp_path):
+    """Told twice to end, as `timeout` does, or killed outright."""
+    keeper = subprocess.Popen(
+        [sys.executable, "-c", KEEPER, str(tmp_path / "one"), str(tmp_path / "two")], stdout=subprocess.PIPE, text=True
+    )
+    children = [int(pid) for pid in keeper.stdout.readline().split()]
+    assert len(children) == 2
+    for number in numbers:
+        keeper.send_signal(number)
+        time.sleep(0.2)
+    keeper.communicate(timeout=20)
+    end = time.monotonic() + 10
+    while any(map(alive, children)):
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def alive(pid: int) -> bool:
+    """Not gone, and no zombie that only waits to be collected."""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False

@@ -70,6 +70,9 @@ def main() -> None:
     from unskew.errors import Terminated, UnskewError
 
     def terminate(*_: object) -> None:
+        signal.signal(
+            signal.SIGTERM, signal.SIG_IGN
+        )  # who tells us twice (timeout does) shall not cut the cleaning short
         raise Terminated
 
     signal.signal(signal.SIGTERM, terminate)

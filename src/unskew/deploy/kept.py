@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import signal
 import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 BACK_OFF_S = 5.0
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 Say = Callable[[str], None]
 
 
@@ -53,6 +57,7 @@ class Kept:
                     stderr=log,
                     stdin=subprocess.DEVNULL,
                     start_new_session=True,
+                    preexec_fn=_end_with_parent,
                 )
             self.starts += 1
         return None
@@ -101,8 +106,18 @@ class Rarely:
 
 @contextlib.contextmanager
 def kept(*programs: Kept) -> Iterator[None]:
+    """They are stopped at the end, whatever ends it, and however often we are told to end meanwhile."""
     try:
         yield
     finally:
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                signal.signal(number, signal.SIG_IGN)
         for program in programs:
             program.stop()
+
+
+def _end_with_parent() -> None:
+    """Linux ends the program when we are killed; elsewhere it would stay."""
+    if _LIBC:
+        _LIBC.prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
