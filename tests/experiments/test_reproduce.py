@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from unskew import cli, config
+from unskew import cli, config, data
+from unskew.config import Settings
 from unskew.core.method import Method
 from unskew.errors import DataError, UsageError
-from unskew.experiments import page, plan, tune, verdict
+from unskew.experiments import estimate, page, plan, tune, verdict
 from unskew.experiments.verdict import Verdict
 
 SMALL = """
@@ -285,3 +286,16 @@ def test_optunas_sampler_finds_the_best_of_a_grid():
         tried.tried.append((point, score))
     assert tried.tried[0][0] == {tune.FACTOR: 1.0, "part.mu": 0.01}
     assert tried.point == {tune.FACTOR: 3.0, "part.mu": 1.0}
+
+
+def test_the_time_is_told_for_labels_a_sample_and_a_pixel_and_clients_by_column():
+    r = np.random.default_rng(0)
+    pixels = data.arrays(
+        r.random((12, 1, 16, 16), np.float32), r.integers(0, 2, (12, 16, 16)), columns={"domain": np.arange(12) % 3}
+    )
+    short = Settings(data="p", model="unet(base=4,levels=2)", loss="dice", skew="domain", rounds=2, batch=2)
+    assert 0 < estimate.seconds(short, pixels) * 4 < estimate.seconds(short.replace(rounds=10), pixels)
+    assert estimate._clients(short, pixels) == 3
+    labels = data.arrays(r.random((40, 4), np.float32), np.arange(40) % 2)
+    plain = Settings(data="l", model="mlp", skew="iid", clients=4, rounds=4, batch=2)
+    assert 0 < estimate.seconds(plain.replace(availability="sample:0.25"), labels) < estimate.seconds(plain, labels)

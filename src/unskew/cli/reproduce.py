@@ -111,6 +111,7 @@ def command(
 
 def _introduce(made: Any, rows: list[Any], missing: list[Any], todo: list[Any], scale: float, cores: int) -> None:
     from unskew.cli.screen import clock
+    from unskew.experiments import estimate
 
     print(f"{made.title}\n{made.paper}")
     for row in rows:
@@ -123,21 +124,9 @@ def _introduce(made: Any, rows: list[Any], missing: list[Any], todo: list[Any], 
         f"plan    {len(todo)} runs, {done} of them done already" + (f"; {scale:g} of the rounds" if scale != 1 else "")
     )
     if left:
-        seconds = sum(_estimate(c.settings) for c in left) / min(cores, len(left))
+        seconds = sum(estimate.seconds(c.settings, _dataset(c.settings)) for c in left) / min(cores, len(left))
         print(f"time    about {clock(seconds)} on {cores} cores (one step of each model was timed, the rest counted)")
     sys.stdout.flush()
-
-
-def _estimate(settings: Any) -> float:
-    from unskew.experiments import estimate
-
-    dataset = _dataset(settings)
-    samples = min(len(dataset.y), (settings.samples or 10**9) * settings.clients)
-    if settings.skew.startswith("pathological") and "x" in settings.skew:
-        classes, _, each = settings.skew.partition(":")[2].partition("x")
-        samples = settings.clients * int(classes) * int(each)
-    clients = settings.clients if settings.skew not in ("domain",) else 4
-    return estimate.seconds(settings, dataset.shape, len(dataset.classes), samples, clients, len(dataset.y_test))
 
 
 _loaded: dict[str, Any] = {}

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import time
-from functools import lru_cache
 
 import numpy as np
 
 from unskew import data
 from unskew.config import Settings
 from unskew.core.method import Method
+from unskew.data.dataset import Dataset
 from unskew.engine import setup
 
 COST = {
@@ -25,13 +25,26 @@ COST = {
 """What a Part's steps cost against FedAvg's, roughly; everything else costs about the same."""
 
 
-def seconds(settings: Settings, shape: tuple[int, ...], classes: int, samples: int, clients: int, tests: int) -> float:
-    """Of one run on one core. samples: of all clients together; tests: rows scored at every evaluation."""
-    each = _per_sample(settings.model, shape, classes, min(settings.batch, max(1, samples // clients)))
-    cohort = _cohort(settings.availability)
-    trained = samples * cohort * settings.epochs * settings.rounds
-    scored = tests * settings.rounds / settings.eval_every / 3
+def seconds(settings: Settings, dataset: Dataset) -> float:
+    """Of one run on one core."""
+    samples, clients = _samples(settings, dataset), _clients(settings, dataset)
+    each = _per_sample(settings, dataset, min(settings.batch, max(1, samples // clients)))
+    trained = samples * _cohort(settings.availability) * settings.epochs * settings.rounds
+    scored = len(dataset.y_test) * settings.rounds / settings.eval_every / 3
     return each * (trained * _dearest(settings.method) + scored)
+
+
+def _samples(settings: Settings, dataset: Dataset) -> int:
+    """Of all clients together."""
+    if settings.skew.startswith("pathological") and "x" in settings.skew:
+        classes, _, each = settings.skew.partition(":")[2].partition("x")
+        return settings.clients * int(classes) * int(each)
+    return min(len(dataset.y), (settings.samples or 10**9) * settings.clients)
+
+
+def _clients(settings: Settings, dataset: Dataset) -> int:
+    column = "domain" if settings.skew == "domain" else settings.skew.partition("column:")[2]
+    return len(np.unique(dataset.columns[column])) if column in dataset.columns else settings.clients
 
 
 def _dearest(method: str) -> float:
@@ -49,17 +62,27 @@ def _cohort(availability: str) -> float:
     return share if share <= 1 else 1.0
 
 
-@lru_cache
-def _per_sample(model: str, shape: tuple[int, ...], classes: int, batch: int) -> float:
-    """Seconds of one core for one sample of one local epoch."""
+_timed: dict[tuple[str, str, str, int], float] = {}
+
+
+def _per_sample(settings: Settings, dataset: Dataset, batch: int) -> float:
+    """Seconds of one core for one sample of one local epoch, timed once for each model, data set and size of batch."""
+    what = (settings.data, settings.model, settings.loss, batch)
+    if what not in _timed:
+        _timed[what] = _time(settings, dataset, batch)
+    return _timed[what]
+
+
+def _time(settings: Settings, dataset: Dataset, batch: int) -> float:
     n = 4 * batch
-    x, y = np.zeros((4 * n, *shape), np.float32), np.arange(4 * n) % classes
+    rows = np.arange(4 * n) % len(dataset.y)
+    x, y = dataset.x[rows], dataset.y[rows]
     made = data.build(
-        data.arrays(x, y, x[:1], y[:1], classes=[str(c) for c in range(classes)]),
+        data.arrays(x, y, x[:1], y[:1], classes=dataset.classes),
         "iid", 4, np.random.default_rng(0), np.random.default_rng(1),
     )  # fmt: skip
-    settings = Settings(model=model, batch=batch, epochs=1, clients=4, rounds=1, workers=1)
-    loop = setup.loop_of(settings, Method(), made)
+    step = Settings(model=settings.model, loss=settings.loss, batch=batch, epochs=1, clients=4, rounds=1, workers=1)
+    loop = setup.loop_of(step, Method(), made)
     try:
         start = loop.down(loop.begin(), 1)
         loop.trainer.train(start, [0, 1, 2, 3], {})
