@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from unskew import cli, config, data
 from unskew.config import Settings
 from unskew.core.method import Method
+from unskew.engine import setup
 from unskew.errors import DataError, UsageError
 from unskew.experiments import estimate, page, plan, tune, verdict
 from unskew.experiments.verdict import Verdict
@@ -299,3 +300,40 @@ def test_the_time_is_told_for_labels_a_sample_and_a_pixel_and_clients_by_column(
     labels = data.arrays(r.random((40, 4), np.float32), np.arange(40) % 2)
     plain = Settings(data="l", model="mlp", skew="iid", clients=4, rounds=4, batch=2)
     assert 0 < estimate.seconds(plain.replace(availability="sample:0.25"), labels) < estimate.seconds(plain, labels)
+
+
+SHAPES = {
+    "cifar10": ((3, 32, 32), 10),
+    "cifar100_part": ((3, 32, 32), 100),
+    "fashion_mnist": ((1, 28, 28), 10),
+    "fundus_vessels(size=160)": ((1, 160, 160), 2),
+    "fundus_vessels(size=96)": ((1, 96, 96), 2),
+    "office_caltech10(size=64)": ((3, 64, 64), 10),
+    "uci_har": ((1, 128, 3), 6),
+    "urbansound8k_part": ((1, 64, 87), 10),
+}
+
+
+def small(name):
+    """Two clients of a data set's shape and classes."""
+    (shape, classes), n = SHAPES[name], 16
+    pixels = shape[1:] if name.startswith("fundus") else ()
+    y = np.arange(n * math.prod(pixels)).reshape(n, *pixels) % classes
+    x = np.ones((n, *shape), np.float32)
+    names = [str(c) for c in range(classes)]
+    made = data.arrays(x, y, x[:2], y[:2], classes=names)
+    return data.build(made, "iid", 2, np.random.default_rng(0), np.random.default_rng(1))
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_every_method_of_every_table_fits_its_model_and_data(name):
+    federation, seen = small(name), set()
+    for made in map(plan.load, plan.names()):
+        for row in made.rows:
+            for method in made.methods:
+                settings = made.settings_of(row, method)
+                key = settings.model, settings.method, settings.optimiser, settings.loss
+                if settings.data == name and key not in seen:
+                    seen.add(key)
+                    setup.loop_of(settings, Method.parse(settings.method), federation).trainer.close()
+    assert seen
