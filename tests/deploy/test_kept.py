@@ -63,6 +63,13 @@ def test_a_sentence_is_not_said_again_before_its_time(monkeypatch):
     assert told == ["gone", "back 1.0", "back 30.0", "back 60.9", "gone", "back 61.0"]
 
 
+def test_signals_work_again_afterwards():
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with kept.kept():
+        pass
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
+
+
 KEEPER = """
 import os, signal, sys, time
 from pathlib import Path

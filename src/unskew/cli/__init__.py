@@ -70,9 +70,7 @@ def main() -> None:
     from unskew.errors import Terminated, UnskewError
 
     def terminate(*_: object) -> None:
-        signal.signal(
-            signal.SIGTERM, signal.SIG_IGN
-        )  # who tells us twice (timeout does) shall not cut the cleaning short
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # told twice, as timeout does: cleaning up goes on
         raise Terminated
 
     signal.signal(signal.SIGTERM, terminate)

@@ -110,14 +110,26 @@ def kept(*programs: Kept) -> Iterator[None]:
     try:
         yield
     finally:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                signal.signal(number, signal.SIG_IGN)
-        for program in programs:
-            program.stop()
+        with _undisturbed():
+            for program in programs:
+                program.stop()
+
+
+@contextlib.contextmanager
+def _undisturbed() -> Iterator[None]:
+    """Interrupt and termination do nothing meanwhile. Only the main thread hears of them anyway."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, signal.SIG_IGN) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _end_with_parent() -> None:
-    """Linux ends the program when we are killed; elsewhere it would stay."""
+    """Linux ends the program with the thread that started it, so also when we are killed; elsewhere it would stay."""
     if _LIBC:
         _LIBC.prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG
