@@ -48,9 +48,8 @@ def command(
     from unskew.engine import cells, setup
     from unskew.engine.folder import check_name
     from unskew.errors import UsageError
-    from unskew.experiments import kept, page, plan, verdict
+    from unskew.experiments import kept, page, plan
     from unskew.experiments import tune as tuning
-    from unskew.report import read
 
     if not 0 < scale <= 1:
         raise UsageError("E109", f"scale should be above 0 and at most 1, got {scale:g}.")
@@ -85,18 +84,11 @@ def command(
     except (KeyboardInterrupt, Terminated):
         print("\nStopped by you; every run is saved. Go on with the same command.")
         raise
-    runs: dict[tuple[str, str], list[Any]] = {}
-    for (row, method, _), cell in found.items():
-        runs.setdefault((row, method), []).append(read.read_run(cell.path, method))
-    entries = verdict.entries(made, runs)
-    told = verdict.verdicts(made, entries)
-    facts = _facts(experiment, rows, methods, seeds, scale, time.monotonic() - began, runs)
+    words = ["unskew", "reproduce", experiment, *_flags(rows, methods, seeds, scale, tune, sampler, page_name)]
+    facts = {"page": called, "command": shlex.join(words), "seeds": seeds, "scale": scale}
     if tried:
         facts |= {"tune": tune, "sampler": sampler, "tuned": tuning.as_json(made, tried)}
-        facts["command"] += f" --tune {tune}" + f" --sampler {sampler}" * (sampler != "random")
-    if page_name:
-        facts["command"] += f" --page {page_name}"
-    result = {"page": called} | verdict.as_json(made, entries, told, runs, facts)
+    result = _judged(made, found, facts | {"seconds_now": round(time.monotonic() - began, 1)})
     shown = kept.keep(at / "pages", result)
     if keep:
         kept.document(keep, result)
@@ -140,32 +132,36 @@ def _dataset(settings: Any) -> Any:
     return _loaded[settings.data]
 
 
-def _facts(
-    experiment: str,
-    rows: list[str] | None,
-    methods: list[str] | None,
-    seeds: int,
-    scale: float,
-    spent: float,
-    runs: Any,
-) -> dict[str, Any]:
-    words = ["unskew", "reproduce", experiment]
-    for flag, values in (("--rows", rows or []), ("--methods", methods or [])):
-        words += [w for v in values for w in (flag, v)]
-    words += ["--seeds", str(seeds)] + (["--scale", f"{scale:g}"] if scale != 1 else [])
-    trained = sum(float(r.series("train", "seconds")[1].sum()) for group in runs.values() for r in group)
+def _flags(
+    rows: list[str] | None, methods: list[str] | None, seeds: int, scale: float, tune: int, sampler: str, page_name: str
+) -> list[str]:
+    """What was asked for, without what changes no number."""
+    words = [w for flag, values in (("--rows", rows), ("--methods", methods)) for v in values or [] for w in (flag, v)]
+    words += ["--seeds", str(seeds)]
+    for flag, value, usual in (("scale", f"{scale:g}", "1"), ("tune", str(tune), "0"), ("page", page_name, "")):
+        words += [f"--{flag}", value] if value != usual else []
+    return words + (["--sampler", sampler] if tune and sampler != "random" else [])
+
+
+def _judged(made: Any, found: Any, facts: dict[str, Any]) -> dict[str, Any]:
+    """The runs of a table read, summed up and held against its claims, with where and when."""
     import torch
 
-    return {
-        "command": shlex.join(words),
+    from unskew.experiments import verdict
+    from unskew.report import read
+
+    runs: dict[tuple[str, str], list[Any]] = {}
+    for (row, method, _), cell in found.items():
+        runs.setdefault((row, method), []).append(read.read_run(cell.path, method))
+    trained = sum(float(r.series("train", "seconds")[1].sum()) for group in runs.values() for r in group)
+    facts |= {
         "commit": _commit(),
         "date": time.strftime("%Y-%m-%d"),
-        "seeds": seeds,
-        "scale": scale,
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, torch {torch.__version__}",
         "hours": round(trained / 3600, 3),
-        "seconds_now": round(spent, 1),
     }
+    entries = verdict.entries(made, runs)
+    return verdict.as_json(made, entries, verdict.verdicts(made, entries), runs, facts)
 
 
 def _commit() -> str:
