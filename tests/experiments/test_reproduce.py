@@ -95,8 +95,24 @@ def test_unknown_names_are_refused_with_a_suggestion():
     made = plan.load("rebafl-table2")
     with pytest.raises(UsageError, match="has no row 'mnist'"):
         plan.chosen(made, ["mnist"])
+    with pytest.raises(UsageError, match="has no row 'mnist'"):
+        plan.chosen(made, ["fashion", "mnist"])  # one that is right does not hide it
     with pytest.raises(UsageError, match="does not compare 'moon'"):
         plan.chosen(made, (), ["moon"])
+    with pytest.raises(UsageError, match="does not compare 'moon'"):
+        plan.chosen(made, (), ["FedAvg", "moon"])
+
+
+def test_a_rows_whole_name_means_that_row_alone(monkeypatch):
+    monkeypatch.setattr(plan.Row, "at_hand", True)
+
+    def rows(name, *wanted):
+        return [r.name for r in plan.chosen(plan.load(name), wanted)[0]]
+
+    assert len(rows("flea-table1", "uci_har")) == 6
+    assert rows("flea-table1", "uci_har-dir0.1-100") == ["uci_har-dir0.1-100"]
+    assert len(rows("flea-table1", "uci_har-dir0.1-100", "urbansound8k-qua3")) == 3
+    assert rows("fedrdn-table2", "fundus_vessels") == ["fundus_vessels"]  # and not -small
 
 
 def test_rows_without_data_are_left_out_or_refused(monkeypatch):
@@ -124,6 +140,7 @@ def run(seed, values):
         seed=seed,
         series=lambda scope, metric: (rounds, np.array(values)),
         bytes_by_round=lambda way: (rounds, np.array([1e6] * len(values))),
+        privacy={},
     )
 
 
@@ -236,6 +253,42 @@ def test_the_command_runs_keeps_and_runs_nothing_twice(tmp_path, monkeypatch):
     assert isinstance(wrong.exception, UsageError)
     plain = CliRunner().invoke(cli.app(), [*words[:2], "--dry-run", "--seeds", "3", "--folder", str(tmp_path)])
     assert "6 runs, 4 of them done already" in plain.output
+
+
+PRIVATE = """
+title: "A noisy table"
+paper: "Nobody, 2026"
+measure: best
+settings: {data: digits, clients: 4, samples: 60, rounds: 2, skew: "classes:3"}
+methods: {FedAvg: fedavg, Noisy: "feddpms(alpha=5, width=8)"}
+rows: {one: {settings: {data: digits}}}
+"""
+
+
+def test_a_table_tells_epsilon_as_published_beside_the_honest_ones(tmp_path, monkeypatch):
+    monkeypatch.setattr(plan, "load", lambda name: plan.read(name, PRIVATE))
+    words = ["reproduce", "private", "--seeds", "2", "--folder", str(tmp_path), "--processes", "1"]
+    done = CliRunner().invoke(cli.app(), [*words, "--keep", str(tmp_path / "docs")])
+    assert done.exit_code == 0, done.output
+    told = [json.loads(p.read_text())["feddpms"] for p in tmp_path.rglob("privacy.json")]
+    added = max(t["epsilons"][1]["epsilon"] for t in told)
+    assert len(told) == 2
+    assert added == pytest.approx(max(row["added"] for t in told for row in t["each"]))
+    result = json.loads((tmp_path / "docs" / "private.json").read_text())
+    assert result["privacy"]["one"].keys() == {"Noisy"}
+    kept = result["privacy"]["one"]["Noisy"]["feddpms"]["epsilons"]
+    assert kept[1]["epsilon"] == pytest.approx(added, rel=1e-4)  # the seed that is protected least
+    assert kept[-1]["epsilon"] is None
+    number = f"{added:.4g}"
+    pages = [tmp_path / "docs" / "private.md", tmp_path / "reproduce" / "pages" / "private.html"]
+    run = next(p.parent for p in tmp_path.rglob("privacy.json"))
+    alone = CliRunner().invoke(cli.app(), ["report", str(run)])
+    assert alone.exit_code == 0, alone.output
+    for text in (done.output, *(p.read_text() for p in pages), (run / "report.html").read_text()):
+        assert "as published: one coordinate, one release" in text
+        assert "infinite" in text
+        assert "not guaranteed" in text
+    assert all(number in t for t in (done.output, *(p.read_text() for p in pages)))
 
 
 def test_every_method_is_tuned_with_as_many_trials_and_never_on_the_test_set(tmp_path, monkeypatch):

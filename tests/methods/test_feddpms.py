@@ -134,13 +134,25 @@ def test_decoders_stay_with_their_clients():
 
 
 def test_the_account_tells_the_honest_figure_and_that_nothing_is_guaranteed():
-    lines = FedDPMS(width=128, sigma=2.0).account(np.array([[300, 200, 100, 50]]), None)
-    assert "m = 100" in lines[0]
-    assert "0.02422" in lines[1]
-    assert "not guaranteed" in lines[2]
-    assert "3.387 a record added" in lines[2]
-    assert "infinite" in lines[3]
-    assert "given the encoder" in FedDPMS(mechanism="single").account(np.array([[9, 9]]), None)[2]
+    found = FedDPMS(width=128, sigma=2.0).account(np.array([[300, 200, 100, 50]]), None)
+    assert "m = 100" in found.release
+    (published, _), (added, reading), _, _, (end_to_end, _) = found.epsilons
+    assert published == pytest.approx(0.02422, abs=1e-5)
+    assert added == pytest.approx(3.387, abs=1e-3)
+    assert "not guaranteed" in reading
+    assert math.isinf(end_to_end)
+    assert "given the encoder" in FedDPMS(mechanism="single").account(np.array([[9, 9]]), None).epsilons[1][1]
+
+
+def test_the_account_lists_every_client_and_class_that_is_shared():
+    found = FedDPMS(width=128, sigma=2.0, top=2).account(np.array([[300, 1, 100], [0, 50, 1]]), None)
+    assert [row[:3] for row in found.each] == [(0, 0, 300), (0, 2, 100), (1, 1, 50)]
+    assert "m = 50," in found.release
+    assert found.each[2][4] == found.epsilons[1][0] > found.each[1][4] > found.each[0][4]
+
+
+def test_the_account_where_nothing_can_be_shared():
+    assert FedDPMS().account(np.array([[1, 1]]), None).lines() == ["no client has a class large enough to share"]
 
 
 @pytest.mark.parametrize("text", ["feddpms+fedrdn", "feddpms+bsm", "feddpms(mechanism=magic)", "feddpms(stage=1.5)"])

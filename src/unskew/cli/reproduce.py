@@ -20,7 +20,10 @@ from unskew.errors import Terminated
 
 def command(
     experiment: Annotated[str, typer.Argument(help="a table by name, like flea-table1; `unskew list experiments`")],
-    rows: Annotated[list[str] | None, typer.Option(help="only these rows, or all that begin so (repeatable)")] = None,
+    rows: Annotated[
+        list[str] | None,
+        typer.Option(help="only this row, or all rows that begin so where none has this name (repeatable)"),
+    ] = None,
     methods: Annotated[list[str] | None, typer.Option(help="only these methods (repeatable)")] = None,
     seeds: Annotated[int, typer.Option(help="how many seeds, from 0")] = 3,
     scale: Annotated[float, typer.Option(help="run this share of the rounds; the table says so")] = 1.0,

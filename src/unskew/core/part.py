@@ -19,6 +19,7 @@ from unskew.core.trees import Tree, Weights
 if TYPE_CHECKING:
     from unskew.core.client import Client, Fed
     from unskew.core.replies import Ups
+    from unskew.privacy.accounting import Account
 
 
 @dataclass(frozen=True)
@@ -239,9 +240,9 @@ class Part:
         """The server's own work on the merged weights in round t, before any trip (FedAvg-FT); skipped if nobody came."""
         return w, s
 
-    def account(self, counts_KC: Any, fed: Fed) -> list[str]:
-        """Lines on what the release amounts to as differential privacy, from everybody's samples per class."""
-        return []
+    def account(self, counts_KC: Any, fed: Fed) -> Account | None:
+        """What the release amounts to as differential privacy, from everybody's samples per class; None: of no noise."""
+        return None
 
     def evaluate_with(self, x: Tensor, c: Client) -> Tensor:
         """How inputs look outside training steps (FedRDN: the client's own statistics)."""

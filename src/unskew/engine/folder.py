@@ -24,6 +24,7 @@ from unskew.core.method import Method
 from unskew.core.trees import Tree
 from unskew.data.federation import Federation
 from unskew.engine import setup, state
+from unskew.engine.leaves import accounts
 from unskew.engine.lock import Lock
 from unskew.engine.loop import Loop, Round, rounds
 from unskew.engine.record import Record
@@ -71,6 +72,7 @@ class Folder:
             self._describe()
             found = state.latest(self.path, say)
             loop = self._opened(found)
+            self._account(loop)
             ready(loop)
             try:
                 now = self._first(loop, found, say)
@@ -132,6 +134,12 @@ class Folder:
         _put(self.path / "federation.json", json.dumps(self.federation.summary()))
         _put(self.path / "env.json", json.dumps(environment(self.settings), indent=1))
         _put(path, config.dump(self.settings))
+
+    def _account(self, loop: Loop) -> None:
+        """privacy.json, where a part's release amounts to differential privacy: the honest figures beside the published."""
+        told = {name: account.as_json() for name, account in accounts(loop).items()}
+        if told:
+            _put(self.path / "privacy.json", json.dumps(told, indent=1))
 
     def _finish(self, loop: Loop, now: State) -> None:
         w = now.weights

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from unskew.privacy.accounting import Account
 
 
 def size(bytes_: float) -> str:
@@ -35,6 +38,13 @@ def leaves(loop: Any) -> list[str]:
             f"{'':<20}{name} at most {size(bytes_)} {often} (read: {reads}, guarantee: {guarantee})"
             for (name, often, reads, guarantee), bytes_ in grouped.items()
         ]
-    for part in loop.method.parts:
-        lines += [f"{'':<20}{line}" for line in part.account(loop.federation.label_counts, loop.fed)]
+    for name, account in accounts(loop).items():
+        first, *rest = account.lines()
+        lines += [f"{'':<20}{line}" for line in (f"{name}: {first}", *rest)]
     return lines
+
+
+def accounts(loop: Any) -> dict[str, Account]:
+    """What each part's release amounts to as differential privacy, where it says so."""
+    told = {part.name: part.account(loop.federation.label_counts, loop.fed) for part in loop.method.parts}
+    return {name: account for name, account in told.items() if account}

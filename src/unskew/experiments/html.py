@@ -36,6 +36,8 @@ def document(found: Result) -> str:
         lines=[(line, of[line[1]], i and line[0] == lines[i - 1][0]) for i, line in enumerate(lines)],
         note=page.note(found),
         claims=[(c, page.margins(c, found["unit"])) for c in found["claims"]],
+        privacy=page.privacy(found),
+        epsilon=page.EPSILON,
         sweeps=_sweeps(found, of),
         rows=_rows(found, of),
         latex=page.latex(found),

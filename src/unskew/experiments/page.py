@@ -10,9 +10,11 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from unskew.privacy.accounting import number
 from unskew.report.numbers import MISSING, p_value, whole
 
 MEASURE = {"best": "best round", "last": "last round", "mean10": "mean of the last ten rounds, of those evaluated"}
+EPSILON = "Of the client and class that the release protects least, over all seeds."
 Result = Mapping[str, Any]
 HEAD = ("row", "method", "paper", "ours", "gap", "last", "best", "mean-10", "vs best other", "MB")
 
@@ -46,7 +48,10 @@ def plain(found: Result) -> str:
         for line in [head, *lines]
     ]
     told = [f"{c['verdict']:<28}{c['text']}{_bracketed(margins(c, found['unit']))}" for c in found["claims"]]
-    return "\n".join([*text, "", note(found), "", *told])
+    figures = []
+    for row, method, release, readings in privacy(found):
+        figures += ["", f"{row}, {method}: {release}", *(f"  epsilon {value:>9}  {of}" for value, of in readings)]
+    return "\n".join([*text, "", note(found), "", *told, *figures])
 
 
 def noun_of(found: Result) -> str:
@@ -98,6 +103,16 @@ def notes(found: Result) -> list[str]:
     return [f"`{name}`: {row['note']}." for name, row in found["rows"].items() if row["note"] and name in ran]
 
 
+def privacy(found: Result) -> list[tuple[str, str, str, list[tuple[str, str]]]]:
+    """(row, method, release, [(epsilon, reading)]): the published figure first, the honest ones after it."""
+    return [
+        (row, method, account["release"], [(number(e["epsilon"]), e["reading"]) for e in account["epsilons"]])
+        for row, methods in found.get("privacy", {}).items()
+        for method, parts in methods.items()
+        for account in parts.values()
+    ]
+
+
 def markdown(found: Result) -> str:
     """The page that is kept with the documentation."""
     head, lines = table(found)
@@ -116,6 +131,7 @@ def markdown(found: Result) -> str:
         + "\n".join(verdicts)
         if verdicts
         else "",
+        _epsilons(found),
         "## What differs\n\n" + "\n".join(f"- {n}" for n in notes(found)) if notes(found) else "",
         "## What the paper leaves open, and our choice\n\n" + "\n".join(f"- {o}" for o in found["open"])
         if found["open"]
@@ -123,6 +139,16 @@ def markdown(found: Result) -> str:
         f"## What we found\n\n{found['finding']}" if found["finding"] else "",
     ]
     return "\n\n".join(p for p in pieces if p) + "\n"
+
+
+def _epsilons(found: Result) -> str:
+    lines = [
+        f"| {row} | {method} | {release} | {epsilon} | {reading} |"
+        for row, method, release, readings in privacy(found)
+        for epsilon, reading in readings
+    ]
+    head = "| row | method | release | epsilon | reading |\n|---|---|---|---|---|\n"
+    return f"## Differential privacy of what is shared\n\n{EPSILON}\n\n{head}" + "\n".join(lines) if lines else ""
 
 
 def rows(found: Result) -> str:

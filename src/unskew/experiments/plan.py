@@ -183,19 +183,31 @@ def _known(made: Experiment, method: str) -> None:
 def chosen(
     made: Experiment, rows: Sequence[str] = (), methods: Sequence[str] = ()
 ) -> tuple[list[Row], list[str], list[Row]]:
-    """(rows to run, methods to run, rows whose data are missing); a name may be the beginning of several."""
-    wanted = [r for r in made.rows if not rows or any(r.name.startswith(w) for w in rows)]
-    if rows and not wanted:
-        made.row(rows[0])
-    names = [m for m in made.methods if not methods or any(w.lower() in (m.lower(), made.methods[m]) for w in methods)]
-    if methods and not names:
-        known = ", ".join(made.methods)
-        raise UsageError("E126", f"'{made.name}' does not compare '{methods[0]}'; it compares {known}.")
+    """(rows to run, methods to run, rows whose data are missing); what is no row's name may be the beginning of several."""
+    named = {name for w in rows for name in _rows(made, w)}
+    called = {name for w in methods for name in _methods(made, w)}
+    wanted = [r for r in made.rows if not rows or r.name in named]
+    names = [m for m in made.methods if not methods or m in called]
     runnable = [r for r in wanted if r.at_hand]
     if not runnable:
         missing = ", ".join(sorted({r.settings["data"] for r in wanted}))
         raise DataError("E402", f"no data for these rows ({missing}); set UNSKEW_DATA to the folder that holds them.")
     return runnable, names, [r for r in wanted if not r.at_hand]
+
+
+def _rows(made: Experiment, wanted: str) -> list[str]:
+    """The row of this name, or else all that begin so; an unknown one is refused."""
+    names = [r.name for r in made.rows]
+    return [wanted] if wanted in names else [n for n in names if n.startswith(wanted)] or [made.row(wanted).name]
+
+
+def _methods(made: Experiment, wanted: str) -> list[str]:
+    """The methods that the paper, or the engine, calls so."""
+    found = [m for m, text in made.methods.items() if wanted.lower() in (m.lower(), text)]
+    if not found:
+        known = ", ".join(made.methods)
+        raise UsageError("E126", f"'{made.name}' does not compare '{wanted}'; it compares {known}.")
+    return found
 
 
 def cells(

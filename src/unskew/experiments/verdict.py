@@ -129,9 +129,24 @@ def as_json(
                 {"text": v.claim.text, "verdict": v.word, "margins": v.margins, "paper": v.papers} for v in told
             ],
             "open": list(made.open),
+            "privacy": privacy(runs),
             "curves": curves(made, runs),
         }
     )
+
+
+def privacy(runs: Mapping[tuple[str, str], Sequence[RunData]]) -> dict[str, dict[str, dict[str, Any]]]:
+    """By row, method and part: what the release amounts to, of the seed that it protects least."""
+    found: dict[str, dict[str, dict[str, Any]]] = {}
+    for (row, method), group in runs.items():
+        for part in {p for r in group for p in r.privacy}:
+            told = max((r.privacy[part] for r in group if part in r.privacy), key=_largest)
+            found.setdefault(row, {}).setdefault(method, {})[part] = {n: told[n] for n in ("release", "epsilons")}
+    return found
+
+
+def _largest(account: Mapping[str, Any]) -> float:
+    return max((e["epsilon"] for e in account["epsilons"] if e["epsilon"] is not None), default=0.0)
 
 
 def curves(

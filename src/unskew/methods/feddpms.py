@@ -28,7 +28,7 @@ from torch import nn
 
 from unskew.core import Batch, Client, Fed, Noise, Out, Part, Share, Tensor, Tree, Trip, Ups, Weights, key, under
 from unskew.core.network import with_latent
-from unskew.privacy.accounting import Latents
+from unskew.privacy.accounting import Account, Latents
 
 LAYERS = (("a", 64, 64, 1), ("b", 64, 32, 2), ("c", 32, 32, 1), ("d", 32, 0, 2))
 """The decoder's transposed convolutions: name, channels in and out (0: the data's), stride."""
@@ -256,21 +256,31 @@ class FedDPMS(Part):
         rows = torch.cat(kept)[: s["z"].shape[1]]
         return rows, torch.tensor(names[: len(rows)], dtype=torch.int64, device=z.device)
 
-    def account(self, counts_KC: np.ndarray, fed: Fed) -> list[str]:
-        """What can be said of the release, for the client and class with the fewest samples among those that are shared."""
-        order = np.sort(counts_KC, axis=1)[:, ::-1][:, : self.top]
-        shared = order[order >= self.least]
-        if not len(shared):
-            return ["feddpms: no client has a class large enough to share"]
-        of = Latents(int(shared.min()), self.width, self.sigma, self.alpha, self.top)
-        sound = "not guaranteed: the filter sees the data" if self.mechanism == "paper" else "given the encoder"
-        return [
-            f"feddpms: m = {of.m}, l = {of.width}, sigma = {of.sigma:g}, alpha = {of.copies}, n = {of.classes}, delta = {of.delta:.1e}",
-            f"  epsilon as published (one coordinate, one release)  {of.paper(of.delta):.4g}",
-            f"  epsilon of the latents ({sound})  {of.added(of.delta):.4g} a record added, "
-            f"{of.replaced(of.delta):.4g} replaced, {of.worst(of.delta):.4g} at worst",
-            "  epsilon end to end  infinite: weights, encoder, decoder and class lists carry no noise",
+    def account(self, counts_KC: np.ndarray, fed: Fed) -> Account:
+        """What can be said of the release: by client and class, and of the smallest class that is shared."""
+        order = np.argsort(-counts_KC, axis=1, kind="stable")[:, : self.top]
+        shared = [
+            (i, c, int(counts_KC[i, c])) for i in range(len(order)) for c in order[i] if counts_KC[i, c] >= self.least
         ]
+        if not shared:
+            return Account("no client has a class large enough to share")
+        of = {m: Latents(m, self.width, self.sigma, self.alpha, self.top) for m in {m for _, _, m in shared}}
+        least = of[min(of)]
+        delta = least.delta
+        figures = {m: (latents.paper(delta), latents.added(delta)) for m, latents in of.items()}
+        sound = "not guaranteed: the filter sees the data" if self.mechanism == "paper" else "given the encoder"
+        return Account(
+            f"m = {least.m}, l = {least.width}, sigma = {least.sigma:g}, alpha = {least.copies}, n = {least.classes}, "
+            f"delta = {delta:.1e}",
+            (
+                (least.paper(delta), "as published: one coordinate, one release"),
+                (least.added(delta), f"of the latents, a record added or removed; {sound}"),
+                (least.replaced(delta), f"of the latents, a record replaced by one of another class; {sound}"),
+                (least.worst(delta), f"of the latents, at worst; {sound}"),
+                (math.inf, "end to end: weights, encoder, decoder and class lists carry no noise"),
+            ),
+            tuple((i, int(c), m, *figures[m]) for i, c, m in shared),
+        )
 
 
 def divergence(mu_BL: Tensor, log_var_BL: Tensor) -> Tensor:

@@ -101,6 +101,7 @@ def page(runs: Sequence[RunData], name: str, target: float | None = None) -> str
             by_bytes=_both(partial(_by_bytes, runs, of)),
             reach=_both(partial(_reach, runs, of, target)),
             ledger=words.ledger(runs),
+            privacy=words.privacy(runs),
             partition=_both(partial(figures.partition_map, first.federation)),
             split=words.split(first) if first.federation.get("labels") else "",
             attendance=_both(partial(figures.attendance, first.attendance, first.federation.get("clients", 0))),

@@ -129,6 +129,11 @@ class RunData:
         return self.measures.get("histograms") or _json(self.path / "histograms.json")
 
     @cached_property
+    def privacy(self) -> dict[str, Any]:
+        """By part, what its release amounts to as differential privacy (`Account.as_json`); {} where nothing is noisy."""
+        return _json(self.path / "privacy.json")
+
+    @cached_property
     def measures(self) -> dict[str, Any]:
         """Matrices and pictures by measure, as the last round left them; {} where nothing was measured."""
         return _json(self.path / "measures.json")

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from unskew.privacy.accounting import number
 from unskew.report.numbers import MISSING, noun, p_value, percent, plural, size
 from unskew.report.read import RunData
 from unskew.report.stats import REFERENCES, Row, by_method, is_reference
@@ -159,6 +160,15 @@ def ledger(runs: Sequence[RunData]) -> list[dict[str, Any]]:
         ]
         found.append({"method": method, "lines": lines, "none": _shares_nothing(run)})
     return found
+
+
+def privacy(runs: Sequence[RunData]) -> list[tuple[str, str, list[tuple[str, str]]]]:
+    """(method, release, [(epsilon, reading)]) where a release is noisy; from its first seed, as the ledger."""
+    return [
+        (method, account["release"], [(number(e["epsilon"]), e["reading"]) for e in account["epsilons"]])
+        for method, group in by_method(runs).items()
+        for account in group[0].privacy.values()
+    ]
 
 
 def _shares_nothing(run: RunData) -> str:
