@@ -255,6 +255,25 @@ def test_the_command_runs_keeps_and_runs_nothing_twice(tmp_path, monkeypatch):
     assert "6 runs, 4 of them done already" in plain.output
 
 
+def test_the_list_tells_how_long_every_table_would_take(monkeypatch):
+    monkeypatch.delenv("UNSKEW_DATA", raising=False)
+    monkeypatch.setattr(plan, "names", lambda: ["small"])
+    monkeypatch.setattr(plan, "load", lambda name: plan.read(name, SMALL))
+    monkeypatch.setattr(estimate, "_time", lambda settings, dataset, batch: 0.01)
+    monkeypatch.setattr(estimate, "_timed", {})
+    plain = CliRunner().invoke(cli.app(), ["list", "experiments"])
+    assert "small  A small table; 1 of 2 rows can run here, 2 methods" in plain.output
+    assert "--time" in plain.output
+    told = CliRunner().invoke(cli.app(), ["list", "experiments", "--time"])
+    scored = 360 * 8 / 3  # test samples, every round, at a third of a training sample's cost
+    trained = 240 * 3 * 8  # samples of four clients, epochs, rounds
+    each = 0.01 * (trained + scored)
+    minutes, seconds = divmod(int(3 * 2 * each / min(setup.cores(), 6)), 60)
+    assert f"About {minutes}:{seconds:02d} for 3 seeds on {setup.cores()} cores." in told.output
+    wrong = CliRunner().invoke(cli.app(), ["list", "data", "--time"])
+    assert isinstance(wrong.exception, UsageError)
+
+
 PRIVATE = """
 title: "A noisy table"
 paper: "Nobody, 2026"

@@ -17,6 +17,9 @@ import typer
 
 from unskew.errors import Terminated
 
+SEEDS = 3
+"""How many are run unless told."""
+
 
 def command(
     experiment: Annotated[str, typer.Argument(help="a table by name, like flea-table1; `unskew list experiments`")],
@@ -25,7 +28,7 @@ def command(
         typer.Option(help="only this row, or all rows that begin so where none has this name (repeatable)"),
     ] = None,
     methods: Annotated[list[str] | None, typer.Option(help="only these methods (repeatable)")] = None,
-    seeds: Annotated[int, typer.Option(help="how many seeds, from 0")] = 3,
+    seeds: Annotated[int, typer.Option(help="how many seeds, from 0")] = SEEDS,
     scale: Annotated[float, typer.Option(help="run this share of the rounds; the table says so")] = 1.0,
     tune: Annotated[
         int, typer.Option(help="first try so many settings of every method on held-out training samples")
@@ -119,20 +122,9 @@ def _introduce(made: Any, rows: list[Any], missing: list[Any], todo: list[Any], 
         f"plan    {len(todo)} runs, {done} of them done already" + (f"; {scale:g} of the rounds" if scale != 1 else "")
     )
     if left:
-        seconds = sum(estimate.seconds(c.settings, _dataset(c.settings)) for c in left) / min(cores, len(left))
+        seconds = estimate.together([c.settings for c in left], cores)
         print(f"time    about {clock(seconds)} on {cores} cores (one step of each model was timed, the rest counted)")
     sys.stdout.flush()
-
-
-_loaded: dict[str, Any] = {}
-
-
-def _dataset(settings: Any) -> Any:
-    from unskew.engine import setup
-
-    if settings.data not in _loaded:
-        _loaded[settings.data] = setup.dataset_of(settings)
-    return _loaded[settings.data]
 
 
 def _flags(

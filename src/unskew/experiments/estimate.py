@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Collection
+from functools import lru_cache
 
 import numpy as np
 
@@ -23,6 +25,16 @@ COST = {
     "rebafl": 1.3,
 }
 """What a Part's steps cost against FedAvg's, roughly; everything else costs about the same."""
+
+
+def together(runs: Collection[Settings], cores: int, seeds: int = 1) -> float:
+    """Seconds until all runs are done, one on each core at a time."""
+    return seeds * sum(seconds(s, _dataset(s.data)) for s in runs) / min(cores, max(1, seeds * len(runs)))
+
+
+@lru_cache(4)
+def _dataset(name: str) -> Dataset:
+    return setup.dataset_of(Settings(data=name))
 
 
 def seconds(settings: Settings, dataset: Dataset) -> float:
