@@ -87,19 +87,34 @@ def test_shared_activations_are_of_the_same_samples_every_round():
     assert not torch.equal(first.slices["flea"]["features"], second.slices["flea"]["features"])
 
 
-def test_kept_weights_stay_apart_and_the_others_meet():
+def with_norm():
     torch.manual_seed(0)
-    module = torch.nn.Sequential(
+    return torch.nn.Sequential(
         torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU()),
         torch.nn.Flatten(),
         torch.nn.Linear(288, 3),
     )
+
+
+def test_kept_weights_stay_apart_and_the_others_meet():
+    module = with_norm()
     result = unskew.run("fedbn", check.federation(), **{**KEEP, "model": module})
     start = module.state_dict()
     assert torch.equal(result.weights["0.1.weight"], start["0.1.weight"])  # the server never sees them
     assert not torch.equal(result.weights["0.0.weight"], start["0.0.weight"])
     sent = {n for r in result.record.rows["ledger"] if r["way"] == "up" for n in [r["bytes"]]}
     assert sent == {4 * (8 * 27 + 8 + 288 * 3 + 3)}
+
+
+def test_a_client_is_scored_with_the_weights_it_keeps_in_every_scope():
+    """FedBN's server has no statistics of any client: its weights alone are nobody's model."""
+    settings = {**KEEP, "model": with_norm(), "rounds": 4}
+    plain = unskew.run("fedbn", check.federation(), **settings).record
+    each = {scope: plain.series(scope, "mean") for scope in ("global@client", "personal@client")}
+    assert each["global@client"] == each["personal@client"]
+    assert plain.series("global", "accuracy")[1][1:] == pytest.approx(each["global@client"][1][1:], abs=1e-5)
+    tuned = unskew.run("fedbn+fedbabu(finetune_epochs=2)", check.federation(), **settings).record
+    assert tuned.series("global@client", "mean")[1] != tuned.series("personal@client", "mean")[1]
 
 
 def test_local_only_sends_nothing_and_has_no_global_score():

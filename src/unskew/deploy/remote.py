@@ -169,7 +169,7 @@ class Remote:
     def _checked(self, start: Start, said: Mapping[int, Any]) -> dict[str, dict[int, Tensor]]:
         """Scores of the right form; what is not is dropped and told."""
         share = Share((len(metric_names(self.local)),), low=0, high=1, what="scores on the site's own test samples")
-        found: dict[str, dict[int, Tensor]] = {"global": {}, "personal": {}}
+        found: dict[str, dict[int, Tensor]] = {"global": {}, "personal": {}} | ({"kept": {}} if self.kept else {})
         for k, tree in said.items():
             for scope, values in tree.items() if isinstance(tree, dict) else [("?", tree)]:
                 problem = (
@@ -287,13 +287,15 @@ class Scores:
 
     def _told(self, t: int, told: dict[str, dict[int, Tensor]]) -> list[Row]:
         by_site = {scope: {k: self._named(v) for k, v in found.items()} for scope, found in told.items()}
-        here, personal = by_site["global"], by_site["personal"] or by_site["global"]
+        kept = by_site.get("kept", {})
+        here = kept or by_site["global"]
+        personal = by_site["personal"] or here
         rows: list[Row] = []
-        if not self.server_scores:
-            kept = self.remote.kept and personal and self.remote.sent
-            scores = _means(personal) if kept else self._pooled(here) if here else {}
+        if self.remote.sent and not self.server_scores:
+            scores = _means(kept) if kept else self._pooled(here) if here else {}
             rows = [_row(t, "global", m, v) for m, v in scores.items()]
-        for scope, values in (("global@client", here), ("personal@client", personal)):
+        scopes = {"global@client": here} if self.remote.sent else {}
+        for scope, values in (scopes | {"personal@client": personal}).items():
             rows += _summary(t, scope, values) + _each(t, scope, values)
         return rows
 

@@ -218,19 +218,23 @@ class Site:
 
 
 def _scores(run: Run, start: Start, private: Tree) -> Tree:
-    """The model's scores on this site's own test rows, and with what it keeps: scope -> [M], a few numbers each."""
+    """Scores on this site's own test rows, by whose weights: scope -> [M], a few numbers each.
+
+    "global": as they came; "kept": with what stays here; "personal": with what Parts make for this site.
+    """
     k, rows = run.k, run.scoring.test[run.k]
     if not len(rows):
         return {}
-    wanted = {"global": False} if run.trainer.sent else {}
-    if private if run.trainer.kept else run.scoring.own_weights:
-        wanted["personal"] = True
+    stays = bool(run.trainer.kept and private)
+    whose = {"kept": private} if stays else {"global": {}} if run.trainer.sent else {}
+    if run.scoring.own_weights and (stays or not run.trainer.kept):
+        whose["personal"] = private
 
-    def score(own: bool) -> torch.Tensor:
-        guess = run.scoring._predict(rows, k, start, private if own else {}, own=own)
+    def score(scope: str) -> torch.Tensor:
+        guess = run.scoring._predict(rows, k, start, whose[scope], own=scope == "personal")
         return torch.tensor(list(run.scoring._brief(k, guess).values()))
 
-    return dict(zip(wanted, run.trainer.each(score, list(wanted.values()))))
+    return dict(zip(whose, run.trainer.each(score, list(whose))))
 
 
 def _visited(run: Run, start: Start, name: str, place: int, private: Tree) -> list[Reply]:

@@ -1,5 +1,8 @@
 """Three scopes, never mixed: the global model on the global test set, on each client's test rows, and the client's own.
 
+Where weights stay at clients, no client uses the global model by itself: the second scope has each client's kept weights
+in it, and the first is its mean.
+
 Letters: C classes, K clients.
 """
 
@@ -42,21 +45,14 @@ class Evaluation:
         if not len(self.y):
             return []
         if not self.of.sent:  # nothing is shared, so there is no global model to score
-            own = self._personal(start, store)
+            own = self._held(start, store, made=True)
             return _summary(t, "personal@client", own) + _each(t, "personal@client", own)
-        by_client = self._by_client(start) if self.own_inputs else {}
-        if self.of.fed.natural and by_client:
-            global_ = np.concatenate([by_client[k] for k in self.clients])
-            answers = {k: by_client[k] for k in self.clients}
-            scores = self._scores(np.concatenate([self.test[k] for k in self.clients]), global_)
+        right = self._held(start, store) if self.of.kept else {}
+        if right:  # no client uses the server's weights alone, so the global score is the mean over clients
+            scores = _means(right)
         else:
-            guess = self._guess(np.arange(len(self.y)), -1, start, {})
-            answers = by_client or {k: guess[self.test[k]] for k in self.clients}
-            scores = self._scores(np.arange(len(self.y)), guess)
-        right = {k: self._brief(k, answers[k]) for k in self.clients}
-        own = self._personal(start, store) if self.of.kept or self.own_weights else right
-        if self.of.kept and own:  # no single global model exists: its score is the mean over clients
-            scores = _means(own)
+            scores, right = self._global(start)
+        own = self._held(start, store, made=True) if self.own_weights else right
         rows = [_row(t, "global", m, v) for m, v in scores.items()]
         for scope, values in (("global@client", right), ("personal@client", own)):
             rows += _summary(t, scope, values)
@@ -64,18 +60,29 @@ class Evaluation:
                 rows += _each(t, scope, values)
         return rows
 
+    def _global(self, start: Start) -> tuple[dict[str, float], Scores]:
+        """The global model's scores on all test rows, and on each client's."""
+        by_client = self._by_client(start) if self.own_inputs else {}
+        if self.of.fed.natural and by_client:
+            rows, guess = (np.concatenate([of[k] for k in self.clients]) for of in (self.test, by_client))
+        else:
+            rows = np.arange(len(self.y))
+            guess = self._guess(rows, -1, start, {})
+        answers = by_client or {k: guess[self.test[k]] for k in self.clients}
+        return self._scores(rows, guess), {k: self._brief(k, answers[k]) for k in self.clients}
+
     def _by_client(self, start: Start) -> dict[int, np.ndarray]:
         """Every client's test rows, seen with its own statistics."""
         found = self.of.each(lambda k: self._predict(self.test[k], k, start, {}), self.clients)
         return dict(zip(self.clients, found))
 
-    def _personal(self, start: Start, store: Store) -> Scores:
-        """Clients with the weights they keep (those that have taken part), or that Parts make for them."""
+    def _held(self, start: Start, store: Store, made: bool = False) -> Scores:
+        """Clients with the weights they keep (those that have taken part); made: and with those that Parts make for them."""
         with_tests = [k for k in (store.known() if self.of.kept else self.clients) if len(self.test[k])]
 
         def score(k: int) -> dict[str, float]:
             private = store.fetch([k]).get(k, {})
-            return self._brief(k, self._predict(self.test[k], k, start, private, own=True))
+            return self._brief(k, self._predict(self.test[k], k, start, private, own=made))
 
         return dict(zip(with_tests, self.of.each(score, with_tests)))
 
