@@ -1,0 +1,100 @@
+"""Who is served how well: a dot per client."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from unskew.report.numbers import plural
+from unskew.report.svg import NARROW, WIDE, Scale, data, line, shorten, svg, text, x_axis
+
+
+@dataclass(frozen=True)
+class Strip:
+    """One method's clients: names and scores in [0, 1], all seeds together."""
+
+    name: str
+    colour: str
+    clients: Sequence[str]
+    values: Sequence[float]
+
+
+def spread(strips: Sequence[Strip], x_label: str, *, width: int = WIDE) -> str:
+    """A row of dots per method, a dot per client; the bar is the mean, the ring the worst client, named."""
+    strips = [s for s in strips if len(s.values)]
+    if not strips:
+        return ""
+    narrow = width == NARROW
+    left, row, top, bottom = (12, 76, 4, 56) if narrow else (150, 64, 6, 58)
+    height = top + bottom + row * len(strips)
+    low = min(min(s.values) for s in strips)
+    x = Scale(0.0 if low < 0.5 else math.floor(low * 10 - 0.5) / 10, 1.0, left + 8, width - 18)
+    parts = [x_axis(x, height - bottom + 8, top, x_label, lambda v: f"{100 * v:.0f}", 5 if narrow else 10)]
+    rows, names = [], list(dict.fromkeys(n for s in strips for n in s.clients))
+    for i, s in enumerate(strips):
+        middle = top + row * (i + 0.5) + (10 if narrow else 4)
+        parts.append(_label(s, left, middle, row, narrow))
+        places = _swarm([float(v) for v in np.atleast_1d(x(np.array(s.values)))], row * 0.21)
+        parts.append(_dots(s, places, middle))
+        parts.append(_mean_and_worst(s, x, middle, row, width))
+        rows.append({"n": s.name, "c": s.colour, "y": round(middle, 1), "d": _told(s, places, names)})
+    told = "; ".join(
+        f"{s.name}: mean {100 * np.mean(s.values):.1f} %, worst {100 * min(s.values):.1f} %" for s in strips
+    )
+    script = data("dots", {"h": row, "k": names, "r": rows}) if not narrow or len(names) <= 200 else ""
+    return svg(width, height, f"Every client. {told}", parts, script)
+
+
+def _label(s: Strip, left: float, middle: float, row: float, narrow: bool) -> str:
+    n = plural(len(s.values), "dot")
+    if narrow:
+        return text(left, middle - row * 0.36, shorten(s.name, 30), "label")
+    return text(left - 14, middle, shorten(s.name, 16), "label", "end") + text(left - 14, middle + 15, n, "tick", "end")
+
+
+def _swarm(x: Sequence[float], half: float) -> list[tuple[float, float]]:
+    """(x, dy): dots that would overlap are stacked around the row's middle; a tall stack is pressed together."""
+    columns: dict[int, list[int]] = {}
+    for i in np.argsort(x, kind="stable").tolist():
+        columns.setdefault(round(x[i] / 5.0), []).append(i)
+    found = [(0.0, 0.0)] * len(x)
+    for members in columns.values():
+        gap = min(5.4, 2 * half / max(1, len(members) - 1))
+        for j, i in enumerate(members):
+            found[i] = (x[i], (j // 2 + j % 2) * (1 if j % 2 else -1) * gap)
+    return found
+
+
+def _dots(s: Strip, places: Sequence[tuple[float, float]], middle: float) -> str:
+    d = "".join(f"M{x:.1f} {middle + dy:.1f}h0" for x, dy in places)
+    many = " many" if len(places) > 300 else ""
+    return f'<path class="dots{many} {s.colour}" d="{d}"/>'
+
+
+def _mean_and_worst(s: Strip, x: Scale, middle: float, row: float, width: float) -> str:
+    mean, low = float(np.mean(s.values)), int(np.argmin(s.values))
+    worst = s.values[low]
+    at, bar = float(x(worst)), float(x(mean))
+    equal = sum(v <= worst + 1e-9 for v in s.values)
+    named = s.clients[low] if equal == 1 else plural(equal, "client")
+    words = f"worst {100 * worst:.0f} %: {shorten(named, 22)}"
+    under = middle + row * 0.43
+    right = at + 6.2 * len(words) > width
+    return "".join(
+        [
+            line(bar, middle - row * 0.32, bar, middle + row * 0.32, f"mean {s.colour}"),
+            f'<circle class="ring {s.colour}" cx="{at:.1f}" cy="{middle:.1f}" r="6"/>',
+            text(at + (6 if right else -6), under, words, "note", "end" if right else ""),
+            text(bar + 5, middle - row * 0.3, f"{100 * mean:.1f}", "value"),
+        ]
+    )
+
+
+def _told(s: Strip, places: Sequence[tuple[float, float]], names: Sequence[str]) -> list[list[float]]:
+    """Per dot for the tooltip: x, dy, which name, accuracy in percent."""
+    at = {n: i for i, n in enumerate(names)}
+    dots = zip(places, s.clients, s.values)
+    return [[round(x, 1), round(dy, 1), at[name], round(100 * v, 1)] for (x, dy), name, v in dots]
