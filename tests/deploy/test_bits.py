@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import json
 
 import pytest
 
@@ -64,6 +65,22 @@ def test_scores_come_from_the_sites(tmp_path):
         tmp_path / "plain", fake.Direct(fake.sites(tmp_path / "s2", fake.federation())), fake.small("fedavg")
     )
     assert plain.record.series("global", "accuracy") == simulated("fedavg").record.series("global", "accuracy")
+
+
+def test_epsilon_is_told_at_the_site_which_alone_knows_its_samples_by_class(tmp_path):
+    sites = fake.sites(tmp_path / "sites", fake.federation())
+    said = []
+    sites[1000].say = said.append
+    fake.run(tmp_path / "run", fake.Direct(sites), fake.small("feddpms(alpha=5, width=8)"))
+    told = "\n".join(said)
+    assert " begins: feddpms(width=8, alpha=5), " in told
+    assert "feddpms/z at most" in told
+    assert "as published: one coordinate, one release" in told
+    (kept,) = sites[1000].folder.rglob("leaves.txt")
+    assert kept.read_text().partition("\n")[2].strip() in told
+    account = json.loads((tmp_path / "run" / "privacy.json").read_text())["feddpms"]
+    assert "sites do not tell" in account["release"]
+    assert account["epsilons"] == []
 
 
 @pytest.mark.parametrize(

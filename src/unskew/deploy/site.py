@@ -28,7 +28,7 @@ from unskew.deploy.identity import Private, Public
 from unskew.deploy.roster import Hello, Own
 from unskew.deploy.sealed import Sealed
 from unskew.deploy.wire import Limits, Packet, WireError, seal, unseal
-from unskew.engine import setup, state
+from unskew.engine import leaves, setup, state
 from unskew.engine.evaluate import Evaluation
 from unskew.engine.folder import check_name
 from unskew.engine.lanes import Start, Trainer
@@ -121,7 +121,10 @@ class Site:
     def _setup(self, request: Packet) -> tuple[dict[str, Any], Tree]:
         facts = {n: request.header[n] for n in ("settings", "k", "clients", "largest")}
         place = self._place(request)
-        self._hold(request.header["run"], facts, request.tree["w"])
+        run = self._hold(request.header["run"], facts, request.tree["w"])
+        told = "\n".join(leaves.told(run.method, run.trainer.fed, run.trainer.sent, run.trainer.counts_KC))
+        _put(place / "leaves.txt", f"{run.method}\n{told}\n".encode())
+        self.say(f"run {request.header['run']} begins: {run.method}, {run.settings.rounds} rounds\n{told}")
         state.write(place / "setup.safetensors", request.tree, facts)
         return {"ready": True}, {}
 
@@ -175,12 +178,13 @@ class Site:
         start = Start(request.header["t"], request.header["lr"], run.first | tree.get("w", {}), tree.get("down", {}))
         return run, start
 
-    def _hold(self, name: str, facts: Mapping[str, Any], first: Weights) -> None:
+    def _hold(self, name: str, facts: Mapping[str, Any], first: Weights) -> Run:
         """One run at a time is kept warm."""
         made = self._build(facts, first)
         for before in self._runs.values():
             before.trainer.close()
         self._runs = {name: made}
+        return made
 
     def _build(self, facts: Mapping[str, Any], first: Weights) -> Run:
         settings = config.build(dict(facts["settings"]))

@@ -137,7 +137,8 @@ class Folder:
 
     def _account(self, loop: Loop) -> None:
         """privacy.json, where a part's release amounts to differential privacy: the honest figures beside the published."""
-        told = {name: account.as_json() for name, account in accounts(loop).items()}
+        found = accounts(self.method, loop.fed, self.federation.label_counts)
+        told = {name: account.as_json() for name, account in found.items()}
         if told:
             _put(self.path / "privacy.json", json.dumps(told, indent=1))
 

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterable
+from typing import Any
 
-if TYPE_CHECKING:
-    from unskew.privacy.accounting import Account
+import numpy as np
+
+from unskew.core.client import Fed
+from unskew.core.method import Method
+from unskew.core.part import Part
+from unskew.privacy.accounting import Account
 
 
 def size(bytes_: float) -> str:
@@ -17,19 +22,25 @@ def size(bytes_: float) -> str:
 
 
 def leaves(loop: Any) -> list[str]:
-    """What leaves each client, before round 1: the weights and every declared Share, with bytes and who reads it."""
-    w = loop.fed.net.weights()
-    total = sum(w[n].numel() * w[n].element_size() for n in loop.trainer.sent)
+    """Of a run that is about to begin."""
+    return told(loop.method, loop.fed, loop.trainer.sent, loop.federation.label_counts)
+
+
+def told(method: Method, fed: Fed, sent: Iterable[str], counts_KC: np.ndarray) -> list[str]:
+    """The weights and every declared Share, with bytes and who reads it; then what noise amounts to.
+
+    sent: names of the weights that leave. counts_KC: samples by client and class; zeros where clients do not tell.
+    """
+    w = fed.net.weights()
+    total = sum(w[n].numel() * w[n].element_size() for n in sent)
     lines = [
-        f"leaves each client  weights {size(total)} a round (read: {loop.method.weights_read})"
+        f"leaves each client  weights {size(total)} a round (read: {method.weights_read})"
         if total
         else "leaves each client  no weights"
     ]
-    for part in loop.method.parts:
-        found = [(s, "a round") for s in part.shares(loop.fed).items()]
-        found += [
-            (s, "once" if trip.everyone else "a round") for trip in part.trips for s in trip.shares(loop.fed).items()
-        ]
+    for part in method.parts:
+        found = [(s, "a round") for s in part.shares(fed).items()]
+        found += [(s, "once" if trip.everyone else "a round") for trip in part.trips for s in trip.shares(fed).items()]
         grouped: dict[tuple[str, str, str, str], int] = {}
         for (leaf, share), often in found:
             name = (f"{part.name}/{leaf.split('/', 1)[0]}", often, share.reads, share.guarantee)
@@ -38,13 +49,17 @@ def leaves(loop: Any) -> list[str]:
             f"{'':<20}{name} at most {size(bytes_)} {often} (read: {reads}, guarantee: {guarantee})"
             for (name, often, reads, guarantee), bytes_ in grouped.items()
         ]
-    for name, account in accounts(loop).items():
+    for name, account in accounts(method, fed, counts_KC).items():
         first, *rest = account.lines()
         lines += [f"{'':<20}{line}" for line in (f"{name}: {first}", *rest)]
     return lines
 
 
-def accounts(loop: Any) -> dict[str, Account]:
-    """What each part's release amounts to as differential privacy, where it says so."""
-    told = {part.name: part.account(loop.federation.label_counts, loop.fed) for part in loop.method.parts}
-    return {name: account for name, account in told.items() if account}
+def accounts(method: Method, fed: Fed, counts_KC: np.ndarray) -> dict[str, Account]:
+    """By part, what its release amounts to as differential privacy, where it says so; else why nobody can tell here."""
+    noisy = [part for part in method.parts if type(part).account is not Part.account]
+    if not np.any(counts_KC):
+        unknown = "epsilon depends on samples by class, which sites do not tell; each is told its own"
+        return {part.name: Account(unknown) for part in noisy}
+    found = {part.name: part.account(counts_KC, fed) for part in noisy}
+    return {name: account for name, account in found.items() if account}
