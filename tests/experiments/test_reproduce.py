@@ -169,6 +169,16 @@ def test_numbers_are_those_of_the_runs():
     assert "Still,,15,7.071,2" in page.as_csv(result)
 
 
+def test_a_claim_may_be_that_a_gain_is_smaller_than_others():
+    claim = plan.load("fedrdn-table1").claims[-1]
+    score = {"FedAvg": 60.0, "FedAvg+FedRDN": 65.0, "FedBN": 70.0, "FedBN+FedRDN": 71.0}
+    assert claim.methods == ("FedBN+FedRDN", "FedBN", "FedAvg+FedRDN", "FedAvg")
+    assert claim.margin(score) == pytest.approx(4)
+    assert claim.margin(score | {"FedBN+FedRDN": 78.0}) == pytest.approx(-3)
+    calm = plan.Claim("calmer", "A", ("B", "C"), measure="stability")
+    assert calm.margin({"A": 1.0, "B": 3.0, "C": 2.0}) == 1
+
+
 MEASURED = """
 title: "A measured figure"
 paper: "Nobody, 2026"

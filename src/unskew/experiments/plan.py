@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.resources import files
 from pathlib import Path
@@ -56,6 +56,7 @@ class Claim:
     """What a paper says of its table: in each of `rows`, `better` exceeds every one of `than` by at least `by` points.
 
     measure: of which score; "stability" is the deviation over the last 50 rounds, where less is better.
+    less: pairs (a, b); then the claim is that it exceeds them by less than every a exceeds its b.
     """
 
     text: str
@@ -64,6 +65,19 @@ class Claim:
     by: float = 0.0
     measure: str = ""
     rows: tuple[str, ...] = ()
+    less: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def methods(self) -> tuple[str, ...]:
+        """All that it speaks of."""
+        return (self.better, *self.than, *(m for pair in self.less for m in pair))
+
+    def margin(self, score: Mapping[str, float]) -> float:
+        """In points, from every method's score: at least `by` where the claim holds, negative the other way round."""
+        ahead = score[self.better] - max(score[m] for m in self.than)
+        if self.measure == "stability":
+            ahead = min(score[m] for m in self.than) - score[self.better]
+        return min(score[a] - score[b] for a, b in self.less) - ahead if self.less else ahead
 
 
 @dataclass(frozen=True)
@@ -147,7 +161,7 @@ def read(name: str, text: str) -> Experiment:
         for method in row.published:
             _known(made, method)
     for claim in claims:
-        for method in (claim.better, *claim.than):
+        for method in claim.methods:
             _known(made, method)
         for row in claim.rows:
             made.row(row)
@@ -172,7 +186,8 @@ def _claim(given: dict[str, Any], methods: Iterable[str]) -> Claim:
     if isinstance(than, str):
         left_out = {x.strip() for x in than.removeprefix("all").removeprefix(" but").split(",")}
         than = [m for m in methods if m != given["better"] and m not in left_out]
-    return Claim(**{**given, "than": tuple(than), "rows": tuple(given.get("rows", ()))})
+    less = tuple((a, b) for a, b in given.get("less", ()))
+    return Claim(**{**given, "than": tuple(than), "rows": tuple(given.get("rows", ())), "less": less})
 
 
 def _known(made: Experiment, method: str) -> None:

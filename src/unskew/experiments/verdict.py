@@ -94,13 +94,14 @@ def verdicts(made: Experiment, found: Sequence[Entry]) -> list[Verdict]:
     for claim in made.claims:
         margins, papers = {}, {}
         for row in claim.rows or [r.name for r in made.rows]:
-            there = [table.get((row, m)) for m in (claim.better, *claim.than)]
-            if len(there) < 2 or any(e is None or math.isnan(e.ours.mean) for e in there):
+            there = {m: table.get((row, m)) for m in claim.methods}
+            if len(there) < 2 or any(e is None or math.isnan(e.ours.mean) for e in there.values()):
                 continue
-            first, *others = (_of(e, claim.measure) for e in there if e)
-            margins[row] = (min(others) - first) if claim.measure == "stability" else first - max(others)
-            first, *others = (e.paper if claim.measure in ("", made.measure) else math.nan for e in there if e)
-            papers[row] = first - max(others) if not any(map(math.isnan, [first, *others])) else math.nan
+            margins[row] = claim.margin({m: _of(e, claim.measure) for m, e in there.items() if e})
+            published = claim.measure in ("", made.measure) and not any(
+                e and math.isnan(e.paper) for e in there.values()
+            )
+            papers[row] = claim.margin({m: e.paper for m, e in there.items() if e}) if published else math.nan
         told.append(Verdict(claim, margins, papers))
     return told
 
