@@ -275,6 +275,7 @@ def test_a_site_is_told_what_a_study_would_take_from_it(tmp_path):
     assert "weights" in told
     assert "feddpms/z at most" in told
     assert "infinite  end to end" in told
+    assert "infinite  against the coordinator" in told
     assert any(f["what"] == "network" and not f["ok"] for f in json.loads(done.stdout)["found"])
     (tmp_path / "study.yaml").write_text("method: fedavg_ft\n")
     done = unskew("site", "check", "--data", "d.npz", "--study", "study.yaml", cwd=tmp_path)

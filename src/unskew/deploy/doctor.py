@@ -18,12 +18,10 @@ from unskew import config
 from unskew.core.method import Method
 from unskew.data.federation import Federation
 from unskew.data.index import Index
-from unskew.deploy import server
+from unskew.deploy import server, site
 from unskew.deploy.loaders import load
-from unskew.deploy.site import prepared, versions
 from unskew.deploy.tickets import Joined
 from unskew.engine import setup
-from unskew.engine.leaves import leaves
 from unskew.errors import UnskewError
 
 TIMEOUT_S = 5.0
@@ -60,7 +58,7 @@ def leaving(study: Path, data: str, classes: Sequence[str], sites: int) -> list[
     Raises UsageError for a study that cannot run over a network, DataError for data that cannot be trained on.
     """
     settings = server.study(config.load(study)).replace(clients=sites)
-    found = prepared(load(data, classes), settings)
+    found = site.prepared(load(data, classes), settings)
     mine, nobody = np.arange(len(found.y)), np.arange(0)
     rows = [mine, *[nobody] * (sites - 1)]
     tests = [np.arange(len(found.y_test)), *[nobody] * (sites - 1)]
@@ -68,7 +66,7 @@ def leaving(study: Path, data: str, classes: Sequence[str], sites: int) -> list[
     federation = Federation("site", *inputs, found.classes, Index.of(rows), Index.of(tests), "site")
     loop = setup.loop_of(settings, Method.parse(settings.method), federation)
     loop.trainer.close()
-    return leaves(loop)
+    return site.leaving(loop.method, loop.trainer)
 
 
 def _key(joined: Joined) -> Finding:
@@ -154,7 +152,7 @@ def _data(text: str, classes: Sequence[str]) -> Finding:
 
 
 def _versions() -> Finding:
-    told = versions()
+    told = site.versions()
     try:
         import flwr
 

@@ -7,6 +7,7 @@ went back to its checkpoint, changes nothing.
 
 from __future__ import annotations
 
+import math
 import os
 import platform
 from collections.abc import Callable, Mapping
@@ -33,6 +34,7 @@ from unskew.engine.evaluate import Evaluation
 from unskew.engine.folder import check_name
 from unskew.engine.lanes import Start, Trainer
 from unskew.errors import StateError, UnskewError, UsageError
+from unskew.privacy.accounting import number
 
 REQUESTS = Limits(4 << 30, 100_000)
 """What a site takes from its coordinator, whose signature it has checked."""
@@ -122,7 +124,7 @@ class Site:
         facts = {n: request.header[n] for n in ("settings", "k", "clients", "largest")}
         place = self._place(request)
         run = self._hold(request.header["run"], facts, request.tree["w"])
-        told = "\n".join(leaves.told(run.method, run.trainer.fed, run.trainer.sent, run.trainer.counts_KC))
+        told = "\n".join(leaving(run.method, run.trainer))
         _put(place / "leaves.txt", f"{run.method}\n{told}\n".encode())
         self.say(f"run {request.header['run']} begins: {run.method}, {run.settings.rounds} rounds\n{told}")
         state.write(place / "setup.safetensors", request.tree, facts)
@@ -219,6 +221,15 @@ class Site:
         older = [p for p in kept if _round_of(p) < request.header.get("base", 0)]
         for path in older[:-1]:
             path.unlink()
+
+
+def leaving(method: Method, trainer: Trainer) -> list[str]:
+    """What a study takes from this site, by its own data. What noise amounts to holds against others only."""
+    lines = leaves.told(method, trainer.fed, trainer.sent, trainer.counts_KC)
+    if leaves.accounts(method, trainer.fed, trainer.counts_KC):
+        reading = "against the coordinator: it knows the study's seed, from which the noise is drawn"
+        lines.append(f"{'':<20}  epsilon {number(math.inf):>9}  {reading}")
+    return lines
 
 
 def _scores(run: Run, start: Start, private: Tree) -> Tree:
