@@ -140,7 +140,7 @@ def privacy(runs: Mapping[tuple[str, str], Sequence[RunData]]) -> dict[str, dict
     """By row, method and part: what the release amounts to, of the seed that it protects least."""
     found: dict[str, dict[str, dict[str, Any]]] = {}
     for (row, method), group in runs.items():
-        for part in {p for r in group for p in r.privacy}:
+        for part in dict.fromkeys(p for r in group for p in r.privacy):
             told = max((r.privacy[part] for r in group if part in r.privacy), key=_largest)
             found.setdefault(row, {}).setdefault(method, {})[part] = {n: told[n] for n in ("release", "epsilons")}
     return found
