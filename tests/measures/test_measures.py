@@ -14,6 +14,7 @@ from unskew.measures.cross_site import off_diagonal_mean
 from unskew.measures.diversity import weight_diversity
 from unskew.measures.exposure import Exposure, expected
 from unskew.measures.histograms import class_shares, distance
+from unskew.measures.received import likeness, likeness_of_real, nearest, nearness
 from unskew.measures.separation import davies_bouldin
 from unskew.measures.tsne import plane
 
@@ -105,6 +106,32 @@ def test_class_shares_by_hand():
     assert soft.tolist() == [0.75, 0.25]
     assert distance(soft, torch.tensor([0.25, 0.75], dtype=torch.float64)) == pytest.approx(0.5)
     assert class_shares(torch.tensor([], dtype=torch.int64), 2).tolist() == [0, 0]
+
+
+def test_nearest_rows_are_those_of_all_distances():
+    rng = np.random.default_rng(2)
+    a, b = torch.tensor(rng.normal(size=(300, 5))).float(), torch.tensor(rng.normal(size=(5000, 5))).float()
+    far = torch.cdist(a.double(), b.double())
+    distance, row = nearest(a, b)
+    assert (row == far.argmin(1)).all()
+    assert torch.allclose(distance.double(), far.min(1).values, atol=1e-5)
+    distance, row = nearest(b[:600], b[:600], others=True)
+    far = torch.cdist(b[:600].double(), b[:600].double()).fill_diagonal_(math.inf)
+    assert (row == far.argmin(1)).all()
+    assert (nearest(b[4990:], b)[0] == 0).all()
+
+
+def test_likeness_and_nearness_by_hand():
+    """Training rows 0 and 10; test rows 1 (class 0), 8 (class 1), 9 (class 1): 1, 2 and 1 away from them."""
+    train, test, y = torch.tensor([[0.0], [10.0]]), torch.tensor([[1.0], [8.0], [9.0]]), torch.tensor([0, 1, 1])
+    assert nearness(torch.tensor([[0.5], [9.5], [7.0]]), train, test) == pytest.approx(0.5)
+    assert nearness(train, train, test) == 0
+    assert likeness(torch.tensor([[0.0], [7.0], [2.0]]), torch.tensor([0, 0, 0]), test, y) == pytest.approx(2 / 3)
+    assert likeness_of_real(test, y) == pytest.approx(2 / 3)  # the row at 1 has 8 for its neighbour
+    assert math.isnan(nearness(train[:0], train, test))
+    assert math.isnan(nearness(train, train, train))
+    assert math.isnan(likeness(train[:0], y[:0], test, y))
+    assert math.isnan(likeness_of_real(test[:1], y[:1]))
 
 
 def test_the_mean_over_other_sites_leaves_out_what_is_not_there():

@@ -240,6 +240,13 @@ class Part:
         """The server's own work on the merged weights in round t, before any trip (FedAvg-FT); skipped if nobody came."""
         return w, s
 
+    def received(self, down: Tree, fed: Fed) -> tuple[Tensor, Tensor] | None:
+        """Inputs of others that a broadcast holds, raw, averaged or made, and a label of each: [N, *shape], [N].
+
+        What the measure `received` looks at. None: of this Part, clients receive nothing that looks like an input.
+        """
+        return None
+
     def account(self, counts_KC: Any, fed: Fed) -> Account | None:
         """What the release amounts to as differential privacy, from everybody's samples per class; None: of no noise."""
         return None

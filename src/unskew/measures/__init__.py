@@ -8,6 +8,7 @@ NAMES = {
     "correlation": "distance correlation of inputs and shared features, R and R squared (FLea, Fig. 9b)",
     "exposure": "the share of pairs of clients in which one has received something of the other's (FLea, Fig. 9a)",
     "histograms": "class shares of the shared pool, of clients' own data, and of what training sees (FLea, Fig. 7)",
+    "received": "inputs that clients receive of others: how like their class, how near to a training sample, and a picture",
     "cross_site": "every client's trained model on every other client's test rows (FedRDN, Table 3)",
     "tsne": "test features of clients in the plane, under local and global models (FedRDN, Fig. 3)",
 }

@@ -48,6 +48,9 @@ class FedData(Part):
     def server_init(self, w: Weights, fed: Fed) -> Tree:
         return {"x": torch.zeros(0, *fed.shape), "labels": torch.zeros(0, dtype=torch.int64)}
 
+    def received(self, down: Tree, fed: Fed) -> tuple[Tensor, Tensor]:
+        return down["x"], down["labels"]
+
     def noise(self, fed: Fed, down: Tree) -> dict[str, Noise]:
         pool = len(down["labels"])
         return {"row": Noise("cycle", (pool,)), "turn": Noise("uniform")} if pool else {}

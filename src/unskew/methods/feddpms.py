@@ -162,6 +162,14 @@ class FedDPMS(Part):
         x = torch.where(synthetic_B[:, None, None, None], c.round["x"][row_B], b.x)
         return b.replace(x=x, y=torch.where(synthetic_B[:, None], y_BC, b.y))
 
+    def received(self, down: Tree, fed: Fed) -> tuple[Tensor, Tensor]:
+        """Every client's latents, decoded."""
+        held = [k for k in range(fed.clients) if down["count"][k] > 0]
+        rows = [slice(int(down["count"][k])) for k in held]
+        z = torch.cat([down["z"][k, r] for k, r in zip(held, rows)] or [down["z"][0, :0]])
+        label = torch.cat([down["label"][k, r] for k, r in zip(held, rows)] or [down["label"][0, :0]])
+        return torch.cat([decode(down["decoder"], part, fed.shape) for part in z.split(256)]), label
+
     def decoders(self, fed: Fed) -> dict[str, Share]:
         own = _decoder(fed.net.weights(), self.name)
         return {f"decoder/{n}": Share(tuple(t.shape), what="the decoder's weights") for n, t in own.items()}

@@ -56,6 +56,9 @@ class FedGenImages(Part):
         G |= {"w_out": drawn(32, fed.shape[0], 3, 3, inside=32 * 9), "b_out": torch.zeros(fed.shape[0])}
         return {"G": G, "x": torch.zeros(0, *fed.shape), "labels": torch.zeros(0, dtype=torch.int64)}
 
+    def received(self, down: Tree, fed: Fed) -> tuple[Tensor, Tensor]:
+        return down["x"], down["labels"]
+
     def noise(self, fed: Fed, down: Tree) -> dict[str, Noise]:
         return {"row": Noise("cycle", (len(down["labels"]),))} if len(down["labels"]) else {}
 

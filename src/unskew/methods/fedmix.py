@@ -54,6 +54,9 @@ class FedMix(Part):
     def server_init(self, w: Weights, fed: Fed) -> Tree:
         return {"x": torch.zeros(0, *fed.shape), "y": torch.zeros(0, fed.classes)}
 
+    def received(self, down: Tree, fed: Fed) -> tuple[Tensor, Tensor]:
+        return down["x"], down["y"].argmax(1)
+
     def noise(self, fed: Fed, down: Tree) -> dict[str, Noise]:
         return {"row": Noise("integers", (len(down["y"]),), per_sample=False)} if len(down["y"]) else {}
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from html import escape
 from typing import Any
 
 import numpy as np
@@ -39,6 +40,9 @@ TOLD = {
     "histogram_pool": "Class shares of the pool: distance from everybody's",
     "histogram_local": "Class shares of a client's own data: distance from everybody's",
     "histogram_mixed": "Class shares of what training sees: distance from everybody's",
+    "received_likeness": "Received inputs whose nearest test row is of their class, share",
+    "received_likeness_of_real": "The same of test rows themselves, share",
+    "received_nearness": "Received inputs: distance to the nearest training sample, over that of test rows",
     "cross_site": "Local models at other sites, mean score",
     "sites_local": "Separation of sites, test features, local models",
     "sites_global": "Separation of sites, test features, global model",
@@ -153,6 +157,18 @@ def pairs(found: dict[str, Any], *, width: int = WIDE) -> str:
                 at = left + (j + 0.5) * w - 1
                 parts.append(text(at, top + (i + 0.5) * h + 3, f"{100 * value:.1f}", f"count {on}", "middle"))
     return svg(width, top + len(trained) * h + 8, f"Local models of {K} sites at each other, in percent", parts)
+
+
+def sheet(found: dict[str, Any], classes: Sequence[str], *, width: int = WIDE) -> str:
+    """Inputs that clients receive of others, a row a class, as one picture."""
+    shown, left = found["classes"], 110.0
+    names = [str(classes[c]) if c < len(classes) else str(c) for c in shown]
+    cell = min(44.0, (width - left) / found["columns"])
+    parts = [text(left - 10, (i + 0.6) * cell, shorten(name, 13), at="end") for i, name in enumerate(names)]
+    size = f'x="{left}" y="0" width="{found["columns"] * cell:.1f}" height="{len(shown) * cell:.1f}"'
+    whole = f'{size} preserveAspectRatio="none" style="image-rendering:pixelated"'
+    parts.append(f'<image {whole} href="data:image/png;base64,{escape(found["png"])}"/>')
+    return svg(width, len(shown) * cell + 4, f"Inputs received of others, of {len(shown)} classes", parts)
 
 
 def scatter(found: dict[str, Any], *, width: int = WIDE) -> str:

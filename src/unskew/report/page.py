@@ -274,9 +274,11 @@ def _measured_pictures(runs: Sequence[RunData]) -> list[tuple[str, Pictures]]:
     found = []
     for method, group in by_method(runs).items():
         run = group[0]
+        sheet = partial(measured.sheet, classes=run.federation.get("classes", []))
         for name, title, draw in (
             ("cross_site", "Local models at other sites, %", measured.pairs),
             ("exposure", "Who has received something of whose", partial(measured.exposed, rounds=run.planned)),
+            ("received", "What clients receive of others' inputs", sheet),
             ("tsne", "Test features in the plane (t-SNE)", measured.scatter),
         ):
             if name in run.measures and (drawn := _both(partial(draw, run.measures[name]))):

@@ -13,6 +13,7 @@ from unskew.engine.probes.cross_site import CrossSite
 from unskew.engine.probes.diversity import Diversity
 from unskew.engine.probes.exposure import Exposed
 from unskew.engine.probes.histograms import Histograms
+from unskew.engine.probes.received import Received
 from unskew.engine.probes.separation import Separation
 from unskew.engine.probes.tsne import TSNE
 from unskew.engine.record import Record
@@ -39,6 +40,7 @@ PROBES: dict[str, type[Probe]] = {
     "correlation": Correlation,
     "exposure": Exposed,
     "histograms": Histograms,
+    "received": Received,
     "cross_site": CrossSite,
     "tsne": TSNE,
 }
