@@ -179,6 +179,21 @@ def test_a_claim_may_be_that_a_gain_is_smaller_than_others():
     assert calm.margin({"A": 1.0, "B": 3.0, "C": 2.0}) == 1
 
 
+def test_a_claim_may_be_along_rows():
+    falls = plan.Trend("falls", "A", (("large", "middle", "small"), ("one", "two")))
+    scores = {"large": {"A": 80.0, "B": 82.0}, "middle": {"A": 70.0, "B": 78.0}, "small": {"A": 71.0, "B": 77.0}}
+    scores |= {"one": {"A": 50.0}, "two": {"A": 40.0, "B": math.nan}}
+    margins = falls.margins(scores)
+    assert margins == {"large to middle": 10, "middle to small": -1, "one to two": 10}
+    assert Verdict(falls, margins, {}).word == "reproduced in 2 of 3 steps"
+    less = plan.Trend("falls more than B", "A", (("large", "middle", "small"), ("one", "two")), against="B")
+    assert less.margins(scores) == {"large to middle": 6, "middle to small": -2}
+    assert falls.margins({k: v for k, v in scores.items() if k != "middle"})["large to small"] == 9
+    assert Verdict(falls, falls.margins({}), {}).word == "not run"
+    with pytest.raises(UsageError, match="no row 'small'"):
+        plan.read("small", SMALL.replace("open:", '  - {text: "falls", falls: FedAvg, along: [[even, small]]}\nopen:'))
+
+
 MEASURED = """
 title: "A measured figure"
 paper: "Nobody, 2026"

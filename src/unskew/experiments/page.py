@@ -127,7 +127,7 @@ def markdown(found: Result) -> str:
         f"{found['machine']}; {found['hours']:.2f} hours of training in all runs.",
         f"| {' | '.join(head)} |\n|{'---|' * len(head)}\n" + "\n".join(rows),
         note(found),
-        f"## Claims\n\n| the paper says | here | margin{' in points' * (unit == 'percent')} by row (in the paper) |\n|---|---|---|\n"
+        f"## Claims\n\n| the paper says | here | margin{' in points' * (unit == 'percent')} by row or step (in the paper) |\n|---|---|---|\n"
         + "\n".join(verdicts)
         if verdicts
         else "",

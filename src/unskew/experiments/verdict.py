@@ -2,7 +2,8 @@
 
 Ours: mean and sample standard deviation over seeds of the score the paper reports, with the two others beside it.
 vs best other: difference to the best other method, with a two-sided paired t-test over seeds, Holm-corrected in a row.
-A claim holds in a row if the means do. It is reproduced if it holds in every row that was run.
+A claim holds in a row if the means do, one along rows from a row to the next. It is reproduced if it holds in every
+row, or at every step, that was run.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from unskew.experiments.plan import Claim, Experiment, Row
+from unskew.experiments.plan import Claim, Experiment, Row, Trend
 from unskew.report import stats
 from unskew.report.read import RunData
 from unskew.report.stats import Score
@@ -41,9 +42,9 @@ class Entry:
 
 @dataclass(frozen=True)
 class Verdict:
-    """A claim, by row the margin in points (negative: the other way round), and how many rows it holds in."""
+    """A claim, by row or step the margin in points (negative: the other way round), and in how many it holds."""
 
-    claim: Claim
+    claim: Claim | Trend
     margins: dict[str, float]
     papers: dict[str, float]
 
@@ -57,7 +58,8 @@ class Verdict:
             return "not run"
         if self.held == len(self.margins):
             return "reproduced"
-        return f"reproduced in {self.held} of {len(self.margins)} rows" if self.held else "not reproduced"
+        of = f"{self.held} of {len(self.margins)} {self.claim.places}"
+        return f"reproduced in {of}" if self.held else "not reproduced"
 
 
 def entries(made: Experiment, runs: Mapping[tuple[str, str], Sequence[RunData]]) -> list[Entry]:
@@ -89,20 +91,14 @@ def entries(made: Experiment, runs: Mapping[tuple[str, str], Sequence[RunData]])
 
 def verdicts(made: Experiment, found: Sequence[Entry]) -> list[Verdict]:
     """Every claim on what was run; a row without all the methods a claim speaks of says nothing of it."""
-    table = {(e.row, e.method): e for e in found}
     told = []
     for claim in made.claims:
-        margins, papers = {}, {}
-        for row in claim.rows or [r.name for r in made.rows]:
-            there = {m: table.get((row, m)) for m in claim.methods}
-            if len(there) < 2 or any(e is None or math.isnan(e.ours.mean) for e in there.values()):
-                continue
-            margins[row] = claim.margin({m: _of(e, claim.measure) for m, e in there.items() if e})
-            published = claim.measure in ("", made.measure) and not any(
-                e and math.isnan(e.paper) for e in there.values()
-            )
-            papers[row] = claim.margin({m: e.paper for m, e in there.items() if e}) if published else math.nan
-        told.append(Verdict(claim, margins, papers))
+        ours, papers = ({r.name: {} for r in made.rows} for _ in range(2))
+        for e in found:
+            ours[e.row][e.method] = _of(e, claim.measure)
+            papers[e.row][e.method] = e.paper if claim.measure in ("", made.measure) else math.nan
+        margins, theirs = claim.margins(ours), claim.margins(papers)
+        told.append(Verdict(claim, margins, {at: theirs.get(at, math.nan) for at in margins}))
     return told
 
 
