@@ -167,6 +167,8 @@ def test_numbers_are_those_of_the_runs():
     assert r"65.0 $\pm$ 7.1 (50.0)" in page.latex(result)
     assert result["curves"]["even"]["FedAvg"][1] == [[1, 30.0], [2, 40.0], [3, 70.0]]
     assert "Still,,15,7.071,2" in page.as_csv(result)
+    assert page.rounds(result) == "3 (0.5 of the paper's)"
+    assert page.rounds({**result, "scale": 1}) == "3"
 
 
 def test_a_claim_may_be_that_a_gain_is_smaller_than_others():

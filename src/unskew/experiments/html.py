@@ -48,7 +48,7 @@ def document(found: Result) -> str:
 
 def index(found: Sequence[Result]) -> str:
     """The page that leads to the others, which lie beside it."""
-    told = [(r, page.rows(r), page.summary(r), page.counted(r)) for r in found]
+    told = [(r, page.rows(r), page.rounds(r), page.summary(r), page.counted(r)) for r in found]
     return _render("experiments.html.j2", noun="score", found=told)
 
 

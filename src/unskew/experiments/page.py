@@ -156,6 +156,12 @@ def rows(found: Result) -> str:
     return ", ".join(dict.fromkeys(e["row"] for e in found["entries"]))
 
 
+def rounds(found: Result) -> str:
+    """`100`, or `25 (0.25 of the paper's)`: the rounds of the longest run."""
+    last = max((int(s[-1][0]) for row in found["curves"].values() for m in row.values() for s in m if s), default=0)
+    return f"{last}" if found["scale"] == 1 else f"{last} ({found['scale']:g} of the paper's)"
+
+
 def index(found: Sequence[Result]) -> str:
     """The page that leads to the others, as Markdown."""
     lines = [
@@ -164,9 +170,8 @@ def index(found: Sequence[Result]) -> str:
         "| table | rows | seeds | rounds | claims | when |\n|---|---|---|---|---|---|",
     ]
     for r in found:
-        scale = "all" if r["scale"] == 1 else f"{r['scale']:g} of the paper's"
         lines[-1] += (
-            f"\n| [{r['title']}]({r['page']}.md) | {rows(r)} | {r['seeds']} | {scale} | {summary(r)} | {r['date']}, `{r['commit']}` |"
+            f"\n| [{r['title']}]({r['page']}.md) | {rows(r)} | {r['seeds']} | {rounds(r)} | {summary(r)} | {r['date']}, `{r['commit']}` |"
         )
     return "\n\n".join(lines) + "\n"
 
