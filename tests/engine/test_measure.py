@@ -177,10 +177,11 @@ def test_raw_inputs_are_received_as_copies_and_averages_are_not():
 
 def test_the_picture_of_received_inputs_is_of_what_was_sent():
     picture = unskew.run("feddata", measure="received", **SMALL).record.measures["received"]
-    sheet = np.array(Image.open(io.BytesIO(base64.b64decode(picture["png"]))))
+    sheet, there = np.moveaxis(np.array(Image.open(io.BytesIO(base64.b64decode(picture["png"])))), -1, 0)
     side = 8
     assert sheet.shape == (len(picture["classes"]) * side, picture["columns"] * side)
     first = sheet[:side, :side].astype(float)
+    assert (there[:side, :side] == 255).all()
     digits = data.load("digits")
     x, y = np.asarray(digits.x)[:, 0], np.asarray(digits.y)
     own = x[y == picture["classes"][0]]

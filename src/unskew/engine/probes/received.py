@@ -74,10 +74,10 @@ class Received(Probe):
 
 
 def _row(x_NCHW: Tensor, columns: int) -> np.ndarray:
-    """[H, columns * W, C] in 0..255, white where there are fewer."""
+    """[H, columns * W, C + 1] in 0..255, transparent where there are fewer."""
     levels = (255 * x_NCHW.clamp(0, 1)).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
-    gap = np.full((columns - len(levels), *levels.shape[1:]), 255, dtype=np.uint8)
-    return np.concatenate([*levels, *gap], axis=1)
+    seen = np.concatenate([levels, np.full_like(levels[..., :1], 255)], axis=-1)
+    return np.concatenate([*seen, *np.zeros((columns - len(seen), *seen.shape[1:]), dtype=np.uint8)], axis=1)
 
 
 def _png(sheet_HWC: np.ndarray) -> str:
@@ -85,5 +85,5 @@ def _png(sheet_HWC: np.ndarray) -> str:
     from PIL import Image
 
     held = io.BytesIO()
-    Image.fromarray(sheet_HWC.squeeze(-1) if sheet_HWC.shape[-1] == 1 else sheet_HWC).save(held, "png", optimize=True)
+    Image.fromarray(sheet_HWC).save(held, "png", optimize=True)
     return base64.b64encode(held.getvalue()).decode()
