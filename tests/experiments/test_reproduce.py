@@ -57,6 +57,8 @@ def test_the_papers_own_numbers_bear_out_the_claims_they_make():
         ("flea-table1", "FLea exceeds FedMix"),
         ("rebafl-table1", "ReBaFL is best"),
         ("rebafl-table3", "ReBaFL is best at every size"),
+        ("rebafl-table3", "ReBaFL exceeds BSM-FedAvg"),
+        ("rebafl-table3", "BSM-FedAvg exceeds FedAvg"),
     ):
         made = plan.load(name)
         claim = next(c for c in made.claims if c.text == text)
