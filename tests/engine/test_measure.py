@@ -24,6 +24,7 @@ from unskew.core.part import Part
 from unskew.engine import check
 from unskew.errors import UsageError
 from unskew.measures.diversity import weight_diversity
+from unskew.methods import feddpms
 
 ALL = ",".join(n for n in measures.NAMES if n != "received")  # FLea sends activations, no inputs
 SMALL = {
@@ -189,13 +190,20 @@ def test_the_picture_of_received_inputs_is_of_what_was_sent():
     assert np.abs(wanted - first).reshape(len(own), -1).max(1).min() < 3
 
 
-def test_latents_are_received_once_they_were_shared():
-    settings = {**SMALL, "rounds": 3, "availability": "full", "model": "auto"}
-    settings |= {"set": {"feddpms": {"alpha": 5, "sigma": 0.1, "width": 8}}}
-    found = unskew.run("feddpms", measure="received", **settings)
-    assert value(found, "received_nearness") > 0
-    assert 0 <= value(found, "received_likeness") <= 1
-    assert found.record.measures["received"]["classes"]
+def test_latents_are_received_decoded_with_their_labels_once_they_were_shared():
+    made = check.loop(Method.parse("feddpms(alpha=2,width=8)"), measure="received", lanes="1")
+    part, fed = made.trainer.method.parts[0], made.fed
+    down = made.down(made.begin(), 1).down["feddpms"]
+    before, _ = part.received(down, fed)
+    assert len(before) == 0
+    z, label, count = down["z"].clone(), down["label"].clone(), down["count"].clone()
+    z[1, :3], label[1, :3], count[1] = torch.rand(3, 8), torch.tensor([2, 0, 1]), 3
+    x, y = part.received({**down, "z": z, "label": label, "count": count}, fed)
+    made.trainer.close()
+    assert y.tolist() == [2, 0, 1]
+    assert torch.equal(x, feddpms.decode(down["decoder"], z[1, :3], fed.shape))
+    whole = {**SMALL, "rounds": 3, "availability": "full", "set": {"feddpms": {"alpha": 5, "sigma": 0.1, "width": 8}}}
+    assert value(unskew.run("feddpms", measure="received", **whole), "received_nearness") > 0
 
 
 def test_exposure_is_who_was_sent_whose():

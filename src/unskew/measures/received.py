@@ -13,29 +13,18 @@ import math
 import torch
 from torch import Tensor
 
-PIECE, ROWS = 256, 4096
-
 
 def nearest(a_ND: Tensor, b_MD: Tensor, others: bool = False) -> tuple[Tensor, Tensor]:
-    """(distances [N], rows of b [N]): for every row of a the nearest one of b; the first of several.
+    """(distances [N], rows of b [N]): for every row of a the nearest one of b.
 
     others: a is b, and a row is not its own neighbour.
     """
-    least = torch.full((len(a_ND),), math.inf, device=a_ND.device)
-    at = torch.zeros(len(a_ND), dtype=torch.int64, device=a_ND.device)
-    for first in range(0, len(b_MD), ROWS):
-        b = b_MD[first : first + ROWS].to(a_ND.dtype)
-        half_M = b.pow(2).sum(1) / 2
-        for begin in range(0, len(a_ND), PIECE):
-            part = slice(begin, begin + PIECE)
-            far_NM = half_M - a_ND[part] @ b.T  # half the squared distance, less what is a row's own
-            if others:
-                far_NM[torch.arange(len(far_NM))[:, None] + begin == torch.arange(len(b)) + first] = math.inf
-            low_N, where_N = far_NM.min(1)
-            nearer = low_N < least[part]
-            least[part] = torch.where(nearer, low_N, least[part])
-            at[part] = torch.where(nearer, where_N + first, at[part])
-    return (a_ND - b_MD[at]).pow(2).sum(1).sqrt(), at  # from the rows themselves: products lose what is near 0
+    from sklearn.neighbors import NearestNeighbors
+
+    made = NearestNeighbors(n_neighbors=1, algorithm="brute").fit(b_MD.cpu().numpy())
+    found = made.kneighbors(None if others else a_ND.cpu().numpy(), return_distance=False)[:, 0]
+    at = torch.as_tensor(found, device=a_ND.device)
+    return (a_ND - b_MD[at]).pow(2).sum(1).sqrt(), at  # from the rows themselves: a copy is at exactly 0
 
 
 def likeness(a_ND: Tensor, y_N: Tensor, test_MD: Tensor, test_y_M: Tensor) -> float:
