@@ -1,0 +1,47 @@
+"""Small tables that tests run: one of accuracies, one of measures, one with privacy to account for."""
+
+SMALL = """
+title: "A small table"
+paper: "Nobody, 2026"
+measure: best
+settings: {data: digits, clients: 4, samples: 60, rounds: 8, epochs: 3, lr: 0.2}
+methods: {FedAvg: fedavg, Still: "fedprox(mu=1000000.0)"}
+overrides: {Still: {lr: 0.0000001}}
+rows:
+  even: {settings: {data: digits, skew: iid}, published: {FedAvg: 50.0}, note: "made up"}
+  lost: {settings: {data: cifar10}}
+claims:
+  - {text: "learning helps", better: FedAvg, than: all}
+  - {text: "standing still helps", better: Still, than: [FedAvg], by: 1}
+open: ["everything"]
+finding: "Standing still gets nowhere."
+"""
+
+
+MEASURED = """
+title: "A measured figure"
+paper: "Nobody, 2026"
+measure: last
+scope: measure
+metric: exposure
+unit: number
+settings: {data: digits, clients: 4, samples: 60, rounds: 3, epochs: 1, measure: "exposure,correlation"}
+methods: {FLea: flea}
+rows:
+  all: {settings: {data: digits, skew: iid}}
+  early: {settings: {data: digits, skew: iid}, at: 1}
+  late: {settings: {data: digits, skew: iid}, at: 4}
+  features: {settings: {data: digits, skew: iid}, metric: correlation, published: {FLea: 0.65}}
+claims:
+  - {text: "something", better: FLea, than: []}
+"""
+
+
+PRIVATE = """
+title: "A noisy table"
+paper: "Nobody, 2026"
+measure: best
+settings: {data: digits, clients: 4, samples: 60, rounds: 2, skew: "classes:3"}
+methods: {FedAvg: fedavg, Noisy: "feddpms(alpha=5, width=8)"}
+rows: {one: {settings: {data: digits}}}
+"""

@@ -1,0 +1,63 @@
+"""Every method has as many trials as the others, on samples that no table is scored by."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from tests.experiments.tables import MEASURED, SMALL
+from unskew import cli, config
+from unskew.errors import UsageError
+from unskew.experiments import page, plan, tune
+
+
+def test_every_method_is_tuned_with_as_many_trials_and_never_on_the_test_set(tmp_path, monkeypatch):
+    monkeypatch.delenv("UNSKEW_DATA", raising=False)
+    monkeypatch.setattr(plan, "load", lambda name: plan.read(name, SMALL.replace("{lr: 0.0000001}", "{lr: 0.1}")))
+    words = ["reproduce", "small", "--seeds", "1", "--folder", str(tmp_path), "--processes", "1", "--tune", "3"]
+    done = CliRunner().invoke(cli.app(), [*words, "--json"])
+    assert done.exit_code == 0, done.output
+    result = json.loads(done.output)
+    assert {m: len(t["trials"]) for m, t in result["tuned"].items()} == {"FedAvg": 3, "Still": 3}
+    first = result["tuned"]["Still"]["trials"][0]
+    assert (first["lr factor"], first["fedprox.mu"]) == (1.0, 1000000.0)  # what the table says, first
+    best = max(result["tuned"]["Still"]["trials"], key=lambda t: t["score"])
+    assert best["fedprox.mu"] < 1
+    assert f"mu={best['fedprox.mu']}" in result["tuned"]["Still"]["method"]
+    settings = [config.load(p) for p in tmp_path.rglob("config.yaml")]
+    assert sorted({(s.validation, s.seed) for s in settings}) == [(0.0, 0), (0.2, tune.SEED)]
+    assert "--tune 3" in result["command"]
+    assert "Tuned with 3 trials a method" in page.note(result)
+
+
+def test_trials_are_the_grid_without_repetition():
+    made = plan.read("small", SMALL)
+    space, first = tune.space_of(made, "Still")
+    search, seen = tune.Shuffled(space, first), []
+    while (point := search.ask()) is not None:
+        seen.append(tuple(point.values()))
+    assert seen[0] == (1.0, 1000000.0)
+    assert len(seen) == len(set(seen)) == 3 * 4
+
+
+def test_what_cannot_be_tuned_is_refused(tmp_path, monkeypatch):
+    monkeypatch.delenv("UNSKEW_DATA", raising=False)
+    for text, sampler in ((MEASURED, "random"), (SMALL, "annealing")):
+        made = plan.read("it", text)
+        with pytest.raises(UsageError, match="E109"):
+            tune.tune(made, made.rows[0], list(made.methods), 2, 1.0, sampler, tmp_path, lambda cells: None)
+
+
+def test_optunas_sampler_finds_the_best_of_a_grid():
+    pytest.importorskip("optuna", reason="Optuna is not installed: pip install 'unskew[sweep]'")
+    space = {tune.FACTOR: [1.0, 0.3, 3.0], "part.mu": [0.1, 0.01, 1.0]}
+    search, tried = tune.Parzen(space, {tune.FACTOR: 1.0, "part.mu": 0.01}), tune.Tuned()
+    for _ in range(15):
+        point = search.ask()
+        score = -abs(point["part.mu"] - 1.0) - abs(point[tune.FACTOR] - 3.0)
+        search.tell(point, score)
+        tried.tried.append((point, score))
+    assert tried.tried[0][0] == {tune.FACTOR: 1.0, "part.mu": 0.01}
+    assert tried.point == {tune.FACTOR: 3.0, "part.mu": 1.0}

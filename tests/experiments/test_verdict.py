@@ -1,0 +1,84 @@
+"""Numbers are those of the runs, and claims are judged by them."""
+
+from __future__ import annotations
+
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from tests.experiments.tables import SMALL
+from unskew.errors import UsageError
+from unskew.experiments import page, plan, verdict
+from unskew.experiments.verdict import Verdict
+
+
+def run(seed, values):
+    rounds = np.arange(1, len(values) + 1)
+    return SimpleNamespace(
+        seed=seed,
+        series=lambda scope, metric: (rounds, np.array(values)),
+        bytes_by_round=lambda way: (rounds, np.array([1e6] * len(values))),
+        privacy={},
+    )
+
+
+def test_numbers_are_those_of_the_runs():
+    made = plan.read("small", SMALL)
+    runs = {
+        ("even", "FedAvg"): [run(0, [0.2, 0.6, 0.5]), run(1, [0.3, 0.4, 0.7])],
+        ("even", "Still"): [run(0, [0.1, 0.1, 0.1]), run(1, [0.1, 0.2, 0.1])],
+    }
+    found = {e.method: e for e in verdict.entries(made, runs)}
+    first = found["FedAvg"]
+    assert first.ours.mean == pytest.approx(65)
+    assert first.last.mean == pytest.approx(60)
+    assert first.gap == pytest.approx(15)
+    assert first.ahead == pytest.approx(50)
+    assert first.p == pytest.approx(found["Still"].p)
+    assert math.isnan(found["Still"].paper)
+    learning, still = verdict.verdicts(made, list(found.values()))
+    assert learning.margins == {"even": pytest.approx(50)}
+    assert (learning.word, still.word) == ("reproduced", "not reproduced")
+    facts = {"scale": 0.5, "seeds": 2, "command": "unskew", "commit": "c", "date": "d", "machine": "m", "hours": 1.0}
+    result = verdict.as_json(made, list(found.values()), [learning, still], runs, facts)
+    assert "SCALED: 0.5" in page.plain(result)
+    assert r"65.0 $\pm$ 7.1 (50.0)" in page.latex(result)
+    assert result["curves"]["even"]["FedAvg"][1] == [[1, 30.0], [2, 40.0], [3, 70.0]]
+    assert "Still,,15,7.071,2" in page.as_csv(result)
+    assert page.rounds(result) == "3 (0.5 of the paper's)"
+    assert page.rounds({**result, "scale": 1}) == "3"
+
+
+def test_a_claim_is_reproduced_where_it_holds_in_every_row():
+    claim = plan.Claim("a", "A", ("B",), by=2.0)
+    assert Verdict(claim, {"x": 3.0, "y": 2.0}, {}).word == "reproduced"
+    assert Verdict(claim, {"x": 3.0, "y": 1.9}, {}).word == "reproduced in 1 of 2 rows"
+    assert Verdict(claim, {"x": -3.0}, {}).word == "not reproduced"
+    assert Verdict(claim, {}, {}).word == "not run"
+
+
+def test_a_claim_may_be_that_a_gain_is_smaller_than_others():
+    claim = plan.load("fedrdn-table1").claims[-1]
+    score = {"FedAvg": 60.0, "FedAvg+FedRDN": 65.0, "FedBN": 70.0, "FedBN+FedRDN": 71.0}
+    assert claim.methods == ("FedBN+FedRDN", "FedBN", "FedAvg+FedRDN", "FedAvg")
+    assert claim.margin(score) == pytest.approx(4)
+    assert claim.margin(score | {"FedBN+FedRDN": 78.0}) == pytest.approx(-3)
+    calm = plan.Claim("calmer", "A", ("B", "C"), measure="stability")
+    assert calm.margin({"A": 1.0, "B": 3.0, "C": 2.0}) == 1
+
+
+def test_a_claim_may_be_along_rows():
+    falls = plan.Trend("falls", "A", (("large", "middle", "small"), ("one", "two")))
+    scores = {"large": {"A": 80.0, "B": 82.0}, "middle": {"A": 70.0, "B": 78.0}, "small": {"A": 71.0, "B": 77.0}}
+    scores |= {"one": {"A": 50.0}, "two": {"A": 40.0, "B": math.nan}}
+    margins = falls.margins(scores)
+    assert margins == {"large to middle": 10, "middle to small": -1, "one to two": 10}
+    assert Verdict(falls, margins, {}).word == "reproduced in 2 of 3 steps"
+    less = plan.Trend("falls more than B", "A", (("large", "middle", "small"), ("one", "two")), against="B")
+    assert less.margins(scores) == {"large to middle": 6, "middle to small": -2}
+    assert falls.margins({k: v for k, v in scores.items() if k != "middle"})["large to small"] == 9
+    assert Verdict(falls, falls.margins({}), {}).word == "not run"
+    with pytest.raises(UsageError, match="no row 'small'"):
+        plan.read("small", SMALL.replace("open:", '  - {text: "falls", falls: FedAvg, along: [[even, small]]}\nopen:'))
