@@ -120,6 +120,15 @@ def test_feddecorr_in_both_forms(form, expected):
     assert correlated(H[:1], torch.ones(1), form) == 0
 
 
+@pytest.mark.parametrize("shape", [(4, 7), (7, 4)])
+def test_feddecorr_is_a_mean_square_of_correlations_whichever_is_more(shape):
+    H, (n, D) = torch.randn(shape, generator=torch.Generator().manual_seed(0)), shape
+    squares = torch.corrcoef(H.T).pow(2)
+    assert_close(correlated(H, torch.ones(n), "paper"), float(squares.mean()))
+    others = (float(squares.sum()) - D) / (D * (D - 1))
+    assert_close(correlated(H, torch.ones(n), "code"), (n - 1) ** 2 / n * others)
+
+
 def test_fedfa_spreads_channels_by_how_clients_differ_in_them():
     means = torch.tensor([[1.0, 2], [1.4, 1], [0.6, 3]])
     replies = [Reply(k, 1.0, {}, {"fedfa": {"m": {"a": m}, "s": {"a": m}}}) for k, m in enumerate(means)]

@@ -40,10 +40,11 @@ def correlated(h_BD: Tensor, weight_B: Tensor, form: str) -> Tensor:
     unbiased = n - 1 if form == "code" else n
     var_D = centred.pow(2).sum(0) / unbiased.clamp(min=1)
     H = centred * (var_D + 1e-8).rsqrt()
-    M = H.T @ H
+    # |H^T H| = |H H^T|: of samples or of features, whichever are fewer; D of thousands would make D^2 the whole cost
+    squares = (H @ H.T if len(H) < D else H.T @ H).pow(2).sum()
     if form == "paper":
-        found = (M / n.clamp(min=1)).pow(2).mean()
+        found = squares / n.clamp(min=1).pow(2) / D**2
     else:
-        off = M.pow(2).sum() - M.diagonal().pow(2).sum()
-        found = off / (D * (D - 1)) / n.clamp(min=1)
+        diagonal = H.pow(2).sum(0).pow(2).sum()
+        found = (squares - diagonal) / (D * (D - 1)) / n.clamp(min=1)
     return torch.where(n > 1, found, 0.0)
