@@ -26,13 +26,13 @@ COLOUR = "colour images of 32x32 and ReBaFL's CNN for them, 10 clients"
 
 def method_pages() -> dict[Path, str]:
     """Every method that is not another's preset, on the digits; those that need colour on colour images."""
-    from unskew.core import method
+    from unskew.core.method import Method, names
     from unskew.methods import PRESETS
 
     found = {}
-    for name in method.names():
+    for name in names():
         if name != "fedavg" and name not in PRESETS:
-            part = method.part(name, {})
+            part = Method.parse(name).parts[0]
             colour = part.normalises
             found[DOCS / "methods" / f"{name}.md"] = page(part, facts(part, colour), COLOUR if colour else SAMPLE)
     return found

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from unskew import measures
+from unskew import measures, own
 from unskew.errors import StateError, UsageError, suggestion
 
 Positive = Annotated[int, Gt(0)]
@@ -31,7 +31,9 @@ def _field(default: Any, help: str) -> Any:
 class Settings:
     """Everything that determines a run. Equal settings, data and code give equal bits on one machine."""
 
-    method: str = _field("fedavg", "Parts joined by +, arguments in brackets: fedprox(mu=0.01)+fedrdn")
+    method: str = _field(
+        "fedavg", "Parts joined by +, arguments in brackets: fedprox(mu=0.01)+fedrdn; a Part of your own is file.py"
+    )
     data: str = _field("digits", "a named set, or a path to an .npz file or a folder of class folders")
     skew: str = _field(
         "dirichlet:0.1", "how data are dealt out: iid, dirichlet:A, classes:Q, pathological:CxM, domain, column:NAME"
@@ -85,11 +87,14 @@ class Settings:
     def fingerprint(self) -> str:
         """Equal for runs that must give equal bits; where and how fast a run computes is left out.
 
-        So are `measure` and `validation` where nothing is asked of them: what was run before keeps its name.
+        So are `measure` and `validation` where nothing is asked of them: what was run before keeps its name. What a
+        file of a user's own holds counts, where the method or the model is in one.
         """
         left_out = {"workers", "device"} | ({"measure"} if self.measure == measures.NONE else set())
         left_out |= set() if self.validation else {"validation"}
         kept = {n: v for n, v in self.as_dict().items() if n not in left_out}
+        if code := own.digests(self.method, self.model):
+            kept["code"] = code
         return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
 
 

@@ -11,7 +11,7 @@ from unskew.core.keys import digest, key
 
 SOURCE = Path(__file__).parents[2] / "src" / "unskew"
 RANK = {
-    "errors": 0, "measures": 0, "config": 1, "data": 1, "models": 1, "tasks": 1, "core": 2, "merge": 3, "privacy": 3, "methods": 4,
+    "errors": 0, "measures": 0, "own": 0.5, "config": 1, "data": 1, "models": 1, "tasks": 1, "core": 2, "merge": 3, "privacy": 3, "methods": 4,
     "engine": 5, "deploy": 6, "report": 6, "api": 6, "experiments": 7, "cli": 8,
 }  # fmt: skip
 PURE = ("core", "measures", "methods", "merge")
@@ -73,5 +73,5 @@ def test_every_part_has_a_public_name():
 
     for name in method.names():
         if name != "fedavg":
-            kind = type(method.part(name, {}))
+            kind = type(method.Method.parse(name).parts[0])
             assert getattr(unskew, kind.__name__) is kind

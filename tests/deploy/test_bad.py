@@ -237,13 +237,24 @@ def test_a_site_refuses_what_its_coordinator_did_not_sign_or_sends_twice(tmp_pat
 
 def test_a_coordinator_cannot_name_a_file_for_sites_to_load(tmp_path):
     site = fake.sites(tmp_path / "sites", fake.federation())[1000]
-    settings = fake.small("fedavg", model="evil.py:make").as_dict()
-    asked = seal(
-        {"run": "r1", "serial": 1, "site": "*", "kind": "hello", "t": 0, "settings": settings}, {}, fake.COORDINATOR
-    )
-    told = json.loads(site.answer(asked).text)
-    assert told["code"] == "E506"
-    assert "--model" in told["text"]
+    trap = tmp_path / "trap.py"
+    trap.write_text(f"open({str(tmp_path / 'sprung')!r}, 'w')")
+
+    def answer(serial, kind, settings):
+        facts = {"k": 0, "clients": 1, "largest": 9, "settings": settings.as_dict()}
+        header = {"run": "r1", "serial": serial, "site": "s0", "kind": kind, "t": 0} | facts
+        told = json.loads(site.answer(seal(header, {"w": {"a": torch.zeros(1)}}, fake.COORDINATOR)).text)
+        assert told["code"] == "E506"
+        return told["text"]
+
+    assert "--model" in answer(1, "hello", fake.small("fedavg", model=f"{trap}:make"))
+    methods = (str(trap), f"fedprox+{trap}:A(x=1)", f"fedprox + {trap}\n")
+    for serial, method in enumerate(methods, 2):
+        for i, kind in enumerate(("hello", "setup")):
+            assert "no site loads a file" in answer(10 * serial + i, kind, fake.small(method))
+        with pytest.raises(UsageError, match=r"E506 .*no site loads a file"):
+            fake.run(tmp_path / f"run{serial}", fake.Direct({}), fake.small(method))
+    assert not (tmp_path / "sprung").exists()
 
 
 def test_no_mutated_message_is_read(tmp_path):

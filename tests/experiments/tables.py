@@ -1,5 +1,7 @@
 """Small tables that tests run: one of accuracies, one of measures, one with privacy to account for."""
 
+from pathlib import Path
+
 SMALL = """
 title: "A small table"
 paper: "Nobody, 2026"
@@ -45,3 +47,10 @@ settings: {data: digits, clients: 4, samples: 60, rounds: 2, skew: "classes:3"}
 methods: {FedAvg: fedavg, Noisy: "feddpms(alpha=5, width=8)"}
 rows: {one: {settings: {data: digits}}}
 """
+
+
+def written(folder: Path, name: str, text: str) -> str:
+    """A table's file, as a user's own would lie; its path is what the command takes."""
+    path = folder / f"{name}.yaml"
+    path.write_text(text)
+    return str(path)

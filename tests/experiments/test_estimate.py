@@ -10,13 +10,13 @@ from unskew import cli, data
 from unskew.config import Settings
 from unskew.engine import setup
 from unskew.errors import UsageError
-from unskew.experiments import estimate, plan
+from unskew.experiments import estimate, files
 
 
 def test_the_list_tells_how_long_every_table_would_take(monkeypatch):
     monkeypatch.delenv("UNSKEW_DATA", raising=False)
-    monkeypatch.setattr(plan, "names", lambda: ["small"])
-    monkeypatch.setattr(plan, "load", lambda name: plan.read(name, SMALL))
+    monkeypatch.setattr(files, "names", lambda: ["small"])
+    monkeypatch.setattr(files, "load", lambda name: files.read(name, SMALL))
     monkeypatch.setattr(estimate, "_time", lambda settings, dataset, batch: 0.01)
     monkeypatch.setattr(estimate, "_timed", {})
     plain = CliRunner().invoke(cli.app(), ["list", "experiments"])

@@ -7,16 +7,23 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from tests.experiments.tables import MEASURED, PRIVATE, SMALL
+from tests.experiments.tables import MEASURED, PRIVATE, SMALL, written
 from unskew import cli
 from unskew.errors import UsageError
-from unskew.experiments import plan
 
 
 def test_the_command_runs_keeps_and_runs_nothing_twice(tmp_path, monkeypatch):
     monkeypatch.delenv("UNSKEW_DATA", raising=False)
-    monkeypatch.setattr(plan, "load", lambda name: plan.read(name, SMALL))
-    words = ["reproduce", "small", "--seeds", "2", "--folder", str(tmp_path), "--keep", str(tmp_path / "docs")]
+    words = [
+        "reproduce",
+        written(tmp_path, "small", SMALL),
+        "--seeds",
+        "2",
+        "--folder",
+        str(tmp_path),
+        "--keep",
+        str(tmp_path / "docs"),
+    ]
     done = CliRunner().invoke(cli.app(), [*words, "--processes", "1"])
     assert done.exit_code == 0, done.output
     assert "left    lost: no data (cifar10)" in done.output
@@ -65,8 +72,16 @@ def test_the_command_runs_keeps_and_runs_nothing_twice(tmp_path, monkeypatch):
 
 def test_rows_may_read_measures_and_share_their_runs(tmp_path, monkeypatch):
     monkeypatch.delenv("UNSKEW_DATA", raising=False)
-    monkeypatch.setattr(plan, "load", lambda name: plan.read(name, MEASURED))
-    words = ["reproduce", "measured", "--seeds", "1", "--folder", str(tmp_path), "--processes", "1"]
+    words = [
+        "reproduce",
+        written(tmp_path, "measured", MEASURED),
+        "--seeds",
+        "1",
+        "--folder",
+        str(tmp_path),
+        "--processes",
+        "1",
+    ]
     done = CliRunner().invoke(cli.app(), words)
     assert done.exit_code == 0, done.output
     result = json.loads((tmp_path / "reproduce" / "pages" / "measured.json").read_text())
@@ -80,9 +95,17 @@ def test_rows_may_read_measures_and_share_their_runs(tmp_path, monkeypatch):
     assert " in %" not in done.output
 
 
-def test_a_table_tells_epsilon_as_published_beside_the_honest_ones(tmp_path, monkeypatch):
-    monkeypatch.setattr(plan, "load", lambda name: plan.read(name, PRIVATE))
-    words = ["reproduce", "private", "--seeds", "2", "--folder", str(tmp_path), "--processes", "1"]
+def test_a_table_tells_epsilon_as_published_beside_the_honest_ones(tmp_path):
+    words = [
+        "reproduce",
+        written(tmp_path, "private", PRIVATE),
+        "--seeds",
+        "2",
+        "--folder",
+        str(tmp_path),
+        "--processes",
+        "1",
+    ]
     done = CliRunner().invoke(cli.app(), [*words, "--keep", str(tmp_path / "docs")])
     assert done.exit_code == 0, done.output
     told = [json.loads(p.read_text())["feddpms"] for p in tmp_path.rglob("privacy.json")]

@@ -7,16 +7,16 @@ import json
 import pytest
 from typer.testing import CliRunner
 
-from tests.experiments.tables import MEASURED, SMALL
+from tests.experiments.tables import MEASURED, SMALL, written
 from unskew import cli, config
 from unskew.errors import UsageError
-from unskew.experiments import page, plan, tune
+from unskew.experiments import files, page, tune
 
 
 def test_every_method_is_tuned_with_as_many_trials_and_never_on_the_test_set(tmp_path, monkeypatch):
     monkeypatch.delenv("UNSKEW_DATA", raising=False)
-    monkeypatch.setattr(plan, "load", lambda name: plan.read(name, SMALL.replace("{lr: 0.0000001}", "{lr: 0.1}")))
-    words = ["reproduce", "small", "--seeds", "1", "--folder", str(tmp_path), "--processes", "1", "--tune", "3"]
+    table = written(tmp_path, "small", SMALL.replace("{lr: 0.0000001}", "{lr: 0.1}"))
+    words = ["reproduce", table, "--seeds", "1", "--folder", str(tmp_path), "--processes", "1", "--tune", "3"]
     done = CliRunner().invoke(cli.app(), [*words, "--json"])
     assert done.exit_code == 0, done.output
     result = json.loads(done.output)
@@ -33,7 +33,7 @@ def test_every_method_is_tuned_with_as_many_trials_and_never_on_the_test_set(tmp
 
 
 def test_trials_are_the_grid_without_repetition():
-    made = plan.read("small", SMALL)
+    made = files.read("small", SMALL)
     space, first = tune.space_of(made, "Still")
     search, seen = tune.Shuffled(space, first), []
     while (point := search.ask()) is not None:
@@ -45,7 +45,7 @@ def test_trials_are_the_grid_without_repetition():
 def test_what_cannot_be_tuned_is_refused(tmp_path, monkeypatch):
     monkeypatch.delenv("UNSKEW_DATA", raising=False)
     for text, sampler in ((MEASURED, "random"), (SMALL, "annealing")):
-        made = plan.read("it", text)
+        made = files.read("it", text)
         with pytest.raises(UsageError, match="E109"):
             tune.tune(made, made.rows[0], list(made.methods), 2, 1.0, sampler, tmp_path, lambda cells: None)
 

@@ -10,7 +10,8 @@ import pytest
 
 from tests.experiments.tables import SMALL
 from unskew.errors import UsageError
-from unskew.experiments import page, plan, verdict
+from unskew.experiments import files, page, verdict
+from unskew.experiments.claims import Claim, Trend
 from unskew.experiments.verdict import Verdict
 
 
@@ -25,7 +26,7 @@ def run(seed, values):
 
 
 def test_numbers_are_those_of_the_runs():
-    made = plan.read("small", SMALL)
+    made = files.read("small", SMALL)
     runs = {
         ("even", "FedAvg"): [run(0, [0.2, 0.6, 0.5]), run(1, [0.3, 0.4, 0.7])],
         ("even", "Still"): [run(0, [0.1, 0.1, 0.1]), run(1, [0.1, 0.2, 0.1])],
@@ -52,7 +53,7 @@ def test_numbers_are_those_of_the_runs():
 
 
 def test_a_claim_is_reproduced_where_it_holds_in_every_row():
-    claim = plan.Claim("a", "A", ("B",), by=2.0)
+    claim = Claim("a", "A", ("B",), by=2.0)
     assert Verdict(claim, {"x": 3.0, "y": 2.0}, {}).word == "reproduced"
     assert Verdict(claim, {"x": 3.0, "y": 1.9}, {}).word == "reproduced in 1 of 2 rows"
     assert Verdict(claim, {"x": -3.0}, {}).word == "not reproduced"
@@ -60,25 +61,25 @@ def test_a_claim_is_reproduced_where_it_holds_in_every_row():
 
 
 def test_a_claim_may_be_that_a_gain_is_smaller_than_others():
-    claim = plan.load("fedrdn-table1").claims[-1]
+    claim = files.load("fedrdn-table1").claims[-1]
     score = {"FedAvg": 60.0, "FedAvg+FedRDN": 65.0, "FedBN": 70.0, "FedBN+FedRDN": 71.0}
     assert claim.methods == ("FedBN+FedRDN", "FedBN", "FedAvg+FedRDN", "FedAvg")
     assert claim.margin(score) == pytest.approx(4)
     assert claim.margin(score | {"FedBN+FedRDN": 78.0}) == pytest.approx(-3)
-    calm = plan.Claim("calmer", "A", ("B", "C"), measure="stability")
+    calm = Claim("calmer", "A", ("B", "C"), measure="stability")
     assert calm.margin({"A": 1.0, "B": 3.0, "C": 2.0}) == 1
 
 
 def test_a_claim_may_be_along_rows():
-    falls = plan.Trend("falls", "A", (("large", "middle", "small"), ("one", "two")))
+    falls = Trend("falls", "A", (("large", "middle", "small"), ("one", "two")))
     scores = {"large": {"A": 80.0, "B": 82.0}, "middle": {"A": 70.0, "B": 78.0}, "small": {"A": 71.0, "B": 77.0}}
     scores |= {"one": {"A": 50.0}, "two": {"A": 40.0, "B": math.nan}}
     margins = falls.margins(scores)
     assert margins == {"large to middle": 10, "middle to small": -1, "one to two": 10}
     assert Verdict(falls, margins, {}).word == "reproduced in 2 of 3 steps"
-    less = plan.Trend("falls more than B", "A", (("large", "middle", "small"), ("one", "two")), against="B")
+    less = Trend("falls more than B", "A", (("large", "middle", "small"), ("one", "two")), against="B")
     assert less.margins(scores) == {"large to middle": 6, "middle to small": -2}
     assert falls.margins({k: v for k, v in scores.items() if k != "middle"})["large to small"] == 9
     assert Verdict(falls, falls.margins({}), {}).word == "not run"
     with pytest.raises(UsageError, match="no row 'small'"):
-        plan.read("small", SMALL.replace("open:", '  - {text: "falls", falls: FedAvg, along: [[even, small]]}\nopen:'))
+        files.read("small", SMALL.replace("open:", '  - {text: "falls", falls: FedAvg, along: [[even, small]]}\nopen:'))

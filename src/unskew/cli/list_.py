@@ -70,11 +70,11 @@ def _errors() -> dict[str, str]:
 
 def _experiments() -> dict[str, str]:
     """Title, and how many of the rows can run with the data at hand."""
-    from unskew.experiments import plan
+    from unskew.experiments import files
 
     found = {}
-    for name in plan.names():
-        made = plan.load(name)
+    for name in files.names():
+        made = files.load(name)
         there = sum(r.at_hand for r in made.rows)
         rows = f"{there} of {len(made.rows)} row{'s' * (len(made.rows) > 1)} can run here"
         methods = f"{len(made.methods)} method{'s' * (len(made.methods) > 1)}"
@@ -86,9 +86,9 @@ def _time(name: str) -> str:
     """How long all rows whose data are at hand would take, as `reproduce` would run them."""
     from unskew.cli.screen import clock
     from unskew.engine import setup
-    from unskew.experiments import estimate, plan
+    from unskew.experiments import estimate, files
 
-    made = plan.load(name)
+    made = files.load(name)
     cores = setup.cores()
     runs = {s.fingerprint(): s for r in made.rows if r.at_hand for m in made.methods for s in [made.settings_of(r, m)]}
     if not runs:

@@ -22,12 +22,18 @@ SEEDS = 3
 
 
 def command(
-    experiment: Annotated[str, typer.Argument(help="a table by name, like flea-table1; `unskew list experiments`")],
+    experiment: Annotated[
+        str,
+        typer.Argument(help="a table by name, like flea-table1 (`unskew list experiments`), or a .yaml of your own"),
+    ],
     rows: Annotated[
         list[str] | None,
         typer.Option(help="only this row, or all rows that begin so where none has this name (repeatable)"),
     ] = None,
-    methods: Annotated[list[str] | None, typer.Option(help="only these methods (repeatable)")] = None,
+    methods: Annotated[list[str] | None, typer.Option(help="only these methods of the table (repeatable)")] = None,
+    add: Annotated[
+        list[str] | None, typer.Option(help="also this method, like my_method.py or flea+scaffold (repeatable)")
+    ] = None,
     seeds: Annotated[int, typer.Option(help="how many seeds, from 0")] = SEEDS,
     scale: Annotated[float, typer.Option(help="run this share of the rounds; the table says so")] = 1.0,
     tune: Annotated[
@@ -54,7 +60,7 @@ def command(
     from unskew.engine import cells, setup
     from unskew.engine.folder import check_name
     from unskew.errors import UsageError
-    from unskew.experiments import kept, page, plan
+    from unskew.experiments import files, kept, page, plan
     from unskew.experiments import tune as tuning
 
     if not 0 < scale <= 1:
@@ -62,8 +68,9 @@ def command(
     if seeds < 1 or tune < 0:
         what, value = ("seeds should be at least 1", seeds) if seeds < 1 else ("tune should be at least 0", tune)
         raise UsageError("E109", f"{what}, got {value}.")
-    made, called = plan.load(experiment), check_name(page_name or experiment)
-    runnable, chosen, missing = plan.chosen(made, rows or (), methods or ())
+    made = plan.widened(files.load(experiment), add or ())
+    called = check_name(page_name or made.name)
+    runnable, chosen, missing = plan.chosen(made, rows or (), [*methods, *(add or ())] if methods else ())
     at = folder / "reproduce"
     cores, began = processes or setup.cores(), time.monotonic()
 
@@ -90,8 +97,10 @@ def command(
     except (KeyboardInterrupt, Terminated):
         print("\nStopped by you; every run is saved. Go on with the same command.")
         raise
-    words = ["unskew", "reproduce", experiment, *_flags(rows, methods, seeds, scale, tune, sampler, page_name)]
-    facts = {"page": called, "command": shlex.join(words), "seeds": seeds, "scale": scale}
+    asked = {"rows": rows, "methods": methods, "add": add, "seeds": seeds, "scale": scale, "tune": tune}
+    words = _words({**asked, "page": page_name, "sampler": sampler if tune else USUAL["sampler"]})
+    command = shlex.join(["unskew", "reproduce", experiment, *words])
+    facts = {"page": called, "command": command, "seeds": seeds, "scale": scale}
     if tried:
         facts |= {"tune": tune, "sampler": sampler, "tuned": tuning.as_json(made, tried)}
     result = _judged(made, found, facts | {"seconds_now": round(time.monotonic() - began, 1)})
@@ -111,11 +120,11 @@ def _introduce(made: Any, rows: list[Any], missing: list[Any], todo: list[Any], 
     from unskew.cli.screen import clock
     from unskew.experiments import estimate
 
-    print(f"{made.title}\n{made.paper}")
+    print("\n".join(line for line in (made.title, made.paper) if line))
     for row in rows:
         print(f"row     {row.name}{': ' + row.note if row.note else ''}")
     for row in missing:
-        print(f"left    {row.name}: no data ({row.settings['data']})")
+        print(f"left    {row.name}: no data ({row.data})")
     done = sum((c.path / "model.safetensors").exists() for c in todo)
     left = [c for c in todo if not (c.path / "model.safetensors").exists()]
     print(
@@ -127,15 +136,18 @@ def _introduce(made: Any, rows: list[Any], missing: list[Any], todo: list[Any], 
     sys.stdout.flush()
 
 
-def _flags(
-    rows: list[str] | None, methods: list[str] | None, seeds: int, scale: float, tune: int, sampler: str, page_name: str
-) -> list[str]:
+USUAL = {"rows": None, "methods": None, "add": None, "scale": 1.0, "tune": 0, "sampler": "random", "page": ""}
+"""What a command need not say."""
+
+
+def _words(asked: dict[str, Any]) -> list[str]:
     """What was asked for, without what changes no number."""
-    words = [w for flag, values in (("--rows", rows), ("--methods", methods)) for v in values or [] for w in (flag, v)]
-    words += ["--seeds", str(seeds)]
-    for flag, value, usual in (("scale", f"{scale:g}", "1"), ("tune", str(tune), "0"), ("page", page_name, "")):
-        words += [f"--{flag}", value] if value != usual else []
-    return words + (["--sampler", sampler] if tune and sampler != "random" else [])
+    words = []
+    for name, value in asked.items():
+        if name not in USUAL or (value or None) != (USUAL[name] or None):
+            each = value if isinstance(value, list) else [f"{value:g}" if isinstance(value, float) else str(value)]
+            words += [w for v in each for w in (f"--{name}", v)]
+    return words
 
 
 def _judged(made: Any, found: Any, facts: dict[str, Any]) -> dict[str, Any]:

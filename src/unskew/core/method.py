@@ -7,15 +7,19 @@ import dataclasses
 import importlib
 import pkgutil
 import re
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib.metadata import entry_points
 from typing import Literal
 
+from unskew.core import own_parts
 from unskew.core.client import Fed
 from unskew.core.part import HOOKS, Part, Share
 from unskew.errors import UsageError, suggestion
 
-_PIECE = re.compile(r"^\s*([A-Za-z_][\w-]*)\s*(?:\((.*)\))?\s*$", re.S)
+_PIECE = re.compile(
+    r"^\s*(?:(?P<file>[^()]*\.py)(?::(?P<kind>\w+))?|(?P<name>[A-Za-z_][\w-]*))\s*(?:\((?P<arguments>.*)\))?\s*$", re.S
+)
 
 
 class Method:
@@ -103,26 +107,39 @@ class Method:
 
     @staticmethod
     def parse(text: str, set_: dict[str, dict[str, object]] | None = None) -> Method:
-        """`fedprox(mu=0.01)+fedrdn`; `set_` holds further arguments by part, as `--set part.key=value` gives them."""
+        """`fedprox(mu=0.01)+fedrdn`, a Part also as `file.py` or `file.py:Class` of a user's own.
+
+        `set_` holds further arguments by part, as `--set part.key=value` gives them.
+        """
         extra = {k: dict(v) for k, v in (set_ or {}).items()}
         parts = []
         for piece in _split(text):
             match = _PIECE.match(piece)
             if not match:
                 raise UsageError("E102", f"cannot read '{piece}' in method '{text}'; write name(key=value)+name.")
-            name, arguments = match[1].lower().replace("-", "_"), _arguments(match[2] or "", piece)
+            arguments = _arguments(match["arguments"] or "", piece)
+            if match["file"]:
+                kind = own_parts.kind(match["file"], match["kind"] or "")
+                parts.append(part_of(kind, kind.written, arguments | extra.pop(kind.name, {})))
+                continue
+            name = match["name"].lower().replace("-", "_")
             arguments |= extra.pop(name, {})
             if name == "fedavg" and not arguments:
                 continue
-            parts.append(part(name, arguments))
+            kind, preset = _known(name)
+            parts.append(part_of(kind, name, arguments, preset))
         if extra:
             raise UsageError("E102", f"--set names '{next(iter(extra))}', which is not a part of '{text}'.")
         return Method(*parts)
 
 
-def part(name: str, arguments: dict[str, object]) -> Part:
-    """One Part by name, its arguments checked against the fields of its class."""
-    kind, preset = _known(name)
+def part_of(
+    kind: type[Part], name: str, arguments: dict[str, object], preset: Mapping[str, object] | None = None
+) -> Part:
+    """A Part of this class, its arguments checked against the fields; preset: what a name stands for without saying so.
+
+    Raises UsageError (E102).
+    """
     known = {f.name: f for f in dataclasses.fields(kind) if f.init}  # type: ignore[arg-type]
     for argument in arguments:
         if argument not in known:
@@ -130,7 +147,7 @@ def part(name: str, arguments: dict[str, object]) -> Part:
             raise UsageError(
                 "E102", f"'{name}' has no argument '{argument}'; it has: {listed}.{suggestion(argument, known)}"
             )
-    values = {**preset, **arguments}
+    values = {**(preset or {}), **arguments}
     for argument, value in values.items():
         default = known[argument].default
         if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):

@@ -138,6 +138,8 @@ class Part:
     """
 
     name: ClassVar[str] = ""
+    written: ClassVar[str] = ""
+    """What a method calls it, where that is not its name: the file of a user's own that it came from."""
     merges: ClassVar[bool] = False
     """This Part replaces the weighted mean of clients' weights (at most one Part may)."""
     normalises: ClassVar[bool] = False
@@ -269,7 +271,7 @@ class Part:
             for f in fields(self)  # type: ignore[arg-type]
             if f.init and getattr(self, f.name) != f.default
         ]
-        return self.name + (f"({', '.join(changed)})" if changed else "")
+        return (self.written or self.name) + (f"({', '.join(changed)})" if changed else "")
 
 
 HOOKS = tuple(n for n, hook in vars(Part).items() if inspect.isfunction(hook) and not n.startswith("_"))

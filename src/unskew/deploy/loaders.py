@@ -6,14 +6,13 @@ The loader is named by the site's operator on the site's own command line, never
 from __future__ import annotations
 
 import csv
-import traceback
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
-from unskew import data
+from unskew import data, own
 from unskew.data.dataset import Dataset
 from unskew.errors import DataError, UnskewError, UsageError
 
@@ -83,30 +82,18 @@ def _csv(path: Path, classes: Sequence[str]) -> Dataset:
 
 
 def _from_python(text: str, classes: Sequence[str]) -> Dataset:
-    import importlib.util
-
     name, _, function = text.rpartition(":")
-    spec = importlib.util.spec_from_file_location(f"unskew_site_{Path(name).stem}", name)
-    if not Path(name).exists() or spec is None or spec.loader is None:
-        raise UsageError("E111", f"there is no file {name}.")
-    module = importlib.util.module_from_spec(spec)
+    make = getattr(own.module(name), function, None)
+    if not callable(make):
+        raise UsageError("E111", f"{name} has no function '{function}'.")
     try:
-        spec.loader.exec_module(module)
-        if not callable(getattr(module, function, None)):
-            raise UsageError("E111", f"{name} has no function '{function}'.")
-        made = getattr(module, function)()
+        made = make()
     except UnskewError:
         raise
     except Exception as error:  # whatever a loader raises, its operator is to read one sentence
-        raise DataError("E401", f"{text} failed{_line(name, error)}: {type(error).__name__}: {error}") from error
+        raise DataError("E401", f"{text} failed{own.line(name, error)}: {type(error).__name__}: {error}") from error
     if isinstance(made, Dataset):
         return made
     if not isinstance(made, tuple) or len(made) not in (2, 4):
         raise DataError("E403", f"{text} should return a Dataset, (x, y) or (x, y, x_test, y_test).")
     return data.arrays(*made, classes=classes or None, name=Path(name).stem)
-
-
-def _line(name: str, error: Exception) -> str:
-    """Where in that file, if there."""
-    lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if f.filename.endswith(name)]
-    return f" at line {lines[-1]}" if lines else ""

@@ -25,7 +25,7 @@ from unskew.deploy.journal import FILE, Journal
 from unskew.deploy.post import POLL_S, Channel, Post, names
 from unskew.deploy.remote import Away, Remote, Scores
 from unskew.deploy.roster import Hello, Sites, check_alike
-from unskew.deploy.site import check_noise, prepared
+from unskew.deploy.site import check_named, check_noise, prepared
 from unskew.engine import setup
 from unskew.engine.folder import Folder, Say, Shown, _put
 from unskew.engine.lock import Lock
@@ -76,7 +76,8 @@ class Deployed(Folder):
 
 
 def study(settings: Settings) -> Settings:
-    """Settings of a run over the network. Raises UsageError (E506) for a method that wants samples at the server."""
+    """Settings of a run over the network. Raises UsageError (E506) for a method that wants samples at the server, or from a file."""
+    check_named(settings.method)
     method = Method.parse(settings.method, settings.set)
     if settings.measure != "none":
         raise UsageError(

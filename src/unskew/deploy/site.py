@@ -283,6 +283,7 @@ def allowed(settings: Settings, model: str | None) -> Settings:
 
     Raises UsageError (E506): a coordinator must not name the Python file that a site loads.
     """
+    check_named(settings.method)
     if ":" in settings.model:
         if model is None:
             text = (
@@ -291,6 +292,15 @@ def allowed(settings: Settings, model: str | None) -> Settings:
             raise UsageError("E506", text)
         settings = settings.replace(model=model)
     return settings.replace(lanes="1", workers=1)
+
+
+def check_named(method: str) -> None:
+    """Raises UsageError (E506) for a method from a file, before it is parsed: that would run the file."""
+    if ".py" in method:  # wherever it stands: what no reading of the text can take for a file
+        text = f"the study's method {method!r} is in a file, and no site loads a file that a coordinator names"
+        raise UsageError(
+            "E506", f"{text}; install it everywhere as a package that declares it as an entry point of unskew.methods."
+        )
 
 
 def check_noise(method: Method, fed: Fed) -> None:

@@ -27,7 +27,7 @@ from unskew.config import Settings
 from unskew.core.method import Method
 from unskew.data.federation import Dataset, Federation
 from unskew.engine import setup
-from unskew.engine.folder import Folder, check_name
+from unskew.engine.folder import Folder, check_name, check_same
 from unskew.errors import StateError, UsageError
 
 LOCAL, CENTRALISED = "local", "centralised"
@@ -124,7 +124,8 @@ def plan(parent: Path, methods: Sequence[str], seeds: Sequence[int], options: di
     for method in methods:
         base = config.build({**options, "method": method})
         if method != CENTRALISED:
-            used = Method.parse(method, {p: v for p, v in base.set.items() if re.search(rf"\b{p}\b", method)})
+            there = {p.name for p in Method.parse(method).parts}
+            used = Method.parse(method, {p: v for p, v in base.set.items() if p in there})
             base = base.replace(method=str(used) if method != LOCAL else LOCAL, set={})
         if method == CENTRALISED:
             base = base.replace(availability="full", set={})
@@ -145,15 +146,15 @@ def plan(parent: Path, methods: Sequence[str], seeds: Sequence[int], options: di
     (parent / "compare.yaml").write_text(described)
     for cell in cells:
         cell.path.mkdir(exist_ok=True)
-        file = cell.path / "config.yaml"
-        if file.exists():
-            config.check_same(config.load(file), cell.settings, cell.path)
+        if (cell.path / "config.yaml").exists():
+            check_same(cell.path, cell.settings)
     return cells
 
 
 def slug(method: str) -> str:
-    """A folder name for a method string: `fedprox(mu=0.01)+fedrdn` -> `fedprox-mu-0.01-_fedrdn`."""
-    return check_name(re.sub(r"[^a-z0-9._-]+", "-", method.lower().replace("+", "_")).strip("-_.")[:48])
+    """A folder name for a method string: `fedprox(mu=0.01)+fedrdn` -> `fedprox-mu-0.01-_fedrdn`; of a file its name."""
+    short = re.sub(r"(^|\+)[^+(]*/", r"\1", method.lower())
+    return check_name(re.sub(r"[^a-z0-9._-]+", "-", short.replace("+", "_")).strip("-_.")[:48])
 
 
 class Worker:

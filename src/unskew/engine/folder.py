@@ -18,7 +18,7 @@ import torch
 from torch import nn
 
 import unskew
-from unskew import config
+from unskew import config, own
 from unskew.config import Settings
 from unskew.core.method import Method
 from unskew.core.trees import Tree
@@ -129,7 +129,7 @@ class Folder:
         """config.yaml, federation.json and env.json; an existing config must be the same run's."""
         path = self.path / "config.yaml"
         if path.exists():
-            config.check_same(config.load(path), self.settings, self.path)
+            check_same(self.path, self.settings)
             return
         _put(self.path / "federation.json", json.dumps(self.federation.summary()))
         _put(self.path / "env.json", json.dumps(environment(self.settings), indent=1))
@@ -147,6 +147,18 @@ class Folder:
         state.write(
             self.path / "model.safetensors", w, {"t": now.t, "model": self.settings.model, "method": str(self.method)}
         )
+
+
+def check_same(path: Path, settings: Settings) -> None:
+    """Raises StateError (E112) unless the run in this folder is of these settings, and of the same files of a user's own."""
+    config.check_same(config.load(path / "config.yaml"), settings, path)
+    env = path / "env.json"
+    before = json.loads(env.read_text()).get("code", {}) if env.exists() else {}
+    for file, now in own.digests(settings.method, settings.model).items():
+        if before.get(file, now) != now:
+            raise StateError(
+                "E112", f"{file} has changed since {path} began; going on would mix two of it. Choose another --name."
+            )
 
 
 def fingerprint(federation: Federation) -> str:
@@ -171,6 +183,7 @@ def environment(settings: Settings) -> dict[str, Any]:
         "machine": platform.machine(),
         "cores": setup.cores(),
         "device": setup.device_of(settings),
+        "code": own.digests(settings.method, settings.model),
         "command": " ".join(["unskew", *sys.argv[1:]]) if sys.argv[0].endswith(("unskew", "__main__.py")) else "",
         "started": time.strftime("%Y-%m-%d %H:%M:%S"),
     }

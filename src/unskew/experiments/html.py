@@ -65,7 +65,7 @@ def _cards(found: Result) -> list[tuple[str, str]]:
     hours = found["hours"]
     told.append((f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.0f} min", "of training"))
     if found["scale"] != 1:
-        told.append((f"{found['scale']:g}", "of the paper's rounds"))
+        told.append((f"{found['scale']:g}", f"of the {'paper' if found['paper'] else 'table'}'s rounds"))
     return [*told, (found["date"], f"at commit {found['commit']}")]
 
 

@@ -19,10 +19,10 @@ Result = Mapping[str, Any]
 HEAD = ("row", "method", "paper", "ours", "gap", "last", "best", "mean-10", "vs best other", "MB")
 
 
-def table(found: Result) -> tuple[tuple[str, ...], list[list[str]]]:
-    """(head, lines) of text, one line per row and method."""
+def table(found: Result) -> tuple[list[str], list[list[str]]]:
+    """(head, lines) of text, one line per row and method; the paper's number and the gap only where it has any."""
     unit = found["unit"]
-    return HEAD, [
+    lines = [
         [
             e["row"],
             e["method"],
@@ -37,12 +37,19 @@ def table(found: Result) -> tuple[tuple[str, ...], list[list[str]]]:
         ]
         for e in found["entries"]
     ]
+    kept = [i for i, title in enumerate(HEAD) if title not in ("paper", "gap") or published(found)]
+    return [HEAD[i] for i in kept], [[line[i] for i in kept] for line in lines]
+
+
+def published(found: Result) -> bool:
+    """Whether the paper has a number for anything that was run."""
+    return any(e["paper"] is not None for e in found["entries"])
 
 
 def plain(found: Result) -> str:
     """The table and the verdicts as text."""
     head, lines = table(found)
-    widths = [max(len(line[i]) for line in [list(head), *lines]) for i in range(len(head))]
+    widths = [max(len(line[i]) for line in [head, *lines]) for i in range(len(head))]
     text = [
         "  ".join(c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths))).rstrip()
         for line in [head, *lines]
@@ -67,7 +74,8 @@ def note(found: Result) -> str:
     percent = found["unit"] == "percent"
     of_measure = found["scope"] == "measure"
     lines = [
-        f"ours: {MEASURE[found['measure']]}, as the paper reports{', in %' * percent}; {seeds}. gap: ours less the paper's.",
+        f"ours: {MEASURE[found['measure']]}{', as the paper reports' if found['paper'] else ''}{', in %' * percent}; {seeds}."
+        + (" gap: ours less the paper's." if published(found) else ""),
         f"vs best other: {'points' if percent else 'how much'} ahead of the {'largest' if of_measure else 'best'} other "
         "method of the row, with a paired t-test over seeds, Holm-corrected.",
     ]
@@ -76,7 +84,8 @@ def note(found: Result) -> str:
             f"The number is the measure `{found['metric']}`, which docs/measures.md explains; larger is not better by itself."
         )
     if found["scale"] != 1:
-        lines.append(f"SCALED: {found['scale']:g} of the paper's rounds, so the paper's numbers are no target.")
+        target = ", so the paper's numbers are no target" if found["paper"] else ""
+        lines.append(f"SCALED: {found['scale']:g} of the {'paper' if found['paper'] else 'table'}'s rounds{target}.")
     if found.get("tuned"):
         tuned = "; ".join(f"{m}: {t['method']}" for m, t in found["tuned"].items())
         lines.append(f"Tuned with {found['tune']} trials a method on the first row's validation samples: {tuned}.")
@@ -121,19 +130,22 @@ def markdown(found: Result) -> str:
     verdicts = [f"| {c['text']} | {c['verdict']} | {margins(c, unit) or 'not run'} |" for c in found["claims"]]
     pieces = [
         f"# {found['title']}",
-        f"{found['paper']}.",
+        f"{found['paper']}." if found["paper"] else "",
         f"```sh\n{found['command']}\n```",
         f"Made at commit `{found['commit']}` on {found['date']} (runs that were finished before are not run again): "
         f"{found['machine']}; {found['hours']:.2f} hours of training in all runs.",
         f"| {' | '.join(head)} |\n|{'---|' * len(head)}\n" + "\n".join(rows),
         note(found),
-        f"## Claims\n\n| the paper says | here | margin{' in points' * (unit == 'percent')} by row or step (in the paper) |\n|---|---|---|\n"
+        f"## Claims\n\n| {'the paper says' if found['paper'] else 'claim'} | here | margin{' in points' * (unit == 'percent')} by row or step{' (in the paper)' * bool(found['paper'])} |\n|---|---|---|\n"
         + "\n".join(verdicts)
         if verdicts
         else "",
         _epsilons(found),
-        "## What differs\n\n" + "\n".join(f"- {n}" for n in notes(found)) if notes(found) else "",
-        "## What the paper leaves open, and our choice\n\n" + "\n".join(f"- {o}" for o in found["open"])
+        f"## {'What differs' if found['paper'] else 'Notes'}\n\n" + "\n".join(f"- {n}" for n in notes(found))
+        if notes(found)
+        else "",
+        f"## {'What the paper leaves open, and our choice' if found['paper'] else 'Choices'}\n\n"
+        + "\n".join(f"- {o}" for o in found["open"])
         if found["open"]
         else "",
         f"## What we found\n\n{found['finding']}" if found["finding"] else "",
@@ -159,7 +171,8 @@ def rows(found: Result) -> str:
 def rounds(found: Result) -> str:
     """`100`, or `25 (0.25 of the paper's)`: the rounds of the longest run."""
     last = max((int(s[-1][0]) for row in found["curves"].values() for m in row.values() for s in m if s), default=0)
-    return f"{last}" if found["scale"] == 1 else f"{last} ({found['scale']:g} of the paper's)"
+    of = "the paper's" if found["paper"] else "the table's"
+    return f"{last}" if found["scale"] == 1 else f"{last} ({found['scale']:g} of {of})"
 
 
 def index(found: Sequence[Result]) -> str:

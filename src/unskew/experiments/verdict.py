@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from unskew.experiments.plan import Claim, Experiment, Row, Trend
+from unskew.experiments.claims import Claim, Trend
+from unskew.experiments.plan import Experiment, Row
 from unskew.report import stats
 from unskew.report.read import RunData
 from unskew.report.stats import Score

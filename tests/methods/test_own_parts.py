@@ -1,0 +1,120 @@
+"""A method in a file of a user's own: named by its path wherever a method is, and never confused with another version."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import unskew
+from tests.experiments.tables import SMALL, written
+from unskew import cli, own
+from unskew.config import Settings
+from unskew.core.method import Method
+from unskew.engine import cells
+from unskew.errors import StateError, UsageError
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "my_method.py"
+TINY = {"clients": 4, "samples": 30, "rounds": 2, "epochs": 1}
+TWO = """
+from dataclasses import dataclass
+from unskew import Part
+
+@dataclass(frozen=True)
+class One(Part):
+    name = "one"
+
+@dataclass(frozen=True)
+class Two(Part):
+    name = "two"
+    def loss(self, w, out, b, c):
+        return 0.1 * b.mean(out.features.pow(2).mean(-1))
+"""
+
+
+@pytest.fixture
+def mine(tmp_path, monkeypatch):
+    """my_method.py in the folder that the commands run in."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copy(EXAMPLE, tmp_path)
+    return "my_method.py"
+
+
+def refused(text: str) -> str:
+    with pytest.raises(UsageError) as error:
+        Method.parse(text)
+    return str(error.value)
+
+
+def test_a_file_is_a_part_that_writes_itself_as_it_was_named(mine):
+    method = Method.parse("fedprox + my_method.py(pull=0.5)")
+    assert [p.name for p in method.parts] == ["fedprox", "myproto"]
+    assert str(method) == "fedprox+my_method.py(pull=0.5)"
+    assert Method.parse(str(method)) == method  # the same class, so that equal parts are equal
+    assert Method.parse("my_method.py:MyProto", {"myproto": {"pull": 0.5}}).parts == method.parts[1:]
+
+
+def test_one_of_several_is_named_by_its_class(tmp_path):
+    file = tmp_path / "two.py"
+    file.write_text(TWO)
+    assert Method.parse(f"{file}:Two+{file}:One").parts[0].name == "two"
+    assert str(Method.parse(f"{file}:Two")) == f"{file}:Two"
+    assert refused(str(file)) == f"E121 {file} defines One and Two; write {file}:One."
+    assert refused(f"{file}:Tow").endswith("defines no Part 'Tow'. Did you mean 'Two'?")
+
+
+def test_a_file_that_cannot_be_a_method_is_refused(tmp_path):
+    file = tmp_path / "bad.py"
+    for text, says in (
+        ("x = 1", "E121 .*defines no subclass of unskew.Part with a name"),
+        ("from unskew import Part\nclass A(Part): name = 'a'", "E121 .*write @dataclass.* above class A"),
+        ("import nothing_of_that_name", "E111 .*cannot be read as Python at line 1: ModuleNotFoundError"),
+        ("def f(:", "E111 .*cannot be read as Python at line 1: SyntaxError"),
+    ):
+        file.write_text(text)
+        with pytest.raises(UsageError, match=says):
+            Method.parse(str(file))
+    assert refused(str(tmp_path / "none.py")).startswith("E111 there is no file")
+
+    assert "has no argument 'pul'; it has: pull. Did you mean 'pull'" in refused(f"{EXAMPLE}(pul=1)")
+
+
+def test_a_changed_file_is_another_run(mine):
+    settings = Settings(method=f"fedprox+{mine}")
+    before, first = settings.fingerprint(), Method.parse(mine)
+    result = unskew.run(mine, name="r", **TINY)
+    assert json.loads((result.path / "env.json").read_text())["code"] == {mine: own.digest(mine)}
+    assert unskew.resume(result.path).digest == result.digest
+    plan = cells.plan(Path("runs/c"), [mine], [0], TINY)
+    cells.run_all(plan, 1, lambda _: None)
+    Path(mine).write_text(EXAMPLE.read_text().replace("pull: float = 0.1", "pull: float = 0.2"))
+    assert settings.fingerprint() != before
+    assert Method.parse(mine) != first
+    for again in (
+        lambda: unskew.resume(result.path),
+        lambda: cells.plan(Path("runs/c"), [mine], [0], TINY),
+    ):
+        with pytest.raises(StateError, match=f"E112 {mine} has changed since"):
+            again()
+
+
+def test_it_is_compared_explained_and_added_to_a_table(mine, tmp_path):
+    def run(*words: str) -> str:
+        done = CliRunner().invoke(cli.app(), words)
+        assert done.exit_code == 0, done.output
+        return done.output
+
+    assert "myproto/sums" in run("explain", mine)
+    options = [f"--{n}={v}" for n, v in TINY.items()]
+    told = json.loads(run("compare", "fedavg", f"{mine}(pull=1.0)", *options, "--seeds=1", "--no-references", "--json"))
+    assert {r["method"] for r in told["rows"]} == {"fedavg", f"{mine}(pull=1.0)"}
+    table = ["reproduce", written(tmp_path, "small", SMALL), "--rows=even", "--seeds=1", "--processes=1"]
+    found = json.loads(run(*table, "--methods=FedAvg", "--add", f"{mine}+fedbabu", "--json"))
+    assert [e["method"] for e in found["entries"]] == ["FedAvg", f"{mine}+fedbabu"]
+    assert all(e["ours"]["n"] == 1 for e in found["entries"])
+    assert found["command"].endswith("--methods FedAvg --add my_method.py+fedbabu --seeds 1")
+    twice = CliRunner().invoke(cli.app(), [*table, "--add", "fedavg"])
+    assert "compares 'fedavg' already" in str(twice.exception)
