@@ -17,7 +17,7 @@ OURS = [n for n in method.names() if n not in ("fedavg", "fedgen_images", "feddp
 VARIANTS = [
     "flea(variant=official)", "fedrdn(variant=official)", "fedfa(variant=official)", "ccvr(mode=features)",
     "fedproto(aggregate_weights=False)", "fedbabu(finetune_epochs=1)", "feddecorr(form=paper)", "fedrs(soft=True)",
-    "naivemix(per_batch=True)", "fedgen_images(start=1, steps=2, samples=16)",
+    "naivemix(per_batch=True)", "fedgen_images(stage=0, steps=2, samples=16)",
     "feddpms(alpha=5, width=8)", "feddpms(alpha=5, width=8, mechanism=single)",
 ]  # fmt: skip
 

@@ -18,7 +18,7 @@ from unskew.errors import UsageError
 
 QUICK = {
     "feddpms": "feddpms(alpha=4,width=6)",
-    "fedgen_images": "fedgen_images(start=1,steps=1,batch_size=4,samples=8)",
+    "fedgen_images": "fedgen_images(stage=0,steps=1,batch_size=4,samples=8)",
     "fedgen": "fedgen(steps=2)",
     "ccvr": "ccvr(each=10,epochs=1)",
 }

@@ -1,6 +1,6 @@
 """FedGen as FLea compares it (after Liu et al., PAKDD 2022): the server trains an image generator against the global model.
 
-Rounds 1 to `start`: FedAvg. From then on, after every merge, 50 steps of Adam on  CE(f(G(y, e)), y) + div  with the new
+The first 0.3 of the rounds (30 of the paper's 100): FedAvg. From then on, after every merge, 50 steps of Adam on  CE(f(G(y, e)), y) + div  with the new
 global model f frozen; the server sends `samples` images of G with their labels.
 Client: loss + CE(f(x~), y~) on as many of these images as the batch has samples.
 G: [e; y], e normal in 100 dimensions -> 4x4x256 -> 128 -> 64 -> 32 -> channels, 32x32, tanh times `scale`, resized.
@@ -24,12 +24,12 @@ LAYERS = ((256, 128, 4, 2), (128, 64, 4, 2), (64, 32, 4, 2))
 
 @dataclass(frozen=True)
 class FedGenImages(Part):
-    """start: rounds of plain FedAvg. steps, batch_size, lr: of G's Adam. samples: images sent. scale: their largest value.
+    """stage: share of the rounds that is plain FedAvg. steps, batch_size, lr: of G's Adam. samples: images sent. scale: their largest value.
 
     weight: of the synthetic loss at the client.
     """
 
-    start: int = 30
+    stage: float = 0.3
     steps: int = 50
     batch_size: int = 64
     lr: float = 0.001
@@ -69,7 +69,7 @@ class FedGenImages(Part):
         return self.weight * b.mean(c.fed.task.loss(c.run(w, c.down["x"][c.noise["row"]]), y_BC))
 
     def refine(self, w: Weights, s: Tree, fed: Fed, t: int) -> tuple[Weights, Tree]:
-        if t < self.start:
+        if t < round(self.stage * fed.rounds):
             return w, s
         generator, device = key(fed.seed, t, self.name), s["x"].device
         G = {n: p.clone().requires_grad_() for n, p in s["G"].items()}
