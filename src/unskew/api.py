@@ -198,6 +198,7 @@ def compare(
     chosen = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
     parent = Path(folder) / check_name(name) if name else fresh(Path(folder), "compare")
     plan = cells.plan(parent, wanted, chosen, options)
+    cells.describe(parent, wanted, chosen, options)
     cells.run_all(plan, processes or setup.cores(), watch or (lambda _: None))
     return Comparison(parent)
 

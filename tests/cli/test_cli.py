@@ -81,7 +81,10 @@ def test_a_run_from_start_to_report(tmp_path):
 
 
 def test_a_comparison_goes_on_where_it_stopped(tmp_path):
-    arguments = ["compare", "fedavg", "rbsm", *FAST, "--seeds", "2", "--name", "c"]
+    arguments = ["compare", "fedavg", "rbsm", *FAST, "--seeds", "2", "--name", "c", "--set", "rebafl.eps=0.1"]
+    planned = unskew(*arguments, "--dry-run", cwd=tmp_path)
+    assert planned.returncode == 0, planned.stderr
+    assert not list(tmp_path.iterdir())
     done = unskew(*arguments, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert re.search(r"^(fedavg|rebafl\(mu=0\.0\)|rbsm) .*best$", done.stdout, re.M)
@@ -100,6 +103,7 @@ def test_a_comparison_goes_on_where_it_stopped(tmp_path):
     ("arguments", "code", "told"),
     [
         (["run", "fedprx"], 2, r"E102 unknown method 'fedprx'\. Did you mean 'fedprox'\?"),
+        (["compare", "fedavg", "flea", "--set", "fle.alpha=0.2"], 2, r"E102 --set names 'fle', .*Did you mean 'flea'"),
         (["run", "fedavg", "--skew", "dirichelt:0.1"], 2, r"E103 .*Did you mean 'dirichlet'"),
         (["run", "fedavg", "--model", "harnett"], 2, r"E104 .*Did you mean 'harnet'"),
         (["run", "fedavg", "--lr", "-1"], 2, r"E109 lr should be greater than 0, got -1"),

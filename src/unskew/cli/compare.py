@@ -56,6 +56,7 @@ def command(
         _introduce(settings, wanted, seeds)
     if dry_run:
         return
+    cells.describe(at, wanted, list(range(seeds)), values)
     finish(at, plan, processes, target, as_json)
 
 

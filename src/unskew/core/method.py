@@ -127,10 +127,19 @@ class Method:
             if name == "fedavg" and not arguments:
                 continue
             kind, preset = _known(name)
-            parts.append(part_of(kind, name, arguments, preset))
+            parts.append(part_of(kind, name, arguments | extra.pop(kind.name, {}), preset))
         if extra:
             raise UsageError("E102", f"--set names '{next(iter(extra))}', which is not a part of '{text}'.")
         return Method(*parts)
+
+
+def meant_for(text: str, set_: Mapping[str, Mapping[str, object]]) -> dict[str, dict[str, object]]:
+    """Those arguments whose part is in this method, by its name or by the one that the method is written with."""
+    written = {
+        match["name"].lower().replace("-", "_") for p in _split(text) if (match := _PIECE.match(p)) and match["name"]
+    }
+    names = written | {part.name for part in Method.parse(text).parts}
+    return {part: dict(given) for part, given in set_.items() if part in names}
 
 
 def part_of(

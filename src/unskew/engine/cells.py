@@ -24,11 +24,11 @@ import yaml
 
 from unskew import config, data
 from unskew.config import Settings
-from unskew.core.method import Method
+from unskew.core.method import Method, meant_for
 from unskew.data.federation import Dataset, Federation
 from unskew.engine import setup
 from unskew.engine.folder import Folder, check_name, check_same
-from unskew.errors import StateError, UsageError
+from unskew.errors import StateError, UsageError, suggestion
 
 LOCAL, CENTRALISED = "local", "centralised"
 
@@ -119,36 +119,40 @@ class Cell:
 
 
 def plan(parent: Path, methods: Sequence[str], seeds: Sequence[int], options: dict[str, Any]) -> list[Cell]:
-    """The cells of a comparison; refused here, before anything trains, if a method or a setting cannot be read."""
-    cells = []
+    """The cells of a comparison. Refused here, before anything is written, if a method or a setting cannot be read."""
+    cells, unused = [], dict(options.get("set") or {})
     for method in methods:
         base = config.build({**options, "method": method})
         if method != CENTRALISED:
-            there = {p.name for p in Method.parse(method).parts}
-            used = Method.parse(method, {p: v for p, v in base.set.items() if p in there})
-            base = base.replace(method=str(used) if method != LOCAL else LOCAL, set={})
+            given = meant_for(method, base.set)
+            unused = {part: v for part, v in unused.items() if part not in given}
+            base = base.replace(method=str(Method.parse(method, given)) if method != LOCAL else LOCAL, set={})
         if method == CENTRALISED:
             base = base.replace(availability="full", set={})
         if method in (LOCAL, CENTRALISED):  # references have no clients that share
             base = base.replace(measure="none")
         for seed in seeds:
             cells.append(Cell(method, seed, parent / f"{slug(method)}--s{seed}", base.replace(seed=seed)))
+    if unused:
+        part = next(iter(unused))
+        raise UsageError("E102", f"--set names '{part}', which is a part of none of them.{suggestion(part, methods)}")
     paths = [c.path for c in cells]
     if len(set(paths)) < len(paths):
         raise UsageError("E119", "two of the methods to compare are the same; name each once.")
-    parent.mkdir(parents=True, exist_ok=True)
-    shared = {
-        n: v
-        for n, v in config.build({**options, "method": "fedavg"}).as_dict().items()
-        if n not in ("method", "seed", "set")
-    }
-    described = yaml.safe_dump({"methods": list(methods), "seeds": list(seeds), "settings": shared}, sort_keys=False)
-    (parent / "compare.yaml").write_text(described)
     for cell in cells:
-        cell.path.mkdir(exist_ok=True)
         if (cell.path / "config.yaml").exists():
             check_same(cell.path, cell.settings)
     return cells
+
+
+def describe(parent: Path, methods: Sequence[str], seeds: Sequence[int], options: dict[str, Any]) -> None:
+    """compare.yaml, from which a comparison is resumed."""
+    shared = {
+        n: v for n, v in config.build({**options, "method": "fedavg"}).as_dict().items() if n not in ("method", "seed")
+    }
+    parent.mkdir(parents=True, exist_ok=True)
+    described = yaml.safe_dump({"methods": list(methods), "seeds": list(seeds), "settings": shared}, sort_keys=False)
+    (parent / "compare.yaml").write_text(described)
 
 
 def slug(method: str) -> str:
@@ -162,6 +166,7 @@ class Worker:
 
     def __init__(self, log: Path):
         self.log, self.cell = log, None
+        log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "ab") as errors:
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "unskew.engine.cells"],
@@ -178,6 +183,7 @@ class Worker:
 
     def begin(self, cell: Cell) -> None:
         assert self.process.stdin
+        cell.path.mkdir(exist_ok=True)
         (cell.path / "wanted.yaml").write_text(config.dump(cell.settings.replace(workers=1)))
         self.cell = cell
         self.process.stdin.write(f"{cell.path}\n")

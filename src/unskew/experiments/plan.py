@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from unskew import config
 from unskew.config import Settings
-from unskew.core.method import Method
+from unskew.core.method import Method, meant_for
 from unskew.data import archives, sets
 from unskew.engine.cells import CENTRALISED, LOCAL, Cell
 from unskew.errors import DataError, UsageError, suggestion
@@ -101,9 +101,7 @@ class Experiment:
         made = made.replace(rounds=max(2, math.ceil(made.rounds * scale)), lr=made.lr * self.factors.get(method, 1.0))
         if made.method in (LOCAL, CENTRALISED):
             return made
-        there = {p.name for p in Method.parse(made.method).parts}
-        wanted = {part: given for part, given in made.set.items() if part in there}
-        return made.replace(method=str(Method.parse(str(Method.parse(made.method)), wanted)), set={})
+        return made.replace(method=str(Method.parse(made.method, meant_for(made.method, made.set))), set={})
 
 
 def widened(made: Experiment, methods: Sequence[str]) -> Experiment:
@@ -157,7 +155,6 @@ def cells(
             for method in methods:
                 settings = made.settings_of(row, method, scale).replace(seed=seed)
                 path = at / "cells" / settings.fingerprint()[:20]
-                path.mkdir(parents=True, exist_ok=True)
                 cell = folders.setdefault(path, Cell(f"{row.name} {method}", seed, path, settings))
                 found[row.name, method, seed] = cell
     return found

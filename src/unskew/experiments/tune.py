@@ -154,7 +154,7 @@ def changed(made: Experiment, points: Mapping[str, Point]) -> Experiment:
                 part, _, argument = name.partition(".")
                 wanted.setdefault(part, {})[argument] = value
         if wanted:
-            methods[m] = str(Method.parse(str(Method.parse(methods[m])), wanted))
+            methods[m] = str(Method.parse(methods[m], wanted))
     return replace(made, methods=methods, factors={**made.factors, **{m: p[FACTOR] for m, p in points.items()}})
 
 
@@ -177,5 +177,4 @@ def _parts(made: Experiment, method: str) -> Sequence[Any]:
 def _cell(made: Experiment, row: Row, method: str, scale: float, at: Path) -> Cell:
     settings: Settings = made.settings_of(row, method, scale).replace(seed=SEED, validation=VALIDATION)
     path = at / "cells" / settings.fingerprint()[:20]
-    path.mkdir(parents=True, exist_ok=True)
     return Cell(f"tuning {method}", SEED, path, settings)
