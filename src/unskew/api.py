@@ -13,6 +13,7 @@ from torch import nn
 from unskew import config
 from unskew.config import Settings
 from unskew.core.method import Method
+from unskew.core.part import Part
 from unskew.core.trees import Weights
 from unskew.data.federation import Dataset, Federation
 from unskew.engine import cells, setup
@@ -95,19 +96,21 @@ class Result:
         return page.write_report([self.path], Path(path) if path else self.path / "report.html")
 
 
-def settings_from(method: Method | str, options: dict[str, Any]) -> Settings:
+def settings_from(method: Method | Part | str, options: dict[str, Any]) -> Settings:
     return config.build({**options, "method": str(method)})
 
 
-def method_of(settings: Settings, method: Method | str | None = None) -> Method:
+def method_of(settings: Settings, method: Method | Part | str | None = None) -> Method:
     """The Method of a run; "centralised" is FedAvg on a single client that holds everything."""
     if isinstance(method, Method):
         return method
+    if isinstance(method, Part):
+        return Method(method)
     return Method() if settings.method == cells.CENTRALISED else Method.parse(settings.method, settings.set)
 
 
 def run(
-    method: Method | str = "fedavg",
+    method: Method | Part | str = "fedavg",
     data: Federation | Dataset | str | tuple = "digits",
     *,
     model: nn.Module | str = "auto",
@@ -119,7 +122,7 @@ def run(
 ) -> Result:
     """Train one method on one federation in this process.
 
-    method: a string (`"flea+scaffold"`) or a Method. data: a set's name or path, a Dataset, (x, y), or a Federation
+    method: a string (`"flea+scaffold"`, `"my_method.py"`), a Method or a single Part. data: a set's name or path, a Dataset, (x, y), or a Federation
     that is already dealt out. model: a name, `file.py:function`, or any nn.Module. name: keep the run in
     `folder/name`, with checkpoints; without it the run stays in memory. Other options: the fields of Settings.
     Raises UsageError for settings that cannot work, DataError for data that cannot be trained on.

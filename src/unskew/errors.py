@@ -71,7 +71,7 @@ PAGES = {
     "E115": "Result.to_frame() needs pandas, which unskew does not install.",
     "E116": "A run that is kept in memory has no report. Give unskew.run a name.",
     "E117": "A folder is no run or comparison: its config.yaml, compare.yaml or metrics.jsonl is missing.",
-    "E118": "A run begun from Python with its own data or model can only be resumed from there, with the same name.",
+    "E118": "A run begun from Python with data, a model or a Part of its own can only be resumed from there, with the same name. A Part in a file, file.py, can be resumed anywhere.",
     "E119": "Two methods of a comparison are the same.",
     "E120": "A run of a comparison failed with an unexpected error; its log is named.",
     "E121": "A file of your own defines no Part, more than one, or one without a name or @dataclass(frozen=True). Name one of several as file.py:Class.",

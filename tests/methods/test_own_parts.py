@@ -101,6 +101,15 @@ def test_a_changed_file_is_another_run(mine):
             again()
 
 
+def test_a_part_that_lives_in_python_only_is_resumed_from_there(mine):
+    (part,) = Method.parse(mine).parts
+    homeless = type("Homeless", (type(part),), {"written": "", "name": "homeless"})()
+    begun = unskew.run(homeless, name="r", **TINY)
+    with pytest.raises(StateError, match=r"E118 .*unknown method 'homeless'.*unskew\.run\(\.\.\., name='r'\)"):
+        unskew.resume(begun.path)
+    assert unskew.run(homeless, name="r", **TINY).digest == begun.digest
+
+
 def test_it_is_compared_explained_and_added_to_a_table(mine, tmp_path):
     def run(*words: str) -> str:
         done = CliRunner().invoke(cli.app(), words)

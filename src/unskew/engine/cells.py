@@ -62,8 +62,19 @@ def folder_at(path: Path) -> Folder:
             "E118",
             f"{path} was begun from Python with its own data or model; resume it with unskew.run(..., name='{path.name}').",
         )
-    method = Method() if settings.method == CENTRALISED else Method.parse(settings.method, settings.set)
-    return Folder(path, settings, method, federation_for(settings, method))
+    return Folder(path, settings, method := _method_at(path, settings), federation_for(settings, method))
+
+
+def _method_at(path: Path, settings: Settings) -> Method:
+    if settings.method == CENTRALISED:
+        return Method()
+    try:
+        return Method.parse(settings.method, settings.set)
+    except UsageError as error:
+        if error.code != "E102":
+            raise
+        ours = f"Begun from Python with a Part of its own, it goes on there: unskew.run(..., name='{path.name}')."
+        raise StateError("E118", f"{path} cannot be read: {error.text} {ours}") from error
 
 
 @dataclass
