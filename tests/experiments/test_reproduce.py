@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from tests.experiments.tables import MEASURED, PRIVATE, SMALL, written
 from unskew import cli
 from unskew.errors import UsageError
+from unskew.revision import revision
 
 
 def test_the_command_runs_keeps_and_runs_nothing_twice(tmp_path, monkeypatch):
@@ -68,6 +69,32 @@ def test_the_command_runs_keeps_and_runs_nothing_twice(tmp_path, monkeypatch):
     assert isinstance(wrong.exception, UsageError)
     plain = CliRunner().invoke(cli.app(), [*words[:2], "--dry-run", "--seeds", "3", "--folder", str(tmp_path)])
     assert "6 runs, 4 of them done already" in plain.output
+
+
+def test_runs_of_another_version_are_told_of_and_run_again_when_asked(tmp_path, monkeypatch):
+    monkeypatch.delenv("UNSKEW_DATA", raising=False)
+    words = ["reproduce", written(tmp_path, "small", SMALL), "--seeds", "1", "--folder", str(tmp_path)]
+    first = CliRunner().invoke(cli.app(), words)
+    assert first.exit_code == 0, first.output
+    assert "older" not in first.output
+    page = tmp_path / "reproduce" / "pages" / "small.md"
+    assert f"Made with unskew {revision()} on" in page.read_text()
+    assert "Runs by version" not in page.read_text()
+    old, other = sorted(tmp_path.rglob("env.json"))
+    old.write_text(json.dumps({**json.loads(old.read_text()), "unskew": "0.0.9"}))
+    began = {p: p.stat().st_mtime_ns for p in (old, other)}
+    kept = CliRunner().invoke(cli.app(), words)
+    assert "2 runs, 2 of them done already" in kept.output
+    assert "older   1 by 0.0.9; kept as they are, run again with --anew" in kept.output
+    assert f"Runs by version: 1 by 0.0.9, 1 by {revision()}." in page.read_text()
+    looked = CliRunner().invoke(cli.app(), [*words, "--anew", "--dry-run"])
+    assert "2 runs, 1 of them done already" in looked.output
+    assert old.stat().st_mtime_ns == began[old]
+    anew = CliRunner().invoke(cli.app(), [*words, "--anew"])
+    assert "older   1 by 0.0.9; run again" in anew.output
+    assert json.loads(old.read_text())["unskew"] == revision()
+    assert other.stat().st_mtime_ns == began[other]
+    assert "Runs by version" not in page.read_text()
 
 
 def test_rows_may_read_measures_and_share_their_runs(tmp_path, monkeypatch):

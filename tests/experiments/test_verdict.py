@@ -42,7 +42,16 @@ def test_numbers_are_those_of_the_runs():
     learning, still = verdict.verdicts(made, list(found.values()))
     assert learning.margins == {"even": pytest.approx(50)}
     assert (learning.word, still.word) == ("reproduced", "not reproduced")
-    facts = {"scale": 0.5, "seeds": 2, "command": "unskew", "commit": "c", "date": "d", "machine": "m", "hours": 1.0}
+    facts = {
+        "scale": 0.5,
+        "seeds": 2,
+        "command": "unskew",
+        "unskew": "1",
+        "made_by": {"1": 3, "0.9": 1},
+        "date": "d",
+        "machine": "m",
+        "hours": 1.0,
+    }
     result = verdict.as_json(made, list(found.values()), [learning, still], runs, facts)
     assert "SCALED: 0.5" in page.plain(result)
     assert r"65.0 $\pm$ 7.1 (50.0)" in page.latex(result)

@@ -6,7 +6,6 @@ import json
 import os
 import platform
 import shlex
-import subprocess
 import sys
 import time
 from collections.abc import Sequence
@@ -50,6 +49,7 @@ def command(
     page_name: Annotated[
         str, typer.Option("--page", help="what the result's files are called; the table's name unless said")
     ] = "",
+    anew: Annotated[bool, typer.Option("--anew", help="run again what another version of unskew has run")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="show the runs and how long they would take, then stop")
     ] = False,
@@ -75,6 +75,8 @@ def command(
     cores, began = processes or setup.cores(), time.monotonic()
 
     def run(wanted: Sequence[cells.Cell]) -> None:
+        if anew:
+            cells.discard(cells.by_others(c.path for c in wanted))
         watch = Watch(wanted, quiet=as_json)
         with watch:
             cells.run_all(wanted, cores, watch.look)
@@ -89,8 +91,11 @@ def command(
             made, tried = tuning.tune(made, runnable[0], chosen, tune, scale, sampler, at, run)
         found = plan.cells(made, runnable, chosen, range(seeds), scale, at)
         todo = list({c.path: c for c in found.values()}.values())
+        old = cells.by_others(c.path for c in todo)
         if not as_json:
-            _introduce(made, runnable, missing, todo, scale, cores)
+            _introduce(made, runnable, missing, todo, old if anew else [], scale, cores)
+            if old:
+                print(_older(old, anew))
         if dry_run:
             return
         run(todo)
@@ -116,7 +121,17 @@ def command(
         print(f"kept    {keep / called}.md and .json, {keep / 'README.md'}")
 
 
-def _introduce(made: Any, rows: list[Any], missing: list[Any], todo: list[Any], scale: float, cores: int) -> None:
+def _older(old: Sequence[Path], anew: bool) -> str:
+    """What is told of runs by another unskew than this one."""
+    from unskew.engine import cells
+
+    makers = ", ".join(f"{n} by {who}" for who, n in cells.makers(old).items())
+    return f"older   {makers}; " + ("run again" if anew else "kept as they are, run again with --anew")
+
+
+def _introduce(
+    made: Any, rows: list[Any], missing: list[Any], todo: list[Any], again: Sequence[Path], scale: float, cores: int
+) -> None:
     from unskew.cli.screen import clock
     from unskew.experiments import estimate
 
@@ -125,10 +140,10 @@ def _introduce(made: Any, rows: list[Any], missing: list[Any], todo: list[Any], 
         print(f"row     {row.name}{': ' + row.note if row.note else ''}")
     for row in missing:
         print(f"left    {row.name}: no data ({row.data})")
-    done = sum((c.path / "model.safetensors").exists() for c in todo)
-    left = [c for c in todo if not (c.path / "model.safetensors").exists()]
+    left = [c for c in todo if c.path in again or not (c.path / "model.safetensors").exists()]
     print(
-        f"plan    {len(todo)} runs, {done} of them done already" + (f"; {scale:g} of the rounds" if scale != 1 else "")
+        f"plan    {len(todo)} runs, {len(todo) - len(left)} of them done already"
+        + (f"; {scale:g} of the rounds" if scale != 1 else "")
     )
     if left:
         seconds = estimate.together([c.settings for c in left], cores)
@@ -154,29 +169,21 @@ def _judged(made: Any, found: Any, facts: dict[str, Any]) -> dict[str, Any]:
     """The runs of a table read, summed up and held against its claims, with where and when."""
     import torch
 
+    from unskew.engine import cells
     from unskew.experiments import verdict
     from unskew.report import read
+    from unskew.revision import revision
 
     runs: dict[tuple[str, str], list[Any]] = {}
     for (row, method, _), cell in found.items():
         runs.setdefault((row, method), []).append(read.read_run(cell.path, method))
     trained = sum(float(r.series("train", "seconds")[1].sum()) for group in runs.values() for r in group)
     facts |= {
-        "commit": _commit(),
+        "unskew": revision(),
+        "made_by": cells.makers(cell.path for cell in found.values()),
         "date": time.strftime("%Y-%m-%d"),
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, torch {torch.__version__}",
         "hours": round(trained / 3600, 3),
     }
     entries = verdict.entries(made, runs)
     return verdict.as_json(made, entries, verdict.verdicts(made, entries), runs, facts)
-
-
-def _commit() -> str:
-    """The source's commit, where it is a checkout."""
-    here = Path(__file__).parent
-    done = subprocess.run(
-        ["git", "-C", str(here), "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False
-    )
-    from unskew import __version__
-
-    return done.stdout.strip() or __version__

@@ -10,11 +10,13 @@ import ctypes
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +30,9 @@ from unskew.core.method import Method, meant_for
 from unskew.data.federation import Dataset, Federation
 from unskew.engine import setup
 from unskew.engine.folder import Folder, check_name, check_same
+from unskew.engine.lock import Lock
 from unskew.errors import StateError, UsageError, suggestion
+from unskew.revision import revision
 
 LOCAL, CENTRALISED = "local", "centralised"
 
@@ -170,6 +174,29 @@ def slug(method: str) -> str:
     """A folder name for a method string: `fedprox(mu=0.01)+fedrdn` -> `fedprox-mu-0.01-_fedrdn`; of a file its name."""
     short = re.sub(r"(^|\+)[^+(]*/", r"\1", method.lower())
     return check_name(re.sub(r"[^a-z0-9._-]+", "-", short.replace("+", "_")).strip("-_.")[:48])
+
+
+def makers(paths: Iterable[Path]) -> dict[str, int]:
+    """How many of these runs were begun by which unskew; those that have not begun are left out."""
+    return dict(sorted(Counter(who for path in set(paths) if (who := _maker(path))).items()))
+
+
+def by_others(paths: Iterable[Path]) -> list[Path]:
+    """The runs among these that another unskew than this one began."""
+    return [path for path in paths if _maker(path) not in ("", revision())]
+
+
+def discard(paths: Iterable[Path]) -> None:
+    """Remove runs, one after another. Raises StateError (E110) for one in use, which stays."""
+    for path in paths:
+        with Lock(path):
+            shutil.rmtree(path)
+
+
+def _maker(path: Path) -> str:
+    with suppress(OSError, ValueError):  # not begun, or damaged: what reads the run whole says so
+        return str(json.loads((path / "env.json").read_text()).get("unskew", ""))
+    return ""
 
 
 class Worker:

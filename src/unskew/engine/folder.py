@@ -17,7 +17,6 @@ from typing import Any
 import torch
 from torch import nn
 
-import unskew
 from unskew import config, own
 from unskew.config import Settings
 from unskew.core.method import Method
@@ -31,6 +30,7 @@ from unskew.engine.record import Record
 from unskew.engine.state import State
 from unskew.engine.store import Disk
 from unskew.errors import StateError, UsageError
+from unskew.revision import revision
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 Say = Callable[[str], None]
@@ -177,7 +177,7 @@ def fingerprint(federation: Federation) -> str:
 
 def environment(settings: Settings) -> dict[str, Any]:
     return {
-        "unskew": unskew.__version__,
+        "unskew": revision(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "machine": platform.machine(),

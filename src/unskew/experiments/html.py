@@ -43,6 +43,7 @@ def document(found: Result) -> str:
         latex=page.latex(found),
         csv=page.as_csv(found),
         notes=page.notes(found),
+        makers=page.makers(found),
     )
 
 
@@ -66,7 +67,7 @@ def _cards(found: Result) -> list[tuple[str, str]]:
     told.append((f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.0f} min", "of training"))
     if found["scale"] != 1:
         told.append((f"{found['scale']:g}", f"of the {'paper' if found['paper'] else 'table'}'s rounds"))
-    return [*told, (found["date"], f"at commit {found['commit']}")]
+    return [*told, (found["date"], f"unskew {found['unskew']}")]
 
 
 def _rows(found: Result, of: Mapping[str, str]) -> list[tuple[str, str, Markup, Markup]]:

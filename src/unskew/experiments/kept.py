@@ -11,7 +11,7 @@ from typing import Any
 from unskew.errors import DataError
 from unskew.experiments import html, page
 
-NEEDED = {"page", "experiment", "title", "entries", "claims", "curves", "rows", "unit", "command"}
+NEEDED = {"page", "experiment", "title", "entries", "claims", "curves", "rows", "unit", "command", "unskew", "made_by"}
 
 
 def keep(folder: Path, result: Mapping[str, Any]) -> Path:

@@ -132,8 +132,8 @@ def markdown(found: Result) -> str:
         f"# {found['title']}",
         f"{found['paper']}." if found["paper"] else "",
         f"```sh\n{found['command']}\n```",
-        f"Made at commit `{found['commit']}` on {found['date']} (runs that were finished before are not run again): "
-        f"{found['machine']}; {found['hours']:.2f} hours of training in all runs.",
+        f"Made with unskew {found['unskew']} on {found['date']}: {found['machine']}; "
+        f"{found['hours']:.2f} hours of training in all runs.{makers(found)}",
         f"| {' | '.join(head)} |\n|{'---|' * len(head)}\n" + "\n".join(rows),
         note(found),
         f"## Claims\n\n| {'the paper says' if found['paper'] else 'claim'} | here | margin{' in points' * (unit == 'percent')} by row or step{' (in the paper)' * bool(found['paper'])} |\n|---|---|---|\n"
@@ -151,6 +151,16 @@ def markdown(found: Result) -> str:
         f"## What we found\n\n{found['finding']}" if found["finding"] else "",
     ]
     return "\n\n".join(p for p in pieces if p) + "\n"
+
+
+def makers(found: Result) -> str:
+    """By which unskew the runs were made, where not all by the one that made the page."""
+    by = found["made_by"]
+    if not by:
+        return " Runs that it found finished may be older; who made them was not recorded then."
+    if set(by) == {found["unskew"]}:
+        return ""
+    return " Runs by version: " + ", ".join(f"{n} by {who}" for who, n in by.items()) + "."
 
 
 def _epsilons(found: Result) -> str:
@@ -184,7 +194,7 @@ def index(found: Sequence[Result]) -> str:
     ]
     for r in found:
         lines[-1] += (
-            f"\n| [{r['title']}]({r['page']}.md) | {rows(r)} | {r['seeds']} | {rounds(r)} | {summary(r)} | {r['date']}, `{r['commit']}` |"
+            f"\n| [{r['title']}]({r['page']}.md) | {rows(r)} | {r['seeds']} | {rounds(r)} | {summary(r)} | {r['date']}, {r['unskew']} |"
         )
     return "\n\n".join(lines) + "\n"
 
