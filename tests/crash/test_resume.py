@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 import random
 import signal
@@ -19,6 +20,7 @@ import unskew
 from unskew.engine import state
 from unskew.engine.store import Disk
 from unskew.errors import Paused, StateError
+from unskew.revision import revision
 
 SETTINGS = {
     "clients": 6,
@@ -215,3 +217,17 @@ def test_a_resumed_run_that_is_done_changes_nothing(tmp_path, straight):
     assert ends(tmp_path / "r") == straight
     assert (tmp_path / "r" / state.LATEST).stat().st_mtime_ns == stamp
     assert again.scores()["last"] > 0
+
+
+def test_a_run_that_another_version_began_says_so_and_goes_on(tmp_path, straight):
+    run(tmp_path, "r")
+    env = tmp_path / "r" / "env.json"
+    (tmp_path / "r" / state.LATEST).unlink()  # as if killed in the last round
+    said = []
+    unskew.resume(tmp_path / "r", say=said.append)
+    assert any(s.endswith("from round 7 of 8.") for s in said)
+    env.write_text(json.dumps({**json.loads(env.read_text()), "unskew": "0.0.9"}))
+    (tmp_path / "r" / state.LATEST).unlink()
+    unskew.resume(tmp_path / "r", say=said.append)
+    assert any(f"It was begun by unskew 0.0.9; this is {revision()}." in s for s in said)
+    assert ends(tmp_path / "r") == straight

@@ -29,7 +29,7 @@ from unskew.config import Settings
 from unskew.core.method import Method, meant_for
 from unskew.data.federation import Dataset, Federation
 from unskew.engine import setup
-from unskew.engine.folder import Folder, check_name, check_same
+from unskew.engine.folder import Folder, check_name, check_same, maker
 from unskew.engine.lock import Lock
 from unskew.errors import StateError, UsageError, suggestion
 from unskew.revision import revision
@@ -178,12 +178,12 @@ def slug(method: str) -> str:
 
 def makers(paths: Iterable[Path]) -> dict[str, int]:
     """How many of these runs were begun by which unskew; those that have not begun are left out."""
-    return dict(sorted(Counter(who for path in set(paths) if (who := _maker(path))).items()))
+    return dict(sorted(Counter(who for path in set(paths) if (who := maker(path))).items()))
 
 
 def by_others(paths: Iterable[Path]) -> list[Path]:
     """The runs among these that another unskew than this one began."""
-    return [path for path in paths if _maker(path) not in ("", revision())]
+    return [path for path in paths if maker(path) not in ("", revision())]
 
 
 def discard(paths: Iterable[Path]) -> None:
@@ -191,12 +191,6 @@ def discard(paths: Iterable[Path]) -> None:
     for path in paths:
         with Lock(path):
             shutil.rmtree(path)
-
-
-def _maker(path: Path) -> str:
-    with suppress(OSError, ValueError):  # not begun, or damaged: what reads the run whole says so
-        return str(json.loads((path / "env.json").read_text()).get("unskew", ""))
-    return ""
 
 
 class Worker:

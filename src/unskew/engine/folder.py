@@ -103,7 +103,11 @@ class Folder:
                 )
             now = State(meta["t"], tree["w"], tree.get("slices", {}))  # type: ignore[arg-type]
             if now.t < self.settings.rounds:
-                say(f"Resuming {self.path} from round {now.t} of {self.settings.rounds}.")
+                began = maker(self.path)
+                other = (
+                    f" It was begun by unskew {began}; this is {revision()}." if began not in ("", revision()) else ""
+                )
+                say(f"Resuming {self.path} from round {now.t} of {self.settings.rounds}.{other}")
             return now
         now = loop.begin()
         loop.evaluate(now, None)
@@ -173,6 +177,13 @@ def fingerprint(federation: Federation) -> str:
     picked = np.linspace(0, len(federation.x) - 1, min(64, len(federation.x)), dtype=np.int64)
     sha.update(np.ascontiguousarray(np.asarray(federation.x)[picked]).tobytes())
     return sha.hexdigest()
+
+
+def maker(path: Path) -> str:
+    """The unskew that began the run in this folder, as `revision()` tells it; empty where none has."""
+    with suppress(OSError, ValueError):  # not begun, or damaged: what reads the run whole says so
+        return str(json.loads((path / "env.json").read_text()).get("unskew", ""))
+    return ""
 
 
 def environment(settings: Settings) -> dict[str, Any]:
