@@ -228,6 +228,44 @@ def test_a_run_can_be_watched_while_it_goes(tmp_path):
     assert unskew("watch", "runs/r", cwd=tmp_path).stdout.splitlines() == seen
 
 
+def test_a_comparison_can_be_watched_stopped_and_resumed(tmp_path):
+    words = [
+        "compare",
+        "fedavg",
+        "fedprox",
+        *FAST[2:],
+        "--rounds",
+        "60",
+        "--seeds",
+        "1",
+        "--no-references",
+        "--name",
+        "c",
+    ]
+    run = subprocess.Popen(
+        [sys.executable, "-m", "unskew", *words, "--processes", "1"],
+        cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    rounds = tmp_path / "runs/c/fedavg--s0/events.jsonl"
+    end = time.monotonic() + 60
+    while not (rounds.exists() and '"t":3' in rounds.read_text()) and time.monotonic() < end:
+        time.sleep(0.02)
+    run.send_signal(signal.SIGTERM)
+    assert run.wait(60) == 143
+    looked = unskew("watch", "runs/c", "--once", cwd=tmp_path).stdout
+    first, second = (line.split() for line in looked.splitlines() if line.startswith("fed"))
+    assert first[:2] == ["fedavg", "0/1"]
+    assert 2 <= int(first[2].split("/")[0]) < 60
+    assert second[:3] == ["fedprox", "0/1", "0/60"]
+    assert unskew("resume", "runs/c", cwd=tmp_path).returncode == 0
+    watched = unskew("watch", "runs/c", cwd=tmp_path).stdout.splitlines()
+    assert [line.split()[:2] for line in watched[:2]] == [["1/2", "fedavg"], ["2/2", "fedprox"]]
+    assert watched[2] == "report  runs/c/report.html"
+    (tmp_path / "runs/c/compare.yaml").write_text("methods: [")
+    broken = unskew("watch", "runs/c", cwd=tmp_path)
+    assert (broken.returncode, broken.stderr[:4]) == (2, "E111")
+
+
 @pytest.mark.parametrize(
     ("written", "meant"),
     [("lernign_rate", "lr"), ("learning_rate", "lr"), ("batchsize", "batch"), ("clinets", "clients")],

@@ -56,7 +56,7 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="print the result as JSON and nothing else")] = False,
 ) -> None:
     """Run a published table. Finished runs are kept and not run again, so it can be stopped and widened at any time."""
-    from unskew.cli.compare import Watch
+    from unskew.cli.progress import Progress
     from unskew.engine import cells, setup
     from unskew.engine.folder import check_name
     from unskew.errors import UsageError
@@ -77,9 +77,8 @@ def command(
     def run(wanted: Sequence[cells.Cell]) -> None:
         if anew:
             cells.discard(cells.by_others(c.path for c in wanted))
-        watch = Watch(wanted, quiet=as_json)
-        with watch:
-            cells.run_all(wanted, cores, watch.look)
+        with Progress(wanted, quiet=as_json) as progress:
+            cells.run_all(wanted, cores, progress.look)
 
     try:
         tried: dict[str, tuning.Tuned] = {}
@@ -140,7 +139,7 @@ def _introduce(
         print(f"row     {row.name}{': ' + row.note if row.note else ''}")
     for row in missing:
         print(f"left    {row.name}: no data ({row.data})")
-    left = [c for c in todo if c.path in again or not (c.path / "model.safetensors").exists()]
+    left = [c for c in todo if c.path in again or not c.ended]
     print(
         f"plan    {len(todo)} runs, {len(todo) - len(left)} of them done already"
         + (f"; {scale:g} of the rounds" if scale != 1 else "")

@@ -1,4 +1,4 @@
-"""`unskew watch`: how a run is doing, from what it has written, without touching it."""
+"""`unskew watch`: how a run or a comparison is doing, from what it has written, without touching it."""
 
 from __future__ import annotations
 
@@ -14,13 +14,16 @@ LOOK_S = 0.5
 
 
 def command(
-    run: Annotated[Path, typer.Argument(help="the folder of a run, here or over a network")],
+    run: Annotated[Path, typer.Argument(help="the folder of a run, here or over a network, or of a comparison")],
     once: Annotated[bool, typer.Option("--once", help="show what there is, then stop")] = False,
 ) -> None:
     """Follow a run: its scores, who answered, who was late or dropped. Ctrl-C stops the watching, not the run."""
     from unskew.config import load
     from unskew.errors import UsageError
 
+    if (run / "compare.yaml").exists():
+        _comparison(run, once)
+        return
     if not (run / "config.yaml").exists() and not (run / "deploy.json").exists():
         raise UsageError("E117", f"{run} holds no run: there is no config.yaml in it.")
     seen, rounds, shown = _Seen(run), 0, -1
@@ -40,6 +43,29 @@ def command(
         print(ending["text"] if ending["code"] != 75 else f"{ending['text']} Resume with: unskew resume {run}")
     elif (run / "model.safetensors").exists():
         print(f"done    {run / 'model.safetensors'}")
+
+
+def _comparison(at: Path, once: bool) -> None:
+    """The table that `unskew compare` shows while it trains; when piped a line per finished run."""
+    from rich.console import Console
+
+    from unskew.cli.progress import Progress
+    from unskew.engine.cells import described
+
+    plan = described(at)
+    with Progress(plan, quiet=once) as progress:
+        while True:
+            for cell in plan:
+                cell.look()
+                cell.code = 0 if cell.ended else None
+            progress.look(plan)
+            if once or all(c.done for c in plan):
+                break
+            time.sleep(LOOK_S)
+    if once:
+        Console().print(progress.table())
+    elif (at / "report.html").exists():
+        print(f"report  {at / 'report.html'}")
 
 
 _SHOWN = {

@@ -101,17 +101,24 @@ class Cell:
     def done(self) -> bool:
         return self.code == 0
 
+    @property
+    def ended(self) -> bool:
+        """Whether its result is there, whoever trained it."""
+        return (self.path / "model.safetensors").exists()
+
     def look(self) -> None:
-        """Read what the cell's process has written since the last look."""
+        """Read what the cell's process has written since the last look; anew where it went back to an earlier round."""
+        files = [self.path / "metrics.jsonl", self.path / "ledger.jsonl"]
+        sizes = [f.stat().st_size if f.exists() else 0 for f in files]
+        if any(size < begin for size, begin in zip(sizes, self._read)):
+            self._read, self.t, self.megabytes = (0, 0), 0, 0.0
         marks = []
-        for file, begin in zip(("metrics.jsonl", "ledger.jsonl"), self._read):
-            path = self.path / file
-            if not path.exists() or path.stat().st_size < begin:
-                marks.append(0)
-                continue
-            with open(path, "rb") as lines:
-                lines.seek(begin)
-                whole, _, _ = lines.read().rpartition(b"\n")
+        for path, size, begin in zip(files, sizes, self._read):
+            whole = b""
+            if size > begin:
+                with open(path, "rb") as lines:
+                    lines.seek(begin)
+                    whole, _, _ = lines.read().rpartition(b"\n")
             for line in whole.splitlines():
                 self._take(json.loads(line))
             marks.append(begin + len(whole) + (1 if whole else 0))
@@ -166,8 +173,21 @@ def describe(parent: Path, methods: Sequence[str], seeds: Sequence[int], options
         n: v for n, v in config.build({**options, "method": "fedavg"}).as_dict().items() if n not in ("method", "seed")
     }
     parent.mkdir(parents=True, exist_ok=True)
-    described = yaml.safe_dump({"methods": list(methods), "seeds": list(seeds), "settings": shared}, sort_keys=False)
-    (parent / "compare.yaml").write_text(described)
+    text = yaml.safe_dump({"methods": list(methods), "seeds": list(seeds), "settings": shared}, sort_keys=False)
+    (parent / "compare.yaml").write_text(text)
+
+
+def described(parent: Path) -> list[Cell]:
+    """The cells of a comparison that has begun. Raises StateError: E117 where there is none, E111 for a damaged file."""
+    file = parent / "compare.yaml"
+    if not file.is_file():
+        raise StateError("E117", f"{parent} is no comparison: it has no compare.yaml.")
+    try:
+        found = yaml.safe_load(file.read_text())
+        methods, seeds, settings = (found[n] for n in ("methods", "seeds", "settings"))
+    except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError) as error:
+        raise StateError("E111", f"{file} cannot be read: {' '.join(str(error).split())}.") from None
+    return plan(parent, methods, seeds, settings)
 
 
 def slug(method: str) -> str:
@@ -241,11 +261,10 @@ class Worker:
 
 def run_all(cells: list[Cell], processes: int, watch: Callable[[list[Cell]], None]) -> None:
     """Train all cells, `processes` at a time. On an interrupt every cell is saved and stops; a failed cell is raised."""
-    waiting = [c for c in cells if not (c.path / "model.safetensors").exists()]
+    waiting = [c for c in cells if not c.ended]
     for cell in cells:
-        if cell not in waiting:
-            cell.code = 0
-            cell.look()
+        cell.code = None if cell in waiting else 0
+        cell.look()
     workers: list[Worker] = []
     try:
         while waiting or any(w.cell for w in workers):
