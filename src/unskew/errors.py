@@ -61,7 +61,7 @@ PAGES = {
     "E105": "A model has no part that can be its head. End it with a torch.nn.Linear; a bare layer belongs in nn.Sequential.",
     "E106": "A method wants to cut the model at a block it does not have. The message lists the blocks.",
     "E107": "Parts cannot be combined: one stands twice, two replace the merge, or together they make no sense.",
-    "E108": "A Part cannot work with this task, model, optimiser or data; the sentence says why and what to set.",
+    "E108": "A Part cannot work with this task, model, optimiser or data, or what clients send for it has no room in memory; the sentence says why and what to set.",
     "E109": "A setting has a value of the wrong type or out of range.",
     "E110": "Another process is writing this run. Wait for it, or stop the process whose id is named.",
     "E111": "A file that was named is not there or cannot be read.",

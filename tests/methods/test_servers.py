@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
+import unskew
 from tests.fixtures import assert_close, client
+from unskew.core.method import Method
 from unskew.core.replies import Reply, Ups
+from unskew.engine import memory
+from unskew.engine.loop import Loop
+from unskew.errors import UsageError
 from unskew.merge.clip import ClipMedian
 from unskew.merge.krum import MultiKrum, krum
 from unskew.merge.median import Median
@@ -81,6 +87,21 @@ def test_ccvr_pools_moments_exactly():
     assert_close(V[0], [[5.8, 1.7], [1.7, 2.3]])
     assert_close(V[0], torch.cat(clients).T.cov(), 5)
     assert torch.isfinite(V).all()
+
+
+def test_ccvr_is_refused_before_it_trains_where_its_covariances_have_no_room(monkeypatch):
+    fed = SimpleNamespace(clients=2, classes=2, features=40_000, sizes=np.array([5, 5]))
+    told = "E108 'ccvr' cannot run here: its server would hold 25.6 GB at once, 12.8 GB from each of 2 clients"
+    with pytest.raises(UsageError, match=told):
+        memory.check_room(Method.parse("ccvr"), fed, has=20 * 10**9)
+    memory.check_room(Method.parse("ccvr"), fed, has=26 * 10**9)
+    memory.check_room(Method.parse("ccvr(mode=features)"), fed, has=1)
+    monkeypatch.setattr(memory.os, "sysconf", lambda name: 1)
+    trained = []
+    monkeypatch.setattr(Loop, "round", lambda *a: trained.append(a))
+    with pytest.raises(UsageError, match="from each of 4 clients, and this machine has 1 B of memory"):
+        unskew.run("ccvr", rounds=1, clients=4, model="mlp", workers=1)
+    assert not trained
 
 
 def test_ccvr_draws_from_a_singular_covariance():
