@@ -85,7 +85,7 @@ def test_runs_of_another_version_are_told_of_and_run_again_when_asked(tmp_path, 
     began = {p: p.stat().st_mtime_ns for p in (old, other)}
     kept = CliRunner().invoke(cli.app(), words)
     assert "2 runs, 2 of them done already" in kept.output
-    assert "older   1 by 0.0.9; kept as they are, run again with --anew" in kept.output
+    assert "older   1 by 0.0.9; kept, and gone on with where unfinished; --anew runs them again" in kept.output
     assert f"Runs by version: 1 by 0.0.9, 1 by {revision()}." in page.read_text()
     looked = CliRunner().invoke(cli.app(), [*words, "--anew", "--dry-run"])
     assert "2 runs, 1 of them done already" in looked.output

@@ -125,7 +125,9 @@ def _older(old: Sequence[Path], anew: bool) -> str:
     from unskew.engine import cells
 
     makers = ", ".join(f"{n} by {who}" for who, n in cells.makers(old).items())
-    return f"older   {makers}; " + ("run again" if anew else "kept as they are, run again with --anew")
+    return f"older   {makers}; " + (
+        "run again" if anew else "kept, and gone on with where unfinished; --anew runs them again"
+    )
 
 
 def _introduce(

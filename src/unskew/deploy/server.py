@@ -30,6 +30,7 @@ from unskew.engine import setup
 from unskew.engine.folder import Folder, Say, Shown, _put
 from unskew.engine.lock import Lock
 from unskew.engine.loop import Loop
+from unskew.engine.memory import check_room
 from unskew.engine.record import Record
 from unskew.engine.state import State, digest
 from unskew.errors import Paused, UnskewError, UsageError
@@ -69,6 +70,7 @@ class Deployed(Folder):
         self._last_index = index
         fed = setup.fed_of(self.settings, self.method, self.federation)
         check_noise(self.method, fed)
+        check_room(self.method, fed)
         local = setup.trainer_of(self.settings, self.method, self.federation, fed)
         remote = Remote(local, self.post, self.hellos, self.settings, store, record, self.min_sites)
         scoring = Scores(remote, setup.scoring_of(local, self.federation))

@@ -119,8 +119,12 @@ class Cell:
                 with open(path, "rb") as lines:
                     lines.seek(begin)
                     whole, _, _ = lines.read().rpartition(b"\n")
-            for line in whole.splitlines():
-                self._take(json.loads(line))
+            try:
+                for line in whole.splitlines():
+                    self._take(json.loads(line))
+            except (ValueError, TypeError, KeyError):  # written anew behind our mark: all of it at the next look
+                self._read, self.t, self.megabytes = (0, 0), 0, 0.0
+                return
             marks.append(begin + len(whole) + (1 if whole else 0))
         self._read = (marks[0], marks[1])
 

@@ -63,7 +63,6 @@ class Loop:
         record: Record,
         measures: Measures | None = None,
     ):
-        memory.check_room(method, fed)
         self.method, self.federation, self.fed, self.settings = method, federation, fed, settings
         self.trainer, self.store, self.record = trainer, store, record
         self.who = availability.Availability.parse(settings.availability)

@@ -87,14 +87,14 @@ class Lens:
         b = client.sample(min(int(self.fed.sizes[k]), most), "measure")
         return self.features(w, b.x), b.y.argmax(1)
 
-    def test(self, rows: np.ndarray, k: int, w: Weights, start: Start) -> Tensor:
+    def unseen(self, rows: np.ndarray, k: int, w: Weights, start: Start) -> Tensor:
         """Features of test rows as client k sees them; k = -1 is nobody."""
         x = self.scoring.x[torch.as_tensor(rows, device=self.of.device)]
         if self.scoring.own_inputs:
             x = self.of.as_at_test(x, self.of.alone(k, start, "", w, {}), start)
         return self.features(w, x)
 
-    def test_labels(self, rows: np.ndarray) -> Tensor:
+    def unseen_labels(self, rows: np.ndarray) -> Tensor:
         return torch.as_tensor(self.scoring.y[rows], device=self.of.device)
 
     def chosen(self, rows: np.ndarray, most: int, *what: object) -> np.ndarray:

@@ -24,6 +24,7 @@ from unskew.engine.evaluate import Evaluation
 from unskew.engine.lanes import Local, Trainer
 from unskew.engine.loop import Loop
 from unskew.engine.measure import Measures
+from unskew.engine.memory import check_room
 from unskew.engine.record import Record
 from unskew.engine.schedule import Recipe
 from unskew.engine.store import Memory, Store
@@ -132,6 +133,7 @@ def loop_of(
 ) -> Loop:
     """Everything wired. What cannot work is refused here, before anything trains."""
     fed = fed_of(settings, method, federation, model)
+    check_room(method, fed)
     trainer = trainer_of(settings, method, federation, fed)
     scoring = scoring_of(trainer, federation)
     record = record or Record()

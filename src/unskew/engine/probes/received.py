@@ -39,7 +39,7 @@ class Received(Probe):
         chosen = torch.as_tensor(self.lens.chosen(np.arange(len(x)), self.MOST, "received"), device=x.device)
         test = self.lens.chosen(np.arange(len(self.lens.scoring.y)), self.MOST, "received", "test")
         a, t = x[chosen].flatten(1), self.lens.scoring.x[torch.as_tensor(test, device=x.device)].flatten(1)
-        t_y = self.lens.test_labels(test)
+        t_y = self.lens.unseen_labels(test)
         train = self.of.x[torch.as_tensor(np.concatenate(self.of.rows), device=x.device)].flatten(1)
         return {
             "received_likeness": likeness(a, y[chosen], t, t_y),

@@ -22,11 +22,11 @@ class Separation(Probe):
 
     def values(self, seen: Seen) -> dict[str, float]:
         lens, rows = self.lens, self._rows()
-        y_N = lens.test_labels(rows)
+        y_N = lens.unseen_labels(rows)
 
         def of_client(reply: Reply, weights: Weigh, start: Start) -> tuple[float, float]:
             k, w = reply.client, weights(reply, start)
-            test = davies_bouldin(lens.test(rows, k, w, start), y_N) if len(rows) else float("nan")
+            test = davies_bouldin(lens.unseen(rows, k, w, start), y_N) if len(rows) else float("nan")
             return davies_bouldin(*lens.train(k, w, start)), test
 
         local = lens.each(lambda r: of_client(r, lens.local, seen.sent), seen.some)
@@ -49,8 +49,8 @@ class Separation(Probe):
             found["train_global"] = davies_bouldin(torch.cat([x for x, _ in parts]), torch.cat([y for _, y in parts]))
         if len(rows) and self.fed.natural and lens.scoring.own_inputs:
             own = [(k, lens.chosen(lens.scoring.test[k], MOST_ROWS, k)) for k in lens.scoring.clients]
-            x_ND = torch.cat([lens.test(mine, k, w, seen.now) for k, mine in own])
-            found["test_global"] = davies_bouldin(x_ND, lens.test_labels(np.concatenate([mine for _, mine in own])))
+            x_ND = torch.cat([lens.unseen(mine, k, w, seen.now) for k, mine in own])
+            found["test_global"] = davies_bouldin(x_ND, lens.unseen_labels(np.concatenate([mine for _, mine in own])))
         elif len(rows):
-            found["test_global"] = davies_bouldin(lens.test(rows, -1, w, seen.now), y_N)
+            found["test_global"] = davies_bouldin(lens.unseen(rows, -1, w, seen.now), y_N)
         return found

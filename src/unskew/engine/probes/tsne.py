@@ -59,6 +59,6 @@ class TSNE(Probe):
         """[N, D] of every client's rows, under its own weights of a kind."""
 
         def of_client(i: int) -> Tensor:
-            return self.lens.test(rows[i], replies[i].client, weights(replies[i], start), start)
+            return self.lens.unseen(rows[i], replies[i].client, weights(replies[i], start), start)
 
         return torch.cat(self.lens.each(of_client, range(len(rows))))
