@@ -15,6 +15,7 @@ from unskew.deploy.identity import Private
 from unskew.deploy.post import Post
 from unskew.deploy.sealed import Sealed
 from unskew.deploy.wire import Limits, Packet, WireError, seal, unseal
+from unskew.engine import memory
 from unskew.engine.state import digest
 from unskew.errors import Paused, UsageError
 
@@ -219,6 +220,14 @@ def test_a_guarantee_by_noise_that_the_server_can_draw_is_refused(tmp_path):
     channel = fake.Direct(fake.sites(tmp_path / "sites", fake.federation()))
     with pytest.raises(UsageError, match="E506 'feddpms/z' is protected by noise from the study's seed"):
         fake.run(tmp_path / "run", channel, fake.small("feddpms(alpha=5, width=8, mechanism=single)"))
+
+
+def test_what_the_coordinator_could_not_hold_is_refused_before_any_site_trains(tmp_path, monkeypatch):
+    monkeypatch.setattr(memory.os, "sysconf", lambda name: 1)
+    channel = fake.Direct(fake.sites(tmp_path / "sites", fake.federation()))
+    with pytest.raises(UsageError, match=r"E108 'ccvr' cannot run here.*from each of 5 clients"):
+        fake.run(tmp_path / "run", channel, fake.small("ccvr"))
+    assert {kind for _, kind, _ in channel.asked} == {"hello"}
 
 
 def test_a_site_refuses_what_its_coordinator_did_not_sign_or_sends_twice(tmp_path):
