@@ -20,6 +20,7 @@ from unskew.engine import cells, setup
 from unskew.engine.folder import Folder, check_name, fresh
 from unskew.engine.loop import Loop, Round, rounds
 from unskew.engine.record import Record
+from unskew.engine.rehearsal import rehearse
 from unskew.engine.state import State, digest
 from unskew.errors import UsageError
 from unskew.tasks import task_of
@@ -196,11 +197,13 @@ def compare(
 
     seeds: how many (0, 1, ...), or which. references: add the rows local-only and centralised. watch: called a few
     times a second with the state of all cells. Other options: the fields of Settings (`data` a name or a path).
+    Raises UnskewError for a method or a setting with which nothing could be trained, before anything is.
     """
     wanted = list(methods) + ([cells.LOCAL, cells.CENTRALISED] if references else [])
     chosen = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
     parent = Path(folder) / check_name(name) if name else fresh(Path(folder), "compare")
     plan = cells.plan(parent, wanted, chosen, options)
+    rehearse(plan)
     cells.describe(parent, wanted, chosen, options)
     cells.run_all(plan, processes or setup.cores(), watch or (lambda _: None))
     return Comparison(parent)

@@ -48,9 +48,10 @@ class Terminated(BaseException):
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """' Did you mean 'x'?' for the nearest known word, else ''."""
-    near = difflib.get_close_matches(word, list(known), n=1, cutoff=0.6)
-    return f" Did you mean '{near[0]}'?" if near else ""
+    """' Did you mean 'x'?' for the nearest known word, however large or small its letters; else ''."""
+    written = {name.lower(): name for name in known}
+    near = difflib.get_close_matches(word.lower(), list(written), n=1, cutoff=0.6)
+    return f" Did you mean '{written[near[0]]}'?" if near else ""
 
 
 PAGES = {
@@ -78,7 +79,8 @@ PAGES = {
     "E122": "Samples of this shape do not fit the model, or it answers for samples where pixels have labels, or the reverse; the message says what it needs.",
     "E123": "A model of your own does not turn two samples into two rows of logits, one number a class (where samples have masks: two maps of them).",
     "E124": "An availability cannot be read. Write full, sample:0.1, bernoulli:0.2, persistent:0.2x10, clustered:0.5-0.2 or trace:FILE.csv.",
-    "E126": "An experiment, a row or a method of it does not exist. `unskew list experiments` shows all, and `unskew reproduce NAME --dry-run` its rows.",
+    "E126": "An experiment, a row or a method of it does not exist: `unskew list experiments` shows all, `unskew reproduce NAME --dry-run` its rows. Or a table of your own does not hold together; the message says where, docs/reproduce.md what may stand there.",
+    "E127": "A hook of a Part decides by a tensor's value (`if`, `.item()`, `float()`) or draws random numbers of its own. Hooks are written for one client and run for many at once: use torch.where, and noise() for random numbers.",
     "E130": "A measure does not exist, or cannot be taken of this method, task or federation; the sentence says why. docs/measures.md is about all of them.",
     "E125": "A data set's name or options do not exist. `unskew list data` shows all; a path to an .npz file or a folder works too.",
     "E201": "A checkpoint is damaged: its SHA-256 does not match. It is set aside as .bad and the one before it is used; one round is done again.",

@@ -90,6 +90,7 @@ def test_a_comparison_goes_on_where_it_stopped(tmp_path):
     assert re.search(r"^(fedavg|rebafl\(mu=0\.0\)|rbsm) .*best$", done.stdout, re.M)
     for reference in ("local", "centralised"):
         assert re.search(rf"^{reference} .*reference$", done.stdout, re.M)
+        assert re.search(rf"/8  {reference} .* – MB$", done.stdout, re.M)  # shares nothing, whoever holds the samples
     table = json.loads((tmp_path / "runs/c/compare.json").read_text())
     (tmp_path / "runs/c/fedavg--s1/model.safetensors").unlink()
     again = unskew("resume", "runs/c", "--json", cwd=tmp_path)
@@ -136,6 +137,9 @@ def test_yaml_errors_name_the_line(tmp_path):
     assert "E101 unknown key 'lernign_rate' at line 3." in done.stderr
     (tmp_path / "c.yaml").write_text("method: fedavg\nrounds: many\n")
     with pytest.raises(UsageError, match=r"E109 rounds at line 2 should be a valid integer"):
+        config.load(tmp_path / "c.yaml")
+    (tmp_path / "c.yaml").write_text("rounds: 3\nset: {flea: {alpha: 0.1,\n  alpha: 0.2}}\n")
+    with pytest.raises(UsageError, match=r"E111 .*c.yaml: 'alpha' stands at line 2 and at line 3"):
         config.load(tmp_path / "c.yaml")
 
 

@@ -6,13 +6,13 @@ import pytest
 
 from tests.experiments.tables import SMALL, written
 from unskew.core.method import Method
-from unskew.errors import UsageError
+from unskew.errors import UnskewError, UsageError
 from unskew.experiments import files
 
 
 @pytest.mark.parametrize("name", files.names())
 def test_every_file_holds_together(name):
-    made = files.load(name)
+    made = files.checked(files.load(name), name)
     assert made.rows
     assert made.paper
     for row in made.rows:
@@ -79,6 +79,22 @@ def test_a_row_comes_on_top_of_what_all_rows_share(tmp_path):
         (SMALL.replace(", than: all", ""), "claim 1: than is needed"),
         (SMALL.replace("rows:", "rows: 3\nrest:"), "needs `rows:`"),
         (SMALL.replace("lost: {settings: {data: cifar10}}", "lost: cifar10"), "row lost should hold keys and values"),
+        (
+            SMALL.replace("than: all", "than: all but Stil"),
+            "claim 1: than should be a list of methods, all, or all but",
+        ),
+        (SMALL.replace("than: all", "than: the rest"), "claim 1: than should be a list of methods, all, or all but"),
+        (SMALL.replace("overrides: {Still:", "overrides: {Stil:"), "speaks of 'Stil'.*Did you mean 'Still'"),
+        (SMALL.replace("lr: 0.0000001", "seed: 3"), "leave 'seed' out of settings"),
+        (SMALL.replace("skew: iid", "method: flea"), "leave 'method' out of settings; `methods:` names them"),
+        (SMALL.replace("clients: 4", "seed: 4"), "leave 'seed' out of settings"),
+        (SMALL + "settings: {data: digits}", "'settings' stands at line 5 and at line 16"),
+        (SMALL.replace("  lost:", "  even:"), "'even' stands at line 9 and at line 10"),
+        (SMALL.replace("skew: iid", "skew: iid, skew: domain"), "'skew' stands at line 9 and at line 9"),
+        ("methods: {A: fedavg}\nrows: {a:}\nsettings: digits", "settings should hold keys and values, got 'digits'"),
+        ("methods: {A: fedavg}\nrows: {a:}\nclaims: none", "claims should be a list, got 'none'"),
+        ("methods: {3: fedavg}\nrows: {a:}", "write the method's name 3 in quotes"),
+        ("methods: {A: fedavg}\nrows: {a:}\nopen: one", "open should be a list, got 'one'"),
         ("", "needs `methods:`"),
         ("- a\n- b", "needs `methods:`"),
         ("a: [", "is not YAML"),
@@ -94,8 +110,20 @@ def test_a_cell_that_could_not_run_is_refused_with_its_place(tmp_path):
         (OWN.replace("lr: 0.1", "learning_rate: 0.1"), "E101 .*own.yaml, row a, FedAvg: unknown key.*'lr'"),
         (OWN.replace("Mine: fedprox", "Mine: fedprx"), "E102 .*row a, Mine: unknown method 'fedprx'.*'fedprox'"),
         (OWN.replace("lr: 0.1", "lr: fast"), "E109 .*row a, FedAvg: lr should be"),
+        (OWN.replace("lr: 0.1", "skew: clases:2"), "E103 .*row a, FedAvg: unknown skew.*'classes'"),
+        (OWN.replace("lr: 0.1", "skew: iid+gama"), "E103 .*row a, FedAvg: unknown feature skew.*'gamma'"),
+        (OWN.replace("lr: 0.1", "availability: bernouli:0.7"), "E124 .*row a, FedAvg: unknown avail.*'bernoulli'"),
+        (OWN.replace("lr: 0.1", "data: digit"), "E125 .*row a, FedAvg: unknown data 'digit'.*'digits'"),
+        (OWN.replace("lr: 0.1", "data: cifar10(size=3)"), "E125 .*row a, FedAvg: data 'cifar10' has no option 'size'"),
+        (OWN.replace("lr: 0.1", "data: mine.npz"), "E402 .*row a, FedAvg: there is no mine.npz"),
+        (OWN.replace("lr: 0.1", "model: cnm"), "E104 .*row a, FedAvg: unknown model 'cnm'"),
+        (OWN.replace("lr: 0.1", "set: {fedprx: {mu: 1}}"), "E126 .*row a: set names 'fedprx'.*'fedprox'"),
+        (OWN + "overrides: {FedAvg: {set: {fedprox: {mu: 1}}}}", "E126 .*row a, FedAvg: set names 'fedprox'"),
+        (OWN + "grids: {Mine: {mu: [1]}}", "E126 .*grids names 'Mine', a Part of none"),
+        (OWN + "grids: {fedprox: {nu: [1]}}", "E102 .*grids: .*no argument 'nu'"),
+        (OWN + "grids: {fedprox: {mu: [high]}}", "E102 .*grids: .*mu"),
     ):
-        with pytest.raises(UsageError, match=says):
+        with pytest.raises(UnskewError, match=says):
             files.load(written(tmp_path, "own", text))
     with pytest.raises(UsageError, match="E111 there is no file"):
         files.load(str(tmp_path / "nowhere.yaml"))

@@ -61,8 +61,8 @@ def test_the_command_runs_keeps_and_runs_nothing_twice(tmp_path, monkeypatch):
     other = CliRunner().invoke(cli.app(), [*words, "--methods", "FedAvg", "--page", "small-one"])
     assert other.exit_code == 0, other.output
     index = (tmp_path / "docs" / "README.md").read_text()
-    assert "[A small table](small.md)" in index
-    assert "[A small table](small-one.md)" in index
+    assert "[A small table (small)](small.md)" in index
+    assert "[A small table (small-one)](small-one.md)" in index
     assert (pages / "small.html").read_text() == html
     assert "small-one.html" in (pages / "index.html").read_text()
     wrong = CliRunner().invoke(cli.app(), [*words, "--page", "../mine"])

@@ -30,6 +30,8 @@ def test_every_method_is_tuned_with_as_many_trials_and_never_on_the_test_set(tmp
     assert sorted({(s.validation, s.seed) for s in settings}) == [(0.0, 0), (0.2, tune.SEED)]
     assert "--tune 3" in result["command"]
     assert "Tuned with 3 trials a method" in page.note(result)
+    planned = CliRunner().invoke(cli.app(), [*words, "--dry-run"])
+    assert "tuning  3 trials for each of 2 methods on even" in planned.output
 
 
 def test_trials_are_the_grid_without_repetition():

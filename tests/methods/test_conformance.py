@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -75,6 +76,51 @@ class Active(Part):
 
     def loss(self, w, out, b, c):
         return self.pull * b.mean(out.raw.pow(2).sum(-1))
+
+
+@dataclass(frozen=True)
+class Branching(Part):
+    """Decides by a tensor's value."""
+
+    name: ClassVar[str] = "branching"
+
+    def loss(self, w, out, b, c):
+        size = b.mean(out.raw.pow(2).sum(-1))
+        return size if size > 1 else 0 * size
+
+
+@dataclass(frozen=True)
+class Careless(Part):
+    """Draws side by side what nobody seeded."""
+
+    name: ClassVar[str] = "careless"
+
+    def loss(self, w, out, b, c):
+        return b.mean((out.raw * torch.rand_like(out.raw)).sum(-1))
+
+
+@dataclass(frozen=True)
+class Misspelt(Part):
+    """Asks for what is not there."""
+
+    name: ClassVar[str] = "misspelt"
+
+    def loss(self, w, out, b, c):
+        return b.mean(out.feature.sum(-1))
+
+
+@pytest.mark.parametrize(
+    ("broken", "told"),
+    [
+        (Branching(), r"E127 .*test_conformance.py, line \d+ \(`return size if size > 1 .*decides by a tensor's value"),
+        (Careless(), r"E127 .*test_conformance.py, line \d+ .*draws random numbers of its own"),
+        (Misspelt(), r"AttributeError: 'Out' object has no attribute 'feature'.* at line \d+"),
+    ],
+)
+def test_a_rule_that_is_broken_is_named_once_with_its_line(broken, told):
+    first, *others = (f for f in check.check_method(broken) if not f.ok)
+    assert re.fullmatch(told + ".*", first.detail), first.detail
+    assert {f.detail for f in others} == {"could not be looked at, for the same reason"}
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from unskew.report.curves import POINTS, Line, curves
 from unskew.report.figures import Reach, Strip, attendance, histograms, partition_map, reach, spread
-from unskew.report.svg import NARROW, WIDE, apart, log_ticks, percent_range, ticks
+from unskew.report.svg import NARROW, WIDE, apart, least_step, log_ticks, percent_range, ticks
 
 EVIL = '<script>alert("x")</script>'
 
@@ -168,6 +168,9 @@ def test_labels_move_no_more_than_they_must():
 
 def test_ticks_are_round():
     assert ticks(0, 40, 7) == [0, 10, 20, 30, 40]
+    assert ticks(1, 4) == [1, 1.5, 2, 2.5, 3, 3.5, 4]
+    assert ticks(1, 4, least=least_step(np.array([1.0, 4.0]))) == [1, 2, 3, 4]
+    assert least_step(np.array([0.5, 1])) == 0
     assert log_ticks(3e5, 9e7, 6) == pytest.approx([3e5, 1e6, 3e6, 1e7, 3e7])
     assert log_ticks(1e6, 9e6, 6) == pytest.approx([1e6, 2e6, 3e6, 5e6, 7e6])
     assert percent_range(0.71, 0.93) == pytest.approx((0.70, 0.95, 0.05))

@@ -55,7 +55,7 @@ def test_the_page_speaks_of_dice(comparison):
     text = page.page(read.read_comparison(comparison), "eyes")
     assert "accuracy" not in text.replace("accuracy for the column", "").lower()
     for piece in (
-        "% global Dice on digits",
+        "% global Dice over 6 rounds on digits",
         "Dice over rounds",
         "Dice of both classes",
         "every pixel labelled",

@@ -111,7 +111,7 @@ def test_the_page_is_one_whole_file(comparison, tmp_path):
     text = out.read_text()
     assert not re.search(r"src\s*=|href\s*=\s*[\"'](?!#)|url\(|@import|https?://", text)
     assert text.count("<svg") >= 5
-    assert "good reaches" in text
+    assert "good averages" in text
     assert "17.2 points ahead of poor" in text or "points ahead of poor" in text
     assert "unskew compare good poor" in text
     assert len(text) < 300_000

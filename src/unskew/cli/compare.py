@@ -40,6 +40,7 @@ def command(
     from unskew.core.method import Method
     from unskew.engine import cells
     from unskew.engine.folder import check_name, fresh
+    from unskew.engine.rehearsal import rehearse
 
     values = {**(given(config) if config else {}), **(options or {})}
     if set_:
@@ -53,6 +54,7 @@ def command(
     plan = cells.plan(at, wanted, list(range(seeds)), values)
     if not as_json:
         _introduce(settings, wanted, seeds)
+    rehearse(plan)
     if dry_run:
         return
     cells.describe(at, wanted, list(range(seeds)), values)

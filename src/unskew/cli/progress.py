@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from unskew.cli.screen import clock
-from unskew.engine.cells import Cell
+from unskew.engine.cells import CENTRALISED, LOCAL, Cell
 
 
 class Progress:
@@ -43,7 +43,7 @@ class Progress:
                     done = f"{len(self.told)}/{len(plan)}"
                     score = "own model" if cell.score != cell.score else f"global {cell.score:6.1%}"
                     print(
-                        f"{done:>7}  {cell.method:<28} seed {cell.seed}  {score:<13}  {cell.megabytes:8.1f} MB",
+                        f"{done:>7}  {cell.method:<28} seed {cell.seed}  {score:<13}  {_sent([cell]):>8} MB",
                         flush=True,
                     )
 
@@ -72,7 +72,7 @@ class Progress:
                 f"{max(c.t for c in group)}/{group[0].settings.rounds}",
                 _mean(seen, "score"),
                 f"{_mean(seen, 'client_mean')} / {_mean(seen, 'client_worst')}",
-                f"{sum(c.megabytes for c in group) / len(group):.1f}" if seen else "",
+                _sent(group) if seen else "",
             )
         table.caption = self._caption()
         table.caption_justify = "left"
@@ -88,6 +88,13 @@ class Progress:
     def _done(self) -> float:
         """The share of all rounds."""
         return sum(c.t for c in self.plan) / max(1, sum(c.settings.rounds for c in self.plan))
+
+
+def _sent(cells: list[Cell]) -> str:
+    """Megabytes a run, both ways; references share nothing."""
+    if cells[0].method in (LOCAL, CENTRALISED):
+        return "–"
+    return f"{sum(c.megabytes for c in cells) / len(cells):.1f}"
 
 
 def _mean(cells: list[Cell], key: str) -> str:

@@ -59,9 +59,11 @@ def command(
     from unskew.cli.progress import Progress
     from unskew.engine import cells, setup
     from unskew.engine.folder import check_name
+    from unskew.engine.rehearsal import rehearse
     from unskew.errors import UsageError
     from unskew.experiments import files, kept, page, plan
     from unskew.experiments import tune as tuning
+    from unskew.report.numbers import plural
 
     if not 0 < scale <= 1:
         raise UsageError("E109", f"scale should be above 0 and at most 1, got {scale:g}.")
@@ -80,13 +82,16 @@ def command(
         with Progress(wanted, quiet=as_json) as progress:
             cells.run_all(wanted, cores, progress.look)
 
+    rehearse(plan.cells(made, runnable, chosen, range(1), scale, at).values())
+    if tune and not as_json:
+        print(
+            f"tuning  {plural(tune, 'trial')} for each of {plural(len(chosen), 'method')} on {runnable[0].name}, validated "
+            "on a fifth of the training samples; not counted in the plan",
+            flush=True,
+        )
     try:
         tried: dict[str, tuning.Tuned] = {}
         if tune and not dry_run:
-            if not as_json:
-                print(
-                    f"tuning  {tune} trials for each of {len(chosen)} methods on {runnable[0].name}, validated on a fifth of the training samples"
-                )
             made, tried = tuning.tune(made, runnable[0], chosen, tune, scale, sampler, at, run)
         found = plan.cells(made, runnable, chosen, range(seeds), scale, at)
         todo = list({c.path: c for c in found.values()}.values())
@@ -135,6 +140,7 @@ def _introduce(
 ) -> None:
     from unskew.cli.screen import clock
     from unskew.experiments import estimate
+    from unskew.report.numbers import plural
 
     print("\n".join(line for line in (made.title, made.paper) if line))
     for row in rows:
@@ -143,12 +149,14 @@ def _introduce(
         print(f"left    {row.name}: no data ({row.data})")
     left = [c for c in todo if c.path in again or not c.ended]
     print(
-        f"plan    {len(todo)} runs, {len(todo) - len(left)} of them done already"
+        f"plan    {plural(len(todo), 'run')}, {len(todo) - len(left)} of them done already"
         + (f"; {scale:g} of the rounds" if scale != 1 else "")
     )
     if left:
         seconds = estimate.together([c.settings for c in left], cores)
-        print(f"time    about {clock(seconds)} on {cores} cores (one step of each model was timed, the rest counted)")
+        print(
+            f"time    about {clock(seconds)} on {plural(cores, 'core')} (one step of each model was timed, the rest counted)"
+        )
     sys.stdout.flush()
 
 

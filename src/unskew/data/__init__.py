@@ -7,7 +7,7 @@ from unskew.data.federation import Dataset, Federation, Index
 from unskew.data.folders import folder
 from unskew.data.own import arrays, npz
 from unskew.data.partitions import partition
-from unskew.data.sets import describe, load, names, parse
+from unskew.data.sets import check, describe, load, names, parse
 
 __all__ = [
     "Dataset",
@@ -15,6 +15,7 @@ __all__ = [
     "Index",
     "arrays",
     "build",
+    "check",
     "describe",
     "folder",
     "load",

@@ -99,7 +99,7 @@ def _pool(y: np.ndarray, K: int, samples: int | None, rng: np.random.Generator) 
         raise DataError(
             "E406",
             f"{K} clients of {samples} samples need {samples * K:,}; the set has {len(y):,}. "
-            f"Feasible: samples={len(y) // K}.",
+            f"Feasible: {f'samples={len(y) // K}' if len(y) >= K else f'at most {len(y):,} clients'}.",
         )
     return _drawn(y, samples * K, rng)
 

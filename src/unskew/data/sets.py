@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import ast
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ from unskew.data.archives import Archive
 from unskew.data.dataset import Dataset
 from unskew.data.own import images, split
 from unskew.data.resize import smaller_images, smaller_masks
-from unskew.errors import UsageError, suggestion
+from unskew.errors import DataError, UsageError, suggestion
 
 DIGITS_TEST = 360
 
@@ -190,6 +191,21 @@ def parse(text: str) -> tuple[str, dict[str, Any]]:
 
 def load(name: str, **options: Any) -> Dataset:
     """A named set. Raises UsageError (E125) for an unknown name, DataError (E401, E402) if damaged or not there."""
+    _check(name, options)
+    return _SETS[name].make(**options)
+
+
+def check(text: str) -> None:
+    """Raises UsageError (E125) for what names neither a set with its options nor a file or folder, DataError (E402) for an
+    archive that is not there. A set is not looked for."""
+    if Path(text).exists():
+        return
+    if Path(text).suffix == ".npz":
+        raise DataError("E402", f"there is no {text}.")
+    _check(*parse(text))
+
+
+def _check(name: str, options: Collection[str]) -> None:
     if name not in _SETS:
         raise UsageError(
             "E125", f"unknown data '{name}'.{suggestion(name, _SETS)} Known: {', '.join(_SETS)}; or a path."
@@ -199,7 +215,6 @@ def load(name: str, **options: Any) -> Dataset:
         if option not in known:
             has = f"its options: {', '.join(known)}" if known else "it has none"
             raise UsageError("E125", f"data '{name}' has no option '{option}'; {has}.{suggestion(option, known)}")
-    return _SETS[name].make(**options)
 
 
 def _opened(name: str) -> Archive:

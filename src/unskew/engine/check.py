@@ -6,6 +6,7 @@ Small seeded data, a few rounds; each check says what it found wrong in one sent
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -15,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from unskew import data
+from unskew import data, own
 from unskew.config import Settings
 from unskew.core.method import Method
 from unskew.core.part import Part
@@ -25,7 +26,7 @@ from unskew.engine import setup
 from unskew.engine.folder import Folder
 from unskew.engine.loop import Loop
 from unskew.engine.state import digest
-from unskew.errors import UsageError
+from unskew.errors import UnskewError, UsageError
 
 SIZES = (40, 1, 0, 2, 33, 17, 3, 20)
 """Clients of the test federation: the first has one class, the third nothing, the second a single sample."""
@@ -47,6 +48,7 @@ class Broken(AssertionError):
 
 def check_method(part: Part) -> Iterator[Found]:
     """Run every check on one Part; a check that raises anything has failed."""
+    said: set[str] = set()
     for check in CHECKS:
         name = check.__name__.strip("_").replace("_", " ")
         try:
@@ -54,7 +56,17 @@ def check_method(part: Part) -> Iterator[Found]:
         except Broken as broken:
             yield Found(name, False, str(broken))
         except Exception as error:  # any error of a stranger's code is a finding, not a crash
-            yield Found(name, False, f"{type(error).__name__}: {error}")
+            detail = _crashed(part, error)
+            yield Found(name, False, "could not be looked at, for the same reason" if detail in said else detail)
+            said.add(detail)
+
+
+def _crashed(part: Part, error: Exception) -> str:
+    """What a stranger's code ended in, and where."""
+    if isinstance(error, UnskewError):
+        return str(error)
+    file = inspect.getsourcefile(type(part)) or ""
+    return f"{own.told(error)}{own.line(file, error)}"
 
 
 def federation(channels: int = 3) -> Federation:

@@ -22,6 +22,7 @@ from unskew.core.trees import Tree, Weights, tree_map
 from unskew.engine import optimise
 from unskew.engine.kernels import Kernels, around
 from unskew.engine.noise import draw
+from unskew.engine.rules import rules_of_hooks
 from unskew.engine.schedule import Chunk, Step, steps
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class Update:
         self.loss_sum = torch.zeros(len(self.ids), device=trainer.device)
 
     def run(self) -> list[Reply]:
-        with around(self.of.net, self.kernels):
+        with rules_of_hooks(), around(self.of.net, self.kernels):
             if begins := self.of.hooks["begin"]:
                 with torch.no_grad():
                     self.lane["round"] = {p.name: self._map(self._hook(p, "begin"), self.w, self.lane) for p in begins}

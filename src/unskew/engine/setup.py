@@ -20,6 +20,8 @@ from unskew.core.network import Network
 from unskew.core.part import Batch, overrides
 from unskew.data.availability import Availability
 from unskew.data.federation import Dataset, Federation
+from unskew.data.skew import Skew
+from unskew.data.transforms import Shift
 from unskew.engine.evaluate import Evaluation
 from unskew.engine.lanes import Local, Trainer
 from unskew.engine.loop import Loop
@@ -35,11 +37,24 @@ from unskew.tasks import task_of
 MOST_LANES = 16
 
 
-def dataset_of(settings: Settings) -> Dataset:
-    """A named set, `name(option=value)`, an .npz file or a folder. What is misspelt elsewhere is told before it is read."""
+def check_spelling(settings: Settings) -> None:
+    """What can be told without reading a sample.
+
+    Raises UsageError for a skew (E103), an availability (E124), a model (E104) or a set (E125) that there is none of,
+    DataError (E402) for an archive that is not there.
+    """
     Availability.parse(settings.availability)
+    for shift in Skew.parse(settings.skew).shifts:
+        Shift.parse(shift)
     if settings.model not in ("auto", "(given)") and ":" not in settings.model:
         models.known(settings.model)
+    if settings.data != "(given)":
+        data.check(settings.data)
+
+
+def dataset_of(settings: Settings) -> Dataset:
+    """A named set, `name(option=value)`, an .npz file or a folder. What is misspelt elsewhere is told before it is read."""
+    check_spelling(settings)
     text = settings.data
     path = Path(text)
     if path.suffix == ".npz" or path.is_file():

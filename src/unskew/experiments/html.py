@@ -49,8 +49,10 @@ def document(found: Result) -> str:
 
 def index(found: Sequence[Result]) -> str:
     """The page that leads to the others, which lie beside it."""
-    told = [(r, page.rows(r), page.rounds(r), page.summary(r), page.counted(r)) for r in found]
-    return _render("experiments.html.j2", noun="score", found=told)
+    names = page.named(found)
+    told = [(r, name, page.rows(r), page.rounds(r), page.summary(r), page.counted(r)) for r, name in zip(found, names)]
+    title, has = page.index_title(found)
+    return _render("experiments.html.j2", noun="score", found=told, title=title, has=has)
 
 
 def _render(name: str, **facts: Any) -> str:

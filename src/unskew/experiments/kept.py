@@ -29,7 +29,7 @@ def document(folder: Path, result: Mapping[str, Any]) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     _put(folder / f"{result['page']}.json", _compact(result))
     _put(folder / f"{result['page']}.md", page.markdown(result))
-    _put(folder / "README.md", page.index(results(folder)))
+    _put(folder / "README.md", page.index(results(folder), folder.as_posix()))
 
 
 def pages(folder: Path, result: Mapping[str, Any]) -> Path:

@@ -185,16 +185,33 @@ def rounds(found: Result) -> str:
     return f"{last}" if found["scale"] == 1 else f"{last} ({found['scale']:g} of {of})"
 
 
-def index(found: Sequence[Result]) -> str:
-    """The page that leads to the others, as Markdown."""
+def named(found: Sequence[Result]) -> list[str]:
+    """What each of several results is called: its title, and which page of them where others have the same."""
+    titles = [r["title"] for r in found]
+    return [t if titles.count(t) == 1 else f"{t} ({r['page']})" for t, r in zip(titles, found)]
+
+
+def index_title(found: Sequence[Result]) -> tuple[str, str]:
+    """What the page that leads to others is headed, and what each of them has."""
+    if any(r["paper"] for r in found):
+        return (
+            "Published tables, run here",
+            "the paper's numbers beside ours where there are any, and a verdict on every claim",
+        )
+    return "Tables, run here", "every number, and a verdict on every claim"
+
+
+def index(found: Sequence[Result], folder: str = "FOLDER") -> str:
+    """The page that leads to the others, as Markdown. folder: where they lie, for the command that it tells."""
+    title, has = index_title(found)
     lines = [
-        "# Published tables, run here",
-        "Each page has the command that made it, the paper's numbers beside ours, and a verdict on every claim; its `.json` has every number and curve. `unskew report docs/results` makes HTML pages of them.",
+        f"# {title}",
+        f"Each page has the command that made it, {has}; its `.json` has every number and curve. `unskew report {folder}` makes HTML pages of them.",
         "| table | rows | seeds | rounds | claims | when |\n|---|---|---|---|---|---|",
     ]
-    for r in found:
+    for r, name in zip(found, named(found)):
         lines[-1] += (
-            f"\n| [{r['title']}]({r['page']}.md) | {rows(r)} | {r['seeds']} | {rounds(r)} | {summary(r)} | {r['date']}, {r['unskew']} |"
+            f"\n| [{name}]({r['page']}.md) | {rows(r)} | {r['seeds']} | {rounds(r)} | {summary(r)} | {r['date']}, {r['unskew']} |"
         )
     return "\n\n".join(lines) + "\n"
 

@@ -14,6 +14,7 @@ from unskew.report.svg import (
     Scale,
     apart,
     data,
+    least_step,
     line,
     percent_range,
     plain_number,
@@ -85,7 +86,7 @@ def _scales(
     low, high, step = percent_range(
         min(float((c.y - c.band).min()) for c in lines), max(float((c.y + c.band).max()) for c in lines)
     )
-    return Scale(x0, x1, *across, log=log_x), Scale(low, high, *up), step
+    return Scale(x0, x1, *across, log=log_x, least=least_step(xs)), Scale(low, high, *up), step
 
 
 def _y_axis(y: Scale, step: float, begin: float, end: float, label: str) -> str:

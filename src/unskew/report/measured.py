@@ -17,6 +17,7 @@ from unskew.report.svg import (
     WIDE,
     Scale,
     apart,
+    least_step,
     line,
     plain_number,
     points,
@@ -69,7 +70,8 @@ def series(lines: Sequence[Line], what: str, *, width: int = WIDE, x_label: str 
     left, right, top, bottom = (46, 124, 12, 48) if narrow else (56, 178, 12, 50)
     height = max(220 if narrow else 240, top + bottom + 18 * len(lines))
     xs, low, high = np.concatenate([c.x for c in lines]), *_range(lines)
-    x, y = Scale(float(xs.min()), float(xs.max()), left, width - right), Scale(low, high, height - bottom, top)
+    x = Scale(float(xs.min()), float(xs.max()), left, width - right, least=least_step(xs))
+    y = Scale(low, high, height - bottom, top)
     parts = []
     for v in y.ticks(5):
         at = float(y(v))

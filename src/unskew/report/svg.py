@@ -30,13 +30,14 @@ def colours(methods: Sequence[str], references: Sequence[str]) -> dict[str, str]
 
 @dataclass(frozen=True)
 class Scale:
-    """From values in [low, high] to places in [begin, end], straight or logarithmic."""
+    """From values in [low, high] to places in [begin, end], straight or logarithmic. least: the smallest step of ticks."""
 
     low: float
     high: float
     begin: float
     end: float
     log: bool = False
+    least: float = 0.0
 
     def __call__(self, value: Any) -> Any:
         v, low, high = (self._bent(x) for x in (value, self.low, self.high))
@@ -46,7 +47,7 @@ class Scale:
         return np.log10(np.maximum(value, 1e-12)) if self.log else np.asarray(value, dtype=float)
 
     def ticks(self, most: int = 6) -> list[float]:
-        return log_ticks(self.low, self.high, most) if self.log else ticks(self.low, self.high, most)
+        return log_ticks(self.low, self.high, most) if self.log else ticks(self.low, self.high, most, self.least)
 
 
 def step_of(span: float, most: int = 6) -> float:
@@ -56,9 +57,14 @@ def step_of(span: float, most: int = 6) -> float:
     return next(m * power for m in (1, 2, 5, 10) if m * power >= raw * (1 - 1e-9))
 
 
-def ticks(low: float, high: float, most: int = 6) -> list[float]:
-    step = step_of(high - low, most)
+def ticks(low: float, high: float, most: int = 6, least: float = 0.0) -> list[float]:
+    step = max(step_of(high - low, most), least)
     return [float(v) for v in np.arange(math.ceil(low / step - 1e-9) * step, high + step * 1e-6, step)]
+
+
+def least_step(values: np.ndarray) -> float:
+    """1 between whole numbers, like rounds, of which there is none between two; else 0."""
+    return float(bool((values == values.round()).all()))
 
 
 def log_ticks(low: float, high: float, most: int = 6) -> list[float]:

@@ -32,7 +32,11 @@ def result(rows: Sequence[Row], runs: Sequence[RunData]) -> str:
     leader = next((r for r in rows if r.leads), None)
     if leader is None:
         return f"{rows[0].method} {where}: no global {noun(run.metric)} was written"
-    score = f"{leader.method} reaches {percent(leader.mean10)}\u00a0% global {noun(run.metric)}"
+    few = run.rounds < 10  # then the mean of the last ten holds the first, too, and nothing is reached by it
+    score = (
+        f"{leader.method} {'averages' if few else 'reaches'} {percent(leader.mean10)}\u00a0% global {noun(run.metric)}"
+    )
+    where = f"over {plural(run.rounds, 'round')} {where}" if few else where
     rivals = [r for r in rows if not r.leads and not r.reference and r.mean10.n]
     if not rivals:
         return f"{score} {where}"

@@ -17,7 +17,7 @@ def attendance(rows: Sequence[tuple[int, Sequence[int], Sequence[int]]], clients
         return ""
     left, top, tall, T = 66, 26, 64, len(rows)
     most = max(len(asked) for _, asked, _ in rows) or 1
-    x = Scale(0, T, left, width - 8)
+    x = Scale(0, T, left, width - 8, least=1)
     w = (width - 8 - left) / T
     gap = 1.0 if w > 4 else 0.0
     asked, came = (np.array([len(r[i]) for r in rows]) for i in (1, 2))
