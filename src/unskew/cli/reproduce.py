@@ -82,6 +82,8 @@ def command(
         with Progress(wanted, quiet=as_json) as progress:
             cells.run_all(wanted, cores, progress.look)
 
+    if not as_json:
+        _introduce(made, runnable, missing)
     rehearse(plan.cells(made, runnable, chosen, range(1), scale, at).values())
     if tune and not as_json:
         print(
@@ -97,7 +99,7 @@ def command(
         todo = list({c.path: c for c in found.values()}.values())
         old = cells.by_others(c.path for c in todo)
         if not as_json:
-            _introduce(made, runnable, missing, todo, old if anew else [], scale, cores)
+            _count(todo, old if anew else [], scale, cores)
             if old:
                 print(_older(old, anew))
         if dry_run:
@@ -135,18 +137,22 @@ def _older(old: Sequence[Path], anew: bool) -> str:
     )
 
 
-def _introduce(
-    made: Any, rows: list[Any], missing: list[Any], todo: list[Any], again: Sequence[Path], scale: float, cores: int
-) -> None:
-    from unskew.cli.screen import clock
-    from unskew.experiments import estimate
-    from unskew.report.numbers import plural
-
+def _introduce(made: Any, rows: list[Any], missing: list[Any]) -> None:
+    """What it is, and which rows run."""
     print("\n".join(line for line in (made.title, made.paper) if line))
     for row in rows:
         print(f"row     {row.name}{': ' + row.note if row.note else ''}")
     for row in missing:
         print(f"left    {row.name}: no data ({row.data})")
+    sys.stdout.flush()
+
+
+def _count(todo: list[Any], again: Sequence[Path], scale: float, cores: int) -> None:
+    """How many runs, and how long the rest of them takes."""
+    from unskew.cli.screen import clock
+    from unskew.experiments import estimate
+    from unskew.report.numbers import plural
+
     left = [c for c in todo if c.path in again or not c.ended]
     print(
         f"plan    {plural(len(todo), 'run')}, {len(todo) - len(left)} of them done already"
