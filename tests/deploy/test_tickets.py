@@ -127,6 +127,17 @@ class Listener:
             pass
 
 
+def test_our_certificates_stand_strict_checks(home):
+    """Which Python's own ssl makes from 3.13 on."""
+    context = ssl.create_default_context(cafile=str(home.folder / "ca.crt"))
+    context.verify_flags |= ssl.VERIFY_X509_STRICT
+    with (
+        socket.create_connection(("127.0.0.1", Listener(home).port)) as line,
+        context.wrap_socket(line, server_hostname="127.0.0.1") as tls,
+    ):
+        assert tls.getpeercert()
+
+
 def looked(tmp_path: Path, made: Coordinator, port: int) -> dict[str, doctor.Finding]:
     ticket = made.ticket("a")
     joined = Joined.make(tmp_path / f"site{port}", Ticket(**{**ticket.__dict__, "port": port}))

@@ -190,6 +190,20 @@ def _names(host: str) -> tuple[x509.GeneralName, ...]:
         return (x509.DNSName(host), *local)
 
 
+def _usage(authority: bool) -> x509.KeyUsage:
+    """What a key is for. Strict checks, which Python's ssl makes from 3.13 on, refuse a certificate that does not say it."""
+    asked = {"key_cert_sign": authority, "crl_sign": authority, "digital_signature": not authority}
+    never = (
+        "content_commitment",
+        "key_encipherment",
+        "data_encipherment",
+        "key_agreement",
+        "encipher_only",
+        "decipher_only",
+    )
+    return x509.KeyUsage(**asked, **dict.fromkeys(never, False))
+
+
 def _certificate(
     subject: x509.Name,
     issuer: x509.Name,
@@ -208,6 +222,7 @@ def _certificate(
         .not_valid_before(now - dt.timedelta(days=1))
         .not_valid_after(now + dt.timedelta(days=DAYS))
         .add_extension(role, critical=True)
+        .add_extension(_usage(role.ca), critical=True)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(by.public_key()), critical=False)
     )
