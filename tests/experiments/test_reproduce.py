@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from tests.experiments.tables import MEASURED, PRIVATE, SMALL, written
 from unskew import cli
-from unskew.errors import UsageError
+from unskew.errors import StateError, UsageError
 from unskew.revision import revision
 
 
@@ -40,6 +40,14 @@ def test_the_command_runs_keeps_and_runs_nothing_twice(tmp_path, monkeypatch):
     again = CliRunner().invoke(cli.app(), [*words, "--json"])
     assert json.loads(again.output)["entries"] == result["entries"]
     assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("model.safetensors")} == made
+    watched = CliRunner().invoke(cli.app(), ["watch", str(tmp_path / "reproduce"), "--once"])
+    assert [line.split()[:4] for line in watched.output.splitlines()[1:3]] == [
+        ["even", "FedAvg", "2/2", "8/8"],
+        ["even", "Still", "2/2", "8/8"],
+    ]
+    (tmp_path / "reproduce" / "now.json").write_text("[[")
+    with pytest.raises(StateError, match="E111"):
+        raise CliRunner().invoke(cli.app(), ["watch", str(tmp_path / "reproduce")]).exception
     pages = tmp_path / "reproduce" / "pages"
     html = (pages / "small.html").read_text()
     for seen in (

@@ -79,6 +79,7 @@ def command(
     def run(wanted: Sequence[cells.Cell]) -> None:
         if anew:
             cells.discard(cells.by_others(c.path for c in wanted))
+        cells.announce(at, wanted)
         with Progress(wanted, quiet=as_json) as progress:
             cells.run_all(wanted, cores, progress.look)
 

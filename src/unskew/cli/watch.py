@@ -1,4 +1,4 @@
-"""`unskew watch`: how a run or a comparison is doing, from what it has written, without touching it."""
+"""`unskew watch`: how a run, a comparison or a table is doing, from what it has written, without touching it."""
 
 from __future__ import annotations
 
@@ -14,15 +14,21 @@ LOOK_S = 0.5
 
 
 def command(
-    run: Annotated[Path, typer.Argument(help="the folder of a run, here or over a network, or of a comparison")],
+    run: Annotated[
+        Path, typer.Argument(help="the folder of a run, here or over a network, of a comparison, or runs/reproduce")
+    ],
     once: Annotated[bool, typer.Option("--once", help="show what there is, then stop")] = False,
 ) -> None:
     """Follow a run: its scores, who answered, who was late or dropped. Ctrl-C stops the watching, not the run."""
     from unskew.config import load
+    from unskew.engine import cells
     from unskew.errors import UsageError
 
     if (run / "compare.yaml").exists():
-        _comparison(run, once)
+        _many(cells.described(run), run / "report.html", once)
+        return
+    if (run / "now.json").exists():
+        _many(cells.announced(run), run / "pages" / "index.html", once)
         return
     if not (run / "config.yaml").exists() and not (run / "deploy.json").exists():
         raise UsageError("E117", f"{run} holds no run: there is no config.yaml in it.")
@@ -45,14 +51,12 @@ def command(
         print(f"done    {run / 'model.safetensors'}")
 
 
-def _comparison(at: Path, once: bool) -> None:
-    """The table that `unskew compare` shows while it trains; when piped a line per finished run."""
+def _many(plan: list[Any], report: Path, once: bool) -> None:
+    """The table that is shown where they train; when piped a line per finished run."""
     from rich.console import Console
 
     from unskew.cli.progress import Progress
-    from unskew.engine.cells import described
 
-    plan = described(at)
     with Progress(plan, quiet=once) as progress:
         while True:
             for cell in plan:
@@ -64,8 +68,8 @@ def _comparison(at: Path, once: bool) -> None:
             time.sleep(LOOK_S)
     if once:
         Console().print(progress.table())
-    elif (at / "report.html").exists():
-        print(f"report  {at / 'report.html'}")
+    elif report.exists():
+        print(f"report  {report}")
 
 
 _SHOWN = {

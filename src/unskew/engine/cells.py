@@ -194,6 +194,24 @@ def described(parent: Path) -> list[Cell]:
     return plan(parent, methods, seeds, settings)
 
 
+def announce(parent: Path, plan: Iterable[Cell]) -> None:
+    """now.json: which runs a table that has just begun consists of, for whoever watches it; the last one begun counts."""
+    parent.mkdir(parents=True, exist_ok=True)
+    told = [[c.method, c.seed, c.path.relative_to(parent).as_posix(), c.settings.rounds] for c in plan]
+    part = parent / "now.json.part"
+    part.write_text(json.dumps(told))
+    os.replace(part, parent / "now.json")
+
+
+def announced(parent: Path) -> list[Cell]:
+    """The runs of the table that was begun last in this folder. Raises StateError (E111) for a damaged file."""
+    try:
+        told = json.loads((parent / "now.json").read_text())
+        return [Cell(method, seed, parent / path, Settings(rounds=rounds)) for method, seed, path, rounds in told]
+    except (OSError, ValueError, TypeError) as error:
+        raise StateError("E111", f"{parent / 'now.json'} cannot be read: {error}.") from None
+
+
 def slug(method: str) -> str:
     """A folder name for a method string: `fedprox(mu=0.01)+fedrdn` -> `fedprox-mu-0.01-_fedrdn`; of a file its name."""
     short = re.sub(r"(^|\+)[^+(]*/", r"\1", method.lower())
