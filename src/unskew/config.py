@@ -130,7 +130,7 @@ def build(values: dict[str, Any], lines: dict[str, int] | None = None) -> Settin
     except ValidationError as error:
         first = error.errors()[0]
         key = str(first["loc"][0])
-        message = first["msg"].removeprefix("Input should be ").replace("a valid dictionary", "keys and values")
+        message = documents.in_words(first["msg"].removeprefix("Input should be "))
         raise UsageError("E109", f"{key}{where(key)} should be {message}, got {values.get(key)!r}.") from None
 
 
@@ -151,13 +151,7 @@ def load(path: Path) -> Settings:
 
 def given(path: Path) -> dict[str, Any]:
     """The keys and values a YAML file sets, checked; what it leaves out is left out."""
-    try:
-        text = Path(path).read_text()
-    except FileNotFoundError:
-        raise UsageError("E111", f"there is no file {path}.") from None
-    except UnicodeDecodeError as error:
-        raise UsageError("E111", f"{path} is not YAML: {error}.") from None
-    values = documents.load(text, str(path), "E111") or {}
+    values = documents.load(documents.text_of(Path(path)), str(path), "E111") or {}
     if not isinstance(values, dict):
         raise UsageError("E111", f"{path} must hold keys and values, like `rounds: 50`.")
     build(values, _lines(path))

@@ -80,7 +80,7 @@ PAGES = {
     "E123": "A model of your own does not turn two samples into two rows of logits, one number a class (where samples have masks: two maps of them).",
     "E124": "An availability cannot be read. Write full, sample:0.1, bernoulli:0.2, persistent:0.2x10, clustered:0.5-0.2 or trace:FILE.csv.",
     "E126": "An experiment, a row or a method of it does not exist: `unskew list experiments` shows all, `unskew reproduce NAME --dry-run` its rows. Or a table of your own does not hold together; the message says where, docs/reproduce.md what may stand there.",
-    "E127": "A hook of a Part decides by a tensor's value (`if`, `.item()`, `float()`) or draws random numbers of its own. Hooks are written for one client and run for many at once: use torch.where, and noise() for random numbers.",
+    "E127": "A hook of a Part, or a model of your own, decides by a tensor's value (`if`, `.item()`, `float()`) or draws random numbers of its own. Hooks are written for one client and run for many at once: use torch.where, and noise() for random numbers.",
     "E130": "A measure does not exist, or cannot be taken of this method, task or federation; the sentence says why. docs/measures.md is about all of them.",
     "E125": "A data set's name or options do not exist. `unskew list data` shows all; a path to an .npz file or a folder works too.",
     "E201": "A checkpoint is damaged: its SHA-256 does not match. It is set aside as .bad and the one before it is used; one round is done again.",

@@ -13,7 +13,8 @@ from unskew import __version__
 def revision(root: Path = Path(__file__).parents[2]) -> str:
     """`0.1.0`; where unskew runs from a checkout of its own `0.1.0+a27cd8a`, and `.changed` after it beside uncommitted work.
 
-    Two uncommitted states of one commit are not told apart. root: the folder above `src`. An installed unskew lies in no checkout of its own, even where a user's project does.
+    Two uncommitted states of one commit are not told apart. root: the folder above `src`. An installed unskew lies in no
+    checkout of its own, even where a user's project does.
     """
     if not (root / ".git").exists():
         return __version__

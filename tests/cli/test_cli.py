@@ -138,6 +138,20 @@ def test_yaml_errors_name_the_line(tmp_path):
     (tmp_path / "c.yaml").write_text("method: fedavg\nrounds: many\n")
     with pytest.raises(UsageError, match=r"E109 rounds at line 2 should be a valid integer"):
         config.load(tmp_path / "c.yaml")
+    for text, says in (
+        ("rounds: &a [*a]", "what begins at line 1 holds itself"),
+        ("rounds: 2026-13-45", "is not YAML: month must be"),
+        ("rounds: " + 3000 * "[", "is nested too deeply"),
+    ):
+        (tmp_path / "c.yaml").write_text(text)
+        with pytest.raises(UsageError, match=f"E111 .*c.yaml.*{says}"):
+            config.load(tmp_path / "c.yaml")
+    with pytest.raises(UsageError, match="E111 cannot read"):
+        config.load(tmp_path)
+    laughs = "".join(f"k{i}: &k{i} [{', '.join([f'*k{i - 1}'] * 9 if i else ['1'] * 9)}]\n" for i in range(12))
+    (tmp_path / "c.yaml").write_text(laughs)  # 9 to the power of 12 items, each list told once
+    with pytest.raises(UsageError, match="E101 unknown key 'k0'"):
+        config.load(tmp_path / "c.yaml")
     (tmp_path / "c.yaml").write_text("rounds: 3\nset: {flea: {alpha: 0.1,\n  alpha: 0.2}}\n")
     with pytest.raises(UsageError, match=r"E111 .*c.yaml: 'alpha' stands at line 2 and at line 3"):
         config.load(tmp_path / "c.yaml")

@@ -22,7 +22,7 @@ def rehearse(cells: Iterable[Cell]) -> None:
     Raises what the first of them that cannot run would raise itself, its name in front.
     """
     seen: set[str] = set()
-    stage = Stage()
+    stage = _Stage()
     for cell in cells:
         same = cell.settings.replace(seed=0).fingerprint()
         if same in seen or (cell.path / "config.yaml").exists():
@@ -34,7 +34,7 @@ def rehearse(cells: Iterable[Cell]) -> None:
             raise type(error)(error.code, f"{cell.method}: {error.text}") from None
 
 
-class Stage:
+class _Stage:
     """Holds the last data set and the last federation, which runs that follow each other mostly share."""
 
     def __init__(self) -> None:

@@ -33,19 +33,11 @@ def load(name: str) -> Experiment:
     not there, and what a method or a setting of its cells is refused for.
     """
     if name.endswith((".yaml", ".yml")):
-        return checked(read(Path(name).stem, _text(Path(name)), name), name)
+        return checked(read(Path(name).stem, documents.text_of(Path(name)), name), name)
     if name not in names():
         known = "`unskew list experiments` shows all; a file of your own ends in .yaml."
         raise UsageError("E126", f"unknown experiment '{name}'.{suggestion(name, names())} {known}")
     return read(name, (resources.files(__package__) / f"{name}.yaml").read_text())
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text()
-    except (OSError, UnicodeDecodeError) as error:
-        why = "there is no file" if isinstance(error, FileNotFoundError) else "cannot read"
-        raise UsageError("E111", f"{why} {path}.") from None
 
 
 def checked(made: Experiment, where: str) -> Experiment:
@@ -160,13 +152,6 @@ def _claim(where: str, given: Any, methods: Iterable[str]) -> Claim | Trend:
 
 
 T = TypeVar("T")
-_PLAIN = {
-    "a valid tuple": "a list",
-    "a valid list": "a list",
-    "a valid dictionary": "keys and values",
-    "a valid string": "text, maybe in quotes",
-}
-"""What a file's author would call it."""
 
 
 def _fit(kind: type[T], where: str, given: Any, **more: Any) -> T:
@@ -184,8 +169,6 @@ def _fit(kind: type[T], where: str, given: Any, **more: Any) -> T:
     except ValidationError as error:
         first = error.errors()[0]
         at = ".".join(map(str, first["loc"]))
-        wanted = first["msg"].replace("Input should", "should") + f", got {first['input']!r}"
-        for python, plain in _PLAIN.items():
-            wanted = wanted.replace(python, plain)
+        wanted = documents.in_words(first["msg"].replace("Input should", "should")) + f", got {first['input']!r}"
         wanted = "is needed" if first["type"] == "missing" else wanted
         raise UsageError("E126", f"{where}: {at} {wanted}.") from None

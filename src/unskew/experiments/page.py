@@ -201,7 +201,7 @@ def index_title(found: Sequence[Result]) -> tuple[str, str]:
     return "Tables, run here", "every number, and a verdict on every claim"
 
 
-def index(found: Sequence[Result], folder: str = "FOLDER") -> str:
+def index(found: Sequence[Result], folder: str) -> str:
     """The page that leads to the others, as Markdown. folder: where they lie, for the command that it tells."""
     title, has = index_title(found)
     lines = [
