@@ -13,9 +13,9 @@ from unskew.core.client import Fed
 from unskew.core.method import Method
 from unskew.core.network import Network
 from unskew.core.replies import Ups
-from unskew.engine.lanes import Local, Start, Trainer
-from unskew.engine.schedule import Recipe
-from unskew.engine.setup import MOST_LANES
+from unskew.engine.client.schedule import Recipe
+from unskew.engine.client.trainer import Local, Start, Trainer
+from unskew.engine.resolve import MOST_LANES
 from unskew.merge.mean import weighted_mean
 from unskew.tasks.classification import Classification
 

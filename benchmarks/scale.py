@@ -17,7 +17,7 @@ import numpy as np
 from unskew.config import Settings
 from unskew.core.method import Method
 from unskew.data.federation import Federation, Index
-from unskew.engine import setup
+from unskew.engine import resolve
 
 
 def federation(clients: int, samples: int) -> Federation:
@@ -36,7 +36,7 @@ def loop(clients: int, samples: int):
     settings = Settings(
         clients=clients, rounds=10_000, availability="sample:50", model="mlp(hidden=(256,256))", batch=8, epochs=5
     )
-    return setup.loop_of(settings, Method(), made)
+    return resolve.loop_of(settings, Method(), made)
 
 
 def main() -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from unskew.core.client import Client
-from unskew.core.part import Batch, Out
+from unskew.core.values import Batch, Out
 from unskew.tasks.classification import Classification
 
 Z = torch.tensor([[2.0, 0.5, -1.0], [0.0, 1.0, 0.5]])

@@ -7,8 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from unskew.core import method
-from unskew.methods import PRESETS
+from unskew.methods import PRESETS, registry
 from unskew.report.methods import WHEN
 
 ROOT = Path(__file__).parents[1]
@@ -32,7 +31,7 @@ def test_every_error_code_in_the_code_has_a_page():
 
 
 def test_every_method_has_a_page():
-    methods = set(method.names()) - {"fedavg", *PRESETS}
+    methods = set(registry.names()) - {"fedavg", *PRESETS}
     assert methods == {p.stem for p in (ROOT / "docs" / "methods").glob("*.md")}
     assert methods == WHEN.keys()
 

@@ -9,6 +9,7 @@ Bits depend on the processor and on torch's kernels, so the file is not part of 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import sys
@@ -70,10 +71,8 @@ def resumed() -> str:
 
     with tempfile.TemporaryDirectory() as folder:
         given = {**SETTINGS, "model": "cnn_small", "folder": folder, "name": "r", "availability": "bernoulli:0.6"}
-        try:
+        with contextlib.suppress(KeyboardInterrupt):
             unskew.run("scaffold+flea", data(), shown=stop, **given)
-        except KeyboardInterrupt:
-            pass
         return told(unskew.run("scaffold+flea", data(), **given))
 
 

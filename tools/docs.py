@@ -15,8 +15,9 @@ import numpy as np
 from unskew import data, models
 from unskew.config import Settings
 from unskew.core.method import Method
-from unskew.engine import setup
+from unskew.engine import resolve
 from unskew.errors import PAGES
+from unskew.methods import registry
 from unskew.report.methods import page
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -26,13 +27,13 @@ COLOUR = "colour images of 32x32 and ReBaFL's CNN for them, 10 clients"
 
 def method_pages() -> dict[Path, str]:
     """Every method that is not another's preset, on the digits; those that need colour on colour images."""
-    from unskew.core.method import Method, names
     from unskew.methods import PRESETS
+    from unskew.methods.registry import names
 
     found = {}
     for name in names():
         if name != "fedavg" and name not in PRESETS:
-            part = Method.parse(name).parts[0]
+            part = registry.parse(name).parts[0]
             colour = part.normalises
             found[DOCS / "methods" / f"{name}.md"] = page(part, facts(part, colour), COLOUR if colour else SAMPLE)
     return found
@@ -45,7 +46,7 @@ def facts(part, colour: bool):
         dataset = dataclasses.replace(dataset, x=x, x_test=x_test, mean=None, std=None)
     settings = Settings(skew="iid", clients=10)
     made = Method(part)
-    loop = setup.loop_of(settings, made, setup.federation_of(settings, dataset, made))
+    loop = resolve.loop_of(settings, made, resolve.federation_of(settings, dataset, made))
     loop.trainer.close()
     return loop.fed
 

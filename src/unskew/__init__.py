@@ -10,7 +10,7 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-__version__ = "0.1.0"
+from unskew.version import __version__
 
 _HOMES = {
     "run": "unskew.api",
@@ -21,10 +21,10 @@ _HOMES = {
     "Settings": "unskew.config",
     "Method": "unskew.core.method",
     "Part": "unskew.core.part",
-    "Share": "unskew.core.part",
+    "Share": "unskew.core.values",
     "Trip": "unskew.core.part",
-    "Noise": "unskew.core.part",
-    "Batch": "unskew.core.part",
+    "Noise": "unskew.core.values",
+    "Batch": "unskew.core.values",
     "Client": "unskew.core.client",
     "Fed": "unskew.core.client",
     "Ups": "unskew.core.replies",

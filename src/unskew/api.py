@@ -11,18 +11,20 @@ import numpy as np
 from torch import nn
 
 from unskew import config
+from unskew.comparison import cells
+from unskew.comparison.rehearsal import rehearse
 from unskew.config import Settings
 from unskew.core.method import Method
 from unskew.core.part import Part
 from unskew.core.trees import Weights
 from unskew.data.federation import Dataset, Federation
-from unskew.engine import cells, setup
-from unskew.engine.folder import Folder, check_name, fresh
-from unskew.engine.loop import Loop, Round, rounds
-from unskew.engine.record import Record
-from unskew.engine.rehearsal import rehearse
-from unskew.engine.state import State, digest
+from unskew.engine import resolve
+from unskew.engine.disk.folder import Folder, check_name, fresh
+from unskew.engine.disk.record import Record
+from unskew.engine.disk.state import State, digest
+from unskew.engine.server.loop import Loop, Round, rounds
 from unskew.errors import UsageError
+from unskew.methods import registry
 from unskew.tasks import task_of
 
 Say = Callable[[str], None]
@@ -107,7 +109,7 @@ def method_of(settings: Settings, method: Method | Part | str | None = None) -> 
         return method
     if isinstance(method, Part):
         return Method(method)
-    return Method() if settings.method == cells.CENTRALISED else Method.parse(settings.method, settings.set)
+    return Method() if settings.method == cells.CENTRALISED else registry.parse(settings.method, settings.set)
 
 
 def run(
@@ -141,7 +143,7 @@ def run(
         at = Folder(Path(folder) / check_name(name), settings, chosen, federation, module)
         loop, state = at.go(say, shown or (lambda *_: None))
         return _result(settings, chosen, federation, loop, state, at.path)
-    loop = setup.loop_of(settings, chosen, federation, module)
+    loop = resolve.loop_of(settings, chosen, federation, module)
     try:
         state = loop.begin()
         loop.evaluate(state, None)
@@ -205,7 +207,7 @@ def compare(
     plan = cells.plan(parent, wanted, chosen, options)
     rehearse(plan)
     cells.describe(parent, wanted, chosen, options)
-    cells.run_all(plan, processes or setup.cores(), watch or (lambda _: None))
+    cells.run_all(plan, processes or resolve.cores(), watch or (lambda _: None))
     return Comparison(parent)
 
 

@@ -6,7 +6,7 @@ import subprocess
 from functools import cache
 from pathlib import Path
 
-from unskew import __version__
+from unskew.version import __version__
 
 
 @cache

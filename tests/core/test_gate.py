@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from unskew.core.gate import Spec, check
-from unskew.core.part import Share
 from unskew.core.replies import Reply
+from unskew.core.values import Share
 
 SPEC = Spec(
     {"fc.weight": (3, 2), "fc.bias": (3,)},

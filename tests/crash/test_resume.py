@@ -17,8 +17,8 @@ import pytest
 import torch
 
 import unskew
-from unskew.engine import state
-from unskew.engine.store import Disk
+from unskew.engine.disk import state
+from unskew.engine.disk.store import Disk
 from unskew.errors import Paused, StateError
 from unskew.revision import revision
 

@@ -16,7 +16,7 @@ from unskew.deploy.post import Post
 from unskew.deploy.sealed import Sealed
 from unskew.deploy.wire import Limits, Packet, WireError, seal, unseal
 from unskew.engine import memory
-from unskew.engine.state import digest
+from unskew.engine.disk.state import digest
 from unskew.errors import Paused, UsageError
 
 BAD = "s2"

@@ -9,11 +9,11 @@ import pytest
 
 import unskew
 from tests.deploy import fake
-from unskew.core import method
-from unskew.engine.state import digest
+from unskew.engine.disk.state import digest
+from unskew.methods import registry
 
 FEW = ("fedavg", "scaffold", "flea", "rebafl", "fedrdn", "fedbn", "ccvr")
-METHODS = [n for n in method.names() if n not in ("fedavg_ft", "feddpms")]  # one needs samples at the server
+METHODS = [n for n in registry.names() if n not in ("fedavg_ft", "feddpms")]  # one needs samples at the server
 METHODS += [
     "flea(fused=True)",
     "flea(fused=True)+fedbn",

@@ -9,12 +9,12 @@ import pytest
 from tests.deploy import fake
 from tests.deploy.test_tickets import unskew
 from unskew.cli.deployed import clipped
-from unskew.core import method
 from unskew.deploy import journal
 from unskew.deploy.journal import FILE, Journal, verify
 from unskew.deploy.tickets import Coordinator
-from unskew.engine.state import digest
+from unskew.engine.disk.state import digest
 from unskew.errors import StateError
+from unskew.methods import registry
 
 KEY = fake.COORDINATOR.public
 
@@ -164,10 +164,10 @@ def test_the_flower_commands_are_shown(tmp_path):
     assert "coordinator.key" not in told
 
 
-@pytest.mark.parametrize("name", method.names())
+@pytest.mark.parametrize("name", registry.names())
 def test_updates_are_clipped_by_default_where_merging_is_left_alone(name):
     """What comes out can be built; methods that merge in their own way stay as they are."""
-    made = method.Method.parse(clipped(name))
-    merging = [p.name for p in method.Method.parse(name).parts if p.merges]
+    made = registry.parse(clipped(name))
+    merging = [p.name for p in registry.parse(name).parts if p.merges]
     assert [p.name for p in made.parts if p.merges] == (merging or ([] if name == "local" else ["clip_median"]))
     assert clipped(clipped(name)) == clipped(name)

@@ -25,7 +25,7 @@ from unskew.deploy import doctor, loaders, processes, server
 from unskew.deploy.identity import Private, Public
 from unskew.deploy.tickets import Coordinator, Joined, Ticket
 from unskew.engine import check
-from unskew.engine.lock import Lock
+from unskew.engine.disk.lock import Lock
 from unskew.errors import DataError, UsageError
 
 

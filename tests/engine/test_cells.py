@@ -8,10 +8,10 @@ import pytest
 
 from unskew.cli import progress
 from unskew.cli.progress import Progress
+from unskew.comparison import cells
+from unskew.comparison.cells import Cell
 from unskew.config import Settings
-from unskew.engine import cells
-from unskew.engine.cells import Cell
-from unskew.engine.lock import Lock
+from unskew.engine.disk.lock import Lock
 from unskew.errors import StateError
 
 

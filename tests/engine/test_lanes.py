@@ -14,11 +14,11 @@ from torch import nn
 from unskew import models
 from unskew.core.client import Fed
 from unskew.core.keys import key
-from unskew.core.method import Method
 from unskew.core.network import Network
-from unskew.engine import optimise
-from unskew.engine.lanes import Local, Start, Trainer
-from unskew.engine.schedule import Recipe, chunks, steps, work_of
+from unskew.engine.client import optimise
+from unskew.engine.client.schedule import Recipe, chunks, steps, work_of
+from unskew.engine.client.trainer import Local, Start, Trainer
+from unskew.methods import registry
 from unskew.tasks.classification import Classification
 
 SIZES = (40, 33, 1, 2, 64, 7, 16, 0)
@@ -58,7 +58,7 @@ def trainer(
         seed=3,
     )
     local = Local(Recipe(batch, epochs, bool(net.norms)), optimiser, momentum, weight_decay)
-    made = Trainer(Method.parse(method), fed, x, F.one_hot(y, 4).float(), rows, counts, local, lanes, workers)
+    made = Trainer(registry.parse(method), fed, x, F.one_hot(y, 4).float(), rows, counts, local, lanes, workers)
     down = {p.name: p.server_init(net.weights(), fed) for p in made.method.parts}
     return made, Start(1, 0.05, net.weights(), down)
 

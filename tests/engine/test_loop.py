@@ -14,14 +14,15 @@ import unskew
 from unskew.core.method import Method
 from unskew.core.part import Part
 from unskew.engine import check
-from unskew.engine.loop import rate
+from unskew.engine.server.loop import rate
+from unskew.methods import registry
 
 KEEP = {"clients": 8, "rounds": 3, "epochs": 1, "batch": 16, "workers": 1, "model": "cnn_small"}
 
 
 def end(method: str | Method, **changes) -> str:
     """Digest of the weights after three rounds on small unequal clients."""
-    made = Method.parse(method) if isinstance(method, str) else method
+    made = registry.parse(method) if isinstance(method, str) else method
     return check.train(made, **changes)[0]
 
 
@@ -48,7 +49,7 @@ def test_a_client_that_diverges_is_dropped_and_named_and_the_run_goes_on():
 
 
 def test_an_empty_round_counts_and_changes_nothing():
-    made = check.loop(Method.parse("rebafl"), availability="drop:1")
+    made = check.loop(registry.parse("rebafl"), availability="drop:1")
     before = made.begin()
     after, told = made.round(before, 1)
     made.trainer.close()
@@ -59,7 +60,7 @@ def test_an_empty_round_counts_and_changes_nothing():
 
 
 def test_the_ledger_holds_every_byte():
-    made = check.loop(Method.parse("flea+scaffold"))
+    made = check.loop(registry.parse("flea+scaffold"))
     state, _ = made.round(made.begin(), 1)
     made.trainer.close()
     w = sum(t.numel() * 4 for t in state.weights.values())
@@ -79,7 +80,7 @@ def test_the_ledger_holds_every_byte():
 
 
 def test_shared_activations_are_of_the_same_samples_every_round():
-    made = check.loop(Method.parse("flea"))
+    made = check.loop(registry.parse("flea"))
     first, _ = made.round(made.begin(), 1)
     second, _ = made.round(first, 2)
     made.trainer.close()
@@ -141,7 +142,7 @@ def test_both_scopes_come_from_one_pass():
 def test_adding_a_client_changes_nobody_else():
     """The others' own updates have the same bits."""
     fed = check.federation()
-    made = check.loop(Method.parse("fedprox"))
+    made = check.loop(registry.parse("fedprox"))
     start = made.down(made.begin(), 1)
     all_, fewer = (made.trainer.train(start, ids, {}) for ids in (range(8), (0, 4, 7)))
     made.trainer.close()

@@ -10,10 +10,12 @@ import torch
 
 from unskew import data
 from unskew.config import Settings
-from unskew.core.method import Method, names
-from unskew.engine import setup
-from unskew.engine.loop import rounds
+from unskew.core.method import Method
+from unskew.engine import resolve
+from unskew.engine.server.loop import rounds
 from unskew.errors import UsageError
+from unskew.methods import registry
+from unskew.methods.registry import names
 from unskew.tasks.segmentation import dice
 
 SITES = (9, 5, 8, 1)
@@ -41,7 +43,7 @@ FEDERATION = federation()
 
 def loop(method="fedavg", **changes):
     base = Settings(rounds=2, epochs=1, batch=4, workers=1, model="unet(base=4, levels=3)", optimiser="adam", lr=0.01)
-    return setup.loop_of(base.replace(**changes), Method.parse(method), FEDERATION)
+    return resolve.loop_of(base.replace(**changes), registry.parse(method), FEDERATION)
 
 
 def trained(method="fedavg", **changes):
@@ -109,7 +111,7 @@ def test_pieces_change_no_score():
     assert found[0] == found[1]
 
 
-BOTH = [n for n in names() if n == "fedavg" or "segmentation" in type(Method.parse(n).parts[0]).tasks]
+BOTH = [n for n in names() if n == "fedavg" or "segmentation" in type(registry.parse(n).parts[0]).tasks]
 
 
 def test_who_serves_masks():
@@ -142,7 +144,7 @@ def test_refused_before_the_data_are_dealt_out():
     settings = Settings(method="fedavg_ft", skew="column:site")
     made = data.arrays(FEDERATION.x, FEDERATION.y, columns={"site": FEDERATION.columns["site"]})
     with pytest.raises(UsageError, match="E108 'fedavg_ft'"):
-        setup.federation_of(settings, made, Method.parse("fedavg_ft"))
+        resolve.federation_of(settings, made, registry.parse("fedavg_ft"))
 
 
 def test_the_loss_is_a_setting():
@@ -169,7 +171,7 @@ def test_rounds_go_on_from_a_state_and_workers_change_no_bit():
 
 def test_a_batch_of_one_sample_and_a_mask_without_foreground():
     empty = dataclasses.replace(FEDERATION, y=np.zeros_like(FEDERATION.y))
-    made = setup.loop_of(loop().settings.replace(rounds=1), Method(), empty)
+    made = resolve.loop_of(loop().settings.replace(rounds=1), Method(), empty)
     state, told = made.round(made.begin(), 1)
     made.trainer.close()
     assert told.answered == 4

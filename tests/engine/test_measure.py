@@ -18,13 +18,12 @@ from PIL import Image
 import unskew
 from unskew import config, data, measures
 from unskew.config import Settings
-from unskew.core import method
 from unskew.core.method import Method
 from unskew.core.part import Part
 from unskew.engine import check
 from unskew.errors import UsageError
 from unskew.measures.diversity import weight_diversity
-from unskew.methods import feddpms
+from unskew.methods import feddpms, registry
 
 ALL = ",".join(n for n in measures.NAMES if n != "received")  # FLea sends activations, no inputs
 SMALL = {
@@ -151,7 +150,7 @@ class Spy(Part):
 @pytest.mark.parametrize("text", ["flea", "feddata", "naivemix(per_batch=True)", "fedmix"])
 def test_the_mixed_histogram_is_of_the_labels_training_saw(text):
     spy = Spy()
-    parts = Method.parse(text).parts
+    parts = registry.parse(text).parts
     made = check.loop(Method(*parts, spy), measure="histograms", lanes="1")
     state = made.begin()
     for t in (1, 2, 3):
@@ -191,7 +190,7 @@ def test_the_picture_of_received_inputs_is_of_what_was_sent():
 
 
 def test_latents_are_received_decoded_with_their_labels_once_they_were_shared():
-    made = check.loop(Method.parse("feddpms(alpha=2,width=8)"), measure="received", lanes="1")
+    made = check.loop(registry.parse("feddpms(alpha=2,width=8)"), measure="received", lanes="1")
     part, fed = made.trainer.method.parts[0], made.fed
     down = made.down(made.begin(), 1).down["feddpms"]
     before, _ = part.received(down, fed)
@@ -240,17 +239,17 @@ def test_cross_site_scores_are_the_local_models():
 def test_kept_weights_empty_rounds_and_odd_clients_are_measured():
     for text in ("fedbn", "local", "fedprox", "fedrdn"):
         if text == "fedrdn":
-            made = check.loop(Method.parse(text), measure="separation,cross_site,tsne")
+            made = check.loop(registry.parse(text), measure="separation,cross_site,tsne")
         else:
             wanted = "separation,cross_site,tsne" + (",diversity" if text != "local" else "")
-            made = check.loop(Method.parse(text), measure=wanted, availability="drop:0.6")
+            made = check.loop(registry.parse(text), measure=wanted, availability="drop:0.6")
         state = made.begin()
         for t in (1, 2, 3):
             state, told = made.round(state, t)
             made.evaluate(state, told)
         made.trainer.close()
         assert all(math.isfinite(r["value"]) for r in rows_of(made.record))
-    empty = check.loop(Method.parse("flea"), measure=ALL, availability="drop:1")
+    empty = check.loop(registry.parse("flea"), measure=ALL, availability="drop:1")
     state, told = empty.round(empty.begin(), 1)
     empty.evaluate(state, told)
     empty.trainer.close()
@@ -279,9 +278,9 @@ def test_sites_with_their_own_test_rows_are_seen_with_their_own_statistics():
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [n for n in method.names() if n != "local"])
+@pytest.mark.parametrize("name", [n for n in registry.names() if n != "local"])
 def test_every_method_can_be_measured(name):
-    made = check.loop(Method.parse(name), measure="separation,diversity,cross_site,tsne", rounds=2)
+    made = check.loop(registry.parse(name), measure="separation,diversity,cross_site,tsne", rounds=2)
     try:
         state = made.begin()
         for t in (1, 2):
@@ -329,7 +328,7 @@ def test_a_file_names_the_line_of_an_unknown_measure(tmp_path):
 
 
 def test_references_of_a_comparison_are_not_measured(tmp_path):
-    from unskew.engine import cells
+    from unskew.comparison import cells
 
     plan = cells.plan(tmp_path, ["flea", "local", "centralised"], [0], {**SMALL, "measure": "correlation"})
     assert [c.settings.measure for c in plan] == ["correlation", "none", "none"]

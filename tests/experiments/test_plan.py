@@ -9,10 +9,10 @@ import pytest
 
 from tests.experiments.tables import SMALL
 from unskew import data
-from unskew.core.method import Method
-from unskew.engine import setup
+from unskew.engine import resolve
 from unskew.errors import DataError, UsageError
 from unskew.experiments import files, plan
+from unskew.methods import registry
 
 
 def test_scale_cuts_rounds_and_nothing_else():
@@ -94,5 +94,5 @@ def test_every_method_of_every_table_fits_its_model_and_data(name):
                 key = settings.model, settings.method, settings.optimiser, settings.loss
                 if settings.data == name and key not in seen:
                     seen.add(key)
-                    setup.loop_of(settings, Method.parse(settings.method), federation).trainer.close()
+                    resolve.loop_of(settings, registry.parse(settings.method), federation).trainer.close()
     assert seen

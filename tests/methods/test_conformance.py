@@ -9,12 +9,12 @@ from typing import ClassVar
 import pytest
 import torch
 
-from unskew.core import method
-from unskew.core.method import Method
-from unskew.core.part import Part, Share
+from unskew.core.part import Part
+from unskew.core.values import Share
 from unskew.engine import check
+from unskew.methods import registry
 
-OURS = [n for n in method.names() if n not in ("fedavg", "fedgen_images", "feddpms")]
+OURS = [n for n in registry.names() if n not in ("fedavg", "fedgen_images", "feddpms")]
 VARIANTS = [
     "flea(variant=official)", "fedrdn(variant=official)", "fedfa(variant=official)", "ccvr(mode=features)",
     "fedproto(aggregate_weights=False)", "fedbabu(finetune_epochs=1)", "feddecorr(form=paper)", "fedrs(soft=True)",
@@ -25,7 +25,7 @@ VARIANTS = [
 
 @pytest.mark.parametrize("text", [*OURS, *VARIANTS])
 def test_ours(text):
-    (ours,) = Method.parse(text).parts
+    (ours,) = registry.parse(text).parts
     failed = [f"{f.name}: {f.detail}" for f in check.check_method(ours) if not f.ok]
     assert not failed
 

@@ -11,8 +11,9 @@ import torch
 from tests.fixtures import assert_close
 from unskew import data
 from unskew.core.method import Method
-from unskew.engine import check, setup
+from unskew.engine import check, resolve
 from unskew.errors import UsageError
+from unskew.methods import registry
 from unskew.methods.feddpms import FedDPMS, divergence, match
 from unskew.privacy.accounting import Latents, composed, delta_of, epsilon_by_renyi, epsilon_of
 
@@ -95,8 +96,8 @@ def run(mechanism, rounds=5):
     part = FedDPMS(alpha=10, width=8, lam=1.0, mechanism=mechanism, sigma=0.5)
     settings = check.settings(data="digits", clients=4, rounds=rounds, samples=60, skew="classes:3", lr=0.1)
     method = Method(part)
-    federation = setup.federation_of(settings, data.load("digits"), method)
-    made = setup.loop_of(settings, method, federation)
+    federation = resolve.federation_of(settings, data.load("digits"), method)
+    made = resolve.loop_of(settings, method, federation)
     try:
         states = [made.begin()]
         for t in range(1, rounds + 1):
@@ -158,4 +159,4 @@ def test_the_account_where_nothing_can_be_shared():
 @pytest.mark.parametrize("text", ["feddpms+fedrdn", "feddpms+bsm", "feddpms(mechanism=magic)", "feddpms(stage=1.5)"])
 def test_what_cannot_be(text):
     with pytest.raises(UsageError):
-        Method.parse(text)
+        registry.parse(text)

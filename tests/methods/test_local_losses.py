@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from tests.fixtures import COUNTS, G, Y, Z, assert_close, batch, client, onehot, out
-from unskew.core.method import Method
 from unskew.core.replies import Reply, Ups
 from unskew.errors import UsageError
+from unskew.methods import registry
 from unskew.methods.bsm import BSM
 from unskew.methods.fedbr import project
 from unskew.methods.feddecorr import correlated
@@ -185,7 +185,7 @@ def test_fedbr_contrast_and_uniform_target():
 @pytest.mark.parametrize("text", ["bsm+flea", "fedlc+fedmix", "bsm+rebafl", "bsm+feddata", "fedgen+local"])
 def test_masks_do_not_meet_labels_from_elsewhere(text):
     with pytest.raises(UsageError, match="cannot be combined"):
-        Method.parse(text)
+        registry.parse(text)
 
 
 def test_counts_fixture_is_the_cards():

@@ -12,10 +12,10 @@ from typer.testing import CliRunner
 import unskew
 from tests.experiments.tables import SMALL, written
 from unskew import cli, own
+from unskew.comparison import cells
 from unskew.config import Settings
-from unskew.core.method import Method
-from unskew.engine import cells
 from unskew.errors import StateError, UsageError
+from unskew.methods import registry
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "my_method.py"
 TINY = {"clients": 4, "samples": 30, "rounds": 2, "epochs": 1}
@@ -45,23 +45,23 @@ def mine(tmp_path, monkeypatch):
 
 def refused(text: str) -> str:
     with pytest.raises(UsageError) as error:
-        Method.parse(text)
+        registry.parse(text)
     return str(error.value)
 
 
 def test_a_file_is_a_part_that_writes_itself_as_it_was_named(mine):
-    method = Method.parse("fedprox + my_method.py(pull=0.5)")
+    method = registry.parse("fedprox + my_method.py(pull=0.5)")
     assert [p.name for p in method.parts] == ["fedprox", "myproto"]
     assert str(method) == "fedprox+my_method.py(pull=0.5)"
-    assert Method.parse(str(method)) == method  # the same class, so that equal parts are equal
-    assert Method.parse("my_method.py:MyProto", {"myproto": {"pull": 0.5}}).parts == method.parts[1:]
+    assert registry.parse(str(method)) == method  # the same class, so that equal parts are equal
+    assert registry.parse("my_method.py:MyProto", {"myproto": {"pull": 0.5}}).parts == method.parts[1:]
 
 
 def test_one_of_several_is_named_by_its_class(tmp_path):
     file = tmp_path / "two.py"
     file.write_text(TWO)
-    assert Method.parse(f"{file}:Two+{file}:One").parts[0].name == "two"
-    assert str(Method.parse(f"{file}:Two")) == f"{file}:Two"
+    assert registry.parse(f"{file}:Two+{file}:One").parts[0].name == "two"
+    assert str(registry.parse(f"{file}:Two")) == f"{file}:Two"
     assert refused(str(file)) == f"E121 {file} defines One and Two; write {file}:One."
     assert refused(f"{file}:Tow").endswith("defines no Part 'Tow'. Did you mean 'Two'?")
 
@@ -76,7 +76,7 @@ def test_a_file_that_cannot_be_a_method_is_refused(tmp_path):
     ):
         file.write_text(text)
         with pytest.raises(UsageError, match=says):
-            Method.parse(str(file))
+            registry.parse(str(file))
     assert refused(str(tmp_path / "none.py")).startswith("E111 there is no file")
 
     assert "has no argument 'pul'; it has: pull. Did you mean 'pull'" in refused(f"{EXAMPLE}(pul=1)")
@@ -84,7 +84,7 @@ def test_a_file_that_cannot_be_a_method_is_refused(tmp_path):
 
 def test_a_changed_file_is_another_run(mine):
     settings = Settings(method=f"fedprox+{mine}")
-    before, first = settings.fingerprint(), Method.parse(mine)
+    before, first = settings.fingerprint(), registry.parse(mine)
     result = unskew.run(mine, name="r", **TINY)
     assert json.loads((result.path / "env.json").read_text())["code"] == {mine: own.digest(mine)}
     assert unskew.resume(result.path).digest == result.digest
@@ -92,7 +92,7 @@ def test_a_changed_file_is_another_run(mine):
     cells.run_all(plan, 1, lambda _: None)
     Path(mine).write_text(EXAMPLE.read_text().replace("pull: float = 0.1", "pull: float = 0.2"))
     assert settings.fingerprint() != before
-    assert Method.parse(mine) != first
+    assert registry.parse(mine) != first
     for again in (
         lambda: unskew.resume(result.path),
         lambda: cells.plan(Path("runs/c"), [mine], [0], TINY),
@@ -102,7 +102,7 @@ def test_a_changed_file_is_another_run(mine):
 
 
 def test_a_part_that_lives_in_python_only_is_resumed_from_there(mine):
-    (part,) = Method.parse(mine).parts
+    (part,) = registry.parse(mine).parts
     homeless = type("Homeless", (type(part),), {"written": "", "name": "homeless"})()
     begun = unskew.run(homeless, name="r", **TINY)
     with pytest.raises(StateError, match=r"E118 .*unknown method 'homeless'.*unskew\.run\(\.\.\., name='r'\)"):

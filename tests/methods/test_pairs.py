@@ -10,11 +10,10 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from unskew.core import method
-from unskew.core.method import Method
 from unskew.data.federation import Index
-from unskew.engine import check, setup
+from unskew.engine import check, resolve
 from unskew.errors import UsageError
+from unskew.methods import registry
 
 QUICK = {
     "feddpms": "feddpms(alpha=4,width=6)",
@@ -22,7 +21,7 @@ QUICK = {
     "fedgen": "fedgen(steps=2)",
     "ccvr": "ccvr(each=10,epochs=1)",
 }
-NAMES = [n for n in method.names() if n not in ("fedavg", "rbsm", "faug", "fedrdn_v")]
+NAMES = [n for n in registry.names() if n not in ("fedavg", "rbsm", "faug", "fedrdn_v")]
 
 
 def federation():
@@ -35,7 +34,7 @@ SMALL = federation()
 
 
 def run(text):
-    made = setup.loop_of(check.settings(clients=3, rounds=2, batch=8, lanes="4"), Method.parse(text), SMALL)
+    made = resolve.loop_of(check.settings(clients=3, rounds=2, batch=8, lanes="4"), registry.parse(text), SMALL)
     try:
         state = made.begin()
         for t in (1, 2):
@@ -67,7 +66,7 @@ def test_how_many_pairs_are_refused():
 
 def refusal(text):
     try:
-        Method.parse(text)
+        registry.parse(text)
     except UsageError as why:
         return why
     return None

@@ -10,15 +10,15 @@ import torch
 
 import unskew
 from tests.fixtures import assert_close, client
-from unskew.core.method import Method
 from unskew.core.replies import Reply, Ups
 from unskew.engine import memory
-from unskew.engine.loop import Loop
+from unskew.engine.server.loop import Loop
 from unskew.errors import UsageError
 from unskew.merge.clip import ClipMedian
 from unskew.merge.krum import MultiKrum, krum
 from unskew.merge.median import Median
 from unskew.merge.trimmed import TrimmedMean
+from unskew.methods import registry
 from unskew.methods.ccvr import draw, pooled
 from unskew.methods.fedavgm import FedAvgM
 from unskew.methods.fedgen import diversity
@@ -93,9 +93,9 @@ def test_ccvr_is_refused_before_it_trains_where_its_covariances_have_no_room(mon
     fed = SimpleNamespace(clients=2, classes=2, features=40_000, sizes=np.array([5, 5]))
     told = "E108 'ccvr' cannot run here: its server would hold 25.6 GB at once, 12.8 GB from each of 2 clients"
     with pytest.raises(UsageError, match=told):
-        memory.check_room(Method.parse("ccvr"), fed, has=20 * 10**9)
-    memory.check_room(Method.parse("ccvr"), fed, has=26 * 10**9)
-    memory.check_room(Method.parse("ccvr(mode=features)"), fed, has=1)
+        memory.check_room(registry.parse("ccvr"), fed, has=20 * 10**9)
+    memory.check_room(registry.parse("ccvr"), fed, has=26 * 10**9)
+    memory.check_room(registry.parse("ccvr(mode=features)"), fed, has=1)
     monkeypatch.setattr(memory.os, "sysconf", lambda name: 1)
     trained = []
     monkeypatch.setattr(Loop, "round", lambda *a: trained.append(a))

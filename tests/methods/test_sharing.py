@@ -10,10 +10,10 @@ from torch import nn
 from tests.fixtures import assert_close, batch, client, onehot
 from unskew.core.client import Fed
 from unskew.core.keys import key
-from unskew.core.method import Method
 from unskew.core.network import Network
-from unskew.engine import check, setup
+from unskew.engine import check, resolve
 from unskew.merge.krum import krum
+from unskew.methods import registry
 from unskew.methods.fedavg_ft import Training, train_head
 from unskew.methods.fedbr import FedBR
 from unskew.methods.feddata import FedData
@@ -23,7 +23,7 @@ from unskew.tasks.classification import Classification
 
 
 def begun(text, rounds=0, **changes):
-    made = setup.loop_of(check.settings(**changes), Method.parse(text), check.federation())
+    made = resolve.loop_of(check.settings(**changes), registry.parse(text), check.federation())
     try:
         state = made.begin()
         for t in range(1, rounds + 1):

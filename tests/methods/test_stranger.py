@@ -9,10 +9,9 @@ from pathlib import Path
 import pytest
 
 from unskew.cli import check as command
-from unskew.core import method
-from unskew.core.method import Method
 from unskew.engine import check
 from unskew.errors import UsageError
+from unskew.methods import registry
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "my_method.py"
 
@@ -26,19 +25,19 @@ def installed(tmp_path, monkeypatch):
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-package\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[unskew.methods]\nmyproto = their_package:MyProto\n")
     monkeypatch.syspath_prepend(tmp_path)
-    method._table.cache_clear()
+    registry._table.cache_clear()
     yield
     sys.modules.pop("their_package", None)
-    method._table.cache_clear()
+    registry._table.cache_clear()
 
 
 def test_an_installed_method_is_listed_checked_and_combined(installed):
-    assert "class means" in method.names()["myproto"]
-    (theirs,) = Method.parse("myproto(pull=0.5)").parts
+    assert "class means" in registry.names()["myproto"]
+    (theirs,) = registry.parse("myproto(pull=0.5)").parts
     found = list(check.check_method(theirs))
     assert not [f"{f.name}: {f.detail}" for f in found if not f.ok]
     assert "changes nothing when neutral" in {f.name for f in found}
-    check.train(Method.parse("myproto+scaffold+flea"), rounds=2)
+    check.train(registry.parse("myproto+scaffold+flea"), rounds=2)
 
 
 def test_a_method_in_a_file_is_checked_without_being_installed():
@@ -47,6 +46,6 @@ def test_a_method_in_a_file_is_checked_without_being_installed():
 
 
 def test_without_the_package_its_name_is_unknown():
-    method._table.cache_clear()
+    registry._table.cache_clear()
     with pytest.raises(UsageError, match="unknown method 'myproto'"):
-        Method.parse("myproto")
+        registry.parse("myproto")

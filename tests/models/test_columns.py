@@ -9,7 +9,7 @@ import torch
 
 from unskew import models
 from unskew.core.network import Network
-from unskew.engine.kernels import Kernels, around
+from unskew.engine.client.kernels import Kernels, around
 
 
 def harnet():

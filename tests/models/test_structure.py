@@ -13,7 +13,7 @@ from torch.func import functional_call, stack_module_state, vmap
 
 from unskew import models
 from unskew.core.keys import key
-from unskew.engine.kernels import Kernels
+from unskew.engine.client.kernels import Kernels
 from unskew.errors import UsageError
 from unskew.models import catalogue, count
 from unskew.models.blocks import Blocks

@@ -10,7 +10,7 @@ from torch import nn
 from unskew import models
 from unskew.core.keys import key
 from unskew.core.network import Network
-from unskew.engine.kernels import Kernels, around
+from unskew.engine.client.kernels import Kernels, around
 from unskew.errors import UsageError
 from unskew.models import count
 

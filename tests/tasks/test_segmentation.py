@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from unskew.core.part import Batch
+from unskew.core.values import Batch
 from unskew.errors import UsageError
 from unskew.tasks import task_of
 from unskew.tasks.segmentation import SMOOTH, Segmentation, cross_entropy, dice, soft_dice

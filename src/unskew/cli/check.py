@@ -35,9 +35,9 @@ def command(
 
 def parts_of(text: str) -> list[object]:
     """The Parts named, or all those a Python file defines, with their usual settings."""
-    from unskew.core import own_parts
-    from unskew.core.method import Method, part_of
+    from unskew.methods import own_parts, registry
+    from unskew.methods.registry import part_of
 
     if not text.endswith(".py"):
-        return list(Method.parse(text).parts)
+        return list(registry.parse(text).parts)
     return [part_of(kind, kind.written, {}) for kind in own_parts.kinds(text)]

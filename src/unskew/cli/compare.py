@@ -36,11 +36,11 @@ def command(
     options: dict[str, Any] | None = None,
 ) -> None:
     """Compare methods: mean and standard deviation over seeds, paired tests, and a report."""
+    from unskew.comparison import cells
+    from unskew.comparison.rehearsal import rehearse
     from unskew.config import build, given
-    from unskew.core.method import Method
-    from unskew.engine import cells
-    from unskew.engine.folder import check_name, fresh
-    from unskew.engine.rehearsal import rehearse
+    from unskew.engine.disk.folder import check_name, fresh
+    from unskew.methods import registry
 
     values = {**(given(config) if config else {}), **(options or {})}
     if set_:
@@ -49,7 +49,7 @@ def command(
     wanted = [*methods, *([cells.LOCAL, cells.CENTRALISED] if references else [])]
     for method in wanted:
         if method != cells.CENTRALISED:
-            Method.parse(method)
+            registry.parse(method)
     at = folder / check_name(name) if name else fresh(folder, "compare")
     plan = cells.plan(at, wanted, list(range(seeds)), values)
     if not as_json:
@@ -63,7 +63,7 @@ def command(
 
 def again(at: Path, as_json: bool) -> None:
     """Finish a comparison that was interrupted."""
-    from unskew.engine import cells
+    from unskew.comparison import cells
 
     finish(at, cells.described(at), 0, None, as_json)
 
@@ -71,12 +71,13 @@ def again(at: Path, as_json: bool) -> None:
 def finish(at: Path, plan: list[Any], processes: int, target: float | None, as_json: bool) -> None:
     """Train the cells under a live table; then the final table, the report, and what to do next."""
     from unskew.cli.progress import Progress
-    from unskew.engine import cells, setup
+    from unskew.comparison import cells
+    from unskew.engine import resolve
     from unskew.report import page, read, stats, tables
 
     try:
         with Progress(plan, quiet=as_json) as progress:
-            cells.run_all(plan, processes or setup.cores(), progress.look)
+            cells.run_all(plan, processes or resolve.cores(), progress.look)
     except (KeyboardInterrupt, Terminated):
         print(f"\nStopped by you; every run is saved. Go on with: unskew resume {at}")
         raise
@@ -96,9 +97,9 @@ def finish(at: Path, plan: list[Any], processes: int, target: float | None, as_j
 
 
 def _introduce(settings: Any, methods: list[str], seeds: int) -> None:
+    from unskew.comparison.cells import federation_for
     from unskew.core.method import Method
     from unskew.data import preview
-    from unskew.engine.cells import federation_for
 
     federation = federation_for(settings, Method())
     print(preview.terminal(federation))

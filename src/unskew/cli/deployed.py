@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from unskew.engine.lock import Lock
+from unskew.engine.disk.lock import Lock
 from unskew.errors import StateError, Terminated, UsageError
 
 TOLD = "deploy.json"
@@ -29,12 +29,12 @@ def seconds(text: str) -> float:
 
 def clipped(method: str) -> str:
     """The same with updates clipped to their median norm, unless it merges in its own way or sends no weights."""
-    from unskew.core.method import Method
+    from unskew.methods import registry
 
-    made = Method.parse(method)
+    made = registry.parse(method)
     if any(part.merges or part.name == "local" for part in made.parts):
         return str(made)
-    return str(Method.parse(f"{made}+{CLIP}"))
+    return str(registry.parse(f"{made}+{CLIP}"))
 
 
 def run_on(federation: Path, path: Path, settings: Any, terms: Mapping[str, Any], as_json: bool) -> None:
@@ -115,7 +115,7 @@ def go(path: Path, as_json: bool) -> None:
 
 def _finished(path: Path, as_json: bool) -> None:
     from unskew.cli.screen import next_steps
-    from unskew.engine import state
+    from unskew.engine.disk import state
     from unskew.report import page, read
 
     page.write_report([path], path / "report.html")

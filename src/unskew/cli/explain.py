@@ -20,16 +20,16 @@ def command(
 def text(method: str, data: str = "digits", model: str = "auto") -> str:
     """The page `unskew explain` prints."""
     from unskew.api import method_of
+    from unskew.comparison.cells import federation_for
     from unskew.config import build
-    from unskew.engine import setup
-    from unskew.engine.cells import federation_for
+    from unskew.engine import resolve
     from unskew.engine.leaves import leaves
     from unskew.merge import mean
     from unskew.report.methods import page
 
     settings = build({"method": method, "data": data, "model": model, "skew": "iid", "clients": 10})
     chosen = method_of(settings)
-    loop = setup.loop_of(settings, chosen, federation_for(settings, chosen))
+    loop = resolve.loop_of(settings, chosen, federation_for(settings, chosen))
     try:
         shared = leaves(loop)
     finally:

@@ -45,7 +45,7 @@ def command(
 
 
 def _methods() -> dict[str, str]:
-    from unskew.core.method import names
+    from unskew.methods.registry import names
 
     return names()
 
@@ -85,11 +85,11 @@ def _experiments() -> dict[str, str]:
 def _time(name: str) -> str:
     """How long all rows whose data are at hand would take, as `reproduce` would run them."""
     from unskew.cli.screen import clock
-    from unskew.engine import setup
+    from unskew.engine import resolve
     from unskew.experiments import estimate, files
 
     made = files.load(name)
-    cores = setup.cores()
+    cores = resolve.cores()
     runs = {s.fingerprint(): s for r in made.rows if r.at_hand for m in made.methods for s in [made.settings_of(r, m)]}
     if not runs:
         return "No data here."

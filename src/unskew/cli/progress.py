@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from unskew.cli.screen import clock
-from unskew.engine.cells import CENTRALISED, LOCAL, Cell
+from unskew.comparison.cells import CENTRALISED, LOCAL, Cell
 
 
 class Progress:

@@ -57,9 +57,10 @@ def command(
 ) -> None:
     """Run a published table. Finished runs are kept and not run again, so it can be stopped and widened at any time."""
     from unskew.cli.progress import Progress
-    from unskew.engine import cells, setup
-    from unskew.engine.folder import check_name
-    from unskew.engine.rehearsal import rehearse
+    from unskew.comparison import cells
+    from unskew.comparison.rehearsal import rehearse
+    from unskew.engine import resolve
+    from unskew.engine.disk.folder import check_name
     from unskew.errors import UsageError
     from unskew.experiments import files, kept, page, plan
     from unskew.experiments import tune as tuning
@@ -74,7 +75,7 @@ def command(
     called = check_name(page_name or made.name)
     runnable, chosen, missing = plan.chosen(made, rows or (), [*methods, *(add or ())] if methods else ())
     at = folder / "reproduce"
-    cores, began = processes or setup.cores(), time.monotonic()
+    cores, began = processes or resolve.cores(), time.monotonic()
 
     def run(wanted: Sequence[cells.Cell]) -> None:
         if anew:
@@ -130,7 +131,7 @@ def command(
 
 def _older(old: Sequence[Path], anew: bool) -> str:
     """What is told of runs by another unskew than this one."""
-    from unskew.engine import cells
+    from unskew.comparison import cells
 
     makers = ", ".join(f"{n} by {who}" for who, n in cells.makers(old).items())
     return f"older   {makers}; " + (
@@ -185,7 +186,7 @@ def _judged(made: Any, found: Any, facts: dict[str, Any]) -> dict[str, Any]:
     """The runs of a table read, summed up and held against its claims, with where and when."""
     import torch
 
-    from unskew.engine import cells
+    from unskew.comparison import cells
     from unskew.experiments import verdict
     from unskew.report import read
     from unskew.revision import revision

@@ -16,7 +16,7 @@ def command(
     from unskew.cli.compare import again
     from unskew.cli.run import finish
     from unskew.cli.screen import Screen
-    from unskew.engine.cells import folder_at
+    from unskew.comparison.cells import folder_at
 
     if (run / "compare.yaml").exists():
         again(run, as_json)

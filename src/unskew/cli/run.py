@@ -59,8 +59,8 @@ def command(
 ) -> None:
     """Train one method on one federation, and write its report."""
     from unskew.config import build, load
-    from unskew.core.method import Method
-    from unskew.engine.folder import check_name, fresh
+    from unskew.engine.disk.folder import check_name, fresh
+    from unskew.methods import registry
 
     values = dict(options or {})
     if method and method.endswith((".yaml", ".yml")):
@@ -70,11 +70,11 @@ def command(
     if set_:
         settings = settings.replace(set={**settings.set, **parts_arguments(set_)})
     settings = (
-        settings.replace(method=str(Method.parse(settings.method, settings.set)), set={})
+        settings.replace(method=str(registry.parse(settings.method, settings.set)), set={})
         if settings.method != "centralised"
         else settings
     )
-    from unskew.engine.cells import slug
+    from unskew.comparison.cells import slug
 
     at = folder / check_name(name) if name else fresh(folder, slug(settings.method))
     if on:
@@ -93,10 +93,10 @@ def command(
 def _train(path: Path, settings: Any, dry_run: bool, as_json: bool) -> None:
     from unskew.api import method_of
     from unskew.cli.screen import Screen
+    from unskew.comparison.cells import federation_for
     from unskew.data import preview
-    from unskew.engine import setup
-    from unskew.engine.cells import federation_for
-    from unskew.engine.folder import Folder
+    from unskew.engine import resolve
+    from unskew.engine.disk.folder import Folder
 
     method = method_of(settings)
     federation = federation_for(settings, method)
@@ -105,7 +105,7 @@ def _train(path: Path, settings: Any, dry_run: bool, as_json: bool) -> None:
     if dry_run:
         from unskew.engine.leaves import leaves
 
-        loop = setup.loop_of(settings, method, federation)
+        loop = resolve.loop_of(settings, method, federation)
         screen.say("\n".join(leaves(loop)))
         loop.trainer.close()
         return

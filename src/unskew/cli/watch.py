@@ -20,8 +20,8 @@ def command(
     once: Annotated[bool, typer.Option("--once", help="show what there is, then stop")] = False,
 ) -> None:
     """Follow a run: its scores, who answered, who was late or dropped. Ctrl-C stops the watching, not the run."""
+    from unskew.comparison import cells
     from unskew.config import load
-    from unskew.engine import cells
     from unskew.errors import UsageError
 
     if (run / "compare.yaml").exists():

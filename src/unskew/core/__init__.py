@@ -4,10 +4,11 @@ from torch import Tensor
 
 from unskew.core.client import Client, Fed
 from unskew.core.keys import key
-from unskew.core.network import with_projection
-from unskew.core.part import Batch, Noise, Out, Part, Share, Trip
+from unskew.core.part import Part, Trip
 from unskew.core.replies import Reply, Ups
 from unskew.core.trees import Tree, Weights, under
+from unskew.core.values import Batch, Noise, Out, Share
+from unskew.models.surgery import with_projection
 
 __all__ = [
     "Batch",

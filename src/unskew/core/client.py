@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from unskew.core.network import Network
-from unskew.core.part import Batch
 from unskew.core.trees import Tree, Weights
+from unskew.core.values import Batch
 
 
 @dataclass(frozen=True)

@@ -12,9 +12,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from unskew.core.part import Share
 from unskew.core.replies import Reply
 from unskew.core.trees import flat, size_in_bytes
+from unskew.core.values import Share
 from unskew.errors import suggestion
 
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from unskew.core.trees import Weights
 from unskew.errors import UsageError, suggestion
+from unskew.models.surgery import last_linear
 
 Tap = Callable[[str, Tensor], Tensor]
 _NORMS = (nn.modules.batchnorm._BatchNorm,)
@@ -224,52 +225,8 @@ class Network:
         self._hooks.append((self.head, self.module.get_submodule(self.head).register_forward_pre_hook(keep).id))
 
 
-def with_latent(module: nn.Module, width: int) -> nn.Module:
-    """The model with blocks `base` and `latent` before its head: sigmoid(Linear(D, width)), which the head then reads.
-
-    A model that has a block `latent` already stays as it is. Raises UsageError (E105) unless it is an nn.Sequential that
-    ends with an nn.Linear.
-    """
-    names = [n for n, _ in module.named_children()]
-    if "latent" in names and "base" in names:
-        return module
-    if not isinstance(module, nn.Sequential) or not isinstance(module[-1], nn.Linear):
-        raise UsageError("E105", "a latent layer needs an nn.Sequential of named blocks that ends with one nn.Linear.")
-    module = copy.deepcopy(module)
-    head = module._modules.pop(names[-1])
-    assert isinstance(head, nn.Linear)
-    module.add_module("base", nn.Flatten())
-    module.add_module("latent", nn.Sequential(nn.Linear(head.in_features, width), nn.Sigmoid()))
-    module.add_module(names[-1], nn.Linear(width, head.out_features))
-    return module
-
-
 def _full(x: Any) -> Tensor:
     return x if isinstance(x, Tensor) else x.full()
-
-
-def with_projection(module: nn.Module, width: int) -> nn.Module:
-    """The model with Linear(D, D)-ReLU-Linear(D, width) before its head, which then reads `width` features.
-
-    Raises UsageError (E105) if the head is not one nn.Linear.
-    """
-    module = copy.deepcopy(module)
-    plain = isinstance(module, nn.Sequential)
-    name = [n for n, _ in module.named_children()][-1] if plain else _last_linear(module)
-    head = module.get_submodule(name)
-    if not isinstance(head, nn.Linear):
-        raise UsageError("E105", f"the model's head '{name}' is not one nn.Linear, so nothing can be put before it.")
-    D = head.in_features
-    projection = nn.Sequential(nn.Linear(D, D), nn.ReLU(), nn.Linear(D, width))
-    new = nn.Linear(width, head.out_features, bias=head.bias is not None)
-    if plain:
-        module._modules.pop(name)
-        module.add_module("projection", projection)
-        module.add_module(name, new)
-    else:
-        parent, _, child = name.rpartition(".")
-        setattr(module.get_submodule(parent), child, nn.Sequential(*projection, new))
-    return module
 
 
 def _named(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -281,11 +238,4 @@ def _head_of(module: nn.Module) -> str:
     """The last dense layer, or, of a model that has none because it answers for pixels, the last convolution."""
     convolutions = [n for n, m in module.named_modules() if isinstance(m, nn.modules.conv._ConvNd)]
     dense = any(isinstance(m, nn.Linear) for m in module.modules())
-    return convolutions[-1] if convolutions and not dense else _last_linear(module)
-
-
-def _last_linear(module: nn.Module) -> str:
-    linear = [n for n, m in module.named_modules() if isinstance(m, nn.Linear)]
-    if not linear:
-        raise UsageError("E105", "the model has no nn.Linear to be its head; end it with one.")
-    return linear[-1]
+    return convolutions[-1] if convolutions and not dense else last_linear(module)

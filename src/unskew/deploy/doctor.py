@@ -15,14 +15,14 @@ from pathlib import Path
 import numpy as np
 
 from unskew import config
-from unskew.core.method import Method
 from unskew.data.federation import Federation
 from unskew.data.index import Index
 from unskew.deploy import server, site
 from unskew.deploy.loaders import load
 from unskew.deploy.tickets import Joined
-from unskew.engine import setup
+from unskew.engine import resolve
 from unskew.errors import UnskewError
+from unskew.methods import registry
 
 TIMEOUT_S = 5.0
 SKEW_S = 60.0
@@ -64,7 +64,7 @@ def leaving(study: Path, data: str, classes: Sequence[str], sites: int) -> list[
     tests = [np.arange(len(found.y_test)), *[nobody] * (sites - 1)]
     inputs = (found.x, found.y, found.x_test, found.y_test)
     federation = Federation("site", *inputs, found.classes, Index.of(rows), Index.of(tests), "site")
-    loop = setup.loop_of(settings, Method.parse(settings.method), federation)
+    loop = resolve.loop_of(settings, registry.parse(settings.method), federation)
     loop.trainer.close()
     return site.leaving(loop.method, loop.trainer)
 

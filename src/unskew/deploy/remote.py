@@ -17,17 +17,18 @@ from torch import Tensor
 
 from unskew.config import Settings
 from unskew.core import gate
-from unskew.core.part import Part, Share, Trip
+from unskew.core.part import Part, Trip
 from unskew.core.replies import Reply
 from unskew.core.trees import Tree, Weights, flat, size_in_bytes
+from unskew.core.values import Share
 from unskew.deploy.post import POLL_S, Post
 from unskew.deploy.roster import Hello
 from unskew.deploy.wire import Limits, Packet
-from unskew.engine.evaluate import Evaluation, _each, _means, _row, _summary
-from unskew.engine.lanes import Start, Trainer
-from unskew.engine.loop import due, rate
-from unskew.engine.record import Record, Row
-from unskew.engine.store import Disk
+from unskew.engine.client.trainer import Start, Trainer
+from unskew.engine.disk.record import Record, Row
+from unskew.engine.disk.store import Disk
+from unskew.engine.server.loop import due, rate
+from unskew.engine.server.scores import Evaluation, _each, _means, _row, _summary
 from unskew.errors import Paused
 
 VOID_ROUNDS = 3

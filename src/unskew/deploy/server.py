@@ -17,7 +17,6 @@ from typing import Any
 
 from unskew import data
 from unskew.config import Settings
-from unskew.core.method import Method
 from unskew.core.trees import Tree
 from unskew.data.dataset import Dataset
 from unskew.deploy.identity import Private, Public
@@ -26,14 +25,15 @@ from unskew.deploy.post import POLL_S, Channel, Post, names
 from unskew.deploy.remote import Away, Remote, Scores
 from unskew.deploy.roster import Hello, Sites, check_alike
 from unskew.deploy.site import check_named, check_noise, prepared
-from unskew.engine import setup
-from unskew.engine.folder import Folder, Say, Shown, _put
-from unskew.engine.lock import Lock
-from unskew.engine.loop import Loop
+from unskew.engine import resolve
+from unskew.engine.disk.folder import Folder, Say, Shown, _put
+from unskew.engine.disk.lock import Lock
+from unskew.engine.disk.record import Record
+from unskew.engine.disk.state import State, digest
 from unskew.engine.memory import check_room
-from unskew.engine.record import Record
-from unskew.engine.state import State, digest
+from unskew.engine.server.loop import Loop
 from unskew.errors import Paused, UnskewError, UsageError
+from unskew.methods import registry
 
 SITES = "(sites)"
 """The setting `data` of a run whose samples are at sites."""
@@ -68,19 +68,19 @@ class Deployed(Folder):
         index = {int(k): t for k, t in found[1]["private"]} if found else {}
         record, store = Record(self.path, found[1]["lengths"] if found else None), Away(self.path / "private", index)
         self._last_index = index
-        fed = setup.fed_of(self.settings, self.method, self.federation)
+        fed = resolve.fed_of(self.settings, self.method, self.federation)
         check_noise(self.method, fed)
         check_room(self.method, fed)
-        local = setup.trainer_of(self.settings, self.method, self.federation, fed)
+        local = resolve.trainer_of(self.settings, self.method, self.federation, fed)
         remote = Remote(local, self.post, self.hellos, self.settings, store, record, self.min_sites)
-        scoring = Scores(remote, setup.scoring_of(local, self.federation))
+        scoring = Scores(remote, resolve.scoring_of(local, self.federation))
         return Loop(self.method, self.federation, fed, self.settings, remote, scoring, store, record)
 
 
 def study(settings: Settings) -> Settings:
     """Settings of a run over the network. Raises UsageError (E506) for a method that wants samples at the server, or from a file."""
     check_named(settings.method)
-    method = Method.parse(settings.method, settings.set)
+    method = registry.parse(settings.method, settings.set)
     if settings.measure != "none":
         raise UsageError(
             "E506", f"'{settings.measure}' is measured where the samples are; over a network set measure to none."
@@ -148,7 +148,7 @@ def _conduct(
     else:
         hellos = [found[s] for s in terms.order if s in found]
         check_alike(hellos)
-    method = Method.parse(settings.method, settings.set)
+    method = registry.parse(settings.method, settings.set)
     test = prepared(_test_set(terms.test), settings) if terms.test else None
     federation = Sites.of("sites", hellos, test)
     settings = settings.replace(clients=len(hellos))

@@ -17,9 +17,9 @@ from typing import Any
 
 import torch
 
-import unskew
 from unskew import config
 from unskew.config import Settings
+from unskew.core.account import number
 from unskew.core.client import Fed
 from unskew.core.method import Method
 from unskew.core.replies import Reply
@@ -29,19 +29,21 @@ from unskew.deploy.identity import Private, Public
 from unskew.deploy.roster import Hello, Own
 from unskew.deploy.sealed import Sealed
 from unskew.deploy.wire import Limits, Packet, WireError, seal, unseal
-from unskew.engine import leaves, setup, state
-from unskew.engine.evaluate import Evaluation
-from unskew.engine.folder import check_name
-from unskew.engine.lanes import Start, Trainer
+from unskew.engine import leaves, resolve
+from unskew.engine.client.trainer import Start, Trainer
+from unskew.engine.disk import state
+from unskew.engine.disk.folder import check_name
+from unskew.engine.server.scores import Evaluation
 from unskew.errors import StateError, UnskewError, UsageError
-from unskew.privacy.accounting import number
+from unskew.methods import registry
+from unskew.version import __version__
 
 REQUESTS = Limits(4 << 30, 100_000)
 """What a site takes from its coordinator, whose signature it has checked."""
 
 
 def versions() -> dict[str, str]:
-    return {"unskew": unskew.__version__, "torch": torch.__version__.split("+")[0], "python": platform.python_version()}
+    return {"unskew": __version__, "torch": torch.__version__.split("+")[0], "python": platform.python_version()}
 
 
 @dataclass
@@ -191,16 +193,16 @@ class Site:
     def _build(self, facts: Mapping[str, Any], first: Weights) -> Run:
         settings = config.build(dict(facts["settings"]))
         settings = allowed(settings, self.model).replace(device=self.device)
-        method = Method.parse(settings.method, settings.set)
+        method = registry.parse(settings.method, settings.set)
         own = Own.of(prepared(self.data, settings), facts["k"], facts["clients"], facts["largest"])
-        fed = setup.fed_of(settings, method, own)
+        fed = resolve.fed_of(settings, method, own)
         check_noise(method, fed)
         here = {n: tuple(t.shape) for n, t in fed.net.weights().items()}
         if here != {n: tuple(t.shape) for n, t in first.items()}:
             raise UsageError("E504", f"site {self.name} builds another model from '{settings.model}' than the server.")
-        trainer = setup.trainer_of(settings, method, own, fed)
+        trainer = resolve.trainer_of(settings, method, own, fed)
         first = {n: first[n].to(trainer.device) for n in here}
-        return Run(settings, facts["k"], method, trainer, setup.scoring_of(trainer, own), first)
+        return Run(settings, facts["k"], method, trainer, resolve.scoring_of(trainer, own), first)
 
     def _place(self, request: Packet) -> Path:
         return self.folder / "runs" / request.header["run"]
@@ -317,7 +319,7 @@ def check_noise(method: Method, fed: Fed) -> None:
 
 def prepared(data: Dataset, settings: Settings) -> Dataset:
     """Standardised by the set's own constants where the study wants that and the set has such."""
-    method = Method.parse(settings.method, settings.set)
+    method = registry.parse(settings.method, settings.set)
     wants = settings.normalise == "dataset" or (settings.normalise == "auto" and not method.normalises)
     return data.standardised() if wants and data.mean is not None else data
 

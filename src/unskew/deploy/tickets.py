@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from unskew.deploy.identity import Private, Public, write_secret
-from unskew.engine.folder import check_name
+from unskew.engine.disk.folder import check_name
 from unskew.errors import UsageError
 
 DAYS = 365

@@ -24,7 +24,7 @@ from torch import Tensor
 from unskew.core.trees import Tree, flat, nested
 from unskew.deploy.identity import Private, Public
 from unskew.deploy.sealed import Sealed
-from unskew.engine.state import apart
+from unskew.engine.disk.state import apart
 
 MOST_HEADER = 1 << 20
 """Bytes of JSON; a roster of ten thousand sites fits."""

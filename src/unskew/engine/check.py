@@ -22,11 +22,12 @@ from unskew.core.method import Method
 from unskew.core.part import Part
 from unskew.core.trees import flat
 from unskew.data.federation import Federation, Index
-from unskew.engine import setup
-from unskew.engine.folder import Folder
-from unskew.engine.loop import Loop
-from unskew.engine.state import digest
+from unskew.engine import resolve
+from unskew.engine.disk.folder import Folder
+from unskew.engine.disk.state import digest
+from unskew.engine.server.loop import Loop
 from unskew.errors import UnskewError, UsageError
+from unskew.methods import registry
 
 SIZES = (40, 1, 0, 2, 33, 17, 3, 20)
 """Clients of the test federation: the first has one class, the third nothing, the second a single sample."""
@@ -88,7 +89,7 @@ def settings(**changes: object) -> Settings:
 
 
 def loop(method: Method, **changes: object) -> Loop:
-    return setup.loop_of(settings(**changes), method, federation())
+    return resolve.loop_of(settings(**changes), method, federation())
 
 
 def train(method: Method, **changes: object) -> tuple[str, Loop]:
@@ -141,7 +142,7 @@ def _padding_changes_nothing(part: Part) -> None:
         fed = federation()
         x = np.array(fed.x)
         x[0] = value
-        made = setup.loop_of(settings(rounds=1), Method(part), dataclasses.replace(fed, x=x))
+        made = resolve.loop_of(settings(rounds=1), Method(part), dataclasses.replace(fed, x=x))
         try:
             start = made.down(made.begin(), 1)
             ends.append({r.client: digest(r.weights) for r in made.trainer.train(start, range(1, len(SIZES)), {})})
@@ -203,7 +204,7 @@ def _composes(part: Part) -> str:
         if name == part.name:
             continue
         try:
-            train(Method(part, *Method.parse(name).parts), rounds=2)
+            train(Method(part, *registry.parse(name).parts), rounds=2)
         except UsageError as refused:
             told.append(f"{name}: {refused.text}")
     return "refused " + "; ".join(told) if told else ""

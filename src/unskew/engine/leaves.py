@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from unskew.core.account import Account
 from unskew.core.client import Fed
 from unskew.core.method import Method
 from unskew.core.part import Part
-from unskew.privacy.accounting import Account
 
 
 def size(bytes_: float) -> str:

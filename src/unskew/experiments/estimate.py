@@ -12,7 +12,8 @@ from unskew import data
 from unskew.config import Settings
 from unskew.core.method import Method
 from unskew.data.dataset import Dataset
-from unskew.engine import setup
+from unskew.engine import resolve
+from unskew.methods import registry
 
 COST = {
     "fedmix": 3.0,
@@ -34,7 +35,7 @@ def together(runs: Collection[Settings], cores: int, seeds: int = 1) -> float:
 
 @lru_cache(4)
 def _dataset(name: str) -> Dataset:
-    return setup.dataset_of(Settings(data=name))
+    return resolve.dataset_of(Settings(data=name))
 
 
 def seconds(settings: Settings, dataset: Dataset) -> float:
@@ -60,7 +61,7 @@ def _clients(settings: Settings, dataset: Dataset) -> int:
 
 
 def _dearest(method: str) -> float:
-    parts = Method.parse(method).parts if method not in ("local", "centralised") else ()
+    parts = registry.parse(method).parts if method not in ("local", "centralised") else ()
     return float(np.prod([COST.get(p.name, 1.0) for p in parts]))
 
 
@@ -94,7 +95,7 @@ def _time(settings: Settings, dataset: Dataset, batch: int) -> float:
         "iid", 4, np.random.default_rng(0), np.random.default_rng(1),
     )  # fmt: skip
     step = Settings(model=settings.model, loss=settings.loss, batch=batch, epochs=1, clients=4, rounds=1, workers=1)
-    loop = setup.loop_of(step, Method(), made)
+    loop = resolve.loop_of(step, Method(), made)
     try:
         start = loop.down(loop.begin(), 1)
         loop.trainer.train(start, [0, 1, 2, 3], {})

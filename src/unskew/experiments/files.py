@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from unskew import documents
-from unskew.core.method import Method, meant_for
-from unskew.engine.cells import CENTRALISED, LOCAL
+from unskew.comparison.cells import CENTRALISED, LOCAL
 from unskew.errors import UnskewError, UsageError, suggestion
 from unskew.experiments.claims import Claim, Trend
 from unskew.experiments.plan import Experiment, Row
+from unskew.methods import registry
+from unskew.methods.registry import meant_for
 
 REFERENCES = (LOCAL, CENTRALISED)
 
@@ -53,13 +54,13 @@ def checked(made: Experiment, where: str) -> Experiment:
         text = next(text for m, text in made.methods.items() if part in _parts(made, m))
         for argument, value in ((a, v) for a, values in arguments.items() for v in values):
             with _placed(f"{where}, grids"):
-                Method.parse(text, {part: {argument: value}})
+                registry.parse(text, {part: {argument: value}})
     return made
 
 
 def _meant(made: Experiment, where: str, row: Row, method: str) -> set[str]:
     """The Parts for which this cell's row and method set something."""
-    from unskew.engine.setup import check_spelling
+    from unskew.engine.resolve import check_spelling
 
     with _placed(where):
         check_spelling(made.settings_of(row, method))
@@ -74,7 +75,7 @@ def _meant(made: Experiment, where: str, row: Row, method: str) -> set[str]:
 def _parts(made: Experiment, *methods: str) -> set[str]:
     """The Parts of these methods, or of all."""
     texts = [made.methods[m] for m in methods or made.methods]
-    return {part.name for text in texts if text not in REFERENCES for part in Method.parse(text).parts}
+    return {part.name for text in texts if text not in REFERENCES for part in registry.parse(text).parts}
 
 
 def _meets(named: Iterable[str], parts: Collection[str], where: str) -> None:

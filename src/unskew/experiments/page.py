@@ -10,7 +10,7 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from unskew.privacy.accounting import number
+from unskew.core.account import number
 from unskew.report.numbers import MISSING, p_value, whole
 
 MEASURE = {"best": "best round", "last": "last round", "mean10": "mean of the last ten rounds, of those evaluated"}

@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from unskew import config
+from unskew.comparison.cells import CENTRALISED, LOCAL, Cell
 from unskew.config import Settings
-from unskew.core.method import Method, meant_for
 from unskew.data import archives, sets
-from unskew.engine.cells import CENTRALISED, LOCAL, Cell
 from unskew.errors import DataError, UsageError, suggestion
 from unskew.experiments.claims import Claim, Trend
+from unskew.methods import registry
+from unskew.methods.registry import meant_for
 
 
 @dataclass(frozen=True)
@@ -101,14 +102,14 @@ class Experiment:
         made = made.replace(rounds=max(2, math.ceil(made.rounds * scale)), lr=made.lr * self.factors.get(method, 1.0))
         if made.method in (LOCAL, CENTRALISED):
             return made
-        return made.replace(method=str(Method.parse(made.method, meant_for(made.method, made.set))), set={})
+        return made.replace(method=str(registry.parse(made.method, meant_for(made.method, made.set))), set={})
 
 
 def widened(made: Experiment, methods: Sequence[str]) -> Experiment:
     """With further methods, each called what it is written as. Raises UsageError for one that cannot be read or is there."""
     more: dict[str, str] = {}
     for text in methods:
-        engine = text if text in (LOCAL, CENTRALISED) else str(Method.parse(text))
+        engine = text if text in (LOCAL, CENTRALISED) else str(registry.parse(text))
         if text in {*made.methods, *more} or engine in {*made.methods.values(), *more.values()}:
             raise UsageError("E126", f"'{made.name}' compares '{text}' already; leave out --add {text}.")
         more[text] = engine

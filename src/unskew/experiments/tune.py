@@ -15,12 +15,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
+from unskew.comparison.cells import Cell
 from unskew.config import Settings
-from unskew.core.method import Method
-from unskew.engine.cells import Cell
 from unskew.errors import UsageError
 from unskew.experiments import verdict
 from unskew.experiments.plan import Experiment, Row
+from unskew.methods import registry
 from unskew.report import read
 
 SEED, VALIDATION, FACTOR = 10_000, 0.2, "lr factor"
@@ -154,7 +154,7 @@ def changed(made: Experiment, points: Mapping[str, Point]) -> Experiment:
                 part, _, argument = name.partition(".")
                 wanted.setdefault(part, {})[argument] = value
         if wanted:
-            methods[m] = str(Method.parse(methods[m], wanted))
+            methods[m] = str(registry.parse(methods[m], wanted))
     return replace(made, methods=methods, factors={**made.factors, **{m: p[FACTOR] for m, p in points.items()}})
 
 
@@ -171,7 +171,7 @@ def as_json(made: Experiment, found: Mapping[str, Tuned]) -> dict[str, Any]:
 
 def _parts(made: Experiment, method: str) -> Sequence[Any]:
     text = made.methods[method]
-    return () if text in ("local", "centralised") else Method.parse(text).parts
+    return () if text in ("local", "centralised") else registry.parse(text).parts
 
 
 def _cell(made: Experiment, row: Row, method: str, scale: float, at: Path) -> Cell:

@@ -27,8 +27,9 @@ import torch.nn.functional as F
 from torch import nn
 
 from unskew.core import Batch, Client, Fed, Noise, Out, Part, Share, Tensor, Tree, Trip, Ups, Weights, key, under
-from unskew.core.network import with_latent
-from unskew.privacy.accounting import Account, Latents
+from unskew.core.account import Account
+from unskew.models.surgery import with_latent
+from unskew.privacy.accounting import Latents
 
 LAYERS = (("a", 64, 64, 1), ("b", 64, 32, 2), ("c", 32, 32, 1), ("d", 32, 0, 2))
 """The decoder's transposed convolutions: name, channels in and out (0: the data's), stride."""

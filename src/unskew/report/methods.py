@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from unskew.core.client import Fed
-from unskew.core.part import HOOKS, Part, Share, overrides
+from unskew.core.part import HOOKS, Part, overrides
+from unskew.core.values import Share
 
 WHEN = {
     "bsm": "Clients lack classes and nothing but the loss may change; where few samples of a class are better than none, take rbsm.",
@@ -159,7 +160,6 @@ def _companion(part: Part) -> str:
 
 def _code(kind: type) -> str:
     path = Path(inspect.getfile(kind))
-    lines = len(path.read_text().splitlines())
     inside = "unskew" in path.parts
     where = "/".join(path.parts[len(path.parts) - path.parts[::-1].index("unskew") - 1 :]) if inside else path.name
-    return f"`{'src/' if inside else ''}{where}`, {lines} lines"
+    return f"`{'src/' if inside else ''}{where}`"

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from unskew.privacy.accounting import number
+from unskew.core.account import number
 from unskew.report.numbers import MISSING, noun, p_value, percent, plural, size
 from unskew.report.read import RunData
 from unskew.report.stats import REFERENCES, Row, by_method, is_reference

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from unskew.config import Settings
-from unskew.engine.evaluate import Evaluation
-from unskew.engine.lanes import Trainer
-from unskew.engine.measure import Lens, Measures, Probe
+from unskew.engine.client.trainer import Trainer
+from unskew.engine.disk.record import Record
 from unskew.engine.probes.correlation import Correlation
 from unskew.engine.probes.cross_site import CrossSite
 from unskew.engine.probes.diversity import Diversity
 from unskew.engine.probes.exposure import Exposed
 from unskew.engine.probes.histograms import Histograms
+from unskew.engine.probes.probe import Lens, Measures, Probe
 from unskew.engine.probes.received import Received
 from unskew.engine.probes.separation import Separation
 from unskew.engine.probes.tsne import TSNE
-from unskew.engine.record import Record
+from unskew.engine.server.scores import Evaluation
 from unskew.errors import UsageError
 from unskew.measures import names_in
 

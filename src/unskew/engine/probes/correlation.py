@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from unskew.core.part import Part
 from unskew.core.replies import Reply
-from unskew.engine.measure import Probe, Seen, mean
+from unskew.engine.probes.probe import Probe, Seen, mean
 from unskew.measures.correlation import distance_correlation
 
 

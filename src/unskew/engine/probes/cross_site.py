@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from unskew.engine.measure import Probe, Seen
+from unskew.engine.probes.probe import Probe, Seen
 from unskew.measures.cross_site import off_diagonal_mean
 
 

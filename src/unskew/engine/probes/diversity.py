@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from unskew.engine.measure import Probe, Seen
+from unskew.engine.probes.probe import Probe, Seen
 from unskew.measures.diversity import weight_diversity
 
 

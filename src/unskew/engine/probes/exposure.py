@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import Any
 
 from unskew.core.part import Part, Trip
-from unskew.engine.measure import Lens, Probe, Seen
+from unskew.engine.probes.probe import Lens, Probe, Seen
 from unskew.measures.exposure import Exposure
 
 

@@ -9,12 +9,13 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unskew.core.part import Batch, Part
+from unskew.core.part import Part
 from unskew.core.replies import Reply
-from unskew.engine.lanes import Start
-from unskew.engine.measure import Lens, Probe, Seen, mean
-from unskew.engine.noise import draw
-from unskew.engine.schedule import work_of
+from unskew.core.values import Batch
+from unskew.engine.client.noise import draw
+from unskew.engine.client.schedule import work_of
+from unskew.engine.client.trainer import Start
+from unskew.engine.probes.probe import Lens, Probe, Seen, mean
 from unskew.measures.histograms import class_shares, distance
 
 

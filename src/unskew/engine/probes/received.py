@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from unskew.core.part import overrides
-from unskew.engine.measure import Lens, Probe, Seen
+from unskew.engine.probes.probe import Lens, Probe, Seen
 from unskew.measures.received import likeness, likeness_of_real, nearness
 
 

@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from unskew.core.replies import Reply
-from unskew.engine.lanes import Start
-from unskew.engine.measure import MOST_ROWS, Probe, Seen, Weigh, mean
+from unskew.engine.client.trainer import Start
+from unskew.engine.probes.probe import MOST_ROWS, Probe, Seen, Weigh, mean
 from unskew.measures.separation import davies_bouldin
 
 

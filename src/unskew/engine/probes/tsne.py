@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from unskew.core.replies import Reply
-from unskew.engine.lanes import Start
-from unskew.engine.measure import Probe, Seen, Weigh
+from unskew.engine.client.trainer import Start
+from unskew.engine.probes.probe import Probe, Seen, Weigh
 from unskew.measures.separation import davies_bouldin
 from unskew.measures.tsne import plane
 

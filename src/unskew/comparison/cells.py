@@ -26,12 +26,14 @@ import yaml
 
 from unskew import config, data
 from unskew.config import Settings
-from unskew.core.method import Method, meant_for
+from unskew.core.method import Method
 from unskew.data.federation import Dataset, Federation
-from unskew.engine import setup
-from unskew.engine.folder import Folder, check_name, check_same, maker
-from unskew.engine.lock import Lock
+from unskew.engine import resolve
+from unskew.engine.disk.folder import Folder, check_name, check_same, maker
+from unskew.engine.disk.lock import Lock
 from unskew.errors import StateError, UsageError, suggestion
+from unskew.methods import registry
+from unskew.methods.registry import meant_for
 from unskew.revision import revision
 
 LOCAL, CENTRALISED = "local", "centralised"
@@ -50,8 +52,8 @@ def federation_for(
     else:
         if isinstance(given, tuple):
             given = data.arrays(*given)
-        dataset = given if isinstance(given, Dataset) else setup.dataset_of(settings)
-        federation = setup.federation_of(settings, dataset, method)
+        dataset = given if isinstance(given, Dataset) else resolve.dataset_of(settings)
+        federation = resolve.federation_of(settings, dataset, method)
     return federation.pooled() if settings.method == CENTRALISED else federation
 
 
@@ -73,7 +75,7 @@ def _method_at(path: Path, settings: Settings) -> Method:
     if settings.method == CENTRALISED:
         return Method()
     try:
-        return Method.parse(settings.method, settings.set)
+        return registry.parse(settings.method, settings.set)
     except UsageError as error:
         if error.code != "E102":
             raise
@@ -152,7 +154,7 @@ def plan(parent: Path, methods: Sequence[str], seeds: Sequence[int], options: di
         if method != CENTRALISED:
             given = meant_for(method, base.set)
             unused = {part: v for part, v in unused.items() if part not in given}
-            base = base.replace(method=str(Method.parse(method, given)) if method != LOCAL else LOCAL, set={})
+            base = base.replace(method=str(registry.parse(method, given)) if method != LOCAL else LOCAL, set={})
         if method == CENTRALISED:
             base = base.replace(availability="full", set={})
         if method in (LOCAL, CENTRALISED):  # references have no clients that share
@@ -243,7 +245,7 @@ class Worker:
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "ab") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "unskew.engine.cells"],
+                [sys.executable, "-m", "unskew.comparison.cells"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,
@@ -336,7 +338,7 @@ def train(path: Path) -> int:
 
     try:
         settings = config.load(path / "wanted.yaml")
-        method = Method() if settings.method == CENTRALISED else Method.parse(settings.method, settings.set)
+        method = Method() if settings.method == CENTRALISED else registry.parse(settings.method, settings.set)
         Folder(path, settings, method, federation_for(settings, method)).go(_tell, lambda *_: None)
     except UnskewError as error:
         _tell(str(error))

@@ -15,18 +15,19 @@ from unskew.core import gate
 from unskew.core.client import Fed
 from unskew.core.keys import numpy_key
 from unskew.core.method import Method
-from unskew.core.part import Part, Share, Trip, overrides
+from unskew.core.part import Part, Trip, overrides
 from unskew.core.replies import Reply, Ups
 from unskew.core.trees import Tree, size_in_bytes, tree_map
+from unskew.core.values import Share
 from unskew.data import availability
 from unskew.data.federation import Federation
 from unskew.engine import memory
-from unskew.engine.exchange import Exchange, Scoring
-from unskew.engine.lanes import Start
-from unskew.engine.measure import Measures
-from unskew.engine.record import Record, Row
-from unskew.engine.state import State
-from unskew.engine.store import Store
+from unskew.engine.client.trainer import Start
+from unskew.engine.disk.record import Record, Row
+from unskew.engine.disk.state import State
+from unskew.engine.disk.store import Store
+from unskew.engine.probes.probe import Measures
+from unskew.engine.server.exchange import Exchange, Scoring
 from unskew.merge.mean import weighted_mean
 
 WEIGHTS = Share(())

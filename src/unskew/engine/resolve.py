@@ -17,19 +17,20 @@ from unskew.core.client import Fed
 from unskew.core.keys import key, numpy_key
 from unskew.core.method import Method
 from unskew.core.network import Network
-from unskew.core.part import Batch, overrides
+from unskew.core.part import overrides
+from unskew.core.values import Batch
 from unskew.data.availability import Availability
 from unskew.data.federation import Dataset, Federation
 from unskew.data.skew import Skew
 from unskew.data.transforms import Shift
-from unskew.engine.evaluate import Evaluation
-from unskew.engine.lanes import Local, Trainer
-from unskew.engine.loop import Loop
-from unskew.engine.measure import Measures
+from unskew.engine.client.schedule import Recipe
+from unskew.engine.client.trainer import Local, Trainer
+from unskew.engine.disk.record import Record
+from unskew.engine.disk.store import Memory, Store
 from unskew.engine.memory import check_room
-from unskew.engine.record import Record
-from unskew.engine.schedule import Recipe
-from unskew.engine.store import Memory, Store
+from unskew.engine.probes.probe import Measures
+from unskew.engine.server.loop import Loop
+from unskew.engine.server.scores import Evaluation
 from unskew.errors import UsageError
 from unskew.measures import NONE
 from unskew.tasks import task_of

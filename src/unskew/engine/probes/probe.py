@@ -21,10 +21,10 @@ from unskew.core.keys import numpy_key
 from unskew.core.replies import Reply
 from unskew.core.trees import Weights
 from unskew.engine import memory
-from unskew.engine.evaluate import Evaluation
-from unskew.engine.kernels import Kernels, around
-from unskew.engine.lanes import Start, Trainer
-from unskew.engine.record import Record, Row
+from unskew.engine.client.kernels import Kernels, around
+from unskew.engine.client.trainer import Start, Trainer
+from unskew.engine.disk.record import Record, Row
+from unskew.engine.server.scores import Evaluation
 
 SCOPE = "measure"
 MOST_CLIENTS = 50

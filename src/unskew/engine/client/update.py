@@ -16,17 +16,18 @@ from torch import Tensor
 
 from unskew.core.client import Client
 from unskew.core.keys import key
-from unskew.core.part import Batch, Noise, Out, Part
+from unskew.core.part import Part
 from unskew.core.replies import Reply
 from unskew.core.trees import Tree, Weights, tree_map
-from unskew.engine import optimise
-from unskew.engine.kernels import Kernels, around
-from unskew.engine.noise import draw
-from unskew.engine.rules import rules_of_hooks
-from unskew.engine.schedule import Chunk, Step, steps
+from unskew.core.values import Batch, Noise, Out
+from unskew.engine.client import optimise
+from unskew.engine.client.kernels import Kernels, around
+from unskew.engine.client.noise import draw
+from unskew.engine.client.rules import rules_of_hooks
+from unskew.engine.client.schedule import Chunk, Step, steps
 
 if TYPE_CHECKING:
-    from unskew.engine.lanes import Start, Trainer
+    from unskew.engine.client.trainer import Start, Trainer
 
 VISIT_ROWS = 256
 """Rows a trip, an evaluation or a single lane's pass over its data sees at once."""

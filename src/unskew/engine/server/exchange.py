@@ -10,8 +10,8 @@ import torch
 from unskew.core.part import Part, Trip
 from unskew.core.replies import Reply
 from unskew.core.trees import Tree
-from unskew.engine.lanes import Start
-from unskew.engine.store import Store
+from unskew.engine.client.trainer import Start
+from unskew.engine.disk.store import Store
 
 
 class Exchange(Protocol):

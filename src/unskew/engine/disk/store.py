@@ -13,7 +13,7 @@ from typing import Protocol
 from safetensors import safe_open
 
 from unskew.core.trees import Tree, nested
-from unskew.engine.state import write
+from unskew.engine.disk.state import write
 from unskew.errors import StateError
 
 

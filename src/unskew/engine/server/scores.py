@@ -16,9 +16,9 @@ import numpy as np
 import torch
 
 from unskew.core.trees import Tree, Weights
-from unskew.engine.kernels import Kernels, around
-from unskew.engine.lanes import Start, Trainer
-from unskew.engine.store import Store
+from unskew.engine.client.kernels import Kernels, around
+from unskew.engine.client.trainer import Start, Trainer
+from unskew.engine.disk.store import Store
 
 Row = dict[str, Any]
 PER_CLIENT = 200

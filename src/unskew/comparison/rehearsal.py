@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from unskew.comparison.cells import CENTRALISED, Cell, federation_for
 from unskew.config import Settings
 from unskew.core.method import Method
 from unskew.data.federation import Dataset, Federation
-from unskew.engine import setup
-from unskew.engine.cells import CENTRALISED, Cell, federation_for
+from unskew.engine import resolve
 from unskew.engine.memory import check_room
 from unskew.errors import UnskewError
 from unskew.measures import NONE
+from unskew.methods import registry
 from unskew.tasks import task_of
 
 
@@ -42,16 +43,16 @@ class _Stage:
         self._federation: tuple[Any, Federation] | None = None
 
     def play(self, settings: Settings) -> None:
-        method = Method() if settings.method == CENTRALISED else Method.parse(settings.method, settings.set)
-        setup.check_spelling(settings)
+        method = Method() if settings.method == CENTRALISED else registry.parse(settings.method, settings.set)
+        resolve.check_spelling(settings)
         federation = self._dealt(settings, method)
         method.check_task(task_of(federation.y).name)
         if settings.measure != NONE:
-            setup.loop_of(settings, method, federation).trainer.close()
+            resolve.loop_of(settings, method, federation).trainer.close()
             return
-        fed = setup.fed_of(settings, method, federation)
+        fed = resolve.fed_of(settings, method, federation)
         check_room(method, fed)
-        setup.lanes_of(settings, fed.net, setup.device_of(settings))
+        resolve.lanes_of(settings, fed.net, resolve.device_of(settings))
 
     def _dealt(self, settings: Settings, method: Method) -> Federation:
         dealt = (
@@ -64,5 +65,5 @@ class _Stage:
 
     def _read(self, settings: Settings) -> Dataset:
         if self._dataset is None or self._dataset[0] != settings.data:
-            self._dataset = settings.data, setup.dataset_of(settings)
+            self._dataset = settings.data, resolve.dataset_of(settings)
         return self._dataset[1]

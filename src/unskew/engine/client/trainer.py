@@ -22,13 +22,14 @@ from unskew.core.client import Client, Fed
 from unskew.core.keys import key
 from unskew.core.method import Method
 from unskew.core.network import Network
-from unskew.core.part import Batch, Part, Trip, overrides
+from unskew.core.part import Part, Trip, overrides
 from unskew.core.replies import Reply
 from unskew.core.trees import Tree, Weights
+from unskew.core.values import Batch
 from unskew.engine import memory
-from unskew.engine.chunk import VISIT_ROWS, Update
-from unskew.engine.kernels import Kernels, around
-from unskew.engine.schedule import Recipe, chunks
+from unskew.engine.client.kernels import Kernels, around
+from unskew.engine.client.schedule import Recipe, chunks
+from unskew.engine.client.update import VISIT_ROWS, Update
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from unskew.engine.state import disk_full
+from unskew.engine.disk.state import disk_full
 
 KINDS = ("metrics", "ledger", "events")
 MEASURES = "measures.json"

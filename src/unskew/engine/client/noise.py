@@ -8,7 +8,7 @@ from scipy.special import betaincinv
 from torch import Tensor
 
 from unskew.core.keys import key
-from unskew.core.part import Noise
+from unskew.core.values import Noise
 
 
 def draw(noise: Noise, steps: int, batch: int, *what: object) -> Tensor:

@@ -22,13 +22,14 @@ from unskew.config import Settings
 from unskew.core.method import Method
 from unskew.core.trees import Tree
 from unskew.data.federation import Federation
-from unskew.engine import setup, state
+from unskew.engine import resolve
+from unskew.engine.disk import state
+from unskew.engine.disk.lock import Lock
+from unskew.engine.disk.record import Record
+from unskew.engine.disk.state import State
+from unskew.engine.disk.store import Disk
 from unskew.engine.leaves import accounts
-from unskew.engine.lock import Lock
-from unskew.engine.loop import Loop, Round, rounds
-from unskew.engine.record import Record
-from unskew.engine.state import State
-from unskew.engine.store import Disk
+from unskew.engine.server.loop import Loop, Round, rounds
 from unskew.errors import StateError, UsageError
 from unskew.revision import revision
 
@@ -92,7 +93,7 @@ class Folder:
         index = {int(k): t for k, t in found[1]["private"]} if found else {}
         record, store = Record(self.path, lengths), Disk(self.path / "private", index)
         self._last_index = index
-        return setup.loop_of(self.settings, self.method, self.federation, self.model, store, record)
+        return resolve.loop_of(self.settings, self.method, self.federation, self.model, store, record)
 
     def _first(self, loop: Loop, found: tuple[Tree, dict[str, Any]] | None, say: Say) -> State:
         if found:
@@ -192,8 +193,8 @@ def environment(settings: Settings) -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "machine": platform.machine(),
-        "cores": setup.cores(),
-        "device": setup.device_of(settings),
+        "cores": resolve.cores(),
+        "device": resolve.device_of(settings),
         "code": own.digests(settings.method, settings.model),
         "command": " ".join(["unskew", *sys.argv[1:]]) if sys.argv[0].endswith(("unskew", "__main__.py")) else "",
         "started": time.strftime("%Y-%m-%d %H:%M:%S"),
