@@ -1,0 +1,62 @@
+"""Run the engine and an oracle on the same federation and compare everything they leave, round by round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.oracles import ours
+from tests.oracles.plain import FedAvg, Snapshot
+from tests.oracles.tiny import Case
+
+LANES = (1, 16)
+CASES = [Case(model, momentum) for model in ("mlp", "cnn") for momentum in (0.0, 0.9)]
+everywhere = pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.model}-momentum{c.momentum:g}")
+"""The cases every oracle is run with."""
+
+
+def agree(case: Case, oracle: type[FedAvg], atol: float = 1e-5, **settings: Any) -> None:
+    """Assert that engine and oracle give the same weights, slices, private state and answers after every round.
+
+    settings: of the method, for both. atol: the largest difference of any number, absolute.
+    """
+    arguments = ", ".join(f"{n}={v}" for n, v in settings.items())
+    method = f"{oracle.part}({arguments})" if arguments else oracle.part or "fedavg"
+    expected: list[Snapshot] = []
+    for lanes in LANES:
+        run = ours.run(method, case, lanes)
+        expected = expected or oracle(run, **settings).run()
+        assert len(run.rounds) == len(expected) == case.rounds
+        for t, (engine, plain) in enumerate(zip(run.rounds, expected), 1):
+            where = f"{method}, lanes={lanes}, round {t}"
+            assert_same(engine.weights, plain.weights, atol, f"{where}: weights")
+            assert_same(engine.slices, plain.slices, atol, f"{where}: slices")
+            assert_same(engine.private, plain.private, atol, f"{where}: private")
+            for k, z in plain.answers.items():
+                assert_same({"z": engine.answers[k]}, {"z": z}, 10 * atol, f"{where}: answers of {k}")
+
+
+def assert_same(engine: Mapping[Any, Any], plain: Mapping[Any, Any], atol: float, where: str) -> None:
+    """Both trees have the same leaves, and their numbers differ by at most `atol`."""
+    ours_, theirs = leaves(engine), leaves(plain)
+    assert sorted(ours_) == sorted(theirs), f"{where}: the engine has {sorted(ours_)}, the oracle {sorted(theirs)}"
+    for name, value in theirs.items():
+        torch.testing.assert_close(
+            ours_[name].double(),
+            torch.as_tensor(value).double(),
+            rtol=0,
+            atol=atol,
+            msg=lambda text, name=name: f"{where}: {name}: {text}",
+        )
+
+
+def leaves(tree: Mapping[Any, Any], prefix: str = "") -> dict[str, Tensor]:
+    """Every tensor of a nested mapping by its path; empty branches do not count."""
+    found: dict[str, Tensor] = {}
+    for name, value in tree.items():
+        found |= leaves(value, f"{prefix}{name}/") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return found

@@ -1,0 +1,136 @@
+"""The engine on the tiny federation: the one file of the oracles that touches unskew.
+
+It runs `unskew.run` in memory, with one more Part that changes nothing and takes notes.
+"""
+
+from __future__ import annotations
+
+import csv
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, cast
+from unittest import mock
+
+import torch
+from torch import Tensor, nn
+
+import unskew
+from tests.oracles.plain import Snapshot
+from tests.oracles.tiny import Case, Law, Tree, Weights, model_named, samples
+from unskew.core import Client, Fed, Noise, Part, key
+from unskew.core.method import Method
+from unskew.engine.noise import draw
+from unskew.engine.store import Memory
+
+
+@dataclass(frozen=True)
+class Notes(Part):
+    """Writes down the first weights, and all logits at test time; must be a method's last Part."""
+
+    fed: list[Fed] = field(default_factory=list)
+    first: Weights = field(default_factory=dict)
+    logits_by_round: dict[int, dict[int, Tensor]] = field(default_factory=dict)
+    name: ClassVar[str] = "notes"
+
+    def server_init(self, w: Weights, fed: Fed) -> Tree:
+        self.fed.append(fed)
+        self.first.update({n: t.clone() for n, t in w.items()})
+        return {}
+
+    def scores(self, z: Tensor, h: Tensor, c: Client) -> Tensor:
+        """A client's own score is the last that is taken of it in a round."""
+        self.logits_by_round.setdefault(c.t, {})[int(c.id)] = z.clone()
+        return z
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run of the engine: the state after every round, and the `Given` of an oracle that repeats it."""
+
+    case: Case
+    module: nn.Module
+    weights: Weights
+    rounds: list[Snapshot]
+    result: unskew.Result
+
+    def rows(self, k: int) -> Tensor:
+        return torch.as_tensor(self.result.federation.train[k])
+
+    def orders(self, t: int, k: int) -> Tensor:
+        rows, generator = self.rows(k), key(self.case.seed, t, k, "batch")
+        return torch.stack([rows[torch.randperm(len(rows), generator=generator)] for _ in range(self.case.epochs)])
+
+    def noise(self, t: int, k: int, steps: int, what: tuple[str, str], law: Law) -> Tensor:
+        noise = Noise(cast(Any, law.name), law.args, law.shape, law.per_sample)
+        drawn = draw(noise, steps, self.case.batch, self.case.seed, t, k, *what)
+        return drawn.double() if drawn.is_floating_point() else drawn
+
+    def sample(self, k: int, count: int, purpose: str, replace: bool = False) -> Tensor:
+        rows, generator = self.rows(k), key(self.case.seed, "sample", purpose, k)
+        if replace:
+            return rows[torch.randint(len(rows), (count,), generator=generator)]
+        return rows[torch.randperm(len(rows), generator=generator)[:count]]
+
+
+def run(method: str, case: Case, lanes: int) -> Run:
+    """Train this method on the tiny federation."""
+    notes = Notes()
+    told: dict[int, Tree] = {}
+    rounds: list[Snapshot] = []
+
+    def put(store: Memory, t: int, private: Mapping[int, Tree]) -> None:
+        told.update({k: copied(tree) for k, tree in private.items() if tree})
+        keep(store, t, private)
+
+    def after(state: Any, _: Any) -> None:
+        rounds.append(Snapshot(copied(state.weights), copied(state.slices), dict(told), notes.logits_by_round[state.t]))
+
+    keep = Memory.put
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(Memory, "put", put):
+        result = unskew.run(
+            Method(*Method.parse(method).parts, notes),
+            data(),
+            model=model_named(case.model),
+            shown=after,
+            skew="column:site",
+            availability=f"trace:{trace(case, Path(folder))}",
+            normalise="none",
+            rounds=case.rounds,
+            epochs=case.epochs,
+            batch=case.batch,
+            lr=case.lr,
+            lr_decay=case.lr_decay,
+            optimiser=case.optimiser,
+            momentum=case.momentum,
+            weight_decay=case.weight_decay,
+            seed=case.seed,
+            lanes=str(lanes),
+            workers=1,
+            device="cpu",
+        )
+    return Run(case, notes.fed[0].net.module_with(notes.first), notes.first, rounds, result)
+
+
+def data() -> unskew.Dataset:
+    """The samples of `tiny`, each with the site it belongs to."""
+    s = samples()
+    return unskew.data.arrays(
+        s.x, s.y, s.x_test, s.y_test, columns={"site": s.owner}, test_columns={"site": s.owner_test}
+    )
+
+
+def trace(case: Case, folder: Path) -> Path:
+    """A file that says who answers in which round."""
+    path = folder / "trace.csv"
+    with open(path, "w", newline="") as file:
+        rows = csv.writer(file)
+        rows.writerow(["round", "client"])
+        rows.writerows((t, k) for t, cohort in enumerate(case.attendance, 1) for k in cohort)
+    return path
+
+
+def copied(tree: Mapping[str, Any]) -> Tree:
+    """A copy that later rounds cannot change."""
+    return {n: copied(v) if isinstance(v, Mapping) else v.clone() for n, v in tree.items()}
