@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from tests.oracles import ours
-from tests.oracles.plain import FedAvg, Snapshot
+from tests.oracles.plain import FedAvg
 from tests.oracles.tiny import Case
+from tests.oracles.values import Snapshot
 
 LANES = (1, 16)
 CASES = [Case(model, momentum) for model in ("mlp", "cnn") for momentum in (0.0, 0.9)]

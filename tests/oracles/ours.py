@@ -14,28 +14,27 @@ from typing import Any, ClassVar, cast
 from unittest import mock
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 import unskew
-from tests.oracles.plain import Snapshot
 from tests.oracles.tiny import Case, Law, Tree, Weights, model_named, samples
+from tests.oracles.values import Snapshot
 from unskew.core import Client, Fed, Noise, Part, key
 from unskew.core.method import Method
-from unskew.engine.noise import draw
-from unskew.engine.store import Memory
+from unskew.engine.client.noise import draw
+from unskew.engine.disk.store import Memory
+from unskew.methods.registry import parse
 
 
 @dataclass(frozen=True)
 class Notes(Part):
     """Writes down the first weights, and all logits at test time; must be a method's last Part."""
 
-    fed: list[Fed] = field(default_factory=list)
     first: Weights = field(default_factory=dict)
     logits_by_round: dict[int, dict[int, Tensor]] = field(default_factory=dict)
     name: ClassVar[str] = "notes"
 
     def server_init(self, w: Weights, fed: Fed) -> Tree:
-        self.fed.append(fed)
         self.first.update({n: t.clone() for n, t in w.items()})
         return {}
 
@@ -50,7 +49,6 @@ class Run:
     """A run of the engine: the state after every round, and the `Given` of an oracle that repeats it."""
 
     case: Case
-    module: nn.Module
     weights: Weights
     rounds: list[Snapshot]
     result: unskew.Result
@@ -90,7 +88,7 @@ def run(method: str, case: Case, lanes: int) -> Run:
     keep = Memory.put
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(Memory, "put", put):
         result = unskew.run(
-            Method(*Method.parse(method).parts, notes),
+            Method(*parse(method).parts, notes),
             data(),
             model=model_named(case.model),
             shown=after,
@@ -110,7 +108,7 @@ def run(method: str, case: Case, lanes: int) -> Run:
             workers=1,
             device="cpu",
         )
-    return Run(case, notes.fed[0].net.module_with(notes.first), notes.first, rounds, result)
+    return Run(case, notes.first, rounds, result)
 
 
 def data() -> unskew.Dataset:

@@ -24,73 +24,25 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from tests.oracles.tiny import CLASSES, NORMS, SIZES, Given, Law, Tree, Weights, named_tensors, samples, weights_of
-
-
-@dataclass
-class Client:
-    """A client at work. model: what it trains; extra: weights trained beside it; start: the weights it began with.
-
-    step counts from 0 to `steps` - 1; rows: the samples of this step.
-    """
-
-    k: int
-    n: int
-    counts: Tensor
-    steps: int
-    lr: float
-    model: nn.Sequential
-    extra: dict[str, nn.Parameter]
-    start: Weights
-    step: int = 0
-    rows: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.int64))
-
-    @property
-    def parameters(self) -> dict[str, nn.Parameter]:
-        """Everything that has a gradient, by name."""
-        return dict(self.model.named_parameters()) | self.extra
-
-    @property
-    def weights(self) -> Weights:
-        """Parameters and running statistics as they are now, constants."""
-        return weights_of(self.model) | {n: p.detach().clone() for n, p in self.extra.items()}
-
-
-@dataclass(frozen=True)
-class Pass:
-    """One forward pass: inputs, targets [B, C], logits [B, C] and what the head received [B, D]."""
-
-    x: Tensor
-    y: Tensor
-    z: Tensor
-    h: Tensor
-
-
-@dataclass(frozen=True)
-class Reply:
-    """What client k with n samples sends: its weights, and what the method shares beside them."""
-
-    k: int
-    n: int
-    steps: int
-    w: Weights
-    shared: Tree
-
-
-@dataclass(frozen=True)
-class Snapshot:
-    """What must agree after a round. slices: part -> leaves; private: client -> part -> leaves; answers: client -> logits."""
-
-    weights: Weights
-    slices: dict[str, Tree]
-    private: dict[int, Tree]
-    answers: dict[int, Tensor]
+from tests.oracles.tiny import (
+    CLASSES,
+    NORMS,
+    SIZES,
+    Given,
+    Law,
+    Tree,
+    Weights,
+    model_named,
+    named_tensors,
+    samples,
+    weights_of,
+)
+from tests.oracles.values import Client, Pass, Reply, Snapshot
 
 
 class FedAvg:
@@ -108,6 +60,7 @@ class FedAvg:
             assert hasattr(type(self), name), f"{type(self).__name__} has no setting '{name}'"
             setattr(self, name, value)
         self.given, self.case, self.clients = given, given.case, len(SIZES)
+        self.module = self.model().double()
         data = samples()
         self.x, self.y = data.x.double(), nn.functional.one_hot(data.y, CLASSES).double()
         self.x_test, self.owner_test = data.x_test.double(), data.owner_test
@@ -182,7 +135,7 @@ class FedAvg:
 
     def batches(self, k: int) -> Iterator[Tensor]:
         """The rows of every step of client k's round."""
-        normalised = any(isinstance(layer, NORMS) for layer in self.given.module.modules())
+        normalised = any(isinstance(layer, NORMS) for layer in self.module.modules())
         for order in self.given.orders(self.t, k):
             for first in range(0, len(order), self.case.batch):
                 rows = order[first : first + self.case.batch]
@@ -192,7 +145,7 @@ class FedAvg:
 
     def model_with(self, w: Weights) -> nn.Sequential:
         """An ordinary module with these weights, in float64."""
-        model: Any = copy.deepcopy(self.given.module).double()
+        model: Any = copy.deepcopy(self.module)
         with torch.no_grad():
             for name, t in named_tensors(model):
                 t.copy_(w[name])
@@ -223,7 +176,7 @@ class FedAvg:
     @property
     def learned(self) -> list[str]:
         """The names of parameters (not statistics) that clients train and send."""
-        names = dict(self.given.module.named_buffers())
+        names = dict(self.module.named_buffers())
         return [n for n in self.w if n not in names and not self.keeps(n) and not self.freezes(n)]
 
     def noise(self, c: Client, name: str, law: Law) -> Tensor:
@@ -231,6 +184,10 @@ class FedAvg:
         return self.given.noise(self.t, c.k, c.steps, (self.part, name), law)
 
     # What a method overrides, in the order of a round.
+
+    def model(self) -> nn.Sequential:
+        """The structure of the model that the method trains; its weights are given by name."""
+        return model_named(self.case.model)
 
     def begin(self) -> None:
         """Set `self.slice`, the server's state before round 1."""

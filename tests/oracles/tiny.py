@@ -131,11 +131,6 @@ class Given(Protocol):
     def case(self) -> Case: ...
 
     @property
-    def module(self) -> nn.Module:
-        """The model as the method needs it."""
-        ...
-
-    @property
     def weights(self) -> Weights:
         """All weights before round 1, also those trained beside the model's."""
         ...
