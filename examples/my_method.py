@@ -1,17 +1,19 @@
 """A method in twenty lines: pull every client's features towards the class means of all clients."""
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from annotated_types import Ge
 
 from unskew import Part, Share
 
 
 @dataclass(frozen=True)
 class MyProto(Part):
-    """pull: strength of the term that draws features to their class's mean, >= 0."""
+    """Draws features to the mean of their class over all clients."""
 
-    pull: float = 0.1
+    pull: Annotated[float, Ge(0), "strength of the pull; 0 is FedAvg"] = 0.1
     name = "myproto"
     neutral = {"pull": 0.0}  # with this it is FedAvg, which `unskew check` then verifies
 

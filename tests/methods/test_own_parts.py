@@ -90,7 +90,7 @@ def test_a_changed_file_is_another_run(mine):
     assert unskew.resume(result.path).digest == result.digest
     plan = cells.plan(Path("runs/c"), [mine], [0], TINY)
     cells.run_all(plan, 1, lambda _: None)
-    Path(mine).write_text(EXAMPLE.read_text().replace("pull: float = 0.1", "pull: float = 0.2"))
+    Path(mine).write_text(EXAMPLE.read_text().replace("] = 0.1", "] = 0.2"))
     assert settings.fingerprint() != before
     assert registry.parse(mine) != first
     for again in (

@@ -6,8 +6,10 @@ Differs from the paper: none; adaptive clipping without noise (cf. Andrew et al.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from annotated_types import Gt
 
 from unskew.core import Fed, Part, Tree, Ups, Weights
 from unskew.merge.mean import weighted_mean
@@ -15,9 +17,9 @@ from unskew.merge.mean import weighted_mean
 
 @dataclass(frozen=True)
 class ClipMedian(Part):
-    """factor: c, how many times the median norm a client may move the model, > 0."""
+    """Clips every client's change to a multiple of the median norm."""
 
-    factor: float = 1.0
+    factor: Annotated[float, Gt(0), "c, how many times the median norm a client may change the model by"] = 1.0
     name = "clip_median"
     merges = True
     weights_read = "each"

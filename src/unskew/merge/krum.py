@@ -7,8 +7,10 @@ weighs clients. Statistics of batch normalisation count in no distance.
 """
 
 from dataclasses import dataclass, replace
+from typing import Annotated
 
 import torch
+from annotated_types import Ge, Lt
 
 from unskew.core import Fed, Part, Tensor, Tree, Ups, Weights
 from unskew.merge.mean import weighted_mean
@@ -16,9 +18,11 @@ from unskew.merge.mean import weighted_mean
 
 @dataclass(frozen=True)
 class MultiKrum(Part):
-    """share: of the clients that may be arbitrary, in [0, 0.5)."""
+    """Averages the clients whose weights lie closest to many others."""
 
-    share: float = 0.2
+    share: Annotated[
+        float, Ge(0), Lt(0.5), "share of the clients that may be arbitrary; they are left out of the mean"
+    ] = 0.2
     name = "multi_krum"
     merges = True
     weights_read = "each"

@@ -12,7 +12,7 @@ from unskew.core import Fed, Part, Tree, Ups, Weights
 
 @dataclass(frozen=True)
 class Median(Part):
-    """No settings."""
+    """Takes the median of clients' weights, coordinate by coordinate."""
 
     name = "median"
     merges = True

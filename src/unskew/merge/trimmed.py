@@ -6,6 +6,9 @@ Differs from the paper: it trims gradients, ours weights after local training.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Lt
 
 from unskew.core import Fed, Part, Tree, Ups, Weights
 from unskew.merge.median import trimmed
@@ -13,9 +16,9 @@ from unskew.merge.median import trimmed
 
 @dataclass(frozen=True)
 class TrimmedMean(Part):
-    """share: of the clients left out at each end, in [0, 0.5)."""
+    """Leaves the largest and smallest values out of the mean, coordinate by coordinate."""
 
-    share: float = 0.1
+    share: Annotated[float, Ge(0), Lt(0.5), "share of the clients left out at each end"] = 0.1
     name = "trimmed_mean"
     merges = True
     weights_read = "each"

@@ -16,7 +16,7 @@ MIXTURES: dict[str, str] = dict.fromkeys(("flea", "fedmix", "naivemix", "feddata
 
 @dataclass(frozen=True)
 class BSM(Part):
-    """No settings: `rbsm` is the relaxed form."""
+    """Adds the log of the client's label shares to its logits."""
 
     name = "bsm"
     tasks = ("classification",)

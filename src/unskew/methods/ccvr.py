@@ -10,8 +10,10 @@ keeps its row of the head.
 """
 
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import torch
+from annotated_types import Ge, Gt, Le, Lt
 
 from unskew.core import Batch, Client, Fed, Part, Share, Tensor, Tree, Trip, Ups, Weights, key
 from unskew.methods.fedavg_ft import Training, train_head
@@ -19,18 +21,17 @@ from unskew.methods.fedavg_ft import Training, train_head
 
 @dataclass(frozen=True)
 class CCVR(Part):
-    """mode: "gaussian" or "features". each: drawn features of a class. share: of a client's samples, for "features".
+    """Re-trains the head, once at the end, on features drawn from every class's distribution."""
 
-    epochs, batch_size, lr, momentum: of the head's SGD.
-    """
-
-    mode: str = "gaussian"
-    each: int = 200
-    share: float = 0.1
-    epochs: int = 10
-    batch_size: int = 64
-    lr: float = 0.01
-    momentum: float = 0.9
+    mode: Annotated[
+        Literal["gaussian", "features"], "what clients send: means and covariances, or real features of some samples"
+    ] = "gaussian"
+    each: Annotated[int, Ge(1), 'features drawn of each class, with `mode="gaussian"`'] = 200
+    share: Annotated[float, Gt(0), Le(1), 'share of a client\'s samples, at least one, with `mode="features"`'] = 0.1
+    epochs: Annotated[int, Ge(0), "passes over the features that train the head"] = 10
+    batch_size: Annotated[int, Ge(1), "features in a step"] = 64
+    lr: Annotated[float, Gt(0), "learning rate of SGD"] = 0.01
+    momentum: Annotated[float, Ge(0), Lt(1), "momentum of SGD"] = 0.9
     name = "ccvr"
     tasks = ("classification",)
     clashes = {"local": "no head is common to the clients"}

@@ -7,22 +7,24 @@ samples that no client is given.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from annotated_types import Ge, Gt, Lt
 
 from unskew.core import Fed, Part, Tensor, Tree, Weights, key
 
 
 @dataclass(frozen=True)
 class FedAvgFT(Part):
-    """each: samples of a class. epochs, batch_size, lr, momentum, weight_decay: of the head's SGD."""
+    """Re-trains the head at the server after every merge."""
 
-    each: int = 30
-    epochs: int = 5
-    batch_size: int = 50
-    lr: float = 0.01
-    momentum: float = 0.5
-    weight_decay: float = 0.0005
+    each: Annotated[int, Ge(1), "samples of every class that the server holds back from the clients"] = 30
+    epochs: Annotated[int, Ge(0), "passes over these samples after every merge; 0 is FedAvg"] = 5
+    batch_size: Annotated[int, Ge(1), "samples in a step"] = 50
+    lr: Annotated[float, Gt(0), "learning rate of SGD"] = 0.01
+    momentum: Annotated[float, Ge(0), Lt(1), "momentum of SGD"] = 0.5
+    weight_decay: Annotated[float, Ge(0), "L2 penalty of SGD"] = 0.0005
     name = "fedavg_ft"
     tasks = ("classification",)
 

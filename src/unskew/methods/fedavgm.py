@@ -6,8 +6,10 @@ Differs from the paper: nothing. Undamped (not v <- beta v + (1 - beta) delta), 
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from annotated_types import Ge, Gt, Lt
 
 from unskew.core import Fed, Part, Tree, Ups, Weights
 from unskew.merge.mean import weighted_mean
@@ -15,10 +17,10 @@ from unskew.merge.mean import weighted_mean
 
 @dataclass(frozen=True)
 class FedAvgM(Part):
-    """beta: momentum in [0, 1). lr: the server's learning rate."""
+    """Adds momentum to the server's step."""
 
-    beta: float = 0.9
-    lr: float = 1.0
+    beta: Annotated[float, Ge(0), Lt(1), "share of the last step that is kept; 0 is FedAvg"] = 0.9
+    lr: Annotated[float, Gt(0), "the server's learning rate, a factor on its step"] = 1.0
     name = "fedavgm"
     merges = True
     keeps_at_server = ("v",)

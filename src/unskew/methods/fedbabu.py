@@ -8,20 +8,23 @@ weights or the head; ours the head.
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from annotated_types import Ge
 
 from unskew.core import Client, Fed, Part, Weights
 
 
 @dataclass(frozen=True)
 class FedBABU(Part):
-    """finetune_epochs: passes over a client's data before its own score. lr: their learning rate (0: the round's)."""
+    """Freezes the head at its random start; clients train the body."""
 
-    finetune_epochs: int = 0
-    lr: float = 0.0
-    weighted: bool = True
+    finetune_epochs: Annotated[
+        int, Ge(0), "passes over a client's data that train its head before its own score is taken"
+    ] = 0
+    lr: Annotated[float, Ge(0), "learning rate of these passes; 0: the round's"] = 0.0
+    weighted: Annotated[bool, "weigh clients by their samples in the merge; False: equally"] = True
     name = "fedbabu"
 
     @property

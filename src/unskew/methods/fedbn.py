@@ -5,16 +5,16 @@ Differs from the paper: clients are weighted by size; `weighted=False` gives the
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from unskew.core import Fed, Part
 
 
 @dataclass(frozen=True)
 class FedBN(Part):
-    """weighted: merge the other weights by client size."""
+    """Keeps everything that belongs to batch normalisation on the client."""
 
-    weighted: bool = True
+    weighted: Annotated[bool, "weigh clients by their samples in the merge of all other weights; False: equally"] = True
     name = "fedbn"
 
     @property

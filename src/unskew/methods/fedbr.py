@@ -10,9 +10,11 @@ evaluation mode. Its second kind of pseudo-data, averages with one more own samp
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
+from annotated_types import Ge, Gt, MinLen
 
 from unskew.core import Batch, Client, Fed, Noise, Out, Part, Share, Tensor, Tree, Trip, Ups, Weights, key, under
 from unskew.methods.moon import contrast
@@ -20,16 +22,17 @@ from unskew.methods.moon import contrast
 
 @dataclass(frozen=True)
 class FedBR(Part):
-    """mu, lam: weights of the contrast and of the pseudo-data's loss. pseudo: how many averages there are in all.
+    """Makes local models agree with the received one on averages of inputs that belong to nobody."""
 
-    tau: factor on the cosines. widths: of P's layers.
-    """
-
-    mu: float = 0.5
-    lam: float = 1.0
-    pseudo: int = 32
-    tau: float = 2.0
-    widths: tuple[int, ...] = (256, 256, 512)
+    mu: Annotated[float, Ge(0), "weight of the contrastive loss"] = 0.5
+    lam: Annotated[float, Ge(0), "weight of the cross-entropy of pseudo-data with the uniform distribution"] = 1.0
+    pseudo: Annotated[int, Ge(1), "number of averages that all clients together share"] = 32
+    tau: Annotated[float, Gt(0), "factor on both cosines"] = 2.0
+    widths: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1), "units of each layer of the projection P"] = (
+        256,
+        256,
+        512,
+    )
     name = "fedbr"
     tasks = ("classification",)
 

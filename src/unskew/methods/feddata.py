@@ -7,17 +7,21 @@ Differs from the paper: a local epoch takes as many steps as without P, each sam
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Fed, Noise, Part, Share, Tensor, Tree, Trip, Ups, Weights
 
 
 @dataclass(frozen=True)
 class FedData(Part):
-    """share: of a client's samples that it uploads, in [0, 1]; at least one if above 0."""
+    """Shares raw samples of every client with all clients."""
 
-    share: float = 0.1
+    share: Annotated[
+        float, Ge(0), Le(1), "share of a client's samples that it uploads, at least one sample; 0 is FedAvg"
+    ] = 0.1
     name = "feddata"
     tasks = ("classification",)
 

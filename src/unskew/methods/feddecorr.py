@@ -7,18 +7,20 @@ Differs from the paper: beta = 0.1 was tuned for the code form, which is (n - 1)
 """
 
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import torch
+from annotated_types import Ge
 
 from unskew.core import Batch, Client, Fed, Out, Part, Tensor, Weights
 
 
 @dataclass(frozen=True)
 class FedDecorr(Part):
-    """beta: weight of the penalty. form: "code" or "paper"."""
+    """Penalises correlation between the features of a batch."""
 
-    beta: float = 0.1
-    form: str = "code"
+    beta: Annotated[float, Ge(0), "weight of the penalty; 0 is FedAvg"] = 0.1
+    form: Annotated[Literal["code", "paper"], "which of the two penalties above"] = "code"
     name = "feddecorr"
     tasks = ("classification",)
 

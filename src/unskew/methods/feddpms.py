@@ -20,10 +20,12 @@ encoder, the weights and the class lists, so end to end epsilon is infinite. See
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
 import torch.nn.functional as F
+from annotated_types import Ge, Gt, Lt
 from torch import nn
 
 from unskew.core import Batch, Client, Fed, Noise, Out, Part, Share, Tensor, Tree, Trip, Ups, Weights, key, under
@@ -38,21 +40,19 @@ ATTEMPTS = 200
 
 @dataclass(frozen=True)
 class FedDPMS(Part):
-    """lam: weight of the autoencoder's loss. stage: share of the rounds that is stage I. width: l, of the latent.
+    """Shares noisy means of latents, from which clients draw images of the classes they lack."""
 
-    top: n, classes a client shares. alpha: vectors of each. sigma: noise on the means. least: samples a shared class needs.
-    mechanism: "paper" or "single". spread: receivers' own noise with "single".
-    """
-
-    lam: float = 0.05
-    stage: float = 0.4
-    width: int = 32
-    top: int = 3
-    alpha: int = 200
-    sigma: float = 4.0
-    least: int = 2
-    mechanism: str = "paper"
-    spread: float = 0.25
+    lam: Annotated[float, Ge(0), "weight of the autoencoder's loss in stage I"] = 0.05
+    stage: Annotated[float, Gt(0), Lt(1), "share of the rounds that are stage I"] = 0.4
+    width: Annotated[int, Ge(1), "l, the coordinates of a latent"] = 32
+    top: Annotated[int, Ge(1), "n, the largest classes of a client, of which it shares means"] = 3
+    alpha: Annotated[int, Ge(1), "latent vectors of each shared class"] = 200
+    sigma: Annotated[float, Gt(0), "standard deviation of the noise on a mean, whose coordinates lie in [0, 1]"] = 4.0
+    least: Annotated[int, Ge(1), "samples that a class needs to be shared"] = 2
+    mechanism: Annotated[
+        Literal["paper", "single"], "many noisy vectors past the client's filter, or one that receivers multiply"
+    ] = "paper"
+    spread: Annotated[float, Ge(0), 'standard deviation of the noise receivers add, with `mechanism="single"`'] = 0.25
     name = "feddpms"
     tasks = ("classification",)
     normalises = True

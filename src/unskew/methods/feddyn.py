@@ -7,8 +7,10 @@ Differs from the paper: nothing; its code scales alpha by mean(n)/n_k, and score
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from annotated_types import Gt
 
 from unskew.core import Batch, Client, Fed, Out, Part, Tensor, Tree, Ups, Weights
 from unskew.merge.mean import weighted_mean
@@ -16,9 +18,9 @@ from unskew.merge.mean import weighted_mean
 
 @dataclass(frozen=True)
 class FedDyn(Part):
-    """alpha: strength of the regulariser, > 0; large alpha times many local steps diverges."""
+    """Regularises every client's loss towards the optimum of all clients."""
 
-    alpha: float = 0.0001
+    alpha: Annotated[float, Gt(0), "strength of the regulariser; large values diverge with many local steps"] = 0.0001
     name = "feddyn"
     merges = True
     keeps_at_server = ("h",)

@@ -10,8 +10,10 @@ it moves. `variant="official"` is the public code's slip: one S for all channels
 """
 
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import torch
+from annotated_types import Ge, Le, MinLen
 
 from unskew.core import Batch, Client, Fed, Noise, Part, Share, Tensor, Tree, Ups, Weights
 
@@ -20,11 +22,15 @@ EPS = 1e-6
 
 @dataclass(frozen=True)
 class FedFA(Part):
-    """p: how often a step is shaken, in [0, 1]. cuts: blocks ("maps": all with channels of pixels)."""
+    """Perturbs channel statistics of activations, more where clients differ more."""
 
-    p: float = 0.5
-    cuts: tuple[str, ...] = ("maps",)
-    variant: str = "paper"
+    p: Annotated[float, Ge(0), Le(1), "probability with which a step is perturbed at a cut; 0 is FedAvg"] = 0.5
+    cuts: Annotated[
+        tuple[str, ...], MinLen(1), 'blocks whose output is perturbed ("maps": all whose output has channels of pixels)'
+    ] = ("maps",)
+    variant: Annotated[Literal["paper", "official"], "variances over clients per channel, or one for all channels"] = (
+        "paper"
+    )
     name = "fedfa"
 
     def __post_init__(self) -> None:

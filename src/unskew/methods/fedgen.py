@@ -11,9 +11,11 @@ Differs from the paper: no batch normalisation in G. `fedgen_images` is the othe
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
+from annotated_types import Ge, Gt, Le
 
 from unskew.core import Batch, Client, Fed, Noise, Out, Part, Share, Tensor, Tree, Ups, Weights, key
 
@@ -22,15 +24,17 @@ EPS, HIDDEN = 64, 512
 
 @dataclass(frozen=True)
 class FedGen(Part):
-    """a, b: weights of the client's two terms before decay. steps, batch_size, lr, weight_decay: of G's Adam."""
+    """Trains a generator of features at the server, from which clients learn about classes they lack."""
 
-    a: float = 10.0
-    b: float = 10.0
-    decay: float = 0.98
-    steps: int = 50
-    batch_size: int = 128
-    lr: float = 0.0003
-    weight_decay: float = 0.01
+    a: Annotated[float, Ge(0), "weight of generated features' cross-entropy at the client, before decay; 0: none"] = (
+        10.0
+    )
+    b: Annotated[float, Ge(0), "weight of the distillation from generated features, before decay; 0: none"] = 10.0
+    decay: Annotated[float, Gt(0), Le(1), "factor on both weights in every round"] = 0.98
+    steps: Annotated[int, Ge(1), "steps of Adam on the generator, a round"] = 50
+    batch_size: Annotated[int, Ge(1), "features in such a step"] = 128
+    lr: Annotated[float, Gt(0), "learning rate of Adam"] = 0.0003
+    weight_decay: Annotated[float, Ge(0), "L2 penalty of Adam"] = 0.01
     name = "fedgen"
     tasks = ("classification",)
     weights_read = "each"

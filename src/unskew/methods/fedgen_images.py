@@ -10,9 +10,11 @@ latent size, layers, steps, the diversity term and how images enter training are
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
+from annotated_types import Ge, Gt, Le
 
 from unskew.core import Batch, Client, Fed, Noise, Out, Part, Tensor, Tree, Weights, key
 from unskew.methods.fedgen import diversity
@@ -24,18 +26,17 @@ LAYERS = ((256, 128, 4, 2), (128, 64, 4, 2), (64, 32, 4, 2))
 
 @dataclass(frozen=True)
 class FedGenImages(Part):
-    """stage: share of the rounds that is plain FedAvg. steps, batch_size, lr: of G's Adam. samples: images sent. scale: their largest value.
+    """Trains an image generator at the server; clients train on its images beside their own."""
 
-    weight: of the synthetic loss at the client.
-    """
-
-    stage: float = 0.3
-    steps: int = 50
-    batch_size: int = 64
-    lr: float = 0.001
-    samples: int = 256
-    scale: float = 2.5
-    weight: float = 1.0
+    stage: Annotated[
+        float, Ge(0), Le(1), "share of the rounds that are plain FedAvg, before the generator is trained"
+    ] = 0.3
+    steps: Annotated[int, Ge(1), "steps of Adam on the generator, a round"] = 50
+    batch_size: Annotated[int, Ge(1), "images in such a step"] = 64
+    lr: Annotated[float, Gt(0), "learning rate of Adam"] = 0.001
+    samples: Annotated[int, Ge(1), "images the server sends in a round"] = 256
+    scale: Annotated[float, Gt(0), "largest absolute value in an image, in the unit of the model's inputs"] = 2.5
+    weight: Annotated[float, Ge(0), "weight of the synthetic images' cross-entropy at the client"] = 1.0
     name = "fedgen_images"
     tasks = ("classification",)
     keeps_at_server = ("G",)

@@ -7,8 +7,10 @@ collapses; every implementation uses the full softmax. The mask is exact: codes 
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from annotated_types import Ge
 
 from unskew.core import Batch, Client, Part, Tensor
 from unskew.methods.bsm import MIXTURES
@@ -16,9 +18,9 @@ from unskew.methods.bsm import MIXTURES
 
 @dataclass(frozen=True)
 class FedLC(Part):
-    """tau: strength of the calibration, >= 0."""
+    """Lowers the logit of a class the more, the fewer samples of it the client has."""
 
-    tau: float = 1.0
+    tau: Annotated[float, Ge(0), "strength of the calibration; 0 only masks the classes that a client lacks"] = 1.0
     name = "fedlc"
     tasks = ("classification",)
     clashes = MIXTURES

@@ -10,18 +10,20 @@ Differs from the paper: a client's last group may be smaller. `naivemix` mixes t
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from annotated_types import Ge, Lt
 
 from unskew.core import Batch, Client, Fed, Noise, Out, Part, Share, Tensor, Tree, Trip, Ups, Weights
 
 
 @dataclass(frozen=True)
 class FedMix(Part):
-    """lam: how far towards the averages, in [0, 1). group: M, samples in an average."""
+    """Trains towards mixtures with averages of other clients' inputs, to first order."""
 
-    lam: float = 0.1
-    group: int = 5
+    lam: Annotated[float, Ge(0), Lt(1), "share of the averages in the mixture; 0 is FedAvg"] = 0.1
+    group: Annotated[int, Ge(1), "M, the number of samples in an average; 1 shares raw samples"] = 5
     name = "fedmix"
     tasks = ("classification",)
     clashes = {"naivemix": "both mix the same averages in"}

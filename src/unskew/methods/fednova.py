@@ -9,8 +9,10 @@ plain mean.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from annotated_types import Ge
 
 from unskew.core import Client, Fed, Part, Share, Tensor, Tree, Ups, Weights
 from unskew.merge.mean import weighted_mean
@@ -18,9 +20,11 @@ from unskew.merge.mean import weighted_mean
 
 @dataclass(frozen=True)
 class FedNova(Part):
-    """mu: the strength of a FedProx beside it (0: none), whose pull the accumulated steps must know."""
+    """Normalises every client's change by the number of its local steps."""
 
-    mu: float = 0.0
+    mu: Annotated[
+        float, Ge(0), "strength of a FedProx in the same method, whose pull shortens the steps; 0: there is none"
+    ] = 0.0
     name = "fednova"
     merges = True
 

@@ -6,19 +6,21 @@ Differs from the paper: for a mixed label the class with the most weight counts 
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
+from annotated_types import Ge, Gt
 
 from unskew.core import Batch, Client, Out, Part, Tensor, Weights
 
 
 @dataclass(frozen=True)
 class FedNTD(Part):
-    """beta: weight of the distillation. tau: temperature, > 0."""
+    """Distils from the received model what it predicts for the classes other than the true one."""
 
-    beta: float = 1.0
-    tau: float = 1.0
+    beta: Annotated[float, Ge(0), "weight of the distillation; 0 is FedAvg"] = 1.0
+    tau: Annotated[float, Gt(0), "temperature of both softmaxes"] = 1.0
     name = "fedntd"
     tasks = ("classification",)
 

@@ -8,18 +8,22 @@ taken over the trained model, not while it moves; clients count by their samples
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
+from annotated_types import Ge
 
 from unskew.core import Batch, Client, Fed, Out, Part, Share, Tensor, Tree, Ups, Weights
 
 
 @dataclass(frozen=True)
 class FedProto(Part):
-    """lam: weight of the pull, >= 0. aggregate_weights: see above."""
+    """Pulls features towards their class's mean over all clients."""
 
-    lam: float = 1.0
-    aggregate_weights: bool = True
+    lam: Annotated[float, Ge(0), "weight of the pull; 0 is FedAvg"] = 1.0
+    aggregate_weights: Annotated[
+        bool, "merge the weights too; False: only the class means are exchanged, as in the paper"
+    ] = True
     name = "fedproto"
     tasks = ("classification",)
 

@@ -5,15 +5,18 @@ Differs from the paper: nothing.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge
 
 from unskew.core import Batch, Client, Out, Part, Tensor, Weights
 
 
 @dataclass(frozen=True)
 class FedProx(Part):
-    """mu: strength of the pull towards the global model, >= 0."""
+    """Pulls every client's weights towards the global model it received."""
 
-    mu: float = 0.001
+    mu: Annotated[float, Ge(0), "strength of the pull towards the received model; 0 is FedAvg"] = 0.001
     name = "fedprox"
 
     def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor | float:

@@ -10,6 +10,7 @@ and std from two different clients, one pick per batch, with the unbiased std, a
 """
 
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import torch
 
@@ -20,10 +21,10 @@ FLOOR = 1e-6
 
 @dataclass(frozen=True)
 class FedRDN(Part):
-    """mean: FedRDN-V, the mean pair instead of random ones. variant: "paper" or "official"."""
+    """Normalises every training image with the statistics of a client drawn at random."""
 
-    mean: bool = False
-    variant: str = "paper"
+    mean: Annotated[bool, "FedRDN-V: normalise every image with the mean pair over clients"] = False
+    variant: Annotated[Literal["paper", "official"], "the paper's form, or the public code's"] = "paper"
     name = "fedrdn"
     normalises = True
     clashes = {"norm": "both normalise the input"}

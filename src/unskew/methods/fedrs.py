@@ -8,16 +8,19 @@ A negative logit scaled by alpha gains probability.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Part, Tensor
 
 
 @dataclass(frozen=True)
 class FedRS(Part):
-    """alpha: scale of a missing class's logit, in [0, 1]. soft: scale rare classes down too."""
+    """Scales the logits of classes that a client lacks."""
 
-    alpha: float = 0.5
-    soft: bool = False
+    alpha: Annotated[float, Ge(0), Le(1), "factor on the logit of a class that the client lacks; 1 is FedAvg"] = 0.5
+    soft: Annotated[bool, "scale rare classes down too, in proportion to the client's samples of them"] = False
     name = "fedrs"
     tasks = ("classification",)
 

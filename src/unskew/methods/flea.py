@@ -13,28 +13,31 @@ falling from 3 to 1 in 20 rounds. Its three times longer first round and its opt
 """
 
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
+from annotated_types import Ge, Gt, Le
 
 from unskew.core import Batch, Client, Fed, Noise, Out, Part, Share, Tensor, Tree, Trip, Ups, Weights
 
 
 @dataclass(frozen=True)
 class FLea(Part):
-    """alpha: share of samples whose activations leave. lambda1, lambda2: distillation, decorrelation. a: Beta(a, a).
+    """Shares activations of some samples and trains on mixtures with other clients' activations."""
 
-    cut: block whose output is shared ("cut": the model's own). variant: "paper" or "official".
-    fused: activations are of the model a round began with and travel with the update: one exchange a round, not two.
-    """
-
-    alpha: float = 0.1
-    lambda1: float = 1.0
-    lambda2: float = 3.0
-    a: float = 2.0
-    cut: str = "cut"
-    variant: str = "paper"
-    fused: bool = False
+    alpha: Annotated[
+        float, Ge(0), Le(1), "share of a client's samples whose activations leave it, at least one sample; 0: none"
+    ] = 0.1
+    lambda1: Annotated[float, Ge(0), "weight of the distillation from the received model"] = 1.0
+    lambda2: Annotated[float, Ge(0), "weight of the distance correlation between inputs and activations"] = 3.0
+    a: Annotated[float, Gt(0), "parameter of Beta(a, a), from which mixing weights are drawn"] = 2.0
+    cut: Annotated[str, 'block whose output is shared ("cut": the one the model names)'] = "cut"
+    variant: Annotated[Literal["paper", "official"], "the paper's loss, or the public code's"] = "paper"
+    fused: Annotated[
+        bool,
+        "send activations of the model the round began with, together with the update: one exchange a round, not two",
+    ] = False
     name = "flea"
     tasks = ("classification",)
 

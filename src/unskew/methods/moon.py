@@ -8,9 +8,11 @@ Differs from the paper: nothing.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
+from annotated_types import Ge, Gt
 from torch import nn
 
 from unskew.core import Batch, Client, Fed, Out, Part, Tensor, Tree, Weights, with_projection
@@ -18,11 +20,11 @@ from unskew.core import Batch, Client, Fed, Out, Part, Tensor, Tree, Weights, wi
 
 @dataclass(frozen=True)
 class MOON(Part):
-    """mu: weight of the contrast, >= 0. temperature: T. width: of the projection (0: none, r is what the head reads)."""
+    """Pulls a client's features towards the received model's and away from those of its own last model."""
 
-    mu: float = 1.0
-    temperature: float = 0.5
-    width: int = 256
+    mu: Annotated[float, Ge(0), "weight of the contrastive loss"] = 1.0
+    temperature: Annotated[float, Gt(0), "T, which divides the cosines"] = 0.5
+    width: Annotated[int, Ge(0), "units of the projection; 0: none, and r is what the head receives"] = 256
     name = "moon"
     tasks = ("classification",)
 

@@ -6,6 +6,9 @@ Differs from the paper: a client's last group may be smaller.
 """
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Gt
 
 from unskew.core import Batch, Client, Fed, Noise, Out, Tree, Weights
 from unskew.methods.fedmix import FedMix
@@ -13,10 +16,12 @@ from unskew.methods.fedmix import FedMix
 
 @dataclass(frozen=True)
 class NaiveMix(FedMix):
-    """lam, group: as FedMix. per_batch: a random strength from Beta(a, a) instead of lam."""
+    """Trains on mixtures of a client's inputs with averages of other clients' inputs."""
 
-    per_batch: bool = False
-    a: float = 2.0
+    per_batch: Annotated[bool, "draw the strength of the mixture from Beta(a, a) for every batch, instead of `lam`"] = (
+        False
+    )
+    a: Annotated[float, Gt(0), "parameter of Beta(a, a), with `per_batch`"] = 2.0
     name = "naivemix"
     tasks = ("classification",)
     clashes = {"fedmix": "both mix the same averages in"}

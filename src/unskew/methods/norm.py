@@ -5,6 +5,9 @@ Differs from the paper: nothing; it names no constants, its code uses ImageNet's
 """
 
 from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Gt, MinLen
 
 from unskew.core import Batch, Client, Fed, Part, Tensor
 from unskew.methods.fedrdn import per_channel
@@ -12,10 +15,14 @@ from unskew.methods.fedrdn import per_channel
 
 @dataclass(frozen=True)
 class Norm(Part):
-    """mean, std: one number per channel, in the unit of the data (images: [0, 1])."""
+    """Normalises every input channel by one pair of constants."""
 
-    mean: tuple[float, ...] = (0.485, 0.456, 0.406)
-    std: tuple[float, ...] = (0.229, 0.224, 0.225)
+    mean: Annotated[tuple[float, ...], MinLen(1), "each channel's mean, in the data's unit"] = (0.485, 0.456, 0.406)
+    std: Annotated[tuple[Annotated[float, Gt(0)], ...], MinLen(1), "each channel's standard deviation"] = (
+        0.229,
+        0.224,
+        0.225,
+    )
     name = "norm"
     normalises = True
     clashes = {"fedrdn": "both normalise the input"}

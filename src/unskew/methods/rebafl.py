@@ -13,25 +13,31 @@ prototypes with those of the received body (Eq. 18), which the public code compu
 """
 
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
+from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Fed, Out, Part, Share, Tensor, Tree, Ups, Weights
 
 
 @dataclass(frozen=True)
 class ReBaFL(Part):
-    """eps: smoothing of the prior, in [0, 1]. mu: weight of the augmented loss, >= 0. form: "smoothing" or "additive".
+    """Corrects logits by the client's smoothed label shares and augments features of classes it lacks."""
 
-    aug_grad: let the augmented loss train the body too. keep_stale: a class nobody reported keeps its old prototype.
-    """
-
-    eps: float = 0.01
-    mu: float = 0.5
-    form: str = "smoothing"
-    aug_grad: bool = False
-    keep_stale: bool = False
+    eps: Annotated[
+        float,
+        Ge(0),
+        Le(1),
+        'smoothing of the label shares; 1 is plain cross-entropy, 0 the balanced softmax (`form="smoothing"`)',
+    ] = 0.01
+    mu: Annotated[float, Ge(0), "weight of the augmented loss; 0: no augmentation, and nothing is shared"] = 0.5
+    form: Annotated[
+        Literal["smoothing", "additive"], "mix the label shares with the uniform ones, or add `eps` to each"
+    ] = "smoothing"
+    aug_grad: Annotated[bool, "let the augmented loss train the body too"] = False
+    keep_stale: Annotated[bool, "keep the old prototype of a class that nobody reported in a round"] = False
     name = "rebafl"
     tasks = ("classification",)
 

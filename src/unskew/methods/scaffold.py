@@ -15,7 +15,7 @@ from unskew.core import Client, Fed, Part, Share, Tree, Ups, Weights
 
 @dataclass(frozen=True)
 class Scaffold(Part):
-    """No settings."""
+    """Corrects every gradient by control variates of client and server."""
 
     name = "scaffold"
     weighting = "equal"
