@@ -134,7 +134,7 @@ def test_a_full_disk_pauses_and_destroys_nothing(tmp_path, straight, monkeypatch
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "fsync", full)
-        with pytest.raises(Paused, match=r"E203 disk full .*unskew resume") as caught:
+        with pytest.raises(Paused, match=rf"E203 disk full: .* unskew resume {tmp_path / 'r'}$") as caught:
             run(tmp_path, "r")
     assert caught.value.exit_code == 75
     run(tmp_path, "r")

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from unskew import disk
 from unskew.cli.options import parts_arguments, with_settings
 from unskew.errors import Terminated
 
@@ -83,7 +84,7 @@ def finish(at: Path, plan: list[Any], processes: int, target: float | None, as_j
         raise
     rows = stats.summary_table(read.read_comparison(at), target=target)
     found = tables.as_json(rows)
-    (at / "compare.json").write_text(json.dumps(found, indent=1))
+    disk.replace(at / "compare.json", json.dumps(found, indent=1))
     page.write_report(at, at / "report.html", target=target)
     if as_json:
         print(json.dumps({"comparison": str(at), "rows": found}))

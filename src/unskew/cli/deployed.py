@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from unskew import disk
 from unskew.engine.disk.lock import Lock
 from unskew.errors import StateError, Terminated, UsageError
 
@@ -67,7 +68,7 @@ def run_on(federation: Path, path: Path, settings: Any, terms: Mapping[str, Any]
     if (path / "config.yaml").exists():
         before = load(path / "config.yaml")
         check_same(before, settings.replace(clients=before.clients), path)
-    (path / TOLD).write_text(json.dumps(told, indent=1))
+    disk.replace(path / TOLD, json.dumps(told, indent=1))
     go(path, as_json)
 
 

@@ -24,7 +24,7 @@ from typing import Any
 
 import yaml
 
-from unskew import config, data
+from unskew import config, data, disk
 from unskew.config import Settings
 from unskew.core.method import Method
 from unskew.data.federation import Dataset, Federation
@@ -180,7 +180,7 @@ def describe(parent: Path, methods: Sequence[str], seeds: Sequence[int], options
     }
     parent.mkdir(parents=True, exist_ok=True)
     text = yaml.safe_dump({"methods": list(methods), "seeds": list(seeds), "settings": shared}, sort_keys=False)
-    (parent / "compare.yaml").write_text(text)
+    disk.replace(parent / "compare.yaml", text)
 
 
 def described(parent: Path) -> list[Cell]:
@@ -200,9 +200,7 @@ def announce(parent: Path, plan: Iterable[Cell]) -> None:
     """now.json: which runs a table that has just begun consists of, for whoever watches it; the last one begun counts."""
     parent.mkdir(parents=True, exist_ok=True)
     told = [[c.method, c.seed, c.path.relative_to(parent).as_posix(), c.settings.rounds] for c in plan]
-    part = parent / "now.json.part"
-    part.write_text(json.dumps(told))
-    os.replace(part, parent / "now.json")
+    disk.replace(parent / "now.json", json.dumps(told))
 
 
 def announced(parent: Path) -> list[Cell]:
@@ -260,7 +258,7 @@ class Worker:
     def begin(self, cell: Cell) -> None:
         assert self.process.stdin
         cell.path.mkdir(exist_ok=True)
-        (cell.path / "wanted.yaml").write_text(config.dump(cell.settings.replace(workers=1)))
+        disk.replace(cell.path / "wanted.yaml", config.dump(cell.settings.replace(workers=1)))
         self.cell = cell
         self.process.stdin.write(f"{cell.path}\n")
         self.process.stdin.flush()

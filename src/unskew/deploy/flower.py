@@ -119,7 +119,7 @@ def main(grid: Grid, context: Context) -> None:
 
 def conduct(grid: Grid, told: dict[str, Any], say: Callable[[str], None] = print) -> None:
     """The whole run. Every ending is written to `ending.json`; Flower itself calls a failed run completed."""
-    from unskew import config
+    from unskew import config, disk
     from unskew.deploy import server, tickets
     from unskew.engine.leaves import leaves
     from unskew.errors import UnskewError
@@ -162,4 +162,4 @@ def conduct(grid: Grid, told: dict[str, Any], say: Callable[[str], None] = print
         heard(ending.get("text", "done"))
         log.close()
         if not ending.get("text", "").startswith("E110"):  # another conducts this run and will tell how it ends
-            (path / "ending.json").write_text(json.dumps({**ending, "began": began}))
+            disk.replace(path / "ending.json", json.dumps({**ending, "began": began}))

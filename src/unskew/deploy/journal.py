@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from unskew import disk
 from unskew.deploy.identity import Private, Public
 
 FILE = "audit.jsonl"
@@ -30,9 +30,8 @@ class Journal:
         lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
         torn = lines.pop() if lines and not lines[-1].endswith(b"\n") else b""
         self.count, self.head = len(lines), _digest(lines[-1].rstrip(b"\n")) if lines else _FIRST
-        self._file = open(path, "ab")  # noqa: SIM115
+        self._file = disk.Appending(path, sum(map(len, lines)))
         if torn:
-            self._file.truncate(sum(map(len, lines)))
             self.note("cut off by a crash", bytes=len(torn))
 
     def note(self, what: str, **facts: Any) -> None:
@@ -41,9 +40,8 @@ class Journal:
         entry = {"n": self.count, "time": now, "what": what, **facts, "before": self.head}
         signature = self.key.sign(_text(entry).encode()).hex()
         line = _text(entry | {"signature": signature}).encode()
-        self._file.write(line + b"\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        self._file.add(line + b"\n")
+        self._file.sync()
         self.count, self.head = self.count + 1, _digest(line)
 
     def close(self) -> None:

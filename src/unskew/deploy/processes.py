@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from unskew import disk
 from unskew.deploy.identity import Public
 from unskew.deploy.kept import Kept, Rarely, Say, kept
 from unskew.deploy.sealed import SOCKET
@@ -129,7 +130,7 @@ class Server:
         text = done.stdout + done.stderr
         if done.returncode == 0 or "already" in text.lower():
             self.registered[site] = key
-            (self.home.folder / "flower" / "registered.json").write_text(json.dumps(self.registered))
+            disk.replace(self.home.folder / "flower" / "registered.json", json.dumps(self.registered))
             self.say(f"{site} is admitted")
 
 
@@ -184,7 +185,7 @@ def configure(home: Coordinator) -> None:
     flower.mkdir(parents=True, exist_ok=True)
     how = f'root-certificates = "{(home.folder / "ca.crt").resolve()}"' if home.tls else "insecure = true"
     text = f'[superlink]\ndefault = "{LINK}"\n\n[superlink.{LINK}]\naddress = "{_reach(home)}:{home.port}"\n{how}\n'
-    (flower / "config.toml").write_text(text)
+    disk.replace(flower / "config.toml", text)
 
 
 def _reach(home: Coordinator) -> str:
@@ -213,7 +214,7 @@ def submit(home: Coordinator, told: Mapping[str, Any]) -> str:
     configure(home)
     app = home.folder / "flower" / "app"
     app.mkdir(parents=True, exist_ok=True)
-    (app / "pyproject.toml").write_text(_APP.format(run=json.dumps(json.dumps(dict(told)))))
+    disk.replace(app / "pyproject.toml", _APP.format(run=json.dumps(json.dumps(dict(told)))))
     until = time.monotonic() + STARTING_S
     while True:
         try:

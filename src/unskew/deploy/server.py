@@ -15,7 +15,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
-from unskew import data
+from unskew import data, disk
 from unskew.config import Settings
 from unskew.core.trees import Tree
 from unskew.data.dataset import Dataset
@@ -26,7 +26,7 @@ from unskew.deploy.remote import Away, Remote, Scores
 from unskew.deploy.roster import Hello, Sites, check_alike
 from unskew.deploy.site import check_named, check_noise, prepared
 from unskew.engine import resolve
-from unskew.engine.disk.folder import Folder, Say, Shown, _put
+from unskew.engine.disk.folder import Folder, Say, Shown
 from unskew.engine.disk.lock import Lock
 from unskew.engine.disk.record import Record
 from unskew.engine.disk.state import State, digest
@@ -153,7 +153,7 @@ def _conduct(
     federation = Sites.of("sites", hellos, test)
     settings = settings.replace(clients=len(hellos))
     if not known:
-        _put(path / ROSTER, json.dumps({"run": post.run, "sites": [h.as_json() for h in hellos]}, indent=1))
+        disk.replace(path / ROSTER, json.dumps({"run": post.run, "sites": [h.as_json() for h in hellos]}, indent=1))
     at = Deployed(path, settings, method, federation, None, post, hellos, terms.min_sites)
     loop, state = at.go(say, shown, ready)
     kept = ("model.safetensors", "metrics.jsonl", "ledger.jsonl", "events.jsonl")

@@ -8,7 +8,6 @@ went back to its checkpoint, changes nothing.
 from __future__ import annotations
 
 import math
-import os
 import platform
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,7 +16,7 @@ from typing import Any
 
 import torch
 
-from unskew import config
+from unskew import config, disk
 from unskew.config import Settings
 from unskew.core.account import number
 from unskew.core.client import Fed
@@ -113,7 +112,7 @@ class Site:
         before = int(seen.read_text() or 0) if seen.exists() else 0
         if not isinstance(serial, int) or serial <= before:
             raise UsageError("E307", "the request was made before one that is answered already.")
-        _put(seen, str(serial).encode())
+        disk.replace(seen, str(serial))
 
     # --- one method for each kind of request: (what the header says, what is sent)
 
@@ -127,7 +126,7 @@ class Site:
         place = self._place(request)
         run = self._hold(request.header["run"], facts, request.tree["w"])
         told = "\n".join(leaving(run.method, run.trainer))
-        _put(place / "leaves.txt", f"{run.method}\n{told}\n".encode())
+        disk.replace(place / "leaves.txt", f"{run.method}\n{told}\n")
         self.say(f"run {request.header['run']} begins: {run.method}, {run.settings.rounds} rounds\n{told}")
         state.write(place / "setup.safetensors", request.tree, facts)
         return {"ready": True}, {}
@@ -322,9 +321,3 @@ def prepared(data: Dataset, settings: Settings) -> Dataset:
     method = registry.parse(settings.method, settings.set)
     wants = settings.normalise == "dataset" or (settings.normalise == "auto" and not method.normalises)
     return data.standardised() if wants and data.mean is not None else data
-
-
-def _put(path: Path, data: bytes) -> None:
-    part = path.with_suffix(".part")
-    part.write_bytes(data)
-    os.replace(part, path)

@@ -18,6 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from unskew import disk
 from unskew.deploy.identity import Private, Public, write_secret
 from unskew.engine.disk.folder import check_name
 from unskew.errors import UsageError
@@ -56,7 +57,7 @@ class Coordinator:
         if tls:
             _certify(folder, name, host)
         facts = {"name": name, "host": host, "port": made.port, "sites": sites, "tls": tls}
-        (folder / "federation.json").write_text(json.dumps(facts, indent=1))
+        disk.replace(folder / "federation.json", json.dumps(facts, indent=1))
         for site in sites:
             made.ticket(site).write(folder / "tickets" / f"{site}.ticket")
         return made
@@ -90,7 +91,7 @@ class Coordinator:
             raise UsageError("E502", f"{site} was admitted with another key; remove {path} first if that is meant.")
         if any(key.text == public.text for other, key in self.admitted().items() if other != site):
             raise UsageError("E503", f"this key belongs to another site already; {site} must make its own.")
-        path.write_text(public.text + "\n")
+        disk.replace(path, public.text + "\n")
 
     def admitted(self) -> dict[str, Public]:
         """In the order of the federation's sites."""
@@ -110,7 +111,7 @@ class Ticket:
     authority: str
 
     def write(self, path: Path) -> None:
-        path.write_text(json.dumps(self.__dict__, indent=1) + "\n")
+        disk.replace(path, json.dumps(self.__dict__, indent=1) + "\n")
 
     @staticmethod
     def read(path: Path) -> Ticket:
@@ -145,9 +146,9 @@ class Joined:
         key = Private.make()
         key.save(folder / "site.key")
         ticket.write(folder / "ticket.json")
-        (folder / f"{ticket.site}.pub").write_text(key.public.text + "\n")
+        disk.replace(folder / f"{ticket.site}.pub", key.public.text + "\n")
         if ticket.authority:
-            (folder / "ca.crt").write_text(ticket.authority)
+            disk.replace(folder / "ca.crt", ticket.authority)
         return Joined(folder, ticket)
 
     @staticmethod
@@ -171,8 +172,8 @@ def _certify(folder: Path, name: str, host: str) -> None:
         _called(host), issuer, server, authority, x509.BasicConstraints(ca=False, path_length=None), names
     )
     pem = serialization.Encoding.PEM
-    (folder / "ca.crt").write_bytes(ca.public_bytes(pem))
-    (folder / "server.crt").write_bytes(crt.public_bytes(pem))
+    disk.replace(folder / "ca.crt", ca.public_bytes(pem))
+    disk.replace(folder / "server.crt", crt.public_bytes(pem))
     form = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     write_secret(folder / "server.key", server.private_bytes(pem, *form))
 

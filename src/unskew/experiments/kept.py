@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from unskew import disk
 from unskew.errors import DataError
 from unskew.experiments import html, page
 
@@ -18,7 +18,7 @@ def keep(folder: Path, result: Mapping[str, Any]) -> Path:
     """Everything about one result: .json, .md, .html, .csv, .tex, and the folder's index. Returns the HTML page's path."""
     name = result["page"]
     folder.mkdir(parents=True, exist_ok=True)
-    _put(folder / f"{name}.json", _compact(result))
+    disk.replace(folder / f"{name}.json", _compact(result))
     made = pages(folder, result)
     index(folder, results(folder))
     return made
@@ -27,22 +27,22 @@ def keep(folder: Path, result: Mapping[str, Any]) -> Path:
 def document(folder: Path, result: Mapping[str, Any]) -> None:
     """What is kept with documentation: .json and .md, and README.md, which leads to all of them."""
     folder.mkdir(parents=True, exist_ok=True)
-    _put(folder / f"{result['page']}.json", _compact(result))
-    _put(folder / f"{result['page']}.md", page.markdown(result))
-    _put(folder / "README.md", page.index(results(folder), folder.as_posix()))
+    disk.replace(folder / f"{result['page']}.json", _compact(result))
+    disk.replace(folder / f"{result['page']}.md", page.markdown(result))
+    disk.replace(folder / "README.md", page.index(results(folder), folder.as_posix()))
 
 
 def pages(folder: Path, result: Mapping[str, Any]) -> Path:
     """A result's pages, anew from itself."""
     name = result["page"]
     for ending, text in (("md", page.markdown), ("csv", page.as_csv), ("tex", page.latex), ("html", html.document)):
-        _put(folder / f"{name}.{ending}", text(result))
+        disk.replace(folder / f"{name}.{ending}", text(result))
     return folder / f"{name}.html"
 
 
 def index(folder: Path, found: Sequence[Mapping[str, Any]]) -> Path:
     """`index.html`, which leads to the pages beside it."""
-    _put(folder / "index.html", html.index(found))
+    disk.replace(folder / "index.html", html.index(found))
     return folder / "index.html"
 
 
@@ -70,9 +70,3 @@ def _compact(result: Mapping[str, Any]) -> str:
         for row, methods in result["curves"].items()
     ]
     return text[:-2] + ',\n "curves": {\n' + ",\n".join(lines) + "\n }\n}\n"
-
-
-def _put(path: Path, text: str) -> None:
-    part = path.with_name(path.name + ".part")
-    part.write_text(text, encoding="utf-8")
-    os.replace(part, path)

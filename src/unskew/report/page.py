@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -12,6 +11,7 @@ import yaml
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from unskew import disk
 from unskew.report import figures, measured, svg, tables, words
 from unskew.report.buffer import histograms_of
 from unskew.report.curves import Line, curves
@@ -57,9 +57,7 @@ def write_report(paths: Path | str | Sequence[Path | str], out: Path | str, targ
     """
     paths = [Path(paths)] if isinstance(paths, (str, Path)) else [Path(p) for p in paths]
     out = Path(out)
-    part = out.with_name(out.name + ".part")
-    part.write_text(page(read_runs(paths), " and ".join(_name(p) for p in paths), target), encoding="utf-8")
-    os.replace(part, out)
+    disk.replace(out, page(read_runs(paths), " and ".join(_name(p) for p in paths), target))
     return out
 
 

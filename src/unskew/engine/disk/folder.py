@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import platform
 import re
 import sys
@@ -17,7 +16,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from unskew import config, own
+from unskew import config, disk, own
 from unskew.config import Settings
 from unskew.core.method import Method
 from unskew.core.trees import Tree
@@ -30,7 +29,7 @@ from unskew.engine.disk.state import State
 from unskew.engine.disk.store import Disk
 from unskew.engine.leaves import accounts
 from unskew.engine.server.loop import Loop, Round, rounds
-from unskew.errors import StateError, UsageError
+from unskew.errors import Paused, StateError, UsageError
 from unskew.revision import revision
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
@@ -68,21 +67,30 @@ class Folder:
 
         Raises StateError when in use or of other settings, Paused on a full disk.
         """
-        self.path.mkdir(parents=True, exist_ok=True)
-        with self._locked():
-            self._describe()
-            found = state.latest(self.path, say)
-            loop = self._opened(found)
-            self._account(loop)
-            ready(loop)
-            try:
-                now = self._first(loop, found, say)
-                for after in rounds(loop, now, lambda s, told: (self._save(loop, s), shown(s, told))):
-                    now = after
-                self._finish(loop, now)
-            finally:
-                loop.trainer.close()
-                loop.record.close()
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+            with self._locked():
+                return self._go(say, shown, ready)
+        except Paused as full:
+            if full.code != "E203":
+                raise
+            resume = f"The last checkpoint is safe; free space, then: unskew resume {self.path}"
+            raise Paused(full.code, f"{full.text} {resume}") from full
+
+    def _go(self, say: Say, shown: Shown, ready: Callable[[Loop], None]) -> tuple[Loop, State]:
+        self._describe()
+        found = state.latest(self.path, say)
+        loop = self._opened(found)
+        self._account(loop)
+        ready(loop)
+        try:
+            now = self._first(loop, found, say)
+            for after in rounds(loop, now, lambda s, told: (self._save(loop, s), shown(s, told))):
+                now = after
+            self._finish(loop, now)
+        finally:
+            loop.trainer.close()
+            loop.record.close()
         return loop, now
 
     def _locked(self) -> AbstractContextManager[Any]:
@@ -136,16 +144,16 @@ class Folder:
         if path.exists():
             check_same(self.path, self.settings)
             return
-        _put(self.path / "federation.json", json.dumps(self.federation.summary()))
-        _put(self.path / "env.json", json.dumps(environment(self.settings), indent=1))
-        _put(path, config.dump(self.settings))
+        disk.replace(self.path / "federation.json", json.dumps(self.federation.summary()))
+        disk.replace(self.path / "env.json", json.dumps(environment(self.settings), indent=1))
+        disk.replace(path, config.dump(self.settings))
 
     def _account(self, loop: Loop) -> None:
         """privacy.json, where a part's release amounts to differential privacy: the honest figures beside the published."""
         found = accounts(self.method, loop.fed, self.federation.label_counts)
         told = {name: account.as_json() for name, account in found.items()}
         if told:
-            _put(self.path / "privacy.json", json.dumps(told, indent=1))
+            disk.replace(self.path / "privacy.json", json.dumps(told, indent=1))
 
     def _finish(self, loop: Loop, now: State) -> None:
         w = now.weights
@@ -199,14 +207,3 @@ def environment(settings: Settings) -> dict[str, Any]:
         "command": " ".join(["unskew", *sys.argv[1:]]) if sys.argv[0].endswith(("unskew", "__main__.py")) else "",
         "started": time.strftime("%Y-%m-%d %H:%M:%S"),
     }
-
-
-def _put(path: Path, text: str) -> None:
-    part = path.with_suffix(".part")
-    try:
-        part.write_text(text)
-        os.replace(part, path)
-    except OSError as error:
-        with suppress(OSError):
-            part.unlink()
-        raise state.disk_full(error, path, len(text)) from error

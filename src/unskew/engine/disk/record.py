@@ -7,12 +7,11 @@ written once.
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from unskew.engine.disk.state import disk_full
+from unskew import disk
 
 KINDS = ("metrics", "ledger", "events")
 MEASURES = "measures.json"
@@ -26,14 +25,12 @@ class Record:
         self.folder = folder
         self.rows: dict[str, list[Row]] = {kind: [] for kind in KINDS}
         self.measures: dict[str, Any] = {}
-        self._files = {}
+        self._files: dict[str, disk.Appending] = {}
         for kind in KINDS if folder else ():
             path = folder / f"{kind}.jsonl"
-            with open(path, "ab") as file:
-                file.truncate((lengths or {}).get(kind, 0))
+            self._files[kind] = disk.Appending(path, (lengths or {}).get(kind, 0))
             if lengths:
                 self.rows[kind] = [json.loads(line) for line in path.read_text().splitlines()]
-            self._files[kind] = open(path, "a")  # noqa: SIM115
         if folder and lengths and (folder / MEASURES).is_file():
             self.measures = json.loads((folder / MEASURES).read_text())
 
@@ -41,30 +38,19 @@ class Record:
         new = list(rows)
         self.rows[kind] += new
         if self.folder and new:
-            file = self._files[kind]
-            try:
-                file.write("".join(json.dumps(r, separators=(",", ":")) + "\n" for r in new))
-                file.flush()
-            except OSError as error:
-                raise disk_full(error, self.folder / "x", 1_000_000) from error
+            self._files[kind].add("".join(json.dumps(r, separators=(",", ":")) + "\n" for r in new))
 
     def keep_measures(self, found: dict[str, Any]) -> None:
         """Matrices and pictures of the last round, into measures.json; written whole or not at all."""
         self.measures = found
         if self.folder:
-            path, text = self.folder / MEASURES, json.dumps(found, separators=(",", ":"))
-            part = path.with_suffix(".part")
-            try:
-                part.write_text(text)
-                os.replace(part, path)
-            except OSError as error:
-                raise disk_full(error, path, len(text)) from error
+            disk.replace(self.folder / MEASURES, json.dumps(found, separators=(",", ":")))
 
     def lengths(self) -> dict[str, int]:
         """Bytes of every file, safely on disk."""
         for file in self._files.values():
-            os.fsync(file.fileno())
-        return {kind: os.fstat(file.fileno()).st_size for kind, file in self._files.items()}
+            file.sync()
+        return {kind: file.size for kind, file in self._files.items()}
 
     def series(self, scope: str, metric: str) -> tuple[list[int], list[float]]:
         found = [

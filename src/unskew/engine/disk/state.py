@@ -6,12 +6,9 @@ never loaded. Nothing is ever unpickled.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
-import os
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,8 +18,9 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
+from unskew import disk
 from unskew.core.trees import Tree, Weights, flat, nested
-from unskew.errors import Paused, StateError
+from unskew.errors import StateError
 
 LATEST, PREVIOUS = "state.safetensors", "state.previous.safetensors"
 
@@ -47,31 +45,13 @@ def digest(tree: Mapping[str, Any], meta: str = "") -> str:
 
 
 def write(path: Path, tree: Mapping[str, Any], meta: Mapping[str, Any], keep: Path | None = None) -> None:
-    """Atomically: a temporary file, fsync, one rename, fsync of the folder. `keep` receives the file that was there.
+    """Write a tree and its metadata as one file, which is replaced as a whole. keep: where the old file remains.
 
-    Raises Paused (E203) when the disk is full; what was there stays.
+    Raises Paused (E203) when the disk is full; the old file stays.
     """
     text = json.dumps(meta, sort_keys=True)
     tensors = apart({n: t.detach().contiguous().cpu() for n, t in flat(tree).items()})
-    blob = save(tensors, {"meta": text, "sha256": digest(tensors, text)})
-    part = path.with_suffix(".part")
-    try:
-        with open(part, "wb") as file:
-            file.write(blob)
-            file.flush()
-            os.fsync(file.fileno())
-        if keep and path.exists():
-            second = keep.with_suffix(".part")
-            with suppress(FileNotFoundError):
-                second.unlink()
-            os.link(path, second)
-            os.replace(second, keep)
-        os.replace(part, path)
-        _sync_folder(path.parent)
-    except OSError as error:
-        with suppress(OSError):
-            part.unlink()
-        raise disk_full(error, path, len(blob)) from error
+    disk.replace(path, save(tensors, {"meta": text, "sha256": digest(tensors, text)}), keep)
 
 
 def apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -112,7 +92,7 @@ def latest(folder: Path, say: Callable[[str], None]) -> tuple[Tree, dict[str, An
             continue
         except StateError as error:
             bad = path.with_suffix(".bad")
-            os.replace(path, bad)
+            path.rename(bad)
             say(f"{error} Kept as {bad.name}; trying the checkpoint before it.")
             damaged = True
             continue
@@ -120,20 +100,3 @@ def latest(folder: Path, say: Callable[[str], None]) -> tuple[Tree, dict[str, An
     if damaged:
         raise StateError("E202", f"no checkpoint in {folder} is whole. Start the run again under another --name.")
     return None
-
-
-def disk_full(error: OSError, path: Path, needs: int) -> Exception:
-    """A full disk pauses the run; any other failure of the file system is what it is."""
-    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-        return error
-    free = os.statvfs(path.parent)
-    text = f"disk full (needs {needs / 1e6:.1f} MB, {free.f_bavail * free.f_frsize / 1e6:.1f} MB free)."
-    return Paused("E203", f"{text} The last checkpoint is safe; free space, then: unskew resume {path.parent}")
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

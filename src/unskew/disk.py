@@ -1,0 +1,115 @@
+"""Writing files so that a crash leaves them whole and a full disk is reported with the space that is missing.
+
+Every file that unskew writes goes through `replace` (the whole file at once) or `Appending` (a file that only grows).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from unskew.errors import Paused
+
+
+def replace(path: Path, data: bytes | str, keep: Path | None = None) -> None:
+    """Make `data` the content of the file at `path`; after a crash the file holds either its old content or the new.
+
+    The data are written to `<name>.part` in the same folder and synced, the file is renamed, and the folder is synced.
+    Text is encoded as UTF-8. keep: a second path under which the old file, if there is one, remains.
+
+    Raises Paused (E203) when the disk is full, and any other OSError unchanged. In both cases the old file stays.
+    """
+    path = Path(path)
+    content = data.encode() if isinstance(data, str) else data
+    part = path.with_name(path.name + ".part")
+    try:
+        with explaining_a_full_disk(path, len(content)):
+            with open(part, "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            if keep and path.exists():
+                _link(path, keep)
+            os.replace(part, path)
+            _sync_folder(path.parent)
+    except (OSError, Paused):
+        with suppress(OSError):
+            part.unlink()
+        raise
+
+
+class Appending:
+    """A file to which lines are added while a run goes on. It is opened at once and must be closed."""
+
+    def __init__(self, path: Path, length: int | None = None):
+        """Open or create the file. length: cut it to so many bytes first; default: leave it as it is."""
+        self.path = path
+        self._file = open(path, "ab", buffering=0)  # noqa: SIM115
+        if length is not None:
+            self._file.truncate(length)
+
+    def add(self, lines: bytes | str) -> None:
+        """Write all of `lines` at the end of the file, or nothing. Raises Paused (E203) when the disk is full."""
+        content = lines.encode() if isinstance(lines, str) else lines
+        before, written = self.size, 0
+        try:
+            with explaining_a_full_disk(self.path, len(content)):
+                while written < len(content):  # one write may take only a part of it
+                    written += self._file.write(content[written:])
+        except (OSError, Paused):
+            with suppress(OSError):
+                self._file.truncate(before)
+            raise
+
+    def sync(self) -> None:
+        """Return when everything that was added is safely on the disk. Raises Paused (E203) when the disk is full."""
+        with explaining_a_full_disk(self.path, 0):
+            os.fsync(self._file.fileno())
+
+    @property
+    def size(self) -> int:
+        """Bytes in the file."""
+        return os.fstat(self._file.fileno()).st_size
+
+    def close(self) -> None:
+        self._file.close()
+
+
+@contextmanager
+def explaining_a_full_disk(path: Path, size: int) -> Iterator[None]:
+    """Turn the OSError of a full disk, or of an exhausted quota, into Paused (E203).
+
+    path: the file that is being written; size: how many bytes it needs, 0 if unknown.
+    """
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        free = os.statvfs(path.parent)
+        needs = f"needs {_amount(size)}, " if size else ""
+        space = f"{needs}{_amount(free.f_bavail * free.f_frsize)} free"
+        raise Paused("E203", f"disk full: cannot write {path} ({space}).") from error
+
+
+def _amount(size: int) -> str:
+    return f"{size:,} bytes" if size < 1_000_000 else f"{size / 1e6:,.1f} MB"
+
+
+def _link(path: Path, keep: Path) -> None:
+    """Make `keep` another name of the file at `path`, in place of the file that had this name."""
+    second = keep.with_name(keep.name + ".part")
+    second.unlink(missing_ok=True)
+    os.link(path, second)
+    os.replace(second, keep)
+
+
+def _sync_folder(folder: Path) -> None:
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

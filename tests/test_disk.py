@@ -1,0 +1,166 @@
+"""Files are written whole or not at all, synced before they count, and a full disk is reported with the bytes it needs."""
+
+from __future__ import annotations
+
+import ast
+import errno
+import os
+from pathlib import Path
+
+import pytest
+
+from unskew import disk
+from unskew.engine.disk.record import Record
+from unskew.errors import Paused
+
+SOURCE = Path(disk.__file__).parent
+
+
+def fails(number: int, after: int = 0):
+    """A system call that raises this error, from the call after the first `after` ones."""
+    calls = 0
+
+    def call(*_: object) -> None:
+        nonlocal calls
+        calls += 1
+        if calls > after:
+            raise OSError(number, os.strerror(number))
+
+    return call
+
+
+def test_a_replaced_file_is_synced_before_its_rename_and_its_folder_after(tmp_path, monkeypatch):
+    done = []
+    sync, rename = os.fsync, os.replace
+
+    def synced(handle):
+        done.append("folder" if os.path.isdir(f"/proc/self/fd/{handle}") else "file")
+        sync(handle)
+
+    def renamed(source, target):
+        done.append("rename")
+        assert Path(source).read_bytes() == "né\n".encode()
+        rename(source, target)
+
+    monkeypatch.setattr(os, "fsync", synced)
+    monkeypatch.setattr(os, "replace", renamed)
+    disk.replace(tmp_path / "a.txt", "né\n")
+    assert done == ["file", "rename", "folder"]
+    assert [p.name for p in tmp_path.iterdir()] == ["a.txt"]
+    assert (tmp_path / "a.txt").read_text(encoding="utf-8") == "né\n"
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT])
+@pytest.mark.parametrize("call", ["fsync", "replace"])
+def test_a_full_disk_leaves_the_old_file_and_names_the_bytes_needed(tmp_path, monkeypatch, number, call):
+    path = tmp_path / "a.bin"
+    path.write_bytes(b"old")
+    monkeypatch.setattr(os, call, fails(number))
+    with pytest.raises(
+        Paused, match=r"^E203 disk full: cannot write .*a\.bin \(needs 12,345 bytes, [\d,.]+ MB free\)\.$"
+    ):
+        disk.replace(path, b"x" * 12_345)
+    with pytest.raises(Paused, match=r"needs 2\.5 MB, "):
+        disk.replace(path, b"x" * 2_500_000)
+    assert path.read_bytes() == b"old"
+    assert [p.name for p in tmp_path.iterdir()] == ["a.bin"]
+
+
+def test_other_errors_of_the_file_system_are_what_they_are(tmp_path, monkeypatch):
+    (tmp_path / "a").write_bytes(b"old")
+    monkeypatch.setattr(os, "replace", fails(errno.EACCES))
+    with pytest.raises(PermissionError):
+        disk.replace(tmp_path / "a", b"new")
+    assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("a", b"old")]
+
+
+def test_the_old_file_stays_under_another_name(tmp_path, monkeypatch):
+    path, before = tmp_path / "a", tmp_path / "a.before"
+    for text in ("1", "2", "3"):
+        disk.replace(path, text, keep=before)
+    assert (path.read_text(), before.read_text()) == ("3", "2")
+    monkeypatch.setattr(os, "fsync", fails(errno.ENOSPC))
+    with pytest.raises(Paused):
+        disk.replace(path, "4", keep=before)
+    assert (path.read_text(), before.read_text()) == ("3", "2")
+    assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_a_file_that_grows_is_cut_to_a_length_and_synced(tmp_path, monkeypatch):
+    path, synced = tmp_path / "rows", []
+    path.write_bytes(b"one\ntwo\nthr")
+    grows = disk.Appending(path, 8)
+    sync = os.fsync
+    monkeypatch.setattr(os, "fsync", lambda handle: (synced.append(handle), sync(handle)))
+    grows.add("drei\n")
+    grows.sync()
+    assert len(synced) == 1
+    assert (grows.size, path.read_bytes()) == (13, b"one\ntwo\ndrei\n")
+    grows.close()
+    whole = disk.Appending(path)
+    assert whole.size == 13
+    whole.close()
+
+
+class Filling:
+    """A disk with room for some bytes: a write takes what fits, and the next fails."""
+
+    def __init__(self, file, room: int):
+        self.file, self.room = file, room
+
+    def write(self, content: bytes) -> int:
+        if not self.room:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        taken = self.file.write(content[: self.room])
+        self.room -= taken
+        return taken
+
+    def __getattr__(self, name: str):
+        return getattr(self.file, name)
+
+
+def test_lines_that_do_not_fit_are_not_half_written(tmp_path):
+    path = tmp_path / "rows"
+    grows = disk.Appending(path)
+    grows.add("first\n")
+    grows._file = Filling(grows._file, 4)
+    with pytest.raises(Paused, match=r"E203 .*needs 1,001 bytes"):
+        grows.add("x" * 1000 + "\n")
+    assert path.read_text() == "first\n"
+    grows._file.room = 100
+    grows.add("second\n")
+    assert path.read_text() == "first\nsecond\n"
+    grows.close()
+
+
+def test_a_record_tells_how_many_bytes_its_rows_need_and_closes_on_a_full_disk(tmp_path, monkeypatch):
+    record = Record(tmp_path)
+    row = {"t": 1, "code": "E301", "text": "y" * 3000}
+    record._files["events"]._file = Filling(record._files["events"]._file, 10)
+    with pytest.raises(Paused, match=r"cannot write .*events\.jsonl \(needs 3,0\d\d bytes, "):
+        record.add("events", [row])
+    monkeypatch.setattr(os, "fsync", fails(errno.ENOSPC))
+    with pytest.raises(Paused, match=r"metrics\.jsonl \([\d.,]+ (MB|bytes) free\)"):
+        record.lengths()
+    with pytest.raises(Paused, match=r"measures\.json "):
+        record.keep_measures({"a": [1]})
+    record.close()
+    assert not (tmp_path / "measures.json").exists()
+    assert (tmp_path / "events.jsonl").read_text() == ""
+
+
+def test_no_other_module_writes_files_by_itself():
+    """Secrets are created with their own permissions, and programs' logs are handed to the programs."""
+    allowed = {"disk.py", "deploy/identity.py"}
+    wrong = []
+    for path in sorted(SOURCE.rglob("*.py")):
+        name = path.relative_to(SOURCE).as_posix()
+        for node in ast.walk(ast.parse(path.read_text())) if name not in allowed else ():
+            if not isinstance(node, ast.Call):
+                continue
+            called = ast.unparse(node.func)
+            modes = [*node.args[1:2], *(k.value for k in node.keywords if k.arg == "mode")]
+            opens = called == "open" and any(isinstance(m, ast.Constant) and "w" in str(m.value) for m in modes)
+            if opens or called.endswith((".write_text", ".write_bytes")) or called in ("os.replace", "os.rename"):
+                wrong.append(f"{name}:{node.lineno} {called}")
+    assert not wrong
