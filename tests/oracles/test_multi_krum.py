@@ -1,0 +1,44 @@
+"""Multi-Krum (Blanchard et al., NeurIPS 2017, section 4), on weights after local training.
+
+    s(k) = sum of ||w_k - w_j||^2 over the K - f - 2 clients j nearest to k;    the K - f lowest scores are averaged
+f = share K, rounded down and such that 2 f + 3 <= K. Running statistics of batch normalisation count in no distance.
+"""
+
+from dataclasses import replace
+
+from tests.oracles.agreement import agree, everywhere
+from tests.oracles.plain import FedAvg
+from tests.oracles.tiny import Case, Weights
+from tests.oracles.values import Reply
+
+ATTENDANCE = ((0, 1, 2, 3, 4), (1, 2, 3, 4), (0, 1, 2, 3, 4))
+
+
+class MultiKrum(FedAvg):
+    part = "multi_krum"
+    share = 0.2
+
+    def merge(self, replies: list[Reply]) -> Weights:
+        K = len(replies)
+        f = int(self.share * K)
+        while f and 2 * f + 3 > K:
+            f -= 1
+        scores = []
+        for r in replies:
+            others = sorted(self.distance(r, q) for q in replies if q is not r)
+            scores.append(sum(others[: K - f - 2]))
+        best = sorted(range(K), key=lambda i: scores[i])[: K - f]
+        return self.mean([replies[i] for i in best])
+
+    def distance(self, a: Reply, b: Reply) -> float:
+        """||w_a - w_b||^2"""
+        return sum(float(((a.w[n] - b.w[n]) ** 2).sum()) for n in self.learned)
+
+
+@everywhere
+def test_multi_krum(case: Case) -> None:
+    agree(replace(case, attendance=ATTENDANCE), MultiKrum)
+
+
+def test_more_bad_clients_than_it_can_bear() -> None:
+    agree(replace(Case("cnn"), attendance=ATTENDANCE), MultiKrum, share=0.4)
