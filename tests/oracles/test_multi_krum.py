@@ -37,7 +37,8 @@ class MultiKrum(FedAvg):
 
 @everywhere
 def test_multi_krum(case: Case) -> None:
-    agree(replace(case, attendance=ATTENDANCE), MultiKrum)
+    """With this seed, one neighbour more or fewer changes who is chosen."""
+    agree(replace(case, attendance=ATTENDANCE, seed=5), MultiKrum)
 
 
 def test_more_bad_clients_than_it_can_bear() -> None:
