@@ -82,8 +82,9 @@ def run(method: str, case: Case, lanes: int) -> Run:
         told.update({k: copied(tree) for k, tree in private.items() if tree})
         keep(store, t, private)
 
-    def after(state: Any, _: Any) -> None:
-        rounds.append(Snapshot(copied(state.weights), copied(state.slices), dict(told), notes.logits_by_round[state.t]))
+    def after(state: Any, report: Any) -> None:
+        logits = notes.logits_by_round[state.t]
+        rounds.append(Snapshot(copied(state.weights), copied(state.slices), dict(told), logits, report.loss))
 
     keep = Memory.put
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(Memory, "put", put):

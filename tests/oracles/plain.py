@@ -23,6 +23,7 @@ Letters: N samples, K clients, B batch, C classes, D features, E epochs.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -88,6 +89,7 @@ class FedAvg:
             copy.deepcopy({self.part: self.slice} if self.slice else {}),
             {k: copy.deepcopy(self.held(k)) for k in sorted({*self.private, *self.kept})},
             self.answers(),
+            sum(r.loss for r in replies) / len(replies) if replies else math.nan,
         )
 
     def train(self, k: int) -> Reply:
@@ -96,11 +98,14 @@ class FedAvg:
         self.arrive(c)
         learns = [p for n, p in c.parameters.items() if not self.freezes(n)]
         optimiser = self.optimiser(learns, c.lr)
+        losses: list[float] = []
         for c.step, c.rows in enumerate(self.batches(k)):
             optimiser.zero_grad()
             x, y = self.batch(c, self.x[c.rows], self.y[c.rows])
             z, h = self.forward(c, x)
-            self.loss(c, Pass(x, y, z, h)).backward()
+            loss = self.loss(c, Pass(x, y, z, h))
+            loss.backward()
+            losses += [float(loss.detach())] * len(x)
             with torch.no_grad():
                 self.gradient(c)
             optimiser.step()
@@ -109,7 +114,7 @@ class FedAvg:
         if kept := {n: t for n, t in w.items() if self.keeps(n)}:
             self.kept[k] = kept
         sent = {n: t for n, t in w.items() if not self.keeps(n) and not self.freezes(n)}
-        return Reply(k, c.n, c.steps, sent, shared)
+        return Reply(k, c.n, c.steps, sum(losses) / len(losses), sent, shared)
 
     def optimiser(self, learns: list[nn.Parameter], lr: float) -> torch.optim.Optimizer:
         """Made afresh in every round, so that no momentum crosses rounds."""

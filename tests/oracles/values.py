@@ -54,20 +54,28 @@ class Pass:
 
 @dataclass(frozen=True)
 class Reply:
-    """What client k with n samples sends: its weights, and what the method shares beside them."""
+    """What client k with n samples sends: its weights, and what the method shares beside them.
+
+    loss: the mean over every sample it trained on, with all of the method's terms.
+    """
 
     k: int
     n: int
     steps: int
+    loss: float
     w: Weights
     shared: Tree
 
 
 @dataclass(frozen=True)
 class Snapshot:
-    """What must agree after a round. slices: part -> leaves; private: client -> part -> leaves; answers: client -> logits."""
+    """What must agree after a round. slices: part -> leaves; private: client -> part -> leaves; answers: client -> logits.
+
+    loss: the mean of the clients' training losses, NaN with nobody there.
+    """
 
     weights: Weights
     slices: dict[str, Tree]
     private: dict[int, Tree]
     answers: dict[int, Tensor]
+    loss: float
