@@ -22,7 +22,7 @@ _HOMES = {
     "Method": "unskew.core.method",
     "Part": "unskew.core.part",
     "Share": "unskew.core.values",
-    "Trip": "unskew.core.part",
+    "Trip": "unskew.core.trip",
     "Noise": "unskew.core.values",
     "Batch": "unskew.core.values",
     "Client": "unskew.core.client",

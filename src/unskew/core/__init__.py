@@ -1,12 +1,13 @@
-"""What a method is written with: `from unskew.core import Part, Share, ...`."""
+"""What a method's file imports: `from unskew.core import Part, Share, ...`."""
 
 from torch import Tensor
 
 from unskew.core.client import Client, Fed
 from unskew.core.keys import key
-from unskew.core.part import Part, Trip
+from unskew.core.part import Part
 from unskew.core.replies import Reply, Ups
 from unskew.core.trees import Tree, Weights, under
+from unskew.core.trip import Trip
 from unskew.core.values import Batch, Noise, Out, Share
 from unskew.models.surgery import with_projection
 

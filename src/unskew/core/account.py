@@ -1,4 +1,4 @@
-"""What a noisy release amounts to as differential privacy, as it is printed and written down."""
+"""What a noisy release amounts to as differential privacy, for printing and for files."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Account:
-    """What a release amounts to as differential privacy, for the client and class it protects least.
+    """What a release amounts to as differential privacy, for the client and class that it protects least.
 
-    release: its settings and delta, in words. epsilons: (epsilon, the reading under which it holds), the published one first.
-    each: (client, class, samples m, published epsilon, epsilon of one record added) of everything released.
+    release: its settings and delta, in words. epsilons: (epsilon, the reading under which it holds), the published one
+    first. each: of everything released, (client, class, number of samples m, published epsilon, epsilon when one record
+    is added).
     """
 
     release: str
@@ -20,14 +21,14 @@ class Account:
     each: tuple[tuple[int, int, int, float, float], ...] = ()
 
     def lines(self) -> list[str]:
-        """As told before round 1."""
+        """What is printed before round 1."""
         return [
             self.release,
             *(f"  epsilon {number(epsilon):>9}  {reading}" for epsilon, reading in self.epsilons),
         ]
 
     def as_json(self) -> dict[str, Any]:
-        """What privacy.json holds; null stands for an infinite epsilon."""
+        """The content of privacy.json; null stands for an infinite epsilon."""
         return {
             "release": self.release,
             "epsilons": [
@@ -39,5 +40,5 @@ class Account:
 
 
 def number(epsilon: float | None) -> str:
-    """An epsilon with four digits, or `infinite` (None in a file)."""
+    """An epsilon with four digits; `infinite` for inf, and for the None that a file has in its place."""
     return "infinite" if epsilon is None or math.isinf(epsilon) else f"{epsilon:.4g}"

@@ -1,4 +1,7 @@
-"""What hooks are handed: the client they run for, and the facts both sides know."""
+"""What hooks receive beside tensors: the facts of the run, and the client they run for.
+
+Letters: B batch, C classes, D features, K clients, S local steps.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,20 @@ from torch import Tensor
 from unskew.core.network import Network
 from unskew.core.trees import Tree, Weights
 from unskew.core.values import Batch
+from unskew.tasks import Task
 
 
 @dataclass(frozen=True)
 class Fed:
-    """Facts of a run that are the same for everybody and known before round 1."""
+    """Facts of a run that are known before round 1 and are the same for the server and all clients.
+
+    clients: K. classes: C. shape: of one input. rounds: T. epochs: local passes a round. batch: samples in a step.
+    lr: the first round's learning rate. net: the model's structure. sizes: [K] training samples of each client.
+    task: targets, loss and predictions. momentum, optimiser: of the clients' steps. natural: whether the data name the
+    client of every sample. seed: what all randomness is keyed by.
+    reserved: samples the server held back for itself, if a Part asked for some (`Part.reserve`).
+    shared: names of the trained weights that leave a client, those that are neither kept nor frozen.
+    """
 
     clients: int
     classes: int
@@ -27,31 +39,33 @@ class Fed:
     batch: int
     lr: float
     net: Network
-    sizes: np.ndarray
-    task: Any
+    sizes: np.ndarray[Any, Any]
+    task: Task
     momentum: float = 0.0
     optimiser: str = "sgd"
     natural: bool = False
-    names: tuple[str, ...] = ()
     seed: int = 0
     reserved: Batch | None = None
-    """What the server held back for itself, if a Part asked for it."""
     shared: tuple[str, ...] = ()
-    """The trained weights that leave a client: neither kept nor frozen."""
 
     @property
     def features(self) -> int:
-        """D, the width of what the head receives."""
+        """D, the number of features that the head receives."""
         return int(np.prod(self.net.shape_at("features")))
 
 
 @dataclass(frozen=True)
 class Client:
-    """One client as its hooks see it.
+    """One client as a Part's hooks see it in round t.
 
-    n: its number of samples; counts_C: its samples (of masks: its pixels) per class; steps: local steps it takes this round; lr: this
-    round's learning rate; start: the weights it started from; down, mine: this Part's broadcast slice and private
-    slice; noise: what this Part asked for, at this step. `id` is -1 for a sample that belongs to no client.
+    id: its number, 0 to K-1; -1 stands for samples that belong to no client. n: its training samples. counts: [C] its
+    samples of each class (of masks: its pixels). steps: the local steps it takes this round. lr: this round's learning
+    rate. t: the round. start: the weights it began the round with. fed: facts of the run.
+    net: the model's structure, this thread's own.
+    down: the Part's slice as the server broadcast it. mine: the Part's private slice. round: what the Part's `begin`
+    returned. noise: what the Part's `noise` asked for, drawn for this step.
+    data, chosen, slopes, prepare: the engine's side of `batches`, `sample`, `slope` and `ready`; None where a hook
+    has no access to them.
     """
 
     id: Tensor | int
@@ -63,10 +77,10 @@ class Client:
     start: Weights
     fed: Fed
     net: Network
-    down: Tree = field(default_factory=dict)
-    mine: Tree = field(default_factory=dict)
-    round: Tree = field(default_factory=dict)
-    noise: dict[str, Tensor] = field(default_factory=dict)
+    down: Tree = field(default_factory=dict[str, Any])
+    mine: Tree = field(default_factory=dict[str, Any])
+    round: Tree = field(default_factory=dict[str, Any])
+    noise: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
     data: Callable[[bool], Iterator[Batch]] | None = None
     chosen: Callable[[int, str, bool, bool], Batch] | None = None
     slopes: Callable[[Weights, Batch], Tensor] | None = None
@@ -74,56 +88,70 @@ class Client:
 
     @property
     def pull(self) -> Tensor:
-        """What the coefficients of this round's gradients in w_t - w_S sum to, in learning rates: S for plain SGD.
+        """The sum of the coefficients with which this round's gradients enter w_t - w_S, in units of the learning rate.
 
-        With momentum rho, (S - rho (1 - rho^S) / (1 - rho)) / (1 - rho); for Adam, which has no closed form, S.
+        S for plain SGD; with momentum rho, (S - rho (1 - rho^S) / (1 - rho)) / (1 - rho). Adam has no closed form: S.
         """
         rho, S = self.fed.momentum, self.steps
         return (S - rho * (1 - rho**S) / (1 - rho)) / (1 - rho) if self.fed.optimiser == "sgd" else S
 
     def cut(self, name: str) -> str:
-        """The block a cut names; "cut" stands for the model's own."""
+        """The name of the block after which a cut lies; "cut" stands for the model's own."""
         return self.net.check_cut(name)
 
     def run(self, w: Weights, x: Tensor, since: str | None = None, until: str | None = None) -> Tensor:
-        """The model in evaluation mode, from the input or the cut `since` to the logits or the cut `until`."""
+        """Logits of the model with weights `w`, in evaluation mode.
+
+        since: `x` is the activation at this cut, not the input. until: return the activation at this cut.
+        """
         return self.net.run(w, x, since=since, until=until)[0]
 
     def features(self, w: Weights, x: Tensor) -> Tensor:
+        """[B, D]: what the head receives for inputs `x`, in evaluation mode."""
         return self.net.features_of(w, x)
 
     def head(self, w: Weights, h: Tensor) -> Tensor:
+        """[B, C]: logits for features `h`."""
         return self.net.head_of(w, h)
 
     def ready(self, x: Tensor) -> Tensor:
-        """Raw inputs as this client sees inputs at test time (normalised by its statistics, say)."""
+        """Raw inputs as this client sees them at test time (normalised with its own statistics, say)."""
         return self.prepare(x) if self.prepare else x
 
     def maps(self, w: Weights, x: Tensor, cuts: Sequence[str]) -> dict[str, Tensor]:
-        """The activations at several cuts of one pass in evaluation mode."""
-        found: dict[str, Tensor] = {}
+        """By cut, the activations of one pass in evaluation mode."""
+        activations: dict[str, Tensor] = {}
 
         def keep(cut: str, h: Tensor) -> Tensor:
-            found[cut] = h
+            activations[cut] = h
             return h
 
         self.net.run(w, x, taps=dict.fromkeys(cuts, keep))
-        return found
+        return activations
 
     def slope(self, w: Weights, b: Batch) -> Tensor:
-        """d/de of the batch's mean loss at x + e along, as the model trains; statistics of batches are not recorded."""
+        """The derivative of the batch's mean training loss along `b.along`; a scalar. Only in the hook `loss`.
+
+        The pass runs in training mode, and batch normalisation does not record its statistics.
+        """
         if self.slopes is None:
             raise RuntimeError("slope() is for the hook `loss`")
         return self.slopes(w, b)
 
     def batches(self, raw: bool = False) -> Iterator[Batch]:
-        """All the client's samples in turn, padded to equal batches; inputs as at test time unless `raw`."""
+        """All the client's samples, in batches of equal size, the last one padded. Only in `begin`, `finish` and trips.
+
+        raw: inputs as they are stored; else as at test time.
+        """
         if self.data is None:
-            raise RuntimeError("this hook runs where no data are: batches() is for finish and for trips")
+            raise RuntimeError("batches() is for the hooks begin, finish and personalise, and for trips")
         return self.data(raw)
 
     def total(self, measure: Callable[[Batch], dict[str, Tensor]], raw: bool = False) -> dict[str, Tensor]:
-        """The sum of `measure(batch)` over all the client's samples; multiply by `batch.weight` what must ignore padding."""
+        """The sums of what `measure(batch)` returns over all the client's samples, where `batches` is allowed.
+
+        Weight each term by `batch.weight`, so that padding does not count.
+        """
         sums: dict[str, Tensor] = {}
         for b in self.batches(raw):
             for name, value in measure(b).items():
@@ -131,7 +159,7 @@ class Client:
         return sums
 
     def class_sums(self, w: Weights) -> tuple[Tensor, Tensor]:
-        """(sum of features [C, D], number of samples [C]) per class, over all the client's samples, in evaluation mode."""
+        """By class, over all the client's samples: ([C, D] sum of features in evaluation mode, [C] number of samples)."""
 
         def sums(b: Batch) -> dict[str, Tensor]:
             y_BC = b.y * b.weight[:, None]
@@ -141,10 +169,10 @@ class Client:
         return total["h"], total["n"]
 
     def sample(self, count: int, purpose: str, replace: bool = False, raw: bool = False) -> Batch:
-        """`count` of the client's samples in random order, the same at every call with this purpose; only in trips.
+        """`count` of the client's samples drawn at random, the same at every call with this purpose. Only in trips.
 
-        Inputs as at test time unless `raw`.
+        replace: draw with replacement; else at most as many as there are. raw: as in `batches`.
         """
         if self.chosen is None:
-            raise RuntimeError("this hook runs where no single client's data are: sample() is for trips")
+            raise RuntimeError("sample() is for trips, where a hook runs for a single client")
         return self.chosen(count, purpose, replace, raw)

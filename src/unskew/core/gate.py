@@ -1,6 +1,6 @@
-"""The gate: every reply is checked against what was declared before anything is merged.
+"""The gate: checks every reply against what was declared, before anything is merged.
 
-A bad reply is dropped and the client named; the run goes on and the model stays finite.
+A reply that does not fit is dropped and its client named; the run goes on with the others.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,7 +21,7 @@ from unskew.errors import suggestion
 
 @dataclass(frozen=True)
 class Spec:
-    """What a reply may hold: the shapes of the weights and the Shares of every Part."""
+    """What a reply must hold: shapes and dtypes of the weights by name, and by Part the Shares it declared."""
 
     weights: dict[str, tuple[int, ...]]
     shares: dict[str, dict[str, Share]]
@@ -28,7 +29,7 @@ class Spec:
 
     @property
     def max_bytes(self) -> int:
-        """No honest reply is larger; a network refuses more before it parses anything."""
+        """Bytes of the largest reply that fits; over a network, more is refused before anything is parsed."""
         weights = sum(
             math.prod(s) * torch.empty((), dtype=self.dtypes[n]).element_size() for n, s in self.weights.items()
         )
@@ -37,17 +38,24 @@ class Spec:
 
 @dataclass(frozen=True)
 class Refusal:
+    """What is wrong with the reply of a client: the code of the error and a sentence."""
+
     client: int
     code: str
     text: str
 
     def sentence(self, who: str, t: int) -> str:
+        """The event's text; `who` is the client's name."""
         return f"{who} round {t}: {self.text}"
 
 
 def check(replies: Sequence[Reply], spec: Spec, sizes: Sequence[int]) -> tuple[list[Reply], list[Refusal]]:
-    """(replies to use, refusals). Claimed sample counts above the registered size are cut down to it (E305)."""
-    good, refused = [], []
+    """(replies to use, refusals). `sizes`: the registered training samples of each client.
+
+    A claim of more samples than are registered is reported (E305) and cut down to them; the reply itself is used.
+    """
+    good: list[Reply] = []
+    refused: list[Refusal] = []
     for reply in replies:
         problem = _size_problem(reply, spec) or _weights_problem(reply, spec) or _shares_problem(reply, spec)
         if problem:
@@ -104,10 +112,9 @@ def _shares_problem(reply: Reply, spec: Spec) -> tuple[str, str] | None:
 
 
 def _leaf_problem(path: str, tensor: Tensor, share: Share) -> tuple[str, str] | None:
-    rows = share.shape[:1] == (None,)
     shape = tuple(tensor.shape)
-    fits = len(shape) == len(share.shape) and all(want in (None, got) for want, got in zip(share.shape, shape))
-    if not fits or (rows and shape[0] > share.rows):
+    fits = len(shape) == len(share.shape) and all(size in (None, sent) for size, sent in zip(share.shape, shape))
+    if not fits or (share.shape[:1] == (None,) and shape[0] > share.rows):
         expected = ["up to " + str(share.rows) if s is None else s for s in share.shape]
         return "E302", f"'{path}' is {list(shape)}, expected {expected}."
     if tensor.dtype != share.dtype:
@@ -118,36 +125,30 @@ def _leaf_problem(path: str, tensor: Tensor, share: Share) -> tuple[str, str] | 
         return None
     low, high = tensor.min().item(), tensor.max().item()
     if low < share.low or high > share.high:
-        if not share.dtype.is_floating_point:
-            return (
-                "E306",
-                f"'{path}' holds {low if low < share.low else high}; allowed are {share.low:g} to {share.high:g}.",
-            )
-        return (
-            "E308",
-            f"'{path}' must lie in [{share.low:g}, {share.high:g}]; got {low if low < share.low else high:g}.",
-        )
+        outside = low if low < share.low else high
+        if share.dtype.is_floating_point:
+            return "E308", f"'{path}' must lie in [{share.low:g}, {share.high:g}]; got {outside:g}."
+        return "E306", f"'{path}' holds {outside}; allowed are {share.low:g} to {share.high:g}."
     if share.norm is not None and (norm := tensor.double().norm().item()) > share.norm * (1 + 1e-6):
         return "E308", f"'{path}' has L2 norm {norm:g}; the declared bound is {share.norm:g}."
     return None
 
 
-def _names_problem(sent: Mapping, expected: Mapping, prefix: str = "") -> tuple[str, str] | None:
+def _names_problem(sent: Mapping[str, Any], expected: Mapping[str, Any], prefix: str = "") -> tuple[str, str] | None:
     missing, extra = sorted(set(expected) - set(sent)), sorted(set(sent) - set(expected))
     if not missing and not extra:
         return None
-    told = []
+    differences: list[str] = []
     if missing:
-        told.append("missing " + ", ".join(f"'{prefix}{n}'" for n in missing[:3]))
+        differences.append("missing " + ", ".join(f"'{prefix}{n}'" for n in missing[:3]))
     if extra:
-        told.append(
-            "unexpected " + ", ".join(f"'{prefix}{n}'" for n in extra[:3]) + suggestion(extra[0], missing).rstrip("?")
-        )
-    return "E303", "; ".join(told) + "."
+        names = ", ".join(f"'{prefix}{n}'" for n in extra[:3])
+        differences.append(f"unexpected {names}" + suggestion(extra[0], missing).rstrip("?"))
+    return "E303", "; ".join(differences) + "."
 
 
 def _finite_problem(path: str, tensor: Tensor) -> tuple[str, str] | None:
     if not tensor.dtype.is_floating_point or bool(torch.isfinite(tensor.sum())):
         return None  # a finite sum has no NaN or Inf among its terms
-    bad = int((~torch.isfinite(tensor)).sum())
-    return ("E301", f"'{path}' has {bad} non-finite value{'s' * (bad != 1)}.") if bad else None
+    count = int((~torch.isfinite(tensor)).sum())
+    return ("E301", f"'{path}' has {count} non-finite value{'s' * (count != 1)}.") if count else None

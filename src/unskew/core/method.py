@@ -1,4 +1,4 @@
-"""A Method is an ordered set of Parts."""
+"""A Method: an ordered set of Parts that go together."""
 
 from __future__ import annotations
 
@@ -11,25 +11,18 @@ from unskew.errors import UsageError
 
 
 class Method:
-    """An ordered set of Parts. `Method()` is FedAvg.
+    """An ordered set of Parts; `Method()` is FedAvg.
 
-    Order matters for the hooks `batch`, `tap` and `logits`; `loss` and `grad` add up.
-    Raises UsageError (E107) for two Parts of one name, two merges, or Parts that make no sense together.
+    Their order matters for the hooks `batch`, `tap` and `logits`, each of which receives what the one before returned;
+    terms of `loss` add up. `weighting` says how the merge weighs clients: "size" or "equal".
+    Raises UsageError (E107) for two Parts of one name, two merges, or Parts that cannot be combined.
     """
 
     def __init__(self, *parts: Part):
         self.parts = tuple(parts)
         names = [p.name for p in parts]
         for p in parts:
-            if not isinstance(p, Part):
-                raise UsageError("E107", f"a Method is made of Parts, not of {p!r}.")
-            hidden = [h for h in HOOKS if not callable(getattr(p, h))]
-            if hidden:
-                raise UsageError("E107", f"'{p.name}' has a setting '{hidden[0]}' that hides the hook of that name.")
-            if names.count(p.name) > 1:
-                raise UsageError("E107", f"'{p.name}' stands twice in {self}; each Part can be there once.")
-            for other in set(names) & set(p.clashes):
-                raise UsageError("E107", f"'{p.name}' and '{other}' cannot be combined: {p.clashes[other]}.")
+            self._check_part(p, names)
         merging = [p.name for p in parts if p.merges]
         if len(merging) > 1:
             raise UsageError("E107", f"{' and '.join(merging)} each replace the merge of weights; keep one.")
@@ -38,19 +31,32 @@ class Method:
             raise UsageError(
                 "E107", f"the Parts of {self} weigh clients differently ({', '.join(sorted(map(str, weighing)))})."
             )
-        self.weighting = next(iter(weighing), None) or "size"
+        self.weighting: Literal["size", "equal"] = next((w for w in weighing if w), "size")
+
+    def _check_part(self, p: Part, names: list[str]) -> None:
+        if not isinstance(p, Part):  # pyright: ignore[reportUnnecessaryIsInstance] -- users hand over other things
+            raise UsageError("E107", f"a Method is made of Parts, not of {p!r}.")
+        hidden = [h for h in HOOKS if not callable(getattr(p, h))]
+        if hidden:
+            raise UsageError("E107", f"'{p.name}' has a setting '{hidden[0]}' that hides the hook of that name.")
+        if names.count(p.name) > 1:
+            raise UsageError("E107", f"'{p.name}' stands twice in {self}; each Part can be there once.")
+        for other in set(names) & set(p.clashes):
+            raise UsageError("E107", f"'{p.name}' and '{other}' cannot be combined: {p.clashes[other]}.")
 
     @property
     def merger(self) -> Part | None:
+        """The Part that replaces the weighted mean of weights, if there is one."""
         return next((p for p in self.parts if p.merges), None)
 
     @property
     def weights_read(self) -> Literal["sum", "each"]:
-        """How the server must see clients' weights."""
+        """Whether the server needs every client's weights, or only their weighted sum."""
         return "each" if any(p.weights_read == "each" for p in self.parts) else "sum"
 
     @property
     def normalises(self) -> bool:
+        """Whether a Part normalises inputs itself, so that they are not standardised beforehand."""
         return any(p.normalises for p in self.parts)
 
     def check_task(self, name: str) -> None:
@@ -62,7 +68,7 @@ class Method:
                 )
 
     def check(self, fed: Fed) -> None:
-        """Refuse, in one sentence and before anything runs, what cannot work with this model or these data."""
+        """Raises UsageError (E106, E108) for a Part that cannot work with this model or these data."""
         self.check_task(fed.task.name)
         for p in self.parts:
             if not fed.shared and (p.merges or p.weighting):
@@ -73,12 +79,15 @@ class Method:
                 raise UsageError("E108", f"'{p.name}' cannot run here: {reason}.")
 
     def shares(self, fed: Fed) -> dict[str, dict[str, Share]]:
+        """What each Part declares to send after training, by the Part's name."""
         return {p.name: p.shares(fed) for p in self.parts}
 
     def keeps(self, name: str, fed: Fed) -> bool:
+        """Whether a Part keeps this weight on the client."""
         return any(p.keeps(name, fed) for p in self.parts)
 
     def freezes(self, name: str, fed: Fed) -> bool:
+        """Whether a Part freezes this weight."""
         return any(p.freezes(name, fed) for p in self.parts)
 
     def __str__(self) -> str:

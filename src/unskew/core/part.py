@@ -1,191 +1,236 @@
-"""The nouns a method is made of: Part, and Trip, an extra exchange.
+"""A Part: the slice of a federated method that one paper's idea takes up.
 
-Letters: B batch, C classes, D features, K clients, T rounds.
+Letters: B batch, C classes, D features, H x W pixels, K clients, T rounds.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
 from typing import Any, ClassVar, Literal
 
+import numpy as np
 from torch import Tensor, nn
 
 from unskew.core.account import Account
 from unskew.core.client import Client, Fed
 from unskew.core.replies import Ups
 from unskew.core.trees import Tree, Weights
+from unskew.core.trip import Trip
 from unskew.core.values import Batch, Noise, Out, Share
 
 
-@dataclass(frozen=True)
-class Trip:
-    """One extra exchange, server -> clients -> server, after round t (t = 0 before round 1, t = T after the last).
-
-    `client(weights, client)` runs at each client of this round's cohort (`everyone`: at all clients) and returns
-    what it shares; `server(weights, slice, ups, fed)` returns the next weights and slice.
-    `shares(fed)` declares what this trip brings, as `Part.shares` does for training.
-    early: the clients run it on the weights and slice their round began with, so that a network needs no exchange for
-    it beside the training's; `server` follows the merge as ever.
-    """
-
-    when: Callable[[int, int], bool]
-    client: Callable[[Weights, Client], Tree]
-    server: Callable[[Weights, Tree, Ups, Fed], tuple[Weights, Tree]]
-    shares: Callable[[Fed], dict[str, Share]]
-    everyone: bool = False
-    early: bool = False
-
-
 class Part:
-    """A slice of a method. Every hook is pure and optional; subclasses are frozen dataclasses of their settings.
+    """A slice of a method: an optional hook for each place where a method may differ from FedAvg.
 
-    Hooks that run at a client are written for one client and run for many side by side, so: no `.item()`,
-    no `if` on tensor values, no boolean-mask indexing; random numbers come from `noise`; averages over the batch
-    go through `batch.mean`.
+    A subclass is a frozen dataclass; its fields are the method's settings, each `Annotated` with its range and meaning.
+    Hooks are pure: they return what they change and remember nothing on the Part. What a Part remembers lives in two
+    trees of named tensors: its slice at the server (`s`; as broadcast, `c.down`) and a private one at each client
+    (`c.mine`).
+
+    Hooks of a client are written for one client, and the engine runs them for many side by side. Hence no `.item()`, no
+    `if` on a tensor's value and no boolean-mask indexing; random numbers come from `noise`, and averages over the batch
+    from `batch.mean`, because a batch may end in padding.
+
+    The hooks below stand in the order in which a run calls them. Throughout, `w` holds weights by name and `c` is the
+    client: its round, sizes and trees.
     """
+
+    # What a Part is
 
     name: ClassVar[str] = ""
+    """The method's name, by which its trees are stored and users ask for it."""
+    use_when: ClassVar[str] = ""
+    """When to use it, in a sentence, for the method's page."""
+    presets: ClassVar[Mapping[str, Mapping[str, object]]] = {}
+    """Names under which this Part is also known, each with the settings that it then has: {"rbsm": {"mu": 0.0}}."""
+    neutral: ClassVar[Mapping[str, object]] = {}
+    """Settings with which the Part changes nothing, so that `unskew check` can verify it."""
     written: ClassVar[str] = ""
-    """What a method calls it, where that is not its name: the file of a user's own that it came from."""
-    merges: ClassVar[bool] = False
-    """This Part replaces the weighted mean of clients' weights (at most one Part may)."""
+    """What users write for it where that is not `name`: the file of their own that it comes from."""
+
+    # What it goes with
+
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "segmentation")
+    """The tasks it serves. A Part that reads one label a sample, or the head's features, leaves segmentation out."""
+    clashes: ClassVar[Mapping[str, str]] = {}
+    """Names of Parts it cannot be combined with, and why, as the end of a sentence."""
     normalises: ClassVar[bool] = False
-    """This Part scales inputs itself: it is given raw values instead of standardised ones."""
+    """It normalises inputs itself, so it receives raw values instead of standardised ones."""
+    merges: ClassVar[bool] = False
+    """It replaces the weighted mean of clients' weights by its `merge`; one Part of a method may."""
     keeps_at_server: ClassVar[tuple[str, ...]] = ()
     """Leaves of the server's slice that are not broadcast."""
-    clashes: ClassVar[dict[str, str]] = {}
-    """Parts this one cannot be combined with, and why, as the end of a sentence."""
-    neutral: ClassVar[dict[str, object]] = {}
-    """Settings with which the Part changes nothing, for the check that it then does not."""
     weights_read: Literal["sum", "each"] = "sum"
-    """Whether the server must see each client's weights, or their weighted sum will do (as for secure aggregation)."""
-    tasks: ClassVar[tuple[str, ...]] = ("classification", "segmentation")
-    """The tasks its hooks can serve. Those that read one label a sample, or features of a head, leave segmentation out."""
+    """Whether the server needs every client's weights, or only their weighted sum (as secure aggregation gives)."""
     weighting: Literal["size", "equal"] | None = None
-    """How the merge weighs clients; None leaves it to the other Parts (by size)."""
+    """How the merge weighs clients; None leaves it to the other Parts, and to their sizes if none of them says."""
     reserve: int = 0
-    """Training samples of each class that the server holds back for itself, before anything is dealt out."""
+    """Training samples of each class that the server holds back for itself before data are dealt to clients."""
     personal: bool = False
-    """`personalise` has something to do, so that every client's own score is taken with it."""
+    """Whether `personalise` does something, so that clients' own scores are computed with it."""
 
     @property
     def taps(self) -> tuple[str, ...]:
-        """Cuts of the model this Part wants to see; "cut" is the model's own, "maps" every one with channels of pixels."""
+        """The cuts at which `tap` runs: block names, "cut" (the model's own), or "maps" (all with channels of pixels)."""
         return ()
 
     @property
     def trips(self) -> Sequence[Trip]:
+        """The extra exchanges of messages that it needs beside the training."""
         return ()
 
-    def refuse(self, fed: Fed) -> str | None:
-        """Why this Part cannot work with this model or these data, or None."""
-        return None
+    # Before round 1
 
     def model(self, module: nn.Module, classes: int) -> nn.Module:
-        """The model this Part needs, made from the user's (MOON's projection); new layers draw from torch's generator."""
+        """The model this Part needs, made from the user's; returns a module (MOON: with a projection before the head).
+
+        New layers may draw from torch's global generator, which is seeded here.
+        """
         return module
 
     def weights(self, fed: Fed) -> Weights:
-        """Weights trained beside the model's, as `<part>.<name>` in every `w`: sent and merged unless kept or frozen."""
+        """Weights to train beside the model's, by name; they appear in every `w` as `<part>.<name>`.
+
+        They are sent and merged like the model's, unless `keeps` or `freezes` says otherwise.
+        """
         return {}
 
-    def shares(self, fed: Fed) -> dict[str, Share]:
-        """What `finish` sends up beside the weights."""
-        return {}
-
-    def server_init(self, w: Weights, fed: Fed) -> Tree:
-        """The server's slice before round 1; broadcast to clients as `c.down` (less `keeps_at_server`)."""
-        return {}
-
-    def client_init(self, w: Weights, fed: Fed) -> Tree:
-        """A client's private slice before it first takes part; it never leaves."""
-        return {}
-
-    def begin(self, w: Weights, c: Client) -> Tree:
-        """Before the first local step: what this round's hooks will find in `c.round` (a pass over the data, say)."""
-        return {}
-
-    def noise(self, fed: Fed, down: Tree) -> dict[str, Noise]:
-        """What random numbers the hooks of this round need; `down` is the slice as broadcast."""
-        return {}
+    def refuse(self, fed: Fed) -> str | None:
+        """Why this Part cannot work with this model or these data, as the end of a sentence; None if it can."""
+        return None
 
     def keeps(self, name: str, fed: Fed) -> bool:
-        """Whether this weight stays on the client: neither sent nor overwritten (FedBN)."""
+        """Whether a weight stays on the client, neither sent nor overwritten (FedBN)."""
         return False
 
     def freezes(self, name: str, fed: Fed) -> bool:
-        """Whether this weight is never trained (FedBABU)."""
+        """Whether a weight is never trained, and so never sent (FedBABU)."""
         return False
 
+    def shares(self, fed: Fed) -> dict[str, Share]:
+        """Declares what `finish` sends beside the weights: for each leaf, "sums" or "delta/conv.weight", its Share."""
+        return {}
+
+    def server_init(self, w: Weights, fed: Fed) -> Tree:
+        """The server's slice before round 1, from the initial weights. Clients receive it as `c.down`."""
+        return {}
+
+    def client_init(self, w: Weights, fed: Fed) -> Tree:
+        """A client's private tree, `c.mine`, when it first takes part; it never leaves the client."""
+        return {}
+
+    # A client's round
+
+    def noise(self, fed: Fed, down: Tree) -> dict[str, Noise]:
+        """The random numbers that this round's hooks need, by name; `c.noise` then holds them, new at every step.
+
+        `down` is the slice as broadcast.
+        """
+        return {}
+
+    def begin(self, w: Weights, c: Client) -> Tree:
+        """Before the first local step, without gradients: returns what this round's hooks find in `c.round`.
+
+        `w` holds the received weights. This is the place for a pass over the client's data.
+        """
+        return {}
+
     def batch(self, b: Batch, c: Client) -> Batch:
+        """At every step, before the forward pass: returns the batch to train on (mixed, normalised)."""
         return b
 
     def tap(self, cut: str, h: Tensor, b: Batch, c: Client) -> tuple[Tensor, Batch]:
+        """In the forward pass, at each cut of `taps`: returns the activation [B, ...] and the batch to go on with.
+
+        The batch may change because a mixture of activations has a mixture of labels.
+        """
         return h, b
 
     def logits(self, z: Tensor, b: Batch, c: Client) -> Tensor:
+        """After the forward pass of a training step: returns the logits, of the shape of `z`, for the task's loss.
+
+        Predictions at test time do not pass through it.
+        """
         return z
 
     def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor | float:
-        """A term added to the task's loss."""
+        """At every step: a scalar that is added to the task's mean loss, and differentiated with respect to `w`."""
         return 0.0
 
     def grad(self, g: Weights, w: Weights, c: Client) -> Weights:
+        """At every step, after the backward pass: returns the gradients, by name, for the optimiser."""
         return g
 
     def finish(self, w: Weights, c: Client) -> tuple[Tree, Tree]:
-        """After the last local step: (what to share, the next private slice)."""
+        """After the last local step, without gradients: returns (what to share, the next private tree).
+
+        `w` holds the trained weights; the first tree must be as declared in `shares`.
+        """
         return {}, c.mine
 
-    def server(self, s: Tree, ups: Ups, fed: Fed) -> Tree:
-        """The next slice, from what the clients shared: `ups["leaf"]` is [K, ...]."""
-        return s
+    # The server's round
 
     def merge(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
-        """The next global weights and slice; only where `merges` is True."""
+        """Once replies are in: returns the next global weights and slice. Only called where `merges` is True.
+
+        `w` holds the weights that were broadcast; `ups.replies` are the clients' replies.
+        """
         raise TypeError(f"{type(self).__name__} sets merges = True and must define merge")
 
+    def server(self, s: Tree, ups: Ups, fed: Fed) -> Tree:
+        """After the merge: returns the next slice, from what clients shared; `ups["leaf"]` is [K, ...]."""
+        return s
+
     def refine(self, w: Weights, s: Tree, fed: Fed, t: int) -> tuple[Weights, Tree]:
-        """The server's own work on the merged weights in round t, before any trip (FedAvg-FT); skipped if nobody came."""
+        """After `server`: the server's own work on the merged weights of round t; returns weights and slice (FedAvg-FT).
+
+        Trips follow it. Neither `merge`, `server` nor `refine` is called in a round in which nobody replied.
+        """
         return w, s
 
-    def received(self, down: Tree, fed: Fed) -> tuple[Tensor, Tensor] | None:
-        """Inputs of others that a broadcast holds, raw, averaged or made, and a label of each: [N, *shape], [N].
-
-        What the measure `received` looks at. None: of this Part, clients receive nothing that looks like an input.
-        """
-        return None
-
-    def account(self, counts_KC: Any, fed: Fed) -> Account | None:
-        """What the release amounts to as differential privacy, from everybody's samples per class; None: of no noise."""
-        return None
+    # At test time
 
     def evaluate_with(self, x: Tensor, c: Client) -> Tensor:
-        """How inputs look outside training steps (FedRDN: the client's own statistics)."""
+        """Inputs [B, *shape] as the model sees them outside training steps (FedRDN: normalised by the client's own pair)."""
         return x
 
     def scores(self, z: Tensor, h: Tensor, c: Client) -> Tensor:
-        """Logits at test time, from the model's and from what its head received (FedProto: the nearest prototype)."""
+        """Logits [B, C] to predict with, from the model's, `z`, and the features [B, D] (FedProto: nearest prototype)."""
         return z
 
     def personalise(self, w: Weights, c: Client) -> Weights:
-        """The weights by which a client's own score is taken (FedBABU: fine-tuned); see `personal`."""
+        """The weights with which a client's own score is computed (FedBABU: fine-tuned); called where `personal`."""
         return w
 
+    # What it discloses
+
+    def received(self, down: Tree, fed: Fed) -> tuple[Tensor, Tensor] | None:
+        """Inputs of other clients that a broadcast holds, raw, averaged or generated: ([N, *shape], [N] labels).
+
+        The measure `received` shows them. None: clients receive nothing of this Part that looks like an input.
+        """
+        return None
+
+    def account(self, counts_KC: np.ndarray[Any, Any], fed: Fed) -> Account | None:
+        """What its release amounts to as differential privacy, from each client's samples per class; None: no noise."""
+        return None
+
     def __str__(self) -> str:
-        changed = [
+        """As users write it, with the settings that are not the defaults: `fedprox(mu=0.1)`."""
+        settings = [
             f"{f.name}={getattr(self, f.name)}"
             for f in fields(self)  # type: ignore[arg-type]
             if f.init and getattr(self, f.name) != f.default
         ]
-        return (self.written or self.name) + (f"({', '.join(changed)})" if changed else "")
+        return (self.written or self.name) + (f"({', '.join(settings)})" if settings else "")
 
 
 HOOKS = tuple(n for n, hook in vars(Part).items() if inspect.isfunction(hook) and not n.startswith("_"))
+"""The names of all hooks, in the order in which a run calls them."""
 
 
 def overrides(part: Part, hook: str) -> bool:
-    """Whether a Part says anything at this hook, so that the engine can leave silent ones out."""
+    """Whether a Part defines this hook, so that the engine can leave the others out."""
     return getattr(type(part), hook) is not getattr(Part, hook)

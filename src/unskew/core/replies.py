@@ -1,4 +1,4 @@
-"""What comes back from clients, and how the server's hooks see it."""
+"""What clients send back, and how the server's hooks see it. Letters: K clients that replied."""
 
 from __future__ import annotations
 
@@ -14,21 +14,30 @@ from unskew.core.trees import Tree, Weights
 
 @dataclass
 class Reply:
-    """One client's answer. `shares[part]` is the tree its `finish` (or trip) returned; `private` stays in the client."""
+    """One client's answer to a round or a trip.
+
+    client: its number. size: the training samples it claims. weights: its trained weights, by name (none in a trip).
+    shares: by Part, the tree that its `finish` or its trip returned. private: by Part, its next private tree; over a
+    network this stays at the site. loss: its mean training loss, in the unit of the task's loss.
+    """
 
     client: int
     size: float
     weights: Weights
-    shares: dict[str, Tree] = field(default_factory=dict)
-    private: Tree = field(default_factory=dict)
+    shares: dict[str, Tree] = field(default_factory=dict[str, Tree])
+    private: Tree = field(default_factory=dict[str, Any])
     loss: float | Tensor = 0.0
 
 
 @dataclass(frozen=True)
 class Ups:
-    """The replies of one exchange as one Part sees them, in the order of client ids.
+    """The replies of one exchange as one Part sees them, in the order of clients' numbers.
 
-    `ups["leaf"]` is the stack [K, ...] of what the clients shared, or a list where the number of rows differs.
+    `ups["leaf"]` stacks what the clients shared, [K, ...]; it is a list where their numbers of rows differ, and a tree
+    of such stacks where the leaf is a tree. `"leaf" in ups` says whether they shared it.
+
+    clients: [K] their numbers. sizes: [K] their training samples. t: the round. weighting: how the merge weighs clients,
+    "size" or "equal". part: the name of the Part that looks.
     """
 
     clients: Tensor
@@ -40,12 +49,13 @@ class Ups:
 
     @staticmethod
     def of(replies: Sequence[Reply], t: int = 0, weighting: str = "size") -> Ups:
-        """weighting: how the method weighs clients in the merge, "size" or "equal"."""
+        """The replies in the order of clients' numbers, before any Part looks at them."""
         ordered = sorted(replies, key=lambda r: r.client)
         ids = torch.tensor([r.client for r in ordered], dtype=torch.int64)
         return Ups(ids, torch.tensor([r.size for r in ordered], dtype=torch.float64), ordered, t, weighting)
 
     def seen_by(self, part: str) -> Ups:
+        """The same replies for the Part of this name."""
         return replace(self, part=part)
 
     def __len__(self) -> int:
@@ -58,17 +68,18 @@ class Ups:
         return _together([r.shares[self.part][leaf] for r in self.replies])
 
     def stack(self, name: str) -> Tensor:
-        """One weight of every client, [K, ...]."""
+        """[K, ...]: one weight of every client."""
         return torch.stack([r.weights[name] for r in self.replies])
 
     def shares_of_weight(self, weighting: str | None = None) -> list[float]:
-        """What each client counts for in the merge, as the method weighs them unless told; sums to 1."""
+        """Each client's weight in the merge, as the method weighs them unless `weighting` says otherwise; the sum is 1."""
         raw = torch.ones(len(self)) if (weighting or self.weighting) == "equal" else self.sizes
         raw = raw.to(torch.float64)
         return (raw / raw.sum()).tolist()
 
 
 def _together(values: Sequence[Any]) -> Any:
+    """Tensors as one stack, a list where their shapes differ; trees leaf by leaf."""
     first = values[0]
     if isinstance(first, Mapping):
         return {n: _together([v[n] for v in values]) for n in first}

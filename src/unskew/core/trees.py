@@ -1,4 +1,4 @@
-"""One kind of state: a tree of named tensors, and its flat form `path/to/leaf`."""
+"""The one form of state: a tree of named tensors, which is also written flat, by paths like `part/leaf`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from typing import Any, TypeAlias
 from torch import Tensor
 
 Tree: TypeAlias = dict[str, Any]
-"""Names to tensors or to further trees. Not typed more closely: every hook would have to cast what it reads."""
+"""Tensors or further trees by name. Not typed more closely, or every hook would have to cast what it reads."""
 Weights: TypeAlias = dict[str, Tensor]
-"""A flat tree: a model's weights by name."""
+"""A model's weights by name."""
 
 
-def leaves(tree: Mapping, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
-    """Every (path, tensor), in sorted order of names so that digests and sums have one order."""
+def leaves(tree: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+    """Every (path, tensor) in the order of names, so that digests and sums do not depend on how the tree was built."""
     for name in sorted(tree):
         value = tree[name]
         path = f"{prefix}{name}"
@@ -24,12 +24,13 @@ def leaves(tree: Mapping, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
             yield path, value
 
 
-def flat(tree: Mapping) -> dict[str, Tensor]:
+def flat(tree: Mapping[str, Any]) -> dict[str, Tensor]:
+    """The tensors of a tree by path."""
     return dict(leaves(tree))
 
 
 def nested(paths: Mapping[str, Tensor]) -> Tree:
-    """The inverse of `flat`."""
+    """The tree with these tensors at these paths; the inverse of `flat`."""
     tree: Tree = {}
     for path, tensor in paths.items():
         *folders, name = path.split("/")
@@ -41,14 +42,15 @@ def nested(paths: Mapping[str, Tensor]) -> Tree:
 
 
 def under(tree: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:
-    """What a flat tree holds as `name.<...>`, without that prefix."""
+    """The tensors named `<name>.<rest>`, by `<rest>`."""
     return {path.removeprefix(f"{name}."): t for path, t in tree.items() if path.startswith(f"{name}.")}
 
 
-def tree_map(function: Callable[[Tensor], Tensor], tree: Mapping) -> Tree:
+def tree_map(function: Callable[[Tensor], Tensor], tree: Mapping[str, Any]) -> Tree:
+    """The tree with `function` applied to every tensor."""
     return {n: tree_map(function, v) if isinstance(v, Mapping) else function(v) for n, v in tree.items()}
 
 
-def size_in_bytes(tree: Mapping) -> int:
-    """Bytes on the wire: elements times item size, without names or padding."""
+def size_in_bytes(tree: Mapping[str, Any]) -> int:
+    """Bytes of all tensors of a tree, without names or padding."""
     return sum(t.numel() * t.element_size() for _, t in leaves(tree))

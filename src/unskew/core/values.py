@@ -1,6 +1,6 @@
-"""What hooks are handed and what they declare: Share, Noise, Batch, Out.
+"""The values that hooks receive and return: Share, Noise, Batch, Out.
 
-Letters: B batch, C classes, D features.
+Letters: B batch, C classes, D features, H x W pixels.
 """
 
 from __future__ import annotations
@@ -15,12 +15,14 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Share:
-    """One tensor that leaves a client beside its weights. What is not declared cannot leave.
+    """The declaration of one tensor that leaves a client beside its weights. What is not declared cannot leave.
 
-    `shape` may start with None: a number of rows that differs by client, at most `rows`.
-    `low`, `high` bound every value, `norm` the L2 norm of the whole tensor (inf: no bound).
-    `guarantee` says what protects it: "dp" (a proof), "empirical" (a measurement) or "none".
-    `reads` says who must see it: "sum" (only the sum over clients, so secure aggregation is possible) or "each".
+    shape: of the tensor; it may start with None, for a number of rows that differs by client. rows: the most rows.
+    dtype: of the tensor. low, high: bounds on every value. norm: bound on the L2 norm of the whole tensor, if any.
+    guarantee: what protects it: a proof ("dp"), a measurement ("empirical") or nothing ("none").
+    reads: what the server must see: the sum over clients ("sum"), which secure aggregation can give without showing any
+    client's own, or every client's own ("each").
+    what: a few words for tables: "mean of each channel".
     """
 
     shape: tuple[int | None, ...]
@@ -35,17 +37,19 @@ class Share:
 
     @property
     def max_bytes(self) -> int:
+        """Bytes of the largest tensor that fits this declaration."""
         sizes = [self.rows if s is None else s for s in self.shape]
         return math.prod(sizes) * torch.empty((), dtype=self.dtype).element_size()
 
 
 @dataclass(frozen=True)
 class Noise:
-    """Random numbers a client's hooks want; the engine draws them, keyed by client and round.
+    """Random numbers that a client's hooks ask for. The engine draws them anew at every step, keyed by client and round.
 
-    law: "uniform" on [0, 1), "normal", "beta" (args a, b), "integers" (args high) or "cycle" (args high): the
-    numbers 0..high-1 in shuffled order, again and again; with replacement when high is below the batch.
-    Drawn afresh at every step, as [B, *shape] if `per_sample`, else [*shape].
+    law: "uniform" on [0, 1); "normal", standard; "beta" with args (a, b); "integers" 0..n-1 with args (n,), drawn
+    independently; "cycle" with args (n,): 0..n-1 in shuffled order, again and again, so that a pass meets each equally
+    often (drawn independently where n is smaller than the batch).
+    shape: of one draw. per_sample: one draw for every sample, a tensor [B, *shape]; else one for the step, [*shape].
     """
 
     law: Literal["uniform", "normal", "beta", "integers", "cycle"]
@@ -56,11 +60,11 @@ class Noise:
 
 @dataclass(frozen=True)
 class Batch:
-    """What a step trains on. x_B..., y_BC class distributions, weight_B 1 for a sample and 0 for padding.
+    """The samples of one step.
 
-    Where samples have masks, y and the logits are [B, C, H, W]: a distribution for every pixel.
-
-    along: a direction in the space of x that some loss wants to look along (FedMix); it scales as x does.
+    x: inputs [B, *shape]. y: class distributions [B, C], or [B, C, H, W] where samples have masks.
+    weight: [B], 1 for a sample and 0 for a row that only pads the batch.
+    along: a direction in the space of x, [B, *shape], for a directional derivative (FedMix); it scales as x does.
     """
 
     x: Tensor
@@ -73,10 +77,11 @@ class Batch:
         return (values_B * self.weight).sum() / self.weight.sum().clamp(min=1)
 
     def replace(self, **changes: Any) -> Batch:
+        """The same batch with other values of the fields named."""
         return replace(self, **changes)
 
     def scaled(self, shift: Tensor, scale: Tensor) -> Batch:
-        """x <- (x - shift) / scale; a direction is only divided."""
+        """The batch with inputs (x - shift) / scale; a direction is only divided."""
         return replace(
             self,
             x=(self.x - shift) / scale,
@@ -86,16 +91,17 @@ class Batch:
 
 @dataclass(frozen=True)
 class Out:
-    """What one forward pass leaves for the losses.
+    """What one forward pass of a training step gives to the losses.
 
-    logits_BC after every Part's `logits`, raw_BC before; features_BD what the head received;
-    `own` the batch that entered the model, before any tap changed its labels;
-    `before[cut]` and `after[cut]` the activation at a tapped cut, before and after the Parts changed it.
+    logits: [B, C], or [B, C, H, W] for masks, after every Part's `logits`; raw: the same before them.
+    features: [B, D], what the head received.
+    own: the batch as it entered the model, before any `tap` changed its labels.
+    before, after: by cut, the activation there before and after the Parts' `tap` changed it.
     """
 
     logits: Tensor
     raw: Tensor
     features: Tensor
     own: Batch
-    before: dict[str, Tensor] = field(default_factory=dict)
-    after: dict[str, Tensor] = field(default_factory=dict)
+    before: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
+    after: dict[str, Tensor] = field(default_factory=dict[str, Tensor])

@@ -1,0 +1,81 @@
+"""How any module but a plain Sequential is run: as a whole, while forward hooks on its children see and change activations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import Tensor, nn
+
+from unskew.core.blocks import Around, Tap
+from unskew.errors import UsageError
+from unskew.models.surgery import last_linear
+
+
+class Hooked:
+    """A module whose forward is its own; its cuts are its direct children, its head the last dense layer.
+
+    It can go on from a cut only by running from the start and replacing what the cut gave, so a model whose skip
+    connections pass a cut by (`skips`) cannot go on from it. One pass at a time: the hooks read what `run` has set.
+    """
+
+    def __init__(self, module: nn.Module, shape: tuple[int, ...]):
+        self.module, self.shape = module, shape
+        self.head = _head_of(module)
+        self.before_head = "features"
+        self.taps: dict[str, Tap] = {}
+        self.features: Tensor | None = None
+        self._handles: list[tuple[str, int]] = []
+        self._hook()
+
+    def run(
+        self, x: Tensor, since: str | None, until: str | None, taps: dict[str, Tap], around: Around
+    ) -> tuple[Tensor, Tensor]:
+        """(output, what the head received), from the input or the cut `since` to the logits or the cut `until`.
+
+        Raises UsageError (E106) for a cut that skip connections pass by.
+        """
+        if since == "features":
+            head = self.module.get_submodule(self.head)
+            with around():
+                return head(x), x
+        if since is not None and getattr(self.module, "skips", False):
+            raise UsageError("E106", f"a pass cannot go on from '{since}' alone: skip connections pass it by.")
+        stopped: list[Tensor] = []
+        self.taps = dict(taps)
+        if since is not None:
+            given = x
+            x = given.new_zeros((given.shape[0], *self.shape))
+            self.taps[since] = lambda _, h: given
+        if until is not None:
+            self.taps[until] = lambda _, h: stopped.append(h) or h
+        with around():
+            z = self.module(x)
+        features = self.features if self.features is not None else z
+        self.taps, self.features = {}, None
+        return (stopped[0] if stopped else z), features
+
+    def unhook(self, module: nn.Module) -> None:
+        """Take the hooks off a copy of the module: its activations must not reach this one's taps."""
+        for child, number in self._handles:
+            layer = module.get_submodule(child)
+            layer._forward_hooks.pop(number, None)
+            layer._forward_pre_hooks.pop(number, None)
+
+    def _hook(self) -> None:
+        for name, child in self.module.named_children():
+            handle = child.register_forward_hook(
+                lambda _m, _a, h, name=name: self.taps[name](name, h) if name in self.taps else None
+            )
+            self._handles.append((name, handle.id))
+
+        def keep(_module: nn.Module, args: tuple[Any, ...]) -> None:
+            self.features = args[0]
+
+        self._handles.append((self.head, self.module.get_submodule(self.head).register_forward_pre_hook(keep).id))
+
+
+def _head_of(module: nn.Module) -> str:
+    """The last dense layer; of a model that has none because it answers for pixels, the last convolution."""
+    convolutions = [n for n, m in module.named_modules() if isinstance(m, nn.modules.conv._ConvNd)]
+    dense = any(isinstance(m, nn.Linear) for m in module.modules())
+    return convolutions[-1] if convolutions and not dense else last_linear(module)

@@ -1,0 +1,32 @@
+"""An extra exchange of messages that a Part may ask for beside the training."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from unskew.core.client import Client, Fed
+from unskew.core.replies import Ups
+from unskew.core.trees import Tree, Weights
+from unskew.core.values import Share
+
+
+@dataclass(frozen=True)
+class Trip:
+    """One extra exchange, server -> clients -> server, after the merge of a round.
+
+    when(t, T): whether it is due after round t of T; t = 0 is before round 1.
+    client(weights, client): runs at every client of the round, without gradients; returns the tree it shares.
+    server(weights, slice, ups, fed): runs once all answers are in; returns the next weights and the next slice.
+    shares(fed): declares what `client` returns, by leaf, as `Part.shares` does for training.
+    everyone: ask all clients, not only those of the round.
+    early: run `client` on the weights and slice that the round began with, so that over a network its answers travel
+    with the training's; `server` still follows the merge.
+    """
+
+    when: Callable[[int, int], bool]
+    client: Callable[[Weights, Client], Tree]
+    server: Callable[[Weights, Tree, Ups, Fed], tuple[Weights, Tree]]
+    shares: Callable[[Fed], dict[str, Share]]
+    everyone: bool = False
+    early: bool = False
