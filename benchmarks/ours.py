@@ -14,7 +14,8 @@ from unskew.core.method import Method
 from unskew.core.network import Network
 from unskew.core.replies import Ups
 from unskew.engine.client.schedule import Recipe
-from unskew.engine.client.trainer import Local, Start, Trainer
+from unskew.engine.client.trainer import Trainer
+from unskew.engine.client.values import LocalTraining, Samples, Start
 from unskew.engine.resolve import MOST_LANES
 from unskew.merge.mean import weighted_mean
 from unskew.tasks.classification import Classification
@@ -24,7 +25,7 @@ class InOrder(Trainer):
     """Rows in the order they come: the references do not shuffle, and the results are compared."""
 
     def orders(self, k: int, t: int) -> np.ndarray:
-        return np.tile(self.rows[k], (self.local.recipe.epochs, 1))
+        return np.tile(self.samples.rows[k], (self.training.recipe.epochs, 1))
 
 
 def main() -> None:
@@ -55,9 +56,10 @@ def main() -> None:
         sizes=np.full(chosen.clients, chosen.samples),
         task=Classification(),
     )
-    local = Local(Recipe(chosen.batch, chosen.epochs, bool(net.norms)))
+    samples = Samples(x, F.one_hot(y, chosen.classes).float(), rows, counts)
+    training = LocalTraining(Recipe(chosen.batch, chosen.epochs, bool(net.norms)))
     lanes = options.lanes or (MOST_LANES if net.folds else 1)
-    trainer = InOrder(Method(), fed, x, F.one_hot(y, chosen.classes).float(), rows, counts, local, lanes, options.cores)
+    trainer = InOrder(Method(), fed, samples, training, lanes, options.cores)
     w = net.weights()
 
     def one_round() -> list[torch.Tensor]:

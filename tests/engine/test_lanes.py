@@ -17,7 +17,8 @@ from unskew.core.keys import key
 from unskew.core.network import Network
 from unskew.engine.client import optimise
 from unskew.engine.client.schedule import Recipe, chunks, steps, work_of
-from unskew.engine.client.trainer import Local, Start, Trainer
+from unskew.engine.client.trainer import Trainer
+from unskew.engine.client.values import LocalTraining, Samples, Start
 from unskew.methods import registry
 from unskew.tasks.classification import Classification
 
@@ -57,8 +58,10 @@ def trainer(
         optimiser,
         seed=3,
     )
-    local = Local(Recipe(batch, epochs, bool(net.norms)), optimiser, momentum, weight_decay)
-    made = Trainer(registry.parse(method), fed, x, F.one_hot(y, 4).float(), rows, counts, local, lanes, workers)
+    training = LocalTraining(Recipe(batch, epochs, bool(net.norms)), optimiser, momentum, weight_decay)
+    made = Trainer(
+        registry.parse(method), fed, Samples(x, F.one_hot(y, 4).float(), rows, counts), training, lanes, workers
+    )
     down = {p.name: p.server_init(net.weights(), fed) for p in made.method.parts}
     return made, Start(1, 0.05, net.weights(), down)
 
@@ -71,9 +74,9 @@ def build(name, shape):
 
 def usual(made: Trainer, k: int, module: nn.Module, opt) -> dict[str, torch.Tensor]:
     """The loop everybody writes: a copy of the model, torch.optim, one batch after another, in our row order."""
-    model, recipe = copy.deepcopy(module).train(), made.local.recipe
+    model, recipe = copy.deepcopy(module).train(), made.training.recipe
     optimiser = opt(model.parameters())
-    rows, generator = made.rows[k], key(3, 1, k, "batch")
+    rows, generator = made.samples.rows[k], key(3, 1, k, "batch")
     orders = [rows[torch.randperm(len(rows), generator=generator).numpy()] for _ in range(recipe.epochs)]
     for order in orders:
         for i in range(0, len(order), recipe.batch):
@@ -85,7 +88,7 @@ def usual(made: Trainer, k: int, module: nn.Module, opt) -> dict[str, torch.Tens
                     if isinstance(layer, nn.modules.batchnorm._BatchNorm):
                         layer.eval()
             optimiser.zero_grad()
-            F.cross_entropy(model(made.x[picked]), made.y_NC[picked].argmax(1)).backward()
+            F.cross_entropy(model(made.samples.x[picked]), made.samples.y[picked].argmax(1)).backward()
             optimiser.step()
     return {n: t for n, t in model.state_dict().items() if t.is_floating_point()}
 

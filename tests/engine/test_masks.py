@@ -64,7 +64,8 @@ def test_lanes_equal_one_after_another(dtype, most):
     ends = []
     for lanes in ("1", "4"):
         made = loop(lanes=lanes, optimiser="sgd", lr=0.02)
-        made.trainer.x, made.trainer.y_NC = made.trainer.x.to(dtype), made.trainer.y_NC.to(dtype)
+        samples = made.trainer.samples
+        made.trainer.samples = dataclasses.replace(samples, x=samples.x.to(dtype), y=samples.y.to(dtype))
         start = made.down(made.begin(), 1)
         start = dataclasses.replace(start, weights={n: t.to(dtype) for n, t in start.weights.items()})
         ends.append(made.trainer.train(start, range(4), {}))

@@ -15,7 +15,7 @@ from unskew import data
 from unskew.core.method import Method
 from unskew.data.federation import Index
 from unskew.engine import check, resolve
-from unskew.engine.client.trainer import Start
+from unskew.engine.client.values import Start
 from unskew.methods import registry
 from unskew.methods.fedmix import FedMix
 from unskew.methods.naivemix import NaiveMix

@@ -37,7 +37,7 @@ def test_feddata_collects_a_tenth_of_everybody_at_least_one():
     made, state = begun("feddata")
     pool = state.slices["feddata"]
     assert len(pool["labels"]) == sum(max(1, n // 10) for n in check.SIZES if n)
-    x, y = made.trainer.x, made.trainer.y_NC.argmax(1)
+    x, y = made.trainer.samples.x, made.trainer.samples.y.argmax(1)
     for image, label in zip(pool["x"], pool["labels"]):
         (row,) = torch.nonzero((x == image).flatten(1).all(1)).flatten()[:1].tolist()
         assert y[row] == label
@@ -59,7 +59,7 @@ def test_averages_are_of_groups_of_shuffled_samples():
     assert_close(pool["y"].sum(1), torch.ones(len(pool["y"])), 5)
     whole = sum(n // 5 for n in check.SIZES)
     assert whole < len(pool["y"])  # the last group of a client may be smaller
-    first = made.trainer.x[made.trainer.rows[0]]
+    first = made.trainer.samples.x[made.trainer.samples.rows[0]]
     assert_close(pool["x"][: check.SIZES[0] // 5].mean(0), first.mean(0), 4)
 
 

@@ -24,7 +24,8 @@ from unskew.core.values import Share
 from unskew.deploy.post import POLL_S, Post
 from unskew.deploy.roster import Hello
 from unskew.deploy.wire import Limits, Packet
-from unskew.engine.client.trainer import Start, Trainer
+from unskew.engine.client.trainer import Trainer
+from unskew.engine.client.values import Start
 from unskew.engine.disk.record import Record, Row
 from unskew.engine.disk.store import Disk
 from unskew.engine.server.loop import due, rate

@@ -29,7 +29,8 @@ from unskew.deploy.roster import Hello, Own
 from unskew.deploy.sealed import Sealed
 from unskew.deploy.wire import Limits, Packet, WireError, seal, unseal
 from unskew.engine import leaves, resolve
-from unskew.engine.client.trainer import Start, Trainer
+from unskew.engine.client.trainer import Trainer
+from unskew.engine.client.values import Start
 from unskew.engine.disk import state
 from unskew.engine.disk.folder import check_name
 from unskew.engine.server.scores import Evaluation
@@ -226,8 +227,8 @@ class Site:
 
 def leaving(method: Method, trainer: Trainer) -> list[str]:
     """What a study takes from this site, by its own data. What noise amounts to holds against others only."""
-    lines = leaves.told(method, trainer.fed, trainer.sent, trainer.counts_KC)
-    if leaves.accounts(method, trainer.fed, trainer.counts_KC):
+    lines = leaves.told(method, trainer.fed, trainer.sent, trainer.samples.counts_KC)
+    if leaves.accounts(method, trainer.fed, trainer.samples.counts_KC):
         reading = "against the coordinator: it knows the study's seed, from which the noise is drawn"
         lines.append(f"{'':<20}  epsilon {number(math.inf):>9}  {reading}")
     return lines

@@ -24,7 +24,8 @@ from unskew.data.federation import Dataset, Federation
 from unskew.data.skew import Skew
 from unskew.data.transforms import Shift
 from unskew.engine.client.schedule import Recipe
-from unskew.engine.client.trainer import Local, Trainer
+from unskew.engine.client.trainer import Trainer
+from unskew.engine.client.values import LocalTraining, Samples
 from unskew.engine.disk.record import Record
 from unskew.engine.disk.store import Memory, Store
 from unskew.engine.memory import check_room
@@ -194,11 +195,13 @@ def trainer_of(settings: Settings, method: Method, federation: Federation, fed: 
     return Trainer(
         method,
         fed,
-        torch.as_tensor(np.asarray(federation.x), dtype=torch.float32).to(device),
-        fed.task.targets(torch.as_tensor(np.asarray(federation.y)).to(device), federation.n_classes),
-        federation.train,
-        federation.label_counts,
-        Local(
+        Samples(
+            torch.as_tensor(np.asarray(federation.x), dtype=torch.float32).to(device),
+            fed.task.targets(torch.as_tensor(np.asarray(federation.y)).to(device), federation.n_classes),
+            federation.train,
+            federation.label_counts,
+        ),
+        LocalTraining(
             Recipe(settings.batch, settings.epochs, bool(fed.net.norms), settings.drop_last),
             settings.optimiser,
             settings.momentum,
@@ -206,7 +209,6 @@ def trainer_of(settings: Settings, method: Method, federation: Federation, fed: 
         ),
         lanes_of(settings, fed.net, device),
         settings.workers or cores(),
-        device,
     )
 
 

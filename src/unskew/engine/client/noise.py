@@ -1,6 +1,11 @@
-"""The random numbers a Part asked for, drawn for one client from its own key."""
+"""The random numbers that Parts ask for, drawn for each client from its own key.
+
+Letters: B batch, G lanes, S steps.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import torch
@@ -9,11 +14,14 @@ from torch import Tensor
 
 from unskew.core.keys import key
 from unskew.core.values import Noise
+from unskew.engine.client.clients import Clients
+from unskew.engine.client.schedule import Step, Work
+from unskew.engine.client.values import Start
 
 
-def draw(noise: Noise, steps: int, batch: int, *what: object) -> Tensor:
-    """[steps, B, *shape] if per sample, else [steps, *shape]."""
-    generator = key(*what)
+def draw(noise: Noise, steps: int, batch: int, *purpose: object) -> Tensor:
+    """[S, B, *shape] if the noise is per sample, else [S, *shape]; the same for the same purpose."""
+    generator = key(*purpose)
     shape = (steps, batch, *noise.shape) if noise.per_sample else (steps, *noise.shape)
     if noise.law == "normal":
         return torch.randn(shape, generator=generator)
@@ -22,15 +30,58 @@ def draw(noise: Noise, steps: int, batch: int, *what: object) -> Tensor:
     if noise.law == "integers":
         return torch.randint(int(noise.args[0]), shape, generator=generator)
     if noise.law == "beta":
-        u = torch.rand(shape, generator=generator, dtype=torch.float64).numpy()
-        return torch.from_numpy(betaincinv(*noise.args, u).astype(np.float32))
-    return _cycle(int(noise.args[0]), steps, batch, shape, generator)
+        uniform = torch.rand(shape, generator=generator, dtype=torch.float64).numpy()
+        return torch.from_numpy(betaincinv(*noise.args, uniform).astype(np.float32))
+    return _cycle(int(noise.args[0]), shape, generator)
 
 
-def _cycle(high: int, steps: int, batch: int, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
-    """0..high-1 in shuffled order, again and again, so that all are used equally often."""
+def _cycle(high: int, shape: tuple[int, ...], generator: torch.Generator) -> Tensor:
+    """0..high-1 in shuffled order, again and again, so that all are used equally often.
+
+    With replacement if a batch needs more of them than there are: it would hold some twice.
+    """
+    steps, batch = shape[:2]
     if high < batch:
         return torch.randint(high, shape, generator=generator)
-    rounds = -(-steps * batch // high)
-    order = torch.cat([torch.randperm(high, generator=generator) for _ in range(rounds)])
+    decks = -(-steps * batch // high)
+    order = torch.cat([torch.randperm(high, generator=generator) for _ in range(decks)])
     return order[: steps * batch].reshape(steps, batch)
+
+
+class NoiseTables:
+    """All the noise that a chunk's clients need in a round, drawn before their first step."""
+
+    def __init__(self, clients: Clients, start: Start, work: Sequence[Work]):
+        self.device = clients.device
+        fed, recipe = clients.fed, clients.training.recipe
+        most = max(w.steps(recipe.epochs) for w in work)
+        self.laws: dict[str, dict[str, Noise]] = {
+            p.name: p.noise(fed, start.down.get(p.name, {})) for p in clients.hooks["noise"]
+        }
+
+        def table(part: str, name: str, law: Noise) -> Tensor:
+            """[G, S, ...]; clients that take fewer steps than others are padded with their first."""
+            lanes = []
+            for w in work:
+                own = w.steps(recipe.epochs)
+                drawn = draw(law, own, recipe.batch, fed.seed, start.t, w.client, part, name)
+                lanes.append(torch.cat([drawn, drawn[:1].expand(most - own, *drawn.shape[1:])]))
+            return torch.stack(lanes).to(self.device)
+
+        self.tables = {
+            part: {name: table(part, name, law) for name, law in laws.items()} for part, laws in self.laws.items()
+        }
+
+    def at(self, step: Step) -> dict[str, dict[str, Tensor]]:
+        """[G, B, *shape] or [G, *shape] by Part and name: for each lane, what belongs to its own step number."""
+        local = torch.as_tensor(step.local_G, device=self.device)
+        lane = torch.arange(step.width, device=self.device)
+
+        def now(law: Noise, table: Tensor) -> Tensor:
+            values = table[lane, local]
+            return values[:, : step.size] if law.per_sample else values
+
+        return {
+            part: {name: now(self.laws[part][name], table) for name, table in tables.items()}
+            for part, tables in self.tables.items()
+        }

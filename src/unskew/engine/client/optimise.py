@@ -1,15 +1,33 @@
-"""Local optimisers on stacked weights: the arithmetic of torch.optim's SGD and Adam, or signs; one lane or many.
+"""Local optimisers on stacked weights: the arithmetic of torch.optim's SGD and Adam, and Adam made anew at every step.
 
-Made afresh for every local update: no momentum crosses rounds. Letters: G lanes.
+They are made afresh for every local update, so no momentum crosses rounds. Letters: G lanes.
 """
+
+# pyright: reportPrivateImportUsage=false
+# torch's own optimisers are made of its _foreach functions, which have no public names.
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
+
+
+class Optimiser(Protocol):
+    """state: groups of tensors, each group as long as the weights; the caller takes the lanes that are still active."""
+
+    state: list[list[Tensor]]
+
+    def start(self, w: list[Tensor]) -> None:
+        """Make the state for these weights."""
+        ...
+
+    def step(self, w: list[Tensor], g: list[Tensor], state: list[list[Tensor]], local_G: np.ndarray) -> None:
+        """Change weights and state in place. g: gradients. local_G: how many steps each lane has taken before."""
+        ...
 
 
 @dataclass
@@ -25,8 +43,7 @@ class SGD:
         self.state = [[torch.zeros_like(t) for t in w]] if self.momentum else []
 
     def step(self, w: list[Tensor], g: list[Tensor], state: list[list[Tensor]], local_G: np.ndarray) -> None:
-        if self.weight_decay:
-            g = torch._foreach_add(g, w, alpha=self.weight_decay)
+        g = _decayed(w, g, self.weight_decay)
         if self.momentum:
             torch._foreach_mul_(state[0], self.momentum)
             torch._foreach_add_(state[0], g)
@@ -36,7 +53,7 @@ class SGD:
 
 @dataclass
 class Adam:
-    """Kingma & Ba, ICLR 2015, with torch.optim.Adam's defaults; weight decay is added to the gradient."""
+    """Kingma and Ba, ICLR 2015, with torch.optim.Adam's defaults; weight decay is added to the gradient."""
 
     lr: float
     weight_decay: float = 0.0
@@ -49,47 +66,52 @@ class Adam:
 
     def step(self, w: list[Tensor], g: list[Tensor], state: list[list[Tensor]], local_G: np.ndarray) -> None:
         m, v = state
-        if self.weight_decay:
-            g = torch._foreach_add(g, w, alpha=self.weight_decay)
+        g = _decayed(w, g, self.weight_decay)
         torch._foreach_lerp_(m, g, 1 - self.betas[0])
         torch._foreach_mul_(v, self.betas[1])
         torch._foreach_addcmul_(v, g, g, value=1 - self.betas[1])
-        # a lane's own step number corrects its bias; the numbers are known on the host
-        first_G = -self.lr / (1 - self.betas[0] ** (local_G + 1.0))
-        second_G = np.sqrt(1 - self.betas[1] ** (local_G + 1.0))
-        down = torch._foreach_sqrt(v)
-        torch._foreach_div_(down, [_per_lane(second_G, t) for t in v])
-        torch._foreach_add_(down, self.eps)
-        update = torch._foreach_div(m, down)
-        torch._foreach_mul_(update, [_per_lane(first_G, t) for t in m])
+        # Each lane's bias is corrected by its own step number, which is known without asking the device.
+        rate_G = -self.lr / (1 - self.betas[0] ** (local_G + 1.0))
+        root_G = np.sqrt(1 - self.betas[1] ** (local_G + 1.0))
+        denominator = torch._foreach_sqrt(v)
+        torch._foreach_div_(denominator, [_per_lane(root_G, t) for t in v])
+        torch._foreach_add_(denominator, self.eps)
+        update = torch._foreach_div(m, denominator)
+        torch._foreach_mul_(update, [_per_lane(rate_G, t) for t in m])
         torch._foreach_add_(w, update)
 
 
 @dataclass
 class Sign:
-    """w <- w - lr g / (|g| + eps): Adam made anew at every step, as the public code of FLea and of its baselines does."""
+    """w <- w - lr g / (|g| + eps): Adam made anew at every step, as in the public code of FLea and of its baselines."""
 
     lr: float
     weight_decay: float = 0.0
     eps: float = 1e-8
-    state: tuple[list[Tensor], ...] = ()
+    state: list[list[Tensor]] = field(default_factory=list)
 
     def start(self, w: list[Tensor]) -> None:
-        pass
+        self.state = []
 
     def step(self, w: list[Tensor], g: list[Tensor], state: list[list[Tensor]], local_G: np.ndarray) -> None:
-        if self.weight_decay:
-            g = torch._foreach_add(g, w, alpha=self.weight_decay)
+        g = _decayed(w, g, self.weight_decay)
         size = torch._foreach_abs(g)
         torch._foreach_add_(size, self.eps)
         torch._foreach_addcdiv_(w, g, size, value=-self.lr)
 
 
-def _per_lane(values_G: np.ndarray, like: Tensor) -> Tensor:
-    return torch.as_tensor(values_G, dtype=like.dtype, device=like.device).reshape(-1, *[1] * (like.dim() - 1))
-
-
-def make(name: str, lr: float, momentum: float, weight_decay: float) -> SGD | Adam | Sign:
+def optimiser(name: str, lr: float, momentum: float, weight_decay: float) -> Optimiser:
+    """The optimiser of this name: "sgd", "adam" or "sign". Only SGD has momentum."""
     if name == "sgd":
         return SGD(lr, momentum, weight_decay)
     return Adam(lr, weight_decay) if name == "adam" else Sign(lr, weight_decay)
+
+
+def _decayed(w: list[Tensor], g: list[Tensor], weight_decay: float) -> list[Tensor]:
+    """g + weight_decay w."""
+    return list(torch._foreach_add(g, w, alpha=weight_decay)) if weight_decay else g
+
+
+def _per_lane(values_G: np.ndarray, like: Tensor) -> Tensor:
+    """[G, 1, ...] with as many axes as `like`."""
+    return torch.as_tensor(values_G, dtype=like.dtype, device=like.device).reshape(-1, *[1] * (like.dim() - 1))

@@ -1,4 +1,4 @@
-"""The rules that let one hook train many clients side by side, told in our words where torch refuses in its own."""
+"""The rules that let one hook train many clients side by side, in plain words where torch's refusal is in its own."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ RULES = {
     "calling .item()": _BY_VALUE,
     "random operation": "draws random numbers of its own; define `noise` and take them from c.noise",
 }
-"""What torch.func.vmap says of a hook, and the rule that it breaks."""
+"""Words of an error of torch.func.vmap, and the rule that the hook breaks."""
 
 
 @contextmanager
 def rules_of_hooks() -> Iterator[None]:
-    """Raises UsageError (E127), with the file and the line, for a hook that breaks one."""
+    """Raises UsageError (E127), with the file and the line, for a hook that breaks a rule."""
     try:
         yield
     except RuntimeError as error:
-        rule = next((rule for said, rule in RULES.items() if said in str(error)), None)
+        rule = next((rule for words, rule in RULES.items() if words in str(error)), None)
         if rule is None:
             raise
         frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_TORCH)]

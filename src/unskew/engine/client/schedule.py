@@ -1,10 +1,10 @@
 """Which client trains in which lane, and on which rows at which step.
 
-An epoch of client k is floor(n_k / B) full batches and perhaps one short one. Clients whose short batch pads to the
-same size share a chunk; inside it lanes are sorted by full batches, so at every step the clients still at work are
-the first lanes. Nothing here depends on neighbours: a client's own steps and kernels follow from its own size.
+An epoch of client k is floor(n_k / B) full batches and perhaps one short one. Clients whose short batches pad to the
+same size share a chunk; inside it lanes are sorted by full batches, so that the clients still at work are the first
+lanes at every step. A client's own steps and kernels follow from its own size, never from its neighbours.
 
-Letters: B batch, G lanes, S steps of a client, E epochs.
+Letters: B batch, E epochs, G lanes.
 """
 
 from __future__ import annotations
@@ -17,11 +17,15 @@ from dataclasses import dataclass
 import numpy as np
 
 PAD_TO = 8
+"""Short batches that train side by side are padded to a multiple of this."""
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """How local epochs are cut into steps, the same for all clients."""
+    """How local epochs are cut into steps; the same for all clients.
+
+    has_norms: the model normalises by statistics of the batch. drop_last: leave out an epoch's short batch.
+    """
 
     batch: int
     epochs: int
@@ -31,7 +35,10 @@ class Recipe:
 
 @dataclass(frozen=True)
 class Work:
-    """One client's epoch: `full` batches of B rows, then `short` rows (0: none)."""
+    """One client's epoch: of its n samples, `full` batches of B, then one of `short` samples (0: none).
+
+    frozen: the client has a single sample, so its batch has no statistics and the running ones are used.
+    """
 
     client: int
     n: int
@@ -40,6 +47,7 @@ class Work:
     frozen: bool
 
     def steps(self, epochs: int) -> int:
+        """How many local steps the client takes in so many epochs."""
         return epochs * (self.full + (self.short > 0))
 
 
@@ -54,7 +62,12 @@ class Chunk:
 
 @dataclass(frozen=True)
 class Step:
-    """One step of a chunk: its first `active` lanes take it, on `size` rows; local_G: each lane's own step number."""
+    """One step of a chunk, taken by its first `active` lanes.
+
+    size: samples of a batch, padding included. short: this is the short batch of an epoch.
+    rows_GB: the samples of each lane. weight_GB: 1 for a sample and 0 for padding; None where there is no padding.
+    local_G: how many steps each lane has taken before.
+    """
 
     active: int
     size: int
@@ -63,9 +76,17 @@ class Step:
     weight_GB: np.ndarray | None
     local_G: np.ndarray
 
+    @property
+    def width(self) -> int:
+        """G: the active lanes, and perhaps one that only fills up."""
+        return len(self.rows_GB)
+
 
 def work_of(client: int, n: int, recipe: Recipe) -> Work:
-    """A short batch of one sample is dropped where batches are normalised; a client with one sample is not."""
+    """The epoch of a client with n samples.
+
+    Where the model normalises batches, a short batch of one sample is dropped, unless the client has no other.
+    """
     full, short = divmod(n, recipe.batch)
     if full and (recipe.drop_last or (recipe.has_norms and short == 1)):
         short = 0
@@ -73,34 +94,34 @@ def work_of(client: int, n: int, recipe: Recipe) -> Work:
 
 
 def chunks(clients: Sequence[int], sizes: np.ndarray, recipe: Recipe, lanes: int) -> list[Chunk]:
-    """Clients without samples are left out. With `lanes` above 1 a chunk has at most `lanes` clients."""
+    """The clients that have samples, in chunks of at most `lanes`; those with the most work first."""
     buckets: dict[tuple[int, bool], list[Work]] = defaultdict(list)
     for client in clients:
         if n := int(sizes[client]):
             work = work_of(client, n, recipe)
             pad = work.short if lanes == 1 else min(recipe.batch, math.ceil(work.short / PAD_TO) * PAD_TO)
             buckets[pad, work.frozen].append(work)
-    found = []
+    plan = []
     for (pad, frozen), members in sorted(buckets.items()):
         members.sort(key=lambda m: (-m.full, m.client))
         count = math.ceil(len(members) / lanes)
-        if lanes > 1 and len(members) >= 4:  # in pairs, for two workers to share; whoever works, the layout is the same
+        if lanes > 1 and len(members) >= 4:  # an even number, for two workers to share; the same for any number of them
             count += count % 2
         for part in np.array_split(np.arange(len(members)), count):
-            found.append(Chunk(tuple(members[i] for i in part), pad, frozen))
-    return sorted(found, key=lambda c: -sum(w.steps(1) for w in c.work))
+            plan.append(Chunk(tuple(members[i] for i in part), pad, frozen))
+    return sorted(plan, key=lambda c: -sum(w.steps(1) for w in c.work))
 
 
 def steps(chunk: Chunk, orders: dict[int, np.ndarray], recipe: Recipe) -> list[Step]:
     """The steps of a chunk, in order. orders[client] is [E, n]: the rows of each epoch, already shuffled."""
     work, B = chunk.work, recipe.batch
     taken = np.zeros(len(work), dtype=np.int64)
-    made = []
+    plan = []
     for epoch in range(recipe.epochs):
         for s in range(max(w.full for w in work)):
             active = sum(w.full > s for w in work)
             rows = np.stack([orders[w.client][epoch, s * B : (s + 1) * B] for w in work[:active]])
-            made.append(Step(active, B, False, rows, None, taken[:active].copy()))
+            plan.append(Step(active, B, False, rows, None, taken[:active].copy()))
             taken[:active] += 1
         if chunk.pad:
             rows = np.zeros((len(work), chunk.pad), dtype=np.int64)
@@ -109,6 +130,6 @@ def steps(chunk: Chunk, orders: dict[int, np.ndarray], recipe: Recipe) -> list[S
                 short = orders[w.client][epoch, w.full * B : w.full * B + w.short]
                 rows[g, : len(short)] = short
                 weight[g, : len(short)] = 1
-            made.append(Step(len(work), chunk.pad, True, rows, weight, taken.copy()))
+            plan.append(Step(len(work), chunk.pad, True, rows, weight, taken.copy()))
             taken += 1
-    return made
+    return plan

@@ -27,7 +27,7 @@ class Correlation(Probe):
 
         def of_client(reply: Reply) -> tuple[float, float]:
             k, w = reply.client, self.lens.received(reply, seen.now)
-            client = self.of.alone(k, seen.now, part.name, w, reply.private)
+            client = self.of.client(k, seen.now, part.name, w, reply.private)
             b = client.sample(min(int(self.fed.sizes[k]), self.fed.batch), "measure")
             return distance_correlation(b.x, client.run(w, b.x, until=cut))
 

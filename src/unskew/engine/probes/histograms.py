@@ -14,7 +14,7 @@ from unskew.core.replies import Reply
 from unskew.core.values import Batch
 from unskew.engine.client.noise import draw
 from unskew.engine.client.schedule import work_of
-from unskew.engine.client.trainer import Start
+from unskew.engine.client.values import Start
 from unskew.engine.probes.probe import Lens, Probe, Seen, mean
 from unskew.measures.histograms import class_shares, distance
 
@@ -41,7 +41,7 @@ class Histograms(Probe):
         return found
 
     def values(self, seen: Seen) -> dict[str, float]:
-        everybody_C = class_shares(torch.as_tensor(self.of.counts_KC), self.fed.classes)
+        everybody_C = class_shares(torch.as_tensor(self.of.samples.counts_KC), self.fed.classes)
         pool_C, local, mixed = self._shares(seen, seen.some)
         return {
             "histogram_pool": distance(pool_C, everybody_C) if float(pool_C.sum()) else float("nan"),
@@ -63,17 +63,17 @@ class Histograms(Probe):
     def _shares(self, seen: Seen, replies: Sequence[Reply]) -> tuple[Tensor, list[Tensor], list[Tensor]]:
         C = self.fed.classes
         pools = [class_shares(seen.sent.down[p.name][leaf].cpu(), C) for p, leaf in self.pools.items()]  # type: ignore[union-attr]
-        local = [class_shares(torch.as_tensor(self.of.counts_KC[r.client])[None], C) for r in replies]
+        local = [class_shares(torch.as_tensor(self.of.samples.counts_KC[r.client])[None], C) for r in replies]
         mixed = self.lens.each(lambda r: class_shares(self._as_trained(r, seen.sent)[None], C), replies)
         return torch.stack(pools).mean(0), local, mixed
 
     def _as_trained(self, reply: Reply, sent: Start) -> Tensor:
         """[C] the labels of the client's first local epoch, summed, after the pool's Parts have mixed theirs in."""
-        of, k, recipe, fed = self.of, reply.client, self.of.local.recipe, self.fed
+        of, k, recipe, fed = self.of, reply.client, self.of.training.recipe, self.fed
         work, order = work_of(k, int(fed.sizes[k]), recipe), of.orders(k, sent.t)[0]
         parts = [p for p in of.method.parts if p in self.pools]
-        w = of.received(sent, reply.private)
-        clients = {p: of.alone(k, sent, p.name, w, reply.private) for p in parts}
+        w = of.held_weights(sent, reply.private)
+        clients = {p: of.client(k, sent, p.name, w, reply.private) for p in parts}
         drawn = {
             p: {
                 name: (law, draw(law, work.steps(recipe.epochs), recipe.batch, fed.seed, sent.t, k, p.name, name))
@@ -85,7 +85,7 @@ class Histograms(Probe):
         for s in range(work.steps(1)):
             rows = order[s * recipe.batch : s * recipe.batch + (recipe.batch if s < work.full else work.short)]
             index = torch.as_tensor(rows, device=of.device)
-            b = Batch(of.x[index], of.y_NC[index], torch.ones(len(rows), device=of.device))
+            b = Batch(of.samples.x[index], of.samples.y[index], torch.ones(len(rows), device=of.device))
             at = {
                 p: {n: (v[s][: len(rows)] if law.per_sample else v[s]).to(of.device) for n, (law, v) in d.items()}
                 for p, d in drawn.items()

@@ -21,8 +21,8 @@ from unskew.core.keys import numpy_key
 from unskew.core.replies import Reply
 from unskew.core.trees import Weights
 from unskew.engine import memory
-from unskew.engine.client.kernels import Kernels, around
-from unskew.engine.client.trainer import Start, Trainer
+from unskew.engine.client.trainer import Trainer
+from unskew.engine.client.values import Start
 from unskew.engine.disk.record import Record, Row
 from unskew.engine.server.scores import Evaluation
 
@@ -64,18 +64,18 @@ class Lens:
         """Apply to every item where a model can run; results in the order of items."""
 
         def one(item: Any) -> Any:
-            with torch.no_grad(), around(self.of.net, Kernels(lanes=False)):
+            with self.of.evaluating():
                 return function(item)
 
         return self.of.each(one, items)
 
     def local(self, reply: Reply, sent: Start) -> Weights:
         """A client's weights after its last local step, before anything is merged."""
-        return {**self.of.received(sent, reply.private), **reply.weights}
+        return {**self.of.held_weights(sent, reply.private), **reply.weights}
 
     def received(self, reply: Reply, now: Start) -> Weights:
         """The global model as the client would hold it: with the weights it keeps."""
-        return self.of.received(now, reply.private)
+        return self.of.held_weights(now, reply.private)
 
     def features(self, w: Weights, x: Tensor) -> Tensor:
         """[N, D], what the head receives."""
@@ -83,7 +83,7 @@ class Lens:
 
     def train(self, k: int, w: Weights, start: Start, most: int = MOST_ROWS) -> tuple[Tensor, Tensor]:
         """(features, labels) of a client's training rows, their inputs as at test time."""
-        client = self.of.alone(k, start, "", w, {})
+        client = self.of.client(k, start, "", w, {})
         b = client.sample(min(int(self.fed.sizes[k]), most), "measure")
         return self.features(w, b.x), b.y.argmax(1)
 
@@ -91,7 +91,7 @@ class Lens:
         """Features of test rows as client k sees them; k = -1 is nobody."""
         x = self.scoring.x[torch.as_tensor(rows, device=self.of.device)]
         if self.scoring.own_inputs:
-            x = self.of.as_at_test(x, self.of.alone(k, start, "", w, {}), start)
+            x = self.of.prepared(x, self.of.client(k, start, "", w, {}), start)
         return self.features(w, x)
 
     def unseen_labels(self, rows: np.ndarray) -> Tensor:

@@ -40,7 +40,7 @@ class Received(Probe):
         test = self.lens.chosen(np.arange(len(self.lens.scoring.y)), self.MOST, "received", "test")
         a, t = x[chosen].flatten(1), self.lens.scoring.x[torch.as_tensor(test, device=x.device)].flatten(1)
         t_y = self.lens.unseen_labels(test)
-        train = self.of.x[torch.as_tensor(np.concatenate(self.of.rows), device=x.device)].flatten(1)
+        train = self.of.samples.x[torch.as_tensor(np.concatenate(self.of.samples.rows), device=x.device)].flatten(1)
         return {
             "received_likeness": likeness(a, y[chosen], t, t_y),
             "received_likeness_of_real": likeness_of_real(t, t_y),

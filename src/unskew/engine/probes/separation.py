@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from unskew.core.replies import Reply
-from unskew.engine.client.trainer import Start
+from unskew.engine.client.values import Start
 from unskew.engine.probes.probe import MOST_ROWS, Probe, Seen, Weigh, mean
 from unskew.measures.separation import davies_bouldin
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from unskew.core.replies import Reply
-from unskew.engine.client.trainer import Start
+from unskew.engine.client.values import Start
 from unskew.engine.probes.probe import Probe, Seen, Weigh
 from unskew.measures.separation import davies_bouldin
 from unskew.measures.tsne import plane

@@ -10,7 +10,7 @@ import torch
 from unskew.core.part import Part, Trip
 from unskew.core.replies import Reply
 from unskew.core.trees import Tree
-from unskew.engine.client.trainer import Start
+from unskew.engine.client.values import Start
 from unskew.engine.disk.store import Store
 
 

@@ -22,7 +22,7 @@ from unskew.core.values import Share
 from unskew.data import availability
 from unskew.data.federation import Federation
 from unskew.engine import memory
-from unskew.engine.client.trainer import Start
+from unskew.engine.client.values import Start
 from unskew.engine.disk.record import Record, Row
 from unskew.engine.disk.state import State
 from unskew.engine.disk.store import Store

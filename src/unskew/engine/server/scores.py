@@ -16,8 +16,8 @@ import numpy as np
 import torch
 
 from unskew.core.trees import Tree, Weights
-from unskew.engine.client.kernels import Kernels, around
-from unskew.engine.client.trainer import Start, Trainer
+from unskew.engine.client.trainer import Trainer
+from unskew.engine.client.values import Start
 from unskew.engine.disk.store import Store
 
 Row = dict[str, Any]
@@ -96,10 +96,10 @@ class Evaluation:
     def _predict(self, rows: np.ndarray, k: int, start: Start, private: Tree, own: bool = False) -> np.ndarray:
         """own: by weights made for this client, where a Part makes such."""
         of = self.of
-        with torch.no_grad(), around(of.net, Kernels(lanes=False)):
-            w = of.received(start, private)
+        with of.evaluating():
+            w = of.held_weights(start, private)
             for p in self.own_weights if own and of.fed.sizes[k] else ():
-                w = p.personalise(w, of.alone(k, start, p.name, w, private))
+                w = p.personalise(w, of.client(k, start, p.name, w, private))
             return np.concatenate([self._answers(piece, k, start, private, w) for piece in self._pieces(rows)])
 
     def score_at(self, k: int, start: Start, w: Weights) -> float:
@@ -111,10 +111,10 @@ class Evaluation:
         of = self.of
         x = self.x[torch.as_tensor(rows, device=of.device)]
         if self.own_inputs:
-            x = of.as_at_test(x, of.alone(k, start, "", w, private), start)
+            x = of.prepared(x, of.client(k, start, "", w, private), start)
         z, h = of.net.run(w, x)
         for p in of.hooks["scores"]:
-            z = p.scores(z, h, of.alone(k, start, p.name, w, private))
+            z = p.scores(z, h, of.client(k, start, p.name, w, private))
         return self.task.predictions(z).cpu().numpy()
 
     def _scores(self, rows: np.ndarray, guess: np.ndarray) -> dict[str, float]:

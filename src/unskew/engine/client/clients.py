@@ -1,0 +1,132 @@
+"""The clients of a run as local training sees them: their samples, the roles of weights, and the method's hooks.
+
+Letters: C classes, E epochs.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unskew.core.client import Client, Fed
+from unskew.core.keys import key
+from unskew.core.method import Method
+from unskew.core.network import Network
+from unskew.core.part import HOOKS, overrides
+from unskew.core.trees import Tree, Weights
+from unskew.core.values import Batch
+from unskew.engine.client.dropout import mask_shapes
+from unskew.engine.client.kernels import Kernels, within
+from unskew.engine.client.values import LocalTraining, Samples, Start
+
+VISIT_ROWS = 256
+"""How many rows a client outside lanes sees at once in a pass over its data."""
+
+
+class Clients:
+    """What the local training of any client needs to know.
+
+    kept, frozen, sent, learnt: names of the weights that stay on a client, are never trained, leave a client after its
+    training, and are trained. cuts: the blocks of the model that some Part taps.
+    hooks: for each hook, the Parts that define it, in the method's order.
+    """
+
+    def __init__(self, method: Method, fed: Fed, samples: Samples, training: LocalTraining):
+        self.method, self.fed, self.samples, self.training = method, fed, samples, training
+        self.device = samples.x.device
+        net = fed.net
+        self.cuts = tuple(dict.fromkeys(cut for p in method.parts for tap in p.taps for cut in net.cuts(tap)))
+        self.kept = frozenset(n for n in (*net.trainable, *net.buffers) if method.keeps(n, fed))
+        self.frozen = frozenset(n for n in net.trainable if method.freezes(n, fed))
+        self.sent = tuple(n for n in net.weights() if n not in self.kept and n not in self.frozen)
+        self.learnt = tuple(n for n in net.trainable if n not in self.frozen)
+        self.mask_shapes = mask_shapes(net)
+        self.hooks = {hook: [p for p in method.parts if overrides(p, hook)] for hook in HOOKS}
+        self._thread = threading.local()
+
+    @property
+    def net(self) -> Network:
+        """This thread's own copy of the model's structure; a Network serves one thread."""
+        if not hasattr(self._thread, "net"):
+            self._thread.net = self.fed.net.copy()
+        return self._thread.net
+
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Let this thread's model run for one client, without gradients."""
+        with torch.no_grad(), within(self.net, Kernels(folded=False)):
+            yield
+
+    def held_weights(self, start: Start, private: Mapping[str, Any]) -> Weights:
+        """The weights a client holds after a broadcast: the global ones, but its own where it keeps them."""
+        return {**start.weights, **private.get("kept", {})}
+
+    def private_state(self, known: Tree | None, start: Start) -> Tree:
+        """A client's private state: the known one, or a new one when the client takes part for the first time."""
+        if known:
+            return known
+        w = start.weights
+        state: Tree = {p.name: p.client_init(w, self.fed) for p in self.hooks["client_init"]}
+        return state | ({"kept": {n: w[n] for n in self.kept}} if self.kept else {})
+
+    def orders(self, k: int, t: int) -> np.ndarray:
+        """[E, n] the rows of client k in the order in which it trains on them in round t, shuffled for each epoch."""
+        rows, generator = self.samples.rows[k], key(self.fed.seed, t, k, "batch")
+        epochs = range(self.training.recipe.epochs)
+        return np.stack([rows[torch.randperm(len(rows), generator=generator).numpy()] for _ in epochs])
+
+    def client(self, k: int, start: Start, part: str, w: Weights, private: Mapping[str, Any]) -> Client:
+        """Client k as the hooks of this Part see it outside lanes, with access to its data.
+
+        k = -1 stands for nobody: samples that belong to no client. w: the weights it starts from.
+        """
+        counts_C = self.samples.counts_KC[k] if k >= 0 else np.zeros(self.fed.classes)
+        return Client(
+            id=k,
+            n=torch.tensor(float(self.fed.sizes[k]) if k >= 0 else 0.0),
+            counts=torch.as_tensor(counts_C, dtype=torch.float32, device=self.device),
+            steps=torch.tensor(0.0),
+            lr=start.lr,
+            t=start.t,
+            start=w,
+            fed=self.fed,
+            net=self.net,
+            down=start.down.get(part, {}),
+            mine=private.get(part, {}),
+            data=lambda raw: self._visits(k, start, w, raw),
+            chosen=lambda count, purpose, replacement, raw: self._batch(
+                k, self._chosen(k, count, purpose, replacement), start, w, raw
+            ),
+        )
+
+    def prepared(self, x: Tensor, c: Client, start: Start) -> Tensor:
+        """Inputs as client c sees them outside training steps: changed by every Part's `evaluate_with`."""
+        for p in self.hooks["evaluate_with"]:
+            x = p.evaluate_with(x, replace(c, down=start.down.get(p.name, {})))
+        return x
+
+    def _visits(self, k: int, start: Start, w: Weights, raw: bool) -> Iterator[Batch]:
+        rows = self.samples.rows[k]
+        for first in range(0, len(rows), VISIT_ROWS):
+            yield self._batch(k, rows[first : first + VISIT_ROWS], start, w, raw)
+
+    def _chosen(self, k: int, count: int, purpose: str, replacement: bool) -> np.ndarray:
+        """Rows of client k in random order: the same for the same purpose in every round."""
+        rows, generator = self.samples.rows[k], key(self.fed.seed, "sample", purpose, k)
+        if replacement:
+            return rows[torch.randint(len(rows), (count,), generator=generator).numpy()]
+        return rows[torch.randperm(len(rows), generator=generator)[:count].numpy()]
+
+    def _batch(self, k: int, rows: np.ndarray, start: Start, w: Weights, raw: bool) -> Batch:
+        index = torch.as_tensor(rows, device=self.device)
+        x = self.samples.x[index]
+        if not raw and self.hooks["evaluate_with"]:
+            x = self.prepared(x, self.client(k, start, "", w, {}), start)
+        return Batch(x, self.samples.y[index], torch.ones(len(index), device=self.device))

@@ -1,0 +1,46 @@
+"""Dropout masks that belong to a client: drawn from its own key, whoever trains beside it.
+
+Letters: B batch, G lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from unskew.core.network import Network
+from unskew.engine.client.kernels import Kernels, within
+from unskew.engine.client.schedule import Chunk, Step
+
+
+def mask_shapes(net: Network) -> tuple[tuple[int, ...], ...]:
+    """The shape of one sample's mask in every dropout layer, in the order in which a forward pass reaches them."""
+    kernels = Kernels(folded=False)
+    kernels.mask_shapes = []
+    net = net.copy()
+    with torch.no_grad(), within(net, kernels):
+        net.run(net.weights(), torch.zeros((2, *net.shape)), train=True)
+    return tuple(kernels.mask_shapes)
+
+
+class DropoutMasks:
+    """The uniform numbers that decide what dropout leaves out, one tensor a layer and step.
+
+    generators: one for each client of the chunk.
+    """
+
+    def __init__(self, shapes: Sequence[tuple[int, ...]], chunk: Chunk, generators: Sequence[torch.Generator]):
+        self.shapes, self.chunk, self.generators = shapes, chunk, generators
+
+    def at(self, step: Step) -> list[Tensor]:
+        """[G, B, *shape] for each layer. A client draws for its samples only, whatever its batch is padded to."""
+        layers = []
+        for shape in self.shapes:
+            numbers = torch.zeros((step.width, step.size, *shape))
+            for g, work in enumerate(self.chunk.work[: step.active]):
+                samples = work.short if step.short else step.size
+                numbers[g, :samples] = torch.rand((samples, *shape), generator=self.generators[g])
+            layers.append(numbers)
+        return layers

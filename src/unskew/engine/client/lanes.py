@@ -1,0 +1,109 @@
+"""The clients of a chunk as their hooks see them: a table with one lane a client, and the `Client` made from a lane.
+
+Letters: B rows of a visit, C classes, G lanes, V visits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unskew.core.client import Client
+from unskew.core.part import Part
+from unskew.core.trees import Tree, Weights
+from unskew.core.values import Batch
+from unskew.engine.client.axis import Axis
+from unskew.engine.client.clients import Clients
+from unskew.engine.client.schedule import Work
+from unskew.engine.client.values import Start
+
+
+def lane_table(clients: Clients, axis: Axis, work: Sequence[Work], private: Sequence[Tree]) -> Tree:
+    """What differs between the clients of a chunk, stacked: `work` and `private` hold one entry a lane.
+
+    id, n, steps: [G]. counts: [G, C]. rows, rows_weight: [G, V, B], each client's rows of the samples in V visits,
+    padded with row 0 at weight 0. mine: the Parts' private slices. kept: the weights that stay on the client.
+    round: what the hook `begin` returned; empty before it ran.
+    """
+    recipe = clients.training.recipe
+    rows_GVB, weight_GVB = _visits(clients, axis, work)
+    table = {
+        "id": np.array([w.client for w in work]),
+        "n": np.array([w.n for w in work], dtype=np.float32),
+        "counts": clients.samples.counts_KC[[w.client for w in work]].astype(np.float32),
+        "steps": np.array([w.steps(recipe.epochs) for w in work], dtype=np.float32),
+        "rows": rows_GVB,
+        "rows_weight": weight_GVB,
+    }
+    tensors = {n: axis.fit(torch.as_tensor(v, device=clients.device)) for n, v in table.items()}
+    mine = {p.name: axis.stack([state[p.name] for state in private]) for p in clients.hooks["client_init"]}
+    kept = axis.stack([{n: state["kept"][n] for n in clients.kept} for state in private])
+    return {**tensors, "mine": mine, "kept": kept, "round": {}}
+
+
+def _visits(clients: Clients, axis: Axis, work: Sequence[Work]) -> tuple[np.ndarray, np.ndarray]:
+    """(rows, weights), both [G, V, B]."""
+    most = max(w.n for w in work)
+    size = axis.rows_a_visit(most, clients.training.recipe.batch)
+    visits = -(-most // size)
+    rows = np.zeros((len(work), visits * size), dtype=np.int64)
+    weight = np.zeros(rows.shape, dtype=np.float32)
+    for g, w in enumerate(work):
+        rows[g, : w.n] = clients.samples.rows[w.client]
+        weight[g, : w.n] = 1
+    return rows.reshape(len(work), visits, size), weight.reshape(len(work), visits, size)
+
+
+class LaneViews:
+    """Makes the `Client` that a Part's hook is handed from one lane of the table."""
+
+    def __init__(self, clients: Clients, start: Start):
+        self.clients, self.start = clients, start
+
+    def client(self, p: Part, lane: Tree, noise: dict[str, Tensor], with_data: bool = False) -> Client:
+        clients, start = self.clients, self.start
+        c = Client(
+            id=lane["id"],
+            n=lane["n"],
+            counts=lane["counts"],
+            steps=lane["steps"],
+            lr=start.lr,
+            t=start.t,
+            start={**start.weights, **lane["kept"]},
+            fed=clients.fed,
+            net=clients.net,
+            down=start.down.get(p.name, {}),
+            mine=lane["mine"].get(p.name, {}),
+            round=lane["round"].get(p.name, {}),
+            noise=noise,
+            data=(lambda raw: self._batches(lane, raw)) if with_data else None,
+        )
+        if clients.hooks["evaluate_with"]:
+            return replace(c, prepare=lambda x: clients.prepared(x, c, start))
+        return c
+
+    def begin(self, p: Part) -> Callable[[Weights, Tree], Tree]:
+        """The Part's hook `begin` as a function of one lane's weights and table."""
+        return lambda w, lane: p.begin(w, self.client(p, lane, {}, with_data=True))
+
+    def finish(self, p: Part) -> Callable[[Weights, Tree], tuple[Tree, Tree]]:
+        """The Part's hook `finish`, likewise."""
+        return lambda w, lane: p.finish(w, self.client(p, lane, {}, with_data=True))
+
+    def grad(self, p: Part) -> Callable[[Weights, Weights, Tree], Weights]:
+        """The Part's hook `grad` as a function of one lane's gradients, weights and table."""
+        return lambda g, w, lane: p.grad(g, w, self.client(p, lane, {}))
+
+    def _batches(self, lane: Tree, raw: bool) -> Iterator[Batch]:
+        """The lane's rows in turn; every lane is padded to the longest, with weight 0."""
+        samples = self.clients.samples
+        for rows, weight in zip(lane["rows"].unbind(0), lane["rows_weight"].unbind(0)):
+            x = samples.x[rows]
+            if not raw:
+                for p in self.clients.hooks["evaluate_with"]:
+                    x = p.evaluate_with(x, self.client(p, lane, {}))
+            yield Batch(x, samples.y[rows], weight)

@@ -1,0 +1,58 @@
+"""What local training starts from: the clients' samples, how they train, and what a round sends them.
+
+Letters: N samples, K clients, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from torch import Tensor
+
+from unskew.core.trees import Tree, Weights
+from unskew.engine.client.schedule import Recipe
+
+
+@dataclass(frozen=True)
+class Samples:
+    """The training samples of all clients.
+
+    x: inputs, [N, *shape].
+    y: the task's targets: class distributions [N, C], or [N, C, H, W] where samples have masks.
+    rows: for each client, which rows of x and y are its own.
+    counts_KC: for each client, its number of samples (of pixels, where samples have masks) per class.
+    """
+
+    x: Tensor
+    y: Tensor
+    rows: Sequence[np.ndarray]
+    counts_KC: np.ndarray
+
+
+@dataclass(frozen=True)
+class LocalTraining:
+    """How every client trains: how its epochs are cut into steps, and its optimiser without the learning rate.
+
+    optimiser: "sgd", "adam" or "sign". momentum: of SGD, in [0, 1). weight_decay: the L2 coefficient.
+    """
+
+    recipe: Recipe
+    optimiser: str = "sgd"
+    momentum: float = 0.0
+    weight_decay: float = 0.0
+
+
+@dataclass(frozen=True)
+class Start:
+    """What a round sends to its clients.
+
+    t: the round, from 1 (0 before the first). lr: its learning rate. weights: the global weights.
+    down: the slice that each Part broadcasts, by the Part's name.
+    """
+
+    t: int
+    lr: float
+    weights: Weights
+    down: dict[str, Tree]
