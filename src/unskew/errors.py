@@ -54,6 +54,19 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     return f" Did you mean '{written[near[0]]}'?" if near else ""
 
 
+def excerpt(value: object, most: int = 80) -> str:
+    """A value as Python writes it, on one line and cut to `most` characters, for use in an error message.
+
+    `repr` escapes control characters, so nothing that a user or a site supplies can move the terminal's cursor.
+    """
+    try:
+        text = repr(value)
+    except Exception:
+        text = f"a {type(value).__name__}"
+    text = " ".join(text.split())
+    return text if len(text) <= most else f"{text[: most - 3]}..."
+
+
 PAGES = {
     "E101": "A configuration holds a key that is no setting. The message names the line and the nearest setting; `unskew run --help` lists all.",
     "E102": "A method string cannot be read, or names a method or argument that does not exist. Write name(key=value), joined by +; a Part of your own is file.py; `unskew list methods`.",

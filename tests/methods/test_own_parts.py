@@ -79,7 +79,7 @@ def test_a_file_that_cannot_be_a_method_is_refused(tmp_path):
             registry.parse(str(file))
     assert refused(str(tmp_path / "none.py")).startswith("E111 there is no file")
 
-    assert "has no argument 'pul'; it has: pull. Did you mean 'pull'" in refused(f"{EXAMPLE}(pul=1)")
+    assert "has no argument 'pul'; it takes pull. Did you mean 'pull'" in refused(f"{EXAMPLE}(pul=1)")
 
 
 def test_a_changed_file_is_another_run(mine):

@@ -98,9 +98,9 @@ def test_options_stand_in_the_text_or_beside_it():
 @pytest.mark.parametrize(
     ("text", "shape", "told"),
     [
-        ("mlp(64)", (4,), "E104 .*name=value"),
-        ("mlp(hidden=(3,))(5)", (4,), "E104 .*name=value"),
-        ("mlp(hidden=(3,)) + 2", (4,), "E104 .*name=value"),
+        ("mlp(64)", (4,), "E104 .*key=value"),
+        ("mlp(hidden=(3,))(5)", (4,), "E104 .*key=value"),
+        ("mlp(hidden=(3,)) + 2", (4,), "E104 .*key=value"),
         ("mlp(hidden=", (4,), "E104"),
         ("alexnet_bn(stem='tiny')", (3, 64, 64), "E104 .*auto, imagenet or small"),
         ("alexnet_bn(stem='imagenet')", (3, 62, 62), "E122 .*at least 63x63"),

@@ -5,8 +5,8 @@ Nothing is downloaded.
 
 from __future__ import annotations
 
-import ast
 import inspect
+import os
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from unskew import calls
 from unskew.data import archives
 from unskew.data.archives import Archive
 from unskew.data.dataset import Dataset
@@ -178,15 +179,9 @@ def describe() -> dict[str, str]:
 
 
 def parse(text: str) -> tuple[str, dict[str, Any]]:
-    """`office_caltech10(size=64)` -> its name and options."""
-    name, _, arguments = text.strip().partition("(")
-    try:
-        call = ast.parse(f"f({arguments}" if arguments else "f()", mode="eval").body
-        if not isinstance(call, ast.Call) or call.args:
-            raise ValueError("options have names")
-        return name.strip(), {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
-    except (SyntaxError, ValueError) as error:
-        raise UsageError("E125", f"cannot read data '{text}'; write name or name(option=value).") from error
+    """`office_caltech10(size=64)` as its name and arguments. Raises UsageError (E125)."""
+    call = calls.parse(text, "data set", "E125")
+    return call.name, call.arguments
 
 
 def load(name: str, **options: Any) -> Dataset:
@@ -198,7 +193,7 @@ def load(name: str, **options: Any) -> Dataset:
 def check(text: str) -> None:
     """Raises UsageError (E125) for what names neither a set with its options nor a file or folder, DataError (E402) for an
     archive that is not there. A set is not looked for."""
-    if Path(text).exists():
+    if os.path.exists(text):  # unlike Path.exists, it answers False for a name that is too long
         return
     if Path(text).suffix == ".npz":
         raise DataError("E402", f"there is no {text}.")

@@ -5,90 +5,68 @@ A method is written `fedprox(mu=0.01)+fedrdn`.
 
 from __future__ import annotations
 
-import ast
-import dataclasses
 import importlib
 import pkgutil
-import re
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib.metadata import entry_points
 
 import unskew.merge as merge
 import unskew.methods as folder
+from unskew import arguments, calls
 from unskew.core.method import Method
 from unskew.core.part import Part
 from unskew.errors import UsageError, suggestion
 from unskew.methods import own_parts
 
-_PIECE = re.compile(
-    r"^\s*(?:(?P<file>[^()]*\.py)(?::(?P<kind>\w+))?|(?P<name>[A-Za-z_][\w-]*))\s*(?:\((?P<arguments>.*)\))?\s*$", re.S
-)
 _NO_METHODS = {"registry", "own_parts"}
 
 
-def parse(text: str, set_: dict[str, dict[str, object]] | None = None) -> Method:
-    """`fedprox(mu=0.01)+fedrdn`, a Part also as `file.py` or `file.py:Class` of a user's own.
+def parse(text: str, set_: Mapping[str, Mapping[str, object]] | None = None) -> Method:
+    """The Method that a text names: `fedprox(mu=0.01)+fedrdn`, or a user's own Part as `file.py` or `file.py:Class`.
 
-    `set_` holds further arguments by part, as `--set part.key=value` gives them.
+    set_: further arguments by Part, as `--set part.key=value` gives them.
+    Raises UsageError (E102) for a text, name or argument that cannot be used, E111 and E121 for a user's file.
     """
-    extra = {k: dict(v) for k, v in (set_ or {}).items()}
+    further = {name: dict(arguments) for name, arguments in (set_ or {}).items()}
     parts = []
-    for piece in _split(text):
-        match = _PIECE.match(piece)
-        if not match:
-            raise UsageError("E102", f"cannot read '{piece}' in method '{text}'; write name(key=value)+name.")
-        arguments = _arguments(match["arguments"] or "", piece)
-        if match["file"]:
-            kind = own_parts.kind(match["file"], match["kind"] or "")
-            parts.append(part_of(kind, kind.written, arguments | extra.pop(kind.name, {})))
+    for call in calls.parse_sum(text, "method", "E102"):
+        if call.file:
+            kind = own_parts.kind(call.file, call.member)
+            parts.append(part_of(kind, kind.written, call.arguments | further.pop(kind.name, {})))
             continue
-        name = match["name"].lower().replace("-", "_")
-        arguments |= extra.pop(name, {})
-        if name == "fedavg" and not arguments:
+        name = _normalised(call.name)
+        values = call.arguments | further.pop(name, {})
+        if name == "fedavg" and not values:
             continue
         kind, preset = _known(name)
-        parts.append(part_of(kind, name, arguments | extra.pop(kind.name, {}), preset))
-    if extra:
-        raise UsageError("E102", f"--set names '{next(iter(extra))}', which is not a part of '{text}'.")
+        parts.append(part_of(kind, name, preset | values | further.pop(kind.name, {})))
+    if further:
+        raise UsageError("E102", f"--set names '{next(iter(further))}', which is not a part of '{text}'.")
     return Method(*parts)
 
 
 def meant_for(text: str, set_: Mapping[str, Mapping[str, object]]) -> dict[str, dict[str, object]]:
-    """Those arguments whose part is in this method, by its name or by the one that the method is written with."""
-    written = {
-        match["name"].lower().replace("-", "_") for p in _split(text) if (match := _PIECE.match(p)) and match["name"]
-    }
+    """The arguments of those Parts that this method has, by the Part's name or the name it is written with."""
+    written = {_normalised(call.name) for call in calls.parse_sum(text, "method", "E102") if not call.file}
     names = written | {part.name for part in parse(text).parts}
-    return {part: dict(given) for part, given in set_.items() if part in names}
+    return {part: dict(arguments) for part, arguments in set_.items() if part in names}
 
 
-def part_of(
-    kind: type[Part], name: str, arguments: dict[str, object], preset: Mapping[str, object] | None = None
-) -> Part:
-    """A Part of this class, its arguments checked against the fields; preset: what a name stands for without saying so.
+def part_of(kind: type[Part], name: str, values: Mapping[str, object]) -> Part:
+    """A Part of this class with these arguments. Raises UsageError (E102) for an argument that does not fit.
 
-    Raises UsageError (E102).
+    name: what the user calls the Part.
     """
-    known = {f.name: f for f in dataclasses.fields(kind) if f.init}  # type: ignore[arg-type]
-    for argument in arguments:
-        if argument not in known:
-            listed = ", ".join(known) or "none"
-            raise UsageError(
-                "E102", f"'{name}' has no argument '{argument}'; it has: {listed}.{suggestion(argument, known)}"
-            )
-    values = {**(preset or {}), **arguments}
-    for argument, value in values.items():
-        default = known[argument].default
-        if isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
-            values[argument] = float(value)
-        elif default is not dataclasses.MISSING and default is not None and type(values[argument]) is not type(default):
-            wanted = type(default).__name__
-            raise UsageError("E102", f"'{name}': {argument} must be of type {wanted}, got {value!r}.")
+    converted = arguments.check(kind, values, f"method '{name}'", "E102")
     try:
-        return kind(**values)
+        return kind(**converted)
     except ValueError as error:
-        raise UsageError("E102", f"'{name}': {error}.") from error
+        raise UsageError("E102", f"method '{name}': {str(error).rstrip('.')}.") from error
+
+
+def _normalised(name: str) -> str:
+    return name.lower().replace("-", "_")
 
 
 def names() -> dict[str, str]:
@@ -141,31 +119,3 @@ def _summary(name: str) -> str:
         return f"short for {home}({', '.join(f'{k}={v}' for k, v in settings.items())})"
     module = importlib.import_module(_table()[name].partition(":")[0])
     return (module.__doc__ or "").strip().split("\n")[0].rstrip(".")
-
-
-def _split(text: str) -> list[str]:
-    """At `+` outside brackets."""
-    pieces, depth, start = [], 0, 0
-    for i, letter in enumerate(text):
-        depth += (letter == "(") - (letter == ")")
-        if letter == "+" and depth == 0:
-            pieces.append(text[start:i])
-            start = i + 1
-    return [p for p in [*pieces, text[start:]] if p.strip()] or ["fedavg"]
-
-
-def _arguments(text: str, piece: str) -> dict[str, object]:
-    try:
-        call = ast.parse(f"f({text})", mode="eval").body
-        assert isinstance(call, ast.Call)
-        if call.args or any(k.arg is None for k in call.keywords):
-            raise ValueError
-        return {str(k.arg): _value(k.value) for k in call.keywords}
-    except (SyntaxError, ValueError) as error:
-        raise UsageError(
-            "E102", f"cannot read the arguments of '{piece}'; write key=value, separated by commas."
-        ) from error
-
-
-def _value(node: ast.expr) -> object:
-    return node.id if isinstance(node, ast.Name) else ast.literal_eval(node)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from unskew import calls
 from unskew.errors import UsageError, suggestion
 
 if TYPE_CHECKING:
@@ -66,12 +66,12 @@ def build(text: str, shape: tuple[int, ...], classes: int, pixels: tuple[int, ..
     shape = tuple(shape)
     if text.strip() == "auto":
         text = default_for(shape, pixels)
+    call = calls.parse(text, "model", "E104")
     name = known(text)
-    arguments = text.partition("(")[2]
     make: Callable[..., Any] = getattr(importlib.import_module(f"unskew.models.{_WHERE[name][0]}"), name)
     try:
-        made = make(shape, classes, **{**_options(f"f({arguments}" if arguments else "f()"), **options})
-    except (SyntaxError, ValueError, TypeError) as error:
+        made = make(shape, classes, **{**call.arguments, **options})
+    except (ValueError, TypeError) as error:
         raise UsageError("E104", f"cannot build model '{text}': {error}.") from error
     if getattr(made, "dense", False) != bool(pixels):
         answer, wanted = ("a sample", "mask") if pixels else ("a pixel", "label")
@@ -81,18 +81,10 @@ def build(text: str, shape: tuple[int, ...], classes: int, pixels: tuple[int, ..
 
 def known(text: str) -> str:
     """The name of the model that a text names. Raises UsageError (E104) if there is none."""
-    name = text.partition("(")[0].strip()
+    name = calls.parse(text, "model", "E104").name
     if name not in _WHERE:
         raise UsageError("E104", f"unknown model '{name}'.{suggestion(name, _WHERE)} `unskew list models` shows all.")
     return name
-
-
-def _options(text: str) -> dict[str, Any]:
-    """The keywords of one call; anything else would be ignored in silence."""
-    call = ast.parse(text, mode="eval").body
-    if not isinstance(call, ast.Call) or not isinstance(call.func, ast.Name) or call.args:
-        raise ValueError("options are written name=value, like mlp(hidden=(64,))")
-    return {str(k.arg): ast.literal_eval(k.value) for k in call.keywords}
 
 
 def initialise(module: nn.Module, generator: torch.Generator) -> list[str]:
