@@ -15,7 +15,8 @@ by `agreement.agree`, which also runs the engine. How to write one, in a file `t
 4.  Keep the server's state in `self.slice` and a client's in `self.private[k]`, under the engine's names of leaves:
     they are compared leaf by leaf. Weights that the method trains beside the model are in `c.extra`.
 5.  Random numbers are inputs: `self.noise(c, ...)` and `self.given.sample(...)` return what the engine draws.
-6.  Break one line of the engine's method and see the test fail.
+6.  Break one line of the engine's method and see the test fail. Examples: `test_scaffold.py` (state on both sides),
+    `test_moon.py` (a loss, another model), `test_naivemix.py` (an exchange, noise), `test_fedbabu.py` (test time).
 
 Letters: N samples, K clients, B batch, C classes, D features, E epochs.
 """
