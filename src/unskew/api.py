@@ -49,7 +49,7 @@ class Result:
 
     def scores(self, scope: str = "global", metric: str | None = None) -> dict[str, float]:
         """last, best and mean of the last ten rounds (of those evaluated), in [0, 1]; the untrained model does not count."""
-        metric = metric or (task_of(self.federation.y).main if scope == "global" else "mean")
+        metric = metric or (task_of(self.federation.y).main_score if scope == "global" else "mean")
         rounds_, found = self.record.series(scope, metric)
         told = [(t, v) for t, v in zip(rounds_, found) if t > 0]
         if not told:
@@ -73,7 +73,7 @@ class Result:
         lines = [
             f"{self.method}  {self.settings.rounds} rounds, {self.federation.clients} clients, seed {self.settings.seed}"
         ]
-        lines.append(f"{task_of(self.federation.y).main:<18}{'last':>7}{'best':>7}{'mean of last 10':>17}")
+        lines.append(f"{task_of(self.federation.y).main_score:<18}{'last':>7}{'best':>7}{'mean of last 10':>17}")
         for scope in SCOPES:
             if found := self.scores(scope):
                 lines.append(f"{scope:<18}{found['last']:>7.1%}{found['best']:>7.1%}{found['mean10']:>17.1%}")

@@ -94,7 +94,7 @@ def test_predictions_are_bytes():
 
 def test_labels_choose_the_task():
     assert task_of(np.zeros(3, int)).name == "classification"
-    assert task_of(np.zeros((3, 4, 4), np.uint8)).main == "dice"
+    assert task_of(np.zeros((3, 4, 4), np.uint8)).main_score == "dice"
     assert task_of(np.zeros((3, 4, 4), np.uint8), "dice").kind == "dice"
     with pytest.raises(UsageError, match="E109 loss=dice compares masks"):
         task_of(np.zeros(3, int), "dice")

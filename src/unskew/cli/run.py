@@ -126,7 +126,7 @@ def finish(at: Any, screen: Any, as_json: bool) -> None:
 
     def shown(state: Any, told: Any) -> None:
         record = opened[0].record
-        main = opened[0].fed.task.main
+        main = opened[0].fed.task.main_score
         found = {"global": record.series("global", main)[1], "clients": record.series("global@client", "mean")[1]}
         found["worst"] = record.series("global@client", "worst")[1]
         screen.round(told, {n: v[-1] for n, v in found.items() if v})

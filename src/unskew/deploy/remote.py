@@ -316,7 +316,7 @@ def metric_names(trainer: Trainer) -> list[str]:
     """What a task tells of a single client, in order."""
     fed = trainer.fed
     one = np.zeros((1, *fed.task.pixels(fed.shape)), np.int64)
-    return list(fed.task.brief(one, one, fed.classes))
+    return list(fed.task.client_scores(one, one, fed.classes))
 
 
 def limits_of(spec: gate.Spec) -> Limits:

@@ -15,31 +15,36 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Classification:
-    """The task of telling C classes apart."""
+    """One class for every sample."""
 
     name: ClassVar[str] = "classification"
-    main: ClassVar[str] = "accuracy"
+    main_score: ClassVar[str] = "accuracy"
 
     def pixels(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """What follows the classes in the model's answer to a sample: nothing."""
+        """(): a sample has one label."""
         return ()
 
     def loss(self, z_BC: Tensor, y_BC: Tensor) -> Tensor:
-        """-sum_c y_c log softmax(z)_c per sample, in nats; a class of no mass counts nothing, even if masked out."""
+        """-sum_c y_c log softmax(z)_c of each sample, in nats, [B].
+
+        A class with y_c = 0 adds nothing, even where its logit is -inf.
+        """
         log_p = z_BC.log_softmax(-1)
         return -(y_BC * log_p.masked_fill(y_BC == 0, 0.0)).sum(-1)
 
     def targets(self, y_B: Tensor, classes: int) -> Tensor:
-        """Whole numbers as rows of 0 and 1, which may then be mixed or smoothed."""
+        """One-hot rows, float32 [B, C], which a Part may then mix or smooth."""
         return F.one_hot(y_B, classes).float()
 
     def predictions(self, z_BC: Tensor) -> Tensor:
+        """The most likely class of each sample, int64 [B]."""
         return z_BC.argmax(-1)
 
     def metrics(self, confusion_CC: np.ndarray, loss_sum: float | None = None) -> dict[str, float]:
-        """From counts [true, predicted], which add up over pieces of a test set; {} where nothing was counted.
+        """accuracy, macro_f1 and worst_class from a confusion matrix [true, predicted]; {} if it is empty.
 
-        Classes without a sample count nowhere. loss_sum, over the same samples, adds their mean loss in nats.
+        Confusion matrices of parts of a test set can be added up first. Classes without a sample are left out of the
+        means. loss_sum: the summed loss of the same samples; adds `loss`, their mean in nats.
         """
         if not confusion_CC.sum():
             return {}
@@ -55,9 +60,9 @@ class Classification:
         }
 
     def scores(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
-        """`metrics` of predicted and true classes, both [N]."""
+        """`metrics` from predicted and true classes, both [N]."""
         return self.metrics(np.bincount(true * classes + guess, minlength=classes**2).reshape(classes, classes))
 
-    def brief(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
-        """What is told of a single client."""
+    def client_scores(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
+        """The accuracy on one client's test samples; {} if it has none."""
         return {"accuracy": float((guess == true).mean())} if len(true) else {}

@@ -1,9 +1,9 @@
-"""Segmentation: a class for every pixel, trained by cross-entropy and Dice, scored by Dice.
+"""Segmentation: a class for every pixel, trained with cross-entropy and soft Dice, scored by Dice.
 
     soft Dice   1 - mean_c (2 sum_p p_c y_c + e) / (sum_p p_c + sum_p y_c + e),   e = 1e-5, over all C classes
     ce          mean_p -sum_c y_c log softmax(z)_c
     ce+dice     the mean of the two, as FedFA's public code trains its U-Net (Zhou & Konukoglu, ICLR 2023)
-    Dice        2 |P and G| / (|P| + |G|) of an image and a class; 1 where both are empty, so 0 where one of them is
+    Dice        2 |P and G| / (|P| + |G|) of an image and a class: 1 where both masks are empty, 0 where only one is
 
 Every sum runs over the pixels of one sample, so a batch's loss is a mean over samples.
 Letters: N images, B batch, C classes (0 is the background), P pixels.
@@ -25,26 +25,26 @@ LOSSES = ("ce", "dice", "ce+dice")
 
 @dataclass(frozen=True)
 class Segmentation:
-    """The task of telling C classes of pixels apart. kind: "ce", "dice" or "ce+dice"."""
+    """A class for every pixel. kind: which loss training minimises, "ce", "dice" or "ce+dice"."""
 
     kind: str = "ce+dice"
     name: ClassVar[str] = "segmentation"
-    main: ClassVar[str] = "dice"
+    main_score: ClassVar[str] = "dice"
 
     def __post_init__(self) -> None:
         if self.kind not in LOSSES:
             raise ValueError(f"kind must be one of {', '.join(LOSSES)}, got '{self.kind}'")
 
     def pixels(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """What follows the classes in the model's answer to a sample of this shape."""
+        """(height, width) of a mask, for samples of shape [channels, height, width]."""
         return tuple(shape[1:])
 
     def targets(self, y: Tensor, classes: int) -> Tensor:
-        """Masks [N, ...] as class distributions [N, C, ...], which may then be mixed or smoothed."""
+        """One-hot masks, float32 [B, C, ...], from masks [B, ...]; a Part may then mix or smooth them."""
         return torch.stack([(y == c).float() for c in range(classes)], 1)
 
     def loss(self, z: Tensor, y: Tensor) -> Tensor:
-        """[B]: of logits and class distributions, both [B, C, ...]."""
+        """The loss of each sample, [B], from logits and class distributions, both [B, C, ...]."""
         z_BCP, y_BCP = z.flatten(2), y.flatten(2)
         if self.kind == "ce":
             return cross_entropy(z_BCP, y_BCP)
@@ -53,39 +53,39 @@ class Segmentation:
         return (cross_entropy(z_BCP, y_BCP) + soft_dice(z_BCP, y_BCP)) / 2
 
     def predictions(self, z: Tensor) -> Tensor:
-        """The likeliest class of every pixel, as bytes while they suffice: [B, ...]."""
+        """The most likely class of every pixel, [B, ...]: uint8 up to 256 classes, int64 above."""
         return z.argmax(1).to(torch.uint8 if z.shape[1] <= 256 else torch.int64)
 
     def scores(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
-        """dice: the classes beside the background; dice_both: all classes; means over images. {} without images."""
+        """Means over images, in [0, 1]: `dice` over all classes but the background, `dice_both` over all; {} for no images."""
         if not len(true):
             return {}
         dice_NC = dice(guess, true, classes)
         return {"dice": float(dice_NC[:, 1:].mean()), "dice_both": float(dice_NC.mean())}
 
-    def brief(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
-        """What is told of a single client."""
+    def client_scores(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
+        """`scores` of one client's test images."""
         return self.scores(guess, true, classes)
 
 
 def cross_entropy(z_BCP: Tensor, y_BCP: Tensor) -> Tensor:
-    """In nats, the mean over a sample's pixels, [B]."""
+    """Cross-entropy of each sample in nats, the mean over its pixels, [B]."""
     return -(y_BCP * F.log_softmax(z_BCP, 1)).sum(1).mean(-1)
 
 
 def soft_dice(z_BCP: Tensor, y_BCP: Tensor) -> Tensor:
-    """1 less the overlap of probabilities and targets, the mean over classes, [B]."""
+    """One minus the soft Dice of each sample, the mean over classes, [B]."""
     p_BCP = F.softmax(z_BCP, 1)
     both_BC = torch.einsum("bcp,bcp->bc", p_BCP, y_BCP)
     return 1 - ((2 * both_BC + SMOOTH) / (p_BCP.sum(-1) + y_BCP.sum(-1) + SMOOTH)).mean(1)
 
 
 def dice(guess: np.ndarray, true: np.ndarray, classes: int) -> np.ndarray:
-    """Of every image and class, [N, C], from masks [N, ...]."""
+    """Dice of every image and class, float64 [N, C], from predicted and true masks, both [N, ...]."""
     guess_NP, true_NP = guess.reshape(len(guess), -1), true.reshape(len(true), -1)
-    found = np.ones((len(true), classes))
+    dice_NC = np.ones((len(true), classes))
     for c in range(classes):
         p, g = guess_NP == c, true_NP == c
         size = p.sum(1) + g.sum(1)
-        np.divide(2 * (p & g).sum(1), size, out=found[:, c], where=size > 0)
-    return found
+        np.divide(2 * (p & g).sum(1), size, out=dice_NC[:, c], where=size > 0)
+    return dice_NC

@@ -37,7 +37,7 @@ class CrossSite(Probe):
     def picture(self, seen: Seen) -> dict[str, Any]:
         ids, score_KK = self.found
         rows = [[None if np.isnan(v) else round(float(v), 6) for v in row] for row in score_KK]
-        return {"names": [self.lens.names[k] for k in ids], "score": rows, "metric": self.fed.task.main}
+        return {"names": [self.lens.names[k] for k in ids], "score": rows, "metric": self.fed.task.main_score}
 
     def _scores(self, seen: Seen) -> tuple[list[int], np.ndarray]:
         """(clients, [K, K]): row i the model of client i, NaN where it did not train in the last round."""

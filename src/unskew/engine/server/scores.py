@@ -121,7 +121,7 @@ class Evaluation:
         return self.task.scores(guess, self.y[rows], self.of.fed.classes)
 
     def _brief(self, k: int, guess: np.ndarray) -> dict[str, float]:
-        return self.task.brief(guess, self.y[self.test[k]], self.of.fed.classes)
+        return self.task.client_scores(guess, self.y[self.test[k]], self.of.fed.classes)
 
 
 def _row(t: int, scope: str, metric: str, value: float, client: int | None = None) -> Row:
