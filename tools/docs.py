@@ -17,7 +17,7 @@ from unskew.config import Settings
 from unskew.core.method import Method
 from unskew.engine import resolve
 from unskew.errors import PAGES
-from unskew.methods import registry
+from unskew.methods import catalogue, registry
 from unskew.report.methods import page
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -26,17 +26,13 @@ COLOUR = "colour images of 32x32 and ReBaFL's CNN for them, 10 clients"
 
 
 def method_pages() -> dict[Path, str]:
-    """Every method that is not another's preset, on the digits; those that need colour on colour images."""
-    from unskew.methods import PRESETS
-    from unskew.methods.registry import names
-
-    found = {}
-    for name in names():
-        if name != "fedavg" and name not in PRESETS:
-            part = registry.parse(name).parts[0]
-            colour = part.normalises
-            found[DOCS / "methods" / f"{name}.md"] = page(part, facts(part, colour), COLOUR if colour else SAMPLE)
-    return found
+    """By file, the page of every method: on the digits, or on colour images where it needs colour."""
+    pages = {}
+    for name in catalogue.entries():
+        part = registry.parse(name).parts[0]
+        colour = part.normalises
+        pages[DOCS / "methods" / f"{name}.md"] = page(part, facts(part, colour), COLOUR if colour else SAMPLE)
+    return pages
 
 
 def facts(part, colour: bool):

@@ -25,10 +25,10 @@ def installed(tmp_path, monkeypatch):
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-package\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[unskew.methods]\nmyproto = their_package:MyProto\n")
     monkeypatch.syspath_prepend(tmp_path)
-    registry._table.cache_clear()
+    registry.installed.cache_clear()
     yield
     sys.modules.pop("their_package", None)
-    registry._table.cache_clear()
+    registry.installed.cache_clear()
 
 
 def test_an_installed_method_is_listed_checked_and_combined(installed):
@@ -46,6 +46,6 @@ def test_a_method_in_a_file_is_checked_without_being_installed():
 
 
 def test_without_the_package_its_name_is_unknown():
-    registry._table.cache_clear()
+    registry.installed.cache_clear()
     with pytest.raises(UsageError, match="unknown method 'myproto'"):
         registry.parse("myproto")

@@ -21,6 +21,7 @@ class ClipMedian(Part):
 
     factor: Annotated[float, Gt(0), "c, how many times the median norm a client may change the model by"] = 1.0
     name = "clip_median"
+    use_when = "One of the sites may send something far too large: its change is cut down to a typical one."
     merges = True
     weights_read = "each"
 

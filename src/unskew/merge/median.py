@@ -15,6 +15,7 @@ class Median(Part):
     """Takes the median of clients' weights, coordinate by coordinate."""
 
     name = "median"
+    use_when = "Any minority of the clients may send anything, and clients are of about one size."
     merges = True
     weights_read = "each"
     weighting = "equal"

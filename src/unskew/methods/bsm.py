@@ -19,6 +19,7 @@ class BSM(Part):
     """Adds the log of the client's label shares to its logits."""
 
     name = "bsm"
+    use_when = "Clients lack classes and only the loss may change; `rbsm` is its relaxed form for clients with a few samples of a class."
     tasks = ("classification",)
     clashes = {**MIXTURES, "rebafl": "both put the client's label shares into the logits"}
 

@@ -33,6 +33,7 @@ class CCVR(Part):
     lr: Annotated[float, Gt(0), "learning rate of SGD"] = 0.01
     momentum: Annotated[float, Ge(0), Lt(1), "momentum of SGD"] = 0.9
     name = "ccvr"
+    use_when = "After any run with label skew: one more exchange re-trains the head, which the clients biased."
     tasks = ("classification",)
     clashes = {"local": "no head is common to the clients"}
 

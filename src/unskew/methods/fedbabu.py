@@ -26,6 +26,7 @@ class FedBABU(Part):
     lr: Annotated[float, Ge(0), "learning rate of these passes; 0: the round's"] = 0.0
     weighted: Annotated[bool, "weigh clients by their samples in the merge; False: equally"] = True
     name = "fedbabu"
+    use_when = "Label skew spoils the head first; a common head that nobody trains cannot be spoiled."
 
     @property
     def weighting(self) -> Literal["size", "equal"] | None:  # type: ignore[override]

@@ -34,6 +34,7 @@ class FedBR(Part):
         512,
     )
     name = "fedbr"
+    use_when = "Small, skewed clients may share averages of inputs without labels."
     tasks = ("classification",)
 
     def __post_init__(self) -> None:

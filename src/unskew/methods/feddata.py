@@ -23,6 +23,7 @@ class FedData(Part):
         float, Ge(0), Le(1), "share of a client's samples that it uploads, at least one sample; 0 is FedAvg"
     ] = 0.1
     name = "feddata"
+    use_when = "As an upper reference: what sharing a tenth of the raw data would bring."
     tasks = ("classification",)
 
     def __post_init__(self) -> None:

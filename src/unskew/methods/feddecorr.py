@@ -22,6 +22,7 @@ class FedDecorr(Part):
     beta: Annotated[float, Ge(0), "weight of the penalty; 0 is FedAvg"] = 0.1
     form: Annotated[Literal["code", "paper"], "which of the two penalties above"] = "code"
     name = "feddecorr"
+    use_when = "There are few clients, and features collapse into few directions."
     tasks = ("classification",)
 
     def __post_init__(self) -> None:

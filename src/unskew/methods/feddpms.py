@@ -54,6 +54,7 @@ class FedDPMS(Part):
     ] = "paper"
     spread: Annotated[float, Ge(0), 'standard deviation of the noise receivers add, with `mechanism="single"`'] = 0.25
     name = "feddpms"
+    use_when = "Clients lack classes, and may share noisy means of latents from which others draw images."
     tasks = ("classification",)
     normalises = True
     keeps_at_server = ("classes", "lacks")

@@ -22,6 +22,7 @@ class FedDyn(Part):
 
     alpha: Annotated[float, Gt(0), "strength of the regulariser; large values diverge with many local steps"] = 0.0001
     name = "feddyn"
+    use_when = "Clients drift over many local steps, and come back often enough for their state to be fresh."
     merges = True
     keeps_at_server = ("h",)
     weighting = "equal"

@@ -32,6 +32,9 @@ class FedFA(Part):
         "paper"
     )
     name = "fedfa"
+    use_when = (
+        "Images look different from site to site, and the model rather than the input is to be made robust to it."
+    )
 
     def __post_init__(self) -> None:
         if self.variant not in ("paper", "official"):

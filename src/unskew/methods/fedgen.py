@@ -36,6 +36,7 @@ class FedGen(Part):
     lr: Annotated[float, Gt(0), "learning rate of Adam"] = 0.0003
     weight_decay: Annotated[float, Ge(0), "L2 penalty of Adam"] = 0.01
     name = "fedgen"
+    use_when = "Label skew, and the server may know how many samples of each class a client has."
     tasks = ("classification",)
     weights_read = "each"
     keeps_at_server = ("first", "second", "done")

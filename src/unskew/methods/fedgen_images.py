@@ -38,6 +38,7 @@ class FedGenImages(Part):
     scale: Annotated[float, Gt(0), "largest absolute value in an image, in the unit of the model's inputs"] = 2.5
     weight: Annotated[float, Ge(0), "weight of the synthetic images' cross-entropy at the client"] = 1.0
     name = "fedgen_images"
+    use_when = "To compare with FLea's table; the method is our reconstruction."
     tasks = ("classification",)
     keeps_at_server = ("G",)
     clashes = {"local": "there is no global model to train the generator against"}

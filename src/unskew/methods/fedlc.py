@@ -22,6 +22,7 @@ class FedLC(Part):
 
     tau: Annotated[float, Ge(0), "strength of the calibration; 0 only masks the classes that a client lacks"] = 1.0
     name = "fedlc"
+    use_when = "Clients lack classes or hold few samples of some, and only the loss may change."
     tasks = ("classification",)
     clashes = MIXTURES
 

@@ -25,6 +25,7 @@ class FedMix(Part):
     lam: Annotated[float, Ge(0), Lt(1), "share of the averages in the mixture; 0 is FedAvg"] = 0.1
     group: Annotated[int, Ge(1), "M, the number of samples in an average; 1 shares raw samples"] = 5
     name = "fedmix"
+    use_when = "Clients are skewed, and averages of five or more inputs may be shared."
     tasks = ("classification",)
     clashes = {"naivemix": "both mix the same averages in"}
 

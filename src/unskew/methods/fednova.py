@@ -26,6 +26,7 @@ class FedNova(Part):
         float, Ge(0), "strength of a FedProx in the same method, whose pull shortens the steps; 0: there is none"
     ] = 0.0
     name = "fednova"
+    use_when = "Clients differ much in size, and so in the number of local steps they take."
     merges = True
 
     def refuse(self, fed: Fed) -> str | None:

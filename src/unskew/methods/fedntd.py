@@ -22,6 +22,7 @@ class FedNTD(Part):
     beta: Annotated[float, Ge(0), "weight of the distillation; 0 is FedAvg"] = 1.0
     tau: Annotated[float, Gt(0), "temperature of both softmaxes"] = 1.0
     name = "fedntd"
+    use_when = "Clients forget the classes they lack while they train."
     tasks = ("classification",)
 
     def __post_init__(self) -> None:

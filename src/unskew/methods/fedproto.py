@@ -25,6 +25,9 @@ class FedProto(Part):
         bool, "merge the weights too; False: only the class means are exchanged, as in the paper"
     ] = True
     name = "fedproto"
+    use_when = (
+        "Clients' features drift apart; with `aggregate_weights=False` also for clients that keep models of their own."
+    )
     tasks = ("classification",)
 
     def shares(self, fed: Fed) -> dict[str, Share]:

@@ -18,6 +18,7 @@ class FedProx(Part):
 
     mu: Annotated[float, Ge(0), "strength of the pull towards the received model; 0 is FedAvg"] = 0.001
     name = "fedprox"
+    use_when = "Clients drift apart over many local steps on skewed data; the pull holds them near the global model."
 
     def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor | float:
         return self.mu / 2 * sum((w[n] - c.start[n].detach()).pow(2).sum() for n in c.net.trainable)

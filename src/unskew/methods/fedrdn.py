@@ -26,6 +26,8 @@ class FedRDN(Part):
     mean: Annotated[bool, "FedRDN-V: normalise every image with the mean pair over clients"] = False
     variant: Annotated[Literal["paper", "official"], "the paper's form, or the public code's"] = "paper"
     name = "fedrdn"
+    use_when = "Images look different from site to site; it goes with any method and sends two numbers a channel, once."
+    presets = {"fedrdn_v": {"mean": True}}
     normalises = True
     clashes = {"norm": "both normalise the input"}
 

@@ -39,6 +39,7 @@ class FLea(Part):
         "send activations of the model the round began with, together with the update: one exchange a round, not two",
     ] = False
     name = "flea"
+    use_when = "Clients hold few samples of few classes, and may share obfuscated activations of a tenth of them."
     tasks = ("classification",)
 
     def __post_init__(self) -> None:

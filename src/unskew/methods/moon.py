@@ -26,6 +26,7 @@ class MOON(Part):
     temperature: Annotated[float, Gt(0), "T, which divides the cosines"] = 0.5
     width: Annotated[int, Ge(0), "units of the projection; 0: none, and r is what the head receives"] = 256
     name = "moon"
+    use_when = "Image models are trained for many local epochs; it costs two more forward passes a step."
     tasks = ("classification",)
 
     def __post_init__(self) -> None:

@@ -23,6 +23,7 @@ class NaiveMix(FedMix):
     )
     a: Annotated[float, Gt(0), "parameter of Beta(a, a), with `per_batch`"] = 2.0
     name = "naivemix"
+    use_when = "Like `fedmix` where a second derivative costs too much."
     tasks = ("classification",)
     clashes = {"fedmix": "both mix the same averages in"}
 

@@ -24,6 +24,7 @@ class Norm(Part):
         0.225,
     )
     name = "norm"
+    use_when = "As the plain alternative to FedRDN: one pair of constants for all clients."
     normalises = True
     clashes = {"fedrdn": "both normalise the input"}
 

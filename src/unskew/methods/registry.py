@@ -1,4 +1,4 @@
-"""Methods by name: the files of this folder, robust aggregation rules, presets, installed packages, and users' own files.
+"""Methods by name: this package's, their presets, those of installed packages, and users' own files.
 
 A method is written `fedprox(mu=0.01)+fedrdn`.
 """
@@ -6,20 +6,17 @@ A method is written `fedprox(mu=0.01)+fedrdn`.
 from __future__ import annotations
 
 import importlib
-import pkgutil
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib.metadata import entry_points
 
-import unskew.merge as merge
-import unskew.methods as folder
 from unskew import arguments, calls
 from unskew.core.method import Method
 from unskew.core.part import Part
 from unskew.errors import UsageError, suggestion
-from unskew.methods import own_parts
+from unskew.methods import catalogue, own_parts
 
-_NO_METHODS = {"registry", "own_parts"}
+FEDAVG = "FedAvg (McMahan et al., AISTATS 2017): the size-weighted mean of clients' weights"
 
 
 def parse(text: str, set_: Mapping[str, Mapping[str, object]] | None = None) -> Method:
@@ -70,52 +67,37 @@ def _normalised(name: str) -> str:
 
 
 def names() -> dict[str, str]:
-    """Every method name and the first line that describes it: ours, and those of installed packages."""
-    return {n: _summary(n) for n in ["fedavg", *sorted(_table())]}
+    """Every name of a method and a line that describes it: FedAvg, this package's methods and presets, installed ones."""
+    ours = {name: entry.summary for name, entry in catalogue.entries().items()}
+    short = {name: f"short for {calls.written(entry.name, s)}" for name, (entry, s) in catalogue.presets().items()}
+    theirs = {name: _first_line(place) for name, place in installed().items()}
+    return {"fedavg": FEDAVG, **dict(sorted((ours | short | theirs).items()))}
 
 
 @lru_cache
-def _table() -> dict[str, str]:
-    """name -> "module:Class"; ours by scanning the folder, so that a new method is one new file."""
-    table = {}
-    for module in pkgutil.iter_modules(folder.__path__):
-        if module.name not in _NO_METHODS:
-            table[module.name] = f"unskew.methods.{module.name}"
-    for name, home in merge.RULES.items():
-        table[name] = f"unskew.merge.{home}"
-    for name, home in folder.PRESETS.items():
-        table[name] = f"unskew.methods.{home[0]}"
-    for entry in entry_points(group="unskew.methods"):
-        table[entry.name] = entry.value
-    return table
+def installed() -> dict[str, str]:
+    """The methods of installed packages, by name: "module:Class", as their entry points say."""
+    return {entry.name: entry.value for entry in entry_points(group="unskew.methods")}
 
 
 def _known(name: str) -> tuple[type[Part], dict[str, object]]:
+    """The class of a method's Part, and the settings that the name stands for."""
     if name == "fedavg":
         raise UsageError("E102", "'fedavg' takes no arguments: it is the method without Parts.")
-    table = _table()
-    if name not in table:
-        raise UsageError(
-            "E102", f"unknown method '{name}'.{suggestion(name, ['fedavg', *table])} `unskew list methods` shows all."
-        )
-    home, preset = folder.PRESETS.get(name, (name, {}))
-    module, _, attribute = table[name].partition(":")
-    loaded = importlib.import_module(module)
-    kind = getattr(loaded, attribute) if attribute else _part_in(loaded, home)
-    if not (isinstance(kind, type) and issubclass(kind, Part)):
-        raise UsageError("E102", f"'{table[name]}' is not a Part.")
-    return kind, dict(preset)
+    if place := installed().get(name):
+        module, _, attribute = place.partition(":")
+        kind = getattr(importlib.import_module(module), attribute, None)
+        if not (isinstance(kind, type) and issubclass(kind, Part)):
+            raise UsageError("E102", f"'{place}' is not a Part.")
+        return kind, {}
+    ours, presets = catalogue.entries(), catalogue.presets()
+    if name not in ours and name not in presets:
+        near = suggestion(name, ["fedavg", *ours, *presets, *installed()])
+        raise UsageError("E102", f"unknown method '{name}'.{near} `unskew list methods` shows all.")
+    entry, settings = (ours[name], {}) if name in ours else presets[name]
+    return getattr(importlib.import_module(entry.module), entry.kind), dict(settings)
 
 
-def _part_in(module: object, name: str) -> type[Part]:
-    return next(v for v in vars(module).values() if isinstance(v, type) and issubclass(v, Part) and v.name == name)
-
-
-def _summary(name: str) -> str:
-    if name == "fedavg":
-        return "FedAvg (McMahan et al., AISTATS 2017): the size-weighted mean of clients' weights"
-    if name in folder.PRESETS:
-        home, settings = folder.PRESETS[name]
-        return f"short for {home}({', '.join(f'{k}={v}' for k, v in settings.items())})"
-    module = importlib.import_module(_table()[name].partition(":")[0])
+def _first_line(place: str) -> str:
+    module = importlib.import_module(place.partition(":")[0])
     return (module.__doc__ or "").strip().split("\n")[0].rstrip(".")

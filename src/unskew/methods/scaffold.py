@@ -18,6 +18,7 @@ class Scaffold(Part):
     """Corrects every gradient by control variates of client and server."""
 
     name = "scaffold"
+    use_when = "Clients drift over many local steps; they are few and come back often, for control variates must be fresh to help."
     weighting = "equal"
 
     def refuse(self, fed: Fed) -> str | None:

@@ -12,55 +12,17 @@ from unskew.core.client import Fed
 from unskew.core.part import HOOKS, Part, overrides
 from unskew.core.values import Share
 
-WHEN = {
-    "bsm": "Clients lack classes and nothing but the loss may change; where few samples of a class are better than none, take rbsm.",
-    "ccvr": "After any run with label skew: one more exchange, and the head forgets the clients' biases.",
-    "clip_median": "Among sites of which one may send something far too large: its pull is cut down to the typical one's.",
-    "fedavg_ft": "To see how much of a method's loss is the head's: the server needs a few balanced samples of its own.",
-    "fedavgm": "The global model swings from round to round because other clients answer every time.",
-    "fedbabu": "Label skew spoils the head first; a common head that nobody trains cannot be spoiled.",
-    "fedbn": "Sites whose inputs look different (scanners, cameras) and that each want a model of their own. It needs batch normalisation.",
-    "fedbr": "Small skewed clients that may share averages of inputs without labels.",
-    "feddata": "As an upper reference: what a tenth of the raw data, shared, would bring.",
-    "feddecorr": "Few clients and features that collapse into few directions.",
-    "feddyn": "Clients drift over many local steps and come back often enough to remember.",
-    "feddpms": "Clients lack classes, and may share noisy means of latents from which others draw images.",
-    "fedfa": "Images that look different from site to site, where models rather than inputs are to be made robust.",
-    "fedgen": "Label skew, and the server may know how many samples of each class a client has.",
-    "fedgen_images": "To compare with FLea's table; it is our reconstruction.",
-    "fedlc": "Clients lack classes or hold few of some, and nothing but the loss may change.",
-    "fedmix": "Averages of five or more inputs may be shared, and clients are skewed.",
-    "fednova": "Clients of very different size, which take very different numbers of steps.",
-    "fedntd": "Clients forget the classes they lack while they train.",
-    "fedproto": "Clients whose features drift apart; with aggregate_weights=False also clients with models of their own.",
-    "fedprox": "Clients do many local steps on skewed data and drift apart; the pull holds them near the global model.",
-    "fedrdn": "Images that look different from site to site. It adds to any method, costs two numbers a channel, once.",
-    "fedrs": "Clients lack classes; the mildest of the corrections of logits.",
-    "flea": "Clients hold few samples of few classes, and may share obfuscated activations of a tenth of them.",
-    "local": "As a reference: what clients reach without any federation.",
-    "median": "Any minority of clients may send anything, and clients are of about one size.",
-    "moon": "Image models with many local epochs; it costs two more forward passes a step.",
-    "multi_krum": "A known share of the clients may send anything; the closest crowd is averaged.",
-    "naivemix": "As fedmix, cheaper: no second derivative.",
-    "norm": "The plain alternative to FedRDN: one pair of constants for everybody.",
-    "rebafl": "Each client holds few of the classes and many clients are absent.",
-    "scaffold": "Drift over many local steps, with few clients that come back often: control variates must be fresh to help.",
-    "trimmed_mean": "A few clients may send anything, and the rest should still be averaged.",
-}
-"""When to use a method, by name."""
-
 
 def page(part: Part, fed: Fed, beside: str, *, title: str = "#") -> str:
     """A Part's page as Markdown. beside: what `fed` stands for, as in "digits and its default model, 10 clients"."""
     kind = type(part)
     about = inspect.cleandoc(sys.modules[kind.__module__].__doc__ or kind.__doc__ or part.name)
     first, _, rest = about.partition("\n")
-    when = WHEN.get(part.name)
     pieces = [
         f"{title} {part.name}",
         first,
         f"```text\n{rest.strip()}\n```" if rest.strip() else "",
-        f"**When to use it.** {when}" if when else "",
+        f"**When to use it.** {part.use_when}" if part.use_when else "",
         f"{title}# Its hooks",
         _hooks(part),
         f"{title}# Settings",

@@ -1,0 +1,78 @@
+"""The methods that this package has, read from the source of their files in `methods/` and `merge/`.
+
+No file is imported, so that names can be listed before torch is loaded, and a new method is one new file.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+
+PACKAGE = Path(__file__).parents[1]
+FOLDERS = ("methods", "merge")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A Part that a file defines. name: the method's. module, kind: where its class is. summary: the file's first line.
+
+    presets: further names of the method, each with the settings that it then has.
+    """
+
+    name: str
+    module: str
+    kind: str
+    summary: str
+    presets: Mapping[str, Mapping[str, object]] = field(default_factory=dict[str, Mapping[str, object]])
+
+
+@cache
+def entries() -> dict[str, Entry]:
+    """Every method of this package by name, in the order of names."""
+    known = [entry for folder in FOLDERS for entry in _read_folder(PACKAGE / folder)]
+    return {entry.name: entry for entry in sorted(known, key=lambda e: e.name)}
+
+
+@cache
+def presets() -> dict[str, tuple[Entry, Mapping[str, object]]]:
+    """Every preset by name: the method it is short for, and the settings that it stands for."""
+    return {name: (entry, settings) for entry in entries().values() for name, settings in entry.presets.items()}
+
+
+def _read_folder(folder: Path) -> Iterator[Entry]:
+    sources = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.py"))}
+    classes = [(path, node) for path, tree in sources.items() for node in tree.body if isinstance(node, ast.ClassDef)]
+    parts = {"Part"}
+    while more := {node.name for _, node in classes if parts & set(_bases(node))} - parts:
+        parts |= more  # a Part may inherit from another one's class
+    for path, node in classes:
+        values = dict(_values(node)) if node.name in parts else {}
+        if isinstance(name := values.get("name"), str):
+            module = f"unskew.{folder.name}.{path.stem}"
+            summary = (ast.get_docstring(sources[path]) or "").split("\n")[0].rstrip(".")
+            yield Entry(name, module, node.name, summary, _presets(values.get("presets")))
+
+
+def _bases(node: ast.ClassDef) -> Iterator[str]:
+    return (base.id for base in node.bases if isinstance(base, ast.Name))
+
+
+def _values(node: ast.ClassDef) -> Iterator[tuple[str, object]]:
+    """The class attributes that matter here, which have to be written as literals."""
+    for line in node.body:
+        target = (
+            line.targets[0]
+            if isinstance(line, ast.Assign)
+            else line.target
+            if isinstance(line, ast.AnnAssign)
+            else None
+        )
+        if isinstance(target, ast.Name) and target.id in ("name", "presets") and line.value is not None:
+            yield target.id, ast.literal_eval(line.value)
+
+
+def _presets(value: object) -> dict[str, dict[str, object]]:
+    return {str(name): dict(settings) for name, settings in value.items()} if isinstance(value, dict) else {}

@@ -1,0 +1,111 @@
+"""The methods are read from their files: a new one is one file."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pkgutil
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import unskew
+import unskew.merge
+import unskew.methods
+from unskew.core.part import Part
+from unskew.methods import catalogue, registry
+
+SOURCE = Path(unskew.__file__).parent
+MINE = '''"""Mine (nobody, nowhere): half of the loss again."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge
+
+from unskew.core import Batch, Client, Out, Part, Tensor, Weights
+from unskew.methods.fedprox import FedProx
+
+
+@dataclass(frozen=True)
+class Mine(FedProx):
+    """Pulls twice."""
+
+    more: Annotated[float, Ge(0), "a second pull"] = 0.5
+    name = "mine"
+    presets = {"mine_not": {"more": 0.0}}
+    use_when = "Never outside this test."
+
+
+class Helper:
+    name = "helper"
+'''
+LOOK = """
+import json, sys
+import unskew
+from unskew.methods import catalogue
+early = "torch" in sys.modules
+listed = [n for n in catalogue.entries() if n == "mine"]
+from unskew.methods import registry
+names = registry.names()
+part = registry.parse("mine_not(mu=0.5)").parts[0]
+print(json.dumps({
+    "early": early, "listed": listed, "public": unskew.Mine.__name__, "in_dir": "Mine" in dir(unskew),
+    "summary": names["mine"], "preset": names["mine_not"], "helper": "helper" in names,
+    "settings": [part.mu, part.more], "file": unskew.__file__,
+}))
+"""
+
+
+def test_the_catalogue_holds_the_parts_that_the_files_define():
+    defined = {}
+    for room in (unskew.methods, unskew.merge):
+        for module in pkgutil.iter_modules(room.__path__, f"{room.__name__}."):
+            for value in vars(importlib.import_module(module.name)).values():
+                if isinstance(value, type) and issubclass(value, Part) and value.__module__ == module.name:
+                    defined[value.name] = (module.name, value.__name__, dict(vars(value).get("presets", {})))
+    entries = {n: (e.module, e.kind, dict(e.presets)) for n, e in catalogue.entries().items()}
+    assert entries == defined
+    assert len(entries) > 30
+
+
+def test_a_method_stands_in_the_file_of_its_name():
+    assert [n for n, e in catalogue.entries().items() if e.module == f"unskew.methods.{n}"] == [
+        n for n, e in catalogue.entries().items() if ".methods." in e.module
+    ]
+
+
+@pytest.mark.parametrize("name", sorted(catalogue.presets()))
+def test_a_preset_is_its_method_with_the_settings_it_stands_for(name):
+    entry, settings = catalogue.presets()[name]
+    (part,) = registry.parse(name).parts
+    assert type(part).__name__ == entry.kind
+    assert {key: getattr(part, key) for key in settings} == settings
+    assert part != type(part)()
+    assert registry.names()[name].startswith(f"short for {entry.name}(")
+
+
+def test_a_new_method_is_one_file(tmp_path):
+    shutil.copytree(SOURCE, tmp_path / "unskew", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "unskew" / "methods" / "mine.py").write_text(MINE)
+    done = subprocess.run(
+        [sys.executable, "-c", LOOK], cwd=tmp_path, capture_output=True, text=True, env={"PYTHONPATH": str(tmp_path)}
+    )
+    assert done.returncode == 0, done.stderr
+    seen = json.loads(done.stdout)
+    assert Path(seen.pop("file")).is_relative_to(tmp_path)
+    assert seen == {
+        "early": False, "listed": ["mine"], "public": "Mine", "in_dir": True,
+        "summary": "Mine (nobody, nowhere): half of the loss again", "preset": "short for mine(more=0.0)",
+        "helper": False, "settings": [0.5, 0.0],
+    }  # fmt: skip
+
+
+def test_every_class_of_a_method_is_public():
+    for entry in catalogue.entries().values():
+        assert getattr(unskew, entry.kind).name == entry.name
+    with pytest.raises(AttributeError, match="no attribute 'FedNothing'"):
+        _ = unskew.FedNothing
