@@ -168,9 +168,9 @@ class Comparison:
     path: Path
 
     def rows(self) -> list[Any]:
-        from unskew.report import read, stats
+        from unskew.report import read, summary
 
-        return stats.summary_table(read.read_comparison(self.path))
+        return summary.summary_table(read.read_comparison(self.path))
 
     def table(self) -> str:
         """Mean and standard deviation over seeds, paired tests against the best with Holm's correction."""

@@ -8,9 +8,15 @@ import xml.etree.ElementTree as ET
 import numpy as np
 import pytest
 
-from unskew.report.curves import POINTS, Line, curves
-from unskew.report.figures import Reach, Strip, attendance, histograms, partition_map, reach, spread
-from unskew.report.svg import NARROW, WIDE, apart, least_step, log_ticks, percent_range, ticks
+from unskew.report.figures.attendance import attendance
+from unskew.report.figures.curves import curves
+from unskew.report.figures.histograms import histograms
+from unskew.report.figures.lines import POINTS, Line
+from unskew.report.figures.partition import partition_map
+from unskew.report.figures.reach import Reach, reach
+from unskew.report.figures.spread import Strip, spread
+from unskew.report.figures.svg import NARROW, WIDE, apart, least_step, log_ticks, percent_range, ticks
+from unskew.report.runs import Attendance
 
 EVIL = '<script>alert("x")</script>'
 
@@ -124,14 +130,14 @@ def test_bytes_to_a_target_are_ranked_and_failures_said():
 
 
 def test_attendance_tells_absent_from_not_asked():
-    rows = [(1, [0, 1], [0]), (2, [2], [2])]
+    rows = [Attendance(1, [0, 1], [0]), Attendance(2, [2], [2])]
     drawn = attendance(rows, 3)
     answered, absent = (
         sum(d.count("M") for d in re.findall(rf'<path class="{k}" d="([^"]*)"', drawn)) for k in ("answered", "absent")
     )
     assert answered == 2 + 2  # a bar per round, a cell per answer
     assert absent == 1 + 1
-    assert attendance([(1, [0, 1], [0, 1])], 2) == ""
+    assert attendance([Attendance(1, [0, 1], [0, 1])], 2) == ""
     assert attendance([], 2) == ""
 
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 from tests.report.fake_runs import fake_comparison
-from unskew.report import figures, page, read, stats, tables
+from unskew.report import page, read, summary, tables
+from unskew.report.figures.partition import partition_map
 
 SITES = ["DRIVE", "CHASE_DB1", "STARE"]
 PIXELS = [[900, 100], [950, 50], [930, 70]]
@@ -38,12 +39,12 @@ def comparison(tmp_path_factory):
 def test_dice_is_the_score(comparison):
     runs = read.read_comparison(comparison)
     assert {r.metric for r in runs} == {"dice"}
-    rows = stats.summary_table(runs)
+    rows = summary.summary_table(runs)
     first = [r for r in runs if r.method == "fedavg"]
     assert rows[0].last.mean == pytest.approx(np.mean([r.series("global", "dice")[1][-1] for r in first]))
     assert rows[0].dice_both.n == 2
     assert rows[0].macro_f1.n == 0
-    assert tables.groups(rows)[1] == ("global Dice", 3)
+    assert tables.column_groups(rows)[1] == ("global Dice", 3)
     assert "Dice in %, mean ± sample standard deviation over 2 seeds" in tables.note(rows)
     line = next(csv.DictReader(io.StringIO(tables.as_csv(rows))))
     assert line["metric"] == "dice"
@@ -58,7 +59,7 @@ def test_the_page_speaks_of_dice(comparison):
         "% global Dice over 6 rounds on digits",
         "Dice over rounds",
         "Dice of both classes",
-        "every pixel labelled",
+        "Every pixel is labelled",
         "<dt>Dice</dt>",
     ):
         assert piece in text
@@ -68,7 +69,7 @@ def test_the_page_speaks_of_dice(comparison):
 
 def test_cells_hold_shares_of_pixels(comparison):
     run = read.read_comparison(comparison)[0]
-    drawn = figures.partition_map(run.federation)
+    drawn = partition_map(run.federation)
     for share in ("90.0", "10.0", "95.0", "5.0"):
         assert f">{share}</text>" in drawn
     assert "share of pixels, %" in drawn

@@ -9,12 +9,14 @@ import pytest
 
 from tests.report.fake_runs import fake_run
 from tests.report.test_page import EVIL, Tags
-from unskew.report import measured
-from unskew.report.curves import Line
+from unskew.report.figures.cross_site import cross_site
+from unskew.report.figures.lines import Line
+from unskew.report.figures.series import series
+from unskew.report.figures.svg import NARROW, WIDE
+from unskew.report.numbers import three_digits
 from unskew.report.page import write_report
 from unskew.report.read import read_run
 from unskew.report.stats import Score, rounds_to
-from unskew.report.svg import NARROW, WIDE
 
 PICTURES = {
     "cross_site": {
@@ -63,7 +65,7 @@ def test_the_page_shows_what_was_measured_and_stays_whole(run, tmp_path):
         "Weight diversity, over rounds",
         "who receives",
         "the global model",
-        "What clients receive of others",
+        "Inputs that clients receive from others",
         'href="data:image/png;base64,iVBOR&quot;&gt;',
         "site-x: mixed",
     ):
@@ -80,26 +82,26 @@ def test_a_run_without_measures_has_no_such_section(tmp_path):
 def test_series_are_in_their_own_unit():
     line = Line("fedavg", "m0", np.array([1, 2, 3]), np.array([0.002, 0.004, 0.003]), np.zeros(3))
     for width in (WIDE, NARROW):
-        drawn = measured.series([line], "Weight diversity", width=width)
+        drawn = series([line], "Weight diversity", width=width)
         assert "0.003" in drawn
         assert "%" not in drawn
     once = Line("fedavg", "m0", np.array([3]), np.array([0.5]), np.zeros(1))
-    assert measured.series([once], "x") == ""
+    assert series([once], "x") == ""
     flat = Line("fedavg", "m0", np.array([1, 2]), np.array([0.0, 0.0]), np.zeros(2))
-    assert "polyline" in measured.series([flat], "x")
+    assert "polyline" in series([flat], "x")
 
 
 def test_numbers_keep_three_digits():
-    assert measured.number(Score(0.012345, 0.00678, 3)) == "0.0123 ± 0.0068"
-    assert measured.number(Score(12.345, 0, 1)) == "12.3"
-    assert measured.number(Score(float("nan"), 0, 0)) == "–"
+    assert three_digits(Score(0.012345, 0.00678, 3)) == "0.0123 ± 0.0068"
+    assert three_digits(Score(12.345, 0, 1)) == "12.3"
+    assert three_digits(Score(float("nan"), 0, 0)) == "–"
 
 
 def test_pairs_leave_out_sites_without_a_model():
-    drawn = measured.pairs(PICTURES["cross_site"])
+    drawn = cross_site(PICTURES["cross_site"])
     assert "31.0" in drawn
     assert drawn.count(">caltech<") == 1  # a column, no row
-    assert measured.pairs({"names": ["a"], "score": [[None]]}) == ""
+    assert cross_site({"names": ["a"], "score": [[None]]}) == ""
 
 
 def test_rounds_to_a_target_are_the_first_that_reached_it(run):

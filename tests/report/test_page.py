@@ -10,10 +10,10 @@ import pytest
 import yaml
 
 from tests.report.fake_runs import fake_comparison, fake_run
-from unskew.report import words
+from unskew.report import headline
+from unskew.report.context import context_of
 from unskew.report.page import write_report
 from unskew.report.read import read_runs
-from unskew.report.stats import summary_table
 
 EVIL = "\"><img src=x onerror='alert(1)'><script>alert(2)</script>{{7*7}}"
 VOID = {"meta", "input", "br", "hr", "img", "link"}
@@ -75,9 +75,7 @@ def test_it_can_be_heard_as_well_as_seen(text):
 
 
 def test_it_says_the_result_and_its_certainty(text, comparison):
-    runs = read_runs([comparison])
-    rows = summary_table(runs)
-    sentence = words.result(rows, runs)
+    sentence = headline.result(context_of(read_runs([comparison]), "label-skew"))
     assert re.fullmatch(
         r"flea reaches \d\d\.\d ± \d\.\d % global accuracy on digits \(dirichlet:0\.1\), "
         r"\d+\.\d points ahead of fedavg \(over 3 seeds, p [<=] \.\d+\)",
@@ -90,10 +88,10 @@ def test_it_says_the_result_and_its_certainty(text, comparison):
 @pytest.mark.parametrize(
     "piece",
     [
-        "Accuracy over rounds", "Every client", "Accuracy for the bytes sent", "What leaves each client",
+        "Accuracy over rounds", "Every client", "Accuracy against bytes sent", "What leaves each client",
         "Who holds what", "Who answered when", "Classes in the shared buffer of flea", "Repeat this",
         "How it was measured", "flea/features", "empirical", "each one", "n = 3", "E302",
-        "All settings the runs share", "prefers-color-scheme: dark", "@media print",
+        "All settings that the runs share", "prefers-color-scheme: dark", "@media print",
     ],
 )  # fmt: skip
 def test_it_has_every_part(text, piece):
@@ -138,13 +136,13 @@ def test_a_run_that_has_only_begun_has_a_page(tmp_path):
 
 def test_a_target_can_be_given(comparison, tmp_path):
     text = write_report(comparison, tmp_path / "r.html", target=0.5).read_text()
-    assert "Bytes to reach 50.0 %" in text
-    assert "Target: 50.0 % global accuracy;" in text
+    assert "Bytes until 50.0 %" in text
+    assert "Target: 50.0 % global accuracy." in text
 
 
 def test_local_alone_has_a_page_without_a_global_score(tmp_path):
     text = write_report(fake_run(tmp_path / "r", "local", clients=5, rounds=8), tmp_path / "r.html").read_text()
-    assert "no global accuracy was written" in text
+    assert "without a global accuracy" in text
     assert "Nothing leaves a client" in text
 
 

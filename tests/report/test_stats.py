@@ -11,8 +11,11 @@ import yaml
 from scipy.stats import ttest_rel
 
 from unskew.errors import StateError
-from unskew.report import figures, page, read, stats, svg, tables
-from unskew.report.curves import curves
+from unskew.report import page, read, stats, summary, tables
+from unskew.report.figures import svg
+from unskew.report.figures.curves import curves
+from unskew.report.figures.partition import partition_map
+from unskew.report.figures.spread import spread
 
 
 def write_run(folder, method, seed, values, bytes_=1000, name="digits", sizes=(5, 7)):
@@ -85,7 +88,7 @@ def test_holm_and_the_paired_test():
 
 
 def test_the_table_of_a_comparison(comparison):
-    rows = {r.method: r for r in stats.summary_table(read.read_comparison(comparison), target=0.6)}
+    rows = {r.method: r for r in summary.summary_table(read.read_comparison(comparison), target=0.6)}
     assert list(rows) == ["good", "poor", "local"]
     assert rows["good"].leads
     assert not rows["local"].leads  # a reference, though higher
@@ -150,8 +153,8 @@ def test_pictures_with_few_or_many_clients():
             "names": [f"client-{k}" for k in range(K)],
             "clients": K,
         }
-        drawn = figures.partition_map(federation)
+        drawn = partition_map(federation)
         cells = sum(part.count("M") for part in re.findall(r'class="(?:q\d|bar)" d="([^"]*)"', drawn))
         assert cells == min(K, 200) * 3  # two classes and a bar for the size
     assert curves([], "x", "y") == ""
-    assert figures.spread([], "x") == ""
+    assert spread([], "x") == ""

@@ -14,9 +14,10 @@ from rich.console import Console
 
 from tests.report.fake_runs import fake_comparison
 from unskew.report import tables
-from unskew.report.numbers import megabytes, p_value, size, verdict
+from unskew.report.numbers import megabytes, p_value, size
 from unskew.report.read import read_comparison
-from unskew.report.stats import Score, against, bytes_to, mean10, paired_p, summary_table, trained
+from unskew.report.stats import Score, bytes_to, mean10, paired_p, trained
+from unskew.report.summary import against, summary_table
 
 NAN = float("nan")
 
@@ -70,7 +71,7 @@ def test_a_target_is_reached_where_it_is_equalled(runs):
 
 def test_too_few_seeds_are_said(runs):
     rows = summary_table([r for r in runs if r.seed == 0])
-    by = {r.method: verdict(r) for r in rows}
+    by = {r.method: tables.verdict(r) for r in rows}
     assert by == {"fedavg": "n too small", "flea": "best", "local": "reference", "centralised": "reference"}
     assert "two seeds or more" in tables.note(rows)
 

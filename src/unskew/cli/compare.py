@@ -74,7 +74,7 @@ def finish(at: Path, plan: list[Any], processes: int, target: float | None, as_j
     from unskew.cli.progress import Progress
     from unskew.comparison import cells
     from unskew.engine import resolve
-    from unskew.report import page, read, stats, tables
+    from unskew.report import page, read, summary, tables
 
     try:
         with Progress(plan, quiet=as_json) as progress:
@@ -82,7 +82,7 @@ def finish(at: Path, plan: list[Any], processes: int, target: float | None, as_j
     except (KeyboardInterrupt, Terminated):
         print(f"\nStopped by you; every run is saved. Go on with: unskew resume {at}")
         raise
-    rows = stats.summary_table(read.read_comparison(at), target=target)
+    rows = summary.summary_table(read.read_comparison(at), target=target)
     found = tables.as_json(rows)
     disk.replace(at / "compare.json", json.dumps(found, indent=1))
     page.write_report(at, at / "report.html", target=target)

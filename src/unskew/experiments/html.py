@@ -8,13 +8,15 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from unskew.experiments import page
-from unskew.report import measured, svg
-from unskew.report.beside import Pair, beside
-from unskew.report.curves import Line, curves
+from unskew.report.figures import svg
+from unskew.report.figures.beside import Pair, beside
+from unskew.report.figures.curves import curves
+from unskew.report.figures.lines import Line, mean_line
+from unskew.report.figures.series import series
+from unskew.report.render import both_widths, render
 
 Result = Mapping[str, Any]
 """What `<experiment>.json` holds."""
@@ -26,7 +28,7 @@ def document(found: Result) -> str:
     of = svg.colours(methods, [])
     noun = page.noun_of(found)
     head, lines = page.table(found)
-    return _render(
+    return render(
         "experiment.html.j2",
         found=found,
         noun=noun,
@@ -52,13 +54,7 @@ def index(found: Sequence[Result]) -> str:
     names = page.named(found)
     told = [(r, name, page.rows(r), page.rounds(r), page.summary(r), page.counted(r)) for r, name in zip(found, names)]
     title, has = page.index_title(found)
-    return _render("experiments.html.j2", noun="score", found=told, title=title, has=has)
-
-
-def _render(name: str, **facts: Any) -> str:
-    loader = PackageLoader("unskew.report")
-    made = Environment(loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return made.get_template(name).render(**facts)
+    return render("experiments.html.j2", noun="score", found=told, title=title, has=has)
 
 
 def _cards(found: Result) -> list[tuple[str, str]]:
@@ -88,20 +84,16 @@ def _rows(found: Result, of: Mapping[str, str]) -> list[tuple[str, str, Markup, 
             if (made := _line(found, m, of[m], seeds)) is not None
         ]
         label = f"{page.noun_of(found)}{unit}; ring: the paper, dot: here"
-        drawn = _both(partial(beside, pairs, label)) if any(p.paper == p.paper for p in pairs) else Markup()
+        drawn = both_widths(partial(beside, pairs, label)) if any(p.paper == p.paper for p in pairs) else Markup()
         told.append((row, found["rows"][row]["note"], drawn, _drawn(found, lines, "round")))
     return told
 
 
 def _line(found: Result, method: str, colour: str, seeds: Sequence[Sequence[Sequence[float]]]) -> Line | None:
     """Mean and deviation over seeds, at the rounds all of them have."""
-    known = [{point[0]: point[1] for point in series} for series in seeds if series]
-    x = sorted(set.intersection(*(set(k) for k in known))) if known else []
-    if not x:
-        return None
-    values = np.array([[k[t] for t in x] for k in known]) / (100 if found["unit"] == "percent" else 1)
-    band = values.std(0, ddof=1) if len(known) > 1 else np.zeros(len(x))
-    return Line(method, colour, np.array(x, dtype=float), values.mean(0), band)
+    by = 100 if found["unit"] == "percent" else 1
+    series = [np.array(points, dtype=float).reshape(-1, 2).T for points in seeds]
+    return mean_line(method, colour, [(rounds, values / by) for rounds, values in series])
 
 
 def _sweeps(found: Result, of: Mapping[str, str]) -> list[tuple[str, Markup]]:
@@ -130,13 +122,8 @@ def _drawn(found: Result, lines: Sequence[Line], x: str) -> Markup:
         return Markup()
     if found["unit"] == "percent":
         unit = {} if x == "round" else {"unit": lambda v: f"{v:g}"}
-        return _both(partial(curves, lines, x, f"{page.noun_of(found)}, %", **unit))
-    return _both(partial(measured.series, lines, page.noun_of(found), x_label=x))
-
-
-def _both(draw: Any) -> Markup:
-    """Drawn wide and narrow. The drawings escape what they write, so this text is markup."""
-    return Markup(draw(width=svg.WIDE) + draw(width=svg.NARROW))
+        return both_widths(partial(curves, lines, x, f"{page.noun_of(found)}, %", **unit))
+    return both_widths(partial(series, lines, page.noun_of(found), x_label=x))
 
 
 def _nan(value: float | None) -> float:

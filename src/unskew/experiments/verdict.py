@@ -16,7 +16,7 @@ from typing import Any
 from unskew.experiments.claims import Claim, Trend
 from unskew.experiments.plan import Experiment, Row
 from unskew.report import stats
-from unskew.report.read import RunData
+from unskew.report.runs import RunData
 from unskew.report.stats import Score
 
 

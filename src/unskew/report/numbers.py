@@ -1,28 +1,36 @@
-"""How numbers are written: accuracies in percent with one decimal, bytes with three digits, p as in papers."""
+"""How numbers are written: scores in percent with one decimal, bytes with three digits, p as in papers."""
 
 from __future__ import annotations
 
 import math
 
-from unskew.report.stats import Row, Score
+from unskew.report.stats import Score
 
 MISSING = "–"
 
 
 def noun(metric: str) -> str:
-    """What a score is called inside a sentence."""
+    """A score's name inside a sentence: "accuracy", "Dice"."""
     return "Dice" if metric == "dice" else metric
 
 
-def percent(s: Score, std: bool = True) -> str:
-    """`90.2 ± 0.8`, or `90.2` for a single seed."""
-    if not s.n:
+def percent(score: Score, std: bool = True) -> str:
+    """`90.2 ± 0.8`, or `90.2` for one seed or if `std` is False."""
+    if not score.n:
         return MISSING
-    return f"{100 * s.mean:.1f} ± {100 * s.std:.1f}" if std and s.n > 1 else f"{100 * s.mean:.1f}"
+    mean = f"{100 * score.mean:.1f}"
+    return f"{mean} ± {100 * score.std:.1f}" if std and score.n > 1 else mean
+
+
+def three_digits(score: Score) -> str:
+    """`0.412 ± 0.031`, or `0.412` for one seed."""
+    if not score.n:
+        return MISSING
+    return f"{score.mean:.3g} ± {score.std:.2g}" if score.n > 1 else f"{score.mean:.3g}"
 
 
 def megabytes(value: float) -> str:
-    """In MB, three digits: 0.012, 6.13, 61.3, 1,234."""
+    """Bytes in MB with three digits and no unit: 0.012, 6.13, 61.3, 1,234."""
     mega = value / 1e6
     if math.isnan(mega):
         return MISSING
@@ -33,7 +41,7 @@ def megabytes(value: float) -> str:
 
 
 def size(value: float) -> str:
-    """With its unit, three digits: 61.4 KB."""
+    """Bytes with their unit and three digits: 61.4 KB."""
     if math.isnan(value):
         return MISSING
     for unit in ("B", "KB", "MB", "GB"):
@@ -44,38 +52,17 @@ def size(value: float) -> str:
 
 
 def p_value(p: float) -> str:
+    """`p < .001`, `p = .012`, `p = 1`."""
     if p < 0.001:
         return "p < .001"
     return f"p = {p:.3f}".replace("0.", ".", 1) if p < 0.995 else "p = 1"
 
 
-def verdict(row: Row) -> str:
-    """Against the best method: `best`, `p = .012`, `p = .210 (tie)`, `n too small`, `reference`."""
-    if row.reference:
-        return "reference"
-    if row.leads:
-        return "best"
-    if row.p is None or math.isnan(row.p):
-        return "n too small" if row.mean10.n else MISSING
-    return p_value(row.p) + (" (tie)" if row.p >= 0.05 else "")
-
-
-def to_target(row: Row) -> str:
-    """MB until the target; in brackets the seeds that reached it, where not all did."""
-    if row.reference:
-        return MISSING
-    if not row.reached:
-        return "not reached"
-    return megabytes(row.to_target.mean) + (f" ({row.reached}/{row.n})" if row.reached < row.n else "")
-
-
-def both_ways(row: Row) -> str:
-    return MISSING if row.reference else megabytes(row.up + row.down)
-
-
 def whole(value: float) -> str:
+    """A whole number with thousands separated: 1,234."""
     return f"{value:,.0f}"
 
 
 def plural(n: int, noun: str) -> str:
+    """`1 client`, `1,200 clients`."""
     return f"{n:,} {noun}{'s' if n != 1 else ''}"

@@ -1,4 +1,4 @@
-"""The final table: for a terminal, for a pipe, as JSON, LaTeX and CSV."""
+"""The final table as text: for a terminal, a pipe, JSON, LaTeX and CSV."""
 
 from __future__ import annotations
 
@@ -9,103 +9,139 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from unskew.report.numbers import both_ways, noun, percent, plural, to_target, verdict
-from unskew.report.stats import Row
+from unskew.report.numbers import MISSING, megabytes, noun, p_value, percent, plural
+from unskew.report.summary import MethodSummary
+
+Summaries = Sequence[MethodSummary]
 
 
-def groups(rows: Sequence[Row]) -> tuple[tuple[str, int], ...]:
-    """What stands over the columns: a title and how many columns it spans."""
-    score = f"global {noun(_metric(rows))}"
+def column_groups(summaries: Summaries) -> tuple[tuple[str, int], ...]:
+    """The headings above the columns' own: (heading, number of columns that it spans)."""
+    score = f"global {noun(_metric(summaries))}"
     return (("", 1), (score, 3), ("global@client", 2), ("personal@client", 1), ("bytes", 2), ("", 1))
 
 
-def _metric(rows: Sequence[Row]) -> str:
-    return rows[0].metric if rows else "accuracy"
+def _metric(summaries: Summaries) -> str:
+    return summaries[0].metric if summaries else "accuracy"
 
 
-def head(rows: Sequence[Row]) -> tuple[str, ...]:
-    target = next((r.target for r in rows if not math.isnan(r.target)), math.nan)
-    reach = "MB to target" if math.isnan(target) else f"MB to {100 * target:.1f}\u00a0%"
-    return ("method", "last", "best", "mean-10", "mean", "worst", "mean", "MB up+down", reach, "vs best")
+def columns(summaries: Summaries) -> tuple[str, ...]:
+    """The columns' headings below those of `column_groups`."""
+    target = next((s.target for s in summaries if not math.isnan(s.target)), math.nan)
+    to_target = "MB to target" if math.isnan(target) else f"MB to {100 * target:.1f}\u00a0%"
+    return ("method", "last", "best", "mean-10", "mean", "worst", "mean", "MB up+down", to_target, "vs best")
 
 
-def full_head(rows: Sequence[Row]) -> tuple[str, ...]:
-    """The same, where nothing can stand over the columns."""
-    method, *_, both, reach, p = head(rows)
+def full_columns(summaries: Summaries) -> tuple[str, ...]:
+    """The columns' headings where nothing can stand above them."""
+    method, *_, both_ways, to_target, p = columns(summaries)
     scores = ("global last", "global best", "global mean-10", "clients mean", "clients worst", "personal mean")
-    return (method, *scores, both, reach, p)
+    return (method, *scores, both_ways, to_target, p)
 
 
-def cells(row: Row) -> list[str]:
-    scores = (row.last, row.best, row.mean10, row.clients, row.worst, row.personal)
-    return [row.method, *map(percent, scores), both_ways(row), to_target(row), verdict(row)]
+def cells(summary: MethodSummary) -> list[str]:
+    """One method's row of the table, a text per column."""
+    s = summary
+    scores = (s.last, s.best, s.mean10, s.clients, s.worst, s.personal)
+    sent = MISSING if s.reference else megabytes(s.up + s.down)
+    return [s.method, *map(percent, scores), sent, to_target(s), verdict(s)]
 
 
-def note(rows: Sequence[Row]) -> str:
-    """What the numbers are, in sentences."""
-    n = max((r.n for r in rows), default=0)
-    spread = f"mean ± sample standard deviation over {n} seeds" if n > 1 else "one seed, so without a deviation"
+def verdict(summary: MethodSummary) -> str:
+    """Against the best method: `best`, `p = .012`, `p = .210 (tie)`, `n too small`, `reference`."""
+    if summary.reference:
+        return "reference"
+    if summary.leads:
+        return "best"
+    if summary.p is None or math.isnan(summary.p):
+        return "n too small" if summary.mean10.n else MISSING
+    return p_value(summary.p) + (" (tie)" if summary.p >= 0.05 else "")
+
+
+def to_target(summary: MethodSummary) -> str:
+    """MB until the target; in brackets how many seeds reached it, unless all did."""
+    s = summary
+    if s.reference:
+        return MISSING
+    if not s.reached:
+        return "not reached"
+    return megabytes(s.to_target.mean) + (f" ({s.reached}/{s.n})" if s.reached < s.n else "")
+
+
+def note(summaries: Summaries) -> str:
+    """What the table's numbers are: sentences, one a line."""
+    n = max((s.n for s in summaries), default=0)
+    over = f"mean ± sample standard deviation over {n} seeds" if n > 1 else "one seed, so no standard deviation"
     lines = [
-        f"{noun(_metric(rows)).capitalize()} in %, {spread}; mean-10, clients and personal: mean of the last 10 rounds, of those evaluated.",
-        "clients: the global model on each client's test rows. personal: the client's own model there.",
+        f"{noun(_metric(summaries)).capitalize()} in %, {over}. "
+        "mean-10, clients and personal are means over the evaluated rounds among the last 10.",
+        "clients: the global model on each client's own test rows. personal: each client's own model on the same rows.",
     ]
-    if sum(not r.reference for r in rows) > 1:
+    if sum(not s.reference for s in summaries) > 1:
+        caveat = "It needs two seeds or more." if n < 2 else "With few seeds it detects only large differences."
         lines.append(
-            "vs best: paired t-test over seeds on the mean of the last 10 rounds, Holm-corrected. "
-            + ("It needs two seeds or more." if n < 2 else "With few seeds it finds only large differences.")
+            f"vs best: paired t-test over seeds on the mean of the last 10 rounds, corrected by Holm. {caveat}"
         )
-    if any(r.reference for r in rows):
+    if any(s.reference for s in summaries):
         lines.append("local and centralised are references: they do not compete.")
     return "\n".join(lines)
 
 
-def plain(rows: Sequence[Row]) -> str:
-    """Aligned columns of text."""
-    table = [list(full_head(rows)), *map(cells, rows)]
+def caption(summaries: Summaries) -> str:
+    """The table's caption, for screen readers."""
+    best = next((s for s in summaries if s.leads), None)
+    led = f"; best: {best.method}, {percent(best.mean10)} %" if best and len(summaries) > 1 else ""
+    what = "accuracies" if _metric(summaries) == "accuracy" else noun(_metric(summaries))
+    return f"{plural(len(summaries), 'method')}, {what} in percent{led}"
+
+
+def plain(summaries: Summaries) -> str:
+    """The table and its note as aligned columns of text."""
+    table = [list(full_columns(summaries)), *map(cells, summaries)]
     widths = [max(len(line[i]) for line in table) for i in range(len(table[0]))]
     lines = ["  ".join(c.rjust(w) if i else c.ljust(w) for i, (c, w) in enumerate(zip(t, widths))) for t in table]
     lines = [line.rstrip() for line in lines]
-    return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:], note(rows)])
+    return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:], note(summaries)])
 
 
-def rich_table(rows: Sequence[Row]) -> Any:
-    """A rich.table.Table; the best method bold, references dim."""
+def rich_table(summaries: Summaries) -> Any:
+    """A rich.table.Table with the best method bold and references dim."""
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, caption=Text(note(rows)), caption_justify="left", header_style="bold")
-    for i, title in enumerate(full_head(rows)):
+    table = Table(box=None, pad_edge=False, caption=Text(note(summaries)), caption_justify="left", header_style="bold")
+    for i, title in enumerate(full_columns(summaries)):
         table.add_column(title, justify="right" if i else "left", no_wrap=i == 0)
-    for row in rows:
-        table.add_row(*map(Text, cells(row)), style="bold" if row.leads else "dim" if row.reference else None)
+    for s in summaries:
+        table.add_row(*map(Text, cells(s)), style="bold" if s.leads else "dim" if s.reference else None)
     return table
 
 
-def as_json(rows: Sequence[Row]) -> list[dict[str, Any]]:
-    """Dictionaries json can write: NaN becomes null."""
-    return [_clean(asdict(r)) for r in rows]
+def as_json(summaries: Summaries) -> list[dict[str, Any]]:
+    """A dictionary per method that json can write: NaN becomes null."""
+    return [_without_nan(asdict(s)) for s in summaries]
 
 
-def _clean(value: Any) -> Any:
+def _without_nan(value: Any) -> Any:
     if isinstance(value, dict):
-        return {k: _clean(v) for k, v in value.items()}
+        return {k: _without_nan(v) for k, v in value.items()}
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def latex(rows: Sequence[Row]) -> str:
+def latex(summaries: Summaries) -> str:
     """A booktabs table; the best method in bold, references below a rule."""
-    lines = [r"\begin{tabular}{l" + "r" * (len(head(rows)) - 1) + "}", r"\toprule"]
-    lines.append(" & ".join(map(_tex, full_head(rows))) + r" \\")
-    for group in ([r for r in rows if not r.reference], [r for r in rows if r.reference]):
+    lines = [r"\begin{tabular}{l" + "r" * (len(columns(summaries)) - 1) + "}", r"\toprule"]
+    lines.append(" & ".join(map(_tex, full_columns(summaries))) + r" \\")
+    for group in ([s for s in summaries if not s.reference], [s for s in summaries if s.reference]):
         if group:
-            lines += [r"\midrule", *(_tex_line(r) for r in group)]
-    said = [f"% {line}" for line in note(rows).splitlines()]
-    return "\n".join([*said, *lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
+            lines += [r"\midrule", *map(_tex_line, group)]
+    comment = [f"% {line}" for line in note(summaries).splitlines()]
+    return "\n".join([*comment, *lines, r"\bottomrule", r"\end{tabular}"]) + "\n"
 
 
-def _tex_line(row: Row) -> str:
-    name, *rest = map(_tex, cells(row))
-    return " & ".join([rf"\textbf{{{name}}}" if row.leads else name, *rest]) + r" \\"
+def _tex_line(summary: MethodSummary) -> str:
+    name, *rest = map(_tex, cells(summary))
+    return " & ".join([rf"\textbf{{{name}}}" if summary.leads else name, *rest]) + r" \\"
 
 
 _TEX = {c: "\\" + c for c in "&%$#_{}"} | {
@@ -119,40 +155,20 @@ def _tex(text: str) -> str:
 
 
 SCORES = (
-    "last",
-    "best",
-    "mean10",
-    "stability",
-    "clients",
-    "worst",
-    "spread",
-    "personal",
-    "macro_f1",
-    "worst_class",
-    "dice_both",
-    "to_target",
-    "rounds_to",
-)
+    "last", "best", "mean10", "stability", "clients", "worst", "spread", "personal", "macro_f1", "worst_class",
+    "dice_both", "to_target", "rounds_to",
+)  # fmt: skip
 
 
-def as_csv(rows: Sequence[Row]) -> str:
+def as_csv(summaries: Summaries) -> str:
     """One line per method, nothing rounded; scores in [0, 1], bytes of all clients."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    columns = [f"{name}{part}" for name in SCORES for part in ("", "_std")]
-    writer.writerow(
-        ["method", "metric", "n", *columns, "bytes_up", "bytes_down", "target", "reached", "p", "reference", "leads"]
-    )
-    for r in rows:
-        scores = [v for name in SCORES for v in (getattr(r, name).mean, getattr(r, name).std)]
-        facts = [r.up, r.down, r.target, r.reached, r.p, r.reference, r.leads]
-        writer.writerow([r.method, r.metric, r.n, *("" if v is None or v != v else v for v in [*scores, *facts])])
+    score_columns = [f"{name}{part}" for name in SCORES for part in ("", "_std")]
+    other_columns = ["bytes_up", "bytes_down", "target", "reached", "p", "reference", "leads"]
+    writer.writerow(["method", "metric", "n", *score_columns, *other_columns])
+    for s in summaries:
+        scores = [v for name in SCORES for v in (getattr(s, name).mean, getattr(s, name).std)]
+        others = [s.up, s.down, s.target, s.reached, s.p, s.reference, s.leads]
+        writer.writerow([s.method, s.metric, s.n, *("" if v is None or v != v else v for v in [*scores, *others])])
     return out.getvalue()
-
-
-def caption(rows: Sequence[Row]) -> str:
-    """For screen readers, and over the printed table."""
-    best = next((r for r in rows if r.leads), None)
-    led = f"; best: {best.method}, {percent(best.mean10)} %" if best and len(rows) > 1 else ""
-    what = "accuracies" if _metric(rows) == "accuracy" else noun(_metric(rows))
-    return f"{plural(len(rows), 'method')}, {what} in percent{led}"

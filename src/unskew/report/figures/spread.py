@@ -1,4 +1,4 @@
-"""Who is served how well: a dot per client."""
+"""How well each client is served: a dot per client."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from unskew.report.figures.svg import NARROW, WIDE, Scale, data, line, shorten, svg, text, x_axis
 from unskew.report.numbers import plural
-from unskew.report.svg import NARROW, WIDE, Scale, data, line, shorten, svg, text, x_axis
 
 
 @dataclass(frozen=True)
 class Strip:
-    """One method's clients: names and scores in [0, 1], all seeds together."""
+    """One method's clients: their names and scores in [0, 1], all seeds together. colour: a class."""
 
     name: str
     colour: str
@@ -23,7 +23,7 @@ class Strip:
 
 
 def spread(strips: Sequence[Strip], x_label: str, *, width: int = WIDE) -> str:
-    """A row of dots per method, a dot per client; the bar is the mean, the ring the worst client, named."""
+    """A row of dots per method, one per client; the bar is the mean, the ring the worst client, which is named."""
     strips = [s for s in strips if len(s.values)]
     if not strips:
         return ""
@@ -36,36 +36,35 @@ def spread(strips: Sequence[Strip], x_label: str, *, width: int = WIDE) -> str:
     rows, names = [], list(dict.fromkeys(n for s in strips for n in s.clients))
     for i, s in enumerate(strips):
         middle = top + row * (i + 0.5) + (10 if narrow else 4)
-        parts.append(_label(s, left, middle, row, narrow))
         places = _swarm([float(v) for v in np.atleast_1d(x(np.array(s.values)))], row * 0.21)
-        parts.append(_dots(s, places, middle))
+        parts += [_label(s, left, middle, row, narrow), _dots(s, places, middle)]
         parts.append(_mean_and_worst(s, x, middle, row, width))
-        rows.append({"n": s.name, "c": s.colour, "y": round(middle, 1), "d": _told(s, places, names)})
-    told = "; ".join(
+        rows.append({"n": s.name, "c": s.colour, "y": round(middle, 1), "d": _for_script(s, places, names)})
+    words = "; ".join(
         f"{s.name}: mean {100 * np.mean(s.values):.1f} %, worst {100 * min(s.values):.1f} %" for s in strips
     )
     script = data("dots", {"h": row, "k": names, "r": rows}) if not narrow or len(names) <= 200 else ""
-    return svg(width, height, f"Every client. {told}", parts, script)
+    return svg(width, height, f"Every client. {words}", parts, script)
 
 
 def _label(s: Strip, left: float, middle: float, row: float, narrow: bool) -> str:
-    n = plural(len(s.values), "dot")
     if narrow:
         return text(left, middle - row * 0.36, shorten(s.name, 30), "label")
-    return text(left - 14, middle, shorten(s.name, 16), "label", "end") + text(left - 14, middle + 15, n, "tick", "end")
+    count = text(left - 14, middle + 15, plural(len(s.values), "dot"), "tick", "end")
+    return text(left - 14, middle, shorten(s.name, 16), "label", "end") + count
 
 
 def _swarm(x: Sequence[float], half: float) -> list[tuple[float, float]]:
-    """(x, dy): dots that would overlap are stacked around the row's middle; a tall stack is pressed together."""
+    """(x, dy): dots that would overlap are stacked around the row's middle, at most `half` above and below it."""
     columns: dict[int, list[int]] = {}
     for i in np.argsort(x, kind="stable").tolist():
         columns.setdefault(round(x[i] / 5.0), []).append(i)
-    found = [(0.0, 0.0)] * len(x)
+    places = [(0.0, 0.0)] * len(x)
     for members in columns.values():
         gap = min(5.4, 2 * half / max(1, len(members) - 1))
         for j, i in enumerate(members):
-            found[i] = (x[i], (j // 2 + j % 2) * (1 if j % 2 else -1) * gap)
-    return found
+            places[i] = (x[i], (j // 2 + j % 2) * (1 if j % 2 else -1) * gap)
+    return places
 
 
 def _dots(s: Strip, places: Sequence[tuple[float, float]], middle: float) -> str:
@@ -77,24 +76,24 @@ def _dots(s: Strip, places: Sequence[tuple[float, float]], middle: float) -> str
 def _mean_and_worst(s: Strip, x: Scale, middle: float, row: float, width: float) -> str:
     mean, low = float(np.mean(s.values)), int(np.argmin(s.values))
     worst = s.values[low]
-    at, bar = float(x(worst)), float(x(mean))
+    ring, bar = float(x(worst)), float(x(mean))
     equal = sum(v <= worst + 1e-9 for v in s.values)
     named = s.clients[low] if equal == 1 else plural(equal, "client")
     words = f"worst {100 * worst:.0f} %: {shorten(named, 22)}"
-    under = middle + row * 0.43
-    right = at + 6.2 * len(words) > width
+    left_of_ring = ring + 6.2 * len(words) > width
+    place = ring + (6 if left_of_ring else -6)
     return "".join(
         [
             line(bar, middle - row * 0.32, bar, middle + row * 0.32, f"mean {s.colour}"),
-            f'<circle class="ring {s.colour}" cx="{at:.1f}" cy="{middle:.1f}" r="6"/>',
-            text(at + (6 if right else -6), under, words, "note", "end" if right else ""),
+            f'<circle class="ring {s.colour}" cx="{ring:.1f}" cy="{middle:.1f}" r="6"/>',
+            text(place, middle + row * 0.43, words, "note", "end" if left_of_ring else ""),
             text(bar + 5, middle - row * 0.3, f"{100 * mean:.1f}", "value"),
         ]
     )
 
 
-def _told(s: Strip, places: Sequence[tuple[float, float]], names: Sequence[str]) -> list[list[float]]:
-    """Per dot for the tooltip: x, dy, which name, accuracy in percent."""
-    at = {n: i for i, n in enumerate(names)}
+def _for_script(s: Strip, places: Sequence[tuple[float, float]], names: Sequence[str]) -> list[list[float]]:
+    """What the script's tooltip shows, per dot: x, dy, the index of its name, its score in percent."""
+    indices = {n: i for i, n in enumerate(names)}
     dots = zip(places, s.clients, s.values)
-    return [[round(x, 1), round(dy, 1), at[name], round(100 * v, 1)] for (x, dy), name, v in dots]
+    return [[round(x, 1), round(dy, 1), indices[name], round(100 * v, 1)] for (x, dy), name, v in dots]

@@ -1,7 +1,8 @@
-"""What the report's pictures are drawn with: scales, ticks, text, and labels that keep out of each other's way.
+"""The primitives that pictures are drawn with: scales, ticks, shapes, text, and labels that do not overlap.
 
-Colours are classes, not values: `m0` to `m7` are methods and `ref` the references, and the page's style sheet gives
-each a shade for light and for dark paper. Everything that comes from outside passes through `text` or `tip`.
+Colours are classes, not values: `m0` to `m7` are methods, `ref` the references, and `q1` to `q8` shades of a map. The
+page's style sheet gives each of them a value for light and for dark pages. Every string that comes from outside passes
+through `text`, `tip` or `data`, which escape it.
 """
 
 from __future__ import annotations
@@ -17,20 +18,25 @@ from typing import Any
 import numpy as np
 
 WIDE, NARROW = 940, 380
-"""Every picture is drawn twice, for a desk and for a telephone, so that its letters are never scaled away."""
+"""Every picture is drawn for desktop and for mobile screens, so that its letters are never scaled down."""
 HUES = 8
-Values = np.ndarray | float
+"""Colours of methods; a ninth method has the first one's."""
+SHADES = 8
+"""Shades of a map's cells, from `q1`, the palest; `on1` to `on8` are the colours of text on them."""
 
 
 def colours(methods: Sequence[str], references: Sequence[str]) -> dict[str, str]:
-    """The class of each method's colour, the same in every picture; references are grey."""
-    own = itertools.count()
-    return {m: "ref" if m in references else f"m{next(own) % HUES}" for m in methods}
+    """Each method's colour class, the same in all pictures of a page; references are grey."""
+    numbers = itertools.count()
+    return {m: "ref" if m in references else f"m{next(numbers) % HUES}" for m in methods}
 
 
 @dataclass(frozen=True)
 class Scale:
-    """From values in [low, high] to places in [begin, end], straight or logarithmic. least: the smallest step of ticks."""
+    """Maps values in [low, high] to places in [begin, end], linearly or by their logarithm.
+
+    least: the smallest distance between ticks.
+    """
 
     low: float
     high: float
@@ -40,45 +46,47 @@ class Scale:
     least: float = 0.0
 
     def __call__(self, value: Any) -> Any:
-        v, low, high = (self._bent(x) for x in (value, self.low, self.high))
+        v, low, high = (self._linear(x) for x in (value, self.low, self.high))
         return self.begin + (v - low) / ((high - low) or 1.0) * (self.end - self.begin)
 
-    def _bent(self, value: Any) -> Any:
+    def _linear(self, value: Any) -> Any:
         return np.log10(np.maximum(value, 1e-12)) if self.log else np.asarray(value, dtype=float)
 
     def ticks(self, most: int = 6) -> list[float]:
+        """At most `most` round values for an axis."""
         return log_ticks(self.low, self.high, most) if self.log else ticks(self.low, self.high, most, self.least)
 
 
 def step_of(span: float, most: int = 6) -> float:
-    """The smallest of 1, 2, 5 times a power of ten that cuts a span into at most so many pieces."""
+    """The smallest of 1, 2, 5 times a power of ten that divides a span into at most `most` pieces."""
     raw = span / most
     power = 10.0 ** math.floor(math.log10(raw)) if raw > 0 else 1.0
     return next(m * power for m in (1, 2, 5, 10) if m * power >= raw * (1 - 1e-9))
 
 
 def ticks(low: float, high: float, most: int = 6, least: float = 0.0) -> list[float]:
+    """Round values within [low, high], evenly spaced, at least `least` apart."""
     step = max(step_of(high - low, most), least)
     return [float(v) for v in np.arange(math.ceil(low / step - 1e-9) * step, high + step * 1e-6, step)]
 
 
 def least_step(values: np.ndarray) -> float:
-    """1 between whole numbers, like rounds, of which there is none between two; else 0."""
+    """1 for whole numbers, such as rounds, which have nothing between them; else 0."""
     return float(bool((values == values.round()).all()))
 
 
 def log_ticks(low: float, high: float, most: int = 6) -> list[float]:
-    """Round numbers: as many of 1, 2, 5 per decade as there is room for, and always two or more."""
+    """Round values within [low, high] for a logarithmic axis, as many per decade as fit in `most`."""
     for steps in ((1, 2, 3, 5, 7), (1, 2, 5), (1, 3), (1,)):
         decades = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-        found = [m * 10.0**e for e in decades for m in steps if low * 0.999 <= m * 10.0**e <= high * 1.001]
-        if len(found) <= most:
-            return found
-    return found[:: math.ceil(len(found) / most)]
+        values = [m * 10.0**e for e in decades for m in steps if low * 0.999 <= m * 10.0**e <= high * 1.001]
+        if len(values) <= most:
+            return values
+    return values[:: math.ceil(len(values) / most)]
 
 
 def percent_range(low: float, high: float) -> tuple[float, float, float]:
-    """(low, high, step) of an axis of accuracies: round ends, within [0, 1], never narrower than two points."""
+    """(low, high, step) of an axis of scores: round ends within [0, 1] that are at least two points apart."""
     low, high = max(0.0, low), min(1.0, high)
     if high - low < 0.02:
         low, high = max(0.0, low - 0.01), min(1.0, high + 0.01)
@@ -87,42 +95,48 @@ def percent_range(low: float, high: float) -> tuple[float, float, float]:
 
 
 def apart(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:
-    """The same places moved as little as needed to be `gap` apart and within [low, high]; the order is kept.
+    """The places, moved as little as possible to be `gap` apart and within [low, high]; their order is kept.
 
-    Neighbours that are too close become a block, which sits at the mean of what its members want (pool adjacent
-    violators). If there is no room for all, they are dealt out evenly.
+    Neighbours that are too close form a block, which sits at the mean of the places that its members ask for (pool
+    adjacent violators). If there is not enough room, all are spaced evenly.
     """
     if not places:
         return []
     order = np.argsort(places, kind="stable")
-    wanted = np.array(places, dtype=float)[order]
-    room = (high - low) / max(1, len(wanted) - 1)
-    gap = min(gap, room)
-    blocks: list[list[float]] = []  # [mean of (wanted - offset), members]
-    for i, v in enumerate(wanted):
-        blocks.append([v - i * gap, 1])
+    rising = np.array(places, dtype=float)[order]
+    gap = min(gap, (high - low) / max(1, len(rising) - 1))
+    blocks: list[list[float]] = []  # [mean of (place - offset in the row), members]
+    for i, place in enumerate(rising):
+        blocks.append([place - i * gap, 1])
         while len(blocks) > 1 and blocks[-2][0] > blocks[-1][0]:
             mean, n = blocks.pop()
             before, m = blocks[-1]
             blocks[-1] = [(before * m + mean * n) / (m + n), m + n]
     flat = np.concatenate([np.full(int(n), mean) for mean, n in blocks])
-    flat = np.clip(flat, low, high - (len(wanted) - 1) * gap) + np.arange(len(wanted)) * gap
-    found = np.empty(len(wanted))
-    found[order] = flat
-    return found.tolist()
+    flat = np.clip(flat, low, high - (len(rising) - 1) * gap) + np.arange(len(rising)) * gap
+    moved = np.empty(len(rising))
+    moved[order] = flat
+    return moved.tolist()
 
 
 def shorten(words: str, most: int) -> str:
+    """At most so many characters; what was cut is marked by an ellipsis."""
     return words if len(words) <= most else words[: max(1, most - 1)] + "…"
 
 
-def text(x: float, y: float, words: str, kind: str = "tick", at: str = "", more: str = "") -> str:
-    anchor = f' text-anchor="{at}"' if at else ""
-    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}"{anchor}{more}>{escape(words)}</text>'
+def text(x: float, y: float, words: str, kind: str = "tick", anchor: str = "") -> str:
+    """One line of text. kind: its class. anchor: "middle" or "end" if x is not where it begins."""
+    anchored = f' text-anchor="{anchor}"' if anchor else ""
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}"{anchored}>{escape(words)}</text>'
+
+
+def label_with_value(x: float, y: float, words: str, value: str, kind: str) -> str:
+    """A line of text with a value behind it, which stands out."""
+    return text(x, y, words, kind).replace("</text>", f' <tspan class="value">{escape(value)}</tspan></text>')
 
 
 def tip(words: str) -> str:
-    """What a pointer resting on a shape is told, with or without scripts."""
+    """The tooltip of the shape that it stands in; it needs no script."""
     return f"<title>{escape(words)}</title>"
 
 
@@ -131,7 +145,7 @@ def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
 
 
 def rects(boxes: Sequence[tuple[float, float, float, float]], kind: str) -> str:
-    """Many boxes (x, y, width, height) as one shape: ten bytes a box instead of a hundred."""
+    """Many boxes (x, y, width, height) as one shape, which takes a tenth of the bytes of so many elements."""
     if not boxes:
         return ""
     d = "".join(f"M{x:.4g} {y:.4g}h{w:.4g}v{h:.4g}h-{w:.4g}z" for x, y, w, h in boxes)
@@ -139,29 +153,32 @@ def rects(boxes: Sequence[tuple[float, float, float, float]], kind: str) -> str:
 
 
 def points(x: Sequence[float], y: Sequence[float]) -> str:
+    """The points of a polyline or polygon."""
     return " ".join(f"{a:.1f},{b:.1f}" for a, b in zip(x, y))
 
 
 def x_axis(scale: Scale, y: float, top: float, label: str, write: Callable[[float], str], most: int = 6) -> str:
-    """The base line, ticks with grid lines up to `top`, and the label under them."""
+    """The base line at y, at most `most` ticks with grid lines up to `top`, and the label below."""
     parts = [line(scale.begin, y, scale.end, y, "base")]
     for v in scale.ticks(most):
         x = float(scale(v))
-        parts += [line(x, top, x, y, "grid"), text(x, y + 17, write(v), at="middle")]
+        parts += [line(x, top, x, y, "grid"), text(x, y + 17, write(v), anchor="middle")]
     return "".join([*parts, text((scale.begin + scale.end) / 2, y + 38, label, "axis", "middle")])
 
 
 def plain_number(v: float) -> str:
+    """`0.25`, `7`, `1,000`."""
     return f"{v:,.0f}" if v >= 1000 else f"{v:g}"
 
 
 def data(name: str, value: Any) -> str:
-    """An attribute that the page's script reads; short numbers, escaped."""
+    """An attribute `data-<name>` for the page's script, as compact JSON."""
     words = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
     return f" data-{name}='{escape(words, quote=False).replace(chr(39), '&#39;')}'"
 
 
 def svg(width: float, height: float, label: str, parts: Sequence[str], attributes: str = "") -> str:
+    """The whole picture. label: what it shows, in words, for those who cannot see it."""
     size = "narrow" if width == NARROW else "wide"
     return (
         f'<svg class="{size}" viewBox="0 0 {width:g} {height:.0f}" role="img" aria-label="{escape(label)}"'

@@ -1,0 +1,119 @@
+"""Scores in percent against rounds or bytes, with bands over seeds; each curve is named at its end."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from unskew.report.figures.lines import Line, band, curve, end_dot, end_labels
+from unskew.report.figures.svg import (
+    NARROW,
+    WIDE,
+    Scale,
+    data,
+    label_with_value,
+    least_step,
+    line,
+    percent_range,
+    plain_number,
+    shorten,
+    svg,
+    text,
+    x_axis,
+)
+
+
+def curves(
+    lines: Sequence[Line],
+    x_label: str,
+    y_label: str,
+    *,
+    width: int = WIDE,
+    log_x: bool = False,
+    unit: Callable[[float], str] = plain_number,
+) -> str:
+    """SVG text; "" without lines. The lines' y is a score in [0, 1], drawn in percent; `unit` writes a value of x."""
+    lines = [c.thinned() for c in lines if len(c.x)]
+    if not lines:
+        return ""
+    narrow = width == NARROW
+    left, right, top, bottom = (40, 124, 26, 48) if narrow else (48, 178, 28, 50)
+    height = max(300 if narrow else 400, top + bottom + 18 * len(lines))
+    x, y, step = _scales(lines, (left, width - right), (height - bottom, top), log_x)
+    parts = [
+        _y_axis(y, step, left, width - right, y_label),
+        x_axis(x, height - bottom, top, x_label, unit, 4 if narrow else 7),
+    ]
+    parts += [band(c, x, y) for c in lines]
+    parts += [curve(c, x, y, f"{100 * c.y[-1]:.1f} %") for c in lines]
+    parts.append(_names(lines, x, y, 9 if narrow else 17))
+    ends = "; ".join(f"{c.name} ends at {100 * c.y[-1]:.1f} %" for c in lines)
+    return svg(width, height, f"{y_label} against {x_label}. {ends}", parts, _for_script(lines, x, y, x_label, unit))
+
+
+def _scales(
+    lines: Sequence[Line], across: tuple[float, float], up: tuple[float, float], log_x: bool
+) -> tuple[Scale, Scale, float]:
+    """(x, y, the step of y's ticks)."""
+    xs = np.concatenate([c.x for c in lines])
+    x0, x1 = float(xs.min()), float(xs.max())
+    if x1 <= x0:
+        x0, x1 = (x0 * 0.9, x0 * 1.1) if log_x else (x0 - 1, x0 + 1)
+    low, high, step = percent_range(
+        min(float((c.y - c.band).min()) for c in lines), max(float((c.y + c.band).max()) for c in lines)
+    )
+    return Scale(x0, x1, *across, log=log_x, least=least_step(xs)), Scale(low, high, *up), step
+
+
+def _y_axis(y: Scale, step: float, begin: float, end: float, label: str) -> str:
+    decimals = 1 if step < 0.01 else 0
+    parts = [text(begin - 34, 12, label, "axis")]
+    for v in np.arange(y.low, y.high + step / 2, step):
+        height = float(y(v))
+        parts += [line(begin, height, end, height, "grid")]
+        parts += [text(begin - 8, height + 4, f"{100 * v:.{decimals}f}", anchor="end")]
+    return "".join(parts)
+
+
+def _names(lines: Sequence[Line], x: Scale, y: Scale, letters: int) -> str:
+    """Each line's name and last value: at its end if there is room for it, else at the picture's right edge."""
+    early = [c for c in lines if _has_room(c, lines, x, y, letters)]
+    late = [c for c in lines if all(c is not e for e in early)]
+    at_ends = [_name_at_end(c, x, y, letters) for c in early]
+    return "".join([*at_ends, end_labels(late, x, y, [f"{100 * c.y[-1]:.1f}" for c in late], letters)])
+
+
+def _has_room(c: Line, lines: Sequence[Line], x: Scale, y: Scale, letters: int) -> bool:
+    """Whether a line that ends early can be named right there without its label covering another line."""
+    end, height = float(x(c.x[-1])), float(y(c.y[-1]))
+    wide = 7.2 * (min(len(c.name), letters) + 7)
+    if end + wide > x.end:
+        return False
+    others = [(np.atleast_1d(x(o.x)), np.atleast_1d(y(o.y))) for o in lines if o is not c]
+    return not any(np.any(abs(np.interp(np.linspace(end, end + wide, 9), a, b) - height) < 16) for a, b in others)
+
+
+def _name_at_end(c: Line, x: Scale, y: Scale, letters: int) -> str:
+    end, height = float(x(c.x[-1])), float(y(c.y[-1]))
+    name = shorten(c.name, letters)
+    label = label_with_value(end + 8, height + 4, name, f"{100 * c.y[-1]:.1f}", f"end {c.colour}")
+    return end_dot(c, end, height) + label
+
+
+def _for_script(lines: Sequence[Line], x: Scale, y: Scale, x_label: str, unit: Callable[[float], str]) -> str:
+    """What the script's tooltip shows: each line's name, and its values in percent at every place."""
+    series = [
+        {
+            "n": c.name,
+            "c": c.colour,
+            "x": [round(v, 1) for v in np.atleast_1d(x(c.x)).tolist()],
+            "l": [unit(v) for v in c.x.tolist()] if unit is not plain_number else [int(v) for v in c.x.tolist()],
+            "v": [round(100 * v, 1) for v in c.y.tolist()],
+            "s": [round(100 * v, 1) for v in c.band.tolist()] if float(c.band.max()) > 0 else [],
+        }
+        for c in lines
+    ]
+    low, high = (round(v, 4) if math.isfinite(v) else 0 for v in (y.low, y.high))
+    return data("plot", {"t": x_label, "b": [low, high, round(y.begin, 1), round(y.end, 1)], "s": series})

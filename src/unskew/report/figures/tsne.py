@@ -1,0 +1,66 @@
+"""Test features as points in the plane, coloured by client."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from unskew.report.figures.svg import HUES, WIDE, shorten, svg, text
+
+TITLES = {"local": "local models, after their last local training", "global": "the global model"}
+GAP = 34.0
+"""Between panels that stand below each other, with room for a title."""
+
+
+def tsne(measured: Mapping[str, Any], *, width: int = WIDE) -> str:
+    """A panel for local models and one for the global model, as far as they were measured; "" without any.
+
+    measured: {"names": clients' names, and per panel {"client": [N], "xy": [N, 2]}}.
+    """
+    panels = [(title, measured[kind]) for kind, title in TITLES.items() if kind in measured]
+    if not panels:
+        return ""
+    clients = list(dict.fromkeys(panels[0][1]["client"]))
+    hues = {k: i % HUES for i, k in enumerate(clients)}
+    legend, top = _legend({k: _name(k, measured["names"]) for k in clients}, hues, width)
+    beside = width == WIDE and len(panels) > 1
+    side = (width - 24) / 2 if beside else min(float(width), 440.0)
+    parts = [legend]
+    for i, (title, panel) in enumerate(panels):
+        x, y = (i * (side + 24), top) if beside else (0.0, top + i * (side + GAP))
+        parts.append(text(x, y - 6, title, "label"))
+        parts.append(f'<rect class="empty" x="{x:.1f}" y="{y:.1f}" width="{side:.1f}" height="{side:.1f}"/>')
+        parts += _points(panel, hues, x, y, side)
+    bottom = top + (side if beside or len(panels) == 1 else 2 * side + GAP)
+    return svg(width, bottom + 4, f"Test features of {len(clients)} clients in the plane (t-SNE)", parts)
+
+
+def _name(client: int, names: Sequence[str]) -> str:
+    return shorten(str(names[client]) if client < len(names) else str(client), 16)
+
+
+def _legend(names: Mapping[int, str], hues: Mapping[int, int], width: float) -> tuple[str, float]:
+    """(a dot and a name per client, in as many lines as they need; where the panels begin)."""
+    parts, x, y = [], 0.0, 14.0
+    for k, name in names.items():
+        if x + 24 + 7 * len(name) > width:
+            x, y = 0.0, y + 18
+        parts.append(f'<circle class="stop m{hues[k]}" cx="{x + 6:.1f}" cy="{y - 4:.1f}" r="4"/>')
+        parts.append(text(x + 15, y, name))
+        x += 30 + 7 * len(name)
+    return "".join(parts), y + 26
+
+
+def _points(panel: Mapping[str, Any], hues: Mapping[int, int], left: float, top: float, side: float) -> list[str]:
+    """A path of dots per client, with one scale for both directions."""
+    xy = np.array(panel["xy"], dtype=float).reshape(-1, 2)
+    low, span = xy.min(0), float(np.ptp(xy, axis=0).max()) or 1.0
+    places = (xy - low) / span * (side - 20) + 10
+    owner = np.array(panel["client"])
+    paths = []
+    for k, hue in hues.items():
+        dots = "".join(f"M{left + a:.1f} {top + b:.1f}h0" for a, b in places[owner == k])
+        paths.append(f'<path class="dots many m{hue}" d="{dots}"/>')
+    return paths

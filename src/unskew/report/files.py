@@ -1,0 +1,58 @@
+"""The files of a run's folder, parsed. What cannot be parsed is named in one sentence (StateError E111)."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from unskew.errors import StateError
+
+Record = dict[str, Any]
+"""One line of a .jsonl file."""
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """The keys and values of a YAML file. Raises StateError (E111) if it is not YAML or holds anything else."""
+    try:
+        content = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise StateError("E111", f"{path} is not YAML: {' '.join(str(error).split())}.") from None
+    if not isinstance(content, dict):
+        raise StateError("E111", f"{path} must hold keys and values.")
+    return content
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """The content of a JSON file, {} if there is none. Raises StateError (E111) if it is not JSON."""
+    if not path.is_file():
+        return {}
+    try:
+        return json.loads(path.read_bytes())
+    except ValueError as error:
+        raise StateError("E111", f"{path} is not JSON: {error}.") from None
+
+
+def read_records(path: Path) -> list[Record]:
+    """The records of a JSON-lines file, [] if there is none.
+
+    A run that is killed while it writes leaves an incomplete last line, which is skipped. Raises StateError (E111) with
+    the number of any other line that is not JSON.
+    """
+    if not path.is_file():
+        return []
+    complete, _, _ = path.read_bytes().rpartition(b"\n")
+    lines = [line for line in complete.split(b"\n") if line.strip()]
+    try:
+        return json.loads(b"[" + b",".join(lines) + b"]")  # one call for all lines is several times faster
+    except ValueError:
+        return [_record(path, number, line) for number, line in enumerate(lines, 1)]
+
+
+def _record(path: Path, number: int, line: bytes) -> Record:
+    try:
+        return json.loads(line)
+    except ValueError:
+        raise StateError("E111", f"{path}, line {number}, is not JSON: {line[:60]!r}.") from None

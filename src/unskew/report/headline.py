@@ -1,0 +1,107 @@
+"""The head of a report: the result in one sentence, the key numbers, and what to know before believing them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from unskew.report.context import Context
+from unskew.report.figures.svg import shorten
+from unskew.report.numbers import MISSING, p_value, percent, plural, size
+from unskew.report.runs import RunData
+from unskew.report.summary import MethodSummary
+
+FEW_ROUNDS = 10
+"""Below this, the mean of the last ten rounds holds the first ones too, so it is no final score."""
+
+
+def result(context: Context) -> str:
+    """One sentence, without its full stop: which method leads, by how much, and whether the seeds can tell."""
+    run = context.first
+    where = _where(run)
+    leader = next((s for s in context.summaries if s.leads), None)
+    if leader is None:
+        return f"{context.summaries[0].method} {where}: without a global {context.score}"
+    few = run.rounds < FEW_ROUNDS
+    reaches = "averages" if few else "reaches"
+    score = f"{leader.method} {reaches} {percent(leader.mean10)}\u00a0% global {context.score}"
+    where = f"over {plural(run.rounds, 'round')} {where}" if few else where
+    rivals = [s for s in context.summaries if not s.leads and not s.reference and s.mean10.n]
+    if not rivals:
+        return f"{score} {where}"
+    second = max(rivals, key=lambda s: s.mean10.mean)
+    ahead = f"{100 * (leader.mean10.mean - second.mean10.mean):.1f} points ahead of {second.method}"
+    return f"{score} {where}, {ahead}{_certainty(second, min(leader.n, second.n))}"
+
+
+def _where(run: RunData) -> str:
+    skew = run.federation.get("skew") or run.config.get("skew", "")
+    return f"on {run.federation.get('name') or run.config.get('data', 'its data')}" + (f" ({skew})" if skew else "")
+
+
+def _certainty(second: MethodSummary, n: int) -> str:
+    """Whether n seeds can tell the leader from the second."""
+    if second.p is None or math.isnan(second.p):
+        return "; one seed cannot tell whether this would happen again"
+    tie = f"{n} seeds cannot tell them apart" if second.p >= 0.05 else f"over {n} seeds"
+    return f" ({tie}, {p_value(second.p)})"
+
+
+def cards(context: Context) -> list[tuple[str, str]]:
+    """The key numbers: (value, what it is)."""
+    run, federation = context.first, context.first.federation
+    lead = next((s for s in context.summaries if s.leads), context.summaries[0])
+    final = f"{percent(lead.mean10, std=False)}\u00a0%" if lead.mean10.n else MISSING
+    numbers = [(final, f"global {context.score}, {shorten(lead.method, 26)}")]
+    if lead.worst.n:
+        numbers.append((f"{percent(lead.worst, std=False)} %", "at its worst client"))
+    numbers.append((size(lead.up + lead.down), "sent, both ways, all clients"))
+    if federation:
+        numbers.append((f"{federation['clients']:,}", "clients"))
+        numbers.append((f"{np.median(federation['sizes']['train'] or [0]):,.0f}", "samples per client (median)"))
+    if run.attendance:
+        answered = float(np.mean([len(r.answered) for r in run.attendance]))
+        asked = float(np.mean([len(r.asked) for r in run.attendance]))
+        numbers.append((f"{answered:.3g} of {asked:.3g}", "clients answer a round"))
+    numbers.append((str(run.planned), "rounds"))
+    numbers.append((str(context.seeds), "seeds" if context.seeds != 1 else "seed"))
+    return numbers
+
+
+def warnings(context: Context) -> list[str]:
+    """Sentences on what makes the numbers doubtful."""
+    runs = context.runs
+    sentences = [*_unfinished(runs), *_uneven_seeds(context), *_different_tasks(context)]
+    dropped = sum(str(e.get("code", "")).startswith("E3") for r in runs for e in r.events)
+    if dropped:
+        listed = "is listed" if dropped == 1 else "are listed"
+        sentences.append(f"{plural(dropped, 'event')} such as a dropped reply or a skipped round {listed} at the end.")
+    return sentences
+
+
+def _unfinished(runs: Sequence[RunData]) -> list[str]:
+    short = [r for r in runs if not r.finished]
+    if not short:
+        return []
+    named = ", ".join(f"{r.method} seed {r.seed} (round {r.rounds} of {r.planned})" for r in short[:4])
+    more = " …" if len(short) > 4 else ""
+    return [f"Not finished ({len(short)} of {plural(len(runs), 'run')}): {named}{more}."]
+
+
+def _uneven_seeds(context: Context) -> list[str]:
+    counts = {method: len(group) for method, group in context.methods.items()}
+    if len(set(counts.values())) == 1:
+        return []
+    return [f"Methods have different numbers of seeds: {', '.join(f'{m} {n}' for m, n in counts.items())}."]
+
+
+def _different_tasks(context: Context) -> list[str]:
+    sentences = []
+    for key, what in (("data", "data"), ("skew", "partitions"), ("clients", "numbers of clients")):
+        values = {str(r.config.get(key)) for r in context.runs if not r.is_reference}
+        if len(values) > 1:
+            named = ", ".join(sorted(values))
+            sentences.append(f"These runs have different {what} ({named}), so their scores cannot be compared.")
+    return sentences

@@ -1,0 +1,75 @@
+"""Sums up the records of metrics.jsonl and ledger.jsonl."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+
+import numpy as np
+
+from unskew.report.files import Record
+from unskew.report.runs import Series, Traffic
+
+Key = tuple[str, str]
+"""(scope, metric) of a score, (way, share) of traffic."""
+
+
+def scores_of(records: Sequence[Record]) -> tuple[dict[Key, Series], dict[Key, dict[int, float]]]:
+    """By (scope, metric): the series over all clients, and each client's value in the last round that has them.
+
+    A round that was written twice, as happens when a run is resumed, counts once, with the later value.
+    """
+    series: dict[Key, dict[int, float]] = defaultdict(dict)
+    last_round: dict[Key, int] = {}
+    clients: dict[Key, dict[int, float]] = {}
+    for record in records:
+        key, t = (record["scope"], record["metric"]), record["t"]
+        if record["client"] is None:
+            series[key][t] = record["value"]
+        elif t >= last_round.get(key, -1):
+            if t > last_round.get(key, -1):
+                last_round[key], clients[key] = t, {}
+            clients[key][record["client"]] = record["value"]
+    return {key: _series(values) for key, values in series.items()}, clients
+
+
+def _series(values: dict[int, float]) -> Series:
+    rounds = sorted(values)
+    return np.array(rounds, int), np.array([values[t] for t in rounds], float)
+
+
+def traffic_of(records: Sequence[Record]) -> tuple[Traffic, ...]:
+    """What moved, by direction and share, in the order of first appearance."""
+    by_share: dict[Key, list[Record]] = defaultdict(list)
+    for record in records:
+        by_share[record["way"], record["share"]].append(record)
+    return tuple(_traffic(way, share, group) for (way, share), group in by_share.items())
+
+
+def _traffic(way: str, share: str, records: Sequence[Record]) -> Traffic:
+    by_round: dict[int, int] = defaultdict(int)
+    for record in records:
+        by_round[record["t"]] += _bytes(record)
+    rounds = sorted(by_round)
+    shapes = [record["shape"] for record in records if record.get("shape")]
+    return Traffic(
+        way=way,
+        share=share,
+        reads=records[-1].get("reads", ""),
+        guarantee=records[-1].get("guarantee", ""),
+        rounds=np.array(rounds, int),
+        bytes=np.array([by_round[t] for t in rounds], dtype=np.int64),
+        most=max(_most(record) for record in records),
+        shape="×".join(map(str, shapes[-1])) if shapes else "",
+    )
+
+
+def _bytes(record: Record) -> int:
+    """Bytes of all clients; a ledger line holds one number per client, or one number that holds for all of them."""
+    each = record["bytes"]
+    return sum(each) if isinstance(each, list) else each * len(record["clients"])
+
+
+def _most(record: Record) -> int:
+    each = record["bytes"]
+    return max(each, default=0) if isinstance(each, list) else each

@@ -1,0 +1,166 @@
+"""A run as reports see it: its settings, its series of scores over rounds, and the bytes its clients moved."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unskew.report.files import Record, read_json
+
+Series = tuple[np.ndarray, np.ndarray]
+"""(rounds, values), both [T], rounds rising."""
+EMPTY: Series = (np.array([], dtype=int), np.array([], dtype=float))
+REFERENCES = ("local", "centralised")
+"""Runs that bound what a method can do. They do not compete: one shares nothing, the other shares everything."""
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """What all clients moved of one share in one direction.
+
+    way: "up" (sent by clients) or "down". reads: whether the server needs each client's tensor ("each") or only their
+    sum ("sum"). rounds, bytes: [T] rounds and bytes of all clients in them. most: the largest number of bytes that one
+    client moved in one round. shape: of a share that is a single tensor, as "3×4".
+    """
+
+    way: str
+    share: str
+    reads: str
+    guarantee: str
+    rounds: np.ndarray
+    bytes: np.ndarray
+    most: int
+    shape: str = ""
+
+    @property
+    def total(self) -> int:
+        """Bytes in the whole run."""
+        return int(self.bytes.sum())
+
+
+@dataclass(frozen=True)
+class Attendance:
+    """The clients that a round asked, and those whose replies were used."""
+
+    t: int
+    asked: Sequence[int]
+    answered: Sequence[int]
+
+
+@dataclass(frozen=True)
+class RunData:
+    """One run, read from its folder.
+
+    config, federation, env: config.yaml, federation.json and env.json. metrics: the series of each (scope, metric).
+    clients: by (scope, metric), each client's value in the last round that has them. events: events.jsonl. label: what
+    reports call the run instead of its method, where two runs of one method differ in a setting.
+    """
+
+    path: Path
+    config: dict[str, Any]
+    federation: dict[str, Any]
+    env: dict[str, Any]
+    metrics: dict[tuple[str, str], Series] = field(repr=False)
+    clients: dict[tuple[str, str], dict[int, float]] = field(repr=False)
+    traffic: tuple[Traffic, ...] = field(repr=False)
+    events: list[Record] = field(repr=False)
+    label: str = ""
+
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def method(self) -> str:
+        """The name under which reports group runs: the same for all seeds of a method."""
+        return self.label or str(self.config["method"])
+
+    @property
+    def is_reference(self) -> bool:
+        """Whether this is a reference, which does not compete, rather than a federated method."""
+        return self.config.get("method") in REFERENCES
+
+    @property
+    def seed(self) -> int:
+        return int(self.config.get("seed", 0))
+
+    @property
+    def rounds(self) -> int:
+        """The last round that was evaluated or in which anything was sent."""
+        last = [int(t[-1]) for t, _ in self.metrics.values()] + [int(s.rounds[-1]) for s in self.traffic]
+        return max(last, default=0)
+
+    @property
+    def planned(self) -> int:
+        """The number of rounds that the settings ask for."""
+        return int(self.config.get("rounds", self.rounds))
+
+    @property
+    def finished(self) -> bool:
+        return self.rounds >= self.planned
+
+    @property
+    def metric(self) -> str:
+        """The task's main score: "dice" where every pixel has a label, else "accuracy"."""
+        return "dice" if self.federation.get("unit") == "pixels" else "accuracy"
+
+    def series(self, scope: str, metric: str) -> Series:
+        """(rounds, values) of a metric over all clients; empty if it was never written."""
+        return self.metrics.get((scope, metric), EMPTY)
+
+    def per_client(self, scope: str = "global@client", metric: str = "") -> dict[int, float]:
+        """Each client's value in the last round that has them; of the main score unless `metric` names another."""
+        return self.clients.get((scope, metric or self.metric), {})
+
+    def bytes_by_round(self, way: str | None = None, share: str | None = None) -> Series:
+        """(rounds, bytes of all clients up to and including that round), in both directions and of all shares unless
+        `way` or `share` names one."""
+        parts = [s for s in self.traffic if way in (None, s.way) and share in (None, s.share)]
+        if not parts:
+            return EMPTY
+        rounds = np.unique(np.concatenate([s.rounds for s in parts]))
+        total = np.zeros(len(rounds))
+        for s in parts:
+            total[np.searchsorted(rounds, s.rounds)] += s.bytes
+        return rounds, np.cumsum(total)
+
+    @cached_property
+    def bytes_up(self) -> Series:
+        return self.bytes_by_round("up")
+
+    @cached_property
+    def bytes_down(self) -> Series:
+        return self.bytes_by_round("down")
+
+    @cached_property
+    def attendance(self) -> list[Attendance]:
+        """Who was asked and who answered, by round."""
+        return [Attendance(e["t"], e["asked"], e["answered"]) for e in self.events if e.get("code") == "round"]
+
+    @property
+    def histograms(self) -> dict[str, Any]:
+        """Class histograms, as measured or from histograms.json: {"buffer": [C], "local": [[C]...], "mixed": [[C]...]}."""
+        return self.measures.get("histograms") or read_json(self.path / "histograms.json")
+
+    @cached_property
+    def privacy(self) -> dict[str, Any]:
+        """By part, what its noisy release amounts to as differential privacy; {} if nothing is noisy."""
+        return read_json(self.path / "privacy.json")
+
+    @cached_property
+    def measures(self) -> dict[str, Any]:
+        """Matrices and pictures of the last round, by measure; {} if nothing was measured."""
+        return read_json(self.path / "measures.json")
+
+
+def by_method(runs: Sequence[RunData]) -> dict[str, list[RunData]]:
+    """The runs of each method, one per seed, in the order given."""
+    groups: dict[str, list[RunData]] = {}
+    for run in runs:
+        groups.setdefault(run.method, []).append(run)
+    return groups

@@ -1,0 +1,58 @@
+"""How well each client is served after the last round."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+
+from markupsafe import Markup
+
+from unskew.report.context import Context
+from unskew.report.figures.spread import Strip, spread
+from unskew.report.figures.svg import WIDE
+from unskew.report.render import both_widths, render
+from unskew.report.runs import RunData
+from unskew.report.scopes import AT_CLIENTS, Scope
+from unskew.report.section import Section
+
+ORDER = 30
+
+
+def build(context: Context) -> Section | None:
+    """A tab per scope with a dot per client; None if no client was scored."""
+    panels = [panel for scope in AT_CLIENTS if (panel := _panel(context, scope))]
+    if not panels:
+        return None
+    seeds = " of one seed" if context.seeds > 1 else ""
+    note = f"Each dot is a client{seeds} after the last round. The bar is the mean, the ring the worst client."
+    html = render("tabs.html.j2", group="spread", panels=panels)
+    return Section("Every client", "clients", html, note=note, link="Clients")
+
+
+def _panel(context: Context, scope: Scope) -> tuple[str, str, Markup] | None:
+    """(title, what it shows, picture); None unless a method has two clients or more with a score."""
+    strips = [
+        _strip(method, context.colours[method], group, scope.key)
+        for method, group in context.methods.items()
+        if len(group[0].per_client(scope.key)) > 1
+    ]
+    if not strips:
+        return None
+    return scope.title, f"{scope.meaning}.", both_widths(partial(_draw, strips, context.score))
+
+
+def _draw(strips: Sequence[Strip], score: str, *, width: int) -> str:
+    where = " on the client's own test rows" if width == WIDE else ""
+    return spread(strips, f"{score}{where}, last round, %", width=width)
+
+
+def _strip(method: str, colour: str, group: Sequence[RunData], scope: str) -> Strip:
+    """The clients of all seeds: another seed partitions the data anew, so its clients are others."""
+    clients, values = [], []
+    for run in group:
+        names = run.federation.get("names", [])
+        seed = f", seed {run.seed}" if len(group) > 1 else ""
+        for k, value in sorted(run.per_client(scope).items()):
+            clients.append((names[k] if k < len(names) else f"client {k}") + seed)
+            values.append(value)
+    return Strip(method, colour, clients, values)

@@ -1,0 +1,14 @@
+"""What the report's words mean: scopes, seeds, deviations, the test."""
+
+from __future__ import annotations
+
+from unskew.report.context import Context
+from unskew.report.render import render
+from unskew.report.section import Section
+
+ORDER = 110
+
+
+def build(context: Context) -> Section:
+    html = render("definitions.html.j2", dice=context.metric == "dice", seeds=context.seeds)
+    return Section("How it was measured", "method", html, link="How it was measured")

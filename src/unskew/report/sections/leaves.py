@@ -1,0 +1,89 @@
+"""What leaves each client: every share with its size, who reads it, and what protects it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from unskew.core.account import number
+from unskew.report.context import Context
+from unskew.report.numbers import plural, size
+from unskew.report.render import render
+from unskew.report.runs import RunData, Traffic
+from unskew.report.section import Section
+
+ORDER = 50
+LEAD = Markup(
+    "Taken from the ledger of each method’s first seed. If the server reads “their sum”, secure aggregation can hide what "
+    "each client sends; if it reads “each one”, nothing can. Guarantee: <em>dp</em> is proven, <em>empirical</em> was "
+    "measured, <em>none</em> is neither."
+)
+READS = {"each": "each one", "sum": "their sum"}
+GUARANTEES = ("dp", "none", "empirical")
+"""Guarantees that have a colour."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """One line of the table, in words."""
+
+    way: str
+    share: str
+    shape: str
+    most: str
+    often: str
+    total: str
+    reads: str
+    guarantee: str
+    colour: str
+
+
+def build(context: Context) -> Section:
+    """The ledger by method and share, and below it what noisy releases amount to as differential privacy."""
+    ledger = [(method, items(group[0]), _why_nothing(group[0])) for method, group in context.methods.items()]
+    shaped = any(item.shape for _, lines, _ in ledger for item in lines)
+    html = render("leaves.html.j2", ledger=ledger, shaped=shaped, privacy=_privacy(context))
+    return Section("What leaves each client", "leaves", html, lead=LEAD, link="What leaves a client")
+
+
+def items(run: RunData) -> list[Item]:
+    """What a run's clients send and receive, weights first; nothing for a reference, which has no federation."""
+    if run.is_reference:
+        return []
+    ordered = sorted(run.traffic, key=lambda s: (s.way != "up", s.share != "w", s.share))
+    return [_item(s, run.rounds) for s in ordered]
+
+
+def _item(traffic: Traffic, rounds: int) -> Item:
+    up = traffic.way == "up"
+    seldom = len(traffic.rounds) < 0.9 * rounds
+    guarantee = traffic.guarantee if up else ""
+    return Item(
+        way="sends" if up else "receives",
+        share="weights" if traffic.share == "w" else traffic.share,
+        shape=traffic.shape,
+        most=size(traffic.most),
+        often=plural(len(traffic.rounds), "round") if seldom else "every round",
+        total=size(traffic.total),
+        reads=READS.get(traffic.reads, traffic.reads) if up else "",
+        guarantee=guarantee,
+        colour=guarantee if guarantee in GUARANTEES else "",
+    )
+
+
+def _why_nothing(run: RunData) -> str:
+    """What stands in the table of a run without traffic."""
+    if run.config.get("method") == "centralised":
+        return "Reference: all raw data in one place."
+    return "Nothing leaves a client." if run.config.get("method") == "local" else "Nothing has been sent yet."
+
+
+def _privacy(context: Context) -> Sequence[tuple[str, str, list[tuple[str, str]]]]:
+    """(method, release, [(epsilon, under which reading it holds)]) of each noisy release."""
+    return [
+        (method, account["release"], [(number(e["epsilon"]), e["reading"]) for e in account["epsilons"]])
+        for method, group in context.methods.items()
+        for account in group[0].privacy.values()
+    ]

@@ -1,0 +1,43 @@
+"""Which client holds which classes."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import numpy as np
+
+from unskew.report.context import Context
+from unskew.report.figures.partition import partition_map
+from unskew.report.numbers import plural
+from unskew.report.render import figure
+from unskew.report.runs import RunData
+from unskew.report.section import Section
+
+ORDER = 60
+
+
+def build(context: Context) -> Section | None:
+    """The first competing run's partition; None if the federation names no labels."""
+    run = context.first
+    html = figure(partial(partition_map, run.federation))
+    return Section("Who holds what", "partition", html, lead=sentence(run), link="Partition") if html else None
+
+
+def sentence(run: RunData) -> str:
+    """The partition in words."""
+    federation = run.federation
+    sizes = federation["sizes"]["train"]
+    if not sizes:
+        return ""
+    pixels = federation.get("unit") == "pixels"
+    who = f"{federation['name']}, {federation['skew']}, seed {run.seed}: {plural(federation['clients'], 'client')}"
+    what = f"{'images' if pixels else 'samples'} (median {np.median(sizes):,.0f})"
+    held = np.mean([sum(1 for count in row if count) for row in federation["labels"]])
+    of_classes = "" if pixels else f" from {held:.1f} of the {len(federation['classes'])} classes on average"
+    test = f" The test set has {federation['test']:,} samples." if federation.get("test") else ""
+    cells = (
+        "Every pixel is labelled: a cell is the class’s share of the client’s training pixels, in percent."
+        if pixels
+        else "The darker a cell, the more samples of the class the client has."
+    )
+    return f"{who}, each with {min(sizes):,} to {max(sizes):,} training {what}{of_classes}.{test} {cells}"

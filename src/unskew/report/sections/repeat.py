@@ -1,0 +1,73 @@
+"""How to repeat the runs: the command, their settings, the environment, and what went wrong."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from unskew.config import FIELDS
+from unskew.report.context import Context
+from unskew.report.render import render
+from unskew.report.runs import RunData
+from unskew.report.section import Section
+
+ORDER = 100
+NO_OPTIONS = {"method", "seed", "set", "partition_seed", "workers", "lanes", "device"}
+"""Settings that a comparison's command does not repeat: they are arguments of another kind, or change no result."""
+MOST_EVENTS = 200
+MOST_COMMANDS = 20
+
+
+def build(context: Context) -> Section:
+    shared, differing = settings(context)
+    events = [(r, e) for r in context.runs for e in r.events if e.get("code") != "round"][:MOST_EVENTS]
+    html = render(
+        "repeat.html.j2",
+        command=command(context),
+        methods=list(context.methods),
+        differing=differing,
+        settings="All settings that the runs share" if len(context.runs) > 1 else "All settings",
+        config=yaml.safe_dump(shared, sort_keys=False, allow_unicode=True),
+        env=context.first.env,
+        events=events,
+    )
+    return Section("Repeat this", "repeat", html, link="Repeat this")
+
+
+def settings(context: Context) -> tuple[dict[str, Any], list[tuple[str, list[str]]]]:
+    """(what all runs share, what differs: a setting's name, and its value for each method)."""
+    runs = context.runs
+    keys = list(dict.fromkeys(k for r in runs for k in r.config))
+    shared = {k: runs[0].config.get(k) for k in keys if all(r.config.get(k) == runs[0].config.get(k) for r in runs)}
+    differing = []
+    for key in keys:
+        values = [_values(group, key) for group in context.methods.values()]
+        seeds_alike = key == "seed" and len(set(values)) == 1
+        if key not in shared and key != "method" and not seeds_alike:
+            differing.append((key, values))
+    return shared, differing
+
+
+def _values(group: Sequence[RunData], key: str) -> str:
+    return ", ".join(dict.fromkeys(str(r.config.get(key)) for r in group))
+
+
+def command(context: Context) -> str:
+    """What to type to repeat the runs: one command for a comparison, else one per run."""
+    runs = context.runs
+    if len(runs) == 1 or not (runs[0].path.parent / "compare.yaml").is_file():
+        return "\n".join(_run_command(r) for r in runs[:MOST_COMMANDS])
+    options = [
+        f"--{k.replace('_', '-')} {shlex.quote(str(v))}"
+        for k, v in context.first.config.items()
+        if k not in NO_OPTIONS and v is not None and v != (FIELDS[k].default if k in FIELDS else None)
+    ]
+    return " ".join(["unskew compare", *map(shlex.quote, context.competing), *options, f"--seeds {context.seeds}"])
+
+
+def _run_command(run: RunData) -> str:
+    return f"unskew run {shlex.quote(str(Path(run.path.parent.name, run.name, 'config.yaml')))}"

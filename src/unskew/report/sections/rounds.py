@@ -1,0 +1,39 @@
+"""How the score develops over rounds, for each scope."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from markupsafe import Markup
+
+from unskew.report.context import Context
+from unskew.report.figures.curves import curves
+from unskew.report.numbers import noun
+from unskew.report.render import both_widths, render
+from unskew.report.scopes import SCOPES, Scope
+from unskew.report.section import Section
+
+ORDER = 20
+
+
+def build(context: Context) -> Section:
+    """A tab per scope with a curve per method."""
+    title = f"{context.score.capitalize()} over rounds"
+    panels = [panel for scope in SCOPES if (panel := _panel(context, scope))]
+    if not panels:
+        return Section(title, "rounds", Markup(), lead="No round has been evaluated yet.", link="Rounds")
+    seeds = context.seeds
+    note = f"Lines are means over {seeds} seeds, bands one standard deviation." if seeds > 1 else "One seed."
+    return Section(title, "rounds", render("tabs.html.j2", group="scope", panels=panels), note=note, link="Rounds")
+
+
+def _panel(context: Context, scope: Scope) -> tuple[str, str, Markup] | None:
+    """(title, what it shows, picture); None if no round was trained and evaluated in this scope."""
+    lines = [line for m in context.methods if (line := context.line(m, scope.key, scope.metric))]
+    lines = [line for line in lines if len(line.x) > 1 or line.x[0] > 0]
+    if not lines:
+        return None
+    score = noun(context.runs[0].metric)
+    label = f"{score}, % (mean over clients)" if scope.metric else f"{score}, %"
+    meaning = f"{scope.meaning}; mean over clients." if scope.metric else f"{scope.meaning}."
+    return scope.title, meaning, both_widths(partial(curves, lines, "round", label))

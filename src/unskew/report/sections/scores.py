@@ -1,0 +1,77 @@
+"""The final table: which method is best, and how sure that is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from unskew.report import tables
+from unskew.report.context import Context
+from unskew.report.numbers import MISSING, percent
+from unskew.report.render import render
+from unskew.report.section import Section
+from unskew.report.stats import Score
+from unskew.report.summary import MethodSummary
+
+ORDER = 10
+MORE: tuple[tuple[str, Callable[[MethodSummary], Score]], ...] = (
+    ("macro-F1", lambda s: s.macro_f1),
+    ("worst class", lambda s: s.worst_class),
+    ("Dice of both classes", lambda s: s.dice_both),
+    ("spread over clients", lambda s: s.spread),
+    ("stability", lambda s: s.stability),
+)
+"""Columns of the second table, which is folded away."""
+
+
+def build(context: Context) -> Section:
+    """The table of all methods, the numbers that it has no room for, and both as LaTeX and CSV."""
+    summaries = context.summaries
+    several = len(summaries) > 1
+    columns, groups = tables.columns(summaries), tables.column_groups(summaries)
+    shown = len(columns) if several else len(columns) - 1  # one method alone has nothing to be compared with
+    html = render(
+        "scores.html.j2",
+        rows=[(s, _class(s, several), tables.cells(s)[:shown], context.colours[s.method]) for s in summaries],
+        groups=groups if several else groups[:-1],
+        columns=columns[:shown],
+        caption=tables.caption(summaries),
+        note=tables.note(summaries),
+        target=_target(context),
+        more=_more(summaries),
+        noun=context.score,
+        latex=tables.latex(summaries),
+        csv=tables.as_csv(summaries),
+    )
+    return Section("Methods compared" if several else "Scores", "table", html, link="Table")
+
+
+def _class(summary: MethodSummary, several: bool) -> str:
+    return "leads" if summary.leads and several else "reference" if summary.reference else ""
+
+
+def _target(context: Context) -> str:
+    """What the column of bytes until the target means."""
+    if context.target != context.target:
+        return ""
+    chosen = "" if context.target_given else ", 95 % of the best mean-10"
+    score = f"{100 * context.target:.1f} % global {context.score}"
+    return f"Target: {score}{chosen}. (k/n): only k of n seeds reached it."
+
+
+def _more(summaries: Sequence[MethodSummary]) -> list[tuple[str, list[str]]]:
+    """(heading, each method's value) of the second table; columns that nobody has a value for are left out."""
+    columns = [
+        (title, [percent(score(s)) for s in summaries]) for title, score in MORE if any(score(s).n for s in summaries)
+    ]
+    if any(s.rounds_to.n and not s.reference for s in summaries):
+        columns.append((f"rounds to {100 * summaries[0].target:.1f} %", [_rounds(s) for s in summaries]))
+    return columns
+
+
+def _rounds(summary: MethodSummary) -> str:
+    """Rounds until the target; in brackets how many seeds reached it, unless all did."""
+    rounds = summary.rounds_to
+    if summary.reference or not rounds.n:
+        return MISSING
+    mean = f"{rounds.mean:.1f} ± {rounds.std:.1f}" if rounds.n > 1 else f"{rounds.mean:.0f}"
+    return mean + (f" ({rounds.n}/{summary.n})" if rounds.n < summary.n else "")

@@ -1,0 +1,149 @@
+"""The final table: one row of scores per method, and which method leads.
+
+The mean of the last ten rounds ranks the methods, because the best round is chosen on the test set and the last one
+is noisy. References (`local`, `centralised`) have a row and do not compete. The leader was chosen with the same numbers
+that it is tested with, so a p just below 0.05 is weak evidence.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from unskew.report.runs import RunData, by_method
+from unskew.report.stats import (
+    NAN,
+    NO_SCORE,
+    Score,
+    bytes_to,
+    holm,
+    last_best_mean10,
+    mean10,
+    paired_p,
+    rounds_to,
+    stability,
+    trained,
+)
+
+TARGET_SHARE = 0.95
+"""The default target is this share of the best method's final score."""
+
+
+@dataclass(frozen=True)
+class MethodSummary:
+    """One method over its n seeds; scores in [0, 1], bytes of all clients in the whole run.
+
+    metric: the main score, "accuracy" or "dice". last, best, mean10, stability, macro_f1, worst_class, dice_both: of the
+    global model on the global test set. clients, worst, spread: mean, minimum and standard deviation over clients of the
+    global model on their own test rows. personal: mean over clients of their own models. All but last, best and stability
+    are means over the last ten rounds. up, down: mean over seeds. to_target, rounds_to: bytes and rounds until the
+    target, over the `reached` seeds that got there. p: against the leader, Holm-corrected; None for the leader and for
+    references, NaN with too few seeds.
+    """
+
+    method: str
+    n: int
+    last: Score
+    best: Score
+    mean10: Score
+    stability: Score
+    clients: Score
+    worst: Score
+    spread: Score
+    personal: Score
+    macro_f1: Score
+    worst_class: Score
+    up: float
+    down: float
+    to_target: Score
+    target: float
+    reached: int
+    reference: bool
+    leads: bool
+    p: float | None
+    dice_both: Score = NO_SCORE
+    rounds_to: Score = NO_SCORE
+    metric: str = "accuracy"
+
+
+def summary_table(runs: Sequence[RunData], target: float | None = None) -> list[MethodSummary]:
+    """One summary per method, in the order given. target: a score in [0, 1]; default: `target_of(runs)`."""
+    target = target_of(runs) if target is None else target
+    leader = leader_of(runs)
+    p = against(runs, leader) if leader else {}
+    return [summarise(group, target, method == leader, p.get(method)) for method, group in by_method(runs).items()]
+
+
+def target_of(runs: Sequence[RunData]) -> float:
+    """95 % of the best method's final score, rounded to a tenth of a percent; NaN if no method competes."""
+    finals = _finals(runs)
+    return round(TARGET_SHARE * max(finals.values()), 3) if finals else NAN
+
+
+def leader_of(runs: Sequence[RunData]) -> str:
+    """The method with the highest final score; "" if none competes."""
+    finals = _finals(runs)
+    return max(finals, key=lambda method: finals[method], default="")
+
+
+def _finals(runs: Sequence[RunData]) -> dict[str, float]:
+    """The mean over seeds of each competing method's mean of the last ten rounds; without those that have none."""
+    scores = {m: Score.of([mean10(r) for r in g]) for m, g in by_method(runs).items() if not g[0].is_reference}
+    return {method: score.mean for method, score in scores.items() if score.n}
+
+
+def against(runs: Sequence[RunData], leader: str) -> dict[str, float]:
+    """The Holm-corrected p of every other competing method against the leader, paired by seed; NaN below two pairs."""
+    finals = {m: {r.seed: mean10(r) for r in g} for m, g in by_method(runs).items() if not g[0].is_reference}
+    others = [m for m in finals if m != leader]
+    raw = []
+    for method in others:
+        seeds = sorted(finals[leader].keys() & finals[method].keys())
+        pairs = [(finals[leader][s], finals[method][s]) for s in seeds]
+        pairs = [pair for pair in pairs if not any(map(math.isnan, pair))]
+        raw.append(paired_p(*zip(*pairs)) if len(pairs) > 1 else NAN)
+    return dict(zip(others, holm(raw)))
+
+
+def summarise(runs: Sequence[RunData], target: float, leads: bool, p: float | None) -> MethodSummary:
+    """The summary of one method from its runs, one per seed."""
+    last, best, final = zip(*(last_best_mean10(*trained(r)) for r in runs))
+
+    def mean_of_last_ten(scope: str, metric: str) -> Score:
+        return Score.of([mean10(r, scope, metric) for r in runs])
+
+    to_target = Score.of([bytes_to(r, target) for r in runs])
+    return MethodSummary(
+        runs[0].method,
+        len(runs),
+        last=Score.of(last),
+        best=Score.of(best),
+        mean10=Score.of(final),
+        stability=Score.of([stability(*trained(r)) for r in runs]),
+        clients=mean_of_last_ten("global@client", "mean"),
+        worst=mean_of_last_ten("global@client", "worst"),
+        spread=mean_of_last_ten("global@client", "std"),
+        personal=mean_of_last_ten("personal@client", "mean"),
+        macro_f1=mean_of_last_ten("global", "macro_f1"),
+        worst_class=mean_of_last_ten("global", "worst_class"),
+        dice_both=mean_of_last_ten("global", "dice_both"),
+        up=_mean_bytes(runs, "up"),
+        down=_mean_bytes(runs, "down"),
+        to_target=to_target,
+        rounds_to=Score.of([rounds_to(r, target) for r in runs]),
+        target=target,
+        reached=to_target.n,
+        reference=runs[0].is_reference,
+        leads=leads,
+        p=p,
+        metric=runs[0].metric,
+    )
+
+
+def _mean_bytes(runs: Sequence[RunData], way: str) -> float:
+    """Mean over seeds of the bytes of all clients in the whole run."""
+    totals = [r.bytes_by_round(way)[1] for r in runs]
+    return float(np.mean([total[-1] if len(total) else 0 for total in totals]))
