@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.fixtures import G, Z, assert_close, batch, onehot
+from unskew.errors import UsageError
 from unskew.methods.flea import FLea, decorrelation, kl, mix
 from unskew.tasks.classification import Classification
 
@@ -78,7 +79,7 @@ def test_duplicates_have_a_finite_gradient():
 
 
 def test_arguments_are_checked():
-    with pytest.raises(ValueError, match="variant"):
+    with pytest.raises(UsageError, match="variant"):
         FLea(variant="paperr")
-    with pytest.raises(ValueError, match="alpha"):
+    with pytest.raises(UsageError, match="alpha"):
         FLea(alpha=1.5)

@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 from torch import Tensor, nn
 
+from unskew import arguments
 from unskew.core.account import Account
 from unskew.core.client import Client, Fed
 from unskew.core.replies import Ups
@@ -216,6 +217,15 @@ class Part:
     def account(self, counts_KC: np.ndarray[Any, Any], fed: Fed) -> Account | None:
         """What its release amounts to as differential privacy, from each client's samples per class; None: no noise."""
         return None
+
+    def __post_init__(self) -> None:
+        """Checks every setting against its annotation and converts it to its type, in Python as on the command line.
+
+        Raises UsageError (E102). A subclass that checks more, such as how two settings go together, calls this first.
+        """
+        settings = {f.name: getattr(self, f.name) for f in fields(self) if f.init}  # type: ignore[arg-type]
+        for name, value in arguments.check(type(self), settings, type(self).__name__, "E102").items():
+            object.__setattr__(self, name, value)
 
     def __str__(self) -> str:
         """As users write it, with the settings that are not the defaults: `fedprox(mu=0.1)`."""

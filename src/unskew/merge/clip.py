@@ -25,10 +25,6 @@ class ClipMedian(Part):
     merges = True
     weights_read = "each"
 
-    def __post_init__(self) -> None:
-        if self.factor <= 0:
-            raise ValueError(f"factor must be above 0, got {self.factor}")
-
     def merge(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
         merged = weighted_mean(w, ups)
         moved_K = [

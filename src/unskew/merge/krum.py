@@ -28,10 +28,6 @@ class MultiKrum(Part):
     merges = True
     weights_read = "each"
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.share < 0.5:
-            raise ValueError(f"share must lie in [0, 0.5), got {self.share}")
-
     def merge(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
         bad = max(0, min(int(self.share * len(ups)), (len(ups) - 3) // 2))
         flat_KN = torch.stack([torch.cat([r.weights[n].flatten() for n in fed.shared]) for r in ups.replies])

@@ -25,10 +25,6 @@ class TrimmedMean(Part):
     weights_read = "each"
     weighting = "equal"
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.share < 0.5:
-            raise ValueError(f"share must lie in [0, 0.5), got {self.share}")
-
     def merge(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
         cut = int(self.share * len(ups))
         return w | {n: trimmed(ups, n, cut) for n in ups.replies[0].weights}, s

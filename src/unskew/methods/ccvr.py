@@ -37,10 +37,6 @@ class CCVR(Part):
     tasks = ("classification",)
     clashes = {"local": "no head is common to the clients"}
 
-    def __post_init__(self) -> None:
-        if self.mode not in ("gaussian", "features"):
-            raise ValueError(f"mode must be 'gaussian' or 'features', got '{self.mode}'")
-
     @property
     def trips(self) -> tuple[Trip, ...]:
         if self.mode == "features":

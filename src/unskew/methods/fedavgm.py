@@ -26,10 +26,6 @@ class FedAvgM(Part):
     merges = True
     keeps_at_server = ("v",)
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.beta < 1 or self.lr <= 0:
-            raise ValueError(f"beta must lie in [0, 1) and lr above 0, got beta={self.beta}, lr={self.lr}")
-
     def server_init(self, w: Weights, fed: Fed) -> Tree:
         return {"v": {n: torch.zeros_like(w[n]) for n in fed.shared}}
 

@@ -37,10 +37,6 @@ class FedBR(Part):
     use_when = "Small, skewed clients may share averages of inputs without labels."
     tasks = ("classification",)
 
-    def __post_init__(self) -> None:
-        if self.mu < 0 or self.lam < 0 or self.pseudo < 1 or not self.widths:
-            raise ValueError("mu and lam must not be negative, pseudo must be at least 1 and widths not empty")
-
     @property
     def trips(self) -> tuple[Trip, ...]:
         return (Trip(lambda t, T: t == 0, self.average, self.collect, self.averages, everyone=True),)

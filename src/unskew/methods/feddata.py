@@ -26,10 +26,6 @@ class FedData(Part):
     use_when = "As an upper reference: what sharing a tenth of the raw data would bring."
     tasks = ("classification",)
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.share <= 1:
-            raise ValueError(f"share must lie in [0, 1], got {self.share}")
-
     @property
     def trips(self) -> tuple[Trip, ...]:
         if not self.share:

@@ -25,10 +25,6 @@ class FedDecorr(Part):
     use_when = "There are few clients, and features collapse into few directions."
     tasks = ("classification",)
 
-    def __post_init__(self) -> None:
-        if self.form not in ("code", "paper"):
-            raise ValueError(f"form must be 'code' or 'paper', got '{self.form}'")
-
     def refuse(self, fed: Fed) -> str | None:
         return None if fed.features > 1 else "the head receives a single feature"
 

@@ -66,12 +66,6 @@ class FedDPMS(Part):
         "fedfa": "its latent means are of features that are not shaken",
     }
 
-    def __post_init__(self) -> None:
-        if self.mechanism not in ("paper", "single"):
-            raise ValueError(f"mechanism must be 'paper' or 'single', got '{self.mechanism}'")
-        if not 0 < self.stage < 1 or self.sigma <= 0 or min(self.top, self.alpha, self.width, self.least) < 1:
-            raise ValueError("stage must lie between 0 and 1, sigma above 0, and top, alpha, width, least at 1 or more")
-
     @property
     def taps(self) -> tuple[str, ...]:
         return ("base",)

@@ -27,10 +27,6 @@ class FedDyn(Part):
     keeps_at_server = ("h",)
     weighting = "equal"
 
-    def __post_init__(self) -> None:
-        if self.alpha <= 0:
-            raise ValueError(f"alpha must be above 0, got {self.alpha}")
-
     def server_init(self, w: Weights, fed: Fed) -> Tree:
         return {"h": {n: torch.zeros_like(w[n]) for n in fed.shared}}
 

@@ -36,12 +36,6 @@ class FedFA(Part):
         "Images look different from site to site, and the model rather than the input is to be made robust to it."
     )
 
-    def __post_init__(self) -> None:
-        if self.variant not in ("paper", "official"):
-            raise ValueError(f"variant must be 'paper' or 'official', got '{self.variant}'")
-        if not 0 <= self.p <= 1:
-            raise ValueError(f"p must lie in [0, 1], got {self.p}")
-
     @property
     def taps(self) -> tuple[str, ...]:
         return self.cuts

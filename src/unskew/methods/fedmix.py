@@ -29,10 +29,6 @@ class FedMix(Part):
     tasks = ("classification",)
     clashes = {"naivemix": "both mix the same averages in"}
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.lam < 1 or self.group < 1:
-            raise ValueError(f"lam must lie in [0, 1) and group be at least 1, got lam={self.lam}, group={self.group}")
-
     @property
     def trips(self) -> tuple[Trip, ...]:
         if not self.lam:

@@ -25,10 +25,6 @@ class FedNTD(Part):
     use_when = "Clients forget the classes they lack while they train."
     tasks = ("classification",)
 
-    def __post_init__(self) -> None:
-        if self.tau <= 0:
-            raise ValueError(f"tau must be above 0, got {self.tau}")
-
     def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor:
         teacher_BC = c.run(c.start, b.x).detach()
         return self.beta * b.mean(not_true(out.raw, teacher_BC, out.own.y, self.tau))

@@ -31,10 +31,6 @@ class FedRDN(Part):
     normalises = True
     clashes = {"norm": "both normalise the input"}
 
-    def __post_init__(self) -> None:
-        if self.variant not in ("paper", "official"):
-            raise ValueError(f"variant must be 'paper' or 'official', got '{self.variant}'")
-
     def refuse(self, fed: Fed) -> str | None:
         return (
             None if len(fed.shape) == 3 else f"it normalises channels of images and a sample here is {list(fed.shape)}"

@@ -25,10 +25,6 @@ class FedRS(Part):
     use_when = "Clients lack classes; this is the mildest of the corrections of logits."
     tasks = ("classification",)
 
-    def __post_init__(self) -> None:
-        if not 0 <= self.alpha <= 1:
-            raise ValueError(f"alpha must lie in [0, 1], got {self.alpha}")
-
     def logits(self, z: Tensor, b: Batch, c: Client) -> Tensor:
         have_C = c.counts / c.counts.max().clamp(min=1) if self.soft else (c.counts > 0).to(z.dtype)
         return z * ((1 - self.alpha) * have_C + self.alpha)

@@ -42,12 +42,6 @@ class FLea(Part):
     use_when = "Clients hold few samples of few classes, and may share obfuscated activations of a tenth of them."
     tasks = ("classification",)
 
-    def __post_init__(self) -> None:
-        if self.variant not in ("paper", "official"):
-            raise ValueError(f"variant must be 'paper' or 'official', got '{self.variant}'")
-        if not 0 <= self.alpha <= 1 or self.a <= 0:
-            raise ValueError(f"alpha must lie in [0, 1] and a must be above 0, got alpha={self.alpha}, a={self.a}")
-
     @property
     def taps(self) -> tuple[str, ...]:
         return (self.cut,)

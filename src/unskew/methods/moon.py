@@ -29,10 +29,6 @@ class MOON(Part):
     use_when = "Image models are trained for many local epochs; it costs two more forward passes a step."
     tasks = ("classification",)
 
-    def __post_init__(self) -> None:
-        if self.mu < 0 or self.temperature <= 0 or self.width < 0:
-            raise ValueError("mu and width must not be negative and temperature must be above 0")
-
     def model(self, module: nn.Module, classes: int) -> nn.Module:
         return with_projection(module, self.width) if self.width else module
 

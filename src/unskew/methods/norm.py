@@ -10,6 +10,7 @@ from typing import Annotated
 from annotated_types import Gt, MinLen
 
 from unskew.core import Batch, Client, Fed, Part, Tensor
+from unskew.errors import UsageError
 from unskew.methods.fedrdn import per_channel
 
 
@@ -29,8 +30,11 @@ class Norm(Part):
     clashes = {"fedrdn": "both normalise the input"}
 
     def __post_init__(self) -> None:
-        if len(self.mean) != len(self.std) or min(self.std, default=0) <= 0:
-            raise ValueError("mean and std need one number per channel, std above 0")
+        super().__post_init__()
+        if len(self.mean) != len(self.std):
+            raise UsageError(
+                "E102", f"Norm: mean has {len(self.mean)} numbers and std {len(self.std)}; give one a channel."
+            )
 
     def refuse(self, fed: Fed) -> str | None:
         if fed.shape[0] != len(self.mean):

@@ -43,12 +43,6 @@ class ReBaFL(Part):
     presets = {"rbsm": {"mu": 0.0}, "faug": {"eps": 1.0}}
     tasks = ("classification",)
 
-    def __post_init__(self) -> None:
-        if self.form not in ("smoothing", "additive"):
-            raise ValueError(f"form must be 'smoothing' or 'additive', got '{self.form}'")
-        if not 0 <= self.eps <= 1 or self.mu < 0:
-            raise ValueError(f"eps must lie in [0, 1] and mu must not be negative, got eps={self.eps}, mu={self.mu}")
-
     def refuse(self, fed: Fed) -> str | None:
         return None if fed.classes > 1 else "balanced softmax needs at least two classes"
 

@@ -1,94 +1,104 @@
-"""The page of a method, made from its code so that it cannot go stale: `unskew explain` prints it, docs/methods/ keeps it."""
+"""The page of a method, made from its code: `unskew explain` prints it, and docs/methods/ holds it."""
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from unskew import arguments, calls
 from unskew.core.client import Fed
 from unskew.core.part import HOOKS, Part, overrides
+from unskew.core.trip import Trip
 from unskew.core.values import Share
 
 
-def page(part: Part, fed: Fed, beside: str, *, title: str = "#") -> str:
-    """A Part's page as Markdown. beside: what `fed` stands for, as in "digits and its default model, 10 clients"."""
+def page(part: Part, fed: Fed, setting: str, *, title: str = "#") -> str:
+    """A Part's page as Markdown: equations, hooks, settings, and what leaves a client in a run like `fed`.
+
+    setting: what `fed` stands for, such as "digits and its default model, 10 clients". title: of the first heading.
+    """
     kind = type(part)
-    about = inspect.cleandoc(sys.modules[kind.__module__].__doc__ or kind.__doc__ or part.name)
-    first, _, rest = about.partition("\n")
+    module = inspect.cleandoc(sys.modules[kind.__module__].__doc__ or part.name)
+    first, _, rest = module.partition("\n")
     pieces = [
         f"{title} {part.name}",
         first,
+        inspect.cleandoc(vars(kind).get("__doc__") or ""),
         f"```text\n{rest.strip()}\n```" if rest.strip() else "",
         f"**When to use it.** {part.use_when}" if part.use_when else "",
-        f"{title}# Its hooks",
+        f"{title}# Hooks",
         _hooks(part),
         f"{title}# Settings",
         _settings(part),
         f"{title}# What leaves a client",
-        _leaves(part, fed, beside),
-        f"Run it: `unskew run {part.name}`; with others: `unskew run {part.name}+{_companion(part)}`. "
-        f"Its code: {_code(kind)}.",
+        _leaves(part, fed, setting),
+        f"Run it with `unskew run {part.name}`, or together with others: "
+        f"`unskew run {part.name}+{_companion(part)}`. Its code is {_code(kind)}.",
     ]
     return "\n\n".join(p for p in pieces if p) + "\n"
 
 
 def _hooks(part: Part) -> str:
-    rows = [
-        f"| `{hook}` | {_first_sentence(part, hook)} |" for hook in HOOKS if overrides(part, hook) and hook != "shares"
-    ]
-    rows += [f"| a trip | {trip.client.__name__} → {trip.server.__name__}, {_asked(trip)} |" for trip in part.trips]
-    for flag, told in (("merges", "replaces the weighted mean of weights"), ("normalises", "is given raw inputs")):
-        rows += [f"| `{flag}` | {told} |"] if getattr(part, flag) else []
-    return "| hook | what it does |\n|---|---|\n" + "\n".join(rows) if rows else "None: it is plain."
+    own = [hook for hook in HOOKS if overrides(part, hook) and hook != "shares"]
+    rows = [(f"`{hook}`", _first_paragraph(getattr(type(part), hook))) for hook in own]
+    rows += [("a trip", _trip(trip)) for trip in part.trips]
+    if part.normalises:
+        rows.append(("`normalises`", "It receives raw inputs and normalises them itself."))
+    return _table(("hook", "what it does"), rows) if rows else "None: it changes nothing."
 
 
-def _first_sentence(part: Part, hook: str) -> str:
-    own = inspect.getdoc(getattr(type(part), hook)) or inspect.getdoc(getattr(Part, hook)) or _PLAIN.get(hook, "")
-    return " ".join(own.split("\n\n")[0].split()).replace("|", "\\|")
+def _first_paragraph(hook: Callable[..., object]) -> str:
+    return " ".join((inspect.getdoc(hook) or "").split("\n\n")[0].split())
 
 
-_PLAIN = {
-    "batch": "Changes the batch before it enters the model.",
-    "tap": "Changes activations at its cuts.",
-    "logits": "Changes logits before the task's loss, in training only.",
-    "grad": "Changes gradients before the optimiser's step.",
-}
-
-
-def _asked(trip) -> str:
-    return "at all clients" if trip.everyone else "at the round's clients"
+def _trip(trip: Trip) -> str:
+    where = "all clients" if trip.everyone else "the round's clients"
+    return f"`{trip.client.__name__}` runs at {where}, then `{trip.server.__name__}` at the server."
 
 
 def _settings(part: Part) -> str:
-    fields = [f for f in dataclasses.fields(part) if f.init]  # type: ignore[arg-type]
-    if not fields:
-        return "None."
-    rows = "\n".join(f"| `{f.name}` | `{getattr(part, f.name)!r}` |" for f in fields)
-    return f"| setting | value |\n|---|---|\n{rows}\n\n{inspect.cleandoc(type(part).__doc__ or '')}"
+    rows = [
+        (f"`{a.name}`", _default(part, a), ", ".join(filter(None, (a.type, a.range))), a.meaning)
+        for a in arguments.of(type(part))
+    ]
+    presets = [f"`{name}` is short for `{calls.written(part.name, s)}`." for name, s in part.presets.items()]
+    table = _table(("setting", "default", "range", "meaning"), rows) if rows else "None."
+    return "\n\n".join([table, *presets])
 
 
-def _leaves(part: Part, fed: Fed, beside: str) -> str:
-    found = {**part.shares(fed), **{n: s for t in part.trips for n, s in t.shares(fed).items()}}
-    weights = "Nothing" if not fed.shared and part.name == "local" else "Nothing beside the weights"
+def _default(part: Part, argument: arguments.Argument) -> str:
+    """The default, and the value that this Part has where it is another."""
+    value, default = getattr(part, argument.name), argument.default
+    if default is arguments.REQUIRED:
+        return f"none, here `{value!r}`"
+    return f"`{default!r}`" if value == default else f"`{default!r}`, here `{value!r}`"
+
+
+def _leaves(part: Part, fed: Fed, setting: str) -> str:
+    shares = {**part.shares(fed), **{leaf: share for trip in part.trips for leaf, share in trip.shares(fed).items()}}
+    everything = "Nothing" if not fed.shared and part.name == "local" else "Nothing beside the weights"
     each = "The server must see each client's weights by themselves, so secure aggregation cannot hide them."
     alone = f" {each}" if part.weights_read == "each" else ""
-    if not found:
-        return f"{weights}.{alone}"
-    grouped: dict[str, list[Share]] = {}
-    for leaf, share in found.items():
-        grouped.setdefault(leaf.split("/")[0], []).append(share)
+    if not shares:
+        return f"{everything}.{alone}"
+    groups: dict[str, list[Share]] = {}
+    for leaf, share in shares.items():
+        groups.setdefault(leaf.split("/")[0], []).append(share)
     rows = [
-        f"| `{part.name}/{leaf}` | {group[0].what} | {_shape(group)} | {sum(s.max_bytes for s in group):,} | "
-        f"{group[0].reads} | {group[0].guarantee} |"
-        for leaf, group in grouped.items()
+        (
+            f"`{part.name}/{leaf}`",
+            group[0].what,
+            _shape(group),
+            f"{sum(s.max_bytes for s in group):,}",
+            group[0].reads,
+            group[0].guarantee,
+        )
+        for leaf, group in groups.items()
     ]
-    table = "| share | what | shape | at most, bytes | read | guarantee |\n|---|---|---|---|---|---|\n" + "\n".join(
-        rows
-    )
-    return f"Beside the weights, with {beside}:\n\n{table}\n\n{_privacy(grouped)}{alone}"
+    table = _table(("share", "what", "shape", "bytes at most", "read", "guarantee"), rows)
+    return f"Beside the weights, with {setting}:\n\n{table}\n\n{_privacy(groups)}{alone}"
 
 
 def _shape(group: Iterable[Share]) -> str:
@@ -96,24 +106,26 @@ def _shape(group: Iterable[Share]) -> str:
     return shapes[0] if len(shapes) == 1 else f"{len(shapes)} tensors" if len(shapes) > 6 else ", ".join(shapes)
 
 
-def _privacy(grouped: dict[str, list[Share]]) -> str:
+def _privacy(groups: dict[str, list[Share]]) -> str:
     """Who sees what, in sentences."""
 
-    def named(wanted) -> str:
-        return ", ".join(f"`{leaf}`" for leaf, group in grouped.items() if wanted(group[0]))
+    def named(holds: Callable[[Share], bool]) -> str:
+        return ", ".join(f"`{leaf}`" for leaf, group in groups.items() if holds(group[0]))
 
-    told = []
-    if alone := named(lambda s: s.reads == "each"):
-        told.append(f"The server reads {alone} of each client by itself, so secure aggregation cannot hide it.")
-    if summed := named(lambda s: s.reads == "sum"):
-        told.append(f"Of {summed} it needs only the sum over clients, so secure aggregation can hide each client's.")
-    if bare := named(lambda s: s.guarantee == "none"):
-        told.append(f"Nothing protects {bare}: a client with few samples tells much about them.")
-    if measured := named(lambda s: s.guarantee == "empirical"):
-        told.append(f"What protects {measured} is measured, not proved.")
-    if proved := named(lambda s: s.guarantee == "dp"):
-        told.append(f"{proved}: differentially private, see its accounting.")
-    return " ".join(told)
+    sentences = {
+        "The server reads {} of each client by itself, so secure aggregation cannot hide it.": named(
+            lambda s: s.reads == "each"
+        ),
+        "Of {} it needs only the sum over clients, so secure aggregation can hide each client's.": named(
+            lambda s: s.reads == "sum"
+        ),
+        "Nothing protects {}: from a client with few samples they disclose much.": named(
+            lambda s: s.guarantee == "none"
+        ),
+        "What protects {} is measured, not proved.": named(lambda s: s.guarantee == "empirical"),
+        "{}: differentially private, see its accounting.": named(lambda s: s.guarantee == "dp"),
+    }
+    return " ".join(sentence.format(leaves) for sentence, leaves in sentences.items() if leaves)
 
 
 def _companion(part: Part) -> str:
@@ -125,3 +137,9 @@ def _code(kind: type) -> str:
     inside = "unskew" in path.parts
     where = "/".join(path.parts[len(path.parts) - path.parts[::-1].index("unskew") - 1 :]) if inside else path.name
     return f"`{'src/' if inside else ''}{where}`"
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
+    """A Markdown table; a bar in a cell does not end it."""
+    lines = [head, ("---",) * len(head), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)

@@ -1,0 +1,54 @@
+"""The page of a method: every setting with its default, range and meaning, every hook, and what leaves a client."""
+
+from __future__ import annotations
+
+import pytest
+
+from unskew.engine import check
+from unskew.methods import registry
+from unskew.report.methods import page
+
+
+def page_of(text: str) -> str:
+    method = registry.parse(text)
+    loop = check.loop(method)
+    loop.trainer.close()
+    return page(method.parts[0], loop.fed, "eight clients")
+
+
+def row(text: str, first: str) -> list[str]:
+    (line,) = [line for line in page_of(text).splitlines() if line.startswith(f"| {first} |")]
+    return [cell.strip() for cell in line.strip("|").split(" | ")]
+
+
+def test_a_setting_stands_with_default_range_and_meaning():
+    assert row("fedavgm", "`beta`") == [
+        "`beta`",
+        "`0.9`",
+        "number, at least 0, below 1",
+        "share of the last step that is kept; 0 is FedAvg",
+    ]
+    assert row("fedavgm(beta=0.5)", "`beta`")[1] == "`0.9`, here `0.5`"
+    assert row("fedrdn", "`variant`")[2] == "'paper' or 'official'"
+
+
+def test_presets_are_told():
+    assert "`rbsm` is short for `rebafl(mu=0.0)`." in page_of("rebafl")
+    assert "short for" not in page_of("fedprox")
+
+
+def test_hooks_trips_and_shares_stand_there():
+    text = page_of("feddata")
+    assert "| a trip | `upload` runs at all clients, then `collect` at the server. |" in text
+    assert row("feddata", "`batch`")[1].startswith("At every step, before the forward pass")
+    assert row("scaffold", "`scaffold/delta`")[4] == "sum"
+    assert "Nothing beside the weights." in page_of("fedprox")
+    assert "each client's weights by themselves" in page_of("median")
+
+
+@pytest.mark.parametrize("name", ["flea", "local"])
+def test_a_page_has_its_class_sentence_and_when_to_use_it(name):
+    (part,) = registry.parse(name).parts
+    text = page_of(name)
+    assert type(part).__doc__ in text
+    assert f"**When to use it.** {part.use_when}" in text
