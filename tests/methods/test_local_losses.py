@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.fixtures import COUNTS, G, Y, Z, assert_close, batch, client, onehot, out
+from unskew.core.keys import key
 from unskew.core.replies import Reply, Ups
 from unskew.errors import UsageError
 from unskew.methods import registry
@@ -144,7 +145,7 @@ def test_fedfa_spreads_channels_by_how_clients_differ_in_them():
 
 
 def test_fedfa_leaves_features_alone_when_the_coin_says_so():
-    h, zero = torch.randn(3, 2, 4, 4), torch.zeros(3, 2)
+    h, zero = torch.randn(3, 2, 4, 4, generator=key("fedfa")), torch.zeros(3, 2)
     down = {w: {"a": torch.ones(2)} for w in ("m", "s")}
     b = batch(torch.zeros(3, 1), onehot([0, 1, 2]))
     coin = {"m/a": zero + 1, "s/a": zero + 1, "p/a": torch.tensor(0.9)}
