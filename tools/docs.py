@@ -12,12 +12,13 @@ from pathlib import Path
 
 import numpy as np
 
-from unskew import data, models
+from unskew import data
 from unskew.config import Settings
 from unskew.core.method import Method
 from unskew.engine import resolve
 from unskew.errors import PAGES
 from unskew.methods import catalogue, registry
+from unskew.models.page import page as models_page
 from unskew.report.methods import page
 
 DOCS = Path(__file__).parent.parent / "docs"
@@ -50,9 +51,7 @@ def facts(part, colour: bool):
 def pages() -> dict[Path, str]:
     made = method_pages()
     made |= {DOCS / "errors" / f"{c}.md": f"# {c}\n\n{t}\n" for c, t in PAGES.items()}
-    made[DOCS / "models.md"] = (
-        f"# Models\n\nAny `torch.nn.Module` works: a name, `file.py:function(input_shape, classes)`, or an object in Python.\n\n{models.table()}\n"
-    )
+    made[DOCS / "models.md"] = models_page()
     return made
 
 

@@ -29,7 +29,7 @@ def test_sizes_and_cuts(name, shape, classes, size, below, cut):
     module = models.build(name, shape, classes)
     assert count.parameters(module) == size
     if below:
-        assert count.below(module, module.cut) == below
+        assert count.parameters_until(module, module.cut) == below
         assert Network(module, shape).shape_at("cut") == cut
 
 
@@ -123,9 +123,9 @@ def test_batch_norm_names_are_found_by_type():
         (lambda: models.build("harnett", (1, 128, 3), 6), "Did you mean 'harnet'"),
         (lambda: models.build("harnet", (1, 8, 8), 6), r"E122 .*needs samples of \[1, 128, 3\], got \[1, 8, 8\]"),
         (lambda: models.build("mlp(hiden=3)", (4,), 2), "E104"),
-        (lambda: models.check(nn.Linear(4, 7), (4,), 2), r"gives \[2, 7\] for two samples; expected \[2, 2\]"),
-        (lambda: models.check(nn.Linear(5, 2), (4,), 2), "E123 the model fails"),
-        (lambda: models.load("nowhere.py:make", (4,), 2), "there is no file"),
+        (lambda: models.check_module(nn.Linear(4, 7), (4,), 2), r"gives \[2, 7\] for two samples; expected \[2, 2\]"),
+        (lambda: models.check_module(nn.Linear(5, 2), (4,), 2), "E123 the model fails"),
+        (lambda: models.from_file("nowhere.py:make", (4,), 2), "there is no file"),
         (lambda: Network(models.build("mlp", (4,), 2), (4,)).check_cut("fc9"), "E106"),
     ],
 )
@@ -138,7 +138,7 @@ def test_a_users_file(tmp_path):
     (tmp_path / "m.py").write_text(
         "from torch import nn\ndef make(shape, classes):\n    return nn.Sequential(nn.Linear(shape[0], 3), nn.Linear(3, classes))\n"
     )
-    assert count.parameters(models.load(f"{tmp_path / 'm.py'}:make", (4,), 2)) == 15 + 8
+    assert count.parameters(models.from_file(f"{tmp_path / 'm.py'}:make", (4,), 2)) == 15 + 8
 
 
 def test_multiply_adds():

@@ -27,7 +27,7 @@ def test_a_plain_sequential_works_as_it_is(file):
     at = file(
         "def make(shape, classes):\n    return nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.Linear(3, classes))"
     )
-    module = models.load(f"{at}:make", (1, 2, 2), 2)
+    module = models.from_file(f"{at}:make", (1, 2, 2), 2)
     assert type(module) is nn.Sequential
     assert Network(module, (1, 2, 2)).head == "2"
 
@@ -39,13 +39,26 @@ def test_a_class_serves_as_the_function(file):
         "        self.out = nn.Linear(shape[0] * Size().wide, classes)\n"
         "    def forward(self, x):\n        return self.out(torch.cat([x] * Size().wide, 1))"
     )
-    assert models.load(f"{at}:Net", (4,), 2).out.in_features == 12
+    assert models.from_file(f"{at}:Net", (4,), 2).out.in_features == 12
+
+
+def test_further_arguments_of_the_function_stand_in_the_text(file):
+    at = file(
+        "def make(shape, classes, wide: int = 3):\n    return nn.Sequential(nn.Linear(4, wide), nn.Linear(wide, 2))"
+    )
+    assert models.from_file(f"{at}:make(wide=5)", (4,), 2)[0].out_features == 5
+    with pytest.raises(UsageError, match=r"E104 .* has no argument 'width'; it takes wide\."):
+        models.from_file(f"{at}:make(width=5)", (4,), 2)
+    with pytest.raises(UsageError, match=r"E104 .*wide must be a whole number; got 0\.5"):
+        models.from_file(f"{at}:make(wide=0.5)", (4,), 2)
+    with pytest.raises(UsageError, match=r"E104 .*names no function; write .*own.py:function\."):
+        models.from_file(at, (4,), 2)
 
 
 def test_a_file_named_like_a_module_of_python_replaces_nothing(file, monkeypatch):
     monkeypatch.setitem(sys.modules, "random", random)  # put back should this test fail
     at = file("def make(shape, classes):\n    return nn.Linear(shape[0], classes)", name="random.py")
-    models.load(f"{at}:make", (4,), 2)
+    models.from_file(f"{at}:make", (4,), 2)
     assert sys.modules["random"] is random
 
 
@@ -56,6 +69,7 @@ def test_a_file_named_like_a_module_of_python_replaces_nothing(file, monkeypatch
         ("import no_such_module_anywhere", "E111 .*No module named"),
         ("def mke(shape, classes): ...", "E104 .*no function 'make'.*'mke'"),
         ("make = 3", "E104 .*no function"),
+        ("def make(shape, classes, wide=3): ...", "E123 .*got NoneType"),
         ("def make(shape): ...", "E123 .*fails when called with"),
         ("def make(shape, classes):\n    assert False", "E123 .*fails when called with .*: AssertionError"),
         ("def make(shape, classes):\n    return 3", "E123 .*got int"),
@@ -64,7 +78,7 @@ def test_a_file_named_like_a_module_of_python_replaces_nothing(file, monkeypatch
 )
 def test_files_that_cannot_serve(file, text, told):
     with pytest.raises(UsageError, match=told):
-        models.load(f"{file(text)}:make", (4,), 2)
+        models.from_file(f"{file(text)}:make", (4,), 2)
     if "E111" in told:
         assert "unskew_own_own" not in sys.modules
 
@@ -96,18 +110,18 @@ class Gives(nn.Module):
         (Gives((torch.zeros(2, 2),)), "gives tuple for two samples"),
         (Gives(torch.zeros(2, 2, 1)), r"gives \[2, 2, 1\] for two samples; expected \[2, 2\]"),
         (Gives(torch.zeros(1, 2)), r"gives \[1, 2\]"),
-        (nn.Linear, "a model is a torch.nn.Module, got type"),
+        (nn.Linear, "a model must be a torch.nn.Module, got type"),
     ],
 )
 def test_modules_that_give_no_logits(module, told):
     with pytest.raises(UsageError, match=f"E123 .*{told}"):
-        models.check(module, (4,), 2)
+        models.check_module(module, (4,), 2)
 
 
 def test_checking_does_not_touch_the_statistics_or_the_modes():
     module = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3), nn.Linear(3, 2)).train()
     module[1].eval()
     before = {n: t.clone() for n, t in module.state_dict().items()}
-    assert models.check(module, (4,), 2) is module
+    assert models.check_module(module, (4,), 2) is module
     assert all(torch.equal(t, before[n]) for n, t in module.state_dict().items())
     assert [m.training for m in module] == [True, False, True]

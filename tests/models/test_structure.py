@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import re
+import inspect
+import sys
 from itertools import pairwise
 from pathlib import Path
 
@@ -11,14 +12,20 @@ import torch
 from torch import nn
 from torch.func import functional_call, stack_module_state, vmap
 
-from unskew import models
+from unskew import arguments, calls, models
 from unskew.core.keys import key
 from unskew.engine.client.kernels import Kernels
 from unskew.errors import UsageError
-from unskew.models import catalogue, count
+from unskew.models import catalogue, count, networks, page
 from unskew.models.blocks import Blocks
+from unskew.models.registry import maker_of, module_of
 
-SHOWN = [(name, shape, classes) for name, shape, classes, _ in catalogue.SHOWN]
+SHOWN = [
+    (calls.written(name, example.arguments), example.shape, example.classes)
+    for name in catalogue.entries()
+    for example in module_of(name).EXAMPLES
+    if not example.masks
+]
 FOLDING = {"vae_fmnist", "vae_cifar", "mlp", "cnn_small", "rebafl_fmnist", "lenet", "rebafl_cifar"}
 SMALL = [
     ("mlp", (1, 8, 8)),
@@ -77,7 +84,7 @@ def test_vmap_over_stacked_weights_is_one_model_after_another(name, shape, kerne
     def run(w, buffers, x):
         if not kernels:
             return functional_call(structure, (w, buffers), (x,))
-        with Kernels(lanes=True):
+        with Kernels(folded=True):
             return functional_call(structure, (w, buffers), (x,))
 
     with torch.no_grad():
@@ -102,7 +109,15 @@ def test_options_stand_in_the_text_or_beside_it():
         ("mlp(hidden=(3,))(5)", (4,), "E104 .*key=value"),
         ("mlp(hidden=(3,)) + 2", (4,), "E104 .*key=value"),
         ("mlp(hidden=", (4,), "E104"),
-        ("alexnet_bn(stem='tiny')", (3, 64, 64), "E104 .*auto, imagenet or small"),
+        (
+            "alexnet_bn(stem='tiny')",
+            (3, 64, 64),
+            "E104 model 'alexnet_bn': stem must be 'auto' or 'imagenet' or 'small'; got 'tiny'",
+        ),
+        ("mlp(hidden=(0,))", (4,), "E104 model 'mlp': hidden must be a list of whole numbers, each above 0"),
+        ("mlp(hiden=(3,))", (4,), "E104 model 'mlp' has no argument 'hiden'.*Did you mean 'hidden'"),
+        (f"mlp(hidden=({10**15},))", (4,), "E104 cannot build model 'mlp"),
+        ("vae_cifar(dropout=1)", (3, 32, 32), "E104 .*dropout must be a number, at least 0, below 1; got 1"),
         ("alexnet_bn(stem='imagenet')", (3, 62, 62), "E122 .*at least 63x63"),
         ("alexnet_bn", (3, 47, 64), "E122 .*at least 48x48"),
         ("alexnet_bn", (12,), "E122"),
@@ -118,10 +133,10 @@ def test_options_and_samples_that_do_not_fit_are_refused(text, shape, told):
 @pytest.mark.parametrize("side", [48, 64, 128, 159, 160])
 def test_alexnet_fits_sizes_between_the_digits_and_imagenet(side):
     with torch.device("meta"):
-        models.check(models.build("alexnet_bn(width=8)", (3, side, side), 10), (3, side, side), 10)
+        models.check_module(models.build("alexnet_bn(width=8)", (3, side, side), 10), (3, side, side), 10)
         if side >= 64:
             module = models.build("alexnet_bn(width=8, stem='imagenet')", (3, side, side), 10)
-            models.check(module, (3, side, side), 10)
+            models.check_module(module, (3, side, side), 10)
 
 
 @pytest.mark.parametrize(
@@ -145,34 +160,65 @@ def test_auto_fits_the_sample(shape, name):
     with torch.device("meta"):
         module = models.build("auto", shape, 5)
         assert count.parameters(module) == count.parameters(models.build(name, shape, 5))
-        models.check(module, shape, 5)
+        models.check_module(module, shape, 5)
 
 
-def test_names_are_what_can_be_built():
-    assert models.names() == list(models.describe())
-    shown = {name.split("(")[0] for name, *_ in (*catalogue.SHOWN, *catalogue.WITH_MASKS)}
-    assert set(models.names()) == shown | {"lenet"}
+def test_names_are_the_files_and_their_aliases():
+    files = {path.stem for path in catalogue.FOLDER.glob("*.py")} - {"__init__"}
+    assert set(models.names()) == files | {"lenet"}
+    assert list(models.describe()) == list(models.names())
+    assert models.describe()["alexnet_bn"].endswith("; width=4096, stem='auto'")
+    assert models.describe()["lenet"] == "another name for rebafl_fmnist"
     assert count.parameters(models.build("lenet", (1, 28, 28), 10)) == 117_066
 
 
-def test_the_page_of_models_holds_the_numbers_of_the_table():
-    page = (Path(__file__).parents[2] / "docs" / "models.md").read_text()
-    rows = {(r.name, r.shape): r for r in catalogue.rows()}
-    shown = re.findall(r"^\| `(.+?)` \| ([\d×]+) \| (\d+) \| ([\d,]+) \| ([\d,]+) \| `(\w+)` ([\d×]+) \|", page, re.M)
-    for name, shape, *numbers in shown:
-        r = rows[name, tuple(map(int, shape.split("×")))]
-        cut = "×".join(map(str, r.cut_shape))
-        assert numbers == [str(r.classes), f"{r.parameters:,}", f"{r.multiply_adds:,}", r.cut, cut]
-    assert {name.split("(")[0] for name, *_ in shown} == set(models.names()) - {"lenet"}
+def test_a_new_model_is_one_file(tmp_path, monkeypatch):
+    """A copy of a file under another name can be listed, built, and appears in both tables of the docs."""
+    for path in catalogue.FOLDER.glob("*.py"):
+        (tmp_path / path.name).write_text(path.read_text())
+    (tmp_path / "mine.py").write_text((tmp_path / "mlp.py").read_text().replace("def mlp(", "def mine("))
+    monkeypatch.setattr(catalogue, "FOLDER", tmp_path)
+    monkeypatch.setattr(networks, "__path__", [str(tmp_path)])
+    for cached in (catalogue.entries, catalogue.aliases):
+        cached.cache_clear()
+    try:
+        assert models.describe()["mine"] == "A dense network for samples of any shape; hidden=(128,)"
+        assert models.build("mine(hidden=(3,))", (4,), 2).fc1[0].out_features == 3
+        assert "| `mine` | 1×28×28 | 10 | 101,770 |" in page.page()
+        assert "| `mine` | `hidden` | list of whole numbers |" in page.page()
+    finally:
+        for cached in (catalogue.entries, catalogue.aliases):
+            cached.cache_clear()
+        sys.modules.pop("unskew.models.networks.mine", None)
+        vars(networks).pop("mine", None)
 
 
-def test_the_table_of_models():
-    lines = models.table().splitlines()
-    assert len(lines) == 2 + len(catalogue.SHOWN) + len(catalogue.WITH_MASKS)
-    assert {line.count("|") for line in lines} == {10}
+@pytest.mark.parametrize("name", catalogue.entries())
+def test_every_argument_has_a_meaning_and_a_default_in_its_range(name):
+    taken = arguments.of(maker_of(name))
+    assert [a.name for a in taken] == [*inspect.signature(maker_of(name)).parameters][2:]
+    for argument in taken:
+        assert argument.meaning
+        assert argument.convert(argument.default) == argument.default
+
+
+def test_a_text_is_checked_without_building_the_model():
+    models.check_text("alexnet_bn(width=3)")
+    for text in ("alexnet(width=3)", "alexnet_bn(wide=3)", "alexnet_bn(width=0)"):
+        with pytest.raises(UsageError, match="E104"):
+            models.check_text(text)
+
+
+def test_the_page_of_models():
+    text = page.page()
+    assert text == (Path(__file__).parents[2] / "docs" / "models.md").read_text()
     assert (
         "| `harnet` | 1×128×3 | 6 | 691,974 | 35,874,624 | `conv2` 128×20×7 | 17,920 | 8,448 "
-        "| Xia et al., KDD 2024 (FLea), public code |" in lines
+        "| Xia et al., KDD 2024 (FLea), public code |\n" in text
+    )
+    assert "| `unet` | 3×384×384 | 2 | 7,763,074 |" in text
+    assert (
+        "| `unet` | `levels` | whole number | at least 2, at most 16 | `5` | levels, the bottleneck included |" in text
     )
 
 
@@ -187,7 +233,7 @@ def test_counting_leaves_every_layer_in_its_mode():
     module.stem.eval()
     before = [m.training for m in module.modules()]
     count.multiply_adds(module, (3, 16, 16))
-    models.check(module, (3, 16, 16), 3)
+    models.check_module(module, (3, 16, 16), 3)
     assert [m.training for m in module.modules()] == before
     assert not module.head._forward_hooks
 
@@ -195,6 +241,6 @@ def test_counting_leaves_every_layer_in_its_mode():
 def test_parameters_below_a_block_that_is_not_there():
     module = models.build("mlp", (4,), 2)
     with pytest.raises(KeyError):
-        count.below(module, "fc9")
+        count.parameters_until(module, "fc9")
     with pytest.raises(KeyError):
         count.shape_at(module, (4,), "fc9")

@@ -111,10 +111,22 @@ def test_lanes_equal_one_after_another(training):
     ("act", "told"),
     [
         (lambda: models.build("unet", (1, 100, 100), 2, (100, 100)), "E122 .*both multiples of 16"),
-        (lambda: models.build("unet(levels=1)", (1, 32, 32), 2, (32, 32)), "E104 .*levels at least 2"),
-        (lambda: models.build("unet", (1, 32, 32), 2), "E122 model 'unet' gives one answer a pixel"),
-        (lambda: models.build("mlp", (1, 32, 32), 2, (32, 32)), "E122 model 'mlp' gives one answer a sample"),
-        (lambda: models.check(nn.Conv2d(1, 3, 1), (1, 8, 8), 2, (8, 8)), r"expected \[2, 2, 8, 8\], a map of logits"),
+        (
+            lambda: models.build("unet(levels=1)", (1, 32, 32), 2, (32, 32)),
+            "E104 .*levels must be a whole number, at least 2, at most 16; got 1",
+        ),
+        (
+            lambda: models.build("unet", (1, 32, 32), 2),
+            "E122 model 'unet' gives one answer per pixel, but each sample has a single label",
+        ),
+        (
+            lambda: models.build("mlp", (1, 32, 32), 2, (32, 32)),
+            "E122 model 'mlp' gives one answer per sample, but each sample has a mask",
+        ),
+        (
+            lambda: models.check_module(nn.Conv2d(1, 3, 1), (1, 8, 8), 2, (8, 8)),
+            r"expected \[2, 2, 8, 8\], a map of logits",
+        ),
     ],
 )
 def test_what_does_not_fit_is_refused(act, told):
@@ -124,5 +136,5 @@ def test_what_does_not_fit_is_refused(act, told):
 
 def test_a_users_module_for_masks():
     module = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 2, 1))
-    assert models.check(module, SHAPE, 2, PIXELS) is module
+    assert models.check_module(module, SHAPE, 2, PIXELS) is module
     assert Network(module, SHAPE).head == "2"

@@ -11,7 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from unskew import data, models
+from unskew import calls, data, models
 from unskew.config import Settings
 from unskew.core.client import Fed
 from unskew.core.keys import key, numpy_key
@@ -48,8 +48,8 @@ def check_spelling(settings: Settings) -> None:
     Availability.parse(settings.availability)
     for shift in Skew.parse(settings.skew).shifts:
         Shift.parse(shift)
-    if settings.model not in ("auto", "(given)") and ":" not in settings.model:
-        models.known(settings.model)
+    if settings.model not in ("auto", "(given)") and not calls.parse(settings.model, "model", "E104").file:
+        models.check_text(settings.model)
     if settings.data != "(given)":
         data.check(settings.data)
 
@@ -92,12 +92,12 @@ def model_of(settings: Settings, federation: Federation, model: nn.Module | None
     shape, classes = federation.shape, federation.n_classes
     pixels = task_of(federation.y).pixels(shape)
     if model is not None:
-        return models.check(model, shape, classes, pixels)
-    module = models.build(settings.model, shape, classes, pixels) if ":" not in settings.model else None
-    if module is None:
+        return models.check_module(model, shape, classes, pixels)
+    if calls.parse(settings.model, "model", "E104").file:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(key(settings.seed, "model").initial_seed())
-            return models.load(settings.model, shape, classes, pixels)
+            return models.from_file(settings.model, shape, classes, pixels)
+    module = models.build(settings.model, shape, classes, pixels)
     models.initialise(module, key(settings.seed, "model"))
     return module
 

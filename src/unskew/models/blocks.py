@@ -1,38 +1,64 @@
-"""What our models are: named blocks in sequence, the last of them the head."""
+"""The class that our models share: named blocks in sequence, the last of which is the head."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
 
+import torch
 from torch import nn
 
 from unskew.errors import UsageError
 
 
-class Blocks(nn.Sequential):
-    """Named blocks; the block before `head` gives the feature vector the head receives.
+@dataclass(frozen=True)
+class Example:
+    """A line of the table in docs/models.md: a model at one shape of samples.
 
-    cut: the block whose output methods share by default. folds: whether training several clients side by side in
-    channels pays on a CPU (small convolutions and dense layers), or one after another is as fast.
-    initialise: a model's own rule for initial weights, applied after PyTorch's; most have none.
-
-    In the blocks pooling stands before a ReLU or LeakyReLU: both are monotone, so values and gradients are the same,
-    and the activation works on a quarter of the numbers. Nothing is computed in place, so that vmap can run it all.
+    shape: of one sample; source: where the architecture comes from; masks: whether samples have masks.
     """
+
+    shape: tuple[int, ...]
+    classes: int
+    source: str
+    arguments: dict[str, Any] = field(default_factory=dict)
+    masks: bool = False
+
+
+class Blocks(nn.Sequential):
+    """Named blocks; the block before `head` gives the feature vector that the head receives.
+
+    cut: the block whose output methods share by default. folds: whether it pays on a CPU to train several clients side
+    by side in the channels, which it does for small convolutions and dense layers. initialise: the model's own rule for
+    initial weights, applied after PyTorch's, or None.
+
+    In our blocks, pooling stands before a ReLU or LeakyReLU. Both are monotone, so values and gradients are the same,
+    and the activation works on a quarter of the numbers. Nothing is computed in place, so that vmap can run every block.
+    """
+
+    initialise: Callable[[nn.Module, torch.Generator], None] | None = None
 
     def __init__(self, cut: str, folds: bool, **blocks: nn.Module):
         super().__init__(OrderedDict(blocks))
         self.cut, self.folds = cut, folds
 
 
-def need(model: str, shape: tuple[int, ...], ok: bool, wanted: str) -> None:
-    """Raises UsageError (E122) unless the input fits the model."""
-    if not ok:
+def require(model: str, shape: tuple[int, ...], fits: bool, expected: str) -> None:
+    """Raises UsageError (E122) unless samples of this shape fit the model. expected: the shapes that do, in words."""
+    if not fits:
         raise UsageError(
             "E122",
-            f"model '{model}' needs samples of {wanted}, got {list(shape)}. `unskew list models` shows what fits.",
+            f"model '{model}' needs samples of {expected}, got {list(shape)}. `unskew list models` shows what fits.",
         )
 
 
+def is_image(shape: tuple[int, ...], least: int) -> bool:
+    """Whether a sample is [channels, height, width] with sides of at least `least` pixels."""
+    return len(shape) == 3 and min(shape[1:]) >= least
+
+
 def seq(*layers: nn.Module) -> nn.Sequential:
+    """The layers as one block."""
     return nn.Sequential(*layers)

@@ -1,84 +1,72 @@
-"""The models in figures: what each takes, how large it is, what leaves it at its cut, and where it comes from."""
+"""The models that this package has, read from the source of the files in `networks/`.
+
+No file is imported, so that models can be listed before torch is loaded, and a new model is one new file.
+"""
 
 from __future__ import annotations
 
-import math
+import ast
+from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
-import torch
-
-from unskew import models
-from unskew.models import count
-
-_FLEA = "Xia et al., KDD 2024 (FLea), public code"
-_REBAFL = "Xu et al., arXiv 2303.06314 (ReBaFL), public code"
-SHOWN = (
-    ("mlp", (1, 28, 28), 10, "ours"),
-    ("cnn_small", (1, 8, 8), 10, "ours"),
-    ("rebafl_fmnist", (1, 28, 28), 10, _REBAFL),
-    ("rebafl_cifar", (3, 32, 32), 10, _REBAFL),
-    ("harnet", (1, 128, 3), 6, _FLEA),
-    ("audionet", (2, 64, 344), 10, _FLEA),
-    ("mobilenet_v2", (3, 32, 32), 10, _FLEA),
-    ("vae_fmnist", (1, 28, 28), 10, "Chen & Vikalo, CVPRW 2023 (FedDPMS), public code"),
-    ("vae_cifar", (3, 32, 32), 10, "Chen & Vikalo, CVPRW 2023 (FedDPMS), public code"),
-    ("alexnet_bn", (3, 256, 256), 10, "FedRDN: 4096 units"),
-    ("alexnet_bn(width=1024)", (3, 256, 256), 10, "FedFA, public code: 1024 units"),
-    ("alexnet_bn(width=1024)", (3, 64, 64), 10, "our fit: a smaller stem, average to 4x4"),
-    ("resnet18", (3, 32, 32), 10, "He et al., CVPR 2016, CIFAR form"),
-    ("resnet18", (3, 64, 64), 10, "He et al., CVPR 2016, ImageNet stem"),
-)
-"""Name, sample, classes, source."""
-WITH_MASKS = (("unet", (3, 384, 384), 2, "Ronneberger et al., MICCAI 2015; base 32: FedFA, public code"),)
-"""The same, of models that answer for every pixel."""
+FOLDER = Path(__file__).parent / "networks"
 
 
 @dataclass(frozen=True)
-class Row:
-    """One model at one shape of samples. features: what the head receives, numbers a sample."""
+class Entry:
+    """A model that a file defines. summary: the file's first line; arguments: each with its default, as in the source.
+
+    aliases: further names of the model.
+    """
 
     name: str
-    shape: tuple[int, ...]
-    classes: int
-    parameters: int
-    multiply_adds: int
-    cut: str
-    cut_shape: tuple[int, ...]
-    features: int
-    source: str
+    summary: str
+    arguments: tuple[str, ...]
+    aliases: tuple[str, ...]
 
 
-def row(name: str, shape: tuple[int, ...], classes: int, source: str, pixels: tuple[int, ...] = ()) -> Row:
-    with torch.device("meta"):  # shapes alone: nothing is allocated or computed
-        module = models.build(name, shape, classes, pixels)
-        before = [n for n, _ in module.named_children()][-2]
-        return Row(
-            name,
-            shape,
-            classes,
-            count.parameters(module),
-            count.multiply_adds(module, shape),
-            module.cut,
-            count.shape_at(module, shape, module.cut),
-            math.prod(count.shape_at(module, shape, before)),
-            source,
-        )
+@cache
+def entries() -> dict[str, Entry]:
+    """Every model by its own name, in the order of names."""
+    files = sorted(path for path in FOLDER.glob("*.py") if path.stem != "__init__")
+    return {path.stem: _entry(path) for path in files}
 
 
-def rows() -> list[Row]:
-    return [row(*shown) for shown in SHOWN] + [row(*shown, pixels=shown[1][1:]) for shown in WITH_MASKS]
+@cache
+def aliases() -> dict[str, str]:
+    """The own name of each model that has another name, by that other name."""
+    return {alias: name for name, entry in entries().items() for alias in entry.aliases}
 
 
-def table() -> str:
-    """Markdown."""
-    head = "| model | sample | classes | parameters | multiply-adds | default cut | numbers there | features | source |"
-    lines = [
-        f"| `{r.name}` | {_by(r.shape)} | {r.classes} | {r.parameters:,} | {r.multiply_adds:,} "
-        f"| `{r.cut}` {_by(r.cut_shape)} | {math.prod(r.cut_shape):,} | {r.features:,} | {r.source} |"
-        for r in rows()
-    ]
-    return "\n".join([head, "|---" * 9 + "|", *lines])
+def names() -> tuple[str, ...]:
+    """Every name that a model can be called by, in alphabetical order."""
+    return tuple(sorted([*entries(), *aliases()]))
 
 
-def _by(shape: tuple[int, ...]) -> str:
-    return "×".join(map(str, shape))
+def describe() -> dict[str, str]:
+    """What each model is and which arguments it takes, in one line, by name."""
+    lines = {name: "; ".join(filter(None, (e.summary, ", ".join(e.arguments)))) for name, e in entries().items()}
+    lines |= {alias: f"another name for {name}" for alias, name in aliases().items()}
+    return dict(sorted(lines.items()))
+
+
+def _entry(path: Path) -> Entry:
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    summary = (ast.get_docstring(tree) or "").split("\n")[0].rstrip(".")
+    return Entry(path.stem, summary, tuple(_arguments(tree, path.stem)), tuple(_aliases(tree)))
+
+
+def _arguments(tree: ast.Module, name: str) -> Iterator[str]:
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef) and node.name == name:
+            defaults = node.args.defaults
+            for argument, default in zip(node.args.args[-len(defaults) :] if defaults else [], defaults):
+                yield f"{argument.arg}={ast.unparse(default)}"
+
+
+def _aliases(tree: ast.Module) -> Iterator[str]:
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and any(isinstance(t, ast.Name) and t.id == "ALIASES" for t in node.targets):
+            yield from ast.literal_eval(node.value)

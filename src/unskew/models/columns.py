@@ -110,7 +110,8 @@ class _Fused(torch.autograd.Function):
         return *(_maps(y, like) for y, like in zip(found, (inside, edge))), mean, var
 
     @staticmethod
-    def backward(ctx, g_inside, g_edge, _mean, _var):
+    def backward(ctx, *gradients):
+        g_inside, g_edge, *_ = gradients
         rows, outer, y_rows, y_outer, w, rate = ctx.saved_tensors
         g, g_outer = _rows(g_inside) * (y_rows > 0), _rows(g_edge) * (y_outer > 0)
         total = g.sum(0) + g_outer.sum(0)  # the edge's gradient comes summed over its copies

@@ -1,4 +1,4 @@
-"""Initial weights from a generator alone, never from torch's global one."""
+"""Initial weights, drawn from a given generator and never from torch's global one."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from torch.nn.modules.conv import _ConvNd
 
 
 def initialise(module: nn.Module, generator: torch.Generator) -> list[str]:
-    """Set every known layer by PyTorch's default rules; returns the layers it does not know, left as they are.
+    """Set the weights of every known layer, in place, by PyTorch's default rules.
 
-    A model with rules of its own has them in `module.initialise`, applied on top.
+    A model with a rule of its own has it in `module.initialise`, which is applied afterwards.
+    Returns the names of the layers with parameters that are of no known kind; these are left as they are.
     """
     unknown = []
     for name, layer in module.named_modules():

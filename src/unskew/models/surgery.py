@@ -1,4 +1,4 @@
-"""Models made from others: a latent layer or a projection before the head."""
+"""A copy of a model with a latent layer or a projection before its head."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from unskew.errors import UsageError
 
 
 def with_latent(module: nn.Module, width: int) -> nn.Module:
-    """The model with blocks `base` and `latent` before its head: sigmoid(Linear(D, width)), which the head then reads.
+    """A copy with blocks `base` (flatten) and `latent` before the head: sigmoid(Linear(D, width)), which the head reads.
 
-    A model that has a block `latent` already stays as it is. Raises UsageError (E105) unless it is an nn.Sequential that
-    ends with an nn.Linear.
+    A model that already has these two blocks is returned itself. Raises UsageError (E105) unless the model is an
+    nn.Sequential that ends with an nn.Linear.
     """
     names = [n for n, _ in module.named_children()]
     if "latent" in names and "base" in names:
@@ -30,9 +30,9 @@ def with_latent(module: nn.Module, width: int) -> nn.Module:
 
 
 def with_projection(module: nn.Module, width: int) -> nn.Module:
-    """The model with Linear(D, D)-ReLU-Linear(D, width) before its head, which then reads `width` features.
+    """A copy with Linear(D, D)-ReLU-Linear(D, width) before the head, which then reads `width` features.
 
-    Raises UsageError (E105) if the head is not one nn.Linear.
+    Raises UsageError (E105) if the head is not a single nn.Linear.
     """
     module = copy.deepcopy(module)
     plain = isinstance(module, nn.Sequential)
@@ -54,6 +54,7 @@ def with_projection(module: nn.Module, width: int) -> nn.Module:
 
 
 def last_linear(module: nn.Module) -> str:
+    """The name of the module's last nn.Linear. Raises UsageError (E105) if it has none."""
     linear = [n for n, m in module.named_modules() if isinstance(m, nn.Linear)]
     if not linear:
         raise UsageError("E105", "the model has no nn.Linear to be its head; end it with one.")

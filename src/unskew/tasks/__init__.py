@@ -28,15 +28,15 @@ class Task(Protocol):
         """The shape of one sample's label: () or (height, width), from the shape of the sample."""
         ...
 
-    def targets(self, y: Tensor, classes: int) -> Tensor:
+    def targets(self, y: Tensor, classes: int, /) -> Tensor:
         """Class distributions, float32 [B, C, ...], from labels, int64 [B, ...]."""
         ...
 
-    def loss(self, z: Tensor, y: Tensor) -> Tensor:
+    def loss(self, z: Tensor, y: Tensor, /) -> Tensor:
         """The loss of each sample, [B], from logits and class distributions, both [B, C, ...]."""
         ...
 
-    def predictions(self, z: Tensor) -> Tensor:
+    def predictions(self, z: Tensor, /) -> Tensor:
         """The most likely class, [B, ...], from logits [B, C, ...]."""
         ...
 

@@ -1,11 +1,13 @@
-"""AudioNet, FLea's network for log-mel spectrograms (Xia et al., KDD 2024, public code)."""
+"""FLea's network for log-mel spectrograms, AudioNet (Xia et al., KDD 2024, public code)."""
 
 from __future__ import annotations
 
 import torch
 from torch import nn
 
-from unskew.models.blocks import Blocks, need, seq
+from unskew.models.blocks import Blocks, Example, is_image, require, seq
+
+EXAMPLES = (Example((2, 64, 344), 10, "Xia et al., KDD 2024 (FLea), public code"),)
 
 
 def _conv(i: int, o: int, kernel: int) -> nn.Sequential:
@@ -22,8 +24,8 @@ def _initialise(module: nn.Module, generator: torch.Generator) -> None:
 
 def audionet(shape: tuple[int, ...], classes: int) -> Blocks:
     """Four strided convolutions (8, 16, 32, 64 channels; conv, ReLU, BN), global average, head."""
-    need("audionet", shape, len(shape) == 3 and min(shape[1:]) >= 16, "[channels, mels, frames] of at least 16x16")
-    made = Blocks(
+    require("audionet", shape, is_image(shape, 16), "[channels, mels, frames] of at least 16x16")
+    module = Blocks(
         "conv2",
         False,
         conv1=_conv(shape[0], 8, 5),
@@ -33,5 +35,5 @@ def audionet(shape: tuple[int, ...], classes: int) -> Blocks:
         pool=seq(nn.AdaptiveAvgPool2d(1), nn.Flatten()),
         head=nn.Linear(64, classes),
     )
-    made.initialise = _initialise
-    return made
+    module.initialise = _initialise
+    return module

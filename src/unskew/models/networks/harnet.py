@@ -1,16 +1,18 @@
-"""HARNet, FLea's network for movement windows of 1x128x3 (Xia et al., KDD 2024, public code)."""
+"""FLea's network for movement windows of 1x128x3, HARNet (Xia et al., KDD 2024, public code)."""
 
 from __future__ import annotations
 
 from torch import nn
 
-from unskew.models.blocks import Blocks, need
+from unskew.models.blocks import Blocks, Example, require
 from unskew.models.columns import TimeConv
+
+EXAMPLES = (Example((1, 128, 3), 6, "Xia et al., KDD 2024 (FLea), public code"),)
 
 
 def harnet(shape: tuple[int, ...], classes: int) -> Blocks:
-    """Four convolutions over time, each widening the 3 signals by padding; the flattened 8448 numbers go to the head."""
-    need("harnet", shape, shape == (1, 128, 3), "[1, 128, 3]")
+    """Four convolutions over time, each padding the 3 signals with further columns; 8448 numbers go to the head."""
+    require("harnet", shape, shape == (1, 128, 3), "[1, 128, 3]")
     return Blocks(
         "conv2",
         False,

@@ -1,4 +1,4 @@
-"""U-Net (Ronneberger et al., MICCAI 2015), as FedFA and FedRDN use it for prostate MRI: base 32, five levels.
+"""U-Net for masks (Ronneberger et al., MICCAI 2015), as FedFA and FedRDN use it for prostate MRI.
 
 encoder l    twice (conv 3x3, BN, ReLU), base 2^(l-1) channels; pool l halves the side
 bottleneck   the same on the lowest level
@@ -8,17 +8,23 @@ head         conv 1x1 to the classes
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import torch
+from annotated_types import Ge, Gt, Le
 from torch import Tensor, nn
 
-from unskew.models.blocks import need, seq
+from unskew.models.blocks import Example, is_image, require, seq
+
+EXAMPLES = (Example((3, 384, 384), 2, "Ronneberger et al., MICCAI 2015; base 32: FedFA, public code", masks=True),)
 
 
 class UNet(nn.Module):
     """Named children in the order they run: enc1, pool1, enc2, ... bottleneck, ... up1, dec1, head.
 
-    maps: the cuts FedFA shakes, the pools and the bottleneck. Activations can be seen and changed at every child, but a
-    pass cannot go on from a cut alone (`skips`): what the encoders hand to the decoders passes it by.
+    dense: one answer per pixel. maps: the cuts whose statistics FedFA augments, the pools and the bottleneck.
+    Activations can be read and changed at every child, but a pass cannot resume from a cut alone (`skips`), because
+    the encoders' outputs reach the decoders past it.
     """
 
     dense = True
@@ -66,11 +72,14 @@ def _twice(i: int, o: int) -> nn.Sequential:
     return seq(*layers)
 
 
-def unet(shape: tuple[int, ...], classes: int, base: int = 32, levels: int = 5) -> UNet:
-    """base: channels of the first level; levels: the bottleneck included, at least 2."""
-    if base < 1 or levels < 2:
-        raise ValueError(f"base should be at least 1 and levels at least 2, got base={base}, levels={levels}")
+def unet(
+    shape: tuple[int, ...],
+    classes: int,
+    base: Annotated[int, Gt(0), "channels of the first level; they double from level to level"] = 32,
+    levels: Annotated[int, Ge(2), Le(16), "levels, the bottleneck included"] = 5,
+) -> UNet:
+    """A U-Net whose sides halve from level to level, so both must be multiples of 2^(levels - 1)."""
     side = 1 << (levels - 1)
-    fits = len(shape) == 3 and not any(n % side or n < side for n in shape[1:])
-    need("unet", shape, fits, f"[channels, height, width], both multiples of {side} (with levels={levels})")
+    fits = is_image(shape, side) and not any(n % side for n in shape[1:])
+    require("unet", shape, fits, f"[channels, height, width], both multiples of {side} (with levels={levels})")
     return UNet(shape[0], classes, base, levels)

@@ -5,23 +5,34 @@ Pooling stands before the ReLU (same values and gradients, less work).
 
 from __future__ import annotations
 
+from typing import Annotated, Literal
+
+from annotated_types import Gt
 from torch import nn
 
-from unskew.models.blocks import Blocks, need, seq
+from unskew.models.blocks import Blocks, Example, is_image, require, seq
+
+EXAMPLES = (
+    Example((3, 256, 256), 10, "FedRDN: 4096 units"),
+    Example((3, 256, 256), 10, "FedFA, public code: 1024 units", {"width": 1024}),
+    Example((3, 64, 64), 10, "our fit: a smaller stem, average to 4x4", {"width": 1024}),
+)
 
 
-def alexnet_bn(shape: tuple[int, ...], classes: int, width: int = 4096, stem: str = "auto") -> Blocks:
+def alexnet_bn(
+    shape: tuple[int, ...],
+    classes: int,
+    width: Annotated[int, Gt(0), "units of each dense layer"] = 4096,
+    stem: Annotated[Literal["auto", "imagenet", "small"], "the first layer; auto: small below 160 px"] = "auto",
+) -> Blocks:
     """Five convolutions (64, 192, 384, 256, 256), average to 6x6, two dense layers of `width` with BN, head.
 
-    stem: "imagenet", 11x11 with stride 4 for 256 px, or "small", our fit for 64 to 128 px: 5x5 with stride 2 and
-    an average to 4x4. "auto" takes "small" below 160 px.
+    stem: "imagenet" is 11x11 with stride 4, for 256 px; "small" is our fit for 64 to 128 px: 5x5 with stride 2, and an
+    average to 4x4 instead of 6x6.
     """
-    if stem not in ("auto", "imagenet", "small"):
-        raise ValueError(f"stem should be auto, imagenet or small, got {stem!r}")
-    side = min(shape[1:]) if len(shape) == 3 else 0
-    small = stem == "small" or (stem == "auto" and side < 160)
+    small = stem == "small" or (stem == "auto" and not is_image(shape, 160))
     least = 48 if small else 63
-    need("alexnet_bn", shape, side >= least, f"[channels, height, width] of at least {least}x{least}")
+    require("alexnet_bn", shape, is_image(shape, least), f"[channels, height, width] of at least {least}x{least}")
     first = nn.Conv2d(shape[0], 64, 5, 2, 2) if small else nn.Conv2d(shape[0], 64, 11, 4, 2)
     out = 4 if small else 6
     return Blocks(

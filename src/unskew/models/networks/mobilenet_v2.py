@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
-from unskew.models.blocks import Blocks, need, seq
+from unskew.models.blocks import Blocks, Example, is_image, require, seq
+
+EXAMPLES = (Example((3, 32, 32), 10, "Xia et al., KDD 2024 (FLea), public code"),)
 
 # expansion, channels, blocks, stride of the first
 _PLAN = ((1, 16, 1, 1), (6, 24, 2, 1), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
@@ -38,7 +40,7 @@ class Inverted(nn.Module):
 
 def mobilenet_v2(shape: tuple[int, ...], classes: int) -> Blocks:
     """Stem, 17 inverted residuals (block0 to block16), a last 1x1 convolution to 1280, average, head."""
-    need("mobilenet_v2", shape, len(shape) == 3 and min(shape[1:]) >= 16, "[channels, height, width] of at least 16x16")
+    require("mobilenet_v2", shape, is_image(shape, 16), "[channels, height, width] of at least 16x16")
     blocks: dict[str, nn.Module] = {
         "stem": seq(nn.Conv2d(shape[0], 32, 3, 1, 1, bias=False), nn.BatchNorm2d(32), nn.ReLU())
     }

@@ -1,10 +1,15 @@
-"""ResNet-18 (He et al., CVPR 2016): the CIFAR form for 32 px, and a strided stem for 64 px and more."""
+"""ResNet-18 (He et al., CVPR 2016): its CIFAR form below 64 px, the strided stem from 64 px."""
 
 from __future__ import annotations
 
 from torch import Tensor, nn
 
-from unskew.models.blocks import Blocks, need, seq
+from unskew.models.blocks import Blocks, Example, is_image, require, seq
+
+EXAMPLES = (
+    Example((3, 32, 32), 10, "He et al., CVPR 2016, CIFAR form"),
+    Example((3, 64, 64), 10, "He et al., CVPR 2016, ImageNet stem"),
+)
 
 
 class Basic(nn.Module):
@@ -29,7 +34,7 @@ class Basic(nn.Module):
 
 def resnet18(shape: tuple[int, ...], classes: int) -> Blocks:
     """Stem of 64 channels, four stages of two blocks (64, 128, 256, 512), average, head."""
-    need("resnet18", shape, len(shape) == 3 and min(shape[1:]) >= 16, "[channels, height, width] of at least 16x16")
+    require("resnet18", shape, is_image(shape, 16), "[channels, height, width] of at least 16x16")
     if min(shape[1:]) < 64:
         stem = seq(nn.Conv2d(shape[0], 64, 3, 1, 1, bias=False), nn.BatchNorm2d(64), nn.ReLU())
     else:

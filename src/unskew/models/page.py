@@ -1,0 +1,83 @@
+"""docs/models.md: every model with its size, what it computes, what leaves it at its cut, and its arguments."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+
+from unskew import arguments, calls
+from unskew.models.blocks import Example
+from unskew.models.catalogue import entries
+from unskew.models.count import multiply_adds, parameters, shape_at
+from unskew.models.registry import build, maker_of, module_of
+
+_INTRODUCTION = """\
+Any `torch.nn.Module` works: a name from this page, `file.py:function`, or a module object in Python. The function in
+your file is called with the shape of a sample and the number of classes, `function(shape, classes)`, and further
+arguments may follow in the text: `file.py:function(width=64)`."""
+
+
+@dataclass(frozen=True)
+class Figures:
+    """One line of the table. features: how many numbers of a sample the head receives."""
+
+    name: str
+    example: Example
+    parameters: int
+    multiply_adds: int
+    cut: str
+    cut_shape: tuple[int, ...]
+    features: int
+
+
+def figures() -> list[Figures]:
+    """Every example of every model, in the order of the names."""
+    return [_figures(name, example) for name in entries() for example in module_of(name).EXAMPLES]
+
+
+def page() -> str:
+    """docs/models.md as Markdown."""
+    return f"# Models\n\n{_INTRODUCTION}\n\n{_sizes()}\n\n## Arguments\n\n{_arguments()}\n"
+
+
+def _figures(name: str, example: Example) -> Figures:
+    shape = example.shape
+    with torch.device("meta"):  # shapes alone: nothing is allocated or computed
+        module = build(name, shape, example.classes, shape[1:] if example.masks else (), **example.arguments)
+        before_head = [child for child, _ in module.named_children()][-2]
+        cut = str(module.cut)
+        return Figures(
+            calls.written(name, example.arguments),
+            example,
+            parameters(module),
+            multiply_adds(module, shape),
+            cut,
+            shape_at(module, shape, cut),
+            math.prod(shape_at(module, shape, before_head)),
+        )
+
+
+def _sizes() -> str:
+    head = "| model | sample | classes | parameters | multiply-adds | default cut | numbers there | features | source |"
+    lines = [
+        f"| `{f.name}` | {_by(f.example.shape)} | {f.example.classes} | {f.parameters:,} | {f.multiply_adds:,} "
+        f"| `{f.cut}` {_by(f.cut_shape)} | {math.prod(f.cut_shape):,} | {f.features:,} | {f.example.source} |"
+        for f in figures()
+    ]
+    return "\n".join([head, "|---" * 9 + "|", *lines])
+
+
+def _arguments() -> str:
+    head = "| model | argument | type | range | default | meaning |"
+    lines = [
+        f"| `{name}` | `{a.name}` | {a.type} | {a.range} | `{a.default}` | {a.meaning} |"
+        for name in entries()
+        for a in arguments.of(maker_of(name))
+    ]
+    return "\n".join([head, "|---" * 6 + "|", *lines])
+
+
+def _by(shape: tuple[int, ...]) -> str:
+    return "×".join(map(str, shape))
