@@ -23,7 +23,8 @@ from unskew.core.part import Part
 from unskew.engine import check
 from unskew.errors import UsageError
 from unskew.measures.diversity import weight_diversity
-from unskew.methods import feddpms, registry
+from unskew.methods import registry
+from unskew.methods.decoder import decode
 
 ALL = ",".join(n for n in measures.NAMES if n != "received")  # FLea sends activations, no inputs
 SMALL = {
@@ -200,7 +201,7 @@ def test_latents_are_received_decoded_with_their_labels_once_they_were_shared():
     x, y = part.received({**down, "z": z, "label": label, "count": count}, fed)
     made.trainer.close()
     assert y.tolist() == [2, 0, 1]
-    assert torch.equal(x, feddpms.decode(down["decoder"], z[1, :3], fed.shape))
+    assert torch.equal(x, decode(down["decoder"], z[1, :3], fed.shape))
     whole = {**SMALL, "rounds": 3, "availability": "full", "set": {"feddpms": {"alpha": 5, "sigma": 0.1, "width": 8}}}
     assert value(unskew.run("feddpms", measure="received", **whole), "received_nearness") > 0
 

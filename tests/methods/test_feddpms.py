@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from scipy.integrate import trapezoid
 
-from tests.fixtures import assert_close
+from tests.fixtures import assert_close, batch, client, onehot
 from unskew import data
+from unskew.core.keys import key
 from unskew.core.method import Method
 from unskew.engine import check, resolve
 from unskew.errors import UsageError
-from unskew.methods import registry
-from unskew.methods.feddpms import FedDPMS, divergence, match
-from unskew.privacy.accounting import Latents, composed, delta_of, epsilon_by_renyi, epsilon_of
+from unskew.methods import latents, registry
+from unskew.methods.feddpms import FedDPMS, divergence
+from unskew.methods.latents import match
+from unskew.privacy.accounting import composed, delta_of, epsilon_by_renyi, epsilon_of
+from unskew.privacy.latents import Latents
 
 
 def test_divergence_from_the_standard_normal():
@@ -37,6 +42,66 @@ def test_matching_by_what_is_lacked():
     assert match(1, lacks, classes) == -1
     classes[0, [7, 8, 9]] = 1
     assert match(0, lacks, classes) == 1  # never oneself
+
+
+def releasing(part: FedDPMS, counts: list[float]):
+    """A client with these samples per class, whose latents all lie at 0.5."""
+    counts_C = torch.tensor(counts)
+    fed = SimpleNamespace(classes=len(counts), seed=3, shape=(1, 8, 8))
+    sums = counts_C[:, None] * torch.full((len(counts), part.width), 0.5)
+    return client(fed=fed, id=0, counts=counts_C, down={"asked": torch.zeros(1)}, class_sums=lambda w: (sums, counts_C))
+
+
+def test_single_releases_one_vector_a_class_with_the_noise_that_all_copies_amount_to():
+    """sigma / sqrt(alpha) = 2 / 10."""
+    part = FedDPMS(width=20_000, sigma=2.0, alpha=100, top=2, mechanism="single")
+    sent = part.release({}, releasing(part, [9.0, 1.0, 4.0, 7.0]))
+    assert sent["labels"].tolist() == [0, 3]
+    assert sent["classes"].tolist() == [1, 0, 0, 1]
+    assert sent["lacks"].tolist() == [0, 1, 1, 0]
+    assert sent["z"].shape == (2, 20_000)
+    assert_close(sent["z"].mean(1), [0.5, 0.5], 2)
+    assert_close(sent["z"].std(1), [0.2, 0.2], 2)
+
+
+def test_a_client_releases_once_and_only_classes_of_enough_samples():
+    part = FedDPMS(width=4, top=3, least=5, mechanism="single")
+    assert part.release({}, releasing(part, [9.0, 4.0, 5.0]))["labels"].tolist() == [0, 2]
+    again = releasing(part, [9.0, 4.0, 5.0])
+    again.down["asked"][0] = 1
+    assert len(part.release({}, again)["z"]) == 0
+
+
+def test_the_filter_passes_what_is_taken_for_the_class_and_gives_up_in_the_end():
+    passed = latents.filtered(torch.zeros(3), 1, 1.0, 50, lambda z: (z[:, 0] > 0).long(), key("filter"))
+    assert passed.shape == (50, 3)
+    assert (passed[:, 0] > 0).all()
+    assert 0.7 < passed[:, 1].std() < 1.3
+    tried = []
+    nothing = latents.filtered(torch.zeros(3), 1, 1.0, 5, lambda z: tried.append(z) or torch.zeros(5), key("none"))
+    assert (len(nothing), len(tried)) == (0, latents.ATTEMPTS)
+
+
+def test_receivers_multiply_a_mean_by_neighbours_of_its_class_or_keep_it():
+    means, labels = torch.tensor([[5.0, 0.0], [-5.0, 0.0]]), torch.tensor([1, 1])
+    z, names = latents.multiplied(means, labels, 0.1, 3, lambda z: (z[:, 0] > 0).long(), key("multiply"))
+    assert names.tolist() == [1, 1, 1, 1]
+    assert (z[:3] - means[0]).abs().max() < 1
+    assert not torch.equal(z[0], z[1])
+    assert torch.equal(z[3], means[1])  # no neighbour of it is taken for class 1
+
+
+def test_a_sample_is_synthetic_with_the_share_of_the_synthetic_ones():
+    """12 of the client's own and 4 synthetic images: below 4 / 16 the turn is theirs."""
+    x = torch.arange(4.0)[:, None, None, None].expand(4, 1, 2, 2) + 10
+    c = client(
+        n=torch.tensor(12.0),
+        round={"x": x, "label": torch.tensor([0, 1, 2, 0]), "count": torch.tensor(4.0)},
+        noise={"turn": torch.tensor([0.24, 0.26, 0.0]), "row": torch.tensor([0.5, 0.5, 0.99])},
+    )
+    b = FedDPMS().batch(batch(torch.zeros(3, 1, 2, 2), onehot([1, 1, 1])), c)
+    assert b.x[:, 0, 0, 0].tolist() == [12, 0, 13]
+    assert b.y.argmax(1).tolist() == [2, 1, 0]
 
 
 @pytest.mark.parametrize(("mu", "expected"), [(1.0, 4.377), (2.0, 9.997)])
@@ -85,11 +150,13 @@ def test_copies_are_one_release_with_less_noise_and_more_samples_protect():
     assert epsilon_of(0.001, 0.5) == 0
 
 
-def test_an_independent_accountant_agrees():
-    pld = pytest.importorskip("dp_accounting.pld.privacy_loss_distribution", reason="dp-accounting is not installed")
-    of = Latents(100, 128, 2.0, 200, 3)
-    theirs = pld.from_gaussian_mechanism(1 / composed(of.mu, of.copies)).get_epsilon_for_delta(1e-5)
-    assert of.added(1e-5) == pytest.approx(theirs, rel=1e-3)
+def test_delta_is_the_integral_that_defines_it():
+    """The hockey-stick divergence of N(mu, 1) from N(0, 1): the integral of max(0, p - e^eps q)."""
+    for mu, epsilon in ((0.5, 0.3), (1.0, 2.0), (Latents(100, 128, 2.0, 200, 3).mu * math.sqrt(200), 3.387)):
+        x = np.linspace(-12, 12 + mu, 400_001)
+        p, q = (np.exp(-((x - centre) ** 2) / 2) / math.sqrt(2 * math.pi) for centre in (mu, 0.0))
+        integral = trapezoid(np.maximum(0, p - math.exp(epsilon) * q), x)
+        assert delta_of(epsilon, mu) == pytest.approx(integral, rel=1e-6, abs=1e-12)
 
 
 def run(mechanism, rounds=5):

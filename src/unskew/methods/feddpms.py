@@ -18,9 +18,8 @@ encoder, the weights and the class lists, so end to end epsilon is infinite. See
 """
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -30,12 +29,10 @@ from torch import nn
 
 from unskew.core import Batch, Client, Fed, Noise, Out, Part, Share, Tensor, Tree, Trip, Ups, Weights, key, under
 from unskew.core.account import Account
+from unskew.methods import decoder, latents
+from unskew.methods.decoder import decode
 from unskew.models.surgery import with_latent
-from unskew.privacy.accounting import Latents
-
-LAYERS = (("a", 64, 64, 1), ("b", 64, 32, 2), ("c", 32, 32, 1), ("d", 32, 0, 2))
-"""The decoder's transposed convolutions: name, channels in and out (0: the data's), stride."""
-ATTEMPTS = 200
+from unskew.privacy.latents import Release
 
 
 @dataclass(frozen=True)
@@ -88,18 +85,11 @@ class FedDPMS(Part):
         return with_latent(module, self.width)
 
     def weights(self, fed: Fed) -> Weights:
+        """The layer of log s^2, named `var_...`, and the decoder, named `dec_...`."""
         generator, inside = key(fed.seed, self.name, "weights"), math.prod(fed.net.shape_at("base"))
-        low = (fed.shape[1] // 4) * (fed.shape[2] // 4) * 64
-
-        def drawn(*shape: int, fan: int) -> Tensor:
-            return (2 * torch.rand(shape, generator=generator) - 1) * (3 / fan) ** 0.5
-
-        made = {"var_w": drawn(self.width, inside, fan=3 * inside), "var_b": torch.zeros(self.width)}
-        made |= {"dec_w": drawn(low, self.width, fan=self.width), "dec_b": torch.zeros(low)}
-        for layer, i, o, _ in LAYERS:
-            made[f"dec_{layer}_w"] = drawn(i, o or fed.shape[0], 3, 3, fan=9 * i)
-            made[f"dec_{layer}_b"] = torch.zeros(o or fed.shape[0])
-        return made
+        variance = decoder.uniform(self.width, inside, fan=3 * inside, generator=generator)
+        layer = {"var_w": variance, "var_b": torch.zeros(self.width)}
+        return layer | decoder.initial(fed.shape, self.width, generator)
 
     def keeps(self, name: str, fed: Fed) -> bool:
         return name.startswith(f"{self.name}.dec_")
@@ -114,7 +104,7 @@ class FedDPMS(Part):
     def server_init(self, w: Weights, fed: Fed) -> Tree:
         K, C = fed.clients, fed.classes
         return {
-            "decoder": {n: torch.zeros_like(t) for n, t in _decoder(w, self.name).items()},
+            "decoder": {n: torch.zeros_like(t) for n, t in _decoder_of(w, self.name).items()},
             "z": torch.zeros(K, self.rows, self.width),
             "label": torch.zeros(K, self.rows, dtype=torch.int64),
             "count": torch.zeros(K),
@@ -167,11 +157,11 @@ class FedDPMS(Part):
         return torch.cat([decode(down["decoder"], part, fed.shape) for part in z.split(256)]), label
 
     def decoders(self, fed: Fed) -> dict[str, Share]:
-        own = _decoder(fed.net.weights(), self.name)
+        own = _decoder_of(fed.net.weights(), self.name)
         return {f"decoder/{n}": Share(tuple(t.shape), what="the decoder's weights") for n, t in own.items()}
 
     def send_decoder(self, w: Weights, c: Client) -> Tree:
-        return {"decoder": _decoder(w, self.name)}
+        return {"decoder": _decoder_of(w, self.name)}
 
     def merge_decoders(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
         if not len(ups):
@@ -191,12 +181,13 @@ class FedDPMS(Part):
         }
 
     def release(self, w: Weights, c: Client) -> Tree:
-        """Once for each client: noisy means of its largest classes; nothing the second time, or without a class to share."""
-        C = c.fed.classes
+        """Noisy means of the client's largest classes, the first time it is asked; afterwards, or without any, no rows."""
+        device, C = c.counts.device, c.fed.classes
         order = c.counts.argsort(descending=True, stable=True)
         top = [k for k in order[: self.top].tolist() if c.counts[k] >= self.least]
         lacks = torch.zeros(C).scatter(0, c.counts.cpu().argsort(stable=True)[: self.top], 1.0)
-        z, labels = [torch.zeros(0, self.width, device=c.counts.device)], []
+        z = [torch.zeros(0, self.width, device=device)]
+        labels: list[int] = []
         if c.down["asked"][c.id] == 0:
             means_CL, n_C = c.class_sums(w)
             generator = key(c.fed.seed, self.name, "release", int(c.id))
@@ -208,105 +199,58 @@ class FedDPMS(Part):
         shared[labels] = 1.0
         return {
             "z": torch.cat(z),
-            "labels": torch.tensor(labels, dtype=torch.int64, device=c.counts.device),
-            "classes": shared.to(c.counts.device),
-            "lacks": lacks.to(c.counts.device),
+            "labels": torch.tensor(labels, dtype=torch.int64, device=device),
+            "classes": shared.to(device),
+            "lacks": lacks.to(device),
         }
 
     def _noisy(self, mean_L: Tensor, label: int, w: Weights, c: Client, generator: torch.Generator) -> Tensor:
-        def around(count: int, sigma: float) -> Tensor:
-            return mean_L + sigma * torch.randn(count, self.width, generator=generator).to(mean_L.device)
-
         if self.mechanism == "single":
-            return around(1, self.sigma / math.sqrt(self.alpha))
-        kept, found = [], 0
-        for _ in range(ATTEMPTS):
-            z = around(self.alpha, self.sigma)
-            kept.append(z[self.taken_for(w, c.down["decoder"], z, c.fed, c.run) == label])
-            found += len(kept[-1])
-            if found >= self.alpha:
-                break
-        return torch.cat(kept)[: self.alpha]
+            return latents.around(mean_L, self.sigma / math.sqrt(self.alpha), 1, generator)
 
-    def taken_for(self, w: Weights, decoder: Mapping[str, Tensor], z: Tensor, fed: Fed, run) -> Tensor:
-        """The classes that a model takes decoded latents for."""
-        return run(w, decode(decoder, z, fed.shape)).argmax(-1)
+        def classify(z_NL: Tensor) -> Tensor:
+            return c.run(w, decode(c.down["decoder"], z_NL, c.fed.shape)).argmax(-1)
+
+        return latents.filtered(mean_L, label, self.sigma, self.alpha, classify, generator)
 
     def collect(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
-        """What came, in the sharers' rows; then a match for everybody who has none yet."""
+        """Stores what came in the rows of those who sent it; then matches everybody who has no match yet."""
         s = {n: t.clone() if isinstance(t, Tensor) else t for n, t in s.items()}
-        for i, k in enumerate(ups.clients.tolist()):
+        for k, reply in zip(ups.clients.tolist(), ups.replies):
+            sent = reply.shares[self.name]
             s["asked"][k] = 1.0
-            s["lacks"][k] = ups.replies[i].shares[self.name]["lacks"]
-            z, labels = (ups.replies[i].shares[self.name][leaf] for leaf in ("z", "labels"))
-            if len(z):
-                if self.mechanism == "single":
-                    z, labels = self._spread_out(w, s, z, labels, fed, k)
+            s["lacks"][k] = sent["lacks"]
+            if len(sent["z"]):
+                z, labels = self._rows_of(k, sent, w, s, fed)
                 s["z"][k, : len(z)], s["label"][k, : len(z)], s["count"][k] = z, labels, len(z)
-                s["classes"][k] = ups.replies[i].shares[self.name]["classes"]
+                s["classes"][k] = sent["classes"]
         for i in torch.nonzero((s["match"] < 0) & (s["lacks"].sum(1) > 0)).flatten().tolist():
-            s["match"][i] = match(i, s["lacks"], s["classes"])
+            s["match"][i] = latents.match(i, s["lacks"], s["classes"])
         return w, s
 
-    def _spread_out(self, w: Weights, s: Tree, z: Tensor, labels: Tensor, fed: Fed, k: int) -> tuple[Tensor, Tensor]:
-        """Post-processing: of each noisy mean `alpha` neighbours that the global model takes for its class, or itself."""
-        generator, kept, names = key(fed.seed, self.name, "spread", k), [], []
-        for mean, label in zip(z, labels.tolist()):
-            near = mean + self.spread * torch.randn(4 * self.alpha, self.width, generator=generator).to(z.device)
-            with torch.no_grad():
-                right = near[self.taken_for(w, s["decoder"], near, fed, lambda w, x: fed.net.run(w, x)[0]) == label]
-            kept.append(right[: self.alpha] if len(right) else mean[None])
-            names += [label] * len(kept[-1])
-        rows = torch.cat(kept)[: s["z"].shape[1]]
-        return rows, torch.tensor(names[: len(rows)], dtype=torch.int64, device=z.device)
+    def _rows_of(self, k: int, sent: Tree, w: Weights, s: Tree, fed: Fed) -> tuple[Tensor, Tensor]:
+        """The latents others will draw from and their classes: as sent, or multiplied by the server."""
+        if self.mechanism == "paper":
+            return sent["z"], sent["labels"]
 
-    def account(self, counts_KC: np.ndarray, fed: Fed) -> Account:
-        """What can be said of the release: by client and class, and of the smallest class that is shared."""
-        order = np.argsort(-counts_KC, axis=1, kind="stable")[:, : self.top]
-        shared = [
-            (i, c, int(counts_KC[i, c])) for i in range(len(order)) for c in order[i] if counts_KC[i, c] >= self.least
-        ]
-        if not shared:
-            return Account("no client has a class large enough to share")
-        of = {m: Latents(m, self.width, self.sigma, self.alpha, self.top) for m in {m for _, _, m in shared}}
-        least = of[min(of)]
-        delta = least.delta
-        figures = {m: (latents.paper(delta), latents.added(delta)) for m, latents in of.items()}
-        sound = "not guaranteed: the filter sees the data" if self.mechanism == "paper" else "given the encoder"
-        return Account(
-            f"m = {least.m}, l = {least.width}, sigma = {least.sigma:g}, alpha = {least.copies}, n = {least.classes}, "
-            f"delta = {delta:.1e}",
-            (
-                (least.paper(delta), "as published: one coordinate, one release"),
-                (least.added(delta), f"of the latents, a record added or removed; {sound}"),
-                (least.replaced(delta), f"of the latents, a record replaced by one of another class; {sound}"),
-                (least.worst(delta), f"of the latents, at worst; {sound}"),
-                (math.inf, "end to end: weights, encoder, decoder and class lists carry no noise"),
-            ),
-            tuple((i, int(c), m, *figures[m]) for i, c, m in shared),
-        )
+        def classify(z_NL: Tensor) -> Tensor:
+            with torch.no_grad():
+                return fed.net.run(w, decode(s["decoder"], z_NL, fed.shape))[0].argmax(-1)
+
+        generator = key(fed.seed, self.name, "spread", k)
+        z, labels = latents.multiplied(sent["z"], sent["labels"], self.spread, self.alpha, classify, generator)
+        return z[: self.rows], labels[: self.rows]
+
+    def account(self, counts_KC: np.ndarray[Any, Any], fed: Fed) -> Account:
+        """By client and class, and for the smallest class that is shared; see `privacy/latents.py` for the readings."""
+        filtered = self.mechanism == "paper"
+        return Release(self.width, self.sigma, self.alpha, self.top, self.least, filtered).account(counts_KC)
 
 
 def divergence(mu_BL: Tensor, log_var_BL: Tensor) -> Tensor:
-    """KL(N(mu, s^2) || N(0, I)) per sample, summed over coordinates."""
+    """[B]: KL(N(mu, s^2) || N(0, I)) of each sample in nats, summed over coordinates."""
     return 0.5 * (log_var_BL.exp() + mu_BL.pow(2) - 1 - log_var_BL).sum(-1)
 
 
-def decode(P: Mapping[str, Tensor], z_BL: Tensor, shape: tuple[int, ...]) -> Tensor:
-    """Images [B, *shape] in [0, 1] from latents; P: the decoder's weights, named dec_..."""
-    h = F.linear(z_BL, P["dec_w"], P["dec_b"]).relu().unflatten(1, (64, shape[1] // 4, shape[2] // 4))
-    for name, _, out, stride in LAYERS:
-        h = F.conv_transpose2d(h, P[f"dec_{name}_w"], P[f"dec_{name}_b"], stride, 1, stride - 1)
-        h = h.relu() if out else h.sigmoid()
-    return h
-
-
-def match(i: int, lacks_KC: Tensor, classes_KC: Tensor) -> int:
-    """The client whose shared classes meet most of what i has least of; the lowest id of several, -1 if none does."""
-    meets_K = classes_KC @ lacks_KC[i]
-    meets_K[i] = 0
-    return int(meets_K.argmax()) if meets_K.max() > 0 else -1
-
-
-def _decoder(w: Weights, name: str) -> Weights:
+def _decoder_of(w: Weights, name: str) -> Weights:
     return {n: t for n, t in under(w, name).items() if n.startswith("dec_")}

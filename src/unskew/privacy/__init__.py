@@ -1,1 +1,1 @@
-"""What can honestly be said of what leaves a client."""
+"""What can be proved about what leaves a client."""
