@@ -5,8 +5,8 @@ python tools/mutants.py methods core        those of these files
 python tools/mutants.py methods --only 12   one of them, with what its tests print
 python tools/mutants.py --processes 2 --json mutants.json
 
-A file of mutants holds the tests of its room and a list of `file`, `line` (stands once in that file), `becomes`, and where
-the room's tests are too many, `tests` of its own. A mutant that no test can notice, because both lines mean the same to
+A file of mutants holds the tests of its room and a list of `file`, `line` (text that stands once in that file), `becomes`,
+and where the room's tests are too many, `tests` of its own; `{stem}` stands for the name of the broken file. A mutant that no test can notice, because both lines mean the same to
 every user, is kept with the reason under `survives`, and counts as surviving.
 
 A mutant is killed if a test fails, or if its tests do not end in the time allowed. Exit code 1 if fewer are killed than
@@ -86,7 +86,7 @@ def mutants(rooms: Iterable[str] = ()) -> list[Mutant]:
             given = yaml.safe_load(path.read_text())
             for number, entry in enumerate(given["mutants"], 1):
                 entry = {"tests": given["tests"], **entry}
-                entry["tests"] = tuple(entry["tests"].split() if isinstance(entry["tests"], str) else entry["tests"])
+                entry["tests"] = tuple(entry["tests"].format(stem=Path(entry["file"]).stem).split())
                 read.append(Mutant(path.stem, number, **entry))
     return read
 
