@@ -21,10 +21,11 @@ ROOMS = (
     {"report"},
     {"experiments"},
     {"deploy"},
-    {"api"},
+    {"api", "unskew"},
     {"cli", "__main__"},
 )
-"""Rooms from low to high. A room imports from those below it; within one of these sets nothing may go in a circle."""
+"""Rooms from low to high; "unskew" is the package itself, which users import. A room imports from those below it and from
+its own set, and nowhere may imports go in a circle."""
 RANK = {room: rank for rank, rooms in enumerate(ROOMS) for room in rooms}
 PURE = ("core", "measures", "methods", "merge", "privacy")
 IMPURE = {"os", "time", "random", "logging", "socket", "subprocess"}
@@ -66,7 +67,7 @@ def room(name: str) -> str:
 
 
 def test_every_room_has_a_place():
-    assert {room(name) for name in modules()} - {"unskew"} == set(RANK)
+    assert {room(name) for name in modules()} == set(RANK)
 
 
 def test_no_import_runs_upwards():
