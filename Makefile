@@ -4,33 +4,41 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 FLOWER := .venv-flower
+QUICK := tests/test_structure.py tests/core tests/engine tests/data tests/tasks tests/report tests/oracles/test_fedavg.py \
+	tests/oracles/test_scaffold.py tests/methods/test_flea.py tests/methods/test_others.py tests/methods/test_rebafl.py
 
-.PHONY: demo test test-deploy check bench format clean
+.PHONY: demo test test-deploy lint check mutants bench format clean
 
 demo: $(READY)
 	@rm -rf runs/demo
 	$(BIN)/unskew compare fedavg rebafl flea --config examples/demo.yaml --seeds 2 --name demo
 
 test: $(READY)
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist worksteal
 
 # Flower pins other versions of what the rest uses, so its tests have a place of their own: real processes on loopback
 test-deploy: $(FLOWER)/.ready
 	$(FLOWER)/bin/python -m pytest tests/deploy
 
-check: $(READY)
-	$(BIN)/ruff format --check src tests benchmarks examples
-	$(BIN)/ruff check src tests benchmarks examples
+lint: $(READY)
+	$(BIN)/ruff format --check src tests tools benchmarks examples
+	$(BIN)/ruff check src tests tools benchmarks examples
 	$(BIN)/pyright --level error
-	$(BIN)/python -m pytest -n 2 --dist loadfile -m "not slow" tests/core tests/methods/test_flea.py tests/methods/test_others.py tests/methods/test_rebafl.py tests/engine tests/deploy tests/data tests/tasks tests/report
+
+check: lint
+	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(QUICK)
+
+# breaks one line at a time and asks whether a test notices; about half an hour, so a nightly job
+mutants: $(READY)
+	$(BIN)/python tools/mutants.py
 
 bench: $(READY)
 	$(BIN)/python benchmarks/scale.py
 	cd benchmarks && ../$(BIN)/python compare.py
 
 format: $(READY)
-	$(BIN)/ruff format src tests benchmarks examples
-	$(BIN)/ruff check --fix src tests benchmarks examples
+	$(BIN)/ruff format src tests tools benchmarks examples
+	$(BIN)/ruff check --fix src tests tools benchmarks examples
 
 # torch first and by itself: a range would pull the largest build there is
 $(READY): requirements.lock pyproject.toml
