@@ -71,6 +71,13 @@ class Run:
             return rows[torch.randint(len(rows), (count,), generator=generator)]
         return rows[torch.randperm(len(rows), generator=generator)[:count]]
 
+    def reserved(self) -> tuple[Tensor, Tensor]:
+        rows = self.result.federation.reserved
+        return torch.as_tensor(self.result.federation.x[rows]), torch.as_tensor(self.result.federation.y[rows])
+
+    def generator(self, *purpose: object) -> torch.Generator:
+        return key(self.case.seed, *purpose)
+
 
 def run(method: str, case: Case, lanes: int) -> Run:
     """Train this method on the tiny federation."""
@@ -90,8 +97,8 @@ def run(method: str, case: Case, lanes: int) -> Run:
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(Memory, "put", put):
         result = unskew.run(
             Method(*parse(method).parts, notes),
-            data(),
-            model=model_named(case.model),
+            data(case.shape),
+            model=model_named(case.model, case.shape),
             shown=after,
             skew="column:site",
             availability=f"trace:{trace(case, Path(folder))}",
@@ -112,9 +119,9 @@ def run(method: str, case: Case, lanes: int) -> Run:
     return Run(case, notes.first, rounds, result)
 
 
-def data() -> unskew.Dataset:
+def data(shape: tuple[int, int, int]) -> unskew.Dataset:
     """The samples of `tiny`, each with the site it belongs to."""
-    s = samples()
+    s = samples(shape)
     return unskew.data.arrays(
         s.x, s.y, s.x_test, s.y_test, columns={"site": s.owner}, test_columns={"site": s.owner_test}
     )

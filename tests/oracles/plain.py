@@ -14,7 +14,8 @@ by `agreement.agree`, which also runs the engine. How to write one, in a file `t
     round, and once before round 1 with t = 0); `answers` (logits at test time). `keeps` and `freezes` name weights.
 4.  Keep the server's state in `self.slice` and a client's in `self.private[k]`, under the engine's names of leaves:
     they are compared leaf by leaf. Weights that the method trains beside the model are in `c.extra`.
-5.  Random numbers are inputs: `self.noise(c, ...)` and `self.given.sample(...)` return what the engine draws.
+5.  Random numbers are inputs: `self.noise(c, ...)`, `self.given.sample(...)` and `self.given.generator(...)` return what
+    the engine draws.
 6.  Break one line of the engine's method and see the test fail. Examples: `test_scaffold.py` (state on both sides),
     `test_moon.py` (a loss, another model), `test_naivemix.py` (an exchange, noise), `test_fedbabu.py` (test time).
 
@@ -26,6 +27,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -56,6 +58,9 @@ class FedAvg:
 
     part = ""
     weighting = "size"
+    masks_classes = False
+    """Whether a class can have the logit -inf in training. The engine's training loss is then NaN if a sample that only
+    pads a batch is of such a class, so it is not compared."""
 
     def __init__(self, given: Given, **settings: Any):
         for name, value in settings.items():
@@ -63,7 +68,7 @@ class FedAvg:
             setattr(self, name, value)
         self.given, self.case, self.clients = given, given.case, len(SIZES)
         self.module = self.model().double()
-        data = samples()
+        data = samples(self.case.shape)
         self.x, self.y = data.x.double(), nn.functional.one_hot(data.y, CLASSES).double()
         self.x_test, self.owner_test = data.x_test.double(), data.owner_test
         self.w: Weights = {n: t.double() for n, t in given.weights.items()}
@@ -151,15 +156,11 @@ class FedAvg:
 
     def model_with(self, w: Weights) -> nn.Sequential:
         """An ordinary module with these weights, in float64."""
-        model: Any = copy.deepcopy(self.module)
-        with torch.no_grad():
-            for name, t in named_tensors(model):
-                t.copy_(w[name])
-        return model
+        return loaded(copy.deepcopy(self.module), w)
 
     def evaluated(self, w: Weights, x: Tensor) -> tuple[Tensor, Tensor]:
         """(logits, features) of these weights in evaluation mode, constants."""
-        model = self.model_with(w).eval()
+        model = loaded(self.module, w).eval()  # without a copy: nobody else reads this module's weights
         with torch.no_grad():
             return split_forward(model, x)
 
@@ -193,7 +194,7 @@ class FedAvg:
 
     def model(self) -> nn.Sequential:
         """The structure of the model that the method trains; its weights are given by name."""
-        return model_named(self.case.model)
+        return model_named(self.case.model, self.case.shape)
 
     def begin(self) -> None:
         """Set `self.slice`, the server's state before round 1."""
@@ -245,6 +246,24 @@ class FedAvg:
     def tests_of(self, k: int) -> Tensor:
         """Client k's test inputs."""
         return self.x_test[self.owner_test == k]
+
+
+def loaded(model: nn.Sequential, w: Weights) -> nn.Sequential:
+    """The model itself, after these weights were copied into it."""
+    with torch.no_grad():
+        for name, t in named_tensors(model):
+            t.copy_(w[name])
+    return model
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Within it the model is in evaluation mode: running statistics are used and do not change."""
+    modes = {layer: layer.training for layer in model.modules()}
+    model.eval()
+    yield
+    for layer, mode in modes.items():
+        layer.training = mode
 
 
 def split_forward(model: nn.Sequential, x: Tensor) -> tuple[Tensor, Tensor]:

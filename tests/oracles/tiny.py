@@ -1,6 +1,6 @@
 """What engine and oracles are given: a tiny federation, its models, how it trains, and everything that is random.
 
-Five clients hold 60 images of 6x6 pixels in four classes. Letters: N samples, B batch, C classes, E epochs.
+Five clients hold 60 images in four classes, of 6x6 pixels unless a case says otherwise. Letters: N samples, B batch, C classes, E epochs.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ class Case:
     weight_decay: float = 0.01
     optimiser: str = "sgd"
     seed: int = 3
+    shape: tuple[int, int, int] = (1, 6, 6)
 
     @property
     def rounds(self) -> int:
@@ -60,13 +61,13 @@ class Samples:
     owner_test: Tensor
 
 
-def samples() -> Samples:
-    """60 images of 6x6 pixels and 30 to test on; client 2 lacks the last class, client 4 the first two."""
+def samples(shape: tuple[int, int, int] = Case.shape) -> Samples:
+    """60 images of this shape and 30 to test on; client 2 lacks the last class, client 4 the first two."""
     draw = torch.Generator().manual_seed(11)
-    patterns = torch.randn(CLASSES, 1, 6, 6, generator=draw)
+    patterns = torch.randn(CLASSES, *shape, generator=draw)
 
     def images(y: Tensor) -> Tensor:
-        return patterns[y] + torch.randn(len(y), 1, 6, 6, generator=draw)
+        return patterns[y] + torch.randn(len(y), *shape, generator=draw)
 
     owner = torch.repeat_interleave(torch.arange(len(SIZES)), torch.tensor(SIZES))
     y = torch.randint(CLASSES, owner.shape, generator=draw)
@@ -78,20 +79,23 @@ def samples() -> Samples:
     return Samples(images(y)[mixed], y[mixed], owner[mixed], images(y_test), y_test, owner_test)
 
 
-def model_named(name: str) -> nn.Sequential:
-    """A tiny MLP, or a tiny CNN with batch normalisation.
+def model_named(name: str, shape: tuple[int, int, int] = Case.shape) -> nn.Sequential:
+    """A tiny MLP, or a tiny CNN with batch normalisation, for images of this shape.
 
     Smooth activations and mean pooling: near a kink float32 and float64 could take different sides.
     """
+    channels, height, width = shape
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(5)
         blocks = nn.Sequential()
         if name == "mlp":
-            blocks.add_module("fc", nn.Sequential(nn.Flatten(), nn.Linear(36, 7), nn.Tanh()))
+            blocks.add_module("fc", nn.Sequential(nn.Flatten(), nn.Linear(channels * height * width, 7), nn.Tanh()))
         else:
-            conv = nn.Sequential(nn.Conv2d(1, 3, 3, padding=1), nn.BatchNorm2d(3), nn.Tanh(), nn.AvgPool2d(2))
+            conv = nn.Sequential(nn.Conv2d(channels, 3, 3, padding=1), nn.BatchNorm2d(3), nn.Tanh(), nn.AvgPool2d(2))
             blocks.add_module("conv", conv)
-            blocks.add_module("fc", nn.Sequential(nn.Flatten(), nn.Linear(27, 7), nn.Tanh()))
+            blocks.add_module(
+                "fc", nn.Sequential(nn.Flatten(), nn.Linear(3 * (height // 2) * (width // 2), 7), nn.Tanh())
+            )
         blocks.add_module("head", nn.Linear(7, CLASSES))
         return blocks
 
@@ -149,4 +153,12 @@ class Given(Protocol):
 
     def sample(self, k: int, count: int, purpose: str, replace: bool = False) -> Tensor:
         """The rows of `count` of client k's samples, chosen at random for this purpose."""
+        ...
+
+    def reserved(self) -> tuple[Tensor, Tensor]:
+        """Inputs and labels of the samples that the server holds back from the clients."""
+        ...
+
+    def generator(self, *purpose: object) -> torch.Generator:
+        """A generator of the random numbers that the server draws for this purpose."""
         ...
