@@ -6,177 +6,206 @@ import dataclasses
 import difflib
 import hashlib
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from unskew import documents, measures, own
-from unskew.errors import StateError, UsageError, suggestion
+from unskew import arguments, documents, measures, own
+from unskew.errors import StateError, UsageError, excerpt, suggestion
 
 Positive = Annotated[int, Gt(0)]
 Whole = Annotated[int, Ge(0)]
-NotNegative = Annotated[float, Ge(0)]
-Share = Annotated[float, Ge(0), Le(1)]
-
-
-def _field(default: Any, help: str) -> Any:
-    if isinstance(default, dict):
-        return field(default_factory=lambda: dict(default), metadata={"help": help})
-    return field(default=default, metadata={"help": help})
 
 
 @dataclass(frozen=True)
 class Settings:
-    """Everything that determines a run. Equal settings, data and code give equal bits on one machine."""
+    """Everything that determines a run: equal settings, data and code give the same bits on one machine.
 
-    method: str = _field(
-        "fedavg", "Parts joined by +, arguments in brackets: fedprox(mu=0.01)+fedrdn; a Part of your own is file.py"
+    The annotations are the single source of the range checks, of `--help` and of the documentation.
+    """
+
+    method: Annotated[
+        str, "Parts joined by +, with arguments in brackets: fedprox(mu=0.01)+fedrdn; file.py is a Part of your own"
+    ] = "fedavg"
+    data: Annotated[str, "a data set by name, or the path of an .npz file or of a folder with one folder per class"] = (
+        "digits"
     )
-    data: str = _field("digits", "a named set, or a path to an .npz file or a folder of class folders")
-    skew: str = _field(
-        "dirichlet:0.1", "how data are dealt out: iid, dirichlet:A, classes:Q, pathological:CxM, domain, column:NAME"
+    skew: Annotated[
+        str, "how data are split among clients: iid, dirichlet:A, classes:Q, pathological:CxM, domain or column:NAME"
+    ] = "dirichlet:0.1"
+    clients: Annotated[int, Gt(0), "number of clients (ignored with skew domain or column)"] = 20
+    samples: Annotated[Positive | None, "training samples per client on average; all there are if left out"] = None
+    availability: Annotated[
+        str,
+        "which clients answer: full, sample:F, bernoulli:P, persistent:PxT, clustered:P-P or trace:FILE; add ,drop:P",
+    ] = "full"
+    rounds: Annotated[int, Gt(0), "number of rounds"] = 50
+    epochs: Annotated[int, Gt(0), "local epochs per round"] = 5
+    batch: Annotated[int, Gt(0), "samples per local batch"] = 32
+    optimiser: Annotated[
+        Literal["sgd", "adam", "sign"], "local optimiser, reset every round; sign: Adam, reset at every step"
+    ] = "sgd"
+    lr: Annotated[float, Gt(0), "local learning rate"] = 0.05
+    lr_decay: Annotated[float, Gt(0), Le(1), "factor on the learning rate after every round"] = 1.0
+    lr_min: Annotated[float, Ge(0), "lower bound of the learning rate"] = 0.0
+    momentum: Annotated[float, Ge(0), Le(0.9999), "momentum of local SGD"] = 0.0
+    weight_decay: Annotated[float, Ge(0), "L2 penalty, added to the gradient"] = 0.0
+    loss: Annotated[
+        Literal["auto", "ce", "dice", "ce+dice"], "what clients minimise; auto: ce, or ce+dice where samples have masks"
+    ] = "auto"
+    drop_last: Annotated[bool, "skip the last batch of an epoch if it is smaller than the others"] = False
+    model: Annotated[str, "a model by name, or file.py:function(input_shape, classes)"] = "auto"
+    normalise: Annotated[
+        Literal["auto", "dataset", "none"],
+        "standardise inputs by the data set's constants; auto: unless a Part of the method scales inputs itself",
+    ] = "auto"
+    seed: Annotated[int, Ge(0), "seed of the initial weights, the cohorts, the batches and the noise"] = 0
+    partition_seed: Annotated[Whole | None, "seed of the partition; the same as seed if left out"] = None
+    eval_every: Annotated[int, Gt(0), "rounds from one evaluation to the next; the last round is always evaluated"] = 1
+    validation: Annotated[
+        float,
+        Ge(0),
+        Lt(1),
+        "hold out this share of the training samples and score on it instead of the test set, for choosing settings",
+    ] = 0.0
+    measure: Annotated[str, f"what to measure beside scores, joined by commas: {', '.join(measures.NAMES)}"] = (
+        measures.NONE
     )
-    clients: Positive = _field(20, "number of clients (ignored by domain and column)")
-    samples: Positive | None = _field(None, "training samples per client on average; default: all there are")
-    availability: str = _field(
-        "full", "who answers: full, sample:F, bernoulli:P, persistent:PxT, clustered:P-P, trace:FILE; add ,drop:P"
+    lanes: Annotated[str, "how many clients to train side by side on one core: auto, 1 or a larger number"] = "auto"
+    workers: Annotated[int, Ge(0), "threads, one core each; 0: all cores"] = 0
+    device: Annotated[str, "auto, cpu, cuda or cuda:1"] = "auto"
+    set: Annotated[dict[str, dict[str, Any]], "arguments of Parts, such as {flea: {alpha: 0.1}}"] = field(
+        default_factory=dict
     )
-    rounds: Positive = _field(50, "rounds")
-    epochs: Positive = _field(5, "local epochs")
-    batch: Positive = _field(32, "local batch size")
-    optimiser: Literal["sgd", "adam", "sign"] = _field(
-        "sgd", "local optimiser, fresh in every round; sign: Adam fresh at every step"
-    )
-    lr: Annotated[float, Gt(0)] = _field(0.05, "local learning rate")
-    lr_decay: Annotated[float, Gt(0), Le(1)] = _field(1.0, "factor on the learning rate per round")
-    lr_min: NotNegative = _field(0.0, "the learning rate does not fall below this")
-    momentum: Annotated[float, Ge(0), Le(0.9999)] = _field(0.0, "momentum of local SGD")
-    weight_decay: NotNegative = _field(0.0, "L2 penalty, added to the gradient")
-    loss: Literal["auto", "ce", "dice", "ce+dice"] = _field(
-        "auto", "what clients minimise; auto: ce, or ce+dice for masks"
-    )
-    drop_last: bool = _field(False, "leave out an epoch's short last batch")
-    model: str = _field("auto", "a model by name, or file.py:function(input_shape, classes)")
-    normalise: Literal["auto", "dataset", "none"] = _field(
-        "auto", "standardise inputs by the data set's constants; auto: unless a Part does"
-    )
-    seed: Whole = _field(0, "seed of initialisation, cohorts, batches and noise")
-    partition_seed: Whole | None = _field(None, "seed of the partition; default: seed")
-    eval_every: Positive = _field(1, "evaluate every so many rounds (and after the last)")
-    validation: Annotated[float, Ge(0), Lt(1)] = _field(
-        0.0, "score on this share of the training samples, held out, and never on the test set: for choosing settings"
-    )
-    measure: str = _field("none", f"what to measure beside scores, joined by commas: {', '.join(measures.NAMES)}")
-    lanes: str = _field("auto", "clients side by side: auto, 1, or the most")
-    workers: Whole = _field(0, "threads, one core each; 0: all cores")
-    device: str = _field("auto", "auto, cpu, cuda, cuda:1")
-    set: dict[str, dict[str, Any]] = _field({}, "arguments of Parts: {flea: {alpha: 0.1}}")
 
     def as_dict(self) -> dict[str, Any]:
+        """Every setting by name, in plain values, as they are written to YAML."""
         return dataclasses.asdict(self)
 
     def replace(self, **changes: Any) -> Settings:
+        """The settings with some of them changed. Raises UsageError as `build` does."""
         return build({**self.as_dict(), **changes})
 
     @property
     def seed_of_partition(self) -> int:
+        """The seed that the partition is drawn from."""
         return self.seed if self.partition_seed is None else self.partition_seed
 
     def fingerprint(self) -> str:
-        """Equal for runs that must give equal bits; where and how fast a run computes is left out.
+        """16 hexadecimal digits that are equal for runs that must give equal bits.
 
-        So are `measure` and `validation` where nothing is asked of them: what was run before keeps its name. What a
-        file of a user's own holds counts, where the method or the model is in one.
+        Where and how fast a run computes does not count. `measure` and `validation` count only where they are used, so
+        that runs from before these settings existed keep their names. If the method or the model is in a file of the
+        user's own, the content of the file counts.
         """
-        left_out = {"workers", "device"} | ({"measure"} if self.measure == measures.NONE else set())
-        left_out |= set() if self.validation else {"validation"}
-        kept = {n: v for n, v in self.as_dict().items() if n not in left_out}
+        left_out = set(NO_EFFECT)
+        if self.measure == measures.NONE:
+            left_out.add("measure")
+        if not self.validation:
+            left_out.add("validation")
+        counted: dict[str, Any] = {name: value for name, value in self.as_dict().items() if name not in left_out}
         if code := own.digests(self.method, self.model):
-            kept["code"] = code
-        return hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
+            counted["code"] = code
+        return hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()[:16]
 
 
 FIELDS = {f.name: f for f in dataclasses.fields(Settings)}
-
-
-MEANT = {
+NO_EFFECT = ("workers", "device")
+"""Settings that change no bit."""
+SYNONYMS = {
     "learning_rate": "lr", "optimizer": "optimiser", "batch_size": "batch", "local_epochs": "epochs", "dataset": "data",
     "n_clients": "clients", "num_clients": "clients", "n_rounds": "rounds", "num_rounds": "rounds", "partition": "skew",
     "algorithm": "method", "strategy": "method", "participation": "availability", "random_seed": "seed", "net": "model",
 }  # fmt: skip
-"""What a setting is called elsewhere, and here."""
+"""What other libraries call a setting, and its name here."""
 
 
-def meant(key: str) -> str:
-    """' Did you mean 'lr'?' for a key that is no setting, also where it is misspelt and called so elsewhere; else ''."""
-    near = difflib.get_close_matches(key, [*FIELDS, *MEANT], n=1, cutoff=0.6)
-    return f" Did you mean '{MEANT.get(near[0], near[0])}'?" if near else ""
+def build(values: Mapping[str, Any], lines: Mapping[str, int] | None = None) -> Settings:
+    """Settings from keys and values, with defaults for the rest. lines: where each key stands in a file, for messages.
 
-
-def build(values: dict[str, Any], lines: dict[str, int] | None = None) -> Settings:
-    """Settings from a mapping. Raises UsageError: E101 for an unknown key, E109 for a value that does not fit."""
-    from pydantic import TypeAdapter, ValidationError
-
-    def where(key: str) -> str:
-        return f" at line {lines[key]}" if lines and key in lines else ""
-
-    for key in values:
+    Raises UsageError: E101 for an unknown key, E109 for a value of the wrong type or out of range, E130 for an unknown
+    measure.
+    """
+    converted: dict[str, Any] = {}
+    for key, value in values.items():
+        where = f" at line {lines[key]}" if lines and key in lines else ""
         if key not in FIELDS:
-            raise UsageError("E101", f"unknown key '{key}'{where(key)}.{meant(key)}")
-    try:
-        return _measuring(TypeAdapter(Settings).validate_python(values), where("measure"))
-    except ValidationError as error:
-        first = error.errors()[0]
-        key = str(first["loc"][0])
-        message = documents.in_words(first["msg"].removeprefix("Input should be "))
-        raise UsageError("E109", f"{key}{where(key)} should be {message}, got {values.get(key)!r}.") from None
+            raise UsageError("E101", f"unknown key {excerpt(key)}{where}.{_nearest(str(key))}")
+        converted[key] = _converted(key, value, where)
+    return Settings(**converted)
 
 
-def _measuring(made: Settings, where: str) -> Settings:
-    """The same, with its measures in one spelling. Raises UsageError (E130) for one that does not exist."""
+def _converted(key: str, value: Any, where: str) -> Any:
+    """The value in the setting's type."""
+    if key == "set" and not (isinstance(value, dict) and all(isinstance(v, dict) for v in value.values())):
+        raise UsageError(
+            "E109", f"set{where} must hold arguments by Part, such as {{flea: {{alpha: 0.1}}}}; got {excerpt(value)}."
+        )
     try:
-        return dataclasses.replace(made, measure=measures.written(measures.names_in(made.measure)))
+        converted = _ARGUMENTS[key].convert(value)
+    except ValueError as error:
+        raise UsageError("E109", str(error).replace(key, f"{key}{where}", 1)) from None
+    return _measures(converted, where) if key == "measure" else converted
+
+
+_ARGUMENTS = {argument.name: argument for argument in arguments.of(Settings)}
+
+
+def _measures(text: str, where: str) -> str:
+    """The names of measures in one spelling."""
+    try:
+        return measures.written(measures.names_in(text))
     except KeyError as unknown:
         name, known = str(unknown.args[0]), ", ".join(measures.NAMES)
         near = suggestion(name, measures.NAMES)
         raise UsageError("E130", f"unknown measure '{name}'{where}.{near} Measures: {known}.") from None
 
 
+def _nearest(key: str) -> str:
+    """' Did you mean 'lr'?' for a key that is misspelt or that other libraries use; else ''."""
+    near = difflib.get_close_matches(key, [*FIELDS, *SYNONYMS], n=1, cutoff=0.6)
+    return f" Did you mean '{SYNONYMS.get(near[0], near[0])}'?" if near else ""
+
+
 def load(path: Path) -> Settings:
-    """Settings from a YAML file; errors name the line."""
-    return build(given(path), _lines(path))
+    """Settings from a YAML file. Raises UsageError as `build` does, naming the line, and E111 for an unreadable file."""
+    return _read(path)[0]
 
 
 def given(path: Path) -> dict[str, Any]:
-    """The keys and values a YAML file sets, checked; what it leaves out is left out."""
-    values = documents.load(documents.text_of(Path(path)), str(path), "E111") or {}
+    """Only the settings that a YAML file holds, without defaults; checked and raising as `load` does."""
+    return _read(path)[1]
+
+
+def _read(path: Path) -> tuple[Settings, dict[str, Any]]:
+    text = documents.text_of(Path(path))
+    values = documents.load(text, str(path), "E111") or {}
     if not isinstance(values, dict):
-        raise UsageError("E111", f"{path} must hold keys and values, like `rounds: 50`.")
-    build(values, _lines(path))
-    return values
-
-
-def _lines(path: Path) -> dict[str, int]:
-    import yaml
-
-    node = yaml.compose(Path(path).read_text(), Loader=yaml.SafeLoader)
-    return {k.value: k.start_mark.line + 1 for k, _ in node.value} if node is not None else {}
+        raise UsageError("E111", f"{path} must hold keys and values, such as `rounds: 50`.")
+    return build(values, documents.lines_of(text)), values
 
 
 def dump(settings: Settings) -> str:
-    import yaml
-
-    return yaml.safe_dump(settings.as_dict(), sort_keys=False)
+    """The settings as YAML, which `load` reads back."""
+    return documents.dump(settings.as_dict())
 
 
 def check_same(before: Settings, now: Settings, folder: Path) -> None:
-    """Raises StateError (E112), naming every changed field, unless both must give the same bits."""
+    """Check that a folder's run has the settings that are asked for now, apart from those that change no bit.
+
+    Raises StateError (E112), naming every setting that differs.
+    """
     if before.fingerprint() == now.fingerprint():
         return
     old, new = before.as_dict(), now.as_dict()
-    changed = ", ".join(
-        f"{n} was {old[n]!r}, is {new[n]!r} now" for n in old if old[n] != new[n] and n not in ("workers", "device")
+    differences = ", ".join(
+        f"{name} was {old[name]!r}, is {new[name]!r} now"
+        for name in old
+        if old[name] != new[name] and name not in NO_EFFECT
     )
-    raise StateError("E112", f"{folder} holds another run: {changed}. Choose another --name, or resume it as it was.")
+    raise StateError(
+        "E112", f"{folder} holds another run: {differences}. Choose another --name, or resume it with its own settings."
+    )

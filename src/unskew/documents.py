@@ -1,8 +1,13 @@
-"""YAML as users write it: read or refused in one sentence. A key that stands twice, of which YAML's readers would keep the
-last, is refused, and so is a document that holds itself."""
+"""Users' YAML: read, or refused in one sentence that names the line.
+
+Stricter than YAML's usual readers: a key that stands twice is refused, of which they would keep the last, and so is a
+document that contains itself. More lenient in one point: 1e-3 is a number, which YAML 1.1 reads as text.
+"""
 
 from __future__ import annotations
 
+import re
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,48 +17,81 @@ _PLAIN = {
     "a valid tuple": "a list",
     "a valid list": "a list",
     "a valid dictionary": "keys and values",
-    "a valid string": "text, maybe in quotes",
+    "a valid string": "text, perhaps in quotes",
 }
+_EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
 
 
 def text_of(path: Path) -> str:
-    """What a file holds. Raises UsageError (E111) where it is not there, or is no text."""
+    """The content of a text file. Raises UsageError (E111) if it does not exist or is not text."""
     try:
         return path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        why = "there is no file" if isinstance(error, FileNotFoundError) else "cannot read"
-        raise UsageError("E111", f"{why} {path}.") from None
+        reason = "there is no file" if isinstance(error, FileNotFoundError) else "cannot read"
+        raise UsageError("E111", f"{reason} {path}.") from None
 
 
 def load(text: str, where: str, code: str) -> Any:
-    """What a YAML text says. Raises UsageError of this code, which says where (a file's name) and at which line."""
+    """The content of a YAML text. Raises UsageError of this code; where: the file's name, for the message."""
     import yaml
 
     try:
         if (node := yaml.compose(text, Loader=yaml.SafeLoader)) is not None:
             _check(node, {}, where, code)
-        return yaml.safe_load(text)
-    except (yaml.YAMLError, ValueError) as error:  # a ValueError: a date that there is none of
-        said = " ".join(str(error).replace(' in "<unicode string>",', " at").split())
-        raise UsageError(code, f"{where} is not YAML: {said}.") from None
+        return _loader()(text).get_single_data()
+    except (yaml.YAMLError, ValueError) as error:  # a ValueError: a date that does not exist
+        reason = " ".join(str(error).replace(' in "<unicode string>",', " at").split())
+        raise UsageError(code, f"{where} is not YAML: {reason}.") from None
     except RecursionError:
         raise UsageError(code, f"{where} is nested too deeply.") from None
 
 
+def lines_of(text: str) -> dict[str, int]:
+    """The line, counted from 1, at which each key of a YAML mapping stands; empty if the text is no mapping."""
+    import yaml
+
+    node = yaml.compose(text, Loader=yaml.SafeLoader)
+    if not isinstance(node, yaml.MappingNode):
+        return {}
+    return {key.value: key.start_mark.line + 1 for key, _ in node.value if isinstance(key, yaml.ScalarNode)}
+
+
+def dump(values: dict[str, Any]) -> str:
+    """Keys and values as YAML, in their order."""
+    import yaml
+
+    return yaml.safe_dump(values, sort_keys=False)
+
+
 def in_words(message: str) -> str:
-    """What pydantic says of a value, as a file's author would call it."""
+    """A message of pydantic's about a value, in words that somebody who writes YAML uses."""
     for python, plain in _PLAIN.items():
         message = message.replace(python, plain)
     return message
 
 
+@cache
+def _loader() -> Any:
+    """YAML's safe loader, for which 1e-3 is a number."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        pass
+
+    Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
+    return Loader
+
+
 def _check(node: Any, seen: dict[int, bool], where: str, code: str) -> None:
-    """seen: the nodes met so far, each once however many aliases lead to it, and whether all in it has been looked at."""
+    """Refuse duplicate keys and documents that contain themselves.
+
+    seen: the nodes met so far, each once however many aliases lead to it, and whether everything in it has been checked.
+    """
     import yaml
 
     if id(node) in seen:
         if not seen[id(node)]:
-            raise UsageError(code, f"{where}: what begins at line {node.start_mark.line + 1} holds itself.")
+            raise UsageError(code, f"{where}: what begins at line {node.start_mark.line + 1} contains itself.")
         return
     seen[id(node)] = False
     if isinstance(node, yaml.SequenceNode):
@@ -62,12 +100,12 @@ def _check(node: Any, seen: dict[int, bool], where: str, code: str) -> None:
     if isinstance(node, yaml.MappingNode):
         lines: dict[str, int] = {}
         for key, value in node.value:
-            at = key.start_mark.line + 1
+            line = key.start_mark.line + 1
             if isinstance(key, yaml.ScalarNode):
                 if key.value in lines:
                     raise UsageError(
-                        code, f"{where}: '{key.value}' stands at line {lines[key.value]} and at line {at}."
+                        code, f"{where}: '{key.value}' stands at line {lines[key.value]} and at line {line}."
                     )
-                lines[key.value] = at
+                lines[key.value] = line
             _check(value, seen, where, code)
     seen[id(node)] = True

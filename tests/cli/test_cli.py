@@ -107,7 +107,7 @@ def test_a_comparison_goes_on_where_it_stopped(tmp_path):
         (["compare", "fedavg", "flea", "--set", "fle.alpha=0.2"], 2, r"E102 --set names 'fle', .*Did you mean 'flea'"),
         (["run", "fedavg", "--skew", "dirichelt:0.1"], 2, r"E103 .*Did you mean 'dirichlet'"),
         (["run", "fedavg", "--model", "harnett"], 2, r"E104 .*Did you mean 'harnet'"),
-        (["run", "fedavg", "--lr", "-1"], 2, r"E109 lr should be greater than 0, got -1"),
+        (["run", "fedavg", "--lr", "-1"], 2, r"E109 lr must be a number, above 0; got -1"),
         (["run", "norm+fedrdn"], 2, r"E107 'norm' and 'fedrdn' cannot be combined: both normalise the input"),
         (["run", "norm"], 2, r"E108 'norm' cannot run here: it has 3 channel constants"),
         (["run", "scaffold", "--optimiser", "adam"], 2, r"E108 .*set optimiser=sgd"),
@@ -136,10 +136,10 @@ def test_yaml_errors_name_the_line(tmp_path):
     assert done.returncode == 2
     assert "E101 unknown key 'lernign_rate' at line 3." in done.stderr
     (tmp_path / "c.yaml").write_text("method: fedavg\nrounds: many\n")
-    with pytest.raises(UsageError, match=r"E109 rounds at line 2 should be a valid integer"):
+    with pytest.raises(UsageError, match=r"E109 rounds at line 2 must be a whole number, above 0; got 'many'"):
         config.load(tmp_path / "c.yaml")
     for text, says in (
-        ("rounds: &a [*a]", "what begins at line 1 holds itself"),
+        ("rounds: &a [*a]", "what begins at line 1 contains itself"),
         ("rounds: 2026-13-45", "is not YAML: month must be"),
         ("rounds: " + 3000 * "[", "is nested too deeply"),
     ):
@@ -177,7 +177,7 @@ def test_an_interrupt_is_polite(sign, code, tmp_path):
     out, err = process.communicate(timeout=20)
     assert time.monotonic() - began < 15  # at once on an idle machine
     assert process.returncode == code
-    assert re.search(r"Stopped by you at round \d+; saved\. Resume with: unskew resume runs/long", out)
+    assert re.search(r"Interrupted at round \d+, which is saved\. Continue with: unskew resume runs/long", out)
     assert "Traceback" not in err
 
 

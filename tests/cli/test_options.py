@@ -23,7 +23,7 @@ FROZEN = {
     "resume": "run --json",
     "watch": "run --once",
     "report": "runs --out",
-    "reproduce": "experiment --rows --methods --add --seeds --scale --tune --sampler --processes --folder --keep --page "
+    "reproduce": "table --rows --methods --add --seeds --scale --tune --sampler --processes --folder --keep --page "
     "--anew --dry-run --json",
     "list": "kind --json --time",
     "explain": "method --data --model",
@@ -51,4 +51,6 @@ def commands(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, se
 
 
 def test_the_options_are_frozen():
-    assert dict(commands(typer.main.get_command(cli.app()))) == {name: set(text.split()) for name, text in FROZEN.items()}
+    assert dict(commands(typer.main.get_command(cli.app()))) == {
+        name: set(text.split()) for name, text in FROZEN.items()
+    }

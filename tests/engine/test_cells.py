@@ -57,7 +57,7 @@ def test_the_time_left_is_told_by_the_pace_of_this_sitting(tmp_path, monkeypatch
     one, other = cell(tmp_path / "a", rounds=50), cell(tmp_path / "b", rounds=50)
     one.t = 40
     shown = Progress([one, other], quiet=True)
-    shown.look(shown.plan)
+    shown.look(shown.runs)
     assert shown.table().caption == "40% done"
     now, one.t = 1030.0, 50
     assert shown.table().caption == "50% done, 2:30 left"

@@ -1,4 +1,4 @@
-"""How long a table takes is told before it starts."""
+"""How long a table takes is listed before it starts."""
 
 from __future__ import annotations
 
@@ -11,28 +11,29 @@ from unskew.config import Settings
 from unskew.engine import resolve
 from unskew.errors import UsageError
 from unskew.experiments import estimate, files
+from unskew.experiments.parsing import parse_experiment
 
 
 def test_the_list_tells_how_long_every_table_would_take(monkeypatch):
     monkeypatch.delenv("UNSKEW_DATA", raising=False)
-    monkeypatch.setattr(files, "names", lambda: ["small"])
-    monkeypatch.setattr(files, "load", lambda name: files.read(name, SMALL))
+    monkeypatch.setattr(files, "experiment_names", lambda: ["small"])
+    monkeypatch.setattr(files, "read_experiment", lambda name: parse_experiment(name, SMALL))
     monkeypatch.setattr(estimate, "_time", lambda settings, dataset, batch: 0.01)
     monkeypatch.setattr(estimate, "_timed", {})
     plain = CliRunner().invoke(cli.app(), ["list", "experiments"])
     assert "small  A small table; 1 of 2 rows can run here, 2 methods" in plain.output
     assert "--time" in plain.output
-    told = CliRunner().invoke(cli.app(), ["list", "experiments", "--time"])
+    listed = CliRunner().invoke(cli.app(), ["list", "experiments", "--time"])
     scored = 360 * 8 / 3  # test samples, every round, at a third of a training sample's cost
     trained = 240 * 3 * 8  # samples of four clients, epochs, rounds
     each = 0.01 * (trained + scored)
     minutes, seconds = divmod(int(3 * 2 * each / min(resolve.cores(), 6)), 60)
-    assert f"About {minutes}:{seconds:02d} for 3 seeds on {resolve.cores()} cores." in told.output
+    assert f"About {minutes}:{seconds:02d} for 3 seeds on {resolve.cores()} cores." in listed.output
     wrong = CliRunner().invoke(cli.app(), ["list", "data", "--time"])
     assert isinstance(wrong.exception, UsageError)
 
 
-def test_the_time_is_told_for_labels_a_sample_and_a_pixel_and_clients_by_column():
+def test_the_time_is_listed_for_labels_a_sample_and_a_pixel_and_clients_by_column():
     r = np.random.default_rng(0)
     pixels = data.arrays(
         r.random((12, 1, 16, 16), np.float32), r.integers(0, 2, (12, 16, 16)), columns={"domain": np.arange(12) % 3}

@@ -6,23 +6,26 @@ import pytest
 
 from tests.experiments.tables import SMALL, written
 from unskew.errors import UnskewError, UsageError
-from unskew.experiments import files
+from unskew.experiments.checking import check_experiment
+from unskew.experiments.files import experiment_names, read_experiment
+from unskew.experiments.parsing import parse_experiment
 from unskew.methods import registry
 
 
-@pytest.mark.parametrize("name", files.names())
+@pytest.mark.parametrize("name", experiment_names())
 def test_every_file_holds_together(name):
-    made = files.checked(files.load(name), name)
-    assert made.rows
-    assert made.paper
-    for row in made.rows:
-        for method in made.methods:
-            settings = made.settings_of(row, method)
+    experiment = read_experiment(name)
+    check_experiment(experiment, name)
+    assert experiment.rows
+    assert experiment.paper
+    for row in experiment.rows:
+        for method in experiment.methods:
+            settings = experiment.settings_of(row, method)
             assert str(registry.parse(settings.method)) == settings.method
         for value in row.published.values():
-            assert (1 < value <= 100) if made.unit == "percent" else value > 0  # percent, not shares
-    if any(r.published for r in made.rows):
-        assert made.claims or made.axis
+            assert (1 < value <= 100) if experiment.unit == "percent" else value > 0  # percent, not shares
+    if any(r.published for r in experiment.rows):
+        assert experiment.claims or experiment.axis
 
 
 def test_the_papers_own_numbers_bear_out_the_claims_they_make():
@@ -34,9 +37,9 @@ def test_the_papers_own_numbers_bear_out_the_claims_they_make():
         ("rebafl-table3", "ReBaFL exceeds BSM-FedAvg"),
         ("rebafl-table3", "BSM-FedAvg exceeds FedAvg"),
     ):
-        made = files.load(name)
-        claim = next(c for c in made.claims if c.text == text)
-        rows = [r for r in made.rows if r.published]
+        experiment = read_experiment(name)
+        claim = next(c for c in experiment.claims if c.text == text)
+        rows = [r for r in experiment.rows if r.published]
         margins = [r.published[claim.better] - max(r.published[m] for m in claim.than) for r in rows]
         assert min(margins) > 0, (name, margins)
 
@@ -48,23 +51,26 @@ rows: {a: {settings: {lr: 0.1}}, b:}
 
 
 def test_an_own_file_needs_methods_and_rows_only(tmp_path):
-    made = files.load(written(tmp_path, "own", OWN))
-    assert (made.name, made.title, made.paper, made.measure) == ("own", "own", "", "mean10")
-    assert [r.name for r in made.rows] == ["a", "b"]
-    assert all(r.at_hand for r in made.rows)  # the data that runs have unless told
-    assert made.settings_of(made.rows[0], "Mine").lr == 0.1
+    experiment = read_experiment(written(tmp_path, "own", OWN))
+    assert (experiment.name, experiment.title, experiment.paper, experiment.measure) == ("own", "own", "", "mean10")
+    assert [r.name for r in experiment.rows] == ["a", "b"]
+    assert all(r.has_data for r in experiment.rows)  # the data that runs have unless told
+    assert experiment.settings_of(experiment.rows[0], "Mine").lr == 0.1
 
 
 def test_a_row_comes_on_top_of_what_all_rows_share(tmp_path):
-    made = files.load(written(tmp_path, "own", OWN + "settings: {lr: 0.3, epochs: 2}"))
-    assert [(s.lr, s.epochs) for r in made.rows for s in [made.settings_of(r, "Mine")]] == [(0.1, 2), (0.3, 2)]
+    experiment = read_experiment(written(tmp_path, "own", OWN + "settings: {lr: 0.3, epochs: 2}"))
+    assert [(s.lr, s.epochs) for r in experiment.rows for s in [experiment.settings_of(r, "Mine")]] == [
+        (0.1, 2),
+        (0.3, 2),
+    ]
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
         (SMALL + "\nmeassure: best", "small.yaml: unknown entry 'meassure'. Did you mean 'measure'"),
-        (SMALL.replace("published: {FedAvg: 50.0}", "published: {FedAvgg: 50.0}"), "speaks of 'FedAvgg'"),
+        (SMALL.replace("published: {FedAvg: 50.0}", "published: {FedAvgg: 50.0}"), "mentions 'FedAvgg'"),
         (
             SMALL.replace("published: {FedAvg: 50.0}", "published: {FedAvg: high}"),
             "row even: published.FedAvg should be",
@@ -84,7 +90,7 @@ def test_a_row_comes_on_top_of_what_all_rows_share(tmp_path):
             "claim 1: than should be a list of methods, all, or all but",
         ),
         (SMALL.replace("than: all", "than: the rest"), "claim 1: than should be a list of methods, all, or all but"),
-        (SMALL.replace("overrides: {Still:", "overrides: {Stil:"), "speaks of 'Stil'.*Did you mean 'Still'"),
+        (SMALL.replace("overrides: {Still:", "overrides: {Stil:"), "mentions 'Stil'.*Did you mean 'Still'"),
         (SMALL.replace("lr: 0.0000001", "seed: 3"), "leave 'seed' out of settings"),
         (SMALL.replace("skew: iid", "method: flea"), "leave 'method' out of settings; `methods:` names them"),
         (SMALL.replace("clients: 4", "seed: 4"), "leave 'seed' out of settings"),
@@ -93,7 +99,7 @@ def test_a_row_comes_on_top_of_what_all_rows_share(tmp_path):
         (SMALL.replace("skew: iid", "skew: iid, skew: domain"), "'skew' stands at line 9 and at line 9"),
         ("methods: {A: fedavg}\nrows: {a:}\nsettings: digits", "settings should hold keys and values, got 'digits'"),
         ("methods: {A: fedavg}\nrows: {a:}\nclaims: none", "claims should be a list, got 'none'"),
-        ("methods: {3: fedavg}\nrows: {a:}", "write the method's name 3 in quotes"),
+        ("methods: {3: fedavg}\nrows: {a:}", "put the method's name 3 in quotes"),
         ("methods: {A: fedavg}\nrows: {a:}\nopen: one", "open should be a list, got 'one'"),
         ("", "needs `methods:`"),
         ("- a\n- b", "needs `methods:`"),
@@ -102,14 +108,14 @@ def test_a_row_comes_on_top_of_what_all_rows_share(tmp_path):
 )
 def test_a_file_that_does_not_hold_together_is_refused(text, says):
     with pytest.raises(UsageError, match=f"E126.*{says}"):
-        files.read("small", text)
+        parse_experiment("small", text)
 
 
 def test_a_cell_that_could_not_run_is_refused_with_its_place(tmp_path):
     for text, says in (
         (OWN.replace("lr: 0.1", "learning_rate: 0.1"), "E101 .*own.yaml, row a, FedAvg: unknown key.*'lr'"),
         (OWN.replace("Mine: fedprox", "Mine: fedprx"), "E102 .*row a, Mine: unknown method 'fedprx'.*'fedprox'"),
-        (OWN.replace("lr: 0.1", "lr: fast"), "E109 .*row a, FedAvg: lr should be"),
+        (OWN.replace("lr: 0.1", "lr: fast"), "E109 .*row a, FedAvg: lr must be"),
         (OWN.replace("lr: 0.1", "skew: clases:2"), "E103 .*row a, FedAvg: unknown skew.*'classes'"),
         (OWN.replace("lr: 0.1", "skew: iid+gama"), "E103 .*row a, FedAvg: unknown feature skew.*'gamma'"),
         (OWN.replace("lr: 0.1", "availability: bernouli:0.7"), "E124 .*row a, FedAvg: unknown avail.*'bernoulli'"),
@@ -119,11 +125,11 @@ def test_a_cell_that_could_not_run_is_refused_with_its_place(tmp_path):
         (OWN.replace("lr: 0.1", "model: cnm"), "E104 .*row a, FedAvg: unknown model 'cnm'"),
         (OWN.replace("lr: 0.1", "set: {fedprx: {mu: 1}}"), "E126 .*row a: set names 'fedprx'.*'fedprox'"),
         (OWN + "overrides: {FedAvg: {set: {fedprox: {mu: 1}}}}", "E126 .*row a, FedAvg: set names 'fedprox'"),
-        (OWN + "grids: {Mine: {mu: [1]}}", "E126 .*grids names 'Mine', a Part of none"),
+        (OWN + "grids: {Mine: {mu: [1]}}", "E126 .*grids names 'Mine', which is a Part of none"),
         (OWN + "grids: {fedprox: {nu: [1]}}", "E102 .*grids: .*no argument 'nu'"),
         (OWN + "grids: {fedprox: {mu: [high]}}", "E102 .*grids: .*mu"),
     ):
         with pytest.raises(UnskewError, match=says):
-            files.load(written(tmp_path, "own", text))
+            read_experiment(written(tmp_path, "own", text))
     with pytest.raises(UsageError, match="E111 there is no file"):
-        files.load(str(tmp_path / "nowhere.yaml"))
+        read_experiment(str(tmp_path / "nowhere.yaml"))

@@ -11,38 +11,41 @@ from tests.experiments.tables import SMALL
 from unskew import data
 from unskew.engine import resolve
 from unskew.errors import DataError, UsageError
-from unskew.experiments import files, plan
+from unskew.experiments.experiment import TableRow
+from unskew.experiments.files import experiment_names, read_experiment
+from unskew.experiments.parsing import parse_experiment
+from unskew.experiments.selection import select
 from unskew.methods import registry
 
 
 def test_scale_cuts_rounds_and_nothing_else():
-    made = files.load("flea-table1")
-    row = made.rows[0]
-    full, half = (made.settings_of(row, "FLea", s) for s in (1.0, 0.5))
+    experiment = read_experiment("flea-table1")
+    row = experiment.rows[0]
+    full, half = (experiment.settings_of(row, "FLea", s) for s in (1.0, 0.5))
     assert (full.rounds, half.rounds) == (100, 50)
     assert full.replace(rounds=50) == half
-    assert made.settings_of(row, "FLea", 0.001).rounds == 2
+    assert experiment.settings_of(row, "FLea", 0.001).rounds == 2
 
 
 def test_unknown_names_are_refused_with_a_suggestion():
     with pytest.raises(UsageError, match="Did you mean 'flea-table1'"):
-        files.load("flea-table")
-    made = files.load("rebafl-table2")
+        read_experiment("flea-table")
+    experiment = read_experiment("rebafl-table2")
     with pytest.raises(UsageError, match="has no row 'mnist'"):
-        plan.chosen(made, ["mnist"])
+        select(experiment, ["mnist"])
     with pytest.raises(UsageError, match="has no row 'mnist'"):
-        plan.chosen(made, ["fashion", "mnist"])  # one that is right does not hide it
+        select(experiment, ["fashion", "mnist"])  # one that is right does not hide it
     with pytest.raises(UsageError, match="does not compare 'moon'"):
-        plan.chosen(made, (), ["moon"])
+        select(experiment, (), ["moon"])
     with pytest.raises(UsageError, match="does not compare 'moon'"):
-        plan.chosen(made, (), ["FedAvg", "moon"])
+        select(experiment, (), ["FedAvg", "moon"])
 
 
 def test_a_rows_whole_name_means_that_row_alone(monkeypatch):
-    monkeypatch.setattr(plan.Row, "at_hand", True)
+    monkeypatch.setattr(TableRow, "has_data", True)
 
-    def rows(name, *wanted):
-        return [r.name for r in plan.chosen(files.load(name), wanted)[0]]
+    def rows(name, *asked):
+        return [r.name for r in select(read_experiment(name), asked).rows]
 
     assert len(rows("flea-table1", "uci_har")) == 6
     assert rows("flea-table1", "uci_har-dir0.1-100") == ["uci_har-dir0.1-100"]
@@ -52,13 +55,13 @@ def test_a_rows_whole_name_means_that_row_alone(monkeypatch):
 
 def test_rows_without_data_are_left_out_or_refused(monkeypatch):
     monkeypatch.delenv("UNSKEW_DATA", raising=False)
-    made = files.read("small", SMALL)
-    rows, methods, missing = plan.chosen(made)
-    assert [r.name for r in rows] == ["even"]
-    assert [r.name for r in missing] == ["lost"]
-    assert methods == ["FedAvg", "Still"]
+    experiment = parse_experiment("small", SMALL)
+    selection = select(experiment)
+    assert [r.name for r in selection.rows] == ["even"]
+    assert [r.name for r in selection.missing] == ["lost"]
+    assert selection.methods == ("FedAvg", "Still")
     with pytest.raises(DataError, match=r"E402.*cifar10"):
-        plan.chosen(made, ["lost"])
+        select(experiment, ["lost"])
 
 
 SHAPES = {
@@ -80,17 +83,17 @@ def small(name):
     y = np.arange(n * math.prod(pixels)).reshape(n, *pixels) % classes
     x = np.ones((n, *shape), np.float32)
     names = [str(c) for c in range(classes)]
-    made = data.arrays(x, y, x[:2], y[:2], classes=names)
-    return data.build(made, "iid", 2, np.random.default_rng(0), np.random.default_rng(1))
+    dataset = data.arrays(x, y, x[:2], y[:2], classes=names)
+    return data.build(dataset, "iid", 2, np.random.default_rng(0), np.random.default_rng(1))
 
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_every_method_of_every_table_fits_its_model_and_data(name):
     federation, seen = small(name), set()
-    for made in map(files.load, files.names()):
-        for row in made.rows:
-            for method in made.methods:
-                settings = made.settings_of(row, method)
+    for experiment in map(read_experiment, experiment_names()):
+        for row in experiment.rows:
+            for method in experiment.methods:
+                settings = experiment.settings_of(row, method)
                 key = settings.model, settings.method, settings.optimiser, settings.loss
                 if settings.data == name and key not in seen:
                     seen.add(key)

@@ -27,7 +27,7 @@ def test_the_command_runs_keeps_and_runs_nothing_twice(tmp_path, monkeypatch):
     ]
     done = CliRunner().invoke(cli.app(), [*words, "--processes", "1"])
     assert done.exit_code == 0, done.output
-    assert "left    lost: no data (cifar10)" in done.output
+    assert "skipped lost: its data (cifar10) are not here" in done.output
     assert "reproduced                  learning helps" in done.output
     assert "not reproduced              standing still helps" in done.output
     result = json.loads((tmp_path / "docs" / "small.json").read_text())
@@ -76,7 +76,7 @@ def test_the_command_runs_keeps_and_runs_nothing_twice(tmp_path, monkeypatch):
     wrong = CliRunner().invoke(cli.app(), [*words, "--page", "../mine"])
     assert isinstance(wrong.exception, UsageError)
     plain = CliRunner().invoke(cli.app(), [*words[:2], "--dry-run", "--seeds", "3", "--folder", str(tmp_path)])
-    assert "6 runs, 4 of them done already" in plain.output
+    assert "6 runs, 4 of them already done" in plain.output
 
 
 def test_runs_of_another_version_are_told_of_and_run_again_when_asked(tmp_path, monkeypatch):
@@ -92,14 +92,14 @@ def test_runs_of_another_version_are_told_of_and_run_again_when_asked(tmp_path, 
     old.write_text(json.dumps({**json.loads(old.read_text()), "unskew": "0.0.9"}))
     began = {p: p.stat().st_mtime_ns for p in (old, other)}
     kept = CliRunner().invoke(cli.app(), words)
-    assert "2 runs, 2 of them done already" in kept.output
-    assert "older   1 by 0.0.9; kept, and gone on with where unfinished; --anew runs them again" in kept.output
+    assert "2 runs, 2 of them already done" in kept.output
+    assert "older   1 by 0.0.9; these are kept, and continued if unfinished; --anew runs them again" in kept.output
     assert f"Runs by version: 1 by 0.0.9, 1 by {revision()}." in page.read_text()
     looked = CliRunner().invoke(cli.app(), [*words, "--anew", "--dry-run"])
-    assert "2 runs, 1 of them done already" in looked.output
+    assert "2 runs, 1 of them already done" in looked.output
     assert old.stat().st_mtime_ns == began[old]
     anew = CliRunner().invoke(cli.app(), [*words, "--anew"])
-    assert "older   1 by 0.0.9; run again" in anew.output
+    assert "older   1 by 0.0.9; these are run again" in anew.output
     assert json.loads(old.read_text())["unskew"] == revision()
     assert other.stat().st_mtime_ns == began[other]
     assert "Runs by version" not in page.read_text()

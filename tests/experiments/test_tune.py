@@ -10,7 +10,9 @@ from typer.testing import CliRunner
 from tests.experiments.tables import MEASURED, SMALL, written
 from unskew import cli, config
 from unskew.errors import UsageError
-from unskew.experiments import files, page, tune
+from unskew.experiments import samplers, tune, wording
+from unskew.experiments.parsing import parse_experiment
+from unskew.methods import registry
 
 
 def test_every_method_is_tuned_with_as_many_trials_and_never_on_the_test_set(tmp_path, monkeypatch):
@@ -29,15 +31,15 @@ def test_every_method_is_tuned_with_as_many_trials_and_never_on_the_test_set(tmp
     settings = [config.load(p) for p in tmp_path.rglob("config.yaml")]
     assert sorted({(s.validation, s.seed) for s in settings}) == [(0.0, 0), (0.2, tune.SEED)]
     assert "--tune 3" in result["command"]
-    assert "Tuned with 3 trials a method" in page.note(result)
+    assert "Tuned with 3 trials per method" in wording.note(result)
     planned = CliRunner().invoke(cli.app(), [*words, "--dry-run"])
     assert "tuning  3 trials for each of 2 methods on even" in planned.output
 
 
 def test_trials_are_the_grid_without_repetition():
-    made = files.read("small", SMALL)
-    space, first = tune.space_of(made, "Still")
-    search, seen = tune.Shuffled(space, first), []
+    experiment = parse_experiment("small", SMALL)
+    space, first = tune.space_of(experiment, "Still")
+    search, seen = samplers.Shuffled(space, first), []
     while (point := search.ask()) is not None:
         seen.append(tuple(point.values()))
     assert seen[0] == (1.0, 1000000.0)
@@ -47,19 +49,30 @@ def test_trials_are_the_grid_without_repetition():
 def test_what_cannot_be_tuned_is_refused(tmp_path, monkeypatch):
     monkeypatch.delenv("UNSKEW_DATA", raising=False)
     for text, sampler in ((MEASURED, "random"), (SMALL, "annealing")):
-        made = files.read("it", text)
+        experiment = parse_experiment("it", text)
         with pytest.raises(UsageError, match="E109"):
-            tune.tune(made, made.rows[0], list(made.methods), 2, 1.0, sampler, tmp_path, lambda cells: None)
+            tune.tune_methods(
+                experiment,
+                tune.Tuning(experiment.rows[0], list(experiment.methods), 2, sampler, 1.0, tmp_path),
+                lambda cells: None,
+            )
 
 
 def test_optunas_sampler_finds_the_best_of_a_grid():
     pytest.importorskip("optuna", reason="Optuna is not installed: pip install 'unskew[sweep]'")
     space = {tune.FACTOR: [1.0, 0.3, 3.0], "part.mu": [0.1, 0.01, 1.0]}
-    search, tried = tune.Parzen(space, {tune.FACTOR: 1.0, "part.mu": 0.01}), tune.Tuned()
+    search, tried = samplers.Parzen(space, {tune.FACTOR: 1.0, "part.mu": 0.01}), tune.Trials()
     for _ in range(15):
         point = search.ask()
         score = -abs(point["part.mu"] - 1.0) - abs(point[tune.FACTOR] - 3.0)
         search.tell(point, score)
-        tried.tried.append((point, score))
-    assert tried.tried[0][0] == {tune.FACTOR: 1.0, "part.mu": 0.01}
-    assert tried.point == {tune.FACTOR: 3.0, "part.mu": 1.0}
+        tried.scored.append((point, score))
+    assert tried.scored[0][0] == {tune.FACTOR: 1.0, "part.mu": 0.01}
+    assert tried.best == {tune.FACTOR: 3.0, "part.mu": 1.0}
+
+
+def test_every_grid_names_arguments_that_exist_and_values_that_they_take():
+    for part, grid in tune.GRIDS.items():
+        for argument, values in grid.items():
+            for value in values:
+                assert getattr(registry.parse(part, {part: {argument: value}}).parts[0], argument) == value

@@ -10,9 +10,13 @@ import pytest
 
 from tests.experiments.tables import SMALL
 from unskew.errors import UsageError
-from unskew.experiments import files, page, verdict
+from unskew.experiments import tables, wording
 from unskew.experiments.claims import Claim, Trend
-from unskew.experiments.verdict import Verdict
+from unskew.experiments.entries import entries_of
+from unskew.experiments.files import read_experiment
+from unskew.experiments.parsing import parse_experiment
+from unskew.experiments.result import result_of
+from unskew.experiments.verdict import Verdict, verdicts_of
 
 
 def run(seed, values):
@@ -26,20 +30,20 @@ def run(seed, values):
 
 
 def test_numbers_are_those_of_the_runs():
-    made = files.read("small", SMALL)
+    experiment = parse_experiment("small", SMALL)
     runs = {
         ("even", "FedAvg"): [run(0, [0.2, 0.6, 0.5]), run(1, [0.3, 0.4, 0.7])],
         ("even", "Still"): [run(0, [0.1, 0.1, 0.1]), run(1, [0.1, 0.2, 0.1])],
     }
-    found = {e.method: e for e in verdict.entries(made, runs)}
-    first = found["FedAvg"]
+    entries = {e.method: e for e in entries_of(experiment, runs)}
+    first = entries["FedAvg"]
     assert first.ours.mean == pytest.approx(65)
     assert first.last.mean == pytest.approx(60)
     assert first.gap == pytest.approx(15)
     assert first.ahead == pytest.approx(50)
-    assert first.p == pytest.approx(found["Still"].p)
-    assert math.isnan(found["Still"].paper)
-    learning, still = verdict.verdicts(made, list(found.values()))
+    assert first.p == pytest.approx(entries["Still"].p)
+    assert math.isnan(entries["Still"].paper)
+    learning, still = verdicts_of(experiment, list(entries.values()))
     assert learning.margins == {"even": pytest.approx(50)}
     assert (learning.word, still.word) == ("reproduced", "not reproduced")
     facts = {
@@ -52,13 +56,13 @@ def test_numbers_are_those_of_the_runs():
         "machine": "m",
         "hours": 1.0,
     }
-    result = verdict.as_json(made, list(found.values()), [learning, still], runs, facts)
-    assert "SCALED: 0.5" in page.plain(result)
-    assert r"65.0 $\pm$ 7.1 (50.0)" in page.latex(result)
+    result = result_of(experiment, list(entries.values()), [learning, still], runs, facts)
+    assert "SCALED: 0.5" in tables.plain(result)
+    assert r"65.0 $\pm$ 7.1 (50.0)" in tables.latex(result)
     assert result["curves"]["even"]["FedAvg"][1] == [[1, 30.0], [2, 40.0], [3, 70.0]]
-    assert "Still,,15,7.071,2" in page.as_csv(result)
-    assert page.rounds(result) == "3 (0.5 of the paper's)"
-    assert page.rounds({**result, "scale": 1}) == "3"
+    assert "Still,,15,7.071,2" in tables.as_csv(result)
+    assert wording.rounds(result) == "3 (0.5 of the paper's)"
+    assert wording.rounds({**result, "scale": 1}) == "3"
 
 
 def test_a_claim_is_reproduced_where_it_holds_in_every_row():
@@ -70,7 +74,7 @@ def test_a_claim_is_reproduced_where_it_holds_in_every_row():
 
 
 def test_a_claim_may_be_that_a_gain_is_smaller_than_others():
-    claim = files.load("fedrdn-table1").claims[-1]
+    claim = read_experiment("fedrdn-table1").claims[-1]
     score = {"FedAvg": 60.0, "FedAvg+FedRDN": 65.0, "FedBN": 70.0, "FedBN+FedRDN": 71.0}
     assert claim.methods == ("FedBN+FedRDN", "FedBN", "FedAvg+FedRDN", "FedAvg")
     assert claim.margin(score) == pytest.approx(4)
@@ -91,4 +95,6 @@ def test_a_claim_may_be_along_rows():
     assert falls.margins({k: v for k, v in scores.items() if k != "middle"})["large to small"] == 9
     assert Verdict(falls, falls.margins({}), {}).word == "not run"
     with pytest.raises(UsageError, match="no row 'small'"):
-        files.read("small", SMALL.replace("open:", '  - {text: "falls", falls: FedAvg, along: [[even, small]]}\nopen:'))
+        parse_experiment(
+            "small", SMALL.replace("open:", '  - {text: "falls", falls: FedAvg, along: [[even, small]]}\nopen:')
+        )

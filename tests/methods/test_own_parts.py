@@ -126,4 +126,4 @@ def test_it_is_compared_explained_and_added_to_a_table(mine, tmp_path):
     assert all(e["ours"]["n"] == 1 for e in found["entries"])
     assert found["command"].endswith("--methods FedAvg --add my_method.py+fedbabu --seeds 1")
     twice = CliRunner().invoke(cli.app(), [*table, "--add", "fedavg"])
-    assert "compares 'fedavg' already" in str(twice.exception)
+    assert "already compares 'fedavg'" in str(twice.exception)

@@ -4,62 +4,65 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
+from annotated_types import Ge
 
 from unskew import disk
-from unskew.cli.options import parts_arguments, with_settings
+from unskew.cli.options import SETTINGS, parts_arguments, with_settings
 from unskew.errors import Terminated
 
 
-@with_settings(leave_out=("seed",))
-def command(
-    methods: Annotated[list[str], typer.Argument(help="methods to compare, like fedavg flea rebafl fedavg+fedrdn")],
-    seeds: Annotated[int, typer.Option(help="how many seeds, from 0")] = 3,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", help="an argument of a part, for every method that has it: flea.alpha=0.1"),
-    ] = None,
-    references: Annotated[bool, typer.Option(help="add the rows local-only and centralised")] = True,
-    processes: Annotated[int, typer.Option(help="runs at a time; 0: one a core")] = 0,
-    target: Annotated[
-        float | None, typer.Option(help="the score for the column 'bytes to reach it'; default: 95 % of the best")
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="settings from a YAML file; options given here come on top")
-    ] = None,
-    name: Annotated[str | None, typer.Option(help="the comparison's name; default: compare and a number")] = None,
-    folder: Annotated[Path, typer.Option(help="where runs are kept")] = Path("runs"),
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="show the partition and the plan, then stop")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="print the table as JSON and nothing else")] = False,
-    options: dict[str, Any] | None = None,
-) -> None:
+@dataclass(frozen=True)
+class Arguments:
+    """The options of the command beside the settings that all runs share."""
+
+    methods: Annotated[tuple[str, ...], "methods to compare, such as fedavg flea rebafl fedavg+fedrdn"]
+    seeds: Annotated[int, Ge(1), "how many seeds, counted from 0"] = 3
+    set: Annotated[
+        tuple[str, ...], "an argument of a Part, for every method that has the Part: flea.alpha=0.1 (repeatable)"
+    ] = ()
+    references: Annotated[bool, "add the rows local-only and centralised"] = True
+    processes: Annotated[int, Ge(0), "how many runs at a time; 0: one on each core"] = 0
+    target: Annotated[float | None, "score for the column 'bytes to reach it'; 95 % of the best if left out"] = None
+    config: Annotated[Path | None, "read settings from this YAML file; options given here override it"] = None
+    name: Annotated[str | None, "name of the comparison; compare and a number if left out"] = None
+    folder: Annotated[Path, "where runs are kept"] = Path("runs")
+    dry_run: Annotated[bool, "show the partition and the plan, then stop"] = False
+    json: Annotated[bool, "print the table as JSON and nothing else"] = False
+
+
+@with_settings(Arguments, [name for name in SETTINGS if name != "seed"])
+def command(arguments: Arguments, given: dict[str, Any]) -> None:
     """Compare methods: mean and standard deviation over seeds, paired tests, and a report."""
     from unskew.comparison import cells
     from unskew.comparison.rehearsal import rehearse
-    from unskew.config import build, given
+    from unskew.config import build
+    from unskew.config import given as values_in
     from unskew.engine.disk.folder import check_name, fresh
     from unskew.methods import registry
 
-    values = {**(given(config) if config else {}), **(options or {})}
-    if set_:
-        values["set"] = parts_arguments(set_)
-    settings = build({**values, "method": methods[0]})
-    wanted = [*methods, *([cells.LOCAL, cells.CENTRALISED] if references else [])]
-    for method in wanted:
+    values = {**(values_in(arguments.config) if arguments.config else {}), **given}
+    if arguments.set:
+        values["set"] = parts_arguments(arguments.set)
+    settings = build({**values, "method": arguments.methods[0]})
+    methods = [*arguments.methods, *([cells.LOCAL, cells.CENTRALISED] if arguments.references else [])]
+    for method in methods:
         if method != cells.CENTRALISED:
             registry.parse(method)
-    at = folder / check_name(name) if name else fresh(folder, "compare")
-    plan = cells.plan(at, wanted, list(range(seeds)), values)
-    if not as_json:
-        _introduce(settings, wanted, seeds)
+    name, folder = arguments.name, arguments.folder
+    path = folder / check_name(name) if name else fresh(folder, "compare")
+    seeds = list(range(arguments.seeds))
+    plan = cells.plan(path, methods, seeds, values)
+    if not arguments.json:
+        _introduce(settings, methods, arguments.seeds)
     rehearse(plan)
-    if dry_run:
+    if arguments.dry_run:
         return
-    cells.describe(at, wanted, list(range(seeds)), values)
-    finish(at, plan, processes, target, as_json)
+    cells.describe(path, methods, seeds, values)
+    finish(path, plan, arguments.processes, arguments.target, arguments.json)
 
 
 def again(at: Path, as_json: bool) -> None:
@@ -80,14 +83,14 @@ def finish(at: Path, plan: list[Any], processes: int, target: float | None, as_j
         with Progress(plan, quiet=as_json) as progress:
             cells.run_all(plan, processes or resolve.cores(), progress.look)
     except (KeyboardInterrupt, Terminated):
-        print(f"\nStopped by you; every run is saved. Go on with: unskew resume {at}")
+        print(f"\nInterrupted; every run is saved. Continue with: unskew resume {at}")
         raise
     rows = summary.summary_table(read.read_comparison(at), target=target)
-    found = tables.as_json(rows)
-    disk.replace(at / "compare.json", json.dumps(found, indent=1))
+    records = tables.as_json(rows)
+    disk.replace(at / "compare.json", json.dumps(records, indent=1))
     page.write_report(at, at / "report.html", target=target)
     if as_json:
-        print(json.dumps({"comparison": str(at), "rows": found}))
+        print(json.dumps({"comparison": str(at), "rows": records}))
         return
     print(tables.plain(rows) if not sys.stdout.isatty() else "")
     if sys.stdout.isatty():

@@ -8,10 +8,12 @@ from typing import Annotated
 
 import typer
 
-from unskew.cli.reproduce import SEEDS
+from unskew.experiments.request import Request
 
 
 class Kind(StrEnum):
+    """What can be listed."""
+
     methods = "methods"
     data = "data"
     models = "models"
@@ -23,25 +25,25 @@ def command(
     kind: Annotated[Kind, typer.Argument(help="what to list")],
     as_json: Annotated[bool, typer.Option("--json", help="as JSON")] = False,
     times: Annotated[
-        bool, typer.Option("--time", help="of experiments: also how long each would take here; takes a few minutes")
+        bool, typer.Option("--time", help="for experiments: also how long each would take here; takes a few minutes")
     ] = False,
 ) -> None:
     """List methods, data sets, models, published experiments or error codes."""
     from unskew.errors import UsageError
 
     if times and kind is not Kind.experiments:
-        raise UsageError("E109", f"--time is told of experiments only, not of {kind}.")
-    found = _FOUND[kind]()
-    width = max(map(len, found), default=0) + 2
-    told = {}
-    for name, text in found.items():
-        told[name] = f"{text}. {_time(name)}" if times else text
+        raise UsageError("E109", f"--time works for experiments only, not for {kind}.")
+    entries = _ENTRIES[kind]()
+    width = max(map(len, entries), default=0) + 2
+    for name in entries:
+        if times:
+            entries[name] += f". {_time(name)}"
         if not as_json:
-            print(f"{name:<{width}}{told[name]}", flush=True)
+            print(f"{name:<{width}}{entries[name]}", flush=True)
     if as_json:
-        print(json.dumps(told))
+        print(json.dumps(entries))
     elif kind is Kind.experiments and not times:
-        print("\nHow long: unskew list experiments --time, or unskew reproduce NAME --dry-run for one of them.")
+        print("\nHow long they take: `unskew list experiments --time`, or `unskew reproduce NAME --dry-run` for one.")
 
 
 def _methods() -> dict[str, str]:
@@ -65,38 +67,42 @@ def _models() -> dict[str, str]:
 def _errors() -> dict[str, str]:
     from unskew.errors import PAGES
 
-    return PAGES
+    return dict(PAGES)
 
 
 def _experiments() -> dict[str, str]:
-    """Title, and how many of the rows can run with the data at hand."""
-    from unskew.experiments import files
+    """The title, and how many rows have their data on this machine."""
+    from unskew.experiments.files import experiment_names, read_experiment
+    from unskew.report.numbers import plural
 
-    found = {}
-    for name in files.names():
-        made = files.load(name)
-        there = sum(r.at_hand for r in made.rows)
-        rows = f"{there} of {len(made.rows)} row{'s' * (len(made.rows) > 1)} can run here"
-        methods = f"{len(made.methods)} method{'s' * (len(made.methods) > 1)}"
-        found[name] = f"{made.title}; {rows}, {methods}"
-    return found
+    entries = {}
+    for name in experiment_names():
+        experiment = read_experiment(name)
+        here = sum(row.has_data for row in experiment.rows)
+        rows = f"{here} of {plural(len(experiment.rows), 'row')} can run here"
+        entries[name] = f"{experiment.title}; {rows}, {plural(len(experiment.methods), 'method')}"
+    return entries
 
 
 def _time(name: str) -> str:
-    """How long all rows whose data are at hand would take, as `reproduce` would run them."""
-    from unskew.cli.screen import clock
+    """How long all rows with data on this machine would take, as `reproduce` would run them."""
     from unskew.engine import resolve
-    from unskew.experiments import estimate, files
+    from unskew.experiments.estimate import seconds_for
+    from unskew.experiments.files import read_experiment
+    from unskew.report.numbers import clock
 
-    made = files.load(name)
+    experiment = read_experiment(name)
     cores = resolve.cores()
-    runs = {s.fingerprint(): s for r in made.rows if r.at_hand for m in made.methods for s in [made.settings_of(r, m)]}
+    rows = [row for row in experiment.rows if row.has_data]
+    settings = [experiment.settings_of(row, method) for row in rows for method in experiment.methods]
+    runs = {each.fingerprint(): each for each in settings}
     if not runs:
         return "No data here."
-    return f"About {clock(estimate.together(runs.values(), cores, SEEDS))} for {SEEDS} seeds on {cores} cores."
+    seconds = seconds_for(runs.values(), cores, Request.seeds)
+    return f"About {clock(seconds)} for {Request.seeds} seeds on {cores} cores."
 
 
-_FOUND = {
+_ENTRIES = {
     Kind.methods: _methods,
     Kind.data: _data,
     Kind.models: _models,

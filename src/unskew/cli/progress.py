@@ -1,102 +1,115 @@
-"""Many runs as they train: a live table on a terminal, a line per finished run when piped."""
+"""Many runs as they train: a live table on a terminal, one line per finished run when the output is piped."""
 
 from __future__ import annotations
 
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
+from pathlib import Path
 
-from unskew.cli.screen import clock
+from rich.live import Live
+from rich.table import Table
+
 from unskew.comparison.cells import CENTRALISED, LOCAL, Cell
+from unskew.report.numbers import clock
+
+COLUMNS = ("method", "seeds", "round", "global", "clients mean / worst", "up+down MB")
 
 
 class Progress:
-    """Shown from `with` to its end. look: shows what the cells know by now."""
+    """Shows runs from the first `look` until `close`, or the end of its `with`. quiet: show nothing."""
 
-    def __init__(self, plan: Sequence[Cell], quiet: bool = False):
-        self.plan, self.quiet, self.told = plan, quiet, set()
-        self.live: Any = None
-        self.began: tuple[float, float] | None = None
+    def __init__(self, runs: Sequence[Cell] = (), quiet: bool = False):
+        self.runs, self.quiet = list(runs), quiet
+        self._live: Live | None = None
+        self._reported: set[Path] = set()
+        self._began: tuple[float, float] | None = None
 
     def __enter__(self) -> Progress:
-        if not self.quiet and sys.stdout.isatty():
-            from rich.live import Live
-
-            self.live = Live(self.table(), refresh_per_second=4)
-            self.live.__enter__()
         return self
 
-    def __exit__(self, *error: Any) -> None:
-        if self.live:
-            self.live.update(self.table())
-            self.live.__exit__(*error)
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
-    def look(self, plan: Sequence[Cell]) -> None:
-        self.began = self.began or (time.monotonic(), self._done())
-        if self.live:
-            self.live.update(self.table())
-        elif not self.quiet:
-            for cell in plan:
-                if cell.done and cell.path not in self.told:
-                    self.told.add(cell.path)
-                    done = f"{len(self.told)}/{len(plan)}"
-                    score = "own model" if cell.score != cell.score else f"global {cell.score:6.1%}"
-                    print(
-                        f"{done:>7}  {cell.method:<28} seed {cell.seed}  {score:<13}  {_sent([cell]):>8} MB",
-                        flush=True,
-                    )
+    def say(self, text: str) -> None:
+        """Print a text, below the table of the runs so far."""
+        self.close()
+        if not self.quiet:
+            print(text, flush=True)
 
-    def table(self) -> Any:
-        """A line a method, over its seeds, and how long the rest will take."""
-        from rich.table import Table
+    def close(self) -> None:
+        """Leave the table on the terminal as it is now."""
+        if self._live:
+            self._live.update(self.table())
+            self._live.stop()
+            self._live = None
 
-        table = Table(box=None, pad_edge=False)
-        for title, justify in (
-            ("method", "left"),
-            ("seeds", "right"),
-            ("round", "right"),
-            ("global", "right"),
-            ("clients mean / worst", "right"),
-            ("up+down MB", "right"),
-        ):
-            table.add_column(title, justify=justify)
+    def look(self, runs: Sequence[Cell]) -> None:
+        """Show the present state of the runs. Other runs than those shown before begin a table of their own."""
+        if [cell.path for cell in runs] != [cell.path for cell in self.runs]:
+            self.close()
+            self.runs, self._reported, self._began = list(runs), set(), None
+        self._began = self._began or (time.monotonic(), self._share_done())
+        if self.quiet:
+            return
+        if sys.stdout.isatty():
+            if self._live is None:
+                self._live = Live(self.table(), refresh_per_second=4)
+                self._live.start()
+            self._live.update(self.table())
+        else:
+            self._report_finished()
+
+    def _report_finished(self) -> None:
+        """One line for each run that has finished since the last look."""
+        for cell in self.runs:
+            if cell.done and cell.path not in self._reported:
+                self._reported.add(cell.path)
+                count = f"{len(self._reported)}/{len(self.runs)}"
+                score = "own model" if cell.score != cell.score else f"global {cell.score:6.1%}"
+                sent = _megabytes([cell])
+                print(f"{count:>7}  {cell.method:<28} seed {cell.seed}  {score:<13}  {sent:>8} MB", flush=True)
+
+    def table(self) -> Table:
+        """One line for each method, over its seeds; below it how much is done and how long the rest will take."""
+        table = Table(box=None, pad_edge=False, caption=self._caption(), caption_justify="left")
+        for title in COLUMNS:
+            table.add_column(title, justify="left" if title == "method" else "right")
         by_method: dict[str, list[Cell]] = {}
-        for cell in self.plan:
+        for cell in self.runs:
             by_method.setdefault(cell.method, []).append(cell)
         for method, group in by_method.items():
-            seen = [c for c in group if c.t]
+            begun = [cell for cell in group if cell.t]
             table.add_row(
                 method,
-                f"{sum(c.done for c in group)}/{len(group)}",
-                f"{max(c.t for c in group)}/{group[0].settings.rounds}",
-                _mean(seen, "score"),
-                f"{_mean(seen, 'client_mean')} / {_mean(seen, 'client_worst')}",
-                _sent(group) if seen else "",
+                f"{sum(cell.done for cell in group)}/{len(group)}",
+                f"{max(cell.t for cell in group)}/{group[0].settings.rounds}",
+                _mean([cell.score for cell in begun]),
+                f"{_mean([cell.client_mean for cell in begun])} / {_mean([cell.client_worst for cell in begun])}",
+                _megabytes(group) if begun else "",
             )
-        table.caption = self._caption()
-        table.caption_justify = "left"
         return table
 
     def _caption(self) -> str:
-        """How much is done, and how long the rest takes at the pace since the first look: what was done before tells none."""
-        done, (began, before) = self._done(), self.began or (0.0, 1.0)
+        """`40% done, 2:30 left`, at the pace since the first look; rounds from an earlier sitting do not count for it."""
+        done, (began, before) = self._share_done(), self._began or (0.0, 1.0)
         gained = done - before
         left = f", {clock((time.monotonic() - began) * (1 - done) / gained)} left" if gained > 0.01 else ""
         return f"{done:.0%} done{left}"
 
-    def _done(self) -> float:
-        """The share of all rounds."""
-        return sum(c.t for c in self.plan) / max(1, sum(c.settings.rounds for c in self.plan))
+    def _share_done(self) -> float:
+        """Of all rounds of all runs."""
+        return sum(cell.t for cell in self.runs) / max(1, sum(cell.settings.rounds for cell in self.runs))
 
 
-def _sent(cells: list[Cell]) -> str:
-    """Megabytes a run, both ways; references share nothing."""
-    if cells[0].method in (LOCAL, CENTRALISED):
+def _megabytes(runs: list[Cell]) -> str:
+    """Sent and received in one run, on average; a dash for references, which share nothing."""
+    if runs[0].method in (LOCAL, CENTRALISED):
         return "–"
-    return f"{sum(c.megabytes for c in cells) / len(cells):.1f}"
+    return f"{sum(cell.megabytes for cell in runs) / len(runs):.1f}"
 
 
-def _mean(cells: list[Cell], key: str) -> str:
-    values = [v for c in cells if (v := getattr(c, key)) == v]
-    return f"{sum(values) / len(values):.1%}" if values else "-"
+def _mean(values: list[float]) -> str:
+    """The mean of the known values in percent; a hyphen if there are none."""
+    known = [value for value in values if value == value]
+    return f"{sum(known) / len(known):.1%}" if known else "-"

@@ -10,24 +10,22 @@ import typer
 
 def command(
     runs: Annotated[
-        list[Path], typer.Argument(help="folders of runs, one of a comparison, or one of kept reproductions")
+        list[Path], typer.Argument(help="folders of runs, of a comparison, or of kept results of `unskew reproduce`")
     ],
     out: Annotated[
-        Path | None, typer.Option(help="where to write the page; default: report.html in the first folder")
+        Path | None, typer.Option(help="where to write the page; report.html in the first folder if left out")
     ] = None,
 ) -> None:
-    """Write one self-contained HTML page; of kept reproductions one each, and an index."""
+    """Write one self-contained HTML page; for kept results of reproduce, one page each and an index."""
     from unskew.experiments import kept
     from unskew.report import page
 
     trained = any((runs[0] / name).exists() for name in ("config.yaml", "compare.yaml"))
-    if len(runs) == 1 and not trained and (found := kept.results(runs[0])):
-        target = out or runs[0]
-        target.mkdir(parents=True, exist_ok=True)
-        for result in found:
-            kept.pages(target, result)
-        print(kept.index(target, found))
+    if len(runs) == 1 and not trained and (results := kept.results_in(runs[0])):
+        folder = out or runs[0]
+        folder.mkdir(parents=True, exist_ok=True)
+        for result in results:
+            kept.write_pages(folder, result)
+        print(kept.write_index(folder, results))
         return
-
-    target = out or runs[0] / "report.html"
-    print(page.write_report(runs[0] if len(runs) == 1 else runs, target))
+    print(page.write_report(runs[0] if len(runs) == 1 else runs, out or runs[0] / "report.html"))

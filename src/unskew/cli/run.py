@@ -3,113 +3,106 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
-from unskew.cli.options import parts_arguments, with_settings
+from unskew.cli.options import Panel, Positional, parts_arguments, with_settings
 from unskew.errors import Terminated, UsageError
 
+SITES = Panel("Real sites")
 
-@with_settings()
-def command(
+
+@dataclass(frozen=True)
+class Arguments:
+    """The options of the command beside the settings of the run."""
+
     method: Annotated[
-        str | None, typer.Argument(help="parts joined by +, like fedprox(mu=0.01)+fedrdn; or a config.yaml")
-    ] = None,
-    set_: Annotated[
-        list[str] | None, typer.Option("--set", help="an argument of a part: flea.alpha=0.1 (repeatable)")
-    ] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="settings from a YAML file; options given here come on top")
-    ] = None,
-    name: Annotated[str | None, typer.Option(help="the run's name; default: the method and a number")] = None,
-    folder: Annotated[Path, typer.Option(help="where runs are kept")] = Path("runs"),
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="show the partition and what leaves each client, then stop")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="print the result as JSON and nothing else")] = False,
-    on: Annotated[
-        str | None, typer.Option(help="a federation of real sites, by name", rich_help_panel="Real sites")
-    ] = None,
-    min_sites: Annotated[
-        int, typer.Option(help="a round with fewer answers does not count", rich_help_panel="Real sites")
-    ] = 1,
-    deadline: Annotated[
-        str, typer.Option(help="how long sites may take for an exchange: 30s, 10m, 2h", rich_help_panel="Real sites")
-    ] = "10m",
-    wait: Annotated[
-        str, typer.Option(help="how long to wait for missing sites before round 1", rich_help_panel="Real sites")
-    ] = "10m",
-    test_data: Annotated[
-        str | None,
-        typer.Option(help="a test set at the server: an .npz or a folder", rich_help_panel="Real sites"),
-    ] = None,
+        str | None, Positional(), "Parts joined by +, such as fedprox(mu=0.01)+fedrdn; or the config.yaml of a run"
+    ] = None
+    set: Annotated[tuple[str, ...], "an argument of a Part, such as flea.alpha=0.1 (repeatable)"] = ()
+    config: Annotated[Path | None, "read settings from this YAML file; options given here override it"] = None
+    name: Annotated[str | None, "name of the run; the method and a number if left out"] = None
+    folder: Annotated[Path, "where runs are kept"] = Path("runs")
+    dry_run: Annotated[bool, "show the partition and what leaves each client, then stop"] = False
+    json: Annotated[bool, "print the result as JSON and nothing else"] = False
+    on: Annotated[str | None, SITES, "train on the real sites of this federation"] = None
+    min_sites: Annotated[int, SITES, "a round with answers from fewer sites does not count"] = 1
+    deadline: Annotated[str, SITES, "how long sites may take for one exchange: 30s, 10m or 2h"] = "10m"
+    wait: Annotated[str, SITES, "how long to wait for missing sites before round 1"] = "10m"
+    test_data: Annotated[str | None, SITES, "a test set at the server: an .npz file or a folder"] = None
     clip: Annotated[
-        bool,
-        typer.Option(
-            help="bound each site's update by the median norm, where the method leaves merging alone",
-            rich_help_panel="Real sites",
-        ),
-    ] = True,
-    federations: Annotated[Path, typer.Option(help="where federations are kept", rich_help_panel="Real sites")] = Path(
-        "federations"
-    ),
-    options: dict[str, Any] | None = None,
-) -> None:
+        bool, SITES, "limit each site's update to the median norm, unless the method merges in a way of its own"
+    ] = True
+    federations: Annotated[Path, SITES, "where federations are kept"] = Path("federations")
+
+
+@with_settings(Arguments)
+def command(arguments: Arguments, given: dict[str, Any]) -> None:
     """Train one method on one federation, and write its report."""
-    from unskew.config import build, load
+    from unskew.comparison.cells import slug
     from unskew.engine.disk.folder import check_name, fresh
+
+    settings = _settings(arguments, given)
+    name, folder = arguments.name, arguments.folder
+    path = folder / check_name(name) if name else fresh(folder, slug(settings.method))
+    if arguments.on:
+        _run_on_sites(path, settings, arguments)
+    else:
+        _train(path, settings, arguments)
+
+
+def _settings(arguments: Arguments, given: dict[str, Any]) -> Any:
+    """The settings of a YAML file, of options, and of --set, each on top of the one before."""
+    from unskew.config import build, load
     from unskew.methods import registry
 
-    values = dict(options or {})
+    method, config = arguments.method, arguments.config
     if method and method.endswith((".yaml", ".yml")):
         method, config = None, Path(method)
     base = load(config).as_dict() if config else {}
-    settings = build({**base, **values, **({"method": method} if method else {})})
-    if set_:
-        settings = settings.replace(set={**settings.set, **parts_arguments(set_)})
-    settings = (
-        settings.replace(method=str(registry.parse(settings.method, settings.set)), set={})
-        if settings.method != "centralised"
-        else settings
-    )
-    from unskew.comparison.cells import slug
-
-    at = folder / check_name(name) if name else fresh(folder, slug(settings.method))
-    if on:
-        if dry_run:
-            raise UsageError("E109", "--dry-run shows a partition; sites tell what they hold when a run begins.")
-        from unskew.cli.deployed import clipped, run_on
-
-        if clip:
-            settings = settings.replace(method=clipped(settings.method))
-        terms = {"min_sites": min_sites, "deadline": deadline, "wait": wait, "test": test_data}
-        run_on(federations / on, at, settings, terms, as_json)
-        return
-    _train(at, settings, dry_run, as_json)
+    settings = build({**base, **given, **({"method": method} if method else {})})
+    settings = settings.replace(set={**settings.set, **parts_arguments(arguments.set)})
+    if settings.method == "centralised":
+        return settings
+    return settings.replace(method=str(registry.parse(settings.method, settings.set)), set={})
 
 
-def _train(path: Path, settings: Any, dry_run: bool, as_json: bool) -> None:
+def _run_on_sites(path: Path, settings: Any, arguments: Arguments) -> None:
+    from unskew.cli.deployed import clipped, run_on
+
+    if arguments.dry_run:
+        raise UsageError("E109", "--dry-run shows a partition, but sites only say what they hold when a run begins.")
+    if arguments.clip:
+        settings = settings.replace(method=clipped(settings.method))
+    terms = {
+        "min_sites": arguments.min_sites,
+        "deadline": arguments.deadline,
+        "wait": arguments.wait,
+        "test": arguments.test_data,
+    }
+    run_on(arguments.federations / str(arguments.on), path, settings, terms, arguments.json)
+
+
+def _train(path: Path, settings: Any, arguments: Arguments) -> None:
     from unskew.api import method_of
     from unskew.cli.screen import Screen
     from unskew.comparison.cells import federation_for
     from unskew.data import preview
     from unskew.engine import resolve
     from unskew.engine.disk.folder import Folder
+    from unskew.engine.leaves import leaves
 
     method = method_of(settings)
     federation = federation_for(settings, method)
-    screen = Screen(settings.rounds, quiet=as_json)
+    screen = Screen(settings.rounds, quiet=arguments.json)
     screen.say(preview.terminal(federation))
-    if dry_run:
-        from unskew.engine.leaves import leaves
-
+    if arguments.dry_run:
         loop = resolve.loop_of(settings, method, federation)
         screen.say("\n".join(leaves(loop)))
         loop.trainer.close()
         return
-    finish(Folder(path, settings, method, federation), screen, as_json)
+    finish(Folder(path, settings, method, federation), screen, arguments.json)
 
 
 def finish(at: Any, screen: Any, as_json: bool) -> None:
@@ -135,7 +128,7 @@ def finish(at: Any, screen: Any, as_json: bool) -> None:
         loop, state = at.go(screen.say, shown, ready)
     except (KeyboardInterrupt, Terminated):
         t = opened[0].record.rows["metrics"][-1]["t"] if opened and opened[0].record.rows["metrics"] else 0
-        screen.say(f"\nStopped by you at round {t}; saved. Resume with: unskew resume {at.path}")
+        screen.say(f"\nInterrupted at round {t}, which is saved. Continue with: unskew resume {at.path}")
         raise
     result = _result(at.settings, at.method, at.federation, loop, state, at.path)
     result.report()

@@ -7,6 +7,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from unskew.report.numbers import clock
+
 
 class Screen:
     """Progress of one run. `quiet` prints nothing."""
@@ -41,15 +43,6 @@ class Screen:
         elif told.t == self.rounds or told.t >= self.shown + max(1, self.rounds / 10):
             self.shown = told.t
             self.say(line)
-
-
-def clock(seconds: float) -> str:
-    whole = int(seconds)
-    return (
-        f"{whole // 3600}:{whole // 60 % 60:02d}:{whole % 60:02d}"
-        if whole >= 3600
-        else f"{whole // 60}:{whole % 60:02d}"
-    )
 
 
 def next_steps(path: Path) -> str:

@@ -1,1 +1,1 @@
-"""Every published table as a file: settings, methods, the paper's numbers, and the claims to test."""
+"""Published tables as files (settings, methods, the papers' numbers and claims), and what runs them."""

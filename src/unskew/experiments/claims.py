@@ -1,4 +1,4 @@
-"""What a paper says of its table, as something that numbers bear out or do not."""
+"""The claims that a paper makes about its table, in a form that numbers can confirm or refute."""
 
 from __future__ import annotations
 
@@ -6,20 +6,23 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import ClassVar
 
 Scores = Mapping[str, Mapping[str, float]]
-"""Of what was run, by row and method."""
+"""The scores of what was run, by row and method, in points."""
 
 
 @dataclass(frozen=True)
 class Claim:
-    """What a paper says of its table: in each of `rows`, `better` exceeds every one of `than` by at least `by` points.
+    """In each of `rows` (default: all), the method `better` exceeds every method of `than` by at least `by` points.
 
-    measure: of which score; "stability" is the deviation over the last 50 rounds, where less is better.
-    less: pairs (a, b); then the claim is that it exceeds them by less than every a exceeds its b.
+    measure: the score compared, default the table's own; "stability" is the deviation over the last 50 rounds, where
+    lower is better.
+    less: pairs of methods (a, b). If given, the claim is that the lead of `better` is smaller than the lead of every a
+    over its b.
     """
 
-    places = "rows"
+    places: ClassVar[str] = "rows"
 
     text: str
     better: str
@@ -31,31 +34,33 @@ class Claim:
 
     @property
     def methods(self) -> tuple[str, ...]:
-        """All that it speaks of."""
-        return (self.better, *self.than, *(m for pair in self.less for m in pair))
+        """Every method that the claim mentions."""
+        return (self.better, *self.than, *(method for pair in self.less for method in pair))
 
     def margins(self, scores: Scores) -> dict[str, float]:
-        """By row, of those in which all that it speaks of was run; none where it compares nothing."""
+        """The margin in each row that has all the methods the claim mentions; empty if it compares with nothing."""
         if not self.than:
             return {}
-        held = {r: s for r, s in _whole(scores, self.methods).items() if not self.rows or r in self.rows}
-        return {row: self.margin(score) for row, score in held.items()}
+        complete = _complete_rows(scores, self.methods)
+        return {row: self.margin(score) for row, score in complete.items() if not self.rows or row in self.rows}
 
     def margin(self, score: Mapping[str, float]) -> float:
-        """In points, from every method's score: at least `by` where the claim holds, negative the other way round."""
-        ahead = score[self.better] - max(score[m] for m in self.than)
+        """By how many points the claim is met in one row, given every method's score; negative where it is refuted."""
+        lead = score[self.better] - max(score[method] for method in self.than)
         if self.measure == "stability":
-            ahead = min(score[m] for m in self.than) - score[self.better]
-        return min(score[a] - score[b] for a, b in self.less) - ahead if self.less else ahead
+            lead = min(score[method] for method in self.than) - score[self.better]
+        return min(score[a] - score[b] for a, b in self.less) - lead if self.less else lead
 
 
 @dataclass(frozen=True)
 class Trend:
-    """What a paper says along its rows: the score of `falls`, or its lead on `against`, falls from row to row.
+    """The score of the method `falls`, or its lead over `against`, falls from row to row by at least `by` points a step.
 
-    along: rows in that order, several such sequences where a figure has several panels; a row that was not run is passed
-    over. by: points at least, each time. measure: of which score.
+    along: the rows in their order; several such sequences where a figure has several panels. Rows that were not run are
+    skipped. measure: the score compared, default the table's own.
     """
+
+    places: ClassVar[str] = "steps"
 
     text: str
     falls: str
@@ -64,24 +69,24 @@ class Trend:
     by: float = 0.0
     measure: str = ""
 
-    places = "steps"
-
     @property
     def methods(self) -> tuple[str, ...]:
+        """Every method that the claim mentions."""
         return (self.falls, self.against) if self.against else (self.falls,)
 
     @property
     def rows(self) -> tuple[str, ...]:
-        return tuple(r for rows in self.along for r in rows)
+        """Every row that the claim mentions."""
+        return tuple(row for rows in self.along for row in rows)
 
     def margins(self, scores: Scores) -> dict[str, float]:
-        """By step from one row that was run to the next: how far it falls."""
-        held = _whole(scores, self.methods)
-        lead = {r: s[self.falls] - (s[self.against] if self.against else 0.0) for r, s in held.items()}
-        runs = [[r for r in rows if r in lead] for rows in self.along]
-        return {f"{a} to {b}": lead[a] - lead[b] for rows in runs for a, b in pairwise(rows)}
+        """How many points the score falls, by step `a to b` from one row that was run to the next."""
+        complete = _complete_rows(scores, self.methods)
+        lead = {r: s[self.falls] - (s[self.against] if self.against else 0.0) for r, s in complete.items()}
+        sequences = [[row for row in rows if row in lead] for rows in self.along]
+        return {f"{a} to {b}": lead[a] - lead[b] for rows in sequences for a, b in pairwise(rows)}
 
 
-def _whole(scores: Scores, methods: Sequence[str]) -> Scores:
+def _complete_rows(scores: Scores, methods: Sequence[str]) -> Scores:
     """The rows that have a number for each of these methods."""
     return {row: s for row, s in scores.items() if not any(math.isnan(s.get(m, math.nan)) for m in methods)}

@@ -1,7 +1,8 @@
-"""How long an experiment will take here: one local step of each model is timed, the rest is counted."""
+"""How long runs will take on this machine: one local step of each model is timed, the rest is counted."""
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Collection
 from functools import lru_cache
@@ -13,6 +14,7 @@ from unskew.config import Settings
 from unskew.core.method import Method
 from unskew.data.dataset import Dataset
 from unskew.engine import resolve
+from unskew.experiments.experiment import is_reference
 from unskew.methods import registry
 
 COST = {
@@ -25,11 +27,13 @@ COST = {
     "fedfa": 1.4,
     "rebafl": 1.3,
 }
-"""What a Part's steps cost against FedAvg's, roughly; everything else costs about the same."""
+"""Roughly what a step with a Part costs as a multiple of FedAvg's; Parts that are not named cost about the same."""
+SCORED = 1 / 3
+"""What scoring a sample costs as a multiple of training on it: a forward pass without a backward pass."""
 
 
-def together(runs: Collection[Settings], cores: int, seeds: int = 1) -> float:
-    """Seconds until all runs are done, one on each core at a time."""
+def seconds_for(runs: Collection[Settings], cores: int, seeds: int = 1) -> float:
+    """Seconds until all runs are done with each of so many seeds, one run at a time on each core."""
     return seeds * sum(seconds(s, _dataset(s.data)) for s in runs) / min(cores, max(1, seeds * len(runs)))
 
 
@@ -39,16 +43,16 @@ def _dataset(name: str) -> Dataset:
 
 
 def seconds(settings: Settings, dataset: Dataset) -> float:
-    """Of one run on one core."""
+    """Seconds that one run takes on one core."""
     samples, clients = _samples(settings, dataset), _clients(settings, dataset)
-    each = _per_sample(settings, dataset, min(settings.batch, max(1, samples // clients)))
+    per_sample = _seconds_per_sample(settings, dataset, min(settings.batch, max(1, samples // clients)))
     trained = samples * _cohort(settings.availability) * settings.epochs * settings.rounds
-    scored = len(dataset.y_test) * settings.rounds / settings.eval_every / 3
-    return each * (trained * _dearest(settings.method) + scored)
+    scored = len(dataset.y_test) * settings.rounds / settings.eval_every
+    return per_sample * (trained * _cost(settings.method) + scored * SCORED)
 
 
 def _samples(settings: Settings, dataset: Dataset) -> int:
-    """Of all clients together."""
+    """Training samples of all clients together."""
     if settings.skew.startswith("pathological") and "x" in settings.skew:
         classes, _, each = settings.skew.partition(":")[2].partition("x")
         return settings.clients * int(classes) * int(each)
@@ -60,13 +64,14 @@ def _clients(settings: Settings, dataset: Dataset) -> int:
     return len(np.unique(dataset.columns[column])) if column in dataset.columns else settings.clients
 
 
-def _dearest(method: str) -> float:
-    parts = registry.parse(method).parts if method not in ("local", "centralised") else ()
-    return float(np.prod([COST.get(p.name, 1.0) for p in parts]))
+def _cost(method: str) -> float:
+    """What a step of a method costs as a multiple of FedAvg's."""
+    parts = () if is_reference(method) else registry.parse(method).parts
+    return math.prod(COST.get(part.name, 1.0) for part in parts)
 
 
 def _cohort(availability: str) -> float:
-    """The share of clients that trains in a round; 1 where the text does not say."""
+    """The share of clients that trains in a round; 1 where the availability does not say."""
     kind, _, value = availability.split(",")[0].partition(":")
     try:
         share = float(value.split("x")[0].split("-")[0]) if kind != "full" else 1.0
@@ -78,24 +83,23 @@ def _cohort(availability: str) -> float:
 _timed: dict[tuple[str, str, str, int], float] = {}
 
 
-def _per_sample(settings: Settings, dataset: Dataset, batch: int) -> float:
-    """Seconds of one core for one sample of one local epoch, timed once for each model, data set and size of batch."""
-    what = (settings.data, settings.model, settings.loss, batch)
-    if what not in _timed:
-        _timed[what] = _time(settings, dataset, batch)
-    return _timed[what]
+def _seconds_per_sample(settings: Settings, dataset: Dataset, batch: int) -> float:
+    """Seconds on one core for one sample of one local epoch, timed once for each data set, model, loss and batch size."""
+    key = (settings.data, settings.model, settings.loss, batch)
+    if key not in _timed:
+        _timed[key] = _time(settings, dataset, batch)
+    return _timed[key]
 
 
 def _time(settings: Settings, dataset: Dataset, batch: int) -> float:
+    """Time an epoch of four clients with four batches each, after one epoch to warm up."""
     n = 4 * batch
     rows = np.arange(4 * n) % len(dataset.y)
     x, y = dataset.x[rows], dataset.y[rows]
-    made = data.build(
-        data.arrays(x, y, x[:1], y[:1], classes=dataset.classes),
-        "iid", 4, np.random.default_rng(0), np.random.default_rng(1),
-    )  # fmt: skip
+    sample = data.arrays(x, y, x[:1], y[:1], classes=dataset.classes)
+    federation = data.build(sample, "iid", 4, np.random.default_rng(0), np.random.default_rng(1))
     step = Settings(model=settings.model, loss=settings.loss, batch=batch, epochs=1, clients=4, rounds=1, workers=1)
-    loop = resolve.loop_of(step, Method(), made)
+    loop = resolve.loop_of(step, Method(), federation)
     try:
         start = loop.down(loop.begin(), 1)
         loop.trainer.train(start, [0, 1, 2, 3], {})

@@ -1,68 +1,68 @@
-"""Where a reproduction is kept: its result as JSON, from which all its pages are made, and an index of all in a folder."""
+"""Where a reproduction is kept: its result as JSON, the pages made from it, and an index of all results in a folder."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from unskew import disk
 from unskew.errors import DataError
-from unskew.experiments import html, page
+from unskew.experiments import html, markdown, tables
+from unskew.experiments.result import REQUIRED, TableResult
 
-NEEDED = {"page", "experiment", "title", "entries", "claims", "curves", "rows", "unit", "command", "unskew", "made_by"}
 
-
-def keep(folder: Path, result: Mapping[str, Any]) -> Path:
-    """Everything about one result: .json, .md, .html, .csv, .tex, and the folder's index. Returns the HTML page's path."""
-    name = result["page"]
+def keep(folder: Path, result: TableResult) -> Path:
+    """Write a result as .json, .md, .html, .csv and .tex, and the folder's index. Returns the HTML page's path."""
     folder.mkdir(parents=True, exist_ok=True)
-    disk.replace(folder / f"{name}.json", _compact(result))
-    made = pages(folder, result)
-    index(folder, results(folder))
-    return made
+    disk.replace(folder / f"{result['page']}.json", _as_json(result))
+    page = write_pages(folder, result)
+    write_index(folder, results_in(folder))
+    return page
 
 
-def document(folder: Path, result: Mapping[str, Any]) -> None:
-    """What is kept with documentation: .json and .md, and README.md, which leads to all of them."""
+def document(folder: Path, result: TableResult) -> None:
+    """Write what belongs in documentation: .json and .md, and a README.md that links to all results in the folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    disk.replace(folder / f"{result['page']}.json", _compact(result))
-    disk.replace(folder / f"{result['page']}.md", page.markdown(result))
-    disk.replace(folder / "README.md", page.index(results(folder), folder.as_posix()))
+    disk.replace(folder / f"{result['page']}.json", _as_json(result))
+    disk.replace(folder / f"{result['page']}.md", markdown.page(result))
+    disk.replace(folder / "README.md", markdown.index(results_in(folder), folder.as_posix()))
 
 
-def pages(folder: Path, result: Mapping[str, Any]) -> Path:
-    """A result's pages, anew from itself."""
-    name = result["page"]
-    for ending, text in (("md", page.markdown), ("csv", page.as_csv), ("tex", page.latex), ("html", html.document)):
-        disk.replace(folder / f"{name}.{ending}", text(result))
-    return folder / f"{name}.html"
+def write_pages(folder: Path, result: TableResult) -> Path:
+    """Write the pages of one result: .md, .csv, .tex and .html. Returns the HTML page's path."""
+    for ending, write in (
+        ("md", markdown.page),
+        ("csv", tables.as_csv),
+        ("tex", tables.latex),
+        ("html", html.document),
+    ):
+        disk.replace(folder / f"{result['page']}.{ending}", write(result))
+    return folder / f"{result['page']}.html"
 
 
-def index(folder: Path, found: Sequence[Mapping[str, Any]]) -> Path:
-    """`index.html`, which leads to the pages beside it."""
-    disk.replace(folder / "index.html", html.index(found))
+def write_index(folder: Path, results: Sequence[TableResult]) -> Path:
+    """Write `index.html`, which links to the pages beside it. Returns its path."""
+    disk.replace(folder / "index.html", html.index(results))
     return folder / "index.html"
 
 
-def results(folder: Path) -> list[dict[str, Any]]:
-    """Every result in a folder, by name. Raises DataError (E401) for a file that is damaged."""
-    found = []
+def results_in(folder: Path) -> list[TableResult]:
+    """Every result in a folder, ordered by name. Raises DataError (E401) for a damaged file."""
+    results: list[TableResult] = []
     for path in sorted(folder.glob("*.json")):
         try:
-            result = json.loads(path.read_text())
+            content = json.loads(path.read_text())
         except (OSError, ValueError) as error:
-            raise DataError("E401", f"{path} is no result of `unskew reproduce`: {error}.") from error
-        if isinstance(result, dict) and result.keys() >= NEEDED:
-            found.append(result)
-    return found
+            raise DataError("E401", f"{path} is not a result of `unskew reproduce`: {error}.") from error
+        if isinstance(content, dict) and content.keys() >= REQUIRED:
+            results.append(content)  # type: ignore[arg-type]
+    return results
 
 
-def _compact(result: Mapping[str, Any]) -> str:
-    """Readable, but a curve takes one line, not one a number."""
-    shallow = {k: v for k, v in result.items() if k != "curves"}
-    text = json.dumps(shallow, indent=1)
+def _as_json(result: TableResult) -> str:
+    """Indented, but each curve on one line instead of one line for each number."""
+    text = json.dumps({key: value for key, value in result.items() if key != "curves"}, indent=1)
     lines = [
         f"  {json.dumps(row)}: {{\n"
         + ",\n".join(f"   {json.dumps(m)}: {json.dumps(s, separators=(',', ':'))}" for m, s in methods.items())

@@ -1,25 +1,25 @@
-"""An equal tuning budget for every method of a table: N trials each, scored on held-out training samples.
+"""An equal tuning budget for every method of a table: the same number of trials, scored on held-out training samples.
 
-Every method tunes the factor on its learning rate and its own Parts' arguments. The first trial is always what the table
-says. Trials run on the first row that is run, with a seed of their own, so that nothing of the table's runs is seen.
+For each method, the factor on its learning rate and the arguments of its own Parts are tuned. The first trial is always
+the table's own setting. Trials run on the first selected row, with a seed that no table uses, so that they see neither
+the test set nor the runs of the table.
 """
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Protocol
-
-import numpy as np
+from typing import Any
 
 from unskew.comparison.cells import Cell
-from unskew.config import Settings
 from unskew.errors import UsageError
-from unskew.experiments import verdict
-from unskew.experiments.plan import Experiment, Row
+from unskew.experiments.entries import scores_of
+from unskew.experiments.experiment import Experiment, TableRow
+from unskew.experiments.plan import path_of
+from unskew.experiments.result import TunedRecord
+from unskew.experiments.samplers import SAMPLERS, Point
 from unskew.methods import registry
 from unskew.report import read
 
@@ -41,140 +41,104 @@ GRIDS: dict[str, dict[str, list[Any]]] = {
     "rebafl": {"eps": [0.005, 0.01, 0.1], "mu": [0.1, 0.5, 1.0]},
     "feddpms": {"lam": [0.005, 0.05, 0.5]},
 }
-"""Values by Part; a table's own `grids` come first."""
-Point = dict[str, Any]
-"""One setting of everything that is tuned: the factor, and `part.argument`."""
-Runner = Callable[[Sequence[Cell]], None]
+"""The values to try, by Part and argument; a table's own `grids` take precedence."""
+Train = Callable[[Sequence[Cell]], None]
+"""Trains runs that are not finished."""
 
 
-class Search(Protocol):
-    """Proposes points and hears how good they were."""
+@dataclass(frozen=True)
+class Tuning:
+    """How to tune. row: where trials run; methods: which to tune; trials: for each method; sampler: a name in SAMPLERS;
+    scale: the share of the rounds to run; folder: where all tables keep their runs."""
 
-    def ask(self) -> Point | None: ...
-
-    def tell(self, point: Point, score: float) -> None: ...
-
-
-class Shuffled:
-    """The whole grid in a random order that is always the same, the table's own setting first."""
-
-    def __init__(self, space: Mapping[str, Sequence[Any]], first: Point):
-        points = [dict(zip(space, values)) for values in itertools.product(*space.values())]
-        order = np.random.default_rng(0).permutation(len(points))
-        self._left = [first, *(points[i] for i in order if points[i] != first)]
-
-    def ask(self) -> Point | None:
-        return self._left.pop(0) if self._left else None
-
-    def tell(self, point: Point, score: float) -> None:
-        pass
-
-
-class Parzen:
-    """Optuna's tree-structured Parzen estimator (Bergstra et al., NeurIPS 2011) on the same grid."""
-
-    def __init__(self, space: Mapping[str, Sequence[Any]], first: Point):
-        try:
-            import optuna
-        except ImportError as error:
-            raise UsageError("E109", "the sampler tpe needs Optuna: pip install 'unskew[sweep]'.") from error
-        optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self.space, self.open = space, {}
-        self.study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=0))
-        self.study.enqueue_trial(first)
-
-    def ask(self) -> Point | None:
-        trial = self.study.ask()
-        point = {name: trial.suggest_categorical(name, list(values)) for name, values in self.space.items()}
-        self.open[tuple(point.items())] = trial
-        return point
-
-    def tell(self, point: Point, score: float) -> None:
-        self.study.tell(self.open.pop(tuple(point.items())), score)
-
-
-SAMPLERS: dict[str, Callable[[Mapping[str, Sequence[Any]], Point], Search]] = {"random": Shuffled, "tpe": Parzen}
+    row: TableRow
+    methods: Sequence[str]
+    trials: int
+    sampler: str
+    scale: float
+    folder: Path
 
 
 @dataclass
-class Tuned:
-    """What the trials of one method came to: [(point, score in the table's unit)], the best of them in `point`."""
+class Trials:
+    """The trials of one method: points with their scores in the table's unit."""
 
-    tried: list[tuple[Point, float]] = field(default_factory=list)
+    scored: list[tuple[Point, float]] = field(default_factory=list)
 
     @property
-    def point(self) -> Point:
-        """The first of the best; a trial that diverged is never it."""
-        return max(self.tried, key=lambda t: -math.inf if math.isnan(t[1]) else t[1])[0]
+    def best(self) -> Point:
+        """The first point with the highest score; one whose training diverged is never chosen over another."""
+        return max(self.scored, key=lambda trial: -math.inf if math.isnan(trial[1]) else trial[1])[0]
 
 
-def space_of(made: Experiment, method: str) -> tuple[dict[str, list[Any]], Point]:
-    """(what a method tunes: name -> values; the table's own setting)."""
+def space_of(experiment: Experiment, method: str) -> tuple[dict[str, list[Any]], Point]:
+    """(the values to choose from by name, the table's own setting). Names are `lr factor` and `part.argument`."""
     space: dict[str, list[Any]] = {FACTOR: list(FACTORS)}
     first: Point = {FACTOR: 1.0}
-    for part in _parts(made, method):
-        for argument, values in (made.grids.get(part.name) or GRIDS.get(part.name, {})).items():
+    for part in experiment.parts(method):
+        grid = experiment.grids.get(part.name) or GRIDS.get(part.name, {})
+        for argument, values in grid.items():
             own = getattr(part, argument)
-            space[f"{part.name}.{argument}"] = [own, *(v for v in values if v != own)]
+            space[f"{part.name}.{argument}"] = [own, *(value for value in values if value != own)]
             first[f"{part.name}.{argument}"] = own
     return space, first
 
 
-def tune(
-    made: Experiment, row: Row, methods: Sequence[str], trials: int, scale: float, sampler: str, at: Path, run: Runner
-) -> tuple[Experiment, dict[str, Tuned]]:
-    """The experiment with every method as its best trial has it, and all trials.
+def tune_methods(experiment: Experiment, tuning: Tuning, train: Train) -> tuple[Experiment, dict[str, Trials]]:
+    """(the experiment with the best trial of every method as its setting, all trials by method).
 
-    run: trains cells that are not finished. Raises UsageError (E109) for a table whose numbers are not to be maximised.
+    Raises UsageError (E109) for an unknown sampler, and for a table whose numbers are not better when larger.
     """
-    if made.unit != "percent":
-        raise UsageError("E109", f"'{made.name}' tells of a measure, of which more is not better; it cannot be tuned.")
-    if sampler not in SAMPLERS:
-        raise UsageError("E109", f"sampler should be {' or '.join(SAMPLERS)}, got '{sampler}'.")
-    searches = {m: SAMPLERS[sampler](*space_of(made, m)) for m in methods}
-    found = {m: Tuned() for m in methods}
-    for _ in range(trials):
-        asked = {m: point for m in methods if (point := searches[m].ask()) is not None}
-        cells = {m: _cell(changed(made, {m: point}), row, m, scale, at) for m, point in asked.items()}
-        run(list(cells.values()))
-        for m, cell in cells.items():
-            score = verdict.scores_of(read.read_run(cell.path, m), made, row)["mean10"]
-            searches[m].tell(asked[m], score)
-            found[m].tried.append((asked[m], score))
-    return changed(made, {m: t.point for m, t in found.items()}), found
+    if experiment.unit != "percent":
+        raise UsageError(
+            "E109", f"'{experiment.name}' reports a measure, of which more is not better, so it cannot be tuned."
+        )
+    if tuning.sampler not in SAMPLERS:
+        raise UsageError("E109", f"sampler should be {' or '.join(SAMPLERS)}, got '{tuning.sampler}'.")
+    samplers = {m: SAMPLERS[tuning.sampler](*space_of(experiment, m)) for m in tuning.methods}
+    trials = {method: Trials() for method in tuning.methods}
+    for _ in range(tuning.trials):
+        points = {method: point for method in samplers if (point := samplers[method].ask()) is not None}
+        cells = {method: _cell(with_points(experiment, {method: p}), method, tuning) for method, p in points.items()}
+        train(list(cells.values()))
+        for method, cell in cells.items():
+            score = scores_of(read.read_run(cell.path, method), experiment, tuning.row)["mean10"]
+            samplers[method].tell(points[method], score)
+            trials[method].scored.append((points[method], score))
+    return with_points(experiment, {method: t.best for method, t in trials.items()}), trials
 
 
-def changed(made: Experiment, points: Mapping[str, Point]) -> Experiment:
-    """The experiment with some methods set otherwise."""
-    methods = dict(made.methods)
-    for m, point in points.items():
-        wanted: dict[str, dict[str, Any]] = {}
+def with_points(experiment: Experiment, points: Mapping[str, Point]) -> Experiment:
+    """The experiment with other settings for some methods. points: by the paper's name of the method."""
+    methods = dict(experiment.methods)
+    for method, point in points.items():
+        arguments: dict[str, dict[str, Any]] = {}
         for name, value in point.items():
             if name != FACTOR:
                 part, _, argument = name.partition(".")
-                wanted.setdefault(part, {})[argument] = value
-        if wanted:
-            methods[m] = str(registry.parse(methods[m], wanted))
-    return replace(made, methods=methods, factors={**made.factors, **{m: p[FACTOR] for m, p in points.items()}})
+                arguments.setdefault(part, {})[argument] = value
+        if arguments:
+            methods[method] = str(registry.parse(methods[method], arguments))
+    factors = {**experiment.factors, **{method: point[FACTOR] for method, point in points.items()}}
+    return replace(experiment, methods=methods, factors=factors)
 
 
-def as_json(made: Experiment, found: Mapping[str, Tuned]) -> dict[str, Any]:
-    """What is kept: by method what was chosen, and every trial with its score."""
+def tuned_records(experiment: Experiment, trials: Mapping[str, Trials]) -> dict[str, TunedRecord]:
+    """What is kept of the tuning, by method. experiment: as tuned."""
     return {
-        m: {
-            "method": made.methods[m] + (f", lr x {made.factors[m]:g}" if made.factors[m] != 1 else ""),
-            "trials": [{**point, "score": score} for point, score in t.tried],
+        method: {
+            "method": experiment.methods[method] + _factor(experiment.factors[method]),
+            "trials": [{**point, "score": score} for point, score in tried.scored],
         }
-        for m, t in found.items()
+        for method, tried in trials.items()
     }
 
 
-def _parts(made: Experiment, method: str) -> Sequence[Any]:
-    text = made.methods[method]
-    return () if text in ("local", "centralised") else registry.parse(text).parts
+def _factor(factor: float) -> str:
+    return f", lr x {factor:g}" if factor != 1 else ""
 
 
-def _cell(made: Experiment, row: Row, method: str, scale: float, at: Path) -> Cell:
-    settings: Settings = made.settings_of(row, method, scale).replace(seed=SEED, validation=VALIDATION)
-    path = at / "cells" / settings.fingerprint()[:20]
-    return Cell(f"tuning {method}", SEED, path, settings)
+def _cell(experiment: Experiment, method: str, tuning: Tuning) -> Cell:
+    settings = experiment.settings_of(tuning.row, method, tuning.scale)
+    settings = settings.replace(seed=SEED, validation=VALIDATION)
+    return Cell(f"tuning {method}", SEED, path_of(tuning.folder, settings), settings)

@@ -66,3 +66,10 @@ def whole(value: float) -> str:
 def plural(n: int, noun: str) -> str:
     """`1 client`, `1,200 clients`."""
     return f"{n:,} {noun}{'s' if n != 1 else ''}"
+
+
+def clock(seconds: float) -> str:
+    """A duration: `4:05` minutes and seconds, `1:04:05` with hours."""
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,0 +1,173 @@
+"""`unskew.reproduce`: run a published table, compare it with the paper's numbers, and keep the result."""
+
+from __future__ import annotations
+
+import os
+import platform
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from unskew.comparison import cells
+from unskew.comparison.cells import Cell
+from unskew.comparison.rehearsal import rehearse
+from unskew.engine import resolve
+from unskew.engine.disk.folder import check_name
+from unskew.experiments import kept, outline, tables
+from unskew.experiments.entries import entries_of
+from unskew.experiments.experiment import Experiment
+from unskew.experiments.files import read_experiment
+from unskew.experiments.plan import Key, distinct, plan_runs
+from unskew.experiments.request import Request
+from unskew.experiments.result import TableResult, result_of
+from unskew.experiments.selection import Selection, select, with_methods
+from unskew.experiments.tune import Trials, Tuning, tune_methods, tuned_records
+from unskew.experiments.verdict import verdicts_of
+from unskew.report import read
+from unskew.report.runs import RunData
+from unskew.revision import revision
+
+Say = Callable[[str], None]
+"""Receives lines for the screen."""
+Watch = Callable[[list[Cell]], None]
+"""Receives the state of the runs in progress, a few times a second."""
+
+
+@dataclass(frozen=True)
+class Reproduction:
+    """A table that was run, or only planned.
+
+    runs: every run once; result: all numbers, verdicts and curves, as kept in JSON; page: the HTML page. The last two are
+    None after a dry run.
+    """
+
+    experiment: Experiment
+    selection: Selection
+    runs: tuple[Cell, ...]
+    result: TableResult | None = None
+    page: Path | None = None
+
+    def table(self) -> str:
+        """The paper's numbers beside ours and a verdict on every claim, as text; empty after a dry run."""
+        return tables.plain(self.result) if self.result else ""
+
+    def verdicts(self) -> dict[str, str]:
+        """By claim: `reproduced`, `reproduced in 2 of 3 rows`, `not reproduced` or `not run`; empty after a dry run."""
+        return {claim["text"]: claim["verdict"] for claim in self.result["claims"]} if self.result else {}
+
+
+def reproduce(
+    table: str | Path,
+    *,
+    rows: Sequence[str] = (),
+    methods: Sequence[str] = (),
+    add: Sequence[str] = (),
+    seeds: int = 3,
+    scale: float = 1.0,
+    tune: int = 0,
+    sampler: Literal["random", "tpe"] = "random",
+    processes: int = 0,
+    folder: str | Path = "runs",
+    keep: str | Path | None = None,
+    page: str = "",
+    anew: bool = False,
+    dry_run: bool = False,
+    say: Say = lambda text: None,
+    watch: Watch = lambda runs: None,
+) -> Reproduction:
+    """Run a published table, or one of your own. Finished runs are kept and never run twice.
+
+    table: a name such as "flea-table1", or the path of a .yaml file. rows, methods: only these; add: further methods.
+    seeds: how many, counted from 0. scale: the share of the rounds to run. tune: trials per method on held-out training
+    samples before the table is run, chosen by `sampler`. processes: runs at a time, 0 for one on each core. folder: where
+    runs and pages are kept. keep: a folder of documentation to write the result into as well. page: the name of the
+    result's files. anew: repeat runs that another version of unskew made. dry_run: only plan. say: receives what is about
+    to be run, as text. watch: receives the state of the runs, a few times a second.
+
+    Raises UnskewError, before anything is trained, for a table, row, method or setting that does not exist or cannot run.
+    """
+    request = Request(
+        str(table), tuple(rows), tuple(methods), tuple(add), seeds, scale, tune, sampler, processes, Path(folder),
+        Path(keep) if keep else None, page, anew, dry_run,
+    )  # fmt: skip
+    return carry_out(request, say, watch)
+
+
+def carry_out(request: Request, say: Say, watch: Watch) -> Reproduction:
+    """Do what `reproduce` was asked for."""
+    experiment = with_methods(read_experiment(request.table), request.add)
+    page = check_name(request.page or experiment.name)
+    selection = select(experiment, request.rows, [*request.methods, *request.add] if request.methods else ())
+    folder = request.folder / "reproduce"
+    training = _Training(request, folder, request.processes or resolve.cores(), watch)
+    began = time.monotonic()
+
+    say(outline.table(experiment, selection))
+    rehearse(plan_runs(experiment, selection, range(1), request.scale, folder).values())
+    trials: dict[str, Trials] = {}
+    if request.tune:
+        say(outline.tuning(selection, request.tune))
+        if not request.dry_run:
+            experiment, trials = tune_methods(experiment, _tuning(request, selection, folder), training.train)
+    runs = plan_runs(experiment, selection, range(request.seeds), request.scale, folder)
+    say(training.outline(distinct(runs)))
+    reproduction = Reproduction(experiment, selection, tuple(distinct(runs)))
+    if request.dry_run:
+        return reproduction
+    training.train(distinct(runs))
+    facts: dict[str, Any] = {"page": page, "command": request.command, "seeds": request.seeds, "scale": request.scale}
+    if trials:
+        tuned = tuned_records(experiment, trials)
+        facts |= {"tune": request.tune, "sampler": request.sampler, "tuned": tuned}
+    result = _result(experiment, runs, facts | {"seconds_now": round(time.monotonic() - began, 1)})
+    if request.keep:
+        kept.document(request.keep, result)
+    return replace(reproduction, result=result, page=kept.keep(folder / "pages", result))
+
+
+@dataclass(frozen=True)
+class _Training:
+    """How runs are trained: on so many cores, watched, and again where another version has made them."""
+
+    request: Request
+    folder: Path
+    cores: int
+    watch: Watch
+
+    def train(self, runs: Sequence[Cell]) -> None:
+        """Train every run that is not finished."""
+        if self.request.anew:
+            cells.discard(cells.by_others(cell.path for cell in runs))
+        cells.announce(self.folder, runs)
+        cells.run_all(list(runs), self.cores, self.watch)
+
+    def outline(self, runs: Sequence[Cell]) -> str:
+        """How many runs there are, how long they take, and which of them another version has made."""
+        older = cells.by_others(cell.path for cell in runs)
+        text = outline.runs(runs, older if self.request.anew else (), self.request.scale, self.cores)
+        return f"{text}\n{outline.older(older, self.request.anew)}" if older else text
+
+
+def _tuning(request: Request, selection: Selection, folder: Path) -> Tuning:
+    return Tuning(selection.rows[0], selection.methods, request.tune, request.sampler, request.scale, folder)
+
+
+def _result(experiment: Experiment, runs: Mapping[Key, Cell], facts: dict[str, Any]) -> TableResult:
+    """Read the finished runs, compare them with the paper, and add where and when they were made."""
+    groups: dict[tuple[str, str], list[RunData]] = {}
+    for key, cell in runs.items():
+        groups.setdefault((key.row, key.method), []).append(read.read_run(cell.path, key.method))
+    seconds = sum(float(run.series("train", "seconds")[1].sum()) for group in groups.values() for run in group)
+    facts |= {
+        "unskew": revision(),
+        "made_by": cells.makers(cell.path for cell in runs.values()),
+        "date": time.strftime("%Y-%m-%d"),
+        "machine": f"{os.cpu_count()} cores, {platform.machine()}, torch {torch.__version__}",
+        "hours": round(seconds / 3600, 3),
+    }
+    entries = entries_of(experiment, groups)
+    return result_of(experiment, entries, verdicts_of(experiment, entries), groups, facts)

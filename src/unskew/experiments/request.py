@@ -1,0 +1,51 @@
+"""What can be asked of a reproduction: the options of `unskew reproduce` and of `unskew.reproduce`, each with its meaning."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Gt, Le
+
+
+@dataclass(frozen=True)
+class Request:
+    """Which table to run, how much of it, and where the result is kept."""
+
+    table: Annotated[
+        str, "a table by name, such as flea-table1 (`unskew list experiments` shows all), or a .yaml file of your own"
+    ]
+    rows: Annotated[tuple[str, ...], "only this row, or all rows whose names begin like this (repeatable)"] = ()
+    methods: Annotated[tuple[str, ...], "only these methods of the table (repeatable)"] = ()
+    add: Annotated[tuple[str, ...], "also this method, such as my_method.py or flea+scaffold (repeatable)"] = ()
+    seeds: Annotated[int, Ge(1), "how many seeds, counted from 0"] = 3
+    scale: Annotated[float, Gt(0), Le(1), "share of the rounds to run; the result says so"] = 1.0
+    tune: Annotated[int, Ge(0), "first try so many settings of every method on held-out training samples"] = 0
+    sampler: Annotated[
+        Literal["random", "tpe"], "how the settings to try are chosen: at random, or by Optuna (needs unskew[sweep])"
+    ] = "random"
+    processes: Annotated[int, Ge(0), "how many runs at a time; 0: one on each core"] = 0
+    folder: Annotated[Path, "where runs are kept"] = Path("runs")
+    keep: Annotated[Path | None, "also write JSON and Markdown into this folder, and its README.md"] = None
+    page: Annotated[str, "name of the result's files; the table's name if left out"] = ""
+    anew: Annotated[bool, "repeat the runs that another version of unskew made"] = False
+    dry_run: Annotated[bool, "show the runs and how long they would take, then stop"] = False
+
+    @property
+    def command(self) -> str:
+        """The command that asks for the same result, without options that change no number."""
+        words = ["unskew", "reproduce", self.table]
+        for name, values in (("rows", self.rows), ("methods", self.methods), ("add", self.add)):
+            words += [word for value in values for word in (f"--{name}", value)]
+        words += ["--seeds", str(self.seeds)]
+        if self.scale != 1:
+            words += ["--scale", f"{self.scale:g}"]
+        if self.tune:
+            words += ["--tune", str(self.tune)]
+        if self.page:
+            words += ["--page", self.page]
+        if self.tune and self.sampler != "random":
+            words += ["--sampler", self.sampler]
+        return shlex.join(words)

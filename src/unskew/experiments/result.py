@@ -1,0 +1,168 @@
+"""The result of a reproduction as it is kept: one JSON document from which every page can be made again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any, NotRequired, TypedDict, cast
+
+from unskew.experiments.entries import Entry, Runs, series_of
+from unskew.experiments.experiment import Experiment
+from unskew.experiments.verdict import Verdict
+
+
+class ScoreRecord(TypedDict):
+    """Mean and sample standard deviation over n seeds; null where there is none."""
+
+    mean: float | None
+    std: float | None
+    n: int
+
+
+class EntryRecord(TypedDict):
+    """One method in one row; see entries.Entry. null stands for NaN."""
+
+    row: str
+    method: str
+    paper: float | None
+    ours: ScoreRecord
+    last: ScoreRecord
+    best: ScoreRecord
+    mean10: ScoreRecord
+    stability: ScoreRecord
+    megabytes: float
+    ahead: float | None
+    p: float | None
+    gap: float | None
+
+
+class ClaimRecord(TypedDict):
+    """A claim, the verdict in words, and the margins in points by row or step: ours and the paper's."""
+
+    text: str
+    verdict: str
+    margins: dict[str, float]
+    paper: dict[str, float | None]
+
+
+class RowRecord(TypedDict):
+    """What a table's file says of a row: its note, and where it is drawn."""
+
+    note: str
+    x: float | None
+    panel: str
+
+
+class TunedRecord(TypedDict):
+    """A tuned method: its text with the best arguments, and every trial with its score."""
+
+    method: str
+    trials: list[dict[str, Any]]
+
+
+class TableResult(TypedDict):
+    """Everything that is kept of a reproduction.
+
+    page: the name of its files. made_by: how many runs which version of unskew made. hours: of training, in all runs.
+    privacy: by row, method and part. curves: by row, method and seed the points [round, value in the table's unit].
+    """
+
+    experiment: str
+    title: str
+    paper: str
+    measure: str
+    unit: str
+    metric: str
+    scope: str
+    axis: str
+    finding: str
+    page: str
+    command: str
+    seeds: int
+    scale: float
+    seconds_now: float
+    tune: NotRequired[int]
+    sampler: NotRequired[str]
+    tuned: NotRequired[dict[str, TunedRecord]]
+    unskew: str
+    made_by: dict[str, int]
+    date: str
+    machine: str
+    hours: float
+    rows: dict[str, RowRecord]
+    entries: list[EntryRecord]
+    claims: list[ClaimRecord]
+    open: list[str]
+    privacy: dict[str, dict[str, dict[str, Any]]]
+    curves: dict[str, dict[str, list[list[list[float]]]]]
+
+
+REQUIRED = {
+    "page",
+    "experiment",
+    "title",
+    "entries",
+    "claims",
+    "curves",
+    "rows",
+    "unit",
+    "command",
+    "unskew",
+    "made_by",
+}
+"""The keys by which a JSON file is recognised as a result."""
+DESCRIPTION = ("title", "paper", "measure", "unit", "metric", "scope", "axis", "finding")
+
+
+def result_of(
+    experiment: Experiment, entries: Sequence[Entry], verdicts: Sequence[Verdict], runs: Runs, facts: Mapping[str, Any]
+) -> TableResult:
+    """The document to keep. facts: how the result came about, with the keys of TableResult. NaN becomes null."""
+    document = {
+        "experiment": experiment.name,
+        **{name: getattr(experiment, name) for name in DESCRIPTION},
+        **facts,
+        "rows": {row.name: {"note": row.note, "x": row.x, "panel": row.panel} for row in experiment.rows},
+        "entries": [{**asdict(entry), "gap": entry.gap} for entry in entries],
+        "claims": [{"text": v.claim.text, "verdict": v.word, "margins": v.margins, "paper": v.paper} for v in verdicts],
+        "open": list(experiment.open),
+        "privacy": _privacy(runs),
+        "curves": _curves(experiment, runs),
+    }
+    return cast(TableResult, _plain(document))
+
+
+def _privacy(runs: Runs) -> dict[str, dict[str, dict[str, Any]]]:
+    """By row, method and part: what the releases amount to, for the seed that they protect least."""
+    accounts: dict[str, dict[str, dict[str, Any]]] = {}
+    for (row, method), group in runs.items():
+        for part in dict.fromkeys(part for run in group for part in run.privacy):
+            worst = max((run.privacy[part] for run in group if part in run.privacy), key=_largest_epsilon)
+            account = {name: worst[name] for name in ("release", "epsilons")}
+            accounts.setdefault(row, {}).setdefault(method, {})[part] = account
+    return accounts
+
+
+def _largest_epsilon(account: Mapping[str, Any]) -> float:
+    return max((e["epsilon"] for e in account["epsilons"] if e["epsilon"] is not None), default=0.0)
+
+
+def _curves(experiment: Experiment, runs: Runs) -> dict[str, dict[str, list[list[list[float]]]]]:
+    curves: dict[str, dict[str, list[list[list[float]]]]] = {}
+    for (row, method), group in runs.items():
+        series = [series_of(run, experiment, experiment.row(row)) for run in group]
+        points = [[[int(t), float(f"{value:.4g}")] for t, value in zip(*one)] for one in series]
+        curves.setdefault(row, {})[method] = points
+    return curves
+
+
+def _plain(value: Any) -> Any:
+    """The value with NaN replaced by None and floats rounded to six digits."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        return None if math.isnan(value) else float(f"{value:.6g}")
+    return value

@@ -1,0 +1,110 @@
+"""A reproduction as a table: in rows of text, as plain text for the terminal, as CSV and as LaTeX."""
+
+from __future__ import annotations
+
+import csv
+import io
+
+from unskew.experiments import wording
+from unskew.experiments.result import EntryRecord, TableResult
+from unskew.report.numbers import whole
+
+HEAD = ("row", "method", "paper", "ours", "gap", "last", "best", "mean-10", "vs best other", "MB")
+PAPER = ("paper", "gap")
+"""The columns that only a table with published numbers has."""
+
+
+def table(result: TableResult) -> tuple[list[str], list[list[str]]]:
+    """(column titles, one line of text for each row and method)."""
+    shown = [i for i, title in enumerate(HEAD) if title not in PAPER or wording.has_paper_numbers(result)]
+    lines = [_line(entry, result["unit"]) for entry in result["entries"]]
+    return [HEAD[i] for i in shown], [[line[i] for i in shown] for line in lines]
+
+
+def _line(entry: EntryRecord, unit: str) -> list[str]:
+    return [
+        entry["row"],
+        entry["method"],
+        "" if entry["paper"] is None else f"{entry['paper']:.2f}",
+        wording.points(entry["ours"], unit),
+        wording.signed(entry["gap"], unit),
+        wording.points(entry["last"], unit),
+        wording.points(entry["best"], unit),
+        wording.points(entry["mean10"], unit),
+        wording.lead(entry, unit),
+        whole(entry["megabytes"]),
+    ]
+
+
+def plain(result: TableResult) -> str:
+    """The table, what its columns mean, the verdicts and the privacy figures, as text."""
+    head, lines = table(result)
+    widths = [max(len(line[i]) for line in [head, *lines]) for i in range(len(head))]
+    text = [
+        "  ".join(c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths))).rstrip()
+        for line in [head, *lines]
+    ]
+    text += ["", wording.note(result), ""]
+    for claim in result["claims"]:
+        margins = wording.margins(claim, result["unit"])
+        text.append(f"{claim['verdict']:<28}{claim['text']}" + (f"  ({margins})" if margins else ""))
+    for row, method, release, readings in wording.privacy(result):
+        text += ["", f"{row}, {method}: {release}"]
+        text += [f"  epsilon {epsilon:>9}  {reading}" for epsilon, reading in readings]
+    return "\n".join(text)
+
+
+def as_csv(result: TableResult) -> str:
+    """One line for each row and method, numbers in the table's unit."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(
+        ("row", "method", "paper", "mean", "std", "seeds", "last", "best", "mean10", "stability", "megabytes")
+    )
+    for entry in result["entries"]:
+        ours = entry["ours"]
+        others = (entry[name]["mean"] for name in ("last", "best", "mean10", "stability"))
+        before = map(_four_digits, (entry["paper"], ours["mean"], ours["std"]))
+        after = map(_four_digits, (*others, entry["megabytes"]))
+        writer.writerow((entry["row"], entry["method"], *before, ours["n"], *after))
+    return out.getvalue()
+
+
+def latex(result: TableResult) -> str:
+    """A LaTeX table: a line for each method, a column for each row; ours with the paper's number in brackets."""
+    entries = {(entry["row"], entry["method"]): entry for entry in result["entries"]}
+    rows = list(dict.fromkeys(row for row, _ in entries))
+    lines = [
+        " & ".join([_escaped(method), *(_cell(entries.get((row, method)), result["unit"]) for row in rows)]) + r" \\"
+        for method in dict.fromkeys(method for _, method in entries)
+    ]
+    return "\n".join(
+        [
+            rf"\begin{{tabular}}{{l{'r' * len(rows)}}}",
+            r"\toprule",
+            " & ".join(["", *map(_escaped, rows)]) + r" \\",
+            r"\midrule",
+            *lines,
+            r"\bottomrule",
+            r"\end{tabular}",
+            "",
+        ]
+    )
+
+
+def _four_digits(value: float | None) -> str:
+    return "" if value is None else f"{value:.4g}"
+
+
+def _cell(entry: EntryRecord | None, unit: str) -> str:
+    if entry is None or (mean := entry["ours"]["mean"]) is None:
+        return "--"
+    if unit != "percent":
+        return f"{mean:.3g}"
+    spread = rf" $\pm$ {entry['ours']['std']:.1f}" if entry["ours"]["n"] > 1 else ""
+    paper = "" if entry["paper"] is None else f" ({entry['paper']:.1f})"
+    return f"{mean:.1f}{spread}{paper}"
+
+
+def _escaped(text: str) -> str:
+    return text.replace("_", r"\_").replace("%", r"\%").replace("&", r"\&")

@@ -1,0 +1,166 @@
+"""The words in which a reproduction is described, everywhere the same: what the numbers are, and how they came about.
+
+Every function works on the kept result alone, so that a page can be made again from its file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from unskew.core.account import number
+from unskew.experiments.result import ClaimRecord, EntryRecord, ScoreRecord, TableResult
+from unskew.report.numbers import MISSING, p_value, plural
+
+MEASURE = {
+    "best": "best round",
+    "last": "last round",
+    "mean10": "mean of those of the last ten rounds that were evaluated",
+}
+EPSILON = "Epsilon for the client and class that the release protects least, over all seeds."
+Reading = tuple[str, str, str, list[tuple[str, str]]]
+"""(row, method, release, [(epsilon, what it means)])."""
+
+
+def has_paper_numbers(result: TableResult) -> bool:
+    """Whether the paper gives a number for anything that was run."""
+    return any(entry["paper"] is not None for entry in result["entries"])
+
+
+def quantity(result: TableResult) -> str:
+    """What the numbers measure: `Dice`, `accuracy`, or the name of the measure."""
+    metric = result["metric"]
+    return "Dice" if metric == "dice" else "accuracy" if metric == "mean" else metric.replace("_", " ")
+
+
+def note(result: TableResult) -> str:
+    """What the columns of the table mean, in sentences."""
+    percent, of_measure = result["unit"] == "percent", result["scope"] == "measure"
+    lines = [
+        _ours(result),
+        f"vs best other: {'points' if percent else 'how much'} ahead of the {'largest' if of_measure else 'best'} other "
+        "method of the row, with a paired t-test over seeds, Holm-corrected.",
+    ]
+    if of_measure:
+        lines.append(
+            f"The number is the measure `{result['metric']}`, which docs/measures.md explains; larger is not better by itself."
+        )
+    if result["scale"] != 1:
+        target = "; the paper's numbers are not a target" if result["paper"] else ""
+        lines.append(f"SCALED: {result['scale']:g} of the {source(result)}'s rounds{target}.")
+    if "tuned" in result:
+        tuned = "; ".join(f"{method}: {record['method']}" for method, record in result["tuned"].items())
+        trials = plural(result.get("tune", 0), "trial")
+        lines.append(f"Tuned with {trials} per method on the first row's validation samples: {tuned}.")
+    return "\n".join(lines)
+
+
+def _ours(result: TableResult) -> str:
+    seeds = max((entry["ours"]["n"] for entry in result["entries"]), default=0)
+    spread = f"mean ± sample standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
+    reported = ", as the paper reports" if result["paper"] else ""
+    percent = ", in %" if result["unit"] == "percent" else ""
+    gap = " gap: ours minus the paper's." if has_paper_numbers(result) else ""
+    return f"ours: {MEASURE[result['measure']]}{reported}{percent}; {spread}.{gap}"
+
+
+def source(result: TableResult) -> str:
+    """`paper`, or `table` for a table of a user's own."""
+    return "paper" if result["paper"] else "table"
+
+
+def counted(result: TableResult) -> tuple[int, int]:
+    """(claims reproduced in every row that was run, claims that could be tested)."""
+    tested = [claim for claim in result["claims"] if claim["margins"]]
+    return sum(claim["verdict"] == "reproduced" for claim in tested), len(tested)
+
+
+def summary(result: TableResult) -> str:
+    """`3 of 4 claims reproduced`."""
+    held, tested = counted(result)
+    return f"{held} of {plural(tested, 'claim')} reproduced" if tested else "no claim tested"
+
+
+def notes(result: TableResult) -> list[str]:
+    """How the rows that were run differ from the paper's."""
+    rows = {entry["row"] for entry in result["entries"]}
+    return [f"`{name}`: {row['note']}." for name, row in result["rows"].items() if row["note"] and name in rows]
+
+
+def privacy(result: TableResult) -> list[Reading]:
+    """What noisy releases amount to: the published epsilon first, the honest ones after it."""
+    return [
+        (row, method, account["release"], [(number(e["epsilon"]), e["reading"]) for e in account["epsilons"]])
+        for row, methods in result.get("privacy", {}).items()
+        for method, parts in methods.items()
+        for account in parts.values()
+    ]
+
+
+def makers(result: TableResult) -> str:
+    """Which versions of unskew made the runs, unless all were made by the version that made the page."""
+    by = result["made_by"]
+    if not by:
+        return " Runs that were finished before may be older; which version made them was not recorded."
+    if set(by) == {result["unskew"]}:
+        return ""
+    return " Runs by version: " + ", ".join(f"{n} by {version}" for version, n in by.items()) + "."
+
+
+def rows(result: TableResult) -> str:
+    """The names of the rows that were run."""
+    return ", ".join(dict.fromkeys(entry["row"] for entry in result["entries"]))
+
+
+def rounds(result: TableResult) -> str:
+    """The rounds of the longest run: `100`, or `25 (0.25 of the paper's)`."""
+    series = [s for methods in result["curves"].values() for runs in methods.values() for s in runs if s]
+    last = max((int(s[-1][0]) for s in series), default=0)
+    return f"{last}" if result["scale"] == 1 else f"{last} ({result['scale']:g} of the {source(result)}'s)"
+
+
+def titles(results: Sequence[TableResult]) -> list[str]:
+    """The title of each of several results, followed by the name of its page where several have the same title."""
+    each = [result["title"] for result in results]
+    return [t if each.count(t) == 1 else f"{t} ({result['page']})" for t, result in zip(each, results)]
+
+
+def index_title(results: Sequence[TableResult]) -> tuple[str, str]:
+    """(heading of the page that links to all results, what each of their pages holds)."""
+    if any(result["paper"] for result in results):
+        return (
+            "Published tables, run here",
+            "the paper's numbers beside ours where there are any, and a verdict on every claim",
+        )
+    return "Tables, run here", "every number, and a verdict on every claim"
+
+
+def margins(claim: ClaimRecord, unit: str) -> str:
+    """`p0.1 +2.3 [+1.2], p0.2 -0.4`: our margin by row or step, the paper's own in brackets."""
+    texts = []
+    for place, margin in claim["margins"].items():
+        paper = claim["paper"].get(place)
+        texts.append(f"{place} {signed(margin, unit)}" + ("" if paper is None else f" [{signed(paper, unit)}]"))
+    return ", ".join(texts)
+
+
+def points(score: ScoreRecord, unit: str) -> str:
+    """`61.4 ± 0.8`, or `61.4` for one seed."""
+    mean, std = score["mean"], score["std"]
+    if not score["n"] or mean is None or std is None:
+        return MISSING
+    both = (f"{mean:.1f}", f"{std:.1f}") if unit == "percent" else (f"{mean:.3g}", f"{std:.2g}")
+    return " ± ".join(both) if score["n"] > 1 else both[0]
+
+
+def signed(value: float | None, unit: str) -> str:
+    """`+2.3`; empty for a missing value."""
+    if value is None:
+        return ""
+    return f"{value:+.1f}" if unit == "percent" else f"{value:+.2g}"
+
+
+def lead(entry: EntryRecord, unit: str) -> str:
+    """`+2.3, p = .012`: ahead of the best other method; empty where there is none."""
+    if entry["ahead"] is None:
+        return ""
+    return signed(entry["ahead"], unit) + ("" if entry["p"] is None else f", {p_value(entry['p'])}")
