@@ -10,6 +10,7 @@ from typing import Any
 
 
 def app() -> Any:
+    """The typer application with all commands."""
     import typer
 
     from unskew.cli import (
@@ -28,7 +29,7 @@ def app() -> Any:
         watch,
     )  # fmt: skip
 
-    made = typer.Typer(
+    commands = typer.Typer(
         name="unskew",
         help="Federated learning for label-skewed, feature-skewed, scarce data, held by clients that drop out.",
         no_args_is_help=True,
@@ -50,27 +51,27 @@ def app() -> Any:
         ("serve", serve.command),
         ("join", join.command),
     ):
-        made.command(name)(command)
-    made.add_typer(federation.app, name="federation")
-    made.add_typer(site.app, name="site")
+        commands.command(name)(command)
+    commands.add_typer(federation.app, name="federation")
+    commands.add_typer(site.app, name="site")
 
-    @made.callback(invoke_without_command=True)
-    def told(version: bool = typer.Option(False, "--version", help="show the version and exit")) -> None:
+    @commands.callback(invoke_without_command=True)
+    def show_version(version: bool = typer.Option(False, "--version", help="show the version and exit")) -> None:
         if version:
-            from unskew import __version__
+            from unskew.version import __version__
 
             print(f"unskew {__version__}")
             raise typer.Exit
 
-    return made
+    return commands
 
 
 def main() -> None:
-    """Exit codes: 0 done, 2 wrong use, 3 bad data, 75 paused, 130 interrupted, 143 terminated."""
+    """Run the command line and end the process: 0 done, 2 wrong use, 3 bad data, 75 paused, 130 interrupted, 143 terminated."""
     from unskew.errors import Terminated, UnskewError
 
     def terminate(*_: object) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # told twice, as timeout does: cleaning up goes on
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # `timeout` sends it twice: finish cleaning up
         raise Terminated
 
     signal.signal(signal.SIGTERM, terminate)
@@ -88,7 +89,7 @@ def main() -> None:
 
 
 def _leave(code: int) -> None:
-    """At once: worker threads may be in the middle of a round that is not needed any more."""
+    """End the process at once: worker threads may be in the middle of a round that nobody needs any more."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(BrokenPipeError, ValueError):
             stream.flush()
