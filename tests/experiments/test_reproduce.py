@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import json
+from dataclasses import fields
 
 import pytest
 from typer.testing import CliRunner
 
+import unskew
 from tests.experiments.tables import MEASURED, PRIVATE, SMALL, written
 from unskew import cli
 from unskew.errors import StateError, UsageError
+from unskew.experiments.request import Request
 from unskew.revision import revision
 
 
@@ -77,6 +81,39 @@ def test_the_command_runs_keeps_and_runs_nothing_twice(tmp_path, monkeypatch):
     assert isinstance(wrong.exception, UsageError)
     plain = CliRunner().invoke(cli.app(), [*words[:2], "--dry-run", "--seeds", "3", "--folder", str(tmp_path)])
     assert "6 runs, 4 of them already done" in plain.output
+
+
+def test_python_runs_a_table_as_the_command_line_does(tmp_path, monkeypatch):
+    monkeypatch.delenv("UNSKEW_DATA", raising=False)
+    table = written(tmp_path, "small", SMALL)
+    lines, watched = [], []
+    options = {"rows": ["even"], "seeds": 1, "scale": 0.25, "processes": 1, "folder": tmp_path, "page": "mine"}
+    planned = unskew.reproduce(table, add=["fedprox(mu=0.5)"], dry_run=True, say=lines.append, **options)
+    assert (planned.result, planned.page, planned.table(), planned.verdicts()) == (None, None, "", {})
+    assert len(planned.runs) == 3
+    assert "3 runs, 0 of them already done; 0.25 of the rounds" in lines[-1]
+    assert not list(tmp_path.rglob("model.safetensors"))
+    done = unskew.reproduce(table, methods=["Still"], watch=watched.append, keep=tmp_path / "docs", **options)
+    assert [entry["method"] for entry in done.result["entries"]] == ["Still"]
+    assert (
+        done.result["command"]
+        == f"unskew reproduce {table} --rows even --methods Still --seeds 1 --scale 0.25 --page mine"
+    )
+    assert done.verdicts() == {"learning helps": "not run", "standing still helps": "not run"}
+    assert done.page == tmp_path / "reproduce" / "pages" / "mine.html"
+    assert done.page.exists()
+    assert (tmp_path / "docs" / "mine.md").exists()
+    assert watched[-1][0].t == 2
+    for wrong in ({"seeds": 0}, {"scale": 1.5}, {"tune": -1}, {"sampler": "best"}):
+        with pytest.raises(UsageError, match=f"E109 .*{next(iter(wrong))} must be"):
+            unskew.reproduce(table, **{**options, **wrong})
+
+
+def test_python_and_the_command_line_have_the_same_options():
+    asked = {f.name: f.default for f in fields(Request) if f.name not in ("table", "folder")}
+    taken = {n: p.default for n, p in inspect.signature(unskew.reproduce).parameters.items()}
+    assert asked.items() <= taken.items()
+    assert taken.keys() - asked.keys() == {"table", "folder", "say", "watch"}
 
 
 def test_runs_of_another_version_are_told_of_and_run_again_when_asked(tmp_path, monkeypatch):

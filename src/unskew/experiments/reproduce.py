@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 import torch
 
+from unskew import arguments
 from unskew.comparison import cells
 from unskew.comparison.cells import Cell
 from unskew.comparison.rehearsal import rehearse
@@ -90,10 +91,12 @@ def reproduce(
 
     Raises UnskewError, before anything is trained, for a table, row, method or setting that does not exist or cannot run.
     """
-    request = Request(
-        str(table), tuple(rows), tuple(methods), tuple(add), seeds, scale, tune, sampler, processes, Path(folder),
-        Path(keep) if keep else None, page, anew, dry_run,
-    )  # fmt: skip
+    options = {
+        "rows": rows, "methods": methods, "add": add, "seeds": seeds, "scale": scale, "tune": tune, "sampler": sampler,
+        "processes": processes, "page": page, "anew": anew, "dry_run": dry_run,
+    }  # fmt: skip
+    checked = arguments.check(Request, options, "reproduce", "E109")
+    request = Request(str(table), folder=Path(folder), keep=Path(keep) if keep else None, **checked)
     return carry_out(request, say, watch)
 
 
