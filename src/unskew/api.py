@@ -18,8 +18,9 @@ from unskew.core.method import Method
 from unskew.core.part import Part
 from unskew.core.trees import Weights
 from unskew.data.federation import Dataset, Federation
+from unskew.disk import check_name
 from unskew.engine import resolve
-from unskew.engine.disk.folder import Folder, check_name, fresh
+from unskew.engine.disk.folder import Folder, fresh
 from unskew.engine.disk.record import Record
 from unskew.engine.disk.state import State, digest
 from unskew.engine.server.loop import Loop, Round, rounds

@@ -1,4 +1,4 @@
-"""Writing files so that a crash leaves them whole and a full disk is reported with the space that is missing.
+"""Files and folders: names that are safe, and writes that leave a file whole after a crash or on a full disk.
 
 Every file that unskew writes goes through `replace` (the whole file at once) or `Appending` (a file that only grows).
 """
@@ -7,11 +7,22 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from unskew.errors import Paused
+from unskew.errors import Paused, UsageError
+
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+
+
+def check_name(name: str) -> str:
+    """The name, if a folder may have it. Raises UsageError (E114) otherwise."""
+    if not _NAME.fullmatch(name):
+        rule = "use at most 64 of a-z, 0-9, '.', '_' and '-', and begin with a letter or a digit"
+        raise UsageError("E114", f"'{name}' is not a valid name: {rule}.")
+    return name
 
 
 def replace(path: Path, data: bytes | str, keep: Path | None = None) -> None:

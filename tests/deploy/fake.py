@@ -15,10 +15,12 @@ pytest.importorskip("cryptography", reason="a deployment's tests need the extra:
 from unskew.config import Settings
 from unskew.data.dataset import Dataset
 from unskew.data.federation import Federation, Index
-from unskew.deploy.identity import Private
+from unskew.deploy.identity import Private, Public
+from unskew.deploy.orders import Terms
+from unskew.deploy.post import Contact
 from unskew.deploy.sealed import Sealed
-from unskew.deploy.server import Terms, conduct
-from unskew.deploy.site import Site
+from unskew.deploy.server import Listeners, conduct
+from unskew.deploy.site import Membership, Site
 from unskew.engine import check
 
 COORDINATOR = Private.make()
@@ -29,6 +31,13 @@ Meddle = Callable[[str, Sealed, Sealed], Sealed | str | None]
 
 SIZES = (40, 1, 33, 2, 17)
 """The first client has one class, the second a single sample."""
+
+
+def pem(key: Public) -> bytes:
+    """A public key in the form in which Flower logs it."""
+    from cryptography.hazmat.primitives import serialization
+
+    return key.key.public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo)
 
 
 def federation() -> Federation:
@@ -51,13 +60,14 @@ def data_of(federation: Federation, k: int) -> Dataset:
 
 def sites(folder: Path, federation: Federation) -> dict[int, Site]:
     """One a client, at nodes whose numbers do not follow the order of names."""
-    found = {}
+    by_node = {}
     for k in range(federation.clients):
         name = f"s{k}"
         (folder / name).mkdir(parents=True, exist_ok=True)
         data = data_of(federation, k)
-        found[1000 - k] = Site(name, folder / name, KEYS[name], COORDINATOR.public, lambda data=data: data)
-    return found
+        member = Membership(name, folder / name, KEYS[name], COORDINATOR.public)
+        by_node[1000 - k] = Site(member, lambda data=data: data)
+    return by_node
 
 
 class Direct:
@@ -70,14 +80,14 @@ class Direct:
     def nodes(self) -> list[int]:
         return sorted(self.sites)
 
-    def ask(self, asked, kind, t, deadline_s):
-        found = {}
-        for node, sealed in asked.items():
+    def ask(self, requests, kind, t, deadline_s):
+        replies = {}
+        for node, sealed in requests.items():
             site = self.sites[node]
-            self.asked.append((site.name, kind, t))
-            if (reply := self.meddle(site.name, sealed, site.answer(sealed))) is not None:
-                found[node] = reply
-        return found
+            self.asked.append((site.member.name, kind, t))
+            if (reply := self.meddle(site.member.name, sealed, site.answer(sealed))) is not None:
+                replies[node] = reply
+        return replies
 
 
 def run(path: Path, channel, settings: Settings, **terms):
@@ -86,8 +96,9 @@ def run(path: Path, channel, settings: Settings, **terms):
     order = tuple(KEYS)[: settings.clients]
     keys = {name: KEYS[name].public for name in order}
     shown = terms.pop("shown", lambda *_: None)
-    wanted = Terms(order, **{"min_sites": 1, "deadline_s": 0.2, "wait_s": 0.2, **terms})
-    loop, state = conduct(path, settings, channel, COORDINATOR, keys, wanted, said.append, shown)
+    agreed = Terms(**{"min_sites": 1, "deadline_s": 0.2, "wait_s": 0.2, **terms})
+    contact = Contact(channel, order, COORDINATOR, keys)
+    loop, state = conduct(path, settings, contact, agreed, Listeners(said.append, shown))
     return loop, state, said
 
 

@@ -12,7 +12,7 @@ from safetensors.torch import save
 from tests.deploy import fake
 from unskew.core.trees import tree_map
 from unskew.deploy.identity import Private
-from unskew.deploy.post import Post
+from unskew.deploy.post import Contact, Post
 from unskew.deploy.sealed import Sealed
 from unskew.deploy.wire import Limits, Packet, WireError, seal, unseal
 from unskew.engine import memory
@@ -200,9 +200,9 @@ def test_sites_of_other_classes_are_refused_before_round_1(tmp_path):
 def test_a_stranger_is_not_let_in(tmp_path):
     """A node with a key of its own that says it is s1: the run waits for the true one and goes on without."""
     sites = fake.sites(tmp_path / "sites", fake.federation())
-    sites[999].key = Private.make()
+    sites[999].member = replace(sites[999].member, key=Private.make())
     loop, _, said = fake.run(tmp_path / "run", fake.Direct(sites), fake.small("fedavg"))
-    assert any("E310 s1: the signature does not fit" in text for text in said)
+    assert any("E310 s1: the signature does not match" in text for text in said)
     assert loop.federation.names == ("s0", "s2", "s3", "s4")
 
 
@@ -212,7 +212,7 @@ def test_methods_that_want_samples_at_the_server_are_refused(tmp_path):
 
 
 def test_what_is_measured_where_samples_are_is_refused(tmp_path):
-    with pytest.raises(UsageError, match="E506 'diversity' is measured where the samples are"):
+    with pytest.raises(UsageError, match="E506 'diversity' is measured on the samples"):
         fake.run(tmp_path / "run", fake.Direct({}), fake.small("fedavg").replace(measure="diversity"))
 
 
@@ -307,6 +307,7 @@ def test_signed_nonsense_is_an_error_of_ours():
 
 def test_post_asks_nobody_it_does_not_know():
     told = []
-    post = Post("r", fake.Direct({}), Private.make(), {}, 0.1, lambda *what: told.append(what))
+    contact = Contact(fake.Direct({}), ("s9",), Private.make(), {})
+    post = Post("r", contact, 0.1, lambda *what: told.append(what))
     assert post.ask("train", 1, {"s9": ({}, {})}, WIDE) == {}
-    assert told == [(1, "E311", "s9 is not connected; asked nothing.")]
+    assert told == [(1, "E311", "s9 is not connected and was not asked.")]

@@ -77,7 +77,7 @@ def test_epsilon_is_told_at_the_site_which_alone_knows_its_samples_by_class(tmp_
     assert "feddpms/z at most" in told
     assert "as published: one coordinate, one release" in told
     assert "infinite  against the coordinator" in told
-    (kept,) = sites[1000].folder.rglob("leaves.txt")
+    (kept,) = sites[1000].member.folder.rglob("leaves.txt")
     assert kept.read_text().partition("\n")[2].strip() in told
     account = json.loads((tmp_path / "run" / "privacy.json").read_text())["feddpms"]
     assert "sites do not tell" in account["release"]

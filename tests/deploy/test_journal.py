@@ -7,7 +7,7 @@ import json
 import pytest
 
 from tests.deploy import fake
-from tests.deploy.test_tickets import unskew
+from tests.deploy.shell import unskew
 from unskew.cli.deployed import clipped
 from unskew.deploy import journal
 from unskew.deploy.journal import FILE, Journal, verify

@@ -41,7 +41,8 @@ def command(arguments: Arguments, given: dict[str, Any]) -> None:
     from unskew.comparison.rehearsal import rehearse
     from unskew.config import build
     from unskew.config import given as values_in
-    from unskew.engine.disk.folder import check_name, fresh
+    from unskew.disk import check_name
+    from unskew.engine.disk.folder import fresh
     from unskew.methods import registry
 
     values = {**(values_in(arguments.config) if arguments.config else {}), **given}

@@ -1,4 +1,4 @@
-"""`unskew run --on` and the resuming of such runs: the coordinator's screen of a real federation."""
+"""`unskew run --on`, and `unskew resume` of such a run: a federation's run on the coordinator's screen."""
 
 from __future__ import annotations
 
@@ -13,15 +13,14 @@ from unskew import disk
 from unskew.engine.disk.lock import Lock
 from unskew.errors import StateError, Terminated, UsageError
 
-TOLD = "deploy.json"
 CLIP = "clip_median"
 ENDING_S = 3.0
-"""So long may the process of a run that was interrupted take to let go of its folder."""
+"""How long the process of a run that was interrupted may take to release its folder."""
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
 
 
 def seconds(text: str) -> float:
-    """`30s`, `10m`, `2h` or a bare number of seconds. Raises UsageError (E109)."""
+    """The seconds in `30s`, `10m`, `2h` or a bare number. Raises UsageError (E109)."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smh]?)\s*", text)
     if not match or not float(match[1]):
         raise UsageError("E109", f"a duration is written 30s, 10m or 2h; got '{text}'.")
@@ -29,51 +28,46 @@ def seconds(text: str) -> float:
 
 
 def clipped(method: str) -> str:
-    """The same with updates clipped to their median norm, unless it merges in its own way or sends no weights."""
+    """The method with updates clipped to their median norm, unless it has a merge of its own or sends no weights."""
     from unskew.methods import registry
 
-    made = registry.parse(method)
-    if any(part.merges or part.name == "local" for part in made.parts):
-        return str(made)
-    return str(registry.parse(f"{made}+{CLIP}"))
+    parsed = registry.parse(method)
+    if any(part.merges or part.name == "local" for part in parsed.parts):
+        return str(parsed)
+    return str(registry.parse(f"{parsed}+{CLIP}"))
 
 
 def run_on(federation: Path, path: Path, settings: Any, terms: Mapping[str, Any], as_json: bool) -> None:
-    """A new run, or one that was stopped. terms: min_sites, deadline, wait, test.
+    """Start a new run, or continue one that was stopped. terms: min_sites, deadline, wait, test.
 
-    Raises UsageError for what cannot run over a network, StateError for a folder that holds another run or one that is
-    going on, before anything is sent or written.
+    Before anything is sent or written, raises UsageError for what cannot run over a network, StateError for a folder
+    that holds another run or one that is going on.
     """
     from unskew.config import check_same, load
-    from unskew.deploy.server import study
+    from unskew.deploy.orders import FILE, Order, Terms
+    from unskew.deploy.studies import study
     from unskew.deploy.tickets import Coordinator
 
     home = Coordinator.open(federation)
     settings = study(settings)
     admitted = home.admitted()
     if not 1 <= terms["min_sites"] <= len(admitted):
-        text = f"min-sites is {terms['min_sites']}, and {len(admitted)} sites of {home.name} are admitted"
+        text = f"min-sites is {terms['min_sites']}, but {len(admitted)} sites of {home.name} are admitted"
         raise UsageError("E109", f"{text}: {', '.join(admitted) or 'none'}.")
-    told = {
-        "path": str(path.resolve()),
-        "federation": str(federation.resolve()),
-        "settings": settings.as_dict(),
-        "min_sites": terms["min_sites"],
-        "deadline_s": seconds(terms["deadline"]),
-        "wait_s": seconds(terms["wait"]),
-        "test": str(Path(terms["test"]).resolve()) if terms["test"] else None,
-    }
+    test = str(Path(terms["test"]).resolve()) if terms["test"] else None
+    agreed = Terms(terms["min_sites"], seconds(terms["deadline"]), seconds(terms["wait"]), test)
+    order = Order(path.resolve(), federation.resolve(), settings.as_dict(), agreed)
     path.mkdir(parents=True, exist_ok=True)
     _check_free(path)
     if (path / "config.yaml").exists():
         before = load(path / "config.yaml")
         check_same(before, settings.replace(clients=before.clients), path)
-    disk.replace(path / TOLD, json.dumps(told, indent=1))
+    disk.replace(path / FILE, json.dumps(order.as_json(), indent=1))
     go(path, as_json)
 
 
 def _check_free(path: Path) -> None:
-    """Raises StateError (E110) if a process conducts this run, and goes on doing so for a while: one may be ending."""
+    """Raises StateError (E110) if a process conducts this run and has not ended within ENDING_S."""
     until = time.monotonic() + ENDING_S
     while True:
         try:
@@ -86,35 +80,38 @@ def _check_free(path: Path) -> None:
 
 
 def go(path: Path, as_json: bool) -> None:
-    """Begin or go on, and show it to the end."""
-    from unskew.deploy import processes
+    """Begin or continue the run that this folder describes, and show it to its end."""
+    from unskew.deploy import submit
+    from unskew.deploy.orders import FILE, Order
     from unskew.deploy.tickets import Coordinator
 
     _check_free(path)
-    told = json.loads((path / TOLD).read_text())
-    home = Coordinator.open(Path(told["federation"]))
+    order = Order.read(json.loads((path / FILE).read_text()))
+    home = Coordinator.open(order.federation)
 
     def say(text: str) -> None:
         if not as_json:
             print(text, flush=True)
 
-    (path / "ending.json").unlink(missing_ok=True)
+    (path / submit.ENDING).unlink(missing_ok=True)
     began = time.time() - 1
-    number = processes.submit(home, told)
-    say(f"run     {path}  on {home.name}, at least {told['min_sites']} sites, {told['deadline_s']:g} s an exchange")
+    number = submit.submit(home, order)
+    terms = f"at least {order.terms.min_sites} sites, {order.terms.deadline_s:g} s an exchange"
+    say(f"run     {path}  on {home.name}, {terms}")
     try:
-        ending = processes.follow(home, path, number, began, say)
+        ending = submit.follow(home, path, number, began, say)
     except (KeyboardInterrupt, Terminated):
-        processes.flwr(home, "stop", number, processes.LINK)
+        submit.stop(home, number)
         say(f"\nStopped by you; every finished round is saved. Resume with: unskew resume {path}")
         raise
     if ending["state"] != "done":
         print(ending["text"] if ending["code"] != 75 else f"{ending['text']} Resume with: unskew resume {path}")
         raise SystemExit(ending["code"])
-    _finished(path, as_json)
+    _show_result(path, as_json)
 
 
-def _finished(path: Path, as_json: bool) -> None:
+def _show_result(path: Path, as_json: bool) -> None:
+    """Write the report of a finished run, and print its last scores."""
     from unskew.cli.screen import next_steps
     from unskew.engine.disk import state
     from unskew.report import page, read
@@ -122,11 +119,11 @@ def _finished(path: Path, as_json: bool) -> None:
     page.write_report([path], path / "report.html")
     run = read.read_run(path)
     weights = state.read(path / "model.safetensors")[0]
-    scopes = {
-        s: run.series(s, run.metric if s == "global" else "mean")
-        for s in ("global", "global@client", "personal@client")
+    series = {
+        scope: run.series(scope, run.metric if scope == "global" else "mean")[1]
+        for scope in ("global", "global@client", "personal@client")
     }
-    last = {scope: float(values[-1]) for scope, (_, values) in scopes.items() if len(values)}
+    last = {scope: float(values[-1]) for scope, values in series.items() if len(values)}
     if as_json:
         print(json.dumps({"run": str(path), "method": run.method, "scores": last, "sha256": state.digest(weights)}))
         return

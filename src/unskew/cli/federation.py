@@ -10,42 +10,44 @@ import typer
 
 FOLDER = Path("federations")
 Where = Annotated[Path, typer.Option("--folder", help="where federations are kept")]
-app = typer.Typer(help="Make a federation, admit its sites, look at it.", no_args_is_help=True)
+app = typer.Typer(help="Create a federation, admit its sites, inspect it.", no_args_is_help=True)
 
 
 @app.command("init")
 def init(
     name: Annotated[str, typer.Argument(help="the federation's name")],
-    host: Annotated[str, typer.Option(help="where sites reach the server: NAME or NAME:PORT (8000)")],
-    sites: Annotated[str, typer.Option(help="the sites' names, separated by commas; their order is fixed by this")],
+    host: Annotated[str, typer.Option(help="where sites reach the server: HOST or HOST:PORT (default port 8000)")],
+    sites: Annotated[
+        str, typer.Option(help="the sites' names, separated by commas; their order is the clients' order")
+    ],
     folder: Where = FOLDER,
-    no_tls: Annotated[
-        bool, typer.Option("--no-tls", help="plain text on the network and no authentication of nodes by Flower")
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="as JSON")] = False,
+    no_tls: Annotated[bool, typer.Option("--no-tls", help="disable TLS, and with it node authentication")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Make keys, a certificate for the server and a ticket for every site."""
-    from unskew.deploy.tickets import DAYS, Coordinator
+    """Create keys, the server's certificate and one ticket for each site."""
+    from unskew.deploy.certificates import DAYS
+    from unskew.deploy.tickets import Coordinator
 
-    made = Coordinator.make(folder / name, name, host, [s.strip() for s in sites.split(",") if s.strip()], not no_tls)
+    names = [s.strip() for s in sites.split(",") if s.strip()]
+    home = Coordinator.make(folder / name, name, host, names, not no_tls)
     if as_json:
-        print(json.dumps({"folder": str(made.folder), "sites": list(made.sites), "tls": made.tls}))
+        print(json.dumps({"folder": str(home.folder), "sites": list(home.sites), "tls": home.tls}))
         return
-    what = f"an authority, the server's certificate ({DAYS} days)" if made.tls else "NO certificate: TLS is off"
-    print(f"made    {what}, {len(made.sites)} join tickets in {made.folder / 'tickets'}")
-    print("        a ticket holds no secret; send each by any channel, and admit the public key that comes back")
+    tls = f"an authority, the server's certificate ({DAYS} days)" if home.tls else "NO certificate: TLS is DISABLED"
+    print(f"created {tls}, {len(home.sites)} tickets in {home.folder / 'tickets'}")
+    print("        a ticket holds no secret: send it by any channel, and admit the public key that comes back")
     print(f"next    unskew serve {name}")
-    print(f"        unskew federation admit {name} SITE.pub      after its fingerprint was read out to you")
+    print(f"        unskew federation admit {name} SITE.pub      once the site has read its fingerprint out to you")
 
 
 @app.command("admit")
 def admit(
-    name: Annotated[str, typer.Argument(help="the federation")],
+    name: Annotated[str, typer.Argument(help="the federation's name")],
     key: Annotated[Path, typer.Argument(help="the public key that a site has sent: SITE.pub")],
-    site: Annotated[str | None, typer.Option(help="the site it belongs to; default: the file's name")] = None,
+    site: Annotated[str | None, typer.Option(help="the site it belongs to (default: the file's name)")] = None,
     folder: Where = FOLDER,
 ) -> None:
-    """Let a site take part. Compare the fingerprint with the one the site's engineer reads out."""
+    """Let a site take part. First compare the fingerprint with the one that the site's engineer reads out."""
     from unskew.deploy.identity import Public
     from unskew.deploy.tickets import Coordinator
     from unskew.errors import UsageError
@@ -57,64 +59,65 @@ def admit(
     home.admit(site or key.stem, public)
     print(f"admitted  {site or key.stem}  fingerprint {public.fingerprint}")
     missing = [s for s in home.sites if s not in home.admitted()]
-    print(f"waiting   {', '.join(missing)}" if missing else f"next      unskew run STUDY.yaml --on {name}")
+    print(f"missing   {', '.join(missing)}" if missing else f"next      unskew run STUDY.yaml --on {name}")
 
 
 @app.command("show")
 def show(
-    name: Annotated[str, typer.Argument(help="the federation")],
+    name: Annotated[str, typer.Argument(help="the federation's name")],
     folder: Where = FOLDER,
-    as_json: Annotated[bool, typer.Option("--json", help="as JSON")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Sites and their fingerprints."""
+    """Print the server's address, the sites and their keys' fingerprints."""
     from unskew.deploy.tickets import Coordinator
 
     home = Coordinator.open(folder / name)
     keys = home.admitted()
-    found = {site: keys[site].fingerprint if site in keys else None for site in home.sites}
+    fingerprints = {site: keys[site].fingerprint if site in keys else None for site in home.sites}
     if as_json:
-        print(json.dumps({"host": home.host, "port": home.port, "tls": home.tls, "sites": found}))
+        print(json.dumps({"host": home.host, "port": home.port, "tls": home.tls, "sites": fingerprints}))
         return
-    print(f"{home.name}  {home.host}:{home.port}  TLS {'on' if home.tls else 'OFF'}")
-    for site, fingerprint in found.items():
+    print(f"{home.name}  {home.host}:{home.port}  TLS {'enabled' if home.tls else 'DISABLED'}")
+    for site, fingerprint in fingerprints.items():
         print(f"  {site:<20} {fingerprint or 'not admitted yet'}")
 
 
 @app.command("audit")
 def audit(
-    name: Annotated[str, typer.Argument(help="the federation")],
-    run: Annotated[Path, typer.Argument(help="the folder of a run of it")],
+    name: Annotated[str, typer.Argument(help="the federation's name")],
+    run: Annotated[Path, typer.Argument(help="the folder of one of its runs")],
     folder: Where = FOLDER,
-    as_json: Annotated[bool, typer.Option("--json", help="as JSON")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Check that a run's journal of requests, answers and refusals is as the coordinator wrote it."""
+    """Check that a run's journal of requests, replies and refusals is as the coordinator wrote it."""
     from unskew.deploy import journal
     from unskew.deploy.tickets import Coordinator
     from unskew.errors import StateError, UsageError
 
     home, path = Coordinator.open(folder / name), run / journal.FILE
     if not path.exists():
-        raise UsageError("E117", f"{run} has no {journal.FILE}; runs over a network have one.")
-    found = journal.verify(path, home.key.public)
-    changed = journal.changed_files(path, run) if not found.wrong else []
+        raise UsageError("E117", f"{run} has no {journal.FILE}; only runs over a network have one.")
+    verdict = journal.verify(path, home.key.public)
+    changed = journal.changed_files(path, run) if not verdict.wrong else []
     if as_json:
-        print(json.dumps({"lines": found.lines, "head": found.head, "wrong": found.wrong, "changed": changed}))
-    if found.wrong:
-        raise StateError("E207", f"{path}: line {found.lines + 1} {found.wrong}. The {found.lines} before it hold.")
+        print(json.dumps({"lines": verdict.lines, "head": verdict.head, "wrong": verdict.wrong, "changed": changed}))
+    if verdict.wrong:
+        text = f"{path}: line {verdict.lines + 1} {verdict.wrong}. The {verdict.lines} lines before it are intact."
+        raise StateError("E207", text)
     if changed:
-        raise StateError("E207", f"{run}: not as they were when the run ended: {', '.join(changed)}.")
+        raise StateError("E207", f"{run}: these files have changed since the run ended: {', '.join(changed)}.")
     if not as_json:
-        print(f"ok    {found.lines} lines, signed by {home.key.public.fingerprint}")
-        print(f"head  {found.head}      note it elsewhere: a missing end is seen against it only")
+        print(f"ok    {verdict.lines} lines, signed by {home.key.public.fingerprint}")
+        print(f"head  {verdict.head}      keep a copy elsewhere: only against it can missing last lines be detected")
 
 
 @app.command("export-flower")
 def export_flower(
-    name: Annotated[str, typer.Argument(help="the federation")],
+    name: Annotated[str, typer.Argument(help="the federation's name")],
     folder: Where = FOLDER,
 ) -> None:
-    """Print the Flower commands that `serve`, `site run` and `run --on` stand for, for a security review."""
-    from unskew.deploy.processes import exported
+    """Print the Flower commands that `serve`, `site run` and `run --on` start, for a security review."""
+    from unskew.deploy.export import exported
     from unskew.deploy.tickets import Coordinator
 
     print(exported(Coordinator.open(folder / name)))

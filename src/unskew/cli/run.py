@@ -41,7 +41,8 @@ class Arguments:
 def command(arguments: Arguments, given: dict[str, Any]) -> None:
     """Train one method on one federation, and write its report."""
     from unskew.comparison.cells import slug
-    from unskew.engine.disk.folder import check_name, fresh
+    from unskew.disk import check_name
+    from unskew.engine.disk.folder import fresh
 
     settings = _settings(arguments, given)
     name, folder = arguments.name, arguments.folder

@@ -12,13 +12,15 @@ from unskew.cli.federation import FOLDER
 
 
 def command(
-    name: Annotated[str, typer.Argument(help="the federation")],
+    name: Annotated[str, typer.Argument(help="the federation's name")],
     folder: Annotated[Path, typer.Option(help="where federations are kept")] = FOLDER,
-    bind: Annotated[str, typer.Option(help="the address to listen at; default: the host, if it is an address")] = "",
+    bind: Annotated[
+        str, typer.Option(help="the address to listen at (default: the host if it is an address, else 0.0.0.0)")
+    ] = "",
 ) -> None:
-    """Run the server that sites connect to. Runs are started beside it, with `unskew run --on`."""
-    from unskew.deploy.kept import kept
-    from unskew.deploy.processes import Server
+    """Run the server that sites connect to. Runs are started separately, with `unskew run --on`."""
+    from unskew.deploy.serving import Server
+    from unskew.deploy.supervise import stopped_at_the_end
     from unskew.deploy.tickets import Coordinator
 
     home = Coordinator.open(folder / name)
@@ -27,12 +29,12 @@ def command(
         print(text, flush=True)
 
     server = Server(home, bind, say)
-    tls = "TLS on · node authentication on" if home.tls else "TLS OFF · node authentication OFF"
-    say(f"{home.name}  {server.bind}:{home.port}  {tls} · requests and replies signed · telemetry off (Flower's too)")
+    tls = "TLS and node authentication enabled" if home.tls else "TLS and node authentication DISABLED"
+    say(f"{home.name}  {server.bind}:{home.port}  {tls}; requests and replies signed; telemetry disabled")
     say(f"admitted {len(home.admitted())} of {len(home.sites)} sites")
     if server.bind not in ("127.0.0.1", "localhost"):
-        say("fence    let sites reach /v1/fleet only: whoever reaches /v1/control can have code run at every site")
-    with kept(server.program):
+        say("firewall  let sites reach /v1/fleet only: whoever reaches /v1/control can run code at every site")
+    with stopped_at_the_end(server.program):
         while True:
             server.tend()
             time.sleep(1)

@@ -28,8 +28,9 @@ from unskew import config, data, disk
 from unskew.config import Settings
 from unskew.core.method import Method
 from unskew.data.federation import Dataset, Federation
+from unskew.disk import check_name
 from unskew.engine import resolve
-from unskew.engine.disk.folder import Folder, check_name, check_same, maker
+from unskew.engine.disk.folder import Folder, check_same, maker
 from unskew.engine.disk.lock import Lock
 from unskew.errors import StateError, UsageError, suggestion
 from unskew.methods import registry

@@ -106,12 +106,12 @@ def _shares_problem(reply: Reply, spec: Spec) -> tuple[str, str] | None:
         if problem := _names_problem(sent, declared, f"{part}/"):
             return problem
         for leaf, share in declared.items():
-            if problem := _leaf_problem(f"{part}/{leaf}", sent[leaf], share):
+            if problem := leaf_problem(f"{part}/{leaf}", sent[leaf], share):
                 return problem
     return None
 
 
-def _leaf_problem(path: str, tensor: Tensor, share: Share) -> tuple[str, str] | None:
+def leaf_problem(path: str, tensor: Tensor, share: Share) -> tuple[str, str] | None:
     shape = tuple(tensor.shape)
     fits = len(shape) == len(share.shape) and all(size in (None, sent) for size, sent in zip(share.shape, shape))
     if not fits or (share.shape[:1] == (None,) and shape[0] > share.rows):

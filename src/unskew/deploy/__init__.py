@@ -1,12 +1,10 @@
-"""Real federations: sites that keep their data, a server that never sees them, Flower between the two.
+"""Real federations: sites that keep their data, a server that never sees them, and Flower between the two.
 
-identity    keys and signatures
-tickets     a coordinator's folder, the tickets it gives out, a site's folder
-wire        one message: a JSON header that is signed, and tensors as safetensors
-site        a site's answers
-roster      what the server knows of sites
-remote      the round's exchange, over the wire
-server      handshake, rounds, checkpoints
-flower      the two Flower apps: they carry sealed messages and know nothing else
-processes   the programs behind `unskew serve` and `unskew site run`
+on disk       identity (keys), certificates, tickets (the coordinator's and a site's folder)
+messages      sealed (as carried), wire (as checked), journal (as recorded)
+a site        site (answers requests), site_run, site_folder, loaders (its data), doctor (checks before a run)
+the server    server (a run), deployed (on disk), attendance, remote (the round), replies, scoring, post, notices
+both sides    hello (what a site says of its data), federations, studies (what may run over a network)
+processes     commands (Flower's), supervise, serving, connecting, worker, flower (its two apps)
+operators     orders, submit, conducting, export
 """

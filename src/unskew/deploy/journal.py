@@ -1,9 +1,9 @@
-"""What a coordinator asked and what it got, in a file whose alteration is seen: each line names the one before it.
+"""A signed record of what a coordinator asked and what it received, in which each line names the one before it.
 
 One JSON object a line: n (from 0), time (UTC), what, the facts, before (SHA-256 of the line before), signature (the
-coordinator's, over the line without it). No tensor is in it, only the digests of messages. Whoever holds the
-coordinator's key can write another journal; who does not can neither change, insert nor take out a line. A missing end is
-seen only against a head that somebody noted: `unskew federation audit` prints it.
+coordinator's, over the line without it). It holds no tensors, only the digests of messages. Whoever holds the
+coordinator's key can write another journal; without that key nobody can alter, insert or remove a line undetected. Lines
+missing at the end are only detected against a head that somebody noted: `unskew federation audit` prints it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _FIRST = "0" * 64
 
 
 class Journal:
-    """Appends. A last line that a crash cut off is put aside and its loss is the first thing written."""
+    """Appends lines. If a crash has cut off the last line, it is removed, and the first new line says so."""
 
     def __init__(self, path: Path, key: Private):
         self.path, self.key = path, key
@@ -35,7 +35,7 @@ class Journal:
             self.note("cut off by a crash", bytes=len(torn))
 
     def note(self, what: str, **facts: Any) -> None:
-        """One more line; on the disk when this returns."""
+        """Add one line, which is safely on the disk when this returns."""
         now = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         entry = {"n": self.count, "time": now, "what": what, **facts, "before": self.head}
         signature = self.key.sign(_text(entry).encode()).hex()
@@ -50,7 +50,7 @@ class Journal:
 
 @dataclass(frozen=True)
 class Verdict:
-    """lines: that hold, from the first; head: digest of the last of them; wrong: what the next one is guilty of."""
+    """lines: how many hold, from the first; head: the digest of the last of these; wrong: what is wrong with the next."""
 
     lines: int
     head: str
@@ -58,7 +58,7 @@ class Verdict:
 
 
 def verify(path: Path, key: Public) -> Verdict:
-    """Reads until the first line that does not hold."""
+    """Check a journal from its beginning to the first line that does not hold."""
     head, count = _FIRST, 0
     for line in path.read_bytes().splitlines(keepends=True):
         if wrong := _wrong(line, count, head, key):
@@ -68,13 +68,13 @@ def verify(path: Path, key: Public) -> Verdict:
 
 
 def changed_files(path: Path, run: Path) -> list[str]:
-    """Of those whose digests the journal's last line holds, where the run is over: names that differ now."""
+    """The files of a finished run that no longer have the digests in the last line of its journal."""
     lines = path.read_bytes().splitlines()
     last = json.loads(lines[-1]) if lines else {}
-    return [name for name, sha in last.get("files", {}).items() if _sha_of(run / name) != sha]
+    return [name for name, sha in last.get("files", {}).items() if _file_digest(run / name) != sha]
 
 
-def _sha_of(path: Path) -> str:
+def _file_digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
 
 
@@ -86,11 +86,11 @@ def _wrong(line: bytes, count: int, head: str, key: Public) -> str:
         as_written = _text(entry).encode() + b"\n" == line
         signature = bytes.fromhex(entry.pop("signature"))
         if entry["n"] != count or entry["before"] != head:
-            return "does not follow the line before it: lines were taken out, put in, or moved"
+            return "does not follow the line before it: lines were removed, inserted or moved"
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return "is no line of a journal"
-    held = as_written and key.signed(_text(entry).encode(), signature)
-    return "" if held else "was changed, or another key signed it"
+        return "is not a line of a journal"
+    holds = as_written and key.signed(_text(entry).encode(), signature)
+    return "" if holds else "was changed, or signed with another key"
 
 
 def _text(entry: dict[str, Any]) -> str:

@@ -1,6 +1,6 @@
-"""A message as it is carried, by Flower or through a local socket, by code that cannot and need not read it.
+"""A message in the form in which it travels, through Flower or a local socket, by way of code that cannot read it.
 
-This file loads neither torch nor Flower: Flower starts a process for every message, and it should be light.
+This file imports neither torch nor Flower: Flower starts a process for every message, which should start fast.
 """
 
 from __future__ import annotations
@@ -11,17 +11,17 @@ import struct
 from dataclasses import dataclass
 
 SOCKET = "UNSKEW_SITE_SOCKET"
-"""Where a site's worker listens; the client app finds it in its environment."""
+"""The environment variable that tells the client app where the site's worker listens."""
 BUDGET = struct.Struct(">d")
-"""Seconds the worker may take, sent before each request."""
+"""How many seconds the worker may take; sent before each request."""
 _LENGTHS = struct.Struct(">IIQ")
 MOST = (1 << 24, 1 << 12, 1 << 36)
-"""Bytes of text, signature and tensors that are read from a socket at all."""
+"""The most bytes of text, signature and tensors that are read from a socket."""
 
 
 @dataclass(frozen=True)
 class Sealed:
-    """Text, its signature and bytes, which mean nothing until `wire.unseal` has checked them."""
+    """A text, its signature and the bytes of tensors; nothing is known about them until `wire.unseal` has checked them."""
 
     text: str
     signature: bytes
@@ -29,29 +29,36 @@ class Sealed:
 
     @property
     def digest(self) -> str:
+        """The SHA-256 of the text, which itself holds that of the blob."""
         return hashlib.sha256(self.text.encode()).hexdigest()
 
-    def send(self, to: socket.socket) -> None:
+    @property
+    def size(self) -> int:
+        """Bytes on the wire."""
+        return len(self.text.encode()) + len(self.signature) + len(self.blob)
+
+    def send(self, line: socket.socket) -> None:
         text = self.text.encode()
-        to.sendall(_LENGTHS.pack(len(text), len(self.signature), len(self.blob)))
+        line.sendall(_LENGTHS.pack(len(text), len(self.signature), len(self.blob)))
         for piece in (text, self.signature, self.blob):
-            to.sendall(piece)
+            line.sendall(piece)
 
     @staticmethod
-    def receive(of: socket.socket) -> Sealed:
-        """Raises ConnectionError where the other side ends in the middle, or says it will send too much."""
-        lengths = _LENGTHS.unpack(exactly(of, _LENGTHS.size))
+    def receive(line: socket.socket) -> Sealed:
+        """Raises ConnectionError if the other side closes early, or announces a message that is too large."""
+        lengths = _LENGTHS.unpack(exactly(line, _LENGTHS.size))
         if any(length > most for length, most in zip(lengths, MOST)):
-            raise ConnectionError("a message of absurd size")
-        text, signature, blob = (exactly(of, length) for length in lengths)
+            raise ConnectionError("the announced message is too large")
+        text, signature, blob = (exactly(line, length) for length in lengths)
         return Sealed(text.decode(), signature, blob)
 
 
-def exactly(of: socket.socket, count: int) -> bytes:
-    found = bytearray()
-    while len(found) < count:
-        piece = of.recv(min(1 << 20, count - len(found)))
+def exactly(line: socket.socket, count: int) -> bytes:
+    """The next `count` bytes. Raises ConnectionError if the other side closes before."""
+    received = bytearray()
+    while len(received) < count:
+        piece = line.recv(min(1 << 20, count - len(received)))
         if not piece:
-            raise ConnectionError("the other side ended in the middle of a message")
-        found += piece
-    return bytes(found)
+            raise ConnectionError("the other side closed the connection in the middle of a message")
+        received += piece
+    return bytes(received)

@@ -1,35 +1,34 @@
-"""A federation on disk: the coordinator's folder with its certificates, a site's folder with its key, the ticket between.
+"""A federation on disk: the coordinator's folder, a site's folder, and the ticket that goes from one to the other.
 
-A ticket holds no secret: where the server is, the authority that signed its certificate, the key that signs its
-requests, and the site's name. A site's private key is made at the site and stays there; its public key goes back.
+A ticket holds no secret: the server's address, the authority that signed its certificate, the public key of whoever
+signs its requests, and the site's name. A site's private key is created at the site and stays there; only its public
+key goes back.
 """
 
 from __future__ import annotations
 
-import datetime as dt
-import ipaddress
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 
 from unskew import disk
-from unskew.deploy.identity import Private, Public, write_secret
-from unskew.engine.disk.folder import check_name
+from unskew.deploy.certificates import certify
+from unskew.deploy.identity import Private, Public
 from unskew.errors import UsageError
 
-DAYS = 365
+DEFAULT_PORT = 8000
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?")
 
 
 @dataclass(frozen=True)
 class Coordinator:
-    """`folder/`: federation.json, keys and certificates, `tickets/` to give out, `admitted/` public keys that came back."""
+    """The coordinator's folder: federation.json, its keys and certificates, the tickets, the admitted public keys.
+
+    sites: the names of all sites, in the order of client ids. tls: whether connections are encrypted.
+    """
 
     folder: Path
     name: str
@@ -39,43 +38,45 @@ class Coordinator:
     tls: bool = True
 
     @staticmethod
-    def make(folder: Path, name: str, host: str, sites: list[str], tls: bool = True) -> Coordinator:
-        """A new federation. Raises UsageError: E502 if it exists, E503 for names or a host nobody can use."""
-        host, _, port = host.partition(":")
-        if not _HOST.fullmatch(host) or not (port or "8000").isdigit() or not 0 < int(port or 8000) < 65536:
-            raise UsageError("E503", f"--host should be NAME or NAME:PORT, got '{host}{':' + port if port else ''}'.")
+    def make(folder: Path, name: str, address: str, sites: list[str], tls: bool = True) -> Coordinator:
+        """Create a federation. address: HOST or HOST:PORT, where sites reach the server.
+
+        Raises UsageError: E502 if the folder holds one already, E503 or E114 for an address or a name that is not valid.
+        """
+        host, port = _parsed(address)
         if len(set(sites)) < len(sites) or not sites:
-            raise UsageError("E503", "--sites should be different names, separated by commas.")
+            raise UsageError("E503", "--sites takes distinct names, separated by commas.")
         for site in (name, *sites):
-            check_name(site)
+            disk.check_name(site)
         if (folder / "federation.json").exists():
-            raise UsageError("E502", f"{folder} holds a federation already.")
-        made = Coordinator(folder, name, host, int(port or 8000), tuple(sites), tls)
+            raise UsageError("E502", f"{folder} already holds a federation.")
+        home = Coordinator(folder, name, host, port, tuple(sites), tls)
         for part in (folder, folder / "tickets", folder / "admitted", folder / "flower"):
             part.mkdir(parents=True, exist_ok=True, mode=0o700)
         Private.make().save(folder / "coordinator.key")
         if tls:
-            _certify(folder, name, host)
-        facts = {"name": name, "host": host, "port": made.port, "sites": sites, "tls": tls}
+            certify(folder, name, host)
+        facts = {"name": name, "host": host, "port": port, "sites": sites, "tls": tls}
         disk.replace(folder / "federation.json", json.dumps(facts, indent=1))
         for site in sites:
-            made.ticket(site).write(folder / "tickets" / f"{site}.ticket")
-        return made
+            home.ticket(site).write(folder / "tickets" / f"{site}.ticket")
+        return home
 
     @staticmethod
     def open(folder: Path) -> Coordinator:
+        """Raises UsageError: E502 if there is no federation in this folder, E503 if its federation.json is damaged."""
         try:
             facts = json.loads((folder / "federation.json").read_text())
             return Coordinator(folder, facts["name"], facts["host"], facts["port"], tuple(facts["sites"]), facts["tls"])
         except FileNotFoundError:
-            text = f"there is no federation in {folder}; make one: unskew federation init NAME --host H --sites a,b"
+            text = f"there is no federation in {folder}; create one: unskew federation init NAME --host H --sites a,b"
             raise UsageError("E502", text) from None
         except (ValueError, KeyError, TypeError) as error:
             raise UsageError("E503", f"{folder / 'federation.json'} cannot be read: {error!r}.") from error
 
     @property
     def key(self) -> Private:
-        """What signs requests to sites."""
+        """The key that signs requests to sites."""
         return Private.load(self.folder / "coordinator.key")
 
     def ticket(self, site: str) -> Ticket:
@@ -83,25 +84,38 @@ class Coordinator:
         return Ticket(self.name, self.host, self.port, site, self.key.public.text, authority)
 
     def admit(self, site: str, public: Public) -> None:
-        """Raises UsageError: E503 for a site without a ticket, E502 if the site has another key already."""
+        """Raises UsageError: E503 for a site without a ticket or a key in use, E502 if the site has another key."""
         if site not in self.sites:
             raise UsageError("E503", f"{self.name} has no site '{site}'; it has {', '.join(self.sites)}.")
         path = self.folder / "admitted" / f"{site}.pub"
         if path.exists() and path.read_text().strip() != public.text:
-            raise UsageError("E502", f"{site} was admitted with another key; remove {path} first if that is meant.")
+            text = f"{site} was admitted with another key; if you mean to replace it, first remove {path}."
+            raise UsageError("E502", text)
         if any(key.text == public.text for other, key in self.admitted().items() if other != site):
-            raise UsageError("E503", f"this key belongs to another site already; {site} must make its own.")
+            raise UsageError("E503", f"this key already belongs to another site; {site} must create its own.")
         disk.replace(path, public.text + "\n")
 
     def admitted(self) -> dict[str, Public]:
-        """In the order of the federation's sites."""
+        """The public keys of admitted sites, in the order of the federation's sites."""
         paths = {site: self.folder / "admitted" / f"{site}.pub" for site in self.sites}
         return {site: Public.parse(path.read_text()) for site, path in paths.items() if path.exists()}
 
 
+def _parsed(address: str) -> tuple[str, int]:
+    """HOST or HOST:PORT. Raises UsageError (E503)."""
+    host, _, port = address.partition(":")
+    port = port or str(DEFAULT_PORT)
+    if not _HOST.fullmatch(host) or not port.isdigit() or not 0 < int(port) < 65536:
+        raise UsageError("E503", f"--host takes HOST or HOST:PORT; got '{address}'.")
+    return host, int(port)
+
+
 @dataclass(frozen=True)
 class Ticket:
-    """What a site needs to know of its coordinator."""
+    """What a site needs to know about its coordinator.
+
+    coordinator: the public key that signs requests. authority: its certificate as PEM; "" where TLS is disabled.
+    """
 
     federation: str
     host: str
@@ -111,37 +125,36 @@ class Ticket:
     authority: str
 
     def write(self, path: Path) -> None:
-        disk.replace(path, json.dumps(self.__dict__, indent=1) + "\n")
+        disk.replace(path, json.dumps(asdict(self), indent=1) + "\n")
 
     @staticmethod
     def read(path: Path) -> Ticket:
-        """Raises UsageError: E111 if there is no file, E503 if it is no ticket."""
+        """Raises UsageError: E111 if there is no such file, E503 if it is not a ticket, E114 for the site's name."""
         try:
-            facts = json.loads(path.read_text())
-            made = Ticket(**facts)
-            Public.parse(made.coordinator)
-            check_name(made.site)
-            if made.authority:
-                x509.load_pem_x509_certificate(made.authority.encode())
-            if not _HOST.fullmatch(made.host) or not isinstance(made.port, int):
-                raise ValueError("no host")
+            ticket = Ticket(**json.loads(path.read_text()))
+            Public.parse(ticket.coordinator)
+            disk.check_name(ticket.site)
+            if ticket.authority:
+                x509.load_pem_x509_certificate(ticket.authority.encode())
+            if not _HOST.fullmatch(ticket.host) or not isinstance(ticket.port, int):
+                raise ValueError("neither a host nor a port")
         except FileNotFoundError:
             raise UsageError("E111", f"there is no file {path}.") from None
         except (ValueError, TypeError, AttributeError) as error:
-            raise UsageError("E503", f"{path} is no ticket; ask the coordinator for it again.") from error
-        return made
+            raise UsageError("E503", f"{path} is not a ticket; ask the coordinator to send it again.") from error
+        return ticket
 
 
 @dataclass(frozen=True)
 class Joined:
-    """A site's folder: the ticket and the key made here."""
+    """A site's folder: its ticket, and the key that was created here."""
 
     folder: Path
     ticket: Ticket
 
     @staticmethod
     def make(folder: Path, ticket: Ticket) -> Joined:
-        """Raises UsageError (E502) if the folder belongs to a site already."""
+        """Create a site's key. Raises UsageError (E502) if the folder already belongs to a site."""
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         key = Private.make()
         key.save(folder / "site.key")
@@ -153,80 +166,11 @@ class Joined:
 
     @staticmethod
     def open(folder: Path) -> Joined:
+        """Raises UsageError (E503) if the folder is not a site's, or its ticket is damaged."""
         if not (folder / "ticket.json").exists():
-            raise UsageError("E503", f"{folder} is no site's folder; join a federation first: unskew join TICKET")
+            raise UsageError("E503", f"{folder} is not a site's folder; join a federation first: unskew join TICKET")
         return Joined(folder, Ticket.read(folder / "ticket.json"))
 
     @property
     def key(self) -> Private:
         return Private.load(self.folder / "site.key")
-
-
-def _certify(folder: Path, name: str, host: str) -> None:
-    """ca.crt, server.crt and server.key. The authority's own key is used here once and never written."""
-    authority, server = (ec.generate_private_key(ec.SECP256R1()) for _ in range(2))
-    issuer = _called(f"unskew federation {name}")
-    ca = _certificate(issuer, issuer, authority, authority, x509.BasicConstraints(ca=True, path_length=0), ())
-    names = _names(host)
-    crt = _certificate(
-        _called(host), issuer, server, authority, x509.BasicConstraints(ca=False, path_length=None), names
-    )
-    pem = serialization.Encoding.PEM
-    disk.replace(folder / "ca.crt", ca.public_bytes(pem))
-    disk.replace(folder / "server.crt", crt.public_bytes(pem))
-    form = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    write_secret(folder / "server.key", server.private_bytes(pem, *form))
-
-
-def _called(name: str) -> x509.Name:
-    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
-
-
-def _names(host: str) -> tuple[x509.GeneralName, ...]:
-    """The host and this machine, for the coordinator's own commands."""
-    local = (x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
-    try:
-        return (x509.IPAddress(ipaddress.ip_address(host)), *local)
-    except ValueError:
-        return (x509.DNSName(host), *local)
-
-
-def _usage(authority: bool) -> x509.KeyUsage:
-    """What a key is for. Strict checks, which Python's ssl makes from 3.13 on, refuse a certificate that does not say it."""
-    asked = {"key_cert_sign": authority, "crl_sign": authority, "digital_signature": not authority}
-    never = (
-        "content_commitment",
-        "key_encipherment",
-        "data_encipherment",
-        "key_agreement",
-        "encipher_only",
-        "decipher_only",
-    )
-    return x509.KeyUsage(**asked, **dict.fromkeys(never, False))
-
-
-def _certificate(
-    subject: x509.Name,
-    issuer: x509.Name,
-    key: ec.EllipticCurvePrivateKey,
-    by: ec.EllipticCurvePrivateKey,
-    role: x509.BasicConstraints,
-    names: tuple[x509.GeneralName, ...],
-) -> x509.Certificate:
-    now = dt.datetime.now(dt.UTC)
-    made = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - dt.timedelta(days=1))
-        .not_valid_after(now + dt.timedelta(days=DAYS))
-        .add_extension(role, critical=True)
-        .add_extension(_usage(role.ca), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(by.public_key()), critical=False)
-    )
-    if names:
-        made = made.add_extension(x509.SubjectAlternativeName(names), critical=False)
-    return made.sign(by, hashes.SHA256())

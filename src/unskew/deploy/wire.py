@@ -1,11 +1,12 @@
-"""One message on the wire: a JSON header, its signature, and tensors as safetensors.
+"""One message on the wire: a JSON header, its signature, and tensors in safetensors format.
 
-The header holds the SHA-256 of the tensors' bytes and the signature covers the header, so that neither can be changed,
-or joined with another message's. Nothing is parsed before its size, its signature and its digest are right, and
-nothing is ever unpickled.
+The header holds the SHA-256 of the tensors' bytes and the signature covers the header, so neither can be changed or
+combined with another message's. Nothing is parsed before its size, signature and digest are checked, and nothing is
+ever unpickled.
 
 Header of a request: run, serial (grows with every request to a site), site, kind ("hello", "setup", "train", "visit",
-"score"), t. Of a reply: the same, with `re`, the SHA-256 of the request's header: a reply answers one request only.
+"score"), t (the round). Header of a reply: the same, and `re`, the SHA-256 of the request's header, so that a reply
+answers one request only.
 """
 
 from __future__ import annotations
@@ -27,13 +28,13 @@ from unskew.deploy.sealed import Sealed
 from unskew.engine.disk.state import apart
 
 MOST_HEADER = 1 << 20
-"""Bytes of JSON; a roster of ten thousand sites fits."""
+"""Bytes of JSON; the settings and names of ten thousand sites fit."""
 PER_TENSOR = 512
-"""Bytes of safetensors' own header that one tensor may take: its name, type, shape and place."""
+"""Bytes of the safetensors header that one tensor may take: its name, type, shape and offsets."""
 
 
 class WireError(Exception):
-    """A message that is refused, as a code and the end of a sentence."""
+    """A message that is refused. text: the end of a sentence that begins with the sender's name."""
 
     def __init__(self, code: str, text: str):
         super().__init__(text)
@@ -52,10 +53,12 @@ class Limits:
 
     @property
     def blob(self) -> int:
+        """Bytes of the tensors with their safetensors header."""
         return self.bytes + self.names
 
     @property
     def names(self) -> int:
+        """Bytes of the safetensors header."""
         return PER_TENSOR * (self.tensors + 1)
 
 
@@ -68,24 +71,27 @@ class Packet:
 
 
 def seal(header: Mapping[str, Any], tree: Mapping[str, Any], key: Private) -> Sealed:
-    """Sign and pack. Numbers that are not finite become null, which JSON has a word for."""
+    """Pack and sign a message. Numbers that are not finite become null, because JSON has no word for them."""
     tensors = {n: t.detach().cpu() for n, t in flat(tree).items()}
     axes = {n: order for n, t in tensors.items() if (order := _axes(t))}
-    laid = {n: (t.permute(axes[n]) if n in axes else t).contiguous() for n, t in tensors.items()}
-    blob = save(apart(laid)) if laid else b""
-    whole = {n: _plain(v) for n, v in header.items()} | {"sha256": hashlib.sha256(blob).hexdigest()}
+    in_order = {n: (t.permute(axes[n]) if n in axes else t).contiguous() for n, t in tensors.items()}
+    blob = save(apart(in_order)) if in_order else b""
+    whole = {n: _finite(v) for n, v in header.items()} | {"sha256": hashlib.sha256(blob).hexdigest()}
     whole |= {"axes": axes} if axes else {}
     text = json.dumps(whole, sort_keys=True, allow_nan=False)
     return Sealed(text, key.sign(text.encode()), blob)
 
 
 def unseal(sealed: Sealed, key: Public, limits: Limits) -> Packet:
-    """Check and unpack. Raises WireError: E304 too large, E310 changed, cut off or not signed by this key."""
+    """Check and unpack a message that `key` should have signed.
+
+    Raises WireError: E304 if it is too large, E310 if it was changed, cut off or not signed by this key.
+    """
     if len(sealed.blob) > limits.blob or len(sealed.text) > MOST_HEADER:
         size, most = (len(sealed.blob) + len(sealed.text)) / 1e6, limits.bytes / 1e6
         raise WireError("E304", f"the message is {size:.1f} MB; at most {most:.1f} MB are expected.")
     if not key.signed(sealed.text.encode(), sealed.signature):
-        raise WireError("E310", "the signature does not fit: the message was changed, or sent by somebody else.")
+        raise WireError("E310", "the signature does not match: the message was changed, or sent by somebody else.")
     header = _header(sealed.text)
     if header.get("sha256") != hashlib.sha256(sealed.blob).hexdigest():
         raise WireError("E310", "the tensors do not have the SHA-256 that was signed.")
@@ -98,14 +104,13 @@ def _header(text: str) -> dict[str, Any]:
     except (ValueError, RecursionError):
         header = None
     if not isinstance(header, dict):
-        raise WireError("E310", "the header is no JSON object.")
+        raise WireError("E310", "the header is not a JSON object.")
     return header
 
 
 def _tensors(blob: bytes, limits: Limits, axes: Any) -> Tree:
-    told = int.from_bytes(blob[:8], "little")
-    if told > limits.names:
-        raise WireError("E304", f"the message lists more tensors than the {limits.tensors} expected.")
+    if int.from_bytes(blob[:8], "little") > limits.names:
+        raise WireError("E304", f"the message lists more than the {limits.tensors} tensors expected.")
     try:
         tensors = load(blob)
     except (SafetensorError, ValueError, KeyError, RuntimeError, OverflowError, TypeError) as error:
@@ -115,7 +120,7 @@ def _tensors(blob: bytes, limits: Limits, axes: Any) -> Tree:
     try:
         for name, order in dict(axes).items():
             tensors[name] = tensors[name].permute([order.index(i) for i in range(tensors[name].dim())])
-        if any(path[:i] in tensors for path in tensors for i, sign in enumerate(path) if sign == "/"):
+        if any(path[:i] in tensors for path in tensors for i, character in enumerate(path) if character == "/"):
             raise KeyError
         return nested(tensors)
     except (AttributeError, KeyError, TypeError, ValueError, IndexError, RuntimeError):
@@ -123,14 +128,15 @@ def _tensors(blob: bytes, limits: Limits, axes: Any) -> Tree:
 
 
 def _axes(t: Tensor) -> list[int] | None:
-    """The order of axes in memory, where it is not the order of the shape: sums over tensors give bits by memory.
+    """The order of a tensor's axes in memory, which sums over it follow, so the receiver restores it.
 
-    None for tensors that lie in order, or with gaps, which are sent in order."""
+    None for tensors that are contiguous, or have gaps; those are sent in the order of their shape.
+    """
     if t.is_contiguous():
         return None
     order = sorted(range(t.dim()), key=lambda i: -t.stride(i))
     return order if t.permute(order).is_contiguous() else None
 
 
-def _plain(value: Any) -> Any:
+def _finite(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value

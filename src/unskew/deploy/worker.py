@@ -1,7 +1,8 @@
-"""A site's warm process: data, model and method are built once, requests come through a local socket.
+"""A site's warm process: it builds data, model and method once, and takes requests through a local socket.
 
-python -m unskew.deploy.worker FOLDER DATA [--classes a,b] [--model FILE.py:FUNCTION] [--device cuda]; started by `unskew site run`.
-A request that takes longer than it may ends the process, which is started anew: a hang must not block the site.
+`unskew site run` starts it: python -m unskew.deploy.worker FOLDER DATA [--classes a,b] [--model FILE.py:FUNCTION] [--device cuda]
+
+A request that exceeds its time ends the process, and a new one is started, so that a hang cannot block the site.
 """
 
 from __future__ import annotations
@@ -17,16 +18,18 @@ from pathlib import Path
 from unskew.deploy.identity import Public
 from unskew.deploy.loaders import load
 from unskew.deploy.sealed import BUDGET, SOCKET, Sealed, exactly
-from unskew.deploy.site import Site
+from unskew.deploy.site import Membership, Site
 from unskew.deploy.tickets import Joined
 from unskew.errors import UnskewError
 
 OVERDUE = 70
 """Exit code of a worker whose request took too long."""
+READING_S = 60.0
+"""How long a request may take to arrive through the socket."""
 
 
 def serve(site: Site, path: Path) -> None:
-    """Answer for ever. Only this user can open the socket: its folder has mode 0700."""
+    """Answer requests, one after the other, without end. Only this user can open the socket: its folder has mode 0700."""
     path.unlink(missing_ok=True)
     with socket.socket(socket.AF_UNIX) as door:
         door.bind(str(path))
@@ -34,45 +37,47 @@ def serve(site: Site, path: Path) -> None:
         while True:
             line, _ = door.accept()
             with line:
-                _one(site, line)
+                _answer_one(site, line)
 
 
-def _one(site: Site, line: socket.socket) -> None:
-    line.settimeout(60)
+def _answer_one(site: Site, line: socket.socket) -> None:
+    line.settimeout(READING_S)
     try:
         (budget_s,) = BUDGET.unpack(exactly(line, BUDGET.size))
-        asked = Sealed.receive(line)
+        request = Sealed.receive(line)
     except (OSError, UnicodeDecodeError):
         return
     watchdog = threading.Timer(max(1.0, budget_s), os._exit, (OVERDUE,))
     watchdog.daemon = True
     watchdog.start()
     try:
-        site.answer(asked).send(line)
+        site.answer(request).send(line)
     except OSError:
-        site.say("the answer was not wanted any more")
+        site.say("nobody waited for the answer any more")
     finally:
         watchdog.cancel()
 
 
 def main() -> None:
-    told = argparse.ArgumentParser()
-    told.add_argument("folder", type=Path)
-    told.add_argument("data")
-    told.add_argument("--classes", default="")
-    told.add_argument("--model")
-    told.add_argument("--device", default="cpu")
-    given = told.parse_args()
-    joined = Joined.open(given.folder)
-    classes = [c.strip() for c in given.classes.split(",") if c.strip()]
+    """Load the data of a site and serve. Raises UnskewError if the folder or the data cannot be used."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("data")
+    parser.add_argument("--classes", default="")
+    parser.add_argument("--model")
+    parser.add_argument("--device", default="cpu")
+    options = parser.parse_args()
+    joined = Joined.open(options.folder)
+    classes = [c.strip() for c in options.classes.split(",") if c.strip()]
 
     def say(text: str) -> None:
         print(time.strftime("%H:%M:%S"), text, flush=True)
 
-    found = load(given.data, classes)
-    key, coordinator = joined.key, Public.parse(joined.ticket.coordinator)
-    site = Site(joined.ticket.site, given.folder, key, coordinator, lambda: found, given.model, given.device, say)
-    say(f"site {site.name}: {len(found.y)} training samples, {len(found.y_test)} to test on, ready")
+    dataset = load(options.data, classes)
+    coordinator = Public.parse(joined.ticket.coordinator)
+    member = Membership(joined.ticket.site, options.folder, joined.key, coordinator)
+    site = Site(member, lambda: dataset, options.model, options.device, say)
+    say(f"site {member.name}: {len(dataset.y)} training samples, {len(dataset.y_test)} test samples, ready")
     serve(site, Path(os.environ[SOCKET]))
 
 

@@ -16,8 +16,8 @@ from unskew import arguments
 from unskew.comparison import cells
 from unskew.comparison.cells import Cell
 from unskew.comparison.rehearsal import rehearse
+from unskew.disk import check_name
 from unskew.engine import resolve
-from unskew.engine.disk.folder import check_name
 from unskew.experiments import kept, outline, tables
 from unskew.experiments.entries import entries_of
 from unskew.experiments.experiment import Experiment

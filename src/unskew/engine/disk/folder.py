@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import platform
-import re
 import sys
 import time
 from collections.abc import Callable
@@ -29,21 +28,11 @@ from unskew.engine.disk.state import State
 from unskew.engine.disk.store import Disk
 from unskew.engine.leaves import accounts
 from unskew.engine.server.loop import Loop, Round, rounds
-from unskew.errors import Paused, StateError, UsageError
+from unskew.errors import Paused, StateError
 from unskew.revision import revision
 
-_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 Say = Callable[[str], None]
 Shown = Callable[[State, Round], None]
-
-
-def check_name(name: str) -> str:
-    if not _NAME.fullmatch(name):
-        raise UsageError(
-            "E114",
-            f"'{name}' is no name for a run or a page: use a-z, 0-9, '.', '_' and '-', at most 64, no leading sign.",
-        )
-    return name
 
 
 def fresh(parent: Path, stem: str) -> Path:

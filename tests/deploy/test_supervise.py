@@ -12,35 +12,35 @@ import pytest
 
 pytest.importorskip("cryptography", reason="a deployment's tests need the extra: pip install 'unskew[flower]'")
 
-from unskew.deploy import kept
+from unskew.deploy import supervise
 
 
-def seen(program: kept.Kept, there, seconds: float = 20.0) -> list[str]:
+def seen(program: supervise.Program, there, seconds: float = 20.0) -> list[str]:
     said: list[str] = []
     end = time.monotonic() + seconds
     while not there():
         assert time.monotonic() < end, said
-        program.look(said.append)
+        program.tend(said.append)
         time.sleep(0.02)
     return said
 
 
 def test_a_program_that_ends_or_gives_up_without_ending_is_started_again(tmp_path, monkeypatch):
     """Flower's SuperNode gives up when its network fails, in other words each time, and its process can stay."""
-    monkeypatch.setattr(kept, "BACK_OFF_S", 0.1)
+    monkeypatch.setattr(supervise, "BACK_OFF_S", 0.1)
     for code, told in (
         ("print('it is over')", "ended with code 0"),
         ("print('it is over'); time.sleep(99)", "gave up"),
     ):
         log = tmp_path / f"{told}.log"
         command = [sys.executable, "-uc", f"import time; {code}"]
-        program = kept.Kept("it", command, dict(os.environ), log, (b"never said", b"is over"))
+        program = supervise.Program("it", command, dict(os.environ), log, (b"never said", b"is over"))
         try:
             said = seen(program, lambda program=program: program.starts >= 3)
         finally:
             program.stop(0.5)
         assert told in said[0]
-    still = kept.Kept(
+    still = supervise.Program(
         "it", [sys.executable, "-uc", "import time; time.sleep(99)"], dict(os.environ), tmp_path / "l", (b"over",)
     )
     (tmp_path / "l").write_text("it is over\n")  # what an earlier one said does not count
@@ -55,8 +55,8 @@ def test_a_program_that_ends_or_gives_up_without_ending_is_started_again(tmp_pat
 def test_a_sentence_is_not_said_again_before_its_time(monkeypatch):
     told: list[str] = []
     now = 1.0
-    monkeypatch.setattr(kept.time, "monotonic", lambda: now)
-    say = kept.Rarely(told.append)
+    monkeypatch.setattr(supervise.time, "monotonic", lambda: now)
+    say = supervise.Rarely(told.append)
     for now in (1.0, 30.0, 60.9, 61.0):
         say("gone")
         say(f"back {now}")
@@ -65,7 +65,7 @@ def test_a_sentence_is_not_said_again_before_its_time(monkeypatch):
 
 def test_signals_work_again_afterwards():
     before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
-    with kept.kept():
+    with supervise.stopped_at_the_end():
         pass
     assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
@@ -73,7 +73,7 @@ def test_signals_work_again_afterwards():
 KEEPER = """
 import os, signal, sys, time
 from pathlib import Path
-from unskew.deploy.kept import Kept, kept
+from unskew.deploy.supervise import Program, stopped_at_the_end
 
 def stop(*_):
     raise SystemExit(143)
@@ -81,10 +81,10 @@ def stop(*_):
 signal.signal(signal.SIGTERM, stop)
 slow = "import signal, time; signal.signal(15, lambda *_: time.sleep(0.5) or exit()); print('up', flush=True); time.sleep(99)"
 logs = [Path(path) for path in sys.argv[1:]]
-programs = [Kept("it", [sys.executable, "-c", slow], dict(os.environ), log) for log in logs]
-with kept(*programs):
+programs = [Program("it", [sys.executable, "-c", slow], dict(os.environ), log) for log in logs]
+with stopped_at_the_end(*programs):
     for program, log in zip(programs, logs):
-        program.look(print)
+        program.tend(print)
         while "up" not in log.read_text():
             time.sleep(0.02)
     print(*(program.process.pid for program in programs), flush=True)

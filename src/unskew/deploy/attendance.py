@@ -1,0 +1,103 @@
+"""Asking the sites of a run by client id: whoever is away is waited for, whoever is new is greeted and set up first."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from unskew.config import Settings
+from unskew.core.trees import Tree, Weights, flat
+from unskew.deploy.hello import Hello
+from unskew.deploy.post import POLL_S, Post
+from unskew.deploy.wire import Limits, Packet
+from unskew.engine.client.trainer import Trainer
+from unskew.engine.client.values import Start
+from unskew.engine.disk.store import Disk
+
+
+@dataclass
+class Attendance:
+    """Which sites of a run can be asked, and what they are sent.
+
+    local: the server's own trainer, which has a model and no samples. hellos: the sites in the order of client ids.
+    store: says which round each client's private state was counted in. min_sites: how many sites are waited for.
+    """
+
+    post: Post
+    local: Trainer
+    hellos: Sequence[Hello]
+    settings: Settings
+    store: Disk
+    min_sites: int = 1
+    ready: set[str] = field(default_factory=set)
+    """The sites that have been set up and have answered since."""
+
+    def __post_init__(self) -> None:
+        self.first: Weights = self.local.fed.net.weights()
+
+    def tell(self, t: int, code: str, text: str) -> None:
+        self.post.tell(t, code, text)
+
+    def ask(
+        self, kind: str, start: Start, ids: Sequence[int], header: dict[str, Any], limits: Limits
+    ) -> dict[int, Packet]:
+        """Send what the round starts from and collect the replies, by client id in ascending order.
+
+        kind: "train", "visit" or "score", of which sites without training samples are only asked the last. header: what
+        the request says beside the learning rate.
+        """
+        ids = [k for k in ids if self.hellos[k].train or kind == "score"]
+        if not ids:
+            return {}
+        self._gather(min(self.min_sites, len(ids)))
+        self._set_up([k for k in ids if self.hellos[k].site not in self.ready])
+        tree, requests = self._broadcast(start), {}
+        for k in ids:
+            if self.hellos[k].site in self.ready:
+                facts = header | {"lr": start.lr, "base": self.store.index.get(k, 0)}
+                requests[self.hellos[k].site] = (facts, tree)
+        packets = self.post.ask(kind, start.t, requests, limits)
+        self.ready -= set(requests) - set(packets)  # whoever failed is set up anew before it is asked again
+        return {k: packets[self.hellos[k].site] for k in ids if self.hellos[k].site in packets}
+
+    def _broadcast(self, start: Start) -> Tree:
+        """The weights that leave the server, or differ from those the sites were set up with; and the Parts' slices."""
+        sent = self.local.sent
+        weights = {n: t for n, t in start.weights.items() if n in sent or not torch.equal(t, self.first[n])}
+        return ({"w": weights} if weights else {}) | ({"down": start.down} if flat(start.down) else {})
+
+    def _gather(self, least: int) -> None:
+        """Greet new nodes until so many sites are connected, for at most one deadline."""
+        until = time.monotonic() + self.post.deadline_s
+        while True:
+            for hello in self.post.greet(self.settings.as_dict()).values():
+                self._readmit(hello)
+            connected = self.post.connected()
+            if sum(h.site in connected for h in self.hellos) >= least or time.monotonic() >= until:
+                return
+            time.sleep(POLL_S)
+
+    def _readmit(self, hello: Hello) -> None:
+        """Take back a site that was greeted after the run began, unless it holds other data than it did then."""
+        before = {h.site: h for h in self.hellos}.get(hello.site)
+        if hello == before:
+            self.ready.discard(hello.site)
+            return
+        self.post.nodes.pop(hello.site)
+        if before is None:
+            self.tell(0, "E504", f"{hello.site} came after the run began and can take part in the next one.")
+        else:
+            self.tell(0, "E504", f"{hello.site} has other data or versions than when the run began.")
+
+    def _set_up(self, ids: Sequence[int]) -> None:
+        largest = max(h.train for h in self.hellos)
+        facts = {"settings": self.settings.as_dict(), "clients": len(self.hellos), "largest": largest}
+        connected = self.post.connected()
+        requests = {
+            self.hellos[k].site: (facts | {"k": k}, {"w": self.first}) for k in ids if self.hellos[k].site in connected
+        }
+        self.ready |= set(self.post.ask("setup", 0, requests, Limits(0, 0))) if requests else set()

@@ -1,0 +1,57 @@
+"""A run from its order to its ending: what the server's process does, and what it leaves for whoever follows it."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Any, TextIO
+
+from unskew import config, disk
+from unskew.deploy import server
+from unskew.deploy.orders import Order
+from unskew.deploy.post import Channel, Contact
+from unskew.deploy.submit import ENDING
+from unskew.deploy.tickets import Coordinator
+from unskew.engine.leaves import leaves
+from unskew.errors import UnskewError
+
+
+def conduct_order(channel: Channel, order: Order) -> None:
+    """Conduct the run. However it ends, `ending.json` says how, because Flower calls a failed run completed, too."""
+    began = time.time()
+    order.path.mkdir(parents=True, exist_ok=True)
+    ending: dict[str, Any] = {"state": "done", "code": 0}
+    with open(order.path / "server.log", "a") as log:
+        try:
+            _conduct(channel, order, log)
+        except UnskewError as error:
+            ending = {"state": "stopped", "code": error.exit_code, "text": str(error)}
+        except SystemExit:  # how Flower ends the app if the SuperLink is gone, or the run was stopped
+            text = "E507 Flower ended the run's process; every finished round is saved."
+            ending = {"state": "stopped", "code": 2, "text": f"{text} Resume with: unskew resume {order.path}"}
+            raise
+        except BaseException as error:
+            ending = {"state": "failed", "code": 1, "text": f"{type(error).__name__}: {error}"}
+            raise
+        finally:
+            text = ending.get("text", "done")
+            _say(log, text)
+            if not text.startswith("E110"):  # else another process conducts this run, and will say how it ends
+                disk.replace(order.path / ENDING, json.dumps({**ending, "began": began}))
+
+
+def _conduct(channel: Channel, order: Order, log: TextIO) -> None:
+    home = Coordinator.open(Path(order.federation))
+    contact = Contact(channel, home.sites, home.key, home.admitted())
+    listeners = server.Listeners(
+        lambda text: _say(log, text),
+        lambda state, done: _say(log, f"round {done.t}: {done.answered}/{done.asked} sites, {done.seconds:.1f} s"),
+        lambda loop: _say(log, "\n".join(leaves(loop))),
+    )
+    server.conduct(order.path, config.build(dict(order.settings)), contact, order.terms, listeners)
+
+
+def _say(log: TextIO, text: str) -> None:
+    print(text)
+    print(time.strftime("%H:%M:%S"), text, file=log, flush=True)

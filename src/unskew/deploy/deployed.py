@@ -1,0 +1,68 @@
+"""A run on disk whose clients are sites: the engine's folder and loop, with the exchange that goes over the network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unskew.core.trees import Tree
+from unskew.deploy.attendance import Attendance
+from unskew.deploy.hello import Hello
+from unskew.deploy.notices import Notices
+from unskew.deploy.post import Post
+from unskew.deploy.remote import Remote
+from unskew.deploy.scoring import SiteScores
+from unskew.deploy.studies import check_noise
+from unskew.engine import resolve
+from unskew.engine.disk.folder import Folder
+from unskew.engine.disk.record import Record
+from unskew.engine.disk.store import Disk
+from unskew.engine.memory import check_room
+from unskew.engine.server.loop import Loop
+
+
+class Away(Disk):
+    """The store of a run whose private state stays at the sites: only the round of each one's counted state is here."""
+
+    def __init__(self, folder: Path, index: Mapping[int, int] | None = None):
+        super().__init__(folder, index)
+
+    def fetch(self, clients: Iterable[int]) -> dict[int, Tree]:
+        return {}
+
+    def put(self, t: int, trees: Mapping[int, Tree]) -> None:
+        self.index |= dict.fromkeys(trees, t)
+
+    def sweep(self, *also: Mapping[int, int]) -> None:
+        """Sites remove their own files."""
+
+
+@dataclass
+class Deployed(Folder):
+    """The caller holds the folder's lock already, because it also writes the journal."""
+
+    post: Post | None = None
+    notices: Notices | None = None
+    hellos: Sequence[Hello] = ()
+    min_sites: int = 1
+
+    def _locked(self) -> AbstractContextManager[Any]:
+        return nullcontext()
+
+    def _opened(self, found: tuple[Tree, dict[str, Any]] | None) -> Loop:
+        assert self.post is not None
+        assert self.notices is not None
+        index = {int(k): t for k, t in found[1]["private"]} if found else {}
+        record, store = Record(self.path, found[1]["lengths"] if found else None), Away(self.path / "private", index)
+        self._last_index, self.notices.record = index, record
+        fed = resolve.fed_of(self.settings, self.method, self.federation)
+        check_noise(self.method, fed)
+        check_room(self.method, fed)
+        local = resolve.trainer_of(self.settings, self.method, self.federation, fed)
+        sites = Attendance(self.post, local, self.hellos, self.settings, store, self.min_sites)
+        scores = SiteScores(sites, resolve.scoring_of(local, self.federation), record)
+        remote = Remote(sites, scores)
+        return Loop(self.method, self.federation, fed, self.settings, remote, scores, store, record)

@@ -1,0 +1,85 @@
+"""A federation over a network, as each side sees it: the server no samples at all, a site only its own.
+
+Letters: K sites, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from unskew.data.dataset import Dataset, check_labels
+from unskew.data.federation import Federation
+from unskew.data.index import Index
+from unskew.deploy.hello import Hello, check_alike
+from unskew.errors import DataError
+
+
+class ServersView(Federation):
+    """K sites of known sizes and none of their samples; perhaps a test set at the server."""
+
+    def __post_init__(self) -> None:
+        if not self.clients or not self.sizes.any():
+            raise DataError("E403", f"{self.name}: no site holds a training sample.")
+        check_labels(self.name, self.y, self.y_test, self.n_classes, self.shape)
+
+    @property
+    def label_counts(self) -> np.ndarray:  # type: ignore[override]
+        """Zeros [K, C]: sites do not say."""
+        return np.zeros((self.clients, self.n_classes), np.int64)
+
+    @staticmethod
+    def of(name: str, hellos: Sequence[Hello], test: Dataset | None = None) -> ServersView:
+        """Clients in the order of `hellos`. Raises UsageError (E504) unless all data and the test set fit together."""
+        check_alike(hellos)
+        first = hellos[0]
+        shape, pixels = first.shape, first.pixels
+        if test is not None:
+            check_alike([first, Hello.of("the server", test, first.versions)])
+        return ServersView(
+            name,
+            np.zeros((0, *shape), np.float32),
+            np.zeros((0, *pixels), np.int64),
+            np.zeros((0, *shape), np.float32) if test is None else test.x_test,
+            np.zeros((0, *pixels), np.int64) if test is None else test.y_test,
+            first.classes,
+            Index(np.zeros(0, np.int64), np.cumsum([0, *(h.train for h in hellos)], dtype=np.int64)),
+            Index.empty(len(hellos)),
+            "sites",
+            names=tuple(h.site for h in hellos),
+        )
+
+
+@dataclass(frozen=True)
+class SitesView(Federation):
+    """One site's samples as client k of the federation. largest: the most training samples that any site holds."""
+
+    largest: int = 0
+
+    @property
+    def sizes(self) -> np.ndarray:  # type: ignore[override]
+        """[K]: this site's own number of samples and `largest` for the others, so that bounds equal the server's."""
+        own = self.train.sizes
+        return np.where(own > 0, own, self.largest)
+
+    @staticmethod
+    def of(data: Dataset, k: int, clients: int, largest: int) -> SitesView:
+        return SitesView(
+            data.name,
+            data.x,
+            data.y,
+            data.x_test,
+            data.y_test,
+            data.classes,
+            _only_client(k, clients, len(data.y)),
+            _only_client(k, clients, len(data.y_test)),
+            "sites",
+            largest=largest,
+        )
+
+
+def _only_client(k: int, clients: int, rows: int) -> Index:
+    """Client k holds rows 0 to rows - 1, the others hold none."""
+    return Index(np.arange(rows, dtype=np.int64), np.where(np.arange(clients + 1) > k, rows, 0).astype(np.int64))

@@ -1,0 +1,47 @@
+"""What a study takes from one site: bytes, who reads them, guarantees, and epsilon by the site's own samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from unskew import config
+from unskew.core.account import number
+from unskew.core.method import Method
+from unskew.data.federation import Federation
+from unskew.data.index import Index
+from unskew.deploy import studies
+from unskew.deploy.loaders import load
+from unskew.engine import leaves, resolve
+from unskew.engine.client.trainer import Trainer
+from unskew.methods import registry
+
+
+def leaving(method: Method, trainer: Trainer) -> list[str]:
+    """What a study takes from this site, by its own data. What its noise amounts to protects against others only."""
+    counts_KC = trainer.samples.counts_KC
+    lines = leaves.told(method, trainer.fed, trainer.sent, counts_KC)
+    if leaves.accounts(method, trainer.fed, counts_KC):
+        reading = "against the coordinator: it knows the study's seed, from which the noise is drawn"
+        lines.append(f"{'':<20}  epsilon {number(math.inf):>9}  {reading}")
+    return lines
+
+
+def forecast(study: Path, data: str, classes: Sequence[str], sites: int) -> list[str]:
+    """What this site would send in a study, by the data that its operator names.
+
+    sites: how many take part. Raises UsageError for a study that cannot run over a network, DataError for bad data.
+    """
+    settings = studies.study(config.load(study)).replace(clients=sites)
+    dataset = studies.prepared(load(data, classes), settings)
+    nobody = np.arange(0)
+    rows = [np.arange(len(dataset.y)), *[nobody] * (sites - 1)]
+    tests = [np.arange(len(dataset.y_test)), *[nobody] * (sites - 1)]
+    inputs = (dataset.x, dataset.y, dataset.x_test, dataset.y_test)
+    federation = Federation("site", *inputs, dataset.classes, Index.of(rows), Index.of(tests), "site")
+    loop = resolve.loop_of(settings, registry.parse(settings.method), federation)
+    loop.trainer.close()
+    return leaving(loop.method, loop.trainer)

@@ -1,0 +1,81 @@
+"""What a site keeps of a run in its folder: the last request it answered, what it was set up with, its private state.
+
+The private state after round t is in `private-<t>.safetensors`. A request names the round that the server has counted
+as the site's last, so an answer that came too late, or a server that went back to its checkpoint, changes nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unskew import disk
+from unskew.core.trees import Tree
+from unskew.deploy.wire import Packet
+from unskew.engine.disk import state
+from unskew.errors import StateError, UsageError
+
+SETUP = "setup.safetensors"
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """`<site>/runs/<run>/`."""
+
+    path: Path
+    site: str
+
+    @staticmethod
+    def of(folder: Path, site: str, run: object) -> RunFolder:
+        """Of a run by its number. Raises UsageError (E114) for one that is no valid name."""
+        path = folder / "runs" / disk.check_name(str(run))
+        path.mkdir(parents=True, exist_ok=True)
+        return RunFolder(path, site)
+
+    def check_new(self, serial: object) -> None:
+        """Remember a request's serial number. Raises UsageError (E307) unless it is larger than any before."""
+        book = self.path / "serial"
+        last = int(book.read_text() or 0) if book.exists() else 0
+        if not isinstance(serial, int) or serial <= last:
+            raise UsageError("E307", "the request is older than one that was already answered.")
+        disk.replace(book, str(serial))
+
+    def write_leaves(self, text: str) -> None:
+        """Keep what leaves this site in the run, for its operator."""
+        disk.replace(self.path / "leaves.txt", text)
+
+    def write_setup(self, tree: Tree, facts: Mapping[str, Any]) -> None:
+        state.write(self.path / SETUP, tree, dict(facts))
+
+    def read_setup(self) -> tuple[Tree, dict[str, Any]]:
+        """Raises StateError (E205) if this site was never set up for the run, or has lost that."""
+        try:
+            return state.read(self.path / SETUP)
+        except (FileNotFoundError, StateError):
+            raise StateError("E205", f"site {self.site} has not been set up for this run.") from None
+
+    def write_private(self, t: int, tree: Tree) -> None:
+        state.write(self._private(t), tree, {"t": t})
+
+    def read_private(self, request: Packet) -> Tree:
+        """The state after the round that the server counts as this site's last; {} before that.
+
+        Raises StateError (E204) if it is missing although there is state of other rounds.
+        """
+        t = request.header.get("base", 0)
+        if t and self._private(t).exists():
+            return state.read(self._private(t))[0]
+        if t and any(self.path.glob("private-*")):
+            raise StateError("E204", f"site {self.site} has lost its private state of round {t}.")
+        return {}
+
+    def sweep(self, request: Packet) -> None:
+        """Remove old state. Of the rounds before the one counted last one stays: the server may go back that far."""
+        rounds = sorted(int(p.stem.partition("-")[2]) for p in self.path.glob("private-*.safetensors"))
+        for t in [t for t in rounds if t < request.header.get("base", 0)][:-1]:
+            self._private(t).unlink()
+
+    def _private(self, t: int) -> Path:
+        return self.path / f"private-{t}.safetensors"

@@ -1,0 +1,88 @@
+"""One run as a site takes part in it: the method, the model and the trainer, built once and kept warm.
+
+Letters: M metrics.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from unskew.config import Settings
+from unskew.core.method import Method
+from unskew.core.replies import Reply
+from unskew.core.trees import Tree, Weights, tree_map
+from unskew.data.dataset import Dataset
+from unskew.deploy.federations import SitesView
+from unskew.deploy.studies import check_noise, prepared
+from unskew.engine import resolve
+from unskew.engine.client.trainer import Trainer
+from unskew.engine.client.values import Start
+from unskew.engine.server.scores import Evaluation
+from unskew.errors import UsageError
+from unskew.methods import registry
+
+
+@dataclass
+class Run:
+    """k: this site's client id. first: the weights before round 1, among them those that never leave the server."""
+
+    settings: Settings
+    k: int
+    method: Method
+    trainer: Trainer
+    scoring: Evaluation
+    first: Weights
+
+    def scores(self, start: Start, private: Tree) -> Tree:
+        """Scores on this site's own test samples, by whose weights: scope -> [M].
+
+        "global": with the weights as they came; "kept": with those that stay here; "personal": with what Parts make
+        for this site.
+        """
+        k, rows = self.k, self.scoring.test[self.k]
+        if not len(rows):
+            return {}
+        keeps = bool(self.trainer.kept and private)
+        states = {"kept": private} if keeps else {"global": {}} if self.trainer.sent else {}
+        if self.scoring.own_weights and (keeps or not self.trainer.kept):
+            states["personal"] = private
+
+        def score(scope: str) -> torch.Tensor:
+            guess = self.scoring._predict(rows, k, start, states[scope], own=scope == "personal")
+            return torch.tensor(list(self.scoring._brief(k, guess).values()))
+
+        return dict(zip(states, self.trainer.each(score, list(states))))
+
+    def visited(self, start: Start, name: str, place: int, private: Tree) -> list[Reply]:
+        """The client side of trip number `place` of the Part called `name`; empty if this site has no samples.
+
+        private: what this site keeps, which is used if weights are among it.
+        """
+        part = next(p for p in self.method.parts if p.name == name)
+        states = {self.k: private} if self.trainer.kept else {}
+        return self.trainer.visit(part.trips[place], part, start, [self.k], states)
+
+    def moved(self, tree: Tree) -> Tree:
+        """The tensors on the device this site trains on."""
+        return tree_map(lambda t: t.to(self.trainer.device), tree)
+
+
+def build(site: str, settings: Settings, data: Dataset, facts: Mapping[str, Any], first: Weights) -> Run:
+    """settings: as the site runs them, its device included. facts: k, clients and largest, as the server sends them.
+
+    Raises UsageError: E504 if the model differs from the server's, E506 if a guarantee would be false over a network.
+    """
+    method = registry.parse(settings.method, settings.set)
+    view = SitesView.of(prepared(data, settings), facts["k"], facts["clients"], facts["largest"])
+    fed = resolve.fed_of(settings, method, view)
+    check_noise(method, fed)
+    shapes = {n: tuple(t.shape) for n, t in fed.net.weights().items()}
+    if shapes != {n: tuple(t.shape) for n, t in first.items()}:
+        raise UsageError("E504", f"site {site} builds another model from '{settings.model}' than the server.")
+    trainer = resolve.trainer_of(settings, method, view, fed)
+    first = {n: first[n].to(trainer.device) for n in shapes}
+    return Run(settings, facts["k"], method, trainer, resolve.scoring_of(trainer, view), first)

@@ -1,0 +1,72 @@
+"""What may run over a network, as the server and each site judge it for themselves."""
+
+from __future__ import annotations
+
+from unskew.config import Settings
+from unskew.core.client import Fed
+from unskew.core.method import Method
+from unskew.data.dataset import Dataset
+from unskew.errors import UsageError
+from unskew.methods import registry
+
+SITES = "(sites)"
+"""The setting `data` of a run whose samples are at sites."""
+
+
+def study(settings: Settings) -> Settings:
+    """The settings of a run over a network. Raises UsageError (E506) for what needs samples at the server, or a file."""
+    check_not_from_a_file(settings.method)
+    method = registry.parse(settings.method, settings.set)
+    if settings.measure != "none":
+        text = f"'{settings.measure}' is measured on the samples, which stay at sites; set measure to none."
+        raise UsageError("E506", text)
+    if settings.validation:
+        text = "validation holds samples out before they are dealt to clients; the samples of sites are dealt already."
+        raise UsageError("E506", text)
+    for part in method.parts:
+        if part.reserve:
+            text = f"'{part.name}' holds back {part.reserve} samples of each class at the server, which has none."
+            raise UsageError("E506", text)
+    return settings.replace(method=str(method), set={}, data=SITES, lanes="1", device="cpu", samples=None, skew="iid")
+
+
+def allowed(settings: Settings, model: str | None) -> Settings:
+    """Settings as a site runs them: one lane, and in place of a model from a file its own file.
+
+    model: FILE.py:FUNCTION, which the site's operator allows. Raises UsageError (E506), because a coordinator must not
+    name the Python file that a site loads.
+    """
+    check_not_from_a_file(settings.method)
+    if ":" in settings.model:
+        if model is None:
+            text = f"the study's model is {settings.model}; to allow your own, start the site with --model FILE.py:FUNCTION."
+            raise UsageError("E506", text)
+        settings = settings.replace(model=model)
+    return settings.replace(lanes="1", workers=1)
+
+
+def check_not_from_a_file(method: str) -> None:
+    """Raises UsageError (E506) for a method from a file, before it is parsed, because parsing would run the file."""
+    if ".py" in method:  # anywhere in it, so that no other way of reading the text can find a file
+        text = f"the study's method {method!r} is in a file, and no site loads a file that a coordinator names"
+        remedy = "install it everywhere as a package that declares it as an entry point of unskew.methods."
+        raise UsageError("E506", f"{text}; {remedy}")
+
+
+def check_noise(method: Method, fed: Fed) -> None:
+    """Raises UsageError (E506) for a Share whose privacy guarantee rests on noise drawn from the study's seed.
+
+    The seed makes a run repeatable, and the server knows it; noise that the reader can draw again protects nothing.
+    """
+    for part in method.parts:
+        shares = part.shares(fed) | {n: s for trip in part.trips for n, s in trip.shares(fed).items()}
+        if private := [name for name, share in shares.items() if share.guarantee == "dp"]:
+            text = f"'{part.name}/{private[0]}' is protected by noise from the study's seed, which the server knows"
+            raise UsageError("E506", f"{text}: over a network that guarantee would be false.")
+
+
+def prepared(data: Dataset, settings: Settings) -> Dataset:
+    """The data, standardised by the set's own constants if the study asks for that and the set has such constants."""
+    method = registry.parse(settings.method, settings.set)
+    standardise = settings.normalise == "dataset" or (settings.normalise == "auto" and not method.normalises)
+    return data.standardised() if standardise and data.mean is not None else data

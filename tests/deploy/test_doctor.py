@@ -1,0 +1,115 @@
+"""What a site checks before it takes part: certificates, clocks, data."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.deploy import fake  # noqa: F401  skips where cryptography is missing
+from tests.deploy.shell import unskew
+from unskew.deploy import doctor
+from unskew.deploy.tickets import Coordinator, Joined, Ticket
+
+
+@pytest.fixture
+def home(tmp_path):
+    return Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:8123", ["b", "a"])
+
+
+class Listener:
+    """Something that speaks TLS with a given certificate, once."""
+
+    def __init__(self, home: Coordinator | None):
+        self.home, self.door = home, socket.create_server(("127.0.0.1", 0))
+        self.port = self.door.getsockname()[1]
+        threading.Thread(target=self.run, daemon=True).start()
+
+    def run(self) -> None:
+        line, _ = self.door.accept()
+        if self.home is None:
+            line.close()
+            return
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.home.folder / "server.crt", self.home.folder / "server.key")
+        try:
+            with context.wrap_socket(line, server_side=True) as tls:
+                tls.recv(1000)
+                tls.sendall(b"HTTP/1.1 404 No\r\nDate: Mon, 01 Jan 2024 00:00:00 GMT\r\nContent-Length: 0\r\n\r\n")
+        except OSError:
+            pass
+
+
+def test_our_certificates_stand_strict_checks(home):
+    """Which Python's own ssl makes from 3.13 on."""
+    context = ssl.create_default_context(cafile=str(home.folder / "ca.crt"))
+    context.verify_flags |= ssl.VERIFY_X509_STRICT
+    with (
+        socket.create_connection(("127.0.0.1", Listener(home).port)) as line,
+        context.wrap_socket(line, server_hostname="127.0.0.1") as tls,
+    ):
+        assert tls.getpeercert()
+
+
+def looked(tmp_path: Path, made: Coordinator, port: int) -> dict[str, doctor.Finding]:
+    ticket = made.ticket("a")
+    joined = Joined.make(tmp_path / f"site{port}", Ticket(**{**ticket.__dict__, "port": port}))
+    np.savez(tmp_path / "d.npz", x=np.random.rand(20, 1, 8, 8).astype(np.float32), y=np.arange(20) % 2)
+    return {f.what: f for f in doctor.check(joined.folder, str(tmp_path / "d.npz"), ["no", "yes", "perhaps"])}
+
+
+def test_the_doctor_tells_what_is_wrong(tmp_path, home):
+    good = looked(tmp_path, home, Listener(home).port)
+    assert good["certificate"].ok
+    assert not good["clock"].ok
+    assert good["data"].text.startswith(
+        "16 training samples, 4 test samples, each [1, 8, 8]; 2 classes (none of perhaps)"
+    )
+    stranger = Coordinator.make(tmp_path / "other", "other", "127.0.0.1", ["a"])
+    assert "rejected" in looked(tmp_path, home, Listener(stranger).port)["certificate"].text
+    assert "does not speak TLS" in looked(tmp_path, home, Listener(None).port)["certificate"].text
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        port = door.getsockname()[1]
+    assert "cannot be reached" in looked(tmp_path, home, port)["network"].text
+
+
+def joined_at(tmp_path: Path, made: Coordinator, port: int, **changes) -> Joined:
+    ticket = Ticket(**{**made.ticket("a").__dict__, "port": port, **changes})
+    return Joined.make(tmp_path / f"at{port}", ticket)
+
+
+def test_a_site_does_not_knock_where_it_will_never_be_let_in(tmp_path, home):
+    """The reason within 5 s; a server that is not there yet, or whose certificate ends soon, is no such reason."""
+    stranger = Coordinator.make(tmp_path / "other", "other", "127.0.0.1", ["a"])
+    began = time.monotonic()
+    assert "certificate is rejected" in doctor.rejection(joined_at(tmp_path, home, Listener(stranger).port))
+    assert "does not speak TLS" in doctor.rejection(joined_at(tmp_path, home, Listener(None).port))
+    assert "the server speaks TLS, but" in doctor.rejection(
+        joined_at(tmp_path, home, Listener(home).port, authority=None)
+    )
+    assert time.monotonic() - began < 5
+    assert not doctor.rejection(joined_at(tmp_path, home, Listener(home).port))
+    assert not doctor.rejection(joined_at(tmp_path, home, Listener(None).port, authority=None))
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        port = door.getsockname()[1]
+    assert not doctor.rejection(joined_at(tmp_path, home, port))
+    listener = Listener(stranger)
+    made = joined_at(tmp_path, home, listener.port)
+    done = unskew("site", "run", "--data", "d.npz", "--folder", str(made.folder), cwd=tmp_path)
+    assert (done.returncode, done.stderr[:4]) == (2, "E509")
+
+
+def test_another_host_than_the_certificate_names_is_refused(tmp_path):
+    made = Coordinator.make(tmp_path / "fed2", "far", "far.example", ["a"])
+    listener = Listener(made)
+    ticket = Ticket(**{**made.ticket("a").__dict__, "port": listener.port, "host": "127.0.0.2"})
+    joined = Joined.make(tmp_path / "s", ticket)
+    line = socket.create_connection(("127.0.0.1", listener.port))
+    (finding,) = doctor.certificate_of(joined, line)
+    assert not finding.ok
+    assert "IP address mismatch" in finding.text

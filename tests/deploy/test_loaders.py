@@ -1,0 +1,58 @@
+"""The data of a site: tables, folders and lines of Python."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from tests.deploy import fake  # noqa: F401  skips where cryptography is missing
+from unskew.deploy import loaders
+from unskew.errors import DataError, UsageError
+
+
+def test_tables_folders_and_lines_of_python(tmp_path):
+    (tmp_path / "t.csv").write_text("age,label,weight\n" + "1,sick,2\n3,well,4\n5,sick,6\n" * 10)
+    found = loaders.load(str(tmp_path / "t.csv"), ["well", "sick", "unknown"])
+    assert found.classes == ("well", "sick", "unknown")
+    assert found.shape == (2,)
+    assert set(found.y) == {0, 1}
+    (tmp_path / "bad.csv").write_text("a,b\n1\n")
+    with pytest.raises(DataError, match=r"E401 .* line 2 has 1 values"):
+        loaders.load(str(tmp_path / "bad.csv"))
+    with pytest.raises(DataError, match=r"E404 .*'sick'"):
+        loaders.load(str(tmp_path / "t.csv"), ["well", "other"])
+    (tmp_path / "mine.py").write_text(
+        "import numpy as np\ndef load():\n    return np.zeros((10, 3), np.float32), np.arange(10) % 2\n"
+    )
+    assert loaders.load(f"{tmp_path / 'mine.py'}:load", ["a", "b", "c"]).classes == ("a", "b", "c")
+    (tmp_path / "long.csv").write_text("a,label\n" + "1" * 200_000 + ",x\n")
+    with pytest.raises(DataError, match=r"E401 .*field larger"):
+        loaders.load(str(tmp_path / "long.csv"))
+    for text in ("nothing", f"{tmp_path / 'mine.py'}:none", "no.py:load"):
+        with pytest.raises(UsageError, match="E111"):
+            loaders.load(text)
+
+
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        (
+            "def load():\n    return open('/no/such/file')\n",
+            "E401 .*:load failed at line 2: FileNotFoundError: .*/file",
+        ),
+        ("def load(:\n", "E111 .* cannot be read as Python at line 1: SyntaxError"),
+        ("import no_such_module\ndef load(): ...\n", "E111 .* cannot be read as Python at line 1: ModuleNotFoundError"),
+    ],
+)
+def test_a_loader_that_fails_is_one_sentence(tmp_path, lines, told):
+    (tmp_path / "mine.py").write_text(lines)
+    with pytest.raises((DataError, UsageError), match=told):
+        loaders.load(f"{tmp_path / 'mine.py'}:load")
+
+
+def test_a_site_of_one_class_must_name_them_all(tmp_path):
+    """Else it would pass its own check and be turned away by the server."""
+    np.savez(tmp_path / "one.npz", x=np.random.default_rng(0).random((20, 1, 4, 4)), y=np.zeros(20, np.int64))
+    with pytest.raises(DataError, match=r"E404.*one class.*--classes a,b"):
+        loaders.load(str(tmp_path / "one.npz"))
+    assert loaders.load(str(tmp_path / "one.npz"), ["no", "yes"]).classes == ("no", "yes")
