@@ -52,7 +52,7 @@ def peace(federation) -> Peace:
         text = federation.do("site", "run", "--data", "c.npz", "--folder", f"site-{name}", code=2)
         refused[name] = text, time.monotonic() - began
     result = json.loads(federation.end("run"))
-    federation.until(lambda: "is c.pub admitted?" in federation.log("stranger"), 60)
+    federation.until(lambda: "Is c.pub admitted?" in federation.log("stranger"), 60)
     federation.stop("stranger")
     return Peace(result, second_start, refused)
 
@@ -85,7 +85,7 @@ def test_a_site_with_another_authority_or_without_tls_stops_at_once(peace, name)
 
 
 def test_a_site_whose_key_was_not_admitted_is_not_let_in_and_is_told_why(federation, peace):
-    assert "is c.pub admitted?" in federation.log("stranger")
+    assert "Is c.pub admitted?" in federation.log("stranger")
     assert "turned away" in federation.log("serve")
 
 
