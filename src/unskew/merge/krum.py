@@ -1,7 +1,7 @@
 """Multi-Krum (Blanchard et al., NeurIPS 2017): the clients whose weights lie closest to many others are averaged.
 
     score_k = sum of squared distances to the K - f - 2 nearest other clients;   the K - f lowest scores are kept
-f: clients that may be arbitrary; with fewer than 2 f + 3 clients as many as that leaves.
+f: the clients that may send anything, floor(share K), and at most (K - 3) / 2, so that 2 f + 3 <= K.
 Differs from the paper: it selects gradients, ours weights after local training, which are then averaged as the method
 weighs clients. Statistics of batch normalisation count in no distance.
 """
@@ -42,7 +42,7 @@ class MultiKrum(Part):
 
 
 def krum(flat_KN: Tensor, bad: int) -> Tensor:
-    """Indices, ascending, of the K - bad rows with the lowest scores."""
+    """Indices, ascending, of the K - bad rows [N] with the lowest scores."""
     K = len(flat_KN)
     distance_KK = torch.cdist(flat_KN.double(), flat_KN.double()).pow(2)
     near = max(1, K - bad - 2)

@@ -2,7 +2,7 @@
 
     w <- sum_k p_k w_k,    p_k = n_k / sum_j n_j    (or 1/|S|)
 
-Summed in the order of client ids, so that the bits depend on nothing else.
+The sum runs in the order of clients' numbers, so that its bits depend on nothing else.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ from unskew.core.trees import Weights
 
 
 def weighted_mean(w: Weights, ups: Ups, weighting: str | None = None) -> Weights:
-    """The next global weights; names the clients did not send (kept or frozen) stay as they are."""
+    """The next global weights. Those that clients did not send (kept or frozen) stay as they are in `w`.
+
+    weighting: "size" or "equal"; None: as the method weighs clients.
+    """
     p_K = ups.shares_of_weight(weighting)
     merged = dict(w)
     for name in ups.replies[0].weights:

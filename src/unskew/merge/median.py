@@ -1,13 +1,13 @@
 """The median of clients' weights, coordinate by coordinate (Yin et al., ICML 2018, arXiv 1803.01498).
 
     w_i <- median_k w_ki     (of an even number: the mean of the middle two)
-Every client counts the same; it stands any minority of arbitrary clients.
+Every client counts the same. The result is bounded by honest clients' values if a minority of clients sends anything.
 Differs from the paper: it takes medians of gradients, ours of weights after local training.
 """
 
 from dataclasses import dataclass
 
-from unskew.core import Fed, Part, Tree, Ups, Weights
+from unskew.core import Fed, Part, Tensor, Tree, Ups, Weights
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Median(Part):
         return w | {n: trimmed(ups, n, (len(ups) - 1) // 2) for n in ups.replies[0].weights}, s
 
 
-def trimmed(ups: Ups, name: str, cut: int):
-    """The mean of one weight over clients without the `cut` largest and smallest at each coordinate."""
+def trimmed(ups: Ups, name: str, cut: int) -> Tensor:
+    """The mean of one weight over clients, at each coordinate without the `cut` largest and the `cut` smallest values."""
     ordered = ups.stack(name).sort(0).values
     return ordered[cut : len(ups) - cut].mean(0)

@@ -1,6 +1,6 @@
 """The trimmed mean of clients' weights, coordinate by coordinate (Yin et al., ICML 2018, arXiv 1803.01498).
 
-    w_i <- mean of w_ki without the floor(share K) largest and as many smallest
+    w_i <- mean_k w_ki, without the floor(share K) largest and the floor(share K) smallest
 Every client counts the same.
 Differs from the paper: it trims gradients, ours weights after local training.
 """

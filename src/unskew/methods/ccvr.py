@@ -3,10 +3,10 @@
 Up, once, from every client: per class N_kc, the mean m_kc and the unbiased covariance V_kc of features (0 for N_kc = 1)
 Server: m_c = sum_k N_kc m_kc / N_c
         V_c = sum_k [(N_kc - 1) V_kc + N_kc m_kc m_kc^T] / (N_c - 1) - N_c / (N_c - 1) m_c m_c^T
-        draws `each` features a class from N(m_c, V_c) and re-trains the head on them; the body stays as it is.
+        draws `each` features a class from N(m_c, V_c) and re-trains the head on them; the body does not change.
 `mode="features"` is FLea's comparison: clients send real features of a tenth of their samples instead.
-Differs from the paper: it tunes `each` and the head's training per data set; ours are fixed. A class nobody holds
-keeps its row of the head.
+Differs from the paper: it tunes `each` and the head's training for each data set; our defaults are fixed. A class that
+nobody holds keeps its row of the head.
 """
 
 from dataclasses import dataclass

@@ -1,9 +1,9 @@
 """FedAvg-FT, the diagnostic of ReBaFL's Fig. 1 (arXiv 2303.06314): the server re-trains the head on a balanced set.
 
-Server, after every merge: `epochs` of SGD on CE over `each` samples of every class; the head alone learns, the body
-stands in evaluation mode.
+Server, after every merge: `epochs` of SGD on CE over `each` samples of every class; only the head learns, and the body
+runs in evaluation mode.
 Differs from the paper: its 30 samples a class are the first of the test set that is then scored; ours are training
-samples that no client is given.
+samples that no client receives.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,8 @@
 """FedAvgM (Hsu, Qi & Brown 2019, arXiv 1909.06335): momentum at the server.
 
 Server: v <- beta v + (w_t - w-),   w_{t+1} = w_t - lr v      w-: the weighted mean of the clients
-Statistics of batch normalisation take the plain mean: momentum could drive a running variance below zero.
-Differs from the paper: nothing. Undamped (not v <- beta v + (1 - beta) delta), without Nesterov.
+Statistics of batch normalisation take the plain mean: momentum could make a running variance negative.
+Differs from the paper: it used Nesterov momentum, ours is plain. Undamped: v is not beta v + (1 - beta) delta.
 """
 
 from dataclasses import dataclass

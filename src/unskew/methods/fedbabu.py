@@ -1,10 +1,11 @@
-"""FedBABU (Oh, Kim & Yun, ICLR 2022, arXiv 2106.06042): only the body learns, under a head nobody ever trains.
+"""FedBABU (Oh, Kim & Yun, ICLR 2022, arXiv 2106.06042): only the body learns, under a head that nobody trains.
 
 Client: trains everything but the head, which keeps its common random start;  Up: the body.
-Test:   the global model as it is; with `finetune_epochs` each client's own score is taken after that many passes of
-        SGD on its head, which are never sent.
-Differs from the paper: clients are weighted by size; `weighted=False` gives the official 1/K. It fine-tunes all
-weights or the head; ours the head.
+Test:   the global model as it is; with `finetune_epochs`, each client's own score is taken after so many passes of
+        gradient descent on its head, whose result is never sent.
+Differs from the paper: clients are weighted by size; `weighted=False` gives the official 1/K. The paper fine-tunes the
+head or all weights, by SGD on shuffled minibatches; ours fine-tunes the head, by one step on each piece of up to 256
+samples in their stored order.
 """
 
 from dataclasses import dataclass

@@ -1,12 +1,12 @@
 """FedBR (Guo, Tang & Lin, ICML 2023, arXiv 2205.13462): local models agree on data that belong to nobody.
 
-Once, before round 1: clients share `pseudo` averages of a batch of their inputs, without labels.
+Once, before round 1: clients share `pseudo` averages, each of a batch of their inputs, without labels.
 Client, with a batch u of these:  e1 = P(phi(u)), e2 = P(phi_t(u)), e3 = P(phi(x))
     L_con = mean -log[ e^(2 cos(e1, e2)) / (e^(2 cos(e1, e2)) + e^(2 cos(e1, e3))) ]
     the model descends  CE(x, y) + mu L_con + lam CE(z(u), 1/C);   the projection P ascends L_con
 phi_t: the received body, a constant. P stays with the client from round to round.
-Differs from the paper: both take their step at once (there P first). u and, in L_con, x pass batch normalisation in
-evaluation mode. Its second kind of pseudo-data, averages with one more own sample, is left out.
+Differs from the paper: the model and P take their steps at once (there P first). u and, in L_con, x pass batch
+normalisation in evaluation mode. Its second kind of pseudo-data, averages with one more own sample, is left out.
 """
 
 from dataclasses import dataclass
@@ -56,13 +56,14 @@ class FedBR(Part):
         return {"x": torch.zeros(0, *fed.shape)}
 
     def weights(self, fed: Fed) -> Weights:
-        generator, made, width = key(fed.seed, self.name, "projection"), {}, fed.features
+        generator, width = key(fed.seed, self.name, "projection"), fed.features
+        layers: Weights = {}
         for i, out in enumerate(self.widths):
             bound = width**-0.5
-            made[f"weight{i}"] = (2 * torch.rand(out, width, generator=generator) - 1) * bound
-            made[f"bias{i}"] = (2 * torch.rand(out, generator=generator) - 1) * bound
+            layers[f"weight{i}"] = (2 * torch.rand(out, width, generator=generator) - 1) * bound
+            layers[f"bias{i}"] = (2 * torch.rand(out, generator=generator) - 1) * bound
             width = out
-        return made
+        return layers
 
     def keeps(self, name: str, fed: Fed) -> bool:
         return name.startswith(f"{self.name}.")
@@ -91,7 +92,7 @@ class FedBR(Part):
 
 
 def project(P: Weights, h_BD: Tensor) -> Tensor:
-    """The projection: linear layers with ReLU between."""
+    """[B, last width]: the projection of features by linear layers with ReLU between them."""
     last = len(P) // 2 - 1
     for i in range(last + 1):
         h_BD = F.linear(h_BD, P[f"weight{i}"], P[f"bias{i}"])

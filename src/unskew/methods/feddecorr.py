@@ -2,8 +2,9 @@
 
 Client: loss + beta L,  H the batch's features, each of its D columns standardised, n samples
         code form (default):  M = H^T H,   L = mean over pairs i != j of M_ij^2, divided by n
-        paper form:           L = |H^T H / n|_F^2 / D^2, the diagonal with it
-Differs from the paper: beta = 0.1 was tuned for the code form, which is (n - 1)^2 / n times a mean squared correlation.
+        paper form:           L = |H^T H / n|_F^2 / D^2, the diagonal included
+Differs from the paper: the code form is the default, because beta = 0.1 was tuned for it; it is (n - 1)^2 / n times a
+mean squared correlation.
 """
 
 from dataclasses import dataclass
@@ -33,7 +34,7 @@ class FedDecorr(Part):
 
 
 def correlated(h_BD: Tensor, weight_B: Tensor, form: str) -> Tensor:
-    """How much the features of the samples of weight 1 repeat each other; 0 below two samples."""
+    """The penalty L, a scalar, over the samples of weight 1; 0 with fewer than two of them."""
     n, D = weight_B.sum(), h_BD.shape[1]
     centred = (h_BD - (h_BD * weight_B[:, None]).sum(0) / n.clamp(min=1)) * weight_B[:, None]
     unbiased = n - 1 if form == "code" else n
@@ -42,8 +43,8 @@ def correlated(h_BD: Tensor, weight_B: Tensor, form: str) -> Tensor:
     # |H^T H| = |H H^T|: of samples or of features, whichever are fewer; D of thousands would make D^2 the whole cost
     squares = (H @ H.T if len(H) < D else H.T @ H).pow(2).sum()
     if form == "paper":
-        found = squares / n.clamp(min=1).pow(2) / D**2
+        penalty = squares / n.clamp(min=1).pow(2) / D**2
     else:
         diagonal = H.pow(2).sum(0).pow(2).sum()
-        found = (squares - diagonal) / (D * (D - 1)) / n.clamp(min=1)
-    return torch.where(n > 1, found, 0.0)
+        penalty = (squares - diagonal) / (D * (D - 1)) / n.clamp(min=1)
+    return torch.where(n > 1, penalty, 0.0)

@@ -8,13 +8,16 @@ Share     (T_p <= t < T, each client once): for its n largest classes the mean m
           "single": m_c + N(0, sigma^2 / alpha) once; receivers add N(0, spread^2) and filter by the global model
 Match     R_i = the client j != i whose shared classes meet most of the n classes i has least of; the lowest id wins
 Stage II  (t > T_p): CE on own and synthetic images w_d(Z_{R_i}); each sample is synthetic with probability
-          |synthetic| / (n_i + |synthetic|), so that an epoch costs what it did
-Differs from the paper: means are of the merged encoder, not of the client's own; everybody is sent all latents, not his
-match alone; clients weigh by their real samples; errors of pixels add up and KL is averaged, as in the public code, which
-has cross-entropy of pixels for squares; the decoder has no batch normalisation. The matching is rebuilt from
-the text. Its public code has linear mu, one scalar for a mean, and shares once for all, after stage I.
-Privacy: what "paper" releases has passed a filter that saw the data, so no figure is guaranteed; and nothing covers the
-encoder, the weights and the class lists, so end to end epsilon is infinite. See `account`.
+          |synthetic| / (n_i + |synthetic|), so that an epoch takes as long as without
+Differs from the paper: clients share one round earlier, after the last round of stage I; means and filter are those of
+the merged encoder and classifier, not of the client's own; all clients receive all latents, not only their match's;
+clients weigh by their real samples; the number of synthetic samples in an epoch is binomial (paper: a draw without
+replacement); the head reads mu, not a drawn z. Errors of pixels add up and KL is averaged, as in the public code, which
+has cross-entropy of pixels instead of squares; the decoder has no batch normalisation. The matching is rebuilt from the
+text. The public code has linear mu, one scalar for a mean, and shares once for all, after stage I.
+Privacy: what "paper" releases has passed a filter that saw the data, so no figure is guaranteed. The figures of "single"
+hold given the encoder, the class sizes and the class lists. Nothing covers the encoder, the weights and the class lists,
+so that end to end epsilon is infinite. See `account`.
 """
 
 import math

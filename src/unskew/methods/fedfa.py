@@ -1,12 +1,14 @@
-"""FedFA (Zhou & Konukoglu, ICLR 2023, arXiv 2301.12995): feature statistics are shaken as clients differ in them.
+"""FedFA (Zhou & Konukoglu, ICLR 2023, arXiv 2301.12995): perturbs feature statistics, more where clients differ in them.
 
 At every chosen cut, in training, with probability p per step; m, s: a sample's channel means and standard deviations,
     V_m, V_s: their variances over the batch;   S_m, S_s: the variances of clients' mean m and s, from the server
     gamma = C r / sum(r),  r_c = 1 / (1 + 1 / S_c);   m' = m + N(0, 1) sqrt((gamma + 1) V_m), s' alike
     h <- (h - m) / s * s' + m'
 Up: each client's mean m and mean s per channel. Round 1: S = 1, so gamma = 1. At test time nothing happens.
-Differs from the paper: the means are taken over all samples by the trained model, not kept running (momentum 0.99) while
-it moves. `variant="official"` is the public code's slip: one S for all channels, so that gamma is always 1.
+Differs from the paper: clients' means are taken over all samples by the trained model, not kept running (momentum 0.99)
+while it trains. Clients are weighted by size (paper: equally). A sample's standard deviation is the population's (code:
+unbiased), and 1e-6 is added once to (gamma + 1) V, not to each variance, at most 1.3e-5 apart. `variant="official"` is
+a slip of the public code: one S for all channels, so that gamma is always 1.
 """
 
 from dataclasses import dataclass
@@ -45,8 +47,8 @@ class FedFA(Part):
 
     def shares(self, fed: Fed) -> dict[str, Share]:
         return {
-            f"{what}/{cut}": Share((channels,), what=f"mean of each channel's {told}")
-            for what, told in (("m", "mean"), ("s", "standard deviation"))
+            f"{what}/{cut}": Share((channels,), what=f"mean of each channel's {statistic}")
+            for what, statistic in (("m", "mean"), ("s", "standard deviation"))
             for cut, channels in self._channels(fed).items()
         }
 
@@ -54,7 +56,7 @@ class FedFA(Part):
         return {what: {cut: torch.ones(n) for cut, n in self._channels(fed).items()} for what in ("m", "s")}
 
     def noise(self, fed: Fed, down: Tree) -> dict[str, Noise]:
-        """Standard normals for every channel's m and s; one uniform number a cut and step decides."""
+        """Standard normal numbers for every channel's m and s; one uniform number for each cut and step decides."""
         drawn = {
             f"{what}/{cut}": Noise("normal", shape=(n,))
             for cut, n in self._channels(fed).items()
@@ -70,16 +72,16 @@ class FedFA(Part):
             v + c.noise[f"{what}/{cut}"] * spread(v, b.weight, c.down[what][cut]).sqrt()
             for what, v in (("m", m), ("s", s))
         )
-        shaken = (h - _wide(m)) / _wide(s) * _wide(s_new) + _wide(m_new)
-        return torch.where(c.noise[f"p/{cut}"] < self.p, shaken, h), b
+        perturbed = (h - _wide(m)) / _wide(s) * _wide(s_new) + _wide(m_new)
+        return torch.where(c.noise[f"p/{cut}"] < self.p, perturbed, h), b
 
     def finish(self, w: Weights, c: Client) -> tuple[Tree, Tree]:
         def sums(b: Batch) -> dict[str, Tensor]:
-            found = {}
+            statistics: dict[str, Tensor] = {}
             for cut, h in c.maps(w, b.x, self._cuts(c.fed)).items():
                 for what, v in zip(("m", "s"), moments(h)):
-                    found[f"{what}/{cut}"] = (v * b.weight[:, None]).sum(0)
-            return found
+                    statistics[f"{what}/{cut}"] = (v * b.weight[:, None]).sum(0)
+            return statistics
 
         total = c.total(sums)
         return {what: {cut: total[f"{what}/{cut}"] / c.n for cut in self._cuts(c.fed)} for what in ("m", "s")}, {}
@@ -101,12 +103,12 @@ class FedFA(Part):
 
 
 def moments(h_BCHW: Tensor) -> tuple[Tensor, Tensor]:
-    """(mean, standard deviation) over pixels, each [B, C]."""
+    """(mean, standard deviation) of each channel over its pixels, both [B, C]."""
     return h_BCHW.mean((2, 3)), (h_BCHW.var((2, 3), correction=0) + EPS).sqrt()
 
 
 def spread(v_BC: Tensor, weight_B: Tensor, S_C: Tensor) -> Tensor:
-    """(gamma + 1) V per channel: the batch's variance, more where clients differ more; 0 below two samples."""
+    """[C]: (gamma + 1) V of each channel, the batch's variance, more where clients differ more; 0 below two samples."""
     n = weight_B.sum()
     mean_C = (v_BC * weight_B[:, None]).sum(0) / n.clamp(min=1)
     V_C = ((v_BC - mean_C).pow(2) * weight_B[:, None]).sum(0) / (n - 1).clamp(min=1)

@@ -5,7 +5,7 @@ Server, every round, from the clients' heads and label counts, 50 steps of Adam 
     sum_k w_ky CE(head_k(G(y, e)), y) + div,   w_ky = n_ky / sum_j n_jy
     div = exp(-mean_ij |G_i - G_j|_1/D |e_i - e_j|^2/64)         (mean over pairs)
 Client, from round 2:  loss + a_t CE(head(G(y')), y') + b_t KL(head(G(y)) || z),   a_t = b_t = 10 * 0.98^t, >= 1e-4
-    y' any class that is known to G; the generated side of KL is a constant.
+    y': any class that G has seen; the generated side of KL is a constant.
 Differs from the paper: no batch normalisation in G. `fedgen_images` is the other method of this name, which FLea cites.
 """
 
@@ -76,8 +76,8 @@ class FedGen(Part):
         y_BC = F.one_hot(c.noise["label"], c.fed.classes).to(b.x.dtype)
         known = c.down["known"]
         drawn = c.fed.task.loss(c.head(w, features(c.down["G"], y_BC, c.noise["e"])), y_BC) * (y_BC @ known)
-        told = c.head(w, features(c.down["G"], out.own.y, c.noise["e_own"])).detach().log_softmax(-1)
-        apart = (told.exp() * (told - out.raw.log_softmax(-1))).sum(-1) * (out.own.y @ known)
+        teacher = c.head(w, features(c.down["G"], out.own.y, c.noise["e_own"])).detach().log_softmax(-1)
+        apart = (teacher.exp() * (teacher - out.raw.log_softmax(-1))).sum(-1) * (out.own.y @ known)
         return a * b.mean(drawn) + b_t * b.mean(apart)
 
     def server(self, s: Tree, ups: Ups, fed: Fed) -> Tree:
@@ -109,7 +109,7 @@ class FedGen(Part):
 
 
 def features(G: Mapping[str, Tensor], y_BC: Tensor, e_BE: Tensor) -> Tensor:
-    """Features [B, D] of classes y, made from the noise e."""
+    """[B, D]: features that the generator makes for classes y [B, C] from noise e [B, 64]."""
     hidden = F.linear(torch.cat([y_BC, e_BE], 1), G["w1"], G["b1"]).relu()
     return F.linear(hidden, G["w2"], G["b2"])
 
@@ -117,15 +117,15 @@ def features(G: Mapping[str, Tensor], y_BC: Tensor, e_BE: Tensor) -> Tensor:
 def generator_loss(
     G: Mapping[str, Tensor], y_B: Tensor, e_BE: Tensor, heads: list[Weights], n_KC: Tensor, fed: Fed
 ) -> Tensor:
-    """What the clients' heads make of G's features, each counted by its share of the class, and the diversity term."""
+    """A scalar: the clients' heads' loss on G's features, each weighted by its share of the class, and the diversity term."""
     y_BC = fed.task.targets(y_B, fed.classes).to(e_BE.dtype)
     h_BD = features(G, y_BC, e_BE)
     share_KC = n_KC / n_KC.sum(0).clamp(min=1)
-    told = [
+    losses = [
         share_C[y_B] * fed.task.loss(fed.net.head_of(_with(head, fed), h_BD), y_BC)
         for share_C, head in zip(share_KC, heads)
     ]
-    return torch.stack(told).sum(0).mean() + diversity(h_BD, e_BE)
+    return torch.stack(losses).sum(0).mean() + diversity(h_BD, e_BE)
 
 
 def diversity(h_BD: Tensor, e_BE: Tensor) -> Tensor:
@@ -135,5 +135,5 @@ def diversity(h_BD: Tensor, e_BE: Tensor) -> Tensor:
 
 
 def _with(head: Weights, fed: Fed) -> Weights:
-    """A head alone is no whole set of weights; the body is not run."""
+    """The head among weights of a body that is not run: a pass needs them all."""
     return fed.net.weights() | head

@@ -1,7 +1,8 @@
 """FedGen as FLea compares it (after Liu et al., PAKDD 2022): the server trains an image generator against the global model.
 
-The first 0.3 of the rounds (30 of the paper's 100): FedAvg. From then on, after every merge, 50 steps of Adam on  CE(f(G(y, e)), y) + div  with the new
-global model f frozen; the server sends `samples` images of G with their labels.
+The first 0.3 of the rounds (30 of the paper's 100) are FedAvg. From then on, after every merge, the server takes 50
+steps of Adam on  CE(f(G(y, e)), y) + div  with the new global model f frozen, and sends `samples` images of G with their
+labels.
 Client: loss + CE(f(x~), y~) on as many of these images as the batch has samples.
 G: [e; y], e normal in 100 dimensions -> 4x4x256 -> 128 -> 64 -> 32 -> channels, 32x32, tanh times `scale`, resized.
 Differs from the paper: this is our reconstruction. FLea names the method and the rounds, and publishes no code for it;
@@ -90,15 +91,15 @@ class FedGenImages(Part):
             adam.zero_grad()
             loss.backward()
             adam.step()
-        found = {n: p.detach() for n, p in G.items()}
+        trained = {n: p.detach() for n, p in G.items()}
         e, y = draw(self.samples)
         with torch.no_grad():
-            x = images(found, fed.task.targets(y, fed.classes).to(e.dtype), e, fed.shape, self.scale)
-        return w, {"G": found, "x": x, "labels": y}
+            x = images(trained, fed.task.targets(y, fed.classes).to(e.dtype), e, fed.shape, self.scale)
+        return w, {"G": trained, "x": x, "labels": y}
 
 
 def images(G: Mapping[str, Tensor], y_BC: Tensor, e_BE: Tensor, shape: tuple[int, ...], scale: float) -> Tensor:
-    """Inputs [B, *shape] of classes y, in [-scale, scale]."""
+    """[B, *shape]: inputs of classes y [B, C], made from noise e [B, E], in [-scale, scale]."""
     h = F.linear(torch.cat([e_BE, y_BC], 1), G["w"], G["b"]).relu().unflatten(1, (256, 4, 4))
     for i, (_, _, _, stride) in enumerate(LAYERS):
         h = F.conv_transpose2d(h, G[f"w{i}"], G[f"b{i}"], stride, padding=1).relu()

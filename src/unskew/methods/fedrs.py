@@ -1,10 +1,11 @@
-"""FedRS (Li & Zhan, KDD 2021, doi 10.1145/3447548.3467254): logits of classes a client lacks are held back.
+"""FedRS (Li & Zhan, KDD 2021, doi 10.1145/3447548.3467254): scales down the logits of classes that a client lacks.
 
 Client: CE(s z, y)    s_c = 1 for a class the client has, alpha for one it lacks
         soft form:    s_c = (1 - alpha) n_c / max_j n_j + alpha
 Test:   plain logits.
-Differs from the paper: the head may have a bias, which is scaled too. Its code uses the soft form and clips gradients.
-A negative logit scaled by alpha gains probability.
+A negative logit gains probability when it is scaled by alpha.
+Differs from the paper: the head may have a bias, which is scaled too. Its code uses the soft form, clips gradients, and
+applies its scale more than once.
 """
 
 from dataclasses import dataclass

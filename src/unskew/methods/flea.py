@@ -1,15 +1,19 @@
-"""FLea (Xia et al., KDD 2024, arXiv 2312.02327): clients share a tenth of their activations and train on mixtures.
+"""FLea (Xia et al., KDD 2024, arXiv 2312.02327): clients share activations of a tenth of their samples and train on mixtures.
 
 At the cut l, with a batch (fF, yF) from the buffer of last round's clients and beta ~ Beta(a, a) per sample,
     f~ = beta f + (1 - beta) fF,   y~ = beta y + (1 - beta) yF
     L = CE(z(f~), y~) + lambda1 KL(p(f~) || p_t(f~)) + lambda2 dcor(x, f)^2      (Eq. 3-5, 8)
-p_t: the received model, a constant. dcor: distance correlation of the batch's inputs and activations, which training lowers.
-After the merge the same clients send (f, y) of a fixed tenth of their samples under the new model.
+p_t: the received model, a constant, in evaluation mode. dcor: distance correlation of the batch's inputs and
+activations, which training lowers.
+After the merge the same clients send (f, y) of a fixed tenth of their samples, at least one, under the new model.
 An empty buffer (round 1): no mixture; the other two terms as they are.
-Differs from the paper: Eq. 5 prints nu(x, f) where Eq. 8 has nu(x, x) nu(f, f); Eq. 8 is meant. The second and third
-term see batch normalisation with frozen statistics. `variant="official"` is the public code's loss: one more
-cross-entropy on the unmixed batch, KL(p_t || p) on the buffer's activations, dcor instead of its square, lambda2
-falling from 3 to 1 in 20 rounds. Its three times longer first round and its optimiser rebuilt at every step are not.
+Differs from the paper: Eq. 5 prints nu(x, f) where Eq. 8 has nu(x, x) nu(f, f); Eq. 8 is meant. A client whose tenth is
+less than one sample still shares one.
+`variant="official"` is the public code's loss: one more cross-entropy on the unmixed batch, KL(p_t || p) on the buffer's
+activations (in round 1 on the client's own, weighted 0.5), dcor instead of its square, lambda2 falling from 3 to 1 in 20
+rounds. Unlike the code it computes the plain cross-entropy and both sides of KL in evaluation mode, takes ceil(n / B)
+steps an epoch (code: floor(n / B) + 1), has no first round of three times the length, and keeps its optimiser from step
+to step.
 """
 
 from dataclasses import dataclass

@@ -1,10 +1,11 @@
-"""MOON (Li, He & Song, CVPR 2021, arXiv 2103.16257): stay near the global model's view, away from one's last own.
+"""MOON (Li, He & Song, CVPR 2021, arXiv 2103.16257): features near the global model's and far from the client's last own.
 
 Model:  a projection Linear-ReLU-Linear between body and head; r is its output, and the head reads it
 Client: loss + mu mean_i -log( e^(cos(r, r_g)/T) / (e^(cos(r, r_g)/T) + e^(cos(r, r_p)/T)) )
-r_g, r_p: the received model and this client's model at the end of its last round, constants in evaluation mode. The
-first time a client takes part it has no r_p and no such term; after an absence r_p is as old as the absence.
-Differs from the paper: nothing.
+r_g, r_p: of the received model and of this client's model at the end of its last round, both constants in evaluation
+mode. After an absence, the client's last model is as old as the absence.
+Differs from the paper: the paper does not say what r_p is when a client first takes part; then the term is left out, as
+in its code.
 """
 
 from dataclasses import dataclass

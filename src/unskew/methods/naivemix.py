@@ -1,8 +1,9 @@
 """NaiveMix (Yoon et al., ICLR 2021, arXiv 2107.00233): inputs are mixed with other clients' averages.
 
-As FedMix, with (1 - lam) x + lam x- for the input and the same of the labels, and no derivative.
-`per_batch=True` draws lam ~ Beta(a, a) for each batch: what FLea's comparison calls FedMix (groups of 10, a = 2).
-Differs from the paper: a client's last group may be smaller.
+Like FedMix, but the input is (1 - lam) x + lam x-, the label likewise, and there is no derivative.
+`per_batch=True` draws lam ~ Beta(a, a) for each batch, which FLea's comparison calls FedMix (groups of 10, a = 2).
+Differs from the paper: a client's last group may be smaller. One average is mixed into a whole batch; FLea's public code
+mixes another one into every sample.
 """
 
 from dataclasses import dataclass

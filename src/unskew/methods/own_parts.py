@@ -12,14 +12,14 @@ from unskew.core.part import Part
 from unskew.errors import UsageError, suggestion
 
 
-def kind(file: str, wanted: str = "") -> type[Part]:
-    """The Part of this class name, or the only one. Raises UsageError: E111 for the file, E121 for what it defines."""
-    found = {k.__name__: k for k in kinds(file)}
-    if wanted and wanted not in found:
-        raise UsageError("E121", f"{file} defines no Part '{wanted}'.{suggestion(wanted, found)}")
-    if not wanted and len(found) > 1:
-        raise UsageError("E121", f"{file} defines {' and '.join(found)}; write {file}:{next(iter(found))}.")
-    return found[wanted] if wanted else next(iter(found.values()))
+def kind(file: str, name: str = "") -> type[Part]:
+    """The file's class of this name, or its only Part. Raises UsageError: E111 for the file, E121 for what it defines."""
+    parts = {k.__name__: k for k in kinds(file)}
+    if name and name not in parts:
+        raise UsageError("E121", f"{file} defines no Part '{name}'.{suggestion(name, parts)}")
+    if not name and len(parts) > 1:
+        raise UsageError("E121", f"{file} defines {' and '.join(parts)}; write {file}:{next(iter(parts))}.")
+    return parts[name] if name else next(iter(parts.values()))
 
 
 def kinds(file: str) -> tuple[type[Part], ...]:
@@ -31,11 +31,11 @@ def kinds(file: str) -> tuple[type[Part], ...]:
 def _kinds(file: str, digest: str) -> tuple[type[Part], ...]:
     loaded = own.module(file)
     parts = [k for k in vars(loaded).values() if inspect.isclass(k) and issubclass(k, Part)]
-    found = tuple(k for k in parts if k.__module__ == loaded.__name__ and k.name)
-    if not found:
+    own_parts = tuple(k for k in parts if k.__module__ == loaded.__name__ and k.name)
+    if not own_parts:
         raise UsageError("E121", f"{file} defines no subclass of unskew.Part with a name, like name = 'mine'.")
-    for k in found:
+    for k in own_parts:
         if not dataclasses.is_dataclass(k):
             raise UsageError("E121", f"{file}: write @dataclass(frozen=True) above class {k.__name__}.")
-        k.written = f"{file}:{k.__name__}" if len(found) > 1 else file
-    return found
+        k.written = f"{file}:{k.__name__}" if len(own_parts) > 1 else file
+    return own_parts

@@ -8,8 +8,9 @@ Up:     per class, the sum of features of the trained model and their number (Eq
 Server: c_c = sum_k sums_kc / sum_k n_kc over those who replied (Eq. 23)
 eps = 1 is plain cross-entropy, eps = 0 the balanced softmax; mu = 0 leaves F-Aug out, and nothing is shared.
 Differs from the paper: Eq. 10 is printed for an added coefficient (`form="additive"`); its code smooths labels, our
-default. Sums leave instead of means, so that the server needs to see only totals. A client completes missing
-prototypes with those of the received body (Eq. 18), which the public code computes and never uses.
+default. That h is a constant in L1 is the code's choice, of which the text says nothing; so is that a client with one
+class trains without F-Aug. Sums leave a client instead of means, so that the server needs only their totals. A client
+completes missing prototypes with those of the received body (Eq. 18), which the public code computes and never uses.
 """
 
 from dataclasses import dataclass

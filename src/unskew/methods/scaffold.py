@@ -2,8 +2,8 @@
 
 Client: g <- g - c_k + c;   c_k' = c_k - c + (w_t - w_S) / (a lr)    S local steps, a = S for plain SGD
 Server: c <- c + |cohort|/K mean_k (c_k' - c_k);    the merge weighs clients equally
-With momentum rho, a = (S - rho (1 - rho^S) / (1 - rho)) / (1 - rho), the steps' accumulated weight.
-Differs from the paper: nothing.
+With momentum rho, a = (S - rho (1 - rho^S) / (1 - rho)) / (1 - rho), the sum of the weights of all steps' gradients.
+Differs from the paper: the server's step size eta_g is fixed at 1.
 """
 
 from dataclasses import dataclass
