@@ -1,7 +1,7 @@
-"""Write the pages that are made from the code: one per method, one per error, the table of models.
+"""Write the pages that are made from the code: one for each method and each error code, and the table of models.
 
 python tools/docs.py            write them
-python tools/docs.py --check    fail if any differs from what would be written
+python tools/docs.py --check    exit with code 1 if any page differs from what would be written
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import numpy as np
 
 from unskew import data
 from unskew.config import Settings
+from unskew.core.client import Fed
 from unskew.core.method import Method
+from unskew.core.part import Part
 from unskew.engine import resolve
 from unskew.errors import PAGES
 from unskew.methods import catalogue, registry
@@ -36,23 +38,25 @@ def method_pages() -> dict[Path, str]:
     return pages
 
 
-def facts(part, colour: bool):
+def facts(part: Part, colour: bool) -> Fed:
+    """What a method knows of a small run, from which its page counts bytes. colour: on images with three channels."""
     dataset = data.load("digits")
     if colour:
         x, x_test = (np.zeros((len(v), 3, 32, 32), np.float32) for v in (dataset.x, dataset.x_test))
         dataset = dataclasses.replace(dataset, x=x, x_test=x_test, mean=None, std=None)
     settings = Settings(skew="iid", clients=10)
-    made = Method(part)
-    loop = resolve.loop_of(settings, made, resolve.federation_of(settings, dataset, made))
+    method = Method(part)
+    loop = resolve.loop_of(settings, method, resolve.federation_of(settings, dataset, method))
     loop.trainer.close()
     return loop.fed
 
 
 def pages() -> dict[Path, str]:
-    made = method_pages()
-    made |= {DOCS / "errors" / f"{c}.md": f"# {c}\n\n{t}\n" for c, t in PAGES.items()}
-    made[DOCS / "models.md"] = models_page()
-    return made
+    """Every page that is made from the code: its text by its path."""
+    texts = method_pages()
+    texts |= {DOCS / "errors" / f"{code}.md": f"# {code}\n\n{text}\n" for code, text in PAGES.items()}
+    texts[DOCS / "models.md"] = models_page()
+    return texts
 
 
 def main() -> int:

@@ -1,4 +1,4 @@
-"""Which unskew this is: what a run and a published result say they were made by."""
+"""Which version of unskew this is: what a run and a published result record as their maker."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from unskew.version import __version__
 
 @cache
 def revision(root: Path = Path(__file__).parents[2]) -> str:
-    """`0.1.0`; where unskew runs from a checkout of its own `0.1.0+a27cd8a`, and `.changed` after it beside uncommitted work.
+    """The version, such as `0.1.0`; from a checkout of unskew with the commit, `0.1.0+a27cd8a`.
 
-    Two uncommitted states of one commit are not told apart. root: the folder above `src`. An installed unskew lies in no
-    checkout of its own, even where a user's project does.
+    `.changed` follows if files under `src` have uncommitted changes; two such states of one commit look the same.
+    root: the folder above `src`. An installed unskew has no checkout of its own, even inside a user's repository.
     """
     if not (root / ".git").exists():
         return __version__
@@ -26,6 +26,7 @@ def revision(root: Path = Path(__file__).parents[2]) -> str:
 
 
 def _git(root: Path, *words: str) -> str:
+    """What git prints; "" if it fails or is not installed."""
     try:
         done = subprocess.run(["git", "-C", str(root), *words], capture_output=True, text=True, check=False, timeout=20)
     except (OSError, subprocess.TimeoutExpired):

@@ -67,7 +67,7 @@ def _crashed(part: Part, error: Exception) -> str:
     if isinstance(error, UnskewError):
         return str(error)
     file = inspect.getsourcefile(type(part)) or ""
-    return f"{own.told(error)}{own.line(file, error)}"
+    return f"{own.in_one_line(error)}{own.line(file, error)}"
 
 
 def federation(channels: int = 3) -> Federation:

@@ -34,7 +34,7 @@ def from_file(text: str, shape: tuple[int, ...], classes: int, pixels: tuple[int
         raise
     except Exception as error:
         raise UsageError(
-            "E123", f"{text} fails when called with {tuple(shape)}, {classes}: {own.told(error)}."
+            "E123", f"{text} fails when called with {tuple(shape)}, {classes}: {own.in_one_line(error)}."
         ) from error
     return check_module(module, shape, classes, pixels)
 
@@ -51,7 +51,7 @@ def check_module(module: object, shape: tuple[int, ...], classes: int, pixels: t
         with torch.no_grad(), evaluating(module):
             logits = module(torch.zeros(2, *shape))
     except Exception as error:
-        raise UsageError("E123", f"the model fails on two samples of {list(shape)}: {own.told(error)}.") from error
+        raise UsageError("E123", f"the model fails on two samples of {list(shape)}: {own.in_one_line(error)}.") from error
     if not isinstance(logits, torch.Tensor) or tuple(logits.shape) != (2, classes, *pixels):
         got = list(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
         each = "a map of logits" if pixels else "a row of logits"
