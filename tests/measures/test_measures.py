@@ -28,6 +28,13 @@ def test_names_are_read_in_any_spelling_and_written_in_one():
         measures.names_in("diversty")
 
 
+def test_every_probe_is_a_measure_and_says_what_it_is():
+    files = {path.stem for path in measures.PROBES.glob("*.py")} - {"__init__", "lens", "measures", "probe"}
+    assert set(measures.NAMES) == files
+    assert all(measures.ENTRIES[name].module == f"unskew.engine.probes.{name}" for name in files)
+    assert all(len(summary) > 20 for summary in measures.NAMES.values())
+
+
 def test_separation_by_hand():
     """Groups {0, 2} and {10, 14}: means 1 and 12, spreads 1 and 2, so (1 + 2) / 11 for both."""
     x, y = torch.tensor([[0.0], [2.0], [10.0], [14.0]]), torch.tensor([3, 3, 7, 7])

@@ -29,7 +29,7 @@ from unskew.engine.client.values import LocalTraining, Samples
 from unskew.engine.disk.record import Record
 from unskew.engine.disk.store import Memory, Store
 from unskew.engine.memory import check_room
-from unskew.engine.probes.probe import Measures
+from unskew.engine.probes.measures import Measures
 from unskew.engine.server.loop import Loop
 from unskew.engine.server.scores import Evaluation
 from unskew.errors import UsageError
@@ -167,9 +167,10 @@ def _measures_of(
 ) -> Measures | None:
     if settings.measure == NONE:
         return None
-    from unskew.engine.probes import probes_of
+    from unskew.engine.probes import Lens, measures_of
 
-    return probes_of(settings, trainer, scoring, record, [federation.name_of(k) for k in range(federation.clients)])
+    names = [federation.name_of(k) for k in range(federation.clients)]
+    return measures_of(settings.measure, Lens(trainer, scoring, record, names))
 
 
 def fed_of(settings: Settings, method: Method, federation: Federation, model: nn.Module | None = None) -> Fed:

@@ -1,31 +1,66 @@
-"""What a run can measure beside its scores: pure functions of tensors, one file each. docs/measures.md tells of each."""
+"""What a run can measure beside its scores: pure functions of tensors, one file each. docs/measures.md explains them.
 
-from collections.abc import Sequence
+A measure's probe, in `engine/probes/`, applies such functions to a round. Names are read from the probes' source, so that
+they are known before torch is loaded, and a new measure is one new file.
+"""
 
-NAMES = {
-    "separation": "Davies-Bouldin index of the classes in the features, training and test rows, local and global models",
-    "diversity": "how far the clients' trained weights lie apart (ReBaFL, Eq. 24)",
-    "correlation": "distance correlation of inputs and shared features, R and R squared (FLea, Fig. 9b)",
-    "exposure": "the share of pairs of clients in which one has received something of the other's (FLea, Fig. 9a)",
-    "histograms": "class shares of the shared pool, of clients' own data, and of what training sees (FLea, Fig. 7)",
-    "received": "inputs that clients receive of others: how like their class, how near to a training sample, and a picture",
-    "cross_site": "every client's trained model on every other client's test rows (FedRDN, Table 3)",
-    "tsne": "test features of clients in the plane, under local and global models (FedRDN, Fig. 3)",
-}
-"""Every measure by name, and what it is; the name is also that of the file."""
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+PROBES = Path(__file__).parents[1] / "engine" / "probes"
 NONE = "none"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A measure. module, kind: where the class of its probe is. summary: one line for `--help` and the pages."""
+
+    module: str
+    kind: str
+    summary: str
 
 
 def names_in(text: str) -> tuple[str, ...]:
     """`diversity, separation` -> ("diversity", "separation"), each once. Raises KeyError with the first unknown name."""
-    found = tuple(dict.fromkeys(n.strip().lower().replace("-", "_") for n in text.split(",") if n.strip()))
-    found = tuple(n for n in found if n != NONE)
-    for name in found:
+    spelt = (name.strip().lower().replace("-", "_") for name in text.split(",") if name.strip())
+    names = tuple(name for name in dict.fromkeys(spelt) if name != NONE)
+    for name in names:
         if name not in NAMES:
             raise KeyError(name)
-    return found
+    return names
 
 
 def written(names: Sequence[str]) -> str:
     """The text that `names_in` reads."""
     return ",".join(names) or NONE
+
+
+def entries(folder: Path) -> dict[str, Entry]:
+    """By name, the measures whose probes have their files in this folder; no file is imported.
+
+    A probe is a class with the attributes `name` and `summary`, both written as plain strings.
+    """
+    known = {}
+    for path in sorted(folder.glob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            texts = dict(_texts(node)) if isinstance(node, ast.ClassDef) else {}
+            if isinstance(node, ast.ClassDef) and texts.get("name"):
+                known[texts["name"]] = Entry(f"unskew.engine.probes.{path.stem}", node.name, texts["summary"])
+    return known
+
+
+def _texts(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    """The class attributes that are strings."""
+    for line in node.body:
+        value = line.value if isinstance(line, ast.AnnAssign) else None
+        if isinstance(line, ast.AnnAssign) and isinstance(value, ast.Constant) and isinstance(value.value, str):
+            yield ast.unparse(line.target), value.value
+
+
+ENTRIES = entries(PROBES)
+NAMES = {name: entry.summary for name, entry in ENTRIES.items()}
+"""Every measure by name, and what it is."""

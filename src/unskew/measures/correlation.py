@@ -1,5 +1,6 @@
 """Distance correlation (Szekely, Rizzo and Bakirov, 2007) of inputs and features, as FLea measures its privacy.
 
+Letters: B batch, D values of a sample.
 E = Euclidean distances of all pairs of a batch;   A = C E_x C,  B = C E_f C,   C = I - J/n
 R^2 = mean(A B) / sqrt(mean(A A) mean(B B))                          (FLea, Eq. 8; its code logs the root, R)
 Few samples of many dimensions look dependent: for independent normal vectors of 50 dimensions R is 0.98 at n = 8, 0.93
@@ -15,7 +16,9 @@ from torch import Tensor
 
 
 def distance_correlation(x: Tensor, f: Tensor) -> tuple[float, float]:
-    """(R, R^2) over a batch's samples; NaN below three of them and where either side does not vary."""
+    """(R, R^2) of a batch's inputs x [B, ...] and features f [B, ...]; NaN with fewer than three samples or where x or f
+    does not vary.
+    """
     if len(x) < 3:
         return math.nan, math.nan
     A, B = _centred(x), _centred(f)
@@ -27,6 +30,7 @@ def distance_correlation(x: Tensor, f: Tensor) -> tuple[float, float]:
 
 
 def _centred(x: Tensor) -> Tensor:
+    """The distances of all pairs, with zero mean over every row and column."""
     x_BD = x.flatten(1).to(torch.float64)
     E_BB = torch.cdist(x_BD, x_BD, compute_mode="donot_use_mm_for_euclid_dist")
     return E_BB - E_BB.mean(0, keepdim=True) - E_BB.mean(1, keepdim=True) + E_BB.mean()

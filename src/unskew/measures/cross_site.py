@@ -2,7 +2,7 @@
 
 score_ij: the model of site i, after its last local training and before it is merged, on the test rows of site j, whose
 inputs are prepared with the statistics of site j.
-The paper says neither which local model nor whose statistics; these are our reading.
+The paper says neither which local model it takes nor whose statistics; these are our reading. Letters: K sites.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 
 
 def off_diagonal_mean(score_KK: np.ndarray) -> float:
-    """The mean over pairs of different sites; NaN (no model, no test rows) left out, NaN if nothing is left."""
+    """The mean of score_KK [K, K] over pairs of different sites, without NaN (no model, no test rows); NaN if none is left."""
     other = ~np.eye(*score_KK.shape, dtype=bool)
     values = score_KK[other & ~np.isnan(score_KK)]
     return float(values.mean()) if len(values) else float("nan")

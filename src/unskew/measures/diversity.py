@@ -1,6 +1,6 @@
 """Weight diversity (ReBaFL, Xu et al., arXiv 2303.06314, Eq. 24).
 
-1/|S| sum_{k in S} || theta_k - mean_{j in S} theta_j ||^2        S: the clients of a round; a plain mean over them
+1/|S| sum_{k in S} || theta_k - mean_{j in S} theta_j ||^2        S: the clients of a round, weighted equally
 Differs from the paper: nothing. theta are the trained weights that leave a client, not running statistics.
 """
 
@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 def weight_diversity(models: Sequence[Mapping[str, Tensor]], names: Sequence[str]) -> float:
-    """Over the named weights; 0 for one model, NaN for none."""
+    """The diversity of the models' weights of these names; 0 for one model, NaN for none."""
     if not models:
         return float("nan")
     total = 0.0

@@ -14,23 +14,26 @@ import numpy as np
 
 
 class Exposure:
-    """since_KK[i, j]: the round in which client j first received something of client i's; 0 means never."""
+    """Who has received something of whose so far.
+
+    since_KK[i, j]: the round in which client j first received something of client i's; 0 means never.
+    """
 
     def __init__(self, clients: int):
         self.since_KK = np.zeros((clients, clients), dtype=np.int64)
 
     def sent(self, t: int, owners: Sequence[int], receivers: Sequence[int]) -> None:
-        """In round t the receivers were sent what the owners had shared."""
+        """Note that in round t the receivers were sent what the owners had shared."""
         if len(owners) and len(receivers):
-            at = np.ix_(np.asarray(owners), np.asarray(receivers))
-            self.since_KK[at] = np.where(self.since_KK[at] == 0, t, self.since_KK[at])
+            pairs = np.ix_(np.asarray(owners), np.asarray(receivers))
+            self.since_KK[pairs] = np.where(self.since_KK[pairs] == 0, t, self.since_KK[pairs])
 
     @property
     def share(self) -> float:
-        """eps so far, in [0, 1]."""
+        """eps(t) for the rounds so far, in [0, 1]."""
         return float((self.since_KK > 0).mean()) if self.since_KK.size else 0.0
 
 
 def expected(p: float, t: int) -> float:
-    """E eps(t) for independent attendance with probability p."""
+    """E eps(t) where every client takes part with probability p, independently in every round."""
     return 1 - (1 - p * p) ** (t - 1)

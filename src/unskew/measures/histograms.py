@@ -17,5 +17,5 @@ def class_shares(y: Tensor, classes: int) -> Tensor:
 
 
 def distance(p_C: Tensor, q_C: Tensor) -> float:
-    """Total variation, in [0, 1]."""
+    """The total variation distance of two vectors of class shares, in [0, 1]."""
     return float((p_C - q_C).abs().sum() / 2)

@@ -2,7 +2,8 @@
 
 s_i = mean over group i of |x - m_i|,   m_i its mean,   d_ij = |m_i - m_j|
 DB  = mean_i max_{j != i} (s_i + s_j) / d_ij
-Letters: N points, C groups, D features. Differs from scikit-learn: NaN where it answers 0 for points that do not vary.
+Letters: N points, C groups, D features.
+Differs from scikit-learn: NaN for points that do not vary, where it answers 0.
 """
 
 from __future__ import annotations
@@ -12,7 +13,10 @@ from torch import Tensor
 
 
 def davies_bouldin(x_ND: Tensor, group_N: Tensor) -> float:
-    """NaN below two groups, where two groups have one mean, and where a value is not finite."""
+    """Davies-Bouldin index of the points x_ND grouped by group_N.
+
+    NaN with fewer than two groups, where two groups have the same mean, and where a value is not finite.
+    """
     groups, index_N = group_N.unique(return_inverse=True)
     C = len(groups)
     if C < 2 or not bool(torch.isfinite(x_ND).all()):

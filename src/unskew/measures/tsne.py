@@ -1,7 +1,7 @@
 """t-SNE (van der Maaten and Hinton, JMLR 2008) of features, by scikit-learn: points in the plane for a picture.
 
-Features are reduced to their first 50 principal components, the embedding begins at the first two. Letters: N points.
-Distances between far groups, and their sizes, mean little in such a picture.
+Features are reduced to their first 50 principal components, and the embedding begins at the first two. Distances between
+far groups, and the sizes of groups, mean little in such a picture. Letters: N points, D features.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ COMPONENTS = 50
 
 
 def plane(x_ND: np.ndarray, seed: int = 0) -> np.ndarray:
-    """[N, 2], the same for the same points and seed; zeros below four points or where they do not vary."""
+    """Where the points x_ND lie in the plane, [N, 2]: the same for the same points and seed.
+
+    Zeros with fewer than four points, and where the points do not vary.
+    """
     from sklearn.decomposition import PCA
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits
@@ -27,5 +30,5 @@ def plane(x_ND: np.ndarray, seed: int = 0) -> np.ndarray:
         x_ND = PCA(kept, svd_solver="full").fit_transform(x_ND)
         begin = "pca" if kept > 1 else "random"
         perplexity = min(PERPLEXITY, (N - 1) / 3)
-        made = TSNE(2, perplexity=perplexity, init=begin, learning_rate="auto", random_state=seed, n_jobs=1)
-        return made.fit_transform(x_ND.astype(np.float32)).astype(np.float64)
+        embedding = TSNE(2, perplexity=perplexity, init=begin, learning_rate="auto", random_state=seed, n_jobs=1)
+        return embedding.fit_transform(x_ND.astype(np.float32)).astype(np.float64)

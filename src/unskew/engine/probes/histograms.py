@@ -1,28 +1,39 @@
-"""Class shares of the shared pool, of clients' own data, and of what training sees."""
+"""Class shares of the shared pool, of clients' own data, and of what training sees.
+
+Letters: C classes.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from unskew.core.client import Client
 from unskew.core.part import Part
 from unskew.core.replies import Reply
 from unskew.core.values import Batch
 from unskew.engine.client.noise import draw
 from unskew.engine.client.schedule import work_of
 from unskew.engine.client.values import Start
-from unskew.engine.probes.probe import Lens, Probe, Seen, mean
+from unskew.engine.probes.lens import Lens
+from unskew.engine.probes.probe import Measurement, Probe, RoundEnd, mean
 from unskew.measures.histograms import class_shares, distance
+
+SHOWN = 3
+"""How many clients' histograms the picture shows."""
 
 
 class Histograms(Probe):
     """How far the pool, the clients' own classes and what training sees are from the federation's class shares."""
 
-    SHOWN = 3
+    name: ClassVar[str] = "histograms"
+    summary: ClassVar[str] = (
+        "class shares of the shared pool, of clients' own data, and of what training sees (FLea, Fig. 7)"
+    )
 
     def __init__(self, lens: Lens):
         super().__init__(lens)
@@ -33,72 +44,79 @@ class Histograms(Probe):
 
     def _pools(self) -> dict[Part, str]:
         """Parts that broadcast labels or label distributions, and the leaf that holds them."""
-        w, found = self.fed.net.weights(), {}
-        for part in self.of.method.parts:
+        w, pools = self.fed.net.weights(), {}
+        for part in self.trainer.method.parts:
             leaves = set(part.server_init(w, self.fed)) - set(part.keeps_at_server)
-            if held := leaves & {"labels", "y"}:
-                found[part] = min(held)
-        return found
+            if labels := leaves & {"labels", "y"}:
+                pools[part] = min(labels)
+        return pools
 
-    def values(self, seen: Seen) -> dict[str, float]:
-        everybody_C = class_shares(torch.as_tensor(self.of.samples.counts_KC), self.fed.classes)
-        pool_C, local, mixed = self._shares(seen, seen.some)
-        return {
+    def measure(self, end: RoundEnd) -> Measurement:
+        C, counts_KC = self.fed.classes, torch.as_tensor(self.trainer.samples.counts_KC)
+        pools = [class_shares(end.sent.down[p.name][leaf].cpu(), C) for p, leaf in self.pools.items()]
+        pool_C = torch.stack(pools).mean(0)
+        local = [class_shares(counts_KC[r.client][None], C) for r in end.some_replies]
+        mixed = self.lens.each(lambda r: class_shares(self._as_trained(r, end.sent)[None], C), end.some_replies)
+        everybody_C = class_shares(counts_KC, C)
+        values = {
             "histogram_pool": distance(pool_C, everybody_C) if float(pool_C.sum()) else float("nan"),
             "histogram_local": mean([distance(p, everybody_C) for p in local]),
             "histogram_mixed": mean([distance(p, everybody_C) for p in mixed]),
         }
+        return Measurement(values, self._picture(end.replies, pool_C, local, mixed) if end.last else {})
 
-    def picture(self, seen: Seen) -> dict[str, Any]:
-        shown = seen.replies[: self.SHOWN]
-        pool_C, local, mixed = self._shares(seen, shown)
-        names = [self.lens.names[r.client] if r.client < len(self.lens.names) else str(r.client) for r in shown]
+    def _picture(
+        self, replies: Sequence[Reply], pool_C: Tensor, local: Sequence[Tensor], mixed: Sequence[Tensor]
+    ) -> dict[str, Any]:
         return {
-            "buffer": _plain(pool_C),
-            "local": [*map(_plain, local)],
-            "mixed": [*map(_plain, mixed)],
-            "names": names,
+            "buffer": _rounded(pool_C),
+            "local": [_rounded(p) for p in local[:SHOWN]],
+            "mixed": [_rounded(p) for p in mixed[:SHOWN]],
+            "names": [self.lens.client_names[r.client] for r in replies[:SHOWN]],
         }
-
-    def _shares(self, seen: Seen, replies: Sequence[Reply]) -> tuple[Tensor, list[Tensor], list[Tensor]]:
-        C = self.fed.classes
-        pools = [class_shares(seen.sent.down[p.name][leaf].cpu(), C) for p, leaf in self.pools.items()]  # type: ignore[union-attr]
-        local = [class_shares(torch.as_tensor(self.of.samples.counts_KC[r.client])[None], C) for r in replies]
-        mixed = self.lens.each(lambda r: class_shares(self._as_trained(r, seen.sent)[None], C), replies)
-        return torch.stack(pools).mean(0), local, mixed
 
     def _as_trained(self, reply: Reply, sent: Start) -> Tensor:
-        """[C] the labels of the client's first local epoch, summed, after the pool's Parts have mixed theirs in."""
-        of, k, recipe, fed = self.of, reply.client, self.of.training.recipe, self.fed
-        work, order = work_of(k, int(fed.sizes[k]), recipe), of.orders(k, sent.t)[0]
-        parts = [p for p in of.method.parts if p in self.pools]
-        w = of.held_weights(sent, reply.private)
-        clients = {p: of.client(k, sent, p.name, w, reply.private) for p in parts}
-        drawn = {
-            p: {
-                name: (law, draw(law, work.steps(recipe.epochs), recipe.batch, fed.seed, sent.t, k, p.name, name))
-                for name, law in p.noise(fed, sent.down.get(p.name, {})).items()
-            }
-            for p in parts
-        }
+        """[C], the labels of the client's first local epoch, summed, after the pool's Parts have mixed theirs in."""
+        trainer, k, recipe, fed = self.trainer, reply.client, self.trainer.training.recipe, self.fed
+        work, order = work_of(k, int(fed.sizes[k]), recipe), trainer.orders(k, sent.t)[0]
+        w = trainer.held_weights(sent, reply.private)
+        clients = {p: trainer.client(k, sent, p.name, w, reply.private) for p in self.pools}
+        noise = {p: self._noise(p, k, work.steps(recipe.epochs), sent) for p in self.pools}
         total_C = torch.zeros(fed.classes)
         for s in range(work.steps(1)):
             rows = order[s * recipe.batch : s * recipe.batch + (recipe.batch if s < work.full else work.short)]
-            index = torch.as_tensor(rows, device=of.device)
-            b = Batch(of.samples.x[index], of.samples.y[index], torch.ones(len(rows), device=of.device))
-            at = {
-                p: {n: (v[s][: len(rows)] if law.per_sample else v[s]).to(of.device) for n, (law, v) in d.items()}
-                for p, d in drawn.items()
+            index = torch.as_tensor(rows, device=trainer.device)
+            b = Batch(trainer.samples.x[index], trainer.samples.y[index], torch.ones(len(rows), device=trainer.device))
+            now = {
+                p: {
+                    n: (drawn[s][: len(rows)] if per_sample else drawn[s]).to(trainer.device)
+                    for n, (per_sample, drawn) in noise[p].items()
+                }
+                for p in self.pools
             }
-            for p in parts:
-                b = p.batch(b, replace(clients[p], noise=at[p]))
-            for p in parts:
-                for cut in (c for tap in p.taps for c in fed.net.cuts(tap)):
-                    h = torch.zeros(len(rows), *fed.net.shape_at(cut), device=of.device)
-                    _, b = p.tap(cut, h, b, replace(clients[p], noise=at[p]))
+            b = self._mixed(b, {p: replace(clients[p], noise=now[p]) for p in self.pools})
             total_C += b.y.sum(0).cpu()
         return total_C
 
+    def _noise(self, part: Part, k: int, steps: int, sent: Start) -> dict[str, tuple[bool, Tensor]]:
+        """By name, whether it is per sample, and what client k's training drew in all steps of the round."""
+        batch, seed = self.trainer.training.recipe.batch, self.fed.seed
+        laws = part.noise(self.fed, sent.down.get(part.name, {}))
+        return {
+            name: (law.per_sample, draw(law, steps, batch, seed, sent.t, k, part.name, name))
+            for name, law in laws.items()
+        }
 
-def _plain(shares_C: Tensor) -> list[float]:
+    def _mixed(self, b: Batch, clients: dict[Part, Client]) -> Batch:
+        """The batch after the hooks `batch` and `tap`; activations are zeros, only the labels are wanted."""
+        for p, c in clients.items():
+            b = p.batch(b, c)
+        for p, c in clients.items():
+            for cut in (cut for tap in p.taps for cut in self.fed.net.cuts(tap)):
+                h = torch.zeros(len(b.y), *self.fed.net.shape_at(cut), device=b.y.device)
+                _, b = p.tap(cut, h, b, c)
+        return b
+
+
+def _rounded(shares_C: Tensor) -> list[float]:
     return [round(v, 4) for v in shares_C.tolist()]

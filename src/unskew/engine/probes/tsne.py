@@ -1,9 +1,13 @@
-"""Clients' test features in the plane, under local and global models."""
+"""Clients' test features in the plane, under local and global models.
+
+Letters: D features, N rows.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -11,54 +15,73 @@ from torch import Tensor
 
 from unskew.core.replies import Reply
 from unskew.engine.client.values import Start
-from unskew.engine.probes.probe import Probe, Seen, Weigh
+from unskew.engine.probes.lens import WeightsOf
+from unskew.engine.probes.probe import Measurement, Probe, RoundEnd
 from unskew.measures.separation import davies_bouldin
 from unskew.measures.tsne import plane
+
+CLIENTS, ROWS = 10, 150
+"""Points are of so many clients, and of so many test rows of each."""
+
+
+@dataclass(frozen=True)
+class Points:
+    """Test rows as points. x_ND: features. client_N: whose row each is. rows_N: which row of the test set."""
+
+    x_ND: Tensor
+    client_N: Tensor
+    rows_N: np.ndarray
 
 
 class TSNE(Probe):
     """After the last round: points of clients' test rows, and how well the *clients* are told apart by their features."""
 
-    CLIENTS, ROWS = 10, 150
+    name: ClassVar[str] = "tsne"
+    summary: ClassVar[str] = "test features of clients in the plane, under local and global models (FedRDN, Fig. 3)"
 
     def refuse(self) -> str | None:
         if self.fed.task.name != "classification":
             return "its picture is of samples of one class each, and here every pixel has a class"
         return None if len(self.lens.scoring.clients) > 1 else "fewer than two clients have test rows"
 
-    def values(self, seen: Seen) -> dict[str, float]:
-        if not seen.last:
-            return {}
-        self.found = self._points(seen)
-        return {f"sites_{kind}": davies_bouldin(x_ND, ids_N) for kind, (x_ND, ids_N, _) in self.found.items()}
+    def measure(self, end: RoundEnd) -> Measurement:
+        if not end.last:
+            return Measurement()
+        points = self._points(end)
+        values = {f"sites_{kind}": davies_bouldin(p.x_ND, p.client_N) for kind, p in points.items()}
+        return Measurement(values, self._picture(points))
 
-    def picture(self, seen: Seen) -> dict[str, Any]:
-        found: dict[str, Any] = {"names": list(self.lens.names)}
-        for kind, (x_ND, ids_N, rows_N) in self.found.items():
-            xy_N2 = plane(x_ND.cpu().numpy(), self.fed.seed)
-            labels = self.lens.scoring.y[rows_N].tolist()
-            found[kind] = {"client": ids_N.tolist(), "label": labels, "xy": np.round(xy_N2, 2).tolist()}
-        return found
+    def _picture(self, points: Mapping[str, Points]) -> dict[str, Any]:
+        picture: dict[str, Any] = {"names": list(self.lens.client_names)}
+        for kind, p in points.items():
+            xy_N2 = plane(p.x_ND.cpu().numpy(), self.fed.seed)
+            labels = self.lens.scoring.y[p.rows_N].tolist()
+            picture[kind] = {"client": p.client_N.tolist(), "label": labels, "xy": np.round(xy_N2, 2).tolist()}
+        return picture
 
-    def _points(self, seen: Seen) -> dict[str, tuple[Tensor, Tensor, np.ndarray]]:
-        """(features, client of each, row of each) under the clients' local models, and under the global one."""
+    def _points(self, end: RoundEnd) -> dict[str, Points]:
+        """Points under the clients' "local" models, and under the "global" one where there is one."""
         lens = self.lens
-        replies = [r for r in seen.replies if len(lens.scoring.test[r.client])][: self.CLIENTS]
+        replies = [r for r in end.replies if len(lens.scoring.test[r.client])][:CLIENTS]
         if len(replies) < 2:
             return {}
-        rows = [lens.chosen(lens.scoring.test[r.client], self.ROWS, "tsne", r.client) for r in replies]
-        ids_N = torch.cat([torch.full((len(n),), r.client) for r, n in zip(replies, rows)])
-        kinds = {"local": (lens.local, seen.sent)} | ({"global": (lens.received, seen.now)} if self.of.sent else {})
-        owner_N = ids_N.to(self.of.device)
+        rows = [lens.choice(lens.scoring.test[r.client], ROWS, "tsne", r.client) for r in replies]
+        client_N = torch.cat([torch.full((len(n),), r.client) for r, n in zip(replies, rows)])
+        kinds: dict[str, tuple[WeightsOf, Start]] = {"local": (lens.trained_weights, end.sent)}
+        if self.trainer.sent:
+            kinds["global"] = (lens.held_weights, end.after)
+        client_N = client_N.to(self.trainer.device)
         return {
-            kind: (self._features(weights, start, replies, rows), owner_N, np.concatenate(rows))
-            for kind, (weights, start) in kinds.items()
+            kind: Points(self._features(weights_of, start, replies, rows), client_N, np.concatenate(rows))
+            for kind, (weights_of, start) in kinds.items()
         }
 
-    def _features(self, weights: Weigh, start: Start, replies: Sequence[Reply], rows: Sequence[np.ndarray]) -> Tensor:
+    def _features(
+        self, weights_of: WeightsOf, start: Start, replies: Sequence[Reply], rows: Sequence[np.ndarray]
+    ) -> Tensor:
         """[N, D] of every client's rows, under its own weights of a kind."""
 
         def of_client(i: int) -> Tensor:
-            return self.lens.unseen(rows[i], replies[i].client, weights(replies[i], start), start)
+            return self.lens.test_features(rows[i], replies[i].client, weights_of(replies[i], start), start)
 
         return torch.cat(self.lens.each(of_client, range(len(rows))))

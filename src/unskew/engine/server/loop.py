@@ -26,7 +26,7 @@ from unskew.engine.client.values import Start
 from unskew.engine.disk.record import Record, Row
 from unskew.engine.disk.state import State
 from unskew.engine.disk.store import Store
-from unskew.engine.probes.probe import Measures
+from unskew.engine.probes.measures import Measures
 from unskew.engine.server.exchange import Exchange, Scoring
 from unskew.merge.mean import weighted_mean
 
@@ -104,7 +104,7 @@ class Loop:
         self.store.put(t, {r.client: r.private for r in replies})
         good = self._gate(t, replies, self.spec)
         if self.measures:
-            self.measures.heard(start, good)
+            self.measures.remember(start, good)
         self._event(t, "round", asked=asked, answered=[r.client for r in good])
         with memory.one_core():
             state = self._merge(state, t, good)
@@ -119,7 +119,7 @@ class Loop:
         due = last or t % self.settings.eval_every == 0
         rows = self.evaluation.rows(t, self.down(state, t), self.store, last) if due else []
         if self.measures and told and due:
-            measured, pictures = self.measures.taken(t, self.down(state, t), last)
+            measured, pictures = self.measures.measure(t, self.down(state, t), last)
             rows += measured
             if last:
                 self.record.keep_measures(pictures)
