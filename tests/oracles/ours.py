@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 import unskew
-from tests.oracles.tiny import Case, Law, Tree, Weights, model_named, samples
+from tests.oracles.tiny import SIZES, Case, Law, Tree, Weights, model_named, samples
 from tests.oracles.values import Snapshot
 from unskew.core import Client, Fed, Noise, Part, key
 from unskew.core.method import Method
@@ -97,10 +97,11 @@ def run(method: str, case: Case, lanes: int) -> Run:
     with tempfile.TemporaryDirectory() as folder, mock.patch.object(Memory, "put", put):
         result = unskew.run(
             Method(*parse(method).parts, notes),
-            data(case.shape),
+            data(case),
             model=model_named(case.model, case.shape),
             shown=after,
-            skew="column:site",
+            skew="column:site" if case.sites else "iid",
+            clients=len(SIZES),
             availability=f"trace:{trace(case, Path(folder))}",
             normalise="none",
             rounds=case.rounds,
@@ -119,9 +120,9 @@ def run(method: str, case: Case, lanes: int) -> Run:
     return Run(case, notes.first, rounds, result)
 
 
-def data(shape: tuple[int, int, int]) -> unskew.Dataset:
+def data(case: Case) -> unskew.Dataset:
     """The samples of `tiny`, each with the site it belongs to."""
-    s = samples(shape)
+    s = samples(case)
     return unskew.data.arrays(
         s.x, s.y, s.x_test, s.y_test, columns={"site": s.owner}, test_columns={"site": s.owner_test}
     )

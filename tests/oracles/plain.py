@@ -68,7 +68,7 @@ class FedAvg:
             setattr(self, name, value)
         self.given, self.case, self.clients = given, given.case, len(SIZES)
         self.module = self.model().double()
-        data = samples(self.case.shape)
+        data = samples(self.case)
         self.x, self.y = data.x.double(), nn.functional.one_hot(data.y, CLASSES).double()
         self.x_test, self.owner_test = data.x_test.double(), data.owner_test
         self.w: Weights = {n: t.double() for n, t in given.weights.items()}
@@ -175,7 +175,7 @@ class FedAvg:
             return [1 / len(replies)] * len(replies)
         return [r.n / sum(q.n for q in replies) for r in replies]
 
-    def mean(self, replies: list[Reply]) -> Weights:
+    def weighted_mean(self, replies: list[Reply]) -> Weights:
         """sum_k p_k w_k, of what was sent; all else stays as it was."""
         p = self.shares_of_weight(replies)
         return self.w | {n: sum(p_k * r.w[n] for p_k, r in zip(p, replies)) for n in replies[0].w}  # type: ignore[misc]
@@ -231,7 +231,7 @@ class FedAvg:
 
     def merge(self, replies: list[Reply]) -> Weights:
         """The next global weights."""
-        return self.mean(replies)
+        return self.weighted_mean(replies)
 
     def server(self, replies: list[Reply], old: Weights) -> None:
         """Update `self.slice`, and `self.w` where the server works on it; old: the weights before the merge."""

@@ -20,7 +20,7 @@ class ClipMedian(FedAvg):
         d = [{n: r.w[n] - self.w[n] for n in self.learned} for r in replies]
         norms = [sum(float((t**2).sum()) for t in d_k.values()) ** 0.5 for d_k in d]
         most = self.factor * statistics.median(norms)
-        w, p = self.mean(replies), self.shares_of_weight(replies)
+        w, p = self.weighted_mean(replies), self.shares_of_weight(replies)
         for n in self.learned:
             w[n] = self.w[n] + sum(p_k * d_k[n] * min(1, most / norm) for p_k, d_k, norm in zip(p, d, norms))
         return w

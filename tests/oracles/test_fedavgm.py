@@ -21,7 +21,7 @@ class FedAvgM(FedAvg):
         self.slice = {"v": {n: torch.zeros_like(self.w[n]) for n in self.learned}}
 
     def merge(self, replies: list[Reply]) -> Weights:
-        w = self.mean(replies)
+        w = self.weighted_mean(replies)
         for n, v in self.slice["v"].items():
             delta = self.w[n] - w[n]
             v.mul_(self.beta).add_(delta)

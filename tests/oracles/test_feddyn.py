@@ -38,7 +38,7 @@ class FedDyn(FedAvg):
         return {}
 
     def merge(self, replies: list[Reply]) -> Weights:
-        w = self.mean(replies)
+        w = self.weighted_mean(replies)
         for n, h in self.slice["h"].items():
             h = h - self.alpha / self.clients * sum(r.w[n] - self.w[n] for r in replies)
             self.slice["h"][n] = h

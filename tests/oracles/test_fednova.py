@@ -23,7 +23,11 @@ class FedNova(FedAvg):
         return total
 
     def merge(self, replies: list[Reply]) -> Weights:
-        w, p, a = self.mean(replies), self.shares_of_weight(replies), [self.accumulated(r.steps) for r in replies]
+        w, p, a = (
+            self.weighted_mean(replies),
+            self.shares_of_weight(replies),
+            [self.accumulated(r.steps) for r in replies],
+        )
         tau = sum(p_k * a_k for p_k, a_k in zip(p, a))
         for n in self.learned:
             d = [(self.w[n] - r.w[n]) / a_k for a_k, r in zip(a, replies)]

@@ -26,7 +26,11 @@ Weights = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Case:
-    """How the tiny federation trains; engine and oracle are given the same."""
+    """How the tiny federation trains; engine and oracle are given the same.
+
+    sites: clients are the owners in `Samples`; else samples are dealt to them at random, and no test sample belongs to
+    anybody. overflowing: clients with pixels so large that float32 cannot hold their sum.
+    """
 
     model: str = "mlp"
     momentum: float = 0.0
@@ -39,6 +43,8 @@ class Case:
     optimiser: str = "sgd"
     seed: int = 3
     shape: tuple[int, int, int] = (1, 6, 6)
+    sites: bool = True
+    overflowing: tuple[int, ...] = ()
 
     @property
     def rounds(self) -> int:
@@ -61,13 +67,13 @@ class Samples:
     owner_test: Tensor
 
 
-def samples(shape: tuple[int, int, int] = Case.shape) -> Samples:
-    """60 images of this shape and 30 to test on; client 2 lacks the last class, client 4 the first two."""
+def samples(case: Case) -> Samples:
+    """60 images and 30 to test on; client 2 lacks the last class, client 4 the first two."""
     draw = torch.Generator().manual_seed(11)
-    patterns = torch.randn(CLASSES, *shape, generator=draw)
+    patterns = torch.randn(CLASSES, *case.shape, generator=draw)
 
     def images(y: Tensor) -> Tensor:
-        return patterns[y] + torch.randn(len(y), *shape, generator=draw)
+        return patterns[y] + torch.randn(len(y), *case.shape, generator=draw)
 
     owner = torch.repeat_interleave(torch.arange(len(SIZES)), torch.tensor(SIZES))
     y = torch.randint(CLASSES, owner.shape, generator=draw)
@@ -76,7 +82,10 @@ def samples(shape: tuple[int, int, int] = Case.shape) -> Samples:
     mixed = torch.randperm(len(y), generator=draw)
     owner_test = torch.arange(len(SIZES)).repeat_interleave(TESTS)
     y_test = torch.randint(CLASSES, owner_test.shape, generator=draw)
-    return Samples(images(y)[mixed], y[mixed], owner[mixed], images(y_test), y_test, owner_test)
+    x = images(y)
+    for k in case.overflowing:
+        x[owner == k] = 3e38
+    return Samples(x[mixed], y[mixed], owner[mixed], images(y_test), y_test, owner_test)
 
 
 def model_named(name: str, shape: tuple[int, int, int] = Case.shape) -> nn.Sequential:
