@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import typer
 
-from unskew import cli
+from unskew import arguments, cli
+from unskew.cli import compare, reproduce, run
+from unskew.cli.options import help_text
+from unskew.config import Settings
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
 
 SETTINGS = (
     "--data --skew --clients --samples --availability --rounds --epochs --batch --optimiser --lr --lr-decay --lr-min "
@@ -54,3 +64,38 @@ def test_the_options_are_frozen():
     assert dict(commands(typer.main.get_command(cli.app()))) == {
         name: set(text.split()) for name, text in FROZEN.items()
     }
+
+
+def shown(*words: str) -> str:
+    """What `--help` prints on a wide terminal, without its frames and line breaks."""
+    done = subprocess.run(
+        [sys.executable, "-m", "unskew", *words, "--help"],
+        capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "110"},
+    )  # fmt: skip
+    return " ".join(done.stdout.replace("│", " ").split())
+
+
+def test_help_shows_every_meaning_choice_range_and_default():
+    for command, own in (("run", run.Arguments), ("compare", compare.Arguments), ("reproduce", reproduce.Arguments)):
+        text = shown(command)
+        options = [*arguments.of(own), *(arguments.of(Settings) if command != "reproduce" else ())]
+        for option in options:
+            if option.name in ("method", "set") or (command, option.name) == ("compare", "seed"):
+                continue
+            assert option.meaning, option.name
+            assert help_text(option).replace("\\[", "[") in text, (command, option.name)
+    assert "reset at every step [sgd|adam|sign; default: sgd]" in shown("run")
+    assert "added to the gradient [at least 0; default: 0.0]" in shown("run")
+
+
+def test_commands_in_the_documentation_exist_with_their_options():
+    known = dict(commands(typer.main.get_command(cli.app())))
+    texts = [page.read_text().replace("\\\n", " ") for page in PAGES]
+    lines = [line[2:] for text in texts for line in text.splitlines() if line.startswith("$ ")]
+    written = [part.split() for line in lines for part in line.split("#")[0].split("&&")]
+    ours = [words[1:] for words in written if words[:1] == ["unskew"]]
+    assert len(ours) > 10
+    for words in ours:
+        name = " ".join(words[:2]) if " ".join(words[:2]) in known else words[0]
+        used = {word.partition("=")[0] for word in words if word.startswith("--")}
+        assert used <= known[name] | {"--version"}, words
