@@ -1,4 +1,4 @@
-"""Every method of ours stands the checks that a stranger's must stand, and a broken one does not."""
+"""Every built-in method passes the checks that third-party methods must pass, and a broken one does not."""
 
 from __future__ import annotations
 
@@ -120,16 +120,16 @@ class Misspelt(Part):
 def test_a_rule_that_is_broken_is_named_once_with_its_line(broken, told):
     first, *others = (f for f in check.check_method(broken) if not f.ok)
     assert re.fullmatch(told + ".*", first.detail), first.detail
-    assert {f.detail for f in others} == {"could not be looked at, for the same reason"}
+    assert {f.detail for f in others} == {"could not run, for the same reason"}
 
 
 @pytest.mark.parametrize(
     ("broken", "caught"),
     [
-        (Sloppy(), {"padding changes nothing", "leaves nothing undeclared"}),
-        (Wrong(), {"leaves nothing undeclared"}),
+        (Sloppy(), {"ignores padding", "shares only what it declares"}),
+        (Wrong(), {"shares only what it declares"}),
         (Random(), {"is deterministic"}),
-        (Active(), {"changes nothing when neutral"}),
+        (Active(), {"changes nothing with neutral settings"}),
     ],
 )
 def test_broken_methods_are_caught(broken, caught):

@@ -36,7 +36,7 @@ def test_an_installed_method_is_listed_checked_and_combined(installed):
     (theirs,) = registry.parse("myproto(pull=0.5)").parts
     found = list(check.check_method(theirs))
     assert not [f"{f.name}: {f.detail}" for f in found if not f.ok]
-    assert "changes nothing when neutral" in {f.name for f in found}
+    assert "changes nothing with neutral settings" in {f.name for f in found}
     check.train(registry.parse("myproto+scaffold+flea"), rounds=2)
 
 

@@ -1,6 +1,6 @@
-"""Conformance: what every method must stand, ours or a stranger's, as scikit-learn's check_estimator does for estimators.
+"""Conformance: checks that every method must pass, built-in or third-party, as scikit-learn's check_estimator has them.
 
-Small seeded data, a few rounds; each check says what it found wrong in one sentence.
+They train for a few rounds on a small seeded federation; a check that fails says in one sentence what is wrong.
 """
 
 from __future__ import annotations
@@ -18,52 +18,56 @@ import torch
 
 from unskew import data, own
 from unskew.config import Settings
+from unskew.core import gate
 from unskew.core.method import Method
 from unskew.core.part import Part
-from unskew.core.trees import flat
+from unskew.core.trees import flat, size_in_bytes
 from unskew.data.federation import Federation, Index
 from unskew.engine import resolve
 from unskew.engine.disk.folder import Folder
-from unskew.engine.disk.state import digest
-from unskew.engine.server.loop import Loop
+from unskew.engine.disk.state import State, digest
+from unskew.engine.server.loop import Loop, Round
 from unskew.errors import UnskewError, UsageError
 from unskew.methods import registry
 
 SIZES = (40, 1, 0, 2, 33, 17, 3, 20)
-"""Clients of the test federation: the first has one class, the third nothing, the second a single sample."""
+"""Samples of the test federation's clients: the first client has one class, the third has no samples."""
 DROPPED = {f"E30{i}" for i in range(1, 9)}
-"""What the gate says of replies that are not as declared, in training and in trips."""
+"""The codes of the gate for replies that are not as declared, in training and in trips."""
 COMPANIONS = ("fedprox", "fedbn", "scaffold", "flea", "rebafl", "fedrdn")
+"""Methods with which every Part must combine, or refuse to in a sentence."""
 
 
 @dataclass(frozen=True)
-class Found:
+class CheckResult:
+    """How a method did in one check. detail: what is wrong, or a remark on a check that passed."""
+
     name: str
     ok: bool
     detail: str = ""
 
 
-class Broken(AssertionError):
-    """A check that did not hold; the text is for the method's author."""
+class CheckFailed(AssertionError):
+    """A check that failed; the text is for the method's author."""
 
 
-def check_method(part: Part) -> Iterator[Found]:
-    """Run every check on one Part; a check that raises anything has failed."""
-    said: set[str] = set()
+def check_method(part: Part) -> Iterator[CheckResult]:
+    """Run every check on the method made of this Part. A check that raises any error has failed."""
+    errors: set[str] = set()
     for check in CHECKS:
-        name = check.__name__.strip("_").replace("_", " ")
+        name = check.__name__.replace("_", " ")
         try:
-            yield Found(name, True, check(part) or "")
-        except Broken as broken:
-            yield Found(name, False, str(broken))
-        except Exception as error:  # any error of a stranger's code is a finding, not a crash
-            detail = _crashed(part, error)
-            yield Found(name, False, "could not be looked at, for the same reason" if detail in said else detail)
-            said.add(detail)
+            yield CheckResult(name, True, check(part) or "")
+        except CheckFailed as failure:
+            yield CheckResult(name, False, str(failure))
+        except Exception as error:  # whatever a method raises is a result of the check, not a crash of it
+            text = _described(part, error)
+            yield CheckResult(name, False, "could not run, for the same reason" if text in errors else text)
+            errors.add(text)
 
 
-def _crashed(part: Part, error: Exception) -> str:
-    """What a stranger's code ended in, and where."""
+def _described(part: Part, error: Exception) -> str:
+    """An error of the method's own code, and its line in the file."""
     if isinstance(error, UnskewError):
         return str(error)
     file = inspect.getsourcefile(type(part)) or ""
@@ -80,190 +84,200 @@ def federation(channels: int = 3) -> Federation:
     edges = np.cumsum([0, *SIZES])
     train = Index.of([np.arange(a, b) for a, b in pairwise(edges)])
     dataset = data.arrays(x, y, x[:60], y[:60], classes=("a", "b", "c"), name="check")
-    made = data.build(dataset, "iid", len(SIZES), rng, np.random.default_rng(8))
-    return dataclasses.replace(made, x=x, y=y.astype(np.int64), train=train)
+    built = data.build(dataset, "iid", len(SIZES), rng, np.random.default_rng(8))
+    return dataclasses.replace(built, x=x, y=y.astype(np.int64), train=train)
 
 
 def settings(**changes: object) -> Settings:
+    """Settings of a short run on the test federation."""
     return Settings(clients=len(SIZES), rounds=3, epochs=1, batch=16, workers=1, model="cnn_small").replace(**changes)
 
 
 def loop(method: Method, **changes: object) -> Loop:
+    """A run of the test federation that is ready to begin; its trainer must be closed."""
     return resolve.loop_of(settings(**changes), method, federation())
 
 
 def train(method: Method, **changes: object) -> tuple[str, Loop]:
-    """(digest of the final weights, the loop), after three rounds."""
-    made = loop(method, **changes)
+    """(digest of the final weights, the loop), after all rounds.
+
+    Raises CheckFailed if weights are not finite or the gate drops a reply.
+    """
+    run = loop(method, **changes)
     try:
-        state = made.begin()
-        for t in range(1, made.settings.rounds + 1):
-            state, _ = made.round(state, t)
+        state = run.begin()
+        for t in range(1, run.settings.rounds + 1):
+            state, _ = run.round(state, t)
             if not all(bool(torch.isfinite(v).all()) for v in state.weights.values()):
-                raise Broken(f"weights are not finite after round {t}")
-        dropped = [e["text"] for e in made.record.rows["events"] if e["code"] in DROPPED]
-        if dropped:
-            raise Broken(f"the gate refused an honest reply: {dropped[0]}")
-        return digest(state.weights), made
+                raise CheckFailed(f"weights are not finite after round {t}")
+        if dropped := [e["text"] for e in run.record.rows["events"] if e["code"] in DROPPED]:
+            raise CheckFailed(f"the gate refused an honest reply: {dropped[0]}")
+        return digest(state.weights), run
     finally:
-        made.trainer.close()
+        run.trainer.close()
 
 
-def _is_deterministic(part: Part) -> None:
+def is_deterministic(part: Part) -> None:
     if train(Method(part))[0] != train(Method(part))[0]:
-        raise Broken("two equal runs ended with different bits; draw random numbers through noise()")
+        raise CheckFailed("two equal runs ended with different bits; draw random numbers through noise()")
 
 
-def _same_bits_for_any_number_of_workers(part: Part) -> None:
+def gives_the_same_bits_for_any_number_of_workers(part: Part) -> None:
     if train(Method(part), lanes="8", workers=1)[0] != train(Method(part), lanes="8", workers=2)[0]:
-        raise Broken("the number of workers changed the bits; hooks must not share state")
+        raise CheckFailed("the number of workers changed the bits; hooks must not share state")
 
 
-def _lanes_agree(part: Part) -> str:
-    eight, three = (_weights(Method(part), lanes) for lanes in ("8", "3"))
-    worst = max(float((eight[n] - three[n]).abs().max()) for n in eight)
+def agrees_for_three_and_eight_lanes(part: Part) -> str:
+    worst = _difference(_weights(Method(part), "8"), _weights(Method(part), "3"))
     if worst > 1e-5:
-        raise Broken(f"eight lanes and three differ by {worst:.2g} after a round; hooks must treat clients apart")
+        raise CheckFailed(f"three lanes and eight differ by {worst:.2g} after a round; hooks must not mix clients")
     return f"largest difference {worst:.1e}" if worst else ""
 
 
-def _one_lane_agrees(part: Part) -> str:
-    many, one = (_weights(Method(part), lanes) for lanes in ("8", "1"))
-    worst = max(float((many[n] - one[n]).abs().max()) for n in many)
+def agrees_for_one_lane_and_many(part: Part) -> str:
+    worst = _difference(_weights(Method(part), "8"), _weights(Method(part), "1"))
     if worst > 1e-3:
-        raise Broken(f"one lane and many differ by {worst:.2g} after a round; does a hook average over padding?")
+        raise CheckFailed(f"one lane and many differ by {worst:.2g} after a round; does a hook average over padding?")
     return f"largest difference {worst:.1e}"
 
 
-def _padding_changes_nothing(part: Part) -> None:
-    """The row that pads short batches is row 0; other values there must leave other clients' bits alone."""
-    ends = []
+def ignores_padding(part: Part) -> None:
+    """Short batches are padded with row 0: other values there must not change the bits of clients that do not own it."""
+    if any(trip.everyone for trip in part.trips):
+        return  # row 0 is client 0's, and what it shared before round 1 reaches everybody
+    digests = []
     for value in (0.1, 0.9):
         fed = federation()
         x = np.array(fed.x)
         x[0] = value
-        made = resolve.loop_of(settings(rounds=1), Method(part), dataclasses.replace(fed, x=x))
+        run = resolve.loop_of(settings(rounds=1), Method(part), dataclasses.replace(fed, x=x))
         try:
-            start = made.down(made.begin(), 1)
-            ends.append({r.client: digest(r.weights) for r in made.trainer.train(start, range(1, len(SIZES)), {})})
+            start = run.down(run.begin(), 1)
+            replies = run.trainer.train(start, range(1, len(SIZES)), {})
+            digests.append({r.client: digest(r.weights) for r in replies})
         finally:
-            made.trainer.close()
-    if part.trips and any(t.everyone for t in part.trips):
-        return  # row 0 is client 0's, and what it shared before round 1 reaches everybody
-    if ends[0] != ends[1]:
-        raise Broken("the padding of short batches reached the result; average with batch.mean")
+            run.trainer.close()
+    if digests[0] != digests[1]:
+        raise CheckFailed("the padding of short batches reached the result; average with batch.mean")
 
 
-def _resumes_to_the_same_bits(part: Part) -> None:
+def resumes_to_the_same_bits(part: Part) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        straight = _in_folder(part, Path(folder) / "straight", stop=None)
-        _in_folder(part, Path(folder) / "halted", stop=2)
-        if straight != _in_folder(part, Path(folder) / "halted", stop=None):
-            raise Broken("a resumed run ended with other bits; keep state in slices, not on the Part")
+        uninterrupted = _train_in_folder(part, Path(folder) / "uninterrupted", stop=None)
+        _train_in_folder(part, Path(folder) / "resumed", stop=2)
+        if uninterrupted != _train_in_folder(part, Path(folder) / "resumed", stop=None):
+            raise CheckFailed("a resumed run ended with other bits; keep state in slices, not on the Part")
 
 
-def _leaves_nothing_undeclared(part: Part) -> None:
-    made = loop(Method(part))
+def shares_only_what_it_declares(part: Part) -> None:
+    run = loop(Method(part))
     try:
-        start = made.down(made.begin(), 1)
-        replies = made.trainer.train(start, range(len(SIZES)), {})
-        declared = set(part.shares(made.fed))
-        for reply in replies:
-            sent = flat(reply.shares.get(part.name, {}))
-            if set(sent) != declared:
-                raise Broken(f"shares {sorted(set(sent) ^ declared)} are not both declared and sent")
-            for leaf, share in part.shares(made.fed).items():
-                if None not in share.shape and sent[leaf].numel() * sent[leaf].element_size() != share.max_bytes:
-                    raise Broken(f"'{leaf}' is {list(sent[leaf].shape)}; declared {list(share.shape)}")
-        refused = made._gate(1, replies, made.spec)
-        if len(refused) != len(replies):
-            raise Broken("the gate refused an honest reply: " + made.record.rows["events"][-1]["text"])
+        replies = run.trainer.train(run.down(run.begin(), 1), range(len(SIZES)), {})
     finally:
-        made.trainer.close()
+        run.trainer.close()
+    declared = part.shares(run.fed)
+    for reply in replies:
+        shares = flat(reply.shares.get(part.name, {}))
+        if differing := sorted(set(shares) ^ set(declared)):
+            raise CheckFailed(f"shares {differing} are not both declared and sent")
+        for leaf, share in declared.items():
+            if None not in share.shape and size_in_bytes({leaf: shares[leaf]}) != share.max_bytes:
+                raise CheckFailed(f"'{leaf}' is {list(shares[leaf].shape)}; declared {list(share.shape)}")
+    _, refusals = gate.check(replies, run.spec, run.fed.sizes.tolist())
+    if refusals:
+        raise CheckFailed(f"the gate refused an honest reply: client {refusals[0].client}: {refusals[0].text}")
 
 
-def _stands_absence_and_an_empty_round(part: Part) -> None:
+def copes_with_absent_clients_and_empty_rounds(part: Part) -> None:
     train(Method(part), availability="drop:0.4", rounds=5)
     train(Method(part), availability="drop:1.0", rounds=2)
 
 
-def _changes_nothing_when_neutral(part: Part) -> str:
+def changes_nothing_with_neutral_settings(part: Part) -> str:
     if not part.neutral:
-        return "says no neutral settings"
+        return "declares no neutral settings"
     neutral = dataclasses.replace(part, **part.neutral)  # type: ignore[type-var]
-    ends = [_weights(made, "8") for made in (Method(neutral), Method())]
-    worst = max(float((ends[0][n] - ends[1][n]).abs().max()) for n in ends[1])
+    worst = _difference(_weights(Method(), "8"), _weights(Method(neutral), "8"))
     if worst > 1e-6:
-        raise Broken(f"{neutral} and FedAvg differ by {worst:.2g} after a round")
+        raise CheckFailed(f"{neutral} and FedAvg differ by {worst:.2g} after a round")
     return ""
 
 
-def _composes(part: Part) -> str:
-    told = []
+def combines_with_other_methods(part: Part) -> str:
+    refusals = []
     for name in COMPANIONS:
         if name == part.name:
             continue
         try:
             train(Method(part, *registry.parse(name).parts), rounds=2)
-        except UsageError as refused:
-            told.append(f"{name}: {refused.text}")
-    return "refused " + "; ".join(told) if told else ""
+        except UsageError as refusal:
+            refusals.append(f"{name}: {refusal.text}")
+    return "refused " + "; ".join(refusals) if refusals else ""
 
 
-def _evaluates(part: Part) -> None:
-    made = loop(Method(part), rounds=2)
+def has_scores_in_every_scope(part: Part) -> None:
+    run = loop(Method(part), rounds=2)
     try:
-        state = made.begin()
+        state = run.begin()
         for t in (1, 2):
-            state, told = made.round(state, t)
-            made.evaluate(state, told)
+            state, summary = run.round(state, t)
+            run.evaluate(state, summary)
     finally:
-        made.trainer.close()
-    wanted = [("personal@client", "mean")] + (
-        [("global", "accuracy"), ("global@client", "worst")] if made.trainer.sent else []
-    )
-    for scope, metric in wanted:
-        _, values = made.record.series(scope, metric)
+        run.trainer.close()
+    scopes = {"personal@client": "mean"}
+    if run.trainer.sent:
+        scopes |= {"global": "accuracy", "global@client": "worst"}
+    for scope, metric in scopes.items():
+        _, values = run.record.series(scope, metric)
         if not values or not all(0 <= v <= 1 for v in values):
-            raise Broken(f"no score in scope {scope}")
+            raise CheckFailed(f"there is no score in scope {scope}")
 
 
 CHECKS: tuple[Callable[[Part], str | None], ...] = (
-    _is_deterministic,
-    _same_bits_for_any_number_of_workers,
-    _lanes_agree,
-    _one_lane_agrees,
-    _padding_changes_nothing,
-    _resumes_to_the_same_bits,
-    _leaves_nothing_undeclared,
-    _stands_absence_and_an_empty_round,
-    _changes_nothing_when_neutral,
-    _composes,
-    _evaluates,
+    is_deterministic,
+    gives_the_same_bits_for_any_number_of_workers,
+    agrees_for_three_and_eight_lanes,
+    agrees_for_one_lane_and_many,
+    ignores_padding,
+    resumes_to_the_same_bits,
+    shares_only_what_it_declares,
+    copes_with_absent_clients_and_empty_rounds,
+    changes_nothing_with_neutral_settings,
+    combines_with_other_methods,
+    has_scores_in_every_scope,
 )
+"""All checks, by what they say of a method that passes. They return a remark, and raise CheckFailed."""
 
 
 def _weights(method: Method, lanes: str) -> dict[str, torch.Tensor]:
-    made = loop(method, lanes=lanes)
+    """The weights after one round."""
+    run = loop(method, lanes=lanes)
     try:
-        return dict(made.round(made.begin(), 1)[0].weights)
+        return dict(run.round(run.begin(), 1)[0].weights)
     finally:
-        made.trainer.close()
+        run.trainer.close()
 
 
-class _Halt(Exception):
+def _difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
+    """The largest difference of any of the first's weights."""
+    return max(float((t - other[n]).abs().max()) for n, t in one.items())
+
+
+class _Stop(Exception):
     pass
 
 
-def _in_folder(part: Part, path: Path, stop: int | None) -> str:
-    def shown(state: object, told: object) -> None:
-        if stop and told.t == stop:  # type: ignore[attr-defined]
-            raise _Halt
+def _train_in_folder(part: Part, path: Path, stop: int | None) -> str:
+    """The digest of the final weights; empty if the run was stopped after the round `stop`."""
+
+    def stop_after(state: State, summary: Round | None) -> None:
+        if stop and summary and summary.t == stop:
+            raise _Stop
 
     try:
         _, state = Folder(path, settings(rounds=4, method=part.name), Method(part), federation()).go(
-            lambda _: None, shown
+            lambda _: None, stop_after
         )
         return digest(state.weights)
-    except _Halt:
+    except _Stop:
         return ""
