@@ -17,6 +17,7 @@ from unskew.deploy import studies
 from unskew.deploy.loaders import load
 from unskew.engine import leaves, resolve
 from unskew.engine.client.trainer import Trainer
+from unskew.engine.memory import check_room
 from unskew.methods import registry
 
 
@@ -42,6 +43,9 @@ def forecast(study: Path, data: str, classes: Sequence[str], sites: int) -> list
     tests = [np.arange(len(dataset.y_test)), *[nobody] * (sites - 1)]
     inputs = (dataset.x, dataset.y, dataset.x_test, dataset.y_test)
     federation = Federation("site", *inputs, dataset.classes, Index.of(rows), Index.of(tests), "site")
-    loop = resolve.loop_of(settings, registry.parse(settings.method), federation)
-    loop.trainer.close()
-    return leaving(loop.method, loop.trainer)
+    method = registry.parse(settings.method)
+    fed = resolve.fed_of(settings, method, federation)
+    check_room(method, fed)
+    trainer = resolve.trainer_of(settings, method, federation, fed)
+    trainer.close()
+    return leaving(method, trainer)

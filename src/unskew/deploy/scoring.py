@@ -24,7 +24,8 @@ from unskew.engine.client.values import Start
 from unskew.engine.disk.record import Record, Row
 from unskew.engine.disk.store import Store
 from unskew.engine.server.loop import rate
-from unskew.engine.server.scores import Evaluation, _each, _means, _row, _summary
+from unskew.engine.server.rows import client_rows, means, row, summary_rows
+from unskew.engine.server.scores import Evaluation
 
 Answers = dict[str, dict[int, Tensor]]
 """Scope ("global", "kept" or "personal") -> client -> [M]."""
@@ -105,8 +106,8 @@ class SiteScores:
         return gate.leaf_problem(f"score/{scope}", values, share)
 
     def _charge(self, t: int, way: str, what: str, ids: list[int], size: int) -> None:
-        row = {"t": t, "way": way, "share": what, "clients": ids, "bytes": size}
-        self.record.add("ledger", [row | {"reads": "each", "guarantee": "none"}])
+        facts = {"t": t, "way": way, "share": what, "clients": ids, "bytes": size}
+        self.record.add("ledger", [facts | {"reads": "each", "guarantee": "none"}])
 
     def _site_rows(self, t: int, answers: Answers) -> list[Row]:
         """As in one process; without a test set at the server, `global` is the mean over the sites' test samples."""
@@ -119,11 +120,11 @@ class SiteScores:
         personal = by_site["personal"] or on_clients
         rows: list[Row] = []
         if self.sites.local.sent and not self.server_scores and on_clients:
-            scores = _means(kept) if kept else self._pooled(on_clients)
-            rows = [_row(t, "global", metric, value) for metric, value in scores.items()]
+            scores = means(kept) if kept else self._pooled(on_clients)
+            rows = [row(t, "global", metric, value) for metric, value in scores.items()]
         scopes = {"global@client": on_clients} if self.sites.local.sent else {}
         for scope, values in (scopes | {"personal@client": personal}).items():
-            rows += _summary(t, scope, values) + _each(t, scope, values)
+            rows += summary_rows(t, scope, values) + client_rows(t, scope, values)
         return rows
 
     def _pooled(self, values: dict[int, dict[str, float]]) -> dict[str, float]:

@@ -43,8 +43,7 @@ class Run:
         "global": with the weights as they came; "kept": with those that stay here; "personal": with what Parts make
         for this site.
         """
-        k, rows = self.k, self.scoring.test[self.k]
-        if not len(rows):
+        if not len(self.scoring.test[self.k]):
             return {}
         keeps = bool(self.trainer.kept and private)
         states = {"kept": private} if keeps else {"global": {}} if self.trainer.sent else {}
@@ -52,8 +51,8 @@ class Run:
             states["personal"] = private
 
         def score(scope: str) -> torch.Tensor:
-            guess = self.scoring._predict(rows, k, start, states[scope], own=scope == "personal")
-            return torch.tensor(list(self.scoring._brief(k, guess).values()))
+            scores = self.scoring.client_scores(self.k, start, states[scope], own=scope == "personal")
+            return torch.tensor(list(scores.values()))
 
         return dict(zip(states, self.trainer.each(score, list(states))))
 

@@ -19,7 +19,7 @@ from unskew.errors import StateError
 
 class Store(Protocol):
     def fetch(self, clients: Iterable[int]) -> dict[int, Tree]: ...
-    def put(self, t: int, found: Mapping[int, Tree]) -> None: ...
+    def put(self, t: int, trees: Mapping[int, Tree]) -> None: ...
     def known(self) -> list[int]: ...
 
 
@@ -32,8 +32,8 @@ class Memory:
     def fetch(self, clients: Iterable[int]) -> dict[int, Tree]:
         return {k: self._trees[k] for k in clients if k in self._trees}
 
-    def put(self, t: int, found: Mapping[int, Tree]) -> None:
-        self._trees |= {k: tree for k, tree in found.items() if tree}
+    def put(self, t: int, trees: Mapping[int, Tree]) -> None:
+        self._trees |= {k: tree for k, tree in trees.items() if tree}
 
     def known(self) -> list[int]:
         return sorted(self._trees)
@@ -63,8 +63,8 @@ class Disk:
             found |= {int(k): tree for k, tree in nested(tensors).items()}  # type: ignore[misc]
         return found
 
-    def put(self, t: int, found: Mapping[int, Tree]) -> None:
-        kept = {str(k): tree for k, tree in found.items() if tree}
+    def put(self, t: int, trees: Mapping[int, Tree]) -> None:
+        kept = {str(k): tree for k, tree in trees.items() if tree}
         if kept:
             self.folder.mkdir(exist_ok=True)
             write(self._path(t), kept, {"t": t})

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import torch
@@ -19,14 +18,12 @@ from unskew.core.trees import Tree, Weights
 from unskew.engine.client.trainer import Trainer
 from unskew.engine.client.values import Start
 from unskew.engine.disk.store import Store
+from unskew.engine.server.rows import Row, Scores, client_rows, means, row, summary_rows
 
-Row = dict[str, Any]
 PER_CLIENT = 200
 """With more clients than this, their own rows are written after the last round only."""
 PIECE = (500, 1 << 21)
 """A pass sees at most so many rows, and so many input values: a model for pixels keeps many maps of its input's size."""
-Scores = dict[int, dict[str, float]]
-"""client -> metric -> value; the first metric is the task's main one."""
 
 
 class Evaluation:
@@ -46,18 +43,18 @@ class Evaluation:
             return []
         if not self.of.sent:  # nothing is shared, so there is no global model to score
             own = self._held(start, store, made=True)
-            return _summary(t, "personal@client", own) + _each(t, "personal@client", own)
+            return summary_rows(t, "personal@client", own) + client_rows(t, "personal@client", own)
         right = self._held(start, store) if self.of.kept else {}
         if right:  # no client uses the server's weights alone, so the global score is the mean over clients
-            scores = _means(right)
+            scores = means(right)
         else:
             scores, right = self._global(start)
         own = self._held(start, store, made=True) if self.own_weights else right
-        rows = [_row(t, "global", m, v) for m, v in scores.items()]
+        rows = [row(t, "global", m, v) for m, v in scores.items()]
         for scope, values in (("global@client", right), ("personal@client", own)):
-            rows += _summary(t, scope, values)
+            rows += summary_rows(t, scope, values)
             if last or (len(values) <= PER_CLIENT and (scope == "global@client" or own is not right)):
-                rows += _each(t, scope, values)
+                rows += client_rows(t, scope, values)
         return rows
 
     def _global(self, start: Start) -> tuple[dict[str, float], Scores]:
@@ -82,9 +79,16 @@ class Evaluation:
 
         def score(k: int) -> dict[str, float]:
             private = store.fetch([k]).get(k, {})
-            return self._brief(k, self._predict(self.test[k], k, start, private, own=made))
+            return self.client_scores(k, start, private, own=made)
 
         return dict(zip(with_tests, self.of.each(score, with_tests)))
+
+    def client_scores(self, k: int, start: Start, private: Tree, own: bool = False) -> dict[str, float]:
+        """Client k's scores on its own test rows, by metric.
+
+        private: its private state; own: with the weights that Parts make for this client, where a Part makes such.
+        """
+        return self._brief(k, self._predict(self.test[k], k, start, private, own))
 
     def _guess(self, rows: np.ndarray, k: int, start: Start, private: Tree) -> np.ndarray:
         """Predicted classes, in fixed pieces shared out over the workers."""
@@ -122,26 +126,3 @@ class Evaluation:
 
     def _brief(self, k: int, guess: np.ndarray) -> dict[str, float]:
         return self.task.client_scores(guess, self.y[self.test[k]], self.of.fed.classes)
-
-
-def _row(t: int, scope: str, metric: str, value: float, client: int | None = None) -> Row:
-    return {"t": t, "scope": scope, "client": client, "metric": metric, "value": round(float(value), 6)}
-
-
-def _each(t: int, scope: str, values: Scores) -> list[Row]:
-    return [_row(t, scope, m, v, k) for k, found in values.items() for m, v in found.items()]
-
-
-def _means(values: Scores) -> dict[str, float]:
-    """Over clients, by metric."""
-    return {m: float(np.mean([v[m] for v in values.values()])) for m in next(iter(values.values()))}
-
-
-def _summary(t: int, scope: str, values: Scores) -> list[Row]:
-    """The main metric's mean, worst and deviation over clients; of others the mean, under their own name."""
-    if not values:
-        return []
-    main, *others = _means(values).items()
-    v = np.array([found[main[0]] for found in values.values()])
-    rows = [_row(t, scope, m, x) for m, x in (("mean", v.mean()), ("worst", v.min()), ("std", v.std()))]
-    return rows + [_row(t, scope, m, x) for m, x in others]

@@ -1,0 +1,36 @@
+"""Metric rows: what is written to metrics.jsonl about the scores of a round."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+Row = dict[str, Any]
+Scores = dict[int, dict[str, float]]
+"""client -> metric -> value; the first metric is the task's main one."""
+
+
+def row(t: int, scope: str, metric: str, value: float, client: int | None = None) -> Row:
+    """One value of round t. client: whose it is; None for a whole scope's."""
+    return {"t": t, "scope": scope, "client": client, "metric": metric, "value": round(float(value), 6)}
+
+
+def client_rows(t: int, scope: str, scores: Scores) -> list[Row]:
+    """Every metric of every client."""
+    return [row(t, scope, m, v, k) for k, values in scores.items() for m, v in values.items()]
+
+
+def means(scores: Scores) -> dict[str, float]:
+    """metric -> its mean over clients."""
+    return {m: float(np.mean([v[m] for v in scores.values()])) for m in next(iter(scores.values()))}
+
+
+def summary_rows(t: int, scope: str, scores: Scores) -> list[Row]:
+    """Mean, worst and deviation over clients of the main metric; of the others the mean, under their own names."""
+    if not scores:
+        return []
+    main, *others = means(scores).items()
+    v = np.array([values[main[0]] for values in scores.values()])
+    rows = [row(t, scope, m, x) for m, x in (("mean", v.mean()), ("worst", v.min()), ("std", v.std()))]
+    return rows + [row(t, scope, m, x) for m, x in others]
