@@ -16,9 +16,11 @@ demo: $(READY)
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-# Flower pins other versions of what the rest uses, so its tests have a place of their own: real processes on loopback
+# Flower pins other versions of what the rest uses, so its tests have an environment of their own. Those with real
+# processes mostly wait; they begin first, each in a worker process of its own.
+REAL := tests/deploy/test_real.py tests/deploy/test_lost_sites.py
 test-deploy: $(FLOWER)/.ready
-	$(FLOWER)/bin/python -m pytest tests/deploy
+	$(FLOWER)/bin/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(REAL) tests/deploy
 
 lint: $(READY)
 	$(BIN)/ruff format --check src tests tools benchmarks examples
