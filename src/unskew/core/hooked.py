@@ -1,7 +1,11 @@
 """How any module but a plain Sequential is run: as a whole, while forward hooks on its children see and change activations."""
 
+# pyright: reportPrivateUsage=false
+# Hooks are taken off a copied module by their numbers, for which torch has no public way.
+
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from torch import Tensor, nn
@@ -63,15 +67,15 @@ class Hooked:
 
     def _hook(self) -> None:
         for name, child in self.module.named_children():
-            handle = child.register_forward_hook(
-                lambda _m, _a, h, name=name: self.taps[name](name, h) if name in self.taps else None
-            )
-            self._handles.append((name, handle.id))
+            self._handles.append((name, child.register_forward_hook(self._tap_at(name)).id))
 
         def keep(_module: nn.Module, args: tuple[Any, ...]) -> None:
             self.features = args[0]
 
         self._handles.append((self.head, self.module.get_submodule(self.head).register_forward_pre_hook(keep).id))
+
+    def _tap_at(self, name: str) -> Callable[[nn.Module, Any, Tensor], Tensor | None]:
+        return lambda _module, _args, h: self.taps[name](name, h) if name in self.taps else None
 
 
 def _head_of(module: nn.Module) -> str:

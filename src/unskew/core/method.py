@@ -31,7 +31,7 @@ class Method:
             raise UsageError(
                 "E107", f"the Parts of {self} weigh clients differently ({', '.join(sorted(map(str, weighing)))})."
             )
-        self.weighting: Literal["size", "equal"] = next((w for w in weighing if w), "size")
+        self.weighting: Literal["size", "equal"] = "equal" if "equal" in weighing else "size"
 
     def _check_part(self, p: Part, names: list[str]) -> None:
         if not isinstance(p, Part):  # pyright: ignore[reportUnnecessaryIsInstance] -- users hand over other things

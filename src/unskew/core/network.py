@@ -1,5 +1,8 @@
 """A model as a pure function of its weights, with cuts at which a forward pass can stop, be changed, and go on."""
 
+# pyright: reportPrivateUsage=false
+# Every pass puts its weights into the module's own dicts, for which torch has no public way.
+
 from __future__ import annotations
 
 import contextlib

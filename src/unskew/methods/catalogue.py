@@ -63,15 +63,13 @@ def _bases(node: ast.ClassDef) -> Iterator[str]:
 def _values(node: ast.ClassDef) -> Iterator[tuple[str, object]]:
     """The class attributes that matter here, which have to be written as literals."""
     for line in node.body:
-        target = (
-            line.targets[0]
-            if isinstance(line, ast.Assign)
-            else line.target
-            if isinstance(line, ast.AnnAssign)
-            else None
-        )
-        if isinstance(target, ast.Name) and target.id in ("name", "presets") and line.value is not None:
-            yield target.id, ast.literal_eval(line.value)
+        match line:
+            case ast.Assign(targets=[ast.Name(id="name" | "presets" as attribute)], value=value):
+                yield attribute, ast.literal_eval(value)
+            case ast.AnnAssign(target=ast.Name(id="name" | "presets" as attribute), value=ast.expr() as value):
+                yield attribute, ast.literal_eval(value)
+            case _:
+                pass
 
 
 def _presets(value: object) -> dict[str, dict[str, object]]:

@@ -53,11 +53,14 @@ class FedGenImages(Part):
         def drawn(*shape: int, inside: int) -> Tensor:
             return torch.randn(shape, generator=generator) * (2 / inside) ** 0.5
 
-        G = {"w": drawn(256 * 16, LATENT + fed.classes, inside=LATENT), "b": torch.zeros(256 * 16)}
+        layers = {"w": drawn(256 * 16, LATENT + fed.classes, inside=LATENT), "b": torch.zeros(256 * 16)}
         for i, (a, b, kernel, stride) in enumerate(LAYERS):
-            G |= {f"w{i}": drawn(a, b, kernel, kernel, inside=a * (kernel // stride) ** 2), f"b{i}": torch.zeros(b)}
-        G |= {"w_out": drawn(32, fed.shape[0], 3, 3, inside=32 * 9), "b_out": torch.zeros(fed.shape[0])}
-        return {"G": G, "x": torch.zeros(0, *fed.shape), "labels": torch.zeros(0, dtype=torch.int64)}
+            layers |= {
+                f"w{i}": drawn(a, b, kernel, kernel, inside=a * (kernel // stride) ** 2),
+                f"b{i}": torch.zeros(b),
+            }
+        layers |= {"w_out": drawn(32, fed.shape[0], 3, 3, inside=32 * 9), "b_out": torch.zeros(fed.shape[0])}
+        return {"G": layers, "x": torch.zeros(0, *fed.shape), "labels": torch.zeros(0, dtype=torch.int64)}
 
     def received(self, down: Tree, fed: Fed) -> tuple[Tensor, Tensor]:
         return down["x"], down["labels"]

@@ -8,6 +8,7 @@ Both are exact. Renyi bounds, which are looser, are here to check them against.
 from __future__ import annotations
 
 import math
+from typing import cast
 
 import numpy as np
 from scipy.optimize import brentq
@@ -34,7 +35,7 @@ def epsilon_of(mu: float, delta: float) -> float:
     high = 1.0
     while delta_of(high, mu) > delta:
         high *= 2
-    return float(brentq(lambda e: delta_of(e, mu) - delta, 0.0, high, xtol=1e-12))
+    return cast(float, brentq(lambda e: delta_of(e, mu) - delta, 0.0, high, xtol=1e-12))
 
 
 def composed(mu: float, times: float) -> float:
