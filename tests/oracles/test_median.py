@@ -1,11 +1,8 @@
-"""Coordinate-wise median and trimmed mean (Yin et al., ICML 2018, definitions 1 and 2), of weights after local training.
+"""Coordinate-wise median (Yin et al., ICML 2018, definition 1), of weights after local training.
 
-    median:         w_i <- median of w_ki over clients k; of an even number, the mean of the middle two
-    trimmed mean:   w_i <- mean of w_ki without the beta K largest and the beta K smallest at each coordinate i
+    w_i <- median of w_ki over clients k; of an even number, the mean of the middle two
 Every client counts the same; running statistics of batch normalisation are treated as weights.
 """
-
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -13,11 +10,8 @@ from torch import Tensor
 
 from tests.oracles.agreement import agree, everywhere
 from tests.oracles.plain import FedAvg
-from tests.oracles.tiny import SIZES, Case, Weights
+from tests.oracles.tiny import Case, Weights
 from tests.oracles.values import Reply
-
-FOURS = ((0, 1, 3, 4), (1, 2, 3, 4), (0, 1, 2, 4))
-ALL = (tuple(range(len(SIZES))),) * 3
 
 
 class Median(FedAvg):
@@ -30,25 +24,6 @@ class Median(FedAvg):
         return torch.as_tensor(np.median(np.stack([v.numpy() for v in values]), axis=0))
 
 
-class TrimmedMean(Median):
-    part = "trimmed_mean"
-    share = 0.1
-
-    def middle(self, values: list[Tensor]) -> Tensor:
-        cut, flat = int(self.share * len(values)), [v.flatten().tolist() for v in values]
-        merged = [sorted(at_i)[cut : len(values) - cut] for at_i in zip(*flat)]
-        return torch.tensor([sum(rest) / len(rest) for rest in merged]).double().reshape(values[0].shape)
-
-
 @everywhere
 def test_median(case: Case) -> None:
     agree(case, Median)
-
-
-@everywhere
-def test_trimmed_mean(case: Case) -> None:
-    agree(replace(case, attendance=FOURS), TrimmedMean, share=0.25)
-
-
-def test_trimming_two_of_five_at_each_end() -> None:
-    agree(replace(Case("cnn"), attendance=ALL), TrimmedMean, share=0.4)
