@@ -1,11 +1,11 @@
-"""Real processes on loopback: each method ends with the simulator's weights, and what an exchange costs.
+"""Real processes on loopback: whether each method ends with the simulator's weights, and what an exchange costs.
 
     python network.py --data uci_har --methods fedavg scaffold flea
 
-A coordinator, Flower's SuperLink and a site for each part of a real data set are started with our own commands, TLS and
-authentication on; every program is stopped at the end. Every method is run over them and in one process. Prints both
-SHA-256 of the weights, seconds an exchange, bytes a round against the payload, and every connection that was seen to
-leave loopback. Needs the extra [flower] and the data set in UNSKEW_DATA.
+Our own commands start a coordinator, Flower's SuperLink and one site for each part of a real data set, with TLS and
+authentication enabled. Every method runs over them and in one process; at the end every program is stopped. Prints both
+SHA-256 of the weights, the seconds of an exchange, the bytes of a round beside its payload, and every connection that
+left loopback. Needs the extra [flower] and the data set in UNSKEW_DATA.
 """
 
 from __future__ import annotations
@@ -42,31 +42,31 @@ METHODS = {
 
 
 def dealt(data: str, column: str, sites: int, samples: int) -> Federation:
-    """Sites by a column of the data, its values in turn; at most so many samples of each, test samples in turn."""
-    found = resolve.dataset_of(Settings(data=data))
-    groups = np.unique(found.columns[column], return_inverse=True)[1] % sites
+    """Sites by a column of the data, whose values they take in turn; each gets at most `samples` training samples."""
+    dataset = resolve.dataset_of(Settings(data=data))
+    groups = np.unique(dataset.columns[column], return_inverse=True)[1] % sites
     rows = [np.flatnonzero(groups == k)[:: max(1, int((groups == k).sum()) // samples)][:samples] for k in range(sites)]
-    tests = [np.arange(k, len(found.y_test), sites)[:200] for k in range(sites)]
-    inputs = (found.x, found.y, found.x_test, found.y_test)
-    return Federation(data, *inputs, found.classes, Index.of(rows), Index.of(tests), f"column:{column}")
+    tests = [np.arange(k, len(dataset.y_test), sites)[:200] for k in range(sites)]
+    inputs = (dataset.x, dataset.y, dataset.x_test, dataset.y_test)
+    return Federation(data, *inputs, dataset.classes, Index.of(rows), Index.of(tests), f"column:{column}")
 
 
 def below(pid: int) -> list[int]:
-    """A process and all it has started."""
+    """The ids of a process and of all it has started."""
     children = defaultdict(list)
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
             children[int(stat.read_text().rpartition(")")[2].split()[1])].append(int(stat.parent.name))
         except OSError:
             continue
-    found = [pid]
-    for one in found:
-        found += children[one]
-    return found
+    pids = [pid]
+    for one in pids:
+        pids += children[one]
+    return pids
 
 
 class Lookout(threading.Thread):
-    """Looks twice a second at the TCP connections of this process and all below it."""
+    """Looks at the TCP connections of this process and all it has started, twice a second."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -88,7 +88,7 @@ class Lookout(threading.Thread):
 
     @staticmethod
     def _sockets() -> set[str]:
-        found = set()
+        sockets = set()
         for pid in below(os.getpid()):
             for fd in Path(f"/proc/{pid}/fd").glob("*"):
                 try:
@@ -96,8 +96,8 @@ class Lookout(threading.Thread):
                 except OSError:
                     continue
                 if name.startswith("socket:["):
-                    found.add(name[8:-1])
-        return found
+                    sockets.add(name[8:-1])
+        return sockets
 
 
 def _address(text: str) -> str:
@@ -164,7 +164,7 @@ def stop(programs: list[subprocess.Popen]) -> None:
 
 
 def cost(run: Path, seconds: float) -> dict[str, float]:
-    """Of a finished run, from its journal and ledger."""
+    """What a finished run has cost, from its journal and ledger."""
     notes = [json.loads(line) for line in (run / "audit.jsonl").read_text().splitlines()]
     sent = [e for e in notes if e["what"] in ("asked", "answered")]
     exchanges = {(e["kind"], e["t"]) for e in sent}
@@ -198,18 +198,20 @@ def main() -> None:
     lookout.start()
     root = Path(tempfile.mkdtemp(prefix="unskew-network-"))
     try:
-        at = Loopback(root, federation, programs)
+        loopback = Loopback(root, federation, programs)
         for number, method in enumerate(options.methods or METHODS[options.data]):
             (root / "study.yaml").write_text(json.dumps({**study, "method": method}))
             began = time.monotonic()
             terms = ["--on", "lung", "--min-sites", str(sites), "--wait", "120s", "--deadline", "120s", "--json"]
-            told = json.loads(at.do("run", "study.yaml", *terms, "--name", f"r{number}").splitlines()[-1])
+            result = json.loads(loopback.do("run", "study.yaml", *terms, "--name", f"r{number}").splitlines()[-1])
             spent = cost(root / f"runs/r{number}", time.monotonic() - began)
             alone = unskew.run(clipped(method), federation, **study, clients=sites, lanes="1", workers=1)
-            same = told["sha256"] == alone.digest
+            same = result["sha256"] == alone.digest
             failed |= not same
-            results.append({"method": clipped(method), "network": told["sha256"], "simulator": alone.digest, **spent})
-            print(f"{'same bits ' if same else 'OTHER BITS'}  {clipped(method)}\n  {told['sha256']}\n  {alone.digest}")
+            results.append({"method": clipped(method), "network": result["sha256"], "simulator": alone.digest, **spent})
+            print(
+                f"{'same bits ' if same else 'OTHER BITS'}  {clipped(method)}\n  {result['sha256']}\n  {alone.digest}"
+            )
             print("  " + ", ".join(f"{k} {v}" for k, v in spent.items()), flush=True)
     finally:
         stop(programs)

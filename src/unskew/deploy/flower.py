@@ -4,6 +4,9 @@ Flower starts a process for every message it brings to a site, so the client app
 site's worker, which holds the data and the model, through a socket that only the site's own user can open.
 """
 
+# pyright: reportMissingImports=false
+# Flower lives in an environment of its own, and types are checked in the one without it.
+
 from __future__ import annotations
 
 import json
