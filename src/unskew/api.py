@@ -143,7 +143,7 @@ def run(
     if name is not None:
         at = Folder(Path(folder) / check_name(name), settings, chosen, federation, module)
         loop, state = at.go(say, shown or (lambda *_: None))
-        return _result(settings, chosen, federation, loop, state, at.path)
+        return result_of(settings, chosen, federation, loop, state, at.path)
     loop = resolve.loop_of(settings, chosen, federation, module)
     try:
         state = loop.begin()
@@ -152,14 +152,14 @@ def run(
             state = after
     finally:
         loop.trainer.close()
-    return _result(settings, chosen, federation, loop, state, None)
+    return result_of(settings, chosen, federation, loop, state, None)
 
 
 def resume(path: str | Path, say: Say = _silent, shown: Callable[[State, Round], None] | None = None) -> Result:
     """Continue a run in its folder to the bits it would have had. Raises StateError where it cannot."""
     at = cells.folder_at(Path(path))
     loop, state = at.go(say, shown or (lambda *_: None))
-    return _result(at.settings, at.method, at.federation, loop, state, at.path)
+    return result_of(at.settings, at.method, at.federation, loop, state, at.path)
 
 
 @dataclass
@@ -212,7 +212,7 @@ def compare(
     return Comparison(parent)
 
 
-def _result(
+def result_of(
     settings: Settings, method: Method, federation: Federation, loop: Loop, state: State, path: Path | None
 ) -> Result:
     return Result(

@@ -1,4 +1,4 @@
-"""`unskew check`: the conformance tests, for anybody's Part."""
+"""`unskew check`: the conformance checks that every method must pass, built-in or your own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ def command(
     method: Annotated[str, typer.Argument(help="a method by name, or a file that defines Parts")],
     as_json: Annotated[bool, typer.Option("--json", help="as JSON")] = False,
 ) -> None:
-    """Check that a method is deterministic, resumes, leaks nothing undeclared, and stands small and absent clients."""
+    """Check that a method is deterministic, resumes, shares only what it declares, and copes with small and absent clients."""
     from unskew.engine import check
 
     results = []
@@ -20,11 +20,9 @@ def command(
         for result in check.check_method(part):
             results.append(result)
             if not as_json:
-                print(
-                    f"{'ok  ' if result.ok else 'FAIL'}  {result.name}{': ' + result.detail if result.detail else ''}",
-                    flush=True,
-                )
-    failed = [r for r in results if not r.ok]
+                detail = f": {result.detail}" if result.detail else ""
+                print(f"{'ok  ' if result.ok else 'FAIL'}  {result.name}{detail}", flush=True)
+    failed = [result for result in results if not result.ok]
     if as_json:
         print(json.dumps([{"check": r.name, "ok": r.ok, "detail": r.detail} for r in results]))
     else:
@@ -34,7 +32,7 @@ def command(
 
 
 def parts_of(text: str) -> list[object]:
-    """The Parts named, or all those a Python file defines, with their usual settings."""
+    """The Parts of a method, or all Parts that a Python file defines, with their default arguments."""
     from unskew.methods import own_parts, registry
     from unskew.methods.registry import part_of
 

@@ -66,15 +66,15 @@ def command(arguments: Arguments, given: dict[str, Any]) -> None:
     finish(path, plan, arguments.processes, arguments.target, arguments.json)
 
 
-def again(at: Path, as_json: bool) -> None:
+def resume(path: Path, as_json: bool) -> None:
     """Finish a comparison that was interrupted."""
     from unskew.comparison import cells
 
-    finish(at, cells.described(at), 0, None, as_json)
+    finish(path, cells.described(path), 0, None, as_json)
 
 
-def finish(at: Path, plan: list[Any], processes: int, target: float | None, as_json: bool) -> None:
-    """Train the cells under a live table; then the final table, the report, and what to do next."""
+def finish(path: Path, plan: list[Any], processes: int, target: float | None, as_json: bool) -> None:
+    """Train the runs of a comparison under a live table; then print the final table and write the report."""
     from unskew.cli.progress import Progress
     from unskew.comparison import cells
     from unskew.engine import resolve
@@ -84,21 +84,22 @@ def finish(at: Path, plan: list[Any], processes: int, target: float | None, as_j
         with Progress(plan, quiet=as_json) as progress:
             cells.run_all(plan, processes or resolve.cores(), progress.look)
     except (KeyboardInterrupt, Terminated):
-        print(f"\nInterrupted; every run is saved. Continue with: unskew resume {at}")
+        print(f"\nInterrupted; every run is saved. Continue with: unskew resume {path}")
         raise
-    rows = summary.summary_table(read.read_comparison(at), target=target)
+    rows = summary.summary_table(read.read_comparison(path), target=target)
     records = tables.as_json(rows)
-    disk.replace(at / "compare.json", json.dumps(records, indent=1))
-    page.write_report(at, at / "report.html", target=target)
+    disk.replace(path / "compare.json", json.dumps(records, indent=1))
+    page.write_report(path, path / "report.html", target=target)
     if as_json:
-        print(json.dumps({"comparison": str(at), "rows": records}))
+        print(json.dumps({"comparison": str(path), "rows": records}))
         return
-    print(tables.plain(rows) if not sys.stdout.isatty() else "")
     if sys.stdout.isatty():
         from rich.console import Console
 
         Console().print(tables.rich_table(rows))
-    print(f"report  {at / 'report.html'}")
+    else:
+        print(tables.plain(rows))
+    print(f"report  {path / 'report.html'}")
 
 
 def _introduce(settings: Any, methods: list[str], seeds: int) -> None:

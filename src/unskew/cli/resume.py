@@ -13,18 +13,17 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="print the result as JSON and nothing else")] = False,
 ) -> None:
     """Continue a run to the same bits as if it had never stopped."""
-    from unskew.cli.compare import again
+    from unskew.cli import compare
     from unskew.cli.run import finish
     from unskew.cli.screen import Screen
     from unskew.comparison.cells import folder_at
 
     if (run / "compare.yaml").exists():
-        again(run, as_json)
-        return
-    if (run / "deploy.json").exists():
+        compare.resume(run, as_json)
+    elif (run / "deploy.json").exists():
         from unskew.cli.deployed import go
 
         go(run, as_json)
-        return
-    at = folder_at(run)
-    finish(at, Screen(at.settings.rounds, quiet=as_json), as_json)
+    else:
+        folder = folder_at(run)
+        finish(folder, Screen(folder.settings.rounds, quiet=as_json), as_json)

@@ -106,46 +106,53 @@ def _train(path: Path, settings: Any, arguments: Arguments) -> None:
     finish(Folder(path, settings, method, federation), screen, arguments.json)
 
 
-def finish(at: Any, screen: Any, as_json: bool) -> None:
-    """Train a folder to its end, on the screen; then its table, its report and what to do next."""
-    from unskew.api import _result
+def finish(folder: Any, screen: Any, as_json: bool) -> None:
+    """Train the run of a folder to its end and show it; then print its scores, write its report and say what to do next."""
+    from unskew.api import result_of
     from unskew.cli.screen import next_steps
     from unskew.engine.leaves import leaves
 
-    opened: list[Any] = []
+    loops: list[Any] = []
 
     def ready(loop: Any) -> None:
-        opened.append(loop)
+        loops.append(loop)
         screen.say("\n".join(leaves(loop)))
 
-    def shown(state: Any, told: Any) -> None:
-        record = opened[0].record
-        main = opened[0].fed.task.main_score
-        found = {"global": record.series("global", main)[1], "clients": record.series("global@client", "mean")[1]}
-        found["worst"] = record.series("global@client", "worst")[1]
-        screen.round(told, {n: v[-1] for n, v in found.items() if v})
+    def after_round(state: Any, summary: Any) -> None:
+        screen.round(summary, _latest_scores(loops[0]))
 
     try:
-        loop, state = at.go(screen.say, shown, ready)
+        loop, state = folder.go(screen.say, after_round, ready)
     except (KeyboardInterrupt, Terminated):
-        t = opened[0].record.rows["metrics"][-1]["t"] if opened and opened[0].record.rows["metrics"] else 0
-        screen.say(f"\nInterrupted at round {t}, which is saved. Continue with: unskew resume {at.path}")
+        scored = loops[0].record.rows["metrics"] if loops else []
+        t = scored[-1]["t"] if scored else 0
+        screen.say(f"\nInterrupted at round {t}, which is saved. Continue with: unskew resume {folder.path}")
         raise
-    result = _result(at.settings, at.method, at.federation, loop, state, at.path)
+    result = result_of(folder.settings, folder.method, folder.federation, loop, state, folder.path)
     result.report()
     if as_json:
-        scores = {scope: result.scores(scope) for scope in ("global", "global@client", "personal@client")}
-        sent = {way: result.bytes(way) for way in ("up", "down")}
-        print(
-            json.dumps(
-                {
-                    "run": str(at.path),
-                    "method": str(at.method),
-                    "scores": scores,
-                    "bytes": sent,
-                    "sha256": result.digest,
-                }
-            )
-        )
-        return
-    screen.say("\n" + result.table() + "\n" + next_steps(at.path))
+        print(json.dumps(_as_json(result)))
+    else:
+        screen.say(f"\n{result.table()}\n{next_steps(folder.path)}")
+
+
+def _latest_scores(loop: Any) -> dict[str, float]:
+    """The scores of the round that was evaluated last, by the names that the screen shows."""
+    shown = {
+        "global": ("global", loop.fed.task.main_score),
+        "clients": ("global@client", "mean"),
+        "worst": ("global@client", "worst"),
+    }
+    series = {name: loop.record.series(scope, metric)[1] for name, (scope, metric) in shown.items()}
+    return {name: values[-1] for name, values in series.items() if values}
+
+
+def _as_json(result: Any) -> dict[str, Any]:
+    """What `--json` prints."""
+    return {
+        "run": str(result.path),
+        "method": str(result.method),
+        "scores": {scope: result.scores(scope) for scope in ("global", "global@client", "personal@client")},
+        "bytes": {way: result.bytes(way) for way in ("up", "down")},
+        "sha256": result.digest,
+    }

@@ -11,39 +11,49 @@ from unskew.report.numbers import clock
 
 
 class Screen:
-    """Progress of one run. `quiet` prints nothing."""
+    """Shows the progress of one run. rounds: how many it has; quiet: print nothing."""
 
     def __init__(self, rounds: int, quiet: bool = False):
         self.rounds, self.quiet = rounds, quiet
-        self.live = sys.stdout.isatty() and not quiet
-        self.began: float | None = None
-        self.first = 0
-        self.shown = -1.0
+        self._live = sys.stdout.isatty() and not quiet
+        self._began: float | None = None
+        self._before_first = 0
+        self._last_line = -1.0
 
     def say(self, text: str) -> None:
+        """Print a text."""
         if not self.quiet:
             print(text, flush=True)
 
-    def round(self, told: Any, scores: dict[str, float]) -> None:
-        """One line per round on a terminal, rewritten in place; when piped, a line about every tenth of the run."""
-        if self.began is None:
-            self.began, self.first = time.monotonic() - told.seconds, told.t - 1
-        pace = (time.monotonic() - self.began) / (told.t - self.first)
-        left = pace * (self.rounds - told.t)
-        dropped = f"  {told.dropped} dropped" if told.dropped else ""
-        parts = [
-            f"round {told.t:>4}/{self.rounds}",
-            f"{told.answered:>3}/{told.asked} clients{dropped}",
-            f"loss {told.loss:6.3f}",
-        ]
-        parts += [f"{name} {value:6.1%}" for name, value in scores.items()]
-        line = "  ".join([*parts, f"{pace:5.2f} s/round", f"{clock(left)} left"])
-        if self.live:
-            print("\r\x1b[2K" + line, end="\n" if told.t == self.rounds else "", flush=True)
-        elif told.t == self.rounds or told.t >= self.shown + max(1, self.rounds / 10):
-            self.shown = told.t
+    def round(self, summary: Any, scores: dict[str, float]) -> None:
+        """Show a finished round: a line rewritten in place on a terminal, a line for each tenth of the run when piped.
+
+        summary: the loop's account of the round; scores: shares to show in percent, by name.
+        """
+        if self._began is None:
+            self._began, self._before_first = time.monotonic() - summary.seconds, summary.t - 1
+        last = summary.t == self.rounds
+        line = self._line(summary, scores)
+        if self._live:
+            print("\r\x1b[2K" + line, end="\n" if last else "", flush=True)
+        elif last or summary.t >= self._last_line + max(1, self.rounds / 10):
+            self._last_line = summary.t
             self.say(line)
+
+    def _line(self, summary: Any, scores: dict[str, float]) -> str:
+        pace = (time.monotonic() - (self._began or 0.0)) / (summary.t - self._before_first)
+        dropped = f"  {summary.dropped} dropped" if summary.dropped else ""
+        columns = [
+            f"round {summary.t:>4}/{self.rounds}",
+            f"{summary.answered:>3}/{summary.asked} clients{dropped}",
+            f"loss {summary.loss:6.3f}",
+            *(f"{name} {value:6.1%}" for name, value in scores.items()),
+            f"{pace:5.2f} s/round",
+            f"{clock(pace * (self.rounds - summary.t))} left",
+        ]
+        return "  ".join(columns)
 
 
 def next_steps(path: Path) -> str:
+    """Where the report of a run is, and the command that repeats the run."""
     return f"report  {path / 'report.html'}\nagain   unskew run {path / 'config.yaml'}"

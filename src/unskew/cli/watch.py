@@ -1,4 +1,4 @@
-"""`unskew watch`: how a run, a comparison or a table is doing, from what it has written, without touching it."""
+"""`unskew watch`: the progress of a run, a comparison or a table, read from what it has written, without touching it."""
 
 from __future__ import annotations
 
@@ -11,36 +11,50 @@ from typing import Annotated, Any
 import typer
 
 LOOK_S = 0.5
+"""Seconds between two looks."""
+SHOWN = {
+    ("global", "accuracy"): "global",
+    ("global", "dice"): "global",
+    ("global@client", "mean"): "clients",
+    ("global@client", "worst"): "worst",
+}
+"""The scores to show: their names on the screen by scope and metric."""
+MOST_NAMES = 6
+"""How many absent clients a line names."""
 
 
 def command(
     run: Annotated[
-        Path, typer.Argument(help="the folder of a run, here or over a network, of a comparison, or runs/reproduce")
+        Path, typer.Argument(help="the folder of a run (here or over a network) or a comparison, or runs/reproduce")
     ],
-    once: Annotated[bool, typer.Option("--once", help="show what there is, then stop")] = False,
+    once: Annotated[bool, typer.Option("--once", help="print the progress once and exit")] = False,
 ) -> None:
-    """Follow a run: its scores, who answered, who was late or dropped. Ctrl-C stops the watching, not the run."""
+    """Follow a run: its scores, which clients answered, were late or were dropped. Ctrl-C does not stop the run itself."""
     from unskew.comparison import cells
-    from unskew.config import load
     from unskew.errors import UsageError
 
     if (run / "compare.yaml").exists():
-        _many(cells.described(run), run / "report.html", once)
-        return
-    if (run / "now.json").exists():
-        _many(cells.announced(run), run / "pages" / "index.html", once)
-        return
-    if not (run / "config.yaml").exists() and not (run / "deploy.json").exists():
-        raise UsageError("E117", f"{run} holds no run: there is no config.yaml in it.")
-    seen, rounds, shown = _Seen(run), 0, -1
+        _watch_many(cells.described(run), run / "report.html", once)
+    elif (run / "now.json").exists():
+        _watch_many(cells.announced(run), run / "pages" / "index.html", once)
+    elif (run / "config.yaml").exists() or (run / "deploy.json").exists():
+        _watch_one(run, once)
+    else:
+        raise UsageError("E117", f"{run} is not a run: it has no config.yaml.")
+
+
+def _watch_one(run: Path, once: bool) -> None:
+    from unskew.config import load
+
+    history, rounds, shown = _History(run), 0, -1
     while True:
         over = (run / "model.safetensors").exists() or _ending(run) is not None
         rounds = rounds or (load(run / "config.yaml").rounds if (run / "config.yaml").exists() else 0)
-        for text in seen.look():
+        for text in history.read():
             print(f"  {text}", flush=True)
-        for t in sorted(t for t in seen.over if t > shown):
+        for t in sorted(t for t in history.complete if t > shown):
             shown = t
-            print(seen.line(t, rounds), flush=True)
+            print(history.line(t, rounds), flush=True)
         if over or once:
             break
         time.sleep(LOOK_S)
@@ -51,19 +65,19 @@ def command(
         print(f"done    {run / 'model.safetensors'}")
 
 
-def _many(plan: list[Any], report: Path, once: bool) -> None:
-    """The table that is shown where they train; when piped a line per finished run."""
+def _watch_many(runs: list[Any], report: Path, once: bool) -> None:
+    """Show the table that the command which trains them shows; when piped, a line for each finished run."""
     from rich.console import Console
 
     from unskew.cli.progress import Progress
 
-    with Progress(plan, quiet=once) as progress:
+    with Progress(runs, quiet=once) as progress:
         while True:
-            for cell in plan:
+            for cell in runs:
                 cell.look()
                 cell.code = 0 if cell.ended else None
-            progress.look(plan)
-            if once or all(c.done for c in plan):
+            progress.look(runs)
+            if once or all(cell.done for cell in runs):
                 break
             time.sleep(LOOK_S)
     if once:
@@ -72,73 +86,68 @@ def _many(plan: list[Any], report: Path, once: bool) -> None:
         print(f"report  {report}")
 
 
-_SHOWN = {
-    ("global", "accuracy"): "global",
-    ("global", "dice"): "global",
-    ("global@client", "mean"): "clients",
-    ("global@client", "worst"): "worst",
-}
-
-
 class _Tail:
-    """New whole lines of a file that grows, and is cut back when a run resumes."""
+    """Reads the new whole lines of a file that grows, and that is cut when its run goes back a round."""
 
     def __init__(self, path: Path):
-        self.path, self.at = path, 0
+        self._path, self._position = path, 0
 
-    def new(self) -> Iterator[dict[str, Any]]:
-        if not self.path.exists():
+    def read(self) -> Iterator[dict[str, Any]]:
+        if not self._path.exists():
             return
-        self.at = min(self.at, self.path.stat().st_size)
-        with open(self.path, "rb") as file:
-            file.seek(self.at)
+        self._position = min(self._position, self._path.stat().st_size)
+        with open(self._path, "rb") as file:
+            file.seek(self._position)
             for line in file:
                 if not line.endswith(b"\n"):
                     return
-                self.at += len(line)
+                self._position += len(line)
                 yield json.loads(line)
 
 
-class _Seen:
-    """What a run has written so far. over: rounds of which everything is written; 0 stands for before the first."""
+class _History:
+    """What a run has written so far. complete: the rounds of which everything is written; 0 is before the first."""
 
     def __init__(self, run: Path):
-        self.run, self.names, self.over = run, [], set()
-        self.metrics, self.events = _Tail(run / "metrics.jsonl"), _Tail(run / "events.jsonl")
-        self.scores: dict[int, dict[str, float]] = {}
-        self.who: dict[int, str] = {}
+        self.complete: set[int] = set()
+        self._run, self._sites = run, list[str]()
+        self._metrics, self._events = _Tail(run / "metrics.jsonl"), _Tail(run / "events.jsonl")
+        self._scores: dict[int, dict[str, float]] = {}
+        self._attendance: dict[int, str] = {}
 
-    def look(self) -> Iterator[str]:
-        """Reads on; sentences about sites and replies, as they come."""
-        self.names = self.names or _names(self.run)
-        for event in self.events.new():
+    def read(self) -> Iterator[str]:
+        """Read what is new. Yields a sentence for each event that concerns a site or a reply."""
+        self._sites = self._sites or _site_names(self._run)
+        for event in self._events.read():
             if event["code"] == "round":
-                self.who[event["t"]] = self._answered(event["asked"], event["answered"])
+                self._attendance[event["t"]] = self._answered(event["asked"], event["answered"])
             else:
                 yield f"{event['code']} {event['text']}"
-        for row in self.metrics.new():
-            if row["client"] is None and (shown := _SHOWN.get((row["scope"], row["metric"]))):
-                self.scores.setdefault(row["t"], {})[shown] = row["value"]
+        for row in self._metrics.read():
+            if row["client"] is None and (name := SHOWN.get((row["scope"], row["metric"]))):
+                self._scores.setdefault(row["t"], {})[name] = row["value"]
             if row["t"] == 0 or (row["scope"], row["metric"]) == ("train", "seconds"):
-                self.over.add(row["t"])
+                self.complete.add(row["t"])
 
     def line(self, t: int, rounds: int) -> str:
-        scores = [f"{n} {v:6.1%}" for n, v in self.scores.get(t, {}).items()]
-        return "  ".join([f"round {t:>4}/{rounds}", *scores, *filter(None, [self.who.get(t, "")])])
+        """One round: its scores, and who answered."""
+        scores = [f"{name} {value:6.1%}" for name, value in self._scores.get(t, {}).items()]
+        return "  ".join([f"round {t:>4}/{rounds}", *scores, *filter(None, [self._attendance.get(t, "")])])
 
     def _answered(self, asked: list[int], answered: list[int]) -> str:
-        away = [self.names[k] if k < len(self.names) else str(k) for k in asked if k not in answered]
-        without = f"  without {', '.join(away[:6])}" if away else ""
-        more = f" and {len(away) - 6} more" if len(away) > 6 else ""
+        absent = [self._sites[k] if k < len(self._sites) else str(k) for k in asked if k not in answered]
+        without = f"  without {', '.join(absent[:MOST_NAMES])}" if absent else ""
+        more = f" and {len(absent) - MOST_NAMES} more" if len(absent) > MOST_NAMES else ""
         return f"{len(answered)}/{len(asked)} answered{without}{more}"
 
 
-def _names(run: Path) -> list[str]:
-    """Of the sites, in the order of client numbers; none in a simulation."""
+def _site_names(run: Path) -> list[str]:
+    """The names of the sites in the order of client numbers; none in a simulation."""
     path = run / "sites.json"
-    return [h["site"] for h in json.loads(path.read_text())["sites"]] if path.exists() else []
+    return [hello["site"] for hello in json.loads(path.read_text())["sites"]] if path.exists() else []
 
 
 def _ending(run: Path) -> dict[str, Any] | None:
+    """How a run over a network ended; None while it goes on, and in a simulation."""
     path = run / "ending.json"
     return json.loads(path.read_text()) if path.exists() else None
