@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -11,72 +10,21 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+from tests.engine.training import SIZES, build, trainer
 from unskew import models
-from unskew.core.client import Fed
 from unskew.core.keys import key
-from unskew.core.network import Network
+from unskew.core.replies import Ups
 from unskew.engine.client import optimise
 from unskew.engine.client.schedule import Recipe, chunks, steps, work_of
 from unskew.engine.client.trainer import Trainer
-from unskew.engine.client.values import LocalTraining, Samples, Start
-from unskew.methods import registry
-from unskew.tasks.classification import Classification
-
-SIZES = (40, 33, 1, 2, 64, 7, 16, 0)
+from unskew.merge.mean import weighted_mean
 
 
-def trainer(
-    module: nn.Module,
-    shape,
-    method="fedavg",
-    lanes=8,
-    workers=1,
-    batch=16,
-    epochs=2,
-    optimiser="sgd",
-    momentum=0.0,
-    weight_decay=0.0,
-):
-    g = torch.Generator().manual_seed(5)
-    x, y = torch.rand(sum(SIZES), *shape, generator=g), torch.randint(0, 4, (sum(SIZES),), generator=g)
-    edges = np.cumsum([0, *SIZES])
-    rows = [np.arange(a, b) for a, b in pairwise(edges)]
-    counts = np.stack([np.bincount(y[r].numpy(), minlength=4) for r in rows])
-    net = Network(module, shape)
-    fed = Fed(
-        len(SIZES),
-        4,
-        shape,
-        9,
-        epochs,
-        batch,
-        0.05,
-        net,
-        np.array(SIZES),
-        Classification(),
-        momentum,
-        optimiser,
-        seed=3,
-    )
-    training = LocalTraining(Recipe(batch, epochs, bool(net.norms)), optimiser, momentum, weight_decay)
-    made = Trainer(
-        registry.parse(method), fed, Samples(x, F.one_hot(y, 4).float(), rows, counts), training, lanes, workers
-    )
-    down = {p.name: p.server_init(net.weights(), fed) for p in made.method.parts}
-    return made, Start(1, 0.05, net.weights(), down)
-
-
-def build(name, shape):
-    module = models.build(name, shape, 4)
-    models.initialise(module, key("test"))
-    return module
-
-
-def usual(made: Trainer, k: int, module: nn.Module, opt) -> dict[str, torch.Tensor]:
+def usual(clients: Trainer, k: int, module: nn.Module, opt) -> dict[str, torch.Tensor]:
     """The loop everybody writes: a copy of the model, torch.optim, one batch after another, in our row order."""
-    model, recipe = copy.deepcopy(module).train(), made.training.recipe
+    model, recipe = copy.deepcopy(module).train(), clients.training.recipe
     optimiser = opt(model.parameters())
-    rows, generator = made.samples.rows[k], key(3, 1, k, "batch")
+    rows, generator = clients.samples.rows[k], key(3, 1, k, "batch")
     orders = [rows[torch.randperm(len(rows), generator=generator).numpy()] for _ in range(recipe.epochs)]
     for order in orders:
         for i in range(0, len(order), recipe.batch):
@@ -88,7 +36,7 @@ def usual(made: Trainer, k: int, module: nn.Module, opt) -> dict[str, torch.Tens
                     if isinstance(layer, nn.modules.batchnorm._BatchNorm):
                         layer.eval()
             optimiser.zero_grad()
-            F.cross_entropy(model(made.samples.x[picked]), made.samples.y[picked].argmax(1)).backward()
+            F.cross_entropy(model(clients.samples.x[picked]), clients.samples.y[picked].argmax(1)).backward()
             optimiser.step()
     return {n: t for n, t in model.state_dict().items() if t.is_floating_point()}
 
@@ -97,14 +45,14 @@ BN = (3, 12, 12)
 
 
 def with_norms(a=8, b=16):
-    made = nn.Sequential(
+    module = nn.Sequential(
         nn.Sequential(nn.Conv2d(3, a, 3), nn.BatchNorm2d(a), nn.MaxPool2d(2), nn.ReLU()),
         nn.Sequential(nn.Conv2d(a, b, 3, padding=1, stride=2), nn.BatchNorm2d(b), nn.ReLU(), nn.AvgPool2d(2, 1)),
         nn.Sequential(nn.Flatten(), nn.Linear(4 * b, 24), nn.BatchNorm1d(24), nn.ReLU()),
         nn.Linear(24, 4),
     )
-    models.initialise(made, key("bn"))
-    return made
+    models.initialise(module, key("bn"))
+    return module
 
 
 class Anew:
@@ -138,12 +86,12 @@ class Anew:
 @pytest.mark.parametrize("name", ["cnn_small", "mlp"])
 def test_equals_the_usual_loop(lanes, optimiser, settings, opt, name):
     module = build(name, (1, 8, 8))
-    made, start = trainer(module, (1, 8, 8), lanes=lanes, optimiser=optimiser, **settings)
-    replies = made.train(start, range(len(SIZES)), {})
-    made.close()
+    clients, start = trainer(module, (1, 8, 8), lanes=lanes, optimiser=optimiser, **settings)
+    replies = clients.train(start, range(len(SIZES)), {})
+    clients.close()
     assert [r.client for r in replies] == [0, 1, 2, 3, 4, 5, 6]  # client 7 has no samples
     for r in replies:
-        expected = usual(made, r.client, module, opt)
+        expected = usual(clients, r.client, module, opt)
         apart = torch.cat([(r.weights[n] - t).abs().flatten() for n, t in expected.items()])
         if optimiser != "sgd":  # where a gradient is rounding alone, Adam's first step is its sign
             apart = apart.sort().values[: int(0.998 * len(apart))]
@@ -152,21 +100,21 @@ def test_equals_the_usual_loop(lanes, optimiser, settings, opt, name):
 
 @pytest.mark.parametrize("lanes", [1, 8])
 def test_batch_normalisation_equals_the_usual_loop(lanes):
-    """Unequal clients, a dropped batch of one, and a client with one sample."""
+    """Unequal clients, a dropped batch of one, a batch of two that is not, and a client with one sample."""
     module = with_norms()
-    made, start = trainer(module, BN, lanes=lanes)
-    replies = made.train(start, range(len(SIZES)), {})
-    made.close()
+    clients, start = trainer(module, BN, lanes=lanes)
+    replies = clients.train(start, range(len(SIZES)), {})
+    clients.close()
     for r in replies:
-        expected = usual(made, r.client, module, lambda p: torch.optim.SGD(p, 0.05))
+        expected = usual(clients, r.client, module, lambda p: torch.optim.SGD(p, 0.05))
         for n, t in expected.items():
             assert float((r.weights[n] - t).abs().max()) < 1e-4, (r.client, n)
 
 
 def trained(module, method, lanes, workers, cohort):
-    made, start = trainer(module, BN, method, lanes, workers)
-    replies = made.train(start, cohort, {})
-    made.close()
+    clients, start = trainer(module, BN, method, lanes, workers)
+    replies = clients.train(start, cohort, {})
+    clients.close()
     return {r.client: r.weights for r in replies}
 
 
@@ -198,58 +146,58 @@ def test_neighbours_and_number_of_lanes_stay_within_rounding(method):
 
 def test_dropout_masks_belong_to_the_client():
     def net():
-        made = nn.Sequential(
+        module = nn.Sequential(
             nn.Flatten(), nn.Sequential(nn.Linear(64, 16), nn.ReLU(), nn.Dropout(0.5)), nn.Linear(16, 4)
         )
-        models.initialise(made, key("drop"))
-        return made
+        models.initialise(module, key("drop"))
+        return module
 
     ends = []
     for lanes in (1, 3, 8):
-        made, start = trainer(net(), (1, 8, 8), lanes=lanes)
-        ends.append(made.train(start, range(7), {}))
-        made.close()
+        clients, start = trainer(net(), (1, 8, 8), lanes=lanes)
+        ends.append(clients.train(start, range(7), {}))
+        clients.close()
     for a, b, c in zip(*ends):
         assert all(torch.equal(b.weights[n], c.weights[n]) for n in b.weights)
         assert max(float((a.weights[n] - b.weights[n]).abs().max()) for n in a.weights) < 1e-5
-    made, start = trainer(nn.Sequential(net()[0], nn.Sequential(*list(net()[1])[:2]), net()[2]), (1, 8, 8), lanes=3)
-    plain = made.train(start, [0], {})[0]
-    made.close()
+    clients, start = trainer(nn.Sequential(net()[0], nn.Sequential(*list(net()[1])[:2]), net()[2]), (1, 8, 8), lanes=3)
+    plain = clients.train(start, [0], {})[0]
+    clients.close()
     assert any(not torch.equal(t, u) for t, u in zip(plain.weights.values(), ends[1][0].weights.values()))
 
 
 def test_one_client_federation_is_centralised_training():
     module = build("cnn_small", (1, 8, 8))
-    made, start = trainer(module, (1, 8, 8), lanes=1)
-    from unskew.core.replies import Ups
-    from unskew.merge.mean import weighted_mean
-
-    reply = made.train(start, [4], {})[0]
-    made.close()
+    clients, start = trainer(module, (1, 8, 8), lanes=1)
+    reply = clients.train(start, [4], {})[0]
+    clients.close()
     merged = weighted_mean(start.weights, Ups.of([reply]))
     assert all(torch.equal(merged[n], reply.weights[n]) for n in reply.weights)
 
 
 def test_schedule_of_unequal_clients():
     recipe = Recipe(batch=16, epochs=1, has_norms=True)
-    assert [(w.full, w.short, w.frozen) for w in (work_of(k, n, recipe) for k, n in enumerate((33, 32, 1, 40, 5)))] == [
+    assert [
+        (w.full, w.short, w.frozen) for w in (work_of(k, n, recipe) for k, n in enumerate((33, 32, 1, 40, 5, 18)))
+    ] == [
         (2, 0, False),
         (2, 0, False),
         (0, 1, True),
         (2, 8, False),
         (0, 5, False),
+        (1, 2, False),
     ]
     sizes = np.array([40, 24, 8, 41, 0])
     plan = chunks(range(5), sizes, Recipe(16, 1, False), 8)
     assert sorted(w.client for c in plan for w in c.work) == [0, 1, 2, 3]
     (mine,) = [c for c in plan if c.pad == 8]
     assert [w.client for w in mine.work] == [0, 1, 2]
-    made = steps(
+    taken = steps(
         mine, {w.client: np.arange(sizes[w.client])[None] + 100 * w.client for w in mine.work}, Recipe(16, 1, False)
     )
-    assert [(s.active, s.size, s.short) for s in made] == [(2, 16, False), (1, 16, False), (3, 8, True)]
-    assert made[2].rows_GB[2].tolist() == list(range(200, 208))
-    assert made[2].local_G.tolist() == [2, 1, 0]
+    assert [(s.active, s.size, s.short) for s in taken] == [(2, 16, False), (1, 16, False), (3, 8, True)]
+    assert taken[2].rows_GB[2].tolist() == list(range(200, 208))
+    assert taken[2].local_G.tolist() == [2, 1, 0]
 
 
 def test_adam_corrects_each_lanes_own_step():
