@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 
 import numpy as np
@@ -84,6 +85,8 @@ def test_holm_and_the_paired_test():
     a, b = [0.9, 0.8, 0.85], [0.7, 0.75, 0.6]
     assert stats.paired_p(a, b) == pytest.approx(ttest_rel(a, b).pvalue)
     assert stats.paired_p(a, a) == 1.0
+    assert stats.paired_p([0.3, 0.2], [0.2, 0.1]) == 0.0
+    assert math.isnan(stats.paired_p([0.1, 0.2], [0.2]))
     assert stats.paired_p([0.1], [0.2]) != stats.paired_p([0.1], [0.2])
 
 

@@ -76,6 +76,13 @@ def test_too_few_seeds_are_said(runs):
     assert "two seeds or more" in tables.note(rows)
 
 
+def test_a_verdict_of_five_percent_is_a_tie(rows):
+    other = replace(rows[0], leads=False, reference=False)
+    assert tables.verdict(replace(other, p=0.05)) == "p = .050 (tie)"
+    assert tables.verdict(replace(other, p=0.0499)) == "p = .050"
+    assert tables.verdict(replace(other, mean10=Score.of([]), p=NAN)) == "–"
+
+
 def test_plain_text_is_aligned_and_says_what_it_means(rows):
     lines = tables.plain(rows).splitlines()
     assert lines[0].startswith("method")

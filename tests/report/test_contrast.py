@@ -1,0 +1,79 @@
+"""Numbers on the cells of maps can be read: WCAG 2 asks for a contrast of 4.5 between small text and what is behind it."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from unskew.report.figures.cross_site import cross_site
+from unskew.report.figures.partition import partition_map
+from unskew.report.figures.svg import SHADES
+from unskew.report.render import render
+
+SHADE = r'<path class="q(\d)" d="([^"]*)"'
+COUNT = r'<text class="count on(\d)" x="([\d.]+)" y="([\d.]+)"'
+BOX = r"M([\d.e+-]+) ([\d.e+-]+)h([\d.e+-]+)v([\d.e+-]+)"
+
+
+def luminance(colour):
+    """Relative luminance of (red, green, blue) in [0, 255], as WCAG 2 defines it."""
+    linear = [v / 3294.6 if v <= 10.31 else ((v / 255 + 0.055) / 1.055) ** 2.4 for v in colour]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(a, b):
+    low, high = sorted((luminance(a), luminance(b)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def rgb(text):
+    text = text if len(text) == 7 else "#" + "".join(2 * c for c in text[1:])
+    return [int(text[i : i + 2], 16) for i in (1, 3, 5)]
+
+
+@pytest.fixture(scope="module")
+def style():
+    return str(render("style.css.j2"))
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_text_on_every_shade_can_be_read(style, theme):
+    light, _, rest = style.partition("@media screen and (prefers-color-scheme: dark)")
+    variables = dict(re.findall(r"--([\w-]+): (#\w+);", rest.partition("\n}\n")[0] if theme == "dark" else light))
+    opacity = dict(re.findall(r"svg \.q(\d) \{ fill: var\(--map\); fill-opacity: ([\d.]+);", style))
+    assert len(opacity) == SHADES
+    for shade, alpha in opacity.items():
+        assert f"svg .on{shade} {{ fill: var(--on{shade}) }}" in style
+        a = float(alpha)
+        behind = [a * m + (1 - a) * c for m, c in zip(rgb(variables["map"]), rgb(variables["card"]))]
+        assert contrast(rgb(variables[f"on{shade}"]), behind) >= 4.5, shade
+
+
+def test_the_measure_of_contrast_is_the_standard_one():
+    assert contrast([0, 0, 0], [255, 255, 255]) == pytest.approx(21)
+    assert contrast(rgb("#777"), [255, 255, 255]) == pytest.approx(4.48, abs=0.01)
+
+
+@pytest.mark.parametrize(
+    "drawn",
+    [
+        partition_map(
+            {
+                "labels": [[n * n for n in range(1, 9)]] * 2,  # the root of the share of the largest: all eight shades
+                "classes": list("abcdefgh"),
+                "names": ["x", "y"],
+            }
+        ),
+        cross_site({"names": list("abcdefgh"), "score": [[n / 8 - 0.01 for n in range(1, 9)]] * 2}),
+    ],
+    ids=["partition", "cross_site"],
+)
+def test_text_has_the_colour_for_the_shade_behind_it(drawn):
+    boxes = [(shade, *map(float, box)) for shade, d in re.findall(SHADE, drawn) for box in re.findall(BOX, d)]
+    counts = re.findall(COUNT, drawn)
+    assert len(counts) == len(boxes) == 16
+    for shade, x, y in counts:
+        behind = {q for q, left, top, w, h in boxes if left < float(x) < left + w and top < float(y) < top + h}
+        assert behind == {shade}
+    assert {shade for shade, *_ in boxes} == set("12345678")

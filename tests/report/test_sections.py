@@ -1,0 +1,104 @@
+"""The page is the list of the sections in their folder."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import pytest
+from markupsafe import Markup
+
+from tests.report.fake_runs import fake_comparison, fake_run
+from tests.report.test_page import Tags
+from unskew.report import sections
+from unskew.report.context import context_of
+from unskew.report.page import write_report
+from unskew.report.read import read_runs
+from unskew.report.section import Section
+
+NEW = '''
+"""How many runs there are."""
+
+from unskew.report.render import render
+from unskew.report.section import Section
+
+ORDER = 35
+
+
+def build(context):
+    if len(context.runs) < 2:
+        return None
+    html = render("how_many.html.j2", n=len(context.runs), name="<i>" + context.name)
+    return Section("How many runs", "how-many", html, lead="<b>", note="That is all.", link="Count")
+'''
+TEMPLATE = '<p>{{ n }} runs of {{ name }}</p>\n{% include "how_many_more.html.j2" %}'
+
+
+@pytest.fixture
+def a_new_section(tmp_path, monkeypatch):
+    folder = tmp_path / "more sections"
+    folder.mkdir()
+    (folder / "how_many.py").write_text(NEW)
+    (folder / "how_many.html.j2").write_text(TEMPLATE)
+    (folder / "how_many_more.html.j2").write_text("<p>more</p>")
+    monkeypatch.setattr(sections, "__path__", [*sections.__path__, str(folder)])
+    yield
+    sys.modules.pop("unskew.report.sections.how_many", None)
+    if hasattr(sections, "how_many"):
+        del sections.how_many
+
+
+def anchors(text):
+    return re.findall(r'<section id="([\w-]+)"', text)
+
+
+def test_a_new_section_is_one_file_and_its_template(tmp_path, a_new_section):
+    runs = fake_comparison(tmp_path / "c", ["fedavg", "flea"], 2, clients=5, rounds=6)
+    text = write_report(runs, tmp_path / "c.html").read_text()
+    assert anchors(text)[2:5] == ["clients", "how-many", "bytes"]  # ORDER is 35
+    assert "<p>4 runs of &lt;i&gt;c</p>" in text
+    assert '<h2 id="h-how-many">How many runs</h2>\n<p class="why">&lt;b&gt;</p>\n' in text
+    assert '<p>more</p><p class="note">That is all.</p>' in text.replace("\n<p class", "<p class")
+    assert '<a href="#how-many">Count</a>' in text
+    assert not Tags(text).wrong
+    alone = write_report(fake_run(tmp_path / "r", clients=5, rounds=6), tmp_path / "r.html").read_text()
+    assert "how-many" not in alone  # it returned None
+
+
+def test_without_the_file_there_is_no_such_section(tmp_path):
+    runs = fake_comparison(tmp_path / "c", ["fedavg", "flea"], 2, clients=5, rounds=6)
+    text = write_report(runs, tmp_path / "c.html").read_text()
+    assert anchors(text) == [
+        "table", "rounds", "clients", "bytes", "leaves", "partition", "attendance", "buffer", "repeat", "method",
+    ]  # fmt: skip
+    assert re.findall(r'<a href="#([\w-]+)">', text) == anchors(text)
+
+
+def test_no_two_sections_have_one_place():
+    orders = [module.ORDER for module in sections.modules()]
+    assert orders == sorted(set(orders))
+    assert len(orders) == 11
+
+
+def test_a_string_that_is_no_markup_is_escaped(tmp_path, monkeypatch):
+    monkeypatch.setattr(sections, "build", lambda context: [Section("<x>", "x", "<y>", note="<z>")])  # type: ignore
+    text = write_report(fake_run(tmp_path / "r", clients=3, rounds=2), tmp_path / "r.html").read_text()
+    for piece in ("&lt;x&gt;", "&lt;y&gt;", "&lt;z&gt;"):
+        assert piece in text
+    assert '<a href="#x">' not in text  # without a link it is not in the navigation
+
+
+def test_what_a_section_shows_is_markup(tmp_path):
+    context = context_of(read_runs([fake_run(tmp_path / "r", "flea", clients=4, rounds=4, histograms=True)]), "r")
+    built = sections.build(context)
+    assert all(isinstance(section.html, Markup) for section in built)
+    assert len({section.anchor for section in built}) == len(built)
+
+
+def test_two_buffers_share_a_section(tmp_path):
+    a = fake_run(tmp_path / "a", "flea", clients=4, rounds=3, histograms=True)
+    b = fake_run(tmp_path / "b", "flea", clients=4, rounds=3, histograms=True, lr=0.5)
+    text = write_report([a, b], tmp_path / "r.html").read_text()
+    assert anchors(text).count("buffer") == 1
+    assert "<h3>flea (lr 0.05)</h3><figure><svg" in text
+    assert "<h3>flea (lr 0.5)</h3><figure><svg" in text

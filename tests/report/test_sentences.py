@@ -1,0 +1,225 @@
+"""What the page says in words, and the values that its pictures are drawn from, against cases worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+
+from tests.report.test_summary import run
+from unskew.report import headline
+from unskew.report.context import context_of
+from unskew.report.figures.lines import mean_line
+from unskew.report.runs import Traffic
+from unskew.report.sections import attendance, buffer, clients, cost, leaves, measured, partition, repeat
+
+FEDERATION = {
+    "name": "digits",
+    "skew": "classes:2",
+    "clients": 3,
+    "names": ["a", "b", "c"],
+    "classes": ["0", "1", "2", "3"],
+    "sizes": {"train": [1000, 20, 30], "test": [1, 1, 1]},
+    "labels": [[990, 10, 0, 0], [20, 0, 0, 0], [0, 10, 10, 10]],
+    "test": 1234,
+}
+
+
+def changed(r, **fields):
+    """The run with some fields replaced."""
+    return replace(r, **fields)
+
+
+def rounds(*pairs):
+    """Events of rounds, each (clients asked, clients that answered)."""
+    return [{"t": t, "code": "round", "asked": a, "answered": b} for t, (a, b) in enumerate(pairs, 1)]
+
+
+def result(*runs):
+    return headline.result(context_of(list(runs), "x")).replace("\u00a0", " ")
+
+
+def seeds(method, *finals):
+    return [run(method, seed, [value] * 12) for seed, value in enumerate(finals)]
+
+
+def test_the_result_names_the_leader_and_the_closest_rival():
+    """The rival's differences to the leader are 0.2, 0.1, 0.3: t = 0.2 / (0.1 / sqrt(3)) = 3.46, p = .074, twice that
+    after Holm's correction for two tests, the other of which has the p of a difference without variance."""
+    runs = [*seeds("far", 0.1, 0.1, 0.1), *seeds("near", 0.6, 0.7, 0.5), *seeds("best", 0.8, 0.8, 0.8)]
+    assert result(*runs) == (
+        "best reaches 80.0 ± 0.0 % global accuracy on its data, 20.0 points ahead of near "
+        "(3 seeds cannot tell them apart, p = .074)"
+    )
+    sure = [*seeds("near", 0.6, 0.61, 0.59), *seeds("best", 0.8, 0.8, 0.8)]
+    assert result(*sure).endswith("ahead of near (over 3 seeds, p < .001)")
+
+
+def test_the_result_of_few_rounds_or_one_seed_claims_less():
+    assert result(run("a", 0, [0.2, 0.4]), run("b", 0, [0.1, 0.1])) == (
+        "a averages 30.0 % global accuracy over 2 rounds on its data, 20.0 points ahead of b; "
+        "one seed cannot tell whether this would happen again"
+    )
+    assert result(run("a", 0, [0.2])) == "a averages 20.0 % global accuracy over 1 round on its data"
+    assert result(*seeds("a", 0.3), *seeds("local", 0.9)) == "a reaches 30.0 % global accuracy on its data"
+
+
+def test_warnings_say_what_makes_the_numbers_doubtful():
+    short = changed(run("a", 0, [0.5]), config={"method": "a", "seed": 0, "rounds": 4})
+    dropped = changed(run("b", 0, [0.5]), events=[{"t": 1, "code": "E302", "text": "x"}, {"t": 1, "code": "round"}])
+    assert headline.warnings(context_of([short, dropped, run("b", 1, [0.5])], "x")) == [
+        "Not finished (1 of 3 runs): a seed 0 (round 1 of 4).",
+        "Methods have different numbers of seeds: a 1, b 2.",
+        "1 event such as a dropped reply or a skipped round is listed at the end.",
+    ]
+    other = [changed(run(m, 0, [0.5]), config={"method": m, "rounds": 1, "skew": s}) for m, s in zip("ab", ("x", "y"))]
+    assert headline.warnings(context_of(other, "x")) == [
+        "These runs have different partitions (x, y), so their scores cannot be compared."
+    ]
+    assert headline.warnings(context_of([run("a", 0, [0.5])], "x")) == []
+
+
+def test_cards_hold_the_key_numbers():
+    r = changed(
+        run("a", 0, [0.5], sent=[1500], client_worst=[0.25]),
+        federation=FEDERATION,
+        events=rounds(([0, 1, 2], [0, 1]), ([0, 1], [0])),
+    )
+    assert [(v.replace("\u00a0", " "), what) for v, what in headline.cards(context_of([r], "x"))] == [
+        ("50.0 %", "global accuracy, a"),
+        ("25.0 %", "at its worst client"),
+        ("3 KB", "sent, both ways, all clients"),
+        ("3", "clients"),
+        ("30", "samples per client (median)"),
+        ("1.5 of 2.5", "clients answer a round"),
+        ("1", "rounds"),
+        ("1", "seed"),
+    ]
+
+
+def test_the_partition_in_words():
+    assert partition.sentence(changed(run("a", 3), federation=FEDERATION)) == (
+        "digits, classes:2, seed 3: 3 clients, each with 20 to 1,000 training samples (median 30) from 2.0 of the 4 "
+        "classes on average. The test set has 1,234 samples. The darker a cell, the more samples of the class the "
+        "client has."
+    )
+
+
+def test_attendance_in_words():
+    federation = {"clients": 3}
+    some = changed(run("a", 3), federation=federation, events=rounds(([0, 1, 2], [0, 2]), ([0], [0])))
+    assert attendance.sentence(some, several=False) == "25 % of the requests went unanswered."
+    named = changed(some, config={**some.config, "availability": "bernoulli:0.5"})
+    assert attendance.sentence(named, several=True) == (
+        "25 % of the requests went unanswered (availability bernoulli:0.5, seed 3). The same clients are absent for every "
+        "method."
+    )
+    asked = changed(some, events=rounds(([0, 1], [0, 1])))
+    assert attendance.sentence(asked, several=True) == "In every round all clients that were asked answered."
+    everybody = changed(some, events=rounds(([0, 1, 2], [0, 1, 2])))
+    assert attendance.sentence(everybody, several=True) == "In every round every client was asked and answered."
+
+
+def test_the_ledger_in_words():
+    def traffic(way, share, in_rounds, reads="sum", guarantee="none"):
+        t = np.arange(1, in_rounds + 1)
+        return Traffic(way, share, reads, guarantee, t, np.full(in_rounds, 3000), 2000, "3×4")
+
+    moved = (
+        traffic("down", "w", 10),
+        traffic("up", "flea/z", 8, "each", "empirical"),
+        traffic("up", "w", 9),
+        traffic("up", "a/b", 1, "odd", "odd"),
+    )
+    items = leaves.items(changed(run("a", 0, [0.5] * 10), traffic=moved))
+    assert [(i.way, i.share, i.often, i.reads, i.guarantee, i.colour) for i in items] == [
+        ("sends", "weights", "every round", "their sum", "none", "none"),
+        ("sends", "a/b", "1 round", "odd", "odd", ""),
+        ("sends", "flea/z", "8 rounds", "each one", "empirical", "empirical"),
+        ("receives", "weights", "every round", "", "", ""),
+    ]
+    assert (items[2].most, items[2].total, items[2].shape) == ("2 KB", "24 KB", "3×4")
+    assert leaves.items(changed(run("local", 0, [0.5]), traffic=moved)) == []
+
+
+def test_bytes_so_far_include_the_round_itself():
+    """Sent in rounds 1, 2 and 4 to and by all clients, 100 bytes each way; evaluated in rounds 0, 2, 3 and 4."""
+    sent = tuple(
+        Traffic(way, "w", "sum", "none", np.array([1, 2, 4]), np.array([100, 100, 100]), 0) for way in ("up", "down")
+    )
+    r = changed(run("a"), traffic=sent, metrics={("global", "accuracy"): (np.array([0, 2, 3, 4]), np.full(4, 0.5))})
+    html = cost.build(context_of([r], "x")).html
+    assert '"l":["400 B","400 B","600 B"]' in html.split('class="narrow"')[0]  # nothing was sent in round 0
+
+
+def test_lines_are_means_over_seeds_at_the_rounds_all_of_them_have():
+    series = [
+        (np.array([1, 2, 3]), np.array([0.1, 0.2, 0.9])),
+        (np.array([2, 3, 4]), np.array([0.4, 0.5, 0.6])),
+        (np.array([]), np.array([])),
+    ]
+    line = mean_line("a", "m0", series)
+    assert line.x.tolist() == [2, 3]
+    assert line.y == pytest.approx([0.3, 0.7])
+    assert line.band == pytest.approx([0.2 / np.sqrt(2), 0.4 / np.sqrt(2)])
+    assert mean_line("a", "m0", series[:1]).band.tolist() == [0, 0, 0]
+    assert mean_line("a", "m0", series[2:]) is None
+
+
+def test_each_client_has_its_own_name_and_value():
+    r = changed(run("a", 5, [0.5]), federation=FEDERATION, clients={("global@client", "accuracy"): {2: 0.25, 0: 0.75}})
+    html = clients.build(context_of([r], "x")).html
+    assert "worst 25 %: c" in html
+    assert '"k":["a","c"]' in html
+    both = clients.build(context_of([r, replace(r, config={**r.config, "seed": 6})], "x")).html
+    assert '"k":["a, seed 5","c, seed 5","a, seed 6","c, seed 6"]' in both
+
+
+def test_a_measure_is_told_by_its_last_value_and_one_that_is_new_by_its_name():
+    def series(*values):
+        return np.arange(1, len(values) + 1), np.array(values)
+
+    metrics = {
+        ("global", "accuracy"): series(0.5),
+        ("measure", "my_own"): series(1.0, 2.0),
+        ("measure", "diversity"): series(3.0, 4.5),
+        ("measure", "cross_site/a>b"): series(0.5),
+    }
+    html = measured.build(context_of([changed(run("a"), metrics=metrics)], "x")).html
+    assert html.index('<th scope="row">Weight diversity</th><td>4.5</td>') < html.index(
+        '<th scope="row">My own</th><td>2</td>'
+    )
+    assert "<h3>My own, over rounds</h3><figure><svg" in html
+    assert "a&gt;b" not in html
+    assert measured.build(context_of([run("a")], "x")) is None
+
+
+def test_what_clients_train_on_is_half_the_buffers(tmp_path):
+    r = changed(run("flea"), federation=FEDERATION, path=tmp_path)
+    assert buffer.histograms_of(r) == {}  # no checkpoint
+    save_file({"slices/flea/labels": np.array([1, 3, 3, 3])}, tmp_path / "state.safetensors")
+    assert buffer.histograms_of(r, most=2) == {
+        "buffer": [0, 0.25, 0, 0.75],
+        "local": [[0.99, 0.01, 0, 0], [1, 0, 0, 0]],
+        "mixed": [pytest.approx([0.495, 0.13, 0, 0.375]), [0.5, 0.125, 0, 0.375]],
+    }
+    assert buffer.histograms_of(replace(r, config={"method": "fedavg"})) == {}
+
+
+def test_settings_that_differ_and_the_command_that_repeats_the_runs(tmp_path):
+    runs = [
+        changed(run(m, s), config={"method": m, "seed": s, "lr": lr, "epochs": 7, "clients": 3})
+        for m, lr in (("a", 0.1), ("b", 0.2))
+        for s in (0, 1)
+    ]
+    shared, differing = repeat.settings(context_of(runs, "x"))
+    assert shared == {"epochs": 7, "clients": 3}
+    assert differing == [("lr", ["0.1", "0.2"])]
+    assert repeat.command(context_of(runs, "x")).splitlines() == [
+        f"unskew run {m}--s{s}/config.yaml" for m in "ab" for s in (0, 1)
+    ]
+    (tmp_path / "compare.yaml").write_text("")
+    inside = [changed(r, path=tmp_path / r.name) for r in runs]
+    assert repeat.command(context_of(inside, "x")) == "unskew compare a b --lr 0.1 --epochs 7 --clients 3 --seeds 2"

@@ -1,0 +1,159 @@
+"""The summary of each method against numbers worked out by hand, and the pages and tables that show them."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from unskew.report.context import context_of
+from unskew.report.page import page
+from unskew.report.runs import RunData, Traffic
+from unskew.report.sections import cost, scores
+from unskew.report.stats import Score, bytes_to, mean10, rounds_to, trained
+from unskew.report.summary import against, leader_of, summary_table, target_of
+
+NAN = float("nan")
+
+
+def run(method, seed=0, accuracy=(0.5,), first=1, sent=(), **series):
+    """A run in memory. accuracy: the global one, from round `first` on. sent: bytes down and up, each, of every round.
+    series: further ones by "<scope>_<metric>", with "client" and "own" for global@client and personal@client."""
+    scopes = {"global": "global", "client": "global@client", "own": "personal@client"}
+    series = {"global_accuracy": accuracy, **series}
+    metrics = {}
+    for name, values in ((name, values) for name, values in series.items() if len(values)):
+        scope, _, metric = name.partition("_")
+        metrics[scopes[scope], metric] = (np.arange(first, first + len(values)), np.array(values, dtype=float))
+    rounds = np.arange(1, len(sent) + 1)
+    traffic = [Traffic(way, "w", "sum", "none", rounds, np.array(sent), 0) for way in ("up", "down") if len(sent)]
+    config = {"method": method, "seed": seed, "rounds": first + len(accuracy) - 1}
+    return RunData(Path(f"{method}--s{seed}"), config, {}, {}, metrics, {}, tuple(traffic), [])
+
+
+def test_the_default_target_is_95_percent_of_the_best_final_score():
+    runs = [
+        run("fedavg", 0, [0.70]),
+        run("fedavg", 1, [0.72]),
+        run("flea", 0, [0.83]),
+        run("flea", 1, [0.90]),
+        run("centralised", 0, [0.99]),  # a reference, so no target
+    ]
+    assert target_of(runs) == 0.822  # 0.95 * 0.865 = 0.82175, to a tenth of a percent
+    assert {s.target for s in summary_table(runs)} == {0.822}
+    assert context_of(runs, "x").target == 0.822
+    assert math.isnan(target_of(runs[-1:]))
+
+
+def test_the_page_counts_rounds_and_bytes_to_the_default_target():
+    """Final score 0.8 = mean of the last ten of 0, 0.2, then ten of 0.8, so the target is 76 %, reached in round 3."""
+    low = run("low", 0, [0.1, 0.2] + [0.3] * 10, sent=[2_000_000] * 12)
+    high = run("high", 0, [0.0, 0.2] + [0.8] * 10, sent=[1_000_000] * 12)
+    context = context_of([low, high], "x")
+    first, second = context.summaries
+    assert (second.target, second.rounds_to.mean, second.reached) == (0.76, 3, 1)
+    assert second.to_target.mean == 3 * 2 * 1_000_000
+    assert (first.rounds_to.n, first.reached) == (0, 0)
+    html = scores.build(context).html
+    assert "MB to 76.0\u00a0%" in html
+    assert "Target: 76.0 % global accuracy, 95 % of the best mean-10." in html
+    assert "<td>not reached</td>" in html
+    assert "<td>6.00</td>" in html
+    assert '<th scope="col">rounds to 76.0 %</th>' in html
+    assert "high 6 MB" in cost.build(context).html
+
+
+def test_seeds_that_never_reach_the_target_are_counted_and_not_averaged():
+    """Seed 0 reaches 0.5 in round 2 and seed 1 in round 4, each round moving 2 x 1 MB; seed 2 never does."""
+    curves = ([0.1, 0.5, 0.5, 0.5], [0.1, 0.1, 0.1, 0.6], [0.1, 0.1, 0.1, 0.1])
+    context = context_of([run("m", s, c, sent=[1_000_000] * 4) for s, c in enumerate(curves)], "x", target=0.5)
+    (s,) = context.summaries
+    assert (s.to_target.mean, s.reached, s.rounds_to.mean, s.rounds_to.n) == (6_000_000, 2, 3, 2)
+    html = scores.build(context).html
+    assert "<td>6.00 (2/3)</td>" in html
+    assert "<td>3.0 ± 1.4 (2/3)</td>" in html
+    assert "m 6 MB" in cost.build(context).html
+    assert "6 MB  (2 of 3 seeds)" in cost.build(context).html
+
+
+def test_a_target_is_reached_by_equality_and_counts_its_own_round():
+    r = run("m", accuracy=[0.2, 0.5, 0.4, 0.7], sent=[10, 20, 30, 40])
+    assert rounds_to(r, 0.5) == 2
+    assert rounds_to(r, 0.6) == 4
+    assert math.isnan(rounds_to(r, 0.71))
+    assert bytes_to(r, 0.5) == 2 * (10 + 20)
+    assert bytes_to(r, 0.2) == 2 * 10
+    assert math.isnan(bytes_to(r, 0.71))
+    assert bytes_to(run("m", accuracy=[0.9, 0.9], first=0, sent=[10]), 0.5) == 0  # the untrained model was good enough
+
+
+def test_round_0_counts_only_where_nothing_else_was_evaluated():
+    assert [x.tolist() for x in trained(run("m", accuracy=[0.9, 0.1, 0.3], first=0))] == [[1, 2], [0.1, 0.3]]
+    assert mean10(run("m", accuracy=[0.9, 0.1, 0.3], first=0)) == pytest.approx(0.2)
+    assert mean10(run("m", accuracy=[0.9], first=0)) == 0.9
+
+
+def test_every_column_has_its_own_series():
+    """Means of the last ten of eleven rounds; the first of them is 9 everywhere and must not count."""
+    tail = [0.1] * 5 + [0.2] * 5
+    series = {
+        name: [9, *(base + v for v in tail)]
+        for base, name in enumerate(
+            (
+                "client_mean",
+                "client_worst",
+                "client_std",
+                "own_mean",
+                "global_macro_f1",
+                "global_worst_class",
+                "global_dice_both",
+            ),
+            start=1,
+        )
+    }
+    (s,) = summary_table([run("m", 0, [0.9, *tail], sent=[5, 7], **series)], target=0.2)
+    columns = (s.clients, s.worst, s.spread, s.personal, s.macro_f1, s.worst_class, s.dice_both)
+    assert [c.mean for c in columns] == pytest.approx([base + 0.15 for base in range(1, 8)])
+    assert (s.last.mean, s.best.mean) == (0.2, 0.9)
+    assert s.mean10.mean == pytest.approx(0.15)
+    assert s.stability.mean == pytest.approx(np.std([0.9, *tail], ddof=1))
+    assert (s.up, s.down) == (12, 12)
+    assert (s.leads, s.reference, s.p, s.n) == (True, False, None, 1)
+    assert (s.target, s.rounds_to.mean, s.to_target.mean) == (0.2, 1, 10)
+
+
+def test_bytes_are_means_over_seeds_and_a_silent_seed_counts_as_none():
+    (s,) = summary_table([run("m", 0, [0.5], sent=[10]), run("m", 1, [0.5])], target=0.1)
+    assert (s.up, s.down) == (5, 5)
+    assert Score.of([1.0, 2.0, NAN, 6.0]) == Score(3.0, pytest.approx(math.sqrt(7)), 3)
+
+
+def test_the_mean_over_seeds_of_the_final_score_leads():
+    runs = [run("a", 0, [0.9]), run("a", 1, [0.1]), run("b", 0, [0.6]), run("b", 1, [0.6]), run("local", 0, [0.99])]
+    assert leader_of(runs) == "b"
+    assert leader_of([run("local", 0, [0.9])]) == ""
+    assert [s.leads for s in summary_table(runs)] == [False, True, False]
+
+
+def test_p_is_against_the_leader_paired_by_seed_and_corrected():
+    """Differences to `best` of seeds 0, 1, 2: 0.1, 0.2, 0.3, so t = 0.2 / (0.1 / sqrt(3)) = 3.464 at 2 degrees of
+    freedom, p = 0.0742; and 0.1, -0.1, 0.3, so t = 0.1 / (0.2 / sqrt(3)) = 0.866, p = 0.4778."""
+    best = [run("best", s, [v]) for s, v in enumerate((0.8, 0.7, 0.9))]
+    near = [run("near", s, [v]) for s, v in enumerate((0.7, 0.8, 0.6))]
+    far = [run("far", s, [v]) for s, v in enumerate((0.7, 0.5, 0.6))]
+    p = against([*reversed(best), *near, *far, run("local", 0, [0.1])], "best")
+    assert p == {"near": pytest.approx(0.4778, abs=5e-5), "far": pytest.approx(2 * 0.0742, abs=1e-4)}
+    assert math.isnan(against([*best, far[1]], "best")["far"])
+    more = [*best[:2], *near, run("near", 7, [0.1])]  # seeds that only one of them has are left out
+    assert against(more, "best")["near"] == pytest.approx(1)
+
+
+def test_a_method_without_a_global_score_has_no_p_and_no_rank():
+    runs = [run("a", s, [0.5]) for s in (0, 1)] + [run("b", s, [], client_mean=[0.9]) for s in (0, 1)]
+    a, b = summary_table(runs)
+    assert a.leads
+    assert math.isnan(b.p)
+    assert (b.mean10.n, b.clients.mean) == (0, 0.9)
+    assert "b</th><td>–</td><td>–</td><td>–</td><td>90.0 ± 0.0</td>" in page(runs, "x")
