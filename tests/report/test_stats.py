@@ -82,6 +82,7 @@ def test_stability_is_the_deviation_over_the_last_fifty_rounds():
 def test_holm_and_the_paired_test():
     assert stats.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert stats.holm([0.5, float("nan"), 0.9])[0] == 1.0
+    assert stats.holm([0.8, 0.9]) == [1.0, 1.0]
     a, b = [0.9, 0.8, 0.85], [0.7, 0.75, 0.6]
     assert stats.paired_p(a, b) == pytest.approx(ttest_rel(a, b).pvalue)
     assert stats.paired_p(a, a) == 1.0

@@ -146,6 +146,8 @@ def test_p_is_against_the_leader_paired_by_seed_and_corrected():
     p = against([*reversed(best), *near, *far, run("local", 0, [0.1])], "best")
     assert p == {"near": pytest.approx(0.4778, abs=5e-5), "far": pytest.approx(2 * 0.0742, abs=1e-4)}
     assert math.isnan(against([*best, far[1]], "best")["far"])
+    unscored = [*best, *near[:2], run("near", 2, [], client_mean=[0.5])]  # nor does a seed count that has no score
+    assert against(unscored, "best")["near"] == pytest.approx(1)
     more = [*best[:2], *near, run("near", 7, [0.1])]  # seeds that only one of them has are left out
     assert against(more, "best")["near"] == pytest.approx(1)
 
