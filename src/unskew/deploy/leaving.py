@@ -24,7 +24,7 @@ from unskew.methods import registry
 def leaving(method: Method, trainer: Trainer) -> list[str]:
     """What a study takes from this site, by its own data. What its noise amounts to protects against others only."""
     counts_KC = trainer.samples.counts_KC
-    lines = leaves.told(method, trainer.fed, trainer.sent, counts_KC)
+    lines = leaves.what_leaves(method, trainer.fed, trainer.sent, counts_KC)
     if leaves.accounts(method, trainer.fed, counts_KC):
         reading = "against the coordinator: it knows the study's seed, from which the noise is drawn"
         lines.append(f"{'':<20}  epsilon {number(math.inf):>9}  {reading}")

@@ -1,4 +1,4 @@
-"""What leaves each client, told before round 1."""
+"""What leaves each client, as lines of text that are printed before round 1."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from unskew.core.part import Part
 
 
 def size(bytes_: float) -> str:
+    """A number of bytes with its unit: `12.8 MB`."""
     for unit in ("B", "KB", "MB"):
         if bytes_ < 1000:
             return f"{bytes_:.3g} {unit}"
@@ -22,44 +23,49 @@ def size(bytes_: float) -> str:
 
 
 def leaves(loop: Any) -> list[str]:
-    """Of a run that is about to begin."""
-    return told(loop.method, loop.fed, loop.trainer.sent, loop.federation.label_counts)
+    """The lines for a run that is about to begin."""
+    return what_leaves(loop.method, loop.fed, loop.trainer.sent, loop.federation.label_counts)
 
 
-def told(method: Method, fed: Fed, sent: Iterable[str], counts_KC: np.ndarray) -> list[str]:
-    """The weights and every declared Share, with bytes and who reads it; then what noise amounts to.
+def what_leaves(method: Method, fed: Fed, sent: Iterable[str], counts_KC: np.ndarray) -> list[str]:
+    """Lines on the weights and on every declared Share, with their bytes and who reads them, and on what noise amounts to.
 
-    sent: names of the weights that leave. counts_KC: samples by client and class; zeros where clients do not tell.
+    sent: names of the weights that leave. counts_KC: samples by client and class; zeros where clients do not say.
     """
     w = fed.net.weights()
     total = sum(w[n].numel() * w[n].element_size() for n in sent)
-    lines = [
-        f"leaves each client  weights {size(total)} a round (read: {method.weights_read})"
-        if total
-        else "leaves each client  no weights"
-    ]
-    for part in method.parts:
-        found = [(s, "a round") for s in part.shares(fed).items()]
-        found += [(s, "once" if trip.everyone else "a round") for trip in part.trips for s in trip.shares(fed).items()]
-        grouped: dict[tuple[str, str, str, str], int] = {}
-        for (leaf, share), often in found:
-            name = (f"{part.name}/{leaf.split('/', 1)[0]}", often, share.reads, share.guarantee)
-            grouped[name] = grouped.get(name, 0) + share.max_bytes
-        lines += [
-            f"{'':<20}{name} at most {size(bytes_)} {often} (read: {reads}, guarantee: {guarantee})"
-            for (name, often, reads, guarantee), bytes_ in grouped.items()
-        ]
+    weights = f"weights {size(total)} a round (read: {method.weights_read})" if total else "no weights"
+    lines = [line for part in method.parts for line in _share_lines(part, fed)]
     for name, account in accounts(method, fed, counts_KC).items():
         first, *rest = account.lines()
-        lines += [f"{'':<20}{line}" for line in (f"{name}: {first}", *rest)]
-    return lines
+        lines += [f"{name}: {first}", *rest]
+    return [f"leaves each client  {weights}", *(f"{'':<20}{line}" for line in lines)]
+
+
+def _share_lines(part: Part, fed: Fed) -> list[str]:
+    """One line for all shares of a Part that have a first name, a reader and a guarantee in common."""
+    shares = [(leaf, share, "a round") for leaf, share in part.shares(fed).items()]
+    for trip in part.trips:
+        often = "once" if trip.everyone else "a round"
+        shares += [(leaf, share, often) for leaf, share in trip.shares(fed).items()]
+    bytes_by_group: dict[tuple[str, str, str, str], int] = {}
+    for leaf, share, often in shares:
+        group = (leaf.split("/", 1)[0], often, share.reads, share.guarantee)
+        bytes_by_group[group] = bytes_by_group.get(group, 0) + share.max_bytes
+    return [
+        f"{part.name}/{leaf} at most {size(bytes_)} {often} (read: {reads}, guarantee: {guarantee})"
+        for (leaf, often, reads, guarantee), bytes_ in bytes_by_group.items()
+    ]
 
 
 def accounts(method: Method, fed: Fed, counts_KC: np.ndarray) -> dict[str, Account]:
-    """By part, what its release amounts to as differential privacy, where it says so; else why nobody can tell here."""
+    """What the release of each noisy Part amounts to as differential privacy, by the Part's name.
+
+    Where samples by class are not known, an account of why nobody can tell.
+    """
     noisy = [part for part in method.parts if type(part).account is not Part.account]
     if not np.any(counts_KC):
         unknown = "epsilon depends on samples by class, which sites do not tell; each is told its own"
         return {part.name: Account(unknown) for part in noisy}
-    found = {part.name: part.account(counts_KC, fed) for part in noisy}
-    return {name: account for name, account in found.items() if account}
+    accounted = {part.name: part.account(counts_KC, fed) for part in noisy}
+    return {name: account for name, account in accounted.items() if account}

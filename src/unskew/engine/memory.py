@@ -1,4 +1,4 @@
-"""What the process may use: freed memory is kept, the server's small sums take one core, and what cannot fit is refused."""
+"""Memory and cores of the process: freed memory is kept, the server's sums run on one core, too large runs are refused."""
 
 from __future__ import annotations
 
@@ -22,9 +22,10 @@ _SETTINGS = ((-4, 0), (-1, 2**31 - 1), (-2, 64 << 20), (-8, 1))
 
 @lru_cache
 def keep_freed() -> bool:
-    """Training asks for the same large blocks at every step, and page faults cost a tenth of it.
+    """Have glibc keep freed memory instead of returning it to the system; elsewhere do nothing. Returns whether it does.
 
-    Tell glibc neither to map large blocks one by one nor to return freed ones; elsewhere do nothing."""
+    Training asks for the same large blocks at every step, and page faults would cost a tenth of its time.
+    """
     if platform.libc_ver()[0] != "glibc":
         return False
     with suppress(OSError, AttributeError):
@@ -35,7 +36,7 @@ def keep_freed() -> bool:
 
 @contextmanager
 def one_core() -> Iterator[None]:
-    """Sums over weights are too short to be worth waking other cores, and their bits then do not depend on how many."""
+    """Run the server's sums on one thread: faster for short sums, and the result does not depend on the number of cores."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -45,10 +46,10 @@ def one_core() -> Iterator[None]:
 
 
 def check_room(method: Method, fed: Fed, has: int | None = None) -> None:
-    """Raises UsageError (E108) where the server, which holds the replies of all clients to a trip at once, has no room.
+    """Raises UsageError (E108) if the replies of all clients to a trip, which the server holds at once, do not fit.
 
-    Told now, not after the last round. Only what is surely as large counts: Shares whose rows differ by client do not.
-    has: bytes of memory; of this machine unless given.
+    Only Shares of a known size count, not those whose number of rows differs by client.
+    has: bytes of memory; by default this machine's.
     """
     has = has or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     for part in method.parts:
