@@ -29,7 +29,7 @@ import unskew
 from unskew.cli.deployed import clipped
 from unskew.config import Settings
 from unskew.data.federation import Federation, Index
-from unskew.engine import resolve
+from unskew.engine.sources import dataset_of
 
 STUDIES = {
     "uci_har": ("uci_har", "subject", 3, {"model": "harnet", "batch": 32, "lr": 0.01}),
@@ -43,7 +43,7 @@ METHODS = {
 
 def dealt(data: str, column: str, sites: int, samples: int) -> Federation:
     """Sites by a column of the data, whose values they take in turn; each gets at most `samples` training samples."""
-    dataset = resolve.dataset_of(Settings(data=data))
+    dataset = dataset_of(Settings(data=data))
     groups = np.unique(dataset.columns[column], return_inverse=True)[1] % sites
     rows = [np.flatnonzero(groups == k)[:: max(1, int((groups == k).sum()) // samples)][:samples] for k in range(sites)]
     tests = [np.arange(k, len(dataset.y_test), sites)[:200] for k in range(sites)]

@@ -17,7 +17,8 @@ import numpy as np
 from unskew.config import Settings
 from unskew.core.method import Method
 from unskew.data.federation import Federation, Index
-from unskew.engine import resolve
+from unskew.engine.assemble import loop_of
+from unskew.engine.resolve import resolve
 
 
 def federation(clients: int, samples: int) -> Federation:
@@ -36,7 +37,7 @@ def loop(clients: int, samples: int):
     settings = Settings(
         clients=clients, rounds=10_000, availability="sample:50", model="mlp(hidden=(256,256))", batch=8, epochs=5
     )
-    return resolve.loop_of(settings, Method(), made)
+    return loop_of(resolve(settings, made, Method()))
 
 
 def main() -> None:
@@ -62,7 +63,7 @@ def main() -> None:
     base = statistics.median(loops[options.clients[0]][2])
     print(f"{'clients':>10} {'s/round':>9} {'ratio':>6} {'least':>9} {'memory, MiB':>12} {'samples, MiB':>13}")
     for k, (made, _, seconds, memory) in loops.items():
-        median, data = statistics.median(seconds), made.federation.x.nbytes / 2**20
+        median, data = statistics.median(seconds), made.run.federation.x.nbytes / 2**20
         print(f"{k:>10,} {median:>9.4f} {median / base:>6.2f} {min(seconds):>9.4f} {memory:>12.0f} {data:>13.0f}")
         made.trainer.close()
 

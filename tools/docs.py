@@ -17,7 +17,7 @@ from unskew.config import Settings
 from unskew.core.client import Fed
 from unskew.core.method import Method
 from unskew.core.part import Part
-from unskew.engine import resolve
+from unskew.engine.resolve import resolve
 from unskew.errors import PAGES
 from unskew.methods import catalogue, registry
 from unskew.models.page import page as models_page
@@ -45,10 +45,7 @@ def facts(part: Part, colour: bool) -> Fed:
         x, x_test = (np.zeros((len(v), 3, 32, 32), np.float32) for v in (dataset.x, dataset.x_test))
         dataset = dataclasses.replace(dataset, x=x, x_test=x_test, mean=None, std=None)
     settings = Settings(skew="iid", clients=10)
-    method = Method(part)
-    loop = resolve.loop_of(settings, method, resolve.federation_of(settings, dataset, method))
-    loop.trainer.close()
-    return loop.fed
+    return resolve(settings, dataset, Method(part)).fed
 
 
 def pages() -> dict[Path, str]:

@@ -20,13 +20,13 @@ from unskew.core.trees import Weights
 from unskew.data.federation import Dataset, Federation
 from unskew.disk import check_name
 from unskew.engine import resolve
+from unskew.engine.assemble import loop_of
 from unskew.engine.disk.folder import Folder, fresh
 from unskew.engine.disk.record import Record
 from unskew.engine.disk.state import State, digest
+from unskew.engine.resolve import Run
 from unskew.engine.server.loop import Loop, Round, rounds
 from unskew.errors import UsageError
-from unskew.methods import registry
-from unskew.tasks import task_of
 
 Say = Callable[[str], None]
 SCOPES = ("global", "global@client", "personal@client")
@@ -40,17 +40,27 @@ def _silent(_: str) -> None:
 class Result:
     """A finished run: its settings, record and weights; `path` is its folder, or None if it was kept in memory."""
 
-    settings: Settings
-    method: Method
-    federation: Federation
+    run: Run
     record: Record
     weights: Weights
     model: nn.Module
     path: Path | None = None
 
+    @property
+    def settings(self) -> Settings:
+        return self.run.settings
+
+    @property
+    def method(self) -> Method:
+        return self.run.method
+
+    @property
+    def federation(self) -> Federation:
+        return self.run.federation
+
     def scores(self, scope: str = "global", metric: str | None = None) -> dict[str, float]:
         """last, best and mean of the last ten rounds (of those evaluated), in [0, 1]; the untrained model does not count."""
-        metric = metric or (task_of(self.federation.y).main_score if scope == "global" else "mean")
+        metric = metric or (self.run.task.main_score if scope == "global" else "mean")
         rounds_, found = self.record.series(scope, metric)
         told = [(t, v) for t, v in zip(rounds_, found) if t > 0]
         if not told:
@@ -74,7 +84,7 @@ class Result:
         lines = [
             f"{self.method}  {self.settings.rounds} rounds, {self.federation.clients} clients, seed {self.settings.seed}"
         ]
-        lines.append(f"{task_of(self.federation.y).main_score:<18}{'last':>7}{'best':>7}{'mean of last 10':>17}")
+        lines.append(f"{self.run.task.main_score:<18}{'last':>7}{'best':>7}{'mean of last 10':>17}")
         for scope in SCOPES:
             if found := self.scores(scope):
                 lines.append(f"{scope:<18}{found['last']:>7.1%}{found['best']:>7.1%}{found['mean10']:>17.1%}")
@@ -104,15 +114,6 @@ def settings_from(method: Method | Part | str, options: dict[str, Any]) -> Setti
     return config.build({**options, "method": str(method)})
 
 
-def method_of(settings: Settings, method: Method | Part | str | None = None) -> Method:
-    """The Method of a run; "centralised" is FedAvg on a single client that holds everything."""
-    if isinstance(method, Method):
-        return method
-    if isinstance(method, Part):
-        return Method(method)
-    return Method() if settings.method == cells.CENTRALISED else registry.parse(settings.method, settings.set)
-
-
 def run(
     method: Method | Part | str = "fedavg",
     data: Federation | Dataset | str | tuple = "digits",
@@ -137,14 +138,17 @@ def run(
         "model": model if isinstance(model, str) else "(given)",
     }
     settings = settings_from(method, given)
-    chosen = method_of(settings, method)
-    federation = cells.federation_for(settings, chosen, data)
-    module = None if isinstance(model, str) else model
-    if name is not None:
-        at = Folder(Path(folder) / check_name(name), settings, chosen, federation, module)
-        loop, state = at.go(say, shown or (lambda *_: None))
-        return result_of(settings, chosen, federation, loop, state, at.path)
-    loop = resolve.loop_of(settings, chosen, federation, module)
+    path = None if name is None else Path(folder) / check_name(name)
+    resolved = resolve.resolve(
+        settings,
+        data,
+        None if isinstance(method, str) else method,
+        None if isinstance(model, str) else model,
+    )
+    if path is not None:
+        loop, state = Folder(path, resolved).go(say, shown or (lambda *_: None))
+        return result_of(loop, state, path)
+    loop = loop_of(resolved)
     try:
         state = loop.begin()
         loop.evaluate(state, None)
@@ -152,14 +156,13 @@ def run(
             state = after
     finally:
         loop.trainer.close()
-    return result_of(settings, chosen, federation, loop, state, None)
+    return result_of(loop, state)
 
 
 def resume(path: str | Path, say: Say = _silent, shown: Callable[[State, Round], None] | None = None) -> Result:
     """Continue a run in its folder to the bits it would have had. Raises StateError where it cannot."""
-    at = cells.folder_at(Path(path))
-    loop, state = at.go(say, shown or (lambda *_: None))
-    return result_of(at.settings, at.method, at.federation, loop, state, at.path)
+    loop, state = Folder.open(Path(path)).go(say, shown or (lambda *_: None))
+    return result_of(loop, state, Path(path))
 
 
 @dataclass
@@ -202,7 +205,7 @@ def compare(
     times a second with the state of all cells. Other options: the fields of Settings (`data` a name or a path).
     Raises UnskewError for a method or a setting with which nothing could be trained, before anything is.
     """
-    wanted = list(methods) + ([cells.LOCAL, cells.CENTRALISED] if references else [])
+    wanted = [*methods, *(resolve.REFERENCES if references else ())]
     chosen = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
     parent = Path(folder) / check_name(name) if name else fresh(Path(folder), "compare")
     plan = cells.plan(parent, wanted, chosen, options)
@@ -212,9 +215,6 @@ def compare(
     return Comparison(parent)
 
 
-def result_of(
-    settings: Settings, method: Method, federation: Federation, loop: Loop, state: State, path: Path | None
-) -> Result:
-    return Result(
-        settings, method, federation, loop.record, state.weights, loop.fed.net.module_with(state.weights), path
-    )
+def result_of(loop: Loop, state: State, path: Path | None = None) -> Result:
+    """The result of a loop that has come to its end. path: the run's folder, if it has one."""
+    return Result(loop.run, loop.record, state.weights, loop.run.fed.net.module_with(state.weights), path)

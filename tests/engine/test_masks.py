@@ -11,7 +11,8 @@ import torch
 from unskew import data
 from unskew.config import Settings
 from unskew.core.method import Method
-from unskew.engine import resolve
+from unskew.engine.assemble import loop_of
+from unskew.engine.resolve import federation_of, resolve
 from unskew.engine.server.loop import rounds
 from unskew.errors import UsageError
 from unskew.methods import registry
@@ -43,7 +44,7 @@ FEDERATION = federation()
 
 def loop(method="fedavg", **changes):
     base = Settings(rounds=2, epochs=1, batch=4, workers=1, model="unet(base=4, levels=3)", optimiser="adam", lr=0.01)
-    return resolve.loop_of(base.replace(**changes), registry.parse(method), FEDERATION)
+    return loop_of(resolve(base.replace(**changes), FEDERATION, registry.parse(method)))
 
 
 def trained(method="fedavg", **changes):
@@ -145,7 +146,7 @@ def test_refused_before_the_data_are_dealt_out():
     settings = Settings(method="fedavg_ft", skew="column:site")
     made = data.arrays(FEDERATION.x, FEDERATION.y, columns={"site": FEDERATION.columns["site"]})
     with pytest.raises(UsageError, match="E108 'fedavg_ft'"):
-        resolve.federation_of(settings, made, registry.parse("fedavg_ft"))
+        federation_of(settings, registry.parse("fedavg_ft"), made)
 
 
 def test_the_loss_is_a_setting():
@@ -172,7 +173,7 @@ def test_rounds_go_on_from_a_state_and_workers_change_no_bit():
 
 def test_a_batch_of_one_sample_and_a_mask_without_foreground():
     empty = dataclasses.replace(FEDERATION, y=np.zeros_like(FEDERATION.y))
-    made = resolve.loop_of(loop().settings.replace(rounds=1), Method(), empty)
+    made = loop_of(resolve(loop().settings.replace(rounds=1), empty, Method()))
     state, told = made.round(made.begin(), 1)
     made.trainer.close()
     assert told.answered == 4

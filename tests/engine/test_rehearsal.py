@@ -61,9 +61,9 @@ def test_a_comparison_with_one_method_that_cannot_run_leaves_nothing(tmp_path):
 
 def test_it_reads_and_deals_once_and_leaves_out_other_seeds_and_what_has_begun(tmp_path, monkeypatch):
     dealt, built = [], []
-    deal, build = resolve.federation_of, resolve.fed_of
+    deal, build = resolve.federation_of, resolve.run_on
     monkeypatch.setattr(resolve, "federation_of", lambda *a: dealt.append(a) or deal(*a))
-    monkeypatch.setattr(resolve, "fed_of", lambda *a: built.append(a) or build(*a))
+    monkeypatch.setattr(resolve, "run_on", lambda *a: built.append(a) or build(*a))
     plan = cells.plan(tmp_path, ["fedavg", "fedprox", "flea", "local", "centralised"], [0, 1], SMALL)
     rehearsal.rehearse(plan)
     assert (len(dealt), len(built)) == (2, 5)  # centralised has all rows at one client
@@ -76,8 +76,8 @@ def test_it_reads_and_deals_once_and_leaves_out_other_seeds_and_what_has_begun(t
 
 def test_whoever_needs_more_from_the_data_has_them_dealt_anew(tmp_path, monkeypatch):
     sizes = []
-    build = resolve.fed_of
-    monkeypatch.setattr(resolve, "fed_of", lambda s, m, f: sizes.append(len(f.reserved)) or build(s, m, f))
+    build = resolve.run_on
+    monkeypatch.setattr(resolve, "run_on", lambda f, s, m: sizes.append(len(f.reserved)) or build(f, s, m))
     rehearsal.rehearse(cells.plan(tmp_path, ["fedavg", "fedavg_ft", "fedprox"], [0], SMALL))
     assert np.diff(sizes).tolist() == [sizes[1], -sizes[1]]
     assert sizes[1] > 0

@@ -9,13 +9,13 @@ import pytest
 
 from tests.experiments.tables import SMALL
 from unskew import data
-from unskew.engine import resolve
+from unskew.engine.assemble import loop_of
+from unskew.engine.resolve import resolve
 from unskew.errors import DataError, UsageError
 from unskew.experiments.experiment import TableRow
 from unskew.experiments.files import experiment_names, read_experiment
 from unskew.experiments.parsing import parse_experiment
 from unskew.experiments.selection import select
-from unskew.methods import registry
 
 
 def test_scale_cuts_rounds_and_nothing_else():
@@ -97,5 +97,5 @@ def test_every_method_of_every_table_fits_its_model_and_data(name):
                 key = settings.model, settings.method, settings.optimiser, settings.loss
                 if settings.data == name and key not in seen:
                     seen.add(key)
-                    resolve.loop_of(settings, registry.parse(settings.method), federation).trainer.close()
+                    loop_of(resolve(settings, federation)).trainer.close()
     assert seen

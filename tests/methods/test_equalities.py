@@ -14,8 +14,10 @@ from torch import nn
 from unskew import data
 from unskew.core.method import Method
 from unskew.data.federation import Index
-from unskew.engine import check, resolve
+from unskew.engine import check
+from unskew.engine.assemble import loop_of
 from unskew.engine.client.values import Start
+from unskew.engine.resolve import resolve
 from unskew.methods import registry
 from unskew.methods.fedmix import FedMix
 from unskew.methods.naivemix import NaiveMix
@@ -23,7 +25,7 @@ from unskew.methods.naivemix import NaiveMix
 
 def weights(text, rounds=3, federation=None, model=None, **changes):
     method = registry.parse(text) if isinstance(text, str) else text
-    made = resolve.loop_of(check.settings(**changes), method, federation or check.federation(), model)
+    made = loop_of(resolve(check.settings(**changes), federation or check.federation(), method, model))
     try:
         state = made.begin()
         for t in range(1, rounds + 1):
@@ -98,7 +100,7 @@ def test_the_trimmed_mean_of_everybody_is_the_plain_mean_of_equal_clients():
 def test_scaffold_and_feddyn_begin_as_unweighted_fedavg():
     plain = weights("fedbn(weighted=False)", rounds=1)
     assert apart(weights("scaffold", rounds=1), plain) < 1e-6
-    fed = resolve.loop_of(check.settings(), registry.parse("fedavg"), check.federation())
+    fed = loop_of(resolve(check.settings(), check.federation(), registry.parse("fedavg")))
     fed.trainer.close()
     start = fed.fed.net.weights()
     answered = sum(n > 0 for n in check.SIZES)
@@ -148,7 +150,7 @@ def test_fedmix_by_hand(name, expected, lanes):
     x, y = np.array([[1.0, 2], [-1, 0]], dtype=np.float32), np.array([0, 1])
     dataset = data.arrays(x, y, x, y, classes="abc")
     fed = data.build(dataset, "iid", 1, np.random.default_rng(0), np.random.default_rng(1))
-    made = resolve.loop_of(check.settings(clients=1, rounds=1, lanes=lanes), registry.parse(name), fed, Linear())
+    made = loop_of(resolve(check.settings(clients=1, rounds=1, lanes=lanes), fed, registry.parse(name), Linear()))
     try:
         down = {name: {"x": torch.tensor([[0.4, -0.2]]), "y": torch.tensor([[0.2, 0.3, 0.5]])}}
         start = Start(1, 0.01, made.fed.net.weights(), down)
@@ -159,9 +161,8 @@ def test_fedmix_by_hand(name, expected, lanes):
 
 
 def test_fedbabu_never_moves_the_head():
-    made = resolve.loop_of(
-        check.settings(weight_decay=0.1, momentum=0.9), registry.parse("fedbabu"), check.federation()
-    )
+    settings = check.settings(weight_decay=0.1, momentum=0.9)
+    made = loop_of(resolve(settings, check.federation(), registry.parse("fedbabu")))
     try:
         state = made.begin()
         start = {n: t.clone() for n, t in state.weights.items()}
@@ -188,10 +189,9 @@ def test_fine_tuning_at_the_server_changes_the_head_alone():
     def run(text):
         s = check.settings(model="cnn_small", clients=6, rounds=1, data="digits")
         method = registry.parse(text)
-        fed = resolve.federation_of(s, data.load("digits"), method)
-        made = resolve.loop_of(s, method, fed)
+        made = loop_of(resolve(s, data.load("digits"), method))
         try:
-            return made.round(made.begin(), 1)[0].weights, fed
+            return made.round(made.begin(), 1)[0].weights, made.run.federation
         finally:
             made.trainer.close()
 

@@ -14,7 +14,9 @@ from tests.fixtures import assert_close, batch, client, onehot
 from unskew import data
 from unskew.core.keys import key
 from unskew.core.method import Method
-from unskew.engine import check, resolve
+from unskew.engine import check
+from unskew.engine.assemble import loop_of
+from unskew.engine.resolve import resolve
 from unskew.errors import UsageError
 from unskew.methods import latents, registry
 from unskew.methods.feddpms import FedDPMS, divergence
@@ -163,13 +165,12 @@ def run(mechanism, rounds=5):
     part = FedDPMS(alpha=10, width=8, lam=1.0, mechanism=mechanism, sigma=0.5)
     settings = check.settings(data="digits", clients=4, rounds=rounds, samples=60, skew="classes:3", lr=0.1)
     method = Method(part)
-    federation = resolve.federation_of(settings, data.load("digits"), method)
-    made = resolve.loop_of(settings, method, federation)
+    made = loop_of(resolve(settings, data.load("digits"), method))
     try:
         states = [made.begin()]
         for t in range(1, rounds + 1):
             states.append(made.round(states[-1], t)[0])
-        return part, made, states, federation
+        return part, made, states, made.run.federation
     finally:
         made.trainer.close()
 

@@ -11,7 +11,9 @@ import numpy as np
 import pytest
 
 from unskew.data.federation import Index
-from unskew.engine import check, resolve
+from unskew.engine import check
+from unskew.engine.assemble import loop_of
+from unskew.engine.resolve import resolve
 from unskew.errors import UsageError
 from unskew.methods import registry
 
@@ -34,7 +36,7 @@ SMALL = federation()
 
 
 def run(text):
-    made = resolve.loop_of(check.settings(clients=3, rounds=2, batch=8, lanes="4"), registry.parse(text), SMALL)
+    made = loop_of(resolve(check.settings(clients=3, rounds=2, batch=8, lanes="4"), SMALL, registry.parse(text)))
     try:
         state = made.begin()
         for t in (1, 2):

@@ -11,7 +11,9 @@ from tests.fixtures import assert_close, batch, client, onehot
 from unskew.core.client import Fed
 from unskew.core.keys import key
 from unskew.core.network import Network
-from unskew.engine import check, resolve
+from unskew.engine import check
+from unskew.engine.assemble import loop_of
+from unskew.engine.resolve import resolve
 from unskew.merge.krum import krum
 from unskew.methods import registry
 from unskew.methods.fedavg_ft import Training, train_head
@@ -23,7 +25,7 @@ from unskew.tasks.classification import Classification
 
 
 def begun(text, rounds=0, **changes):
-    made = resolve.loop_of(check.settings(**changes), registry.parse(text), check.federation())
+    made = loop_of(resolve(check.settings(**changes), check.federation(), registry.parse(text)))
     try:
         state = made.begin()
         for t in range(1, rounds + 1):

@@ -43,16 +43,15 @@ def command(arguments: Arguments, given: dict[str, Any]) -> None:
     from unskew.config import given as values_in
     from unskew.disk import check_name
     from unskew.engine.disk.folder import fresh
-    from unskew.methods import registry
+    from unskew.engine.resolve import REFERENCES, parts_of
 
     values = {**(values_in(arguments.config) if arguments.config else {}), **given}
     if arguments.set:
         values["set"] = parts_arguments(arguments.set)
     settings = build({**values, "method": arguments.methods[0]})
-    methods = [*arguments.methods, *([cells.LOCAL, cells.CENTRALISED] if arguments.references else [])]
+    methods = [*arguments.methods, *(REFERENCES if arguments.references else ())]
     for method in methods:
-        if method != cells.CENTRALISED:
-            registry.parse(method)
+        parts_of(method)
     name, folder = arguments.name, arguments.folder
     path = folder / check_name(name) if name else fresh(folder, "compare")
     seeds = list(range(arguments.seeds))
@@ -103,11 +102,11 @@ def finish(path: Path, plan: list[Any], processes: int, target: float | None, as
 
 
 def _introduce(settings: Any, methods: list[str], seeds: int) -> None:
-    from unskew.comparison.cells import federation_for
     from unskew.core.method import Method
     from unskew.data import preview
+    from unskew.engine.resolve import federation_of
 
-    federation = federation_for(settings, Method())
+    federation = federation_of(settings, Method())
     print(preview.terminal(federation))
     print(f"plan   {len(methods)} methods x {seeds} seeds x {settings.rounds} rounds: {', '.join(methods)}")
     if settings.availability != "full":

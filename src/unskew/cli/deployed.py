@@ -29,10 +29,11 @@ def seconds(text: str) -> float:
 
 def clipped(method: str) -> str:
     """The method with updates clipped to their median norm, unless it has a merge of its own or sends no weights."""
+    from unskew.engine.resolve import sends_weights
     from unskew.methods import registry
 
     parsed = registry.parse(method)
-    if any(part.merges or part.name == "local" for part in parsed.parts):
+    if parsed.merger or not sends_weights(parsed):
         return str(parsed)
     return str(registry.parse(f"{parsed}+{CLIP}"))
 

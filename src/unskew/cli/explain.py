@@ -19,21 +19,21 @@ def command(
 
 def text(method: str, data: str = "digits", model: str = "auto") -> str:
     """The page `unskew explain` prints."""
-    from unskew.api import method_of
-    from unskew.comparison.cells import federation_for
     from unskew.config import build
-    from unskew.engine import resolve
+    from unskew.engine.assemble import loop_of
     from unskew.engine.leaves import leaves
+    from unskew.engine.resolve import resolve
     from unskew.merge import mean
     from unskew.report.methods import page
 
     settings = build({"method": method, "data": data, "model": model, "skew": "iid", "clients": 10})
-    chosen = method_of(settings)
-    loop = resolve.loop_of(settings, chosen, federation_for(settings, chosen))
+    loop = loop_of(resolve(settings))
     try:
         shared = leaves(loop)
     finally:
         loop.trainer.close()
     beside = f"{data} and {'its default model' if model == 'auto' else model}, 10 clients"
-    pages = [page(p, loop.fed, beside).rstrip() for p in chosen.parts] or [inspect.cleandoc(mean.__doc__ or "")]
+    pages = [page(p, loop.fed, beside).rstrip() for p in loop.run.method.parts] or [
+        inspect.cleandoc(mean.__doc__ or "")
+    ]
     return "\n\n".join([*pages, f"With {beside}, in all:", "\n".join(shared)])

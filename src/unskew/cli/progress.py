@@ -10,7 +10,8 @@ from pathlib import Path
 from rich.live import Live
 from rich.table import Table
 
-from unskew.comparison.cells import CENTRALISED, LOCAL, Cell
+from unskew.comparison.cells import Cell
+from unskew.engine.resolve import is_reference
 from unskew.report.numbers import clock
 
 COLUMNS = ("method", "seeds", "round", "global", "clients mean / worst", "up+down MB")
@@ -104,7 +105,7 @@ class Progress:
 
 def _megabytes(runs: list[Cell]) -> str:
     """Sent and received in one run, on average; a dash for references, which share nothing."""
-    if runs[0].method in (LOCAL, CENTRALISED):
+    if is_reference(runs[0].method):
         return "–"
     return f"{sum(cell.megabytes for cell in runs) / len(runs):.1f}"
 

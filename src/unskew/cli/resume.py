@@ -16,7 +16,7 @@ def command(
     from unskew.cli import compare
     from unskew.cli.run import finish
     from unskew.cli.screen import Screen
-    from unskew.comparison.cells import folder_at
+    from unskew.engine.disk.folder import Folder
 
     if (run / "compare.yaml").exists():
         compare.resume(run, as_json)
@@ -25,5 +25,5 @@ def command(
 
         go(run, as_json)
     else:
-        folder = folder_at(run)
-        finish(folder, Screen(folder.settings.rounds, quiet=as_json), as_json)
+        folder = Folder.open(run)
+        finish(folder, Screen(folder.run.settings.rounds, quiet=as_json), as_json)

@@ -56,7 +56,7 @@ def command(arguments: Arguments, given: dict[str, Any]) -> None:
 def _settings(arguments: Arguments, given: dict[str, Any]) -> Any:
     """The settings of a YAML file, of options, and of --set, each on top of the one before."""
     from unskew.config import build, load
-    from unskew.methods import registry
+    from unskew.engine.resolve import in_full
 
     method, config = arguments.method, arguments.config
     if method and method.endswith((".yaml", ".yml")):
@@ -64,9 +64,7 @@ def _settings(arguments: Arguments, given: dict[str, Any]) -> Any:
     base = load(config).as_dict() if config else {}
     settings = build({**base, **given, **({"method": method} if method else {})})
     settings = settings.replace(set={**settings.set, **parts_arguments(arguments.set)})
-    if settings.method == "centralised":
-        return settings
-    return settings.replace(method=str(registry.parse(settings.method, settings.set)), set={})
+    return in_full(settings)
 
 
 def _run_on_sites(path: Path, settings: Any, arguments: Arguments) -> None:
@@ -86,24 +84,22 @@ def _run_on_sites(path: Path, settings: Any, arguments: Arguments) -> None:
 
 
 def _train(path: Path, settings: Any, arguments: Arguments) -> None:
-    from unskew.api import method_of
     from unskew.cli.screen import Screen
-    from unskew.comparison.cells import federation_for
     from unskew.data import preview
-    from unskew.engine import resolve
+    from unskew.engine.assemble import loop_of
     from unskew.engine.disk.folder import Folder
     from unskew.engine.leaves import leaves
+    from unskew.engine.resolve import resolve
 
-    method = method_of(settings)
-    federation = federation_for(settings, method)
+    resolved = resolve(settings)
     screen = Screen(settings.rounds, quiet=arguments.json)
-    screen.say(preview.terminal(federation))
+    screen.say(preview.terminal(resolved.federation))
     if arguments.dry_run:
-        loop = resolve.loop_of(settings, method, federation)
+        loop = loop_of(resolved)
         screen.say("\n".join(leaves(loop)))
         loop.trainer.close()
         return
-    finish(Folder(path, settings, method, federation), screen, arguments.json)
+    finish(Folder(path, resolved), screen, arguments.json)
 
 
 def finish(folder: Any, screen: Any, as_json: bool) -> None:
@@ -128,7 +124,7 @@ def finish(folder: Any, screen: Any, as_json: bool) -> None:
         t = scored[-1]["t"] if scored else 0
         screen.say(f"\nInterrupted at round {t}, which is saved. Continue with: unskew resume {folder.path}")
         raise
-    result = result_of(folder.settings, folder.method, folder.federation, loop, state, folder.path)
+    result = result_of(loop, state, folder.path)
     result.report()
     if as_json:
         print(json.dumps(_as_json(result)))

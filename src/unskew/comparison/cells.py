@@ -24,64 +24,14 @@ from typing import Any
 
 import yaml
 
-from unskew import config, data, disk
+from unskew import config, disk
 from unskew.config import Settings
-from unskew.core.method import Method
-from unskew.data.federation import Dataset, Federation
 from unskew.disk import check_name
 from unskew.engine import resolve
 from unskew.engine.disk.folder import Folder, check_same, maker
 from unskew.engine.disk.lock import Lock
 from unskew.errors import StateError, UsageError, suggestion
-from unskew.methods import registry
-from unskew.methods.registry import meant_for
 from unskew.revision import revision
-
-LOCAL, CENTRALISED = "local", "centralised"
-
-
-def federation_for(
-    settings: Settings, method: Method, given: Federation | Dataset | str | tuple | None = None
-) -> Federation:
-    """The federation of a run: dealt out already, or from a set, or from arrays."""
-    if isinstance(given, Federation):
-        if settings.validation:
-            raise UsageError(
-                "E109", "validation holds out samples before they are dealt out; this federation is dealt out."
-            )
-        federation = given
-    else:
-        if isinstance(given, tuple):
-            given = data.arrays(*given)
-        dataset = given if isinstance(given, Dataset) else resolve.dataset_of(settings)
-        federation = resolve.federation_of(settings, dataset, method)
-    return federation.pooled() if settings.method == CENTRALISED else federation
-
-
-def folder_at(path: Path) -> Folder:
-    """A run's folder, opened from its config.yaml."""
-    file = path / "config.yaml"
-    if not file.exists():
-        raise StateError("E117", f"{path} is no run: it has no config.yaml. Runs are folders under runs/.")
-    settings = config.load(file)
-    if settings.data == "(given)" or settings.model == "(given)":
-        raise StateError(
-            "E118",
-            f"{path} was begun from Python with its own data or model; resume it with unskew.run(..., name='{path.name}').",
-        )
-    return Folder(path, settings, method := _method_at(path, settings), federation_for(settings, method))
-
-
-def _method_at(path: Path, settings: Settings) -> Method:
-    if settings.method == CENTRALISED:
-        return Method()
-    try:
-        return registry.parse(settings.method, settings.set)
-    except UsageError as error:
-        if error.code != "E102":
-            raise
-        ours = f"Begun from Python with a Part of its own, it goes on there: unskew.run(..., name='{path.name}')."
-        raise StateError("E118", f"{path} cannot be read: {error.text} {ours}") from error
 
 
 @dataclass
@@ -152,14 +102,9 @@ def plan(parent: Path, methods: Sequence[str], seeds: Sequence[int], options: di
     cells, unused = [], dict(options.get("set") or {})
     for method in methods:
         base = config.build({**options, "method": method})
-        if method != CENTRALISED:
-            given = meant_for(method, base.set)
-            unused = {part: v for part, v in unused.items() if part not in given}
-            base = base.replace(method=str(registry.parse(method, given)) if method != LOCAL else LOCAL, set={})
-        if method == CENTRALISED:
-            base = base.replace(availability="full", set={})
-        if method in (LOCAL, CENTRALISED):  # references have no clients that share
-            base = base.replace(measure="none")
+        arguments = resolve.arguments_for(method, base.set)
+        unused = {part: v for part, v in unused.items() if part not in arguments}
+        base = resolve.compared(base.replace(set=arguments))
         for seed in seeds:
             cells.append(Cell(method, seed, parent / f"{slug(method)}--s{seed}", base.replace(seed=seed)))
     if unused:
@@ -337,8 +282,7 @@ def train(path: Path) -> int:
 
     try:
         settings = config.load(path / "wanted.yaml")
-        method = Method() if settings.method == CENTRALISED else registry.parse(settings.method, settings.set)
-        Folder(path, settings, method, federation_for(settings, method)).go(_tell, lambda *_: None)
+        Folder(path, resolve.resolve(settings)).go(_tell, lambda *_: None)
     except UnskewError as error:
         _tell(str(error))
         return error.exit_code

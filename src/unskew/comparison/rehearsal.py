@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from unskew.comparison.cells import CENTRALISED, Cell, federation_for
+from unskew.comparison.cells import Cell
 from unskew.config import Settings
 from unskew.core.method import Method
 from unskew.data.federation import Dataset, Federation
 from unskew.engine import resolve
+from unskew.engine.assemble import loop_of
 from unskew.engine.memory import check_room
+from unskew.engine.sources import check_spelling, dataset_of, reserve_of
 from unskew.errors import UnskewError
 from unskew.measures import NONE
-from unskew.methods import registry
-from unskew.tasks import task_of
 
 
 def rehearse(cells: Iterable[Cell]) -> None:
@@ -43,27 +43,23 @@ class _Stage:
         self._federation: tuple[Any, Federation] | None = None
 
     def play(self, settings: Settings) -> None:
-        method = Method() if settings.method == CENTRALISED else registry.parse(settings.method, settings.set)
-        resolve.check_spelling(settings)
-        federation = self._dealt(settings, method)
-        method.check_task(task_of(federation.y).name)
+        method = resolve.method_of(settings)
+        check_spelling(settings)
+        run = resolve.run_on(self._dealt_out(settings, method), settings, method)
+        check_room(method, run.fed)
         if settings.measure != NONE:
-            resolve.loop_of(settings, method, federation).trainer.close()
-            return
-        fed = resolve.fed_of(settings, method, federation)
-        check_room(method, fed)
-        resolve.lanes_of(settings, fed.net, resolve.device_of(settings))
+            loop_of(run).trainer.close()
 
-    def _dealt(self, settings: Settings, method: Method) -> Federation:
-        dealt = (
+    def _dealt_out(self, settings: Settings, method: Method) -> Federation:
+        partition = (
             *(settings.data, settings.skew, settings.clients, settings.samples, settings.seed_of_partition),
-            *(settings.validation, settings.method == CENTRALISED, max((p.reserve for p in method.parts), default=0)),
+            *(settings.validation, resolve.pools(settings), reserve_of(method)),
         )
-        if self._federation is None or self._federation[0] != dealt:
-            self._federation = dealt, federation_for(settings, method, self._read(settings))
+        if self._federation is None or self._federation[0] != partition:
+            self._federation = partition, resolve.federation_of(settings, method, self._read(settings))
         return self._federation[1]
 
     def _read(self, settings: Settings) -> Dataset:
         if self._dataset is None or self._dataset[0] != settings.data:
-            self._dataset = settings.data, resolve.dataset_of(settings)
+            self._dataset = settings.data, dataset_of(settings)
         return self._dataset[1]

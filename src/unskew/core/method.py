@@ -68,8 +68,7 @@ class Method:
                 )
 
     def check(self, fed: Fed) -> None:
-        """Raises UsageError (E106, E108) for a Part that cannot work with this model or these data."""
-        self.check_task(fed.task.name)
+        """Raises UsageError (E106, E108) for a Part that cannot work with this model or these data, whose task it serves."""
         for p in self.parts:
             if not fed.shared and (p.merges or p.weighting):
                 raise UsageError("E108", f"'{p.name}' cannot run here: clients keep every weight, so none are merged.")

@@ -16,7 +16,7 @@ from unskew.deploy.post import Post
 from unskew.deploy.remote import Remote
 from unskew.deploy.scoring import SiteScores
 from unskew.deploy.studies import check_noise
-from unskew.engine import resolve
+from unskew.engine.assemble import scoring_of, trainer_of
 from unskew.engine.disk.folder import Folder
 from unskew.engine.disk.record import Record
 from unskew.engine.disk.store import Disk
@@ -58,11 +58,10 @@ class Deployed(Folder):
         index = {int(k): t for k, t in found[1]["private"]} if found else {}
         record, store = Record(self.path, found[1]["lengths"] if found else None), Away(self.path / "private", index)
         self._last_index, self.notices.record = index, record
-        fed = resolve.fed_of(self.settings, self.method, self.federation)
-        check_noise(self.method, fed)
-        check_room(self.method, fed)
-        local = resolve.trainer_of(self.settings, self.method, self.federation, fed)
-        sites = Attendance(self.post, local, self.hellos, self.settings, store, self.min_sites)
-        scores = SiteScores(sites, resolve.scoring_of(local, self.federation), record)
+        check_noise(self.run.method, self.run.fed)
+        check_room(self.run.method, self.run.fed)
+        local = trainer_of(self.run)
+        sites = Attendance(self.post, local, self.hellos, self.run.settings, store, self.min_sites)
+        scores = SiteScores(sites, scoring_of(local, self.run.federation), record)
         remote = Remote(sites, scores)
-        return Loop(self.method, self.federation, fed, self.settings, remote, scores, store, record)
+        return Loop(self.run, remote, scores, store, record)

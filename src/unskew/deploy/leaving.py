@@ -15,9 +15,11 @@ from unskew.data.federation import Federation
 from unskew.data.index import Index
 from unskew.deploy import studies
 from unskew.deploy.loaders import load
-from unskew.engine import leaves, resolve
+from unskew.engine import leaves
+from unskew.engine.assemble import trainer_of
 from unskew.engine.client.trainer import Trainer
 from unskew.engine.memory import check_room
+from unskew.engine.resolve import run_on
 from unskew.methods import registry
 
 
@@ -44,8 +46,8 @@ def forecast(study: Path, data: str, classes: Sequence[str], sites: int) -> list
     inputs = (dataset.x, dataset.y, dataset.x_test, dataset.y_test)
     federation = Federation("site", *inputs, dataset.classes, Index.of(rows), Index.of(tests), "site")
     method = registry.parse(settings.method)
-    fed = resolve.fed_of(settings, method, federation)
-    check_room(method, fed)
-    trainer = resolve.trainer_of(settings, method, federation, fed)
+    run = run_on(federation, settings, method)
+    check_room(method, run.fed)
+    trainer = trainer_of(run)
     trainer.close()
     return leaving(method, trainer)

@@ -28,6 +28,7 @@ from unskew.deploy.studies import prepared, study
 from unskew.engine.disk.folder import Say, Shown
 from unskew.engine.disk.lock import Lock
 from unskew.engine.disk.state import State, digest
+from unskew.engine.resolve import run_on
 from unskew.engine.server.loop import Loop
 from unskew.errors import Paused, UnskewError, UsageError
 from unskew.methods import registry
@@ -88,7 +89,7 @@ def _conduct(path: Path, settings: Settings, post: Post, terms: Terms, listeners
         facts = {"run": post.run, "sites": [h.as_json() for h in hellos]}
         disk.replace(path / ROSTER, json.dumps(facts, indent=1))
     method = registry.parse(settings.method, settings.set)
-    folder = Deployed(path, settings, method, federation, None, post, notices, hellos, terms.min_sites)
+    folder = Deployed(path, run_on(federation, settings, method), post, notices, hellos, terms.min_sites)
     loop, state = folder.go(listeners.say, listeners.shown, listeners.ready)
     files = {name: sha256((path / name).read_bytes()).hexdigest() for name in VOUCHED_FOR if (path / name).exists()}
     post.journal.note("done", rounds=state.t, model=digest(state.weights), files=files)

@@ -18,7 +18,7 @@ from unskew.deploy.identity import Private, Public
 from unskew.deploy.leaving import leaving
 from unskew.deploy.sealed import Sealed
 from unskew.deploy.site_folder import RunFolder
-from unskew.deploy.site_run import Run, build
+from unskew.deploy.site_run import SiteRun, build
 from unskew.deploy.studies import allowed, prepared
 from unskew.deploy.wire import Limits, Packet, WireError, seal, unseal
 from unskew.engine.client.values import Start
@@ -56,7 +56,7 @@ class Site:
     ):
         self.member, self.load, self.model, self.device, self.say = member, load, model, device, say
         self._data: Dataset | None = None
-        self._run: tuple[str, Run] | None = None
+        self._run: tuple[str, SiteRun] | None = None
         """The one run that is kept warm, and its number."""
         self._answers: dict[str, Callable[[Packet], Answer]] = {
             "hello": self._hello,
@@ -158,7 +158,7 @@ class Site:
     def _folder(self, request: Packet) -> RunFolder:
         return RunFolder(self.member.folder / "runs" / request.header["run"], self.member.name)
 
-    def _opened(self, request: Packet) -> tuple[Run, Start]:
+    def _opened(self, request: Packet) -> tuple[SiteRun, Start]:
         """The run, from its folder if this process does not hold it, and what the request's round starts from."""
         number = request.header["run"]
         if self._run and self._run[0] == number:
@@ -170,7 +170,7 @@ class Site:
         start = Start(request.header["t"], request.header["lr"], run.first | tree.get("w", {}), tree.get("down", {}))
         return run, start
 
-    def _hold(self, number: str, facts: dict[str, Any], first: Weights) -> Run:
+    def _hold(self, number: str, facts: dict[str, Any], first: Weights) -> SiteRun:
         """Build a run and keep it warm in place of the one before."""
         settings = allowed(config.build(dict(facts["settings"])), self.model).replace(device=self.device)
         run = build(self.member.name, settings, self.data, facts, first)

@@ -18,16 +18,17 @@ from unskew.core.trees import Tree, Weights, tree_map
 from unskew.data.dataset import Dataset
 from unskew.deploy.federations import SitesView
 from unskew.deploy.studies import check_noise, prepared
-from unskew.engine import resolve
+from unskew.engine.assemble import scoring_of, trainer_of
 from unskew.engine.client.trainer import Trainer
 from unskew.engine.client.values import Start
+from unskew.engine.resolve import run_on
 from unskew.engine.server.scores import Evaluation
 from unskew.errors import UsageError
 from unskew.methods import registry
 
 
 @dataclass
-class Run:
+class SiteRun:
     """k: this site's client id. first: the weights before round 1, among them those that never leave the server."""
 
     settings: Settings
@@ -70,18 +71,18 @@ class Run:
         return tree_map(lambda t: t.to(self.trainer.device), tree)
 
 
-def build(site: str, settings: Settings, data: Dataset, facts: Mapping[str, Any], first: Weights) -> Run:
+def build(site: str, settings: Settings, data: Dataset, facts: Mapping[str, Any], first: Weights) -> SiteRun:
     """settings: as the site runs them, its device included. facts: k, clients and largest, as the server sends them.
 
     Raises UsageError: E504 if the model differs from the server's, E506 if a guarantee would be false over a network.
     """
     method = registry.parse(settings.method, settings.set)
     view = SitesView.of(prepared(data, settings), facts["k"], facts["clients"], facts["largest"])
-    fed = resolve.fed_of(settings, method, view)
-    check_noise(method, fed)
-    shapes = {n: tuple(t.shape) for n, t in fed.net.weights().items()}
+    run = run_on(view, settings, method)
+    check_noise(method, run.fed)
+    shapes = {n: tuple(t.shape) for n, t in run.fed.net.weights().items()}
     if shapes != {n: tuple(t.shape) for n, t in first.items()}:
         raise UsageError("E504", f"site {site} builds another model from '{settings.model}' than the server.")
-    trainer = resolve.trainer_of(settings, method, view, fed)
+    trainer = trainer_of(run)
     first = {n: first[n].to(trainer.device) for n in shapes}
-    return Run(settings, facts["k"], method, trainer, resolve.scoring_of(trainer, view), first)
+    return SiteRun(settings, facts["k"], method, trainer, scoring_of(trainer, view), first)

@@ -23,9 +23,10 @@ from unskew.core.method import Method
 from unskew.core.part import Part
 from unskew.core.trees import flat, size_in_bytes
 from unskew.data.federation import Federation, Index
-from unskew.engine import resolve
+from unskew.engine.assemble import loop_of
 from unskew.engine.disk.folder import Folder
 from unskew.engine.disk.state import State, digest
+from unskew.engine.resolve import resolve
 from unskew.engine.server.loop import Loop, Round
 from unskew.errors import UnskewError, UsageError
 from unskew.methods import registry
@@ -95,7 +96,7 @@ def settings(**changes: object) -> Settings:
 
 def loop(method: Method, **changes: object) -> Loop:
     """A run of the test federation that is ready to begin; its trainer must be closed."""
-    return resolve.loop_of(settings(**changes), method, federation())
+    return loop_of(resolve(settings(**changes), federation(), method))
 
 
 def train(method: Method, **changes: object) -> tuple[str, Loop]:
@@ -150,7 +151,7 @@ def ignores_padding(part: Part) -> None:
         fed = federation()
         x = np.array(fed.x)
         x[0] = value
-        run = resolve.loop_of(settings(rounds=1), Method(part), dataclasses.replace(fed, x=x))
+        run = loop_of(resolve(settings(rounds=1), dataclasses.replace(fed, x=x), Method(part)))
         try:
             start = run.down(run.begin(), 1)
             replies = run.trainer.train(start, range(1, len(SIZES)), {})
@@ -275,9 +276,8 @@ def _train_in_folder(part: Part, path: Path, stop: int | None) -> str:
             raise _Stop
 
     try:
-        _, state = Folder(path, settings(rounds=4, method=part.name), Method(part), federation()).go(
-            lambda _: None, stop_after
-        )
+        run = resolve(settings(rounds=4, method=part.name), federation(), Method(part))
+        _, state = Folder(path, run).go(lambda _: None, stop_after)
         return digest(state.weights)
     except _Stop:
         return ""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 
@@ -11,20 +10,14 @@ from unskew.core.account import Account
 from unskew.core.client import Fed
 from unskew.core.method import Method
 from unskew.core.part import Part
+from unskew.engine.server.loop import Loop
+from unskew.engine.units import size
 
 
-def size(bytes_: float) -> str:
-    """A number of bytes with its unit: `12.8 MB`."""
-    for unit in ("B", "KB", "MB"):
-        if bytes_ < 1000:
-            return f"{bytes_:.3g} {unit}"
-        bytes_ /= 1000
-    return f"{bytes_:.3g} GB"
-
-
-def leaves(loop: Any) -> list[str]:
+def leaves(loop: Loop) -> list[str]:
     """The lines for a run that is about to begin."""
-    return what_leaves(loop.method, loop.fed, loop.trainer.sent, loop.federation.label_counts)
+    run = loop.run
+    return what_leaves(run.method, run.fed, loop.trainer.sent, run.federation.label_counts)
 
 
 def what_leaves(method: Method, fed: Fed, sent: Iterable[str], counts_KC: np.ndarray) -> list[str]:

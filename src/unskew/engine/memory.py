@@ -13,7 +13,7 @@ import torch
 
 from unskew.core.client import Fed
 from unskew.core.method import Method
-from unskew.engine.leaves import size
+from unskew.engine.units import size
 from unskew.errors import UsageError
 
 # glibc's mallopt: M_MMAP_MAX, M_TRIM_THRESHOLD, M_TOP_PAD, M_ARENA_MAX

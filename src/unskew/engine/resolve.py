@@ -1,96 +1,182 @@
-"""From settings to something that runs: data, partition, model, method, trainer, loop."""
+"""From settings to a run: method, clients, model, task, device and lanes, each resolved once and then handed down.
+
+The two references of a comparison are known here and nowhere else. `local` is the method whose one Part keeps every weight
+at its client; `centralised` is FedAvg on a single client that holds all training samples.
+"""
 
 from __future__ import annotations
 
 import os
-from dataclasses import replace
-from pathlib import Path
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from unskew import calls, data, models
+from unskew import calls, models
 from unskew.config import Settings
 from unskew.core.client import Fed
-from unskew.core.keys import key, numpy_key
+from unskew.core.keys import key
 from unskew.core.method import Method
 from unskew.core.network import Network
-from unskew.core.part import overrides
+from unskew.core.part import Part, overrides
 from unskew.core.values import Batch
-from unskew.data.availability import Availability
+from unskew.data import arrays
 from unskew.data.federation import Dataset, Federation
-from unskew.data.skew import Skew
-from unskew.data.transforms import Shift
-from unskew.engine.client.schedule import Recipe
-from unskew.engine.client.trainer import Trainer
-from unskew.engine.client.values import LocalTraining, Samples
-from unskew.engine.disk.record import Record
-from unskew.engine.disk.store import Memory, Store
 from unskew.engine.memory import check_room
-from unskew.engine.probes.measures import Measures
-from unskew.engine.server.loop import Loop
-from unskew.engine.server.scores import Evaluation
+from unskew.engine.sources import dataset_of, dealt_out
 from unskew.errors import UsageError
 from unskew.measures import NONE
-from unskew.tasks import task_of
+from unskew.methods import registry
+from unskew.tasks import Task, task_of
 
+_LOCAL, _CENTRALISED = "local", "centralised"
+REFERENCES = {_LOCAL: "Nothing leaves a client.", _CENTRALISED: "Reference: all raw data in one place."}
+"""The methods that bound others in a comparison instead of competing, and what is said of the data they share."""
 MOST_LANES = 16
+Data: TypeAlias = Federation | Dataset | tuple[Any, ...] | str
+"""Samples as they may be given in Python: dealt out to clients, as a set, as arrays, or by the name that settings hold."""
 
 
-def check_spelling(settings: Settings) -> None:
-    """What can be told without reading a sample.
+@dataclass(frozen=True)
+class Run:
+    """What a run consists of. Whatever trains, scores, saves or reports it asks this value.
 
-    Raises UsageError for a skew (E103), an availability (E124), a model (E104) or a set (E125) that there is none of,
-    DataError (E402) for an archive that is not there.
+    method: its Parts. federation: the clients and their samples. fed: the facts that hooks see, among them the model's
+    structure and the task. device: "cpu" or one of torch's GPUs. lanes: the most clients that train side by side.
     """
-    Availability.parse(settings.availability)
-    for shift in Skew.parse(settings.skew).shifts:
-        Shift.parse(shift)
-    if settings.model not in ("auto", "(given)") and not calls.parse(settings.model, "model", "E104").file:
-        models.check_text(settings.model)
-    if settings.data != "(given)":
-        data.check(settings.data)
+
+    settings: Settings
+    method: Method
+    federation: Federation
+    fed: Fed
+    device: str
+    lanes: int
+
+    @property
+    def task(self) -> Task:
+        return self.fed.task
+
+    @property
+    def reference(self) -> bool:
+        """Whether this is a reference, which bounds the methods of a comparison and does not compete."""
+        return is_reference(self.settings.method)
 
 
-def dataset_of(settings: Settings) -> Dataset:
-    """A named set, `name(option=value)`, an .npz file or a folder. What is misspelt elsewhere is told before it is read."""
-    check_spelling(settings)
-    text = settings.data
-    path = Path(text)
-    if path.suffix == ".npz" or path.is_file():
-        return data.npz(path)
-    if path.is_dir():
-        return data.folder(path)
-    name, options = data.parse(text)
-    return data.load(name, **options)
+def resolve(
+    settings: Settings, data: Data | None = None, method: Method | Part | None = None, model: nn.Module | None = None
+) -> Run:
+    """The run that settings describe, its data read and its model built.
+
+    data, method, model: given in Python instead of what the settings name.
+    Raises UsageError for settings that cannot work together or do not fit the data, DataError for data that nobody can
+    train on.
+    """
+    method = method_of(settings, method)
+    run = run_on(federation_of(settings, method, data), settings, method, model)
+    check_room(method, run.fed)
+    return run
 
 
-def federation_of(settings: Settings, dataset: Dataset, method: Method) -> Federation:
-    """The set dealt out to clients; standardised by its constants unless a Part normalises or told otherwise."""
-    method.check_task(task_of(dataset.y).name)
-    if settings.validation:
-        dataset = dataset.validated(settings.validation)
-    wants = settings.normalise == "dataset" or (settings.normalise == "auto" and not method.normalises)
-    if wants and dataset.mean is not None:
-        dataset = dataset.standardised()
-    seed = settings.seed_of_partition
-    return data.build(
-        dataset,
-        settings.skew,
-        settings.clients,
-        numpy_key(seed, "partition"),
-        numpy_key(seed, "test rows"),
-        samples=settings.samples,
-        reserve=max((p.reserve for p in method.parts), default=0),
+def run_on(federation: Federation, settings: Settings, method: Method, model: nn.Module | None = None) -> Run:
+    """The run of a method on clients that hold their samples already. Raises UsageError for what cannot work together."""
+    device = device_of(settings)
+    task = task_of(federation.y, settings.loss)
+    method.check_task(task.name)
+    module = model_of(settings, federation, task, model)
+    net = Network(_as_parts_need(method, module, federation.n_classes, settings.seed), federation.shape)
+    fed = _facts(settings, federation, net, task)
+    for p in method.parts:
+        net.add({f"{p.name}.{n}": t for n, t in p.weights(fed).items()})
+    fed = replace(
+        fed,
+        reserved=_reserved(federation, device),
+        shared=tuple(n for n in net.trainable if not method.keeps(n, fed) and not method.freezes(n, fed)),
     )
+    method.check(fed)
+    return Run(settings, method, federation, fed, device, lanes_of(settings, net, device))
 
 
-def model_of(settings: Settings, federation: Federation, model: nn.Module | None = None) -> nn.Module:
-    """A user's module with the weights it has, or a named one initialised from the seed."""
+def method_of(settings: Settings, method: Method | Part | None = None) -> Method:
+    """The method given in Python, or else the one that settings name. Raises UsageError (E102, E107, E121)."""
+    if isinstance(method, Part):
+        return Method(method)
+    return parts_of(settings.method, settings.set) if method is None else method
+
+
+def parts_of(text: str, arguments: Mapping[str, Mapping[str, Any]] | None = None) -> Method:
+    """The method that is written `text`, also if it is a reference. arguments: further ones, by Part."""
+    return Method() if text == _CENTRALISED else registry.parse(text, _plain(arguments))
+
+
+def written(text: str, arguments: Mapping[str, Mapping[str, Any]] | None = None) -> str:
+    """A method's text with all its arguments in one spelling."""
+    return text if text == _CENTRALISED else str(registry.parse(text, _plain(arguments)))
+
+
+def arguments_for(text: str, arguments: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Those of the arguments, by Part, whose Part is in the method that is written `text`."""
+    return {} if text == _CENTRALISED else registry.meant_for(text, arguments)
+
+
+def in_full(settings: Settings) -> Settings:
+    """The same settings with the arguments of `set` written into the method."""
+    if settings.method == _CENTRALISED:
+        return settings
+    return settings.replace(method=written(settings.method, settings.set), set={})
+
+
+def compared(settings: Settings) -> Settings:
+    """The settings of a method as one row of a comparison: nobody is absent from centralised training, and references
+    are not measured, for none of their clients share anything."""
+    if settings.method == _CENTRALISED:
+        settings = settings.replace(availability="full", set={})
+    return in_full(settings.replace(measure=NONE) if is_reference(settings.method) else settings)
+
+
+def is_reference(method: str) -> bool:
+    """Whether the method of this text bounds a comparison instead of competing in it."""
+    return method in REFERENCES
+
+
+def sends_weights(method: Method) -> bool:
+    """Whether clients send any weights."""
+    return all(part.name != _LOCAL for part in method.parts)
+
+
+def federation_of(settings: Settings, method: Method, data: Data | None = None) -> Federation:
+    """The clients of a run and their samples. data: given in Python instead of the set that settings name.
+
+    Raises UsageError (E109) where validation samples are to be held out of what is dealt out already, and as reading
+    and dealing out do.
+    """
+    if isinstance(data, Federation):
+        if settings.validation:
+            raise UsageError(
+                "E109", "validation holds out samples before they are dealt out; this federation is dealt out."
+            )
+        federation = data
+    else:
+        dataset = arrays(*data) if isinstance(data, tuple) else data
+        federation = dealt_out(settings, method, dataset if isinstance(dataset, Dataset) else dataset_of(settings))
+    return federation.pooled() if pools(settings) else federation
+
+
+def pools(settings: Settings) -> bool:
+    """Whether one client holds the training samples of all."""
+    return settings.method == _CENTRALISED
+
+
+def model_of(settings: Settings, federation: Federation, task: Task, model: nn.Module | None = None) -> nn.Module:
+    """The user's module with the weights it has, or the named model, initialised from the seed.
+
+    Raises UsageError: E104 for an unknown model, E122 or E123 for one that does not fit the data.
+    """
     shape, classes = federation.shape, federation.n_classes
-    pixels = task_of(federation.y).pixels(shape)
+    pixels = task.pixels(shape)
     if model is not None:
         return models.check_module(model, shape, classes, pixels)
     if calls.parse(settings.model, "model", "E104").file:
@@ -103,6 +189,7 @@ def model_of(settings: Settings, federation: Federation, model: nn.Module | None
 
 
 def device_of(settings: Settings) -> str:
+    """`cpu`, or a GPU as torch names it. Raises UsageError (E113) for a GPU that torch does not find."""
     if settings.device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     if settings.device.startswith("cuda") and not torch.cuda.is_available():
@@ -113,7 +200,10 @@ def device_of(settings: Settings) -> str:
 
 
 def lanes_of(settings: Settings, net: Network, device: str) -> int:
-    """1, or the most clients side by side. `auto` looks at the model only, so that it never changes the bits."""
+    """The most clients that train side by side. `auto` depends on the model and the kind of device, never on a timing.
+
+    Raises UsageError (E109) for a setting that is neither `auto` nor a whole number above 0.
+    """
     if settings.lanes != "auto":
         if not settings.lanes.isdigit() or settings.lanes == "0":
             raise UsageError("E109", f"lanes should be auto or a whole number above 0, got '{settings.lanes}'.")
@@ -121,7 +211,16 @@ def lanes_of(settings: Settings, net: Network, device: str) -> int:
     return MOST_LANES if net.folds or device != "cpu" else 1
 
 
-def facts_of(settings: Settings, federation: Federation, net: Network) -> Fed:
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _plain(arguments: Mapping[str, Mapping[str, Any]] | None) -> dict[str, dict[str, object]]:
+    return {part: dict(values) for part, values in (arguments or {}).items()}
+
+
+def _facts(settings: Settings, federation: Federation, net: Network, task: Task) -> Fed:
     return Fed(
         clients=federation.clients,
         classes=federation.n_classes,
@@ -132,7 +231,7 @@ def facts_of(settings: Settings, federation: Federation, net: Network) -> Fed:
         lr=settings.lr,
         net=net,
         sizes=federation.sizes,
-        task=task_of(federation.y, settings.loss),
+        task=task,
         momentum=settings.momentum,
         optimiser=settings.optimiser,
         natural=federation.natural,
@@ -140,86 +239,8 @@ def facts_of(settings: Settings, federation: Federation, net: Network) -> Fed:
     )
 
 
-def loop_of(
-    settings: Settings,
-    method: Method,
-    federation: Federation,
-    model: nn.Module | None = None,
-    store: Store | None = None,
-    record: Record | None = None,
-) -> Loop:
-    """Everything wired. What cannot work is refused here, before anything trains."""
-    fed = fed_of(settings, method, federation, model)
-    check_room(method, fed)
-    trainer = trainer_of(settings, method, federation, fed)
-    scoring = scoring_of(trainer, federation)
-    record = record or Record()
-    try:
-        measures = _measures_of(settings, trainer, scoring, record, federation)
-    except UsageError:
-        trainer.close()
-        raise
-    return Loop(method, federation, fed, settings, trainer, scoring, store or Memory(), record, measures)
-
-
-def _measures_of(
-    settings: Settings, trainer: Trainer, scoring: Evaluation, record: Record, federation: Federation
-) -> Measures | None:
-    if settings.measure == NONE:
-        return None
-    from unskew.engine.probes import Lens, measures_of
-
-    names = [federation.name_of(k) for k in range(federation.clients)]
-    return measures_of(settings.measure, Lens(trainer, scoring, record, names))
-
-
-def fed_of(settings: Settings, method: Method, federation: Federation, model: nn.Module | None = None) -> Fed:
-    """The facts of a run, with its model as the Parts need it. Raises UsageError for what cannot work together."""
-    method.check_task(task_of(federation.y).name)
-    module = model_of(settings, federation, model)
-    net = Network(_as_parts_need(method, module, federation.n_classes, settings.seed), federation.shape)
-    fed = facts_of(settings, federation, net)
-    for p in method.parts:
-        net.add({f"{p.name}.{n}": t for n, t in p.weights(fed).items()})
-    fed = replace(
-        fed,
-        reserved=_reserved(federation, device_of(settings)),
-        shared=tuple(n for n in net.trainable if not method.keeps(n, fed) and not method.freezes(n, fed)),
-    )
-    method.check(fed)
-    return fed
-
-
-def trainer_of(settings: Settings, method: Method, federation: Federation, fed: Fed) -> Trainer:
-    """Whoever holds the samples of this federation, ready to train."""
-    device = device_of(settings)
-    return Trainer(
-        method,
-        fed,
-        Samples(
-            torch.as_tensor(np.asarray(federation.x), dtype=torch.float32).to(device),
-            fed.task.targets(torch.as_tensor(np.asarray(federation.y)).to(device), federation.n_classes),
-            federation.train,
-            federation.label_counts,
-        ),
-        LocalTraining(
-            Recipe(settings.batch, settings.epochs, bool(fed.net.norms), settings.drop_last),
-            settings.optimiser,
-            settings.momentum,
-            settings.weight_decay,
-        ),
-        lanes_of(settings, fed.net, device),
-        settings.workers or cores(),
-    )
-
-
-def scoring_of(trainer: Trainer, federation: Federation) -> Evaluation:
-    """Scores on the test rows of a federation, by the trainer's model."""
-    x_test = torch.as_tensor(np.asarray(federation.x_test), dtype=torch.float32).to(trainer.device)
-    return Evaluation(trainer, x_test, np.asarray(federation.y_test), federation.test)
-
-
 def _as_parts_need(method: Method, module: nn.Module, classes: int, seed: int) -> nn.Module:
+    """The model as the method's Parts change it, each with a random stream of its own."""
     for p in method.parts:
         if overrides(p, "model"):
             with torch.random.fork_rng(devices=[]):
@@ -229,14 +250,10 @@ def _as_parts_need(method: Method, module: nn.Module, classes: int, seed: int) -
 
 
 def _reserved(federation: Federation, device: str) -> Batch | None:
+    """The samples that the server holds back for itself, if there are any."""
     rows = federation.reserved
     if not len(rows):
         return None
     y = F.one_hot(torch.as_tensor(federation.y[rows]), federation.n_classes).float()
     x = torch.as_tensor(np.asarray(federation.x[rows]), dtype=torch.float32)
     return Batch(x.to(device), y.to(device), torch.ones(len(rows), device=device))
-
-
-def cores() -> int:
-    """Cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 
-from unskew.engine.resolve import check_spelling
+from unskew.engine.resolve import is_reference
+from unskew.engine.sources import check_spelling
 from unskew.errors import UnskewError, UsageError, suggestion
-from unskew.experiments.experiment import Experiment, TableRow, is_reference
+from unskew.experiments.experiment import Experiment, TableRow
 from unskew.methods import registry
 from unskew.methods.registry import meant_for
 

@@ -13,9 +13,9 @@ from unskew import data
 from unskew.config import Settings
 from unskew.core.method import Method
 from unskew.data.dataset import Dataset
-from unskew.engine import resolve
-from unskew.experiments.experiment import is_reference
-from unskew.methods import registry
+from unskew.engine.assemble import loop_of
+from unskew.engine.resolve import parts_of, resolve
+from unskew.engine.sources import dataset_of
 
 COST = {
     "fedmix": 3.0,
@@ -39,7 +39,7 @@ def seconds_for(runs: Collection[Settings], cores: int, seeds: int = 1) -> float
 
 @lru_cache(4)
 def _dataset(name: str) -> Dataset:
-    return resolve.dataset_of(Settings(data=name))
+    return dataset_of(Settings(data=name))
 
 
 def seconds(settings: Settings, dataset: Dataset) -> float:
@@ -66,7 +66,7 @@ def _clients(settings: Settings, dataset: Dataset) -> int:
 
 def _cost(method: str) -> float:
     """What a step of a method costs as a multiple of FedAvg's."""
-    parts = () if is_reference(method) else registry.parse(method).parts
+    parts = parts_of(method).parts
     return math.prod(COST.get(part.name, 1.0) for part in parts)
 
 
@@ -99,7 +99,7 @@ def _time(settings: Settings, dataset: Dataset, batch: int) -> float:
     sample = data.arrays(x, y, x[:1], y[:1], classes=dataset.classes)
     federation = data.build(sample, "iid", 4, np.random.default_rng(0), np.random.default_rng(1))
     step = Settings(model=settings.model, loss=settings.loss, batch=batch, epochs=1, clients=4, rounds=1, workers=1)
-    loop = resolve.loop_of(step, Method(), federation)
+    loop = loop_of(resolve(step, federation, Method()))
     try:
         start = loop.down(loop.begin(), 1)
         loop.trainer.train(start, [0, 1, 2, 3], {})

@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any, Literal
 
 from unskew import config
-from unskew.comparison.cells import CENTRALISED, LOCAL
 from unskew.config import Settings
 from unskew.core.part import Part
 from unskew.data import archives, sets
+from unskew.engine.resolve import is_reference
 from unskew.errors import UsageError, suggestion
 from unskew.experiments.claims import Claim, Trend
 from unskew.methods import registry
@@ -116,8 +116,3 @@ class Experiment:
             return settings
         arguments = meant_for(settings.method, settings.set)
         return settings.replace(method=str(registry.parse(settings.method, arguments)), set={})
-
-
-def is_reference(method: str) -> bool:
-    """Whether a method is one of the two rows that only bound what a method can reach: local-only and centralised."""
-    return method in (LOCAL, CENTRALISED)

@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from unskew.engine.resolve import written
 from unskew.errors import DataError, UsageError
-from unskew.experiments.experiment import Experiment, TableRow, is_reference
-from unskew.methods import registry
+from unskew.experiments.experiment import Experiment, TableRow
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ def with_methods(experiment: Experiment, methods: Sequence[str]) -> Experiment:
     """
     more: dict[str, str] = {}
     for text in methods:
-        engine = text if is_reference(text) else str(registry.parse(text))
+        engine = written(text)
         if text in {*experiment.methods, *more} or engine in {*experiment.methods.values(), *more.values()}:
             raise UsageError("E126", f"'{experiment.name}' already compares '{text}'; leave out --add {text}.")
         more[text] = engine

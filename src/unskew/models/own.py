@@ -51,7 +51,9 @@ def check_module(module: object, shape: tuple[int, ...], classes: int, pixels: t
         with torch.no_grad(), evaluating(module):
             logits = module(torch.zeros(2, *shape))
     except Exception as error:
-        raise UsageError("E123", f"the model fails on two samples of {list(shape)}: {own.in_one_line(error)}.") from error
+        raise UsageError(
+            "E123", f"the model fails on two samples of {list(shape)}: {own.in_one_line(error)}."
+        ) from error
     if not isinstance(logits, torch.Tensor) or tuple(logits.shape) != (2, classes, *pixels):
         got = list(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
         each = "a map of logits" if pixels else "a row of logits"

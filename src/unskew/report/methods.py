@@ -78,7 +78,7 @@ def _default(part: Part, argument: arguments.Argument) -> str:
 
 def _leaves(part: Part, fed: Fed, setting: str) -> str:
     shares = {**part.shares(fed), **{leaf: share for trip in part.trips for leaf, share in trip.shares(fed).items()}}
-    everything = "Nothing" if not fed.shared and part.name == "local" else "Nothing beside the weights"
+    everything = "Nothing" if not fed.shared else "Nothing beside the weights"
     each = "The server must see each client's weights by themselves, so secure aggregation cannot hide them."
     alone = f" {each}" if part.weights_read == "each" else ""
     if not shares:

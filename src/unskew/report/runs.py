@@ -10,13 +10,12 @@ from typing import Any
 
 import numpy as np
 
+from unskew.engine.resolve import is_reference
 from unskew.report.files import Record, read_json
 
 Series = tuple[np.ndarray, np.ndarray]
 """(rounds, values), both [T], rounds rising."""
 EMPTY: Series = (np.array([], dtype=int), np.array([], dtype=float))
-REFERENCES = ("local", "centralised")
-"""Runs that bound what a method can do. They do not compete: one shares nothing, the other shares everything."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +82,7 @@ class RunData:
     @property
     def is_reference(self) -> bool:
         """Whether this is a reference, which does not compete, rather than a federated method."""
-        return self.config.get("method") in REFERENCES
+        return is_reference(str(self.config.get("method")))
 
     @property
     def seed(self) -> int:

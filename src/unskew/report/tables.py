@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from unskew.engine.resolve import REFERENCES
 from unskew.report.numbers import MISSING, megabytes, noun, p_value, percent, plural
 from unskew.report.summary import MethodSummary
 
@@ -83,7 +84,7 @@ def note(summaries: Summaries) -> str:
             f"vs best: paired t-test over seeds on the mean of the last 10 rounds, corrected by Holm. {caveat}"
         )
     if any(s.reference for s in summaries):
-        lines.append("local and centralised are references: they do not compete.")
+        lines.append(f"{' and '.join(REFERENCES)} are references: they do not compete.")
     return "\n".join(lines)
 
 

@@ -13,22 +13,23 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
 
 from unskew import config, disk, own
 from unskew.config import Settings
-from unskew.core.method import Method
 from unskew.core.trees import Tree
 from unskew.data.federation import Federation
 from unskew.engine import resolve
+from unskew.engine.assemble import loop_of
 from unskew.engine.disk import state
 from unskew.engine.disk.lock import Lock
 from unskew.engine.disk.record import Record
 from unskew.engine.disk.state import State
 from unskew.engine.disk.store import Disk
 from unskew.engine.leaves import accounts
+from unskew.engine.resolve import Run
 from unskew.engine.server.loop import Loop, Round, rounds
-from unskew.errors import Paused, StateError
+from unskew.engine.sources import GIVEN
+from unskew.errors import Paused, StateError, UsageError
 from unskew.revision import revision
 
 Say = Callable[[str], None]
@@ -46,10 +47,31 @@ class Folder:
     """One run on disk. `go` trains what is left of it; nothing is lost if it is killed anywhere."""
 
     path: Path
-    settings: Settings
-    method: Method
-    federation: Federation
-    model: nn.Module | None = None
+    run: Run
+
+    @staticmethod
+    def open(path: Path) -> Folder:
+        """The run in this folder, resolved anew from its config.yaml.
+
+        Raises StateError: E117 where there is none, E118 for one that began with objects that only Python can give.
+        """
+        file = path / "config.yaml"
+        if not file.exists():
+            raise StateError("E117", f"{path} is no run: it has no config.yaml. Runs are folders under runs/.")
+        settings = config.load(file)
+        goes_on = f"unskew.run(..., name='{path.name}')"
+        if GIVEN in (settings.data, settings.model):
+            raise StateError(
+                "E118", f"{path} was begun from Python with its own data or model; resume it with {goes_on}."
+            )
+        try:
+            method = resolve.method_of(settings)
+        except UsageError as error:
+            if error.code != "E102":
+                raise
+            ours = f"Begun from Python with a Part of its own, it goes on there: {goes_on}."
+            raise StateError("E118", f"{path} cannot be read: {error.text} {ours}") from error
+        return Folder(path, resolve.resolve(settings, method=method))
 
     def go(self, say: Say, shown: Shown, ready: Callable[[Loop], None] = lambda _: None) -> tuple[Loop, State]:
         """Begin or resume, to the end. `ready` is called once before anything trains, `shown` after every round.
@@ -90,22 +112,22 @@ class Folder:
         index = {int(k): t for k, t in found[1]["private"]} if found else {}
         record, store = Record(self.path, lengths), Disk(self.path / "private", index)
         self._last_index = index
-        return resolve.loop_of(self.settings, self.method, self.federation, self.model, store, record)
+        return loop_of(self.run, store, record)
 
     def _first(self, loop: Loop, found: tuple[Tree, dict[str, Any]] | None, say: Say) -> State:
         if found:
             tree, meta = found
-            if meta["data"] != fingerprint(self.federation):
+            if meta["data"] != fingerprint(self.run.federation):
                 raise StateError(
                     "E112", f"the data of {self.path} have changed since it began; resuming would mix two runs."
                 )
             now = State(meta["t"], tree["w"], tree.get("slices", {}))  # type: ignore[arg-type]
-            if now.t < self.settings.rounds:
+            if now.t < self.run.settings.rounds:
                 began = maker(self.path)
                 other = (
                     f" It was begun by unskew {began}; this is {revision()}." if began not in ("", revision()) else ""
                 )
-                say(f"Resuming {self.path} from round {now.t} of {self.settings.rounds}.{other}")
+                say(f"Resuming {self.path} from round {now.t} of {self.run.settings.rounds}.{other}")
             return now
         now = loop.begin()
         loop.evaluate(now, None)
@@ -119,8 +141,8 @@ class Folder:
             "t": now.t,
             "lengths": loop.record.lengths(),
             "private": sorted(store.index.items()),
-            "settings": self.settings.fingerprint(),
-            "data": fingerprint(self.federation),
+            "settings": self.run.settings.fingerprint(),
+            "data": fingerprint(self.run.federation),
         }
         tree: dict[str, Any] = {"w": now.weights, "slices": now.slices}
         state.write(self.path / state.LATEST, tree, meta, keep=self.path / state.PREVIOUS)
@@ -131,15 +153,15 @@ class Folder:
         """config.yaml, federation.json and env.json; an existing config must be the same run's."""
         path = self.path / "config.yaml"
         if path.exists():
-            check_same(self.path, self.settings)
+            check_same(self.path, self.run.settings)
             return
-        disk.replace(self.path / "federation.json", json.dumps(self.federation.summary()))
-        disk.replace(self.path / "env.json", json.dumps(environment(self.settings), indent=1))
-        disk.replace(path, config.dump(self.settings))
+        disk.replace(self.path / "federation.json", json.dumps(self.run.federation.summary()))
+        disk.replace(self.path / "env.json", json.dumps(environment(self.run), indent=1))
+        disk.replace(path, config.dump(self.run.settings))
 
     def _account(self, loop: Loop) -> None:
         """privacy.json, where a part's release amounts to differential privacy: the honest figures beside the published."""
-        found = accounts(self.method, loop.fed, self.federation.label_counts)
+        found = accounts(self.run.method, self.run.fed, self.run.federation.label_counts)
         told = {name: account.as_json() for name, account in found.items()}
         if told:
             disk.replace(self.path / "privacy.json", json.dumps(told, indent=1))
@@ -147,7 +169,9 @@ class Folder:
     def _finish(self, loop: Loop, now: State) -> None:
         w = now.weights
         state.write(
-            self.path / "model.safetensors", w, {"t": now.t, "model": self.settings.model, "method": str(self.method)}
+            self.path / "model.safetensors",
+            w,
+            {"t": now.t, "model": self.run.settings.model, "method": str(self.run.method)},
         )
 
 
@@ -184,15 +208,15 @@ def maker(path: Path) -> str:
     return ""
 
 
-def environment(settings: Settings) -> dict[str, Any]:
+def environment(run: Run) -> dict[str, Any]:
     return {
         "unskew": revision(),
         "python": platform.python_version(),
         "torch": torch.__version__,
         "machine": platform.machine(),
         "cores": resolve.cores(),
-        "device": resolve.device_of(settings),
-        "code": own.digests(settings.method, settings.model),
+        "device": run.device,
+        "code": own.digests(run.settings.method, run.settings.model),
         "command": " ".join(["unskew", *sys.argv[1:]]) if sys.argv[0].endswith(("unskew", "__main__.py")) else "",
         "started": time.strftime("%Y-%m-%d %H:%M:%S"),
     }

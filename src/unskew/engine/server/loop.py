@@ -12,7 +12,6 @@ import torch
 
 from unskew.config import Settings
 from unskew.core import gate
-from unskew.core.client import Fed
 from unskew.core.keys import numpy_key
 from unskew.core.method import Method
 from unskew.core.part import Part, Trip, overrides
@@ -20,13 +19,13 @@ from unskew.core.replies import Reply, Ups
 from unskew.core.trees import Tree, size_in_bytes, tree_map
 from unskew.core.values import Share
 from unskew.data import availability
-from unskew.data.federation import Federation
 from unskew.engine import memory
 from unskew.engine.client.values import Start
 from unskew.engine.disk.record import Record, Row
 from unskew.engine.disk.state import State
 from unskew.engine.disk.store import Store
 from unskew.engine.probes.measures import Measures
+from unskew.engine.resolve import Run
 from unskew.engine.server.exchange import Exchange, Scoring
 from unskew.merge.mean import weighted_mean
 
@@ -54,22 +53,19 @@ class Loop:
 
     def __init__(
         self,
-        method: Method,
-        federation: Federation,
-        fed: Fed,
-        settings: Settings,
+        run: Run,
         trainer: Exchange,
         scoring: Scoring,
         store: Store,
         record: Record,
         measures: Measures | None = None,
     ):
-        self.method, self.federation, self.fed, self.settings = method, federation, fed, settings
+        self.run, self.method, self.fed, self.settings = run, run.method, run.fed, run.settings
         self.trainer, self.store, self.record = trainer, store, record
-        self.who = availability.Availability.parse(settings.availability)
+        self.who = availability.Availability.parse(run.settings.availability)
         self.evaluation, self.measures = scoring, measures
-        w = fed.net.weights()
-        self.declared = method.shares(fed)
+        w = run.fed.net.weights()
+        self.declared = run.method.shares(run.fed)
         self.spec = gate.Spec(
             {n: tuple(w[n].shape) for n in trainer.sent},
             {p: s for p, s in self.declared.items() if s},
@@ -179,7 +175,7 @@ class Loop:
         good, refused = gate.check(replies, spec, self.fed.sizes)
         for refusal in refused:
             told = f" Reply dropped ({len(good)} of {len(replies)} used)." if refusal.code != "E305" else ""
-            self._event(t, refusal.code, refusal.sentence(self.federation.name_of(refusal.client), t) + told)
+            self._event(t, refusal.code, refusal.sentence(self.run.federation.name_of(refusal.client), t) + told)
         return good
 
     def _event(self, t: int, code: str, text: str = "", **facts: Any) -> None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from markupsafe import Markup
 
 from unskew.core.account import number
+from unskew.engine.resolve import REFERENCES
 from unskew.report.context import Context
 from unskew.report.numbers import plural, size
 from unskew.report.render import render
@@ -75,9 +76,7 @@ def _item(traffic: Traffic, rounds: int) -> Item:
 
 def _why_nothing(run: RunData) -> str:
     """What stands in the table of a run without traffic."""
-    if run.config.get("method") == "centralised":
-        return "Reference: all raw data in one place."
-    return "Nothing leaves a client." if run.config.get("method") == "local" else "Nothing has been sent yet."
+    return REFERENCES.get(str(run.config.get("method")), "Nothing has been sent yet.")
 
 
 def _privacy(context: Context) -> Sequence[tuple[str, str, list[tuple[str, str]]]]:

@@ -1,0 +1,73 @@
+"""From a run to what trains it: clients on worker threads, scoring, measures, and the loop over rounds."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+
+from unskew.data.federation import Federation
+from unskew.engine.client.schedule import Recipe
+from unskew.engine.client.trainer import Trainer
+from unskew.engine.client.values import LocalTraining, Samples
+from unskew.engine.disk.record import Record
+from unskew.engine.disk.store import Memory, Store
+from unskew.engine.probes.measures import Measures
+from unskew.engine.resolve import Run, cores
+from unskew.engine.server.loop import Loop
+from unskew.engine.server.scores import Evaluation
+from unskew.errors import UsageError
+from unskew.measures import NONE
+
+
+def loop_of(run: Run, store: Store | None = None, record: Record | None = None) -> Loop:
+    """The loop of a run in this process. store, record: where private state and rows are kept; default: in memory.
+
+    Its trainer must be closed. Raises UsageError (E130) for a measure that cannot be taken of this run.
+    """
+    record = record or Record()
+    trainer = trainer_of(run)
+    scoring = scoring_of(trainer, run.federation)
+    try:
+        measures = _measures_of(run, trainer, scoring, record)
+    except UsageError:
+        trainer.close()
+        raise
+    return Loop(run, trainer, scoring, store or Memory(), record, measures)
+
+
+def trainer_of(run: Run) -> Trainer:
+    """The clients of a run with their samples, ready to train; it must be closed."""
+    settings, federation, fed = run.settings, run.federation, run.fed
+    return Trainer(
+        run.method,
+        fed,
+        Samples(
+            torch.as_tensor(np.asarray(federation.x), dtype=torch.float32).to(run.device),
+            fed.task.targets(torch.as_tensor(np.asarray(federation.y)).to(run.device), federation.n_classes),
+            federation.train,
+            federation.label_counts,
+        ),
+        LocalTraining(
+            Recipe(settings.batch, settings.epochs, bool(fed.net.norms), settings.drop_last),
+            settings.optimiser,
+            settings.momentum,
+            settings.weight_decay,
+        ),
+        run.lanes,
+        settings.workers or cores(),
+    )
+
+
+def scoring_of(trainer: Trainer, federation: Federation) -> Evaluation:
+    """Scores on the test rows of a federation, by the trainer's model."""
+    x_test = torch.as_tensor(np.asarray(federation.x_test), dtype=torch.float32).to(trainer.device)
+    return Evaluation(trainer, x_test, np.asarray(federation.y_test), federation.test)
+
+
+def _measures_of(run: Run, trainer: Trainer, scoring: Evaluation, record: Record) -> Measures | None:
+    if run.settings.measure == NONE:
+        return None
+    from unskew.engine.probes import Lens, measures_of
+
+    names = [run.federation.name_of(k) for k in range(run.federation.clients)]
+    return measures_of(run.settings.measure, Lens(trainer, scoring, record, names))

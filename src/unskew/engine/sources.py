@@ -1,0 +1,77 @@
+"""From settings to samples: a named set, a file or a folder is read and dealt out to clients."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from unskew import calls, data, models
+from unskew.config import Settings
+from unskew.core.keys import numpy_key
+from unskew.core.method import Method
+from unskew.data.availability import Availability
+from unskew.data.federation import Dataset, Federation
+from unskew.data.skew import Skew
+from unskew.data.transforms import Shift
+from unskew.tasks import task_of
+
+GIVEN = "(given)"
+"""What the settings `data` and `model` say of an object that was given in Python instead of a name."""
+
+
+def check_spelling(settings: Settings) -> None:
+    """Check everything that can be checked without reading a sample.
+
+    Raises UsageError for an unknown skew (E103), availability (E124), model (E104) or data set (E125), and DataError
+    (E402) for an archive that is not on this machine.
+    """
+    Availability.parse(settings.availability)
+    for shift in Skew.parse(settings.skew).shifts:
+        Shift.parse(shift)
+    if settings.model not in ("auto", GIVEN) and not calls.parse(settings.model, "model", "E104").file:
+        models.check_text(settings.model)
+    if settings.data != GIVEN:
+        data.check(settings.data)
+
+
+def dataset_of(settings: Settings) -> Dataset:
+    """Read the data set that the settings name: `name(option=value)`, an .npz file or a folder.
+
+    Raises as `check_spelling` does, before anything is read, and DataError (E4xx) for data that cannot be read.
+    """
+    check_spelling(settings)
+    path = Path(settings.data)
+    if path.suffix == ".npz" or path.is_file():
+        return data.npz(path)
+    if path.is_dir():
+        return data.folder(path)
+    name, options = data.parse(settings.data)
+    return data.load(name, **options)
+
+
+def dealt_out(settings: Settings, method: Method, dataset: Dataset) -> Federation:
+    """Deal a data set out to clients, after standardising it by its constants if settings and Parts ask for that.
+
+    Raises UsageError (E108) for a Part that does not serve the data's task, DataError (E406, E407) for a partition that
+    these data do not allow.
+    """
+    method.check_task(task_of(dataset.y).name)
+    if settings.validation:
+        dataset = dataset.validated(settings.validation)
+    standardise = settings.normalise == "dataset" or (settings.normalise == "auto" and not method.normalises)
+    if standardise and dataset.mean is not None:
+        dataset = dataset.standardised()
+    seed = settings.seed_of_partition
+    return data.build(
+        dataset,
+        settings.skew,
+        settings.clients,
+        numpy_key(seed, "partition"),
+        numpy_key(seed, "test rows"),
+        samples=settings.samples,
+        reserve=reserve_of(method),
+    )
+
+
+def reserve_of(method: Method) -> int:
+    """How many samples of each class the method's Parts hold back at the server."""
+    return max((part.reserve for part in method.parts), default=0)
