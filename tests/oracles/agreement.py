@@ -28,7 +28,7 @@ def agree(case: Case, oracle: type[FedAvg], atol: float = 1e-5, **settings: Any)
     settings: of the method, for both. atol: the largest difference of any number, absolute.
     """
     arguments = ", ".join(f"{n}={v}" for n, v in settings.items())
-    method = f"{oracle.part}({arguments})" if arguments else oracle.part or "fedavg"
+    method = (f"{oracle.part}({arguments})" if arguments else oracle.part or "fedavg") + oracle.beside
     expected: list[Snapshot] = []
     for lanes in LANES:
         run = ours.run(method, case, lanes)

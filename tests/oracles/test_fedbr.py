@@ -40,7 +40,7 @@ class FedBR(FedAvg):
         self.row = self.noise(c, "row", Law("cycle", (len(self.slice["x"]),)))
 
     def loss(self, c: Client, seen: Pass) -> Tensor:
-        u = self.slice["x"][self.row[c.step][: len(seen.x)]]
+        u = self.ready(self.slice["x"][self.row[c.step][: len(seen.x)]])
         with evaluating(c.model):
             z_u, h_u = split_forward(c.model, u)
             h_x = split_forward(c.model, seen.x)[1]
@@ -51,6 +51,10 @@ class FedBR(FedAvg):
         uniform = torch.full((len(u), CLASSES), 1 / CLASSES).double()
         loss = super().loss(c, seen) + self.mu * descended + self.lam * cross_entropy(z_u, uniform)
         return loss - (ascended - ascended.detach()) * (self.mu > 0)
+
+    def ready(self, x: Tensor) -> Tensor:
+        """Inputs as the model sees them."""
+        return x
 
     def contrast(self, P: dict[str, Tensor] | dict[str, nn.Parameter], h_u: Tensor, h_t: Tensor, h_x: Tensor) -> Tensor:
         e1, e2, e3 = (normalize(self.projected(P, h)) for h in (h_u, h_t, h_x))
@@ -66,12 +70,28 @@ class FedBR(FedAvg):
 
     def answers(self) -> dict[int, Tensor]:
         """Everybody who took part keeps a P of its own, so the engine scores clients; P has no part in the logits."""
-        return {k: self.evaluated(self.w, self.tests_of(k))[0] for k in self.kept}
+        return {k: self.evaluated(self.w, self.ready(self.tests_of(k)))[0] for k in self.kept}
+
+
+class Normalised(FedBR):
+    """Inputs are shared as they are stored, and normalised where they enter the model."""
+
+    beside = "+norm(mean=(0.5,), std=(2.0,))"
+
+    def ready(self, x: Tensor) -> Tensor:
+        return (x - 0.5) / 2
+
+    def batch(self, c: Client, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return self.ready(x), y
 
 
 @everywhere
 def test_fedbr(case: Case) -> None:
     agree(case, FedBR, pseudo=12, widths=(6, 5), tau=3.0)
+
+
+def test_averages_are_normalised_like_inputs() -> None:
+    agree(Case(), Normalised, pseudo=12, widths=(6,))
 
 
 def test_either_loss_alone() -> None:

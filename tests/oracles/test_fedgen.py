@@ -13,7 +13,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from tests.oracles.agreement import agree, everywhere
+from tests.oracles.agreement import agree, on_both_models
 from tests.oracles.plain import FedAvg
 from tests.oracles.tiny import CLASSES, Case, Law, Tree, Weights
 from tests.oracles.values import Client, Pass, Reply
@@ -106,7 +106,7 @@ class FedGen(FedAvg):
         return torch.exp(-torch.stack(pairs).mean())
 
 
-@everywhere
+@on_both_models
 def test_fedgen(case: Case) -> None:
     agree(case, FedGen, steps=2, batch_size=8, lr=0.001)
 

@@ -28,7 +28,7 @@ class MultiKrum(FedAvg):
             others = sorted(self.distance(r, q) for q in replies if q is not r)
             scores.append(sum(others[: K - f - 2]))
         best = sorted(range(K), key=lambda i: scores[i])[: K - f]
-        return self.mean([replies[i] for i in best])
+        return self.weighted_mean([replies[i] for i in best])
 
     def distance(self, a: Reply, b: Reply) -> float:
         """||w_a - w_b||^2"""
