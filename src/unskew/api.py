@@ -11,8 +11,9 @@ import numpy as np
 from torch import nn
 
 from unskew import config
-from unskew.comparison import cells
+from unskew.comparison import plan, workers
 from unskew.comparison.rehearsal import rehearse
+from unskew.comparison.watch import Cell
 from unskew.config import Settings
 from unskew.core.method import Method
 from unskew.core.part import Part
@@ -196,7 +197,7 @@ def compare(
     folder: str | Path = "runs",
     references: bool = True,
     processes: int = 0,
-    watch: Callable[[list[cells.Cell]], None] | None = None,
+    watch: Callable[[list[Cell]], None] | None = None,
     **options: Any,
 ) -> Comparison:
     """Train every method with every seed on the same partitions and the same absences, one process a core.
@@ -208,10 +209,10 @@ def compare(
     wanted = [*methods, *(resolve.REFERENCES if references else ())]
     chosen = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
     parent = Path(folder) / check_name(name) if name else fresh(Path(folder), "compare")
-    plan = cells.plan(parent, wanted, chosen, options)
-    rehearse(plan)
-    cells.describe(parent, wanted, chosen, options)
-    cells.run_all(plan, processes or resolve.cores(), watch or (lambda _: None))
+    cells = plan.plan_cells(parent, wanted, chosen, options)
+    rehearse(cells)
+    plan.describe(parent, wanted, chosen, options)
+    workers.train_all(cells, processes or resolve.cores(), watch or (lambda _: None))
     return Comparison(parent)
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from unskew.cli import progress
 from unskew.cli.progress import Progress
-from unskew.comparison import cells
-from unskew.comparison.cells import Cell
+from unskew.comparison.runs import discard
+from unskew.comparison.watch import Cell
 from unskew.config import Settings
 from unskew.engine.disk.lock import Lock
 from unskew.errors import StateError
@@ -67,5 +67,5 @@ def test_a_run_in_use_is_not_discarded(tmp_path):
     for name in "ab":
         (tmp_path / name).mkdir()
     with Lock(tmp_path / "b"), pytest.raises(StateError, match="E110"):
-        cells.discard([tmp_path / "a", tmp_path / "b"])
+        discard([tmp_path / "a", tmp_path / "b"])
     assert [p.name for p in tmp_path.iterdir()] == ["b"]

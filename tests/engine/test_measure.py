@@ -369,7 +369,7 @@ def test_a_file_names_the_line_of_an_unknown_measure(tmp_path):
 
 
 def test_references_of_a_comparison_are_not_measured(tmp_path):
-    from unskew.comparison import cells
+    from unskew.comparison.plan import plan_cells
 
-    plan = cells.plan(tmp_path, ["flea", "local", "centralised"], [0], {**SMALL, "measure": "correlation"})
+    plan = plan_cells(tmp_path, ["flea", "local", "centralised"], [0], {**SMALL, "measure": "correlation"})
     assert [c.settings.measure for c in plan] == ["correlation", "none", "none"]

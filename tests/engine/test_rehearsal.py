@@ -9,7 +9,8 @@ from typer.testing import CliRunner
 import unskew
 from tests.experiments.tables import written
 from unskew import cli
-from unskew.comparison import cells, rehearsal
+from unskew.comparison import rehearsal, workers
+from unskew.comparison.plan import plan_cells
 from unskew.engine import resolve
 from unskew.errors import UnskewError
 
@@ -38,7 +39,7 @@ rows:
 )
 def test_a_table_with_one_wrong_row_trains_nothing(tmp_path, monkeypatch, wrong, says):
     file = written(tmp_path, "mine", TABLE % wrong)
-    monkeypatch.setattr(cells, "run_all", lambda *_: pytest.fail("something trained"))
+    monkeypatch.setattr(workers, "train_all", lambda *_: pytest.fail("something trained"))
     for more in ([], ["--dry-run"]):
         words = ["reproduce", file, "--folder", str(tmp_path / "runs"), "--seeds", "2", *more]
         done = CliRunner().invoke(cli.app(), words)
@@ -64,7 +65,7 @@ def test_it_reads_and_deals_once_and_leaves_out_other_seeds_and_what_has_begun(t
     deal, build = resolve.federation_of, resolve.run_on
     monkeypatch.setattr(resolve, "federation_of", lambda *a: dealt.append(a) or deal(*a))
     monkeypatch.setattr(resolve, "run_on", lambda *a: built.append(a) or build(*a))
-    plan = cells.plan(tmp_path, ["fedavg", "fedprox", "flea", "local", "centralised"], [0, 1], SMALL)
+    plan = plan_cells(tmp_path, ["fedavg", "fedprox", "flea", "local", "centralised"], [0, 1], SMALL)
     rehearsal.rehearse(plan)
     assert (len(dealt), len(built)) == (2, 5)  # centralised has all rows at one client
     for cell in plan:
@@ -78,6 +79,6 @@ def test_whoever_needs_more_from_the_data_has_them_dealt_anew(tmp_path, monkeypa
     sizes = []
     build = resolve.run_on
     monkeypatch.setattr(resolve, "run_on", lambda f, s, m: sizes.append(len(f.reserved)) or build(f, s, m))
-    rehearsal.rehearse(cells.plan(tmp_path, ["fedavg", "fedavg_ft", "fedprox"], [0], SMALL))
+    rehearsal.rehearse(plan_cells(tmp_path, ["fedavg", "fedavg_ft", "fedprox"], [0], SMALL))
     assert np.diff(sizes).tolist() == [sizes[1], -sizes[1]]
     assert sizes[1] > 0

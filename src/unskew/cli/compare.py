@@ -37,7 +37,7 @@ class Arguments:
 @with_settings(Arguments, [name for name in SETTINGS if name != "seed"])
 def command(arguments: Arguments, given: dict[str, Any]) -> None:
     """Compare methods: mean and standard deviation over seeds, paired tests, and a report."""
-    from unskew.comparison import cells
+    from unskew.comparison.plan import describe, plan_cells
     from unskew.comparison.rehearsal import rehearse
     from unskew.config import build
     from unskew.config import given as values_in
@@ -55,33 +55,33 @@ def command(arguments: Arguments, given: dict[str, Any]) -> None:
     name, folder = arguments.name, arguments.folder
     path = folder / check_name(name) if name else fresh(folder, "compare")
     seeds = list(range(arguments.seeds))
-    plan = cells.plan(path, methods, seeds, values)
+    cells = plan_cells(path, methods, seeds, values)
     if not arguments.json:
         _introduce(settings, methods, arguments.seeds)
-    rehearse(plan)
+    rehearse(cells)
     if arguments.dry_run:
         return
-    cells.describe(path, methods, seeds, values)
-    finish(path, plan, arguments.processes, arguments.target, arguments.json)
+    describe(path, methods, seeds, values)
+    finish(path, cells, arguments.processes, arguments.target, arguments.json)
 
 
 def resume(path: Path, as_json: bool) -> None:
     """Finish a comparison that was interrupted."""
-    from unskew.comparison import cells
+    from unskew.comparison.plan import described
 
-    finish(path, cells.described(path), 0, None, as_json)
+    finish(path, described(path), 0, None, as_json)
 
 
-def finish(path: Path, plan: list[Any], processes: int, target: float | None, as_json: bool) -> None:
+def finish(path: Path, cells: list[Any], processes: int, target: float | None, as_json: bool) -> None:
     """Train the runs of a comparison under a live table; then print the final table and write the report."""
     from unskew.cli.progress import Progress
-    from unskew.comparison import cells
-    from unskew.engine import resolve
+    from unskew.comparison.workers import train_all
+    from unskew.engine.resolve import cores
     from unskew.report import page, read, summary, tables
 
     try:
-        with Progress(plan, quiet=as_json) as progress:
-            cells.run_all(plan, processes or resolve.cores(), progress.look)
+        with Progress(cells, quiet=as_json) as progress:
+            train_all(cells, processes or cores(), progress.look)
     except (KeyboardInterrupt, Terminated):
         print(f"\nInterrupted; every run is saved. Continue with: unskew resume {path}")
         raise

@@ -10,7 +10,7 @@ from pathlib import Path
 from rich.live import Live
 from rich.table import Table
 
-from unskew.comparison.cells import Cell
+from unskew.comparison.watch import Cell
 from unskew.engine.resolve import is_reference
 from unskew.report.numbers import clock
 

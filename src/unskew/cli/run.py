@@ -40,7 +40,7 @@ class Arguments:
 @with_settings(Arguments)
 def command(arguments: Arguments, given: dict[str, Any]) -> None:
     """Train one method on one federation, and write its report."""
-    from unskew.comparison.cells import slug
+    from unskew.comparison.plan import slug
     from unskew.disk import check_name
     from unskew.engine.disk.folder import fresh
 

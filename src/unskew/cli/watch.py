@@ -30,13 +30,14 @@ def command(
     once: Annotated[bool, typer.Option("--once", help="print the progress once and exit")] = False,
 ) -> None:
     """Follow a run: its scores, which clients answered, were late or were dropped. Ctrl-C does not stop the run itself."""
-    from unskew.comparison import cells
+    from unskew.comparison.plan import described
+    from unskew.comparison.watch import announced
     from unskew.errors import UsageError
 
     if (run / "compare.yaml").exists():
-        _watch_many(cells.described(run), run / "report.html", once)
+        _watch_many(described(run), run / "report.html", once)
     elif (run / "now.json").exists():
-        _watch_many(cells.announced(run), run / "pages" / "index.html", once)
+        _watch_many(announced(run), run / "pages" / "index.html", once)
     elif (run / "config.yaml").exists() or (run / "deploy.json").exists():
         _watch_one(run, once)
     else:

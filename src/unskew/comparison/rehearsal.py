@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from unskew.comparison.cells import Cell
+from unskew.comparison.watch import Cell
 from unskew.config import Settings
 from unskew.core.method import Method
 from unskew.data.federation import Dataset, Federation

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from unskew.comparison import cells
-from unskew.comparison.cells import Cell
+from unskew.comparison.runs import makers
+from unskew.comparison.watch import Cell
 from unskew.experiments import estimate
 from unskew.experiments.experiment import Experiment
 from unskew.experiments.selection import Selection
@@ -44,7 +44,7 @@ def runs(cells_: Sequence[Cell], repeated: Collection[Path], scale: float, cores
 
 def older(paths: Sequence[Path], anew: bool) -> str:
     """Which runs another version of unskew has made, and what becomes of them."""
-    makers = ", ".join(f"{n} by {version}" for version, n in cells.makers(paths).items())
-    return f"older   {makers}; " + (
+    versions = ", ".join(f"{n} by {version}" for version, n in makers(paths).items())
+    return f"older   {versions}; " + (
         "these are run again" if anew else "these are kept, and continued if unfinished; --anew runs them again"
     )

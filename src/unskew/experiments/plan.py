@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from unskew.comparison.cells import Cell
+from unskew.comparison.watch import Cell
 from unskew.config import Settings
 from unskew.experiments.experiment import Experiment
 from unskew.experiments.selection import Selection

@@ -13,9 +13,10 @@ from typing import Any, Literal
 import torch
 
 from unskew import arguments
-from unskew.comparison import cells
-from unskew.comparison.cells import Cell
+from unskew.comparison import runs as kept_runs
+from unskew.comparison import workers
 from unskew.comparison.rehearsal import rehearse
+from unskew.comparison.watch import Cell, announce
 from unskew.disk import check_name
 from unskew.engine import resolve
 from unskew.experiments import kept, outline, tables
@@ -144,13 +145,13 @@ class _Training:
     def train(self, runs: Sequence[Cell]) -> None:
         """Train every run that is not finished."""
         if self.request.anew:
-            cells.discard(cells.by_others(cell.path for cell in runs))
-        cells.announce(self.folder, runs)
-        cells.run_all(list(runs), self.cores, self.watch)
+            kept_runs.discard(kept_runs.by_others(cell.path for cell in runs))
+        announce(self.folder, runs)
+        workers.train_all(list(runs), self.cores, self.watch)
 
     def outline(self, runs: Sequence[Cell]) -> str:
         """How many runs there are, how long they take, and which of them another version has made."""
-        older = cells.by_others(cell.path for cell in runs)
+        older = kept_runs.by_others(cell.path for cell in runs)
         text = outline.runs(runs, older if self.request.anew else (), self.request.scale, self.cores)
         return f"{text}\n{outline.older(older, self.request.anew)}" if older else text
 
@@ -167,7 +168,7 @@ def _result(experiment: Experiment, runs: Mapping[Key, Cell], facts: dict[str, A
     seconds = sum(float(run.series("train", "seconds")[1].sum()) for group in groups.values() for run in group)
     facts |= {
         "unskew": revision(),
-        "made_by": cells.makers(cell.path for cell in runs.values()),
+        "made_by": kept_runs.makers(cell.path for cell in runs.values()),
         "date": time.strftime("%Y-%m-%d"),
         "machine": f"{os.cpu_count()} cores, {platform.machine()}, torch {torch.__version__}",
         "hours": round(seconds / 3600, 3),

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from unskew.comparison.cells import Cell
+from unskew.comparison.watch import Cell
 from unskew.errors import UsageError
 from unskew.experiments.entries import scores_of
 from unskew.experiments.experiment import Experiment, TableRow

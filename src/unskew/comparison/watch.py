@@ -1,0 +1,98 @@
+"""Progress of runs that other processes train, read from the files they write."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unskew import disk
+from unskew.config import Settings
+from unskew.errors import StateError
+
+NOW = "now.json"
+
+
+@dataclass
+class Cell:
+    """One run of a comparison: a method with one seed, its folder, and how far it has come.
+
+    t: the last round that is finished. score: of the global model; client_mean, client_worst: of the same model on the
+    clients' test rows. megabytes: sent and received so far. code: the exit code, None while it has none.
+    """
+
+    method: str
+    seed: int
+    path: Path
+    settings: Settings
+    t: int = 0
+    score: float = float("nan")
+    client_mean: float = float("nan")
+    client_worst: float = float("nan")
+    megabytes: float = 0.0
+    code: int | None = None
+    _read: tuple[int, int] = (0, 0)
+
+    @property
+    def done(self) -> bool:
+        return self.code == 0
+
+    @property
+    def ended(self) -> bool:
+        """Whether its result is there, whichever process trained it."""
+        return (self.path / "model.safetensors").exists()
+
+    def look(self) -> None:
+        """Read what the run has written since the last look, or all of it if the run went back to an earlier round."""
+        files = [self.path / "metrics.jsonl", self.path / "ledger.jsonl"]
+        sizes = [f.stat().st_size if f.exists() else 0 for f in files]
+        if any(size < begin for size, begin in zip(sizes, self._read)):
+            self._read, self.t, self.megabytes = (0, 0), 0, 0.0
+        marks = []
+        for path, size, begin in zip(files, sizes, self._read):
+            whole = b""
+            if size > begin:
+                with open(path, "rb") as lines:
+                    lines.seek(begin)
+                    whole, _, _ = lines.read().rpartition(b"\n")
+            try:
+                for line in whole.splitlines():
+                    self._take(json.loads(line))
+            except (ValueError, TypeError, KeyError):  # rewritten behind our mark: read all of it at the next look
+                self._read, self.t, self.megabytes = (0, 0), 0, 0.0
+                return
+            marks.append(begin + len(whole) + (1 if whole else 0))
+        self._read = (marks[0], marks[1])
+
+    def _take(self, row: dict[str, Any]) -> None:
+        if "way" in row:
+            each = row["bytes"]
+            self.megabytes += (each * len(row["clients"]) if isinstance(each, int) else sum(each)) / 1e6
+            return
+        self.t = max(self.t, row["t"])
+        if row["client"] is None:
+            match row["scope"], row["metric"]:
+                case "global", "accuracy" | "dice":
+                    self.score = row["value"]
+                case "global@client", "mean":
+                    self.client_mean = row["value"]
+                case "global@client", "worst":
+                    self.client_worst = row["value"]
+
+
+def announce(parent: Path, cells: Iterable[Cell]) -> None:
+    """Write now.json, which names the runs of the table that has just begun, for whoever watches this folder."""
+    parent.mkdir(parents=True, exist_ok=True)
+    runs = [[c.method, c.seed, c.path.relative_to(parent).as_posix(), c.settings.rounds] for c in cells]
+    disk.replace(parent / NOW, json.dumps(runs))
+
+
+def announced(parent: Path) -> list[Cell]:
+    """The runs of the table that began last in this folder. Raises StateError (E111) for a damaged file."""
+    try:
+        runs = json.loads((parent / NOW).read_text())
+        return [Cell(method, seed, parent / path, Settings(rounds=rounds)) for method, seed, path, rounds in runs]
+    except (OSError, ValueError, TypeError) as error:
+        raise StateError("E111", f"{parent / NOW} cannot be read: {error}.") from None
