@@ -1,0 +1,174 @@
+"""Something new is one new file: a method, a robust rule, a model, a data set, a measure and a section of the report, each
+added to a copy of the package, are found by name, documented and used, and the copy still follows the house rules."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+
+METHOD = '''"""Halving (nobody, nowhere): half of every gradient.
+
+Differs from the paper: there is none.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Gt
+
+from unskew.core import Client, Part, Weights
+
+
+@dataclass(frozen=True)
+class Halving(Part):
+    """Scales every gradient."""
+
+    by: Annotated[float, Gt(0), "factor on the gradient"] = 0.5
+    name = "halving"
+
+    def grad(self, g: Weights, w: Weights, c: Client) -> Weights:
+        return {n: self.by * t for n, t in g.items()}
+'''
+
+RULE = '''"""Largest (nobody, nowhere): the largest value of every weight.
+
+Differs from the paper: there is none.
+"""
+
+from dataclasses import dataclass
+
+from unskew.core import Fed, Part, Tree, Ups, Weights
+
+
+@dataclass(frozen=True)
+class Largest(Part):
+    """Takes the largest value at every coordinate."""
+
+    name = "largest"
+    merges = True
+    weights_read = "each"
+
+    def merge(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
+        return w | {n: ups.stack(n).amax(0) for n in ups.replies[0].weights}, s
+'''
+
+SECTION = '''"""How many runs there are."""
+
+from __future__ import annotations
+
+from markupsafe import Markup
+
+from unskew.report.context import Context
+from unskew.report.section import Section
+
+ORDER = 12345
+
+
+def build(context: Context) -> Section:
+    """One sentence."""
+    return Section("A new section", "new", Markup("<p>counted</p>"))
+'''
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A copy of the package, with what the structure tests read."""
+    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    (tmp_path / "tests").mkdir()
+    shutil.copy(ROOT / "tests" / "test_structure.py", tmp_path / "tests")
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+def run(tree: Path, *words: str) -> str:
+    """What Python prints with the copy's package."""
+    environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, *words], cwd=tree, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def add(tree: Path, path: str, text: str) -> None:
+    file = tree / "src" / "unskew" / path
+    assert not file.exists()
+    file.write_text(text)
+
+
+MODEL = '''"""One hidden layer."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+from annotated_types import Gt
+from torch import nn
+
+from unskew.models.blocks import Blocks, Example, seq
+
+EXAMPLES = (Example((1, 8, 8), 10, "ours"),)
+
+
+def narrow(shape: tuple[int, ...], classes: int, width: Annotated[int, Gt(0), "units"] = 6) -> Blocks:
+    """Flatten, one dense layer, the head."""
+    first = seq(nn.Linear(math.prod(shape), width), nn.ReLU())
+    return Blocks("fc", True, flat=nn.Flatten(), fc=first, head=nn.Linear(width, classes))
+'''
+
+PROBE = '''"""How many clients replied."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from unskew.engine.probes.probe import Measurement, Probe, RoundEnd
+
+
+class Replied(Probe):
+    """One number."""
+
+    name: ClassVar[str] = "replied"
+    summary: ClassVar[str] = "how many clients replied"
+
+    def measure(self, end: RoundEnd) -> Measurement:
+        return Measurement({"replied": float(len(end.replies))})
+'''
+
+USE = """
+import unskew
+from unskew.methods import registry
+
+assert {"halving", "largest"} <= registry.names().keys()
+assert unskew.Halving(by=0.25).by == 0.25 and unskew.Largest
+result = unskew.run(
+    "halving(by=0.25)+largest", "stripes", model="narrow(width=4)", measure="replied", rounds=2, clients=3, epochs=1,
+    skew="iid", folder="runs", name="new",
+)
+assert result.weights["head.weight"].shape == (2, 4)
+assert [r["value"] for r in result.record.rows["metrics"] if r["metric"] == "replied"] == [3.0, 3.0]
+assert "<p>counted</p>" in result.report().read_text()
+"""
+
+
+def test_something_new_is_one_new_file(tree: Path):
+    add(tree, "methods/halving.py", METHOD)
+    add(tree, "merge/largest.py", RULE)
+    add(tree, "models/networks/narrow.py", MODEL)
+    add(tree, "data/sets/stripes.py", DATA)
+    add(tree, "engine/probes/replied.py", PROBE)
+    add(tree, "report/sections/counted.py", SECTION)
+    run(tree, "-c", USE)
+    for what, name in (("methods", "halving"), ("models", "narrow"), ("data", "stripes")):
+        assert name in run(tree, "-m", "unskew", "list", what)
+    assert "factor on the gradient" in run(tree, "-m", "unskew", "explain", "halving")
+    assert "replied" in run(tree, "-m", "unskew", "run", "--help")
+    run(tree, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_structure.py")
