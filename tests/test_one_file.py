@@ -124,6 +124,24 @@ def narrow(shape: tuple[int, ...], classes: int, width: Annotated[int, Gt(0), "u
     return Blocks("fc", True, flat=nn.Flatten(), fc=first, head=nn.Linear(width, classes))
 '''
 
+DATA = '''"""Bright and dark images of 4x4."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from unskew.data.dataset import Dataset
+
+SOURCE = "made on the spot (public domain)"
+
+
+def stripes() -> Dataset:
+    """Samples of shape (1, 4, 4) in two classes."""
+    y = np.arange(60) % 2
+    x = np.broadcast_to(y.astype(np.float32)[:, None, None, None], (60, 1, 4, 4)).copy()
+    return Dataset("stripes", x, y, x[:20], y[:20], ("dark", "bright"))
+'''
+
 PROBE = '''"""How many clients replied."""
 
 from __future__ import annotations
