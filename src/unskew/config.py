@@ -101,7 +101,7 @@ class Settings:
         that runs from before these settings existed keep their names. If the method or the model is in a file of the
         user's own, the content of the file counts.
         """
-        left_out = set(NO_EFFECT)
+        left_out: set[str] = {*NO_EFFECT}
         if self.measure == measures.NONE:
             left_out.add("measure")
         if not self.validation:

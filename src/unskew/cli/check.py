@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from unskew.core.part import Part
 
 
 def command(
@@ -31,7 +34,7 @@ def command(
         raise SystemExit(1)
 
 
-def parts_of(text: str) -> list[object]:
+def parts_of(text: str) -> list[Part]:
     """The Parts of a method, or all Parts that a Python file defines, with their default arguments."""
     from unskew.methods import own_parts, registry
     from unskew.methods.registry import part_of

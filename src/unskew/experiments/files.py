@@ -11,10 +11,12 @@ from unskew.experiments.checking import check_experiment
 from unskew.experiments.experiment import Experiment
 from unskew.experiments.parsing import parse_experiment
 
+PACKAGE = "unskew.experiments"
+
 
 def experiment_names() -> list[str]:
     """The names of all experiments that come with unskew, in alphabetical order."""
-    files = resources.files(__package__).iterdir()
+    files = resources.files(PACKAGE).iterdir()
     return sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml"))
 
 
@@ -32,4 +34,4 @@ def read_experiment(name: str) -> Experiment:
     if name not in names:
         hint = "`unskew list experiments` shows all of them; a file of your own ends in .yaml."
         raise UsageError("E126", f"unknown experiment '{name}'.{suggestion(name, names)} {hint}")
-    return parse_experiment(name, (resources.files(__package__) / f"{name}.yaml").read_text())
+    return parse_experiment(name, (resources.files(PACKAGE) / f"{name}.yaml").read_text())

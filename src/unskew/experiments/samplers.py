@@ -48,7 +48,7 @@ class Parzen:
 
     def __init__(self, space: Space, first: Point):
         try:
-            import optuna
+            import optuna  # pyright: ignore[reportMissingImports]  (an extra: unskew[sweep])
         except ImportError as error:
             raise UsageError("E109", "the sampler tpe needs Optuna: pip install 'unskew[sweep]'.") from error
         optuna.logging.set_verbosity(optuna.logging.WARNING)
