@@ -28,7 +28,8 @@ import numpy as np
 import unskew
 from unskew.cli.deployed import clipped
 from unskew.config import Settings
-from unskew.data.federation import Federation, Index
+from unskew.data.federation import Federation
+from unskew.data.index import Index
 from unskew.engine.sources import dataset_of
 
 STUDIES = {

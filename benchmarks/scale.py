@@ -16,7 +16,8 @@ import numpy as np
 
 from unskew.config import Settings
 from unskew.core.method import Method
-from unskew.data.federation import Federation, Index
+from unskew.data.federation import Federation
+from unskew.data.index import Index
 from unskew.engine.assemble import loop_of
 from unskew.engine.resolve import resolve
 

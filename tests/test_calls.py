@@ -93,7 +93,7 @@ def test_other_texts_are_refused_in_one_short_sentence(text, why):
     [
         (registry.parse, "fedprox", "E102 cannot read the method "),
         (lambda text: models.build(text, (4,), 2), "mlp", "E104 cannot read the model "),
-        (data.check, "digits", "E125 cannot read the data set "),
+        (data.check_text, "digits", "E125 cannot read the data set "),
     ],
     ids=["method", "model", "data"],
 )

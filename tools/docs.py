@@ -40,7 +40,7 @@ def method_pages() -> dict[Path, str]:
 
 def facts(part: Part, colour: bool) -> Fed:
     """What a method knows of a small run, from which its page counts bytes. colour: on images with three channels."""
-    dataset = data.load("digits")
+    dataset = data.read("digits")
     if colour:
         x, x_test = (np.zeros((len(v), 3, 32, 32), np.float32) for v in (dataset.x, dataset.x_test))
         dataset = dataclasses.replace(dataset, x=x, x_test=x_test, mean=None, std=None)

@@ -18,7 +18,8 @@ from unskew.config import Settings
 from unskew.core.method import Method
 from unskew.core.part import Part
 from unskew.core.trees import Weights
-from unskew.data.federation import Dataset, Federation
+from unskew.data.dataset import Dataset
+from unskew.data.federation import Federation
 from unskew.disk import check_name
 from unskew.engine import resolve
 from unskew.engine.assemble import loop_of

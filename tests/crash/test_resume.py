@@ -191,7 +191,7 @@ def test_other_settings_or_data_are_refused(tmp_path):
     run(tmp_path, "r")
     with pytest.raises(StateError, match=r"E112 .*lr was 0.05, is 0.1 now"):
         run(tmp_path, "r", lr=0.1)
-    fed = unskew.data.build(unskew.data.load("digits"), "iid", 6, np.random.default_rng(9), np.random.default_rng(9))
+    fed = unskew.data.build(unskew.data.read("digits"), "iid", 6, np.random.default_rng(9), np.random.default_rng(9))
     with pytest.raises(StateError, match="E112"):
         unskew.run(METHOD, fed, folder=tmp_path, name="r", **SETTINGS)
 

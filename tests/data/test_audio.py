@@ -8,7 +8,7 @@ from scipy.io import wavfile
 from scipy.signal import get_window
 
 from unskew import data
-from unskew.data import audio
+from unskew.data import wav
 from unskew.data.audio import log_mel, mel_bands
 from unskew.errors import DataError
 
@@ -74,7 +74,7 @@ def test_lengths_and_range_are_the_named_sets():
     quieter = log_mel(0.01 * wave, 8000, window=256)  # level does not matter; far below the peak float32 rounds
     np.testing.assert_allclose(quieter, found, atol=0.01)
     assert not log_mel(np.zeros(8000), 8000, window=256).any()
-    with pytest.raises(DataError, match=r"E403 a waveform of \[100\]"):
+    with pytest.raises(DataError, match=r"E403 a waveform must be \[N\] with N above 128 for a window of 256; got \[100\]"):
         log_mel(np.zeros(100), 8000, window=256)
 
 
@@ -91,7 +91,7 @@ def sounds(root, rates=(8000, 8000, 16000)):
 def test_a_folder_of_sounds(tmp_path):
     sounds(tmp_path)
     d = data.folder(tmp_path)
-    assert audio.fitting(sorted((tmp_path / "train").rglob("*.wav"))) == audio.Cut(8000, 0.7, 256)
+    assert wav.format_of(sorted((tmp_path / "train").rglob("*.wav"))) == wav.Format(8000, 0.7, 256)
     assert d.x.shape == (6, 1, 64, 1 + 5600 // 256)
     assert d.classes == ("high", "low")
     assert len(d.y_test) == 2

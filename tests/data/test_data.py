@@ -13,8 +13,9 @@ from unskew import data
 from unskew.data.availability import Availability
 from unskew.data.dataset import Dataset
 from unskew.data.deal import deal_tests
-from unskew.data.federation import Index
-from unskew.data.partitions import partition
+from unskew.data.holdout import validation_of
+from unskew.data.index import Index
+from unskew.data.skew import partition
 from unskew.errors import DataError, UnskewError, UsageError
 
 
@@ -166,7 +167,7 @@ def test_small_clients_are_ordinary():
 
 
 def test_digits_are_always_there_and_split_the_same():
-    one, two = data.load("digits"), data.load("digits")
+    one, two = data.read("digits"), data.read("digits")
     assert one.x.shape == (1437, 1, 8, 8)
     assert np.array_equal(one.x_test, two.x_test)
     assert np.bincount(one.y_test).min() >= 34
@@ -186,7 +187,7 @@ def test_digits_are_always_there_and_split_the_same():
 def test_sets_in_the_data_folder(name, train, test):
     if not os.environ.get("UNSKEW_DATA"):
         pytest.skip("UNSKEW_DATA is not set: the real data sets are not at hand")
-    found = data.load(name)
+    found = data.read(name)
     assert found.x.shape == train
     assert len(found.y_test) == test
     assert found.x.dtype == np.float32
@@ -195,15 +196,15 @@ def test_sets_in_the_data_folder(name, train, test):
 def test_missing_and_damaged_sets_say_what_to_do(tmp_path, monkeypatch):
     monkeypatch.delenv("UNSKEW_DATA", raising=False)
     with pytest.raises(DataError, match=r"E402 .*UNSKEW_DATA, which is not set"):
-        data.load("uci_har")
+        data.read("uci_har")
     monkeypatch.setenv("UNSKEW_DATA", str(tmp_path))
     with pytest.raises(DataError, match=r"E402 there is no .*uci_har.npz"):
-        data.load("uci_har")
+        data.read("uci_har")
     np.savez(tmp_path / "whole.npz", x=np.zeros((4, 2)), y=np.array([0, 1, 0, 1]))
     blob = (tmp_path / "whole.npz").read_bytes()
     (tmp_path / "uci_har.npz").write_bytes(blob[: len(blob) // 2])
     with pytest.raises(DataError, match=r"E401 .*uci_har.npz .* is not a whole NumPy archive"):
-        data.load("uci_har")
+        data.read("uci_har")
     np.savez(tmp_path / "uci_har.npz", x=np.array([{}], dtype=object))
     with pytest.raises(DataError, match="E401"):
         data.npz(tmp_path / "uci_har.npz")
@@ -335,7 +336,7 @@ def test_bad_availability_is_refused(spec):
 
 
 def test_feature_skew_gives_every_client_its_own_view_and_leaves_the_set_alone():
-    dataset = data.load("digits")
+    dataset = data.read("digits")
     plain, dim = (data.build(dataset, skew, 4, rng(1), rng(2)) for skew in ("iid", "iid+brightness:0.3"))
     for k in range(4):
         mine, seen = plain.x[plain.train[k]], dim.x[dim.train[k]]
@@ -346,7 +347,7 @@ def test_feature_skew_gives_every_client_its_own_view_and_leaves_the_set_alone()
 
 
 def test_feature_skew_works_in_natural_units_under_standardisation():
-    dataset = data.load("digits")
+    dataset = data.read("digits")
     raw = data.build(dataset, "iid+gamma:0.5", 3, rng(1), rng(2))
     done = data.build(dataset.standardised(), "iid+gamma:0.5", 3, rng(1), rng(2))
     assert np.allclose(done.x, (raw.x - 0.3053) / 0.3760, atol=1e-5)
@@ -357,12 +358,12 @@ def test_feature_skew_works_in_natural_units_under_standardisation():
 )
 def test_a_wrong_feature_skew_is_one_sentence(shift, says):
     with pytest.raises(UsageError, match=says):
-        data.build(data.load("digits"), f"iid+{shift}", 3, rng(1), rng(2))
+        data.build(data.read("digits"), f"iid+{shift}", 3, rng(1), rng(2))
 
 
 def test_validation_rows_are_taken_from_every_client_that_can_spare_them():
-    made = data.build(data.load("digits"), "dirichlet:0.3", 10, rng(1), rng(2), validation=0.2)
-    whole = data.build(data.load("digits"), "dirichlet:0.3", 10, rng(1), rng(2))
+    made = data.build(data.read("digits"), "dirichlet:0.3", 10, rng(1), rng(2), validation=0.2)
+    whole = data.build(data.read("digits"), "dirichlet:0.3", 10, rng(1), rng(2))
     assert [*made.val.sizes] == [n // 5 for n in whole.sizes]
     for k in range(10):
         assert sorted([*made.train[k], *made.val[k]]) == sorted(whole.train[k])
@@ -373,12 +374,12 @@ def test_validation_holds_out_of_every_class_and_domain_and_puts_the_test_set_aw
     y, domain = np.tile(np.arange(4), 50), np.repeat([0, 1], 100)
     x = rng.random((200, 3)).astype(np.float32)
     made = Dataset("d", x, y, x[:5] + 9, y[:5], tuple("abcd"), {"domain": domain}, {"domain": domain[:5]})
-    held = made.validated(0.2)
+    held = validation_of(made, 0.2)
     assert (len(held.y), len(held.y_test)) == (160, 40)
     for column, values in ((held.y_test, range(4)), (held.test_columns["domain"], range(2))):
         assert set(np.bincount(column).tolist()) == {40 // len(values)}
     together = np.concatenate([held.x, held.x_test])
     assert np.array_equal(np.sort(together[:, 0]), np.sort(x[:, 0]))
-    assert np.array_equal(held.x_test, made.validated(0.2).x_test)
+    assert np.array_equal(held.x_test, validation_of(made, 0.2).x_test)
     with pytest.raises(DataError, match="E403"):
-        made.validated(0.001)
+        validation_of(made, 0.001)

@@ -46,7 +46,7 @@ def test_arrays_take_masks_of_several_kinds():
     [
         (
             lambda y: y[:, :4],
-            r"E404 .*labels are uint8 \[10, 4, 8\]; they must be whole numbers, \[N\] or masks \[N, 8, 8\]",
+            r"E404 .*labels are uint8 \[12, 4, 8\]; they must be whole numbers, \[N\] or masks \[N, 8, 8\]",
         ),
         (lambda y: y.astype(float), r"E404 .*they must be whole numbers from 0, \[N\], or masks"),
         (lambda y: y[:, 0], r"E404 .*\[12, 8\]"),
@@ -113,7 +113,7 @@ def test_equal_parts_without_looking_at_labels():
 
 @pytest.mark.parametrize("skew", ["dirichlet:0.1", "classes:2", "pathological:1x2", "clustered:1-2"])
 def test_dealing_by_class_is_refused(skew):
-    with pytest.raises(DataError, match=r"E406 skew '\w+' deals by class .*masks; use iid or column:site\."):
+    with pytest.raises(DataError, match=r"E406 skew '\w+' deals by class, but .*masks; use iid or column:site\."):
         built(sites(), skew)
 
 
@@ -172,7 +172,7 @@ def vessels(tmp_path, monkeypatch):
 
 
 def test_the_named_set(vessels):
-    d = data.load("fundus_vessels", size=64, channels=3)
+    d = data.read("fundus_vessels", size=64, channels=3)
     assert d.x.shape == (3, 3, 64, 64)
     assert d.y.shape == d.y_test.shape == (3, 64, 64)
     assert np.array_equal(d.x[:, 0], d.x[:, 2])
@@ -181,6 +181,6 @@ def test_the_named_set(vessels):
     assert fed.names == ("DRIVE", "CHASE_DB1", "STARE")
     assert [r.tolist() for r in fed.test] == [[0], [1], [2]]
     assert len(d.standardised().mean or ()) == 0
-    for wrong in ({"size": 8}, {"channels": 2}, {"size": 0.5}):
-        with pytest.raises(UsageError, match="E109 fundus_vessels has size="):
-            data.load("fundus_vessels", **wrong)
+    for wrong in ({"size": 8}, {"size": 321}, {"channels": 2}, {"size": 0.5}):
+        with pytest.raises(UsageError, match=f"E125 data set 'fundus_vessels': {next(iter(wrong))} must be "):
+            data.read("fundus_vessels", **wrong)

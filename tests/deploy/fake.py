@@ -14,7 +14,8 @@ pytest.importorskip("cryptography", reason="a deployment's tests need the extra:
 
 from unskew.config import Settings
 from unskew.data.dataset import Dataset
-from unskew.data.federation import Federation, Index
+from unskew.data.federation import Federation
+from unskew.data.index import Index
 from unskew.deploy.identity import Private, Public
 from unskew.deploy.orders import Terms
 from unskew.deploy.post import Contact

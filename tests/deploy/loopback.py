@@ -31,7 +31,7 @@ STUDY = {"method": "scaffold", "rounds": 3, "epochs": 1, "model": "mlp", "seed":
 @functools.cache
 def samples() -> Federation:
     """The digits, dealt to three clients."""
-    digits = unskew.data.load("digits").standardised()
+    digits = unskew.data.read("digits").standardised()
     return unskew.data.build(digits, "dirichlet:1.0", 3, numpy_key(0, "partition"), numpy_key(0, "test rows"))
 
 

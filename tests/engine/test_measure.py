@@ -223,7 +223,7 @@ def test_the_picture_of_received_inputs_is_of_what_was_sent():
     assert sheet.shape == (len(picture["classes"]) * side, picture["columns"] * side)
     first = sheet[:side, :side].astype(float)
     assert (there[:side, :side] == 255).all()
-    digits = data.load("digits")
+    digits = data.read("digits")
     x, y = np.asarray(digits.x)[:, 0], np.asarray(digits.y)
     own = x[y == picture["classes"][0]]
     wanted = 255 * (own - x.min()) / (x.max() - x.min())

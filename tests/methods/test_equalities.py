@@ -13,7 +13,7 @@ from torch import nn
 
 from unskew import data
 from unskew.core.method import Method
-from unskew.data.federation import Index
+from unskew.data.index import Index
 from unskew.engine import check
 from unskew.engine.assemble import loop_of
 from unskew.engine.client.values import Start
@@ -189,7 +189,7 @@ def test_fine_tuning_at_the_server_changes_the_head_alone():
     def run(text):
         s = check.settings(model="cnn_small", clients=6, rounds=1, data="digits")
         method = registry.parse(text)
-        made = loop_of(resolve(s, data.load("digits"), method))
+        made = loop_of(resolve(s, data.read("digits"), method))
         try:
             return made.round(made.begin(), 1)[0].weights, made.run.federation
         finally:

@@ -165,7 +165,7 @@ def run(mechanism, rounds=5):
     part = FedDPMS(alpha=10, width=8, lam=1.0, mechanism=mechanism, sigma=0.5)
     settings = check.settings(data="digits", clients=4, rounds=rounds, samples=60, skew="classes:3", lr=0.1)
     method = Method(part)
-    made = loop_of(resolve(settings, data.load("digits"), method))
+    made = loop_of(resolve(settings, data.read("digits"), method))
     try:
         states = [made.begin()]
         for t in range(1, rounds + 1):

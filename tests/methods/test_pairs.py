@@ -10,7 +10,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from unskew.data.federation import Index
+from unskew.data.index import Index
 from unskew.engine import check
 from unskew.engine.assemble import loop_of
 from unskew.engine.resolve import resolve

@@ -22,7 +22,7 @@ from unskew.models.registry import maker_of, module_of
 
 SHOWN = [
     (calls.written(name, example.arguments), example.shape, example.classes)
-    for name in catalogue.entries()
+    for name in catalogue.files()
     for example in module_of(name).EXAMPLES
     if not example.masks
 ]
@@ -179,7 +179,7 @@ def test_a_new_model_is_one_file(tmp_path, monkeypatch):
     (tmp_path / "mine.py").write_text((tmp_path / "mlp.py").read_text().replace("def mlp(", "def mine("))
     monkeypatch.setattr(catalogue, "FOLDER", tmp_path)
     monkeypatch.setattr(networks, "__path__", [str(tmp_path)])
-    for cached in (catalogue.entries, catalogue.aliases):
+    for cached in (catalogue.files, catalogue.aliases):
         cached.cache_clear()
     try:
         assert models.describe()["mine"] == "A dense network for samples of any shape; hidden=(128,)"
@@ -187,13 +187,13 @@ def test_a_new_model_is_one_file(tmp_path, monkeypatch):
         assert "| `mine` | 1×28×28 | 10 | 101,770 |" in page.page()
         assert "| `mine` | `hidden` | list of whole numbers |" in page.page()
     finally:
-        for cached in (catalogue.entries, catalogue.aliases):
+        for cached in (catalogue.files, catalogue.aliases):
             cached.cache_clear()
         sys.modules.pop("unskew.models.networks.mine", None)
         vars(networks).pop("mine", None)
 
 
-@pytest.mark.parametrize("name", catalogue.entries())
+@pytest.mark.parametrize("name", catalogue.files())
 def test_every_argument_has_a_meaning_and_a_default_in_its_range(name):
     taken = arguments.of(maker_of(name))
     assert [a.name for a in taken] == [*inspect.signature(maker_of(name)).parameters][2:]

@@ -8,7 +8,8 @@ from typing import Any
 from unskew.comparison.watch import Cell
 from unskew.config import Settings
 from unskew.core.method import Method
-from unskew.data.federation import Dataset, Federation
+from unskew.data.dataset import Dataset
+from unskew.data.federation import Federation
 from unskew.engine import resolve
 from unskew.engine.assemble import loop_of
 from unskew.engine.memory import check_room

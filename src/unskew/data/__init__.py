@@ -1,26 +1,29 @@
-"""Sets, partitions and who is available."""
+"""Data sets, how they are dealt out to clients, and who is available."""
 
 from __future__ import annotations
 
 from unskew.data.build import build
-from unskew.data.federation import Dataset, Federation, Index
-from unskew.data.folders import folder
-from unskew.data.own import arrays, npz
-from unskew.data.partitions import partition
-from unskew.data.sets import check, describe, load, names, parse
+from unskew.data.dataset import Dataset
+from unskew.data.federation import Federation
+from unskew.data.from_arrays import arrays
+from unskew.data.from_folder import folder
+from unskew.data.from_npz import npz
+from unskew.data.index import Index
+from unskew.data.registry import at_hand, check_text, describe, names, read
+from unskew.data.skew import partition
 
 __all__ = [
     "Dataset",
     "Federation",
     "Index",
     "arrays",
+    "at_hand",
     "build",
-    "check",
+    "check_text",
     "describe",
     "folder",
-    "load",
     "names",
     "npz",
-    "parse",
     "partition",
+    "read",
 ]

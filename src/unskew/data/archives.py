@@ -1,11 +1,11 @@
-"""NumPy archives and the pictures packed in them, read without pickle; damage is named with its file."""
+"""NumPy archives and the pictures packed in them, read without pickle; an error names the damaged file."""
 
 from __future__ import annotations
 
 import io
-import os
 import zipfile
 import zlib
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,9 +15,9 @@ from unskew.errors import DataError
 
 
 class Archive(dict[str, np.ndarray]):
-    """The arrays of one file by name; asking for one it lacks is a DataError (E401)."""
+    """The arrays of one file by name; asking for one that it lacks raises DataError (E401)."""
 
-    def __init__(self, path: Path, arrays: dict[str, np.ndarray]):
+    def __init__(self, path: Path, arrays: Mapping[str, np.ndarray]):
         super().__init__(arrays)
         self.path = path
 
@@ -25,13 +25,19 @@ class Archive(dict[str, np.ndarray]):
         raise DataError("E401", f"{self.path} lacks the array '{name}'; it holds {', '.join(self) or 'none'}.")
 
     def labels(self, name: str) -> np.ndarray:
+        """An array of labels, int64."""
         return self[name].astype(np.int64, copy=False)
 
     def words(self, name: str) -> tuple[str, ...]:
+        """An array of names."""
         return tuple(str(word) for word in self[name])
 
     def pictures(self, name: str, size: int) -> np.ndarray:
-        """Vertical strips of size x size pictures as encoded bytes, cut at NAME_off: uint8 [N, size, size, 3]."""
+        """Pictures of size x size pixels, uint8 [N, size, size, 3].
+
+        They are stored as vertical strips, each encoded as WebP or JPEG bytes; `NAME_off` says where each strip begins.
+        Raises DataError (E401) for bytes that are no pictures.
+        """
         from PIL import Image
 
         stem = name.rpartition("_")[0]
@@ -47,8 +53,8 @@ class Archive(dict[str, np.ndarray]):
             ) from error
 
 
-def read(path: Path) -> Archive:
-    """Raises DataError: E402 if there is no such file, E401 if it is no whole archive of plain arrays."""
+def read_archive(path: Path) -> Archive:
+    """The arrays of a file. Raises DataError: E402 if there is none, E401 if it is not a whole archive of plain arrays."""
     try:
         with np.load(path, allow_pickle=False) as z:
             return Archive(path, {n: z[n] for n in z.files})
@@ -69,28 +75,3 @@ def read(path: Path) -> Archive:
         raise DataError(
             "E401", f"{path} ({size:,} bytes) is not a whole NumPy archive: {why}. Copy it, or save it, again."
         ) from error
-
-
-def place(name: str) -> Path | None:
-    """Where a named set lies, or None."""
-    here = os.environ.get("UNSKEW_DATA")
-    path = Path(here) / f"{name}.npz" if here else None
-    return path if path and path.exists() else None
-
-
-def named(name: str, source: str) -> Archive:
-    """The archive of a named set. Raises DataError (E402) that says where to get it."""
-    found = place(name)
-    if found:
-        return read(found)
-    here = os.environ.get("UNSKEW_DATA")
-    why = (
-        f"there is no {Path(here) / name}.npz"
-        if here
-        else f"'{name}' is looked for in the folder UNSKEW_DATA, which is not set"
-    )
-    raise DataError(
-        "E402",
-        f"{why}. Get it from {source}, pack it as {name}.npz (docs/data.md says which arrays), and point to its folder: "
-        f"export UNSKEW_DATA=/path/to/folder. The set 'digits' needs no file.",
-    )

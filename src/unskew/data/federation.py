@@ -1,6 +1,6 @@
 """A set dealt out to clients.
 
-All samples lie in one array; a client is a list of row numbers. Memory grows with the samples, not with the clients.
+All samples are in one array, and a client is a list of row numbers: memory grows with the samples, not with the clients.
 Letters: N samples, K clients, C classes.
 """
 
@@ -12,21 +12,27 @@ from typing import Any
 
 import numpy as np
 
-from unskew.data.dataset import Dataset, check_labels
+from unskew.data.checks import check_labels, check_lengths
 from unskew.data.index import Index
 from unskew.errors import DataError
 
-__all__ = ["SUMMARY_CLIENTS", "Dataset", "Federation", "Index"]
-
 SUMMARY_CLIENTS = 2000
+"""Clients that `summary` lists at most."""
 
 
 @dataclass(frozen=True)
 class Federation:
-    """`train[k]` and `val[k]` are rows of x, `test[k]` rows of x_test; any of them may be empty.
+    """A set and which of its rows each client holds.
 
-    natural: clients come from a column of the data, so that every test row has a client of its own. val without
-    clients: nothing is held back. mean, std: constants of x that have not been taken off. columns: per row of x.
+    x, y, x_test, y_test, classes: as in `Dataset`.
+    train, val, test: `train[k]` and `val[k]` are rows of x, `test[k]` rows of x_test; any of them may be empty. val has
+    no clients at all if nothing is held back.
+    skew: the text by which the set was dealt out. names: of the clients, or None for `client-0` and so on.
+    natural: whether clients come from a column of the data and every test row belongs to one of them.
+    mean, std: one number per channel, by which samples can be standardised; None if they are already, or never are.
+    columns: facts per row of x. reserved: rows of x that no client holds, because the server keeps them for itself.
+
+    Raises DataError: E403 for rows and lengths, E404 for labels.
     """
 
     name: str
@@ -45,14 +51,10 @@ class Federation:
     std: tuple[float, ...] | None = None
     columns: dict[str, np.ndarray] = field(default_factory=dict)
     reserved: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    """Rows of x that no client holds: the server keeps them for itself."""
 
     def __post_init__(self) -> None:
-        for part, x, y in (("training", self.x, self.y), ("test", self.x_test, self.y_test)):
-            if len(x) != len(y):
-                raise DataError(
-                    "E403", f"{self.name}: {len(x)} {part} samples but {len(y)} labels; give one label a sample."
-                )
+        check_lengths(self.name, "training", self.x, self.y, {})
+        check_lengths(self.name, "test", self.x_test, self.y_test, {})
         if not self.clients or not len(self.train.rows):
             raise DataError("E403", f"{self.name}: no client holds a training sample.")
         check_labels(self.name, self.y, self.y_test, self.n_classes, self.shape)
@@ -64,53 +66,62 @@ class Federation:
             if len(index) not in ((0, self.clients) if part == "val" else (self.clients,)):
                 raise DataError(
                     "E403",
-                    f"{self.name}: {self.clients} clients, but {len(index)} lists of {part} rows; give one each.",
+                    f"{self.name}: {self.clients} clients, but {len(index)} lists of {part} rows; give one per client.",
                 )
             if len(index.rows) and not 0 <= index.rows.min() <= index.rows.max() < n:
                 raise DataError("E403", f"{self.name}: {part} rows lie outside 0 to {n - 1}.")
 
     @property
     def clients(self) -> int:
+        """K."""
         return len(self.train)
 
     @property
     def K(self) -> int:
+        """The number of clients, by the letter that formulas use."""
         return self.clients
 
     @property
     def n_classes(self) -> int:
+        """C."""
         return len(self.classes)
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """The shape of one sample."""
         return tuple(self.x.shape[1:])
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """Training samples, int64 [K]."""
+        """Training samples of every client, int64 [K]."""
         return self.train.sizes
 
     @property
     def masks(self) -> bool:
-        """Whether every pixel has a label, rather than every sample."""
+        """Whether every pixel has a label, instead of every sample."""
         return self.y.ndim > 1
 
     @cached_property
     def label_counts(self) -> np.ndarray:
-        """Training samples by class, or pixels by class where samples have masks, int64 [K, C]."""
+        """Training samples of every client and class, int64 [K, C]; with masks, their pixels."""
         if self.masks:
-            pixels = (
-                np.array([np.bincount(self.y[i].ravel(), minlength=self.n_classes) for i in k]) for k in self.train
-            )
-            return np.array([p.sum(0) if len(p) else np.zeros(self.n_classes, np.int64) for p in pixels])
+            return np.array([self._pixels(rows) for rows in self.train])
         flat = self.train.owner * self.n_classes + self.y[self.train.rows]
         return np.bincount(flat, minlength=self.clients * self.n_classes).reshape(self.clients, self.n_classes)
 
+    def _pixels(self, rows: np.ndarray) -> np.ndarray:
+        """Pixels of these samples by class, int64 [C]."""
+        counts = np.zeros(self.n_classes, np.int64)
+        for row in rows:
+            counts += np.bincount(self.y[row].ravel(), minlength=self.n_classes)
+        return counts
+
     def name_of(self, k: int) -> str:
+        """The name of client k."""
         return self.names[k] if self.names else f"client-{k}"
 
     def pooled(self) -> Federation:
-        """One client that holds all training rows: centralised training."""
+        """The federation with one client that holds all training rows, for centralised training."""
         return replace(
             self,
             train=Index.of([np.unique(self.train.rows)]),
@@ -122,7 +133,7 @@ class Federation:
         )
 
     def summary(self) -> dict[str, Any]:
-        """What federation.json holds; above 2,000 clients the lists hold the first 2,000."""
+        """What federation.json holds; its lists are of the first 2,000 clients at most."""
         shown = slice(0, SUMMARY_CLIENTS)
         return {
             "name": self.name,

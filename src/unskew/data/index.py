@@ -1,4 +1,4 @@
-"""Which rows belong to which client: two arrays, whatever the number of clients.
+"""Which rows belong to which client, in two arrays for any number of clients.
 
 Letters: R rows dealt out (all clients together), N rows of the set, K clients.
 """
@@ -7,13 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
 
 @dataclass(frozen=True, eq=False)
-class Index(Sequence):
+class Index:
     """`index[k]` is a view of client k's row numbers: rows[offsets[k] : offsets[k + 1]]."""
 
     rows: np.ndarray
@@ -23,14 +22,14 @@ class Index(Sequence):
 
     @staticmethod
     def of(lists: Sequence[np.ndarray]) -> Index:
-        """From one array of row numbers a client."""
+        """From one array of row numbers per client."""
         offsets = np.cumsum([0, *map(len, lists)], dtype=np.int64)
         rows = np.concatenate([np.asarray(r, dtype=np.int64) for r in lists]) if lists else np.zeros(0, np.int64)
         return Index(rows, offsets)
 
     @staticmethod
     def by_owner(owner_N: np.ndarray, clients: int) -> Index:
-        """From each row's client; -1 is nobody's. Rows of a client stay in their order."""
+        """From the client of each row, where -1 means no client. Rows of a client keep their order."""
         rows = np.argsort(owner_N, kind="stable").astype(np.int64)
         rows = rows[np.searchsorted(owner_N[rows], 0) :]
         counts = np.bincount(owner_N[owner_N >= 0], minlength=clients)
@@ -38,13 +37,13 @@ class Index(Sequence):
 
     @staticmethod
     def empty(clients: int) -> Index:
-        """Nobody holds anything."""
+        """No client holds any row."""
         return Index(np.zeros(0, np.int64), np.zeros(clients + 1, np.int64))
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
 
-    def __getitem__(self, k: Any) -> np.ndarray:
+    def __getitem__(self, k: int) -> np.ndarray:
         if not 0 <= k < len(self):
             raise IndexError(k)
         return self.rows[self.offsets[k] : self.offsets[k + 1]]
@@ -54,7 +53,7 @@ class Index(Sequence):
 
     @property
     def sizes(self) -> np.ndarray:
-        """int64 [K]"""
+        """How many rows each client holds, int64 [K]."""
         return np.diff(self.offsets)
 
     @property

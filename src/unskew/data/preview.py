@@ -1,4 +1,4 @@
-"""The partition as text: what a run shows before it starts."""
+"""A federation as text: what a run shows before it starts."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from unskew.data.federation import Federation
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 SHOWN = 8
+"""Clients in the map of labels at most."""
+MOST_CLASSES = 40
+"""With more classes, the map would not fit a terminal."""
 
 
 def terminal(federation: Federation) -> str:
-    """Two lines of facts, then a label map: a row per client, a column per class, height for the share.
+    """Two lines of facts, then a map of labels: one row per client, one column per class, height for the share.
 
-    Where samples have masks, a client's row tells the share of its pixels that each class but the background has.
+    Where samples have masks, the row of a client says which share of its pixels each class but the background has.
     """
     f, sizes = federation, federation.sizes
-    held = (
-        f"{', '.join(f.classes[1:])} in {(f.label_counts[:, 1:].sum(1) > 0).sum()} of {f.clients} clients"
-        if f.masks
-        else f"{(f.label_counts > 0).sum(1).mean():.1f} of {f.n_classes} classes a client"
-    )
+    if f.masks:
+        holders = (f.label_counts[:, 1:].sum(1) > 0).sum()
+        classes = f"{', '.join(f.classes[1:])} in {holders} of {f.clients} clients"
+    else:
+        classes = f"{(f.label_counts > 0).sum(1).mean():.1f} of {f.n_classes} classes a client"
     lines = [
         f"data    {f.name}: {len(np.unique(f.train.rows)):,} training samples of {f.clients:,} clients, {f.n_classes} classes, "
         f"samples {'x'.join(map(str, f.shape))}; global test {len(f.y_test):,}",
-        f"split   {f.skew}: sizes {sizes.min():,} to {sizes.max():,} (median {int(np.median(sizes)):,}), {held}",
+        f"split   {f.skew}: sizes {sizes.min():,} to {sizes.max():,} (median {int(np.median(sizes)):,}), {classes}",
     ]
     if empty := int((sizes == 0).sum()):
-        lines.append(
-            f"        {empty} client{'s have' if empty > 1 else ' has'} no samples: they receive the model and send nothing"
-        )
-    if f.n_classes <= 40:
-        lines += _map(federation)
-    return "\n".join(lines)
+        have = "client has" if empty == 1 else "clients have"
+        lines.append(f"        {empty} {have} no samples: they receive the model and send nothing")
+    return "\n".join([*lines, *_map(f)] if f.n_classes <= MOST_CLASSES else lines)
 
 
 def _map(f: Federation) -> list[str]:
@@ -47,12 +47,12 @@ def _map(f: Federation) -> list[str]:
 
 
 def _labels(f: Federation, k: int) -> str:
-    share = f.label_counts[k] / max(1, f.label_counts[k].max())
-    cells = "".join(BLOCKS[0 if s == 0 else max(1, round(float(s) * 8))] for s in share)
+    shares = f.label_counts[k] / max(1, f.label_counts[k].max())
+    cells = "".join(BLOCKS[0 if s == 0 else max(1, round(float(s) * 8))] for s in shares)
     return f"|{cells}| {f.sizes[k]:,}"
 
 
 def _pixels(f: Federation, k: int) -> str:
-    share = f.label_counts[k] / max(1, f.label_counts[k].sum())
-    told = ", ".join(f"{name} {100 * s:.1f} %" for name, s in zip(f.classes[1:], share[1:]))
-    return f"{f.sizes[k]:,} images, {told} of the pixels"
+    shares = f.label_counts[k] / max(1, f.label_counts[k].sum())
+    classes = ", ".join(f"{name} {100 * s:.1f} %" for name, s in zip(f.classes[1:], shares[1:]))
+    return f"{f.sizes[k]:,} images, {classes} of the pixels"

@@ -1,4 +1,4 @@
-"""Images and masks at another size: an image's pixel is the mean over its area, a mask's pixel the nearest one.
+"""Images and masks at a smaller size: an image's pixel is the mean over its area, a mask's pixel the nearest one.
 
 Letters: N images, H height, W width, S the new side.
 """
@@ -9,7 +9,7 @@ import numpy as np
 
 
 def smaller_images(x: np.ndarray, size: int) -> np.ndarray:
-    """[N, channels, H, W] to [N, channels, size, size], float32; the mean of an image stays what it is."""
+    """Images [N, channels, H, W] as float32 [N, channels, size, size]; the mean of an image does not change."""
     if x.shape[2:] == (size, size):
         return x
     rows_SH, columns_SW = (area(n, size) for n in x.shape[2:])
@@ -17,13 +17,13 @@ def smaller_images(x: np.ndarray, size: int) -> np.ndarray:
 
 
 def smaller_masks(y: np.ndarray, size: int) -> np.ndarray:
-    """[N, H, W] to [N, size, size]; no class appears that was not there."""
+    """Masks [N, H, W] as [N, size, size]; no new class appears."""
     rows, columns = (((np.arange(size) + 0.5) * n / size).astype(np.int64) for n in y.shape[1:])
     return np.ascontiguousarray(y[:, rows[:, None], columns])
 
 
 def area(n: int, size: int) -> np.ndarray:
-    """[size, n]: how much of each of n pixels lies in each of `size`, rows sum to 1."""
+    """The share of each new pixel that each of n old pixels makes up, float32 [size, n]; rows sum to 1."""
     edges = np.linspace(0, n, size + 1)
     low, high = edges[:-1, None], edges[1:, None]
     pixels = np.arange(n)

@@ -1,79 +1,81 @@
-"""The string that says how a set is dealt out: `kind:value,option=value,flag+shift:strength`.
+"""How a set is dealt out to clients, as one text: `kind:value,option=value+shift:strength`.
 
-kind is a partition (unskew.data.partitions), a shift a change of the features (unskew.data.transforms).
+kind is a partition (the files of `skews/`), a shift a change of the features (unskew.data.shifts); shifts change no rows.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 
-from unskew.errors import UsageError, suggestion
+import numpy as np
 
-KINDS = ("iid", "dirichlet", "classes", "pathological", "clustered", "domain", "column")
-EXAMPLES = {
-    "dirichlet": "dirichlet:0.1",
-    "classes": "classes:2",
-    "pathological": "pathological:2x500",
-    "clustered": "clustered:2-2-3-3-5",
-    "column": "column:site",
-}
-OPTIONS = {"dirichlet": ("min", "groups", "contiguous")}
+from unskew import sources, specs
+from unskew.data.dataset import strata
+from unskew.data.index import Index
+from unskew.data.partition import Partition, Request
+from unskew.data.shifts import SHIFTS, Shift
+from unskew.errors import DataError, UsageError
 
 
-def refusal(kind: str, wants: str, got: str) -> UsageError:
-    return UsageError("E103", f"skew '{kind}' needs {wants}, like {EXAMPLES[kind]}; got '{got}'.")
+@cache
+def partitions() -> dict[str, type[Partition]]:
+    """The classes of all partitions by name, found in the files of `skews/`."""
+    files = sources.files(Path(__file__).parent / "skews")
+    modules = [importlib.import_module(f"unskew.data.skews.{path.stem}") for path in files]
+    kinds = [kind for module in modules for kind in vars(module).values() if isinstance(kind, type)]
+    return specs.by_name(sorted((k for k in kinds if issubclass(k, Partition) and k.name), key=lambda k: k.name))
 
 
 @dataclass(frozen=True)
 class Skew:
-    kind: str
-    value: str = ""
-    options: dict[str, str] = field(default_factory=dict)
-    shifts: tuple[str, ...] = ()
+    """A partition and the feature shifts that follow it."""
+
+    partition: Partition
+    shifts: tuple[Shift, ...] = ()
 
     @staticmethod
     def parse(text: str) -> Skew:
-        """Raises UsageError (E103) for a kind or an option that does not exist."""
-        dealt, *shifts = [piece.strip() for piece in text.split("+")]
-        head, *rest = [piece.strip() for piece in dealt.split(",")]
-        kind, _, value = head.partition(":")
-        if kind not in KINDS:
-            raise UsageError("E103", f"unknown skew '{text}'.{suggestion(kind, KINDS)} Known: {', '.join(KINDS)}.")
-        if value and kind in ("iid", "domain"):
-            raise UsageError("E103", f"skew '{kind}' takes no value; got '{head}'.")
-        if not value and kind == "column":
-            raise refusal(kind, "the name of a column", "")
-        options = dict(piece.partition("=")[::2] for piece in rest)
-        allowed: Iterable[str] = OPTIONS.get(kind, ())
-        for option in options:
-            if option not in allowed:
-                raise UsageError("E103", f"skew '{kind}' has no option '{option}'.{suggestion(option, allowed)}")
-        return Skew(kind, value, options, tuple(shifts))
+        """The skew that a text names. Raises UsageError (E103) for a kind or setting that does not exist or fit."""
+        dealt, *suffixes = text.split("+")
+        spec = specs.parse(dealt.strip(), "skew", "E103")
+        partition = specs.make(specs.kind_of(spec, partitions(), "skew", "E103"), spec, "skew", "E103")
+        return Skew(partition, tuple(_shift(suffix) for suffix in suffixes))
 
-    def number(self) -> float:
-        """The value, above 0."""
-        try:
-            found = float(self.value)
-            if not (math.isfinite(found) and found > 0):
-                raise ValueError
-        except ValueError:
-            raise refusal(self.kind, "a number above 0", self.value) from None
-        return found
 
-    def whole(self, text: str | None = None) -> int:
-        """The value, or the piece of it in `text`, as a whole number of at least 1."""
-        text = self.value if text is None else text
-        if not (text.isascii() and text.isdigit() and int(text)):
-            raise refusal(self.kind, "a whole number above 0", self.value)
-        return int(text)
+def partition(
+    text: str,
+    y: np.ndarray,
+    clients: int,
+    rng: np.random.Generator,
+    *,
+    columns: Mapping[str, np.ndarray] | None = None,
+    samples: int | None = None,
+) -> Index:
+    """The rows of every client.
 
-    def option(self, name: str) -> int | None:
-        """An option that counts something, or None if it is not given."""
-        if name not in self.options:
-            return None
-        text = self.options[name]
-        if not (text.isascii() and text.isdigit() and int(text)):
-            raise UsageError("E103", f"skew '{self.kind}' needs {name}= a whole number above 0, got '{text}'.")
-        return int(text)
+    y: classes [N], or masks [N, H, W]. samples: how many each client has on average; clients * samples rows are drawn
+    first, by class. With `domain` and `column`, which have their own number of clients, it is the most a client keeps;
+    with `pathological:C`, how many it has.
+    Raises UsageError (E103) for a text that cannot be read, DataError: E406 for what cannot be dealt out, E407 for a
+    column that does not exist.
+    """
+    kind = Skew.parse(text).partition
+    if not len(y):
+        raise DataError("E403", "there are no samples to deal out.")
+    if y.ndim > 1 and kind.by_class:
+        usable = ", ".join(f"column:{name}" for name in columns or {}) or "column:NAME"
+        raise DataError(
+            "E406", f"skew '{kind.name}' deals by class, but these samples have masks; use iid or {usable}."
+        )
+    if clients < 1 and not kind.own_clients:
+        raise UsageError("E109", f"clients must be at least 1; got {clients}.")
+    return kind.deal(Request(strata(y), clients, samples, columns or {}), rng)
+
+
+def _shift(text: str) -> Shift:
+    spec = specs.parse(text.strip(), "feature skew", "E103")
+    return specs.make(specs.kind_of(spec, SHIFTS, "feature skew", "E103"), spec, "feature skew", "E103")

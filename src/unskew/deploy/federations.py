@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from unskew.data.dataset import Dataset, check_labels
+from unskew.data.checks import check_labels
+from unskew.data.dataset import Dataset
 from unskew.data.federation import Federation
 from unskew.data.index import Index
 from unskew.deploy.hello import Hello, check_alike

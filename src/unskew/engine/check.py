@@ -22,7 +22,8 @@ from unskew.core import gate
 from unskew.core.method import Method
 from unskew.core.part import Part
 from unskew.core.trees import flat, size_in_bytes
-from unskew.data.federation import Federation, Index
+from unskew.data.federation import Federation
+from unskew.data.index import Index
 from unskew.engine.assemble import loop_of
 from unskew.engine.disk.folder import Folder
 from unskew.engine.disk.state import State, digest

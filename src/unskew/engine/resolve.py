@@ -25,7 +25,8 @@ from unskew.core.network import Network
 from unskew.core.part import Part, overrides
 from unskew.core.values import Batch
 from unskew.data import arrays
-from unskew.data.federation import Dataset, Federation
+from unskew.data.dataset import Dataset
+from unskew.data.federation import Federation
 from unskew.engine.memory import check_room
 from unskew.engine.sources import dataset_of, dealt_out
 from unskew.errors import UsageError

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from unskew import calls, data, models
 from unskew.config import Settings
 from unskew.core.keys import numpy_key
 from unskew.core.method import Method
 from unskew.data.availability import Availability
-from unskew.data.federation import Dataset, Federation
+from unskew.data.dataset import Dataset
+from unskew.data.federation import Federation
+from unskew.data.holdout import validation_of
 from unskew.data.skew import Skew
-from unskew.data.transforms import Shift
 from unskew.tasks import task_of
 
 GIVEN = "(given)"
@@ -25,12 +24,11 @@ def check_spelling(settings: Settings) -> None:
     (E402) for an archive that is not on this machine.
     """
     Availability.parse(settings.availability)
-    for shift in Skew.parse(settings.skew).shifts:
-        Shift.parse(shift)
+    Skew.parse(settings.skew)
     if settings.model not in ("auto", GIVEN) and not calls.parse(settings.model, "model", "E104").file:
         models.check_text(settings.model)
     if settings.data != GIVEN:
-        data.check(settings.data)
+        data.check_text(settings.data)
 
 
 def dataset_of(settings: Settings) -> Dataset:
@@ -39,13 +37,7 @@ def dataset_of(settings: Settings) -> Dataset:
     Raises as `check_spelling` does, before anything is read, and DataError (E4xx) for data that cannot be read.
     """
     check_spelling(settings)
-    path = Path(settings.data)
-    if path.suffix == ".npz" or path.is_file():
-        return data.npz(path)
-    if path.is_dir():
-        return data.folder(path)
-    name, options = data.parse(settings.data)
-    return data.load(name, **options)
+    return data.read(settings.data)
 
 
 def dealt_out(settings: Settings, method: Method, dataset: Dataset) -> Federation:
@@ -56,7 +48,7 @@ def dealt_out(settings: Settings, method: Method, dataset: Dataset) -> Federatio
     """
     method.check_task(task_of(dataset.y).name)
     if settings.validation:
-        dataset = dataset.validated(settings.validation)
+        dataset = validation_of(dataset, settings.validation)
     standardise = settings.normalise == "dataset" or (settings.normalise == "auto" and not method.normalises)
     if standardise and dataset.mean is not None:
         dataset = dataset.standardised()

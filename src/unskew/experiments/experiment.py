@@ -9,13 +9,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal
 
-from unskew import config
+from unskew import config, data
 from unskew.config import Settings
 from unskew.core.part import Part
-from unskew.data import archives, sets
 from unskew.engine.resolve import is_reference
 from unskew.errors import UsageError, suggestion
 from unskew.experiments.claims import Claim, Trend
@@ -46,8 +44,7 @@ class TableRow:
     @property
     def has_data(self) -> bool:
         """Whether the row's data set is on this machine."""
-        name, _ = sets.parse(self.data)
-        return name == "digits" or Path(self.data).exists() or archives.place(name) is not None
+        return data.at_hand(self.data)
 
     @property
     def data(self) -> str:

@@ -9,7 +9,7 @@ import torch
 
 from unskew import arguments, calls
 from unskew.models.blocks import Example
-from unskew.models.catalogue import entries
+from unskew.models.catalogue import files
 from unskew.models.count import multiply_adds, parameters, shape_at
 from unskew.models.registry import build, maker_of, module_of
 
@@ -34,7 +34,7 @@ class Figures:
 
 def figures() -> list[Figures]:
     """Every example of every model, in the order of the names."""
-    return [_figures(name, example) for name in entries() for example in module_of(name).EXAMPLES]
+    return [_figures(name, example) for name in files() for example in module_of(name).EXAMPLES]
 
 
 def page() -> str:
@@ -73,7 +73,7 @@ def _arguments() -> str:
     head = "| model | argument | type | range | default | meaning |"
     lines = [
         f"| `{name}` | `{a.name}` | {a.type} | {a.range} | `{a.default}` | {a.meaning} |"
-        for name in entries()
+        for name in files()
         for a in arguments.of(maker_of(name))
     ]
     return "\n".join([head, "|---" * 6 + "|", *lines])

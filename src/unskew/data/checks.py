@@ -1,0 +1,60 @@
+"""What every set must satisfy: labels in range, finite samples."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from unskew.errors import DataError
+
+CHUNK = 1 << 24
+"""Values checked at once, so that checking a memory-mapped file never loads all of it."""
+
+
+def check_labels(name: str, y: np.ndarray, y_test: np.ndarray, classes: int, shape: tuple[int, ...]) -> None:
+    """Raises DataError (E404) unless labels, or masks as large as the samples, are whole numbers from 0 to classes - 1.
+
+    name: of the set; shape: of one sample.
+    """
+    for part, labels in (("training", y), ("test", y_test)):
+        fits = labels.ndim == y.ndim and (labels.ndim == 1 or labels.shape[1:] == shape[1:])
+        if not fits or not np.issubdtype(labels.dtype, np.integer):
+            masks = f" or masks {['N', *shape[1:]]}".replace("'", "") if len(shape) > 1 else ""
+            raise DataError(
+                "E404",
+                f"{name}: {part} labels are {labels.dtype} {list(labels.shape)}; they must be whole numbers, [N]{masks}.",
+            )
+        wrong = np.argwhere((labels < 0) | (labels >= classes))
+        if len(wrong):
+            row, *place = wrong[0].tolist()
+            where = f"the label of {part} sample {row}" + (f" at {place}" if place else "")
+            raise DataError(
+                "E404",
+                f"{name}: {where} is {labels[tuple(wrong[0])]}; {classes} classes need labels from 0 to {classes - 1}.",
+            )
+
+
+def check_finite(name: str, part: str, x: np.ndarray) -> None:
+    """Raises DataError (E405), which names the first sample with NaN or infinity. part: "training" or "test"."""
+    step = max(1, CHUNK // max(1, int(np.prod(x.shape[1:]))))
+    for begin in range(0, len(x), step):
+        chunk = x[begin : begin + step]
+        if np.isfinite(chunk.sum(dtype=np.float64)):
+            continue
+        for row, *place in np.argwhere(~np.isfinite(chunk))[:1].tolist():
+            value = chunk[(row, *place)]
+            raise DataError(
+                "E405", f"{name}: {part} sample {begin + row} holds {value} at {place}; correct or remove it."
+            )
+
+
+def check_lengths(name: str, part: str, x: np.ndarray, y: np.ndarray, columns: dict[str, np.ndarray]) -> None:
+    """Raises DataError (E403) unless there is one label, and one value of every column, per sample."""
+    if len(x) != len(y):
+        raise DataError("E403", f"{name}: {len(x)} {part} samples but {len(y)} labels; give one label per sample.")
+    for column, values in columns.items():
+        if len(values) != len(y):
+            raise DataError(
+                "E403",
+                f"{name}: column '{column}' has {len(values)} values for {len(y)} {part} samples; "
+                "give one value per sample.",
+            )

@@ -1,0 +1,58 @@
+"""Samples of a set held out: for a test set where it has none, or for validation.
+
+The same rows are chosen at every call, whatever the seed of a run.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from unskew.data.dataset import Dataset, strata
+from unskew.data.rounding import largest_remainder
+from unskew.errors import DataError
+
+
+def with_test_set(dataset: Dataset, share: float) -> Dataset:
+    """The set with this share of every class as its test set; of samples with masks, with this share of all.
+
+    dataset: without a test set; it is returned unchanged if no training sample would be left.
+    """
+    rng, kinds = np.random.default_rng(1797), strata(dataset.y)
+    counts = np.bincount(kinds, minlength=len(dataset.classes))
+    held = np.zeros(len(dataset.y), dtype=bool)
+    for c, size in enumerate(largest_remainder(counts * share, counts)):
+        held[rng.permutation(np.flatnonzero(kinds == c))[:size]] = True
+    return dataset if held.all() else _held_out(dataset, held)
+
+
+def validation_of(dataset: Dataset, share: float) -> Dataset:
+    """The set without its test set; instead, this share of its training samples, of every class and domain alike.
+
+    Raises DataError (E403) where either side would be empty.
+    """
+    kinds = np.stack([strata(dataset.y), *(v for name, v in dataset.columns.items() if name == "domain")], axis=1)
+    group = np.unique(kinds, axis=0, return_inverse=True)[1].reshape(-1)
+    rng, held = np.random.default_rng(0), np.zeros(len(dataset.y), dtype=bool)
+    for kind in range(int(group.max()) + 1):
+        rows = np.flatnonzero(group == kind)
+        held[rng.permutation(rows)[: round(share * len(rows))]] = True
+    if not held.any() or held.all():
+        raise DataError(
+            "E403", f"{dataset.name}: {share:g} of {len(held)} training samples leaves one side without any."
+        )
+    return _held_out(dataset, held)
+
+
+def _held_out(dataset: Dataset, held: np.ndarray) -> Dataset:
+    """The held training rows, bool [N], as the test set."""
+    return replace(
+        dataset,
+        x=dataset.x[~held],
+        y=dataset.y[~held],
+        x_test=dataset.x[held],
+        y_test=dataset.y[held],
+        columns={name: values[~held] for name, values in dataset.columns.items()},
+        test_columns={name: values[held] for name, values in dataset.columns.items()},
+    )

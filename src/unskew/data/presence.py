@@ -1,0 +1,166 @@
+"""Who is asked in a round, and which of them are there: the kinds of availability.
+
+Letters: K clients, t the round.
+"""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, ClassVar
+
+import numpy as np
+from annotated_types import Ge, Gt, Le, MinLen
+
+from unskew import specs
+from unskew.errors import DataError, UsageError
+
+Rng = Callable[[int], np.random.Generator]
+"""rng(t) is a new generator for round t, always the same one."""
+
+
+@dataclass(frozen=True)
+class Present:
+    """Clients asked in a round, ascending. there: whether each answers, bool; seconds: after how long, or None."""
+
+    asked: np.ndarray
+    there: np.ndarray
+    seconds: np.ndarray | None = None
+
+
+class Presence:
+    """A kind of availability; subclasses are frozen dataclasses of their settings, see unskew.specs."""
+
+    name: ClassVar[str] = ""
+    value: ClassVar[tuple[str, ...]] = ()
+    example: ClassVar[str] = ""
+
+    def draw(self, t: int, K: int, generator: np.random.Generator, rng: Rng) -> Present:
+        """Who is there in round t of K clients. generator: round t's, from which later draws follow on."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Full(Presence):
+    """everybody"""
+
+    name = "full"
+    example = "full"
+
+    def draw(self, t: int, K: int, generator: np.random.Generator, rng: Rng) -> Present:
+        return Present(np.arange(K), np.ones(K, dtype=bool))
+
+
+@dataclass(frozen=True)
+class Sample(Presence):
+    """a random part of the clients, drawn afresh in every round"""
+
+    size: Annotated[float, Gt(0), "below 1: a share of the clients, at least one; from 1: how many, rounded down"]
+    name = "sample"
+    value = ("size",)
+    example = "sample:0.1"
+
+    def draw(self, t: int, K: int, generator: np.random.Generator, rng: Rng) -> Present:
+        size = min(K, int(self.size) if self.size >= 1 else max(1, round(self.size * K)))
+        return Present(distinct(K, size, generator), np.ones(size, dtype=bool))
+
+
+@dataclass(frozen=True)
+class Bernoulli(Presence):
+    """everybody is asked and answers with one probability"""
+
+    probability: Annotated[float, Ge(0), Le(1), "of each client, in each round"]
+    name = "bernoulli"
+    value = ("probability",)
+    example = "bernoulli:0.2"
+
+    def draw(self, t: int, K: int, generator: np.random.Generator, rng: Rng) -> Present:
+        return Present(np.arange(K), generator.random(K) < np.full(K, self.probability))
+
+
+@dataclass(frozen=True)
+class Persistent(Presence):
+    """as bernoulli, but drawn once for several rounds"""
+
+    probability: Annotated[float, Ge(0), Le(1), "of each client, in each period"]
+    rounds: Annotated[int, Gt(0), "rounds of a period"]
+    name = "persistent"
+    value = ("probability", "rounds")
+    example = "persistent:0.2x10"
+
+    def draw(self, t: int, K: int, generator: np.random.Generator, rng: Rng) -> Present:
+        first_of_period = (t - 1) // self.rounds * self.rounds + 1
+        return Present(np.arange(K), rng(first_of_period).random(K) < np.full(K, self.probability))
+
+
+@dataclass(frozen=True)
+class ClusteredPresence(Presence):
+    """as bernoulli, with one probability for each group of consecutive clients"""
+
+    probabilities: Annotated[
+        tuple[Annotated[float, Ge(0), Le(1)], ...], MinLen(1), "of each client of a group; groups are equally large"
+    ]
+    name = "clustered"
+    value = ("probabilities",)
+    example = "clustered:0.5-0.3-0.2"
+
+    def draw(self, t: int, K: int, generator: np.random.Generator, rng: Rng) -> Present:
+        groups = np.array_split(np.arange(K), len(self.probabilities))
+        chances_K = np.concatenate([np.full(len(group), p) for p, group in zip(self.probabilities, groups)])
+        return Present(np.arange(K), generator.random(K) < chances_K)
+
+
+@dataclass(frozen=True)
+class Trace(Presence):
+    """who answers, and after how long, is read from a CSV file with columns round,client[,seconds]"""
+
+    file: Annotated[str, "the path of the file"]
+    seconds: dict[int, dict[int, float]] = field(init=False, repr=False, compare=False)
+    """By round and client."""
+    name = "trace"
+    value = ("file",)
+    example = "trace:FILE.csv"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "seconds", read_trace(Path(self.file)))
+
+    def draw(self, t: int, K: int, generator: np.random.Generator, rng: Rng) -> Present:
+        seconds = {client: s for client, s in self.seconds.get(t, {}).items() if client < K}
+        asked = np.array(sorted(seconds), dtype=np.int64)
+        return Present(asked, np.ones(len(asked), dtype=bool), np.array([seconds[k] for k in asked.tolist()]))
+
+
+def read_trace(path: Path) -> dict[int, dict[int, float]]:
+    """Seconds by client, by round. Raises UsageError (E111) if there is no such file, DataError (E408) if it is no trace."""
+    rounds: dict[int, dict[int, float]] = {}
+    try:
+        with open(path, newline="") as file:
+            for row in csv.DictReader(file):
+                t, client, seconds = int(row["round"]), int(row["client"]), float(row.get("seconds") or 0)
+                if client < 0 or not 0 <= seconds < np.inf:
+                    raise ValueError(f"client {client} after {seconds:g} seconds")
+                rounds.setdefault(t, {})[client] = seconds
+    except OSError as error:
+        why = "there is no file" if isinstance(error, FileNotFoundError) else "cannot read"
+        raise UsageError("E111", f"{why} {path}; a trace is a CSV with columns round,client[,seconds].") from None
+    except (KeyError, ValueError, TypeError, csv.Error) as error:
+        raise DataError(
+            "E408", f"{path} is no trace: it needs columns round,client[,seconds] of numbers from 0 ({error})."
+        ) from None
+    return rounds
+
+
+def distinct(K: int, size: int, generator: np.random.Generator) -> np.ndarray:
+    """`size` distinct random numbers below K, ascending; O(size) where size is small beside K."""
+    if size * 4 > K:
+        return np.sort(generator.permutation(K)[:size])
+    numbers = np.unique(generator.integers(K, size=size))
+    while len(numbers) < size:
+        numbers = np.unique(np.concatenate([numbers, generator.integers(K, size=size - len(numbers))]))
+    return numbers
+
+
+KINDS: dict[str, type[Presence]] = specs.by_name([Full, Sample, Bernoulli, Persistent, ClusteredPresence, Trace])
+"""The kinds by name."""

@@ -1,0 +1,88 @@
+"""Data sets by name, and every text that names data: a named set, an .npz file or a folder."""
+
+from __future__ import annotations
+
+import importlib
+import os
+from collections.abc import Callable
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from unskew import arguments, calls, sources
+from unskew.data.dataset import Dataset
+from unskew.data.from_folder import folder
+from unskew.data.from_npz import npz
+from unskew.data.named import place
+from unskew.errors import DataError, UsageError, suggestion
+
+FOLDER = Path(__file__).parent / "sets"
+
+
+@cache
+def files() -> dict[str, Path]:
+    """The file of every named set, in the order of names."""
+    return {path.stem: path for path in sources.files(FOLDER)}
+
+
+def names() -> tuple[str, ...]:
+    """Every named set, in alphabetical order."""
+    return tuple(files())
+
+
+def describe() -> dict[str, str]:
+    """What each set is and which arguments it takes, in one line, with a note on those that are not on this machine."""
+    return {name: _described(name, path) for name, path in files().items()}
+
+
+def reader_of(name: str) -> Callable[..., Dataset]:
+    """The function that reads this set. Raises UsageError (E125) if no set has that name."""
+    if name not in files():
+        raise UsageError(
+            "E125", f"unknown data '{name}'.{suggestion(name, files())} Known: {', '.join(files())}; or a path."
+        )
+    return getattr(importlib.import_module(f"unskew.data.sets.{name}"), name)
+
+
+def read(text: str, **options: Any) -> Dataset:
+    """The set that a text names: `digits`, `office_caltech10(size=128)`, `file.npz`, `folder/`.
+
+    options: further arguments, which take precedence over those in the text.
+    Raises UsageError (E125) for a name or argument that does not exist or does not fit, DataError for what cannot be read.
+    """
+    if os.path.isdir(text):
+        return folder(text, **arguments.check(folder, options, f"folder '{text}'", "E125"))
+    if Path(text).suffix == ".npz" or os.path.isfile(text):
+        return npz(text)
+    call = calls.parse(text, "data set", "E125")
+    reader = reader_of(call.name)
+    return reader(**arguments.check(reader, call.arguments | options, f"data set '{call.name}'", "E125"))
+
+
+def check_text(text: str) -> None:
+    """Raises UsageError (E125) unless the text is a path that exists or names a set and arguments that it takes.
+
+    DataError (E402) for an archive that is not there. Whether a named set is on this machine is not checked.
+    """
+    if os.path.exists(text):  # unlike Path.exists, it answers False for a name that is too long
+        return
+    if Path(text).suffix == ".npz":
+        raise DataError("E402", f"there is no {text}.")
+    call = calls.parse(text, "data set", "E125")
+    arguments.check(reader_of(call.name), call.arguments, f"data set '{call.name}'", "E125")
+
+
+def at_hand(text: str) -> bool:
+    """Whether the data that a text names are on this machine. Raises UsageError (E125) for a text that cannot be read."""
+    if os.path.exists(text):
+        return True
+    return _is_here(calls.parse(text, "data set", "E125").name)
+
+
+def _is_here(name: str) -> bool:
+    return name == "digits" or place(name) is not None
+
+
+def _described(name: str, path: Path) -> str:
+    line = "; ".join(filter(None, (sources.summary(path), ", ".join(sources.defaults(path, name)))))
+    return line if _is_here(name) else f"{line}  (not found: set UNSKEW_DATA)"

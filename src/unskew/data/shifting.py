@@ -1,0 +1,54 @@
+"""A federation whose clients see their samples through feature shifts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from unskew.data.dataset import Dataset
+from unskew.data.federation import Federation
+from unskew.data.index import Index
+from unskew.data.shifts import Client, Shift
+from unskew.errors import DataError
+
+
+def shifted(federation: Federation, shifts: Sequence[Shift], dataset: Dataset) -> Federation:
+    """The federation with every client's training, validation and test samples changed by the shifts, in their order.
+
+    Every client then has samples of its own: a row that two clients shared becomes two. What the server holds back
+    stays as it is. dataset: the set from which the federation was made.
+    Raises DataError (E406) for a memory-mapped set, UsageError (E103) for samples that a shift cannot change.
+    """
+    f = federation
+    if isinstance(dataset.x, np.memmap):
+        raise DataError("E406", f"{f.name} is mapped from a file; a feature skew needs a set that fits into memory.")
+    rows = np.concatenate([f.train.rows, f.val.rows])
+    x, x_test = dataset.to_natural(dataset.x[rows]), dataset.to_natural(dataset.x_test).copy()
+    y, y_test = f.y[rows], f.y_test.copy()
+    unit = bool(len(x)) and x.min() > -1e-5 and x.max() < 1 + 1e-5
+    n_train = len(f.train.rows)
+    train = Index(np.arange(n_train), f.train.offsets)
+    val = Index(np.arange(n_train, len(rows)), f.val.offsets)
+    for part, (values, labels, index) in enumerate(((x, y, train), (x, y, val), (x_test, y_test, f.test))):
+        for k in np.flatnonzero(index.sizes).tolist():
+            seen, masks = values[index[k]], labels[index[k]]
+            for i, shift in enumerate(shifts):
+                client = Client(k, stream=3 * i + part)
+                seen = shift.seen(seen, client, unit)
+                masks = shift.apply(masks, client) if f.masks and shift.turns else masks
+            values[index[k]], labels[index[k]] = seen, masks
+    reserved = np.arange(len(rows), len(rows) + len(f.reserved))
+    rows = np.concatenate([rows, f.reserved])
+    return replace(
+        f,
+        x=np.concatenate([dataset.from_natural(x), dataset.x[f.reserved]]),
+        y=np.concatenate([y, f.y[f.reserved]]),
+        x_test=dataset.from_natural(x_test),
+        y_test=y_test,
+        train=train,
+        val=val,
+        columns={name: values[rows] for name, values in f.columns.items()},
+        reserved=reserved,
+    )

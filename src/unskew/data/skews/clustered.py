@@ -1,0 +1,51 @@
+"""Groups of consecutive clients, each group with its own number of classes per client (ReBaFL)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+from annotated_types import Gt, MinLen
+
+from unskew.data.index import Index
+from unskew.data.partition import Partition, Request, split_among_owners
+from unskew.errors import UsageError
+
+TRIES = 20
+"""Draws for one client before it may have the same classes as another one of its group."""
+
+
+@dataclass(frozen=True)
+class Clustered(Partition):
+    """Each client owns random classes; within a group they differ from client to client where chance allows."""
+
+    counts: Annotated[tuple[Annotated[int, Gt(0)], ...], MinLen(1), "classes per client, of each group"]
+    name = "clustered"
+    value = ("counts",)
+    example = "clustered:2-2-3-3-5"
+
+    def deal_all(self, request: Request, rng: np.random.Generator) -> Index:
+        K = request.clients
+        self.require_classes(max(self.counts), request)
+        if len(self.counts) > K:
+            raise UsageError("E103", f"skew 'clustered' names {len(self.counts)} groups; there are only {K} clients.")
+        owned = []
+        for count, group in zip(self.counts, np.array_split(np.arange(K), len(self.counts))):
+            owned += _different(count, len(group), request.classes, rng)
+        return split_among_owners(owned, request, rng)
+
+
+def _different(count: int, clients: int, C: int, rng: np.random.Generator) -> list[np.ndarray]:
+    """`count` random classes for each client of a group."""
+    sets: list[np.ndarray] = []
+    taken: set[frozenset[int]] = set()
+    for _ in range(clients):
+        classes = rng.choice(C, count, replace=False)
+        for _ in range(TRIES - 1):
+            if frozenset(classes.tolist()) not in taken:
+                break
+            classes = rng.choice(C, count, replace=False)
+        taken.add(frozenset(classes.tolist()))
+        sets.append(classes)
+    return sets

@@ -1,0 +1,56 @@
+"""A few random classes per client; with a number of samples, clients may share rows (McMahan et al., 2017)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+from annotated_types import Gt
+
+from unskew.data.index import Index
+from unskew.data.partition import Partition, Request, split_among_owners
+
+
+@dataclass(frozen=True)
+class Pathological(Partition):
+    """`pathological:2` splits every class among its owners; `pathological:2x500` gives 500 samples of each class.
+
+    The setting `samples` gives the number of samples of a client where the text gives none.
+    """
+
+    count: Annotated[int, Gt(0), "classes per client"]
+    each: Annotated[
+        int | None, Gt(0), "samples of each of its classes; beyond the last one, the first follows again"
+    ] = None
+    name = "pathological"
+    value = ("count", "each")
+    example = "pathological:2x500"
+
+    def deal(self, request: Request, rng: np.random.Generator) -> Index:
+        C = request.classes
+        self.require_classes(self.count, request)
+        owned = [rng.choice(C, self.count, replace=False) for _ in range(request.clients)]
+        if self.each is None and request.samples is None:
+            return split_among_owners(owned, request, rng)
+        each = self.each or max(1, (request.samples or 0) // self.count)
+        return wrapped(owned, each, request, rng)
+
+
+def wrapped(owned: list[np.ndarray], each: int, request: Request, rng: np.random.Generator) -> Index:
+    """`each` rows of every owned class, consecutive ones of the class's shuffled rows, from the first again at the end.
+
+    A class with fewer rows than `each` gives all it has. owned: the classes of every client.
+    """
+    decks = [rng.permutation(np.flatnonzero(request.y == c)) for c in range(request.classes)]
+    begins = [0] * len(decks)
+    rows_of_clients = []
+    for classes in owned:
+        pieces = [np.zeros(0, np.int64)]
+        for c in classes:
+            if len(decks[c]):
+                places = np.arange(begins[c], begins[c] + min(each, len(decks[c])))
+                pieces.append(np.take(decks[c], places, mode="wrap"))
+                begins[c] += each
+        rows_of_clients.append(np.sort(np.concatenate(pieces)))
+    return Index.of(rows_of_clients)

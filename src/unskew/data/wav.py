@@ -1,0 +1,76 @@
+""".wav files as log-mel spectrograms of one shape."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from unskew.data.audio import log_mel
+from unskew.errors import DataError
+
+MOST_HZ = 22_050
+MOST_S = 4.0
+WINDOW_S = 1024 / 22_050
+
+
+@dataclass(frozen=True)
+class Format:
+    """What all files are converted to. rate: samples per second; seconds: kept of a file; window: samples in a frame."""
+
+    rate: int
+    seconds: float
+    window: int
+
+
+def format_of(files: Sequence[Path]) -> Format:
+    """The format that fits these files.
+
+    The rate that most of them have, at most 22,050 Hz; the length of the longest, at most 4 s; as window the power of
+    two below 46 ms. Raises DataError as `waveform` does.
+    """
+    lengths = [(len(wave), rate) for wave, rate in map(waveform, files)]
+    rates = [rate for _, rate in lengths]
+    rate = min(max(set(rates), key=lambda r: (rates.count(r), r)), MOST_HZ)
+    seconds = min(max(n / r for n, r in lengths), MOST_S)
+    return Format(rate, seconds, 1 << math.floor(math.log2(WINDOW_S * rate)))
+
+
+def spectrogram(file: Path, format: Format) -> np.ndarray:
+    """The log-mel spectrogram of a file, float32 [64, T]: resampled, then cut or padded with zeros at its end.
+
+    Raises DataError as `waveform` does.
+    """
+    from scipy.signal import resample_poly
+
+    wave, rate = waveform(file)
+    if rate != format.rate:
+        common = math.gcd(rate, format.rate)
+        wave = resample_poly(wave, format.rate // common, rate // common).astype(np.float32)
+    size = max(round(format.seconds * format.rate), format.window)
+    return log_mel(np.pad(wave, (0, max(0, size - len(wave))))[:size], format.rate, window=format.window)
+
+
+def waveform(file: Path) -> tuple[np.ndarray, int]:
+    """(the mean of a file's channels, float32 [N] in [-1, 1]; samples per second).
+
+    Raises DataError: E401 for a file that cannot be read, E403 for one without a sample.
+    """
+    from scipy.io import wavfile
+
+    try:
+        rate, wave = wavfile.read(file)
+    except Exception as error:  # SciPy's reader raises many kinds of error for damaged files
+        raise DataError("E401", f"{file} cannot be read as a .wav file: {error}.") from error
+    if rate < 1:
+        raise DataError("E401", f"{file} cannot be read as a .wav file: it has {rate} samples per second.")
+    if np.issubdtype(wave.dtype, np.integer):
+        info = np.iinfo(wave.dtype)
+        middle = 128 if info.min == 0 else 0  # bytes have no sign
+        wave = (wave.astype(np.float32) - middle) / (128 if info.min == 0 else -float(info.min))
+    if not wave.size:
+        raise DataError("E403", f"{file} holds no sound.")
+    return (wave.mean(1) if wave.ndim > 1 else wave).astype(np.float32), int(rate)
