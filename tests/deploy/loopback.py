@@ -19,13 +19,13 @@ import numpy as np
 
 import unskew
 from unskew.core.keys import numpy_key
-from unskew.data.federation import Federation
+from unskew.data.federation import Federation, Index
 from unskew.deploy.connecting import free_port
 from unskew.deploy.tickets import Coordinator, Joined, Ticket
 from unskew.engine.disk import state
 
 SITES = "abc"
-STUDY = {"method": "scaffold", "rounds": 3, "epochs": 1, "model": "mlp", "seed": 0, "eval_every": 3}
+STUDY = {"method": "scaffold", "rounds": 2, "epochs": 1, "model": "mlp", "seed": 0, "eval_every": 2}
 
 
 @functools.cache
@@ -36,10 +36,17 @@ def samples() -> Federation:
 
 
 @functools.cache
-def simulated(rounds: int) -> str:
-    """The digest of the simulator's weights. Over a network updates are clipped unless that is refused, so here too."""
+def simulated(rounds: int, clients: int) -> str:
+    """The digest of the simulator's weights with the first clients only.
+
+    Over a network updates are clipped unless that is refused, so they are here, too.
+    """
+    dealt = samples()
+    train, test = (Index.of([rows[k] for k in range(clients)]) for rows in (dealt.train, dealt.test))
+    inputs = (dealt.x, dealt.y, dealt.x_test, dealt.y_test)
+    federation = Federation(dealt.name, *inputs, dealt.classes, train, test, dealt.skew)
     study = {**STUDY, "method": "scaffold+clip_median", "rounds": rounds}
-    return unskew.run(**study, data=samples(), lanes="1", clients=3).digest
+    return unskew.run(**study, data=federation, lanes="1", clients=clients).digest
 
 
 class Loopback:
@@ -73,8 +80,8 @@ class Loopback:
     def start_site(self, site: str, folder: str = "") -> None:
         self.start(folder or site, "site", "run", "--data", f"{site}.npz", "--folder", f"site-{folder or site}")
 
-    def start_run(self, name: str, *more: str, deadline: str = "40s") -> None:
-        terms = ["--on", "lung", "--wait", "90s", "--deadline", deadline, "--name", name, "--json", *more]
+    def start_run(self, name: str, *more: str, deadline: str = "40s", wait: str = "90s") -> None:
+        terms = ["--on", "lung", "--wait", wait, "--deadline", deadline, "--name", name, "--json", *more]
         self.start("run", "run", "study.yaml", *terms)
 
     def start(self, name: str, *arguments: str) -> None:

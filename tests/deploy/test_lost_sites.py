@@ -25,7 +25,7 @@ def federation(tmp_path_factory):
 
 
 def test_a_site_that_dies_is_left_out_after_the_deadline(federation):
-    federation.start_run("dead", "--min-sites", "2", "--rounds", "2", deadline="25s")
+    federation.start_run("dead", "--min-sites", "2", deadline="25s")
     federation.after_round("dead", 1)
     federation.kill("c")
     result = json.loads(federation.end("run"))
