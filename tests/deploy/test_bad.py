@@ -203,7 +203,7 @@ def test_a_stranger_is_not_let_in(tmp_path):
     sites[999].member = replace(sites[999].member, key=Private.make())
     loop, _, said = fake.run(tmp_path / "run", fake.Direct(sites), fake.small("fedavg"))
     assert any("E310 s1: the signature does not match" in text for text in said)
-    assert loop.federation.names == ("s0", "s2", "s3", "s4")
+    assert loop.run.federation.names == ("s0", "s2", "s3", "s4")
 
 
 def test_methods_that_want_samples_at_the_server_are_refused(tmp_path):

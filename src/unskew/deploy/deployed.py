@@ -52,11 +52,14 @@ class Deployed(Folder):
     def _locked(self) -> AbstractContextManager[Any]:
         return nullcontext()
 
-    def _opened(self, found: tuple[Tree, dict[str, Any]] | None) -> Loop:
+    def _opened(self, checkpoint: tuple[Tree, dict[str, Any]] | None) -> Loop:
         assert self.post is not None
         assert self.notices is not None
-        index = {int(k): t for k, t in found[1]["private"]} if found else {}
-        record, store = Record(self.path, found[1]["lengths"] if found else None), Away(self.path / "private", index)
+        index = {int(k): t for k, t in checkpoint[1]["private"]} if checkpoint else {}
+        record, store = (
+            Record(self.path, checkpoint[1]["lengths"] if checkpoint else None),
+            Away(self.path / "private", index),
+        )
         self._last_index, self.notices.record = index, record
         check_noise(self.run.method, self.run.fed)
         check_room(self.run.method, self.run.fed)

@@ -107,9 +107,9 @@ class Folder:
     def _locked(self) -> AbstractContextManager[Any]:
         return Lock(self.path)
 
-    def _opened(self, found: tuple[Tree, dict[str, Any]] | None) -> Loop:
-        lengths = found[1]["lengths"] if found else None
-        index = {int(k): t for k, t in found[1]["private"]} if found else {}
+    def _opened(self, checkpoint: tuple[Tree, dict[str, Any]] | None) -> Loop:
+        lengths = checkpoint[1]["lengths"] if checkpoint else None
+        index = {int(k): t for k, t in checkpoint[1]["private"]} if checkpoint else {}
         record, store = Record(self.path, lengths), Disk(self.path / "private", index)
         self._last_index = index
         return loop_of(self.run, store, record)
