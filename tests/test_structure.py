@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "unskew"
 ROOMS = (
-    {"version", "errors", "disk", "calls", "arguments", "documents", "own", "revision", "measures"},
+    {"version", "errors", "disk", "calls", "arguments", "documents", "own", "revision", "measures", "sources", "specs"},
     {"data", "models", "tasks"},
     {"core"},
     {"merge", "privacy"},

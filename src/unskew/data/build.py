@@ -22,6 +22,7 @@ def build(
     clients: int,
     rng_partition: np.random.Generator,
     rng_test: np.random.Generator,
+    *,
     samples: int | None = None,
     validation: float = 0.0,
     reserve: int = 0,
