@@ -66,7 +66,7 @@ class Argument:
             infinite = isinstance(value, float) and not math.isfinite(value)
             words = _with_article(f"finite {self.type}" if infinite and self.type == "number" else self.type)
             expected = ", ".join(filter(None, (words, self.range)))
-            near = suggestion(value, filter(_is_text, self.choices)) if isinstance(value, str) else ""
+            near = suggestion(value, [c for c in self.choices if isinstance(c, str)]) if isinstance(value, str) else ""
             raise ValueError(f"{self.name} must be {expected}; got {excerpt(value)}.{near}") from None
 
 
@@ -151,10 +151,6 @@ def _choices(hint: Any) -> tuple[Any, ...]:
     if get_origin(inner) is Literal:
         return get_args(inner)
     return tuple(choice for one in _alternatives(inner) for choice in _choices(one))
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
 
 
 class _Unfit(Exception):
