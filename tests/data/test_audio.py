@@ -74,7 +74,9 @@ def test_lengths_and_range_are_the_named_sets():
     quieter = log_mel(0.01 * wave, 8000, window=256)  # level does not matter; far below the peak float32 rounds
     np.testing.assert_allclose(quieter, found, atol=0.01)
     assert not log_mel(np.zeros(8000), 8000, window=256).any()
-    with pytest.raises(DataError, match=r"E403 a waveform must be \[N\] with N above 128 for a window of 256; got \[100\]"):
+    with pytest.raises(
+        DataError, match=r"E403 a waveform must be \[N\] with N above 128 for a window of 256; got \[100\]"
+    ):
         log_mel(np.zeros(100), 8000, window=256)
 
 

@@ -120,7 +120,10 @@ def test_a_cell_that_could_not_run_is_refused_with_its_place(tmp_path):
         (OWN.replace("lr: 0.1", "skew: iid+gama"), "E103 .*row a, FedAvg: unknown feature skew.*'gamma'"),
         (OWN.replace("lr: 0.1", "availability: bernouli:0.7"), "E124 .*row a, FedAvg: unknown avail.*'bernoulli'"),
         (OWN.replace("lr: 0.1", "data: digit"), "E125 .*row a, FedAvg: unknown data 'digit'.*'digits'"),
-        (OWN.replace("lr: 0.1", "data: cifar10(size=3)"), "E125 .*row a, FedAvg: data set 'cifar10' has no argument 'size'"),
+        (
+            OWN.replace("lr: 0.1", "data: cifar10(size=3)"),
+            "E125 .*row a, FedAvg: data set 'cifar10' has no argument 'size'",
+        ),
         (OWN.replace("lr: 0.1", "data: mine.npz"), "E402 .*row a, FedAvg: there is no mine.npz"),
         (OWN.replace("lr: 0.1", "model: cnm"), "E104 .*row a, FedAvg: unknown model 'cnm'"),
         (OWN.replace("lr: 0.1", "set: {fedprx: {mu: 1}}"), "E126 .*row a: set names 'fedprx'.*'fedprox'"),
