@@ -63,12 +63,12 @@ class Result:
     def scores(self, scope: str = "global", metric: str | None = None) -> dict[str, float]:
         """last, best and mean of the last ten rounds (of those evaluated), in [0, 1]; the untrained model does not count."""
         metric = metric or (self.run.task.main_score if scope == "global" else "mean")
-        rounds_, found = self.record.series(scope, metric)
-        told = [(t, v) for t, v in zip(rounds_, found) if t > 0]
-        if not told:
+        rounds_, series = self.record.series(scope, metric)
+        trained = [(t, v) for t, v in zip(rounds_, series) if t > 0]
+        if not trained:
             return {}
-        values = [v for _, v in told]
-        tail = [v for t, v in told if t > told[-1][0] - 10]
+        values = [v for _, v in trained]
+        tail = [v for t, v in trained if t > trained[-1][0] - 10]
         return {"last": values[-1], "best": max(values), "mean10": float(np.mean(tail))}
 
     def bytes(self, way: str = "up") -> int:
@@ -88,8 +88,8 @@ class Result:
         ]
         lines.append(f"{self.run.task.main_score:<18}{'last':>7}{'best':>7}{'mean of last 10':>17}")
         for scope in SCOPES:
-            if found := self.scores(scope):
-                lines.append(f"{scope:<18}{found['last']:>7.1%}{found['best']:>7.1%}{found['mean10']:>17.1%}")
+            if scores := self.scores(scope):
+                lines.append(f"{scope:<18}{scores['last']:>7.1%}{scores['best']:>7.1%}{scores['mean10']:>17.1%}")
         lines.append(f"sent by clients {self.bytes('up') / 1e6:.1f} MB, received {self.bytes('down') / 1e6:.1f} MB")
         return "\n".join(lines)
 
@@ -207,12 +207,12 @@ def compare(
     times a second with the state of all cells. Other options: the fields of Settings (`data` a name or a path).
     Raises UnskewError for a method or a setting with which nothing could be trained, before anything is.
     """
-    wanted = [*methods, *(resolve.REFERENCES if references else ())]
+    named = [*methods, *(resolve.REFERENCES if references else ())]
     chosen = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
     parent = Path(folder) / check_name(name) if name else fresh(Path(folder), "compare")
-    cells = plan.plan_cells(parent, wanted, chosen, options)
+    cells = plan.plan_cells(parent, named, chosen, options)
     rehearse(cells)
-    plan.describe(parent, wanted, chosen, options)
+    plan.describe(parent, named, chosen, options)
     workers.train_all(cells, processes or resolve.cores(), watch or (lambda _: None))
     return Comparison(parent)
 

@@ -54,6 +54,12 @@ def app() -> Any:
         commands.command(name)(command)
     commands.add_typer(federation.app, name="federation")
     commands.add_typer(site.app, name="site")
+    _add_version(commands)
+    return commands
+
+
+def _add_version(commands: Any) -> None:
+    import typer
 
     @commands.callback(invoke_without_command=True)
     def show_version(version: bool = typer.Option(False, "--version", help="show the version and exit")) -> None:
@@ -62,8 +68,6 @@ def app() -> Any:
 
             print(f"unskew {__version__}")
             raise typer.Exit
-
-    return commands
 
 
 def main() -> None:

@@ -47,12 +47,10 @@ def build(
     rows = Index(left[rows.rows], rows.offsets)
     train, val = _held_back(rows, validation, rng_partition) if validation else (rows, Index.empty(0))
     tests = _tests_by_column(dataset, by_column) if by_column else None
+    arrays = (dataset.x, dataset.y, dataset.x_test, dataset.y_test)
     federation = Federation(
         dataset.name,
-        dataset.x,
-        dataset.y,
-        dataset.x_test,
-        dataset.y_test,
+        *arrays,
         dataset.classes,
         train,
         tests or Index.empty(len(train)),

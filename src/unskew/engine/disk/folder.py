@@ -90,13 +90,13 @@ class Folder:
 
     def _go(self, say: Say, shown: Shown, ready: Callable[[Loop], None]) -> tuple[Loop, State]:
         self._describe()
-        found = state.latest(self.path, say)
-        loop = self._opened(found)
+        checkpoint = state.latest(self.path, say)
+        loop = self._opened(checkpoint)
         self._account(loop)
         ready(loop)
         try:
-            now = self._first(loop, found, say)
-            for after in rounds(loop, now, lambda s, told: (self._save(loop, s), shown(s, told))):
+            now = self._first(loop, checkpoint, say)
+            for after in rounds(loop, now, lambda s, summary: (self._save(loop, s), shown(s, summary))):
                 now = after
             self._finish(loop, now)
         finally:
@@ -114,9 +114,9 @@ class Folder:
         self._last_index = index
         return loop_of(self.run, store, record)
 
-    def _first(self, loop: Loop, found: tuple[Tree, dict[str, Any]] | None, say: Say) -> State:
-        if found:
-            tree, meta = found
+    def _first(self, loop: Loop, checkpoint: tuple[Tree, dict[str, Any]] | None, say: Say) -> State:
+        if checkpoint:
+            tree, meta = checkpoint
             if meta["data"] != fingerprint(self.run.federation):
                 raise StateError(
                     "E112", f"the data of {self.path} have changed since it began; resuming would mix two runs."
@@ -161,10 +161,10 @@ class Folder:
 
     def _account(self, loop: Loop) -> None:
         """privacy.json, where a part's release amounts to differential privacy: the honest figures beside the published."""
-        found = accounts(self.run.method, self.run.fed, self.run.federation.label_counts)
-        told = {name: account.as_json() for name, account in found.items()}
-        if told:
-            disk.replace(self.path / "privacy.json", json.dumps(told, indent=1))
+        by_part = accounts(self.run.method, self.run.fed, self.run.federation.label_counts)
+        releases = {name: account.as_json() for name, account in by_part.items()}
+        if releases:
+            disk.replace(self.path / "privacy.json", json.dumps(releases, indent=1))
 
     def _finish(self, loop: Loop, now: State) -> None:
         w = now.weights

@@ -40,11 +40,11 @@ class Record:
         if self.folder and new:
             self._files[kind].add("".join(json.dumps(r, separators=(",", ":")) + "\n" for r in new))
 
-    def keep_measures(self, found: dict[str, Any]) -> None:
+    def keep_measures(self, pictures: dict[str, Any]) -> None:
         """Matrices and pictures of the last round, into measures.json; written whole or not at all."""
-        self.measures = found
+        self.measures = pictures
         if self.folder:
-            disk.replace(self.folder / MEASURES, json.dumps(found, separators=(",", ":")))
+            disk.replace(self.folder / MEASURES, json.dumps(pictures, separators=(",", ":")))
 
     def lengths(self) -> dict[str, int]:
         """Bytes of every file, safely on disk."""
@@ -53,12 +53,12 @@ class Record:
         return {kind: file.size for kind, file in self._files.items()}
 
     def series(self, scope: str, metric: str) -> tuple[list[int], list[float]]:
-        found = [
+        points = [
             (r["t"], r["value"])
             for r in self.rows["metrics"]
             if r["scope"] == scope and r["metric"] == metric and r["client"] is None
         ]
-        return [t for t, _ in found], [v for _, v in found]
+        return [t for t, _ in points], [v for _, v in points]
 
     def close(self) -> None:
         for file in self._files.values():

@@ -69,10 +69,10 @@ def read(path: Path) -> tuple[Tree, dict[str, Any]]:
     """The tree and metadata of a file. Raises StateError (E201) if it is damaged, FileNotFoundError if not there."""
     try:
         with safe_open(str(path), "pt") as file:
-            found = file.metadata() or {}
+            metadata = file.metadata() or {}
             tensors: dict[str, Tensor] = {n: file.get_tensor(n) for n in file.keys()}
-        text = found["meta"]
-        if digest(tensors, text) != found["sha256"]:
+        text = metadata["meta"]
+        if digest(tensors, text) != metadata["sha256"]:
             raise StateError("E201", f"{path.name} fails its SHA-256.")
         return nested(tensors), json.loads(text)
     except FileNotFoundError:
@@ -87,7 +87,7 @@ def latest(folder: Path, say: Callable[[str], None]) -> tuple[Tree, dict[str, An
     for name in (LATEST, PREVIOUS):
         path = folder / name
         try:
-            found = read(path)
+            checkpoint = read(path)
         except FileNotFoundError:
             continue
         except StateError as error:
@@ -96,7 +96,7 @@ def latest(folder: Path, say: Callable[[str], None]) -> tuple[Tree, dict[str, An
             say(f"{error} Kept as {bad.name}; trying the checkpoint before it.")
             damaged = True
             continue
-        return found
+        return checkpoint
     if damaged:
         raise StateError("E202", f"no checkpoint in {folder} is whole. Start the run again under another --name.")
     return None

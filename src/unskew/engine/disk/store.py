@@ -50,18 +50,18 @@ class Disk:
         for k in clients:
             if k in self.index:
                 by_round.setdefault(self.index[k], []).append(k)
-        found: dict[int, Tree] = {}
+        trees: dict[int, Tree] = {}
         for t, members in by_round.items():
-            wanted = {str(k) for k in members}
+            keys = {str(k) for k in members}
             try:
                 with safe_open(str(self._path(t)), "pt") as file:
-                    tensors = {n: file.get_tensor(n) for n in file.keys() if n.split("/", 1)[0] in wanted}
+                    tensors = {n: file.get_tensor(n) for n in file.keys() if n.split("/", 1)[0] in keys}
             except (OSError, ValueError) as error:
                 raise StateError(
                     "E204", f"private state of round {t} is missing or damaged: {self._path(t)}."
                 ) from error
-            found |= {int(k): tree for k, tree in nested(tensors).items()}  # type: ignore[misc]
-        return found
+            trees |= {int(k): tree for k, tree in nested(tensors).items()}  # type: ignore[misc]
+        return trees
 
     def put(self, t: int, trees: Mapping[int, Tree]) -> None:
         kept = {str(k): tree for k, tree in trees.items() if tree}

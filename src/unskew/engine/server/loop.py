@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,7 @@ from unskew.core.keys import numpy_key
 from unskew.core.method import Method
 from unskew.core.part import Part, Trip, overrides
 from unskew.core.replies import Reply, Ups
-from unskew.core.trees import Tree, size_in_bytes, tree_map
-from unskew.core.values import Share
+from unskew.core.trees import tree_map
 from unskew.data import availability
 from unskew.engine import memory
 from unskew.engine.client.values import Start
@@ -27,15 +26,13 @@ from unskew.engine.disk.store import Store
 from unskew.engine.probes.measures import Measures
 from unskew.engine.resolve import Run
 from unskew.engine.server.exchange import Exchange, Scoring
+from unskew.engine.server.ledger import Ledger
 from unskew.merge.mean import weighted_mean
-
-WEIGHTS = Share(())
-"""How weights are told in the ledger: nothing protects them."""
 
 
 @dataclass(frozen=True)
 class Round:
-    """What one round left to tell."""
+    """A round in numbers. asked, answered: clients. dropped: replies that the gate refused. loss: mean over replies."""
 
     t: int
     asked: int
@@ -48,7 +45,8 @@ class Round:
 class Loop:
     """The server's side of a run: `begin`, then `round` after `round`.
 
-    `trainer` reaches the clients, `scoring` tells how good a state is. A state is a value: the same state, store and round number give the same next state, to the bit.
+    trainer: reaches the clients. scoring: scores a state. A state is a value: the same state, store and round number
+    give the same next state, to the bit.
     """
 
     def __init__(
@@ -64,6 +62,7 @@ class Loop:
         self.trainer, self.store, self.record = trainer, store, record
         self.who = availability.Availability.parse(run.settings.availability)
         self.evaluation, self.measures = scoring, measures
+        self.ledger = Ledger(record, trainer.sent, run.method.weights_read)
         w = run.fed.net.weights()
         self.declared = run.method.shares(run.fed)
         self.spec = gate.Spec(
@@ -84,8 +83,8 @@ class Loop:
         """What is broadcast: the weights, and every Part's slice less what it keeps at the server."""
         down = {}
         for p in self.method.parts:
-            if found := state.slices.get(p.name):
-                down[p.name] = {leaf: v for leaf, v in found.items() if leaf not in p.keeps_at_server}
+            if slice_ := state.slices.get(p.name):
+                down[p.name] = {leaf: v for leaf, v in slice_.items() if leaf not in p.keeps_at_server}
         return Start(t, rate(self.settings, t), state.weights, down)
 
     def round(self, state: State, t: int) -> tuple[State, Round]:
@@ -96,7 +95,9 @@ class Loop:
         start = self.down(state, t)
         private = self.store.fetch(answered)
         replies = self.trainer.train(start, answered, private)
-        self._charge_round(t, asked, start, replies)
+        self.ledger.broadcast(t, asked, start)
+        self.ledger.trained(t, replies, start)
+        self.ledger.shared(t, replies, self.declared)
         self.store.put(t, {r.client: r.private for r in replies})
         good = self._gate(t, replies, self.spec)
         if self.measures:
@@ -109,22 +110,24 @@ class Loop:
         loss = float(np.mean(losses)) if losses else float("nan")
         return state, Round(t, len(asked), len(good), len(replies) - len(good), time.perf_counter() - began, loss)
 
-    def evaluate(self, state: State, told: Round | None) -> list[Row]:
-        """Metric rows of the state's round, added to the record."""
+    def evaluate(self, state: State, summary: Round | None) -> list[Row]:
+        """Metric rows of the state's round, added to the record. summary: of that round; None before round 1."""
         t, last = state.t, state.t == self.settings.rounds
         due = last or t % self.settings.eval_every == 0
         rows = self.evaluation.rows(t, self.down(state, t), self.store, last) if due else []
-        if self.measures and told and due:
+        if self.measures and summary and due:
             measured, pictures = self.measures.measure(t, self.down(state, t), last)
             rows += measured
             if last:
                 self.record.keep_measures(pictures)
-        if told:
+        if summary:
             rows.append(
-                {"t": t, "scope": "train", "client": None, "metric": "seconds", "value": round(told.seconds, 4)}
+                {"t": t, "scope": "train", "client": None, "metric": "seconds", "value": round(summary.seconds, 4)}
             )
-            if told.loss == told.loss:
-                rows.append({"t": t, "scope": "train", "client": None, "metric": "loss", "value": round(told.loss, 6)})
+            if summary.loss == summary.loss:
+                rows.append(
+                    {"t": t, "scope": "train", "client": None, "metric": "loss", "value": round(summary.loss, 6)}
+                )
         self.record.add("metrics", rows)
         return rows
 
@@ -143,8 +146,8 @@ class Loop:
             if overrides(p, "server"):
                 slices[p.name] = p.server(slices.get(p.name, {}), ups.seen_by(p.name), self.fed)
         for p in self.trainer.hooks["refine"]:
-            w, found = p.refine(w, slices.get(p.name, {}), self.fed, t)
-            slices |= {p.name: found} if found else {}
+            w, refined = p.refine(w, slices.get(p.name, {}), self.fed, t)
+            slices |= {p.name: refined} if refined else {}
         return State(t, w, slices)
 
     def _trips(self, state: State, began: Start, cohort: list[int]) -> State:
@@ -159,60 +162,26 @@ class Loop:
         replies = self.trainer.visit(trip, part, start, ids, self.store.fetch(ids) if self.trainer.kept else {})
         declared = {part.name: trip.shares(self.fed)}
         if not trip.early:  # else the weights are the round's own
-            sent = size_in_bytes({n: state.weights[n] for n in self.trainer.sent})
-            self._charge(t, "down", "w", [r.client for r in replies], sent)
-        self._charge_shares(t, replies, declared)
+            self.ledger.weights_down(t, [r.client for r in replies], start)
+        self.ledger.shared(t, replies, declared)
         good = self._gate(t, replies, gate.Spec({}, declared, {}))
-        w, found = trip.server(
+        w, slice_ = trip.server(
             state.weights,
             state.slices.get(part.name, {}),
             Ups.of(good, t, self.method.weighting).seen_by(part.name),
             self.fed,
         )
-        return State(t, w, {**state.slices, part.name: found})
+        return State(t, w, {**state.slices, part.name: slice_})
 
     def _gate(self, t: int, replies: list[Reply], spec: gate.Spec) -> list[Reply]:
         good, refused = gate.check(replies, spec, self.fed.sizes)
         for refusal in refused:
-            told = f" Reply dropped ({len(good)} of {len(replies)} used)." if refusal.code != "E305" else ""
-            self._event(t, refusal.code, refusal.sentence(self.run.federation.name_of(refusal.client), t) + told)
+            used = f" Reply dropped ({len(good)} of {len(replies)} used)." if refusal.code != "E305" else ""
+            self._event(t, refusal.code, refusal.sentence(self.run.federation.name_of(refusal.client), t) + used)
         return good
 
     def _event(self, t: int, code: str, text: str = "", **facts: Any) -> None:
         self.record.add("events", [{"t": t, "code": code, **({"text": text} if text else {}), **facts}])
-
-    def _charge_round(self, t: int, asked: list[int], start: Start, replies: list[Reply]) -> None:
-        sent = size_in_bytes({n: start.weights[n] for n in self.trainer.sent})
-        self._charge(t, "down", "w", asked, sent)
-        for name, tree in start.down.items():
-            self._charge(t, "down", name, asked, size_in_bytes(tree))
-        self._charge(t, "up", "w", [r.client for r in replies], sent)
-        self._charge_shares(t, replies, self.declared)
-
-    def _charge_shares(self, t: int, replies: list[Reply], declared: dict[str, dict[str, Share]]) -> None:
-        for part, shares in declared.items():
-            for leaf, share in _by_first_name(shares).items():
-                sizes = [size_in_bytes(_under(r.shares.get(part, {}), leaf)) for r in replies]
-                self._charge(t, "up", f"{part}/{leaf}", [r.client for r in replies], sizes, share, leaf in shares)
-
-    def _charge(
-        self,
-        t: int,
-        way: str,
-        what: str,
-        ids: list[int],
-        size: int | list[int],
-        share: Share | None = None,
-        shaped: bool = False,
-    ) -> None:
-        """One ledger row, of the weights unless a share is given; `shaped` for a single tensor, whose shape is told ("rows": as many as a client has)."""
-        if not ids or not size:
-            return
-        share = share or replace(WEIGHTS, reads=self.method.weights_read)
-        each = size if isinstance(size, int) or len(set(size)) > 1 else size[0]
-        row = {"t": t, "way": way, "share": what, "clients": ids, "bytes": each}
-        shape = {"shape": ["rows" if s is None else s for s in share.shape]} if shaped and share.shape else {}
-        self.record.add("ledger", [{**row, "reads": share.reads, "guarantee": share.guarantee, **shape}])
 
 
 def rate(settings: Settings, t: int) -> float:
@@ -225,19 +194,10 @@ def due(method: Method, t: int, rounds: int) -> list[tuple[Part, Trip]]:
     return [(part, trip) for part in method.parts for trip in part.trips if trip.when(t, rounds)]
 
 
-def _by_first_name(shares: dict[str, Any]) -> dict[str, Any]:
-    """One ledger row for a tree of tensors (`delta/conv.weight`, `delta/conv.bias`) of one kind."""
-    return {leaf.split("/", 1)[0]: share for leaf, share in shares.items()}
-
-
-def _under(tree: Tree, leaf: str) -> Tree:
-    return {leaf: tree[leaf]} if leaf in tree else {}
-
-
 def rounds(loop: Loop, state: State, after: Callable[[State, Round], None]) -> Iterator[State]:
     """Every remaining round; `after` saves each before it is shown."""
     for t in range(state.t + 1, loop.settings.rounds + 1):
-        state, told = loop.round(state, t)
-        loop.evaluate(state, told)
-        after(state, told)
+        state, summary = loop.round(state, t)
+        loop.evaluate(state, summary)
+        after(state, summary)
         yield state

@@ -42,14 +42,14 @@ class Evaluation:
         if not len(self.y):
             return []
         if not self.of.sent:  # nothing is shared, so there is no global model to score
-            own = self._held(start, store, made=True)
+            own = self._held(start, store, personal=True)
             return summary_rows(t, "personal@client", own) + client_rows(t, "personal@client", own)
         right = self._held(start, store) if self.of.kept else {}
         if right:  # no client uses the server's weights alone, so the global score is the mean over clients
             scores = means(right)
         else:
             scores, right = self._global(start)
-        own = self._held(start, store, made=True) if self.own_weights else right
+        own = self._held(start, store, personal=True) if self.own_weights else right
         rows = [row(t, "global", m, v) for m, v in scores.items()]
         for scope, values in (("global@client", right), ("personal@client", own)):
             rows += summary_rows(t, scope, values)
@@ -70,16 +70,19 @@ class Evaluation:
 
     def _by_client(self, start: Start) -> dict[int, np.ndarray]:
         """Every client's test rows, seen with its own statistics."""
-        found = self.of.each(lambda k: self._predict(self.test[k], k, start, {}), self.clients)
-        return dict(zip(self.clients, found))
+        answers = self.of.each(lambda k: self._predict(self.test[k], k, start, {}), self.clients)
+        return dict(zip(self.clients, answers))
 
-    def _held(self, start: Start, store: Store, made: bool = False) -> Scores:
-        """Clients with the weights they keep (those that have taken part); made: and with those that Parts make for them."""
+    def _held(self, start: Start, store: Store, personal: bool = False) -> Scores:
+        """Scores of clients with the weights they keep, of those that have taken part.
+
+        personal: also with the weights that Parts make for a client.
+        """
         with_tests = [k for k in (store.known() if self.of.kept else self.clients) if len(self.test[k])]
 
         def score(k: int) -> dict[str, float]:
             private = store.fetch([k]).get(k, {})
-            return self.client_scores(k, start, private, own=made)
+            return self.client_scores(k, start, private, own=personal)
 
         return dict(zip(with_tests, self.of.each(score, with_tests)))
 
@@ -98,7 +101,7 @@ class Evaluation:
         return [rows[i : i + self.piece] for i in range(0, len(rows), self.piece)]
 
     def _predict(self, rows: np.ndarray, k: int, start: Start, private: Tree, own: bool = False) -> np.ndarray:
-        """own: by weights made for this client, where a Part makes such."""
+        """own: with the weights that Parts make for this client, where one does."""
         of = self.of
         with of.evaluating():
             w = of.held_weights(start, private)

@@ -1,0 +1,72 @@
+"""The ledger: one row for every payload that went between the server and its clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Literal
+
+from unskew.core.replies import Reply
+from unskew.core.trees import Tree, size_in_bytes
+from unskew.core.values import Share
+from unskew.engine.client.values import Start
+from unskew.engine.disk.record import Record
+
+
+class Ledger:
+    """Adds rows to a run's record; docs/design.md gives their form.
+
+    sent: names of the weights that leave a client. weights_read: whether the server must see each client's weights or
+    only their sum.
+    """
+
+    def __init__(self, record: Record, sent: Sequence[str], weights_read: Literal["sum", "each"]):
+        self.record, self.sent = record, sent
+        self.weights = replace(Share(()), reads=weights_read)
+        """How weights are declared in the ledger: nothing protects them."""
+
+    def broadcast(self, t: int, asked: list[int], start: Start) -> None:
+        """What a round's clients were sent: the weights, and every Part's slice."""
+        self.weights_down(t, asked, start)
+        for part, slice_ in start.down.items():
+            self._add({"t": t, "way": "down", "share": part}, asked, size_in_bytes(slice_), self.weights)
+
+    def weights_down(self, t: int, clients: list[int], start: Start) -> None:
+        """The weights alone, on their way to clients."""
+        self._add({"t": t, "way": "down", "share": "w"}, clients, self._size_of_weights(start), self.weights)
+
+    def trained(self, t: int, replies: Sequence[Reply], start: Start) -> None:
+        """The weights that came back from training."""
+        row = {"t": t, "way": "up", "share": "w"}
+        self._add(row, [r.client for r in replies], self._size_of_weights(start), self.weights)
+
+    def shared(self, t: int, replies: Sequence[Reply], declared: Mapping[str, Mapping[str, Share]]) -> None:
+        """What the replies hold beside the weights. declared: by Part and leaf.
+
+        A tree of tensors of one kind (`delta/conv.weight`, `delta/conv.bias`) has one row; a single tensor's row gives
+        its shape, with "rows" for as many as a client has.
+        """
+        for part, shares in declared.items():
+            for leaf, share in {path.split("/", 1)[0]: share for path, share in shares.items()}.items():
+                sizes = [size_in_bytes(_only(r.shares.get(part, {}), leaf)) for r in replies]
+                row = {"t": t, "way": "up", "share": f"{part}/{leaf}"}
+                self._add(row, [r.client for r in replies], sizes, share, shaped=leaf in shares)
+
+    def _size_of_weights(self, start: Start) -> int:
+        return size_in_bytes({n: start.weights[n] for n in self.sent})
+
+    def _add(
+        self, row: dict[str, Any], clients: list[int], size: int | list[int], share: Share, shaped: bool = False
+    ) -> None:
+        """size: bytes of every client's payload, one number where all are equal."""
+        if not clients or not size:
+            return
+        each = size if isinstance(size, int) or len(set(size)) > 1 else size[0]
+        whole = {**row, "clients": clients, "bytes": each, "reads": share.reads, "guarantee": share.guarantee}
+        if shaped and share.shape:
+            whole["shape"] = ["rows" if s is None else s for s in share.shape]
+        self.record.add("ledger", [whole])
+
+
+def _only(tree: Tree, leaf: str) -> Tree:
+    return {leaf: tree[leaf]} if leaf in tree else {}
