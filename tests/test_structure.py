@@ -10,7 +10,21 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 SOURCE = ROOT / "src" / "unskew"
 ROOMS = (
-    {"version", "errors", "disk", "calls", "arguments", "documents", "own", "revision", "measures", "sources", "specs"},
+    {
+        "version",
+        "errors",
+        "disk",
+        "calls",
+        "hints",
+        "arguments",
+        "sources",
+        "specs",
+        "markdown",
+        "documents",
+        "own",
+        "revision",
+        "measures",
+    },
     {"data", "models", "tasks"},
     {"core"},
     {"merge", "privacy"},

@@ -13,25 +13,22 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import math
-import numbers
-import types
 import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Annotated, Any, Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 import annotated_types as ranges
 
+from unskew import hints
 from unskew.errors import UsageError, excerpt, suggestion
+from unskew.hints import MayBeInfinite
+
+__all__ = ["REQUIRED", "Argument", "MayBeInfinite", "check", "of"]
 
 REQUIRED: Any = inspect.Parameter.empty
 """The default of an argument that has none."""
-
-
-@dataclass(frozen=True)
-class MayBeInfinite:
-    """Stands in an annotation whose number may be infinite; without it infinity is refused. NaN always is."""
 
 
 @dataclass(frozen=True)
@@ -56,13 +53,13 @@ class Argument:
     @property
     def choices(self) -> tuple[Any, ...]:
         """The values of a `Literal`; () for other types."""
-        return _choices(self.hint)
+        return hints.choices(self.hint)
 
     def convert(self, value: object) -> Any:
         """The value in the argument's type: whole numbers as floats, lists as tuples. Raises ValueError, in one sentence."""
         try:
-            return _converted(self.hint, value)
-        except _Unfit:
+            return hints.convert(self.hint, value)
+        except hints.Unfit:
             infinite = isinstance(value, float) and not math.isfinite(value)
             words = _with_article(f"finite {self.type}" if infinite and self.type == "number" else self.type)
             expected = ", ".join(filter(None, (words, self.range)))
@@ -100,19 +97,24 @@ def check(kind: Callable[..., Any], values: Mapping[str, object], owner: str, co
 @lru_cache(maxsize=1024)
 def _of(kind: Callable[..., Any]) -> tuple[Argument, ...]:
     try:
-        hints = typing.get_type_hints(kind, include_extras=True)
+        annotations = typing.get_type_hints(kind, include_extras=True)
     except Exception:  # a user's own annotations may name what is not there
-        hints = {}
+        annotations = {}
     if dataclasses.is_dataclass(kind):
         given = {f.name: _default(f) for f in dataclasses.fields(kind) if f.init}
     else:
         given = {
             name: parameter.default
             for name, parameter in inspect.signature(kind).parameters.items()
-            if parameter.default is not REQUIRED or _meaning(hints.get(name))
+            if parameter.default is not REQUIRED or hints.meaning(annotations.get(name))
         }
     return tuple(
-        Argument(name, hints[name] if name in hints else _type_of(default), default, _meaning(hints.get(name)))
+        Argument(
+            name,
+            annotations[name] if name in annotations else _type_of(default),
+            default,
+            hints.meaning(annotations.get(name)),
+        )
         for name, default in given.items()
     )
 
@@ -127,135 +129,17 @@ def _type_of(default: Any) -> Any:
     return Any if default is REQUIRED or default is None else type(default)
 
 
-def _split(hint: Any) -> tuple[Any, tuple[Any, ...]]:
-    """(the type under Annotated, the constraints beside it)."""
-    if get_origin(hint) is not Annotated:
-        return hint, ()
-    inner, *beside = get_args(hint)
-    constraints: list[Any] = []
-    for item in beside:
-        constraints += item if isinstance(item, ranges.GroupedMetadata) else [item]
-    return inner, tuple(constraints)
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
 
 
-def _meaning(hint: Any) -> str:
-    return " ".join(" ".join(item.split()) for item in _split(hint)[1] if isinstance(item, str))
-
-
-def _alternatives(hint: Any) -> tuple[Any, ...]:
-    return get_args(hint) if get_origin(hint) in (typing.Union, types.UnionType) else ()
-
-
-def _choices(hint: Any) -> tuple[Any, ...]:
-    inner = _split(hint)[0]
-    if get_origin(inner) is Literal:
-        return get_args(inner)
-    return tuple(choice for one in _alternatives(inner) for choice in _choices(one))
-
-
-class _Unfit(Exception):
-    """The value does not fit the type or lies outside its range."""
-
-
-def _converted(hint: Any, value: object) -> Any:
-    inner, constraints = _split(hint)
-    fitting = _of_type(inner, value)
-    infinite = any(isinstance(constraint, MayBeInfinite) for constraint in constraints)
-    if isinstance(fitting, float) and (math.isnan(fitting) or (math.isinf(fitting) and not infinite)):
-        raise _Unfit
-    for constraint in constraints:
-        if fitting is not None and not _holds(constraint, fitting):
-            raise _Unfit
-    return fitting
-
-
-def _of_type(inner: Any, value: object) -> Any:
-    """The value as one of this type. Raises _Unfit."""
-    if alternatives := _alternatives(inner):
-        return _first_that_fits(alternatives, value)
-    origin = get_origin(inner)
-    if origin is Literal:
-        for choice in get_args(inner):
-            if choice == value and type(choice) is type(value):
-                return choice
-        raise _Unfit
-    if origin is tuple or inner is tuple:
-        return _tuple(get_args(inner), value)
-    if inner in _SIMPLE:
-        return _simple(inner, value)
-    return value  # a type of the author's own, which their class checks
-
-
-def _simple(inner: Any, value: object) -> Any:
-    """A number, text, True, False or None. NumPy's numbers become Python's; True is no number."""
-    if isinstance(value, str) and value.lower() in _SPELT.get(inner, {}):
-        return _SPELT[inner][value.lower()]
-    if isinstance(value, numbers.Real) and not isinstance(value, bool):
-        try:
-            value = int(value) if inner is int and isinstance(value, numbers.Integral) else value
-            value = float(value) if inner is float else value
-        except OverflowError:
-            raise _Unfit from None
-    if not isinstance(value, inner) or (isinstance(value, bool) and inner is not bool):
-        raise _Unfit
-    return value
-
-
-def _first_that_fits(alternatives: tuple[Any, ...], value: object) -> Any:
-    """By the type that the value has already, or else the first that it converts to."""
-    exact = [one for one in alternatives if _split(one)[0] is type(value)]
-    for one in [*exact, *alternatives]:
-        try:
-            return _converted(one, value)
-        except _Unfit:
-            continue
-    raise _Unfit
-
-
-def _tuple(items: tuple[Any, ...], value: object) -> tuple[Any, ...]:
-    if not isinstance(value, tuple | list):
-        raise _Unfit
-    if not items:
-        return tuple(value)
-    if len(items) == 2 and items[1] is Ellipsis:
-        return tuple(_converted(items[0], one) for one in value)
-    if len(items) != len(value):
-        raise _Unfit
-    return tuple(_converted(hint, one) for hint, one in zip(items, value))
-
-
-def _holds(constraint: Any, value: Any) -> bool:
-    match constraint:
-        case ranges.Ge(ge=bound):
-            return value >= bound
-        case ranges.Gt(gt=bound):
-            return value > bound
-        case ranges.Le(le=bound):
-            return value <= bound
-        case ranges.Lt(lt=bound):
-            return value < bound
-        case ranges.MultipleOf(multiple_of=step):
-            return value % step == 0
-        case ranges.MinLen(min_length=least):
-            return len(value) >= least
-        case ranges.MaxLen(max_length=most):
-            return len(value) <= most
-    return True
-
-
-_SIMPLE = (int, float, bool, str, type(None))
-_SPELT: dict[Any, dict[str, Any]] = {
-    bool: {"true": True, "false": False},
-    type(None): {"none": None, "null": None},
-}
-"""Bare words that YAML and other languages write for Python's constants."""
 _WORDS = {int: "whole number", float: "number", bool: "True or False", str: "text", type(None): "None", Any: "value"}
 
 
 def _type_in_words(hint: Any) -> str:
-    inner = _split(hint)[0]
-    if alternatives := _alternatives(inner):
-        return " or ".join(dict.fromkeys(map(_type_in_words, alternatives)))
+    inner = hints.split(hint)[0]
+    if options := hints.alternatives(inner):
+        return " or ".join(dict.fromkeys(map(_type_in_words, options)))
     if get_origin(inner) is Literal:
         return " or ".join(map(repr, get_args(inner)))
     if get_origin(inner) is tuple:
@@ -271,11 +155,11 @@ def _with_article(words: str) -> str:
 
 
 def _range_in_words(hint: Any) -> str:
-    inner, constraints = _split(hint)
+    inner, constraints = hints.split(hint)
     words = [text for constraint in constraints if (text := _in_words(constraint))]
     if any(isinstance(constraint, MayBeInfinite) for constraint in constraints):
         words.append("inf allowed")
-    words += [text for one in _alternatives(inner) if (text := _range_in_words(one))]
+    words += [text for one in hints.alternatives(inner) if (text := _range_in_words(one))]
     if get_origin(inner) is tuple and (text := _range_in_words(get_args(inner)[0])):
         words.append(f"each {text}")
     return ", ".join(words)

@@ -47,26 +47,33 @@ def build(
     rows = Index(left[rows.rows], rows.offsets)
     train, val = _held_back(rows, validation, rng_partition) if validation else (rows, Index.empty(0))
     tests = _tests_by_column(dataset, by_column) if by_column else None
-    arrays = (dataset.x, dataset.y, dataset.x_test, dataset.y_test)
-    federation = Federation(
-        dataset.name,
-        *arrays,
-        dataset.classes,
-        train,
-        tests or Index.empty(len(train)),
-        skew,
+    federation = replace(
+        _undealt(dataset, skew, train),
+        test=tests or Index.empty(len(train)),
         natural=tests is not None and len(tests.rows) == len(dataset.y_test),
         names=_names(dataset, by_column) if by_column else None,
         val=val,
-        mean=dataset.mean,
-        std=dataset.std,
-        columns=dataset.columns,
         reserved=reserved,
     )
     if not by_column:
         counts_KC = federation.sizes[:, None] if federation.masks else federation.label_counts
         federation = replace(federation, test=deal_tests(strata(dataset.y_test), counts_KC, rng_test))
     return shifted(federation, parsed.shifts, dataset) if parsed.shifts else federation
+
+
+def _undealt(dataset: Dataset, skew: str, train: Index) -> Federation:
+    """A federation with the set's samples and these training rows, in which no client has test rows."""
+    return Federation(
+        dataset.name,
+        *arrays,
+        dataset.classes,
+        train,
+        Index.empty(len(train)),
+        skew,
+        mean=dataset.mean,
+        std=dataset.std,
+        columns=dataset.columns,
+    )
 
 
 def _reserved(dataset: Dataset, each: int, rng: np.random.Generator) -> np.ndarray:

@@ -20,12 +20,13 @@ from unskew.data.partition import Partition, Request
 from unskew.data.shifts import SHIFTS, Shift
 from unskew.errors import DataError, UsageError
 
+FOLDER = Path(__file__).parent / "skews"
+
 
 @cache
 def partitions() -> dict[str, type[Partition]]:
     """The classes of all partitions by name, found in the files of `skews/`."""
-    files = sources.files(Path(__file__).parent / "skews")
-    modules = [importlib.import_module(f"unskew.data.skews.{path.stem}") for path in files]
+    modules = [importlib.import_module(f"unskew.data.skews.{path.stem}") for path in sources.files(FOLDER)]
     kinds = [kind for module in modules for kind in vars(module).values() if isinstance(kind, type)]
     return specs.by_name(sorted((k for k in kinds if issubclass(k, Partition) and k.name), key=lambda k: k.name))
 

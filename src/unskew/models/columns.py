@@ -103,11 +103,11 @@ class _Fused(torch.autograd.Function):
         rows, outer = rows - mean, outer - mean
         var = (torch.linalg.vector_norm(rows, dim=0).square() + twice * outer.square().sum(0)) / count
         rate = (var + eps).rsqrt()
-        normed = [torch.addcmul(b, centred, w * rate).relu_() for centred in (rows, outer)]
-        ctx.save_for_backward(rows, outer, *normed, w, rate)
+        outputs = [torch.addcmul(b, centred, w * rate).relu_() for centred in (rows, outer)]
+        ctx.save_for_backward(rows, outer, *outputs, w, rate)
         ctx.count, ctx.twice = count, twice
         ctx.mark_non_differentiable(mean, var)
-        return *(_maps(y, like) for y, like in zip(normed, (inside, edge))), mean, var
+        return *(_maps(y, like) for y, like in zip(outputs, (inside, edge))), mean, var
 
     @staticmethod
     def backward(ctx, *gradients):

@@ -55,9 +55,9 @@ def check_module(module: object, shape: tuple[int, ...], classes: int, pixels: t
             "E123", f"the model fails on two samples of {list(shape)}: {own.in_one_line(error)}."
         ) from error
     if not isinstance(logits, torch.Tensor) or tuple(logits.shape) != (2, classes, *pixels):
-        got = list(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
+        returned = list(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
         each = "a map of logits" if pixels else "a row of logits"
         raise UsageError(
-            "E123", f"the model gives {got} for two samples; expected {[2, classes, *pixels]}, {each} for each."
+            "E123", f"the model gives {returned} for two samples; expected {[2, classes, *pixels]}, {each} for each."
         )
     return module

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 import torch
 
-from unskew import arguments, calls
+from unskew import calls
+from unskew.markdown import arguments_table, table
 from unskew.models.blocks import Example
 from unskew.models.catalogue import files
 from unskew.models.count import multiply_adds, parameters, shape_at
@@ -39,7 +40,7 @@ def figures() -> list[Figures]:
 
 def page() -> str:
     """docs/models.md as Markdown."""
-    return f"# Models\n\n{_INTRODUCTION}\n\n{_sizes()}\n\n## Arguments\n\n{_arguments()}\n"
+    return f"# Models\n\n{_INTRODUCTION}\n\n{_sizes()}\n\n## Arguments\n\n{arguments_table('model', {name: maker_of(name) for name in files()})}\n"
 
 
 def _figures(name: str, example: Example) -> Figures:
@@ -60,23 +61,32 @@ def _figures(name: str, example: Example) -> Figures:
 
 
 def _sizes() -> str:
-    head = "| model | sample | classes | parameters | multiply-adds | default cut | numbers there | features | source |"
-    lines = [
-        f"| `{f.name}` | {_by(f.example.shape)} | {f.example.classes} | {f.parameters:,} | {f.multiply_adds:,} "
-        f"| `{f.cut}` {_by(f.cut_shape)} | {math.prod(f.cut_shape):,} | {f.features:,} | {f.example.source} |"
+    head = (
+        "model",
+        "sample",
+        "classes",
+        "parameters",
+        "multiply-adds",
+        "default cut",
+        "numbers there",
+        "features",
+        "source",
+    )
+    rows = (
+        (
+            f"`{f.name}`",
+            _by(f.example.shape),
+            str(f.example.classes),
+            f"{f.parameters:,}",
+            f"{f.multiply_adds:,}",
+            f"`{f.cut}` {_by(f.cut_shape)}",
+            f"{math.prod(f.cut_shape):,}",
+            f"{f.features:,}",
+            f.example.source,
+        )
         for f in figures()
-    ]
-    return "\n".join([head, "|---" * 9 + "|", *lines])
-
-
-def _arguments() -> str:
-    head = "| model | argument | type | range | default | meaning |"
-    lines = [
-        f"| `{name}` | `{a.name}` | {a.type} | {a.range} | `{a.default}` | {a.meaning} |"
-        for name in files()
-        for a in arguments.of(maker_of(name))
-    ]
-    return "\n".join([head, "|---" * 6 + "|", *lines])
+    )
+    return table(head, rows)
 
 
 def _by(shape: tuple[int, ...]) -> str:

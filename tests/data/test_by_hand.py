@@ -1,0 +1,245 @@
+"""Quotas, decks, test rows and attendance against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from unskew import data
+from unskew.data.availability import Availability
+from unskew.data.deal import deal_tests, rounded
+from unskew.data.holdout import validation_of
+from unskew.data.index import Index
+from unskew.data.partition import Request, drawn, split_among_owners
+from unskew.data.presence import distinct
+from unskew.data.rounding import largest_remainder
+from unskew.data.shifts import Client
+from unskew.data.skew import partition
+from unskew.data.skews.dirichlet import repaired
+from unskew.data.skews.pathological import wrapped
+from unskew.errors import DataError
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+PLENTY = [9] * 4
+
+
+@pytest.mark.parametrize(
+    ("quota", "most", "numbers"),
+    [
+        ([1.2, 2.7, 3.1], PLENTY[:3], [1, 3, 3]),  # 7 in all; rounding down leaves one, for the remainder .7
+        ([0.5, 0.5, 0.5, 0.5], PLENTY, [1, 1, 0, 0]),  # equal remainders: the first ones
+        ([0.4, 0.3, 0.3, 0.0], PLENTY, [1, 0, 0, 0]),
+        ([2.9, 2.9, 0.2], [2, 5, 5], [2, 3, 1]),  # 6 in all; the first has no room, so the .2 gets one
+        ([3.9, 0.1], [2, 5], [2, 1]),  # one each: what still has no room stays out
+        ([3.0, 3.0], [1, 1], [1, 1]),
+        ([2.0, 0.0], PLENTY[:2], [2, 0]),
+    ],
+)
+def test_quotas_are_rounded_by_the_largest_remainder(quota, most, numbers):
+    whole = largest_remainder(np.array(quota), np.array(most))
+    assert whole.tolist() == numbers
+    assert whole.dtype == np.int64
+
+
+def test_rows_are_drawn_in_the_proportions_of_the_classes():
+    """5 of 2 + 6 + 2 rows: quotas 1, 3 and 1; each class's rows are a random choice, listed in ascending order."""
+    y = np.array([0, 0, 1, 1, 1, 1, 1, 1, 2, 2])
+    seen = set()
+    for seed in range(20):
+        rows = drawn(y, 5, rng(seed))
+        assert np.bincount(y[rows]).tolist() == [1, 3, 1]
+        assert rows.tolist() == sorted(set(rows.tolist()))
+        seen |= set(rows.tolist())
+    assert seen == set(range(10))
+
+
+@pytest.mark.parametrize(
+    ("n", "weights", "numbers"),
+    [
+        (7, [1, 1, 2], [2, 2, 3]),  # 7/4, 7/4, 14/4: 1, 1, 3 and remainders 3, 3, 2
+        (5, [1, 2, 1], [1, 3, 1]),  # 5/4, 10/4, 5/4: 1, 2, 1 and remainders 1, 2, 1
+        (8, [1, 2, 1], [2, 4, 2]),
+        (1, [1, 10, 1], [0, 1, 0]),
+    ],
+)
+def test_test_rows_are_rounded_by_the_largest_remainder_whatever_the_lot(n, weights, numbers):
+    for seed in range(20):
+        assert rounded(n, np.array(weights), rng(seed)).tolist() == numbers
+
+
+def test_equal_remainders_are_settled_at_random():
+    results = {tuple(rounded(1, np.array([2, 2, 2]), rng(seed)).tolist()) for seed in range(40)}
+    assert results == {(1, 0, 0), (0, 1, 0), (0, 0, 1)}
+
+
+def test_rows_of_a_class_that_nobody_trains_on_are_not_dealt():
+    dealt = deal_tests(np.array([0, 0, 0, 1, 1]), np.array([[2, 0], [1, 0], [0, 0]]), rng())
+    assert dealt.sizes.tolist() == [2, 1, 0]
+    assert sorted(dealt.rows.tolist()) == [0, 1, 2]
+
+
+def test_decks_are_dealt_in_order_and_begin_again_at_their_end():
+    """Five rows of class 0, two for each client: places 0 1, 2 3, 4 0 and 1 2 of the shuffled rows."""
+    y = np.array([0, 1, 0, 0, 1, 0, 0])
+    zeros = [np.array([0])] * 4
+    index = wrapped(zeros, 2, Request(y, 4), rng(5))
+    deck = rng(5).permutation(np.flatnonzero(y == 0))
+    places = ([0, 1], [2, 3], [4, 0], [1, 2])
+    assert [rows.tolist() for rows in index] == [sorted(deck[list(p)].tolist()) for p in places]
+
+
+def test_each_class_has_a_deck_of_its_own_and_no_client_a_row_twice():
+    y = np.array([0, 0, 0, 1, 1, 2, 3, 3])
+    index = wrapped([np.array([0, 1]), np.array([1, 3]), np.array([2, 0])], 2, Request(y, 3), rng())
+    assert [np.bincount(y[rows], minlength=4).tolist() for rows in index] == [[2, 2, 0, 0], [0, 2, 0, 2], [2, 0, 1, 0]]
+    assert all(len(set(rows.tolist())) == len(rows) for rows in index)
+
+
+def test_a_class_is_split_evenly_among_its_owners():
+    """Class 0 has 5 rows and two owners: 3 and 2. Class 1 has no owner."""
+    y = np.array([0, 0, 1, 0, 0, 0, 1])
+    index = split_among_owners([np.array([0]), np.array([], int), np.array([0])], Request(y, 3), rng())
+    assert index.sizes.tolist() == [3, 0, 2]
+    assert set(y[index.rows]) == {0}
+
+
+def test_rows_move_from_the_largest_client_to_those_with_too_few():
+    index = Index.of([np.arange(1), np.arange(1, 9), np.arange(9, 12), np.arange(0)])
+    after = repaired(index, 2)
+    assert after.sizes.tolist() == [2, 5, 3, 2]  # one and two rows come from the client with eight
+    assert sorted(after.rows.tolist()) == list(range(12))
+
+
+def test_groups_have_equal_classes_or_consecutive_rows():
+    y = np.tile(np.repeat([0, 1, 2], 4), 10)
+    even = partition("dirichlet:0.5,min=1,groups=2", y, 8, rng())
+    halves = [np.concatenate([even[k] for k in range(first, first + 4)]) for first in (0, 4)]
+    assert [np.bincount(y[half]).tolist() for half in halves] == [[20, 20, 20]] * 2
+    consecutive = partition("dirichlet:0.5,min=1,groups=2,contiguous", y, 8, rng())
+    halves = [np.sort(np.concatenate([consecutive[k] for k in range(first, first + 4)])) for first in (0, 4)]
+    assert [half.tolist() for half in halves] == [list(range(60)), list(range(60, 120))]
+
+
+def test_a_dirichlet_share_reaches_no_client_that_has_its_part_already():
+    """Two classes, two clients, tiny alpha: whoever got the first class whole gets nothing of the second."""
+    y = np.repeat([0, 1], 50)
+    for seed in range(10):
+        index = partition("dirichlet:0.001,min=1", y, 2, rng(seed))
+        assert index.sizes.tolist() in ([50, 50], [49, 51], [51, 49])
+
+
+@pytest.mark.parametrize(
+    ("text", "K", "asked"),
+    [
+        ("sample:0.1", 4, 1),  # a share that rounds to nobody asks one
+        ("sample:0.5", 5, 2),
+        ("sample:0.6", 5, 3),
+        ("sample:1", 5, 1),
+        ("sample:2.9", 5, 2),
+        ("sample:7", 5, 5),
+        ("sample:3", 1000, 3),
+    ],
+)
+def test_how_many_a_sample_asks(text, K, asked):
+    seen = set()
+    for seed in range(30):
+        attendance = Availability.parse(text).who(1, K, lambda t, s=seed: rng([s, t]))
+        assert len(attendance.asked) == asked
+        assert attendance.asked.tolist() == sorted(set(attendance.asked.tolist()))
+        assert 0 <= attendance.asked.min() <= attendance.asked.max() < K
+        assert np.array_equal(attendance.asked, attendance.answered)
+        seen |= set(attendance.asked.tolist())
+    assert len(seen) == K or K == 1000
+
+
+def test_a_sample_is_the_rounds_own():
+    who = Availability.parse("sample:5")
+    rounds = [who.who(t, 50, rng).asked.tolist() for t in range(1, 9)]
+    assert len(set(map(tuple, rounds))) == 8
+    assert rounds[2] == who.who(3, 50, rng).asked.tolist()
+
+
+def test_distinct_numbers_by_either_way():
+    """A permutation for a large part; single numbers, drawn again where they repeat, for a small one."""
+    assert distinct(10, 3, rng(1)).tolist() == sorted(rng(1).permutation(10)[:3].tolist())
+    for seed in range(200):
+        numbers = distinct(40, 10, rng(seed))
+        assert len(set(numbers.tolist())) == 10
+    first = np.unique(rng(0).integers(40, size=10))
+    assert set(first.tolist()) <= set(distinct(40, 10, rng(0)).tolist())
+
+
+def test_a_quorum_is_reached_by_exactly_that_many():
+    assert len(Availability.parse("full,quorum:3").who(1, 3, rng).answered) == 3
+    attendance = Availability.parse("full,quorum:4").who(1, 3, rng)
+    assert (len(attendance.asked), len(attendance.answered)) == (3, 0)
+
+
+def test_a_period_begins_with_its_first_round():
+    who = Availability.parse("persistent:0.5x3")
+    answers = [tuple(who.who(t, 64, rng).answered.tolist()) for t in range(1, 8)]
+    assert answers[0] == answers[1] == answers[2] != answers[3] == answers[4] == answers[5] != answers[6]
+    assert answers[3] == tuple(np.flatnonzero(rng(4).random(64) < 0.5).tolist())
+
+
+def test_a_group_has_its_own_probability():
+    who = Availability.parse("clustered:1-0-1")
+    assert who.who(1, 6, rng).answered.tolist() == [0, 1, 4, 5]
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [("1,-1", "E408"), ("1,0,-2", "E408"), ("1,0,nan", "E408"), ("1,x", "E408"), ("x,1", "E408"), ("1", "E408")],
+)
+def test_a_trace_of_numbers_from_0(tmp_path, line, code):
+    (tmp_path / "t.csv").write_text(f"round,client,seconds\n{line}\n")
+    with pytest.raises(DataError, match=f"{code} .*t.csv is no trace"):
+        Availability.parse(f"trace:{tmp_path / 't.csv'}")
+
+
+def test_a_trace_with_a_field_too_large_for_the_reader(tmp_path):
+    (tmp_path / "t.csv").write_text("round,client\n1," + "9" * 200_000 + "\n")
+    with pytest.raises(DataError, match="E408"):
+        Availability.parse(f"trace:{tmp_path / 't.csv'}")
+
+
+def test_validation_rounds_every_class_for_itself():
+    """0.25 of 6 and of 10 rows: round(1.5) = 2 and round(2.5) = 2."""
+    y = np.repeat([0, 1], [6, 10])
+    dataset = data.arrays(rng().random((16, 2)), y, test=0)
+    held = validation_of(dataset, 0.25)
+    assert np.bincount(held.y_test).tolist() == [2, 2]
+    assert np.bincount(validation_of(dataset, 0.3).y_test).tolist() == [2, 3]
+
+
+def test_levels_of_devices_by_hand():
+    """u_k = 2 frac((k + 1/2) g) - 1 with g = 0.618034: 0.309 and 0.927 for the first two clients."""
+    assert Client(0).level == pytest.approx(2 * 0.309017 - 1, abs=1e-5)
+    assert Client(1).level == pytest.approx(2 * 0.927051 - 1, abs=1e-5)
+    assert Client(2).level == pytest.approx(2 * 0.545085 - 1, abs=1e-5)
+
+
+def test_noise_of_parts_and_of_suffixes_is_independent():
+    x, y = np.full((40, 1, 4, 4), 0.5, np.float32), np.arange(40) % 2
+    dataset = data.arrays(x, y, x[:20], y[:20])
+    once = data.build(dataset, "iid+noise:0.01", 2, rng(), rng())
+    twice = data.build(dataset, "iid+noise:0.01+noise:0.01", 2, rng(), rng())
+    for k in range(2):
+        train, test = once.x[once.train[k]][:4] - 0.5, once.x_test[once.test[k]][:4] - 0.5
+        assert np.abs(train - test).max() > 1e-4
+        first, both = once.x[once.train[k]] - 0.5, twice.x[twice.train[k]] - 0.5
+        assert np.abs(both - 2 * first).max() > 1e-4  # the same noise twice would be twice the noise
+
+
+def test_test_rows_of_an_unknown_site_belong_to_nobody():
+    x, y = rng().random((8, 2)), np.arange(8) % 2
+    dataset = data.arrays(
+        x, y, x[:4], y[:4], columns={"site": np.array([1, 1, 1, 1, 5, 5, 5, 5])}, test_columns={"site": [1, 3, 5, 9]}
+    )
+    federation = data.build(dataset, "column:site", 1, rng(), rng())
+    assert [rows.tolist() for rows in federation.test] == [[0], [2]]
+    assert not federation.natural

@@ -1,0 +1,178 @@
+"""Sets, partitions, feature skews and availabilities are found in their files, and say what their settings mean."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from unskew import arguments, data
+from unskew.data import page, presence, registry, shifts, skew
+from unskew.data import sets as sets_folder
+from unskew.data import skews as skews_folder
+from unskew.data.availability import Availability, Options
+from unskew.data.skew import Skew
+from unskew.errors import DataError, UsageError
+
+KINDS = {
+    **{f"set {name}": registry.reader_of(name) for name in data.names()},
+    **{f"partition {name}": kind for name, kind in skew.partitions().items()},
+    **{f"shift {name}": kind for name, kind in shifts.SHIFTS.items()},
+    **{f"availability {name}": kind for name, kind in presence.KINDS.items()},
+    "availability options": Options,
+    "folder": data.folder,
+}
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_argument_has_a_meaning_and_a_default_in_its_range(name):
+    for argument in arguments.of(KINDS[name]):
+        assert argument.meaning, argument.name
+        if argument.default is not arguments.REQUIRED:
+            assert argument.convert(argument.default) == argument.default
+
+
+def test_every_example_is_read_as_its_kind(tmp_path):
+    trace = tmp_path / "FILE.csv"
+    trace.write_text("round,client\n1,0\n")
+    for kind in skew.partitions().values():
+        assert type(Skew.parse(kind.example).partition) is kind
+    for kind in shifts.SHIFTS.values():
+        assert type(Skew.parse(f"iid{kind.example}").shifts[0]) is kind
+    for kind in presence.KINDS.values():
+        text = kind.example.replace("FILE.csv", str(trace))
+        assert type(Availability.parse(text).presence) is kind
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (
+            "dirichlet:-1",
+            "E103 skew 'dirichlet': alpha must be a number, above 0; got -1. Write it like dirichlet:0.1.",
+        ),
+        ("dirichlet:inf", "E103 skew 'dirichlet': alpha must be a finite number, above 0; got inf"),
+        ("dirichlet:0.1,min=2,min=3", "E103 skew 'dirichlet:0.1,min=2,min=3' gives 'min' twice."),
+        ("pathological:2x3x4", "E103 skew 'pathological' takes count x each; got '2x3x4'."),
+        ("domain:site", "E103 skew 'domain' takes no value; got 'site'."),
+        ("column", "E103 skew 'column' needs column, like column:site."),
+        ("iid+blur:nan", "E103 feature skew 'blur': strength must be a finite number, at least 0; got nan."),
+        ("iid+", "E103 unknown feature skew ''."),
+    ],
+)
+def test_skews_out_of_range_are_refused(text, message):
+    with pytest.raises(UsageError) as refused:
+        Skew.parse(text)
+    assert str(refused.value).startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("bernoulli:nan", "E124 availability 'bernoulli': probability must be a finite number, at least 0, at most 1"),
+        ("sample:inf", "E124 availability 'sample': size must be a finite number, above 0; got inf."),
+        ("quorum:inf", "E124 availability: quorum must be a whole number, at least 0; got inf."),
+        ("drop:0.2,drop:0.3", "E124 availability 'full,drop:0.2,drop:0.3' gives 'drop' twice."),
+        ("full:1", "E124 availability 'full' takes no value; got '1'."),
+        ("persistent:0.2", "E124 availability 'persistent' needs rounds, like persistent:0.2x10."),
+        ("trace:/", "E111 cannot read /; a trace is a CSV"),
+    ],
+)
+def test_availabilities_out_of_range_are_refused(text, message):
+    with pytest.raises(UsageError) as refused:
+        Availability.parse(text)
+    assert str(refused.value).startswith(message)
+
+
+@pytest.fixture
+def more(tmp_path, monkeypatch):
+    """A new set and a new partition, each in one file of its folder."""
+    for package, stem, text in (
+        (sets_folder, "mine", (registry.FOLDER / "digits.py").read_text().replace("def digits(", "def mine(")),
+        (skews_folder, "all_to_one", ALL_TO_ONE),
+    ):
+        folder = tmp_path / stem
+        folder.mkdir()
+        for path in Path(package.__path__[0]).glob("*.py"):
+            (folder / path.name).write_text(path.read_text())
+        (folder / f"{stem}.py").write_text(text)
+        monkeypatch.setattr(package, "__path__", [*package.__path__, str(folder)])
+    monkeypatch.setattr(registry, "FOLDER", tmp_path / "mine")
+    monkeypatch.setattr(skew, "FOLDER", tmp_path / "all_to_one")
+    registry.files.cache_clear()
+    skew.partitions.cache_clear()
+    yield
+    monkeypatch.undo()
+    registry.files.cache_clear()
+    skew.partitions.cache_clear()
+    for name in ("unskew.data.sets.mine", "unskew.data.skews.all_to_one"):
+        sys.modules.pop(name, None)
+
+
+ALL_TO_ONE = '''"""Everything belongs to one client."""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+from annotated_types import Ge
+
+from unskew.data.index import Index
+from unskew.data.partition import Partition, Request
+
+
+@dataclass(frozen=True)
+class AllToOne(Partition):
+    """One client holds every row."""
+
+    client: Annotated[int, Ge(0), "which client"]
+    name = "all_to_one"
+    value = ("client",)
+    example = "all_to_one:0"
+
+    def deal_all(self, request: Request, rng: np.random.Generator) -> Index:
+        return Index.by_owner(np.full(len(request.y), self.client), request.clients)
+'''
+
+
+@pytest.mark.usefixtures("more")
+def test_a_new_set_and_a_new_partition_are_one_file_each():
+    assert "mine" in data.names()
+    assert data.describe()["mine"].startswith("1,797 handwritten digits")
+    assert data.read("mine").shape == (1, 8, 8)
+    federation = data.build(data.read("mine"), "all_to_one:1", 3, *(np.random.default_rng(0) for _ in range(2)))
+    assert federation.sizes.tolist() == [0, 1437, 0]
+    with pytest.raises(UsageError, match="E103 skew 'all_to_one': client must be a whole number, at least 0; got -1"):
+        Skew.parse("all_to_one:-1")
+    text = page.page()
+    assert "| `mine` | 1,797 handwritten digits" in text
+    assert "| `all_to_one:0` | Everything belongs to one client. |" in text
+    assert "| `all_to_one` | `client` | whole number | at least 0 | required | which client |" in text
+
+
+def test_the_page_is_what_the_code_says():
+    assert page.page() == (Path(__file__).parents[2] / "docs" / "data-sets.md").read_text()
+
+
+def test_one_function_reads_every_text_that_names_data(tmp_path):
+    x, y = np.random.default_rng(0).random((20, 3)).astype(np.float32), np.arange(20) % 2
+    np.savez(tmp_path / "own.npz", x=x, y=y)
+    assert data.read(str(tmp_path / "own.npz")).name == "own"
+    assert data.read("digits").name == "digits"
+    for text in (str(tmp_path / "own.npz"), "digits"):
+        data.check_text(text)
+        assert data.at_hand(text)
+    with pytest.raises(DataError, match=r"E402 there is no nowhere\.npz"):
+        data.check_text("nowhere.npz")
+    with pytest.raises(UsageError, match="E125 unknown data 'digit'.*Did you mean 'digits'"):
+        data.read("digit")
+    with pytest.raises(UsageError, match="E125 data set 'digits' has no argument 'size'; it takes none"):
+        data.read("digits", size=3)
+    with pytest.raises(UsageError, match="E125 folder .*: size must be a whole number, above 0; got 0"):
+        data.read(str(tmp_path), size=0)
+    with pytest.raises(
+        UsageError, match="E125 data set 'uci_har': signals must be a whole number, at least 1, at most 9"
+    ):
+        data.check_text("uci_har(signals=10)")
