@@ -27,7 +27,7 @@ rows:
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [
-        ('skew: "classes:20"', "E406 wrong FedAvg: classes:20 asks for 20 classes"),
+        ('skew: "classes:20"', "E406 wrong FedAvg: skew 'classes' asks for 20 classes per client"),
         ('skew: "column:site"', "E407 wrong FedAvg: the set has no column 'site'"),
         ("samples: 4000", "E406 wrong FedAvg: 4 clients of 4000 samples need 16,000"),
         ("clients: 100000", "E406 wrong FedAvg: .* Feasible: at most 1,437 clients"),

@@ -65,7 +65,10 @@ def _undealt(dataset: Dataset, skew: str, train: Index) -> Federation:
     """A federation with the set's samples and these training rows, in which no client has test rows."""
     return Federation(
         dataset.name,
-        *arrays,
+        dataset.x,
+        dataset.y,
+        dataset.x_test,
+        dataset.y_test,
         dataset.classes,
         train,
         Index.empty(len(train)),
