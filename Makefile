@@ -18,9 +18,9 @@ test: $(READY)
 
 # Flower pins other versions of what the rest uses, so its tests have an environment of their own. Those with real
 # processes mostly wait; they begin first, each in a worker process of its own.
-REAL := tests/deploy/test_real.py tests/deploy/test_lost_sites.py
+REAL := tests/deploy/test_killed.py tests/deploy/test_lost_sites.py tests/deploy/test_real.py
 test-deploy: $(FLOWER)/.ready
-	$(FLOWER)/bin/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(REAL) tests/deploy
+	$(FLOWER)/bin/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(REAL) tests/deploy
 
 lint: $(READY)
 	$(BIN)/ruff format --check src tests tools benchmarks examples

@@ -80,6 +80,11 @@ class Loopback:
     def start_site(self, site: str, folder: str = "") -> None:
         self.start(folder or site, "site", "run", "--data", f"{site}.npz", "--folder", f"site-{folder or site}")
 
+    def is_ready(self, site: str) -> bool:
+        """Whether a site is connected and has loaded its data."""
+        connected = "SuperNode ID" in self.log(f"site-{site}/supernode")
+        return connected and "ready" in self.log(f"site-{site}/worker")
+
     def start_run(self, name: str, *more: str, deadline: str = "40s", wait: str = "90s") -> None:
         terms = ["--on", "lung", "--wait", wait, "--deadline", deadline, "--name", name, "--json", *more]
         self.start("run", "run", "study.yaml", *terms)
@@ -168,11 +173,11 @@ class Loopback:
 
 
 @contextlib.contextmanager
-def running(root: Path) -> Iterator[Loopback]:
-    """A federation whose processes are started, and stopped at the end."""
+def running(root: Path, sites: Sequence[str] = SITES) -> Iterator[Loopback]:
+    """A federation whose processes, and those of these sites, are started, and stopped at the end."""
     federation = Loopback(root)
     try:
-        federation.up()
+        federation.up(sites)
         yield federation
     finally:
         federation.stop()

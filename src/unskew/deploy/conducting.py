@@ -27,7 +27,7 @@ def conduct_order(channel: Channel, order: Order) -> None:
             _conduct(channel, order, log)
         except UnskewError as error:
             ending = {"state": "stopped", "code": error.exit_code, "text": str(error)}
-        except SystemExit:  # how Flower ends the app if the SuperLink is gone, or the run was stopped
+        except (SystemExit, KeyboardInterrupt):  # by Flower: the SuperLink is gone, or the run was stopped
             text = "E507 Flower ended the run's process; every finished round is saved."
             ending = {"state": "stopped", "code": 2, "text": f"{text} Resume with: unskew resume {order.path}"}
             raise

@@ -1,0 +1,60 @@
+"""However a run's process ends, its folder says how, in the words and with the exit code of that ending."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.deploy import fake
+from unskew.deploy.conducting import conduct_order
+from unskew.deploy.orders import Order, Terms
+from unskew.deploy.studies import study
+from unskew.deploy.tickets import Coordinator
+from unskew.errors import Paused
+
+
+class Ending:
+    """A Channel that ends the process in the middle of an exchange."""
+
+    def __init__(self, error: BaseException):
+        self.error = error
+
+    def nodes(self):
+        raise self.error
+
+    def ask(self, requests, kind, t, deadline_s):
+        raise NotImplementedError
+
+
+@pytest.fixture
+def order(tmp_path):
+    home = Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:8123", ["a"])
+    settings = study(fake.small("fedavg")).as_dict()
+    return Order(tmp_path / "run", home.folder, settings, Terms(deadline_s=0.1, wait_s=0.1))
+
+
+@pytest.mark.parametrize(
+    ("error", "state", "code", "text"),
+    [
+        (Paused("E206", "too few."), "stopped", 75, "E206 too few."),
+        (SystemExit(1), "stopped", 2, "E507 Flower ended the run's process"),
+        (KeyboardInterrupt(), "stopped", 2, "E507 Flower ended the run's process"),
+        (RuntimeError("why"), "failed", 1, "RuntimeError: why"),
+    ],
+    ids=lambda v: type(v).__name__ if isinstance(v, BaseException) else "",
+)
+def test_every_ending_is_written_down(order, error, state, code, text):
+    if isinstance(error, Paused):
+        conduct_order(Ending(error), order)
+    else:
+        with pytest.raises(type(error)):
+            conduct_order(Ending(error), order)
+    ending = json.loads((order.path / "ending.json").read_text())
+    assert (ending["state"], ending["code"]) == (state, code)
+    assert ending["text"].startswith(text)
+    assert text in (order.path / "server.log").read_text()
+
+
+def test_an_order_survives_its_file(order):
+    assert Order.read(json.loads(json.dumps(order.as_json()))) == order
