@@ -28,6 +28,7 @@ class Card:
     both: Annotated[float | Literal["auto"], "a number or auto"] = "auto"
     flag: bool = False
     text: str = "a"
+    free: float = 0.0
     plain = 7
     name: ClassVar[str] = "card"
     seen: list = field(default_factory=list, init=False)
@@ -52,6 +53,7 @@ def test_a_class_lists_its_fields():
         ("both", "number or 'auto'", "", "auto", "a number or auto"),
         ("flag", "True or False", "", False, ""),
         ("text", "text", "", "a", ""),
+        ("free", "number", "", 0.0, ""),
     ]
     assert [a.choices for a in arguments.of(Card)][3:7] == [("paper", "official"), (), (), ("auto",)]
 
@@ -104,6 +106,9 @@ def test_values_take_the_types_of_their_arguments(values, converted):
         ({"rows": 0}, "rows must be a whole number, above 0, below 10; got 0."),
         ({"rows": 10}, "rows must be a whole number, above 0, below 10; got 10."),
         ({"rows": False}, "rows must be a whole number, above 0, below 10; got False."),
+        ({"rows": True}, "rows must be a whole number, above 0, below 10; got True."),
+        ({"free": math.nan}, "free must be a finite number; got nan."),
+        ({"free": -math.inf}, "free must be a finite number; got -inf."),
         ({"rows": None}, "rows must be a whole number, above 0, below 10; got None."),
         ({"sizes": ()}, "sizes must be a list of whole numbers, not empty, each above 0; got ()."),
         ({"sizes": (1, 0)}, "sizes must be a list of whole numbers, not empty, each above 0; got (1, 0)."),

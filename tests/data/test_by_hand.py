@@ -124,12 +124,22 @@ def test_groups_have_equal_classes_or_consecutive_rows():
     assert [half.tolist() for half in halves] == [list(range(60)), list(range(60, 120))]
 
 
-def test_a_dirichlet_share_reaches_no_client_that_has_its_part_already():
-    """Two classes, two clients, tiny alpha: whoever got the first class whole gets nothing of the second."""
-    y = np.repeat([0, 1], 50)
-    for seed in range(10):
-        index = partition("dirichlet:0.001,min=1", y, 2, rng(seed))
-        assert index.sizes.tolist() in ([50, 50], [49, 51], [51, 49])
+def test_a_client_with_its_part_gets_none_of_the_next_class():
+    """Ten classes of 20 rows for two clients: the last class that reaches a client finds it below 100 rows."""
+    y = np.tile(np.arange(10), 20)
+    for seed in range(30):
+        assert partition("dirichlet:0.5,min=1", y, 2, rng(seed)).sizes.max() < 100 + 20
+
+
+@pytest.mark.parametrize(
+    ("alpha", "K", "least"),
+    [(0.1, 101, 3), (0.11, 101, 10), (0.1, 100, 10)],
+)
+def test_the_smallest_client_without_the_option_min(alpha, K, least):
+    """3 rows where many clients meet a small alpha, one for each class otherwise."""
+    y = np.tile(np.arange(10), 2 * K)
+    smallest = min(partition(f"dirichlet:{alpha}", y, K, rng(seed)).sizes.min() for seed in range(3))
+    assert least <= smallest < least + 7
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,11 @@
-"""A convolution over time that pads columns, computed without computing the padding B times.
+"""A convolution over time that pads columns, without computing the padding once per sample.
 
-HARNet's kernels are one column wide and pad a column of zeros on either side, so that every layer adds two columns that
-know nothing of the input: they are the same for every sample, and left mirrors right. Here an activation [B, C, H, W] is
-kept as what depends on the sample, [B, C, H, w], and the k columns beside it once for the batch. It is the same function,
-weights and batch statistics; only the columns that carry information are computed for every sample.
+HARNet's kernels are one column wide, but pad a column of zeros on either side. Every layer so adds two columns that do not
+depend on the input: they are the same for every sample, and the left one mirrors the right one. Here an activation
+[B, C, H, W] is stored in two parts: the columns that depend on the sample, [B, C, H, w], and the k columns beside them,
+once for the whole batch. Function, weights and batch statistics are the same as without the split.
+
+Letters: B batch, C channels, H height (time), W = w + 2 k width, V values of a channel.
 """
 
 from __future__ import annotations
@@ -18,25 +20,28 @@ from torch.overrides import handle_torch_function, has_torch_function_variadic
 
 @dataclass(frozen=True)
 class Columns:
-    """inside [B, C, H, w]; edge [1, C, H, k], from the outermost column inwards, standing on both sides."""
+    """An activation in two parts.
+
+    inside: [B, C, H, w]. edge: [1, C, H, k], the columns on either side, from the outermost one inwards.
+    """
 
     inside: Tensor
     edge: Tensor
 
     def full(self) -> Tensor:
-        """[B, C, H, k + w + k]"""
+        """The whole activation, [B, C, H, k + w + k]."""
         left = self.edge.expand(len(self.inside), -1, -1, -1)
         return torch.cat([left, self.inside, left.flip(-1)], -1)
 
 
 class TimeConv(nn.Sequential):
-    """Convolution over time, batch normalisation, ReLU."""
+    """Convolution over time, batch normalisation, ReLU; `narrow` computes the same on an activation in two parts."""
 
     def __init__(self, i: int, o: int, kernel: int, stride: int):
         super().__init__(nn.Conv2d(i, o, (kernel, 1), (stride, 1), 1), nn.BatchNorm2d(o), nn.ReLU())
 
     def narrow(self, x: Tensor | Columns) -> Columns:
-        """As forward, on what depends on the sample and on the edge apart."""
+        """The block's activation in two parts, from its input as a whole or in two parts."""
         conv, norm = self[0], self[1]
         assert isinstance(conv, nn.Conv2d)
         assert isinstance(norm, nn.BatchNorm2d)
@@ -61,10 +66,11 @@ class TimeConv(nn.Sequential):
 
 
 def edged_norm_relu(inside, edge, mean, var, w, b, training, momentum, eps, weight_B=None, fast=False, record=True):
-    """ReLU of the batch normalisation of (inside, edge), as of the whole activation: (inside, edge).
+    """ReLU of the batch normalisation of an activation in two parts, as of the whole one: (inside, edge).
 
-    weight_B: 1 for a sample, 0 for padding. fast: one fused step, outside vmap and not to be differentiated twice.
-    record: update the running mean and var in place. An engine's function mode may supply these.
+    mean, var: running statistics [C], which are used unless `training`. w, b: scale and shift [C].
+    weight_B: 1 for a sample, 0 for padding. fast: one fused step, which works only outside vmap and cannot be
+    differentiated twice. record: update the running statistics in place. The engine's function mode sets the last three.
     """
     given = (inside, edge, mean, var, w, b)
     if has_torch_function_variadic(*given):
@@ -92,7 +98,7 @@ def _affine_relu(inside, edge, mean, var, w, b, eps):
 
 
 class _Fused(torch.autograd.Function):
-    """Forward and backward of the above in as few passes over memory as there are; rows are values, columns channels."""
+    """Normalisation and ReLU, forward and backward, in as few passes over memory as possible, on values [V, C]."""
 
     @staticmethod
     def forward(ctx, inside, edge, w, b, eps):
@@ -114,7 +120,7 @@ class _Fused(torch.autograd.Function):
         g_inside, g_edge, *_ = gradients
         rows, outer, y_rows, y_outer, w, rate = ctx.saved_tensors
         g, g_outer = _rows(g_inside) * (y_rows > 0), _rows(g_edge) * (y_outer > 0)
-        total = g.sum(0) + g_outer.sum(0)  # the edge's gradient comes summed over its copies
+        total = g.sum(0) + g_outer.sum(0)  # the gradient of the edge is summed over its copies already
         along = (g * rows).sum(0) + (g_outer * outer).sum(0)
         constant, slope = total / ctx.count, along * rate.square() / ctx.count
         pull = g.sub_(constant).sub_(rows * slope).mul_(w * rate)
@@ -123,22 +129,23 @@ class _Fused(torch.autograd.Function):
 
 
 def _rows(h: Tensor) -> Tensor:
-    """[B, C, H, W] as [B*H*W, C]; a view in channels-last memory."""
+    """[B, C, H, W] as [B*H*W, C], a view if the memory is channels-last."""
     return h.permute(0, 2, 3, 1).reshape(-1, h.shape[1])
 
 
 def _maps(rows: Tensor, like: Tensor) -> Tensor:
+    """[B*H*W, C] as [B, C, H, W], shaped like another activation."""
     B, C, H, W = like.shape
     return rows.reshape(B, H, W, C).permute(0, 3, 1, 2)
 
 
 def _count(inside: Tensor, edge: Tensor, n):
-    """How many values a channel of the whole activation has over n samples."""
+    """The number of values that a channel of the whole activation has over n samples."""
     return n * (inside[0, 0].numel() + 2 * edge[0, 0].numel())
 
 
 def _moments(inside: Tensor, edge: Tensor, weight_B: Tensor | None):
-    """(mean [C], population variance [C], how many values a channel has) of the whole activation."""
+    """(mean [C], population variance [C], number of values per channel) of the whole activation."""
     n = len(inside) if weight_B is None else weight_B.sum().clamp(min=1)
     outer = 2 * n * edge[0, 0].numel()
     inner = n * inside[0, 0].numel()
