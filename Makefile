@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 FLOWER := .venv-flower
+# tests run side by side on all cores; threads of their own would only wait for each other
+test test-deploy check: export OMP_NUM_THREADS = 1
 QUICK := tests/test_structure.py tests/core tests/engine tests/data tests/tasks tests/report tests/oracles/test_fedavg.py \
 	tests/oracles/test_scaffold.py tests/methods/test_flea.py tests/methods/test_others.py tests/methods/test_rebafl.py
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import errno
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -27,6 +28,28 @@ def fails(number: int, after: int = 0):
             raise OSError(number, os.strerror(number))
 
     return call
+
+
+@pytest.mark.parametrize(
+    ("text", "name"),
+    [("fedavg", "fedavg"), ("fedprox(mu=0.01)+fedrdn", "fedprox-mu-0.01-_fedrdn"), ("mine/m.py", "m.py-[0-9a-f]{6}")],
+)
+def test_a_methods_folder_has_a_readable_name(text, name):
+    assert re.fullmatch(name, disk.slug(text))
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("a/m.py", "b/m.py"),
+        ("p(x=1)", "p(x=-1)"),
+        ("p(x=(1, 2))", "p(x=[1, 2])"),
+        ("fedprox(mu=0.1)+" * 4 + "fedrdn", "fedprox(mu=0.1)+" * 4 + "fedbn"),
+    ],
+)
+def test_different_methods_have_different_folders(one, other):
+    """U3: methods of which 48 characters or the files' names agree were taken for the same."""
+    assert disk.slug(one) != disk.slug(other)
 
 
 def test_a_replaced_file_is_synced_before_its_rename_and_its_folder_after(tmp_path, monkeypatch):

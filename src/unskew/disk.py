@@ -6,6 +6,7 @@ Every file that unskew writes goes through `replace` (the whole file at once) or
 from __future__ import annotations
 
 import errno
+import hashlib
 import os
 import re
 from collections.abc import Iterator
@@ -15,6 +16,11 @@ from pathlib import Path
 from unskew.errors import Paused, UsageError
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
+_LONGEST_SLUG = 42
+"""Characters of a slug without its hash; a run's folder adds its seed to it."""
+_PART = r"[a-z][a-z0-9_]*(\([a-z_]+=[a-z0-9._]+(, ?[a-z_]+=[a-z0-9._]+)*\))?"
+_PLAIN = re.compile(rf"{_PART}(\+{_PART})*")
+"""Texts of which no two have the same slug."""
 
 
 def check_name(name: str) -> str:
@@ -23,6 +29,20 @@ def check_name(name: str) -> str:
         rule = "use at most 64 of a-z, 0-9, '.', '_' and '-', and begin with a letter or a digit"
         raise UsageError("E114", f"'{name}' is not a valid name: {rule}.")
     return name
+
+
+def slug(text: str) -> str:
+    """A folder name for a method's text: `fedprox(mu=0.01)+fedrdn` -> `fedprox-mu-0.01-_fedrdn`; for a file, its name.
+
+    Different texts have different names: one that cannot be read back from its name ends in a few digits of its hash.
+    """
+    short = re.sub(r"(^|\+)[^+(]*/", r"\1", text)
+    name = re.sub(r"[^a-z0-9._-]+", "-", short.lower().replace("+", "_")).strip("-_.")
+    if _PLAIN.fullmatch(text) and len(name) <= _LONGEST_SLUG:
+        return check_name(name)
+    return check_name(
+        f"{name[:_LONGEST_SLUG].strip('-_.')}-{hashlib.sha256(text.encode()).hexdigest()[:6]}".lstrip("-")
+    )
 
 
 def replace(path: Path, data: bytes | str, keep: Path | None = None) -> None:

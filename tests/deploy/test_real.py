@@ -6,6 +6,8 @@ The fixture lives through the run and keeps what it saw; the tests look at that.
 from __future__ import annotations
 
 import json
+import os
+import signal
 import time
 from dataclasses import dataclass
 
@@ -37,12 +39,18 @@ class Peace:
 
 @pytest.fixture(scope="module")
 def peace(federation) -> Peace:
-    """While it goes on, somebody resumes it, and three sites knock that must not be let in."""
+    """While it goes on, somebody resumes it, and three sites knock that must not be let in.
+
+    A site stands still meanwhile: somebody who starts a second time may be slower than two rounds.
+    """
     federation.do("join", "federations/lung/tickets/c.ticket", "--folder", "site-stranger")
     federation.start("stranger", "site", "run", "--data", "c.npz", "--folder", "site-stranger")
-    federation.start_run("peace", "--min-sites", "3")
-    federation.after_round("peace", 1)
+    federation.start_run("peace", "--min-sites", "3", deadline="120s")
+    federation.until(lambda: "3/3 sites are there" in federation.log("runs/peace/server"), 90)
+    worker = federation.pid("a", "unskew.deploy.worker")
+    os.kill(worker, signal.SIGSTOP)
     second_start = federation.do("resume", "runs/peace", code=2)
+    os.kill(worker, signal.SIGCONT)
     refused = {}
     for name, authority in (("other", another_authority(federation)), ("open", "")):
         federation.do("join", federation.ticket(name, authority=authority), "--folder", f"site-{name}")

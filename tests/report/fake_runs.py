@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
+
+from unskew.disk import slug
 
 PLATEAU = {
     "fedavg": 0.80,
@@ -92,9 +93,8 @@ def fake_comparison(at: Path, methods: list[str], seeds: int = 3, **options: Any
     described = {"methods": methods, "seeds": list(range(seeds)), "settings": shared}
     (at / "compare.yaml").write_text(yaml.safe_dump(described, sort_keys=False))
     for method in methods:
-        slug = re.sub(r"[^a-z0-9._-]+", "-", method.replace("+", "_")).strip("-_.")[:48]
         for seed in range(seeds):
-            fake_run(at / f"{slug}--s{seed}", method, seed, histograms=method == "flea", **options)
+            fake_run(at / f"{slug(method)}--s{seed}", method, seed, histograms=method == "flea", **options)
     return at
 
 

@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
 import typer
-import yaml
 
-from unskew import arguments
+from unskew import arguments, calls
 from unskew.arguments import REQUIRED, Argument
 from unskew.config import Settings
 from unskew.errors import UsageError
@@ -143,5 +142,5 @@ def parts_arguments(pairs: Sequence[str]) -> dict[str, dict[str, Any]]:
         part, dot, argument = path.partition(".")
         if not (equals and dot and part and argument):
             raise UsageError("E102", f"--set takes part.argument=value, such as flea.alpha=0.1; got '{pair}'.")
-        by_part.setdefault(part.strip().lower(), {})[argument.strip()] = yaml.safe_load(value)
+        by_part.setdefault(part.strip().lower(), {})[argument.strip()] = calls.parse_value(value, path, "E102")
     return by_part

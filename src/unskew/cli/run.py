@@ -40,8 +40,7 @@ class Arguments:
 @with_settings(Arguments)
 def command(arguments: Arguments, given: dict[str, Any]) -> None:
     """Train one method on one federation, and write its report."""
-    from unskew.comparison.plan import slug
-    from unskew.disk import check_name
+    from unskew.disk import check_name, slug
     from unskew.engine.disk.folder import fresh
 
     settings = _settings(arguments, given)

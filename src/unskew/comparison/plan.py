@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ import yaml
 
 from unskew import config, disk
 from unskew.comparison.watch import Cell
-from unskew.disk import check_name
+from unskew.disk import slug
 from unskew.engine import resolve
 from unskew.engine.disk.folder import check_same
 from unskew.errors import StateError, UsageError, suggestion
@@ -64,9 +63,3 @@ def described(parent: Path) -> list[Cell]:
     except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError) as error:
         raise StateError("E111", f"{file} cannot be read: {' '.join(str(error).split())}.") from None
     return plan_cells(parent, methods, seeds, settings)
-
-
-def slug(method: str) -> str:
-    """A folder name for a method: `fedprox(mu=0.01)+fedrdn` -> `fedprox-mu-0.01-_fedrdn`; for a file, its name."""
-    short = re.sub(r"(^|\+)[^+(]*/", r"\1", method.lower())
-    return check_name(re.sub(r"[^a-z0-9._-]+", "-", short.replace("+", "_")).strip("-_.")[:48])

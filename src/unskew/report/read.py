@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
+from unskew import disk
 from unskew.errors import StateError
 from unskew.report.files import read_json, read_records, read_yaml
 from unskew.report.labels import distinct
@@ -53,12 +54,12 @@ def read_comparison(path: str | Path) -> list[RunData]:
     if not (path / "compare.yaml").is_file():
         raise StateError("E117", f"{path} is not a comparison: it has no compare.yaml.")
     methods = [str(m) for m in read_yaml(path / "compare.yaml").get("methods", [])]
-    places = {_slug(method): (place, method) for place, method in enumerate(methods)}
+    places = {disk.slug(method): (place, method) for place, method in enumerate(methods)}
     ordered = []
     for metrics in sorted(path.glob("*--s*/metrics.jsonl")):
         name = RUN_OF_COMPARISON.fullmatch(metrics.parent.name)
         if name and metrics.stat().st_size:
-            place, label = places.get(_slug(name[1]), (len(places), ""))
+            place, label = places.get(name[1], (len(places), ""))
             run = read_run(metrics.parent, label)
             ordered.append((place, run.method, run.seed, run))
     if not ordered:
@@ -72,8 +73,3 @@ def read_runs(paths: Sequence[str | Path]) -> list[RunData]:
     for path in map(Path, paths):
         runs += read_comparison(path) if (path / "compare.yaml").is_file() else [read_run(path)]
     return distinct(runs)
-
-
-def _slug(method: str) -> str:
-    """A method's folder name, as comparisons write it."""
-    return re.sub(r"[^a-z0-9._-]+", "-", method.lower().replace("+", "_")).strip("-_.")[:48]

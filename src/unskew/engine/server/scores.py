@@ -30,7 +30,7 @@ class Evaluation:
     """Scores of one run's models on its test rows."""
 
     def __init__(self, trainer: Trainer, x_test: torch.Tensor, y_test: np.ndarray, test: Sequence[np.ndarray]):
-        self.of, self.x, self.y, self.test = trainer, x_test, y_test, test
+        self.trainer, self.x, self.y, self.test = trainer, x_test, y_test, test
         self.clients = [k for k in range(len(test)) if len(test[k])] if len(test) <= 100_000 else []
         """Clients with test rows; beyond 100,000 clients a handful of rows each says nothing."""
         self.own_inputs = bool(trainer.hooks["evaluate_with"])
@@ -41,10 +41,10 @@ class Evaluation:
         """All metric rows of round t."""
         if not len(self.y):
             return []
-        if not self.of.sent:  # nothing is shared, so there is no global model to score
+        if not self.trainer.sent:  # nothing is shared, so there is no global model to score
             own = self._held(start, store, personal=True)
             return summary_rows(t, "personal@client", own) + client_rows(t, "personal@client", own)
-        right = self._held(start, store) if self.of.kept else {}
+        right = self._held(start, store) if self.trainer.kept else {}
         if right:  # no client uses the server's weights alone, so the global score is the mean over clients
             scores = means(right)
         else:
@@ -60,8 +60,8 @@ class Evaluation:
     def _global(self, start: Start) -> tuple[dict[str, float], Scores]:
         """The global model's scores on all test rows, and on each client's."""
         by_client = self._by_client(start) if self.own_inputs else {}
-        if self.of.fed.natural and by_client:
-            rows, guess = (np.concatenate([of[k] for k in self.clients]) for of in (self.test, by_client))
+        if self.trainer.fed.natural and by_client:
+            rows, guess = (np.concatenate([by[k] for k in self.clients]) for by in (self.test, by_client))
         else:
             rows = np.arange(len(self.y))
             guess = self._guess(rows, -1, start, {})
@@ -70,7 +70,7 @@ class Evaluation:
 
     def _by_client(self, start: Start) -> dict[int, np.ndarray]:
         """Every client's test rows, seen with its own statistics."""
-        answers = self.of.each(lambda k: self._predict(self.test[k], k, start, {}), self.clients)
+        answers = self.trainer.each(lambda k: self._predict(self.test[k], k, start, {}), self.clients)
         return dict(zip(self.clients, answers))
 
     def _held(self, start: Start, store: Store, personal: bool = False) -> Scores:
@@ -78,13 +78,13 @@ class Evaluation:
 
         personal: also with the weights that Parts make for a client.
         """
-        with_tests = [k for k in (store.known() if self.of.kept else self.clients) if len(self.test[k])]
+        with_tests = [k for k in (store.known() if self.trainer.kept else self.clients) if len(self.test[k])]
 
         def score(k: int) -> dict[str, float]:
             private = store.fetch([k]).get(k, {})
             return self.client_scores(k, start, private, own=personal)
 
-        return dict(zip(with_tests, self.of.each(score, with_tests)))
+        return dict(zip(with_tests, self.trainer.each(score, with_tests)))
 
     def client_scores(self, k: int, start: Start, private: Tree, own: bool = False) -> dict[str, float]:
         """Client k's scores on its own test rows, by metric.
@@ -95,18 +95,20 @@ class Evaluation:
 
     def _guess(self, rows: np.ndarray, k: int, start: Start, private: Tree) -> np.ndarray:
         """Predicted classes, in fixed pieces shared out over the workers."""
-        return np.concatenate(self.of.each(lambda piece: self._predict(piece, k, start, private), self._pieces(rows)))
+        return np.concatenate(
+            self.trainer.each(lambda piece: self._predict(piece, k, start, private), self._pieces(rows))
+        )
 
     def _pieces(self, rows: np.ndarray) -> list[np.ndarray]:
         return [rows[i : i + self.piece] for i in range(0, len(rows), self.piece)]
 
     def _predict(self, rows: np.ndarray, k: int, start: Start, private: Tree, own: bool = False) -> np.ndarray:
         """own: with the weights that Parts make for this client, where one does."""
-        of = self.of
-        with of.evaluating():
-            w = of.held_weights(start, private)
-            for p in self.own_weights if own and of.fed.sizes[k] else ():
-                w = p.personalise(w, of.client(k, start, p.name, w, private))
+        trainer = self.trainer
+        with trainer.evaluating():
+            w = trainer.held_weights(start, private)
+            for p in self.own_weights if own and trainer.fed.sizes[k] else ():
+                w = p.personalise(w, trainer.client(k, start, p.name, w, private))
             return np.concatenate([self._answers(piece, k, start, private, w) for piece in self._pieces(rows)])
 
     def score_at(self, k: int, start: Start, w: Weights) -> float:
@@ -115,17 +117,17 @@ class Evaluation:
         return next(iter(self._brief(k, np.concatenate(pieces)).values()))
 
     def _answers(self, rows: np.ndarray, k: int, start: Start, private: Tree, w: Weights) -> np.ndarray:
-        of = self.of
-        x = self.x[torch.as_tensor(rows, device=of.device)]
+        trainer = self.trainer
+        x = self.x[torch.as_tensor(rows, device=trainer.device)]
         if self.own_inputs:
-            x = of.prepared(x, of.client(k, start, "", w, private), start)
-        z, h = of.net.run(w, x)
-        for p in of.hooks["scores"]:
-            z = p.scores(z, h, of.client(k, start, p.name, w, private))
+            x = trainer.prepared(x, trainer.client(k, start, "", w, private), start)
+        z, h = trainer.net.run(w, x)
+        for p in trainer.hooks["scores"]:
+            z = p.scores(z, h, trainer.client(k, start, p.name, w, private))
         return self.task.predictions(z).cpu().numpy()
 
     def _scores(self, rows: np.ndarray, guess: np.ndarray) -> dict[str, float]:
-        return self.task.scores(guess, self.y[rows], self.of.fed.classes)
+        return self.task.scores(guess, self.y[rows], self.trainer.fed.classes)
 
     def _brief(self, k: int, guess: np.ndarray) -> dict[str, float]:
-        return self.task.client_scores(guess, self.y[self.test[k]], self.of.fed.classes)
+        return self.task.client_scores(guess, self.y[self.test[k]], self.trainer.fed.classes)
