@@ -17,7 +17,7 @@ from unskew.deploy.remote import Remote
 from unskew.deploy.scoring import SiteScores
 from unskew.deploy.studies import check_noise
 from unskew.engine.assemble import scoring_of, trainer_of
-from unskew.engine.disk.folder import Folder
+from unskew.engine.disk.folder import Checkpoint, Folder
 from unskew.engine.disk.record import Record
 from unskew.engine.disk.store import Disk
 from unskew.engine.memory import check_room
@@ -49,18 +49,16 @@ class Deployed(Folder):
     hellos: Sequence[Hello] = ()
     min_sites: int = 1
 
-    def _locked(self) -> AbstractContextManager[Any]:
+    def locked(self) -> AbstractContextManager[Any]:
         return nullcontext()
 
-    def _opened(self, checkpoint: tuple[Tree, dict[str, Any]] | None) -> Loop:
+    def opened(self, checkpoint: Checkpoint | None) -> Loop:
         assert self.post is not None
         assert self.notices is not None
         index = {int(k): t for k, t in checkpoint[1]["private"]} if checkpoint else {}
-        record, store = (
-            Record(self.path, checkpoint[1]["lengths"] if checkpoint else None),
-            Away(self.path / "private", index),
-        )
-        self._last_index, self.notices.record = index, record
+        record = Record(self.path, checkpoint[1]["lengths"] if checkpoint else None)
+        store = Away(self.path / "private", index)
+        self.saved_index, self.notices.record = index, record
         check_noise(self.run.method, self.run.fed)
         check_room(self.run.method, self.run.fed)
         local = trainer_of(self.run)

@@ -34,6 +34,8 @@ from unskew.revision import revision
 
 Say = Callable[[str], None]
 Shown = Callable[[State, Round], None]
+Checkpoint = tuple[Tree, dict[str, Any]]
+"""Tensors and facts, as `state.read` gives them."""
 
 
 def fresh(parent: Path, stem: str) -> Path:
@@ -80,7 +82,7 @@ class Folder:
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
-            with self._locked():
+            with self.locked():
                 return self._go(say, shown, ready)
         except Paused as full:
             if full.code != "E203":
@@ -91,30 +93,37 @@ class Folder:
     def _go(self, say: Say, shown: Shown, ready: Callable[[Loop], None]) -> tuple[Loop, State]:
         self._describe()
         checkpoint = state.latest(self.path, say)
-        loop = self._opened(checkpoint)
+        loop = self.opened(checkpoint)
         self._account(loop)
         ready(loop)
+
+        def save(after: State, summary: Round) -> None:
+            self._save(loop, after)
+            shown(after, summary)
+
         try:
             now = self._first(loop, checkpoint, say)
-            for after in rounds(loop, now, lambda s, summary: (self._save(loop, s), shown(s, summary))):
-                now = after
+            for now in rounds(loop, now, save):
+                pass
             self._finish(loop, now)
         finally:
             loop.trainer.close()
             loop.record.close()
         return loop, now
 
-    def _locked(self) -> AbstractContextManager[Any]:
+    def locked(self) -> AbstractContextManager[Any]:
+        """What keeps others out of the folder while this run trains. Raises StateError (E110) where somebody is in it."""
         return Lock(self.path)
 
-    def _opened(self, checkpoint: tuple[Tree, dict[str, Any]] | None) -> Loop:
+    def opened(self, checkpoint: Checkpoint | None) -> Loop:
+        """The loop of this run, its record and store as they were at the checkpoint."""
         lengths = checkpoint[1]["lengths"] if checkpoint else None
         index = {int(k): t for k, t in checkpoint[1]["private"]} if checkpoint else {}
         record, store = Record(self.path, lengths), Disk(self.path / "private", index)
-        self._last_index = index
+        self.saved_index = index
         return loop_of(self.run, store, record)
 
-    def _first(self, loop: Loop, checkpoint: tuple[Tree, dict[str, Any]] | None, say: Say) -> State:
+    def _first(self, loop: Loop, checkpoint: Checkpoint | None, say: Say) -> State:
         if checkpoint:
             tree, meta = checkpoint
             if meta["data"] != fingerprint(self.run.federation):
@@ -146,8 +155,8 @@ class Folder:
         }
         tree: dict[str, Any] = {"w": now.weights, "slices": now.slices}
         state.write(self.path / state.LATEST, tree, meta, keep=self.path / state.PREVIOUS)
-        store.sweep(self._last_index)
-        self._last_index = dict(store.index)
+        store.sweep(self.saved_index)
+        self.saved_index = dict(store.index)
 
     def _describe(self) -> None:
         """config.yaml, federation.json and env.json; an existing config must be the same run's."""
