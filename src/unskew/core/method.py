@@ -68,7 +68,11 @@ class Method:
                 )
 
     def check(self, fed: Fed) -> None:
-        """Raises UsageError (E106, E108) for a Part that cannot work with this model or these data, whose task it serves."""
+        """Raises UsageError (E106, E108) for a Part that cannot work with this model or these data, whose task it serves,
+        and where nothing is left to train."""
+        if all(self.freezes(n, fed) for n in fed.net.trainable):
+            who = "every parameter has requires_grad=False" if not fed.net.trainable else f"{self} freezes all of it"
+            raise UsageError("E108", f"nothing of this model is left to train: {who}.")
         for p in self.parts:
             if not fed.shared and (p.merges or p.weighting):
                 raise UsageError("E108", f"'{p.name}' cannot run here: clients keep every weight, so none are merged.")

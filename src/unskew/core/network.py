@@ -1,25 +1,19 @@
 """A model as a pure function of its weights, with cuts at which a forward pass can stop, be changed, and go on."""
 
-# pyright: reportPrivateUsage=false
-# Every pass puts its weights into the module's own dicts, for which torch has no public way.
-
 from __future__ import annotations
 
 import contextlib
 import copy
 import threading
-from collections.abc import Iterator
-from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
 from unskew.core.blocks import Around, Blocks, Tap
 from unskew.core.hooked import Hooked
+from unskew.core.roles import batch_norms, roles_of, slots, tensors
 from unskew.core.trees import Weights
 from unskew.errors import UsageError, suggestion
-
-_NORMS = (nn.modules.batchnorm._BatchNorm,)
 
 
 class Network:
@@ -29,10 +23,10 @@ class Network:
     One Network serves one thread, for a pass puts its weights into the module; `copy()` makes another.
 
     blocks: the names of the direct children, in order. head: the name of the layer that gives logits. cut: the cut
-    that Parts use unless told otherwise. folds: whether training clients side by side pays for this model. norms:
-    names of everything that belongs to batch normalisation. trainable, buffers: names of parameters, and of
-    floating-point buffers. extra: weights that Parts train beside the model's, by name. around: makes the context in
-    which the model runs.
+    that Parts use unless told otherwise. folds: whether training clients side by side pays for this model.
+    trainable, buffers, constants, norms: names of weights, see `roles.py`; a pass in training mode leaves batch
+    normalisation of constants in evaluation mode. extra: weights that Parts train beside the model's, by name.
+    around: makes the context in which the model runs.
     """
 
     def __init__(self, module: nn.Module, shape: tuple[int, ...]):
@@ -49,20 +43,17 @@ class Network:
         self.cut: str = getattr(module, "cut", self.blocks[0])
         self.folds = bool(getattr(module, "folds", False))
         self.around: Around = contextlib.nullcontext
-        self.norms = frozenset(
-            f"{m}.{n}" if m else n
-            for m, layer in self.module.named_modules()
-            if isinstance(layer, _NORMS)
-            for n, _ in [*layer.named_parameters(recurse=False), *layer.named_buffers(recurse=False)]
-        )
-        for layer in self.module.modules():
-            if isinstance(layer, _NORMS):
-                layer.num_batches_tracked = None  # an integer counter nothing here reads; never averaged
-        self._start = {n: t.detach().clone() for n, t in _floating(self.module)}
+        roles = roles_of(self.module)
+        self.trainable, self.buffers = roles.trainable, roles.buffers
+        self.constants, self.norms = roles.constants, roles.norms
+        self._fixed = [self.module.get_submodule(name) for name in roles.fixed]
+        for _, layer in batch_norms(self.module):
+            layer.num_batches_tracked = None  # an integer counter nothing here reads; never averaged
+        self._start = {n: t.detach().clone() for n, t in tensors(self.module)}
         self.extra: Weights = {}
-        self.trainable = tuple(n for n, _ in self.module.named_parameters())
-        self.buffers = tuple(n for n, b in self.module.named_buffers() if b.is_floating_point())
-        self._slots = _slots(self.module, self._start)
+        self._name_of = roles.name_of
+        self._learns = {n: p.requires_grad for n, p in self.module.named_parameters()}
+        self._slots = [(store, key, self._name_of[n]) for store, key, n in slots(self.module) if n in self._name_of]
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._asking = threading.Lock()
         self._training: bool | None = None
@@ -87,16 +78,13 @@ class Network:
         """An ordinary module holding these weights, in evaluation mode, to keep or to hand to a user."""
         module = copy.deepcopy(self.module)
         self._passes.unhook(module)
-        for m, layer in module.named_modules():
-            prefix = f"{m}." if m else ""
-            for key in layer._parameters:
-                if prefix + key in w:
-                    layer._parameters[key] = nn.Parameter(w[prefix + key].detach().clone())
-            for key in layer._buffers:
-                if prefix + key in w:
-                    layer._buffers[key] = w[prefix + key].detach().clone()
-            if isinstance(layer, _NORMS):
-                layer.num_batches_tracked = torch.tensor(0)
+        held = {n: w[n].detach().clone() for n in self._start if n in w}
+        held |= {n: nn.Parameter(held[n], learns) for n, learns in self._learns.items() if n in held}
+        for store, key, place in slots(module):
+            if self._name_of.get(place) in held:
+                store[key] = held[self._name_of[place]]
+        for _, layer in batch_norms(module):
+            layer.num_batches_tracked = torch.tensor(0)
         return module.eval()
 
     def check_cut(self, cut: str) -> str:
@@ -110,8 +98,8 @@ class Network:
         return name
 
     def of_head(self, name: str) -> bool:
-        """Whether a weight is the head's."""
-        return name.startswith(f"{self.head}.")
+        """Whether a weight is the head's, also where another layer has it in common with the head."""
+        return any(place.startswith(f"{self.head}.") for place, n in self._name_of.items() if n == name)
 
     def cuts(self, name: str) -> tuple[str, ...]:
         """The blocks a tap names: one cut, or with "maps" those the model lists, else all with channels of pixels."""
@@ -141,6 +129,8 @@ class Network:
         """
         if self._training is not train:
             self.module.train(train)
+            for layer in self._fixed:
+                layer.eval()
             self._training = train
         for store, key, name in self._slots:
             store[key] = w[name]
@@ -171,20 +161,3 @@ class Network:
             if cut == "features":
                 return tuple(self.features_of(self._start, x).shape[1:])
             return tuple(self.run(self._start, x, until=self.check_cut(cut))[0].shape[1:])
-
-
-def _floating(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """Parameters, then floating-point buffers, by name."""
-    yield from module.named_parameters()
-    yield from ((n, b) for n, b in module.named_buffers() if b.is_floating_point())
-
-
-def _slots(module: nn.Module, start: Weights) -> list[tuple[dict[str, Any], str, str]]:
-    """Where each weight sits in the module: (a layer's dict, its key there, the weight's name)."""
-    return [
-        (store, key, f"{m}.{key}" if m else key)
-        for m, layer in module.named_modules()
-        for store in cast(list[dict[str, Any]], [layer._parameters, layer._buffers])
-        for key, value in store.items()
-        if value is not None and (f"{m}.{key}" if m else key) in start
-    ]

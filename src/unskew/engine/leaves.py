@@ -26,8 +26,10 @@ def what_leaves(method: Method, fed: Fed, sent: Iterable[str], counts_KC: np.nda
     sent: names of the weights that leave. counts_KC: samples by client and class; zeros where clients do not say.
     """
     w = fed.net.weights()
-    total = sum(w[n].numel() * w[n].element_size() for n in sent)
+    total, constant = (sum(w[n].numel() * w[n].element_size() for n in names) for names in (sent, fed.net.constants))
     weights = f"weights {size(total)} a round (read: {method.weights_read})" if total else "no weights"
+    if constant:
+        weights += f"; {size(constant)} are frozen in the model and stay as they are"
     lines = [line for part in method.parts for line in _share_lines(part, fed)]
     for name, account in accounts(method, fed, counts_KC).items():
         first, *rest = account.lines()

@@ -44,7 +44,7 @@ class Clients:
         net = fed.net
         self.cuts = tuple(dict.fromkeys(cut for p in method.parts for tap in p.taps for cut in net.cuts(tap)))
         self.kept = frozenset(n for n in (*net.trainable, *net.buffers) if method.keeps(n, fed))
-        self.frozen = frozenset(n for n in net.trainable if method.freezes(n, fed))
+        self.frozen = net.constants | {n for n in net.trainable if method.freezes(n, fed)}
         self.sent = tuple(n for n in net.weights() if n not in self.kept and n not in self.frozen)
         self.learnt = tuple(n for n in net.trainable if n not in self.frozen)
         self.mask_shapes = mask_shapes(net)

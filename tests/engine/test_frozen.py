@@ -1,0 +1,136 @@
+"""Parameters with `requires_grad=False` are constants of a run, and so is the batch normalisation among them."""
+
+from __future__ import annotations
+
+import copy
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import unskew
+from unskew.core.network import Network
+from unskew.engine.assemble import loop_of
+from unskew.engine.leaves import leaves
+from unskew.engine.resolve import resolve
+from unskew.errors import UsageError
+
+SHAPE, CLASSES, N = (1, 6, 6), 3, 66
+LANES = pytest.mark.parametrize("lanes", ["1", "16"])
+
+
+def model() -> nn.Sequential:
+    """A backbone with its normalisation, both frozen, and a part that trains and normalises."""
+    torch.manual_seed(4)
+    backbone = nn.Sequential(nn.Conv2d(1, 8, 3, padding=1), nn.BatchNorm2d(8), nn.Tanh())
+    norm = backbone[1]
+    assert isinstance(norm, nn.BatchNorm2d)
+    with torch.no_grad():
+        norm.running_mean.copy_(torch.randn(8))  # type: ignore[union-attr]
+        norm.running_var.copy_(0.5 + torch.rand(8))  # type: ignore[union-attr]
+    backbone.requires_grad_(False)
+    middle = nn.Sequential(nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8), nn.Tanh(), nn.Flatten())
+    whole = nn.Sequential()
+    for name, block in (("backbone", backbone), ("middle", middle), ("head", nn.Linear(128, CLASSES))):
+        whole.add_module(name, block)
+    return whole
+
+
+def data() -> unskew.Dataset:
+    rng = np.random.default_rng(2)
+    y = np.arange(N) % CLASSES
+    x = (rng.random((N, *SHAPE)) + 2.0 * y[:, None, None, None]).astype(np.float32)
+    return unskew.data.arrays(x, y, x, y)
+
+
+def trained(lanes: str, module: nn.Module, method: str = "fedavg", **options) -> unskew.Result:
+    settings = {"rounds": 2, "clients": 4, "epochs": 2, "batch": 8, "lr": 0.05, "workers": 2, "normalise": "none"}
+    return unskew.run(method, data(), model=module, lanes=lanes, device="cpu", **(settings | options))
+
+
+def floats(module: nn.Module) -> dict[str, torch.Tensor]:
+    return {n: t for n, t in module.state_dict().items() if t.is_floating_point()}
+
+
+@LANES
+@pytest.mark.parametrize("method", ["fedavg", "fedprox", "scaffold", "fedbn", "moon", "flea"])
+def test_nothing_that_is_frozen_changes_or_leaves(lanes, method):
+    """M1: a frozen backbone used to be trained, and all of it was sent."""
+    module = model()
+    result = trained(lanes, module, method)
+    after = floats(result.model)
+    held = ("backbone", "middle.1") if method == "fedbn" else ("backbone",)  # FedBN's server never sees a norm
+    for name, before in floats(module).items():
+        if name in after:  # MOON puts other layers in the head's place
+            assert torch.equal(after[name], before) == name.startswith(held), name
+    merged = [t.numel() for n, t in after.items() if not n.startswith(held)]
+    assert {r["bytes"] for r in result.record.rows["ledger"] if r["share"] == "w"} == {4 * sum(merged)}
+    assert not any(p.requires_grad for p in result.model.get_submodule("backbone").parameters())
+
+
+@LANES
+def test_a_run_is_what_torch_does_with_the_same_frozen_layers(lanes):
+    """M1: one client, whole batches, against torch.optim on the layers that train, the frozen ones in evaluation mode."""
+    module = model()
+    result = trained(lanes, module, clients=1, batch=N, rounds=5, epochs=2, lr=0.1)
+    plain = copy.deepcopy(module).double()
+    optimiser = torch.optim.SGD([p for p in plain.parameters() if p.requires_grad], lr=0.1)
+    x, y = (torch.as_tensor(v) for v in (result.federation.x, result.federation.y))
+    for _ in range(10):
+        plain.train()
+        plain.get_submodule("backbone").eval()
+        optimiser.zero_grad()
+        F.cross_entropy(plain(x.double()), y).backward()
+        optimiser.step()
+    for name, t in floats(plain).items():
+        torch.testing.assert_close(floats(result.model)[name].double(), t, rtol=0, atol=1e-5, msg=name)
+    guess = result.model(x).argmax(1)
+    accuracy = float((guess == y).float().mean())
+    assert result.scores("global")["last"] == pytest.approx(accuracy, abs=1e-5)
+    assert accuracy > 0.4
+
+
+@LANES
+def test_a_run_resumes_to_the_same_bits(lanes, tmp_path):
+    """M1: through a checkpoint and a second process's start."""
+    module = model()
+    whole = trained(lanes, module, rounds=3)
+
+    def stop(state, _):
+        if state.t == 2:
+            raise KeyboardInterrupt
+
+    kept = {"name": "frozen", "folder": tmp_path, "rounds": 3}
+    with pytest.raises(KeyboardInterrupt):
+        trained(lanes, module, shown=stop, **kept)
+    assert trained(lanes, module, **kept).digest == whole.digest
+
+
+def test_what_leaves_a_client_tells_of_it():
+    """M1: before round 1, beside the bytes that leave."""
+    settings = unskew.api.settings_from("fedavg", {"clients": 4, "normalise": "none"})
+    loop = loop_of(resolve(settings, data(), model=model()))
+    loop.trainer.close()
+    assert "448 B are frozen" in leaves(loop)[0]
+
+
+def test_batch_normalisation_is_frozen_with_the_module_it_is_in():
+    """M1: a layer without parameters of its own says nothing about itself."""
+    body = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4, affine=False))
+    module = nn.Sequential(body, nn.Linear(4, 2))
+    assert Network(module, (4,)).norms >= {"0.1.running_mean", "0.1.running_var"}
+    body.requires_grad_(False)
+    net = Network(module, (4,))
+    assert not net.norms
+    assert net.constants == {"0.0.weight", "0.0.bias", "0.1.running_mean", "0.1.running_var"}
+    assert net.copy().constants == net.constants
+
+
+def test_a_model_that_is_all_frozen_is_refused():
+    """M1, M24: and one of which a method leaves nothing to train."""
+    with pytest.raises(UsageError, match="requires_grad=False"):
+        trained("1", model().requires_grad_(False))
+    with pytest.raises(UsageError, match="fedbabu freezes all of it"):
+        trained("1", nn.Sequential(nn.Flatten(), nn.Linear(36, CLASSES)), "fedbabu")
