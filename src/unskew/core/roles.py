@@ -37,7 +37,7 @@ def roles_of(module: nn.Module) -> Roles:
     """The roles of all parameters and floating-point buffers."""
     fixed = tuple(n for n, layer in batch_norms(module) if _is_fixed(module, n, layer))
     constants = {n for n, p in module.named_parameters() if not p.requires_grad}
-    constants |= {f"{m}.{n}" if m else n for m in fixed for n, _ in module.get_submodule(m).named_buffers()}
+    constants |= {f"{m}.{n}" if m else n for m in fixed for n, _ in tensors(module.get_submodule(m))}
     norms = {
         f"{m}.{n}" if m else n
         for m, layer in batch_norms(module)

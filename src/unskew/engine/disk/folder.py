@@ -103,8 +103,8 @@ class Folder:
 
         try:
             now = self._first(loop, checkpoint, say)
-            for now in rounds(loop, now, save):
-                pass
+            for after in rounds(loop, now, save):
+                now = after
             self._finish(loop, now)
         finally:
             loop.trainer.close()
