@@ -31,7 +31,7 @@ SETTINGS = {
     "workers": 1,
     "availability": "bernoulli:0.7",
 }
-METHOD = "scaffold+flea+rebafl"
+METHOD = "scaffold+flea+faug"
 
 
 def run(folder: Path, name: str, **changes):

@@ -21,7 +21,7 @@ METHODS += [
     "flea(fused=True)",
     "flea(fused=True)+fedbn",
     "feddpms(alpha=5, width=8)",
-    "flea+scaffold+rebafl",
+    "flea+scaffold+faug",
     "fedbabu(finetune_epochs=1)",
     "ccvr(mode=features)",
 ]

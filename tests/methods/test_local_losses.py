@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 
 import pytest
@@ -53,6 +54,15 @@ def test_fedlc_shifts_by_the_fourth_root_of_the_counts():
     assert g[:, 2].tolist() == [0, 0]
     present = torch.tensor([3.0, 2, 1])
     assert_close(ce(FedLC(tau=0.0), counts=present), TASK.loss(Z, onehot(Y)), 7)
+
+
+def test_fedrs_leaves_masked_classes_masked():
+    """M10: -inf times alpha = 0 was NaN."""
+    z = torch.tensor([[1.0, 2.0, -math.inf]], requires_grad=True)
+    scaled = FedRS(alpha=0.0).logits(z, batch(), client())
+    assert scaled.tolist() == [[1.0, 2.0, -math.inf]]
+    scaled.logsumexp(1).sum().backward()
+    assert torch.isfinite(z.grad).all()
 
 
 def test_fedrs_scales_the_logits_of_missing_classes():
@@ -187,6 +197,22 @@ def test_fedbr_contrast_and_uniform_target():
 def test_masks_do_not_meet_labels_from_elsewhere(text):
     with pytest.raises(UsageError, match="cannot be combined"):
         registry.parse(text)
+
+
+@pytest.mark.parametrize("text", ["flea+fedntd", "flea+moon", "flea+fedgen", "flea+feddpms", "flea+fedmix"])
+def test_a_teacher_that_would_not_see_the_mixture_is_refused(text):
+    """M11: the student saw FLea's mixture and the teacher the sample alone, 31 % apart."""
+    with pytest.raises(UsageError, match=r"E107 .* cannot be combined: .* FLea's mixture"):
+        registry.parse(text)
+
+
+@pytest.mark.parametrize("mixing", ["flea", "fedmix", "naivemix", "feddata", "feddpms"])
+def test_a_prior_of_the_clients_own_labels_does_not_meet_mixtures(mixing):
+    """M12: half of every mixed label is the buffer's, and the loss was corrected by the client's own labels."""
+    for prior in ("rebafl(mu=0)", "rebafl", "rebafl(eps=1, form=additive)", "fedrs", "bsm", "fedlc"):
+        with pytest.raises(UsageError, match=r"E107 .* cannot be combined: .* the other brings"):
+            registry.parse(f"{mixing}+{prior}")
+    assert registry.parse(f"{mixing}+faug")  # its prior is uniform whatever a client holds
 
 
 def test_counts_fixture_is_the_cards():

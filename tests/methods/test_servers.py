@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from types import SimpleNamespace
 
 import numpy as np
@@ -24,7 +25,7 @@ from unskew.methods.fedavgm import FedAvgM
 from unskew.methods.fedgen import diversity
 from unskew.methods.fednova import FedNova
 
-FED = SimpleNamespace(shared=("w",), clients=8)
+FED = SimpleNamespace(shared=("w",), clients=8, proximal=0.0)
 
 
 def ups(*values, sizes=None, shares=None, part="", weighting="size"):
@@ -56,7 +57,7 @@ def test_fedavgm_keeps_its_speed():
     [(0.0, [2.0, 4.0], 2.5, [0.8125, 0.8750]), (0.9, [2.9, 9.049], 4.4372, [0.7705, 0.9019])],
 )
 def test_fednova_counts_every_step_the_same(rho, a, tau, expected):
-    fed = SimpleNamespace(momentum=rho, optimiser="sgd")
+    fed = SimpleNamespace(momentum=rho, optimiser="sgd", proximal=0.0)
     found = [FedNova().accumulated(client(fed=fed, lr=0.1, steps=torch.tensor(float(S)))) for S in (2, 4)]
     assert_close(found, a, 3)
     shares = [{"a": v, "steps": torch.tensor(S)} for v, S in zip(found, (2.0, 4.0))]
@@ -68,12 +69,27 @@ def test_fednova_counts_every_step_the_same(rho, a, tau, expected):
     assert_close(0.75 * found[0] + 0.25 * found[1], tau)
 
 
+def accumulated(mu, steps, lr=0.1, optimiser="sgd"):
+    fed = SimpleNamespace(momentum=0.0, optimiser=optimiser, proximal=mu)
+    return FedNova().accumulated(client(fed=fed, lr=lr, steps=torch.tensor(steps)))
+
+
 def test_fednova_with_a_proximal_pull():
-    fed = SimpleNamespace(momentum=0.0, optimiser="sgd")
-    a = FedNova(mu=0.5).accumulated(client(fed=fed, lr=0.1, steps=torch.tensor(3.0)))
-    assert_close(a, (1 - 0.95**3) / 0.05)
-    adam = SimpleNamespace(momentum=0.0, optimiser="adam")
-    assert FedNova().accumulated(client(fed=adam, lr=0.1, steps=torch.tensor(3.0))) == 3
+    assert_close(accumulated(0.5, 3.0), (1 - 0.95**3) / 0.05)
+    assert accumulated(0.5, 3.0, optimiser="adam") == 3
+
+
+@pytest.mark.parametrize("mu", [1e-3, 1e-6, 1e-8, 1e-12, 1e-300, 5e-324, 0.0])
+def test_fednova_adds_up_the_steps_of_a_weak_pull_exactly(mu):
+    """M5: in float32, 1 - (1 - lr mu)^S was 16 % off at lr mu = 1e-7 and gave 0 / 0 at 1e-8."""
+    shares = [math.exp(j * math.log1p(-mu)) for j in range(50)]
+    assert accumulated(mu, 50.0, lr=1.0).item() == pytest.approx(sum(shares), rel=1e-6)
+
+
+@pytest.mark.parametrize("mu", [0.5, 0.99, 1.0, 1.01, 1.7, 2.0, 2.5])
+def test_fednova_adds_up_the_absolute_coefficients_of_a_strong_pull(mu):
+    """M5: above lr mu = 1 the gradients of every other step enter with the opposite sign."""
+    assert accumulated(mu, 6.0, lr=1.0).item() == pytest.approx(sum(abs(1 - mu) ** j for j in range(6)), rel=1e-5)
 
 
 def test_ccvr_pools_moments_exactly():

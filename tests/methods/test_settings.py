@@ -17,7 +17,7 @@ SETTINGS = [(name, a) for name in catalogue.entries() for a in arguments.of(type
 WRONG = [
     "bsm(mu=1)", "fedprox(mu=-1)", "fedprox(mu=1e999)", "fedprox(mu=-1e999)", "fedprox(mu=strong)", "fedprox(mu=True)",
     "fedprox(mu=None)", "fedprox(mu=[1.0])", "fedlc(tau=-3)", "fedavgm(beta=1)", "fedavgm(beta=-0.1)", "fedavgm(lr=0)",
-    "fednova(mu=-0.1)", "feddyn(alpha=0)", "feddyn(alpha=-1)", "moon(mu=-1)", "moon(temperature=0)", "moon(width=-1)",
+    "feddyn(alpha=0)", "feddyn(alpha=-1)", "moon(mu=-1)", "moon(temperature=0)", "moon(width=-1)",
     "moon(width=2.5)", "fedbabu(finetune_epochs=-1)", "fedbabu(lr=-1)", "fedbabu(weighted=1)", "fedbn(weighted=maybe)",
     "fedproto(lam=-1)", "fedfa(p=1.5)", "fedfa(cuts=())", "fedfa(cuts=block1)", "fedfa(variant=other)",
     "feddecorr(beta=-1)", "feddecorr(form=codes)", "fedrs(alpha=2)", "fedrs(alpha=-0.1)", "fedntd(tau=0)",

@@ -26,7 +26,8 @@ class Fed:
     clients: K. classes: C. shape: of one input. rounds: T. epochs: local passes a round. batch: samples in a step.
     lr: the first round's learning rate. net: the model's structure. sizes: [K] training samples of each client.
     task: targets, loss and predictions. momentum, optimiser: of the clients' steps. natural: whether the data name the
-    client of every sample. seed: what all randomness is keyed by.
+    client of every sample. seed: what all randomness is keyed by. proximal: the mu of a term mu/2 ||w - w_t||^2 that the
+    method's Parts add to the loss, 0 without one.
     reserved: samples the server held back for itself, if a Part asked for some (`Part.reserve`).
     shared: names of the trained weights that leave a client, those that are neither kept nor frozen.
     """
@@ -45,6 +46,7 @@ class Fed:
     optimiser: str = "sgd"
     natural: bool = False
     seed: int = 0
+    proximal: float = 0.0
     reserved: Batch | None = None
     shared: tuple[str, ...] = ()
 

@@ -59,6 +59,11 @@ class Method:
         """Whether a Part normalises inputs itself, so that they are not standardised beforehand."""
         return any(p.normalises for p in self.parts)
 
+    @property
+    def proximal(self) -> float:
+        """The strength of the pull towards the received weights, over all Parts."""
+        return sum(p.proximal for p in self.parts)
+
     def check_task(self, name: str) -> None:
         """Raises UsageError (E108) for a Part that does not serve this task."""
         for p in self.parts:

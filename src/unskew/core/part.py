@@ -67,6 +67,8 @@ class Part:
     """Whether the server needs every client's weights, or only their weighted sum (as secure aggregation gives)."""
     weighting: Literal["size", "equal"] | None = None
     """How the merge weighs clients; None leaves it to the other Parts, and to their sizes if none of them says."""
+    proximal: float = 0.0
+    """The mu of a term mu/2 ||w - w_t||^2 in its loss, which shortens the local steps (FedNova has to know)."""
     reserve: int = 0
     """Training samples of each class that the server holds back for itself before data are dealt to clients."""
     personal: bool = False

@@ -94,6 +94,7 @@ def run_on(federation: Federation, settings: Settings, method: Method, model: nn
         net.add({f"{p.name}.{n}": t for n, t in p.weights(fed).items()})
     fed = replace(
         fed,
+        proximal=method.proximal,
         reserved=_reserved(federation, device),
         shared=tuple(n for n in net.trainable if not method.keeps(n, fed) and not method.freezes(n, fed)),
     )

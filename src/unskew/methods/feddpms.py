@@ -64,6 +64,7 @@ class FedDPMS(Part):
         "moon": "both put a layer of their own before the head",
         "local": "nothing would be shared",
         "fedfa": "its latent means are of features that are not shaken",
+        "flea": "its decoder would draw the sample alone from the latent of FLea's mixture",
     }
 
     @property

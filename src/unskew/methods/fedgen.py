@@ -43,6 +43,7 @@ class FedGen(Part):
     clashes = {
         "fedbabu": "the generator learns from heads that clients train",
         "local": "the generator learns from heads that clients send",
+        "flea": "its student would see FLea's mixture and its teacher the sample's own class",
     }
 
     def shares(self, fed: Fed) -> dict[str, Share]:

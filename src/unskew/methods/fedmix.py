@@ -27,7 +27,10 @@ class FedMix(Part):
     name = "fedmix"
     use_when = "Clients are skewed, and averages of five or more inputs may be shared."
     tasks = ("classification",)
-    clashes = {"naivemix": "both mix the same averages in"}
+    clashes = {
+        "naivemix": "both mix the same averages in",
+        "flea": "its derivative is of a pass without FLea's mixture, which its other terms see",
+    }
 
     @property
     def trips(self) -> tuple[Trip, ...]:

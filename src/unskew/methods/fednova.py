@@ -2,17 +2,15 @@
 
 Client: sends a_k, what its steps add up to:    a = S, the local steps, for plain SGD
         momentum rho:  a = (S - rho (1 - rho^S) / (1 - rho)) / (1 - rho)
-        FedProx's mu:  a = (1 - (1 - lr mu)^S) / (lr mu)
-Server: w_{t+1} = w_t - tau sum_k p_k (w_t - w_k) / a_k,   tau = sum_k p_k a_k (sum_k p_k S_k with mu)
-Differs from the paper: with Adam, for which it has no closed form, a = S. Statistics of batch normalisation take the
-plain mean.
+        with FedProx:  a = (1 - (1 - m)^S) / m    m = lr mu, of the FedProx in the same method; 2 - m for m above 1
+Server: w_{t+1} = w_t - tau sum_k p_k (w_t - w_k) / a_k,   tau = sum_k p_k a_k (sum_k p_k S_k with FedProx)
+Differs from the paper: with Adam, for which it has no closed form, a = S. FedProx with momentum has none either and is
+refused. Weight decay counts as part of the gradient. Statistics of batch normalisation take the plain mean.
 """
 
 from dataclasses import dataclass
-from typing import Annotated
 
 import torch
-from annotated_types import Ge
 
 from unskew.core import Client, Fed, Part, Share, Tensor, Tree, Ups, Weights
 from unskew.merge.mean import weighted_mean
@@ -22,35 +20,38 @@ from unskew.merge.mean import weighted_mean
 class FedNova(Part):
     """Normalises every client's change by the number of its local steps."""
 
-    mu: Annotated[
-        float, Ge(0), "strength of a FedProx in the same method, whose pull shortens the steps; 0: there is none"
-    ] = 0.0
     name = "fednova"
     use_when = "Clients differ much in size, and so in the number of local steps they take."
     merges = True
 
     def refuse(self, fed: Fed) -> str | None:
-        if self.mu and fed.momentum:
-            return "it has no closed form for FedProx with momentum; set momentum=0 or fednova.mu=0"
+        if fed.proximal and fed.momentum and fed.optimiser == "sgd":
+            return "it has no closed form for FedProx with momentum; set momentum=0, or leave FedProx out"
         return None
 
     def shares(self, fed: Fed) -> dict[str, Share]:
-        return {"a": Share((), low=0, what="accumulated weight of the local steps"), "steps": Share((), low=0)}
+        return {
+            "a": Share((), low=0, what="accumulated weight of the local steps"),
+            "steps": Share((), low=0, what="number of local steps"),
+        }
 
     def finish(self, w: Weights, c: Client) -> tuple[Tree, Tree]:
         return {"a": self.accumulated(c), "steps": c.steps}, {}
 
     def accumulated(self, c: Client) -> Tensor:
         """The L1 norm of the coefficients with which the local gradients enter w_t - w_k."""
-        if not self.mu or c.fed.optimiser != "sgd":
+        m = c.lr * c.fed.proximal
+        m = min(m, 2 - m)  # the coefficients are powers of 1 - m; above 1 their signs alternate
+        if abs(m) < 1e-12 or c.fed.optimiser != "sgd":  # so near 0 it is S in float32, also for many steps
             return c.pull
-        shrink = c.lr * self.mu
-        return (1 - (1 - shrink) ** c.steps) / shrink
+        # 1 - (1 - m)^S without the difference, in which a small m would vanish
+        shrunk = -(c.steps.double() * torch.tensor(-m, dtype=torch.float64).log1p()).expm1()
+        return (shrunk / m).to(c.steps.dtype)
 
     def merge(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
         p_K = torch.tensor(ups.shares_of_weight())
         a_K = ups["a"].cpu().to(p_K.dtype)
-        tau = float(p_K @ (ups["steps"].cpu().to(p_K.dtype) if self.mu else a_K))
+        tau = float(p_K @ (ups["steps"].cpu().to(p_K.dtype) if fed.proximal else a_K))
         merged = weighted_mean(w, ups)
         for n in fed.shared:
             scale = (tau * p_K / a_K).tolist()

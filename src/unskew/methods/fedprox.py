@@ -20,5 +20,9 @@ class FedProx(Part):
     name = "fedprox"
     use_when = "Clients drift apart over many local steps on skewed data; the pull holds them near the global model."
 
+    @property
+    def proximal(self) -> float:  # type: ignore[override]
+        return self.mu
+
     def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor | float:
         return self.mu / 2 * sum((w[n] - c.start[n].detach()).pow(2).sum() for n in c.net.trainable)

@@ -11,9 +11,11 @@ applies its scale more than once.
 from dataclasses import dataclass
 from typing import Annotated
 
+import torch
 from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Part, Tensor
+from unskew.methods.bsm import MIXTURES
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,11 @@ class FedRS(Part):
     use_when = "Clients lack classes; this is the mildest of the corrections of logits."
     tasks = ("classification",)
 
+    clashes = dict.fromkeys(
+        MIXTURES, "it scales down the classes a client lacks, which the other brings into its batches"
+    )
+
     def logits(self, z: Tensor, b: Batch, c: Client) -> Tensor:
         have_C = c.counts / c.counts.max().clamp(min=1) if self.soft else (c.counts > 0).to(z.dtype)
-        return z * ((1 - self.alpha) * have_C + self.alpha)
+        scale_C = (1 - self.alpha) * have_C + self.alpha
+        return torch.where(z == -torch.inf, z, z * scale_C)  # what another Part masked stays so, also for alpha = 0

@@ -29,6 +29,7 @@ class MOON(Part):
     name = "moon"
     use_when = "Image models are trained for many local epochs; it costs two more forward passes a step."
     tasks = ("classification",)
+    clashes = {"flea": "its student would see FLea's mixture and its teacher the sample alone"}
 
     def model(self, module: nn.Module, classes: int) -> nn.Module:
         return with_projection(module, self.width) if self.width else module

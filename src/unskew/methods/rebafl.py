@@ -13,6 +13,7 @@ class trains without F-Aug. Sums leave a client instead of means, so that the se
 completes missing prototypes with those of the received body (Eq. 18), which the public code computes and never uses.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -21,6 +22,7 @@ import torch.nn.functional as F
 from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Fed, Out, Part, Share, Tensor, Tree, Ups, Weights
+from unskew.methods.bsm import MIXTURES
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,15 @@ class ReBaFL(Part):
     use_when = "Each client holds few of the classes, and many clients are absent."
     presets = {"rbsm": {"mu": 0.0}, "faug": {"eps": 1.0}}
     tasks = ("classification",)
+
+    @property
+    def clashes(self) -> Mapping[str, str]:  # type: ignore[override]
+        """Mixtures, unless `eps` makes the prior uniform whatever a client holds."""
+        if self.eps == 1 and self.form == "smoothing":
+            return {}
+        return dict.fromkeys(
+            MIXTURES, "it corrects by the client's own labels, and the other brings labels into its batches"
+        )
 
     def refuse(self, fed: Fed) -> str | None:
         return None if fed.classes > 1 else "balanced softmax needs at least two classes"
