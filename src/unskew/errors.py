@@ -96,6 +96,7 @@ PAGES = {
     "E125": "A data set or one of its arguments does not exist, or an argument's value does not fit. `unskew list data` shows all; the path of an .npz file or of a folder works too.",
     "E126": "An experiment, or one of its rows or methods, does not exist: `unskew list experiments` shows all experiments, and `unskew reproduce NAME --dry-run` the rows of one. If the message is about a table of your own, the file contradicts itself: the message says where, and docs/reproduce.md says what may stand there.",
     "E127": "A hook of a Part, or a model of your own, branches on the value of a tensor (`if`, `.item()`, `float()`) or draws its own random numbers. Hooks are written for one client and run for many at once: use `torch.where`, and take random numbers from `noise()`.",
+    "E128": "A model of your own contains a layer that cannot train several clients side by side, such as `nn.LSTM`, so the run uses `lanes=1`: clients train one after another, with the same results. The message says why.",
     "E130": "A measure does not exist, or cannot be taken for this method, task or federation. The message says why; docs/measures.md describes all measures.",
     "E201": "A checkpoint is damaged: its SHA-256 does not match. It is renamed to .bad and the previous checkpoint is used, so that one round is repeated.",
     "E202": "Both checkpoints of a run are damaged, so it cannot be resumed. Start again under another name.",

@@ -212,7 +212,7 @@ def test_explain_and_check(tmp_path):
     (tmp_path / "mine.py").write_text(Path(__file__).parents[2].joinpath("examples/my_method.py").read_text())
     checked = unskew("check", "mine.py", cwd=tmp_path)
     assert checked.returncode == 0, checked.stdout + checked.stderr
-    assert "11 of 11" in checked.stdout
+    assert "12 of 12" in checked.stdout
 
 
 FROZEN = {

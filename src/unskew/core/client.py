@@ -63,7 +63,7 @@ class Client:
     id: its number, 0 to K-1; -1 stands for samples that belong to no client. n: its training samples. counts: [C] its
     samples of each class (of masks: its pixels). steps: the local steps it takes this round. lr: this round's learning
     rate. t: the round. start: the weights it began the round with. fed: facts of the run.
-    net: the model's structure, this thread's own.
+    net: the model's structure, this thread's own; the same as `fed.net`.
     down: the Part's slice as the server broadcast it. mine: the Part's private slice. round: what the Part's `begin`
     returned. noise: what the Part's `noise` asked for, drawn for this step.
     data, chosen, slopes, prepare: the engine's side of `batches`, `sample`, `slope` and `ready`; None where a hook

@@ -63,6 +63,7 @@ class Network:
         other = Network(self.module_with(self._start), self.shape)
         other.cut, other.folds = self.cut, self.folds
         other.add(self.extra)
+        other._shapes = self._shapes
         return other
 
     def add(self, extra: Weights) -> None:

@@ -129,6 +129,11 @@ def gives_the_same_bits_for_any_number_of_workers(part: Part) -> None:
         raise CheckFailed("the number of workers changed the bits; hooks must not share state")
 
 
+def gives_the_same_bits_for_two_workers_with_one_lane(part: Part) -> None:
+    if train(Method(part), lanes="1", workers=1)[0] != train(Method(part), lanes="1", workers=2)[0]:
+        raise CheckFailed("with one lane, two workers changed the bits; hooks must not share state")
+
+
 def agrees_for_three_and_eight_lanes(part: Part) -> str:
     worst = _difference(_weights(Method(part), "8"), _weights(Method(part), "3"))
     if worst > 1e-5:
@@ -238,6 +243,7 @@ def has_scores_in_every_scope(part: Part) -> None:
 CHECKS: tuple[Callable[[Part], str | None], ...] = (
     is_deterministic,
     gives_the_same_bits_for_any_number_of_workers,
+    gives_the_same_bits_for_two_workers_with_one_lane,
     agrees_for_three_and_eight_lanes,
     agrees_for_one_lane_and_many,
     ignores_padding,

@@ -1,4 +1,4 @@
-"""What leaves each client, as lines of text that are printed before round 1."""
+"""What leaves each client, and what else a user should know, as lines of text that are printed before round 1."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from unskew.engine.units import size
 def leaves(loop: Loop) -> list[str]:
     """The lines for a run that is about to begin."""
     run = loop.run
-    return what_leaves(run.method, run.fed, loop.trainer.sent, run.federation.label_counts)
+    remarks = [f"{code} {text}" for code, text in run.remarks]
+    return [*what_leaves(run.method, run.fed, loop.trainer.sent, run.federation.label_counts), *remarks]
 
 
 def what_leaves(method: Method, fed: Fed, sent: Iterable[str], counts_KC: np.ndarray) -> list[str]:

@@ -27,6 +27,7 @@ from unskew.core.values import Batch
 from unskew.data import arrays
 from unskew.data.dataset import Dataset
 from unskew.data.federation import Federation
+from unskew.engine.client import trial
 from unskew.engine.memory import check_room
 from unskew.engine.sources import dataset_of, dealt_out
 from unskew.errors import UsageError
@@ -48,6 +49,7 @@ class Run:
 
     method: its Parts. federation: the clients and their samples. fed: the facts that hooks see, among them the model's
     structure and the task. device: "cpu" or one of torch's GPUs. lanes: the most clients that train side by side.
+    remarks: what a user should know before round 1, each with its code.
     """
 
     settings: Settings
@@ -56,6 +58,7 @@ class Run:
     fed: Fed
     device: str
     lanes: int
+    remarks: tuple[tuple[str, str], ...] = ()
 
     @property
     def task(self) -> Task:
@@ -99,7 +102,10 @@ def run_on(federation: Federation, settings: Settings, method: Method, model: nn
         shared=tuple(n for n in net.trainable if not method.keeps(n, fed) and not method.freezes(n, fed)),
     )
     method.check(fed)
-    return Run(settings, method, federation, fed, device, lanes_of(settings, net, device))
+    lanes, remarks = lanes_of(settings, net, device), ()
+    if model is not None or calls.parse(settings.model, "model", "E104").file:
+        lanes, remarks = _tried(fed, federation, device, lanes)
+    return Run(settings, method, federation, fed, device, lanes, remarks)
 
 
 def method_of(settings: Settings, method: Method | Part | None = None) -> Method:
@@ -211,6 +217,16 @@ def lanes_of(settings: Settings, net: Network, device: str) -> int:
             raise UsageError("E109", f"lanes should be auto or a whole number above 0, got '{settings.lanes}'.")
         return int(settings.lanes)
     return MOST_LANES if net.folds or device != "cpu" else 1
+
+
+def _tried(fed: Fed, federation: Federation, device: str, lanes: int) -> tuple[int, tuple[tuple[str, str], ...]]:
+    """(lanes, remarks) for a user's own model, after it has taken a training step. Raises UsageError (E123)."""
+    samples = torch.as_tensor(np.asarray(federation.x[: trial.SAMPLES]), dtype=torch.float32).to(device)
+    trial_ = trial.Trial.of(fed.net, fed.task, samples, fed.classes)
+    trial_.alone()
+    if lanes == 1 or not (reason := trial_.side_by_side()):
+        return lanes, ()
+    return 1, (("E128", f"this model cannot train several clients side by side, so lanes=1 is used: {reason}."),)
 
 
 def cores() -> int:

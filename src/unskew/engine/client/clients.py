@@ -52,11 +52,16 @@ class Clients:
         self._thread = threading.local()
 
     @property
+    def facts(self) -> Fed:
+        """The facts of the run as this thread's hooks see them, with a copy of the model's structure of its own."""
+        if not hasattr(self._thread, "facts"):
+            self._thread.facts = replace(self.fed, net=self.fed.net.copy())
+        return self._thread.facts
+
+    @property
     def net(self) -> Network:
         """This thread's own copy of the model's structure; a Network serves one thread."""
-        if not hasattr(self._thread, "net"):
-            self._thread.net = self.fed.net.copy()
-        return self._thread.net
+        return self.facts.net
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
@@ -73,7 +78,7 @@ class Clients:
         if known:
             return known
         w = start.weights
-        state: Tree = {p.name: p.client_init(w, self.fed) for p in self.hooks["client_init"]}
+        state: Tree = {p.name: p.client_init(w, self.facts) for p in self.hooks["client_init"]}
         return state | ({"kept": {n: w[n] for n in self.kept}} if self.kept else {})
 
     def orders(self, k: int, t: int) -> np.ndarray:
@@ -96,7 +101,7 @@ class Clients:
             lr=start.lr,
             t=start.t,
             start=w,
-            fed=self.fed,
+            fed=self.facts,
             net=self.net,
             down=start.down.get(part, {}),
             mine=private.get(part, {}),

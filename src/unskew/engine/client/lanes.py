@@ -74,7 +74,7 @@ class LaneViews:
             lr=start.lr,
             t=start.t,
             start={**start.weights, **lane["kept"]},
-            fed=clients.fed,
+            fed=clients.facts,
             net=clients.net,
             down=start.down.get(p.name, {}),
             mine=lane["mine"].get(p.name, {}),

@@ -53,7 +53,7 @@ class NoiseTables:
 
     def __init__(self, clients: Clients, start: Start, work: Sequence[Work]):
         self.device = clients.device
-        fed, recipe = clients.fed, clients.training.recipe
+        fed, recipe = clients.facts, clients.training.recipe
         most = max(w.steps(recipe.epochs) for w in work)
         self.laws: dict[str, dict[str, Noise]] = {
             p.name: p.noise(fed, start.down.get(p.name, {})) for p in clients.hooks["noise"]

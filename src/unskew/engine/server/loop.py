@@ -73,6 +73,8 @@ class Loop:
 
     def begin(self) -> State:
         """The state before round 1, after the trips that come first."""
+        for code, text in self.run.remarks:
+            self._event(0, code, text)
         fed, device = self.fed, self.trainer.device
         w = {n: t.to(device) for n, t in fed.net.weights().items()}
         slices = {p.name: tree_map(lambda t: t.to(device), p.server_init(w, fed)) for p in self.method.parts}

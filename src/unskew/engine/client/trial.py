@@ -1,0 +1,85 @@
+"""A user's model tried out on a training step before a run begins: alone, and with clients side by side.
+
+Letters: B batch, C classes, G lanes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from unskew import own
+from unskew.core.network import Network
+from unskew.core.trees import Weights
+from unskew.engine.client.axis import Axis, Many, One
+from unskew.engine.client.kernels import Kernels, within
+from unskew.errors import UsageError
+from unskew.tasks import Task
+
+SAMPLES, LANES = 4, 2
+"""Samples of the step, and clients side by side; more would only take longer."""
+APART = 1e-3
+"""The largest difference, relative to the largest number, that different kernels may make."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A network and what it is tried on. x: [B, *shape] samples. y: [B, C, ...] targets."""
+
+    net: Network
+    task: Task
+    x: Tensor
+    y: Tensor
+
+    @staticmethod
+    def of(net: Network, task: Task, samples: Tensor, classes: int) -> Trial:
+        """samples: of the data, or none: then zeros take their place."""
+        x = samples if len(samples) else torch.zeros((SAMPLES, *net.shape), device=samples.device)
+        labels = torch.arange(len(x), device=x.device) % classes
+        pixels = task.pixels(net.shape)
+        y = F.one_hot(labels, classes).float().reshape(len(x), classes, *[1] * len(pixels))
+        return Trial(net.copy(), task, x, y.expand(-1, -1, *pixels))
+
+    def alone(self) -> None:
+        """Raises UsageError (E123) if the model cannot take a training step."""
+        try:
+            self._step(One(), self.x, self.y, 1)
+        except Exception as error:
+            raise UsageError("E123", f"the model cannot be trained: {own.in_one_line(error)}.") from error
+
+    def side_by_side(self) -> str:
+        """Why clients cannot train side by side with this model, "" if they can."""
+        try:
+            x_BG, y_GB = torch.stack([self.x] * LANES, 1), torch.stack([self.y] * LANES)
+            many = self._step(Many(), x_BG, y_GB, LANES)
+        except Exception as error:
+            return own.in_one_line(error)
+        alone = self._step(One(), self.x, self.y, 1)
+        far = [n for n, t in alone.items() if _differ(t, many[n])]
+        return f"'{far[0]}' then comes out otherwise" if far else ""
+
+    def _step(self, axis: Axis, x: Tensor, y: Tensor, lanes: int) -> Weights:
+        """The loss, the gradients and the running statistics after a step; stacked where there are several lanes."""
+        net, kernels = self.net, Kernels(axis.folded)
+        start = [{n: t.to(x.device) for n, t in net.weights().items()}] * lanes
+        leaves = axis.stack_weights(start)
+        leaves |= {n: leaves[n].detach().requires_grad_() for n in net.trainable}
+
+        def loss(w: Weights, x: Tensor, y: Tensor) -> Tensor:
+            return self.task.loss(net.run(w, x, train=True)[0], y).mean()
+
+        with within(net, kernels):
+            losses = axis.loss(loss)(leaves, x, y)
+        learnt = [leaves[n] for n in net.trainable]
+        grads: Any = torch.autograd.grad(losses.sum(), learnt, allow_unused=True)
+        results = {n: g for n, g in zip(net.trainable, grads) if g is not None}
+        return {"loss": losses.detach(), **results, **{n: leaves[n] for n in net.buffers}}
+
+
+def _differ(alone: Tensor, many: Tensor) -> bool:
+    largest = float(alone.abs().max()) if alone.numel() else 0.0
+    return any(float((alone - lane).abs().max()) > APART * max(1.0, largest) for lane in many if alone.numel())

@@ -1,0 +1,149 @@
+"""A user's model on a training step before the run: which layers train side by side, and what is refused."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import unskew
+from unskew.core import Batch, Client, Out, Part, Weights
+from unskew.engine import check
+from unskew.engine.assemble import loop_of
+from unskew.engine.leaves import leaves
+from unskew.engine.resolve import Run, resolve
+from unskew.errors import UsageError
+
+SHAPE, CLASSES, N = (1, 6, 6), 3, 60
+
+
+def data() -> unskew.Dataset:
+    rng = np.random.default_rng(2)
+    y = np.arange(N) % CLASSES
+    x = (rng.random((N, *SHAPE)) + 0.4 * y[:, None, None, None]).astype(np.float32)
+    return unskew.data.arrays(x, y, x, y)
+
+
+def sequence(*layers: nn.Module) -> nn.Sequential:
+    return nn.Sequential(*layers)
+
+
+class Recurrent(nn.Module):
+    def __init__(self, layer: type[nn.LSTM] | type[nn.GRU]) -> None:
+        super().__init__()
+        self.rnn = layer(6, 8, batch_first=True)
+        self.head = nn.Linear(8, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.rnn(x[:, 0])[0][:, -1])
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(6, 2, batch_first=True)
+        self.head = nn.Linear(6, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = x[:, 0]
+        return self.head(self.attention(h, h, h)[0].mean(1))
+
+
+class Branching(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(36, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(x.flatten(1) if x.sum() > 0 else -x.flatten(1))
+
+
+def resolved(module: nn.Module, method: str = "fedavg", **options) -> Run:
+    settings = unskew.api.settings_from(method, {"clients": 3, "normalise": "none", "device": "cpu", **options})
+    return resolve(settings, data(), model=module)
+
+
+def trained(module: nn.Module, **options) -> unskew.Result:
+    settings = {"rounds": 2, "clients": 3, "epochs": 1, "batch": 8, "normalise": "none", "device": "cpu"}
+    return unskew.run(options.pop("method", "fedavg"), data(), model=module, **(settings | options))
+
+
+@pytest.mark.parametrize("layer", [nn.LSTM, nn.GRU])
+def test_a_recurrent_model_trains_one_client_after_another(layer):
+    """M18: 16 lanes, a GPU's default, ended in "Batching rule not implemented"."""
+    torch.manual_seed(0)
+    module = Recurrent(layer)
+    result = trained(module, lanes="16")
+    assert result.run.lanes == 1
+    assert result.digest == trained(module, lanes="1").digest
+    (event,) = [e for e in result.record.rows["events"] if e["code"] == "E128"]
+    assert "so lanes=1 is used" in event["text"]
+    before, after = module.state_dict(), result.model.state_dict()
+    assert all(not torch.equal(before[n], after[n]) for n in before)
+
+
+def test_the_sentence_is_shown_before_round_1():
+    """M18: with what leaves each client."""
+    loop = loop_of(resolved(Recurrent(nn.GRU), lanes="16"))
+    loop.trainer.close()
+    assert leaves(loop)[-1].startswith(
+        "E128 this model cannot train several clients side by side, so lanes=1 is used: "
+    )
+    assert not resolved(Recurrent(nn.GRU), lanes="1").remarks
+
+
+def test_a_model_that_branches_on_a_value_trains_in_one_lane():
+    """M18: whatever the reason is."""
+    assert resolved(Branching(), lanes="16").lanes == 1
+
+
+def test_layers_that_work_side_by_side_keep_their_lanes():
+    """M18: attention among them, with the results of one lane."""
+    torch.manual_seed(0)
+    for module in (Attention(), sequence(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(128, CLASSES))):
+        assert resolved(module, lanes="16").lanes == 16
+        one, many = (trained(module, lanes=lanes).weights for lanes in ("1", "16"))
+        assert max(float((one[n] - many[n]).abs().max()) for n in one) < 1e-5
+
+
+def test_a_model_that_cannot_train_is_refused():
+    """M18: it answers in evaluation mode, and fails as it trains."""
+
+    class Fails(nn.Linear):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            assert not self.training, "no training today"
+            return super().forward(x)
+
+    with pytest.raises(UsageError, match=r"E123.*cannot be trained: AssertionError: no training today"):
+        resolved(sequence(nn.Flatten(), Fails(36, CLASSES)))
+
+
+@dataclass(frozen=True)
+class SecondPass(Part):
+    """Asks the model through the facts of the run, as users do."""
+
+    name: ClassVar[str] = "second_pass"
+
+    def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> torch.Tensor:
+        assert c.fed.net is c.net, "a Network serves one thread"
+        return 0.1 * b.mean(c.fed.net.run(w, b.x)[0].pow(2).sum(1))
+
+
+def test_hooks_see_their_own_threads_network():
+    """M15: c.fed.net was the main thread's, and died with lanes=1 and two workers."""
+    one, two = (check.train(unskew.Method(SecondPass()), lanes="1", workers=w)[0] for w in (1, 2))
+    assert one == two
+
+
+def test_the_checks_of_a_part_train_with_one_lane_and_two_workers(monkeypatch):
+    """M15: they only did so side by side, where every thread had more to do than to meet another."""
+    seen = []
+    train = check.train
+    monkeypatch.setattr(check, "train", lambda m, **o: seen.append((o.get("lanes"), o.get("workers"))) or train(m, **o))
+    (result,) = [r for r in check.check_method(SecondPass()) if "one lane" in r.name and "two workers" in r.name]
+    assert result.ok
+    assert ("1", 2) in seen
