@@ -159,12 +159,13 @@ def test_lines_that_do_not_fit_are_not_half_written(tmp_path):
 def test_a_record_tells_how_many_bytes_its_rows_need_and_closes_on_a_full_disk(tmp_path, monkeypatch):
     record = Record(tmp_path)
     row = {"t": 1, "code": "E301", "text": "y" * 3000}
-    record._files["events"]._file = Filling(record._files["events"]._file, 10)
+    events = record.lines["events"]._file
+    events._file = Filling(events._file, 10)
     with pytest.raises(Paused, match=r"cannot write .*events\.jsonl \(needs 3,0\d\d bytes, "):
         record.add("events", [row])
     monkeypatch.setattr(os, "fsync", fails(errno.ENOSPC))
     with pytest.raises(Paused, match=r"metrics\.jsonl \([\d.,]+ (MB|bytes) free\)"):
-        record.lengths()
+        record.marks()
     with pytest.raises(Paused, match=r"measures\.json "):
         record.keep_measures({"a": [1]})
     record.close()

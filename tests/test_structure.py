@@ -16,6 +16,7 @@ ROOMS = (
         "disk",
         "calls",
         "hints",
+        "many",
         "arguments",
         "sources",
         "specs",

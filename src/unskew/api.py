@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from torch import nn
 
-from unskew import config
+from unskew import config, many
 from unskew.comparison import plan, workers
 from unskew.comparison.rehearsal import rehearse
 from unskew.comparison.watch import Cell
@@ -73,8 +73,7 @@ class Result:
 
     def bytes(self, way: str = "up") -> int:
         """Bytes all clients sent ("up") or received ("down") in the whole run."""
-        rows = (r for r in self.record.rows["ledger"] if r["way"] == way)
-        return sum(r["bytes"] * len(r["clients"]) if isinstance(r["bytes"], int) else sum(r["bytes"]) for r in rows)
+        return sum(many.total_bytes(row) for row in self.record.rows["ledger"] if row["way"] == way)
 
     @property
     def digest(self) -> str:

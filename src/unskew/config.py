@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
 
-from unskew import arguments, documents, measures, own
+from unskew import arguments, documents, measures, own, specs
 from unskew.errors import StateError, UsageError, excerpt, suggestion
 
 Positive = Annotated[int, Gt(0)]
@@ -94,12 +94,19 @@ class Settings:
         """The seed that the partition is drawn from."""
         return self.seed if self.partition_seed is None else self.partition_seed
 
+    def files(self) -> dict[str, str]:
+        """Digests of the user's own files that the settings name, by file: Parts, the model, and a trace."""
+        digests = own.digests(self.method, self.model)
+        availability = specs.parse(self.availability, "availability", "E124")
+        if availability.kind == "trace" and availability.value and Path(availability.value).is_file():
+            digests[availability.value] = own.digest(availability.value)
+        return digests
+
     def fingerprint(self) -> str:
         """16 hexadecimal digits that are equal for runs that must give equal bits.
 
         Where and how fast a run computes does not count. `measure` and `validation` count only where they are used, so
-        that runs from before these settings existed keep their names. If the method or the model is in a file of the
-        user's own, the content of the file counts.
+        that runs from before these settings existed keep their names. The content of a user's own files counts, too.
         """
         left_out: set[str] = {*NO_EFFECT}
         if self.measure == measures.NONE:
@@ -107,8 +114,8 @@ class Settings:
         if not self.validation:
             left_out.add("validation")
         counted: dict[str, Any] = {name: value for name, value in self.as_dict().items() if name not in left_out}
-        if code := own.digests(self.method, self.model):
-            counted["code"] = code
+        if files := self.files():
+            counted["code"] = files
         return hashlib.sha256(json.dumps(counted, sort_keys=True).encode()).hexdigest()[:16]
 
 

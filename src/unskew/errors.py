@@ -105,6 +105,7 @@ PAGES = {
     "E205": "A site does not know this run, because its folder was emptied or because it never took part. The server sets it up again by itself.",
     "E206": "Too few sites answered, before round 1 or in three rounds in a row, so the run paused. The last finished round is saved: bring the sites back, then resume.",
     "E207": "The journal of a run, or a file that it vouches for, is not as the coordinator wrote it. The message names the first line that does not fit.",
+    "E208": "A record of the run (metrics, ledger, events or measures) is missing or not as the run wrote it, so a resumed run would report other figures. Put the file back as it was, or start again under another name.",
     "E301": "A reply held NaN or infinity and was dropped. The learning rate is often too high for that client.",
     "E302": "A reply held a tensor of another shape than declared and was dropped. That client may be running another model.",
     "E303": "A reply lacked a tensor, held one that nobody declared, or held one of another type, and was dropped.",

@@ -42,8 +42,8 @@ def ends(path: Path):
     """What must be equal: weights, private state, ledger, and metrics but for the seconds."""
     tree, meta = state.read(path / state.LATEST)
     metrics = [line for line in (path / "metrics.jsonl").read_text().splitlines() if '"seconds"' not in line]
-    private = Disk(path / "private", {int(k): t for k, t in meta["private"]}).fetch(range(SETTINGS["clients"]))
-    kept = {str(k): tree for k, tree in private.items()}
+    store = Disk(path / "private", dict(meta["private"]), dict(meta["private_files"]))
+    kept = {str(k): tree for k, tree in store.fetch(range(SETTINGS["clients"])).items()}
     return state.digest(tree), state.digest(kept), metrics, (path / "ledger.jsonl").read_text(), meta["t"]
 
 

@@ -119,8 +119,7 @@ def finish(folder: Any, screen: Any, as_json: bool) -> None:
     try:
         loop, state = folder.go(screen.say, after_round, ready)
     except (KeyboardInterrupt, Terminated):
-        scored = loops[0].record.rows["metrics"] if loops else []
-        t = scored[-1]["t"] if scored else 0
+        t = loops[0].record.last_round if loops else 0
         screen.say(f"\nInterrupted at round {t}, which is saved. Continue with: unskew resume {folder.path}")
         raise
     result = result_of(loop, state, folder.path)
@@ -138,8 +137,8 @@ def _latest_scores(loop: Any) -> dict[str, float]:
         "clients": ("global@client", "mean"),
         "worst": ("global@client", "worst"),
     }
-    series = {name: loop.record.series(scope, metric)[1] for name, (scope, metric) in shown.items()}
-    return {name: values[-1] for name, values in series.items() if values}
+    latest = {name: loop.record.latest(scope, metric) for name, (scope, metric) in shown.items()}
+    return {name: value for name, value in latest.items() if value is not None}
 
 
 def _as_json(result: Any) -> dict[str, Any]:

@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from unskew.many import clients_in
+
 LOOK_S = 0.5
 """Seconds between two looks."""
 SHOWN = {
@@ -121,7 +123,7 @@ class _History:
         self._sites = self._sites or _site_names(self._run)
         for event in self._events.read():
             if event["code"] == "round":
-                self._attendance[event["t"]] = self._answered(event["asked"], event["answered"])
+                self._attendance[event["t"]] = self._answered(*map(clients_in, (event["asked"], event["answered"])))
             else:
                 yield f"{event['code']} {event['text']}"
         for row in self._metrics.read():
@@ -136,7 +138,8 @@ class _History:
         return "  ".join([f"round {t:>4}/{rounds}", *scores, *filter(None, [self._attendance.get(t, "")])])
 
     def _answered(self, asked: list[int], answered: list[int]) -> str:
-        absent = [self._sites[k] if k < len(self._sites) else str(k) for k in asked if k not in answered]
+        there = set(answered)
+        absent = [self._sites[k] if k < len(self._sites) else str(k) for k in asked if k not in there]
         without = f"  without {', '.join(absent[:MOST_NAMES])}" if absent else ""
         more = f" and {len(absent) - MOST_NAMES} more" if len(absent) > MOST_NAMES else ""
         return f"{len(answered)}/{len(asked)} answered{without}{more}"

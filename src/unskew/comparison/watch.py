@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from unskew import disk
+from unskew import disk, many
 from unskew.config import Settings
 from unskew.errors import StateError
 
@@ -68,8 +68,7 @@ class Cell:
 
     def _take(self, row: dict[str, Any]) -> None:
         if "way" in row:
-            each = row["bytes"]
-            self.megabytes += (each * len(row["clients"]) if isinstance(each, int) else sum(each)) / 1e6
+            self.megabytes += many.total_bytes(row) / 1e6
             return
         self.t = max(self.t, row["t"])
         if row["client"] is None:

@@ -17,8 +17,8 @@ from unskew.deploy.remote import Remote
 from unskew.deploy.scoring import SiteScores
 from unskew.deploy.studies import check_noise
 from unskew.engine.assemble import scoring_of, trainer_of
-from unskew.engine.disk.folder import Checkpoint, Folder
-from unskew.engine.disk.record import Record
+from unskew.engine.disk.folder import Folder
+from unskew.engine.disk.state import Checkpoint
 from unskew.engine.disk.store import Disk
 from unskew.engine.memory import check_room
 from unskew.engine.server.loop import Loop
@@ -36,6 +36,9 @@ class Away(Disk):
     def put(self, t: int, trees: Mapping[int, Tree]) -> None:
         self.index |= dict.fromkeys(trees, t)
 
+    def check(self) -> None:
+        """Sites check their own files."""
+
     def sweep(self, *also: Mapping[int, int]) -> None:
         """Sites remove their own files."""
 
@@ -52,13 +55,14 @@ class Deployed(Folder):
     def locked(self) -> AbstractContextManager[Any]:
         return nullcontext()
 
+    def store(self, checkpoint: Checkpoint | None) -> Away:
+        return Away(self.path / "private", dict(checkpoint[1]["private"]) if checkpoint else None)
+
     def opened(self, checkpoint: Checkpoint | None) -> Loop:
         assert self.post is not None
         assert self.notices is not None
-        index = {int(k): t for k, t in checkpoint[1]["private"]} if checkpoint else {}
-        record = Record(self.path, checkpoint[1]["lengths"] if checkpoint else None)
-        store = Away(self.path / "private", index)
-        self.saved_index, self.notices.record = index, record
+        record, store = self.record(checkpoint), self.store(checkpoint)
+        self.saved_index, self.notices.record = dict(store.index), record
         check_noise(self.run.method, self.run.fed)
         check_room(self.run.method, self.run.fed)
         local = trainer_of(self.run)

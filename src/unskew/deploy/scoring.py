@@ -15,13 +15,15 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from unskew import many
 from unskew.core import gate
 from unskew.core.trees import size_in_bytes
 from unskew.core.values import Share
 from unskew.deploy.attendance import Attendance
 from unskew.deploy.wire import Limits, Packet
 from unskew.engine.client.values import Start
-from unskew.engine.disk.record import Record, Row
+from unskew.engine.disk.lines import Row
+from unskew.engine.disk.record import Record
 from unskew.engine.disk.store import Store
 from unskew.engine.server.loop import rate
 from unskew.engine.server.rows import client_rows, means, row, summary_rows
@@ -106,7 +108,7 @@ class SiteScores:
         return gate.leaf_problem(f"score/{scope}", values, share)
 
     def _charge(self, t: int, way: str, what: str, ids: list[int], size: int) -> None:
-        facts = {"t": t, "way": way, "share": what, "clients": ids, "bytes": size}
+        facts = {"t": t, "way": way, "share": what, "clients": many.written(ids), "bytes": size}
         self.record.add("ledger", [facts | {"reads": "each", "guarantee": "none"}])
 
     def _site_rows(self, t: int, answers: Answers) -> list[Row]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from unskew import many
 from unskew.report.files import Record
 from unskew.report.runs import Series, Traffic
 
@@ -49,7 +50,7 @@ def traffic_of(records: Sequence[Record]) -> tuple[Traffic, ...]:
 def _traffic(way: str, share: str, records: Sequence[Record]) -> Traffic:
     by_round: dict[int, int] = defaultdict(int)
     for record in records:
-        by_round[record["t"]] += _bytes(record)
+        by_round[record["t"]] += many.total_bytes(record)
     rounds = sorted(by_round)
     shapes = [record["shape"] for record in records if record.get("shape")]
     return Traffic(
@@ -59,17 +60,6 @@ def _traffic(way: str, share: str, records: Sequence[Record]) -> Traffic:
         guarantee=records[-1].get("guarantee", ""),
         rounds=np.array(rounds, int),
         bytes=np.array([by_round[t] for t in rounds], dtype=np.int64),
-        most=max(_most(record) for record in records),
+        most=max(many.most_bytes(record) for record in records),
         shape="×".join(map(str, shapes[-1])) if shapes else "",
     )
-
-
-def _bytes(record: Record) -> int:
-    """Bytes of all clients; a ledger line holds one number per client, or one number that holds for all of them."""
-    each = record["bytes"]
-    return sum(each) if isinstance(each, list) else each * len(record["clients"])
-
-
-def _most(record: Record) -> int:
-    each = record["bytes"]
-    return max(each, default=0) if isinstance(each, list) else each

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from unskew import many
 from unskew.engine.resolve import is_reference
 from unskew.report.files import Record, read_json
 
@@ -139,7 +140,11 @@ class RunData:
     @cached_property
     def attendance(self) -> list[Attendance]:
         """Who was asked and who answered, by round."""
-        return [Attendance(e["t"], e["asked"], e["answered"]) for e in self.events if e.get("code") == "round"]
+        return [
+            Attendance(e["t"], many.clients_in(e["asked"]), many.clients_in(e["answered"]))
+            for e in self.events
+            if e.get("code") == "round"
+        ]
 
     @property
     def histograms(self) -> dict[str, Any]:

@@ -6,24 +6,24 @@ import json
 import platform
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from unskew import config, disk, own
+from unskew import config, disk
 from unskew.config import Settings
-from unskew.core.trees import Tree
-from unskew.data.federation import Federation
 from unskew.engine import resolve
 from unskew.engine.assemble import loop_of
-from unskew.engine.disk import state
+from unskew.engine.disk import record, state
+from unskew.engine.disk.fingerprint import fingerprint
 from unskew.engine.disk.lock import Lock
 from unskew.engine.disk.record import Record
-from unskew.engine.disk.state import State
+from unskew.engine.disk.state import Checkpoint, State
 from unskew.engine.disk.store import Disk
 from unskew.engine.leaves import accounts
 from unskew.engine.resolve import Run
@@ -34,8 +34,8 @@ from unskew.revision import revision
 
 Say = Callable[[str], None]
 Shown = Callable[[State, Round], None]
-Checkpoint = tuple[Tree, dict[str, Any]]
-"""Tensors and facts, as `state.read` gives them."""
+MODEL = "model.safetensors"
+"""The weights of a run that is done."""
 
 
 def fresh(parent: Path, stem: str) -> Path:
@@ -92,7 +92,8 @@ class Folder:
 
     def _go(self, say: Say, shown: Shown, ready: Callable[[Loop], None]) -> tuple[Loop, State]:
         self._describe()
-        checkpoint = state.latest(self.path, say)
+        checkpoint = state.latest(self.path, self._check_files, say)
+        self._check_same(checkpoint)
         loop = self.opened(checkpoint)
         self._account(loop)
         ready(loop)
@@ -117,19 +118,47 @@ class Folder:
 
     def opened(self, checkpoint: Checkpoint | None) -> Loop:
         """The loop of this run, its record and store as they were at the checkpoint."""
-        lengths = checkpoint[1]["lengths"] if checkpoint else None
-        index = {int(k): t for k, t in checkpoint[1]["private"]} if checkpoint else {}
-        record, store = Record(self.path, lengths), Disk(self.path / "private", index)
-        self.saved_index = index
-        return loop_of(self.run, store, record)
+        store = self.store(checkpoint)
+        self.saved_index = dict(store.index)
+        return loop_of(self.run, store, self.record(checkpoint))
+
+    def record(self, checkpoint: Checkpoint | None) -> Record:
+        """The record as it was at the checkpoint."""
+        return Record(self.path, checkpoint[1]["records"] if checkpoint else None)
+
+    def store(self, checkpoint: Checkpoint | None) -> Disk:
+        """The clients' private state as it was at the checkpoint."""
+        facts = checkpoint[1] if checkpoint else {}
+        return Disk(self.path / "private", dict(facts.get("private", ())), dict(facts.get("private_files", ())))
+
+    def _check_files(self, checkpoint: Checkpoint) -> None:
+        """Raises StateError (E204, E208) if a file that a checkpoint vouches for is damaged."""
+        record.check(self.path, checkpoint[1]["records"])
+        self.store(checkpoint).check()
+
+    def _check_same(self, checkpoint: Checkpoint | None) -> None:
+        """Raises StateError: E112 for a checkpoint of other settings, files or data, E202 where one must have been lost."""
+        if checkpoint is None:
+            if (self.path / MODEL).exists() or record.last_round_in(self.path) > 0:
+                text = f"{self.path} has begun, but its checkpoints are gone. Start the run again under another --name."
+                raise StateError("E202", text)
+            return
+        facts, settings = checkpoint[1], self.run.settings
+        config.check_same(config.build(facts["settings"]), settings, self.path)
+        check_files(facts["files"], settings, self.path)
+        if facts["data"] != self.data:
+            raise StateError(
+                "E112", f"the data of {self.path} have changed since it began; resuming would mix two runs."
+            )
+
+    @cached_property
+    def data(self) -> str:
+        """The fingerprint of the run's data."""
+        return fingerprint(self.run.federation)
 
     def _first(self, loop: Loop, checkpoint: Checkpoint | None, say: Say) -> State:
         if checkpoint:
             tree, meta = checkpoint
-            if meta["data"] != fingerprint(self.run.federation):
-                raise StateError(
-                    "E112", f"the data of {self.path} have changed since it began; resuming would mix two runs."
-                )
             now = State(meta["t"], tree["w"], tree.get("slices", {}))  # type: ignore[arg-type]
             if now.t < self.run.settings.rounds:
                 began = maker(self.path)
@@ -148,10 +177,12 @@ class Folder:
         assert isinstance(store, Disk)
         meta = {
             "t": now.t,
-            "lengths": loop.record.lengths(),
+            "records": loop.record.marks(),
             "private": sorted(store.index.items()),
-            "settings": self.run.settings.fingerprint(),
-            "data": fingerprint(self.run.federation),
+            "private_files": sorted(store.files.items()),
+            "settings": self.run.settings.as_dict(),
+            "files": self.run.settings.files(),
+            "data": self.data,
         }
         tree: dict[str, Any] = {"w": now.weights, "slices": now.slices}
         state.write(self.path / state.LATEST, tree, meta, keep=self.path / state.PREVIOUS)
@@ -163,10 +194,10 @@ class Folder:
         path = self.path / "config.yaml"
         if path.exists():
             check_same(self.path, self.run.settings)
-            return
+        else:
+            disk.replace(self.path / "env.json", json.dumps(environment(self.run), indent=1))
+            disk.replace(path, config.dump(self.run.settings))
         disk.replace(self.path / "federation.json", json.dumps(self.run.federation.summary()))
-        disk.replace(self.path / "env.json", json.dumps(environment(self.run), indent=1))
-        disk.replace(path, config.dump(self.run.settings))
 
     def _account(self, loop: Loop) -> None:
         """privacy.json, where a part's release amounts to differential privacy: the honest figures beside the published."""
@@ -178,7 +209,7 @@ class Folder:
     def _finish(self, loop: Loop, now: State) -> None:
         w = now.weights
         state.write(
-            self.path / "model.safetensors",
+            self.path / MODEL,
             w,
             {"t": now.t, "model": self.run.settings.model, "method": str(self.run.method)},
         )
@@ -188,26 +219,21 @@ def check_same(path: Path, settings: Settings) -> None:
     """Raises StateError (E112) unless the run in this folder is of these settings, and of the same files of a user's own."""
     config.check_same(config.load(path / "config.yaml"), settings, path)
     env = path / "env.json"
-    before = json.loads(env.read_text()).get("code", {}) if env.exists() else {}
-    for file, now in own.digests(settings.method, settings.model).items():
+    try:
+        files = dict(json.loads(env.read_text())["files"]) if env.exists() else {}
+    except (ValueError, KeyError, TypeError) as error:
+        why = f"{type(error).__name__}: remove it to go on without the versions and the files it names"
+        raise StateError("E111", f"{env} is damaged ({why}).") from None
+    check_files(files, settings, path)
+
+
+def check_files(before: Mapping[str, str], settings: Settings, path: Path) -> None:
+    """Raises StateError (E112) if a file that the settings name has not the digest it had before."""
+    for file, now in settings.files().items():
         if before.get(file, now) != now:
             raise StateError(
                 "E112", f"{file} has changed since {path} began; going on would mix two of it. Choose another --name."
             )
-
-
-def fingerprint(federation: Federation) -> str:
-    """Of the partition and labels, and of a sample of the inputs: enough to notice other data, cheap for large ones."""
-    import hashlib
-
-    import numpy as np
-
-    sha = hashlib.sha256()
-    for array in (federation.train.rows, federation.train.offsets, federation.y, federation.y_test):
-        sha.update(np.ascontiguousarray(array).tobytes())
-    picked = np.linspace(0, len(federation.x) - 1, min(64, len(federation.x)), dtype=np.int64)
-    sha.update(np.ascontiguousarray(np.asarray(federation.x)[picked]).tobytes())
-    return sha.hexdigest()
 
 
 def maker(path: Path) -> str:
@@ -225,7 +251,7 @@ def environment(run: Run) -> dict[str, Any]:
         "machine": platform.machine(),
         "cores": resolve.cores(),
         "device": run.device,
-        "code": own.digests(run.settings.method, run.settings.model),
+        "files": run.settings.files(),
         "command": " ".join(["unskew", *sys.argv[1:]]) if sys.argv[0].endswith(("unskew", "__main__.py")) else "",
         "started": time.strftime("%Y-%m-%d %H:%M:%S"),
     }

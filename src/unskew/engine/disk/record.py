@@ -1,44 +1,66 @@
 """What a run writes down while it goes: metrics, ledger and events as JSON lines, in memory or in its folder.
 
-A checkpoint remembers how long each file was, and resuming cuts them back to that, so that a round done twice is
-written once.
+A checkpoint remembers how long each file was and its SHA-256, and resuming cuts them back to that, so that a round done
+twice is written once, and damaged figures are noticed.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from array import array
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from unskew import disk
+from unskew.engine.disk.lines import FileLines, Lines, Mark, MemoryLines, Row, holds, mark_of
+from unskew.errors import StateError
 
 KINDS = ("metrics", "ledger", "events")
 MEASURES = "measures.json"
-Row = dict[str, Any]
+Marks = Mapping[str, Mark]
+"""By the file's name."""
 
 
 class Record:
-    """The rows of a run so far; with a folder they are on disk as well."""
+    """The rows of a run so far. Held in memory are only the series over rounds; rows are read back when asked for.
 
-    def __init__(self, folder: Path | None = None, lengths: dict[str, int] | None = None):
-        self.folder = folder
-        self.rows: dict[str, list[Row]] = {kind: [] for kind in KINDS}
+    folder: where they are written; default: nowhere. marks: what a checkpoint says of the files, which are cut to that.
+    """
+
+    def __init__(self, folder: Path | None = None, marks: Marks | None = None):
+        self.folder, marks = folder, marks or {}
         self.measures: dict[str, Any] = {}
-        self._files: dict[str, disk.Appending] = {}
-        for kind in KINDS if folder else ():
-            path = folder / f"{kind}.jsonl"
-            self._files[kind] = disk.Appending(path, (lengths or {}).get(kind, 0))
-            if lengths:
-                self.rows[kind] = [json.loads(line) for line in path.read_text().splitlines()]
-        if folder and lengths and (folder / MEASURES).is_file():
+        self.last_round = 0
+        """The last round with scores."""
+        self.lines: dict[str, Lines] = {}
+        self._series: dict[tuple[str, str], tuple[array[int], array[float]]] = defaultdict(
+            lambda: (array("q"), array("d"))
+        )
+        for kind in KINDS:
+            name = f"{kind}.jsonl"
+            self.lines[kind] = FileLines(folder / name, marks.get(name)) if folder else MemoryLines()
+        if marks:
+            self._take(self.lines["metrics"].read())
+        if folder and MEASURES in marks:
             self.measures = json.loads((folder / MEASURES).read_text())
 
+    @property
+    def rows(self) -> Mapping[str, list[Row]]:
+        """All rows, by kind: "metrics", "ledger" or "events". Each access reads them anew."""
+        return _Rows(self.lines)
+
+    def rows_from(self, kind: str, start: int) -> list[Row]:
+        """The rows of a kind without the first `start`."""
+        return list(self.lines[kind].read(start))
+
     def add(self, kind: str, rows: Iterable[Row]) -> None:
+        """Write rows down. Raises Paused (E203) when the disk is full."""
         new = list(rows)
-        self.rows[kind] += new
-        if self.folder and new:
-            self._files[kind].add("".join(json.dumps(r, separators=(",", ":")) + "\n" for r in new))
+        self.lines[kind].add(new)
+        if kind == "metrics":
+            self._take(new)
 
     def keep_measures(self, pictures: dict[str, Any]) -> None:
         """Matrices and pictures of the last round, into measures.json; written whole or not at all."""
@@ -46,20 +68,65 @@ class Record:
         if self.folder:
             disk.replace(self.folder / MEASURES, json.dumps(pictures, separators=(",", ":")))
 
-    def lengths(self) -> dict[str, int]:
-        """Bytes of every file, safely on disk."""
-        for file in self._files.values():
-            file.sync()
-        return {kind: file.size for kind, file in self._files.items()}
+    def marks(self) -> dict[str, Mark]:
+        """Of every file, for a checkpoint; the files are safely on disk when this returns. {} without a folder."""
+        marks = {f"{kind}.jsonl": lines.mark() for kind, lines in self.lines.items() if isinstance(lines, FileLines)}
+        if self.folder and self.measures:
+            marks[MEASURES] = mark_of(self.folder / MEASURES)
+        return marks
 
     def series(self, scope: str, metric: str) -> tuple[list[int], list[float]]:
-        points = [
-            (r["t"], r["value"])
-            for r in self.rows["metrics"]
-            if r["scope"] == scope and r["metric"] == metric and r["client"] is None
-        ]
-        return [t for t, _ in points], [v for _, v in points]
+        """(rounds, values) of a score over all clients."""
+        rounds, values = self._series.get((scope, metric), ([], []))
+        return list(rounds), list(values)
+
+    def latest(self, scope: str, metric: str) -> float | None:
+        """The value of the round that was evaluated last; None if there is none."""
+        _, values = self._series.get((scope, metric), ([], []))
+        return values[-1] if values else None
 
     def close(self) -> None:
-        for file in self._files.values():
-            file.close()
+        for lines in self.lines.values():
+            lines.close()
+
+    def _take(self, rows: Iterable[Row]) -> None:
+        for row in rows:
+            self.last_round = row["t"]
+            if row["client"] is None:
+                rounds, values = self._series[row["scope"], row["metric"]]
+                rounds.append(row["t"])
+                values.append(row["value"])
+
+
+def check(folder: Path, marks: Marks) -> None:
+    """Raises StateError (E208) if a file of a record in this folder is not what a checkpoint says it was."""
+    for name, mark in marks.items():
+        if not holds(folder / name, mark):
+            raise StateError("E208", f"{name} is missing, or not as the run wrote it.")
+
+
+def last_round_in(folder: Path) -> int:
+    """The last round that the record in this folder tells of, whole or not; -1 if it tells of none."""
+    rounds = [-1]
+    for kind in KINDS:
+        path = folder / f"{kind}.jsonl"
+        for line in path.read_bytes().splitlines() if path.is_file() else ():
+            try:
+                rounds.append(int(json.loads(line)["t"]))
+            except (ValueError, TypeError, KeyError):
+                continue
+    return max(rounds)
+
+
+class _Rows(Mapping[str, list[Row]]):
+    def __init__(self, lines: Mapping[str, Lines]):
+        self._lines = lines
+
+    def __getitem__(self, kind: str) -> list[Row]:
+        return list(self._lines[kind].read())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._lines)
+
+    def __len__(self) -> int:
+        return len(self._lines)

@@ -1,7 +1,8 @@
 """The checkpoint: one file, one rename, the one before kept.
 
 A safetensors file whose metadata holds the rest as JSON and a SHA-256 over everything, so that damage is noticed and
-never loaded. Nothing is ever unpickled.
+never loaded. The metadata have one key: more would be written in random order, and equal states give equal files.
+Nothing is ever unpickled.
 """
 
 from __future__ import annotations
@@ -23,6 +24,14 @@ from unskew.core.trees import Tree, Weights, flat, nested
 from unskew.errors import StateError
 
 LATEST, PREVIOUS = "state.safetensors", "state.previous.safetensors"
+KEY = "unskew"
+"""Of the metadata: a JSON list of the SHA-256 and of the facts, as JSON."""
+UNREADABLE = (
+    *(SafetensorError, KeyError, ValueError, TypeError, RuntimeError, OSError, OverflowError, UnicodeDecodeError),
+)
+"""What reading a damaged file may raise."""
+Checkpoint = tuple[Tree, dict[str, Any]]
+"""Tensors and facts."""
 
 
 @dataclass
@@ -50,8 +59,13 @@ def write(path: Path, tree: Mapping[str, Any], meta: Mapping[str, Any], keep: Pa
     Raises Paused (E203) when the disk is full; the old file stays.
     """
     text = json.dumps(meta, sort_keys=True)
+    write_vouched(path, tree, text, digest(tree, text), keep)
+
+
+def write_vouched(path: Path, tree: Mapping[str, Any], facts: str, sha256: str, keep: Path | None = None) -> None:
+    """As `write`, with facts as JSON and a digest of the caller's own, which must let it check what it reads."""
     tensors = apart({n: t.detach().contiguous().cpu() for n, t in flat(tree).items()})
-    disk.replace(path, save(tensors, {"meta": text, "sha256": digest(tensors, text)}), keep)
+    disk.replace(path, save(tensors, {KEY: json.dumps([sha256, facts])}), keep)
 
 
 def apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -65,38 +79,57 @@ def apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return tensors
 
 
-def read(path: Path) -> tuple[Tree, dict[str, Any]]:
+def vouched(metadata: Mapping[str, str] | None) -> tuple[str, str]:
+    """(SHA-256, facts as JSON) in a file's metadata. Raises ValueError or TypeError where they hold something else."""
+    sha256, facts = json.loads((metadata or {})[KEY])
+    return sha256, facts
+
+
+def read(path: Path) -> Checkpoint:
     """The tree and metadata of a file. Raises StateError (E201) if it is damaged, FileNotFoundError if not there."""
     try:
         with safe_open(str(path), "pt") as file:
-            metadata = file.metadata() or {}
+            sha256, text = vouched(file.metadata())
             tensors: dict[str, Tensor] = {n: file.get_tensor(n) for n in file.keys()}
-        text = metadata["meta"]
-        if digest(tensors, text) != metadata["sha256"]:
+        if digest(tensors, text) != sha256:
             raise StateError("E201", f"{path.name} fails its SHA-256.")
         return nested(tensors), json.loads(text)
     except FileNotFoundError:
         raise
-    except (SafetensorError, KeyError, ValueError, RuntimeError, OSError, OverflowError, UnicodeDecodeError) as error:
+    except UNREADABLE as error:
         raise StateError("E201", f"{path.name} cannot be read ({type(error).__name__}).") from error
 
 
-def latest(folder: Path, say: Callable[[str], None]) -> tuple[Tree, dict[str, Any]] | None:
-    """The newest checkpoint that is whole; a damaged one is set aside as `.bad` and said."""
-    damaged = False
-    for name in (LATEST, PREVIOUS):
-        path = folder / name
+def latest(folder: Path, check: Callable[[Checkpoint], None], say: Callable[[str], None]) -> Checkpoint | None:
+    """The newest checkpoint that is whole; None before the first. A newer one is set aside as `.bad`, and that is said.
+
+    check: raises StateError if a file that a checkpoint refers to is damaged. Raises StateError, E202 or the code of
+    the damaged file, if there are checkpoints and none is whole; then nothing is set aside.
+    """
+    failures: dict[Path, StateError] = {}
+    for path in (folder / LATEST, folder / PREVIOUS):
         try:
             checkpoint = read(path)
+            check(checkpoint)
         except FileNotFoundError:
+            failures[path] = StateError("E201", f"{path.name} is missing.")
             continue
         except StateError as error:
-            bad = path.with_suffix(".bad")
-            path.rename(bad)
-            say(f"{error} Kept as {bad.name}; trying the checkpoint before it.")
-            damaged = True
+            failures[path] = error
             continue
+        for worse, error in failures.items():
+            say(f"{error}{_set_aside(worse)} Going on from the checkpoint before it.")
         return checkpoint
-    if damaged:
-        raise StateError("E202", f"no checkpoint in {folder} is whole. Start the run again under another --name.")
-    return None
+    damaged = [error for path, error in failures.items() if path.exists()]
+    if not damaged:
+        return None
+    code = "E202" if all(error.code == "E201" for error in damaged) else damaged[-1].code
+    why = " ".join(str(error) for error in damaged)
+    raise StateError(code, f"no checkpoint in {folder} is whole: {why} Start the run again under another --name.")
+
+
+def _set_aside(path: Path) -> str:
+    if not path.exists():
+        return ""
+    path.rename(bad := path.with_suffix(".bad"))
+    return f" Kept as {bad.name}."

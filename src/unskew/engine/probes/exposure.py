@@ -9,6 +9,7 @@ from unskew.core.part import Part
 from unskew.core.trip import Trip
 from unskew.engine.probes.lens import Lens
 from unskew.engine.probes.probe import Measurement, Probe, RoundEnd
+from unskew.many import clients_in
 from unskew.measures.exposure import Exposure
 
 MOST, SHOWN = 2000, 200
@@ -50,11 +51,11 @@ class Exposed(Probe):
     def measure(self, end: RoundEnd) -> Measurement:
         for row in self._new_rows("ledger"):
             if row["way"] == "up" and row["reads"] == "each" and "/" in row["share"]:
-                self.senders[row["share"].split("/")[0], row["t"]].update(row["clients"])
+                self.senders[row["share"].split("/")[0], row["t"]].update(clients_in(row["clients"]))
         for event in self._new_rows("events"):
             if event["code"] == "round":
                 for part, trip in self.exchanges:
-                    self.exposure.sent(event["t"], self._owners(part, trip, event["t"]), event["asked"])
+                    self.exposure.sent(event["t"], self._owners(part, trip, event["t"]), clients_in(event["asked"]))
         share = self.exposure.share
         return Measurement({"exposure": share}, self._picture(share) if end.last else {})
 
@@ -64,9 +65,9 @@ class Exposed(Probe):
         return sorted(self.senders[part.name, exchanged]) if exchanged is not None else []
 
     def _new_rows(self, kind: str) -> list[dict[str, Any]]:
-        rows = self.lens.record.rows[kind]
-        first, self.rows_read[kind] = self.rows_read[kind], len(rows)
-        return rows[first:]
+        rows = self.lens.record.rows_from(kind, self.rows_read[kind])
+        self.rows_read[kind] += len(rows)
+        return rows
 
     def _picture(self, share: float) -> dict[str, Any]:
         since_KK = self.exposure.since_KK[:SHOWN, :SHOWN]

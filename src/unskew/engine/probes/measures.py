@@ -12,7 +12,7 @@ from typing import Any
 from unskew.core.replies import Reply
 from unskew.engine import memory
 from unskew.engine.client.values import Start
-from unskew.engine.disk.record import Row
+from unskew.engine.disk.lines import Row
 from unskew.engine.probes.probe import Probe, RoundEnd
 
 SCOPE = "measure"

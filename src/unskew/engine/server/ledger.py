@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
+from unskew import many
 from unskew.core.replies import Reply
 from unskew.core.trees import Tree, size_in_bytes
 from unskew.core.values import Share
@@ -61,8 +62,14 @@ class Ledger:
         """size: bytes of every client's payload, one number where all are equal."""
         if not clients or not size:
             return
-        each = size if isinstance(size, int) or len(set(size)) > 1 else size[0]
-        whole = {**row, "clients": clients, "bytes": each, "reads": share.reads, "guarantee": share.guarantee}
+        each = size if isinstance(size, int) else many.written_bytes(size)
+        whole = {
+            **row,
+            "clients": many.written(clients),
+            "bytes": each,
+            "reads": share.reads,
+            "guarantee": share.guarantee,
+        }
         if shaped and share.shape:
             whole["shape"] = ["rows" if s is None else s for s in share.shape]
         self.record.add("ledger", [whole])

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from unskew import many
 from unskew.config import Settings
 from unskew.core import gate
 from unskew.core.keys import numpy_key
@@ -20,7 +21,8 @@ from unskew.core.trees import tree_map
 from unskew.data import availability
 from unskew.engine import memory
 from unskew.engine.client.values import Start
-from unskew.engine.disk.record import Record, Row
+from unskew.engine.disk.lines import Row
+from unskew.engine.disk.record import Record
 from unskew.engine.disk.state import State
 from unskew.engine.disk.store import Store
 from unskew.engine.probes.measures import Measures
@@ -104,7 +106,7 @@ class Loop:
         good = self._gate(t, replies, self.spec)
         if self.measures:
             self.measures.remember(start, good)
-        self._event(t, "round", asked=asked, answered=[r.client for r in good])
+        self._event(t, "round", asked=many.written(asked), answered=many.written([r.client for r in good]))
         with memory.one_core():
             state = self._merge(state, t, good)
             state = self._trips(state, start, [r.client for r in good])
