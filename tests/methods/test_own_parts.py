@@ -87,7 +87,7 @@ def test_a_changed_file_is_another_run(mine):
     settings = Settings(method=f"fedprox+{mine}")
     before, first = settings.fingerprint(), registry.parse(mine)
     result = unskew.run(mine, name="r", **TINY)
-    assert json.loads((result.path / "env.json").read_text())["code"] == {mine: own.digest(mine)}
+    assert json.loads((result.path / "env.json").read_text())["files"] == {mine: own.digest(mine)}
     assert unskew.resume(result.path).digest == result.digest
     plan = plan_cells(Path("runs/c"), [mine], [0], TINY)
     train_all(plan, 1, lambda _: None)
