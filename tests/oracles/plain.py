@@ -60,9 +60,6 @@ class FedAvg:
     weighting = "size"
     beside = ""
     """Another Part that goes with it, as users write it: "+norm"."""
-    masks_classes = False
-    """Whether a class can have the logit -inf in training. The engine's training loss is then NaN if a sample that only
-    pads a batch is of such a class, so it is not compared."""
 
     def __init__(self, given: Given, **settings: Any):
         for name, value in settings.items():

@@ -14,7 +14,6 @@ from tests.oracles.values import Client, Pass
 
 class BSM(FedAvg):
     part = "bsm"
-    masks_classes = True
 
     def loss(self, c: Client, seen: Pass) -> Tensor:
         p = c.counts / c.n

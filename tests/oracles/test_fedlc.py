@@ -15,7 +15,6 @@ from tests.oracles.values import Client, Pass
 
 class FedLC(FedAvg):
     part = "fedlc"
-    masks_classes = True
     tau = 1.0
 
     def loss(self, c: Client, seen: Pass) -> Tensor:

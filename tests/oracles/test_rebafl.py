@@ -84,7 +84,6 @@ class ReBaFL(FedAvg):
 
 class Unrelaxed(ReBaFL):
     eps = 0.0
-    masks_classes = True
 
 
 def balanced(z_BC: Tensor, y_BC: Tensor, q_C: Tensor) -> Tensor:

@@ -73,8 +73,8 @@ class Batch:
     along: Tensor | None = None
 
     def mean(self, values_B: Tensor) -> Tensor:
-        """The mean over the samples of this batch; padding does not count."""
-        return (values_B * self.weight).sum() / self.weight.sum().clamp(min=1)
+        """The mean over the samples of this batch; padding does not count, even if it is infinite."""
+        return torch.where(self.weight > 0, values_B * self.weight, 0.0).sum() / self.weight.sum().clamp(min=1)
 
     def replace(self, **changes: Any) -> Batch:
         """The same batch with other values of the fields named."""

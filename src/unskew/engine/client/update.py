@@ -130,5 +130,5 @@ class Update:
             {n: w[n] for n in clients.sent},
             {name: of_lane(shares) for name, (shares, _) in finished.items()},
             {name: state for name, state in private.items() if state},
-            self.loss_sum[g] / (work.n * clients.training.recipe.epochs),
+            self.loss_sum[g] / work.visits(clients.training.recipe),
         )
