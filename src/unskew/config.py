@@ -60,7 +60,8 @@ class Settings:
     model: Annotated[str, "a model by name, or file.py:function(input_shape, classes)"] = "auto"
     normalise: Annotated[
         Literal["auto", "dataset", "none"],
-        "standardise inputs by the data set's constants; auto: unless a Part of the method scales inputs itself",
+        "standardise inputs by the data set's constants, or by the mean and standard deviation of your training samples; "
+        "auto: your own only if they are unscaled, and none if a Part of the method scales inputs itself",
     ] = "auto"
     seed: Annotated[int, Ge(0), "seed of the initial weights, the cohorts, the batches and the noise"] = 0
     partition_seed: Annotated[Whole | None, "seed of the partition; the same as seed if left out"] = None

@@ -230,7 +230,7 @@ def test_folders_of_images(tmp_path):
         (tmp_path / name).mkdir()
         for i in range(5):
             Image.new("RGB", (9, 7), (250 if name == "cat" else 5, i, 0)).save(tmp_path / name / f"{i}.png")
-    found = data.folder(tmp_path, size=8)
+    found = data.folder(tmp_path, size=8, fit="squash")
     assert found.classes == ("cat", "dog")
     assert found.shape == (3, 8, 8)
     assert found.x[found.y == 0][:, 0].mean() > 0.9

@@ -85,6 +85,14 @@ def test_more_classes_than_two():
     assert found == {"dice": pytest.approx(np.mean(each[1:])), "dice_both": pytest.approx(np.mean(each))}
 
 
+def test_absent_classes_do_not_raise_the_score():
+    """D2: of 256 classes, those that an image neither has nor is predicted to have do not count."""
+    true, guess = np.array([[[1, 1, 0, 0]], [[0, 0, 0, 0]]]), np.array([[[1, 0, 3, 0]], [[0, 0, 0, 0]]])
+    scores = Segmentation().scores(guess, true, 256)
+    assert scores["dice"] == pytest.approx(((2 / 3 + 0) / 2 + 1) / 2)
+    assert scores["dice_both"] == pytest.approx(((1 / 2 + 2 / 3 + 0) / 3 + 1) / 2)
+
+
 def test_predictions_are_bytes():
     z = torch.randn(2, 2, 3, 3, generator=torch.Generator().manual_seed(0))
     found = Segmentation().predictions(z)

@@ -76,6 +76,7 @@ def _undealt(dataset: Dataset, skew: str, train: Index) -> Federation:
         mean=dataset.mean,
         std=dataset.std,
         columns=dataset.columns,
+        intake=dataset.intake,
     )
 
 

@@ -1,4 +1,8 @@
-"""A user's values as the arrays that a Dataset holds: samples as float32, labels as whole numbers, masks as bytes."""
+"""A user's samples as the arrays that a Dataset holds.
+
+One rule of scaling: whole numbers without a sign are divided by the largest that their bits can hold (uint8 by 255, uint16
+by 65,535), so that images of any depth lie in [0, 1]; every other number stays what it is.
+"""
 
 from __future__ import annotations
 
@@ -7,28 +11,72 @@ from typing import Any
 
 import numpy as np
 
-from unskew.errors import DataError
+from unskew.errors import DataError, excerpt
 
 LARGE = 1 << 30
 """Bytes of a memory-mapped file above which nothing of it is copied into memory."""
+DEPTHS = {np.dtype(np.uint8): 8, np.dtype(np.uint16): 16}
+"""Bits of the types that are scaled."""
 
 
 def array_of(values: Any) -> np.ndarray:
-    """An array from an array, a tensor on any device, or a list."""
+    """An array from an array, a tensor on any device, a column of a table, or a list.
+
+    Raises DataError (E403) for lists of unequal lengths and for what has no values in order.
+    """
     if hasattr(values, "detach"):
-        values = values.detach().cpu().numpy()
-    return values if isinstance(values, np.ndarray) else np.asarray(values)
+        values = values.detach().cpu()
+        values = values.numpy() if str(values.dtype) != "torch.bfloat16" else values.float().numpy()
+    if isinstance(values, np.ndarray):
+        return values
+    if isinstance(values, list | tuple) and values and all(hasattr(v, "detach") for v in values):
+        values = [array_of(v) for v in values]
+    try:
+        array = np.asarray(values)
+    except ValueError:
+        raise DataError("E403", ragged(values)) from None
+    if array.dtype.kind == "O" and not array.ndim:
+        raise DataError(
+            "E403",
+            f"a {type(values).__name__} is no array of samples or labels; give a NumPy array, a tensor or a list.",
+        )
+    return array
+
+
+def ragged(values: Any) -> str:
+    """What to say of samples of unequal shapes."""
+    shapes = [np.shape(v) if not isinstance(v, list | tuple) else (len(v),) for v in values]
+    other = next((i for i, s in enumerate(shapes) if s != shapes[0]), 0)
+    if not other:
+        return "samples differ in shape; cut or pad them to one shape first."
+    return (
+        f"samples differ in shape: sample 0 is {list(shapes[0])}, sample {other} is {list(shapes[other])}; "
+        "cut or pad them to one shape first."
+    )
 
 
 def samples(x: Any, name: str) -> np.ndarray:
-    """float32 [N, ...]; uint8 is divided by 255. A file that is mapped as float32 stays mapped.
+    """Numbers [N, ...] as they are, from an array, a tensor or the path of a .npy file, which stays mapped.
 
-    x: an array, a tensor or the path of a .npy file; name: of the set, for the message.
+    name: of the set, for the message.
     Raises DataError: E403 for what is no array of numbers, E401 and E402 for the file.
     """
-    x = _mapped(Path(x)) if isinstance(x, str | Path) else array_of(x)
-    if not x.ndim or not (np.issubdtype(x.dtype, np.number) or x.dtype == bool) or np.iscomplexobj(x):
-        raise DataError("E403", f"{name}: x is {x.dtype} {list(x.shape)}; it must be numbers [N, ...], channels first.")
+    x = mapped(Path(x)) if isinstance(x, str | Path) else array_of(x)
+    if x.dtype.kind == "O" and x.ndim == 1 and len(x) and all(np.ndim(v) for v in x):
+        raise DataError("E403", f"{name}: {ragged(list(x))}")
+    if not x.ndim or x.dtype.kind not in "biuf":
+        example = f", such as {excerpt(x.reshape(-1)[0], 30)}" if x.size else ""
+        raise DataError(
+            "E403", f"{name}: x is {x.dtype} {list(x.shape)}{example}; it must be numbers [N, ...], channels first."
+        )
+    return x
+
+
+def scaled(x: np.ndarray, name: str) -> np.ndarray:
+    """Samples as float32: uint8 / 255, uint16 / 65,535, others unchanged. A file that is mapped as float32 stays mapped.
+
+    Raises DataError (E403) for a large mapped file of another type.
+    """
     if x.dtype == np.float32:
         return x
     if isinstance(x, np.memmap) and x.nbytes > LARGE:
@@ -36,32 +84,8 @@ def samples(x: Any, name: str) -> np.ndarray:
             "E403",
             f"{name}: a memory-mapped file of {x.nbytes:,} bytes is not converted; save it as float32, not {x.dtype}.",
         )
-    x = x.astype(np.float32) / np.float32(255) if x.dtype == np.uint8 else x.astype(np.float32)
-    return np.asarray(x)
-
-
-def labels(y: Any, name: str, x: np.ndarray) -> np.ndarray:
-    """int64 [N], or masks as `as_masks` gives them. x: the samples that they belong to.
-
-    Raises DataError (E404) for what is neither whole numbers nor of a fitting shape.
-    """
-    y = array_of(y)
-    whole = np.issubdtype(y.dtype, np.integer) or (y.dtype == bool and y.ndim > 1)
-    if y.size and (not whole or y.ndim not in (1, x.ndim - 1, x.ndim)):
-        raise DataError(
-            "E404",
-            f"{name}: labels are {y.dtype} {list(y.shape)}; they must be whole numbers from 0, [N], or masks [N, H, W].",
-        )
-    if y.ndim == 1 or not y.size:
-        return y.astype(np.int64)
-    return as_masks(y.squeeze(1) if y.ndim == x.ndim and y.shape[1] == 1 else y)
-
-
-def as_masks(y: np.ndarray) -> np.ndarray:
-    """Masks as uint8, or int64 above 256 classes. Masks drawn in black and white, 0 and 255, become 0 and 1."""
-    if y.max() == 255 and np.isin(y, (0, 255)).all():
-        y = y == 255
-    return y.astype(np.int64 if y.min() < 0 or y.max() > 255 else np.uint8)
+    bits = DEPTHS.get(x.dtype)
+    return np.asarray(x.astype(np.float32) / np.float32((1 << bits) - 1) if bits else x.astype(np.float32))
 
 
 def unit_interval(x: np.ndarray) -> np.ndarray:
@@ -70,11 +94,14 @@ def unit_interval(x: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(x, dtype=np.float32) / np.float32(255)
 
 
-def _mapped(path: Path) -> np.ndarray:
-    """A .npy file, memory-mapped: pages are read when they are used, and writing to them does not change the file."""
+def mapped(path: Path) -> np.ndarray:
+    """A .npy file, memory-mapped read-only: pages are read when they are used.
+
+    Raises DataError: E402 if there is none, E401 if it is not whole.
+    """
     try:
-        return np.load(path, mmap_mode="c", allow_pickle=False)
+        return np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise DataError("E402", f"there is no {path}.") from None
-    except (OSError, ValueError, EOFError, AttributeError) as error:
+    except (OSError, ValueError, EOFError, AttributeError, TypeError, SyntaxError) as error:
         raise DataError("E401", f"{path} is not a whole .npy file: {error}. Copy it again.") from error

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from unskew.data.checks import check_finite, check_labels, check_lengths
+from unskew.data.intake.notes import Intake, Note
 from unskew.errors import DataError
 
 
@@ -23,6 +24,7 @@ class Dataset:
     test_columns: the same per test sample. labels: names of a column's values.
     mean, std: one number per channel, by which `standardised` scales the samples; None if there are none.
     applied: the mean and std by which the samples have been scaled already.
+    intake: what was understood of data that a user brought; None for a named set.
 
     Raises DataError: E403 for lengths and shapes, E404 for labels, E405 for NaN and infinity.
     """
@@ -40,6 +42,7 @@ class Dataset:
     std: tuple[float, ...] | None = None
     source: str = ""
     applied: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    intake: Intake | None = None
 
     def __post_init__(self) -> None:
         check_lengths(self.name, "training", self.x, self.y, self.columns)
@@ -63,9 +66,18 @@ class Dataset:
 
     def with_constants(self) -> Dataset:
         """The set with the mean and standard deviation of every channel of its training samples as `mean` and `std`."""
+        mean, std = self.moments()
+        std = np.where(std > 1e-7 * np.abs(mean), np.maximum(std, 1e-12), 1.0)  # a constant channel is only shifted
+        return replace(self, mean=tuple(mean.tolist()), std=tuple(std.tolist()))
+
+    def moments(self) -> tuple[np.ndarray, np.ndarray]:
+        """(mean, standard deviation) of every channel of the training samples, float64 [channels]."""
         axes = (0, *range(2, self.x.ndim))
-        mean, std = self.x.mean(axes, dtype=np.float64), self.x.std(axes, dtype=np.float64)
-        return replace(self, mean=tuple(mean.tolist()), std=tuple(np.maximum(std, 1e-6).tolist()))
+        return self.x.mean(axes, dtype=np.float64), self.x.std(axes, dtype=np.float64)
+
+    def noted(self, *notes: Note) -> Dataset:
+        """The set with further remarks on what was understood."""
+        return replace(self, intake=(self.intake or Intake(str(self.x.dtype))).noted(*notes))
 
     def standardised(self) -> Dataset:
         """The set with samples (x - mean) / std, channel by channel; unchanged if it has no such constants."""

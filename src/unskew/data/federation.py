@@ -14,6 +14,7 @@ import numpy as np
 
 from unskew.data.checks import check_labels, check_lengths
 from unskew.data.index import Index
+from unskew.data.intake.notes import Intake
 from unskew.errors import DataError
 
 SUMMARY_CLIENTS = 2000
@@ -31,6 +32,7 @@ class Federation:
     natural: whether clients come from a column of the data and every test row belongs to one of them.
     mean, std: one number per channel, by which samples can be standardised; None if they are already, or never are.
     columns: facts per row of x. reserved: rows of x that no client holds, because the server keeps them for itself.
+    intake: as in `Dataset`.
 
     Raises DataError: E403 for rows and lengths, E404 for labels.
     """
@@ -51,6 +53,7 @@ class Federation:
     std: tuple[float, ...] | None = None
     columns: dict[str, np.ndarray] = field(default_factory=dict)
     reserved: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
+    intake: Intake | None = None
 
     def __post_init__(self) -> None:
         check_lengths(self.name, "training", self.x, self.y, {})

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
-from unskew.data.convert import LARGE, array_of, labels, samples
+from unskew.data.convert import DEPTHS, LARGE, samples, scaled
 from unskew.data.dataset import Dataset
 from unskew.data.holdout import with_test_set
+from unskew.data.intake.columns import numbered, site_of
+from unskew.data.intake.labels import read_labels
+from unskew.data.intake.layout import check_layout
+from unskew.data.intake.notes import Intake, Note, counted
 from unskew.errors import DataError
+
+COMPARED = 1 << 28
+"""Bytes of samples up to which training and test samples are compared for duplicates."""
 
 
 def arrays(
@@ -24,46 +31,74 @@ def arrays(
     test_columns: Mapping[str, Any] | None = None,
     name: str = "arrays",
     test: float = 0.2,
+    layout: Literal["auto", "channels first"] = "auto",
+    notes: Sequence[Note] = (),
 ) -> Dataset:
-    """A set from arrays or tensors.
+    """A set from arrays, tensors or lists.
 
-    x: [N, ...], channels first; uint8 is divided by 255. Also the path of a .npy file, which is memory-mapped: of a
-    float32 file nothing is copied.
-    y: labels [N], whole numbers from 0; or masks [N, H, W] (also [N, 1, H, W]) for x [N, channels, H, W], in which 0 and
-    255 alone count as 0 and 1.
-    x_test, y_test: the same; without them the share `test` of every class is held out.
+    x: [N, ...], channels first; uint8 is divided by 255, uint16 by 65,535, other numbers stay what they are. Also the path
+    of a .npy file, which is memory-mapped: of a float32 file nothing is copied.
+    y: labels [N], whole numbers from 0, words or one-hot rows; or masks [N, H, W] (also [N, 1, H, W]) for x [N, channels,
+    H, W]: see unskew.data.intake.labels and masks.
+    x_test, y_test: the same; without them the share `test` of every class (at every site) is held out.
     columns: facts per row, [N] each, by which clients can be formed (`--skew column:NAME`). test_columns: the same for
     x_test, which gives clients test rows of their own.
-    Raises DataError: E403 for lengths and shapes, E404 for labels, E405 for NaN and infinity, E401 and E402 for files.
+    layout: "channels first" accepts shapes that look like images with channels last or missing. notes: on the source.
+    Raises DataError: E403 for shapes, E404 for labels, E405 for NaN and infinity, E401 and E402 for files.
     """
-    x = samples(x, name)
-    y = labels(y, name, x)
+    _check_parts(name, x_test, y_test, test)
+    given = [samples(part, name) for part in (x, x_test) if part is not None]
+    labels = read_labels(name, (y, y_test), given[0].ndim, classes)
+    if layout == "auto":
+        for part in given:
+            check_layout(name, part, masks=labels.y.ndim == 3)
+    x, *rest = [scaled(part, name) for part in given]
+    y, facts = labels.y, numbered(name, columns, test_columns)
+    intake = Intake(str(given[0].dtype), (*notes, *_scaling(given), *labels.notes))
+    if rest:
+        intake = intake.noted(*_duplicates(x, rest[0]))
+        return Dataset(name, x, y, rest[0], labels.y_test, labels.classes, *facts, intake=intake)
     if len(x) != len(y):
         raise DataError("E403", f"{name}: {len(x)} samples but {len(y)} labels; give one label per sample.")
-    facts, test_facts = ({n: array_of(v) for n, v in (given or {}).items()} for given in (columns, test_columns))
-    if (x_test is None) != (y_test is None):
-        raise DataError("E403", f"{name}: x_test and y_test belong together; give both or neither.")
-    if x_test is not None:
-        x_test = samples(x_test, name)
-        y_test = labels(y_test, name, x_test)
-        return Dataset(name, x, y, x_test, y_test, _class_names(classes, y, y_test), facts, test_facts)
-    if not 0 <= test < 1:
-        raise DataError("E403", f"{name}: test must be at least 0 and below 1; got {test}.")
     if test and isinstance(x, np.memmap) and x.nbytes > LARGE:
         raise DataError(
             "E403",
             f"{name}: {x.nbytes:,} bytes are mapped from a file, and holding out a test set would copy them; "
             "give x_test and y_test, or test=0.",
         )
-    no_facts = {n: v[:0] for n, v in facts.items()}
-    whole = Dataset(name, x, y, x[:0], y[:0], _class_names(classes, y), facts, no_facts)
-    return with_test_set(whole, test) if test else whole
+    columns, _, words = facts
+    nothing = {n: v[:0] for n, v in columns.items()}
+    whole = Dataset(name, x, y, x[:0], y[:0], labels.classes, columns, nothing, words, intake=intake)
+    return with_test_set(whole, test, site_of(columns)) if test else whole
 
 
-def _class_names(classes: Sequence[str] | None, *labels: np.ndarray) -> tuple[str, ...]:
-    if classes is not None:
-        return tuple(str(c) for c in classes)
-    count = max((int(y.max()) + 1 for y in labels if y.size), default=0)
-    if any(y.ndim > 1 for y in labels) and count <= 2:
-        return ("background", "foreground")
-    return tuple(map(str, range(count)))
+def _check_parts(name: str, x_test: Any, y_test: Any, test: float) -> None:
+    """Raises DataError (E403) for half a test set, and for a share out of range."""
+    if (x_test is None) != (y_test is None):
+        raise DataError("E403", f"{name}: x_test and y_test belong together; give both or neither.")
+    if not 0 <= test < 1:
+        raise DataError("E403", f"{name}: test must be at least 0 and below 1; got {test}.")
+
+
+def _scaling(parts: Sequence[np.ndarray]) -> list[Note]:
+    """What scaling did to samples of these types."""
+    depths = {x.dtype: DEPTHS[x.dtype] for x in parts if x.dtype in DEPTHS}
+    notes: list[Note] = [
+        ("scaled", f"{bits}-bit whole numbers were divided by {(1 << bits) - 1:,}") for bits in depths.values()
+    ]
+    if len(kinds := {str(x.dtype) for x in parts}) > 1:
+        notes.append(("note", f"training and test samples are of different types: {' and '.join(sorted(kinds))}"))
+    return notes
+
+
+def _duplicates(x: np.ndarray, x_test: np.ndarray) -> list[Note]:
+    """A note on test samples that occur in training too."""
+    if x.nbytes + x_test.nbytes > COMPARED or not len(x_test) or x.shape[1:] != x_test.shape[1:]:
+        return []
+    seen = {row.tobytes() for row in x}
+    twice = sum(row.tobytes() in seen for row in x_test)
+    return (
+        [("note", f"{counted(twice, 'test sample')} of {len(x_test):,} also among the training samples")]
+        if twice
+        else []
+    )

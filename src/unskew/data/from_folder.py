@@ -1,16 +1,22 @@
-"""A set from a user's files in folders: images by class, images with masks, sounds by class."""
+"""A set from a user's files in folders: images by class, images with masks, sounds by class, or files named in a CSV."""
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 from annotated_types import Gt
 
-from unskew.data.convert import as_masks, unit_interval
 from unskew.data.dataset import Dataset
 from unskew.data.from_arrays import arrays
+from unskew.data.intake.images import Fit, Picture, mask, picture
+from unskew.data.intake.listing import listed
+from unskew.data.intake.notes import Note, counted
+from unskew.data.intake.roles import Sorted, by_class, has_masks, pairs
+from unskew.data.intake.tree import IMAGES, SOUNDS, Tree, tree_of
 from unskew.data.wav import format_of, spectrogram
 from unskew.errors import DataError
 
@@ -18,98 +24,100 @@ from unskew.errors import DataError
 def folder(
     path: str | Path,
     size: Annotated[int, Gt(0), "side to which images are resized, in pixels"] = 64,
+    fit: Annotated[
+        Literal["pad", "crop", "squash"],
+        "images that are not square: padded with black, cut to the middle, or squashed",
+    ] = "pad",
+    label: Annotated[str, "in a CSV that lists the files: the column of labels"] = "",
+    site: Annotated[str, "in a CSV that lists the files: the column that says where they are from"] = "",
 ) -> Dataset:
-    """The set that lies in `path/`, or in `path/train/` and `path/test/`; without the latter a fifth is held out.
+    """The set that lies in `path/`, or in its folders train/ and test/; without the latter a fifth is held out.
 
-    CLASS/*.png          images in class folders, resized to squares of `size` pixels, in [0, 1]
+    CLASS/*.png          images in class folders, resized to squares of `size` pixels, 8 and 16 bits in [0, 1]
     CLASS/*.wav          sounds in class folders, as log-mel spectrograms (unskew.data.wav)
-    images/ and masks/   images with masks of equal file names (endings may differ), resized to squares as well
+    SITE/CLASS/*         either of them with a site, which becomes the column `site`
+    images/ and masks/   images with masks of equal file names (endings may differ), resized alike; also SITE/images/ ...
+    any folders + *.csv  files that a table lists by name, with their labels
 
     Raises DataError: E409 for folders without the expected files, E401 for a file that cannot be read.
     """
-    root = Path(path)
-    if not root.is_dir():
-        raise DataError("E409", f"there is no folder {root}.")
-    train = root / "train" if (root / "train").is_dir() else root
-    test = root / "test" if train != root and (root / "test").is_dir() else None
-    parts = [part for part in (train, test) if part]
-    if (train / "images").is_dir() and (train / "masks").is_dir():
-        return arrays(*(values for part in parts for values in _with_masks(part, size)), name=root.name)
-    classes = _class_folders(train)
-    if any(file.suffix.lower() == ".wav" for name in classes for file in _files(train / name)):
-        return _sounds(root.name, classes, parts)
-    images = (values for part in parts for values in _by_class(part, classes, size))
-    return arrays(*images, classes=classes, name=root.name)
+    tree = tree_of(Path(path))
+    if not tree.files:
+        raise DataError("E409", f"{tree.root} holds no images and no sounds.{_left_out(tree)}")
+    if has_masks(tree):
+        return _with_masks(tree, size, fit)
+    sounds = [f for f in tree.files if f.kind in SOUNDS]
+    files = sounds or [f for f in tree.files if f.kind in IMAGES]
+    if sounds and len(files) < len(tree.files):
+        rest = counted(len(tree.files) - len(files), "image")
+        tree = Tree(tree.root, tuple(files), tree.folders, (*tree.notes, ("left out", f"{rest} beside sounds")))
+    table = listed(tree, files, label, site)
+    ordered = table or by_class(tree, files)
+    return _sounds(tree, ordered) if sounds else _images(tree, ordered, size, fit)
 
 
-def _class_folders(root: Path) -> tuple[str, ...]:
-    names = tuple(sorted(p.name for p in root.iterdir() if p.is_dir() and not p.name.startswith(".")))
-    if len(names) < 2:
-        raise DataError(
-            "E409",
-            f"{root} holds {len(names)} class folders; put images or sounds into {root}/CLASS/, at least two classes, "
-            f"and images with masks into {root}/images/ and {root}/masks/.",
-        )
-    return names
+def _left_out(tree: Tree) -> str:
+    return "".join(f" Left out: {text}." for topic, text in tree.notes if topic == "left out")
 
 
-def _files(root: Path) -> list[Path]:
-    files = root.iterdir() if root.is_dir() else ()
-    return sorted(f for f in files if f.is_file() and not f.name.startswith("."))
+def _images(tree: Tree, ordered: Sorted, size: int, fit: Fit) -> Dataset:
+    pictures = [picture(f.path, size, fit) for f in ordered.files]
+    notes = (*tree.notes, *ordered.notes, *_sizes(pictures, size, fit))
+    return _set(tree, ordered, np.stack([p.pixels for p in pictures]), notes)
 
 
-def _labelled(root: Path, classes: tuple[str, ...], what: str) -> tuple[list[Path], np.ndarray]:
-    """(the files in the folders of these classes, their classes [N]). what: "images" or "sounds", for the message."""
-    files = [(file, label) for label, name in enumerate(classes) for file in _files(root / name)]
-    if not files:
-        raise DataError("E409", f"{root} holds no {what}.")
-    return [file for file, _ in files], np.array([label for _, label in files], dtype=np.int64)
-
-
-def _by_class(root: Path, classes: tuple[str, ...], size: int) -> tuple[np.ndarray, np.ndarray]:
-    files, y = _labelled(root, classes, "images")
-    return unit_interval(np.stack([_pixels(file, size) for file in files])), y
-
-
-def _with_masks(root: Path, size: int) -> tuple[np.ndarray, np.ndarray]:
-    masks = {file.stem: file for file in _files(root / "masks")}
-    files = _files(root / "images")
-    if not files:
-        raise DataError("E409", f"{root / 'images'} holds no images.")
-    for file in files:
-        if file.stem not in masks:
-            raise DataError("E409", f"{file} has no mask: there is no {root / 'masks' / file.stem} with any ending.")
-    x = unit_interval(np.stack([_pixels(file, size) for file in files]))
-    return x, as_masks(np.stack([_mask(masks[file.stem], size) for file in files]))
-
-
-def _pixels(file: Path, size: int) -> np.ndarray:
-    """A colour image, uint8 [size, size, 3]."""
-    from PIL import Image
-
-    try:
-        with Image.open(file) as image:
-            return np.asarray(image.convert("RGB").resize((size, size)))
-    except Exception as error:  # Pillow's readers raise many kinds of error for damaged files
-        raise DataError("E401", f"{file} cannot be read as an image: {error}.") from error
-
-
-def _mask(file: Path, size: int) -> np.ndarray:
-    """The nearest values of a mask as they are stored, [size, size]."""
-    from PIL import Image
-
-    try:
-        with Image.open(file) as image:
-            grey = image if image.mode in ("L", "P", "I", "I;16", "1") else image.convert("L")
-            values = np.asarray(grey.resize((size, size), Image.Resampling.NEAREST))
-    except Exception as error:  # as above
-        raise DataError("E401", f"{file} cannot be read as an image: {error}.") from error
-    return values.astype(np.uint8) if values.dtype == bool else values
-
-
-def _sounds(name: str, classes: tuple[str, ...], parts: list[Path]) -> Dataset:
+def _sounds(tree: Tree, ordered: Sorted) -> Dataset:
     """Log-mel spectrograms, in the format of the training files, so that test files cannot change it."""
-    labelled = [_labelled(part, classes, "sounds") for part in parts]
-    format = format_of(labelled[0][0])
-    values = (v for files, y in labelled for v in (np.stack([spectrogram(f, format) for f in files])[:, None], y))
-    return arrays(*values, classes=classes, name=name).with_constants()
+    format = format_of([f.path for f in ordered.files if f.part == "train"])
+    x = np.stack([spectrogram(f.path, format) for f in ordered.files])[:, None]
+    text = f"sounds became log-mel spectrograms of {format.seconds:g} s at {format.rate:,} Hz, standardised"
+    return _set(tree, ordered, x, (*tree.notes, *ordered.notes, ("scaled", text))).with_constants()
+
+
+def _with_masks(tree: Tree, size: int, fit: Fit) -> Dataset:
+    paired = pairs(tree)
+    pictures = [picture(image.path, size, fit) for image, _, _ in paired]
+    masks = [mask(drawn.path, size, fit, p.shape) for (_, drawn, _), p in zip(paired, pictures)]
+    sites = tuple(site for _, _, site in paired) if any(site for _, _, site in paired) else None
+    ordered = Sorted(tuple(image for image, _, _ in paired), (), (), sites)
+    notes = (*tree.notes, *_sizes(pictures, size, fit))
+    return _set(tree, ordered, np.stack([p.pixels for p in pictures]), notes, np.stack(masks))
+
+
+def _set(tree: Tree, ordered: Sorted, x: np.ndarray, notes: Sequence[Note], y: np.ndarray | None = None) -> Dataset:
+    """The set of these samples, its test part by the folders that name it. y: masks, or None for classes by folder."""
+    y = np.array(ordered.labels, dtype=np.int64) if y is None else y
+    test = np.array([f.part == "test" for f in ordered.files], dtype=bool)
+    train = ~test
+    if not train.any():
+        raise DataError("E409", f"{tree.root} holds no training files.")
+    columns = {} if ordered.sites is None else {"site": np.array(ordered.sites)}
+    parts = (x[train], y[train], x[test], y[test]) if test.any() else (x, y)
+    return arrays(
+        *parts,
+        classes=ordered.classes or None,
+        columns={n: v[train] for n, v in columns.items()},
+        test_columns={n: v[test] for n, v in columns.items()} if test.any() else None,
+        name=tree.root.resolve().name,
+        notes=notes,
+        layout="channels first",
+    )
+
+
+def _sizes(pictures: Sequence[Picture], size: int, fit: Fit) -> list[Note]:
+    """What became of the images' sizes, bit depths and further frames."""
+    shapes = Counter(p.shape for p in pictures)
+    ((width, height), _), *others = shapes.most_common()
+    also = f" and {counted(len(others), 'other size')}" if others else ""
+    notes: list[Note] = []
+    if others or (width, height) != (size, size):
+        notes.append(("scaled", f"images of {width} x {height}{also} were resized to {size} x {size} (size={size})"))
+    if n := sum(p.shape[0] != p.shape[1] for p in pictures):
+        done = {"pad": "padded with black", "crop": "cut to their middle", "squash": "squashed"}[fit]
+        notes.append(("scaled", f"{counted(n, 'image')} not square, {done} (fit={fit})"))
+    for depth, n in Counter(p.depth for p in pictures).items():
+        how = {"8 bit": "divided by 255", "16 bit": "divided by 65,535", "float": "taken as they are"}[depth]
+        notes.append(("scaled", f"{counted(n, 'image')} of {depth}, {how}"))
+    if n := sum(p.frames > 1 for p in pictures):
+        notes.append(("left out", f"all frames but the first of {counted(n, 'image')}"))
+    return notes

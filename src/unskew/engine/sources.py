@@ -10,6 +10,7 @@ from unskew.data.availability import Availability
 from unskew.data.dataset import Dataset
 from unskew.data.federation import Federation
 from unskew.data.holdout import validation_of
+from unskew.data.intake.scale import standardised
 from unskew.data.skew import Skew
 from unskew.tasks import task_of
 
@@ -49,9 +50,8 @@ def dealt_out(settings: Settings, method: Method, dataset: Dataset) -> Federatio
     method.check_task(task_of(dataset.y).name)
     if settings.validation:
         dataset = validation_of(dataset, settings.validation)
-    standardise = settings.normalise == "dataset" or (settings.normalise == "auto" and not method.normalises)
-    if standardise and dataset.mean is not None:
-        dataset = dataset.standardised()
+    if settings.normalise == "dataset" or (settings.normalise == "auto" and not method.normalises):
+        dataset = standardised(dataset, always=settings.normalise == "dataset")
     seed = settings.seed_of_partition
     return data.build(
         dataset,

@@ -3,7 +3,7 @@
     soft Dice   1 - mean_c (2 sum_p p_c y_c + e) / (sum_p p_c + sum_p y_c + e),   e = 1e-5, over all C classes
     ce          mean_p -sum_c y_c log softmax(z)_c
     ce+dice     the mean of the two, as FedFA's public code trains its U-Net (Zhou & Konukoglu, ICLR 2023)
-    Dice        2 |P and G| / (|P| + |G|) of an image and a class: 1 where both masks are empty, 0 where only one is
+    Dice        2 |P and G| / (|P| + |G|) of an image and a class: left out where both masks are empty, 0 where only one is
 
 Every sum runs over the pixels of one sample, so a batch's loss is a mean over samples.
 Letters: N images, B batch, C classes (0 is the background), P pixels.
@@ -57,11 +57,15 @@ class Segmentation:
         return z.argmax(1).to(torch.uint8 if z.shape[1] <= 256 else torch.int64)
 
     def scores(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
-        """Means over images, in [0, 1]: `dice` over all classes but the background, `dice_both` over all; {} for no images."""
+        """Means over images, in [0, 1]: `dice` over classes but the background, `dice_both` over all; {} for no images.
+
+        An image counts the classes that are in its mask or predicted, so that absent ones do not raise the score; one
+        without any counts 1.
+        """
         if not len(true):
             return {}
-        dice_NC = dice(guess, true, classes)
-        return {"dice": float(dice_NC[:, 1:].mean()), "dice_both": float(dice_NC.mean())}
+        dice_NC, in_NC = dice(guess, true, classes), present(guess, true, classes)
+        return {"dice": _over_present(dice_NC[:, 1:], in_NC[:, 1:]), "dice_both": _over_present(dice_NC, in_NC)}
 
     def client_scores(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
         """`scores` of one client's test images."""
@@ -89,3 +93,17 @@ def dice(guess: np.ndarray, true: np.ndarray, classes: int) -> np.ndarray:
         size = p.sum(1) + g.sum(1)
         np.divide(2 * (p & g).sum(1), size, out=dice_NC[:, c], where=size > 0)
     return dice_NC
+
+
+def present(guess: np.ndarray, true: np.ndarray, classes: int) -> np.ndarray:
+    """Whether a class is in the mask of an image or predicted there, bool [N, C]."""
+    guess_NP, true_NP = guess.reshape(len(guess), -1), true.reshape(len(true), -1)
+    return np.stack([(guess_NP == c).any(1) | (true_NP == c).any(1) for c in range(classes)], axis=1)
+
+
+def _over_present(dice_NC: np.ndarray, in_NC: np.ndarray) -> float:
+    """The mean over images of the mean over the classes that an image has; 1 for an image that has none."""
+    if in_NC.all():
+        return float(dice_NC.mean())
+    count_N = in_NC.sum(1)
+    return float(np.where(count_N > 0, (dice_NC * in_NC).sum(1) / np.maximum(count_N, 1), 1.0).mean())

@@ -1,0 +1,102 @@
+"""Image files as samples: one size, ratio kept, every bit depth in [0, 1].
+
+8 bits are divided by 255 and 16 bits by 65,535; floats stay what they are. An image that is not square is scaled until its
+longer side fits and padded with black, and its mask with it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from unskew.errors import DataError
+
+Fit: TypeAlias = Literal["pad", "crop", "squash"]
+
+
+@dataclass(frozen=True)
+class Picture:
+    """pixels: float32 [3, size, size]. shape: (width, height) of the file. depth: "8 bit", "16 bit" or "float"."""
+
+    pixels: np.ndarray
+    shape: tuple[int, int]
+    depth: str
+    frames: int = 1
+
+
+def picture(file: Path, size: int, fit: Fit) -> Picture:
+    """An image file in colour. Raises DataError (E401) for one that cannot be read."""
+    from PIL import Image
+
+    try:
+        with Image.open(file) as image:
+            frames = getattr(image, "n_frames", 1)
+            if image.mode.startswith("I") or image.mode == "F":
+                values, depth = _deep(image, file)
+                grey = _fitted(Image.fromarray(values), size, fit, Image.Resampling.BICUBIC)
+                pixels = np.asarray(grey, dtype=np.float32)
+                pixels = np.repeat((pixels if depth == "float" else pixels.clip(0, 1))[None], 3, axis=0)
+            else:
+                colours = np.asarray(_fitted(image.convert("RGB"), size, fit, None))
+                pixels, depth = colours.transpose(2, 0, 1).astype(np.float32) / np.float32(255), "8 bit"
+            return Picture(np.ascontiguousarray(pixels), image.size, depth, frames)
+    except DataError:
+        raise
+    except Exception as error:  # Pillow's readers raise many kinds of error for damaged files
+        raise DataError("E401", f"{file} cannot be read as an image: {' '.join(str(error).split())}.") from error
+
+
+def mask(file: Path, size: int, fit: Fit, shape: tuple[int, int]) -> np.ndarray:
+    """The values of a mask as they are stored, [size, size], each the nearest one. shape: (width, height) of its image.
+
+    Raises DataError: E401 for a file that cannot be read, E409 for a mask of another ratio than its image.
+    """
+    from PIL import Image
+
+    try:
+        with Image.open(file) as image:
+            if abs(image.width * shape[1] - image.height * shape[0]) > max(*image.size, *shape):
+                raise DataError(
+                    "E409",
+                    f"{file} is {image.width} x {image.height}, its image {shape[0]} x {shape[1]}; they must fit.",
+                )
+            grey = image if image.mode in ("L", "P", "I", "I;16", "1") else image.convert("L")
+            values = np.asarray(_fitted(grey, size, fit, Image.Resampling.NEAREST))
+    except DataError:
+        raise
+    except Exception as error:  # as above
+        raise DataError("E401", f"{file} cannot be read as an image: {' '.join(str(error).split())}.") from error
+    return values.astype(np.uint8) if values.dtype == bool else values
+
+
+def _deep(image: Any, file: Path) -> tuple[np.ndarray, str]:
+    """(values, "16 bit" or "float") of an image with more than 8 bits, float32 [H, W]; 16 bits are divided by 65,535."""
+    values = np.asarray(image)
+    if image.mode == "F":
+        return values.astype(np.float32), "float"
+    if values.min() < 0 or values.max() > 65_535:
+        raise DataError(
+            "E401", f"{file} holds values from {values.min()} to {values.max()}; images of 8 or 16 bits are read."
+        )
+    return values.astype(np.float32) / np.float32(65_535), "16 bit"
+
+
+def _fitted(image: Any, size: int, fit: Fit, resample: Any) -> Any:
+    """The image as a square of this size."""
+    from PIL import Image
+
+    width, height = image.size
+    if width == height or fit == "squash":
+        return image.resize((size, size), resample)
+    if fit == "crop":
+        side = min(width, height)
+        left, top = (width - side) // 2, (height - side) // 2
+        return image.crop((left, top, left + side, top + side)).resize((size, size), resample)
+    longer = max(width, height)
+    inner = (max(1, round(width * size / longer)), max(1, round(height * size / longer)))
+    square = Image.new(image.mode, (size, size))
+    square.paste(image.resize(inner, resample), ((size - inner[0]) // 2, (size - inner[1]) // 2))
+    return square

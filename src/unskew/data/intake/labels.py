@@ -1,0 +1,188 @@
+"""Labels in the forms that people keep them in, as whole numbers from 0.
+
+    words                   numbered in alphabetical order (whole numbers in theirs); the words are the classes' names
+    True, False; 0.0, 1.0   as 0 and 1
+    one column per class    one-hot rows, as the number of the column that holds the 1
+    1 to C                  as 0 to C-1, unless a sample has label 0
+    fractions               refused: that is regression
+    numbers far apart       refused above 10 classes for each that occurs
+
+Letters: N samples, C classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from unskew.data.convert import array_of
+from unskew.data.intake.masks import as_masks, one_hot_masks
+from unskew.data.intake.notes import Note, some
+from unskew.errors import DataError, excerpt, suggestion
+
+MOST_GAPS = 10
+"""Classes for each class that occurs at most."""
+
+
+@dataclass(frozen=True)
+class Labels:
+    """y, y_test: int64 [N], or masks; classes: their names."""
+
+    y: np.ndarray
+    y_test: np.ndarray
+    classes: tuple[str, ...]
+    notes: tuple[Note, ...] = ()
+
+
+def read_labels(name: str, ys: tuple[Any, Any], ndim: int, classes: Sequence[str] | None) -> Labels:
+    """The labels of training and test samples, numbered together.
+
+    name: of the set, for messages. ys: of both, the second None without a test set. ndim: of the samples' array.
+    classes: names of all classes if they are known. Raises DataError (E404) for labels that cannot be read.
+    """
+    parts = [_flat(name, array_of(y), ndim) for y in ys if y is not None]
+    names = None if classes is None else tuple(str(c) for c in classes)
+    notes: list[Note] = []
+    parts = [_without_one_hot(name, y, ndim, notes) for y in parts]
+    if any(y.ndim > 1 for y in parts):
+        parts, names = as_masks(name, parts, names, notes)
+    elif any(y.dtype.kind in "US" for y in parts):
+        parts, names = _words(name, parts, names, notes)
+    else:
+        parts = [_whole(name, y, notes) for y in parts]
+        if names is None:
+            parts, names = _numbers(name, parts, notes)
+    y_test = parts[1] if len(parts) > 1 else parts[0][:0]
+    _tell_missing(parts, names, notes)
+    return Labels(parts[0], y_test, names, tuple(notes))
+
+
+def _flat(name: str, y: np.ndarray, ndim: int) -> np.ndarray:
+    """Without an axis of length 1 behind the samples' own; objects as words."""
+    if y.ndim > 1 and y.shape[1] == 1 and y.ndim in (2, ndim) and y.size:
+        y = y.squeeze(1)
+    if y.dtype.kind == "O":
+        empty = next((i for i, v in enumerate(y.reshape(-1).tolist()) if v is None or v != v), None)
+        if empty is not None:
+            raise DataError("E404", f"{name}: sample {empty} has no label; fill it in, or leave the sample out.")
+        kinds = {type(v) for v in y.reshape(-1).tolist()}
+        y = y.astype(np.float64 if kinds <= {int, float, bool} else str)
+    if not y.size:
+        return y.astype(np.int64) if y.ndim == 1 else y
+    if y.dtype.kind not in "biufUS":
+        raise DataError("E404", f"{name}: labels are {y.dtype}; they must be whole numbers from 0, [N], or words.")
+    return y
+
+
+def _without_one_hot(name: str, y: np.ndarray, ndim: int, notes: list[Note]) -> np.ndarray:
+    """[N, C] of zeros with a single one in each row, as [N]; masks [N, C, H, W] likewise."""
+    if y.ndim == ndim and y.ndim > 2 and y.dtype.kind in "biuf":
+        return one_hot_masks(name, y, notes)
+    if y.ndim != 2 or ndim == 3:
+        if y.ndim not in (1, ndim - 1):
+            raise DataError(
+                "E404",
+                f"{name}: labels are {y.dtype} {list(y.shape)}; they must be whole numbers from 0, [N], or masks "
+                "[N, H, W].",
+            )
+        return y
+    if y.dtype.kind in "US" or not np.isin(y, (0, 1)).all():
+        raise DataError(
+            "E404",
+            f"{name}: labels are {y.dtype} {list(y.shape)}, but not one-hot; give one class per sample, [N], such as "
+            "y.argmax(1).",
+        )
+    if not (y.sum(1) == 1).all():
+        row = int(np.argmax(y.sum(1) != 1))
+        raise DataError(
+            "E404",
+            f"{name}: labels are {list(y.shape)} and sample {row} has {int(y[row].sum())} classes; one class per sample is "
+            "served, [N].",
+        )
+    notes.append(("labels", f"one-hot rows of {y.shape[1]} columns were read as classes"))
+    return y.argmax(1)
+
+
+def _words(
+    name: str, parts: list[np.ndarray], classes: tuple[str, ...] | None, notes: list[Note]
+) -> tuple[list[np.ndarray], tuple[str, ...]]:
+    """Words numbered by their class."""
+    texts = [np.char.strip(y.astype(str)) for y in parts]
+    known = classes if classes is not None else in_order({w for y in texts for w in np.unique(y).tolist()})
+    place = {word: i for i, word in enumerate(known)}
+    for y in texts:
+        for row, word in enumerate(y.tolist()):
+            if word not in place:
+                near = suggestion(word, known)
+                raise DataError(
+                    "E404", f"{name}: the label of sample {row} is {excerpt(word)}, which is none of the classes.{near}"
+                )
+    if len(known) > 50 and len(known) * 2 > sum(map(len, texts)):
+        raise DataError(
+            "E404",
+            f"{name}: {len(known):,} different labels for {sum(map(len, texts)):,} samples, such as "
+            f"{excerpt(known[0], 40)}; is this the column of labels? Name another, or give classes.",
+        )
+    if classes is None:
+        notes.append(("labels", f"words were numbered in this order: {some(list(known), 10)}"))
+    return [np.array([place[w] for w in y.tolist()], dtype=np.int64) for y in texts], tuple(known)
+
+
+def in_order(words: set[str]) -> tuple[str, ...]:
+    """Class names in alphabetical order; if all of them are whole numbers, in theirs."""
+    if all(w.lstrip("-").isdigit() and w.isascii() for w in words):
+        return tuple(sorted(words, key=int))
+    return tuple(sorted(words))
+
+
+def _whole(name: str, y: np.ndarray, notes: list[Note]) -> np.ndarray:
+    """int64 [N] from any kind of number that is whole."""
+    if y.dtype.kind != "f":
+        return y.astype(np.int64)
+    if not np.isfinite(y).all():
+        raise DataError(
+            "E404",
+            f"{name}: sample {int(np.argmin(np.isfinite(y)))} has no label; fill it in, or leave the sample out.",
+        )
+    fractions = y != np.round(y)
+    if fractions.any():
+        row = int(np.argmax(fractions))
+        raise DataError(
+            "E404",
+            f"{name}: the label of sample {row} is {y[row]:g}; numbers with fractions ask for regression, and unskew "
+            "classifies. Labels must be whole numbers from 0 or words: divide the values into classes.",
+        )
+    notes.append(("labels", f"{y.dtype} labels, all whole, were read as classes"))
+    return y.astype(np.int64)
+
+
+def _numbers(name: str, parts: list[np.ndarray], notes: list[Note]) -> tuple[list[np.ndarray], tuple[str, ...]]:
+    """Whole numbers and the classes that they stand for."""
+    present = np.unique(np.concatenate(parts))
+    if not len(present):
+        return parts, ()
+    top = int(present.max())
+    if len(present) == top > 1 and present.min() == 1:
+        notes.append(("labels", f"labels 1 to {top} were read as classes 0 to {top - 1}, named '1' to '{top}'"))
+        return [y - 1 for y in parts], tuple(map(str, range(1, top + 1)))
+    if top + 1 > MOST_GAPS * len(present):
+        raise DataError(
+            "E404",
+            f"{name}: only {len(present):,} different labels, but the largest is {top}, which would make {top + 1:,} "
+            "classes. Number them from 0: y = numpy.unique(y, return_inverse=True)[1]; or give classes.",
+        )
+    return parts, tuple(map(str, range(top + 1)))
+
+
+def _tell_missing(parts: list[np.ndarray], classes: tuple[str, ...], notes: list[Note]) -> None:
+    """Notes on classes of which there are no training or no test samples."""
+    for part, y in zip(("training", "test"), parts):
+        if not y.size or y.min() < 0 or y.max() >= len(classes):
+            continue
+        absent = np.setdiff1d(np.arange(len(classes)), np.unique(y)).tolist()
+        if absent:
+            what = "pixel" if y.ndim > 1 else "sample"
+            notes.append(("labels", f"no {part} {what} of class {some([classes[c] for c in absent], 5)}"))

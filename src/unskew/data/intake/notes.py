@@ -1,0 +1,33 @@
+"""What was understood of data that a user brought, so that a run can tell it before it trains."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+Topic: TypeAlias = Literal["scaled", "labels", "sites", "left out", "note"]
+Note: TypeAlias = tuple[Topic, str]
+"""(what a remark is about, the remark)."""
+
+
+@dataclass(frozen=True)
+class Intake:
+    """dtype: of the samples as they came. notes: what was changed, left out or looks odd, in the order it was noticed."""
+
+    dtype: str = ""
+    notes: tuple[Note, ...] = ()
+
+    def noted(self, *notes: Note) -> Intake:
+        """The same with further notes; one that is there already is not repeated."""
+        return replace(self, notes=tuple(dict.fromkeys((*self.notes, *notes))))
+
+
+def counted(n: int, noun: str) -> str:
+    """`1 file`, `1,200 files`."""
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
+
+
+def some(names: list[str], most: int = 3) -> str:
+    """The first of these names, and how many more there are: `a, b, c and 7 more`."""
+    rest = len(names) - most
+    return ", ".join(names[:most]) + (f" and {rest:,} more" if rest > 0 else "")

@@ -1,0 +1,54 @@
+"""Whether samples are standardised before training, and by which constants.
+
+A named set has constants of its own. For a user's samples they are computed, channel by channel, over the training samples:
+always where a run asks for it, otherwise only where the samples cannot be trained on as they are.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from unskew.data.convert import LARGE
+from unskew.data.dataset import Dataset
+from unskew.errors import UsageError
+
+FAR = 5.0
+"""A mean or standard deviation above which a channel counts as unscaled; images and standardised columns lie below."""
+FAINT = 0.02
+"""Standard deviation below which all channels count as unscaled, such as 12-bit images in files of 16 bits."""
+
+
+def standardised(dataset: Dataset, always: bool) -> Dataset:
+    """The set scaled by its constants. always: also where it has none, or where its samples seem to be scaled.
+
+    Raises UsageError (E109) where constants are asked for and the set is a mapped file too large to be scaled.
+    """
+    if dataset.mean is not None:
+        return dataset.standardised()
+    if dataset.applied is not None or not (always or dataset.intake):
+        return dataset
+    if isinstance(dataset.x, np.memmap) and dataset.x.nbytes > LARGE:
+        if always:
+            raise UsageError(
+                "E109",
+                f"normalise=dataset would copy the {dataset.x.nbytes:,} bytes of {dataset.name}, which are mapped from a "
+                "file; standardise them before they are saved, or give normalise=none.",
+            )
+        return dataset
+    if not always and not (reason := unscaled(dataset)):
+        return dataset
+    why = "as normalise=dataset asks" if always else reason
+    return dataset.with_constants().standardised().noted(("scaled", f"standardised channel by channel: {why}"))
+
+
+def unscaled(dataset: Dataset) -> str:
+    """Why the samples need standardising, "" if they do not."""
+    mean, std = dataset.moments()
+    far = np.flatnonzero((np.abs(mean) > FAR) | (std > FAR))
+    if len(far):
+        c = int(far[0])
+        which = f"{len(far)} of {len(mean)} channels are" if len(mean) > 1 else "they are"
+        return f"{which} unscaled, such as channel {c} with mean {mean[c]:.3g} and standard deviation {std[c]:.3g}"
+    if std.max() < FAINT and std.max() > 0:
+        return f"they hardly vary, with standard deviations up to {std.max():.2g}"
+    return ""

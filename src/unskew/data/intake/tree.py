@@ -1,0 +1,104 @@
+"""The files of a folder and what their paths say: the part of the data, the site and the class.
+
+    [site/] CLASS/file            [train|test/] may stand at any depth above the file
+    CLASS/site/file               where the inner names differ from class to class
+    [site/] images/file + masks/file
+
+Hidden files and what operating systems leave behind are no data; other files of unknown kind are left out and told.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+
+from unskew.data.intake.notes import Note, counted, some
+from unskew.errors import DataError
+
+IMAGES = frozenset((".png", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".gif", ".webp", ".ppm", ".pgm", ".pbm", ".pnm"))
+SOUNDS = frozenset((".wav", ".ogg", ".mp3", ".flac", ".m4a", ".aiff", ".aif"))
+LITTER = frozenset(("thumbs.db", "desktop.ini", "__macosx", "icon\r"))
+PARTS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("test", "testing"), "test"),
+    **dict.fromkeys(("val", "valid", "validation"), "val"),
+}
+
+
+@dataclass(frozen=True)
+class File:
+    """A file of data. part: "train", "test" or "val"; folders: the names between the root and it, without the part's."""
+
+    path: Path
+    part: str
+    folders: tuple[str, ...]
+
+    @property
+    def kind(self) -> str:
+        """Its ending, in small letters."""
+        return self.path.suffix.lower()
+
+
+@dataclass(frozen=True)
+class Tree:
+    """The files below a root, in the order of their paths.
+
+    folders: every folder by the names that lead to it, also empty ones, without the names of parts.
+    """
+
+    root: Path
+    files: tuple[File, ...]
+    folders: frozenset[tuple[str, ...]]
+    notes: tuple[Note, ...]
+
+
+def tree_of(root: Path) -> Tree:
+    """What lies below a folder. Raises DataError (E409) if there is no such folder."""
+    if not root.is_dir():
+        raise DataError("E409", f"there is no folder {root}.")
+    paths, folders, litter = _walk(root)
+    split = any(PARTS.get(name.lower()) == "train" for names in folders for name in names)
+    files = []
+    for path in paths:
+        names = path.relative_to(root).parts[:-1]
+        part = next((PARTS[n.lower()] for n in names if n.lower() in PARTS), "train") if split else "train"
+        files.append(File(path, part, _without_parts(names) if split else names))
+    known = tuple(f for f in files if f.kind in IMAGES | SOUNDS)
+    other = Counter(f.kind or "no ending" for f in files if f.kind not in IMAGES | SOUNDS | {".csv"})
+    notes: list[Note] = []
+    if litter:
+        notes.append(("left out", f"{counted(len(litter), 'hidden or system file')}, such as {litter[0]}"))
+    if other:
+        kinds = some([f"{n:,} {ending}" for ending, n in other.most_common()], 5)
+        notes.append(("left out", f"files that are neither images nor sounds: {kinds}"))
+    if n := sum(f.part == "val" for f in known):
+        text = f"{counted(n, 'file')} for validation: scores are on the test set, or on a share of the training samples"
+        notes.append(("left out", f"{text} (validation=0.1)"))
+    inner = frozenset(_without_parts(names) if split else names for names in folders)
+    return Tree(root, tuple(f for f in known if f.part != "val"), inner, tuple(notes))
+
+
+def _walk(root: Path) -> tuple[list[Path], list[tuple[str, ...]], list[str]]:
+    """(files in the order of their paths, folders by their names below the root, hidden files and litter by path)."""
+    files: list[Path] = []
+    folders: list[tuple[str, ...]] = []
+    litter: list[str] = []
+    for place, below, names in os.walk(root):
+        here = Path(place)
+        litter += [str((here / n).relative_to(root)) for n in (*below, *names) if _is_litter(n)]
+        below[:] = sorted(n for n in below if not _is_litter(n))
+        folders += [(here / n).relative_to(root).parts for n in below]
+        files += [here / n for n in names if not _is_litter(n)]
+    return sorted(files), folders, sorted(litter)
+
+
+def _is_litter(name: str) -> bool:
+    return name.startswith(".") or name.lower() in LITTER
+
+
+def _without_parts(names: tuple[str, ...]) -> tuple[str, ...]:
+    """The names without the first that is a part's."""
+    place = next((i for i, n in enumerate(names) if n.lower() in PARTS), None)
+    return names if place is None else (*names[:place], *names[place + 1 :])
