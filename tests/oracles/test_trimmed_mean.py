@@ -1,9 +1,10 @@
 """Trimmed mean (Yin et al., ICML 2018, definition 2), of weights after local training.
 
-    w_i <- mean of w_ki without the floor(beta K) largest and as many smallest, at each coordinate i
+    w_i <- mean of w_ki without the ceil(beta K) largest and as many smallest (less than half), at each coordinate i
 Every client counts the same; running statistics of batch normalisation are treated as weights.
 """
 
+import math
 from dataclasses import replace
 
 import torch
@@ -26,7 +27,9 @@ class TrimmedMean(FedAvg):
         return self.w | {n: self.trimmed([r.w[n] for r in replies]) for n in replies[0].w}
 
     def trimmed(self, values: list[Tensor]) -> Tensor:
-        cut, flat = int(self.share * len(values)), [v.flatten().tolist() for v in values]
+        cut, flat = math.ceil(self.share * len(values)), [v.flatten().tolist() for v in values]
+        if 2 * cut >= len(values):
+            cut = (len(values) - 1) // 2
         merged = [sorted(at_i)[cut : len(values) - cut] for at_i in zip(*flat)]
         return torch.tensor([sum(rest) / len(rest) for rest in merged]).double().reshape(values[0].shape)
 
@@ -34,6 +37,11 @@ class TrimmedMean(FedAvg):
 @everywhere
 def test_trimmed_mean(case: Case) -> None:
     agree(replace(case, attendance=FOURS), TrimmedMean, share=0.25)
+
+
+def test_its_default_trims_one_of_four_and_of_three() -> None:
+    """M9: it was the mean below ten answering clients."""
+    agree(Case("cnn"), TrimmedMean)
 
 
 def test_trimming_two_of_five_at_each_end() -> None:

@@ -182,6 +182,13 @@ class Part:
         """
         raise TypeError(f"{type(self).__name__} sets merges = True and must define merge")
 
+    def caution(self, replies: int) -> str | None:
+        """What its merge of so few replies does not do, as a sentence without its full stop; None if all is well.
+
+        Written to the events of such a round, and printed before round 1 if that is one.
+        """
+        return None
+
     def server(self, s: Tree, ups: Ups, fed: Fed) -> Tree:
         """After the merge: returns the next slice, from what clients shared; `ups["leaf"]` is [K, ...]."""
         return s

@@ -17,8 +17,16 @@ from unskew.engine.units import size
 def leaves(loop: Loop) -> list[str]:
     """The lines for a run that is about to begin."""
     run = loop.run
-    remarks = [f"{code} {text}" for code, text in run.remarks]
+    remarks = [f"{code} {text}" for code, text in (*run.remarks, *_cautions(loop))]
     return [*what_leaves(run.method, run.fed, loop.trainer.sent, run.federation.label_counts), *remarks]
+
+
+def _cautions(loop: Loop) -> list[tuple[str, str]]:
+    """What the merge does not do with as few replies as round 1 will bring."""
+    merger, answered = loop.method.merger, loop.attendance(1).answered
+    replies = int(np.count_nonzero(loop.fed.sizes[answered]))
+    caution = merger.caution(replies) if merger and replies else None
+    return [("E315", f"{merger.name}: {caution}.")] if merger and caution else []
 
 
 def what_leaves(method: Method, fed: Fed, sent: Iterable[str], counts_KC: np.ndarray) -> list[str]:

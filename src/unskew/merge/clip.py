@@ -1,10 +1,13 @@
 """Clipping to the median norm: no client moves the model further than the typical one.
 
     w <- w + sum_k p_k (w_k - w) min(1, c m / |w_k - w|),    m: the median of the clients' norms
-Norms are over all trained weights together; statistics of batch normalisation take the plain mean.
+once with norms over all trained weights together, and once over all statistics of batch normalisation together. With
+fewer than three replies the median norm may be that of the client to be bounded, which the run says.
+What Parts share beside the weights (prototypes, control variates) is not clipped: the server adds it up as it comes.
 Differs from the paper: none; adaptive clipping without noise (cf. Andrew et al., NeurIPS 2021, arXiv 1905.03871).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -26,15 +29,20 @@ class ClipMedian(Part):
     weights_read = "each"
 
     def merge(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
-        merged = weighted_mean(w, ups)
-        moved_K = [
-            sum(float((r.weights[n] - w[n]).double().pow(2).sum()) for n in fed.shared) ** 0.5 for r in ups.replies
-        ]
+        merged, statistics = weighted_mean(w, ups), [n for n in ups.replies[0].weights if n not in fed.shared]
+        for names in (fed.shared, statistics):
+            merged |= self._clipped(w, ups, names)
+        return merged, s
+
+    def _clipped(self, w: Weights, ups: Ups, names: Sequence[str]) -> Weights:
+        """What these weights become together; {} where nobody's change has to be clipped."""
+        moved_K = [sum(float((r.weights[n] - w[n]).double().pow(2).sum()) for n in names) ** 0.5 for r in ups.replies]
         most = self.factor * float(torch.tensor(moved_K).quantile(0.5))
         keep_K = [min(1.0, most / moved) if moved else 1.0 for moved in moved_K]
-        for n in fed.shared if min(keep_K) < 1 else ():
-            steps = (
-                p * keep * (r.weights[n] - w[n]) for p, keep, r in zip(ups.shares_of_weight(), keep_K, ups.replies)
-            )
-            merged[n] = w[n] + sum(steps)
-        return merged, s
+        if min(keep_K) == 1:
+            return {}
+        share_K = [p * keep for p, keep in zip(ups.shares_of_weight(), keep_K)]
+        return {n: w[n] + sum(q * (r.weights[n] - w[n]) for q, r in zip(share_K, ups.replies)) for n in names}
+
+    def caution(self, replies: int) -> str | None:
+        return None if replies > 2 else f"with {replies} of the three replies it takes, nobody's change is bounded"

@@ -1,9 +1,13 @@
 """Multi-Krum (Blanchard et al., NeurIPS 2017): the clients whose weights lie closest to many others are averaged.
 
     score_k = sum of squared distances to the K - f - 2 nearest other clients;   the K - f lowest scores are kept
-f: the clients that may send anything, floor(share K), and at most (K - 3) / 2, so that 2 f + 3 <= K.
+f: the clients that may send anything, share K rounded up, and at most (K - 3) / 2, so that 2 f + 3 <= K. One of three or
+four replies is left out all the same, without that proof; the run says so.
+Statistics of batch normalisation count in no distance: their mean leaves out the f largest and the f smallest values at
+each coordinate, and clients count the same in it. What Parts share beside the weights (prototypes, control variates) is
+added up as it comes, also that of clients left out.
 Differs from the paper: it selects gradients, ours weights after local training, which are then averaged as the method
-weighs clients. Statistics of batch normalisation count in no distance.
+weighs clients.
 """
 
 from dataclasses import dataclass, replace
@@ -14,6 +18,7 @@ from annotated_types import Ge, Lt
 
 from unskew.core import Fed, Part, Tensor, Tree, Ups, Weights
 from unskew.merge.mean import weighted_mean
+from unskew.merge.median import rounded_up, trimmed
 
 
 @dataclass(frozen=True)
@@ -29,7 +34,7 @@ class MultiKrum(Part):
     weights_read = "each"
 
     def merge(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
-        bad = max(0, min(int(self.share * len(ups)), (len(ups) - 3) // 2))
+        bad = self.left_out(len(ups))
         flat_KN = torch.stack([torch.cat([r.weights[n].flatten() for n in fed.shared]) for r in ups.replies])
         chosen = krum(flat_KN, bad)
         kept = replace(
@@ -38,7 +43,20 @@ class MultiKrum(Part):
             sizes=ups.sizes[chosen],
             replies=[ups.replies[k] for k in chosen.tolist()],
         )
-        return weighted_mean(w, kept), s
+        statistics = [n for n in ups.replies[0].weights if n not in fed.shared] if bad else []
+        return weighted_mean(w, kept) | {n: trimmed(ups, n, bad) for n in statistics}, s
+
+    def left_out(self, replies: int) -> int:
+        """f for so many replies: a minority of them, 0 below three."""
+        return min(rounded_up(self.share, replies), max(1, (replies - 3) // 2), (replies - 1) // 2)
+
+    def caution(self, replies: int) -> str | None:
+        bad = self.left_out(replies)
+        if not self.share or (bad and 2 * bad + 3 <= replies and bad >= int(self.share * replies)):
+            return None
+        if not bad:
+            return f"with {replies} of the three replies it takes, it is the mean"
+        return f"of {replies} replies {bad} is left out, and its proof holds for {max(0, (replies - 3) // 2)}"
 
 
 def krum(flat_KN: Tensor, bad: int) -> Tensor:

@@ -1,10 +1,13 @@
 """The median of clients' weights, coordinate by coordinate (Yin et al., ICML 2018, arXiv 1803.01498).
 
     w_i <- median_k w_ki     (of an even number: the mean of the middle two)
-Every client counts the same. The result is bounded by honest clients' values if a minority of clients sends anything.
+Every client counts the same. The result is bounded by honest clients' values if a minority of clients sends anything;
+below three replies it is their mean, which the run says. What Parts share beside the weights (prototypes, control
+variates) is added up as it comes.
 Differs from the paper: it takes medians of gradients, ours of weights after local training.
 """
 
+import math
 from dataclasses import dataclass
 
 from unskew.core import Fed, Part, Tensor, Tree, Ups, Weights
@@ -23,8 +26,16 @@ class Median(Part):
     def merge(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
         return w | {n: trimmed(ups, n, (len(ups) - 1) // 2) for n in ups.replies[0].weights}, s
 
+    def caution(self, replies: int) -> str | None:
+        return None if replies > 2 else f"with {replies} of the three replies it takes, it is the mean"
+
 
 def trimmed(ups: Ups, name: str, cut: int) -> Tensor:
     """The mean of one weight over clients, at each coordinate without the `cut` largest and the `cut` smallest values."""
     ordered = ups.stack(name).sort(0).values
     return ordered[cut : len(ups) - cut].mean(0)
+
+
+def rounded_up(share: float, replies: int) -> int:
+    """The least whole number of clients that is at least this share of the replies; a rounding error is none."""
+    return math.ceil(share * replies - 1e-9)

@@ -1,7 +1,8 @@
 """The trimmed mean of clients' weights, coordinate by coordinate (Yin et al., ICML 2018, arXiv 1803.01498).
 
-    w_i <- mean_k w_ki, without the floor(share K) largest and the floor(share K) smallest
-Every client counts the same.
+    w_i <- mean_k w_ki, without the c largest and the c smallest,    c: share K rounded up, less than half of K
+Every client counts the same. Below three replies nobody can be left out, and the run says so. What Parts share beside
+the weights (prototypes, control variates) is added up as it comes.
 Differs from the paper: it trims gradients, ours weights after local training.
 """
 
@@ -11,7 +12,7 @@ from typing import Annotated
 from annotated_types import Ge, Lt
 
 from unskew.core import Fed, Part, Tree, Ups, Weights
-from unskew.merge.median import trimmed
+from unskew.merge.median import rounded_up, trimmed
 
 
 @dataclass(frozen=True)
@@ -26,5 +27,13 @@ class TrimmedMean(Part):
     weighting = "equal"
 
     def merge(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
-        cut = int(self.share * len(ups))
-        return w | {n: trimmed(ups, n, cut) for n in ups.replies[0].weights}, s
+        return w | {n: trimmed(ups, n, self.cut(len(ups))) for n in ups.replies[0].weights}, s
+
+    def cut(self, replies: int) -> int:
+        """c for so many replies."""
+        return min(rounded_up(self.share, replies), (replies - 1) // 2)
+
+    def caution(self, replies: int) -> str | None:
+        if not self.share or self.cut(replies):
+            return None
+        return f"with {replies} of the three replies it takes, it is the mean"

@@ -94,7 +94,7 @@ class Loop:
     def round(self, state: State, t: int) -> tuple[State, Round]:
         """One round: train, gate, merge, slices, trips, ledger. With nobody there the model stays as it is."""
         began = time.perf_counter()
-        attendance = self.who.who(t, self.fed.clients, lambda r: numpy_key(self.settings.seed, r, "cohort"))
+        attendance = self.attendance(t)
         asked, answered = attendance.asked.tolist(), attendance.answered.tolist()
         start = self.down(state, t)
         private = self.store.fetch(answered)
@@ -113,6 +113,10 @@ class Loop:
         losses = torch.stack([torch.as_tensor(r.loss) for r in good]).tolist() if good else []
         loss = float(np.mean(losses)) if losses else float("nan")
         return state, Round(t, len(asked), len(good), len(replies) - len(good), time.perf_counter() - began, loss)
+
+    def attendance(self, t: int) -> availability.Attendance:
+        """Who takes part in round t."""
+        return self.who.who(t, self.fed.clients, lambda r: numpy_key(self.settings.seed, r, "cohort"))
 
     def evaluate(self, state: State, summary: Round | None) -> list[Row]:
         """Metric rows of the state's round, added to the record. summary: of that round; None before round 1."""
@@ -142,6 +146,8 @@ class Loop:
         ups = Ups.of(good, t, self.method.weighting)
         merger, slices = self.method.merger, dict(state.slices)
         if merger:
+            if caution := merger.caution(len(good)):
+                self._event(t, "E315", f"{merger.name} round {t}: {caution}.")
             w, merged = merger.merge(state.weights, slices.get(merger.name, {}), ups.seen_by(merger.name), self.fed)
             slices[merger.name] = merged
         else:

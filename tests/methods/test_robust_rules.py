@@ -1,0 +1,101 @@
+"""What robust rules promise with few replies, about statistics of batch normalisation, and in words."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from unskew.core.replies import Reply, Ups
+from unskew.engine import check
+from unskew.engine.leaves import leaves
+from unskew.merge.krum import MultiKrum
+from unskew.merge.trimmed import TrimmedMean
+from unskew.methods import registry
+
+RULES = ("clip_median", "median", "trimmed_mean", "multi_krum")
+FED = SimpleNamespace(shared=("w",), clients=8)
+
+
+def merged(rule: str, weights: list[float], variances: list[float]) -> dict[str, torch.Tensor]:
+    """From w = 0 and running_var = 1."""
+    values = zip(weights, variances)
+    replies = [
+        Reply(k, 1.0, {"w": torch.tensor([a]), "running_var": torch.tensor([b])}) for k, (a, b) in enumerate(values)
+    ]
+    part = registry.parse(rule).parts[0]
+    start = {"w": torch.zeros(1), "running_var": torch.ones(1)}
+    return part.merge(start, {}, Ups.of(replies, 1, part.weighting or "size"), FED)[0]
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("replies", [3, 4, 5, 9])
+def test_one_wild_client_cannot_wreck_the_weights(rule, replies):
+    """M9: trimmed_mean was the mean below ten answering clients, multi_krum below five."""
+    honest = [1.0 + k / 100 for k in range(replies - 1)]
+    w = merged(rule, [*honest, 1e9], [1.0] * replies)["w"].item()
+    assert abs(w) <= 1.1
+
+
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("replies", [3, 4, 5, 9])
+def test_one_wild_statistic_cannot_wreck_the_model(rule, replies):
+    """M9: one running_var of 1e30 beside weights like the others' passed clip_median and multi_krum."""
+    alike, honest = [1.0] * replies, [2.0 + k / 100 for k in range(replies - 1)]
+    variance = merged(rule, alike, [1e30, *honest])["running_var"].item()
+    assert 1 < variance < 2.1
+
+
+@pytest.mark.parametrize("share", [0.1, 0.2, 0.3, 0.45])
+def test_shares_are_rounded_up_and_leave_a_majority(share):
+    """M9"""
+    for replies in range(3, 41):
+        cut = TrimmedMean(share=share).cut(replies)
+        assert share * replies - 1e-6 <= cut < share * replies + 1 or cut == (replies - 1) // 2
+        assert 2 * cut < replies
+    assert TrimmedMean(share=0.1).cut(30) == 3  # not four: 0.1 * 30 is a rounding error above 3
+    assert [MultiKrum().left_out(n) for n in (1, 2, 3, 4, 5, 6, 7, 10)] == [0, 0, 1, 1, 1, 1, 2, 2]
+    assert [MultiKrum(share=0.0).left_out(n) for n in (1, 5, 10)] == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("rule", "replies", "caution"),
+    [
+        *[(rule, n, f"with {n} of the three replies it takes") for rule in RULES for n in (1, 2)],
+        *[(rule, 3, None) for rule in RULES[:3]],
+        *[(rule, 7, None) for rule in RULES],
+        ("multi_krum", 4, "of 4 replies 1 is left out, and its proof holds for 0"),
+        ("multi_krum", 5, None),
+        ("multi_krum(share=0.4)", 5, "of 5 replies 1 is left out, and its proof holds for 1"),
+        ("multi_krum(share=0)", 2, None),
+        ("trimmed_mean(share=0)", 2, None),
+    ],
+)
+def test_a_rule_says_where_it_does_not_do_what_it_is_for(rule, replies, caution):
+    """M9"""
+    said = registry.parse(rule).parts[0].caution(replies)
+    assert said == caution if caution is None else said.startswith(caution)
+
+
+def test_a_run_says_so_at_the_start_and_in_the_events_of_the_round():
+    """M9: nothing was said of a merge that was the mean."""
+    loop = check.loop(registry.parse("trimmed_mean"), clients=6, rounds=2, availability="sample:0.3")
+    try:
+        caution = "trimmed_mean: with 1 of the three replies it takes, it is the mean."  # the other has no samples
+        assert leaves(loop)[-1] == f"E315 {caution}"
+        loop.round(loop.begin(), 1)
+        said = [e["text"] for e in loop.record.rows["events"] if e["code"] == "E315"]
+        assert said == [caution.replace(":", " round 1:")]
+    finally:
+        loop.trainer.close()
+
+
+def test_nothing_is_said_where_enough_reply():
+    loop = check.loop(registry.parse("trimmed_mean"), clients=6, rounds=2)
+    try:
+        assert not any(line.startswith("E315") for line in leaves(loop))
+        loop.round(loop.begin(), 1)
+        assert [e["code"] for e in loop.record.rows["events"]] == ["round"]
+    finally:
+        loop.trainer.close()
