@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import ClassVar
+
 import pytest
 import torch
+from torch import Tensor, nn
 
 from tests.fixtures import G, Z, assert_close, batch, onehot
+from unskew.core import Batch, Client, Out, Part, Weights
+from unskew.core.method import Method
+from unskew.engine import check
+from unskew.engine.assemble import loop_of
+from unskew.engine.resolve import resolve
 from unskew.errors import UsageError
 from unskew.methods.flea import FLea, decorrelation, kl, mix
 from unskew.tasks.classification import Classification
@@ -83,3 +92,55 @@ def test_arguments_are_checked():
         FLea(variant="paperr")
     with pytest.raises(UsageError, match="alpha"):
         FLea(alpha=1.5)
+
+
+@dataclass(frozen=True)
+class SamePass(Part):
+    """Goes on from a cut in training mode, with what the step's own pass had there."""
+
+    name: ClassVar[str] = "same_pass"
+    taps: ClassVar[tuple[str, ...]] = ("second",)  # type: ignore[assignment]
+
+    def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor:
+        again = c.run_training(w, out.after["second"], since="second")
+        whole = c.run_training(w, b.x)
+        apart = (again - out.logits).abs().sum() + (whole - out.logits).abs().sum()
+        return torch.where(apart > 1e-4, torch.inf, 0.0)
+
+
+@pytest.mark.parametrize("lanes", ["1", "8"])
+def test_a_further_pass_drops_out_the_same_units(lanes):
+    """M20: a pass that goes on from a cut must not take the masks of layers before it."""
+    model = nn.Sequential()
+    for name, width in (("first", 192), ("second", 12), ("third", 20)):
+        layers = (nn.Flatten(), nn.Linear(width, {192: 12, 12: 20, 20: 16}[width]), nn.Dropout(0.5))
+        model.add_module(name, nn.Sequential(*layers))
+    model.add_module("head", nn.Linear(16, 3))
+    settings = check.settings(lanes=lanes, rounds=1)
+    run = loop_of(resolve(settings, check.federation(), Method(SamePass()), model))
+    try:
+        _, summary = run.round(run.begin(), 1)
+    finally:
+        run.trainer.close()
+    assert summary.loss < 10
+
+
+def test_the_public_codes_step_needs_blocks_where_it_normalises():
+    """M20: going on from a cut of any other module would normalise zeros on the way there."""
+
+    class Whole(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Flatten())
+            self.head = nn.Linear(144, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.body(x))
+
+    for variant in ("paper", "official"):
+        method = Method(FLea(variant=variant))
+        if variant == "paper":
+            resolve(check.settings(), check.federation(), method, Whole())
+            continue
+        with pytest.raises(UsageError, match=r"must be an nn\.Sequential"):
+            resolve(check.settings(), check.federation(), method, Whole())

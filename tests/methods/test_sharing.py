@@ -71,8 +71,15 @@ def test_naivemix_mixes_one_pair_into_the_whole_batch():
     found = NaiveMix(lam=0.2).batch(b, client(down=down, noise={"row": torch.tensor(1)}))
     assert_close(found.x.flatten(), [2.8, 2.8])
     assert_close(found.y, [[0.8, 0.1, 0.1], [0, 0.9, 0.1]])
-    drawn = client(down=down, noise={"row": torch.tensor(1), "lam": torch.tensor(0.5)})
-    assert_close(NaiveMix(per_batch=True).batch(b, drawn).x.flatten(), [5.5, 5.5])
+
+
+def test_naivemix_of_fleas_comparison_mixes_another_pair_into_every_sample():
+    """M19: with one strength for the whole batch."""
+    down = {"x": torch.tensor([[0.0], [10.0]]), "y": torch.tensor([[1.0, 0, 0], [0, 0.5, 0.5]])}
+    drawn = client(down=down, noise={"row": torch.tensor([1, 0]), "lam": torch.tensor(0.5)})
+    mixed = NaiveMix(per_batch=True).batch(batch(torch.ones(2, 1), onehot([0, 1])), drawn)
+    assert_close(mixed.x.flatten(), [5.5, 0.5])
+    assert_close(mixed.y, [[0.5, 0.25, 0.25], [0.5, 0.5, 0]])
 
 
 def test_fedbr_shares_32_averages_and_its_projection_climbs():

@@ -6,15 +6,17 @@
 p_t: the received model, in evaluation mode and constant. beta ~ Beta(a, a) for each sample. After the merge those who
 answered send activations, by the merged model (`fused`: by the received one), of a fixed share of their samples; they
 are the next round's (fF, yF). Without any, f~ = f and y~ = y. A batch of one or two samples has no last term.
-As in the public code: one more CE, of the unmixed activations above the cut in evaluation mode; KL(p_t || p) of fF, or
-half of it of f where there is no fF; the root of the last term; lambda2 falls by 0.1 a round down to 1.
+As in the public code (`variant=official`), in its order of passes, all in training mode but p_t's:
+    f = body(x);  z = model(x);  z~ = above(f~);  zF = above(fF)
+    L = CE(z, y) + CE(z~, y~) + lambda1 KL(p_t(fF) || p(fF)) + lambda2 sqrt(last term);    lambda2 falls by 0.1 a round to 1
+and where there is no fF, L = CE(z, y) + lambda1 / 2 KL(p_t(x) || p(x)) + lambda2 sqrt(last term).
 """
 
 import torch
 from torch import Tensor
 
 from tests.oracles.agreement import agree, everywhere, on_both_models
-from tests.oracles.plain import FedAvg, cross_entropy, evaluating
+from tests.oracles.plain import FedAvg, cross_entropy, split_forward
 from tests.oracles.tiny import CLASSES, Case, Law, Weights
 from tests.oracles.values import Client, Pass, Reply
 
@@ -39,13 +41,13 @@ class FLea(FedAvg):
             self.beta = self.noise(c, "beta", Law("beta", (self.a, self.a)))
 
     def batch(self, c: Client, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        self.y_own = y
         if not self.buffered:
             return x, y
         row, self.beta_B = self.row[c.step][: len(x)], self.beta[c.step][: len(x)]
         self.fF = self.slice["features"][row]
         yF = torch.nn.functional.one_hot(self.slice["labels"][row], CLASSES).double()
-        return x, torch.stack([beta * y_i + (1 - beta) * yF_i for beta, y_i, yF_i in zip(self.beta_B, y, yF)])
+        self.y_mixed = torch.stack([beta * y_i + (1 - beta) * yF_i for beta, y_i, yF_i in zip(self.beta_B, y, yF)])
+        return x, y if self.variant == "official" else self.y_mixed
 
     def forward(self, c: Client, x: Tensor) -> tuple[Tensor, Tensor]:
         first, *rest, head = c.model
@@ -53,6 +55,8 @@ class FLea(FedAvg):
         if self.buffered:
             h = torch.stack([beta * f + (1 - beta) * fF for beta, f, fF in zip(self.beta_B, self.f, self.fF)])
         self.mixed = h
+        if self.variant == "official":
+            return split_forward(c.model, x)
         for block in rest:
             h = block(h)
         return head(h), h
@@ -62,13 +66,14 @@ class FLea(FedAvg):
         close = correlation(seen.x, self.f) if len(seen.x) > 2 else torch.zeros(()).double()
         if self.variant == "paper":
             return loss + self.lambda1 * kl(seen.z, self.received(c, self.mixed)) + self.lambda2 * close
-        f, weight = (self.fF, self.lambda1) if self.buffered else (self.f, self.lambda1 / 2)
-        with evaluating(c.model):
-            if self.buffered:
-                loss = loss + cross_entropy(c.model[1:](self.f), self.y_own)
-            z = c.model[1:](f)
         lambda2 = max(1.0, self.lambda2 - 0.1 * (self.t - 1))
-        return loss + weight * kl(self.received(c, f), z) + lambda2 * (close.sqrt() if close > 0 else close)
+        loss = loss + lambda2 * (close.sqrt() if close > 0 else close)
+        if not self.buffered:
+            with torch.no_grad():
+                teacher = self.model_with(c.start).eval()(seen.x)
+            return loss + self.lambda1 / 2 * kl(teacher, seen.z)
+        loss = loss + cross_entropy(c.model[1:](self.mixed), self.y_mixed)
+        return loss + self.lambda1 * kl(self.received(c, self.fF), c.model[1:](self.fF))
 
     def received(self, c: Client, f: Tensor) -> Tensor:
         """Logits of the model that was received, from activations at the cut."""
@@ -137,8 +142,9 @@ def test_activations_that_travel_with_the_update(case: Case) -> None:
     agree(case, FLea, atol=CANCELLED, fused=True)
 
 
-@on_both_models
+@everywhere
 def test_the_loss_of_the_public_code(case: Case) -> None:
+    """M20: every term of it in training mode, and running statistics that see the passes in the code's order."""
     agree(case, FLea, atol=CANCELLED, variant="official", alpha=0.4)
 
 

@@ -2,12 +2,13 @@
 
 Before round 1 every client shuffles its samples and sends the mean inputs and mean labels (x-, y-) of groups of M.
 Every step takes one such pair for its whole batch:    x~ = (1 - lam) x + lam x-,    y~ = (1 - lam) y + lam y-
+As in FLea's comparison (`per_batch`): lam ~ Beta(a, a) for each step, and a pair for each sample.
 """
 
 import torch
 from torch import Tensor
 
-from tests.oracles.agreement import agree, everywhere
+from tests.oracles.agreement import agree, everywhere, on_both_models
 from tests.oracles.plain import FedAvg
 from tests.oracles.tiny import Case, Law
 from tests.oracles.values import Client
@@ -17,6 +18,8 @@ class NaiveMix(FedAvg):
     part = "naivemix"
     lam = 0.1
     group = 5
+    per_batch = False
+    a = 2.0
 
     def exchange(self, cohort: list[int]) -> None:
         if self.t > 0:
@@ -31,11 +34,21 @@ class NaiveMix(FedAvg):
         self.slice = {"x": torch.stack(x), "y": torch.stack(y)}
 
     def arrive(self, c: Client) -> None:
-        self.pairs = self.noise(c, "row", Law("integers", (len(self.slice["y"]),), per_sample=False))
+        pairs = len(self.slice["y"])
+        if self.per_batch:
+            self.pairs = self.noise(c, "row", Law("cycle", (pairs,)))
+            self.strength = self.noise(c, "lam", Law("beta", (self.a, self.a), per_sample=False))
+        else:
+            self.pairs = self.noise(c, "row", Law("integers", (pairs,), per_sample=False))
 
     def batch(self, c: Client, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        pair, lam = self.pairs[c.step], self.lam
-        return (1 - lam) * x + lam * self.slice["x"][pair], (1 - lam) * y + lam * self.slice["y"][pair]
+        lam = self.strength[c.step] if self.per_batch else self.lam
+        pair = self.pairs[c.step][: len(x)] if self.per_batch else [int(self.pairs[c.step])] * len(x)
+        mixed = [
+            ((1 - lam) * x_i + lam * self.slice["x"][j], (1 - lam) * y_i + lam * self.slice["y"][j])
+            for x_i, y_i, j in zip(x, y, pair)
+        ]
+        return torch.stack([x_i for x_i, _ in mixed]), torch.stack([y_i for _, y_i in mixed])
 
 
 @everywhere
@@ -45,3 +58,9 @@ def test_naivemix(case: Case) -> None:
 
 def test_its_defaults() -> None:
     agree(Case(), NaiveMix)
+
+
+@on_both_models
+def test_another_average_for_every_sample(case: Case) -> None:
+    """M19: what FLea's comparison calls FedMix mixed one average into a whole batch."""
+    agree(case, NaiveMix, per_batch=True, group=4)

@@ -66,8 +66,8 @@ class Client:
     net: the model's structure, this thread's own; the same as `fed.net`.
     down: the Part's slice as the server broadcast it. mine: the Part's private slice. round: what the Part's `begin`
     returned. noise: what the Part's `noise` asked for, drawn for this step.
-    data, chosen, slopes, prepare: the engine's side of `batches`, `sample`, `slope` and `ready`; None where a hook
-    has no access to them.
+    data, chosen, slopes, passes, prepare: the engine's side of `batches`, `sample`, `slope`, `run_training` and `ready`;
+    None where a hook has no access to them.
     """
 
     id: Tensor | int
@@ -86,6 +86,7 @@ class Client:
     data: Callable[[bool], Iterator[Batch]] | None = None
     chosen: Callable[[int, str, bool, bool], Batch] | None = None
     slopes: Callable[[Weights, Batch], Tensor] | None = None
+    passes: Callable[[Weights, Tensor, str | None, str | None], Tensor] | None = None
     prepare: Callable[[Tensor], Tensor] | None = None
 
     @property
@@ -139,6 +140,16 @@ class Client:
         if self.slopes is None:
             raise RuntimeError("slope() is for the hook `loss`")
         return self.slopes(w, b)
+
+    def run_training(self, w: Weights, x: Tensor, since: str | None = None, until: str | None = None) -> Tensor:
+        """As `run`, in training mode: a further pass of this step, which updates the running statistics once more.
+
+        `x` has a row for every row of the step's batch; all passes of a step drop out the same units. Only in the hook
+        `loss`.
+        """
+        if self.passes is None:
+            raise RuntimeError("run_training() is for the hook `loss`")
+        return self.passes(w, x, since, until)
 
     def batches(self, raw: bool = False) -> Iterator[Batch]:
         """All the client's samples, in batches of equal size, the last one padded. Only in `begin`, `finish` and trips.

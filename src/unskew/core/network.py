@@ -26,6 +26,7 @@ class Network:
     that Parts use unless told otherwise. folds: whether training clients side by side pays for this model.
     trainable, buffers, constants, norms: names of weights, see `roles.py`; a pass in training mode leaves batch
     normalisation of constants in evaluation mode. extra: weights that Parts train beside the model's, by name.
+    skips_to_cuts: whether a pass that goes on from a cut leaves out the layers before it; else they run, on zeros.
     around: makes the context in which the model runs.
     """
 
@@ -39,6 +40,7 @@ class Network:
         self._passes = (
             Blocks(self.module) if isinstance(self.module, nn.Sequential) else Hooked(self.module, self.shape)
         )
+        self.skips_to_cuts = isinstance(self._passes, Blocks)
         self.head = self._passes.head
         self.cut: str = getattr(module, "cut", self.blocks[0])
         self.folds = bool(getattr(module, "folds", False))

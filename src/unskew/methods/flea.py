@@ -4,16 +4,20 @@ At the cut l, with a batch (fF, yF) from the buffer of last round's clients and 
     f~ = beta f + (1 - beta) fF,   y~ = beta y + (1 - beta) yF
     L = CE(z(f~), y~) + lambda1 KL(p(f~) || p_t(f~)) + lambda2 dcor(x, f)^2      (Eq. 3-5, 8)
 p_t: the received model, a constant, in evaluation mode. dcor: distance correlation of the batch's inputs and
-activations, which training lowers.
+activations, which training lowers. The step's one pass in training mode is that of the mixture.
 After the merge the same clients send (f, y) of a fixed tenth of their samples, at least one, under the new model.
 An empty buffer (round 1): no mixture; the other two terms as they are.
 Differs from the paper: Eq. 5 prints nu(x, f) where Eq. 8 has nu(x, x) nu(f, f); Eq. 8 is meant. A client whose tenth is
 less than one sample still shares one.
-`variant="official"` is the public code's loss: one more cross-entropy on the unmixed batch, KL(p_t || p) on the buffer's
-activations (in round 1 on the client's own, weighted 0.5), dcor instead of its square, lambda2 falling from 3 to 1 in 20
-rounds. Unlike the code it computes the plain cross-entropy and both sides of KL in evaluation mode, takes ceil(n / B)
-steps an epoch (code: floor(n / B) + 1), has no first round of three times the length, and keeps its optimiser from step
-to step.
+`variant="official"` is a step of the public code:
+    L = CE(z(f)) + CE(z(f~), y~) + lambda1 KL(p_t(fF) || p(fF)) + lambda2 dcor(x, f)
+all in training mode but p_t: running statistics see the batch up to the cut twice, and above it the batch, the mixture
+and the buffer's activations in turn. lambda2 falls by 0.1 a round down to 1. In round 1 (an empty buffer):
+    L = CE(z(f)) + 0.5 lambda1 KL(p_t(x) || p(x)) + lambda2 dcor(x, f)
+The tenth is drawn with replacement, and may be nothing. Unlike the code it takes ceil(n / B) steps an epoch (code:
+floor(n / B) + 1), has no first round of three times the length, keeps its optimiser from step to step, draws the
+buffer's rows with replacement where there are fewer than in a batch (code: cuts the batch to their number), adds no
+1e-7 under the roots of dcor, and drops out the same units in all passes of a step.
 """
 
 from dataclasses import dataclass
@@ -46,6 +50,13 @@ class FLea(Part):
     use_when = "Clients hold few samples of few classes, and may share obfuscated activations of a tenth of them."
     tasks = ("classification",)
 
+    def refuse(self, fed: Fed) -> str | None:
+        if self.variant == "official" and fed.net.norms and not fed.net.skips_to_cuts:
+            return (
+                "with variant=official the layers behind the cut train on their own; the model must be an nn.Sequential"
+            )
+        return None
+
     @property
     def taps(self) -> tuple[str, ...]:
         return (self.cut,)
@@ -76,10 +87,9 @@ class FLea(Part):
         return {"row": Noise("cycle", (len(down["labels"]),)), "beta": Noise("beta", (self.a, self.a))}
 
     def tap(self, cut: str, h: Tensor, b: Batch, c: Client) -> tuple[Tensor, Batch]:
-        if cut != c.cut(self.cut) or not len(c.down["labels"]):
+        if cut != c.cut(self.cut) or not len(c.down["labels"]) or self.variant == "official":
             return h, b
-        y_BC = F.one_hot(c.down["labels"][c.noise["row"]], c.fed.classes).to(b.y.dtype)
-        return mix(h, b, c.down["features"][c.noise["row"]], y_BC, c.noise["beta"])
+        return self._mixture(h, b, c)
 
     def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor | float:
         cut = c.cut(self.cut)
@@ -89,15 +99,27 @@ class FLea(Part):
         distil = self.lambda1 * b.mean(kl(out.raw, teacher_BC)) if self.lambda1 else 0.0
         return distil + (self.lambda2 * decorrelation(b.x, out.before[cut], b.weight) if self.lambda2 else 0.0)
 
+    def _mixture(self, h: Tensor, b: Batch, c: Client) -> tuple[Tensor, Batch]:
+        """Activations and labels, mixed with this step's rows of the buffer."""
+        y_BC = F.one_hot(c.down["labels"][c.noise["row"]], c.fed.classes).to(b.y.dtype)
+        return mix(h, b, c.down["features"][c.noise["row"]], y_BC, c.noise["beta"])
+
     def _official(self, w: Weights, out: Out, b: Batch, c: Client, cut: str) -> Tensor:
-        h, scale, plain = out.before[cut], 0.5 * self.lambda1, 0.0
-        if len(c.down["labels"]):
-            h, scale = c.down["features"][c.noise["row"]], self.lambda1
-            plain = b.mean(c.fed.task.loss(c.run(w, out.before[cut], since=cut), out.own.y))
-        local_BC, teacher_BC = c.run(w, h, since=cut), c.run(c.start, h, since=cut).detach()
+        """What the public code adds to the cross-entropy of the batch itself, which is the step's own pass."""
+        h = out.before[cut]
+        if c.net.norms:  # the code computes f in a pass of its own
+            with torch.no_grad():
+                c.run_training(w, b.x, until=cut)
         lambda2 = max(1.0, self.lambda2 - 0.1 * (c.t - 1)) if c.t <= 20 else 1.0
-        root = decorrelation(b.x, out.before[cut], b.weight).clamp(min=1e-12).sqrt()
-        return plain + scale * b.mean(kl(teacher_BC, local_BC)) + lambda2 * root
+        close = lambda2 * decorrelation(b.x, h, b.weight).clamp(min=1e-12).sqrt()
+        if not len(c.down["labels"]):
+            teacher_BC = c.run(c.start, b.x).detach()
+            return close + 0.5 * self.lambda1 * b.mean(kl(teacher_BC, out.raw))
+        mixed, labelled = self._mixture(h, b, c)
+        on_mixture = b.mean(c.fed.task.loss(c.run_training(w, mixed, since=cut), labelled.y))
+        fF = c.down["features"][c.noise["row"]]
+        local_BC, teacher_BC = c.run_training(w, fF, since=cut), c.run(c.start, fF, since=cut).detach()
+        return on_mixture + close + self.lambda1 * b.mean(kl(teacher_BC, local_BC))
 
     def extract(self, w: Weights, c: Client) -> Tree:
         count = int(self.alpha * int(c.n))

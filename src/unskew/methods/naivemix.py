@@ -1,9 +1,9 @@
 """NaiveMix (Yoon et al., ICLR 2021, arXiv 2107.00233): inputs are mixed with other clients' averages.
 
 Like FedMix, but the input is (1 - lam) x + lam x-, the label likewise, and there is no derivative.
-`per_batch=True` draws lam ~ Beta(a, a) for each batch, which FLea's comparison calls FedMix (groups of 10, a = 2).
-Differs from the paper: a client's last group may be smaller. One average is mixed into a whole batch; FLea's public code
-mixes another one into every sample.
+`per_batch=True` is what FLea's comparison calls FedMix (groups of 10, a = 2): it draws lam ~ Beta(a, a) for each batch
+and mixes another average into every sample, as FLea's public code does; a pass over the averages uses each once.
+Differs from the paper: a client's last group may be smaller (in FLea's code such a group is left out).
 """
 
 from dataclasses import dataclass
@@ -19,9 +19,11 @@ from unskew.methods.fedmix import FedMix
 class NaiveMix(FedMix):
     """Trains on mixtures of a client's inputs with averages of other clients' inputs."""
 
-    per_batch: Annotated[bool, "draw the strength of the mixture from Beta(a, a) for every batch, instead of `lam`"] = (
-        False
-    )
+    per_batch: Annotated[
+        bool,
+        "draw the strength of the mixture from Beta(a, a) for every batch, instead of `lam`, and another average for "
+        "every sample",
+    ] = False
     a: Annotated[float, Gt(0), "parameter of Beta(a, a), with `per_batch`"] = 2.0
     name = "naivemix"
     use_when = "Like `fedmix` where a second derivative costs too much."
@@ -31,7 +33,7 @@ class NaiveMix(FedMix):
     def noise(self, fed: Fed, down: Tree) -> dict[str, Noise]:
         drawn = super().noise(fed, down)
         if drawn and self.per_batch:
-            drawn["lam"] = Noise("beta", (self.a, self.a), per_sample=False)
+            return {"row": Noise("cycle", (len(down["y"]),)), "lam": Noise("beta", (self.a, self.a), per_sample=False)}
         return drawn
 
     def batch(self, b: Batch, c: Client) -> Batch:

@@ -35,6 +35,7 @@ class Clients:
 
     kept, frozen, sent, learnt: names of the weights that stay on a client, are never trained, leave a client after its
     training, and are trained. cuts: the blocks of the model that some Part taps.
+    masks_before: by cut, how many dropout layers a pass that goes on from there leaves out.
     hooks: for each hook, the Parts that define it, in the method's order.
     """
 
@@ -48,6 +49,7 @@ class Clients:
         self.sent = tuple(n for n in net.weights() if n not in self.kept and n not in self.frozen)
         self.learnt = tuple(n for n in net.trainable if n not in self.frozen)
         self.mask_shapes = mask_shapes(net)
+        self.masks_before = {cut: len(mask_shapes(net, cut)) if net.skips_to_cuts else 0 for cut in self.cuts}
         self.hooks = {hook: [p for p in method.parts if overrides(p, hook)] for hook in HOOKS}
         self._thread = threading.local()
 

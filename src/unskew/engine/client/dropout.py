@@ -15,13 +15,16 @@ from unskew.engine.client.kernels import Kernels, within
 from unskew.engine.client.schedule import Chunk, Step
 
 
-def mask_shapes(net: Network) -> tuple[tuple[int, ...], ...]:
-    """The shape of one sample's mask in every dropout layer, in the order in which a forward pass reaches them."""
+def mask_shapes(net: Network, until: str | None = None) -> tuple[tuple[int, ...], ...]:
+    """The shape of one sample's mask in every dropout layer, in the order in which a forward pass reaches them.
+
+    until: of the layers up to this cut.
+    """
     kernels = Kernels(folded=False)
     kernels.mask_shapes = []
     net = net.copy()
     with torch.no_grad(), within(net, kernels):
-        net.run(net.weights(), torch.zeros((2, *net.shape)), train=True)
+        net.run(net.weights(), torch.zeros((2, *net.shape)), until=until, train=True)
     return tuple(kernels.mask_shapes)
 
 

@@ -51,7 +51,8 @@ class ClientLoss:
         batch = forward.batch  # with the labels that taps may have changed
         loss = batch.mean(clients.fed.task.loss(logits, batch.y))
         for p in hooks["loss"]:
-            loss = loss + p.loss(w, out, batch, replace(views[p.name], slopes=forward.slope))
+            c = replace(views[p.name], slopes=forward.slope, passes=forward.again)
+            loss = loss + p.loss(w, out, batch, c)
         return loss
 
 
@@ -83,6 +84,12 @@ class ForwardPass:
             h, self.batch = p.tap(cut, h, self.batch, self.views[p.name])
         self.after[cut] = h
         return h
+
+    def again(self, w: Weights, x: Tensor, since: str | None, until: str | None) -> Tensor:
+        """The output of a further pass in training mode, from the input or a cut to the logits or a cut."""
+        left_out = 0 if since is None else self.clients.masks_before[since]
+        with self.kernels.training(self.given.weight, self.given.dropout[left_out:]):
+            return self.clients.net.run(w, x, since=since, until=until, train=True)[0]
 
     def slope(self, w: Weights, batch: Batch) -> Tensor:
         """The derivative of the batch's mean loss at x, along the direction `batch.along`."""
