@@ -53,7 +53,8 @@ def data() -> tuple[np.ndarray, ...]:
 
 
 def run(method: str, **options: object) -> str:
-    return told(unskew.run(method, data(), **{**SETTINGS, "model": "cnn_small", **options}))
+    model = "cnn_small(batch_norm=True)" if "fedbn" in method else "cnn_small"
+    return told(unskew.run(method, data(), **{**SETTINGS, "model": model, **options}))
 
 
 def told(result: unskew.Result) -> str:

@@ -26,26 +26,28 @@ from unskew.report.methods import page
 
 DOCS = Path(__file__).parent.parent / "docs"
 SAMPLE = "digits and its default model, 10 clients"
+NORMED = "digits and cnn_small(batch_norm=True), 10 clients"
 COLOUR = "colour images of 32x32 and ReBaFL's CNN for them, 10 clients"
 
 
 def method_pages() -> dict[Path, str]:
-    """By file, the page of every method: on the digits, or on colour images where it needs colour."""
+    """By file, the page of every method: on the digits, or on colour images or a model with batch normalisation where it
+    needs them."""
     pages = {}
     for name in catalogue.entries():
         part = registry.parse(name).parts[0]
-        colour = part.normalises
-        pages[DOCS / "methods" / f"{name}.md"] = page(part, facts(part, colour), COLOUR if colour else SAMPLE)
+        setting = COLOUR if part.normalises else NORMED if name == "fedbn" else SAMPLE
+        pages[DOCS / "methods" / f"{name}.md"] = page(part, facts(part, setting), setting)
     return pages
 
 
-def facts(part: Part, colour: bool) -> Fed:
-    """What a method knows of a small run, from which its page counts bytes. colour: on images with three channels."""
+def facts(part: Part, setting: str) -> Fed:
+    """What a method knows of a small run, from which its page counts bytes. setting: SAMPLE, NORMED or COLOUR."""
     dataset = data.read("digits")
-    if colour:
+    if setting == COLOUR:
         x, x_test = (np.zeros((len(v), 3, 32, 32), np.float32) for v in (dataset.x, dataset.x_test))
         dataset = dataclasses.replace(dataset, x=x, x_test=x_test, mean=None, std=None)
-    settings = Settings(skew="iid", clients=10)
+    settings = Settings(skew="iid", clients=10, model="cnn_small(batch_norm=True)" if setting == NORMED else "auto")
     return resolve(settings, dataset, Method(part)).fed
 
 

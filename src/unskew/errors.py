@@ -119,7 +119,7 @@ PAGES = {
     "E311": "A site is not connected, or did not answer before the deadline. The round went on without it; it is asked again in the next round.",
     "E312": "A site answered with an error of its own, which the message repeats. The site's log has the details.",
     "E313": "Fewer sites answered than `--min-sites` demands. The round was counted and the model stayed as it was.",
-    "E315": "A robust aggregation rule had fewer replies than it needs to leave a bad one out or to bound it, so that the round was merged like any other. Let more clients answer (availability, `--min-sites`), or raise the rule's `share`.",
+    "E315": "A robust aggregation rule had fewer replies than it needs to leave a bad one out or to bound it, so that the round was merged like any other. Let more clients answer: set `availability`, or `--min-sites`.",
     "E401": "A data file is cut off or damaged, or lacks an array that it must hold: copy it again. Or a loader of your own failed; the message says where.",
     "E402": "A data set is not on this machine. Set UNSKEW_DATA to the folder that holds it; docs/data.md says what the folder must contain.",
     "E403": "The data cannot be trained on: for example, the numbers of samples and labels differ, or there are no samples. The message says what is wrong.",

@@ -23,6 +23,7 @@ from unskew.deploy.sealed import Sealed
 from unskew.deploy.server import Listeners, conduct
 from unskew.deploy.site import Membership, Site
 from unskew.engine import check
+from unskew.methods import registry
 
 COORDINATOR = Private.make()
 KEYS = {f"s{k}": Private.make() for k in range(8)}
@@ -152,4 +153,4 @@ def grid_of(sites: dict[int, Site], meddle: Meddle | None = None):
 
 
 def small(method: str, **changes) -> Settings:
-    return check.settings(method=method, **{"lanes": "1", "clients": len(SIZES), **changes})
+    return check.settings_for(registry.parse(method), method=method, **{"lanes": "1", "clients": len(SIZES), **changes})

@@ -13,6 +13,7 @@ from torch import nn
 
 from unskew import data
 from unskew.core.method import Method
+from unskew.core.part import Part
 from unskew.data.index import Index
 from unskew.engine import check
 from unskew.engine.assemble import loop_of
@@ -49,7 +50,7 @@ def apart(a, b):
 
 NEUTRAL = [
     "fedprox(mu=0)", "fedavgm(beta=0)", "fedntd(beta=0)", "feddecorr(beta=0)", "fedrs(alpha=1)", "fedbr(mu=0,lam=0)",
-    "fedmix(lam=0)", "naivemix(lam=0)", "fedproto(lam=0)", "fedfa(p=0)", "fedbn", "rebafl(eps=1,mu=0)",
+    "fedmix(lam=0)", "naivemix(lam=0)", "fedproto(lam=0)", "fedfa(p=0)", "rebafl(eps=1,mu=0)",
     "flea(alpha=0,lambda1=0,lambda2=0)", "feddata(share=0)", "moon(mu=0,width=0)", "fedgen(a=0,b=0)",
     "fedgen_images(stage=1)", "clip_median(factor=1000000)", "multi_krum(share=0)",
 ]  # fmt: skip
@@ -65,7 +66,7 @@ def test_neutral_settings_are_fedavg(text, fedavg):
     assert apart(weights(text), fedavg) < 1e-6
 
 
-@pytest.mark.parametrize("text", [t.split("(")[0] for t in NEUTRAL if t not in ("fedbn", "multi_krum(share=0)")])
+@pytest.mark.parametrize("text", [t.split("(")[0] for t in NEUTRAL if t != "multi_krum(share=0)"])
 def test_and_other_settings_are_not(text, fedavg):
     """So that the equalities above cannot hold because nothing happens at all."""
     stronger = {
@@ -97,8 +98,16 @@ def test_the_trimmed_mean_of_everybody_is_the_plain_mean_of_equal_clients():
     assert apart(weights("trimmed_mean(share=0)", federation=fed), weights("fedavg", federation=fed)) < 1e-6
 
 
+@dataclasses.dataclass(frozen=True)
+class Equally(Part):
+    """FedAvg with equal weights for all clients."""
+
+    name: ClassVar[str] = "equally"
+    weighting: ClassVar[str] = "equal"
+
+
 def test_scaffold_and_feddyn_begin_as_unweighted_fedavg():
-    plain = weights("fedbn(weighted=False)", rounds=1)
+    plain = weights(Method(Equally()), rounds=1)
     assert apart(weights("scaffold", rounds=1), plain) < 1e-6
     fed = loop_of(resolve(check.settings(), check.federation(), registry.parse("fedavg")))
     fed.trainer.close()

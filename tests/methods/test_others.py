@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 import torch
 
 from tests.fixtures import assert_close, batch, client
+from unskew.core.method import Method
+from unskew.core.part import Part
 from unskew.core.replies import Reply, Ups
 from unskew.core.values import Batch
+from unskew.engine import check
+from unskew.engine.resolve import resolve
 from unskew.errors import UsageError
 from unskew.merge.mean import weighted_mean
 from unskew.methods import registry
@@ -126,3 +132,36 @@ def test_a_method_prints_as_it_is_written():
     assert registry.parse("rbsm") == registry.parse("rebafl(mu=0)")
     with pytest.raises(UsageError, match=r"has no argument 'm'"):
         registry.parse("fedprox(m=1)")
+
+
+def test_fedbn_is_refused_where_there_is_nothing_to_keep():
+    """M4: on a model without batch normalisation it was FedAvg to the bit, also in the first commands of the docs."""
+    with pytest.raises(UsageError, match="E108 'fedbn' cannot run here: the model has no batch normalisation"):
+        resolve(check.settings(), check.federation(), registry.parse("fedbn"))
+    resolve(check.settings(model="cnn_small(batch_norm=True)"), check.federation(), registry.parse("fedbn"))
+
+
+@dataclass(frozen=True)
+class KeepsNorms(Part):
+    """A stranger's FedBN."""
+
+    name = "keeps_norms"
+
+    def keeps(self, name, fed):
+        return name in fed.net.norms
+
+
+def test_a_part_that_only_holds_back_what_the_model_lacks_is_refused():
+    """M4: any Part that keeps normalisation layers was FedAvg on a model without them."""
+    with pytest.raises(UsageError, match="E108 'keeps_norms' cannot run here: it holds back no weight of this model"):
+        resolve(check.settings(), check.federation(), Method(KeepsNorms()))
+    resolve(check.settings(model="cnn_small(batch_norm=True)"), check.federation(), Method(KeepsNorms()))
+    assert check.settings_for(Method(KeepsNorms())).model == "cnn_small(batch_norm=True)"
+    assert check.settings_for(Method()).model == "cnn_small"
+
+
+@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md"])
+def test_no_command_of_the_first_pages_keeps_norms_of_a_model_without_any(page):
+    """M4: the default model of the digits has no batch normalisation."""
+    lines = (Path(__file__).parents[2] / page).read_text().splitlines()
+    assert not [line for line in lines if "fedbn" in line and ("digits" in line or line.startswith(("$", "    -")))]

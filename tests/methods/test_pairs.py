@@ -36,13 +36,15 @@ SMALL = federation()
 
 
 def run(text):
-    made = loop_of(resolve(check.settings(clients=3, rounds=2, batch=8, lanes="4"), SMALL, registry.parse(text)))
+    method = registry.parse(text)
+    made = loop_of(resolve(check.settings_for(method, clients=3, rounds=2, batch=8, lanes="4"), SMALL, method))
     try:
         state = made.begin()
         for t in (1, 2):
             state, told = made.round(state, t)
             rows = made.evaluate(state, told)
-        assert not [e for e in made.record.rows["events"] if e["code"].startswith("E3")]
+        events = {e["code"] for e in made.record.rows["events"]}
+        assert events <= {"round", "E315"}  # three replies are too few for the proof of Krum
         assert all(math.isfinite(r["value"]) for r in rows)
     finally:
         made.trainer.close()

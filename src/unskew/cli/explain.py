@@ -3,37 +3,60 @@
 from __future__ import annotations
 
 import inspect
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from unskew.engine.server.loop import Loop
+
+DATA, MODEL = "digits", "auto"
 
 
 def command(
     method: Annotated[str, typer.Argument(help="a method by name, like flea or flea+scaffold")],
-    data: Annotated[str, typer.Option(help="for which data set to count bytes")] = "digits",
-    model: Annotated[str, typer.Option(help="for which model to count bytes")] = "auto",
+    data: Annotated[str, typer.Option(help="for which data set to count bytes")] = DATA,
+    model: Annotated[str, typer.Option(help="for which model to count bytes")] = MODEL,
 ) -> None:
     """Print the equations, what leaves a client with its bytes, and the settings of a method."""
     print(text(method, data, model))
 
 
-def text(method: str, data: str = "digits", model: str = "auto") -> str:
+def text(method: str, data: str = DATA, model: str = MODEL) -> str:
     """The page `unskew explain` prints."""
-    from unskew.config import build
-    from unskew.engine.assemble import loop_of
     from unskew.engine.leaves import leaves
-    from unskew.engine.resolve import resolve
     from unskew.merge import mean
     from unskew.report.methods import page
 
-    settings = build({"method": method, "data": data, "model": model, "skew": "iid", "clients": 10})
-    loop = loop_of(resolve(settings))
+    loop, beside = _example(method, data, model)
     try:
         shared = leaves(loop)
     finally:
         loop.trainer.close()
-    beside = f"{data} and {'its default model' if model == 'auto' else model}, 10 clients"
     pages = [page(p, loop.fed, beside).rstrip() for p in loop.run.method.parts] or [
         inspect.cleandoc(mean.__doc__ or "")
     ]
     return "\n\n".join([*pages, f"With {beside}, in all:", "\n".join(shared)])
+
+
+def _example(method: str, data: str, model: str) -> tuple[Loop, str]:
+    """(a run that is not begun, in words), on which bytes are counted.
+
+    A method that cannot work with the defaults (FedBN without batch normalisation) has colour images and a model with it.
+    """
+    from unskew.config import build
+    from unskew.engine import testbed
+    from unskew.engine.assemble import loop_of
+    from unskew.engine.resolve import method_of, resolve
+    from unskew.errors import UsageError
+
+    settings = build({"method": method, "data": data, "model": model, "skew": "iid", "clients": 10})
+    try:
+        beside = f"{data} and {'its default model' if model == 'auto' else model}, 10 clients"
+        return loop_of(resolve(settings)), beside
+    except UsageError as refusal:
+        if refusal.code != "E108" or (data, model) != (DATA, MODEL):
+            raise
+    parts = method_of(settings)
+    small = testbed.settings_for(parts)
+    return loop_of(resolve(small, testbed.federation(), parts)), f"colour images of 8x8 and {small.model}, 8 clients"

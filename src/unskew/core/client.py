@@ -182,10 +182,10 @@ class Client:
         return total["h"], total["n"]
 
     def sample(self, count: int, purpose: str, replace: bool = False, raw: bool = False) -> Batch:
-        """`count` of the client's samples drawn at random, the same at every call with this purpose. Only in trips.
+        """`count` of the client's samples drawn at random, the same at every call with this purpose. Only in trips and `personalise`.
 
         replace: draw with replacement; else at most as many as there are. raw: as in `batches`.
         """
         if self.chosen is None:
-            raise RuntimeError("sample() is for trips, where a hook runs for a single client")
+            raise RuntimeError("sample() is for trips and personalise, where a hook runs for a single client")
         return self.chosen(count, purpose, replace, raw)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from unskew.core.client import Fed
-from unskew.core.part import HOOKS, Part
+from unskew.core.part import HOOKS, Part, overrides
 from unskew.core.values import Share
 from unskew.errors import UsageError
 
@@ -85,6 +85,8 @@ class Method:
                 fed.net.cuts(cut)
             if reason := p.refuse(fed):
                 raise UsageError("E108", f"'{p.name}' cannot run here: {reason}.")
+            if _changes_nothing(p, fed):
+                raise UsageError("E108", f"'{p.name}' cannot run here: it holds back no weight of this model.")
 
     def shares(self, fed: Fed) -> dict[str, dict[str, Share]]:
         """What each Part declares to send after training, by the Part's name."""
@@ -109,3 +111,11 @@ class Method:
 
     def __hash__(self) -> int:
         return hash(self.parts)
+
+
+def _changes_nothing(p: Part, fed: Fed) -> bool:
+    """Whether all a Part does is to keep or freeze weights (of normalisation layers, say), and the model has none of them."""
+    hooks = {hook for hook in HOOKS if overrides(p, hook)} - {"refuse"}
+    if not hooks or hooks - {"keeps", "freezes"} or p.weighting:
+        return False
+    return not any(p.keeps(n, fed) or p.freezes(n, fed) for n in (*fed.net.trainable, *fed.net.buffers))

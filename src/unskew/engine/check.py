@@ -10,30 +10,26 @@ import inspect
 import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from unskew import data, own
-from unskew.config import Settings
+from unskew import own
 from unskew.core import gate
 from unskew.core.method import Method
 from unskew.core.part import Part
 from unskew.core.trees import flat, size_in_bytes
-from unskew.data.federation import Federation
-from unskew.data.index import Index
 from unskew.engine.assemble import loop_of
 from unskew.engine.disk.folder import Folder
 from unskew.engine.disk.state import State, digest
 from unskew.engine.resolve import resolve
 from unskew.engine.server.loop import Loop, Round
+from unskew.engine.testbed import SIZES, federation, settings_for
+from unskew.engine.testbed import settings as settings
 from unskew.errors import UnskewError, UsageError
 from unskew.methods import registry
 
-SIZES = (40, 1, 0, 2, 33, 17, 3, 20)
-"""Samples of the test federation's clients: the first client has one class, the third has no samples."""
 DROPPED = {f"E30{i}" for i in range(1, 9)}
 """The codes of the gate for replies that are not as declared, in training and in trips."""
 COMPANIONS = ("fedprox", "fedbn", "scaffold", "flea", "rebafl", "fedrdn")
@@ -76,28 +72,9 @@ def _described(part: Part, error: Exception) -> str:
     return f"{own.in_one_line(error)}{own.line(file, error)}"
 
 
-def federation(channels: int = 3) -> Federation:
-    """Eight small clients of 8x8 images in three classes."""
-    rng = np.random.default_rng(7)
-    n = sum(SIZES)
-    y = rng.integers(0, 3, n)
-    y[: SIZES[0]] = 1
-    x = (0.2 * rng.random((n, channels, 8, 8)) + 0.2 * y[:, None, None, None]).astype(np.float32)
-    edges = np.cumsum([0, *SIZES])
-    train = Index.of([np.arange(a, b) for a, b in pairwise(edges)])
-    dataset = data.arrays(x, y, x[:60], y[:60], classes=("a", "b", "c"), name="check")
-    built = data.build(dataset, "iid", len(SIZES), rng, np.random.default_rng(8))
-    return dataclasses.replace(built, x=x, y=y.astype(np.int64), train=train)
-
-
-def settings(**changes: object) -> Settings:
-    """Settings of a short run on the test federation."""
-    return Settings(clients=len(SIZES), rounds=3, epochs=1, batch=16, workers=1, model="cnn_small").replace(**changes)
-
-
 def loop(method: Method, **changes: object) -> Loop:
     """A run of the test federation that is ready to begin; its trainer must be closed."""
-    return loop_of(resolve(settings(**changes), federation(), method))
+    return loop_of(resolve(settings_for(method, **changes), federation(), method))
 
 
 def train(method: Method, **changes: object) -> tuple[str, Loop]:
@@ -157,7 +134,8 @@ def ignores_padding(part: Part) -> None:
         fed = federation()
         x = np.array(fed.x)
         x[0] = value
-        run = loop_of(resolve(settings(rounds=1), dataclasses.replace(fed, x=x), Method(part)))
+        method = Method(part)
+        run = loop_of(resolve(settings_for(method, rounds=1), dataclasses.replace(fed, x=x), method))
         try:
             start = run.down(run.begin(), 1)
             replies = run.trainer.train(start, range(1, len(SIZES)), {})
@@ -283,7 +261,8 @@ def _train_in_folder(part: Part, path: Path, stop: int | None) -> str:
             raise _Stop
 
     try:
-        run = resolve(settings(rounds=4, method=part.name), federation(), Method(part))
+        method = Method(part)
+        run = resolve(settings_for(method, rounds=4, method=part.name), federation(), method)
         _, state = Folder(path, run).go(lambda _: None, stop_after)
         return digest(state.weights)
     except _Stop:

@@ -1,11 +1,11 @@
 """FedBABU (Oh, Kim & Yun, ICLR 2022, arXiv 2106.06042): only the body learns, under a head that nobody trains.
 
 Client: trains everything but the head, which keeps its common random start;  Up: the body.
-Test:   the global model as it is; with `finetune_epochs`, each client's own score is taken after so many passes of
-        gradient descent on its head, whose result is never sent.
+Test:   the global model as it is; with `finetune_epochs`, each client's own score is taken after so many passes of SGD
+        on its head, in shuffled minibatches of the setting `batch`; the result is never sent.
 Differs from the paper: clients are weighted by size; `weighted=False` gives the official 1/K. The paper fine-tunes the
-head or all weights, by SGD on shuffled minibatches; ours fine-tunes the head, by one step on each piece of up to 256
-samples in their stored order.
+head or all weights; ours fine-tunes the head, by SGD without momentum or weight decay, while the body runs in evaluation
+mode.
 """
 
 from dataclasses import dataclass
@@ -42,12 +42,13 @@ class FedBABU(Part):
 
     def personalise(self, w: Weights, c: Client) -> Weights:
         head = {n: t.clone() for n, t in w.items() if c.net.of_head(n)}
-        for _ in range(self.finetune_epochs):
-            for b in c.batches():
-                h_BD = c.features(w, b.x)
+        for epoch in range(self.finetune_epochs):
+            shuffled = c.sample(int(c.n), f"{self.name}/{c.t}/{epoch}")
+            for x, y in zip(shuffled.x.split(c.fed.batch), shuffled.y.split(c.fed.batch)):
+                h_BD = c.features(w, x)
                 with torch.enable_grad():
                     head = {n: t.detach().requires_grad_() for n, t in head.items()}
-                    loss = b.mean(c.fed.task.loss(c.head(w | head, h_BD), b.y))
+                    loss = c.fed.task.loss(c.head(w | head, h_BD), y).mean()
                     steps = torch.autograd.grad(loss, list(head.values()))
                 head = {n: t.detach() - (self.lr or c.lr) * g for (n, t), g in zip(head.items(), steps)}
         return w | head

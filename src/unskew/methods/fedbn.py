@@ -1,6 +1,7 @@
 """FedBN (Li et al., ICLR 2021, arXiv 2102.07623).
 
-Every batch-normalisation weight and statistic stays on the client: neither sent nor overwritten.
+Every batch-normalisation weight and statistic stays on the client: neither sent nor overwritten. A model without any is
+refused: with it, this would be FedAvg.
 Differs from the paper: clients are weighted by size; `weighted=False` gives the official 1/K.
 """
 
@@ -21,6 +22,11 @@ class FedBN(Part):
     @property
     def weighting(self) -> Literal["size", "equal"] | None:  # type: ignore[override]
         return None if self.weighted else "equal"
+
+    def refuse(self, fed: Fed) -> str | None:
+        if fed.net.norms:
+            return None
+        return "the model has no batch normalisation to keep at the clients, so that it would be FedAvg; use another model, or fedavg"
 
     def keeps(self, name: str, fed: Fed) -> bool:
         return name in fed.net.norms
