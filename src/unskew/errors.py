@@ -91,7 +91,7 @@ PAGES = {
     "E120": "A run of a comparison failed with an unexpected error. The message names the log that has the details.",
     "E121": "A file of your own defines no Part, several of them, or one without a name or without `@dataclass(frozen=True)`. Where a file defines several, name the one you mean: `file.py:Class`.",
     "E122": "The model does not accept samples of this shape, or it gives one answer per sample where pixels have labels, or the reverse. The message says what it needs.",
-    "E123": "A model of your own does not turn two samples into two rows of logits with one number per class (two maps of them where samples have masks), or it fails. The message says which.",
+    "E123": "A model of your own does not turn two samples into two rows of logits with one number per class (two maps of them where samples have masks), it fails, or it cannot be trained among clients: it changes its input in place, say, or its batch normalisation keeps no running statistics. The message says which.",
     "E124": "An availability, which says which clients answer, cannot be read, or one of its values is out of range. Write `full`, `sample:0.1`, `bernoulli:0.2`, `persistent:0.2x10`, `clustered:0.5-0.2` or `trace:FILE.csv`.",
     "E125": "A data set or one of its arguments does not exist, or an argument's value does not fit. `unskew list data` shows all; the path of an .npz file or of a folder works too.",
     "E126": "An experiment, or one of its rows or methods, does not exist: `unskew list experiments` shows all experiments, and `unskew reproduce NAME --dry-run` the rows of one. If the message is about a table of your own, the file contradicts itself: the message says where, and docs/reproduce.md says what may stand there.",

@@ -11,6 +11,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import unskew
+from unskew.config import build
 from unskew.core.network import Network
 from unskew.engine.assemble import loop_of
 from unskew.engine.leaves import leaves
@@ -110,7 +111,7 @@ def test_a_run_resumes_to_the_same_bits(lanes, tmp_path):
 
 def test_what_leaves_a_client_tells_of_it():
     """M1: before round 1, beside the bytes that leave."""
-    settings = unskew.api.settings_from("fedavg", {"clients": 4, "normalise": "none"})
+    settings = build({"method": "fedavg", "clients": 4, "normalise": "none"})
     loop = loop_of(resolve(settings, data(), model=model()))
     loop.trainer.close()
     assert "448 B are frozen" in leaves(loop)[0]

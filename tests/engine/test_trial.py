@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import unskew
+from unskew.config import build
 from unskew.core import Batch, Client, Out, Part, Weights
 from unskew.engine import check
 from unskew.engine.assemble import loop_of
@@ -63,7 +64,7 @@ class Branching(nn.Module):
 
 
 def resolved(module: nn.Module, method: str = "fedavg", **options) -> Run:
-    settings = unskew.api.settings_from(method, {"clients": 3, "normalise": "none", "device": "cpu", **options})
+    settings = build({"method": method, "clients": 3, "normalise": "none", "device": "cpu", **options})
     return resolve(settings, data(), model=module)
 
 

@@ -125,6 +125,7 @@ CANCELLED = 1e-4
 
 @everywhere
 def test_flea(case: Case) -> None:
+    """M21: as its page says, only the teacher is in evaluation mode, and running statistics see the mixture."""
     agree(case, FLea, atol=CANCELLED, alpha=0.4)
 
 

@@ -11,9 +11,11 @@ from torch import Tensor, nn
 
 from unskew.core.blocks import Around, Blocks, Tap
 from unskew.core.hooked import Hooked
-from unskew.core.roles import batch_norms, roles_of, slots, tensors
 from unskew.core.trees import Weights
 from unskew.errors import UsageError, suggestion
+from unskew.models import tokens
+from unskew.models.modes import nothing_in_place
+from unskew.models.roles import batch_norms, roles_of, slots, tensors
 
 
 class Network:
@@ -32,7 +34,8 @@ class Network:
 
     def __init__(self, module: nn.Module, shape: tuple[int, ...]):
         """shape: of one input. Raises UsageError (E105) for a module without children."""
-        self.module = copy.deepcopy(module)
+        self.module = nothing_in_place(copy.deepcopy(module))
+        tokens.attach(self.module)
         self.shape = tuple(shape)
         self.blocks = tuple(n for n, _ in self.module.named_children())
         if not self.blocks:
@@ -81,6 +84,7 @@ class Network:
         """An ordinary module holding these weights, in evaluation mode, to keep or to hand to a user."""
         module = copy.deepcopy(self.module)
         self._passes.unhook(module)
+        tokens.detach(module)
         held = {n: w[n].detach().clone() for n in self._start if n in w}
         held |= {n: nn.Parameter(held[n], learns) for n, learns in self._learns.items() if n in held}
         for store, key, place in slots(module):

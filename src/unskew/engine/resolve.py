@@ -102,6 +102,8 @@ def run_on(federation: Federation, settings: Settings, method: Method, model: nn
         shared=tuple(n for n in net.trainable if not method.keeps(n, fed) and not method.freezes(n, fed)),
     )
     method.check(fed)
+    if settings.batch == 1 and net.norms:
+        trial.check_single_samples(net, task)
     lanes, remarks = lanes_of(settings, net, device), ()
     if model is not None or calls.parse(settings.model, "model", "E104").file:
         lanes, remarks = _tried(fed, federation, device, lanes)

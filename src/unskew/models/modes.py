@@ -1,4 +1,4 @@
-"""Evaluation mode for as long as it is needed."""
+"""How a module's layers run: in evaluation mode for as long as it is needed, and not in place."""
 
 from __future__ import annotations
 
@@ -18,3 +18,11 @@ def evaluating(module: nn.Module) -> Iterator[None]:
     finally:
         for layer, mode in modes:
             layer.training = mode
+
+
+def nothing_in_place(module: nn.Module) -> nn.Module:
+    """The module itself, its layers told to leave their inputs as they are (`nn.ReLU(inplace=True)`), which others read."""
+    for layer in module.modules():
+        if getattr(layer, "inplace", False) is True:
+            layer.inplace = False  # type: ignore[assignment]
+    return module

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Callable
+from inspect import Parameter, signature
+
 import torch
 from torch import nn
 
 from unskew import arguments, calls, own
 from unskew.errors import UnskewError, UsageError, suggestion
-from unskew.models.modes import evaluating
+from unskew.models import tokens
+from unskew.models.modes import evaluating, nothing_in_place
+from unskew.models.roles import batch_norms, roles_of
+
+_INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+_PLACES = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
 def from_file(text: str, shape: tuple[int, ...], classes: int, pixels: tuple[int, ...] = ()) -> nn.Module:
@@ -43,21 +52,102 @@ def check_module(module: object, shape: tuple[int, ...], classes: int, pixels: t
     """The module itself, if it turns two samples of this shape into logits [2, classes, *pixels].
 
     pixels: the shape of a sample's mask, () where a sample has one label. Weights, statistics and modes stay as they are.
-    Raises UsageError (E123) otherwise.
+    Raises UsageError (E123) otherwise, and for layers and names with which nobody can train it among clients.
     """
     if not isinstance(module, nn.Module):
         raise UsageError("E123", f"a model must be a torch.nn.Module, got {type(module).__name__}.")
-    try:
-        with torch.no_grad(), evaluating(module):
-            logits = module(torch.zeros(2, *shape))
-    except Exception as error:
-        raise UsageError(
-            "E123", f"the model fails on two samples of {list(shape)}: {own.in_one_line(error)}."
-        ) from error
+    logits = _answers(module, shape)
     if not isinstance(logits, torch.Tensor) or tuple(logits.shape) != (2, classes, *pixels):
         returned = list(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
         each = "a map of logits" if pixels else "a row of logits"
         raise UsageError(
             "E123", f"the model gives {returned} for two samples; expected {[2, classes, *pixels]}, {each} for each."
         )
+    if problem := _problem(module):
+        raise UsageError("E123", f"the model cannot be trained among clients: {problem}.")
+    try:
+        copied = nothing_in_place(copy.deepcopy(module))
+    except Exception as error:
+        raise UsageError("E123", f"the model cannot be copied: {own.in_one_line(error)}.") from error
+    if changed := _changed_in_place(copied, shape):
+        raise UsageError("E123", f"{changed} changes its input in place, which others still read; return a new tensor.")
     return module
+
+
+def _answers(module: nn.Module, shape: tuple[int, ...]) -> object:
+    """What the module returns for two samples. Raises UsageError (E123) if it fails."""
+    required = [p for p in signature(module.forward).parameters.values() if p.default is p.empty and p.kind in _PLACES]
+    if len(required) > 1:
+        names = ", ".join(f"'{p.name}'" for p in required)
+        raise UsageError(
+            "E123",
+            f"the model takes {len(required)} inputs ({names}), but a sample is one array; join them, and let forward "
+            "take them apart.",
+        )
+    tokens.attach(module)
+    try:
+        with torch.no_grad(), evaluating(module):
+            return module(torch.zeros(2, *shape))
+    except Exception as error:
+        raise UsageError(
+            "E123", f"the model fails on two samples of {list(shape)}: {own.in_one_line(error)}."
+        ) from error
+    finally:
+        tokens.detach(module)
+
+
+def _problem(module: nn.Module) -> str:
+    """Why clients cannot train this module together, "" if they can."""
+    for name in (*dict(module.named_modules()), *dict(module.named_parameters()), *dict(module.named_buffers())):
+        if "/" in name:
+            return f"'{name}' has a '/' in its name, which separates the parts of names in files; rename it"
+    fixed = roles_of(module).fixed
+    for name, layer in batch_norms(module):
+        if isinstance(layer, nn.SyncBatchNorm):
+            return f"'{name}' is nn.SyncBatchNorm, which waits for other processes; use nn.BatchNorm2d"
+        if layer.running_mean is None:
+            return (
+                f"'{name}' keeps no running statistics (track_running_stats=False), so the answer for a sample would "
+                "depend on the samples beside it; leave track_running_stats on, or use nn.GroupNorm"
+            )
+        if layer.momentum is None and name not in fixed:
+            return (
+                f"'{name}' averages over all batches it has seen (momentum=None), whose number is lost when clients' "
+                "statistics are averaged; give it a momentum, such as 0.1"
+            )
+    for name, layer in module.named_modules():
+        if isinstance(layer, _INSTANCE_NORMS) and layer.track_running_stats:
+            return f"'{name}' is instance normalisation with running statistics; set track_running_stats=False"
+    return ""
+
+
+def _changed_in_place(module: nn.Module, shape: tuple[int, ...]) -> str:
+    """Which of the module and its direct children changes its input, in words; "" if none does."""
+    before: dict[str, int] = {}
+    changed: list[str] = []
+
+    def note(name: str) -> Callable[..., None]:
+        return lambda _layer, args: before.update({name: args[0]._version}) if _first(args) is not None else None
+
+    def compare(name: str) -> Callable[..., None]:
+        def hook(_layer: nn.Module, args: tuple[object, ...], _output: object) -> None:
+            x = _first(args)
+            if x is not None and x._version != before[name]:
+                changed.append(name)
+
+        return hook
+
+    for name, child in module.named_children():
+        child.register_forward_pre_hook(note(name))
+        child.register_forward_hook(compare(name))
+    tokens.attach(module)
+    x = torch.zeros(2, *shape)
+    with torch.no_grad(), evaluating(module):
+        module(x)
+    if x._version:
+        return "the model"
+    return f"the model's '{changed[0]}'" if changed else ""
+
+
+def _first(args: tuple[object, ...]) -> torch.Tensor | None:
+    return args[0] if args and isinstance(args[0], torch.Tensor) else None

@@ -80,6 +80,19 @@ class Trial:
         return {"loss": losses.detach(), **results, **{n: leaves[n] for n in net.buffers}}
 
 
+def check_single_samples(net: Network, task: Task) -> None:
+    """Raises UsageError (E109) if the model cannot normalise batches of one sample."""
+    try:
+        Trial.of(net, task, torch.zeros((1, *net.shape)), 1).alone()
+    except UsageError as error:
+        if "more than 1 value per channel" not in error.text:
+            raise
+        raise UsageError(
+            "E109",
+            "batch=1 leaves batch normalisation a single value per channel; take batch=2 or more, or a model without it.",
+        ) from error
+
+
 def _differ(alone: Tensor, many: Tensor) -> bool:
     largest = float(alone.abs().max()) if alone.numel() else 0.0
     return any(float((alone - lane).abs().max()) > APART * max(1.0, largest) for lane in many if alone.numel())

@@ -1,0 +1,37 @@
+"""Whole numbers for embeddings: samples travel as float32, and an `nn.Embedding` looks up whole numbers."""
+
+# pyright: reportPrivateUsage=false
+# A hook is taken off a copied module by its number, for which torch has no public way.
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+_TABLES = (nn.Embedding, nn.EmbeddingBag)
+
+
+def embeds(module: nn.Module) -> bool:
+    """Whether the module looks anything up, so that its samples may be whole numbers."""
+    return any(isinstance(layer, _TABLES) for layer in module.modules())
+
+
+def attach(module: nn.Module) -> None:
+    """Let every embedding read float32 as the whole numbers that they stand for; once is as good as twice."""
+    detach(module)
+    for layer in module.modules():
+        if isinstance(layer, _TABLES):
+            layer.register_forward_pre_hook(_whole)
+
+
+def detach(module: nn.Module) -> None:
+    """Undo `attach`, also on a copy."""
+    for layer in module.modules():
+        for number in [n for n, hook in layer._forward_pre_hooks.items() if hook is _whole]:
+            del layer._forward_pre_hooks[number]
+
+
+def _whole(_layer: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    first, *rest = args
+    return (first.round().long() if first.is_floating_point() else first, *rest)

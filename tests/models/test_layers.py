@@ -1,0 +1,231 @@
+"""What users' models are made of: served as torch would, or refused in one sentence before anything trains."""
+
+from __future__ import annotations
+
+import copy
+import threading
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import unskew
+from unskew.config import build
+from unskew.core.network import Network
+from unskew.engine.resolve import Run, resolve
+from unskew.errors import UsageError
+
+SHAPE, CLASSES, N = (1, 6, 6), 3, 60
+LANES = pytest.mark.parametrize("lanes", ["1", "16"])
+
+
+def data() -> unskew.Dataset:
+    rng = np.random.default_rng(2)
+    y = np.arange(N) % CLASSES
+    x = (rng.random((N, *SHAPE)) + 0.4 * y[:, None, None, None]).astype(np.float32)
+    return unskew.data.arrays(x, y, x, y)
+
+
+def given(module: nn.Module, method: str = "fedavg", **options) -> Run:
+    settings = build({"method": method, "clients": 3, "normalise": "none", "device": "cpu", **options})
+    return resolve(settings, data(), model=module)
+
+
+def trained(module: nn.Module, method: str = "fedavg", **options) -> unskew.Result:
+    settings = {"rounds": 2, "clients": 3, "epochs": 1, "batch": 8, "normalise": "none", "device": "cpu", "workers": 1}
+    return unskew.run(method, data(), model=module, **(settings | options))
+
+
+def with_norm(norm: nn.Module, flat: bool = False) -> nn.Sequential:
+    torch.manual_seed(3)
+    if flat:
+        return nn.Sequential(nn.Sequential(nn.Flatten(), nn.Linear(36, 8), norm), nn.Linear(8, CLASSES))
+    return nn.Sequential(nn.Sequential(nn.Conv2d(1, 8, 3), norm, nn.Flatten()), nn.Linear(128, CLASSES))
+
+
+@pytest.mark.parametrize(
+    ("norm", "words"),
+    [
+        (nn.BatchNorm2d(8, track_running_stats=False), "'0.1' keeps no running statistics"),
+        (nn.BatchNorm2d(8, momentum=None), r"'0.1' averages over all batches it has seen \(momentum=None\)"),
+        (nn.InstanceNorm2d(8, track_running_stats=True), "'0.1' is instance normalisation with running statistics"),
+        (nn.SyncBatchNorm(8), "'0.1' is nn.SyncBatchNorm"),
+    ],
+)
+def test_normalisation_that_nobody_can_average_is_refused(norm, words):
+    """M8: the first was a traceback, the second left its statistics at 0 and 1 without a word."""
+    with pytest.raises(UsageError, match=f"E123.*{words}"):
+        given(with_norm(norm))
+
+
+def test_a_frozen_layer_may_have_counted_as_it_liked():
+    """M8: its statistics are constants, however they came about."""
+    module = with_norm(nn.BatchNorm2d(8, momentum=None))
+    module[0].requires_grad_(False)
+    assert given(module).lanes == 1
+
+
+@LANES
+@pytest.mark.parametrize(
+    ("norm", "flat"),
+    [
+        (lambda: nn.BatchNorm2d(8, affine=False), False),
+        (lambda: nn.BatchNorm2d(8, momentum=0.5, eps=0.1), False),
+        (lambda: nn.BatchNorm1d(8), True),
+        (lambda: nn.BatchNorm1d(8, affine=False), True),
+        (lambda: nn.LazyBatchNorm1d(), True),
+        (lambda: nn.InstanceNorm2d(8, affine=True), False),
+        (lambda: nn.GroupNorm(2, 8), False),
+    ],
+)
+def test_normalisation_trains_as_in_torch(lanes, norm, flat):
+    """M8: one client, whole batches, against torch.optim; as long as the rows fill a batch and where they do not."""
+    module = with_norm(norm(), flat)
+    result = trained(module, clients=1, batch=37, lanes=lanes, rounds=1, lr=0.05)
+    plain = copy.deepcopy(module).double().train()
+    optimiser = torch.optim.SGD(plain.parameters(), lr=0.05)
+    rows = result.federation.train[0]
+    order = rows[torch.randperm(len(rows), generator=unskew.core.key(0, 1, 0, "batch")).numpy()]
+    for batch in (order[:37], order[37:]):
+        optimiser.zero_grad()
+        x, y = (torch.as_tensor(v[batch]) for v in (result.federation.x, result.federation.y))
+        F.cross_entropy(plain(x.double()), y).backward()
+        optimiser.step()
+    for name, t in plain.state_dict().items():
+        if t.is_floating_point():
+            torch.testing.assert_close(result.model.state_dict()[name].double(), t, rtol=0, atol=1e-5, msg=name)
+
+
+def test_a_batch_of_one_sample_needs_more_than_one_value_a_channel():
+    """M8: BatchNorm1d with batch=1 crashed in the first step."""
+    with pytest.raises(UsageError, match="E109 batch=1 leaves batch normalisation a single value per channel"):
+        given(with_norm(nn.BatchNorm1d(8), flat=True), batch=1)
+    assert given(with_norm(nn.BatchNorm2d(8)), batch=1)
+    assert given(with_norm(nn.LayerNorm(8), flat=True), batch=1)
+
+
+def test_a_name_that_would_be_a_path_is_refused():
+    """M24: such a run could not be resumed."""
+    body = nn.ModuleDict({"a/b": nn.Linear(36, 36)})
+
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = body, nn.Linear(36, CLASSES)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(self.body["a/b"](x.flatten(1)))
+
+    with pytest.raises(UsageError, match=r"E123.*'body\.a/b' has a '/' in its name"):
+        given(Named())
+
+
+class Centred(nn.Module):
+    """Subtracts the mean, in place or not."""
+
+    def __init__(self, in_place: bool) -> None:
+        super().__init__()
+        self.in_place = in_place
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.sub_(0.5) if self.in_place else x - 0.5
+
+
+def test_a_model_that_changes_its_input_is_refused():
+    """M24: MOON, which shows the same batch to three models, ended in a traceback."""
+    for method in ("fedavg", "moon"):
+        with pytest.raises(UsageError, match="E123 the model changes its input in place"):
+            given(nn.Sequential(Centred(True), nn.Flatten(), nn.Linear(36, CLASSES)), method)
+    with pytest.raises(UsageError, match="E123 the model's '1' changes its input in place"):
+        given(nn.Sequential(nn.Conv2d(1, 1, 1), Centred(True), nn.Flatten(), nn.Linear(36, CLASSES)))
+    assert given(nn.Sequential(Centred(False), nn.Flatten(), nn.Linear(36, CLASSES)), "moon")
+
+
+@LANES
+@pytest.mark.parametrize("method", ["flea", "moon"])
+def test_torchs_own_layers_may_be_in_place(lanes, method):
+    """M24: a ReLU in place behind a cut changed the activation that FLea compares with the input."""
+    results = []
+    for in_place in (False, True):
+        torch.manual_seed(1)
+        body = (nn.Conv2d(1, 8, 3), nn.ReLU(in_place), nn.Dropout(0.2, in_place), nn.Flatten())
+        module = nn.Sequential(*body, nn.Linear(128, CLASSES))
+        results.append(trained(module, method, lanes=lanes).digest)
+        assert module[1].inplace is in_place
+    assert results[0] == results[1]
+
+
+def test_a_model_that_is_only_a_head_is_refused_where_the_head_is_frozen():
+    """M24: FedBABU's was a traceback."""
+    with pytest.raises(UsageError, match="E108 nothing of this model is left to train: fedbabu freezes all of it"):
+        given(nn.Sequential(Flat(36, CLASSES)), "fedbabu")
+
+
+class Flat(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.flatten(1))
+
+
+class Two(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(36, CLASSES)
+
+    def forward(self, x: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return self.head((x * mask).flatten(1))
+
+
+def test_several_inputs_are_refused_by_name():
+    with pytest.raises(UsageError, match=r"E123 the model takes 2 inputs \('x', 'mask'\), but a sample is one array"):
+        given(Two())
+
+
+def test_a_model_that_cannot_be_copied_is_refused():
+    module = nn.Sequential(nn.Flatten(), nn.Linear(36, CLASSES))
+    module.lock = threading.Lock()  # type: ignore[assignment]
+    with pytest.raises(UsageError, match="E123 the model cannot be copied"):
+        given(module)
+
+
+class Tied(nn.Module):
+    """An autoencoder's two halves in one matrix, and a head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.down, self.up = nn.Linear(36, 36), nn.Linear(36, 36)
+        self.up.weight = self.down.weight
+        self.head = nn.Linear(36, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.up(self.down(x.flatten(1)).tanh()))
+
+
+@LANES
+def test_tied_weights_stay_tied(lanes):
+    """One client, whole batches, against torch.optim; the second place used to keep its first value."""
+    torch.manual_seed(7)
+    module = Tied()
+    result = trained(module, clients=1, batch=N, lanes=lanes, rounds=3, lr=0.1)
+    plain = copy.deepcopy(module)
+    optimiser = torch.optim.SGD(plain.parameters(), lr=0.1)
+    x, y = (torch.as_tensor(v) for v in (result.federation.x, result.federation.y))
+    for _ in range(3):
+        optimiser.zero_grad()
+        F.cross_entropy(plain(x), y).backward()
+        optimiser.step()
+    for name, t in plain.named_parameters():
+        torch.testing.assert_close(result.model.get_parameter(name), t, rtol=0, atol=1e-5, msg=name)
+    assert result.model.get_parameter("up.weight") is result.model.get_parameter("down.weight")
+    assert "up.weight" not in result.weights
+
+
+def test_a_weight_that_the_head_shares_is_the_heads():
+    module = Tied()
+    module.head = nn.Linear(36, 36)
+    module.head.weight = module.down.weight
+    net = Network(module, SHAPE)
+    assert net.of_head("down.weight")
+    assert net.of_head("head.bias")
+    assert not net.of_head("down.bias")
