@@ -211,7 +211,7 @@ def compare(
     parent = Path(folder) / check_name(name) if name else fresh(Path(folder), "compare")
     cells = plan.plan_cells(parent, named, chosen, options)
     rehearse(cells)
-    plan.describe(parent, named, chosen, options)
+    plan.describe(parent, plan.Plan(tuple(named), tuple(chosen), options, processes))
     workers.train_all(cells, processes or resolve.cores(), watch or (lambda _: None))
     return Comparison(parent)
 

@@ -25,6 +25,8 @@ LONGEST = 10_000
 DEEPEST = 10
 """Brackets inside each other at most."""
 _FILE = re.compile(r"(?P<file>.*\.py)(?::(?P<member>\w+))?", re.S)
+_MARK = "_KEYWORD"
+_KEYWORD = re.compile(rf"[(,]\s*({'|'.join(keyword.kwlist)})\s*$")
 _CLOSING = {"(": ")", "[": "]", "{": "}"}
 
 
@@ -156,17 +158,26 @@ def _call(text: str) -> Call:
 
 
 def _arguments(text: str) -> dict[str, object]:
-    call = _expression(f"f({text})", text)
+    call = _expression(_without_keywords(f"f({text})"), text)
     if not isinstance(call, ast.Call) or call.args:
         raise _Unreadable("an argument has no name")
     arguments: dict[str, object] = {}
     for argument in call.keywords:
         if argument.arg is None:
             raise _Unreadable("an argument has no name")
-        if argument.arg in arguments:
-            raise _Unreadable(f"'{argument.arg}' is given twice")
-        arguments[argument.arg] = _value(argument.value)
+        name = argument.arg.removesuffix(_MARK)
+        if name in arguments:
+            raise _Unreadable(f"'{name}' is given twice")
+        arguments[name] = _value(argument.value)
     return arguments
+
+
+def _without_keywords(code: str) -> str:
+    """`f(lambda=1)` with the names of arguments that are Python's keywords marked, so that its parser reads them."""
+    for position, character, depth in reversed(list(_walk(code))):
+        if character == "=" and depth == 1 and (name := _KEYWORD.search(code[:position])):
+            code = code[: name.end(1)] + _MARK + code[name.end(1) :]
+    return code
 
 
 def _expression(code: str, text: str) -> ast.expr:

@@ -49,10 +49,19 @@ class Terminated(BaseException):
 
 
 def suggestion(word: str, known: Iterable[str]) -> str:
-    """' Did you mean 'x'?' for the known word nearest to this one, ignoring case; '' if none is near."""
-    written = {name.lower(): name for name in known}
+    """' Did you mean 'x'?' for the known word nearest to this one, ignoring case; '' if none is near.
+
+    Whoever writes `non-iid` did not mean `iid`.
+    """
+    opposite = word.lower().removeprefix("non").lstrip("-_ ")
+    written = {name.lower(): name for name in known if opposite == word.lower() or name.lower() != opposite}
     near = difflib.get_close_matches(word.lower(), list(written), n=1, cutoff=0.6)
     return f" Did you mean '{written[near[0]]}'?" if near else ""
+
+
+def printable(text: str) -> str:
+    """A text on one line, its control characters escaped as Python writes them, so that it cannot move a cursor."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def excerpt(value: object, most: int = 80) -> str:
@@ -98,6 +107,9 @@ PAGES = {
     "E127": "A hook of a Part, or a model of your own, branches on the value of a tensor (`if`, `.item()`, `float()`) or draws its own random numbers. Hooks are written for one client and run for many at once: use `torch.where`, and take random numbers from `noise()`.",
     "E128": "A model of your own contains a layer that cannot train several clients side by side, such as `nn.LSTM`, so the run uses `lanes=1`: clients train one after another, with the same results. The message says why.",
     "E130": "A measure does not exist, or cannot be taken for this method, task or federation. The message says why; docs/measures.md describes all measures.",
+    "E141": "The operating system refuses a file or a folder: no permission, not a folder, or gone while the command ran. The message names it and the reason, and the log file has the details.",
+    "E142": "The machine has not enough memory for this. Take a smaller model, fewer clients or a smaller `batch`; the log file shows where memory ran out.",
+    "E143": "An error that unskew does not expect, and so a defect of unskew or of a Part, model or loader of your own. The exit code is 1. The log file that the message names has the details; please report it.",
     "E201": "A checkpoint is damaged: its SHA-256 does not match. It is renamed to .bad and the previous checkpoint is used, so that one round is repeated.",
     "E202": "Both checkpoints of a run are damaged, so it cannot be resumed. Start again under another name.",
     "E203": "The disk is full. The last checkpoint is safe: free some space, then resume. The exit code is 75.",

@@ -36,7 +36,7 @@ def app() -> Any:
         add_completion=False,
         rich_markup_mode="rich",
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": _normalised},
     )
     for name, command in (
         ("run", run.command),
@@ -58,6 +58,11 @@ def app() -> Any:
     return commands
 
 
+def _normalised(name: str) -> str:
+    """The name of an option or a command as it is listed, also if it is written `--LR` or `--lr_decay`."""
+    return name.lower().replace("_", "-")
+
+
 def _add_version(commands: Any) -> None:
     import typer
 
@@ -71,8 +76,11 @@ def _add_version(commands: Any) -> None:
 
 
 def main() -> None:
-    """Run the command line and end the process: 0 done, 2 wrong use, 3 bad data, 75 paused, 130 interrupted, 143 terminated."""
-    from unskew.errors import Terminated, UnskewError
+    """Run the command line and end the process.
+
+    Exit codes: 0 done, 1 an unexpected error, 2 wrong use, 3 bad data, 75 paused, 130 interrupted, 143 terminated.
+    """
+    from unskew.errors import Terminated
 
     def terminate(*_: object) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # `timeout` sends it twice: finish cleaning up
@@ -81,15 +89,18 @@ def main() -> None:
     signal.signal(signal.SIGTERM, terminate)
     try:
         app()()
-    except UnskewError as error:
-        print(error, file=sys.stderr)
-        _leave(error.exit_code)
     except Terminated:
         _leave(143)
     except KeyboardInterrupt:
         _leave(130)
     except BrokenPipeError:
         _leave(0)
+    except Exception as error:
+        from unskew.failures import explained
+
+        shown = explained(error)
+        print(shown, file=sys.stderr)
+        _leave(shown.exit_code)
 
 
 def _leave(code: int) -> None:

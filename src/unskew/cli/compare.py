@@ -37,7 +37,7 @@ class Arguments:
 @with_settings(Arguments, [name for name in SETTINGS if name != "seed"])
 def command(arguments: Arguments, given: dict[str, Any]) -> None:
     """Compare methods: mean and standard deviation over seeds, paired tests, and a report."""
-    from unskew.comparison.plan import describe, plan_cells
+    from unskew.comparison.plan import Plan, describe, plan_cells
     from unskew.comparison.rehearsal import rehearse
     from unskew.config import build
     from unskew.config import given as values_in
@@ -61,18 +61,20 @@ def command(arguments: Arguments, given: dict[str, Any]) -> None:
     rehearse(cells)
     if arguments.dry_run:
         return
-    describe(path, methods, seeds, values)
-    finish(path, cells, arguments.processes, arguments.target, arguments.json)
+    plan = Plan(tuple(methods), tuple(seeds), values, arguments.processes, arguments.target)
+    describe(path, plan)
+    finish(path, cells, plan, arguments.json)
 
 
 def resume(path: Path, as_json: bool) -> None:
     """Finish a comparison that was interrupted."""
-    from unskew.comparison.plan import described
+    from unskew.comparison.plan import described, plan_cells
 
-    finish(path, described(path), 0, None, as_json)
+    plan = described(path)
+    finish(path, plan_cells(path, plan.methods, plan.seeds, plan.settings), plan, as_json)
 
 
-def finish(path: Path, cells: list[Any], processes: int, target: float | None, as_json: bool) -> None:
+def finish(path: Path, cells: list[Any], plan: Any, as_json: bool) -> None:
     """Train the runs of a comparison under a live table; then print the final table and write the report."""
     from unskew.cli.progress import Progress
     from unskew.comparison.workers import train_all
@@ -81,14 +83,14 @@ def finish(path: Path, cells: list[Any], processes: int, target: float | None, a
 
     try:
         with Progress(cells, quiet=as_json) as progress:
-            train_all(cells, processes or cores(), progress.look)
+            train_all(cells, plan.processes or cores(), progress.look)
     except (KeyboardInterrupt, Terminated):
         print(f"\nInterrupted; every run is saved. Continue with: unskew resume {path}")
         raise
-    rows = summary.summary_table(read.read_comparison(path), target=target)
+    rows = summary.summary_table(read.read_comparison(path), target=plan.target)
     records = tables.as_json(rows)
     disk.replace(path / "compare.json", json.dumps(records, indent=1))
-    page.write_report(path, path / "report.html", target=target)
+    page.write_report(path, path / "report.html", target=plan.target)
     if as_json:
         print(json.dumps({"comparison": str(path), "rows": records}))
         return

@@ -32,12 +32,13 @@ def command(
     once: Annotated[bool, typer.Option("--once", help="print the progress once and exit")] = False,
 ) -> None:
     """Follow a run: its scores, which clients answered, were late or were dropped. Ctrl-C does not stop the run itself."""
-    from unskew.comparison.plan import described
+    from unskew.comparison.plan import described, plan_cells
     from unskew.comparison.watch import announced
     from unskew.errors import UsageError
 
     if (run / "compare.yaml").exists():
-        _watch_many(described(run), run / "report.html", once)
+        plan = described(run)
+        _watch_many(plan_cells(run, plan.methods, plan.seeds, plan.settings), run / "report.html", once)
     elif (run / "now.json").exists():
         _watch_many(announced(run), run / "pages" / "index.html", once)
     elif (run / "config.yaml").exists() or (run / "deploy.json").exists():

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-import yaml
+from annotated_types import Ge, MinLen
 
-from unskew import config, disk
+from unskew import arguments, config, disk, documents
 from unskew.comparison.watch import Cell
 from unskew.disk import slug
 from unskew.engine import resolve
@@ -18,6 +19,17 @@ from unskew.errors import StateError, UsageError, suggestion
 FILE = "compare.yaml"
 
 
+@dataclass(frozen=True)
+class Plan:
+    """What compare.yaml holds."""
+
+    methods: Annotated[tuple[str, ...], MinLen(1), "texts of methods"]
+    seeds: Annotated[tuple[Annotated[int, Ge(0)], ...], MinLen(1), "of every method"]
+    settings: Annotated[dict[str, Any], "those that all methods share"]
+    processes: Annotated[int, Ge(0), "how many runs at a time; 0: one on each core"] = 0
+    target: Annotated[float | None, "score for the column 'bytes to reach it'"] = None
+
+
 def plan_cells(parent: Path, methods: Sequence[str], seeds: Sequence[int], options: dict[str, Any]) -> list[Cell]:
     """The runs of a comparison, each in a folder of its own under `parent`; nothing is written.
 
@@ -25,11 +37,13 @@ def plan_cells(parent: Path, methods: Sequence[str], seeds: Sequence[int], optio
     arguments that no method has (E102) and for equal methods (E119), StateError (E112) for a folder with another run.
     """
     cells, unused = [], dict(options.get("set") or {})
+    if not methods or not seeds:
+        raise UsageError("E109", "a comparison needs at least one method and one seed.")
     for method in methods:
         base = config.build({**options, "method": method})
-        arguments = resolve.arguments_for(method, base.set)
-        unused = {part: values for part, values in unused.items() if part not in arguments}
-        base = resolve.compared(base.replace(set=arguments))
+        meant = resolve.arguments_for(method, base.set)
+        unused = {part: values for part, values in unused.items() if part not in meant}
+        base = resolve.compared(base.replace(set=meant))
         for seed in seeds:
             cells.append(Cell(method, seed, parent / f"{slug(method)}--s{seed}", base.replace(seed=seed)))
     if unused:
@@ -43,23 +57,25 @@ def plan_cells(parent: Path, methods: Sequence[str], seeds: Sequence[int], optio
     return cells
 
 
-def describe(parent: Path, methods: Sequence[str], seeds: Sequence[int], options: dict[str, Any]) -> None:
+def describe(parent: Path, plan: Plan) -> None:
     """Write compare.yaml, from which a comparison is resumed."""
-    values = config.build({**options, "method": "fedavg"}).as_dict()
+    values = config.build({**plan.settings, "method": "fedavg"}).as_dict()
     shared = {name: value for name, value in values.items() if name not in ("method", "seed")}
     parent.mkdir(parents=True, exist_ok=True)
-    text = yaml.safe_dump({"methods": list(methods), "seeds": list(seeds), "settings": shared}, sort_keys=False)
-    disk.replace(parent / FILE, text)
+    lists = {"methods": list(plan.methods), "seeds": list(plan.seeds)}
+    disk.replace(parent / FILE, documents.dump({**asdict(plan), **lists, "settings": shared}))
 
 
-def described(parent: Path) -> list[Cell]:
-    """The runs of a comparison that has begun. Raises StateError: E117 where there is none, E111 for a damaged file."""
+def described(parent: Path) -> Plan:
+    """The comparison that has begun in this folder. Raises StateError (E117) where there is none, UsageError (E111) for a
+    damaged file."""
     file = parent / FILE
     if not file.is_file():
         raise StateError("E117", f"{parent} is no comparison: it has no compare.yaml.")
-    try:
-        values = yaml.safe_load(file.read_text())
-        methods, seeds, settings = (values[name] for name in ("methods", "seeds", "settings"))
-    except (yaml.YAMLError, UnicodeDecodeError, KeyError, TypeError) as error:
-        raise StateError("E111", f"{file} cannot be read: {' '.join(str(error).split())}.") from None
-    return plan_cells(parent, methods, seeds, settings)
+    values = documents.load(documents.text_of(file), str(file), "E111")
+    values = arguments.check(Plan, values if isinstance(values, dict) else {}, str(file), "E111")
+    if missing := {"methods", "seeds", "settings"} - set(values):
+        raise UsageError("E111", f"{file} is damaged: it lacks {', '.join(sorted(missing))}.")
+    if not isinstance(values["settings"], dict):
+        raise UsageError("E111", f"{file} is damaged: settings must hold keys and values.")
+    return Plan(**values)

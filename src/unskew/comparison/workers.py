@@ -32,7 +32,7 @@ class Worker:
         log.parent.mkdir(parents=True, exist_ok=True)
         with open(log, "ab") as errors:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "unskew.comparison.workers"],
+                [sys.executable, "-P", "-m", "unskew.comparison.workers"],  # -P: no file of this folder is imported
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=errors,

@@ -15,7 +15,7 @@ import numpy as np
 from unskew.data.checks import check_labels, check_lengths
 from unskew.data.index import Index
 from unskew.data.intake.notes import Intake
-from unskew.errors import DataError
+from unskew.errors import DataError, printable
 
 SUMMARY_CLIENTS = 2000
 """Clients that `summary` lists at most."""
@@ -28,7 +28,7 @@ class Federation:
     x, y, x_test, y_test, classes: as in `Dataset`.
     train, val, test: `train[k]` and `val[k]` are rows of x, `test[k]` rows of x_test; any of them may be empty. val has
     no clients at all if nothing is held back.
-    skew: the text by which the set was dealt out. names: of the clients, or None for `client-0` and so on.
+    skew: the text by which the set was dealt out. names: of the clients, or None for `client-0` and so on. Control characters in names are escaped.
     natural: whether clients come from a column of the data and every test row belongs to one of them.
     mean, std: one number per channel, by which samples can be standardised; None if they are already, or never are.
     columns: facts per row of x. reserved: rows of x that no client holds, because the server keeps them for itself.
@@ -56,6 +56,10 @@ class Federation:
     intake: Intake | None = None
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "name", printable(str(self.name)))
+        object.__setattr__(self, "classes", tuple(map(printable, map(str, self.classes))))
+        if self.names:
+            object.__setattr__(self, "names", tuple(map(printable, map(str, self.names))))
         check_lengths(self.name, "training", self.x, self.y, {})
         check_lengths(self.name, "test", self.x_test, self.y_test, {})
         if not self.clients or not len(self.train.rows):

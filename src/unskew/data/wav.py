@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,14 +58,17 @@ def spectrogram(file: Path, format: Format) -> np.ndarray:
 def waveform(file: Path) -> tuple[np.ndarray, int]:
     """(the mean of a file's channels, float32 [N] in [-1, 1]; samples per second).
 
-    Raises DataError: E401 for a file that cannot be read, E403 for one without a sample.
+    Raises DataError: E401 for a file that cannot be read or is cut off, E403 for one without a sample.
     """
     from scipy.io import wavfile
 
     try:
-        rate, wave = wavfile.read(file)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", wavfile.WavFileWarning)  # of chunks that hold no sound
+            warnings.filterwarnings("error", "Reached EOF prematurely")  # what is there would be taken for all of it
+            rate, wave = wavfile.read(file)
     except Exception as error:  # SciPy's reader raises many kinds of error for damaged files
-        raise DataError("E401", f"{file} cannot be read as a .wav file: {error}.") from error
+        raise DataError("E401", f"{file} cannot be read as a .wav file: {str(error).rstrip('.')}.") from error
     if rate < 1:
         raise DataError("E401", f"{file} cannot be read as a .wav file: it has {rate} samples per second.")
     if np.issubdtype(wave.dtype, np.integer):

@@ -65,7 +65,7 @@ class SiteProcesses:
         options = ["--classes", self.classes] if self.classes else []
         options += ["--model", self.model] if self.model else []
         options += ["--device", self.device]
-        work = [sys.executable, "-m", "unskew.deploy.worker", str(folder), self.data, *options]
+        work = [sys.executable, "-P", "-m", "unskew.deploy.worker", str(folder), self.data, *options]
         port = str(self.port or free_port())
         node = commands.supernode(f"{ticket.host}:{ticket.port}", port, folder if ticket.authority else None)
         worker = Program("the worker", work, env, folder / "worker.log")

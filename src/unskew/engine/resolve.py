@@ -7,6 +7,7 @@ at its client; `centralised` is FedAvg on a single client that holds all trainin
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
@@ -30,7 +31,7 @@ from unskew.data.federation import Federation
 from unskew.engine.client import trial
 from unskew.engine.memory import check_room
 from unskew.engine.sources import dataset_of, dealt_out
-from unskew.errors import UsageError
+from unskew.errors import UsageError, excerpt, suggestion
 from unskew.measures import NONE
 from unskew.methods import registry
 from unskew.tasks import Task, task_of
@@ -199,14 +200,18 @@ def model_of(settings: Settings, federation: Federation, task: Task, model: nn.M
 
 
 def device_of(settings: Settings) -> str:
-    """`cpu`, or a GPU as torch names it. Raises UsageError (E113) for a GPU that torch does not find."""
-    if settings.device == "auto":
+    """`cpu`, or a GPU as torch names it. Raises UsageError: E109 for another word, E113 for a GPU that torch does not find."""
+    device = settings.device
+    if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
-    if settings.device.startswith("cuda") and not torch.cuda.is_available():
-        raise UsageError(
-            "E113", f"device is {settings.device}, and torch {torch.__version__} finds no GPU; use device=cpu."
-        )
-    return settings.device
+    if not re.fullmatch(r"cpu|cuda(:\d{1,4})?", device):
+        near = suggestion("cuda" if device.lower() in ("gpu", "mps") else device, ("auto", "cpu", "cuda"))
+        raise UsageError("E109", f"device must be auto, cpu, cuda or cuda:1; got {excerpt(device)}.{near}")
+    index = int(device.partition(":")[2] or 0)
+    if device != "cpu" and index >= torch.cuda.device_count():
+        gpus = f"finds {torch.cuda.device_count() or 'no'} GPU{'s' * (torch.cuda.device_count() > 1)}"
+        raise UsageError("E113", f"device is {device}, and torch {torch.__version__} {gpus}; use device=cpu.")
+    return device
 
 
 def lanes_of(settings: Settings, net: Network, device: str) -> int:
