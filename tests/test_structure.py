@@ -17,6 +17,7 @@ ROOMS = (
         "calls",
         "hints",
         "many",
+        "failures",
         "arguments",
         "sources",
         "specs",

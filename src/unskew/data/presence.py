@@ -15,7 +15,7 @@ import numpy as np
 from annotated_types import Ge, Gt, Le, MinLen
 
 from unskew import specs
-from unskew.errors import DataError, UsageError
+from unskew.errors import DataError, UsageError, excerpt
 
 Rng = Callable[[int], np.random.Generator]
 """rng(t) is a new generator for round t, always the same one."""
@@ -136,18 +136,25 @@ def read_trace(path: Path) -> dict[int, dict[int, float]]:
     """Seconds by client, by round. Raises UsageError (E111) if there is no such file, DataError (E408) if it is no trace."""
     rounds: dict[int, dict[int, float]] = {}
     try:
-        with open(path, newline="") as file:
-            for row in csv.DictReader(file):
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            rows = csv.DictReader(file)
+            if missing := {"round", "client"} - set(rows.fieldnames or ()):
+                raise ValueError(f"it has no column {sorted(missing)[0]}")
+            for row in rows:
                 t, client, seconds = int(row["round"]), int(row["client"]), float(row.get("seconds") or 0)
-                if client < 0 or not 0 <= seconds < np.inf:
-                    raise ValueError(f"client {client} after {seconds:g} seconds")
-                rounds.setdefault(t, {})[client] = seconds
+                if t < 1 or client < 0 or not 0 <= seconds < np.inf or None in row:
+                    raise ValueError(f"line {rows.line_num}: {excerpt(list(row.values()))}")
+                if client in rounds.setdefault(t, {}):
+                    raise ValueError(f"line {rows.line_num}: client {client} is in round {t} already")
+                rounds[t][client] = seconds
+        if not rounds:
+            raise ValueError("it has no rows")
     except OSError as error:
         why = "there is no file" if isinstance(error, FileNotFoundError) else "cannot read"
         raise UsageError("E111", f"{why} {path}; a trace is a CSV with columns round,client[,seconds].") from None
     except (KeyError, ValueError, TypeError, csv.Error) as error:
         raise DataError(
-            "E408", f"{path} is no trace: it needs columns round,client[,seconds] of numbers from 0 ({error})."
+            "E408", f"{path} is no trace: rounds count from 1, clients and seconds from 0 ({error})."
         ) from None
     return rounds
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import struct
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from unskew.data.audio import log_mel
 from unskew.errors import DataError
 
 MOST_HZ = 22_050
+LEAST_HZ, HIGHEST_HZ = 1_000, 1_000_000
+"""Of a file; outside, its header is damaged or it is no sound."""
 MOST_S = 4.0
 WINDOW_S = 1024 / 22_050
 
@@ -63,14 +66,16 @@ def waveform(file: Path) -> tuple[np.ndarray, int]:
     from scipy.io import wavfile
 
     try:
+        _check_chunks(file)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", wavfile.WavFileWarning)  # of chunks that hold no sound
             warnings.filterwarnings("error", "Reached EOF prematurely")  # what is there would be taken for all of it
             rate, wave = wavfile.read(file)
     except Exception as error:  # SciPy's reader raises many kinds of error for damaged files
         raise DataError("E401", f"{file} cannot be read as a .wav file: {str(error).rstrip('.')}.") from error
-    if rate < 1:
-        raise DataError("E401", f"{file} cannot be read as a .wav file: it has {rate} samples per second.")
+    if not LEAST_HZ <= rate <= HIGHEST_HZ:
+        expected = f"expected {LEAST_HZ:,} to {HIGHEST_HZ:,}"
+        raise DataError("E401", f"{file} cannot be read as a .wav file: {rate:,} samples per second, {expected}.")
     if np.issubdtype(wave.dtype, np.integer):
         info = np.iinfo(wave.dtype)
         middle = 128 if info.min == 0 else 0  # bytes have no sign
@@ -78,3 +83,20 @@ def waveform(file: Path) -> tuple[np.ndarray, int]:
     if not wave.size:
         raise DataError("E403", f"{file} holds no sound.")
     return (wave.mean(1) if wave.ndim > 1 else wave).astype(np.float32), int(rate)
+
+
+def _check_chunks(file: Path) -> None:
+    """What SciPy's reader passes over: chunks that are none, and samples of an impossible size. Raises ValueError."""
+    with open(file, "rb") as wav:
+        kind, _, _ = wav.read(4), wav.read(4), wav.read(4)
+        order = ">" if kind == b"RIFX" else "<"
+        while kind != b"RF64" and len(head := wav.read(8)) == 8:
+            name, size = struct.unpack(f"{order}4sI", head)
+            if not name.decode("latin-1").isprintable():
+                raise ValueError("a chunk in it has no name")
+            if name == b"fmt ":
+                _, channels, _, _, frame, bits = struct.unpack(f"{order}HHIIHH", wav.read(16))
+                if not bits or frame != channels * ((bits + 7) // 8):
+                    raise ValueError(f"{channels} channels of {bits} bits do not fill a frame of {frame} bytes")
+                size -= 16
+            wav.seek(size + size % 2, 1)

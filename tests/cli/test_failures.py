@@ -1,0 +1,316 @@
+"""Whatever goes wrong ends in one sentence with a code, and with a log where it needs one."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+import unskew
+from tests.cli.calling import call
+from unskew.comparison import plan, workers
+from unskew.data.federation import Federation
+from unskew.data.index import Index
+from unskew.errors import DataError, UsageError, printable, suggestion
+from unskew.failures import explained
+
+FAST = ["--rounds", "1", "--epochs", "1", "--clients", "3", "--model", "mlp", "--workers", "1"]
+
+
+def refused(*arguments: str, cwd: Path, code: str, exit_code: int = 2) -> str:
+    """The one sentence, after checking that it is one."""
+    called = call(*arguments, cwd=cwd)
+    lines = [line for line in called.err.splitlines() if line.strip()]
+    assert called.code == exit_code, called.text
+    assert re.match(rf"{code} \S", lines[-1]), called.text
+    assert "Traceback" not in called.text
+    return lines[-1]
+
+
+def test_the_folder_for_runs_is_a_file(tmp_path):
+    """R6: `--folder` that is a file was a traceback."""
+    (tmp_path / "runs").write_text("")
+    text = refused("run", *FAST, "--name", "r", cwd=tmp_path, code="E141")
+    assert "runs" in text
+    assert "Not a directory" in text or "exists" in text
+    log = re.search(r"The details are in (\S+)\.$", text)
+    assert log
+    assert "Traceback" in Path(log[1]).read_text()
+    os.unlink(log[1])
+
+
+def test_a_read_only_folder_and_one_that_vanished(tmp_path, monkeypatch):
+    """R6: no permission, and a folder deleted while the run goes on, were tracebacks."""
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+
+    def denied(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(tmp_path / "runs"))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Path, "mkdir", denied)
+        assert "Permission denied" in refused("run", *FAST, "--name", "r", cwd=tmp_path, code="E141")
+    real = os.replace
+    gone: list[Path] = []
+
+    def vanish(source: Path, target: Path) -> None:
+        if Path(target).name == "state.safetensors" and not gone:
+            gone.append(target)
+            Path(source).unlink()
+        real(source, target)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "replace", vanish)
+        assert "No such file" in refused("run", *FAST, "--name", "s", cwd=tmp_path, code="E141")
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "exit_code"),
+    [
+        (MemoryError("Unable to allocate 4.00 TiB for an array"), "E142", 2),
+        (torch.OutOfMemoryError("CUDA out of memory"), "E142", 2),
+        (RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory: you tried"), "E142", 2),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), "E142", 2),
+        (OSError(errno.ENOSPC, "No space left", "a/b"), "E203", 75),
+        (RecursionError("maximum recursion depth exceeded"), "E143", 1),
+        (ZeroDivisionError("\x1b[2Jdivision\nby zero"), "E143", 1),
+        (UsageError("E109", "x."), "E109", 2),
+    ],
+)
+def test_any_exception_has_a_sentence(monkeypatch, tmp_path, error, code, exit_code):
+    """R6: `main` catches OSError, MemoryError and at last any Exception."""
+    from unskew.engine import resolve
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+
+    def fails(*_: object, **__: object) -> None:
+        raise error
+
+    monkeypatch.setattr(resolve, "resolve", fails)
+    text = refused("run", *FAST, cwd=tmp_path, code=code, exit_code=exit_code)
+    assert "\x1b" not in text
+    logs = list(tmp_path.glob("unskew-error-*.log"))
+    assert len(logs) == (code in ("E141", "E142", "E143"))
+
+
+def test_nothing_can_be_logged(monkeypatch):
+    monkeypatch.setattr("tempfile.mkstemp", lambda **_: (_ for _ in ()).throw(OSError(errno.EROFS, "read-only")))
+    assert str(explained(KeyError("x"))).endswith("KeyError: 'x'.")
+
+
+@pytest.mark.parametrize("device", ["gpu", "mps", "meta", "cuda:x", "CUDA", "", "cuda:99999"])
+def test_an_unknown_device_is_one_sentence(tmp_path, device):
+    """R6: `--device gpu` and `--device mps` were torch's tracebacks."""
+    refused("run", *FAST, "--device", device, cwd=tmp_path, code="E109")
+
+
+def test_a_gpu_that_is_not_there(tmp_path):
+    """R6: `cuda:N` beyond the last GPU as well as any GPU where there is none."""
+    refused("run", *FAST, "--device", f"cuda:{torch.cuda.device_count()}", cwd=tmp_path, code="E113")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["fedprox", "--set", "fedprox.mu=["], "E102"),
+        (["fedprox(mu=1)-(2)"], "E102"),
+        (["fedprox(mu={[]:1})"], "E102"),
+        ([f"fedprox(mu={'-' * 3000}1)"], "E102"),
+        (["--model", "mlp(hidden=(0,))"], "E104"),
+        (["--availability", "sample:inf"], "E124"),
+        (["--availability", "full,quorum:inf"], "E124"),
+        (["--availability", "trace:/etc"], "E111"),
+    ],
+)
+def test_texts_that_were_tracebacks(tmp_path, arguments, code):
+    """R6: each of these ended in a traceback."""
+    refused("run", *arguments, "--dry-run", cwd=tmp_path, code=code)
+
+
+@pytest.mark.parametrize(
+    "text", ["1: 2\n", "? [a]\n: 2\n", "set: {1: {a: 2}}\n", "true: 1\n", "null: 1\n", "2020-01-01: 1\n"]
+)
+def test_keys_of_yaml_that_are_no_text(tmp_path, text):
+    """R6: keys that are numbers, dates or lists were tracebacks."""
+    (tmp_path / "a.yaml").write_text(text)
+    refused("run", "--config", "a.yaml", "--dry-run", cwd=tmp_path, code="E1(01|02|11)")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        'round,client\n1,"' + "1" * 200_000 + '"\n',
+        "round,client\n1,-1\n",
+        "round,client\n1\n",
+        "\0\n",
+        "round,client\n0,1\n",
+        "round,client\n",
+        "round,client\n1,1,2,3\n",
+        "round,client\n1,1\n1,1\n",
+        "round,klient\n1,1\n",
+    ],
+)
+def test_traces_that_are_none(tmp_path, text):
+    """R6: a huge field and a negative client were tracebacks; a file without rows or columns let nobody take part."""
+    (tmp_path / "t.csv").write_text(text)
+    refused("run", "--availability", "trace:t.csv", "--dry-run", cwd=tmp_path, code="E408", exit_code=3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (["--availability", "bernoulli:nan"], "E124"),
+        (["fedprox(mu=1)(mu=5)"], "E102"),
+        (["--lr", "inf"], "E109"),
+        (["--lr", "nan"], "E109"),
+    ],
+)
+def test_what_was_accepted_silently(tmp_path, arguments, code):
+    """R7: each of these trained without a word."""
+    refused("run", *arguments, "--dry-run", cwd=tmp_path, code=code)
+
+
+def test_workers_import_nothing_from_the_current_folder(tmp_path, monkeypatch):
+    """R4: a `random.py` in the current folder was imported by the workers of compare and reproduce."""
+    (tmp_path / "random.py").write_text("raise SystemExit('imported')")
+    (tmp_path / "numpy.py").write_text("raise SystemExit('imported')")
+    monkeypatch.chdir(tmp_path)
+    started: list[list[str]] = []
+    real = workers.subprocess.Popen
+
+    def popen(command: list[str], **options: object) -> object:
+        started.append(command)
+        code = "import random, sys; print(random.__file__); print('' in sys.path or sys.path[0])"
+        return real([*command[: command.index("-m")], "-c", code], **options)
+
+    monkeypatch.setattr(workers.subprocess, "Popen", popen)
+    worker = workers.Worker(tmp_path / "log.txt")
+    worker.process.wait()
+    assert (tmp_path / "log.txt").read_text() == ""
+    out = worker.process.stdout.read()
+    assert str(tmp_path) not in out
+    assert out.startswith(sys.base_prefix)
+    worker.stop()
+
+
+def small(**names: object) -> Federation:
+    x, y = np.zeros((4, 2), np.float32), np.arange(4) % 2
+    index = Index.of([np.arange(2), np.arange(2, 4)])
+    given = {"classes": ("a", "b"), "name": "n", **names}
+    return Federation(x=x, y=y, x_test=x, y_test=y, train=index, test=index, skew="site", **given)
+
+
+def test_names_do_not_move_the_cursor():
+    """R11: escape sequences in class and site names reached the terminal; names held newlines."""
+    federation = small(
+        classes=("\x1b[2J\x1b]0;owned\a", "b\nE000 forged"), names=("s\r\n1", "\u202emoc"), name="\x1b[1m"
+    )
+    assert federation.classes == (r"\x1b[2J\x1b]0;owned\x07", r"b\nE000 forged")
+    assert federation.names == (r"s\r\n1", r"\u202emoc")
+    text = unskew.data.preview.terminal(federation)
+    assert all(c == "\n" or c.isprintable() for c in text)
+    assert printable("Größe 5") == "Größe 5"
+
+
+def test_a_comparison_without_seeds(tmp_path):
+    """R11: `compare --seeds 0` ended in E117 about a folder."""
+    refused("compare", "fedavg", "--seeds", "0", "--dry-run", cwd=tmp_path, code="E109")
+    with pytest.raises(UsageError, match="E109 a comparison needs at least one method and one seed"):
+        plan.plan_cells(tmp_path, ["fedavg"], [], {})
+
+
+def test_a_comparison_remembers_how_it_was_asked_for(tmp_path, monkeypatch):
+    """R11: `resume` of a comparison forgot --processes and --target."""
+    from unskew.cli import compare
+
+    asked: list[plan.Plan] = []
+    monkeypatch.setattr(compare, "finish", lambda path, cells, of, as_json: asked.append(of))
+    options = ["--seeds", "2", "--processes", "3", "--target", "0.75", "--name", "c", "--no-references"]
+    called = call("compare", "fedavg", "bsm", *FAST, *options, cwd=tmp_path)
+    assert called.code == 0, called.text
+    assert call("resume", str(tmp_path / "runs/c")).code == 0
+    first, again = asked
+    assert (again.processes, again.target) == (first.processes, first.target) == (3, 0.75)
+    assert (again.methods, again.seeds) == (("fedavg", "bsm"), (0, 1))
+
+
+@pytest.mark.parametrize(
+    "change", [{"methods": []}, {"methods": 3}, {"seeds": ["a"]}, {"settings": 7}, {"processes": -1}, {"x": 1}]
+)
+def test_a_damaged_plan_is_one_sentence(tmp_path, change):
+    """R6: compare.yaml with other values than it was written with."""
+    plan.describe(tmp_path, plan.Plan(("fedavg",), (0,), {"rounds": 1}))
+    file = tmp_path / "compare.yaml"
+    file.write_text(yaml.safe_dump({**yaml.safe_load(file.read_text()), **change}))
+    refused("resume", str(tmp_path), cwd=tmp_path, code="E111")
+    file.write_text("seeds: [0]\n")
+    refused("resume", str(tmp_path), cwd=tmp_path, code="E111")
+
+
+def test_options_in_capitals_or_with_underscores(tmp_path):
+    """R11: `--LR` was refused without a suggestion."""
+    called = call("run", "--LR", "inf", "--lr_decay", "0.5", "--dry-run", cwd=tmp_path)
+    assert "E109 lr must be a finite number" in called.err
+    assert "--rounds" in call("run", "--ROUND", "3").err
+
+
+def test_non_iid_is_not_taken_for_iid(tmp_path):
+    """R11: whoever wrote 'non-iid' was asked whether they meant 'iid'."""
+    assert "Did you mean" not in refused("run", "--skew", "non-iid", "--dry-run", cwd=tmp_path, code="E103")
+    assert suggestion("noniid", ["iid"]) == suggestion("Non_IID", ["iid"]) == ""
+    assert suggestion("iidd", ["iid"]) == " Did you mean 'iid'?"
+
+
+def test_an_argument_named_as_a_keyword_of_python_is_read(tmp_path):
+    """R11: `fedprox(lambda=0.1)` "cannot be read"; the argument simply does not exist."""
+    text = refused("run", "fedprox(lambda=0.1)", "--dry-run", cwd=tmp_path, code="E102")
+    assert "has no argument 'lambda'; it takes mu." in text
+    text = refused("run", "fedprox(mu=0.1, class='a, in=3')", "--dry-run", cwd=tmp_path, code="E102")
+    assert "has no argument 'class'" in text
+    refused("run", "fedprox(lambda=1, lambda=2)", "--dry-run", cwd=tmp_path, code="E102")
+
+
+def wav(**changes: tuple[int, int]) -> bytes:
+    """A second of sound at 8 kHz, with bytes of its header changed: place -> (value, bytes)."""
+    import io
+
+    from scipy.io import wavfile
+
+    file = io.BytesIO()
+    wavfile.write(file, 8000, (9000 * np.sin(np.arange(8000))).astype(np.int16))
+    content = bytearray(file.getvalue())
+    for place, (value, size) in changes.items():
+        start = int(place[1:])
+        content[start : start + size] = value.to_bytes(size, "little")
+    return bytes(content)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        wav()[:8000], wav()[:-1], wav()[:30], wav()[:44], b"", wav(b22=(0, 2)), wav(b24=(0, 4)), wav(b34=(0, 2)),
+        wav(b34=(7, 2)), wav(b20=(77, 2)), wav(b12=(0, 4)), wav(b36=(0, 4)), wav(b32=(0, 2)), wav(b40=(100, 4)),
+        wav(b24=(7, 4), b28=(14, 4)), wav(b24=(2_000_000, 4), b28=(4_000_000, 4)),
+    ],
+)  # fmt: skip
+def test_damaged_sounds(tmp_path, content):
+    """R6, R7: no channels, bits, rate or format were tracebacks; a file that is cut off was taken as it is."""
+    from unskew.data.wav import waveform
+
+    (tmp_path / "a.wav").write_bytes(content)
+    with pytest.raises(DataError, match=r"E401 .*a.wav cannot be read as a .wav file: .+"):
+        waveform(tmp_path / "a.wav")
+
+
+def test_a_whole_sound_is_read(tmp_path):
+    from unskew.data.wav import waveform
+
+    (tmp_path / "a.wav").write_bytes(wav() + b"LIST\4\0\0\0abcd")
+    wave, rate = waveform(tmp_path / "a.wav")
+    assert (len(wave), rate) == (8000, 8000)
