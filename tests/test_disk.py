@@ -157,6 +157,7 @@ def test_lines_that_do_not_fit_are_not_half_written(tmp_path):
 
 
 def test_a_record_tells_how_many_bytes_its_rows_need_and_closes_on_a_full_disk(tmp_path, monkeypatch):
+    """R10: the sentence said 1.0 MB whatever was written."""
     record = Record(tmp_path)
     row = {"t": 1, "code": "E301", "text": "y" * 3000}
     events = record.lines["events"]._file
@@ -174,7 +175,7 @@ def test_a_record_tells_how_many_bytes_its_rows_need_and_closes_on_a_full_disk(t
 
 
 def test_no_other_module_writes_files_by_itself():
-    """Secrets are created with their own permissions, and programs' logs are handed to the programs."""
+    """R9: secrets are created with their own permissions, and programs' logs are handed to the programs."""
     allowed = {"disk.py", "deploy/identity.py"}
     wrong = []
     for path in sorted(SOURCE.rglob("*.py")):

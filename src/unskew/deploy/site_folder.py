@@ -35,9 +35,14 @@ class RunFolder:
         return RunFolder(path, site)
 
     def check_new(self, serial: object) -> None:
-        """Remember a request's serial number. Raises UsageError (E307) unless it is larger than any before."""
+        """Remember a request's serial number. Raises UsageError (E307) unless it is larger than any before, or if the
+        largest is not known any more."""
         book = self.path / "serial"
-        last = int(book.read_text() or 0) if book.exists() else 0
+        written = book.read_bytes() if book.exists() else b"0"
+        if not written.isdigit():
+            text = f"which requests were answered cannot be read from {book}; remove {self.path} to be set up anew."
+            raise UsageError("E307", text)
+        last = int(written)
         if not isinstance(serial, int) or serial <= last:
             raise UsageError("E307", "the request is older than one that was already answered.")
         disk.replace(book, str(serial))
