@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,15 +12,16 @@ import numpy as np
 from torch import nn
 
 from unskew import config, many
-from unskew.comparison import plan, workers
+from unskew.comparison import handover, plan, workers
 from unskew.comparison.rehearsal import rehearse
 from unskew.comparison.watch import Cell
 from unskew.config import Settings
 from unskew.core.method import Method
 from unskew.core.part import Part
 from unskew.core.trees import Weights
-from unskew.data.dataset import Dataset
 from unskew.data.federation import Federation
+from unskew.data.intake import understood
+from unskew.data.intake.take import GIVEN, settings_of
 from unskew.disk import check_name
 from unskew.engine import resolve
 from unskew.engine.assemble import loop_of
@@ -117,9 +119,11 @@ def settings_from(method: Method | Part | str, options: dict[str, Any]) -> Setti
 
 def run(
     method: Method | Part | str = "fedavg",
-    data: Federation | Dataset | str | tuple = "digits",
+    data: Any = "digits",
     *,
-    model: nn.Module | str = "auto",
+    model: nn.Module | str | Path = "auto",
+    label: str = "",
+    site: str = "",
     name: str | None = None,
     folder: str | Path = "runs",
     say: Say = _silent,
@@ -128,16 +132,18 @@ def run(
 ) -> Result:
     """Train one method on one federation in this process.
 
-    method: a string (`"flea+scaffold"`, `"my_method.py"`), a Method or a single Part. data: a set's name or path, a Dataset, (x, y), or a Federation
-    that is already dealt out. model: a name, `file.py:function`, or any nn.Module. name: keep the run in
-    `folder/name`, with checkpoints; without it the run stays in memory. Other options: the fields of Settings.
+    method: a string (`"flea+scaffold"`, `"my_method.py"`), a Method or a single Part. data: a set's name or path, (x, y),
+    a Dataset of any library, a DataFrame, the sets of several clients, or a Federation that is already dealt out; see
+    `unskew.data.take`. label, site: columns of a table; with `site`, each of its values is a client unless a skew is given.
+    model: a name, `file.py:function`, or any nn.Module. name: keep the run in `folder/name`, with checkpoints; without it
+    the run stays in memory. say: receives what was understood of the data, before anything trains, and other messages.
+    Other options: the fields of Settings.
     Raises UsageError for settings that cannot work, DataError for data that cannot be trained on.
     """
-    given = {
-        **options,
-        "data": data if isinstance(data, str) else "(given)",
-        "model": model if isinstance(model, str) else "(given)",
-    }
+    method = os.fspath(method) if isinstance(method, os.PathLike) else method
+    model = os.fspath(model) if isinstance(model, os.PathLike) else model
+    data, stands_for = settings_of(data, label, site)
+    given = {**stands_for, **options, "model": model if isinstance(model, str) else GIVEN}
     settings = settings_from(method, given)
     path = None if name is None else Path(folder) / check_name(name)
     resolved = resolve.resolve(
@@ -146,6 +152,8 @@ def run(
         None if isinstance(method, str) else method,
         None if isinstance(model, str) else model,
     )
+    if resolved.federation.intake:
+        say(understood.table(resolved.federation))
     if path is not None:
         loop, state = Folder(path, resolved).go(say, shown or (lambda *_: None))
         return result_of(loop, state, path)
@@ -190,8 +198,12 @@ class Comparison:
 
 
 def compare(
-    methods: Sequence[str],
+    methods: Sequence[Method | Part | str],
+    data: Any = "digits",
     *,
+    model: str | Path = "auto",
+    label: str = "",
+    site: str = "",
     seeds: int | Sequence[int] = 3,
     name: str | None = None,
     folder: str | Path = "runs",
@@ -202,13 +214,17 @@ def compare(
 ) -> Comparison:
     """Train every method with every seed on the same partitions and the same absences, one process a core.
 
-    seeds: how many (0, 1, ...), or which. references: add the rows local-only and centralised. watch: called a few
-    times a second with the state of all cells. Other options: the fields of Settings (`data` a name or a path).
+    methods, data, label, site: as for `run`; data that are no text are written to `data.npz` in the comparison's folder,
+    from which the processes read them. model: a name or `file.py:function`. seeds: how many (0, 1, ...), or which.
+    references: add the rows local-only and centralised. watch: called a few times a second with the state of all cells.
+    Other options: the fields of Settings.
     Raises UnskewError for a method or a setting with which nothing could be trained, before anything is.
     """
-    named = [*methods, *(resolve.REFERENCES if references else ())]
+    named = [*handover.methods_as_text(methods), *(resolve.REFERENCES if references else ())]
     chosen = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
     parent = Path(folder) / check_name(name) if name else fresh(Path(folder), "compare")
+    model = handover.model_as_text(model)
+    options = {"model": model, **handover.data_as_text(data, parent, label, site), **options}
     cells = plan.plan_cells(parent, named, chosen, options)
     rehearse(cells)
     plan.describe(parent, plan.Plan(tuple(named), tuple(chosen), options, processes))

@@ -40,6 +40,8 @@ FROZEN = {
     "check": "method --json",
     "serve": "name --folder --bind",
     "join": "ticket --folder --json",
+    "data": "",
+    "data check": "data --label --site --json",
     "federation": "",
     "federation init": "name --host --sites --folder --no-tls --json",
     "federation admit": "name key --site --folder",

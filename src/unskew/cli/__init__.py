@@ -16,6 +16,7 @@ def app() -> Any:
     from unskew.cli import (
         check,
         compare,
+        data,
         explain,
         federation,
         join,
@@ -52,6 +53,7 @@ def app() -> Any:
         ("join", join.command),
     ):
         commands.command(name)(command)
+    commands.add_typer(data.app, name="data")
     commands.add_typer(federation.app, name="federation")
     commands.add_typer(site.app, name="site")
     _add_version(commands)

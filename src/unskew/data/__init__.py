@@ -9,6 +9,7 @@ from unskew.data.from_arrays import arrays
 from unskew.data.from_folder import folder
 from unskew.data.from_npz import npz
 from unskew.data.index import Index
+from unskew.data.intake.take import take
 from unskew.data.registry import at_hand, check_text, describe, names, read
 from unskew.data.skew import partition
 
@@ -26,4 +27,5 @@ __all__ = [
     "npz",
     "partition",
     "read",
+    "take",
 ]

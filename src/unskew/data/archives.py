@@ -8,6 +8,7 @@ import zlib
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -57,7 +58,7 @@ def read_archive(path: Path) -> Archive:
     """The arrays of a file. Raises DataError: E402 if there is none, E401 if it is not a whole archive of plain arrays."""
     try:
         with np.load(path, allow_pickle=False) as z:
-            return Archive(path, {n: z[n] for n in z.files})
+            return Archive(path, {n: _plain(z, n, path) for n in z.files})
     except FileNotFoundError:
         raise DataError("E402", f"there is no {path}.") from None
     except (
@@ -71,7 +72,22 @@ def read_archive(path: Path) -> Archive:
         TypeError,
     ) as error:
         size = path.stat().st_size if path.is_file() else 0
-        why = "it holds Python objects, or is no archive at all" if "(object)" in str(error) else str(error).rstrip(".")
+        pickled = "allow_pickle" in str(error)
+        why = "it begins like none, so it is perhaps another kind of file" if pickled else str(error).rstrip(".")
         raise DataError(
             "E401", f"{path} ({size:,} bytes) is not a whole NumPy archive: {why}. Copy it, or save it, again."
         ) from error
+
+
+def _plain(z: Any, name: str, path: Path) -> np.ndarray:
+    """An array of the archive. Raises DataError (E401) for one of Python objects, which are never unpickled."""
+    try:
+        return z[name]
+    except ValueError as error:
+        if "allow_pickle" not in str(error):
+            raise
+        raise DataError(
+            "E401",
+            f"{path}: the array '{name}' holds Python objects, which are never unpickled; save it as numbers, or words as "
+            f"numpy.asarray({name}, dtype=str).",
+        ) from None

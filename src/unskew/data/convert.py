@@ -31,6 +31,17 @@ def array_of(values: Any) -> np.ndarray:
         return values
     if isinstance(values, list | tuple) and values and all(hasattr(v, "detach") for v in values):
         values = [array_of(v) for v in values]
+    plain = isinstance(values, list | tuple | range) or any(
+        hasattr(values, n) for n in ("__array__", "__array_interface__")
+    )
+    if (
+        not plain
+        and hasattr(values, "__getitem__")
+        and hasattr(values, "__len__")
+        and not isinstance(values, str | dict)
+    ):
+        kind = type(values).__name__
+        raise DataError("E403", f"a {kind} is a set of samples, not an array; give it as a whole: run(data=...).")
     try:
         array = np.asarray(values)
     except ValueError:

@@ -66,14 +66,10 @@ class Dataset:
 
     def with_constants(self) -> Dataset:
         """The set with the mean and standard deviation of every channel of its training samples as `mean` and `std`."""
-        mean, std = self.moments()
+        axes = (0, *range(2, self.x.ndim))
+        mean, std = self.x.mean(axes, dtype=np.float64), self.x.std(axes, dtype=np.float64)
         std = np.where(std > 1e-7 * np.abs(mean), np.maximum(std, 1e-12), 1.0)  # a constant channel is only shifted
         return replace(self, mean=tuple(mean.tolist()), std=tuple(std.tolist()))
-
-    def moments(self) -> tuple[np.ndarray, np.ndarray]:
-        """(mean, standard deviation) of every channel of the training samples, float64 [channels]."""
-        axes = (0, *range(2, self.x.ndim))
-        return self.x.mean(axes, dtype=np.float64), self.x.std(axes, dtype=np.float64)
 
     def noted(self, *notes: Note) -> Dataset:
         """The set with further remarks on what was understood."""

@@ -157,4 +157,5 @@ class Federation:
             "test": len(self.y_test),
             "skew": self.skew,
             "shape": list(self.shape),
+            **({"understood": [list(note) for note in self.intake.notes]} if self.intake else {}),
         }

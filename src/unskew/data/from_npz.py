@@ -1,42 +1,88 @@
-"""A set from a NumPy archive of a user's own."""
+"""A set from a NumPy archive, or from .npy files beside each other."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from unskew.data.archives import Archive, read_archive
+from unskew.data.archives import read_archive
+from unskew.data.convert import mapped
 from unskew.data.dataset import Dataset
 from unskew.data.from_arrays import arrays
+from unskew.data.intake.kept import FACTS, kept
+from unskew.data.intake.notes import Note, some
 from unskew.errors import DataError
+
+NAMES = ("x", "y", "x_train", "y_train", "x_test", "y_test")
 
 
 def npz(path: str | Path) -> Dataset:
-    """A set from an archive with x_train, y_train, x_test, y_test, or with x and y; y are labels or masks.
+    """A set from an archive with x and y, or with x_train, y_train and perhaps x_test, y_test; y are labels or masks.
 
     Further arrays of their length are columns: NAME, or NAME_train and NAME_test. `classes` names the classes.
     Raises DataError: E401 and E402 for the file, and as `arrays` does.
     """
     archive = read_archive(Path(path))
-    name, classes = Path(path).stem, archive.words("classes") if "classes" in archive else None
-    if "x_train" in archive:
-        columns, test_columns = (_columns(archive, part) for part in ("_train", "_test"))
-        x, y, x_test, y_test = (archive[n] for n in ("x_train", "y_train", "x_test", "y_test"))
-        in_both = {n: test_columns[n] for n in columns.keys() & test_columns.keys()}
-        return arrays(x, y, x_test, y_test, name=name, classes=classes, columns=columns, test_columns=in_both)
-    if "x" not in archive or "y" not in archive:
+    if FACTS in archive:
+        return kept(archive)
+    return _set(archive, Path(path), Path(path).stem)
+
+
+def npy(path: str | Path) -> Dataset:
+    """A set from .npy files of the names that `npz` knows, in one folder, each memory-mapped.
+
+    path: the folder, or the file of the samples in it. Raises DataError (E401) where the labels are missing.
+    """
+    root = Path(path)
+    if root.suffix == ".npy":
+        if not root.is_file():
+            raise DataError("E402", f"there is no {root}.")
+        if root.stem not in ("x", "x_train"):
+            raise DataError(
+                "E401",
+                f"{root} holds an array without labels; call it x.npy with y.npy beside it, or give both in Python: "
+                f"unskew.data.arrays('{root.name}', y).",
+            )
+        root = root.parent
+    files = {file.stem: mapped(file) for file in sorted(root.glob("*.npy"))}
+    if "classes" in files:
+        files["classes"] = np.asarray(files["classes"])
+    return _set(files, root, root.resolve().name)
+
+
+def is_npy_folder(path: Path) -> bool:
+    """Whether a folder holds samples as .npy files."""
+    return (path / "x.npy").is_file() or (path / "x_train.npy").is_file()
+
+
+def _set(archive: Mapping[str, np.ndarray], path: Path, name: str) -> Dataset:
+    classes = tuple(str(c) for c in archive["classes"]) if "classes" in archive else None
+    part = "_train" if "x_train" in archive else ""
+    needed = (f"x{part}", f"y{part}")
+    if any(n not in archive for n in needed):
         raise DataError(
-            "E401", f"{path} holds {', '.join(archive)}; it needs x and y, or x_train, y_train, x_test and y_test."
+            "E401",
+            f"{path} holds {some(list(archive), 8) or 'no arrays'}; it needs x and y, or x_train and y_train and, if there "
+            "is a test set, x_test and y_test.",
         )
-    return arrays(archive["x"], archive["y"], name=name, classes=classes, columns=_columns(archive, ""))
+    x, y = (archive[n] for n in needed)
+    columns, left_out = _columns(archive, part, len(y))
+    notes: list[Note] = [("left out", f"arrays that are no columns: {some(left_out)}")] if left_out else []
+    test: tuple[Any, Any] = (archive.get("x_test"), archive.get("y_test")) if part else (None, None)
+    in_both: dict[str, np.ndarray] | None = None
+    if test[1] is not None:
+        test_columns, _ = _columns(archive, "_test", len(test[1]))
+        in_both = {n: test_columns[n] for n in columns.keys() & test_columns.keys()}
+    return arrays(x, y, *test, name=name, classes=classes, columns=columns, test_columns=in_both, notes=notes)
 
 
-def _columns(archive: Archive, part: str) -> dict[str, np.ndarray]:
-    """The columns of a part by name. part: "_train", "_test" or ""."""
-    n, others = len(archive[f"y{part}"]), {f"x{part}", f"y{part}", "classes"}
-    return {
-        key.removesuffix(part): values
-        for key, values in archive.items()
-        if key.endswith(part) and key not in others and values.ndim == 1 and len(values) == n
-    }
+def _columns(archive: Mapping[str, np.ndarray], part: str, n: int) -> tuple[dict[str, np.ndarray], list[str]]:
+    """(the columns of a part by name, arrays that are none). part: "_train", "_test" or ""."""
+    others = {*NAMES, "classes"}
+    mine = {key: values for key, values in archive.items() if key.endswith(part) and key not in others}
+    columns = {k.removesuffix(part): v for k, v in mine.items() if v.ndim == 1 and len(v) == n}
+    rest = [k for k in archive if k not in others and k not in mine and not k.endswith(("_train", "_test"))]
+    return columns, [k for k in mine if k.removesuffix(part) not in columns] + (rest if part else [])

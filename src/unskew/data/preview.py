@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from unskew.data.federation import Federation
+from unskew.data.intake import understood
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 SHOWN = 8
@@ -14,7 +15,7 @@ MOST_CLASSES = 40
 
 
 def terminal(federation: Federation) -> str:
-    """Two lines of facts, then a map of labels: one row per client, one column per class, height for the share.
+    """What was understood of a user's own data; two lines of facts, then a map of labels: one row per client, one column per class, height for the share.
 
     Where samples have masks, the row of a client says which share of its pixels each class but the background has.
     """
@@ -32,7 +33,8 @@ def terminal(federation: Federation) -> str:
     if empty := int((sizes == 0).sum()):
         have = "client has" if empty == 1 else "clients have"
         lines.append(f"        {empty} {have} no samples: they receive the model and send nothing")
-    return "\n".join([*lines, *_map(f)] if f.n_classes <= MOST_CLASSES else lines)
+    own = [understood.table(f), ""] if f.intake else []
+    return "\n".join([*own, *lines, *(_map(f) if f.n_classes <= MOST_CLASSES else ())])
 
 
 def _map(f: Federation) -> list[str]:

@@ -1,4 +1,4 @@
-"""Data sets by name, and every text that names data: a named set, an .npz file or a folder."""
+"""Data sets by name, and every text that names data: a named set, a file or a folder."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from typing import Any
 from unskew import arguments, calls, sources
 from unskew.data.dataset import Dataset
 from unskew.data.from_folder import folder
-from unskew.data.from_npz import npz
+from unskew.data.from_npz import is_npy_folder, npy, npz
+from unskew.data.intake.tables import csv_set, parquet_set
 from unskew.data.named import place
-from unskew.errors import DataError, UsageError, suggestion
+from unskew.errors import DataError, UsageError, excerpt, suggestion
 
 FOLDER = Path(__file__).parent / "sets"
 
@@ -39,21 +40,22 @@ def reader_of(name: str) -> Callable[..., Dataset]:
     """The function that reads this set. Raises UsageError (E125) if no set has that name."""
     if name not in files():
         raise UsageError(
-            "E125", f"unknown data '{name}'.{suggestion(name, files())} Known: {', '.join(files())}; or a path."
+            "E125", f"unknown data {excerpt(name)}.{suggestion(name, files())} Known: {', '.join(files())}; or a path."
         )
     return getattr(importlib.import_module(f"unskew.data.sets.{name}"), name)
 
 
-def read(text: str, **options: Any) -> Dataset:
-    """The set that a text names: `digits`, `office_caltech10(size=128)`, `file.npz`, `folder/`.
+def read(text: str | os.PathLike[str], **options: Any) -> Dataset:
+    """The set that a text names: `digits`, `office_caltech10(size=128)`, `file.npz`, `folder/`, `scans/(size=128)`.
 
     options: further arguments, which take precedence over those in the text.
     Raises UsageError (E125) for a name or argument that does not exist or does not fit, DataError for what cannot be read.
     """
-    if os.path.isdir(text):
-        return folder(text, **arguments.check(folder, options, f"folder '{text}'", "E125"))
-    if Path(text).suffix == ".npz" or os.path.isfile(text):
-        return npz(text)
+    text = os.fspath(text)
+    place, given = _place(text)
+    if place:
+        reader, kind = _reader_of_path(Path(place))
+        return reader(place, **arguments.check(reader, given | options, f"{kind} {excerpt(place)}", "E125"))
     call = calls.parse(text, "data set", "E125")
     reader = reader_of(call.name)
     return reader(**arguments.check(reader, call.arguments | options, f"data set '{call.name}'", "E125"))
@@ -64,17 +66,53 @@ def check_text(text: str) -> None:
 
     DataError (E402) for an archive that is not there. Whether a named set is on this machine is not checked.
     """
-    if os.path.exists(text):  # unlike Path.exists, it answers False for a name that is too long
+    place, given = _place(text)
+    if place:
+        reader, kind = _reader_of_path(Path(place))
+        arguments.check(reader, given, f"{kind} {excerpt(place)}", "E125")
         return
-    if Path(text).suffix == ".npz":
+    if Path(text).suffix in FILES:
         raise DataError("E402", f"there is no {text}.")
     call = calls.parse(text, "data set", "E125")
-    arguments.check(reader_of(call.name), call.arguments, f"data set '{call.name}'", "E125")
+    arguments.check(reader_of(call.name), call.arguments, f"data set {excerpt(call.name)}", "E125")
+
+
+def _place(text: str) -> tuple[str, dict[str, object]]:
+    """(the path that a text names, the arguments behind it in brackets); ("", {}) for a text that names no path."""
+    if os.path.exists(text):  # unlike Path.exists, it answers False for a name that is too long
+        return text, {}
+    if not text.endswith(")"):
+        return "", {}
+    call = calls.parse(text, "data set", "E125")
+    return (call.name, call.arguments) if os.path.exists(call.name) else ("", {})
+
+
+FILES: dict[str, tuple[Callable[..., Dataset], str]] = {
+    ".npz": (npz, "archive"),
+    ".npy": (npy, "file"),
+    ".csv": (csv_set, "table"),
+    ".tsv": (csv_set, "table"),
+    ".parquet": (parquet_set, "table"),
+}
+"""What reads a file of each ending, and what to call it."""
+
+
+def _reader_of_path(path: Path) -> tuple[Callable[..., Dataset], str]:
+    """(what reads a path, what to call it). Raises UsageError (E125) for a file of unknown kind."""
+    if path.is_dir():
+        return (npy, "folder") if is_npy_folder(path) else (folder, "folder")
+    if path.suffix.lower() in FILES:
+        return FILES[path.suffix.lower()]
+    if not path.suffix:
+        return FILES[".npz"]
+    raise UsageError(
+        "E125", f"{excerpt(str(path))} is not read; data are a folder, or a file of {', '.join(FILES)}: save it as one."
+    )
 
 
 def at_hand(text: str) -> bool:
     """Whether the data that a text names are on this machine. Raises UsageError (E125) for a text that cannot be read."""
-    if os.path.exists(text):
+    if _place(text)[0]:
         return True
     return _is_here(calls.parse(text, "data set", "E125").name)
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
+from unskew.data.intake.scale import unscaled
 from unskew.deploy.hello import versions
 from unskew.deploy.loaders import load
 from unskew.deploy.tickets import Joined
@@ -125,7 +126,11 @@ def _data(text: str, classes: Sequence[str]) -> Finding:
     counts = f"{len(dataset.y):,} training samples, {len(dataset.y_test):,} test samples"
     held = f"each {list(dataset.shape)}; {len(dataset.classes) - len(missing)} classes{lacks}"
     low, high = float(dataset.x.min()), float(dataset.x.max())
-    return Finding("data", True, f"{counts}, {held}; values {low:.3g} to {high:.3g}")
+    scale = unscaled(dataset) if dataset.intake else ""
+    remarks = [text for _, text in (dataset.intake.notes if dataset.intake else ())]
+    if scale:
+        remarks.append(f"{scale}: sites are not standardised, so scale the samples at all sites alike")
+    return Finding("data", True, "; ".join([f"{counts}, {held}; values {low:.3g} to {high:.3g}", *remarks]))
 
 
 def _versions() -> Finding:

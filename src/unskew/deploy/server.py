@@ -138,5 +138,4 @@ def _check_back(before: Sequence[Hello], present: Mapping[str, Hello]) -> None:
 
 
 def _test_set(text: str) -> Dataset:
-    path = Path(text)
-    return data.folder(path) if path.is_dir() else data.npz(path)
+    return data.read(text)

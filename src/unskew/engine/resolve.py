@@ -25,9 +25,8 @@ from unskew.core.method import Method
 from unskew.core.network import Network
 from unskew.core.part import Part, overrides
 from unskew.core.values import Batch
-from unskew.data import arrays
-from unskew.data.dataset import Dataset
 from unskew.data.federation import Federation
+from unskew.data.intake.take import take
 from unskew.engine.client import trial
 from unskew.engine.memory import check_room
 from unskew.engine.sources import dataset_of, dealt_out
@@ -40,8 +39,8 @@ _LOCAL, _CENTRALISED = "local", "centralised"
 REFERENCES = {_LOCAL: "Nothing leaves a client.", _CENTRALISED: "Reference: all raw data in one place."}
 """The methods that bound others in a comparison instead of competing, and what is said of the data they share."""
 MOST_LANES = 16
-Data: TypeAlias = Federation | Dataset | tuple[Any, ...] | str
-"""Samples as they may be given in Python: dealt out to clients, as a set, as arrays, or by the name that settings hold."""
+Data: TypeAlias = Any
+"""Samples as they may be given in Python: whatever `unskew.data.take` understands."""
 
 
 @dataclass(frozen=True)
@@ -164,15 +163,15 @@ def federation_of(settings: Settings, method: Method, data: Data | None = None) 
     Raises UsageError (E109) where validation samples are to be held out of what is dealt out already, and as reading
     and dealing out do.
     """
-    if isinstance(data, Federation):
+    given = None if data is None or isinstance(data, str) else take(data)
+    if isinstance(given, Federation):
         if settings.validation:
             raise UsageError(
                 "E109", "validation holds out samples before they are dealt out; this federation is dealt out."
             )
-        federation = data
+        federation = given
     else:
-        dataset = arrays(*data) if isinstance(data, tuple) else data
-        federation = dealt_out(settings, method, dataset if isinstance(dataset, Dataset) else dataset_of(settings))
+        federation = dealt_out(settings, method, given or dataset_of(settings))
     return federation.pooled() if pools(settings) else federation
 
 

@@ -11,11 +11,9 @@ from unskew.data.dataset import Dataset
 from unskew.data.federation import Federation
 from unskew.data.holdout import validation_of
 from unskew.data.intake.scale import standardised
+from unskew.data.intake.take import GIVEN
 from unskew.data.skew import Skew
 from unskew.tasks import task_of
-
-GIVEN = "(given)"
-"""What the settings `data` and `model` say of an object that was given in Python instead of a name."""
 
 
 def check_spelling(settings: Settings) -> None:

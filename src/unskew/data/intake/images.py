@@ -33,20 +33,28 @@ def picture(file: Path, size: int, fit: Fit) -> Picture:
 
     try:
         with Image.open(file) as image:
-            frames = getattr(image, "n_frames", 1)
-            if image.mode.startswith("I") or image.mode == "F":
-                values, depth = _deep(image, file)
-                grey = _fitted(Image.fromarray(values), size, fit, Image.Resampling.BICUBIC)
-                pixels = np.asarray(grey, dtype=np.float32)
-                pixels = np.repeat((pixels if depth == "float" else pixels.clip(0, 1))[None], 3, axis=0)
-            else:
-                colours = np.asarray(_fitted(image.convert("RGB"), size, fit, None))
-                pixels, depth = colours.transpose(2, 0, 1).astype(np.float32) / np.float32(255), "8 bit"
-            return Picture(np.ascontiguousarray(pixels), image.size, depth, frames)
+            pixels, depth = pixels_of(image, size, fit, str(file))
+            return Picture(pixels, image.size, depth, getattr(image, "n_frames", 1))
     except DataError:
         raise
     except Exception as error:  # Pillow's readers raise many kinds of error for damaged files
         raise DataError("E401", f"{file} cannot be read as an image: {' '.join(str(error).split())}.") from error
+
+
+def pixels_of(image: Any, size: int, fit: Fit, name: str) -> tuple[np.ndarray, str]:
+    """(pixels, depth), as `Picture` holds them, of an image of Pillow's. name: for the message.
+
+    Raises DataError (E401) for whole numbers of more than 16 bits.
+    """
+    from PIL import Image
+
+    if image.mode.startswith("I") or image.mode == "F":
+        values, depth = _deep(image, name)
+        grey = _fitted(Image.fromarray(values), size, fit, Image.Resampling.BICUBIC)
+        pixels = np.asarray(grey, dtype=np.float32)
+        return np.repeat((pixels if depth == "float" else pixels.clip(0, 1))[None], 3, axis=0), depth
+    colours = np.asarray(_fitted(image.convert("RGB"), size, fit, None))
+    return np.ascontiguousarray(colours.transpose(2, 0, 1).astype(np.float32) / np.float32(255)), "8 bit"
 
 
 def mask(file: Path, size: int, fit: Fit, shape: tuple[int, int]) -> np.ndarray:
@@ -72,14 +80,14 @@ def mask(file: Path, size: int, fit: Fit, shape: tuple[int, int]) -> np.ndarray:
     return values.astype(np.uint8) if values.dtype == bool else values
 
 
-def _deep(image: Any, file: Path) -> tuple[np.ndarray, str]:
+def _deep(image: Any, name: str) -> tuple[np.ndarray, str]:
     """(values, "16 bit" or "float") of an image with more than 8 bits, float32 [H, W]; 16 bits are divided by 65,535."""
     values = np.asarray(image)
     if image.mode == "F":
         return values.astype(np.float32), "float"
     if values.min() < 0 or values.max() > 65_535:
         raise DataError(
-            "E401", f"{file} holds values from {values.min()} to {values.max()}; images of 8 or 16 bits are read."
+            "E401", f"{name} holds values from {values.min()} to {values.max()}; images of 8 or 16 bits are read."
         )
     return values.astype(np.float32) / np.float32(65_535), "16 bit"
 

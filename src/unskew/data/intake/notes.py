@@ -12,10 +12,14 @@ Note: TypeAlias = tuple[Topic, str]
 
 @dataclass(frozen=True)
 class Intake:
-    """dtype: of the samples as they came. notes: what was changed, left out or looks odd, in the order it was noticed."""
+    """dtype: of the samples as they came. notes: what was changed, left out or looks odd, in the order it was noticed.
+
+    divided: the column by which the samples came divided among clients, "" if they did not.
+    """
 
     dtype: str = ""
     notes: tuple[Note, ...] = ()
+    divided: str = ""
 
     def noted(self, *notes: Note) -> Intake:
         """The same with further notes; one that is there already is not repeated."""

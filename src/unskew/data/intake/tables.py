@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import csv
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,7 @@ def table(
     """A set from columns of equal length, [N] each.
 
     label: the column of labels, by default one of a usual name, else the last. site: the column that says where rows are
-    from, by default one of a usual name, else none. A column `split` of train and test divides the rows.
+    from, by which the set is then divided; by default one of a usual name, if there is one. A column `split` of train and test divides the rows.
     Raises DataError: E403 for columns that are not there, E404 for labels, E405 for missing values.
     """
     facts = {str(c): v if isinstance(v, np.ndarray) else np.asarray(v) for c, v in columns.items()}
@@ -74,7 +75,7 @@ def table(
         raise DataError("E403", f"{name} has no columns.")
     label = column_named(facts, label, name) if label else label_of(facts) or list(facts)[-1]
     y = facts.pop(label)
-    site = column_named(facts, site, name) if site else site_of(facts)
+    named, site = bool(site), column_named(facts, site, name) if site else site_of(facts)
     sites = facts.pop(site) if site else None
     split = next((c for c in facts if c.lower() == "split" and facts[c].dtype.kind in "OUS"), "")
     test = np.char.lower(facts.pop(split).astype(str)) == "test" if split else np.zeros(len(y), dtype=bool)
@@ -84,11 +85,12 @@ def table(
         notes.append(("sites", f"from the column '{site}'"))
     places = {} if sites is None else {site: sites}
     parts = (x[~test], y[~test], x[test], y[test]) if test.any() else (x, y)
-    return arrays(
+    dataset = arrays(
         *parts, classes=classes, name=Path(name).stem, notes=notes,
         columns={c: v[~test] for c, v in places.items()},
         test_columns={c: v[test] for c, v in places.items()} if test.any() else None,
     )  # fmt: skip
+    return replace(dataset, intake=replace(dataset.intake, divided=site)) if named and dataset.intake else dataset
 
 
 def label_of(columns: Mapping[str, Any]) -> str:
@@ -154,3 +156,18 @@ def _as_numbers(values: np.ndarray, column: str, name: str) -> np.ndarray | None
             "these rows or the column out.",
         )
     return numbers
+
+
+def parquet_set(path: str | Path, label: str = "", site: str = "") -> Dataset:
+    """The set that a Parquet file holds; see `table`. Raises DataError (E401) where it, or pyarrow, is not to be had."""
+    try:
+        from pyarrow import parquet
+    except ImportError:
+        raise DataError(
+            "E401", f"reading {path} needs pyarrow; pip install pyarrow, or save the table as CSV."
+        ) from None
+    try:
+        columns = parquet.read_table(path).to_pydict()
+    except Exception as error:  # pyarrow raises many kinds of error for damaged files
+        raise DataError("E401", f"{path} cannot be read as Parquet: {' '.join(str(error).split())}.") from error
+    return table({n: np.array(v) for n, v in columns.items()}, Path(path).name, label, site)

@@ -17,6 +17,7 @@ import torch
 
 from unskew import config, disk
 from unskew.config import Settings
+from unskew.data.intake.take import GIVEN
 from unskew.engine import resolve
 from unskew.engine.assemble import loop_of
 from unskew.engine.disk import record, state
@@ -28,7 +29,6 @@ from unskew.engine.disk.store import Disk
 from unskew.engine.leaves import accounts
 from unskew.engine.resolve import Run
 from unskew.engine.server.loop import Loop, Round, rounds
-from unskew.engine.sources import GIVEN
 from unskew.errors import Paused, StateError, UsageError
 from unskew.revision import revision
 

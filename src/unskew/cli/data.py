@@ -1,0 +1,40 @@
+"""`unskew data check`: what is understood of data, without training on them."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated
+
+import typer
+
+app = typer.Typer(help="Look at data before training on them.", no_args_is_help=True)
+
+
+@app.callback()
+def group() -> None:
+    """Look at data before training on them."""
+
+
+@app.command("check")
+def check(
+    data: Annotated[str, typer.Argument(help="a path, or a data set by name; arguments in brackets: scans/(size=128)")],
+    label: Annotated[str, typer.Option(help="in a table: the column of labels")] = "",
+    site: Annotated[str, typer.Option(help="in a table: the column that says where a row is from")] = "",
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Print what is understood of data: samples, values, classes, sites, and what would be changed or left out."""
+    from unskew.data import take
+    from unskew.data.intake.scale import standardised
+    from unskew.data.intake.understood import table
+
+    dataset = take(data, label=label, site=site)
+    scaled = standardised(dataset, always=False)
+    if scaled.intake and dataset.intake and scaled.intake != dataset.intake:
+        dataset = dataset.noted(*scaled.intake.notes)
+    if as_json:
+        notes = [{"about": topic, "text": text} for topic, text in (dataset.intake.notes if dataset.intake else ())]
+        sizes = {"train": len(dataset.y), "test": len(dataset.y_test)}
+        facts = {"data": dataset.name, "samples": sizes, "shape": dataset.shape, "classes": dataset.classes}
+        print(json.dumps({**facts, "columns": list(dataset.columns), "notes": notes}))
+        return
+    print(table(dataset))

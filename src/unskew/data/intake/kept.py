@@ -1,0 +1,63 @@
+"""A user's set in a file, from which other processes read the same bits: arrays and facts, nothing read anew."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from pathlib import Path
+
+import numpy as np
+
+from unskew import disk
+from unskew.data.dataset import Dataset
+from unskew.data.intake.notes import Intake
+from unskew.errors import UsageError
+
+FACTS = "unskew_facts"
+"""The array of an archive that says it was written here."""
+MOST = 4 << 30
+"""Bytes of samples at most."""
+_ARRAYS = ("x", "y", "x_test", "y_test")
+
+
+def keep(dataset: Dataset, path: Path) -> None:
+    """Write a set to an .npz file. Raises UsageError (E109) for one that is too large to be written beside its runs."""
+    size = dataset.x.nbytes + dataset.x_test.nbytes
+    if size > MOST:
+        raise UsageError(
+            "E109",
+            f"{size:,} bytes of samples are too many to be handed to other processes; save them, and give the path.",
+        )
+    facts = {
+        "name": dataset.name, "classes": dataset.classes, "labels": dataset.labels, "mean": dataset.mean, "std": dataset.std,
+        "applied": dataset.applied, "source": dataset.source, "intake": asdict(dataset.intake) if dataset.intake else None,
+    }  # fmt: skip
+    arrays = {name: getattr(dataset, name) for name in _ARRAYS}
+    arrays |= {f"column {name}": values for name, values in dataset.columns.items()}
+    arrays |= {f"test column {name}": values for name, values in dataset.test_columns.items()}
+    buffer = io.BytesIO()
+    np.savez(buffer, **{FACTS: np.array(json.dumps(facts))}, **arrays)  # type: ignore[arg-type]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    disk.replace(path, buffer.getvalue())
+
+
+def kept(archive: Mapping[str, np.ndarray]) -> Dataset:
+    """The set that `keep` has written."""
+    facts = json.loads(str(archive[FACTS]))
+    intake, applied = facts["intake"], facts["applied"]
+    x, y, x_test, y_test = (archive[name] for name in _ARRAYS)
+    return Dataset(
+        facts["name"], x, y, x_test, y_test, tuple(facts["classes"]),
+        columns={n.removeprefix("column "): v for n, v in archive.items() if n.startswith("column ")},
+        test_columns={n.removeprefix("test column "): v for n, v in archive.items() if n.startswith("test column ")},
+        labels={n: tuple(v) for n, v in facts["labels"].items()},
+        mean=_tuple(facts["mean"]), std=_tuple(facts["std"]), source=facts["source"],
+        applied=(tuple(applied[0]), tuple(applied[1])) if applied else None,
+        intake=Intake(intake["dtype"], tuple((t, s) for t, s in intake["notes"]), intake["divided"]) if intake else None,
+    )  # fmt: skip
+
+
+def _tuple(values: list[float] | None) -> tuple[float, ...] | None:
+    return None if values is None else tuple(values)

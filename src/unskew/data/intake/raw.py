@@ -1,0 +1,100 @@
+"""Samples and labels as they were found, before either is read: what every kind of source gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from unskew.data.convert import array_of, samples, scaled
+from unskew.data.dataset import Dataset
+from unskew.data.from_arrays import arrays
+from unskew.data.intake.notes import Note
+from unskew.errors import DataError
+
+CLIENT = "client"
+"""The column that says which client brought a sample, where clients bring sets of their own."""
+
+
+@dataclass(frozen=True)
+class Raw:
+    """x, y, x_test, y_test: as `arrays` takes them; without a test set, the last two are None."""
+
+    x: Any
+    y: Any
+    x_test: Any = None
+    y_test: Any = None
+    classes: tuple[str, ...] | None = None
+    columns: Mapping[str, Any] = field(default_factory=dict)
+    test_columns: Mapping[str, Any] = field(default_factory=dict)
+    notes: tuple[Note, ...] = ()
+
+    def dataset(self, name: str) -> Dataset:
+        """The set that these samples make; raises as `arrays` does."""
+        return arrays(
+            self.x, self.y, self.x_test, self.y_test, classes=self.classes, columns=self.columns,
+            test_columns=self.test_columns if self.x_test is not None else None, name=name, notes=self.notes,
+        )  # fmt: skip
+
+
+def raw_of(dataset: Dataset) -> Raw:
+    """A set that is read already, its labels as words again, so that they can be numbered together with others'."""
+    known = np.array(dataset.classes)
+    y, y_test = (part if part.ndim > 1 else known[part] for part in (dataset.y, dataset.y_test))
+    test = (dataset.x_test, y_test) if len(y_test) else (None, None)
+    classes = dataset.classes if dataset.y.ndim > 1 else None
+    return Raw(dataset.x, y, *test, classes, notes=dataset.intake.notes if dataset.intake else ())
+
+
+def from_clients(sets: Mapping[str, Raw]) -> Dataset:
+    """One set of the sets of several clients, divided as it came: the column `client` says whose a sample is.
+
+    Raises DataError (E403) for samples of unequal shapes, and where only some clients bring a test set.
+    """
+    names = list(sets)
+    brings_test = [raw.x_test is not None for raw in sets.values()]
+    if any(brings_test) != all(brings_test):
+        lacks = names[brings_test.index(False)]
+        raise DataError("E403", f"'{lacks}' brings no test set, and other clients do; give all of them one, or none.")
+    parts = [_part({n: (r.x, r.y) for n, r in sets.items()})]
+    if all(brings_test):
+        parts.append(_part({n: (r.x_test, r.y_test) for n, r in sets.items()}))
+    (x, y, owner), *test = parts
+    notes = [note for raw in sets.values() for note in raw.notes]
+    classes = next((raw.classes for raw in sets.values() if raw.classes), None)
+    whole = Raw(x, y, classes=classes, columns={CLIENT: owner}, notes=tuple(dict.fromkeys(notes)))
+    if test:
+        whole = replace(whole, x_test=test[0][0], y_test=test[0][1], test_columns={CLIENT: test[0][2]})
+    dataset = whole.dataset("clients").noted(("sites", f"{len(names)} clients brought sets of their own"))
+    assert dataset.intake
+    return replace(dataset, labels={CLIENT: tuple(names)}, intake=replace(dataset.intake, divided=CLIENT))
+
+
+def _part(by_client: Mapping[str, tuple[Any, Any]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """(samples, labels, number of the client) of all clients."""
+    x = [scaled(samples(one, f"client '{name}'"), name) for name, (one, _) in by_client.items()]
+    y = [array_of(labels) for _, labels in by_client.values()]
+    for name, samples_, labels in zip(by_client, x, y):
+        if samples_.shape[1:] != x[0].shape[1:]:
+            first = next(iter(by_client))
+            raise DataError(
+                "E403",
+                f"samples of '{first}' are {list(x[0].shape[1:])}, those of '{name}' {list(samples_.shape[1:])}; all "
+                "clients need one shape.",
+            )
+        if len(samples_) != len(labels):
+            raise DataError(
+                "E403", f"'{name}': {len(samples_)} samples but {len(labels)} labels; give one label per sample."
+            )
+    if any(one.dtype.kind in "OUS" for one in y):
+        y = [one.astype(str) for one in y]
+    return np.concatenate(x), np.concatenate(y), np.repeat(np.arange(len(x)), [len(one) for one in x])
+
+
+def parts_of(values: Sequence[Any], name: str) -> Raw:
+    """(x, y) or (x, y, x_test, y_test). Raises DataError (E403) for another number of parts."""
+    if len(values) not in (2, 4):
+        raise DataError("E403", f"{name}: {len(values)} arrays were given; give (x, y) or (x, y, x_test, y_test).")
+    return Raw(*values)

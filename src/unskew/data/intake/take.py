@@ -1,0 +1,154 @@
+"""Whatever a program gives as data, understood: the one way in for `run`, `compare` and sites."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from unskew import calls
+from unskew.data.dataset import Dataset
+from unskew.data.federation import Federation
+from unskew.data.intake.items import from_items
+from unskew.data.intake.notes import some
+from unskew.data.intake.raw import Raw, from_clients, parts_of, raw_of
+from unskew.data.intake.tables import table
+from unskew.data.intake.tree import PARTS
+from unskew.data.registry import read
+from unskew.errors import DataError, excerpt
+
+ARRAYS = frozenset(("x", "y", "x_train", "y_train", "x_test", "y_test", "classes"))
+
+
+def take(data: Any, *, label: str = "", site: str = "") -> Dataset | Federation:
+    """The set or federation that an object stands for.
+
+    data: a name or path, a Federation or Dataset; (x, y) or (x, y, x_test, y_test); a dictionary of such arrays; a pandas
+    DataFrame; a torch or Hugging Face Dataset, or a DataLoader over one; a dictionary of train and test; or a list or
+    dictionary of clients, each with any of these, which is then divided as it came.
+    label, site: columns of a table. Raises DataError (E4xx) for what cannot be trained on, UsageError (E125) for a name.
+    """
+    if isinstance(data, Federation | Dataset):
+        return data
+    if isinstance(data, str | os.PathLike):
+        return read(os.fspath(data), **{k: v for k, v in (("label", label), ("site", site)) if v})
+    if is_frame(data):
+        return table(_columns(data), "table", label, site)
+    if isinstance(data, Mapping) and not set(map(str, data)) <= ARRAYS and not _is_split(data):
+        return from_clients({str(name): _raw(one, label) for name, one in _clients(data).items()})
+    if isinstance(data, list):
+        return from_clients({f"client-{i}": _raw(one, label) for i, one in enumerate(_listed(data))})
+    return _raw(data, label).dataset("arrays")
+
+
+GIVEN = "(given)"
+"""What the settings `data` and `model` say of an object that was given in Python instead of a name."""
+
+
+def settings_of(data: Any, label: str = "", site: str = "") -> tuple[Dataset | Federation | str, dict[str, str]]:
+    """(the data, read unless they are a name or path; the settings that stand for them: `data`, and a `skew` if divided).
+
+    Raises as `take` does.
+    """
+    if isinstance(data, str | os.PathLike):
+        text = calls.written(os.fspath(data), {k: v for k, v in (("label", label), ("site", site)) if v})
+        return text, {"data": text, **({"skew": f"column:{site}"} if site else {})}
+    dataset = take(data, label=label, site=site)
+    divided = dataset.intake.divided if isinstance(dataset, Dataset) and dataset.intake else ""
+    return dataset, {"data": GIVEN, **({"skew": f"column:{divided}"} if divided else {})}
+
+
+def is_frame(data: Any) -> bool:
+    """Whether it is a table of columns: pandas' and polars' DataFrames, pyarrow's Tables."""
+    return hasattr(data, "columns") and any(hasattr(data, n) for n in ("iloc", "to_dicts", "to_pydict"))
+
+
+def _columns(frame: Any) -> dict[str, Any]:
+    names = getattr(frame, "column_names", None) or list(frame.columns)
+    return {str(n): _values(frame[n]) for n in names}
+
+
+def _values(column: Any) -> Any:
+    """A column as an array: what knows its categories or missing values gives objects."""
+    return column.to_numpy() if hasattr(column, "to_numpy") else column
+
+
+def _raw(data: Any, label: str) -> Raw:
+    """The samples of one set. Raises DataError (E403) for what is none."""
+    if isinstance(data, Raw):
+        return data
+    if isinstance(data, tuple):
+        return parts_of(data, "data") if not _is_set(data[0]) else _split({"train": data[0], "test": data[1]}, label)
+    if isinstance(data, Mapping) and set(data) <= ARRAYS:
+        return _named(data)
+    if isinstance(data, Mapping) and _is_split(data):
+        return _split(data, label)
+    if isinstance(data, Dataset | str | os.PathLike) or is_frame(data):
+        taken = take(data, label=label)
+        assert isinstance(taken, Dataset)
+        return raw_of(taken)
+    if hasattr(data, "dataset") and hasattr(data, "batch_size"):
+        return _raw(data.dataset, label)
+    if _is_set(data):
+        return from_items(data, label)
+    if hasattr(data, "shape"):
+        raise DataError("E403", f"an array of {list(data.shape)} was given without labels; give (x, y).")
+    raise DataError(
+        "E403",
+        f"cannot read a {type(data).__name__} as data: {excerpt(data)}. Give (x, y), a path, a DataFrame, a Dataset, or a "
+        "list or dictionary of clients.",
+    )
+
+
+def _is_set(data: Any) -> bool:
+    """Whether it hands out samples: it has items but is neither an array nor a collection of values."""
+    if hasattr(data, "dataset") and hasattr(data, "batch_size"):
+        return True
+    return (
+        hasattr(data, "__getitem__")
+        and not hasattr(data, "shape")
+        and not isinstance(data, str | list | tuple | Mapping)
+    )
+
+
+def _is_split(data: Mapping[str, Any]) -> bool:
+    return {PARTS.get(str(name).lower()) for name in data} >= {"train"} and all(str(n).lower() in PARTS for n in data)
+
+
+def _split(data: Mapping[str, Any], label: str) -> Raw:
+    """Train and test as one; validation samples are left out and told."""
+    parts = {
+        PARTS[str(name).lower()]: _raw(one, label) for name, one in data.items() if PARTS[str(name).lower()] != "val"
+    }
+    train, test = parts["train"], parts.get("test")
+    left = [str(n) for n in data if PARTS[str(n).lower()] == "val"]
+    notes = (*train.notes, *((("left out", f"{some(left)}: choose settings with validation=0.1"),) if left else ()))
+    return replace(train, notes=notes) if test is None else replace(train, x_test=test.x, y_test=test.y, notes=notes)
+
+
+def _named(data: Mapping[str, Any]) -> Raw:
+    """Arrays by the names that an archive gives them."""
+    x, y = (data.get(n, data.get(f"{n}_train")) for n in ("x", "y"))
+    if x is None or y is None:
+        raise DataError(
+            "E403", f"a dictionary of arrays needs x and y, or x_train and y_train; it has {some(list(data))}."
+        )
+    return Raw(x, y, data.get("x_test"), data.get("y_test"), data.get("classes"))
+
+
+def _clients(data: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """Clients by name. Raises DataError (E403) for values that are no sets."""
+    for name, one in data.items():
+        if not (isinstance(one, tuple | Mapping | Dataset | str | os.PathLike) or is_frame(one) or _is_set(one)):
+            raise DataError(
+                "E403",
+                f"a dictionary of clients should hold a set for each, such as (x, y); '{name}' is a {type(one).__name__}.",
+            )
+    return data
+
+
+def _listed(data: list[Any]) -> list[Any]:
+    if not data:
+        raise DataError("E403", "an empty list was given as data; give (x, y), or a set for each client.")
+    return list(_clients(dict(enumerate(data))).values())

@@ -1,0 +1,324 @@
+"""Whatever a program gives as data is understood by `run` and `compare` alike, or refused in one sentence."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import nn
+from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
+from torch.utils.data import Dataset as TorchDataset
+
+import unskew
+from unskew import data
+from unskew.data.dataset import Dataset
+from unskew.data.federation import Federation
+from unskew.data.intake.kept import keep
+from unskew.errors import DataError, UnskewError, UsageError
+
+SETTINGS = {"clients": 2, "rounds": 1, "epochs": 1, "skew": "iid"}
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+X, Y = rng().normal(size=(40, 4)).astype(np.float32), np.arange(40) % 2
+X_TEST, Y_TEST = X[:10] + 1, Y[:10]
+
+
+class Series:
+    """What a pandas column is to us."""
+
+    def __init__(self, values):
+        self.values = np.asarray(values)
+
+    def to_numpy(self):
+        return self.values
+
+
+class Frame:
+    """What a pandas DataFrame is to us."""
+
+    def __init__(self, columns):
+        self.held = columns
+        self.columns = list(columns)
+        self.iloc = None
+
+    def __getitem__(self, name):
+        return Series(self.held[name])
+
+
+def frame(**more) -> Frame:
+    return Frame(
+        {
+            "id": np.arange(40),
+            "age": X[:, 0] * 20 + 50,
+            "sex": np.array(["f", "m"] * 20),
+            "ill": np.array(["no", "yes"])[Y],
+            **more,
+        }
+    )
+
+
+class Pictures(TorchDataset):
+    """Pairs of an image of Pillow's and its class."""
+
+    classes = ("cat", "dog")
+    transform = None
+
+    def __init__(self, sizes=((9, 7),)):
+        self.sizes = sizes
+
+    def __len__(self):
+        return 20
+
+    def __getitem__(self, i):
+        return Image.new("RGB", self.sizes[i % len(self.sizes)], (255 * (i % 2), 0, 0)), i % 2
+
+
+class Feature:
+    def __init__(self, names=None):
+        self.names = names
+
+
+class Faces:
+    """What a Dataset of Hugging Face is to us: features, column names, and rows as dictionaries."""
+
+    def __init__(self, n=20):
+        self.n, self.features = n, {"image": Feature(), "label": Feature(["sad", "glad"])}
+        self.column_names = list(self.features)
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, i):
+        return {"image": Image.new("L", (8, 8), 10 * i), "label": i % 2}
+
+
+def taken(given, **more) -> Dataset:
+    dataset = data.take(given, **more)
+    assert isinstance(dataset, Dataset)
+    return dataset
+
+
+ONE = taken((X, Y, X_TEST, Y_TEST))
+FORMS = {
+    "tensors": (torch.tensor(X), torch.tensor(Y), torch.tensor(X_TEST), torch.tensor(Y_TEST)),
+    "lists": (X.tolist(), Y.tolist(), X_TEST.tolist(), Y_TEST.tolist()),
+    "names": {"x_train": X, "y_train": Y, "x_test": X_TEST, "y_test": Y_TEST},
+    "torch": {
+        "train": TensorDataset(torch.tensor(X), torch.tensor(Y)),
+        "test": TensorDataset(torch.tensor(X_TEST), torch.tensor(Y_TEST)),
+    },
+    "loaders": tuple(
+        DataLoader(TensorDataset(torch.tensor(x), torch.tensor(y)), 7) for x, y in ((X, Y), (X_TEST, Y_TEST))
+    ),
+    "subset": (
+        ConcatDataset([Subset(TensorDataset(torch.tensor(X), torch.tensor(Y)), range(40))]),
+        TensorDataset(torch.tensor(X_TEST), torch.tensor(Y_TEST)),
+    ),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_the_same_samples_is_the_same_set(form):
+    """D5: tensors, lists, dictionaries, torch Datasets and DataLoaders hold what the arrays hold."""
+    d = taken(FORMS[form])
+    for name in ("x", "y", "x_test", "y_test"):
+        np.testing.assert_array_equal(getattr(d, name), getattr(ONE, name))
+    assert d.classes == ONE.classes
+
+
+def test_run_gives_the_same_bits_for_every_form(tmp_path):
+    """D5: arrays, a torch Dataset, and a pathlib.Path of an archive train to the same weights."""
+    np.savez(tmp_path / "a.npz", x_train=X, y_train=Y, x_test=X_TEST, y_test=Y_TEST)
+    forms = [(X, Y, X_TEST, Y_TEST), FORMS["torch"], tmp_path / "a.npz", str(tmp_path / "a.npz")]
+    assert len({unskew.run("fedavg", form, **SETTINGS).digest for form in forms}) == 1
+
+
+def test_a_table_has_a_column_of_labels_and_one_of_sites():
+    """D5: a DataFrame with label= and site= makes a client of every site; row numbers are left out and told."""
+    table = frame(hospital=np.array(["B", "A"] * 20))
+    said: list[str] = []
+    result = unskew.run("fedavg", table, label="ill", site="hospital", rounds=1, say=said.append)
+    assert result.federation.names == ("A", "B")
+    assert result.federation.classes == ("no", "yes")
+    assert result.settings.skew == "column:hospital"
+    assert result.federation.shape == (2,)
+    for words in (
+        "classes  2: no 16, yes 16",
+        "left out columns 'id' (numbers of rows)",
+        "standardised",
+        "'sex' (2 kinds)",
+    ):
+        assert words in said[0]
+    assert unskew.run("fedavg", table, label="ill", site="hospital", **SETTINGS).federation.names is None
+    with pytest.raises(DataError, match=r"E403 table has no column 'il'.*Did you mean 'ill'"):
+        data.take(table, label="il")
+    with pytest.raises(DataError, match=r"E405 table: column 'bp' has no value in row 1"):
+        data.take(frame(bp=np.array([1.0, np.nan] * 20)), label="ill")
+
+
+def test_images_of_a_torch_set_keep_their_classes():
+    """D5: images of Pillow's, of one size as they are and of several brought to one, with the names of their classes."""
+    d = taken(Pictures())
+    assert d.shape == (3, 7, 9)
+    assert d.classes == ("cat", "dog")
+    assert set(np.unique(d.x[:, 0][d.y == 1])) == {1.0}
+    assert taken(Pictures(((9, 7), (5, 5)))).shape == (3, 64, 64)
+
+
+def test_a_hugging_face_set_is_read_by_its_columns():
+    """D5: rows as dictionaries, class names from the features, train and test as one; validation is told."""
+    d = taken({"train": Faces(), "validation": Faces(4), "test": Faces(10)})
+    assert (d.shape, d.classes, len(d.y_test)) == ((1, 8, 8), ("sad", "glad"), 10)
+    assert d.intake
+    assert ("left out", "validation: choose settings with validation=0.1") in d.intake.notes
+
+
+@pytest.mark.parametrize("form", ["dict", "list", "words", "frames", "tests"])
+def test_sets_of_clients_stay_divided(form):
+    """D5: a list or dictionary of clients' sets makes each a client, with classes numbered together."""
+    a, b = (X[:30], Y[:30]), (X[30:], Y[30:])
+    given = {
+        "dict": {"north": a, "south": b},
+        "list": [a, TensorDataset(torch.tensor(b[0]), torch.tensor(b[1]))],
+        "words": {"north": (a[0], np.array(["no", "yes"])[a[1]]), "south": (b[0], ["yes"] * 10)},
+        "frames": {"north": Frame({"v": a[0][:, 0], "label": a[1]}), "south": Frame({"v": b[0][:, 0], "label": b[1]})},
+        "tests": {"north": (*a, *b), "south": (*b, *a)},
+    }[form]
+    federation = unskew.run("fedavg", given, rounds=1, epochs=1).federation
+    assert federation.clients == 2
+    assert federation.names == (("client-0", "client-1") if form == "list" else ("north", "south"))
+    assert federation.natural
+    sizes = (federation.sizes + federation.test.sizes).tolist()
+    assert sizes == ([40, 40] if form == "tests" else [30, 10])
+    assert federation.sizes[0] == (30 if form == "tests" else 24)
+    if form == "words":
+        assert federation.classes == ("no", "yes")
+        assert federation.label_counts[1, 0] == 0
+
+
+class Broken(Pictures):
+    def __getitem__(self, i):
+        raise OSError("no such image")
+
+
+class Triples(Pictures):
+    def __getitem__(self, i):
+        return torch.zeros(3), torch.zeros(3), 1
+
+
+class Growing(Pictures):
+    def __getitem__(self, i):
+        return torch.zeros(3 + i % 2), 1
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (np.zeros((4, 3)), r"an array of \[4, 3\] was given without labels; give \(x, y\)"),
+        ((X, Y, X), r"3 arrays were given; give \(x, y\) or"),
+        (([[1.0, 2.0], [3.0]], [0, 1]), r"sample 0 is \[2\], sample 1 is \[1\]; cut or pad"),
+        (([torch.zeros(3), torch.zeros(4)], [0, 1]), r"sample 0 is \[3\], sample 1 is \[4\]"),
+        ((np.arange(4.0), [0, 1, 0, 1]), r"x\[:, None\]"),
+        ((Pictures(), [0, 1]), "give the test set|set of samples|E4"),
+        ((X, Y[:7]), "40 samples but 7 labels"),
+        ((np.array(["a", "b"]), [0, 1]), r"x is <U1 \[2\], such as .*'a'.*must be numbers"),
+        (Broken(), "sample 0 failed: OSError: no such image"),
+        (Triples(), r"sample 0 is 3 values; it should be a pair \(x, y\)"),
+        (Growing(), r"sample 0 is \[3\], sample 1 is \[4\]"),
+        (iter([]), "cannot read a list_iterator as data"),
+        (7, "cannot read a int as data: 7"),
+        ([], "an empty list"),
+        ({"a": (X, Y), "b": 3}, "'b' is a int"),
+        ({"a": (X, Y), "b": (X[:, :2], Y)}, r"samples of 'a' are \[4\], those of 'b' \[2\]"),
+        ({"a": (X, Y, X, Y), "b": (X, Y)}, "'b' brings no test set"),
+        ({"x": X}, "needs x and y"),
+    ],
+)
+def test_what_is_no_data_is_one_short_sentence(given, says):
+    """D5, D9: no traceback, and no message that prints an array."""
+    with pytest.raises(UnskewError, match=says) as refused:
+        unskew.run("fedavg", given, **SETTINGS)
+    assert len(str(refused.value)) < 400
+
+
+def test_wrong_columns_and_arrays_are_sentences():
+    """D9: a column of another length, and a data set where an array belongs."""
+    with pytest.raises(DataError, match=r"E403 .*column 'site' has 3 values for 40 training samples"):
+        data.arrays(X, Y, columns={"site": [1, 2, 3]})
+    with pytest.raises(DataError, match=r"E403 a TensorDataset is a set of samples, not an array"):
+        data.arrays(TensorDataset(torch.tensor(X)), Y)
+    with pytest.raises(DataError, match=r"E403 .*column 'site' has no value for sample 1 \(20 are missing\)"):
+        data.arrays(X, Y, columns={"site": np.array([1.0, np.nan] * 20)})
+
+
+def test_compare_takes_what_run_takes(tmp_path):
+    """D5: arrays, a Method and a Part; each run has the bits that `run` gives, and the sites' names survive."""
+    given = {"north": (X[:30], Y[:30]), "south": (X[30:], Y[30:])}
+    compared = unskew.compare(
+        [unskew.Method(), unskew.FedProx(mu=0.1)], given, seeds=1, rounds=1, epochs=1, references=False,
+        folder=tmp_path, name="c", processes=1,
+    )  # fmt: skip
+    from safetensors.torch import load_file
+
+    alone = unskew.run(unskew.FedProx(mu=0.1), given, rounds=1, epochs=1)
+    folder = next(p for p in compared.path.iterdir() if p.name.startswith("fedprox"))
+    weights = load_file(folder / "model.safetensors")
+    assert all(torch.equal(weights[n], alone.weights[n]) for n in weights)
+    assert '"north", "south"' in (folder / "federation.json").read_text()
+
+
+@dataclass(frozen=True)
+class Mine(unskew.Part):
+    name = "mine"
+
+
+@pytest.mark.parametrize(
+    ("methods", "options", "says"),
+    [
+        ([Mine()], {}, "E109 'mine' is a Part of this process alone.*put the Part into a file"),
+        (["fedavg"], {"model": nn.Linear(4, 2)}, "E109 a Linear was given as model.*my_model.py:function"),
+        (["fedavg"], {"data": unskew.run("fedavg", (X, Y), **SETTINGS).federation}, "E109 a Federation is dealt out"),
+        ("fedavg", {}, "E109 compare takes a list of methods"),
+        (["fedavg"], {"data": np.zeros((300, 300))}, "E403 an array of"),
+    ],
+)
+def test_compare_refuses_what_other_processes_cannot_have(tmp_path, methods, options, says):
+    """D5: one short sentence that says what to write instead."""
+    with pytest.raises(UnskewError, match=says) as refused:
+        unskew.compare(methods, **{"data": (X, Y), **options}, folder=tmp_path, seeds=1, rounds=1)
+    assert len(str(refused.value)) < 400
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_kept_set_is_the_same_set(tmp_path):
+    """D5: what is handed to other processes keeps every fact."""
+    d = taken({"north": (X[:30], Y[:30]), "south": (X[30:], Y[30:])}).with_constants().standardised()
+    keep(d, tmp_path / "d.npz")
+    again = data.read(tmp_path / "d.npz")
+    for name in ("x", "y", "x_test", "y_test"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(d, name))
+    for name in ("name", "classes", "labels", "mean", "applied", "intake"):
+        assert getattr(again, name) == getattr(d, name), name
+    assert {n: v.tolist() for n, v in again.columns.items()} == {n: v.tolist() for n, v in d.columns.items()}
+
+
+def test_values_in_messages_are_cut():
+    """D5: a name of data that is no name is quoted in 80 characters."""
+    with pytest.raises(UsageError, match="E125") as refused:
+        unskew.run("fedavg", "x" * 5_000)
+    assert len(str(refused.value)) < 400
+
+
+def test_a_federation_and_a_dataset_pass_as_they_are():
+    """D5: what is understood already is not read again."""
+    federation = unskew.run("fedavg", (X, Y), **SETTINGS).federation
+    assert data.take(federation) is federation
+    assert isinstance(federation, Federation)
+    assert data.take(ONE) is ONE
