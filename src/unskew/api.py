@@ -30,6 +30,7 @@ from unskew.engine.disk.record import Record
 from unskew.engine.disk.state import State, digest
 from unskew.engine.resolve import Run
 from unskew.engine.server.loop import Loop, Round, rounds
+from unskew.engine.server.used import Replies, check_used
 from unskew.errors import UsageError
 
 Say = Callable[[str], None]
@@ -78,6 +79,11 @@ class Result:
         return sum(many.total_bytes(row) for row in self.record.rows["ledger"] if row["way"] == way)
 
     @property
+    def replies(self) -> Replies:
+        """How many replies came, how many were used, and why the others were dropped."""
+        return Replies.of(self.record.rows["events"])
+
+    @property
     def digest(self) -> str:
         """SHA-256 of the final weights."""
         return digest(self.weights)
@@ -91,6 +97,8 @@ class Result:
         for scope in SCOPES:
             if scores := self.scores(scope):
                 lines.append(f"{scope:<18}{scores['last']:>7.1%}{scores['best']:>7.1%}{scores['mean10']:>17.1%}")
+        if self.replies.dropped:
+            lines.append(f"{self.replies}; the others were dropped")
         lines.append(f"sent by clients {self.bytes('up') / 1e6:.1f} MB, received {self.bytes('down') / 1e6:.1f} MB")
         return "\n".join(lines)
 
@@ -138,7 +146,8 @@ def run(
     model: a name, `file.py:function`, or any nn.Module. name: keep the run in `folder/name`, with checkpoints; without it
     the run stays in memory. say: receives what was understood of the data, before anything trains, and other messages.
     Other options: the fields of Settings.
-    Raises UsageError for settings that cannot work, DataError for data that cannot be trained on.
+    Raises UsageError for settings that cannot work, DataError for data that cannot be trained on, and NothingUsed for a
+    run that its clients did not train, because all or nearly all of their replies were dropped.
     """
     method = os.fspath(method) if isinstance(method, os.PathLike) else method
     model = os.fspath(model) if isinstance(model, os.PathLike) else model
@@ -163,6 +172,7 @@ def run(
         loop.evaluate(state, None)
         for after in rounds(loop, state, shown or (lambda *_: None)):
             state = after
+        check_used(resolved, loop.record.rows["events"])
     finally:
         loop.trainer.close()
     return result_of(loop, state)

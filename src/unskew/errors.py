@@ -38,6 +38,12 @@ class StateError(UnskewError):
     exit_code = 2
 
 
+class NothingUsed(UnskewError):
+    """A run came to its end, but so few replies of clients were used that its weights are no result."""
+
+    exit_code = 4
+
+
 class Paused(UnskewError):
     """The run stopped but can be resumed, for example after the disk was full."""
 
@@ -126,12 +132,14 @@ PAGES = {
     "E306": "Shared labels were not classes of this task. The reply was dropped.",
     "E307": "A message belonged to another round or had been seen before, and was ignored. A site was late, or somebody replays messages.",
     "E308": "A shared value lay outside the range or norm that its Share declares. The reply was dropped.",
-    "E309": "No client answered in a round. The round was counted and the model stayed as it was.",
+    "E309": "No reply was used in a round, because no client answered or every reply was dropped. The round was counted and the model stayed as it was.",
     "E310": "A message was altered on its way, cut off, or not signed by the sender it names, and was dropped. A single one may be an accident; repeated ones are not.",
     "E311": "A site is not connected, or did not answer before the deadline. The round went on without it; it is asked again in the next round.",
     "E312": "A site answered with an error of its own, which the message repeats. The site's log has the details.",
     "E313": "Fewer sites answered than `--min-sites` demands. The round was counted and the model stayed as it was.",
+    "E314": "What the server computed from the replies held NaN or infinity, although every reply was finite. The round was counted and the model stayed as it was. The learning rate, or a setting of the method at the server, is often too high.",
     "E315": "A robust aggregation rule had fewer replies than it needs to leave a bad one out or to bound it, so that the round was merged like any other. Let more clients answer: set `availability`, or `--min-sites`.",
+    "E316": "The run came to its end, but none of the clients' replies was used, or less than a tenth of them, so its weights are no result and tables show no score. The message names the likeliest cause. The exit code is 4.",
     "E401": "A data file is cut off or damaged, or lacks an array that it must hold: copy it again. Or a loader of your own failed; the message says where.",
     "E402": "A data set is not on this machine. Set UNSKEW_DATA to the folder that holds it; docs/data.md says what the folder must contain.",
     "E403": "The data cannot be trained on: for example, the numbers of samples and labels differ, or there are no samples. The message says what is wrong.",

@@ -10,7 +10,7 @@ from typing import Any
 
 from unskew import disk, many
 from unskew.config import Settings
-from unskew.errors import StateError
+from unskew.errors import NothingUsed, StateError
 
 NOW = "now.json"
 
@@ -37,7 +37,8 @@ class Cell:
 
     @property
     def done(self) -> bool:
-        return self.code == 0
+        """Whether it came to its end, with a score or (E316) without one."""
+        return self.code in (0, NothingUsed.exit_code)
 
     @property
     def ended(self) -> bool:

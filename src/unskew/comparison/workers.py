@@ -74,7 +74,8 @@ def train_all(cells: list[Cell], processes: int, look: Callable[[list[Cell]], No
     """Train all runs, `processes` at a time; `look` is called about twenty times a second.
 
     An interrupt stops every run after it has been saved. Raises the error of the first run that fails: Paused if it
-    can be resumed, else UsageError with its own code, or StateError (E120) if the error has none.
+    can be resumed, else UsageError with its own code, or StateError (E120) if the error has none. A run that its clients
+    did not train (E316) is finished and fails nobody else's: tables show that it has no score.
     """
     waiting = [c for c in cells if not c.ended]
     for cell in cells:
@@ -104,7 +105,7 @@ def _settle(worker: Worker) -> None:
         return
     cell.code, worker.cell = code, None
     cell.look()
-    if code:
+    if not cell.done:
         raise _failure(cell)
 
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from unskew.core.replies import Reply
-from unskew.core.trees import flat, size_in_bytes
+from unskew.core.trees import Tree, Weights, flat, size_in_bytes
 from unskew.core.values import Share
 from unskew.errors import suggestion
 
@@ -53,11 +53,17 @@ def check(replies: Sequence[Reply], spec: Spec, sizes: Sequence[int]) -> tuple[l
     """(replies to use, refusals). `sizes`: the registered training samples of each client.
 
     A claim of more samples than are registered is reported (E305) and cut down to them; the reply itself is used.
+    Private state is checked where the reply holds it: one round that leaves NaN there would spoil all later ones.
     """
     good: list[Reply] = []
     refused: list[Refusal] = []
     for reply in replies:
-        problem = _size_problem(reply, spec) or _weights_problem(reply, spec) or _shares_problem(reply, spec)
+        problem = (
+            _size_problem(reply, spec)
+            or _weights_problem(reply, spec)
+            or _shares_problem(reply, spec)
+            or state_problem(reply.private)
+        )
         if problem:
             refused.append(Refusal(reply.client, *problem))
             continue
@@ -108,6 +114,22 @@ def _shares_problem(reply: Reply, spec: Spec) -> tuple[str, str] | None:
         for leaf, share in declared.items():
             if problem := leaf_problem(f"{part}/{leaf}", sent[leaf], share):
                 return problem
+    return None
+
+
+def state_problem(private: Tree) -> tuple[str, str] | None:
+    """Why a client cannot go on from this private state, as (code, sentence); None if it can."""
+    for path, tensor in flat(private).items():
+        if problem := _finite_problem(f"private state {path}", tensor):
+            return problem
+    return None
+
+
+def merged_problem(weights: Weights, slices: Mapping[str, Tree]) -> str | None:
+    """Why merged weights and slices must not replace those of the round before, as a sentence; None if they may."""
+    for path, tensor in flat({"w": weights, **slices}).items():
+        if problem := _finite_problem(path, tensor):
+            return problem[1]
     return None
 
 

@@ -26,7 +26,7 @@ from unskew.engine.disk.lines import Row
 from unskew.engine.disk.record import Record
 from unskew.engine.disk.store import Store
 from unskew.engine.server.loop import rate
-from unskew.engine.server.rows import client_rows, means, row, summary_rows
+from unskew.engine.server.rows import client_rows, pooled, row, summary_rows
 from unskew.engine.server.scores import Evaluation
 
 Answers = dict[str, dict[int, Tensor]]
@@ -122,15 +122,9 @@ class SiteScores:
         personal = by_site["personal"] or on_clients
         rows: list[Row] = []
         if self.sites.local.sent and not self.server_scores and on_clients:
-            scores = means(kept) if kept else self._pooled(on_clients)
+            scores = pooled(on_clients, {k: self.sites.hellos[k].test for k in on_clients})
             rows = [row(t, "global", metric, value) for metric, value in scores.items()]
         scopes = {"global@client": on_clients} if self.sites.local.sent else {}
         for scope, values in (scopes | {"personal@client": personal}).items():
             rows += summary_rows(t, scope, values) + client_rows(t, scope, values)
         return rows
-
-    def _pooled(self, values: dict[int, dict[str, float]]) -> dict[str, float]:
-        """The mean over sites, weighted by their numbers of test samples."""
-        n = np.array([self.sites.hellos[k].test for k in values], dtype=float)
-        shares = n / n.sum()
-        return {m: float(sum(s * v[m] for s, v in zip(shares, values.values()))) for m in self.metrics}

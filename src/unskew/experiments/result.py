@@ -65,7 +65,7 @@ class TableResult(TypedDict):
     """Everything that is kept of a reproduction.
 
     page: the name of its files. made_by: how many runs which version of unskew made. hours: of training, in all runs.
-    privacy: by row, method and part. curves: by row, method and seed the points [round, value in the table's unit].
+    dropped: a sentence for every row and method of which replies were dropped. privacy: by row, method and part. curves: by row, method and seed the points [round, value in the table's unit].
     """
 
     experiment: str
@@ -94,6 +94,7 @@ class TableResult(TypedDict):
     entries: list[EntryRecord]
     claims: list[ClaimRecord]
     open: list[str]
+    dropped: NotRequired[list[str]]
     privacy: dict[str, dict[str, dict[str, Any]]]
     curves: dict[str, dict[str, list[list[list[float]]]]]
 
@@ -127,10 +128,22 @@ def result_of(
         "entries": [{**asdict(entry), "gap": entry.gap} for entry in entries],
         "claims": [{"text": v.claim.text, "verdict": v.word, "margins": v.margins, "paper": v.paper} for v in verdicts],
         "open": list(experiment.open),
+        "dropped": _dropped(runs),
         "privacy": _privacy(runs),
         "curves": _curves(experiment, runs),
     }
     return cast(TableResult, _plain(document))
+
+
+def _dropped(runs: Runs) -> list[str]:
+    sentences = []
+    for (row, method), group in runs.items():
+        received, used = (sum(getattr(run.replies, name) for run in group) for name in ("received", "used"))
+        if used < received:
+            without = sum(not run.replies.enough for run in group)
+            scores = f"; {without} of {len(group)} runs used too few to have a score" if without else ""
+            sentences.append(f"{row}, {method}: {received - used:,} of {received:,} replies were dropped{scores}.")
+    return sentences
 
 
 def _privacy(runs: Runs) -> dict[str, dict[str, dict[str, Any]]]:

@@ -47,6 +47,7 @@ def note(result: TableResult) -> str:
     if result["scale"] != 1:
         target = "; the paper's numbers are not a target" if result["paper"] else ""
         lines.append(f"SCALED: {result['scale']:g} of the {source(result)}'s rounds{target}.")
+    lines += result.get("dropped", [])
     if "tuned" in result:
         tuned = "; ".join(f"{method}: {record['method']}" for method, record in result["tuned"].items())
         trials = plural(result.get("tune", 0), "trial")

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from unskew import disk
+from unskew.engine.server.used import Replies
 from unskew.errors import StateError
 from unskew.report.files import read_json, read_records, read_yaml
 from unskew.report.labels import distinct
@@ -24,6 +25,7 @@ RUN_OF_COMPARISON = re.compile(r"(.+)--s(\d+)")
 def read_run(path: str | Path, label: str = "") -> RunData:
     """One run. label: what reports call it instead of its method.
 
+    A run that its clients did not train has no scores: those of its weights would pass for the method's.
     Raises StateError: E117 if the folder is not a run, E111 if a file in it is damaged (an incomplete last line of a
     .jsonl file is not damage).
     """
@@ -34,6 +36,9 @@ def read_run(path: str | Path, label: str = "") -> RunData:
                 "E117", f"{path} is not a run: it has no {name}. A run is a folder such as runs/flea-0001."
             )
     series, clients = scores_of(read_records(path / "metrics.jsonl"))
+    events = read_records(path / "events.jsonl")
+    if not Replies.of(events).enough:
+        series, clients = {key: values for key, values in series.items() if key[0] == "train"}, {}
     return RunData(
         path=path,
         config=read_yaml(path / "config.yaml"),
@@ -42,7 +47,7 @@ def read_run(path: str | Path, label: str = "") -> RunData:
         metrics=series,
         clients=clients,
         traffic=traffic_of(read_records(path / "ledger.jsonl")),
-        events=read_records(path / "events.jsonl"),
+        events=events,
         label=label,
     )
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from unskew import many
 from unskew.engine.resolve import is_reference
+from unskew.engine.server.used import Replies
 from unskew.report.files import Record, read_json
 
 Series = tuple[np.ndarray, np.ndarray]
@@ -145,6 +146,11 @@ class RunData:
             for e in self.events
             if e.get("code") == "round"
         ]
+
+    @cached_property
+    def replies(self) -> Replies:
+        """How many replies came and how many were used."""
+        return Replies.of(self.events)
 
     @property
     def histograms(self) -> dict[str, Any]:

@@ -40,7 +40,7 @@ class MethodSummary:
     global model on the global test set. clients, worst, spread: mean, minimum and standard deviation over clients of the
     global model on their own test rows. personal: mean over clients of their own models. All but last, best and stability
     are means over the last ten rounds. up, down: mean over seeds. to_target, rounds_to: bytes and rounds until the
-    target, over the `reached` seeds that got there. p: against the leader, Holm-corrected; None for the leader and for
+    target, over the `reached` seeds that got there. received, used: replies over all seeds. p: against the leader, Holm-corrected; None for the leader and for
     references, NaN with too few seeds.
     """
 
@@ -66,6 +66,8 @@ class MethodSummary:
     p: float | None
     dice_both: Score = NO_SCORE
     rounds_to: Score = NO_SCORE
+    received: int = 0
+    used: int = 0
     metric: str = "accuracy"
 
 
@@ -134,6 +136,8 @@ def summarise(runs: Sequence[RunData], target: float, leads: bool, p: float | No
         down=_mean_bytes(runs, "down"),
         to_target=to_target,
         rounds_to=Score.of([rounds_to(r, target) for r in runs]),
+        received=sum(r.replies.received for r in runs),
+        used=sum(r.replies.used for r in runs),
         target=target,
         reached=to_target.n,
         reference=runs[0].is_reference,

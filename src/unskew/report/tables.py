@@ -49,13 +49,15 @@ def cells(summary: MethodSummary) -> list[str]:
 
 
 def verdict(summary: MethodSummary) -> str:
-    """Against the best method: `best`, `p = .012`, `p = .210 (tie)`, `n too small`, `reference`."""
+    """Against the best method: `best`, `p = .012`, `p = .210 (tie)`, `n too small`, `not trained`, `reference`."""
     if summary.reference:
         return "reference"
     if summary.leads:
         return "best"
+    if not summary.mean10.n:
+        return "not trained" if summary.used < summary.received else MISSING
     if summary.p is None or math.isnan(summary.p):
-        return "n too small" if summary.mean10.n else MISSING
+        return "n too small"
     return p_value(summary.p) + (" (tie)" if summary.p >= 0.05 else "")
 
 
@@ -83,9 +85,22 @@ def note(summaries: Summaries) -> str:
         lines.append(
             f"vs best: paired t-test over seeds on the mean of the last 10 rounds, corrected by Holm. {caveat}"
         )
+    lines += dropped(summaries)
     if any(s.reference for s in summaries):
         lines.append(f"{' and '.join(REFERENCES)} are references: they do not compete.")
     return "\n".join(lines)
+
+
+def dropped(summaries: Summaries) -> list[str]:
+    """A sentence for every method of which replies were dropped, so that it was trained on less than it seems."""
+    sentences = []
+    for s in summaries:
+        if s.used < s.received:
+            lost = f"{s.received - s.used:,} of {s.received:,} replies were dropped"
+            without = s.n - s.mean10.n
+            scores = f"; {plural(without, 'run')} of {s.n} used too few to have a score (E316)" if without else ""
+            sentences.append(f"{s.method}: {lost}{scores}.")
+    return sentences
 
 
 def caption(summaries: Summaries) -> str:

@@ -29,6 +29,7 @@ from unskew.engine.disk.store import Disk
 from unskew.engine.leaves import accounts
 from unskew.engine.resolve import Run
 from unskew.engine.server.loop import Loop, Round, rounds
+from unskew.engine.server.used import check_used
 from unskew.errors import Paused, StateError, UsageError
 from unskew.revision import revision
 
@@ -78,7 +79,8 @@ class Folder:
     def go(self, say: Say, shown: Shown, ready: Callable[[Loop], None] = lambda _: None) -> tuple[Loop, State]:
         """Begin or resume, to the end. `ready` is called once before anything trains, `shown` after every round.
 
-        Raises StateError when in use or of other settings, Paused on a full disk.
+        Raises StateError when in use or of other settings, Paused on a full disk, and NothingUsed at the end of a run
+        that its clients did not train; all its files are there then, too.
         """
         try:
             self.path.mkdir(parents=True, exist_ok=True)
@@ -107,6 +109,7 @@ class Folder:
             for after in rounds(loop, now, save):
                 now = after
             self._finish(loop, now)
+            check_used(self.run, loop.record.rows["events"])
         finally:
             loop.trainer.close()
             loop.record.close()

@@ -102,13 +102,14 @@ class Loop:
         self.ledger.broadcast(t, asked, start)
         self.ledger.trained(t, replies, start)
         self.ledger.shared(t, replies, self.declared)
-        self.store.put(t, {r.client: r.private for r in replies})
         good = self._gate(t, replies, self.spec)
-        if self.measures:
-            self.measures.remember(start, good)
-        self._event(t, "round", asked=many.written(asked), answered=many.written([r.client for r in good]))
         with memory.one_core():
-            state = self._merge(state, t, good)
+            state, good = self._merge(state, t, good)
+            if self.measures:
+                self.measures.remember(start, good)
+            used = many.written([r.client for r in good])
+            self._event(t, "round", asked=many.written(asked), answered=used, received=len(replies))
+            self.store.put(t, {r.client: r.private for r in good})  # what was not used must not go on at its client
             state = self._trips(state, start, [r.client for r in good])
         losses = torch.stack([torch.as_tensor(r.loss) for r in good]).tolist() if good else []
         loss = float(np.mean(losses)) if losses else float("nan")
@@ -139,10 +140,18 @@ class Loop:
         self.record.add("metrics", rows)
         return rows
 
-    def _merge(self, state: State, t: int, good: list[Reply]) -> State:
+    def _merge(self, state: State, t: int, good: list[Reply]) -> tuple[State, list[Reply]]:
+        """The state after the merge, and the replies that it was made of: none where the state stays as it was."""
         if not good:
-            self._event(t, "E309", "nobody answered; round skipped, model unchanged.")
-            return State(t, state.weights, state.slices)
+            self._event(t, "E309", "no reply was used; round skipped, model unchanged.")
+            return State(t, state.weights, state.slices), []
+        merged = self._merged(state, t, good)
+        if problem := gate.merged_problem(merged.weights, merged.slices):
+            self._event(t, "E314", f"round {t}: after the merge {problem} Round skipped, model unchanged.")
+            return State(t, state.weights, state.slices), []
+        return merged, good
+
+    def _merged(self, state: State, t: int, good: list[Reply]) -> State:
         ups = Ups.of(good, t, self.method.weighting)
         merger, slices = self.method.merger, dict(state.slices)
         if merger:
@@ -175,12 +184,11 @@ class Loop:
             self.ledger.weights_down(t, [r.client for r in replies], start)
         self.ledger.shared(t, replies, declared)
         good = self._gate(t, replies, gate.Spec({}, declared, {}))
-        w, slice_ = trip.server(
-            state.weights,
-            state.slices.get(part.name, {}),
-            Ups.of(good, t, self.method.weighting).seen_by(part.name),
-            self.fed,
-        )
+        ups = Ups.of(good, t, self.method.weighting).seen_by(part.name)
+        w, slice_ = trip.server(state.weights, state.slices.get(part.name, {}), ups, self.fed)
+        if problem := gate.merged_problem(w, {part.name: slice_}):
+            self._event(t, "E314", f"round {t}: after the exchange of '{part.name}' {problem} It is left out.")
+            return state
         return State(t, w, {**state.slices, part.name: slice_})
 
     def _gate(self, t: int, replies: list[Reply], spec: gate.Spec) -> list[Reply]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,19 @@ def client_rows(t: int, scope: str, scores: Scores) -> list[Row]:
 def means(scores: Scores) -> dict[str, float]:
     """metric -> its mean over clients."""
     return {m: float(np.mean([v[m] for v in scores.values()])) for m in next(iter(scores.values()))}
+
+
+def pooled(scores: Scores, sizes: Mapping[int, int]) -> dict[str, float]:
+    """metric -> its mean over all clients' test rows. sizes: how many each client has.
+
+    The same quantity as a global model's score on all rows, where each row is scored by the model of its own client.
+    """
+    n = np.array([sizes[k] for k in scores], dtype=float)
+    shares = n / n.sum()
+    return {
+        m: float(sum(s * v[m] for s, v in zip(shares, scores.values(), strict=True)))
+        for m in next(iter(scores.values()))
+    }
 
 
 def summary_rows(t: int, scope: str, scores: Scores) -> list[Row]:

@@ -1,7 +1,7 @@
 """Three scopes, never mixed: the global model on the global test set, on each client's test rows, and the client's own.
 
 Where weights stay at clients, no client uses the global model by itself: the second scope has each client's kept weights
-in it, and the first is its mean.
+in it, and the first is its mean over all their rows.
 
 Letters: C classes, K clients.
 """
@@ -18,7 +18,7 @@ from unskew.core.trees import Tree, Weights
 from unskew.engine.client.trainer import Trainer
 from unskew.engine.client.values import Start
 from unskew.engine.disk.store import Store
-from unskew.engine.server.rows import Row, Scores, client_rows, means, row, summary_rows
+from unskew.engine.server.rows import Row, Scores, client_rows, pooled, row, summary_rows
 
 PER_CLIENT = 200
 """With more clients than this, their own rows are written after the last round only."""
@@ -45,8 +45,8 @@ class Evaluation:
             own = self._held(start, store, personal=True)
             return summary_rows(t, "personal@client", own) + client_rows(t, "personal@client", own)
         right = self._held(start, store) if self.trainer.kept else {}
-        if right:  # no client uses the server's weights alone, so the global score is the mean over clients
-            scores = means(right)
+        if right:  # no client uses the server's weights alone, so every row is scored by its own client's model
+            scores = pooled(right, {k: len(self.test[k]) for k in right})
         else:
             scores, right = self._global(start)
         own = self._held(start, store, personal=True) if self.own_weights else right

@@ -1,0 +1,97 @@
+"""Whether clients trained a run: how many replies came, how many of them were used, and why the others were not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from unskew import many
+from unskew.engine.resolve import Run
+from unskew.errors import NothingUsed
+
+LEAST_USED = 0.1
+"""A run in which a smaller share of the replies was used says nothing about its method."""
+LARGE_INPUTS = 100.0
+"""Inputs of this size were not scaled: standardised ones are about 1, and pixels at most 1."""
+LARGE_RATE = 1.0
+_PER_ROUND = "round"
+_NOT_FINITE = ("E301", "E314")
+
+
+@dataclass(frozen=True)
+class Replies:
+    """The replies of a whole run.
+
+    rounds: those that took place. received: replies that came. used: those that were merged. reasons: how many events
+    of each code from E301 to E314 there were.
+    """
+
+    rounds: int
+    received: int
+    used: int
+    reasons: Counter[str] = field(default_factory=Counter)
+
+    @staticmethod
+    def of(events: Iterable[Mapping[str, Any]]) -> Replies:
+        """Counted from the rows of events.jsonl."""
+        rounds = received = used = 0
+        reasons: Counter[str] = Counter()
+        for event in events:
+            if event["code"] == _PER_ROUND:
+                rounds += 1
+                merged = many.count(event["answered"])
+                used += merged
+                received += event.get("received", merged)
+            else:
+                reasons[event["code"]] += 1
+        return Replies(rounds, received, used, reasons)
+
+    @property
+    def dropped(self) -> int:
+        """Replies that came and were not used."""
+        return self.received - self.used
+
+    @property
+    def enough(self) -> bool:
+        """Whether the share of replies that were used lets the run stand as a result. A run of no rounds stands."""
+        return self.rounds == 0 or self.used > LEAST_USED * self.received
+
+    def __str__(self) -> str:
+        if not self.received:
+            return f"no client answered in any of {self.rounds} rounds"
+        return f"{self.used or 'none'} of {self.received} replies {'was' if self.used == 1 else 'were'} used"
+
+
+def check_used(run: Run, events: Iterable[Mapping[str, Any]]) -> None:
+    """Raises NothingUsed (E316) with the likeliest cause where clients did not train the run."""
+    replies = Replies.of(events)
+    if not replies.enough:
+        text = f"{replies}, so the weights are not a result of {run.method}: {likely_cause(run, replies)}"
+        raise NothingUsed("E316", text)
+
+
+def likely_cause(run: Run, replies: Replies) -> str:
+    """Why so few replies were used and what to change, as the end of a sentence."""
+    if not replies.received:
+        return f"availability={run.settings.availability} leaves nobody to train; choose another."
+    code, _ = replies.reasons.most_common(1)[0] if replies.reasons else ("", 0)
+    if not any(replies.reasons[c] for c in _NOT_FINITE):
+        return f"most were dropped with {code}; events.jsonl names each, and `unskew list errors` explains the code."
+    if (largest := _largest_input(run)) > LARGE_INPUTS:
+        return f"inputs as large as {largest:.3g} make training diverge; scale them, for example with normalise=dataset."
+    rate = f"lr={run.settings.lr:g}"
+    if run.settings.lr > LARGE_RATE:
+        return f"training diverges, most likely because {rate} is too high; try lr=0.01."
+    return f"training diverges, most likely because {rate} is too high for this model and these data; try a tenth of it."
+
+
+def _largest_input(run: Run) -> float:
+    """The largest absolute value among a few hundred inputs, spread over the training samples."""
+    x = run.federation.x
+    rows = np.unique(np.linspace(0, len(x) - 1, min(256, len(x)), dtype=np.int64))
+    values = np.asarray(x[rows])
+    return float(np.abs(values).max()) if values.size and np.issubdtype(values.dtype, np.floating) else 0.0
