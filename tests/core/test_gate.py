@@ -9,8 +9,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unskew.core.gate import Spec, check
-from unskew.core.replies import Reply
+from unskew.core.gate import Refusal, Spec, check
+from unskew.core.replies import Reply, Ups
 from unskew.core.values import Share
 
 SPEC = Spec(
@@ -64,6 +64,8 @@ def test_an_honest_reply_passes():
         (without("fc.bias"), "E303", "missing 'fc.bias'"),
         (reply({"fc.b1as": torch.zeros(1)}), "E304|E303", ""),
         (reply({"big": torch.zeros(10_000)}), "E304", "sends at most"),
+        (reply({"small": torch.zeros(SPEC.max_bytes // 4 + 1)}), "E304", "sends at most"),
+        (reply({"fc.weight": torch.ones(2, 3)}), "E302", r"is \[2, 3\], expected \[3, 2\]"),
         (reply(size=0.0), "E305", "at least one"),
         (reply(size=math.nan), "E305", "nan"),
         (reply(shares={"y": torch.tensor([0, 10])}), "E306", "holds 10"),
@@ -83,11 +85,27 @@ def test_bad_replies_are_named(made, code, told):
     assert re.search(told, found.text), found.text
 
 
-def test_claims_above_the_registered_size_are_cut_down():
-    good, refusals = check([reply(size=1e12)], SPEC, SIZES)
+@pytest.mark.parametrize("claim", [13.0, 1e12])
+def test_claims_above_the_registered_size_are_cut_down(claim):
+    good, refusals = check([reply(size=claim)], SPEC, SIZES)
     assert good[0].size == 12
     assert refusals[0].code == "E305"
     assert "Using 12" in refusals[0].text
+
+
+def test_private_state_is_checked_where_the_reply_holds_it():
+    """M2: the private state of a reply was stored unseen."""
+    spoilt = reply()
+    spoilt.private = {"p": {"c": torch.tensor([1.0, math.nan])}}
+    assert refused(spoilt) == Refusal(0, "E301", "'private state p/c' has 1 non-finite value.")
+
+
+def test_the_servers_hooks_see_replies_in_the_order_of_clients():
+    """Bits must not depend on who answers first."""
+    ups = Ups.of([reply(client=1, size=30.0), reply(client=0)])
+    assert ups.clients.tolist() == [0, 1]
+    assert ups.sizes.tolist() == [12.0, 30.0]
+    assert [r.client for r in ups.replies] == [0, 1]
 
 
 @settings(max_examples=300, deadline=None)

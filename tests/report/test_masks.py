@@ -56,7 +56,7 @@ def test_the_page_speaks_of_dice(comparison):
     text = page.page(read.read_comparison(comparison), "eyes")
     assert "accuracy" not in text.replace("accuracy for the column", "").lower()
     for piece in (
-        "% global Dice over 6 rounds on digits",
+        "% global Dice after 6 rounds on digits",
         "Dice over rounds",
         "Dice of both classes",
         "Every pixel is labelled",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -12,8 +13,9 @@ from tests.report.test_summary import run
 from unskew.report import headline
 from unskew.report.context import context_of
 from unskew.report.figures.lines import mean_line
+from unskew.report.page import page
 from unskew.report.runs import Traffic
-from unskew.report.sections import attendance, buffer, clients, cost, leaves, measured, partition, repeat
+from unskew.report.sections import attendance, buffer, clients, cost, leaves, measured, partition, repeat, sites
 
 FEDERATION = {
     "name": "digits",
@@ -46,32 +48,74 @@ def seeds(method, *finals):
 
 
 def test_the_result_names_the_leader_and_the_closest_rival():
-    """The rival's differences to the leader are 0.2, 0.1, 0.3: t = 0.2 / (0.1 / sqrt(3)) = 3.46, p = .074, twice that
-    after Holm's correction for two tests, the other of which has the p of a difference without variance."""
-    runs = [*seeds("far", 0.1, 0.1, 0.1), *seeds("near", 0.6, 0.7, 0.5), *seeds("best", 0.8, 0.8, 0.8)]
+    """M17. The rival's differences to the leader are 0.2, -0.1, 0.3, 0, 0.1: t = 0.1 / (0.1581 / sqrt(5)) = 1.414 at 4
+    degrees of freedom, p = .230; Holm's correction tests the other first, whose difference has no variance."""
+    runs = [*seeds("far", *[0.1] * 5), *seeds("near", 0.6, 0.9, 0.5, 0.8, 0.7), *seeds("best", *[0.8] * 5)]
     assert result(*runs) == (
-        "best reaches 80.0 ± 0.0 % global accuracy on its data, 20.0 points ahead of near "
-        "(3 seeds cannot tell them apart, p = .074)"
+        "best reaches 80.0 ± 0.0 % global accuracy after 12 rounds on its data, 10.0 points ahead of near "
+        "(5 seeds cannot tell them apart, p = .230)"
     )
-    sure = [*seeds("near", 0.6, 0.61, 0.59), *seeds("best", 0.8, 0.8, 0.8)]
-    assert result(*sure).endswith("ahead of near (over 3 seeds, p < .001)")
+    sure = [*seeds("near", 0.6, 0.61, 0.59, 0.6, 0.6), *seeds("best", *[0.8] * 5)]
+    assert result(*sure).endswith("ahead of near (over 5 seeds, p < .001)")
+
+
+def test_fewer_than_five_seeds_are_counted_instead_of_tested():
+    runs = [*seeds("near", 0.6, 0.9, 0.5), *seeds("best", 0.8, 0.8, 0.8)]
+    assert result(*runs).endswith("13.3 points ahead of near (in 2 of 3 seeds)")
+
+
+@pytest.mark.parametrize(
+    ("alone", "sentence"),
+    [
+        (0.2, "a reaches 70.0 % and training alone 20.0 %: federating pays."),
+        (0.9, "a reaches 70.0 %, but training alone 90.0 %: for them, federating does not pay."),
+    ],
+)
+def test_whether_federating_pays_is_said(alone, sentence):
+    """U6: pages did not say that training alone beats every federated method at the clients themselves."""
+    federated = [run("a", 0, [0.8], client_mean=[0.7], own_mean=[0.6]), run("b", 0, [0.9], client_mean=[0.1])]
+    context = context_of([*federated, run("local", 0, [], own_mean=[alone])], "x")
+    assert headline.pays(context).endswith(sentence)
+    assert "training alone" in page(context.runs, "x")
+    assert headline.pays(context_of(federated, "x")) == ""
+
+
+def test_each_site_stands_with_its_name_its_test_samples_and_its_scores():
+    """U6: pages did not show scores per site by name. Another seed may have other clients: they are left out."""
+    federation = {**FEDERATION, "sizes": {"train": [9, 9, 9], "test": [7, 1300, 0]}}
+    a = changed(run("a", 0), federation=federation, clients={("personal@client", "accuracy"): {0: 0.25, 1: 0.75}})
+    b = changed(run("b", 0), federation=federation, clients={("global@client", "accuracy"): {1: 0.5}})
+    other = changed(a, config={**a.config, "seed": 1}, clients={("personal@client", "accuracy"): {0: 0.99}})
+    html = sites.build(context_of([a, other, b], "x")).html
+    cells = [re.sub("<[^>]*>", "|", line) for line in html.splitlines() if "<td>" in line]
+    assert [c.replace("||", "|").strip("|").split("|") for c in cells] == [
+        ["a", "7", "25.0", "–"],
+        ["b", "1,300", "75.0", "50.0"],
+    ]
+    assert sites.build(context_of([run("a")], "x")) is None
 
 
 def test_the_result_of_few_rounds_or_one_seed_claims_less():
     assert result(run("a", 0, [0.2, 0.4]), run("b", 0, [0.1, 0.1])) == (
-        "a averages 30.0 % global accuracy over 2 rounds on its data, 20.0 points ahead of b; "
+        "a reaches 40.0 % global accuracy after 2 rounds on its data, 30.0 points ahead of b; "
         "one seed cannot tell whether this would happen again"
     )
-    assert result(run("a", 0, [0.2])) == "a averages 20.0 % global accuracy over 1 round on its data"
-    assert result(*seeds("a", 0.3), *seeds("local", 0.9)) == "a reaches 30.0 % global accuracy on its data"
+    assert result(run("a", 0, [0.2])) == "a reaches 20.0 % global accuracy after 1 round on its data"
+    assert (
+        result(*seeds("a", 0.3), *seeds("local", 0.9)) == "a reaches 30.0 % global accuracy after 12 rounds on its data"
+    )
 
 
 def test_warnings_say_what_makes_the_numbers_doubtful():
     short = changed(run("a", 0, [0.5]), config={"method": "a", "seed": 0, "rounds": 4})
-    dropped = changed(run("b", 0, [0.5]), events=[{"t": 1, "code": "E302", "text": "x"}, {"t": 1, "code": "round"}])
+    dropped = changed(
+        run("b", 0, [0.5]),
+        events=[{"t": 1, "code": "E302", "text": "x"}, {**rounds(([0, 1, 2, 3, 4], [0, 1, 2, 3]))[0], "received": 5}],
+    )
     assert headline.warnings(context_of([short, dropped, run("b", 1, [0.5])], "x")) == [
         "Not finished (1 of 3 runs): a seed 0 (round 1 of 4).",
         "Methods have different numbers of seeds: a 1, b 2.",
+        "b: 1 of 5 replies were dropped.",
         "1 event such as a dropped reply or a skipped round is listed at the end.",
     ]
     other = [changed(run(m, 0, [0.5]), config={"method": m, "rounds": 1, "skew": s}) for m, s in zip("ab", ("x", "y"))]

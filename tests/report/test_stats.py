@@ -11,6 +11,7 @@ import pytest
 import yaml
 from scipy.stats import ttest_rel
 
+from tests.report.test_summary import run
 from unskew.errors import StateError
 from unskew.report import page, read, stats, summary, tables
 from unskew.report.figures import svg
@@ -83,12 +84,19 @@ def test_holm_and_the_paired_test():
     assert stats.holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
     assert stats.holm([0.5, float("nan"), 0.9])[0] == 1.0
     assert stats.holm([0.8, 0.9]) == [1.0, 1.0]
-    a, b = [0.9, 0.8, 0.85], [0.7, 0.75, 0.6]
+    a, b = [0.9, 0.8, 0.85, 0.7, 0.9], [0.7, 0.75, 0.6, 0.8, 0.7]
     assert stats.paired_p(a, b) == pytest.approx(ttest_rel(a, b).pvalue)
     assert stats.paired_p(a, a) == 1.0
-    assert stats.paired_p([0.3, 0.2], [0.2, 0.1]) == 0.0
-    assert math.isnan(stats.paired_p([0.1, 0.2], [0.2]))
-    assert stats.paired_p([0.1], [0.2]) != stats.paired_p([0.1], [0.2])
+    assert stats.paired_p([0.3, 0.2] * 3, [0.2, 0.1] * 3) == 0.0
+    assert math.isnan(stats.paired_p(a, b[:4]))
+    assert math.isnan(stats.paired_p(a[:4], b[:4]))  # four seeds are too few
+
+
+def test_a_short_run_is_ranked_by_its_last_round():
+    """M17: the mean of the last ten of a run of ten rounds is its learning curve."""
+    curve = [0.1, 0.2, 0.9]
+    assert stats.final(run("m", accuracy=curve)) == 0.9
+    assert stats.final(run("m", accuracy=[*[0.1] * 27, *curve])) == pytest.approx((0.1 * 7 + sum(curve)) / 10)
 
 
 def test_the_table_of_a_comparison(comparison):
@@ -100,11 +108,9 @@ def test_the_table_of_a_comparison(comparison):
     assert rows["good"].last.std == pytest.approx(0.01)
     assert rows["good"].to_target.mean == 2 * 2 * 2 * 1000  # reached in round 2
     assert rows["poor"].up == 3 * 2 * 3000
-    finals = [
-        [(0.5 + 0.8 + 0.9 + 0.01 * s) / 3 for s in range(3)],
-        [(0.2 + 0.6 + 0.5 - 0.02 * s**2) / 3 for s in range(3)],
-    ]
-    assert rows["poor"].p == pytest.approx(ttest_rel(*finals).pvalue)
+    gap = rows["poor"].gap
+    assert gap.behind == pytest.approx(np.mean([0.9 + 0.01 * s - (0.5 - 0.02 * s**2) for s in range(3)]))
+    assert (gap.lost, gap.seeds) == (3, 3)
     text = tables.plain(list(rows.values()))
     assert "91.0 ± 1.0" in text
     assert "reference" in text
@@ -118,8 +124,8 @@ def test_the_page_is_one_whole_file(comparison, tmp_path):
     text = out.read_text()
     assert not re.search(r"src\s*=|href\s*=\s*[\"'](?!#)|url\(|@import|https?://", text)
     assert text.count("<svg") >= 5
-    assert "good averages" in text
-    assert "17.2 points ahead of poor" in text or "points ahead of poor" in text
+    assert "good reaches" in text
+    assert f"{100 * (0.91 - 0.5 + 0.02 * 5 / 3):.1f} points ahead of poor (in 3 of 3 seeds)" in text
     assert "unskew compare good poor" in text
     assert len(text) < 300_000
 

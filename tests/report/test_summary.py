@@ -58,7 +58,7 @@ def test_the_page_counts_rounds_and_bytes_to_the_default_target():
     assert (first.rounds_to.n, first.reached) == (0, 0)
     html = scores.build(context).html
     assert "MB to 76.0\u00a0%" in html
-    assert "Target: 76.0 % global accuracy, 95 % of the best mean-10." in html
+    assert "Target: 76.0 % global accuracy, 95 % of the best score." in html
     assert "<td>not reached</td>" in html
     assert "<td>6.00</td>" in html
     assert '<th scope="col">rounds to 76.0 %</th>' in html
@@ -120,7 +120,7 @@ def test_every_column_has_its_own_series():
     assert s.mean10.mean == pytest.approx(0.15)
     assert s.stability.mean == pytest.approx(np.std([0.9, *tail], ddof=1))
     assert (s.up, s.down) == (12, 12)
-    assert (s.leads, s.reference, s.p, s.n) == (True, False, None, 1)
+    assert (s.leads, s.reference, s.gap, s.n) == (True, False, None, 1)
     assert (s.target, s.rounds_to.mean, s.to_target.mean) == (0.2, 1, 10)
 
 
@@ -138,24 +138,26 @@ def test_the_mean_over_seeds_of_the_final_score_leads():
 
 
 def test_p_is_against_the_leader_paired_by_seed_and_corrected():
-    """Differences to `best` of seeds 0, 1, 2: 0.1, 0.2, 0.3, so t = 0.2 / (0.1 / sqrt(3)) = 3.464 at 2 degrees of
-    freedom, p = 0.0742; and 0.1, -0.1, 0.3, so t = 0.1 / (0.2 / sqrt(3)) = 0.866, p = 0.4778."""
-    best = [run("best", s, [v]) for s, v in enumerate((0.8, 0.7, 0.9))]
-    near = [run("near", s, [v]) for s, v in enumerate((0.7, 0.8, 0.6))]
-    far = [run("far", s, [v]) for s, v in enumerate((0.7, 0.5, 0.6))]
-    p = against([*reversed(best), *near, *far, run("local", 0, [0.1])], "best")
-    assert p == {"near": pytest.approx(0.4778, abs=5e-5), "far": pytest.approx(2 * 0.0742, abs=1e-4)}
-    assert math.isnan(against([*best, far[1]], "best")["far"])
-    unscored = [*best, *near[:2], run("near", 2, [], client_mean=[0.5])]  # nor does a seed count that has no score
-    assert against(unscored, "best")["near"] == pytest.approx(1)
+    """Differences to `best` of seeds 0 to 4: 0.1, 0.2, 0.3, 0.2, 0.2, so t = 0.2 / (0.07071 / sqrt(5)) = 6.325 at 4
+    degrees of freedom, p = 0.0032; and 0.2, -0.1, 0.3, 0, 0.1, so t = 0.1 / (0.1581 / sqrt(5)) = 1.414, p = 0.2302."""
+    best = [run("best", s, [v]) for s, v in enumerate((0.8, 0.7, 0.9, 0.8, 0.8))]
+    near = [run("near", s, [v]) for s, v in enumerate((0.6, 0.8, 0.6, 0.8, 0.7))]
+    far = [run("far", s, [v]) for s, v in enumerate((0.7, 0.5, 0.6, 0.6, 0.6))]
+    gaps = against([*reversed(best), *near, *far, run("local", 0, [0.1])], "best")
+    p = {method: gap.p for method, gap in gaps.items()}
+    assert p == {"near": pytest.approx(0.2302, abs=5e-5), "far": pytest.approx(2 * 0.0032, abs=1e-4)}
+    assert (gaps["near"].behind, gaps["near"].lost, gaps["near"].seeds) == (pytest.approx(0.1), 3, 5)
+    assert math.isnan(against([*best, far[1]], "best")["far"].p)
+    unscored = [*best, *near[:4], run("near", 4, [], client_mean=[0.5])]  # nor does a seed count that has no score
+    assert against(unscored, "best")["near"].seeds == 4
     more = [*best[:2], *near, run("near", 7, [0.1])]  # seeds that only one of them has are left out
-    assert against(more, "best")["near"] == pytest.approx(1)
+    assert against(more, "best")["near"].seeds == 2
 
 
 def test_a_method_without_a_global_score_has_no_p_and_no_rank():
     runs = [run("a", s, [0.5]) for s in (0, 1)] + [run("b", s, [], client_mean=[0.9]) for s in (0, 1)]
     a, b = summary_table(runs)
     assert a.leads
-    assert math.isnan(b.p)
+    assert math.isnan(b.gap.p)
     assert (b.mean10.n, b.clients.mean) == (0, 0.9)
     assert "b</th><td>–</td><td>–</td><td>–</td><td>90.0 ± 0.0</td>" in page(runs, "x")

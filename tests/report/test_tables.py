@@ -16,8 +16,8 @@ from tests.report.fake_runs import fake_comparison
 from unskew.report import tables
 from unskew.report.numbers import megabytes, p_value, size
 from unskew.report.read import read_comparison
-from unskew.report.stats import Score, bytes_to, mean10, paired_p, trained
-from unskew.report.summary import against, summary_table
+from unskew.report.stats import Score, bytes_to, mean10, trained
+from unskew.report.summary import Gap, against, summary_table
 
 NAN = float("nan")
 
@@ -25,7 +25,7 @@ NAN = float("nan")
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     path = tmp_path_factory.mktemp("c") / "c"
-    return read_comparison(fake_comparison(path, ["fedavg", "flea", "local", "centralised"], 3, clients=8, rounds=30))
+    return read_comparison(fake_comparison(path, ["fedavg", "flea", "local", "centralised"], 5, clients=8, rounds=30))
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +37,8 @@ def test_references_neither_lead_nor_are_tested(rows):
     by = {r.method: r for r in rows}
     assert by["centralised"].mean10.mean > by["flea"].mean10.mean
     assert by["flea"].leads
-    assert [by[m].p for m in ("flea", "local", "centralised")] == [None, None, None]
-    assert 0 < by["fedavg"].p < 0.05
+    assert [by[m].gap for m in ("flea", "local", "centralised")] == [None, None, None]
+    assert 0 < by["fedavg"].gap.p < 0.05
     assert tables.cells(by["local"])[1:4] == ["–", "–", "–"]
     assert tables.cells(by["centralised"])[-3:] == ["–", "–", "reference"]
 
@@ -56,8 +56,9 @@ def test_seeds_are_paired_by_their_number(runs):
 
 def test_only_seeds_both_methods_have_are_paired(runs):
     flea, fedavg = ([r for r in runs if r.method == m] for m in ("flea", "fedavg"))
-    both = paired_p([mean10(r) for r in flea[:2]], [mean10(r) for r in fedavg[:2]])
-    assert against([*flea, *fedavg[:2]], "flea")["fedavg"] == pytest.approx(both)
+    behind = np.mean([mean10(a) - mean10(b) for a, b in zip(flea[:2], fedavg[:2])])
+    gap = against([*flea, *fedavg[:2]], "flea")["fedavg"]
+    assert (gap.behind, gap.seeds) == (pytest.approx(behind), 2)
 
 
 def test_a_target_is_reached_where_it_is_equalled(runs):
@@ -72,15 +73,30 @@ def test_a_target_is_reached_where_it_is_equalled(runs):
 def test_too_few_seeds_are_said(runs):
     rows = summary_table([r for r in runs if r.seed == 0])
     by = {r.method: tables.verdict(r) for r in rows}
-    assert by == {"fedavg": "n too small", "flea": "best", "local": "reference", "centralised": "reference"}
-    assert "two seeds or more" in tables.note(rows)
+    behind = 100 * (rows[1].mean10.mean - rows[0].mean10.mean)
+    assert by == {
+        "fedavg": f"-{behind:.1f} (1/1)",
+        "flea": "best",
+        "local": "reference",
+        "centralised": "reference",
+    }
+    assert "a p-value needs 5 seeds" in tables.note(rows)
+
+
+def test_a_method_that_was_not_trained_has_no_verdict_and_says_why(rows):
+    """M3: scores of weights that no client has trained were shown as a method's."""
+    lost = replace(rows[0], mean10=Score.of([]), n=2, received=20, used=0)
+    assert tables.verdict(replace(lost, leads=False, reference=False)) == "not trained"
+    assert f"{lost.method}: 20 of 20 replies were dropped; 2 runs of 2 used too few" in tables.note([lost])
 
 
 def test_a_verdict_of_five_percent_is_a_tie(rows):
-    other = replace(rows[0], leads=False, reference=False)
-    assert tables.verdict(replace(other, p=0.05)) == "p = .050 (tie)"
-    assert tables.verdict(replace(other, p=0.0499)) == "p = .050"
-    assert tables.verdict(replace(other, mean10=Score.of([]), p=NAN)) == "–"
+    def other(p):
+        return replace(rows[0], leads=False, reference=False, gap=Gap(0.1, 4, 5, p))
+
+    assert tables.verdict(other(0.05)) == "p = .050 (tie)"
+    assert tables.verdict(other(0.0499)) == "p = .050"
+    assert tables.verdict(replace(other(NAN), mean10=Score.of([]))) == "–"
 
 
 def test_plain_text_is_aligned_and_says_what_it_means(rows):
@@ -88,7 +104,7 @@ def test_plain_text_is_aligned_and_says_what_it_means(rows):
     assert lines[0].startswith("method")
     at = lines[0].index("vs best") + len("vs best")
     assert all(len(line) == at for line in lines[2:6])
-    assert "3 seeds" in lines[6]
+    assert "5 seeds" in lines[6]
 
 
 def test_the_rich_table_takes_a_method_name_literally(rows):

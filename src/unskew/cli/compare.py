@@ -12,7 +12,7 @@ from annotated_types import Ge
 
 from unskew import disk
 from unskew.cli.options import SETTINGS, parts_arguments, with_settings
-from unskew.errors import Terminated
+from unskew.errors import NothingUsed, Terminated
 
 
 @dataclass(frozen=True)
@@ -93,14 +93,19 @@ def finish(path: Path, cells: list[Any], plan: Any, as_json: bool) -> None:
     page.write_report(path, path / "report.html", target=plan.target)
     if as_json:
         print(json.dumps({"comparison": str(path), "rows": records}))
-        return
-    if sys.stdout.isatty():
+    elif sys.stdout.isatty():
         from rich.console import Console
 
         Console().print(tables.rich_table(rows))
     else:
         print(tables.plain(rows))
-    print(f"report  {path / 'report.html'}")
+    if not as_json:
+        print(f"report  {path / 'report.html'}")
+    if untrained := [row.method for row in rows if row.mean10.n < row.n and row.used < row.received]:
+        text = (
+            f"too few replies were used for every run to have a score: {', '.join(untrained)}. The table says how many."
+        )
+        raise NothingUsed("E316", text)
 
 
 def _introduce(settings: Any, methods: list[str], seeds: int) -> None:

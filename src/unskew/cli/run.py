@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from unskew.cli.options import Panel, Positional, parts_arguments, with_settings
-from unskew.errors import Terminated, UsageError
+from unskew.errors import NothingUsed, Terminated, UsageError
 
 SITES = Panel("Real sites")
 
@@ -106,6 +106,7 @@ def finish(folder: Any, screen: Any, as_json: bool) -> None:
     from unskew.api import result_of
     from unskew.cli.screen import next_steps
     from unskew.engine.leaves import leaves
+    from unskew.report import page
 
     loops: list[Any] = []
 
@@ -121,6 +122,10 @@ def finish(folder: Any, screen: Any, as_json: bool) -> None:
     except (KeyboardInterrupt, Terminated):
         t = loops[0].record.last_round if loops else 0
         screen.say(f"\nInterrupted at round {t}, which is saved. Continue with: unskew resume {folder.path}")
+        raise
+    except NothingUsed:
+        page.write_report([folder.path], folder.path / "report.html")
+        screen.say(f"\nreport  {folder.path / 'report.html'}")
         raise
     result = result_of(loop, state, folder.path)
     result.report()

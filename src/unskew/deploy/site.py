@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from unskew import config
+from unskew.core import gate
 from unskew.core.trees import Tree, Weights, flat
 from unskew.data.dataset import Dataset
 from unskew.deploy.hello import Hello, versions
@@ -128,6 +129,8 @@ class Site:
         if not replies:
             return {"n": 0}, _without_empty(extra)
         (reply,) = replies
+        if problem := gate.state_problem(reply.private):  # the server cannot see it, so the site must look
+            raise UsageError(*problem)
         if reply.private:
             folder.write_private(start.t, reply.private)
         folder.sweep(request)

@@ -35,8 +35,8 @@ from unskew.measures import NONE
 from unskew.methods import registry
 from unskew.tasks import Task, task_of
 
-_LOCAL, _CENTRALISED = "local", "centralised"
-REFERENCES = {_LOCAL: "Nothing leaves a client.", _CENTRALISED: "Reference: all raw data in one place."}
+LOCAL, _CENTRALISED = "local", "centralised"
+REFERENCES = {LOCAL: "Nothing leaves a client.", _CENTRALISED: "Reference: all raw data in one place."}
 """The methods that bound others in a comparison instead of competing, and what is said of the data they share."""
 MOST_LANES = 16
 Data: TypeAlias = Any
@@ -154,7 +154,7 @@ def is_reference(method: str) -> bool:
 
 def sends_weights(method: Method) -> bool:
     """Whether clients send any weights."""
-    return all(part.name != _LOCAL for part in method.parts)
+    return all(part.name != LOCAL for part in method.parts)
 
 
 def federation_of(settings: Settings, method: Method, data: Data | None = None) -> Federation:

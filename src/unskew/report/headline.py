@@ -7,14 +7,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from unskew.engine.resolve import LOCAL
+from unskew.report import tables
 from unskew.report.context import Context
 from unskew.report.figures.svg import shorten
 from unskew.report.numbers import MISSING, p_value, percent, plural, size
 from unskew.report.runs import RunData
-from unskew.report.summary import MethodSummary
-
-FEW_ROUNDS = 10
-"""Below this, the mean of the last ten rounds holds the first ones too, so it is no final score."""
+from unskew.report.summary import Gap, MethodSummary
 
 
 def result(context: Context) -> str:
@@ -24,16 +23,14 @@ def result(context: Context) -> str:
     leader = next((s for s in context.summaries if s.leads), None)
     if leader is None:
         return f"{context.summaries[0].method} {where}: without a global {context.score}"
-    few = run.rounds < FEW_ROUNDS
-    reaches = "averages" if few else "reaches"
-    score = f"{leader.method} {reaches} {percent(leader.mean10)}\u00a0% global {context.score}"
-    where = f"over {plural(run.rounds, 'round')} {where}" if few else where
-    rivals = [s for s in context.summaries if not s.leads and not s.reference and s.mean10.n]
+    score = f"{leader.method} reaches {percent(leader.final)}\u00a0% global {context.score}"
+    where = f"after {plural(run.rounds, 'round')} {where}"
+    rivals = [s for s in context.summaries if not s.leads and not s.reference and s.final.n]
     if not rivals:
         return f"{score} {where}"
-    second = max(rivals, key=lambda s: s.mean10.mean)
-    ahead = f"{100 * (leader.mean10.mean - second.mean10.mean):.1f} points ahead of {second.method}"
-    return f"{score} {where}, {ahead}{_certainty(second, min(leader.n, second.n))}"
+    second = max(rivals, key=lambda s: s.final.mean)
+    ahead = f"{100 * (leader.final.mean - second.final.mean):.1f} points ahead of {second.method}"
+    return f"{score} {where}, {ahead}{_certainty(second.gap)}"
 
 
 def _where(run: RunData) -> str:
@@ -41,19 +38,39 @@ def _where(run: RunData) -> str:
     return f"on {run.federation.get('name') or run.config.get('data', 'its data')}" + (f" ({skew})" if skew else "")
 
 
-def _certainty(second: MethodSummary, n: int) -> str:
-    """Whether n seeds can tell the leader from the second."""
-    if second.p is None or math.isnan(second.p):
+def _certainty(second: Gap | None) -> str:
+    """Whether the seeds can tell the leader from the second."""
+    if second is None or second.seeds < 2:
         return "; one seed cannot tell whether this would happen again"
-    tie = f"{n} seeds cannot tell them apart" if second.p >= 0.05 else f"over {n} seeds"
+    if math.isnan(second.p):
+        return f" (in {second.lost} of {second.seeds} seeds)"
+    tie = f"{second.seeds} seeds cannot tell them apart" if second.p >= 0.05 else f"over {second.seeds} seeds"
     return f" ({tie}, {p_value(second.p)})"
+
+
+def pays(context: Context) -> str:
+    """Whether federating pays for the clients: the best method beside training alone; "" where nobody trained alone."""
+    alone = next((s for s in context.summaries if s.method == LOCAL and s.personal.n), None)
+    federated = [(_at_clients(s), s.method) for s in context.summaries if not s.reference and s.final.n]
+    if alone is None or not federated:
+        return ""
+    score, method = max(federated)
+    where = f"On the clients' own test samples, in the mean over clients, {method} reaches {100 * score:.1f} %"
+    if score > alone.personal.mean:
+        return f"{where} and training alone {percent(alone.personal, std=False)} %: federating pays."
+    return f"{where}, but training alone {percent(alone.personal, std=False)} %: for them, federating does not pay."
+
+
+def _at_clients(summary: MethodSummary) -> float:
+    """The better of the global model and the clients' own ones, in the mean over clients."""
+    return max(score.mean for score in (summary.clients, summary.personal) if score.n) if summary.clients.n else 0.0
 
 
 def cards(context: Context) -> list[tuple[str, str]]:
     """The key numbers: (value, what it is)."""
     run, federation = context.first, context.first.federation
     lead = next((s for s in context.summaries if s.leads), context.summaries[0])
-    final = f"{percent(lead.mean10, std=False)}\u00a0%" if lead.mean10.n else MISSING
+    final = f"{percent(lead.final, std=False)}\u00a0%" if lead.final.n else MISSING
     numbers = [(final, f"global {context.score}, {shorten(lead.method, 26)}")]
     if lead.worst.n:
         numbers.append((f"{percent(lead.worst, std=False)} %", "at its worst client"))
@@ -74,10 +91,11 @@ def warnings(context: Context) -> list[str]:
     """Sentences on what makes the numbers doubtful."""
     runs = context.runs
     sentences = [*_unfinished(runs), *_uneven_seeds(context), *_different_tasks(context)]
-    dropped = sum(str(e.get("code", "")).startswith("E3") for r in runs for e in r.events)
-    if dropped:
-        listed = "is listed" if dropped == 1 else "are listed"
-        sentences.append(f"{plural(dropped, 'event')} such as a dropped reply or a skipped round {listed} at the end.")
+    sentences += tables.dropped(context.summaries)
+    events = sum(str(e.get("code", "")).startswith("E3") for r in runs for e in r.events)
+    if events:
+        listed = "is listed" if events == 1 else "are listed"
+        sentences.append(f"{plural(events, 'event')} such as a dropped reply or a skipped round {listed} at the end.")
     return sentences
 
 

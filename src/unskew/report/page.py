@@ -37,6 +37,7 @@ def page(runs: Sequence[RunData], name: str, target: float | None = None) -> str
         name=name,
         runs=len(context.runs),
         result=headline.result(context),
+        pays=headline.pays(context),
         cards=headline.cards(context),
         warnings=headline.warnings(context),
         sections=sections.build(context),

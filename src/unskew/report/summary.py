@@ -1,7 +1,7 @@
 """The final table: one row of scores per method, and which method leads.
 
 The mean of the last ten rounds ranks the methods, because the best round is chosen on the test set and the last one
-is noisy. References (`local`, `centralised`) have a row and do not compete. The leader was chosen with the same numbers
+is noisy; in a run of fewer than 30 rounds the last one does. References (`local`, `centralised`) have a row and do not compete. The leader was chosen with the same numbers
 that it is tested with, so a p just below 0.05 is weak evidence.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from unskew.report.stats import (
     NO_SCORE,
     Score,
     bytes_to,
+    final,
     holm,
     last_best_mean10,
     mean10,
@@ -33,6 +34,20 @@ TARGET_SHARE = 0.95
 
 
 @dataclass(frozen=True)
+class Gap:
+    """A method against the leader, over the seeds that both have.
+
+    behind: the leader's mean score minus its own, NaN without such seeds. lost, seeds: in how many of them the leader
+    was ahead. p: Holm-corrected, NaN with fewer than five.
+    """
+
+    behind: float
+    lost: int
+    seeds: int
+    p: float
+
+
+@dataclass(frozen=True)
 class MethodSummary:
     """One method over its n seeds; scores in [0, 1], bytes of all clients in the whole run.
 
@@ -40,8 +55,8 @@ class MethodSummary:
     global model on the global test set. clients, worst, spread: mean, minimum and standard deviation over clients of the
     global model on their own test rows. personal: mean over clients of their own models. All but last, best and stability
     are means over the last ten rounds. up, down: mean over seeds. to_target, rounds_to: bytes and rounds until the
-    target, over the `reached` seeds that got there. received, used: replies over all seeds. p: against the leader, Holm-corrected; None for the leader and for
-    references, NaN with too few seeds.
+    target, over the `reached` seeds that got there. final: the score that ranks. received, used: replies over all seeds.
+    gap: how it differs from the leader; None for the leader and for references.
     """
 
     method: str
@@ -63,9 +78,10 @@ class MethodSummary:
     reached: int
     reference: bool
     leads: bool
-    p: float | None
     dice_both: Score = NO_SCORE
     rounds_to: Score = NO_SCORE
+    final: Score = NO_SCORE
+    gap: Gap | None = None
     received: int = 0
     used: int = 0
     metric: str = "accuracy"
@@ -75,8 +91,8 @@ def summary_table(runs: Sequence[RunData], target: float | None = None) -> list[
     """One summary per method, in the order given. target: a score in [0, 1]; default: `target_of(runs)`."""
     target = target_of(runs) if target is None else target
     leader = leader_of(runs)
-    p = against(runs, leader) if leader else {}
-    return [summarise(group, target, method == leader, p.get(method)) for method, group in by_method(runs).items()]
+    gaps = against(runs, leader) if leader else {}
+    return [summarise(group, target, method == leader, gaps.get(method)) for method, group in by_method(runs).items()]
 
 
 def target_of(runs: Sequence[RunData]) -> float:
@@ -92,27 +108,30 @@ def leader_of(runs: Sequence[RunData]) -> str:
 
 
 def _finals(runs: Sequence[RunData]) -> dict[str, float]:
-    """The mean over seeds of each competing method's mean of the last ten rounds; without those that have none."""
-    scores = {m: Score.of([mean10(r) for r in g]) for m, g in by_method(runs).items() if not g[0].is_reference}
+    """The mean over seeds of each competing method's final score; without those that have none."""
+    scores = {m: Score.of([final(r) for r in g]) for m, g in by_method(runs).items() if not g[0].is_reference}
     return {method: score.mean for method, score in scores.items() if score.n}
 
 
-def against(runs: Sequence[RunData], leader: str) -> dict[str, float]:
-    """The Holm-corrected p of every other competing method against the leader, paired by seed; NaN below two pairs."""
-    finals = {m: {r.seed: mean10(r) for r in g} for m, g in by_method(runs).items() if not g[0].is_reference}
+def against(runs: Sequence[RunData], leader: str) -> dict[str, Gap]:
+    """Every other competing method against the leader, paired by seed."""
+    finals = {m: {r.seed: final(r) for r in g} for m, g in by_method(runs).items() if not g[0].is_reference}
     others = [m for m in finals if m != leader]
-    raw = []
+    gaps: dict[str, Gap] = {}
     for method in others:
         seeds = sorted(finals[leader].keys() & finals[method].keys())
         pairs = [(finals[leader][s], finals[method][s]) for s in seeds]
         pairs = [pair for pair in pairs if not any(map(math.isnan, pair))]
-        raw.append(paired_p(*zip(*pairs)) if len(pairs) > 1 else NAN)
-    return dict(zip(others, holm(raw)))
+        ahead = [theirs - ours for theirs, ours in pairs]
+        p = paired_p(*zip(*pairs)) if pairs else NAN
+        gaps[method] = Gap(float(np.mean(ahead)) if ahead else NAN, sum(a > 0 for a in ahead), len(ahead), p)
+    corrected = holm([gap.p for gap in gaps.values()])
+    return {method: replace(gap, p=p) for (method, gap), p in zip(gaps.items(), corrected, strict=True)}
 
 
-def summarise(runs: Sequence[RunData], target: float, leads: bool, p: float | None) -> MethodSummary:
+def summarise(runs: Sequence[RunData], target: float, leads: bool, gap: Gap | None) -> MethodSummary:
     """The summary of one method from its runs, one per seed."""
-    last, best, final = zip(*(last_best_mean10(*trained(r)) for r in runs))
+    last, best, tail = zip(*(last_best_mean10(*trained(r)) for r in runs))
 
     def mean_of_last_ten(scope: str, metric: str) -> Score:
         return Score.of([mean10(r, scope, metric) for r in runs])
@@ -123,7 +142,8 @@ def summarise(runs: Sequence[RunData], target: float, leads: bool, p: float | No
         len(runs),
         last=Score.of(last),
         best=Score.of(best),
-        mean10=Score.of(final),
+        mean10=Score.of(tail),
+        final=Score.of([final(r) for r in runs]),
         stability=Score.of([stability(*trained(r)) for r in runs]),
         clients=mean_of_last_ten("global@client", "mean"),
         worst=mean_of_last_ten("global@client", "worst"),
@@ -142,7 +162,7 @@ def summarise(runs: Sequence[RunData], target: float, leads: bool, p: float | No
         reached=to_target.n,
         reference=runs[0].is_reference,
         leads=leads,
-        p=p,
+        gap=gap,
         metric=runs[0].metric,
     )
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from unskew.engine.resolve import REFERENCES
 from unskew.report.numbers import MISSING, megabytes, noun, p_value, percent, plural
+from unskew.report.stats import FEWEST_PAIRS
 from unskew.report.summary import MethodSummary
 
 Summaries = Sequence[MethodSummary]
@@ -49,16 +50,19 @@ def cells(summary: MethodSummary) -> list[str]:
 
 
 def verdict(summary: MethodSummary) -> str:
-    """Against the best method: `best`, `p = .012`, `p = .210 (tie)`, `n too small`, `not trained`, `reference`."""
+    """Against the best method: `best`, `p = .012`, `p = .210 (tie)`, `-2.3 (3/3)` below five seeds, `not trained`, `reference`."""
     if summary.reference:
         return "reference"
     if summary.leads:
         return "best"
     if not summary.mean10.n:
         return "not trained" if summary.used < summary.received else MISSING
-    if summary.p is None or math.isnan(summary.p):
-        return "n too small"
-    return p_value(summary.p) + (" (tie)" if summary.p >= 0.05 else "")
+    gap = summary.gap
+    if gap is None or not gap.seeds:
+        return MISSING
+    if math.isnan(gap.p):
+        return f"{-100 * gap.behind:+.1f} ({gap.lost}/{gap.seeds})"
+    return p_value(gap.p) + (" (tie)" if gap.p >= 0.05 else "")
 
 
 def to_target(summary: MethodSummary) -> str:
@@ -81,14 +85,20 @@ def note(summaries: Summaries) -> str:
         "clients: the global model on each client's own test rows. personal: each client's own model on the same rows.",
     ]
     if sum(not s.reference for s in summaries) > 1:
-        caveat = "It needs two seeds or more." if n < 2 else "With few seeds it detects only large differences."
-        lines.append(
-            f"vs best: paired t-test over seeds on the mean of the last 10 rounds, corrected by Holm. {caveat}"
-        )
+        ranks = "the last round" if any(_ranked_by_last(s) for s in summaries) else "the mean of the last 10 rounds"
+        if n < FEWEST_PAIRS:
+            text = f"points by {ranks}, and in how many seeds the best was ahead; a p-value needs {FEWEST_PAIRS} seeds."
+        else:
+            text = f"paired t-test over seeds on {ranks}, corrected by Holm. With few seeds it detects only large differences."
+        lines.append(f"vs best: {text}")
     lines += dropped(summaries)
     if any(s.reference for s in summaries):
         lines.append(f"{' and '.join(REFERENCES)} are references: they do not compete.")
     return "\n".join(lines)
+
+
+def _ranked_by_last(summary: MethodSummary) -> bool:
+    return summary.final.n > 0 and summary.final == summary.last != summary.mean10
 
 
 def dropped(summaries: Summaries) -> list[str]:
@@ -106,7 +116,7 @@ def dropped(summaries: Summaries) -> list[str]:
 def caption(summaries: Summaries) -> str:
     """The table's caption, for screen readers."""
     best = next((s for s in summaries if s.leads), None)
-    led = f"; best: {best.method}, {percent(best.mean10)} %" if best and len(summaries) > 1 else ""
+    led = f"; best: {best.method}, {percent(best.final)} %" if best and len(summaries) > 1 else ""
     what = "accuracies" if _metric(summaries) == "accuracy" else noun(_metric(summaries))
     return f"{plural(len(summaries), 'method')}, {what} in percent{led}"
 
@@ -181,10 +191,11 @@ def as_csv(summaries: Summaries) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     score_columns = [f"{name}{part}" for name in SCORES for part in ("", "_std")]
-    other_columns = ["bytes_up", "bytes_down", "target", "reached", "p", "reference", "leads"]
+    other_columns = ["bytes_up", "bytes_down", "target", "reached", "behind", "lost", "p", "reference", "leads"]
     writer.writerow(["method", "metric", "n", *score_columns, *other_columns])
     for s in summaries:
         scores = [v for name in SCORES for v in (getattr(s, name).mean, getattr(s, name).std)]
-        others = [s.up, s.down, s.target, s.reached, s.p, s.reference, s.leads]
+        gap = (s.gap.behind, s.gap.lost, s.gap.p) if s.gap else (None, None, None)
+        others = [s.up, s.down, s.target, s.reached, *gap, s.reference, s.leads]
         writer.writerow([s.method, s.metric, s.n, *("" if v is None or v != v else v for v in [*scores, *others])])
     return out.getvalue()

@@ -63,7 +63,7 @@ class Replies:
     def __str__(self) -> str:
         if not self.received:
             return f"no client answered in any of {self.rounds} rounds"
-        return f"{self.used or 'none'} of {self.received} replies {'was' if self.used == 1 else 'were'} used"
+        return f"{self.used or 'none'} of {self.received} replies {'was' if self.used < 2 else 'were'} used"
 
 
 def check_used(run: Run, events: Iterable[Mapping[str, Any]]) -> None:
@@ -82,11 +82,15 @@ def likely_cause(run: Run, replies: Replies) -> str:
     if not any(replies.reasons[c] for c in _NOT_FINITE):
         return f"most were dropped with {code}; events.jsonl names each, and `unskew list errors` explains the code."
     if (largest := _largest_input(run)) > LARGE_INPUTS:
-        return f"inputs as large as {largest:.3g} make training diverge; scale them, for example with normalise=dataset."
+        return (
+            f"inputs as large as {largest:.3g} make training diverge; scale them, for example with normalise=dataset."
+        )
     rate = f"lr={run.settings.lr:g}"
     if run.settings.lr > LARGE_RATE:
         return f"training diverges, most likely because {rate} is too high; try lr=0.01."
-    return f"training diverges, most likely because {rate} is too high for this model and these data; try a tenth of it."
+    return (
+        f"training diverges, most likely because {rate} is too high for this model and these data; try a tenth of it."
+    )
 
 
 def _largest_input(run: Run) -> float:

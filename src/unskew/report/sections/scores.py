@@ -53,7 +53,7 @@ def _target(context: Context) -> str:
     """What the column of bytes until the target means."""
     if context.target != context.target:
         return ""
-    chosen = "" if context.target_given else ", 95 % of the best mean-10"
+    chosen = "" if context.target_given else ", 95 % of the best score"
     score = f"{100 * context.target:.1f} % global {context.score}"
     return f"Target: {score}{chosen}. (k/n): only k of n seeds reached it."
 

@@ -1,0 +1,56 @@
+"""Each client's score by name, beside the number of test samples that it stands on."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from unskew.report.context import Context
+from unskew.report.numbers import MISSING
+from unskew.report.render import render
+from unskew.report.runs import RunData
+from unskew.report.section import Section
+
+ORDER = 32
+MOST_CLIENTS = 50
+"""With more clients a table by name is longer than anybody reads; the pictures show them."""
+
+
+def build(context: Context) -> Section | None:
+    """A row per client and a column per method, of the first seed; None without scores of named clients."""
+    sizes = context.first.federation.get("sizes", {}).get("test", [])
+    names = context.first.federation.get("names", [])
+    methods = {method: run for method, group in context.methods.items() if (run := _same_clients(context, group))}
+    scores = {method: _own_scores(run) for method, run in methods.items()}
+    if not 2 <= len(names) <= MOST_CLIENTS or not any(scores.values()):
+        return None
+    rows = [
+        (name, f"{size:,}", [_percent(scores[method].get(k)) for method in scores])
+        for k, (name, size) in enumerate(zip(names, sizes))
+        if size
+    ]
+    html = render("sites.html.j2", methods=list(scores), rows=rows, score=context.score)
+    seed = f" Seed {context.first.seed}." if context.seeds > 1 else ""
+    note = (
+        f"{context.score.capitalize()} in % on the client's own test samples after the last round, with the model that the "
+        f"client would use.{seed} A score on few samples is uncertain: with 25 of them, 80 % may as well be 64 or 96 %."
+    )
+    return Section("Client by client", "sites", html, note=note, link="By name")
+
+
+def _same_clients(context: Context, group: Sequence[RunData]) -> RunData | None:
+    """The run of this method whose clients are those of the report's first run."""
+    first = context.first
+    return next((run for run in group if run.seed == first.seed and not _differs(run, first)), None)
+
+
+def _differs(run: RunData, other: RunData) -> bool:
+    """Whether the clients are others; centralised training keeps the clients' test samples."""
+    return run.federation.get("sizes", {}).get("test") != other.federation.get("sizes", {}).get("test")
+
+
+def _own_scores(run: RunData) -> dict[int, float]:
+    return run.per_client("personal@client") or run.per_client("global@client")
+
+
+def _percent(value: float | None) -> str:
+    return MISSING if value is None else f"{100 * value:.1f}"

@@ -1,0 +1,122 @@
+"""Replies that cannot be used leave no trace, and a run that its clients did not train is no result."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+
+import unskew
+from unskew.core.part import Part
+from unskew.engine import check
+from unskew.engine.server.used import Replies
+from unskew.errors import NothingUsed
+from unskew.report.read import read_run
+
+FAST = {"rounds": 3, "epochs": 4, "batch": 8, "workers": 1}
+K = int((check.federation().sizes > 0).sum())
+DIVERGING = {"lr": 1e30, "lr_decay": 1e-31, "lr_min": 0.05}
+"""A first round that ends in NaN at every client, and sound ones after it."""
+
+
+def answered(result) -> list[int]:
+    return [len(e["answered"]) for e in result.record.rows["events"] if e["code"] == "round"]
+
+
+@pytest.mark.parametrize("lanes", ["1", "4"])
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "feddyn", "moon", "fedbn"])
+def test_one_bad_round_does_not_exclude_a_client_for_ever(method, lanes):
+    """M2: the private state of a dropped reply was stored, and its NaN came back in every later round."""
+    result = unskew.run(method, check.federation(), **FAST, **DIVERGING, lanes=lanes)
+    assert answered(result) == [0, K, K]
+    assert result.replies == Replies(3, 3 * K, 2 * K, result.replies.reasons)
+    assert f"{2 * K} of {3 * K} replies were used" in result.table()
+
+
+@dataclass(frozen=True)
+class Forgetful(Part):
+    """Its clients' private state turns infinite in round 1, while what they send is sound."""
+
+    name: ClassVar[str] = "forgetful"
+
+    def client_init(self, w, fed):
+        return {"seen": torch.zeros(2)}
+
+    def finish(self, w, c):
+        return {}, {"seen": c.mine["seen"] + (torch.inf if c.t == 1 else 1.0)}
+
+
+def test_a_reply_whose_private_state_is_not_finite_is_dropped(tmp_path):
+    """M2: inputs of 1e30 in one round left what FedBN keeps infinite for ever, and nobody was told."""
+    result = unskew.run(Forgetful(), check.federation(), **FAST, name="r", folder=tmp_path)
+    assert answered(result) == [0, K, K]
+    events = [e for e in result.record.rows["events"] if e["code"] == "E301"]
+    assert len(events) == K
+    assert "'private state forgetful/seen' has 2 non-finite values" in events[0]["text"]
+
+
+@dataclass(frozen=True)
+class Exploding(Part):
+    """Its server computes NaN from sound replies in round 2."""
+
+    name: ClassVar[str] = "exploding"
+    merges: ClassVar[bool] = True
+
+    def merge(self, w, s, ups, fed):
+        return {n: t + (torch.nan if ups.t == 2 else 1.0) for n, t in w.items()}, s
+
+
+def test_merged_weights_that_are_not_finite_do_not_replace_sound_ones():
+    """M3: nothing looked at what the server computed."""
+    result = unskew.run(Exploding(), check.federation(), **FAST)
+    assert answered(result) == [K, 0, K]
+    (event,) = [e for e in result.record.rows["events"] if e["code"] == "E314"]
+    assert event["text"].startswith("round 2: after the merge 'w/")
+    first = result.run.fed.net.weights()
+    assert all(torch.allclose(t, first[n] + 2.0) for n, t in result.weights.items())
+
+
+@pytest.mark.parametrize(
+    ("options", "scale", "cause"),
+    [
+        (
+            {"lr": 1e30},
+            1,
+            r"none of \d+ replies was used, so .* fedavg: training diverges, .* lr=1e\+30 is too high; try",
+        ),
+        ({"lr": 0.5}, 1e25, r"inputs as large as \S+ make training diverge; scale them, .* normalise=dataset"),
+        (
+            {"availability": "trace:{empty}"},
+            1,
+            r"no client answered in any of 3 rounds, .* availability=trace.* nobody",
+        ),
+    ],
+)
+def test_a_run_that_nobody_trained_is_no_result_and_says_the_likeliest_cause(tmp_path, options, scale, cause):
+    """M3: it ended with exit code 0 and the score of the untrained model."""
+    empty = tmp_path / "empty.csv"
+    empty.write_text("round,client\n9,0\n")
+    federation = check.federation()
+    federation.x[...] = federation.x * np.float32(scale)
+    options = {k: v.format(empty=empty) if isinstance(v, str) else v for k, v in options.items()}
+    with pytest.raises(NothingUsed, match=f"^E316 .*{cause}") as error:
+        unskew.run("fedavg", federation, **FAST, **options, name="r", folder=tmp_path)
+    assert error.value.exit_code == 4
+    run = read_run(tmp_path / "r")
+    assert run.finished
+    assert {scope for scope, _ in run.metrics} <= {"train"}  # no score of it gets into a table
+    with pytest.raises(NothingUsed):  # nor does going on make it one
+        unskew.run("fedavg", federation, **FAST, **options, name="r", folder=tmp_path)
+
+
+def test_a_run_of_which_a_tenth_was_used_stands():
+    events = [{"code": "round", "answered": [0] * 2, "received": 10}, {"code": "E301"}]
+    assert Replies.of(events).enough
+    assert not Replies.of([*events, {"code": "round", "answered": [], "received": 10}]).enough
+    assert Replies.of([]).enough
+    assert not Replies.of([{"code": "round", "answered": []}]).enough
+    assert json.loads(json.dumps(Replies.of(events).dropped)) == 8
