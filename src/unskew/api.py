@@ -146,8 +146,8 @@ def run(
     model: a name, `file.py:function`, or any nn.Module. name: keep the run in `folder/name`, with checkpoints; without it
     the run stays in memory. say: receives what was understood of the data, before anything trains, and other messages.
     Other options: the fields of Settings.
-    Raises UsageError for settings that cannot work, DataError for data that cannot be trained on, and NothingUsed for a
-    run that its clients did not train, because all or nearly all of their replies were dropped.
+    Raises UsageError for settings that cannot work, DataError for data that nobody can train on, NothingUsed for a run
+    of whose replies all or nearly all were dropped.
     """
     method = os.fspath(method) if isinstance(method, os.PathLike) else method
     model = os.fspath(model) if isinstance(model, os.PathLike) else model
@@ -166,13 +166,17 @@ def run(
     if path is not None:
         loop, state = Folder(path, resolved).go(say, shown or (lambda *_: None))
         return result_of(loop, state, path)
-    loop = loop_of(resolved)
+    return _run_in_memory(resolved, shown or (lambda *_: None))
+
+
+def _run_in_memory(run: Run, shown: Callable[[State, Round], None]) -> Result:
+    loop = loop_of(run)
     try:
         state = loop.begin()
         loop.evaluate(state, None)
-        for after in rounds(loop, state, shown or (lambda *_: None)):
+        for after in rounds(loop, state, shown):
             state = after
-        check_used(resolved, loop.record.rows["events"])
+        check_used(run, loop.record.rows["events"])
     finally:
         loop.trainer.close()
     return result_of(loop, state)

@@ -18,6 +18,7 @@ from unskew.errors import NothingUsed
 from unskew.report.read import read_run
 
 FAST = {"rounds": 3, "epochs": 4, "batch": 8, "workers": 1}
+C = check.federation().n_classes
 K = int((check.federation().sizes > 0).sum())
 DIVERGING = {"lr": 1e30, "lr_decay": 1e-31, "lr_min": 0.05}
 """A first round that ends in NaN at every client, and sound ones after it."""
@@ -31,7 +32,11 @@ def answered(result) -> list[int]:
 @pytest.mark.parametrize("method", ["fedavg", "scaffold", "feddyn", "moon", "fedbn"])
 def test_one_bad_round_does_not_exclude_a_client_for_ever(method, lanes):
     """M2: the private state of a dropped reply was stored, and its NaN came back in every later round."""
-    result = unskew.run(method, check.federation(), **FAST, **DIVERGING, lanes=lanes)
+    model = torch.nn.Sequential(
+        torch.nn.Flatten(), torch.nn.LazyLinear(8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, C)
+    )
+    model(torch.zeros(2, *check.federation().shape))
+    result = unskew.run(method, check.federation(), model=model, **FAST, **DIVERGING, lanes=lanes)
     assert answered(result) == [0, K, K]
     assert result.replies == Replies(3, 3 * K, 2 * K, result.replies.reasons)
     assert f"{2 * K} of {3 * K} replies were used" in result.table()
