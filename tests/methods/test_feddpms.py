@@ -210,7 +210,35 @@ def test_the_account_tells_the_honest_figure_and_that_nothing_is_guaranteed():
     assert added == pytest.approx(3.387, abs=1e-3)
     assert "not guaranteed" in reading
     assert math.isinf(end_to_end)
-    assert "given the encoder" in FedDPMS(mechanism="single").account(np.array([[9, 9]]), None).epsilons[1][1]
+
+
+@pytest.mark.parametrize("mechanism", ["paper", "single"])
+def test_every_reading_says_what_it_takes_as_given(mechanism):
+    """M22: the figures were said to hold given the encoder; a record less can also change the shape of the release."""
+    _, *readings, end_to_end = FedDPMS(mechanism=mechanism).account(np.array([[9, 9]]), None).epsilons
+    assert all("given the encoder, the class sizes and the class lists" in words for _, words in readings)
+    assert math.isinf(end_to_end[0])
+    assert "class sizes and class lists carry no noise" in end_to_end[1]
+
+
+def test_the_share_called_dp_says_so_too():
+    """M22"""
+    fed = SimpleNamespace(classes=4)
+    single = FedDPMS(mechanism="single").releases(fed)["z"]
+    assert (single.guarantee, single.what) == (
+        "dp",
+        "noisy latent means (dp only given the encoder, class sizes and lists)",
+    )
+    assert FedDPMS().releases(fed)["z"].what == "noisy latent means"
+
+
+@pytest.mark.parametrize("top", [1, 2, 3])
+def test_at_worst_is_no_better_than_any_other_reading(top):
+    """M22: with top=1 "at worst" (0.219) lay below "replaced" (0.3195)."""
+    _, added, replaced, worst, _ = (
+        e for e, _ in FedDPMS(mechanism="single", top=top).account(np.array([[99, 99]]), None).epsilons
+    )
+    assert added < replaced <= worst
 
 
 def test_the_account_lists_every_client_and_class_that_is_shared():

@@ -16,8 +16,9 @@ replacement); the head reads mu, not a drawn z. Errors of pixels add up and KL i
 has cross-entropy of pixels instead of squares; the decoder has no batch normalisation. The matching is rebuilt from the
 text. The public code has linear mu, one scalar for a mean, and shares once for all, after stage I.
 Privacy: what "paper" releases has passed a filter that saw the data, so no figure is guaranteed. The figures of "single"
-hold given the encoder, the class sizes and the class lists. Nothing covers the encoder, the weights and the class lists,
-so that end to end epsilon is infinite. See `account`.
+hold given the encoder, the class sizes and the class lists: a record more or less can change which classes are shared,
+and so the shape of the release. Nothing covers encoder, weights, sizes and lists, so that end to end epsilon is infinite.
+See `account`.
 """
 
 import math
@@ -177,8 +178,9 @@ class FedDPMS(Part):
     def releases(self, fed: Fed) -> dict[str, Share]:
         kind, rows = ("dp", self.top) if self.mechanism == "single" else ("none", self.rows)
         lists = Share((fed.classes,), low=0, high=1, reads="each")
+        given = " (dp only given the encoder, class sizes and lists)" if kind == "dp" else ""
         return {
-            "z": Share((None, self.width), rows=rows, guarantee=kind, reads="each", what="noisy latent means"),
+            "z": Share((None, self.width), rows=rows, guarantee=kind, reads="each", what=f"noisy latent means{given}"),
             "labels": Share((None,), torch.int64, 0, fed.classes - 1, rows=rows, reads="each", what="their classes"),
             "classes": replace(lists, what="which classes it shares"),
             "lacks": replace(lists, what="which classes it has least of"),

@@ -1,6 +1,8 @@
 """What FedDPMS's release of noisy latent means amounts to, as published and by honest readings.
 
 A mean of m vectors in [0, 1]^l has L2 sensitivity sqrt(l) / m; with noise sigma that is mu-GDP, mu = sqrt(l) / (m sigma).
+That holds for a given encoder and for given sizes of the classes and lists of those that are shared: a record more or less
+can change which classes are shared, and so the shape of what leaves the client, which no noise covers.
 """
 
 from __future__ import annotations
@@ -47,8 +49,8 @@ class Latents:
         return epsilon_of(composed(self.mu, 2 * self.copies), delta)
 
     def worst(self, delta: float) -> float:
-        """Epsilon where it is not certain that classes are disjoint: all means of the client change."""
-        return epsilon_of(composed(self.mu, self.copies * self.classes), delta)
+        """Epsilon where it is not certain that classes are disjoint: all means of the client change, or two, if it has one."""
+        return epsilon_of(composed(self.mu, self.copies * max(2, self.classes)), delta)
 
     @property
     def delta(self) -> float:
@@ -94,12 +96,13 @@ class Release:
         )
 
     def _readings(self, least: Latents) -> tuple[tuple[float, str], ...]:
-        sound = "not guaranteed: the filter sees the data" if self.filtered else "given the encoder"
+        given = "given the encoder, the class sizes and the class lists"
+        sound = f"not guaranteed, also {given}: the filter sees the data" if self.filtered else given
         delta = least.delta
         return (
             (least.paper(delta), "as published: one coordinate, one release"),
             (least.added(delta), f"of the latents, a record added or removed; {sound}"),
             (least.replaced(delta), f"of the latents, a record replaced by one of another class; {sound}"),
             (least.worst(delta), f"of the latents, at worst; {sound}"),
-            (math.inf, "end to end: weights, encoder, decoder and class lists carry no noise"),
+            (math.inf, "end to end: weights, encoder, decoder, class sizes and class lists carry no noise"),
         )
