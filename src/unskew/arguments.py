@@ -23,9 +23,9 @@ import annotated_types as ranges
 
 from unskew import hints
 from unskew.errors import UsageError, excerpt, suggestion
-from unskew.hints import MayBeInfinite
+from unskew.hints import MayBeInfinite, With
 
-__all__ = ["REQUIRED", "Argument", "MayBeInfinite", "check", "of"]
+__all__ = ["REQUIRED", "Argument", "MayBeInfinite", "With", "check", "idle", "of"]
 
 REQUIRED: Any = inspect.Parameter.empty
 """The default of an argument that has none."""
@@ -92,6 +92,16 @@ def check(kind: Callable[..., Any], values: Mapping[str, object], owner: str, co
         except ValueError as error:
             raise UsageError(code, f"{owner}: {error}") from None
     return converted
+
+
+def idle(kind: Callable[..., Any], values: Mapping[str, object]) -> str | None:
+    """Of all the settings of kind, with these values: why one that is set would not count, as a sentence; None if all do."""
+    for argument in of(kind):
+        for needed in (item for item in hints.split(argument.hint)[1] if isinstance(item, With)):
+            if values[argument.name] != argument.default and not needed.holds(values):
+                wanted = f"{needed.setting} set" if needed.value is True else f"{needed.setting}={needed.value}"
+                return f"{argument.name} counts only with {wanted}; set that, or leave {argument.name} out."
+    return None
 
 
 @lru_cache(maxsize=1024)

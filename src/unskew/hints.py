@@ -24,6 +24,19 @@ class MayBeInfinite:
     """Stands in an annotation whose number may be infinite; without it infinity is refused. NaN always is."""
 
 
+@dataclass(frozen=True)
+class With:
+    """Stands in the annotation of a setting that counts only while another one has this value, or is not 0 or False."""
+
+    setting: str
+    value: object = True
+
+    def holds(self, values: typing.Mapping[str, object]) -> bool:
+        """Whether the setting counts beside these values."""
+        other = values[self.setting]
+        return bool(other) if self.value is True else other == self.value
+
+
 class Unfit(Exception):
     """The value does not fit the type or lies outside its range."""
 

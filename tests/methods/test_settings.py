@@ -52,9 +52,13 @@ def test_a_wrong_argument_is_refused_in_one_sentence(text):
 
 
 def test_a_refusal_names_the_method_the_setting_its_range_and_the_value():
-    assert str(refusal("fedprox(mu=-1)")) == "E102 method 'fedprox': mu must be a number, at least 0; got -1."
     assert (
-        str(refusal("fedprox(mu=1e999)")) == "E102 method 'fedprox': mu must be a finite number, at least 0; got inf."
+        str(refusal("fedprox(mu=-1)"))
+        == "E102 method 'fedprox': mu must be a number, at least 0, at most 1000000; got -1."
+    )
+    assert (
+        str(refusal("fedprox(mu=1e999)"))
+        == "E102 method 'fedprox': mu must be a finite number, at least 0, at most 1000000; got inf."
     )
 
 

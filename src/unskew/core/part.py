@@ -20,6 +20,7 @@ from unskew.core.replies import Ups
 from unskew.core.trees import Tree, Weights
 from unskew.core.trip import Trip
 from unskew.core.values import Batch, Noise, Out, Share
+from unskew.errors import UsageError
 
 
 class Part:
@@ -229,12 +230,15 @@ class Part:
 
     def __post_init__(self) -> None:
         """Checks every setting against its annotation and converts it to its type, in Python as on the command line.
+        A setting that would not count beside the others (`With`) is refused.
 
         Raises UsageError (E102). A subclass that checks more, such as how two settings go together, calls this first.
         """
         settings = {f.name: getattr(self, f.name) for f in fields(self) if f.init}  # type: ignore[arg-type]
         for name, value in arguments.check(type(self), settings, type(self).__name__, "E102").items():
             object.__setattr__(self, name, value)
+        if reason := arguments.idle(type(self), {name: getattr(self, name) for name in settings}):
+            raise UsageError("E102", f"{type(self).__name__}: {reason}")
 
     def __str__(self) -> str:
         """As users write it, with the settings that are not the defaults: `fedprox(mu=0.1)`."""

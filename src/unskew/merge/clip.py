@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from annotated_types import Gt
+from annotated_types import Ge, Le
 
 from unskew.core import Fed, Part, Tree, Ups, Weights
 from unskew.merge.mean import weighted_mean
@@ -22,7 +22,9 @@ from unskew.merge.mean import weighted_mean
 class ClipMedian(Part):
     """Clips every client's change to a multiple of the median norm."""
 
-    factor: Annotated[float, Gt(0), "c, how many times the median norm a client may change the model by"] = 1.0
+    factor: Annotated[
+        float, Ge(1e-6), Le(1_000_000), "c, how many times the median norm a client may change the model by"
+    ] = 1.0
     name = "clip_median"
     use_when = "One of the sites may send something far too large: its change is cut down to a typical one."
     merges = True

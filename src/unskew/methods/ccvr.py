@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 import torch
 from annotated_types import Ge, Gt, Le, Lt
 
+from unskew.arguments import With
 from unskew.core import Batch, Client, Fed, Part, Share, Tensor, Tree, Trip, Ups, Weights, key
 from unskew.methods.fedavg_ft import Training, train_head
 
@@ -26,11 +27,19 @@ class CCVR(Part):
     mode: Annotated[
         Literal["gaussian", "features"], "what clients send: means and covariances, or real features of some samples"
     ] = "gaussian"
-    each: Annotated[int, Ge(1), 'features drawn of each class, with `mode="gaussian"`'] = 200
-    share: Annotated[float, Gt(0), Le(1), 'share of a client\'s samples, at least one, with `mode="features"`'] = 0.1
-    epochs: Annotated[int, Ge(0), "passes over the features that train the head"] = 10
-    batch_size: Annotated[int, Ge(1), "features in a step"] = 64
-    lr: Annotated[float, Gt(0), "learning rate of SGD"] = 0.01
+    each: Annotated[
+        int, Ge(1), Le(100_000), With("mode", "gaussian"), 'features drawn of each class, with `mode="gaussian"`'
+    ] = 200
+    share: Annotated[
+        float,
+        Gt(0),
+        Le(1),
+        With("mode", "features"),
+        'share of a client\'s samples, at least one, with `mode="features"`',
+    ] = 0.1
+    epochs: Annotated[int, Ge(0), Le(10_000), "passes over the features that train the head"] = 10
+    batch_size: Annotated[int, Ge(1), Le(1_000_000), "features in a step"] = 64
+    lr: Annotated[float, Gt(0), Le(1000), "learning rate of SGD"] = 0.01
     momentum: Annotated[float, Ge(0), Lt(1), "momentum of SGD"] = 0.9
     name = "ccvr"
     use_when = "After any run with label skew: one more exchange re-trains the head, which the clients biased."

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Gt, Le, Lt
 
 from unskew.core import Fed, Part, Tensor, Tree, Weights, key
 
@@ -19,12 +19,12 @@ from unskew.core import Fed, Part, Tensor, Tree, Weights, key
 class FedAvgFT(Part):
     """Re-trains the head at the server after every merge."""
 
-    each: Annotated[int, Ge(1), "samples of every class that the server holds back from the clients"] = 30
-    epochs: Annotated[int, Ge(0), "passes over these samples after every merge; 0 is FedAvg"] = 5
-    batch_size: Annotated[int, Ge(1), "samples in a step"] = 50
-    lr: Annotated[float, Gt(0), "learning rate of SGD"] = 0.01
+    each: Annotated[int, Ge(1), Le(100_000), "samples of every class that the server holds back from the clients"] = 30
+    epochs: Annotated[int, Ge(0), Le(10_000), "passes over these samples after every merge; 0 is FedAvg"] = 5
+    batch_size: Annotated[int, Ge(1), Le(1_000_000), "samples in a step"] = 50
+    lr: Annotated[float, Gt(0), Le(1000), "learning rate of SGD"] = 0.01
     momentum: Annotated[float, Ge(0), Lt(1), "momentum of SGD"] = 0.5
-    weight_decay: Annotated[float, Ge(0), "L2 penalty of SGD"] = 0.0005
+    weight_decay: Annotated[float, Ge(0), Le(1_000_000), "L2 penalty of SGD"] = 0.0005
     name = "fedavg_ft"
     use_when = (
         "To see how much of a method's loss is due to the head; the server needs a few balanced samples of its own."

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Gt, Le, Lt
 
 from unskew.core import Fed, Part, Tree, Ups, Weights
 from unskew.merge.mean import weighted_mean
@@ -20,7 +20,7 @@ class FedAvgM(Part):
     """Adds momentum to the server's step."""
 
     beta: Annotated[float, Ge(0), Lt(1), "share of the last step that is kept; 0 is FedAvg"] = 0.9
-    lr: Annotated[float, Gt(0), "the server's learning rate, a factor on its step"] = 1.0
+    lr: Annotated[float, Gt(0), Le(1000), "the server's learning rate, a factor on its step"] = 1.0
     name = "fedavgm"
     use_when = "The global model swings from round to round because other clients answer every time."
     merges = True

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
-from annotated_types import Ge
+from annotated_types import Ge, Le
 
+from unskew.arguments import With
 from unskew.core import Client, Fed, Part, Weights
 
 
@@ -22,9 +23,11 @@ class FedBABU(Part):
     """Freezes the head at its random start; clients train the body."""
 
     finetune_epochs: Annotated[
-        int, Ge(0), "passes over a client's data that train its head before its own score is taken"
+        int, Ge(0), Le(10_000), "passes over a client's data that train its head before its own score is taken"
     ] = 0
-    lr: Annotated[float, Ge(0), "learning rate of these passes; 0: the round's"] = 0.0
+    lr: Annotated[float, Ge(0), Le(1000), With("finetune_epochs"), "learning rate of these passes; 0: the round's"] = (
+        0.0
+    )
     weighted: Annotated[bool, "weigh clients by their samples in the merge; False: equally"] = True
     name = "fedbabu"
     use_when = "Label skew spoils the head first; a common head that nobody trains cannot be spoiled."

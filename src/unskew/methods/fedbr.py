@@ -14,7 +14,7 @@ from typing import Annotated
 
 import torch
 import torch.nn.functional as F
-from annotated_types import Ge, Gt, MinLen
+from annotated_types import Ge, Gt, Le, MinLen
 
 from unskew.core import Batch, Client, Fed, Noise, Out, Part, Share, Tensor, Tree, Trip, Ups, Weights, key, under
 from unskew.methods.moon import contrast
@@ -24,11 +24,15 @@ from unskew.methods.moon import contrast
 class FedBR(Part):
     """Makes local models agree with the received one on averages of inputs that belong to nobody."""
 
-    mu: Annotated[float, Ge(0), "weight of the contrastive loss"] = 0.5
-    lam: Annotated[float, Ge(0), "weight of the cross-entropy of pseudo-data with the uniform distribution"] = 1.0
-    pseudo: Annotated[int, Ge(1), "number of averages that all clients together share"] = 32
-    tau: Annotated[float, Gt(0), "factor on both cosines"] = 2.0
-    widths: Annotated[tuple[Annotated[int, Ge(1)], ...], MinLen(1), "units of each layer of the projection P"] = (
+    mu: Annotated[float, Ge(0), Le(1_000_000), "weight of the contrastive loss"] = 0.5
+    lam: Annotated[
+        float, Ge(0), Le(1_000_000), "weight of the cross-entropy of pseudo-data with the uniform distribution"
+    ] = 1.0
+    pseudo: Annotated[int, Ge(1), Le(100_000), "number of averages that all clients together share"] = 32
+    tau: Annotated[float, Gt(0), Le(1000), "factor on both cosines"] = 2.0
+    widths: Annotated[
+        tuple[Annotated[int, Ge(1), Le(16_384)], ...], MinLen(1), "units of each layer of the projection P"
+    ] = (
         256,
         256,
         512,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import torch
-from annotated_types import Ge
+from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Fed, Out, Part, Tensor, Weights
 
@@ -20,7 +20,7 @@ from unskew.core import Batch, Client, Fed, Out, Part, Tensor, Weights
 class FedDecorr(Part):
     """Penalises correlation between the features of a batch."""
 
-    beta: Annotated[float, Ge(0), "weight of the penalty; 0 is FedAvg"] = 0.1
+    beta: Annotated[float, Ge(0), Le(1_000_000), "weight of the penalty; 0 is FedAvg"] = 0.1
     form: Annotated[Literal["code", "paper"], "which of the two penalties above"] = "code"
     name = "feddecorr"
     use_when = "There are few clients, and features collapse into few directions."

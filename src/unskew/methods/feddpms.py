@@ -28,9 +28,10 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import torch
 import torch.nn.functional as F
-from annotated_types import Ge, Gt, Lt
+from annotated_types import Ge, Gt, Le, Lt
 from torch import nn
 
+from unskew.arguments import With
 from unskew.core import Batch, Client, Fed, Noise, Out, Part, Share, Tensor, Tree, Trip, Ups, Weights, key, under
 from unskew.core.account import Account
 from unskew.methods import decoder, latents
@@ -43,17 +44,25 @@ from unskew.privacy.latents import Release
 class FedDPMS(Part):
     """Shares noisy means of latents, from which clients draw images of the classes they lack."""
 
-    lam: Annotated[float, Ge(0), "weight of the autoencoder's loss in stage I"] = 0.05
+    lam: Annotated[float, Ge(0), Le(1_000_000), "weight of the autoencoder's loss in stage I"] = 0.05
     stage: Annotated[float, Gt(0), Lt(1), "share of the rounds that are stage I"] = 0.4
-    width: Annotated[int, Ge(1), "l, the coordinates of a latent"] = 32
-    top: Annotated[int, Ge(1), "n, the largest classes of a client, of which it shares means"] = 3
-    alpha: Annotated[int, Ge(1), "latent vectors of each shared class"] = 200
-    sigma: Annotated[float, Gt(0), "standard deviation of the noise on a mean, whose coordinates lie in [0, 1]"] = 4.0
-    least: Annotated[int, Ge(1), "samples that a class needs to be shared"] = 2
+    width: Annotated[int, Ge(1), Le(4096), "l, the coordinates of a latent"] = 32
+    top: Annotated[int, Ge(1), Le(100_000), "n, the largest classes of a client, of which it shares means"] = 3
+    alpha: Annotated[int, Ge(1), Le(100_000), "latent vectors of each shared class"] = 200
+    sigma: Annotated[
+        float, Ge(1e-6), Le(1_000_000), "standard deviation of the noise on a mean, whose coordinates lie in [0, 1]"
+    ] = 4.0
+    least: Annotated[int, Ge(1), Le(1_000_000), "samples that a class needs to be shared"] = 2
     mechanism: Annotated[
         Literal["paper", "single"], "many noisy vectors past the client's filter, or one that receivers multiply"
     ] = "paper"
-    spread: Annotated[float, Ge(0), 'standard deviation of the noise receivers add, with `mechanism="single"`'] = 0.25
+    spread: Annotated[
+        float,
+        Ge(0),
+        Le(1_000_000),
+        With("mechanism", "single"),
+        'standard deviation of the noise receivers add, with `mechanism="single"`',
+    ] = 0.25
     name = "feddpms"
     use_when = "Clients lack classes, and may share noisy means of latents from which others draw images."
     tasks = ("classification",)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from annotated_types import Gt
+from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Fed, Out, Part, Tensor, Tree, Ups, Weights
 from unskew.merge.mean import weighted_mean
@@ -21,7 +21,9 @@ from unskew.merge.mean import weighted_mean
 class FedDyn(Part):
     """Regularises every client's loss towards the optimum of all clients."""
 
-    alpha: Annotated[float, Gt(0), "strength of the regulariser; large values diverge with many local steps"] = 0.0001
+    alpha: Annotated[
+        float, Ge(1e-12), Le(1_000_000), "strength of the regulariser; large values diverge with many local steps"
+    ] = 0.0001
     name = "feddyn"
     use_when = "Clients drift over many local steps, and come back often enough for their state to be fresh."
     merges = True

@@ -26,15 +26,17 @@ EPS, HIDDEN = 64, 512
 class FedGen(Part):
     """Trains a generator of features at the server, from which clients learn about classes they lack."""
 
-    a: Annotated[float, Ge(0), "weight of generated features' cross-entropy at the client, before decay; 0: none"] = (
-        10.0
-    )
-    b: Annotated[float, Ge(0), "weight of the distillation from generated features, before decay; 0: none"] = 10.0
+    a: Annotated[
+        float, Ge(0), Le(1_000_000), "weight of generated features' cross-entropy at the client, before decay; 0: none"
+    ] = 10.0
+    b: Annotated[
+        float, Ge(0), Le(1_000_000), "weight of the distillation from generated features, before decay; 0: none"
+    ] = 10.0
     decay: Annotated[float, Gt(0), Le(1), "factor on both weights in every round"] = 0.98
-    steps: Annotated[int, Ge(1), "steps of Adam on the generator, a round"] = 50
-    batch_size: Annotated[int, Ge(1), "features in such a step"] = 128
-    lr: Annotated[float, Gt(0), "learning rate of Adam"] = 0.0003
-    weight_decay: Annotated[float, Ge(0), "L2 penalty of Adam"] = 0.01
+    steps: Annotated[int, Ge(1), Le(100_000), "steps of Adam on the generator, a round"] = 50
+    batch_size: Annotated[int, Ge(1), Le(4096), "features in such a step"] = 128
+    lr: Annotated[float, Gt(0), Le(1000), "learning rate of Adam"] = 0.0003
+    weight_decay: Annotated[float, Ge(0), Le(1_000_000), "L2 penalty of Adam"] = 0.01
     name = "fedgen"
     use_when = "Label skew, and the server may know how many samples of each class a client has."
     tasks = ("classification",)

@@ -32,12 +32,14 @@ class FedGenImages(Part):
     stage: Annotated[
         float, Ge(0), Le(1), "share of the rounds that are plain FedAvg, before the generator is trained"
     ] = 0.3
-    steps: Annotated[int, Ge(1), "steps of Adam on the generator, a round"] = 50
-    batch_size: Annotated[int, Ge(1), "images in such a step"] = 64
-    lr: Annotated[float, Gt(0), "learning rate of Adam"] = 0.001
-    samples: Annotated[int, Ge(1), "images the server sends in a round"] = 256
-    scale: Annotated[float, Gt(0), "largest absolute value in an image, in the unit of the model's inputs"] = 2.5
-    weight: Annotated[float, Ge(0), "weight of the synthetic images' cross-entropy at the client"] = 1.0
+    steps: Annotated[int, Ge(1), Le(100_000), "steps of Adam on the generator, a round"] = 50
+    batch_size: Annotated[int, Ge(1), Le(1024), "images in such a step"] = 64
+    lr: Annotated[float, Gt(0), Le(1000), "learning rate of Adam"] = 0.001
+    samples: Annotated[int, Ge(1), Le(100_000), "images the server sends in a round"] = 256
+    scale: Annotated[
+        float, Gt(0), Le(1_000_000), "largest absolute value in an image, in the unit of the model's inputs"
+    ] = 2.5
+    weight: Annotated[float, Ge(0), Le(1_000_000), "weight of the synthetic images' cross-entropy at the client"] = 1.0
     name = "fedgen_images"
     use_when = "To compare with FLea's table; the method is our reconstruction."
     tasks = ("classification",)

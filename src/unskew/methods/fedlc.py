@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from annotated_types import Ge
+from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Part, Tensor
 from unskew.methods.bsm import MIXTURES
@@ -20,7 +20,9 @@ from unskew.methods.bsm import MIXTURES
 class FedLC(Part):
     """Lowers the logit of a class the more, the fewer samples of it the client has."""
 
-    tau: Annotated[float, Ge(0), "strength of the calibration; 0 only masks the classes that a client lacks"] = 1.0
+    tau: Annotated[
+        float, Ge(0), Le(1_000_000), "strength of the calibration; 0 only masks the classes that a client lacks"
+    ] = 1.0
     name = "fedlc"
     use_when = "Clients lack classes or hold few samples of some, and only the loss may change."
     tasks = ("classification",)

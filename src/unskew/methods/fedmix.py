@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from annotated_types import Ge, Lt
+from annotated_types import Ge, Le, Lt
 
 from unskew.core import Batch, Client, Fed, Noise, Out, Part, Share, Tensor, Tree, Trip, Ups, Weights
 
@@ -23,7 +23,7 @@ class FedMix(Part):
     """Trains towards mixtures with averages of other clients' inputs, to first order."""
 
     lam: Annotated[float, Ge(0), Lt(1), "share of the averages in the mixture; 0 is FedAvg"] = 0.1
-    group: Annotated[int, Ge(1), "M, the number of samples in an average; 1 shares raw samples"] = 5
+    group: Annotated[int, Ge(1), Le(1_000_000), "M, the number of samples in an average; 1 shares raw samples"] = 5
     name = "fedmix"
     use_when = "Clients are skewed, and averages of five or more inputs may be shared."
     tasks = ("classification",)

@@ -10,7 +10,7 @@ from typing import Annotated
 
 import torch
 import torch.nn.functional as F
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Out, Part, Tensor, Weights
 
@@ -19,8 +19,8 @@ from unskew.core import Batch, Client, Out, Part, Tensor, Weights
 class FedNTD(Part):
     """Distils from the received model what it predicts for the classes other than the true one."""
 
-    beta: Annotated[float, Ge(0), "weight of the distillation; 0 is FedAvg"] = 1.0
-    tau: Annotated[float, Gt(0), "temperature of both softmaxes"] = 1.0
+    beta: Annotated[float, Ge(0), Le(1_000_000), "weight of the distillation; 0 is FedAvg"] = 1.0
+    tau: Annotated[float, Ge(1e-3), Le(1000), "temperature of both softmaxes"] = 1.0
     name = "fedntd"
     use_when = "Clients forget the classes they lack while they train."
     tasks = ("classification",)

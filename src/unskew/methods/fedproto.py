@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Annotated
 
 import torch
-from annotated_types import Ge
+from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Fed, Out, Part, Share, Tensor, Tree, Ups, Weights
 
@@ -21,7 +21,7 @@ from unskew.core import Batch, Client, Fed, Out, Part, Share, Tensor, Tree, Ups,
 class FedProto(Part):
     """Pulls features towards their class's mean over all clients."""
 
-    lam: Annotated[float, Ge(0), "weight of the pull; 0 is FedAvg"] = 1.0
+    lam: Annotated[float, Ge(0), Le(1_000_000), "weight of the pull; 0 is FedAvg"] = 1.0
     aggregate_weights: Annotated[
         bool, "merge the weights too; False: only the class means are exchanged, as in the paper"
     ] = True

@@ -7,7 +7,7 @@ Differs from the paper: nothing.
 from dataclasses import dataclass
 from typing import Annotated
 
-from annotated_types import Ge
+from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Out, Part, Tensor, Weights
 
@@ -16,7 +16,7 @@ from unskew.core import Batch, Client, Out, Part, Tensor, Weights
 class FedProx(Part):
     """Pulls every client's weights towards the global model it received."""
 
-    mu: Annotated[float, Ge(0), "strength of the pull towards the received model; 0 is FedAvg"] = 0.001
+    mu: Annotated[float, Ge(0), Le(1_000_000), "strength of the pull towards the received model; 0 is FedAvg"] = 0.001
     name = "fedprox"
     use_when = "Clients drift apart over many local steps on skewed data; the pull holds them near the global model."
 

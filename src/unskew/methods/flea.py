@@ -25,7 +25,7 @@ from typing import Annotated, Literal
 
 import torch
 import torch.nn.functional as F
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Fed, Noise, Out, Part, Share, Tensor, Tree, Trip, Ups, Weights
 
@@ -37,9 +37,11 @@ class FLea(Part):
     alpha: Annotated[
         float, Ge(0), Le(1), "share of a client's samples whose activations leave it, at least one sample; 0: none"
     ] = 0.1
-    lambda1: Annotated[float, Ge(0), "weight of the distillation from the received model"] = 1.0
-    lambda2: Annotated[float, Ge(0), "weight of the distance correlation between inputs and activations"] = 3.0
-    a: Annotated[float, Gt(0), "parameter of Beta(a, a), from which mixing weights are drawn"] = 2.0
+    lambda1: Annotated[float, Ge(0), Le(1_000_000), "weight of the distillation from the received model"] = 1.0
+    lambda2: Annotated[
+        float, Ge(0), Le(1_000_000), "weight of the distance correlation between inputs and activations"
+    ] = 3.0
+    a: Annotated[float, Ge(0.01), Le(10_000), "parameter of Beta(a, a), from which mixing weights are drawn"] = 2.0
     cut: Annotated[str, 'block whose output is shared ("cut": the one the model names)'] = "cut"
     variant: Annotated[Literal["paper", "official"], "the paper's loss, or the public code's"] = "paper"
     fused: Annotated[

@@ -13,7 +13,7 @@ from typing import Annotated
 
 import torch
 import torch.nn.functional as F
-from annotated_types import Ge, Gt
+from annotated_types import Ge, Le
 from torch import nn
 
 from unskew.core import Batch, Client, Fed, Out, Part, Tensor, Tree, Weights, with_projection
@@ -23,9 +23,9 @@ from unskew.core import Batch, Client, Fed, Out, Part, Tensor, Tree, Weights, wi
 class MOON(Part):
     """Pulls a client's features towards the received model's and away from those of its own last model."""
 
-    mu: Annotated[float, Ge(0), "weight of the contrastive loss"] = 1.0
-    temperature: Annotated[float, Gt(0), "T, which divides the cosines"] = 0.5
-    width: Annotated[int, Ge(0), "units of the projection; 0: none, and r is what the head receives"] = 256
+    mu: Annotated[float, Ge(0), Le(1_000_000), "weight of the contrastive loss"] = 1.0
+    temperature: Annotated[float, Ge(1e-3), Le(1000), "T, which divides the cosines"] = 0.5
+    width: Annotated[int, Ge(0), Le(65_536), "units of the projection; 0: none, and r is what the head receives"] = 256
     name = "moon"
     use_when = "Image models are trained for many local epochs; it costs two more forward passes a step."
     tasks = ("classification",)

@@ -9,8 +9,9 @@ Differs from the paper: a client's last group may be smaller (in FLea's code suc
 from dataclasses import dataclass
 from typing import Annotated
 
-from annotated_types import Gt
+from annotated_types import Ge, Le, Lt
 
+from unskew.arguments import With
 from unskew.core import Batch, Client, Fed, Noise, Out, Tree, Weights
 from unskew.methods.fedmix import FedMix
 
@@ -19,12 +20,15 @@ from unskew.methods.fedmix import FedMix
 class NaiveMix(FedMix):
     """Trains on mixtures of a client's inputs with averages of other clients' inputs."""
 
+    lam: Annotated[
+        float, Ge(0), Lt(1), With("per_batch", False), "share of the averages in the mixture; 0 is FedAvg"
+    ] = 0.1
     per_batch: Annotated[
         bool,
         "draw the strength of the mixture from Beta(a, a) for every batch, instead of `lam`, and another average for "
         "every sample",
     ] = False
-    a: Annotated[float, Gt(0), "parameter of Beta(a, a), with `per_batch`"] = 2.0
+    a: Annotated[float, Ge(0.01), Le(10_000), With("per_batch"), "parameter of Beta(a, a), with `per_batch`"] = 2.0
     name = "naivemix"
     use_when = "Like `fedmix` where a second derivative costs too much."
     tasks = ("classification",)

@@ -7,7 +7,7 @@ Differs from the paper: nothing; it names no constants, its code uses ImageNet's
 from dataclasses import dataclass
 from typing import Annotated
 
-from annotated_types import Gt, MinLen
+from annotated_types import Ge, Le, MinLen
 
 from unskew.core import Batch, Client, Fed, Part, Tensor
 from unskew.errors import UsageError
@@ -18,8 +18,14 @@ from unskew.methods.fedrdn import per_channel
 class Norm(Part):
     """Normalises every input channel by one pair of constants."""
 
-    mean: Annotated[tuple[float, ...], MinLen(1), "each channel's mean, in the data's unit"] = (0.485, 0.456, 0.406)
-    std: Annotated[tuple[Annotated[float, Gt(0)], ...], MinLen(1), "each channel's standard deviation"] = (
+    mean: Annotated[
+        tuple[Annotated[float, Ge(-1_000_000), Le(1_000_000)], ...],
+        MinLen(1),
+        "each channel's mean, in the data's unit",
+    ] = (0.485, 0.456, 0.406)
+    std: Annotated[
+        tuple[Annotated[float, Ge(1e-6), Le(1_000_000)], ...], MinLen(1), "each channel's standard deviation"
+    ] = (
         0.229,
         0.224,
         0.225,

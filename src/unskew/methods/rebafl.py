@@ -21,6 +21,7 @@ import torch
 import torch.nn.functional as F
 from annotated_types import Ge, Le
 
+from unskew.arguments import With
 from unskew.core import Batch, Client, Fed, Out, Part, Share, Tensor, Tree, Ups, Weights
 from unskew.methods.bsm import MIXTURES
 
@@ -35,12 +36,14 @@ class ReBaFL(Part):
         Le(1),
         'smoothing of the label shares; 1 is plain cross-entropy, 0 the balanced softmax (`form="smoothing"`)',
     ] = 0.01
-    mu: Annotated[float, Ge(0), "weight of the augmented loss; 0: no augmentation, and nothing is shared"] = 0.5
+    mu: Annotated[
+        float, Ge(0), Le(1_000_000), "weight of the augmented loss; 0: no augmentation, and nothing is shared"
+    ] = 0.5
     form: Annotated[
         Literal["smoothing", "additive"], "mix the label shares with the uniform ones, or add `eps` to each"
     ] = "smoothing"
-    aug_grad: Annotated[bool, "let the augmented loss train the body too"] = False
-    keep_stale: Annotated[bool, "keep the old prototype of a class that nobody reported in a round"] = False
+    aug_grad: Annotated[bool, With("mu"), "let the augmented loss train the body too"] = False
+    keep_stale: Annotated[bool, With("mu"), "keep the old prototype of a class that nobody reported in a round"] = False
     name = "rebafl"
     use_when = "Each client holds few of the classes, and many clients are absent."
     presets = {"rbsm": {"mu": 0.0}, "faug": {"eps": 1.0}}

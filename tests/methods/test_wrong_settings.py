@@ -1,0 +1,151 @@
+"""M13: no setting of any method accepts what makes no sense. Wrong values are generated from each setting's annotation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import annotated_types as ranges
+import pytest
+
+from unskew import arguments, calls, hints
+from unskew.errors import UsageError
+from unskew.methods import catalogue, registry
+
+SETTINGS = {
+    f"{name}.{setting.name}": (name, setting)
+    for name in catalogue.entries()
+    for setting in arguments.of(type(registry.parse(name).parts[0]))
+}
+OTHER_TYPES = (
+    None,
+    True,
+    False,
+    0,
+    1,
+    -1,
+    0.5,
+    2.5,
+    "word",
+    "",
+    b"x",
+    (),
+    (1,),
+    ("a", "b"),
+    [],
+    {},
+    {"a": 1},
+    object(),
+)
+"""Values of all types; those of another type than a setting's are wrong for it."""
+NO_NUMBERS = (math.nan, math.inf, -math.inf)
+HUGE = {int: 10**18, float: 1e30}
+PAIRS = (
+    "naivemix(per_batch=True, a=-1)", "naivemix(a=5)", "naivemix(per_batch=True, lam=0.3)", "naivemix(per_batch=True, lam=0)",
+    "ccvr(share=0.5)", "ccvr(mode=features, each=7)", "fedbabu(lr=0.1)", "rebafl(mu=0, keep_stale=True)",
+    "rbsm(aug_grad=True)", "feddpms(spread=1.0)", "norm(mean=(0.5,))", "norm(mean=(0, 0), std=(1, 1, 1))",
+)  # fmt: skip
+"""Settings that fit one by one and make no sense together."""
+EXAMINED = (
+    "fedprox(mu=-1)", "fedprox(mu=1e999)", "fedlc(tau=-3)", "naivemix(per_batch=True,a=-1)", "ccvr(share=2)",
+    "ccvr(batch_size=0)", "fedgen(lr=-1.0)", "fedbr(tau=0.0)", "fedavgm(beta=2.0)", "fedavgm(lr=-1.0)", "feddyn(alpha=0)",
+    "moon(temperature=0)", "moon(mu=-1)", "fedrs(alpha=-1)", "fedntd(tau=0)", "fedmix(lam=1.5)", "fedbabu(finetune_epochs=-1)",
+    "trimmed_mean(share=0.6)", "rebafl(eps=2)", "flea(alpha=-0.1)", "fedfa(p=2)",
+)  # fmt: skip
+"""Wrong arguments of the kinds that once trained without a word or crashed with torch's words."""
+
+
+def wrong_values(hint: Any) -> Iterator[object]:
+    """Values that a setting of this annotated type must refuse."""
+    inner, constraints = hints.split(hint)
+    yield from (v for v in OTHER_TYPES if not of_type(inner, v))
+    if inner in HUGE:
+        yield from NO_NUMBERS
+        yield from (HUGE[inner], -HUGE[inner])
+        yield from (outside for c in constraints for outside in beyond(c, inner))
+    if hints.get_origin(inner) is tuple:
+        item = hints.get_args(inner)[0]
+        good = {int: 3, float: 0.5, str: "block1"}[hints.split(item)[0]]
+        yield from ((good, wrong) for wrong in wrong_values(item))
+        yield ()
+
+
+def beyond(constraint: Any, inner: type) -> Iterator[float]:
+    """The nearest values on the wrong side of a bound."""
+    step = 1 if inner is int else 1e-9
+    match constraint:
+        case ranges.Ge(ge=bound):
+            yield inner(bound) - max(step, abs(bound) * 1e-9)
+        case ranges.Le(le=bound):
+            yield inner(bound) + max(step, abs(bound) * 1e-9) if inner is float else bound + 1
+        case ranges.Gt(gt=bound):
+            yield inner(bound)
+        case ranges.Lt(lt=bound):
+            yield inner(bound)
+        case _:
+            pass
+
+
+def of_type(inner: Any, value: object) -> bool:
+    """Whether a value is of the type at all; its range aside."""
+    if choices := hints.choices(inner):
+        return value in choices
+    if inner is float:
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if inner is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if hints.get_origin(inner) is tuple:
+        item = hints.split(hints.get_args(inner)[0])[0]
+        return isinstance(value, tuple | list) and len(value) > 0 and all(of_type(item, v) for v in value)
+    return type(value) is inner
+
+
+def assert_refused(kind: type, arguments_: dict[str, object]) -> str:
+    with pytest.raises(UsageError) as caught:
+        kind(**arguments_)
+    error = caught.value
+    assert error.code == "E102"
+    assert error.text.startswith(f"{kind.__name__}: ")
+    assert "\n" not in error.text
+    assert len(error.text) < 300
+    assert error.text[-1] in ".?"
+    return error.text
+
+
+@pytest.mark.parametrize("setting", SETTINGS)
+def test_every_wrong_value_is_refused_at_construction(setting):
+    """M13: of 21 wrong arguments 15 trained without a word and 5 crashed with torch's words."""
+    name, argument = SETTINGS[setting]
+    kind = type(registry.parse(name).parts[0])
+    wrong = list(wrong_values(argument.hint))
+    assert len(wrong) >= 10
+    for value in wrong:
+        assert f"{argument.name} must be " in assert_refused(kind, {argument.name: value}), value
+
+
+def test_there_are_hundreds_of_them():
+    """M13"""
+    assert sum(len(list(wrong_values(argument.hint))) for _, argument in SETTINGS.values()) > 1000
+
+
+@pytest.mark.parametrize("text", [*PAIRS, *EXAMINED])
+def test_wrong_texts_and_pairs_are_refused(text):
+    """M13: `naivemix(per_batch=True, a=-1)` trained; a setting that does not count was ignored without a word."""
+    with pytest.raises(UsageError, match="E102 ") as caught:
+        registry.parse(text)
+    assert "\n" not in caught.value.text
+    call = calls.parse(text, "method", "E102")
+    if call.name in catalogue.entries():
+        assert_refused(type(registry.parse(call.name).parts[0]), call.arguments)
+
+
+def test_a_setting_that_does_not_count_is_refused_with_the_reason():
+    """M13"""
+    with pytest.raises(UsageError, match="CCVR: share counts only with mode=features; set that, or leave share out"):
+        registry.parse("ccvr(share=0.5)")
+    with pytest.raises(UsageError, match="NaiveMix: a counts only with per_batch set; set that, or leave a out"):
+        registry.parse("naivemix(a=5)")
+    assert registry.parse(
+        "ccvr(mode=features, share=0.5)+naivemix(per_batch=True, a=5)+fedbabu(finetune_epochs=1, lr=0.1)"
+    )
