@@ -99,8 +99,8 @@ def idle(kind: Callable[..., Any], values: Mapping[str, object]) -> str | None:
     for argument in of(kind):
         for needed in (item for item in hints.split(argument.hint)[1] if isinstance(item, With)):
             if values[argument.name] != argument.default and not needed.holds(values):
-                wanted = f"{needed.setting} set" if needed.value is True else f"{needed.setting}={needed.value}"
-                return f"{argument.name} counts only with {wanted}; set that, or leave {argument.name} out."
+                condition = f"{needed.setting} set" if needed.value is True else f"{needed.setting}={needed.value}"
+                return f"{argument.name} counts only with {condition}; set that, or leave {argument.name} out."
     return None
 
 
