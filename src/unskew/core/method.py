@@ -83,6 +83,8 @@ class Method:
                 raise UsageError("E108", f"'{p.name}' cannot run here: clients keep every weight, so none are merged.")
             for cut in p.taps:
                 fed.net.cuts(cut)
+            if p.normalises and fed.net.embeds:
+                raise UsageError("E108", f"'{p.name}' cannot run here: it scales inputs, and the model looks them up.")
             if reason := p.refuse(fed):
                 raise UsageError("E108", f"'{p.name}' cannot run here: {reason}.")
             if _changes_nothing(p, fed):

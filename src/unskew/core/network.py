@@ -29,6 +29,7 @@ class Network:
     trainable, buffers, constants, norms: names of weights, see `roles.py`; a pass in training mode leaves batch
     normalisation of constants in evaluation mode. extra: weights that Parts train beside the model's, by name.
     skips_to_cuts: whether a pass that goes on from a cut leaves out the layers before it; else they run, on zeros.
+    embeds: whether the model looks whole numbers up, so that samples must not be scaled or mixed.
     around: makes the context in which the model runs.
     """
 
@@ -36,6 +37,7 @@ class Network:
         """shape: of one input. Raises UsageError (E105) for a module without children."""
         self.module = nothing_in_place(copy.deepcopy(module))
         tokens.attach(self.module)
+        self.embeds = tokens.embeds(self.module)
         self.shape = tuple(shape)
         self.blocks = tuple(n for n, _ in self.module.named_children())
         if not self.blocks:

@@ -80,7 +80,7 @@ def resolve(
     train on.
     """
     method = method_of(settings, method)
-    run = run_on(federation_of(settings, method, data), settings, method, model)
+    run = run_on(federation_of(settings, method, data, model), settings, method, model)
     check_room(method, run.fed)
     return run
 
@@ -157,8 +157,10 @@ def sends_weights(method: Method) -> bool:
     return all(part.name != LOCAL for part in method.parts)
 
 
-def federation_of(settings: Settings, method: Method, data: Data | None = None) -> Federation:
-    """The clients of a run and their samples. data: given in Python instead of the set that settings name.
+def federation_of(
+    settings: Settings, method: Method, data: Data | None = None, model: nn.Module | None = None
+) -> Federation:
+    """The clients of a run and their samples. data, model: given in Python instead of what the settings name.
 
     Raises UsageError (E109) where validation samples are to be held out of what is dealt out already, and as reading
     and dealing out do.
@@ -171,7 +173,7 @@ def federation_of(settings: Settings, method: Method, data: Data | None = None) 
             )
         federation = given
     else:
-        federation = dealt_out(settings, method, given or dataset_of(settings))
+        federation = dealt_out(settings, method, given or dataset_of(settings), model)
     return federation.pooled() if pools(settings) else federation
 
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import torch
+from torch import nn
+
 from unskew import calls, data, models
 from unskew.config import Settings
 from unskew.core.keys import numpy_key
@@ -10,9 +13,11 @@ from unskew.data.availability import Availability
 from unskew.data.dataset import Dataset
 from unskew.data.federation import Federation
 from unskew.data.holdout import validation_of
-from unskew.data.intake.scale import standardised
+from unskew.data.intake.scale import standardised, whole_numbers
 from unskew.data.intake.take import GIVEN
 from unskew.data.skew import Skew
+from unskew.errors import UsageError
+from unskew.models import tokens
 from unskew.tasks import task_of
 
 
@@ -39,16 +44,19 @@ def dataset_of(settings: Settings) -> Dataset:
     return data.read(settings.data)
 
 
-def dealt_out(settings: Settings, method: Method, dataset: Dataset) -> Federation:
+def dealt_out(settings: Settings, method: Method, dataset: Dataset, model: nn.Module | None = None) -> Federation:
     """Deal a data set out to clients, after standardising it by its constants if settings and Parts ask for that.
 
+    model: given in Python instead of the one that settings name; samples that it looks up stay whole numbers.
     Raises UsageError (E108) for a Part that does not serve the data's task, DataError (E406, E407) for a partition that
     these data do not allow.
     """
     method.check_task(task_of(dataset.y).name)
     if settings.validation:
         dataset = validation_of(dataset, settings.validation)
-    if settings.normalise == "dataset" or (settings.normalise == "auto" and not method.normalises):
+    if _looked_up(settings, dataset, model):
+        dataset = whole_numbers(dataset)
+    elif settings.normalise == "dataset" or (settings.normalise == "auto" and not method.normalises):
         dataset = standardised(dataset, always=settings.normalise == "dataset")
     seed = settings.seed_of_partition
     return data.build(
@@ -60,6 +68,19 @@ def dealt_out(settings: Settings, method: Method, dataset: Dataset) -> Federatio
         samples=settings.samples,
         reserve=reserve_of(method),
     )
+
+
+def _looked_up(settings: Settings, dataset: Dataset, model: nn.Module | None) -> bool:
+    """Whether the model begins with an embedding. Raises UsageError (E109) if its samples are to be standardised."""
+    if model is None and settings.model != GIVEN and calls.parse(settings.model, "model", "E104").file:
+        with torch.random.fork_rng(devices=[]):
+            pixels = task_of(dataset.y).pixels(dataset.shape)
+            model = models.from_file(settings.model, dataset.shape, len(dataset.classes), pixels)
+    if not isinstance(model, nn.Module) or not tokens.embeds(model):
+        return False
+    if settings.normalise == "dataset":
+        raise UsageError("E109", "normalise=dataset would scale the whole numbers that the model looks up; use none.")
+    return True
 
 
 def reserve_of(method: Method) -> int:

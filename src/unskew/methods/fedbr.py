@@ -41,6 +41,9 @@ class FedBR(Part):
     use_when = "Small, skewed clients may share averages of inputs without labels."
     tasks = ("classification",)
 
+    def refuse(self, fed: Fed) -> str | None:
+        return "it averages inputs, and the model looks whole numbers up" if fed.net.embeds else None
+
     @property
     def trips(self) -> tuple[Trip, ...]:
         return (Trip(lambda t, T: t == 0, self.average, self.collect, self.averages, everyone=True),)

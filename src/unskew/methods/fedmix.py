@@ -32,6 +32,9 @@ class FedMix(Part):
         "flea": "its derivative is of a pass without FLea's mixture, which its other terms see",
     }
 
+    def refuse(self, fed: Fed) -> str | None:
+        return "it averages inputs, and the model looks whole numbers up" if fed.net.embeds else None
+
     @property
     def trips(self) -> tuple[Trip, ...]:
         if not self.lam:

@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from torch import nn
@@ -30,6 +32,24 @@ def detach(module: nn.Module) -> None:
     for layer in module.modules():
         for number in [n for n, hook in layer._forward_pre_hooks.items() if hook is _whole]:
             del layer._forward_pre_hooks[number]
+
+
+@contextmanager
+def checked(module: nn.Module) -> Iterator[None]:
+    """Within it an embedding that is given anything but whole numbers raises ValueError; not inside vmap."""
+    layers = [layer for layer in module.modules() if isinstance(layer, _TABLES)]
+    handles = [layer.register_forward_pre_hook(_check, prepend=True) for layer in layers]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _check(_layer: nn.Module, args: tuple[Any, ...]) -> None:
+    first = args[0]
+    if bool((fractions := first != first.round()).any()):
+        raise ValueError(f"an embedding looks up whole numbers, and is given {float(first[fractions][0]):.4g}")
 
 
 def _whole(_layer: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:

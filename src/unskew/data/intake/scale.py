@@ -6,9 +6,11 @@ always where a run asks for it, otherwise only where the samples cannot be train
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
-from unskew.data.convert import LARGE
+from unskew.data.convert import DEPTHS, LARGE
 from unskew.data.dataset import Dataset
 from unskew.errors import UsageError
 
@@ -42,6 +44,18 @@ def standardised(dataset: Dataset, always: bool) -> Dataset:
         return dataset
     why = "as normalise=dataset asks" if always else reason
     return dataset.with_constants().standardised().noted(("scaled", f"standardised channel by channel: {why}"))
+
+
+def whole_numbers(dataset: Dataset) -> Dataset:
+    """The set in the whole numbers that it came in, for a model that looks them up: scaling by 255 or 65,535 is undone."""
+    intake = dataset.intake
+    bits = DEPTHS.get(np.dtype(intake.dtype)) if intake and intake.dtype else None
+    if intake is None or bits is None:
+        return dataset
+    x, x_test = (np.rint(part * np.float32((1 << bits) - 1)) for part in (dataset.x, dataset.x_test))
+    notes = tuple(note for note in intake.notes if note[0] != "scaled")
+    unchanged = replace(dataset, x=x, x_test=x_test, intake=replace(intake, notes=notes))
+    return unchanged.noted(("scaled", "not at all: the model looks whole numbers up"))
 
 
 def unscaled(dataset: Dataset) -> str:

@@ -18,6 +18,7 @@ from unskew.core.trees import Weights
 from unskew.engine.client.axis import Axis, Many, One
 from unskew.engine.client.kernels import Kernels, within
 from unskew.errors import UsageError
+from unskew.models import tokens
 from unskew.tasks import Task
 
 SAMPLES, LANES = 4, 2
@@ -47,7 +48,8 @@ class Trial:
     def alone(self) -> None:
         """Raises UsageError (E123) if the model cannot take a training step."""
         try:
-            self._step(One(), self.x, self.y, 1)
+            with tokens.checked(self.net.module):
+                self._step(One(), self.x, self.y, 1)
         except Exception as error:
             raise UsageError("E123", f"the model cannot be trained: {own.in_one_line(error)}.") from error
 
