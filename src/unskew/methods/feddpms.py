@@ -46,7 +46,7 @@ class FedDPMS(Part):
 
     lam: Annotated[float, Ge(0), Le(1_000_000), "weight of the autoencoder's loss in stage I"] = 0.05
     stage: Annotated[float, Gt(0), Lt(1), "share of the rounds that are stage I"] = 0.4
-    width: Annotated[int, Ge(1), Le(4096), "l, the coordinates of a latent"] = 32
+    width: Annotated[int, Ge(1), Le(65_536), "l, the coordinates of a latent"] = 32
     top: Annotated[int, Ge(1), Le(100_000), "n, the largest classes of a client, of which it shares means"] = 3
     alpha: Annotated[int, Ge(1), Le(100_000), "latent vectors of each shared class"] = 200
     sigma: Annotated[
