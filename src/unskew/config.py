@@ -30,9 +30,9 @@ class Settings:
     method: Annotated[
         str, "Parts joined by +, with arguments in brackets: fedprox(mu=0.01)+fedrdn; file.py is a Part of your own"
     ] = "fedavg"
-    data: Annotated[str, "a data set by name, or the path of an .npz file or of a folder with one folder per class"] = (
-        "digits"
-    )
+    data: Annotated[
+        str, "a data set by name, or the path of a folder or of an .npz, .npy, .csv or .parquet file: see docs/data.md"
+    ] = "digits"
     skew: Annotated[
         str, "how data are split among clients: iid, dirichlet:A, classes:Q, pathological:CxM, domain or column:NAME"
     ] = "dirichlet:0.1"

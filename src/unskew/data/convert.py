@@ -86,14 +86,18 @@ def samples(x: Any, name: str) -> np.ndarray:
 def scaled(x: np.ndarray, name: str) -> np.ndarray:
     """Samples as float32: uint8 / 255, uint16 / 65,535, others unchanged. A file that is mapped as float32 stays mapped.
 
+    A large mapped file of uint8 stays mapped, too: its rows are divided where they are used (unskew.engine.inputs).
     Raises DataError (E403) for a large mapped file of another type.
     """
     if x.dtype == np.float32:
         return x
     if isinstance(x, np.memmap) and x.nbytes > LARGE:
+        if x.dtype == np.uint8:
+            return x
         raise DataError(
             "E403",
-            f"{name}: a memory-mapped file of {x.nbytes:,} bytes is not converted; save it as float32, not {x.dtype}.",
+            f"{name}: a memory-mapped file of {x.nbytes:,} bytes is not converted; save it as float32 or uint8, not "
+            f"{x.dtype}.",
         )
     bits = DEPTHS.get(x.dtype)
     return np.asarray(x.astype(np.float32) / np.float32((1 << bits) - 1) if bits else x.astype(np.float32))

@@ -18,7 +18,8 @@ from unskew.errors import DataError
 class Dataset:
     """Training and test samples with their labels.
 
-    x: [N, ...] float32, channels first, in natural units (images: [0, 1]).
+    x: [N, ...] float32, channels first, in natural units (images: [0, 1]); or a large mapped file of uint8, which counts
+    255ths.
     y: int64 [N], 0 to C-1; or masks, whole numbers [N, H, W] for x [N, channels, H, W], a class for every pixel.
     columns: further facts per training sample, such as subject or domain, [N] each, by which clients can be formed.
     test_columns: the same per test sample. labels: names of a column's values.

@@ -63,6 +63,8 @@ def waveform(file: Path) -> tuple[np.ndarray, int]:
 
     Raises DataError: E401 for a file that cannot be read or is cut off, E403 for one without a sample.
     """
+    if file.suffix.lower() != ".wav":
+        return _compressed(file)
     from scipy.io import wavfile
 
     try:
@@ -83,6 +85,24 @@ def waveform(file: Path) -> tuple[np.ndarray, int]:
     if not wave.size:
         raise DataError("E403", f"{file} holds no sound.")
     return (wave.mean(1) if wave.ndim > 1 else wave).astype(np.float32), int(rate)
+
+
+def _compressed(file: Path) -> tuple[np.ndarray, int]:
+    """As `waveform`, of a file that the optional package soundfile reads (.ogg, .flac, .mp3, .aiff)."""
+    try:
+        import soundfile
+    except ImportError:
+        raise DataError(
+            "E401",
+            f"{file} is compressed; convert it (ffmpeg -i {file.name} {file.stem}.wav), or pip install soundfile.",
+        ) from None
+    try:
+        wave, rate = soundfile.read(file, dtype="float32", always_2d=True)
+    except Exception as error:  # soundfile raises errors of its own
+        raise DataError("E401", f"{file} cannot be read as a sound: {str(error).rstrip('.')}.") from error
+    if not wave.size:
+        raise DataError("E403", f"{file} holds no sound.")
+    return wave.mean(1), int(rate)
 
 
 def _check_chunks(file: Path) -> None:

@@ -11,6 +11,7 @@ from unskew.engine.client.trainer import Trainer
 from unskew.engine.client.values import LocalTraining, Samples
 from unskew.engine.disk.record import Record
 from unskew.engine.disk.store import Memory, Store
+from unskew.engine.inputs import inputs_of
 from unskew.engine.probes.measures import Measures
 from unskew.engine.resolve import Run, cores
 from unskew.engine.server.loop import Loop
@@ -42,7 +43,7 @@ def trainer_of(run: Run) -> Trainer:
         run.method,
         fed,
         Samples(
-            torch.as_tensor(np.asarray(federation.x), dtype=torch.float32).to(run.device),
+            inputs_of(federation.x, run.device),
             fed.task.targets(torch.as_tensor(np.asarray(federation.y)).to(run.device), federation.n_classes),
             federation.train,
             federation.label_counts,
@@ -60,8 +61,9 @@ def trainer_of(run: Run) -> Trainer:
 
 def scoring_of(trainer: Trainer, federation: Federation) -> Evaluation:
     """Scores on the test rows of a federation, by the trainer's model."""
-    x_test = torch.as_tensor(np.asarray(federation.x_test), dtype=torch.float32).to(trainer.device)
-    return Evaluation(trainer, x_test, np.asarray(federation.y_test), federation.test)
+    return Evaluation(
+        trainer, inputs_of(federation.x_test, trainer.device), np.asarray(federation.y_test), federation.test
+    )
 
 
 def _measures_of(run: Run, trainer: Trainer, scoring: Evaluation, record: Record) -> Measures | None:

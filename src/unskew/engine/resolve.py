@@ -28,6 +28,7 @@ from unskew.core.values import Batch
 from unskew.data.federation import Federation
 from unskew.data.intake.take import take
 from unskew.engine.client import trial
+from unskew.engine.inputs import inputs_of
 from unskew.engine.memory import check_room
 from unskew.engine.sources import dataset_of, dealt_out
 from unskew.errors import UsageError, excerpt, suggestion
@@ -281,5 +282,5 @@ def _reserved(federation: Federation, device: str) -> Batch | None:
     if not len(rows):
         return None
     y = F.one_hot(torch.as_tensor(federation.y[rows]), federation.n_classes).float()
-    x = torch.as_tensor(np.asarray(federation.x[rows]), dtype=torch.float32)
-    return Batch(x.to(device), y.to(device), torch.ones(len(rows), device=device))
+    x = inputs_of(federation.x[rows], device)[:]
+    return Batch(x, y.to(device), torch.ones(len(rows), device=device))
