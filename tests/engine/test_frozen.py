@@ -135,3 +135,12 @@ def test_a_model_that_is_all_frozen_is_refused():
         trained("1", model().requires_grad_(False))
     with pytest.raises(UsageError, match="fedbabu freezes all of it"):
         trained("1", nn.Sequential(nn.Flatten(), nn.Linear(36, CLASSES)), "fedbabu")
+
+
+@pytest.mark.parametrize("method", ["ccvr", "fedavg_ft(each=2)", "fedbabu(finetune_epochs=1)"])
+def test_methods_that_train_the_head_are_refused_where_it_is_frozen(method):
+    """M1: the server, and a client for its own score, trained a frozen head."""
+    module = model()
+    module.get_submodule("head").requires_grad_(False)
+    with pytest.raises(UsageError, match="cannot run here: it trains the head, which is frozen"):
+        trained("1", module, method, clients=2)

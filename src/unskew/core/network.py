@@ -107,8 +107,15 @@ class Network:
         return name
 
     def of_head(self, name: str) -> bool:
-        """Whether a weight is the head's, also where another layer has it in common with the head."""
-        return any(place.startswith(f"{self.head}.") for place, n in self._name_of.items() if n == name)
+        """Whether a weight is the head's and may be trained, also where another layer has it in common with the head."""
+        return name not in self.constants and any(
+            place.startswith(f"{self.head}.") for place, n in self._name_of.items() if n == name
+        )
+
+    @property
+    def head_is_frozen(self) -> bool:
+        """Whether nothing of the head may be trained."""
+        return not any(self.of_head(n) for n in self.trainable)
 
     def cuts(self, name: str) -> tuple[str, ...]:
         """The blocks a tap names: one cut, or with "maps" those the model lists, else all with channels of pixels."""

@@ -46,6 +46,9 @@ class CCVR(Part):
     tasks = ("classification",)
     clashes = {"local": "no head is common to the clients"}
 
+    def refuse(self, fed: Fed) -> str | None:
+        return "it trains the head, which is frozen" if fed.net.head_is_frozen else None
+
     @property
     def trips(self) -> tuple[Trip, ...]:
         if self.mode == "features":

@@ -31,6 +31,9 @@ class FedAvgFT(Part):
     )
     tasks = ("classification",)
 
+    def refuse(self, fed: Fed) -> str | None:
+        return "it trains the head, which is frozen" if fed.net.head_is_frozen else None
+
     @property
     def reserve(self) -> int:  # type: ignore[override]
         return self.each

@@ -32,6 +32,9 @@ class FedBABU(Part):
     name = "fedbabu"
     use_when = "Label skew spoils the head first; a common head that nobody trains cannot be spoiled."
 
+    def refuse(self, fed: Fed) -> str | None:
+        return "it trains the head, which is frozen" if self.finetune_epochs and fed.net.head_is_frozen else None
+
     @property
     def weighting(self) -> Literal["size", "equal"] | None:  # type: ignore[override]
         return None if self.weighted else "equal"
