@@ -9,7 +9,7 @@ test test-deploy check: export OMP_NUM_THREADS = 1
 QUICK := tests/test_structure.py tests/core tests/engine tests/data tests/tasks tests/report tests/oracles/test_fedavg.py \
 	tests/oracles/test_scaffold.py tests/methods/test_flea.py tests/methods/test_others.py tests/methods/test_rebafl.py
 
-.PHONY: demo test test-deploy lint check mutants bench format clean
+.PHONY: demo test test-deploy lint check crash fuzz mutants bench format clean
 
 demo: $(READY)
 	@rm -rf runs/demo
@@ -31,6 +31,13 @@ lint: $(READY)
 
 check: lint
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow" $(QUICK)
+
+# kills, damaged files and wrong arguments in numbers; small parts of both run with `make test`
+crash: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.crash.harness
+
+fuzz: $(READY)
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.harness
 
 # breaks one line at a time and asks whether a test notices; about half an hour, so a nightly job
 mutants: $(READY)
