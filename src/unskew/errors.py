@@ -10,12 +10,21 @@ import difflib
 from collections.abc import Iterable
 
 
+def printable(text: str) -> str:
+    """A text on one line, its control characters escaped as Python writes them, so that it cannot move a cursor."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
 class UnskewError(Exception):
-    """An error that the user can act on. `exit_code`: the exit code of the command line."""
+    """An error that the user can act on. `exit_code`: the exit code of the command line.
+
+    Control characters in the text are escaped, whoever supplied them.
+    """
 
     exit_code = 2
 
     def __init__(self, code: str, text: str):
+        text = printable(text)
         super().__init__(f"{code} {text}")
         self.code, self.text = code, text
 
@@ -63,11 +72,6 @@ def suggestion(word: str, known: Iterable[str]) -> str:
     written = {name.lower(): name for name in known if opposite == word.lower() or name.lower() != opposite}
     near = difflib.get_close_matches(word.lower(), list(written), n=1, cutoff=0.6)
     return f" Did you mean '{written[near[0]]}'?" if near else ""
-
-
-def printable(text: str) -> str:
-    """A text on one line, its control characters escaped as Python writes them, so that it cannot move a cursor."""
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def excerpt(value: object, most: int = 80) -> str:

@@ -216,6 +216,7 @@ def test_names_do_not_move_the_cursor():
     text = unskew.data.preview.terminal(federation)
     assert all(c == "\n" or c.isprintable() for c in text)
     assert printable("Größe 5") == "Größe 5"
+    assert str(UsageError("E101", "unknown '\x1b[2J\n'.")) == r"E101 unknown '\x1b[2J\n'."
 
 
 def test_a_comparison_without_seeds(tmp_path):

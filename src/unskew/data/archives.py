@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import io
-import zipfile
-import zlib
 from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
@@ -61,16 +59,9 @@ def read_archive(path: Path) -> Archive:
             return Archive(path, {n: _plain(z, n, path) for n in z.files})
     except FileNotFoundError:
         raise DataError("E402", f"there is no {path}.") from None
-    except (
-        OSError,
-        ValueError,
-        EOFError,
-        KeyError,
-        AttributeError,
-        zipfile.BadZipFile,
-        zlib.error,
-        TypeError,
-    ) as error:
+    except (DataError, MemoryError):
+        raise
+    except Exception as error:  # NumPy and zipfile raise many kinds of error for damaged or encrypted files
         size = path.stat().st_size if path.is_file() else 0
         pickled = "allow_pickle" in str(error)
         why = "it begins like none, so it is perhaps another kind of file" if pickled else str(error).rstrip(".")

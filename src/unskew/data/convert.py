@@ -118,5 +118,5 @@ def mapped(path: Path) -> np.ndarray:
         return np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError:
         raise DataError("E402", f"there is no {path}.") from None
-    except (OSError, ValueError, EOFError, AttributeError, TypeError, SyntaxError) as error:
+    except Exception as error:  # NumPy raises many kinds of error for damaged headers
         raise DataError("E401", f"{path} is not a whole .npy file: {error}. Copy it again.") from error

@@ -68,6 +68,8 @@ def _set(archive: Mapping[str, np.ndarray], path: Path, name: str) -> Dataset:
             f"{path} holds {some(list(archive), 8) or 'no arrays'}; it needs x and y, or x_train and y_train and, if there "
             "is a test set, x_test and y_test.",
         )
+    if single := [n for n in NAMES if n in archive and not np.ndim(archive[n])]:
+        raise DataError("E401", f"{path}: the array '{single[0]}' is a single value; it must hold one for each sample.")
     x, y = (archive[n] for n in needed)
     columns, left_out = _columns(archive, part, len(y))
     notes: list[Note] = [("left out", f"arrays that are no columns: {some(left_out)}")] if left_out else []

@@ -43,7 +43,8 @@ class Record:
             self.lines[kind] = FileLines(folder / name, marks.get(name)) if folder else MemoryLines()
         if marks:
             self._take(self.lines["metrics"].read())
-        if folder and MEASURES in marks:
+        self._measured = MEASURES in marks
+        if folder and self._measured:
             self.measures = json.loads((folder / MEASURES).read_text())
 
     @property
@@ -64,14 +65,14 @@ class Record:
 
     def keep_measures(self, pictures: dict[str, Any]) -> None:
         """Matrices and pictures of the last round, into measures.json; written whole or not at all."""
-        self.measures = pictures
+        self.measures, self._measured = pictures, True
         if self.folder:
             disk.replace(self.folder / MEASURES, json.dumps(pictures, separators=(",", ":")))
 
     def marks(self) -> dict[str, Mark]:
         """Of every file, for a checkpoint; the files are safely on disk when this returns. {} without a folder."""
         marks = {f"{kind}.jsonl": lines.mark() for kind, lines in self.lines.items() if isinstance(lines, FileLines)}
-        if self.folder and self.measures:
+        if self.folder and self._measured:
             marks[MEASURES] = mark_of(self.folder / MEASURES)
         return marks
 
