@@ -97,6 +97,33 @@ def test_the_sentence_is_shown_before_round_1():
     assert not resolved(Recurrent(nn.GRU), lanes="1").remarks
 
 
+class Transformer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.layer = nn.TransformerEncoderLayer(6, 2, 12, dropout=0.3, batch_first=True)
+        self.head = nn.Linear(6, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.layer(x[:, 0]).mean(1))
+
+
+def test_a_model_that_draws_by_itself_has_the_same_bits_in_every_run():
+    """M18: attention's dropout draws from torch's own generator, which no seed of the run reached."""
+    digests = {trained(Transformer(), lanes=lanes, workers=w).digest for lanes, w in (("1", 1), ("1", 2), ("16", 2))}
+    assert len(digests) == 1
+    assert digests != {trained(Transformer(), lanes="1", seed=1, partition_seed=0).digest}
+    assert resolved(Transformer()).fed.net.draws
+    assert not resolved(Attention()).fed.net.draws
+
+
+def test_a_run_leaves_torchs_own_generator_alone():
+    module = Transformer()
+    before = torch.get_rng_state()
+    trained(module)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_a_model_that_branches_on_a_value_trains_in_one_lane():
     """M18: whatever the reason is."""
     assert resolved(Branching(), lanes="16").lanes == 1

@@ -30,6 +30,7 @@ class Network:
     normalisation of constants in evaluation mode. extra: weights that Parts train beside the model's, by name.
     skips_to_cuts: whether a pass that goes on from a cut leaves out the layers before it; else they run, on zeros.
     embeds: whether the model looks whole numbers up, so that samples must not be scaled or mixed.
+    draws: whether a training pass draws random numbers from torch's own generator; the engine finds that out.
     around: makes the context in which the model runs.
     """
 
@@ -61,6 +62,7 @@ class Network:
         self._name_of = roles.name_of
         self._learns = {n: p.requires_grad for n, p in self.module.named_parameters()}
         self._slots = [(store, key, self._name_of[n]) for store, key, n in slots(self.module) if n in self._name_of]
+        self.draws = False
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._asking = threading.Lock()
         self._training: bool | None = None
@@ -68,7 +70,7 @@ class Network:
     def copy(self) -> Network:
         """The same network for another thread."""
         other = Network(self.module_with(self._start), self.shape)
-        other.cut, other.folds = self.cut, self.folds
+        other.cut, other.folds, other.draws = self.cut, self.folds, self.draws
         other.add(self.extra)
         other._shapes = self._shapes
         return other

@@ -232,8 +232,10 @@ def _tried(fed: Fed, federation: Federation, device: str, lanes: int) -> tuple[i
     """(lanes, remarks) for a user's own model, after it has taken a training step. Raises UsageError (E123)."""
     samples = torch.as_tensor(np.asarray(federation.x[: trial.SAMPLES]), dtype=torch.float32).to(device)
     trial_ = trial.Trial.of(fed.net, fed.task, samples, fed.classes)
-    trial_.alone()
-    if lanes == 1 or not (reason := trial_.side_by_side()):
+    with torch.random.fork_rng(devices=[]):
+        fed.net.draws = trial_.alone()
+        reason = trial_.side_by_side() if lanes > 1 else ""
+    if not reason:
         return lanes, ()
     return 1, (("E128", f"this model cannot train several clients side by side, so lanes=1 is used: {reason}."),)
 

@@ -5,14 +5,34 @@ Letters: B batch, G lanes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 
+from unskew.core.keys import key
 from unskew.core.network import Network
 from unskew.engine.client.kernels import Kernels, within
 from unskew.engine.client.schedule import Chunk, Step
+
+_DRAWING = threading.Lock()
+"""Held by the one client that draws from torch's own generator, which all threads have in common."""
+
+
+@contextmanager
+def own_draws(net: Network, device: torch.device, *purpose: object) -> Iterator[None]:
+    """Within it a model that draws random numbers by itself (attention with dropout) draws them for this purpose.
+
+    Such a model trains one client at a time; for any other model nothing happens.
+    """
+    if not net.draws:
+        yield
+        return
+    with _DRAWING, torch.random.fork_rng(devices=[] if device.type == "cpu" else [device]):
+        torch.manual_seed(key(*purpose).initial_seed())
+        yield
 
 
 def mask_shapes(net: Network, until: str | None = None) -> tuple[tuple[int, ...], ...]:
@@ -23,7 +43,7 @@ def mask_shapes(net: Network, until: str | None = None) -> tuple[tuple[int, ...]
     kernels = Kernels(folded=False)
     kernels.mask_shapes = []
     net = net.copy()
-    with torch.no_grad(), within(net, kernels):
+    with torch.no_grad(), torch.random.fork_rng(devices=[]), within(net, kernels):
         net.run(net.weights(), torch.zeros((2, *net.shape)), until=until, train=True)
     return tuple(kernels.mask_shapes)
 

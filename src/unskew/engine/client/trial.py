@@ -45,13 +45,22 @@ class Trial:
         y = F.one_hot(labels, classes).float().reshape(len(x), classes, *[1] * len(pixels))
         return Trial(net.copy(), task, x, y.expand(-1, -1, *pixels))
 
-    def alone(self) -> None:
-        """Raises UsageError (E123) if the model cannot take a training step."""
+    def alone(self) -> bool:
+        """Whether the model draws random numbers by itself as it trains; dropout layers draw from their client's key.
+
+        Raises UsageError (E123) if it cannot take a training step.
+        """
+        before = self._generator_state()
         try:
             with tokens.checked(self.net.module):
                 self._step(One(), self.x, self.y, 1)
         except Exception as error:
             raise UsageError("E123", f"the model cannot be trained: {own.in_one_line(error)}.") from error
+        return not torch.equal(before, self._generator_state())
+
+    def _generator_state(self) -> Tensor:
+        """Of torch's own generator on the device of the samples."""
+        return torch.get_rng_state() if self.x.device.type == "cpu" else torch.cuda.get_rng_state(self.x.device)
 
     def side_by_side(self) -> str:
         """Why clients cannot train side by side with this model, "" if they can."""
@@ -59,7 +68,7 @@ class Trial:
             x_BG, y_GB = torch.stack([self.x] * LANES, 1), torch.stack([self.y] * LANES)
             many = self._step(Many(), x_BG, y_GB, LANES)
         except Exception as error:
-            return own.in_one_line(error)
+            return own.in_one_line(error).split(". ")[0]
         alone = self._step(One(), self.x, self.y, 1)
         far = [n for n, t in alone.items() if _differ(t, many[n])]
         return f"'{far[0]}' then comes out otherwise" if far else ""

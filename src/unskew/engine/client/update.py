@@ -19,7 +19,7 @@ from unskew.core.trees import Tree, Weights, tree_map
 from unskew.engine.client import optimise
 from unskew.engine.client.axis import Axis
 from unskew.engine.client.clients import Clients
-from unskew.engine.client.dropout import DropoutMasks
+from unskew.engine.client.dropout import DropoutMasks, own_draws
 from unskew.engine.client.kernels import Kernels, within
 from unskew.engine.client.lanes import LaneViews, lane_table
 from unskew.engine.client.loss import ClientLoss, StepInputs
@@ -54,6 +54,11 @@ class Update:
 
     def run(self) -> list[Reply]:
         """Train, and return one reply a client."""
+        fed, first = self.clients.fed, self.chunk.work[0].client
+        with own_draws(fed.net, self.device, fed.seed, self.views.start.t, first, "model"):
+            return self._trained()
+
+    def _trained(self) -> list[Reply]:
         hooks, views, axis = self.clients.hooks, self.views, self.axis
         with rules_of_hooks(), within(self.clients.net, self.kernels):
             with torch.no_grad():
