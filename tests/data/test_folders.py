@@ -281,6 +281,6 @@ def test_data_check_prints_what_was_understood(tmp_path):
     facts = json.loads(check(str(tmp_path / "d"), "--json").stdout)
     assert facts["samples"] == {"train": 16, "test": 4}
     refused = check(str(tmp_path / "nothing"))
-    assert (refused.returncode, refused.stdout) == (2, "")
-    assert refused.stderr.startswith("E125 ")
+    assert (refused.returncode, refused.stdout) == (3, "")
+    assert refused.stderr.startswith("E402 there is no /")
     assert "Traceback" not in refused.stderr

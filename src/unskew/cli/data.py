@@ -23,11 +23,11 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Print what is understood of data: samples, values, classes, sites, and what would be changed or left out."""
-    from unskew.data import take
+    from unskew.data import read
     from unskew.data.intake.scale import standardised
     from unskew.data.intake.understood import table
 
-    dataset = take(data, label=label, site=site)
+    dataset = read(data, **{name: value for name, value in (("label", label), ("site", site)) if value})
     scaled = standardised(dataset, always=False)
     if scaled.intake and dataset.intake and scaled.intake != dataset.intake:
         dataset = dataset.noted(*scaled.intake.notes)

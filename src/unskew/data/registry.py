@@ -56,6 +56,7 @@ def read(text: str | os.PathLike[str], **options: Any) -> Dataset:
     if place:
         reader, kind = _reader_of_path(Path(place))
         return reader(place, **arguments.check(reader, given | options, f"{kind} {excerpt(place)}", "E125"))
+    _check_no_file(text)
     call = calls.parse(text, "data set", "E125")
     reader = reader_of(call.name)
     return reader(**arguments.check(reader, call.arguments | options, f"data set '{call.name}'", "E125"))
@@ -71,10 +72,16 @@ def check_text(text: str) -> None:
         reader, kind = _reader_of_path(Path(place))
         arguments.check(reader, given, f"{kind} {excerpt(place)}", "E125")
         return
-    if Path(text).suffix in FILES:
-        raise DataError("E402", f"there is no {text}.")
+    _check_no_file(text)
     call = calls.parse(text, "data set", "E125")
     arguments.check(reader_of(call.name), call.arguments, f"data set {excerpt(call.name)}", "E125")
+
+
+def _check_no_file(text: str) -> None:
+    """Raises DataError (E402) for a text that can only be the path of a file, which is not there."""
+    name = text.partition("(")[0]
+    if Path(name).suffix.lower() in FILES or "/" in name:
+        raise DataError("E402", f"there is no {excerpt(name)[1:-1]}.")
 
 
 def _place(text: str) -> tuple[str, dict[str, object]]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 import struct
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -90,7 +92,7 @@ def waveform(file: Path) -> tuple[np.ndarray, int]:
 def _compressed(file: Path) -> tuple[np.ndarray, int]:
     """As `waveform`, of a file that the optional package soundfile reads (.ogg, .flac, .mp3, .aiff)."""
     try:
-        import soundfile
+        soundfile: Any = importlib.import_module("soundfile")
     except ImportError:
         raise DataError(
             "E401",

@@ -40,9 +40,9 @@ def standardised(dataset: Dataset, always: bool) -> Dataset:
                 "file; standardise them before they are saved, or give normalise=none.",
             )
         return dataset
-    if not always and not (reason := unscaled(dataset)):
+    why = "as normalise=dataset asks" if always else unscaled(dataset)
+    if not why:
         return dataset
-    why = "as normalise=dataset asks" if always else reason
     return dataset.with_constants().standardised().noted(("scaled", f"standardised channel by channel: {why}"))
 
 

@@ -10,6 +10,7 @@ Letters: N rows.
 from __future__ import annotations
 
 import csv
+import importlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -161,7 +162,7 @@ def _as_numbers(values: np.ndarray, column: str, name: str) -> np.ndarray | None
 def parquet_set(path: str | Path, label: str = "", site: str = "") -> Dataset:
     """The set that a Parquet file holds; see `table`. Raises DataError (E401) where it, or pyarrow, is not to be had."""
     try:
-        from pyarrow import parquet
+        parquet: Any = importlib.import_module("pyarrow.parquet")
     except ImportError:
         raise DataError(
             "E401", f"reading {path} needs pyarrow; pip install pyarrow, or save the table as CSV."

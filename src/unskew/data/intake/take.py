@@ -74,8 +74,9 @@ def _values(column: Any) -> Any:
     return column.to_numpy() if hasattr(column, "to_numpy") else column
 
 
-def _raw(data: Any, label: str) -> Raw:
+def _raw(given: Any, label: str) -> Raw:
     """The samples of one set. Raises DataError (E403) for what is none."""
+    data: Any = given.dataset if hasattr(given, "dataset") and hasattr(given, "batch_size") else given
     if isinstance(data, Raw):
         return data
     if isinstance(data, tuple):
@@ -88,12 +89,10 @@ def _raw(data: Any, label: str) -> Raw:
         taken = take(data, label=label)
         assert isinstance(taken, Dataset)
         return raw_of(taken)
-    if hasattr(data, "dataset") and hasattr(data, "batch_size"):
-        return _raw(data.dataset, label)
     if _is_set(data):
         return from_items(data, label)
-    if hasattr(data, "shape"):
-        raise DataError("E403", f"an array of {list(data.shape)} was given without labels; give (x, y).")
+    if (shape := getattr(data, "shape", None)) is not None:
+        raise DataError("E403", f"an array of {list(shape)} was given without labels; give (x, y).")
     raise DataError(
         "E403",
         f"cannot read a {type(data).__name__} as data: {excerpt(data)}. Give (x, y), a path, a DataFrame, a Dataset, or a "

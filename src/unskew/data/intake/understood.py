@@ -12,6 +12,7 @@ from unskew.data.intake.columns import site_of
 from unskew.data.intake.notes import some
 from unskew.errors import excerpt
 
+TOPICS = ("sites", "labels", "scaled", "left out", "note")
 MOST_CLASSES = 12
 MOST_SITES = 8
 CHUNK = 1 << 24
@@ -29,7 +30,8 @@ def table(dataset: Dataset | Federation) -> str:
     ]
     if isinstance(dataset, Dataset) and (column := site_of(dataset.columns)):
         rows.append(("sites", _sites(dataset, column)))
-    rows += [(topic, text) for topic, text in (dataset.intake.notes if dataset.intake else ())]
+    notes = dataset.intake.notes if dataset.intake else ()
+    rows += sorted(notes, key=lambda note: TOPICS.index(note[0]))
     return "\n".join(f"{topic:<9}{text}" for topic, text in rows)
 
 
