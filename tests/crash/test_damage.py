@@ -209,6 +209,17 @@ def test_a_lost_checkpoint_is_told_and_two_are_not_begun_anew(copy):
         unskew.resume(path)
 
 
+def test_measures_that_are_longer_than_written_are_noticed(tmp_path):
+    """R6: records may have grown after a checkpoint, but measures.json is written whole; more was a traceback."""
+    digest = run(tmp_path, measure="diversity").digest
+    file = tmp_path / "r" / "measures.json"
+    file.write_text(file.read_text() * 2)
+    said: list[str] = []
+    assert unskew.resume(tmp_path / "r", say=said.append).digest == digest
+    assert any(text.startswith("E208 measures.json") for text in said)
+    assert isinstance(json.loads(file.read_text()), dict)
+
+
 def test_a_damaged_description_of_the_environment_is_one_sentence(copy):
     """R6: env.json was a traceback."""
     path, digest = copy
