@@ -8,9 +8,32 @@ print(result.table())
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unskew.version import __version__ as __version__
+
+if TYPE_CHECKING:  # what editors and type checkers see; a method's class is known to them in its own module
+    from unskew import data as data
+    from unskew import methods as methods
+    from unskew import models as models
+    from unskew.api import Comparison as Comparison
+    from unskew.api import Result as Result
+    from unskew.api import compare as compare
+    from unskew.api import resume as resume
+    from unskew.api import run as run
+    from unskew.config import Settings as Settings
+    from unskew.core.client import Client as Client
+    from unskew.core.client import Fed as Fed
+    from unskew.core.method import Method as Method
+    from unskew.core.part import Part as Part
+    from unskew.core.replies import Ups as Ups
+    from unskew.core.trip import Trip as Trip
+    from unskew.core.values import Batch as Batch
+    from unskew.core.values import Noise as Noise
+    from unskew.core.values import Share as Share
+    from unskew.errors import UnskewError as UnskewError
+    from unskew.experiments.reproduce import Reproduction as Reproduction
+    from unskew.experiments.reproduce import reproduce as reproduce
 
 _HOMES = {
     "run": "unskew.api",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import html
 import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import nn
@@ -33,6 +34,9 @@ from unskew.engine.server.loop import Loop, Round, rounds
 from unskew.engine.server.used import Replies, check_used
 from unskew.errors import UsageError
 
+if TYPE_CHECKING:
+    from unskew.report.summary import MethodSummary
+
 Say = Callable[[str], None]
 SCOPES = ("global", "global@client", "personal@client")
 
@@ -41,7 +45,7 @@ def _silent(_: str) -> None:
     return None
 
 
-@dataclass
+@dataclass(repr=False)
 class Result:
     """A finished run: its settings, record and weights; `path` is its folder, or None if it was kept in memory."""
 
@@ -62,6 +66,17 @@ class Result:
     @property
     def federation(self) -> Federation:
         return self.run.federation
+
+    def __repr__(self) -> str:
+        """One line: the method, its last score, and where the run is kept."""
+        scores = self.scores() or self.scores("personal@client")
+        last = f"{self.run.task.main_score} {scores['last']:.1%}" if scores else "not evaluated"
+        kept = f", kept in {self.path}" if self.path else ""
+        return f"<Result of {self.method}: {last} after {self.settings.rounds} rounds{kept}>"
+
+    def _repr_html_(self) -> str:
+        """The table, as a notebook shows it."""
+        return f"<pre>{html.escape(self.table())}</pre>"
 
     def scores(self, scope: str = "global", metric: str | None = None) -> dict[str, float]:
         """last, best and mean of the last ten rounds (of those evaluated), in [0, 1]; the untrained model does not count."""
@@ -105,7 +120,7 @@ class Result:
     def to_frame(self) -> Any:
         """The metric rows as a pandas DataFrame. Raises UsageError (E115) where pandas is not installed."""
         try:
-            import pandas
+            import pandas  # pyright: ignore[reportMissingImports]  (optional)
         except ImportError:
             raise UsageError(
                 "E115", "to_frame() needs pandas; pip install pandas, or use result.record.rows['metrics']."
@@ -188,13 +203,20 @@ def resume(path: str | Path, say: Say = _silent, shown: Callable[[State, Round],
     return result_of(loop, state, Path(path))
 
 
-@dataclass
+@dataclass(repr=False)
 class Comparison:
     """Finished runs of several methods and seeds, in one folder."""
 
     path: Path
 
-    def rows(self) -> list[Any]:
+    def __repr__(self) -> str:
+        return f"<Comparison in {self.path}>"
+
+    def _repr_html_(self) -> str:
+        """The table, as a notebook shows it."""
+        return f"<pre>{html.escape(self.table())}</pre>"
+
+    def rows(self) -> list[MethodSummary]:
         from unskew.report import read, summary
 
         return summary.summary_table(read.read_comparison(self.path))

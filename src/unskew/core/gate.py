@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -49,7 +50,9 @@ class Refusal:
         return f"{who} round {t}: {self.text}"
 
 
-def check(replies: Sequence[Reply], spec: Spec, sizes: Sequence[int]) -> tuple[list[Reply], list[Refusal]]:
+def check(
+    replies: Sequence[Reply], spec: Spec, sizes: Sequence[int] | np.ndarray[Any, Any]
+) -> tuple[list[Reply], list[Refusal]]:
     """(replies to use, refusals). `sizes`: the registered training samples of each client.
 
     A claim of more samples than are registered is reported (E305) and cut down to them; the reply itself is used.

@@ -12,6 +12,7 @@ import numpy as np
 from torch import Tensor
 
 from unskew.core.trees import Tree, Weights
+from unskew.data.index import Index
 from unskew.engine.client.schedule import Recipe
 
 
@@ -27,7 +28,7 @@ class Samples:
 
     x: Tensor
     y: Tensor
-    rows: Sequence[np.ndarray]
+    rows: Index | Sequence[np.ndarray]
     counts_KC: np.ndarray
 
 

@@ -43,4 +43,4 @@ def _blocks(array: Any, whole: int) -> Iterator[memoryview]:
         starts = np.unique(np.linspace(0, len(array) - rows, max(1, whole // (rows * row_bytes))).astype(np.int64))
     for start in starts.tolist():
         block = np.ascontiguousarray(np.asarray(array[start : start + rows]))
-        yield memoryview(block.reshape(-1).view(np.uint8))
+        yield block.reshape(-1).view(np.uint8).data

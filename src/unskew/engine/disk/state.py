@@ -49,7 +49,7 @@ def digest(tree: Mapping[str, Any], meta: str = "") -> str:
     for path, tensor in flat(tree).items():
         data = tensor.detach().contiguous().cpu()
         sha.update(f"\n{path} {data.dtype} {list(data.shape)}\n".encode())
-        sha.update(memoryview(data.reshape(-1).view(torch.uint8).numpy()))
+        sha.update(data.reshape(-1).view(torch.uint8).numpy().data)
     return sha.hexdigest()
 
 

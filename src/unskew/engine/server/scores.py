@@ -15,6 +15,7 @@ import numpy as np
 import torch
 
 from unskew.core.trees import Tree, Weights
+from unskew.data.index import Index
 from unskew.engine.client.trainer import Trainer
 from unskew.engine.client.values import Start
 from unskew.engine.disk.store import Store
@@ -29,7 +30,7 @@ PIECE = (500, 1 << 21)
 class Evaluation:
     """Scores of one run's models on its test rows."""
 
-    def __init__(self, trainer: Trainer, x_test: torch.Tensor, y_test: np.ndarray, test: Sequence[np.ndarray]):
+    def __init__(self, trainer: Trainer, x_test: torch.Tensor, y_test: np.ndarray, test: Index | Sequence[np.ndarray]):
         self.trainer, self.x, self.y, self.test = trainer, x_test, y_test, test
         self.clients = [k for k in range(len(test)) if len(test[k])] if len(test) <= 100_000 else []
         """Clients with test rows; beyond 100,000 clients a handful of rows each says nothing."""

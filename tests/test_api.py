@@ -1,0 +1,48 @@
+"""The package as a user at a prompt, in an editor or in a notebook meets it."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import unskew
+from unskew.engine import check
+
+PACKAGE = Path(unskew.__file__).parent
+
+
+def test_what_type_checkers_see_is_what_the_package_gives():
+    """U2: the public names were `Any` to a type checker, and the package said nothing of its types."""
+    tree = ast.parse((PACKAGE / "__init__.py").read_text())
+    (block,) = [n for n in tree.body if isinstance(n, ast.If) and ast.unparse(n.test) == "TYPE_CHECKING"]
+    seen = {alias.asname: n.module for n in block.body if isinstance(n, ast.ImportFrom) for alias in n.names}
+    assert {name: home for name, home in seen.items() if home != "unskew"} == unskew._HOMES
+    assert {name for name, home in seen.items() if home == "unskew"} == set(unskew._ROOMS)
+    assert (PACKAGE / "py.typed").exists()
+
+
+def test_the_package_lists_what_it_has():
+    """U2: `dir(unskew)` was empty."""
+    assert {"run", "compare", "Result", "Part", "FLea", "data", "__version__"} <= set(dir(unskew))
+    assert all(getattr(unskew, name) is not None for name in dir(unskew))
+
+
+@pytest.fixture(scope="module")
+def result(tmp_path_factory):
+    where = tmp_path_factory.mktemp("api")
+    return unskew.run("fedavg", check.federation(), rounds=1, epochs=1, workers=1, name="mine", folder=where)
+
+
+def test_a_result_shows_itself_in_a_line_and_in_a_notebook_as_its_table(result):
+    """U2: its repr was 28 kB of tensors."""
+    last = result.scores()["last"]
+    assert repr(result) == f"<Result of fedavg: accuracy {last:.1%} after 1 rounds, kept in {result.path}>"
+    assert result._repr_html_() == f"<pre>{result.table()}</pre>"
+    result.settings.__dict__["seed"] = "<b>"
+    assert "seed &lt;b&gt;" in result._repr_html_()
+
+
+def test_a_comparison_shows_itself_likewise(tmp_path):
+    assert repr(unskew.Comparison(tmp_path / "c")) == f"<Comparison in {tmp_path / 'c'}>"
