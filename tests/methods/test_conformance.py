@@ -120,7 +120,10 @@ class Misspelt(Part):
 def test_a_rule_that_is_broken_is_named_once_with_its_line(broken, told):
     first, *others = (f for f in check.check_method(broken) if not f.ok)
     assert re.fullmatch(told + ".*", first.detail), first.detail
-    assert {f.detail for f in others} == {"could not run, for the same reason"}
+    one_lane = [
+        f for f in others if "one lane" in f.name and "two workers" in f.name
+    ]  # where the rule is not watched over
+    assert {f.detail for f in others if f not in one_lane} == {"could not run, for the same reason"}
 
 
 @pytest.mark.parametrize(
