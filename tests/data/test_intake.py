@@ -75,6 +75,21 @@ def test_masks_that_compression_has_blurred_are_thresholded_and_told():
     assert "thresholded at 128" in notes(d, "labels")
 
 
+def test_masks_saved_as_jpeg_are_black_and_white(tmp_path):
+    """D2: the noise of compression around black and white is no class."""
+    i, j = np.mgrid[:96, :128]
+    for k in range(5):
+        inside = np.hypot(i - 48, j - 64 - 5 * k) < 25
+        save((inside * 20_000 + 4_000).astype(np.uint16), tmp_path / "images" / f"{k}.png")
+        (tmp_path / "masks").mkdir(exist_ok=True)
+        Image.fromarray((inside * 255).astype(np.uint8)).save(tmp_path / "masks" / f"{k}.jpg", quality=60)
+    d = data.folder(tmp_path, size=64)
+    assert d.classes == ("background", "foreground")
+    drawn = d.x[:, 0] > 0.2
+    assert (drawn == d.y).mean() > 0.98
+    assert "thresholded at 128" in notes(d)
+
+
 @pytest.mark.parametrize(
     "spoil", [lambda y: rng().integers(0, 256, y.shape), lambda y: np.where(y > 127, 128, y), lambda y: y // 4]
 )
@@ -200,6 +215,7 @@ def test_labels_are_read_in_the_forms_people_keep_them(y, classes, says):
         (rng().random(30), "ask for regression"),
         (np.array([0.0, np.nan, 1.0] * 10), "sample 1 has no label"),
         (np.array(["a", None, "b"] * 10, dtype=object), "sample 1 has no label"),
+        (np.array(["a", " ", "b"] * 10, dtype=object), "sample 1 has no label"),
         (np.array([50_000, 50_001, 50_002] * 10), r"only 3 different labels, but the largest is 50002.*return_inverse"),
         (np.array([0, 1, 10**9] * 10), "would make 1000000001 classes|would make 1,000,000,001 classes"),
         (rng().random((30, 3)), "not one-hot"),

@@ -232,6 +232,7 @@ class Growing(Pictures):
         (Broken(), "sample 0 failed: OSError: no such image"),
         (Triples(), r"sample 0 is 3 values; it should be a pair \(x, y\)"),
         (Growing(), r"sample 0 is \[3\], sample 1 is \[4\]"),
+        ((None, None), "x and y are both needed, and x is None"),
         (iter([]), "cannot read a list_iterator as data"),
         (7, "cannot read a int as data: 7"),
         ([], "an empty list"),

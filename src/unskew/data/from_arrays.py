@@ -46,7 +46,7 @@ def arrays(
     layout: "channels first" accepts shapes that look like images with channels last or missing. notes: on the source.
     Raises DataError: E403 for shapes, E404 for labels, E405 for NaN and infinity, E401 and E402 for files.
     """
-    _check_parts(name, x_test, y_test, test)
+    _check_parts(name, (x, y), (x_test, y_test), test)
     given = [samples(part, name) for part in (x, x_test) if part is not None]
     labels = read_labels(name, (y, y_test), given[0].ndim, classes)
     if layout == "auto":
@@ -72,9 +72,11 @@ def arrays(
     return with_test_set(whole, test, site_of(columns)) if test else whole
 
 
-def _check_parts(name: str, x_test: Any, y_test: Any, test: float) -> None:
-    """Raises DataError (E403) for half a test set, and for a share out of range."""
-    if (x_test is None) != (y_test is None):
+def _check_parts(name: str, train: tuple[Any, Any], given_test: tuple[Any, Any], test: float) -> None:
+    """Raises DataError (E403) for half a set, and for a share out of range."""
+    if any(part is None for part in train):
+        raise DataError("E403", f"{name}: x and y are both needed, and {'x' if train[0] is None else 'y'} is None.")
+    if (given_test[0] is None) != (given_test[1] is None):
         raise DataError("E403", f"{name}: x_test and y_test belong together; give both or neither.")
     if not 0 <= test < 1:
         raise DataError("E403", f"{name}: test must be at least 0 and below 1; got {test}.")

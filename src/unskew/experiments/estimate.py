@@ -96,7 +96,7 @@ def _time(settings: Settings, dataset: Dataset, batch: int) -> float:
     n = 4 * batch
     rows = np.arange(4 * n) % len(dataset.y)
     x, y = dataset.x[rows], dataset.y[rows]
-    sample = data.arrays(x, y, x[:1], y[:1], classes=dataset.classes)
+    sample = data.arrays(x, y, x[:1], y[:1], classes=dataset.classes, layout="channels first")
     federation = data.build(sample, "iid", 4, np.random.default_rng(0), np.random.default_rng(1))
     step = Settings(model=settings.model, loss=settings.loss, batch=batch, epochs=1, clients=4, rounds=1, workers=1)
     loop = loop_of(resolve(step, federation, Method()))

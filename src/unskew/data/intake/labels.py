@@ -115,6 +115,8 @@ def _words(
     place = {word: i for i, word in enumerate(known)}
     for y in texts:
         for row, word in enumerate(y.tolist()):
+            if not word:
+                raise DataError("E404", f"{name}: sample {row} has no label; fill it in, or leave the sample out.")
             if word not in place:
                 near = suggestion(word, known)
                 raise DataError(

@@ -17,6 +17,8 @@ MOST_CLASSES = 20
 """Classes of masks at most, unless they are named."""
 NEAR = 32
 """Greys that compression and smooth edges move black and white at most; what lies further inside is an edge."""
+BORDER = 12
+"""Further greys in which many pixels may gather without being a class of their own."""
 MOST_BETWEEN = 0.3
 """Share of the pixels that may lie further inside."""
 
@@ -92,7 +94,8 @@ def _is_black_and_white(counts: np.ndarray) -> bool:
     total = between.sum()
     if not counts[:NEAR].any() or not counts[256 - NEAR :].any() or total > MOST_BETWEEN * counts.sum():
         return False
-    windows = np.convolve(between, np.ones(9), mode="valid")
+    inside = between[BORDER:-BORDER]  # what compression leaves grows fewer and fewer away from black and white
+    windows = np.convolve(inside, np.ones(9), mode="valid")
     return total <= 0.001 * counts.sum() or windows.max() <= 0.5 * total
 
 
