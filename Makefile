@@ -9,7 +9,7 @@ test test-deploy check: export OMP_NUM_THREADS = 1
 QUICK := tests/test_structure.py tests/core tests/engine tests/data tests/tasks tests/report tests/oracles/test_fedavg.py \
 	tests/oracles/test_scaffold.py tests/methods/test_flea.py tests/methods/test_others.py tests/methods/test_rebafl.py
 
-.PHONY: demo test test-deploy lint check crash fuzz mutants bench format clean
+.PHONY: demo test test-deploy lint style types check crash fuzz mutants bench format clean
 
 demo: $(READY)
 	@rm -rf runs/demo
@@ -24,9 +24,13 @@ REAL := tests/deploy/test_killed.py tests/deploy/test_lost_sites.py tests/deploy
 test-deploy: $(FLOWER)/.ready
 	$(FLOWER)/bin/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(REAL) tests/deploy
 
-lint: $(READY)
+lint: style types
+
+style: $(READY)
 	$(BIN)/ruff format --check src tests tools benchmarks examples
 	$(BIN)/ruff check src tests tools benchmarks examples
+
+types: $(READY)
 	$(BIN)/pyright --level error
 
 check: lint
