@@ -78,6 +78,7 @@ def shown(*words: str) -> str:
 
 
 def test_help_shows_every_meaning_choice_range_and_default():
+    """U1: rich took the brackets for markup, so that no default and no choice was shown."""
     for command, own in (("run", run.Arguments), ("compare", compare.Arguments), ("reproduce", reproduce.Arguments)):
         text = shown(command)
         options = [*arguments.of(own), *(arguments.of(Settings) if command != "reproduce" else ())]

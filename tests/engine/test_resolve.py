@@ -97,6 +97,7 @@ def test_a_reference_is_written_and_read_like_a_method():
 
 
 def test_in_a_comparison_references_are_not_measured_and_centralised_training_knows_no_absence():
+    """M14: centralised training obeyed the absences of clients, and competed as if it were a method."""
     asked = {"availability": "bernoulli:0.5", "measure": "correlation", "set": {"fedprox": {"mu": 0.5}}}
     rows = {m: resolve.compared(settings(method=m, **asked)) for m in ("fedprox", "centralised")}
     rows["local"] = resolve.compared(settings(method="local", **{**asked, "set": {}}))

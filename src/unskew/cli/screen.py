@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -35,10 +36,17 @@ class Screen:
         last = summary.t == self.rounds
         line = self._line(summary, scores)
         if self._live:
-            print("\r\x1b[2K" + line, end="\n" if last else "", flush=True)
+            print("\r\x1b[2K" + self._fitting(line), end="\n" if last else "", flush=True)
         elif last or summary.t >= self._last_line + max(1, self.rounds / 10):
             self._last_line = summary.t
             self.say(line)
+
+    def _fitting(self, line: str) -> str:
+        """The line without the columns for which the terminal is too narrow; a wrapped one could not be rewritten."""
+        width = shutil.get_terminal_size().columns - 1
+        while len(line) > width and "  " in line:
+            line = line.rpartition("  ")[0].rstrip()
+        return line[:width]
 
     def _line(self, summary: Any, scores: dict[str, float]) -> str:
         pace = (time.monotonic() - (self._began or 0.0)) / (summary.t - self._before_first)

@@ -1,0 +1,28 @@
+"""The progress of a run on a terminal."""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+
+import pytest
+
+from unskew.cli import screen
+
+SCORES = {"global": 0.5, "clients": 0.25, "worst": 0.125}
+
+
+@pytest.mark.parametrize("width", [40, 80, 100, 200])
+def test_the_line_fits_the_terminal_so_that_it_can_be_rewritten(monkeypatch, capsys, width):
+    """U4: it wrapped at 80 and 100 columns and left a stale row a round."""
+    monkeypatch.setattr(screen.shutil, "get_terminal_size", lambda: os.terminal_size((width, 24)))
+    shown = screen.Screen(rounds=100)
+    shown._live = True
+    for t in (1, 2):
+        summary = SimpleNamespace(t=t, seconds=1.0, answered=900, asked=1000, dropped=100, loss=1.0)
+        shown.round(summary, SCORES)
+    lines = capsys.readouterr().out.split("\r\x1b[2K")[1:]
+    assert [line[:15] for line in lines] == ["round    1/100 ", "round    2/100 "]
+    assert all(len(line) < width for line in lines)
+    assert ("left" in lines[0]) == (width == 200)
+    assert lines[0] == lines[0].rstrip()
