@@ -10,8 +10,6 @@ from typing import Annotated, Any
 
 import typer
 
-from unskew.many import clients_in
-
 LOOK_S = 0.5
 """Seconds between two looks."""
 SHOWN = {
@@ -121,6 +119,8 @@ class _History:
 
     def read(self) -> Iterator[str]:
         """Read what is new. Yields a sentence for each event that concerns a site or a reply."""
+        from unskew.many import clients_in
+
         self._sites = self._sites or _site_names(self._run)
         for event in self._events.read():
             if event["code"] == "round":
