@@ -152,5 +152,10 @@ def grid_of(sites: dict[int, Site], meddle: Meddle | None = None):
     return InProcess()
 
 
+def unread(method: str) -> Settings:
+    """Settings of a method that nobody here has read."""
+    return check.settings(method=method, lanes="1", clients=len(SIZES))
+
+
 def small(method: str, **changes) -> Settings:
     return check.settings_for(registry.parse(method), method=method, **{"lanes": "1", "clients": len(SIZES), **changes})

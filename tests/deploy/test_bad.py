@@ -260,9 +260,9 @@ def test_a_coordinator_cannot_name_a_file_for_sites_to_load(tmp_path):
     methods = (str(trap), f"fedprox+{trap}:A(x=1)", f"fedprox + {trap}\n")
     for serial, method in enumerate(methods, 2):
         for i, kind in enumerate(("hello", "setup")):
-            assert "no site loads a file" in answer(10 * serial + i, kind, fake.small(method))
+            assert "no site loads a file" in answer(10 * serial + i, kind, fake.unread(method))
         with pytest.raises(UsageError, match=r"E506 .*no site loads a file"):
-            fake.run(tmp_path / f"run{serial}", fake.Direct({}), fake.small(method))
+            fake.run(tmp_path / f"run{serial}", fake.Direct({}), fake.unread(method))
     assert not (tmp_path / "sprung").exists()
 
 
