@@ -58,16 +58,16 @@ format: $(READY)
 # torch first and by itself: a range would pull the largest build there is
 $(READY): requirements.lock pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check "$$(grep '^torch==' requirements.lock)"
-	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check -r requirements.lock
-	$(BIN)/pip install --quiet --no-compile --disable-pip-version-check --no-deps -e .
+	$(BIN)/pip install --quiet --disable-pip-version-check "$$(grep '^torch==' requirements.lock)"
+	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -e .
 	touch $(READY)
 
 $(FLOWER)/.ready: requirements-flower.lock pyproject.toml
 	test -x $(FLOWER)/bin/python || $(PYTHON) -m venv $(FLOWER)
-	$(FLOWER)/bin/pip install --quiet --no-compile --disable-pip-version-check "$$(grep '^torch==' requirements-flower.lock)"
-	$(FLOWER)/bin/pip install --quiet --no-compile --disable-pip-version-check -r requirements-flower.lock
-	$(FLOWER)/bin/pip install --quiet --no-compile --disable-pip-version-check --no-deps -e .
+	$(FLOWER)/bin/pip install --quiet --disable-pip-version-check "$$(grep '^torch==' requirements-flower.lock)"
+	$(FLOWER)/bin/pip install --quiet --disable-pip-version-check -r requirements-flower.lock
+	$(FLOWER)/bin/pip install --quiet --disable-pip-version-check --no-deps -e .
 	touch $(FLOWER)/.ready
 
 clean:
