@@ -11,6 +11,7 @@ from safetensors.torch import save
 
 from tests.deploy import fake
 from unskew.core.trees import tree_map
+from unskew.deploy import site as site_module
 from unskew.deploy.identity import Private
 from unskew.deploy.post import Contact, Post
 from unskew.deploy.sealed import Sealed
@@ -147,6 +148,20 @@ def test_a_dropped_reply_leaves_the_bits_of_a_run_in_which_the_site_was_away(tmp
         channel = fake.Direct(fake.sites(tmp_path / name, fake.federation()), meddling(change))
         ends.append(digest(fake.run(tmp_path / f"run-{name}", channel, fake.small("scaffold"))[1].weights))
     assert ends[0] == ends[1]
+
+
+def test_a_site_whose_private_state_is_not_finite_answers_nothing_and_keeps_the_one_before(tmp_path, monkeypatch):
+    """M2: over a network a site went on from its NaN file, which the server cannot see."""
+
+    def spoilt(private):
+        return ("E301", "'private state scaffold/c' has 1 non-finite value.") if len(calls) in (4, 5) else None
+
+    calls: list[int] = []
+    monkeypatch.setattr(site_module.gate, "state_problem", lambda private: (calls.append(0), spoilt(private))[1])
+    sites = fake.sites(tmp_path / "sites", fake.federation())
+    loop, _, _ = fake.run(tmp_path / "run", fake.Direct(sites), fake.small("scaffold"))
+    texts = [e["text"] for e in loop.record.rows["events"] if "private state scaffold/c" in e.get("text", "")]
+    assert len(texts) == 2
 
 
 def test_a_million_examples_count_as_those_registered(tmp_path):

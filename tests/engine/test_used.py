@@ -13,7 +13,8 @@ import torch
 import unskew
 from unskew.core.part import Part
 from unskew.engine import check
-from unskew.engine.server.used import Replies
+from unskew.engine.resolve import resolve
+from unskew.engine.server.used import Replies, likely_cause
 from unskew.errors import NothingUsed
 from unskew.report.read import read_run
 
@@ -125,3 +126,8 @@ def test_a_run_of_which_a_tenth_was_used_stands():
     assert Replies.of([]).enough
     assert not Replies.of([{"code": "round", "answered": []}]).enough
     assert json.loads(json.dumps(Replies.of(events).dropped)) == 8
+
+
+def test_clients_that_were_asked_and_failed_are_not_blamed_on_availability():
+    run = resolve(check.settings(), check.federation())
+    assert likely_cause(run, Replies(3, 0, 0)) == "every client failed or was away; events.jsonl says why."

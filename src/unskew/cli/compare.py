@@ -101,7 +101,7 @@ def finish(path: Path, cells: list[Any], plan: Any, as_json: bool) -> None:
         print(tables.plain(rows))
     if not as_json:
         print(f"report  {path / 'report.html'}")
-    if untrained := [row.method for row in rows if row.mean10.n < row.n and row.used < row.received]:
+    if untrained := [row.method for row in rows if row.untrained]:
         text = (
             f"too few replies were used for every run to have a score: {', '.join(untrained)}. The table says how many."
         )

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any, NotRequired, TypedDict, cast
 
+from unskew.engine.server.used import lost
 from unskew.experiments.entries import Entry, Runs, series_of
 from unskew.experiments.experiment import Experiment
 from unskew.experiments.verdict import Verdict
@@ -139,11 +140,9 @@ def _dropped(runs: Runs) -> list[str]:
     sentences = []
     for (row, method), group in runs.items():
         received, used = (sum(getattr(run.replies, name) for run in group) for name in ("received", "used"))
-        if used < received:
-            without = sum(not run.replies.enough for run in group)
-            scores = f"; {without} of {len(group)} runs used too few to have a score" if without else ""
-            sentences.append(f"{row}, {method}: {received - used:,} of {received:,} replies were dropped{scores}.")
-    return sentences
+        untrained = sum(not run.replies.enough for run in group)
+        sentences.append(lost(f"{row}, {method}", received, used, untrained, len(group)))
+    return [sentence for sentence in sentences if sentence]
 
 
 def _privacy(runs: Runs) -> dict[str, dict[str, dict[str, Any]]]:

@@ -55,7 +55,8 @@ class MethodSummary:
     global model on the global test set. clients, worst, spread: mean, minimum and standard deviation over clients of the
     global model on their own test rows. personal: mean over clients of their own models. All but last, best and stability
     are means over the last ten rounds. up, down: mean over seeds. to_target, rounds_to: bytes and rounds until the
-    target, over the `reached` seeds that got there. final: the score that ranks. received, used: replies over all seeds.
+    target, over the `reached` seeds that got there. final: the score that ranks. received, used: replies over all seeds; untrained:
+    the seeds in which too few were used.
     gap: how it differs from the leader; None for the leader and for references.
     """
 
@@ -84,6 +85,7 @@ class MethodSummary:
     gap: Gap | None = None
     received: int = 0
     used: int = 0
+    untrained: int = 0
     metric: str = "accuracy"
 
 
@@ -158,6 +160,7 @@ def summarise(runs: Sequence[RunData], target: float, leads: bool, gap: Gap | No
         rounds_to=Score.of([rounds_to(r, target) for r in runs]),
         received=sum(r.replies.received for r in runs),
         used=sum(r.replies.used for r in runs),
+        untrained=sum(not r.replies.enough for r in runs),
         target=target,
         reached=to_target.n,
         reference=runs[0].is_reference,

@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from unskew.engine.resolve import REFERENCES
+from unskew.engine.server.used import lost
 from unskew.report.numbers import MISSING, megabytes, noun, p_value, percent, plural
 from unskew.report.stats import FEWEST_PAIRS
 from unskew.report.summary import MethodSummary
@@ -56,7 +57,7 @@ def verdict(summary: MethodSummary) -> str:
     if summary.leads:
         return "best"
     if not summary.mean10.n:
-        return "not trained" if summary.used < summary.received else MISSING
+        return "not trained" if summary.untrained else MISSING
     gap = summary.gap
     if gap is None or not gap.seeds:
         return MISSING
@@ -103,14 +104,8 @@ def _ranked_by_last(summary: MethodSummary) -> bool:
 
 def dropped(summaries: Summaries) -> list[str]:
     """A sentence for every method of which replies were dropped, so that it was trained on less than it seems."""
-    sentences = []
-    for s in summaries:
-        if s.used < s.received:
-            lost = f"{s.received - s.used:,} of {s.received:,} replies were dropped"
-            without = s.n - s.mean10.n
-            scores = f"; {plural(without, 'run')} of {s.n} used too few to have a score (E316)" if without else ""
-            sentences.append(f"{s.method}: {lost}{scores}.")
-    return sentences
+    sentences = (lost(s.method, s.received, s.used, s.untrained, s.n) for s in summaries)
+    return [sentence for sentence in sentences if sentence]
 
 
 def caption(summaries: Summaries) -> str:

@@ -74,9 +74,21 @@ def check_used(run: Run, events: Iterable[Mapping[str, Any]]) -> None:
         raise NothingUsed("E316", text)
 
 
+def lost(name: str, received: int, used: int, untrained: int, runs: int) -> str:
+    """A sentence on the replies that a method was trained without; "" if all were used.
+
+    untrained: how many of its runs used too few to have a score.
+    """
+    replies = f"{received - used:,} of {received:,} replies were dropped" if received else "no client answered"
+    scores = f"; {untrained} of {runs} runs used too few to have a score (E316)" if untrained else ""
+    return f"{name}: {replies}{scores}." if used < received or untrained else ""
+
+
 def likely_cause(run: Run, replies: Replies) -> str:
     """Why so few replies were used and what to change, as the end of a sentence."""
     if not replies.received:
+        if run.settings.availability == "full":  # they were asked, so they failed or were away
+            return "every client failed or was away; events.jsonl says why."
         return f"availability={run.settings.availability} leaves nobody to train; choose another."
     code, _ = replies.reasons.most_common(1)[0] if replies.reasons else ("", 0)
     if not any(replies.reasons[c] for c in _NOT_FINITE):
