@@ -86,7 +86,9 @@ def test_each_site_stands_with_its_name_its_test_samples_and_its_scores():
     a = changed(run("a", 0), federation=federation, clients={("personal@client", "accuracy"): {0: 0.25, 1: 0.75}})
     b = changed(run("b", 0), federation=federation, clients={("global@client", "accuracy"): {1: 0.5}})
     other = changed(a, config={**a.config, "seed": 1}, clients={("personal@client", "accuracy"): {0: 0.99}})
-    html = sites.build(context_of([a, other, b], "x")).html
+    late = changed(b, config={**b.config, "method": "late", "seed": 1})  # as many samples each, but other people
+    html = sites.build(context_of([a, other, b, late], "x")).html
+    assert "late" not in html
     cells = [re.sub("<[^>]*>", "|", line) for line in html.splitlines() if "<td>" in line]
     assert [c.replace("||", "|").strip("|").split("|") for c in cells] == [
         ["a", "7", "25.0", "–"],
