@@ -74,12 +74,12 @@ def test_correlation_by_hand():
 
 
 def test_correlation_is_what_fleas_loss_lowers():
-    from unskew.methods.flea import decorrelation
+    from unskew.methods.flea import squared_distance_correlation
 
     g = torch.Generator().manual_seed(3)
     x, f = torch.randn(12, 2, 4, 4, generator=g), torch.randn(12, 9, generator=g)
     _, squared = distance_correlation(x, f)
-    assert squared == pytest.approx(float(decorrelation(x, f, torch.ones(12))), abs=1e-5)
+    assert squared == pytest.approx(float(squared_distance_correlation(x, f, torch.ones(12))), abs=1e-5)
     assert all(math.isnan(v) for v in distance_correlation(x, torch.ones(12, 2)))
     assert all(math.isnan(v) for v in distance_correlation(x[:2], f[:2]))
 

@@ -16,7 +16,7 @@ from unskew.engine import check
 from unskew.engine.assemble import loop_of
 from unskew.engine.resolve import resolve
 from unskew.errors import UsageError
-from unskew.methods.flea import FLea, decorrelation, kl, mix
+from unskew.methods.flea import FLea, kl, mix, squared_distance_correlation
 from unskew.tasks.classification import Classification
 
 X4 = torch.tensor([[0.0, 0], [1, 0], [0, 2], [3, 1]])
@@ -40,9 +40,9 @@ def test_kl_in_both_directions():
 
 
 def test_decorrelation_is_the_squared_distance_correlation():
-    assert_close(decorrelation(X4, F4, ONES), 0.7698)
-    assert_close(decorrelation(X4, F4, ONES).sqrt(), 0.8774)
-    assert_close(1.6608 + 0.4291 + 3 * decorrelation(X4, F4, ONES), 4.3993, 3)
+    assert_close(squared_distance_correlation(X4, F4, ONES), 0.7698)
+    assert_close(squared_distance_correlation(X4, F4, ONES).sqrt(), 0.8774)
+    assert_close(1.6608 + 0.4291 + 3 * squared_distance_correlation(X4, F4, ONES), 4.3993, 3)
 
 
 def naive(x: torch.Tensor, f: torch.Tensor) -> float:
@@ -62,8 +62,8 @@ def test_decorrelation_equals_the_definition_and_ignores_padding():
     x, f = torch.randn(9, 3, 4, generator=g), torch.randn(9, 5, generator=g)
     expected = naive(x[:7], f[:7])
     weight = torch.tensor([1.0] * 7 + [0.0] * 2)
-    assert decorrelation(x, f, weight).item() == pytest.approx(expected, abs=1e-5)
-    assert decorrelation(x[:7], f[:7], torch.ones(7)).item() == pytest.approx(expected, abs=1e-5)
+    assert squared_distance_correlation(x, f, weight).item() == pytest.approx(expected, abs=1e-5)
+    assert squared_distance_correlation(x[:7], f[:7], torch.ones(7)).item() == pytest.approx(expected, abs=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -77,14 +77,14 @@ def test_decorrelation_equals_the_definition_and_ignores_padding():
 )
 def test_decorrelation_at_its_edges(x, f, expected):
     x, f = torch.tensor(x)[:, None], torch.tensor(f)[:, None].requires_grad_()
-    found = decorrelation(x, f, torch.ones(len(x)))
+    found = squared_distance_correlation(x, f, torch.ones(len(x)))
     assert found.item() == pytest.approx(expected, abs=1e-5)
     assert torch.isfinite(torch.autograd.grad(found, f, allow_unused=True)[0]).all()
 
 
 def test_duplicates_have_a_finite_gradient():
     f = torch.tensor([[1.0], [1.0], [2.0], [4.0]], requires_grad=True)
-    assert torch.isfinite(torch.autograd.grad(decorrelation(X4, f, ONES), f)[0]).all()
+    assert torch.isfinite(torch.autograd.grad(squared_distance_correlation(X4, f, ONES), f)[0]).all()
 
 
 def test_arguments_are_checked():

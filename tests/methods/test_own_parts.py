@@ -104,7 +104,7 @@ def test_a_changed_file_is_another_run(mine):
 
 def test_a_part_that_lives_in_python_only_is_resumed_from_there(mine):
     (part,) = registry.parse(mine).parts
-    homeless = type("Homeless", (type(part),), {"written": "", "name": "homeless"})()
+    homeless = type("Homeless", (type(part),), {"spelling": "", "name": "homeless"})()
     begun = unskew.run(homeless, name="r", **TINY)
     with pytest.raises(StateError, match=r"E118 .*unknown method 'homeless'.*unskew\.run\(\.\.\., name='r'\)"):
         unskew.resume(begun.path)

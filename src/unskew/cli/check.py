@@ -41,4 +41,4 @@ def parts_of(text: str) -> list[Part]:
 
     if not text.endswith(".py"):
         return list(registry.parse(text).parts)
-    return [part_of(kind, kind.written, {}) for kind in own_parts.kinds(text)]
+    return [part_of(kind, kind.spelling, {}) for kind in own_parts.kinds(text)]

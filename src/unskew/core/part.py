@@ -1,6 +1,6 @@
-"""A Part: the slice of a federated method that one paper's idea takes up.
+"""A Part: the piece of a federated method that one paper contributes.
 
-Letters: B batch, C classes, D features, H x W pixels, K clients, T rounds.
+Letters: B batch, C classes, D features, H x W pixels, K clients (in `ups`: those that replied), N samples, T rounds.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from unskew.errors import UsageError
 
 
 class Part:
-    """A slice of a method: an optional hook for each place where a method may differ from FedAvg.
+    """A piece of a method: an optional hook for each place where a method may differ from FedAvg.
 
     A subclass is a frozen dataclass; its fields are the method's settings, each `Annotated` with its range and meaning.
     Hooks are pure: they return what they change and remember nothing on the Part. What a Part remembers lives in two
@@ -35,7 +35,7 @@ class Part:
     `if` on a tensor's value and no boolean-mask indexing; random numbers come from `noise`, and averages over the batch
     from `batch.mean`, because a batch may end in padding.
 
-    The hooks below stand in the order in which a run calls them. Throughout, `w` holds weights by name and `c` is the
+    The hooks below are grouped by phase, roughly in the order of a run. Throughout, `w` holds weights by name and `c` is the
     client: its round, sizes and trees.
     """
 
@@ -49,8 +49,8 @@ class Part:
     """Names under which this Part is also known, each with the settings that it then has: {"rbsm": {"mu": 0.0}}."""
     neutral: ClassVar[Mapping[str, object]] = {}
     """Settings with which the Part changes nothing, so that `unskew check` can verify it."""
-    written: ClassVar[str] = ""
-    """What users write for it where that is not `name`: the file of their own that it comes from."""
+    spelling: ClassVar[str] = ""
+    """How users refer to a Part of their own: `file.py` or `file.py:Class`; empty for those that come with unskew."""
 
     # What it goes with
 
@@ -61,15 +61,15 @@ class Part:
     normalises: ClassVar[bool] = False
     """It normalises inputs itself, so it receives raw values instead of standardised ones."""
     merges: ClassVar[bool] = False
-    """It replaces the weighted mean of clients' weights by its `merge`; one Part of a method may."""
+    """It replaces the weighted mean of clients' weights by its `merge`. At most one Part of a method may."""
     keeps_at_server: ClassVar[tuple[str, ...]] = ()
     """Leaves of the server's slice that are not broadcast."""
     weights_read: Literal["sum", "each"] = "sum"
     """Whether the server needs every client's weights, or only their weighted sum (as secure aggregation gives)."""
     weighting: Literal["size", "equal"] | None = None
-    """How the merge weighs clients; None leaves it to the other Parts, and to their sizes if none of them says."""
+    """How the merge weighs clients. None leaves it to the other Parts; if none decides, it is by number of samples."""
     proximal: float = 0.0
-    """The mu of a term mu/2 ||w - w_t||^2 in its loss, which shortens the local steps (FedNova has to know)."""
+    """The mu of a term mu/2 ||w - w_t||^2 in its loss, which contracts the local update; FedNova corrects for it."""
     reserve: int = 0
     """Training samples of each class that the server holds back for itself before data are dealt to clients."""
     personal: bool = False
@@ -77,12 +77,13 @@ class Part:
 
     @property
     def taps(self) -> tuple[str, ...]:
-        """The cuts at which `tap` runs: block names, "cut" (the model's own), or "maps" (all with channels of pixels)."""
+        """The cuts at which `tap` runs: block names, "cut" (the model's own), or "maps" (those
+        the model lists, else every block whose output is [B, C, H, W])."""
         return ()
 
     @property
     def trips(self) -> Sequence[Trip]:
-        """The extra exchanges of messages that it needs beside the training."""
+        """The exchanges of messages that it needs in addition to training."""
         return ()
 
     # Before round 1
@@ -95,7 +96,7 @@ class Part:
         return module
 
     def weights(self, fed: Fed) -> Weights:
-        """Weights to train beside the model's, by name; they appear in every `w` as `<part>.<name>`.
+        """Weights to train in addition to the model's, by name; they appear in every `w` as `<part>.<name>`.
 
         They are sent and merged like the model's, unless `keeps` or `freezes` says otherwise.
         """
@@ -114,7 +115,8 @@ class Part:
         return False
 
     def shares(self, fed: Fed) -> dict[str, Share]:
-        """Declares what `finish` sends beside the weights: for each leaf, "sums" or "delta/conv.weight", its Share."""
+        """Declares what `finish` sends in addition to the weights: the Share of each leaf, by its path ("sums",
+        "delta/conv.weight")."""
         return {}
 
     def server_init(self, w: Weights, fed: Fed) -> Tree:
@@ -184,9 +186,9 @@ class Part:
         raise TypeError(f"{type(self).__name__} sets merges = True and must define merge")
 
     def caution(self, replies: int) -> str | None:
-        """What its merge of so few replies does not do, as a sentence without its full stop; None if all is well.
+        """A warning if this number of replies is too small for what the merge promises, without full stop; else None.
 
-        Written to the events of such a round, and printed before round 1 if that is one.
+        It is logged in every such round, and printed before training if round 1 is one of them.
         """
         return None
 
@@ -204,7 +206,7 @@ class Part:
     # At test time
 
     def evaluate_with(self, x: Tensor, c: Client) -> Tensor:
-        """Inputs [B, *shape] as the model sees them outside training steps (FedRDN: normalised by the client's own pair)."""
+        """Inputs [B, *shape] as the model sees them outside training steps (FedRDN: normalised by the client's own mean and std)."""
         return x
 
     def scores(self, z: Tensor, h: Tensor, c: Client) -> Tensor:
@@ -230,7 +232,7 @@ class Part:
 
     def __post_init__(self) -> None:
         """Checks every setting against its annotation and converts it to its type, in Python as on the command line.
-        A setting that would not count beside the others (`With`) is refused.
+        A setting that has no effect without another one (`With`) is refused.
 
         Raises UsageError (E102). A subclass that checks more, such as how two settings go together, calls this first.
         """
@@ -247,11 +249,11 @@ class Part:
             for f in fields(self)  # type: ignore[arg-type]
             if f.init and getattr(self, f.name) != f.default
         ]
-        return (self.written or self.name) + (f"({', '.join(settings)})" if settings else "")
+        return (self.spelling or self.name) + (f"({', '.join(settings)})" if settings else "")
 
 
 HOOKS = tuple(n for n, hook in vars(Part).items() if inspect.isfunction(hook) and not n.startswith("_"))
-"""The names of all hooks, in the order in which a run calls them."""
+"""The names of all hooks, in the order in which they stand above."""
 
 
 def overrides(part: Part, hook: str) -> bool:

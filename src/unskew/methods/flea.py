@@ -1,18 +1,22 @@
 """FLea (Xia et al., KDD 2024, arXiv 2312.02327): clients share activations of a tenth of their samples and train on mixtures.
 
-At the cut l, with a batch (fF, yF) from the buffer of last round's clients and beta ~ Beta(a, a) per sample,
+At the cut, with activations f of the batch x, a batch (fF, yF) from the buffer of last round's clients and beta ~
+Beta(a, a) per sample,
     f~ = beta f + (1 - beta) fF,   y~ = beta y + (1 - beta) yF
     L = CE(z(f~), y~) + lambda1 KL(p(f~) || p_t(f~)) + lambda2 dcor(x, f)^2      (Eq. 3-5, 8)
-p_t: the received model, a constant, in evaluation mode. dcor: distance correlation of the batch's inputs and
-activations, which training lowers. The step's one pass in training mode is that of the mixture.
-After the merge the same clients send (f, y) of a fixed tenth of their samples, at least one, under the new model.
+z: logits from the cut on; p: their softmax; p_t: that of the received model, in evaluation mode and without gradient.
+dcor: distance correlation of the batch's inputs and activations, which training lowers. Above the cut only the mixture
+passes in training mode, so only it updates running statistics there.
+After the merge the same clients send (f, y) of a fixed tenth of their samples, at least one, under the new model
+(`fused`: with their update, under the model that the round began with).
 An empty buffer (round 1): no mixture; the other two terms as they are.
-Differs from the paper: Eq. 5 prints nu(x, f) where Eq. 8 has nu(x, x) nu(f, f); Eq. 8 is meant. A client whose tenth is
+Differs from the paper: Eq. 5 prints nu(x, f) where Eq. 8 has nu(x, x) nu(f, f), nu being distance covariance; Eq. 8 is meant. A client whose tenth is
 less than one sample still shares one.
 `variant="official"` is a step of the public code:
     L = CE(z(f)) + CE(z(f~), y~) + lambda1 KL(p_t(fF) || p(fF)) + lambda2 dcor(x, f)
-all in training mode but p_t: running statistics see the batch up to the cut twice, and above it the batch, the mixture
-and the buffer's activations in turn. lambda2 falls by 0.1 a round down to 1. In round 1 (an empty buffer):
+all in training mode but p_t: layers up to the cut update their running statistics by the batch twice, those after it by
+the batch, the mixture and the buffer's activations in turn. lambda2 falls by 0.1 a round down to 1, and is 1 from round
+21 on. In round 1 (an empty buffer):
     L = CE(z(f)) + 0.5 lambda1 KL(p_t(x) || p(x)) + lambda2 dcor(x, f)
 The tenth is drawn with replacement, and may be nothing. Unlike the code it takes ceil(n / B) steps an epoch (code:
 floor(n / B) + 1), has no first round of three times the length, keeps its optimiser from step to step, draws the
@@ -55,7 +59,7 @@ class FLea(Part):
     def refuse(self, fed: Fed) -> str | None:
         if self.variant == "official" and fed.net.norms and not fed.net.skips_to_cuts:
             return (
-                "with variant=official the layers behind the cut train on their own; the model must be an nn.Sequential"
+                "with variant=official the layers after the cut train on their own; the model must be an nn.Sequential"
             )
         return None
 
@@ -67,9 +71,10 @@ class FLea(Part):
     def trips(self) -> tuple[Trip, ...]:
         if not self.alpha:
             return ()
-        return (Trip(lambda t, T: 0 < t < T, self.extract, self.collect, self.features, early=self.fused),)
+        after_merge = Trip(lambda t, T: 0 < t < T, self.extract, self.collect, self.trip_shares, early=self.fused)
+        return (after_merge,)
 
-    def features(self, fed: Fed) -> dict[str, Share]:
+    def trip_shares(self, fed: Fed) -> dict[str, Share]:
         rows = max(1, int(self.alpha * int(fed.sizes.max())))
         shape = (None, *fed.net.shape_at(self.cut))
         return {
@@ -99,7 +104,9 @@ class FLea(Part):
             return self._official(w, out, b, c, cut)
         teacher_BC = c.run(c.start, out.after[cut], since=cut).detach()
         distil = self.lambda1 * b.mean(kl(out.raw, teacher_BC)) if self.lambda1 else 0.0
-        return distil + (self.lambda2 * decorrelation(b.x, out.before[cut], b.weight) if self.lambda2 else 0.0)
+        return distil + (
+            self.lambda2 * squared_distance_correlation(b.x, out.before[cut], b.weight) if self.lambda2 else 0.0
+        )
 
     def _mixture(self, h: Tensor, b: Batch, c: Client) -> tuple[Tensor, Batch]:
         """Activations and labels, mixed with this step's rows of the buffer."""
@@ -109,19 +116,19 @@ class FLea(Part):
     def _official(self, w: Weights, out: Out, b: Batch, c: Client, cut: str) -> Tensor:
         """What the public code adds to the cross-entropy of the batch itself, which is the step's own pass."""
         h = out.before[cut]
-        if c.net.norms:  # the code computes f in a pass of its own
+        if c.net.norms:  # the public code computes f in another pass; only running statistics notice
             with torch.no_grad():
                 c.run_training(w, b.x, until=cut)
         lambda2 = max(1.0, self.lambda2 - 0.1 * (c.t - 1)) if c.t <= 20 else 1.0
-        close = lambda2 * decorrelation(b.x, h, b.weight).clamp(min=1e-12).sqrt()
+        dependence = lambda2 * squared_distance_correlation(b.x, h, b.weight).clamp(min=1e-12).sqrt()
         if not len(c.down["labels"]):
             teacher_BC = c.run(c.start, b.x).detach()
-            return close + 0.5 * self.lambda1 * b.mean(kl(teacher_BC, out.raw))
-        mixed, labelled = self._mixture(h, b, c)
-        on_mixture = b.mean(c.fed.task.loss(c.run_training(w, mixed, since=cut), labelled.y))
+            return dependence + 0.5 * self.lambda1 * b.mean(kl(teacher_BC, out.raw))
+        mixed_h, mixed_batch = self._mixture(h, b, c)
+        on_mixture = b.mean(c.fed.task.loss(c.run_training(w, mixed_h, since=cut), mixed_batch.y))
         fF = c.down["features"][c.noise["row"]]
         local_BC, teacher_BC = c.run_training(w, fF, since=cut), c.run(c.start, fF, since=cut).detach()
-        return on_mixture + close + self.lambda1 * b.mean(kl(teacher_BC, local_BC))
+        return on_mixture + dependence + self.lambda1 * b.mean(kl(teacher_BC, local_BC))
 
     def extract(self, w: Weights, c: Client) -> Tree:
         count = int(self.alpha * int(c.n))
@@ -137,21 +144,21 @@ class FLea(Part):
 
 
 def mix(h: Tensor, b: Batch, fF: Tensor, yF_BC: Tensor, beta_B: Tensor) -> tuple[Tensor, Batch]:
-    """One mixing weight per sample, the same for activation and label."""
+    """Mix activations h and fF, both [B, ...], and their labels, with one weight for each sample."""
     beta = beta_B.reshape(-1, *[1] * (h.dim() - 1))
     return beta * h + (1 - beta) * fF, b.replace(y=beta_B[:, None] * b.y + (1 - beta_B[:, None]) * yF_BC)
 
 
-def kl(z_BC: Tensor, of_BC: Tensor) -> Tensor:
-    """KL(softmax(z) || softmax(of)) per sample, in nats."""
-    p, q = z_BC.log_softmax(-1), of_BC.log_softmax(-1)
-    return (p.exp() * (p - q)).sum(-1)
+def kl(p_logits_BC: Tensor, q_logits_BC: Tensor) -> Tensor:
+    """[B]: KL(p || q) of the softmax of these logits, in nats."""
+    log_p, log_q = p_logits_BC.log_softmax(-1), q_logits_BC.log_softmax(-1)
+    return (log_p.exp() * (log_p - log_q)).sum(-1)
 
 
-def decorrelation(x: Tensor, f: Tensor, weight_B: Tensor) -> Tensor:
+def squared_distance_correlation(x: Tensor, f: Tensor, weight_B: Tensor) -> Tensor:
     """Squared distance correlation (Szekely et al., 2007) of x and f over the samples of weight 1.
 
-    0 below three samples, where it is 0/0 or constantly 1, and where either side does not vary.
+    0 with fewer than three samples, or where either side is constant: there it is not defined, or always 1.
     """
     A, B = _centred(x.flatten(1), weight_B), _centred(f.flatten(1), weight_B)
     xf, xx, ff = (A * B).mean(), (A * A).mean(), (B * B).mean()
@@ -164,11 +171,11 @@ def _centred(x_BD: Tensor, weight_B: Tensor) -> Tensor:
     """Euclidean distances of all pairs, double-centred over the samples of weight 1, 0 elsewhere."""
     square = x_BD.pow(2).sum(1)
     squared_BB = square[:, None] + square[None, :] - 2 * x_BD @ x_BD.T
-    apart = (squared_BB > 1e-7 * (square[:, None] + square[None, :]).detach()) & ~torch.eye(
+    distinct = (squared_BB > 1e-7 * (square[:, None] + square[None, :]).detach()) & ~torch.eye(
         len(x_BD), dtype=torch.bool, device=x_BD.device
     )  # duplicates: the square root has no gradient at 0
-    distance_BB = torch.where(apart, torch.where(apart, squared_BB, 1.0).sqrt(), 0.0)
+    distance_BB = torch.where(distinct, torch.where(distinct, squared_BB, 1.0).sqrt(), 0.0)
     n = weight_B.sum().clamp(min=1)
     row_B = distance_BB @ weight_B / n
-    grand = row_B @ weight_B / n
-    return (distance_BB - row_B[:, None] - row_B[None, :] + grand) * weight_B[:, None] * weight_B[None, :]
+    grand_mean = row_B @ weight_B / n
+    return (distance_BB - row_B[:, None] - row_B[None, :] + grand_mean) * weight_B[:, None] * weight_B[None, :]

@@ -37,5 +37,5 @@ def _kinds(file: str, digest: str) -> tuple[type[Part], ...]:
     for k in own_parts:
         if not dataclasses.is_dataclass(k):
             raise UsageError("E121", f"{file}: write @dataclass(frozen=True) above class {k.__name__}.")
-        k.written = f"{file}:{k.__name__}" if len(own_parts) > 1 else file
+        k.spelling = f"{file}:{k.__name__}" if len(own_parts) > 1 else file
     return own_parts

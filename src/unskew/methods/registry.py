@@ -30,7 +30,7 @@ def parse(text: str, set_: Mapping[str, Mapping[str, object]] | None = None) -> 
     for call in calls.parse_sum(text, "method", "E102"):
         if call.file:
             kind = own_parts.kind(call.file, call.member)
-            parts.append(part_of(kind, kind.written, call.arguments | further.pop(kind.name, {})))
+            parts.append(part_of(kind, kind.spelling, call.arguments | further.pop(kind.name, {})))
             continue
         name = _normalised(call.name)
         values = call.arguments | further.pop(name, {})

@@ -1,7 +1,8 @@
 """SCAFFOLD (Karimireddy et al., ICML 2020, algorithm 1, option II).
 
-Client: g <- g - c_k + c;   c_k' = c_k - c + (w_t - w_S) / (a lr)    S local steps, a = S for plain SGD
-Server: c <- c + |cohort|/K mean_k (c_k' - c_k);    the merge weighs clients equally
+Client k: g <- g - c_k + c;   c_k' = c_k - c + (w_t - w_S) / (a lr)    S local steps, a = S for plain SGD
+Server:   c <- c + |cohort|/K mean_k (c_k' - c_k);    the merge weighs clients equally, K: all clients
+The control variates of server and client are c, `c.down["c"]` in the hooks, and c_k, `c.mine["c"]`; a is `c.pull`.
 With momentum rho, a = (S - rho (1 - rho^S) / (1 - rho)) / (1 - rho), the sum of the weights of all steps' gradients.
 Differs from the paper: the server's step size eta_g is fixed at 1.
 """
@@ -31,14 +32,14 @@ class Scaffold(Part):
     def server_init(self, w: Weights, fed: Fed) -> Tree:
         return {"c": {n: torch.zeros_like(w[n]) for n in fed.shared}}
 
-    client_init = server_init
+    client_init = server_init  # both begin at zero
 
     def grad(self, g: Weights, w: Weights, c: Client) -> Weights:
         return g | {n: g[n] - c_k + c.down["c"][n] for n, c_k in c.mine["c"].items()}
 
     def finish(self, w: Weights, c: Client) -> tuple[Tree, Tree]:
-        mine = {n: c_k - c.down["c"][n] + (c.start[n] - w[n]) / (c.pull * c.lr) for n, c_k in c.mine["c"].items()}
-        return {"delta": {n: mine[n] - c_k for n, c_k in c.mine["c"].items()}}, {"c": mine}
+        new = {n: c_k - c.down["c"][n] + (c.start[n] - w[n]) / (c.pull * c.lr) for n, c_k in c.mine["c"].items()}
+        return {"delta": {n: new[n] - c_k for n, c_k in c.mine["c"].items()}}, {"c": new}
 
     def server(self, s: Tree, ups: Ups, fed: Fed) -> Tree:
-        return {"c": {n: c + len(ups) / fed.clients * ups["delta"][n].mean(0) for n, c in s["c"].items()}}
+        return {"c": {n: c_n + len(ups) / fed.clients * ups["delta"][n].mean(0) for n, c_n in s["c"].items()}}

@@ -50,7 +50,7 @@ class Work:
         """How many local steps the client takes in so many epochs."""
         return epochs * (self.full + (self.short > 0))
 
-    def visits(self, recipe: Recipe) -> int:
+    def samples_seen(self, recipe: Recipe) -> int:
         """How many samples the client's steps train on in all epochs; fewer than n an epoch where a batch is dropped."""
         return recipe.epochs * (self.full * recipe.batch + self.short)
 
