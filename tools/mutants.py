@@ -91,13 +91,15 @@ def mutants(rooms: Iterable[str] = ()) -> list[Mutant]:
     return read
 
 
-def run_tests(source: Path, tests: Iterable[str]) -> tuple[int | None, str]:
+def run_tests(
+    source: Path, tests: Iterable[str], *options: str, timeout: float | None = TIMEOUT_S
+) -> tuple[int | None, str]:
     """(pytest's exit code, or None past the time allowed; the end of what it printed), with the package below `source`."""
     environment = {**os.environ, "PYTHONPATH": str(source), "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1"}
-    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *tests]
+    command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", *options, *tests]
     try:
         done = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=timeout, check=False
         )
     except subprocess.TimeoutExpired:
         return None, ""
@@ -118,10 +120,11 @@ def plant(mutant: Mutant) -> Outcome:
     return Outcome(mutant, end, time.monotonic() - began, output)
 
 
-def healthy(tests: tuple[str, ...]) -> str:
-    """What the tests print when they fail without any mutant; nothing if they pass."""
-    code, output = run_tests(SOURCE, tests)
-    return "" if code == 0 else output or f"no end after {TIMEOUT_S} s"
+def failures(chosen: Iterable[Mutant], processes: int) -> str:
+    """What the tests of these mutants print when one of them fails without any mutant; nothing if all pass."""
+    tests = sorted({test for mutant in chosen for test in mutant.tests})
+    code, output = run_tests(SOURCE, tests, "-n", str(processes), "--dist", "worksteal", timeout=None)
+    return output if code else ""
 
 
 def report(outcomes: list[Outcome], least: float) -> int:
@@ -150,12 +153,10 @@ def main() -> int:
     if not chosen:
         print("there are no such mutants")
         return 2
+    if output := failures(chosen, options.processes):
+        print(f"tests fail without any mutant:\n{output}")
+        return 2
     with ThreadPoolExecutor(options.processes) as pool:
-        suites = sorted({m.tests for m in chosen})
-        for suite, output in zip(suites, pool.map(healthy, suites), strict=True):
-            if output:
-                print(f"these tests fail without any mutant: {' '.join(suite)}\n{output}")
-                return 2
         outcomes = []
         for outcome in pool.map(plant, chosen):
             outcomes.append(outcome)

@@ -13,16 +13,19 @@ from pathlib import Path
 
 import pytest
 
+from tests.cli.calling import Called, call
 from unskew import config
 from unskew.errors import UsageError
 
 FAST = ["--rounds", "2", "--epochs", "1", "--clients", "5", "--model", "mlp", "--workers", "1"]
 
 
-def unskew(*arguments: str, cwd: Path | None = None, timeout: float = 120) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, "-m", "unskew", *arguments], cwd=cwd, capture_output=True, text=True, timeout=timeout
+def process(*arguments: str, cwd: Path | None = None) -> Called:
+    """What `call` does, in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-m", "unskew", *arguments], cwd=cwd, capture_output=True, text=True, timeout=120
     )
+    return Called(done.returncode, done.stdout, done.stderr)
 
 
 def test_help_answers_at_once():
@@ -30,7 +33,7 @@ def test_help_answers_at_once():
     took = []
     for _ in range(5):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
-        assert unskew("--help").returncode == 0
+        assert process("--help").code == 0
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         took.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
     assert min(took) < 0.6, took
@@ -51,8 +54,8 @@ def test_help_and_lists_do_not_load_torch():
 
 
 def test_a_run_from_start_to_report(tmp_path):
-    done = unskew("run", "rebafl+fedprox(mu=0.1)", *FAST, "--name", "first", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
+    done = process("run", "rebafl+fedprox(mu=0.1)", *FAST, "--name", "first", cwd=tmp_path)
+    assert done.code == 0, done.err
     for piece in (
         "split   dirichlet:0.1",
         "leaves each client  weights",
@@ -60,7 +63,7 @@ def test_a_run_from_start_to_report(tmp_path):
         "global@client",
         "report  runs/first/report.html",
     ):
-        assert piece in done.stdout
+        assert piece in done.out
     files = {p.name for p in (tmp_path / "runs" / "first").iterdir()}
     assert {
         "config.yaml",
@@ -73,29 +76,29 @@ def test_a_run_from_start_to_report(tmp_path):
         "model.safetensors",
         "report.html",
     } <= files
-    again = unskew("run", str(tmp_path / "runs/first/config.yaml"), "--name", "second", "--json", cwd=tmp_path)
-    told = json.loads(again.stdout)
-    resumed = json.loads(unskew("resume", "runs/first", "--json", cwd=tmp_path).stdout)
+    again = call("run", str(tmp_path / "runs/first/config.yaml"), "--name", "second", "--json", cwd=tmp_path)
+    told = json.loads(again.out)
+    resumed = json.loads(call("resume", "runs/first", "--json", cwd=tmp_path).out)
     assert told["sha256"] == resumed["sha256"]
     assert set(told["scores"]) == {"global", "global@client", "personal@client"}
 
 
 def test_a_comparison_goes_on_where_it_stopped(tmp_path):
     arguments = ["compare", "fedavg", "rbsm", *FAST, "--seeds", "2", "--name", "c", "--set", "rebafl.eps=0.1"]
-    planned = unskew(*arguments, "--dry-run", cwd=tmp_path)
-    assert planned.returncode == 0, planned.stderr
+    planned = call(*arguments, "--dry-run", cwd=tmp_path)
+    assert planned.code == 0, planned.err
     assert not list(tmp_path.iterdir())
-    done = unskew(*arguments, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert re.search(r"^(fedavg|rebafl\(mu=0\.0\)|rbsm) .*best$", done.stdout, re.M)
+    done = call(*arguments, cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert re.search(r"^(fedavg|rebafl\(mu=0\.0\)|rbsm) .*best$", done.out, re.M)
     for reference in ("local", "centralised"):
-        assert re.search(rf"^{reference} .*reference$", done.stdout, re.M)
-        assert re.search(rf"/8  {reference} .* – MB$", done.stdout, re.M)  # shares nothing, whoever holds the samples
+        assert re.search(rf"^{reference} .*reference$", done.out, re.M)
+        assert re.search(rf"/8  {reference} .* – MB$", done.out, re.M)  # shares nothing, whoever holds the samples
     table = json.loads((tmp_path / "runs/c/compare.json").read_text())
     (tmp_path / "runs/c/fedavg--s1/model.safetensors").unlink()
-    again = unskew("resume", "runs/c", "--json", cwd=tmp_path)
-    assert again.returncode == 0, again.stderr
-    assert [r["mean10"] for r in json.loads(again.stdout)["rows"]] == [r["mean10"] for r in table]
+    again = call("resume", "runs/c", "--json", cwd=tmp_path)
+    assert again.code == 0, again.err
+    assert [r["mean10"] for r in json.loads(again.out)["rows"]] == [r["mean10"] for r in table]
     absences = [(tmp_path / f"runs/c/{m}--s0/events.jsonl").read_text() for m in ("fedavg", "rbsm")]
     assert absences[0] == absences[1]
 
@@ -123,18 +126,18 @@ def test_a_comparison_goes_on_where_it_stopped(tmp_path):
     ],
 )
 def test_wrong_use_is_one_sentence(arguments, code, told, tmp_path):
-    done = unskew(*arguments, cwd=tmp_path)
-    assert done.returncode == code, done.stderr
-    assert re.search(told, done.stderr), done.stderr
-    assert "Traceback" not in done.stderr
-    assert len(done.stderr.strip().splitlines()) == 1
+    done = call(*arguments, cwd=tmp_path)
+    assert done.code == code, done.err
+    assert re.search(told, done.err), done.err
+    assert "Traceback" not in done.err
+    assert len(done.err.strip().splitlines()) == 1
 
 
 def test_yaml_errors_name_the_line(tmp_path):
     (tmp_path / "c.yaml").write_text("method: fedavg\nrounds: 3\nlernign_rate: 0.1\n")
-    done = unskew("run", "c.yaml", cwd=tmp_path)
-    assert done.returncode == 2
-    assert "E101 unknown key 'lernign_rate' at line 3." in done.stderr
+    done = call("run", "c.yaml", cwd=tmp_path)
+    assert done.code == 2
+    assert "E101 unknown key 'lernign_rate' at line 3." in done.err
     (tmp_path / "c.yaml").write_text("method: fedavg\nrounds: many\n")
     with pytest.raises(UsageError, match=r"E109 rounds at line 2 must be a whole number, above 0; got 'many'"):
         config.load(tmp_path / "c.yaml")
@@ -205,14 +208,14 @@ def test_a_comparison_in_the_background_ends_when_told(tmp_path):
 
 
 def test_explain_and_check(tmp_path):
-    done = unskew("explain", "flea", cwd=tmp_path)
-    assert "Differs from the paper" in done.stdout
-    assert re.search(r"flea/features at most [\d.]+ KB a round \(read: each, guarantee: empirical\)", done.stdout)
-    assert json.loads(unskew("list", "methods", "--json").stdout)["scaffold"].startswith("SCAFFOLD")
+    done = call("explain", "flea", cwd=tmp_path)
+    assert "Differs from the paper" in done.out
+    assert re.search(r"flea/features at most [\d.]+ KB a round \(read: each, guarantee: empirical\)", done.out)
+    assert json.loads(call("list", "methods", "--json").out)["scaffold"].startswith("SCAFFOLD")
     (tmp_path / "mine.py").write_text(Path(__file__).parents[2].joinpath("examples/my_method.py").read_text())
-    checked = unskew("check", "mine.py", cwd=tmp_path)
-    assert checked.returncode == 0, checked.stdout + checked.stderr
-    assert "12 of 12" in checked.stdout
+    checked = call("check", "mine.py", cwd=tmp_path)
+    assert checked.code == 0, checked.out + checked.err
+    assert "12 of 12" in checked.out
 
 
 FROZEN = {
@@ -224,13 +227,13 @@ FROZEN = {
 def test_the_settings_are_frozen():
     """A renamed or dropped setting breaks users' files: change this list only on purpose."""
     assert set(config.FIELDS) == FROZEN
-    shown = unskew("run", "--help").stdout
+    shown = call("run", "--help").out
     for name in FROZEN - {"method"}:
         assert f"--{name.replace('_', '-')}" in shown
 
 
 def test_a_run_can_be_watched_while_it_goes(tmp_path):
-    assert unskew("watch", "none", cwd=tmp_path).stderr.startswith("E117")
+    assert call("watch", "none", cwd=tmp_path).err.startswith("E117")
     run = subprocess.Popen(
         [sys.executable, "-m", "unskew", "run", "fedavg", *FAST[2:], "--rounds", "12", "--name", "r", "--json"],
         cwd=tmp_path, stdout=subprocess.DEVNULL,
@@ -238,12 +241,12 @@ def test_a_run_can_be_watched_while_it_goes(tmp_path):
     end = time.monotonic() + 60
     while not (tmp_path / "runs/r/config.yaml").exists() and time.monotonic() < end:
         time.sleep(0.1)
-    seen = unskew("watch", "runs/r", cwd=tmp_path).stdout.splitlines()
+    seen = call("watch", "runs/r", cwd=tmp_path).out.splitlines()
     assert run.wait(60) == 0
     assert [line.split()[1] for line in seen[:-1]] == [f"{t}/12" for t in range(13)]
     assert all("answered" in line and "worst" in line for line in seen[1:-1])
     assert seen[-1].startswith("done")
-    assert unskew("watch", "runs/r", cwd=tmp_path).stdout.splitlines() == seen
+    assert call("watch", "runs/r", cwd=tmp_path).out.splitlines() == seen
 
 
 def test_a_comparison_can_be_watched_stopped_and_resumed(tmp_path):
@@ -270,18 +273,18 @@ def test_a_comparison_can_be_watched_stopped_and_resumed(tmp_path):
         time.sleep(0.02)
     run.send_signal(signal.SIGTERM)
     assert run.wait(60) == 143
-    looked = unskew("watch", "runs/c", "--once", cwd=tmp_path).stdout
+    looked = call("watch", "runs/c", "--once", cwd=tmp_path).out
     first, second = (line.split() for line in looked.splitlines() if line.startswith("fed"))
     assert first[:2] == ["fedavg", "0/1"]
     assert 2 <= int(first[2].split("/")[0]) < 60
     assert second[:3] == ["fedprox", "0/1", "0/60"]
-    assert unskew("resume", "runs/c", cwd=tmp_path).returncode == 0
-    watched = unskew("watch", "runs/c", cwd=tmp_path).stdout.splitlines()
+    assert call("resume", "runs/c", cwd=tmp_path).code == 0
+    watched = call("watch", "runs/c", cwd=tmp_path).out.splitlines()
     assert [line.split()[:2] for line in watched[:2]] == [["1/2", "fedavg"], ["2/2", "fedprox"]]
     assert watched[2] == "report  runs/c/report.html"
     (tmp_path / "runs/c/compare.yaml").write_text("methods: [")
-    broken = unskew("watch", "runs/c", cwd=tmp_path)
-    assert (broken.returncode, broken.stderr[:4]) == (2, "E111")
+    broken = call("watch", "runs/c", cwd=tmp_path)
+    assert (broken.code, broken.err[:4]) == (2, "E111")
 
 
 @pytest.mark.parametrize(
@@ -290,9 +293,9 @@ def test_a_comparison_can_be_watched_stopped_and_resumed(tmp_path):
 )
 def test_a_setting_by_the_name_it_has_elsewhere_is_understood(tmp_path, written, meant):
     (tmp_path / "c.yaml").write_text(f"rounds: 2\n{written}: 1\n")
-    done = unskew("run", "--config", "c.yaml", cwd=tmp_path)
-    assert (done.returncode, done.stdout) == (2, "")
-    assert f"unknown key '{written}' at line 2. Did you mean '{meant}'?" in done.stderr
+    done = call("run", "--config", "c.yaml", cwd=tmp_path)
+    assert (done.code, done.out) == (2, "")
+    assert f"unknown key '{written}' at line 2. Did you mean '{meant}'?" in done.err
 
 
 @pytest.mark.parametrize(
@@ -304,18 +307,18 @@ def test_a_setting_by_the_name_it_has_elsewhere_is_understood(tmp_path, written,
     ],
 )
 def test_nothing_is_loaded_or_shown_before_a_misspelling_is_told(tmp_path, arguments, code):
-    done = unskew(*arguments, "--data", "fashion_mnist", cwd=tmp_path)
-    assert (done.returncode, done.stdout, done.stderr[:4]) == (2, "", code)
+    done = call(*arguments, "--data", "fashion_mnist", cwd=tmp_path)
+    assert (done.code, done.out, done.err[:4]) == (2, "", code)
 
 
 def test_a_bad_file_is_named_and_its_sample_by_the_number_it_has_there(tmp_path):
     import numpy as np
 
     (tmp_path / "bad.npz").write_text("junk")
-    done = unskew("run", "fedavg", "--data", "bad.npz", cwd=tmp_path)
-    assert (done.returncode, done.stderr[:4]) == (3, "E401")
-    assert "pickle" not in done.stderr
+    done = call("run", "fedavg", "--data", "bad.npz", cwd=tmp_path)
+    assert (done.code, done.err[:4]) == (3, "E401")
+    assert "pickle" not in done.err
     x = np.zeros((10, 3), np.float32)
     x[7, 1] = np.nan
     np.savez(tmp_path / "n.npz", x=x, y=np.arange(10) % 2)
-    assert "sample 7 holds nan at [1]" in unskew("run", "fedavg", "--data", "n.npz", cwd=tmp_path).stderr
+    assert "sample 7 holds nan at [1]" in call("run", "fedavg", "--data", "n.npz", cwd=tmp_path).err

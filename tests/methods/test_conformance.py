@@ -23,11 +23,20 @@ VARIANTS = [
 ]  # fmt: skip
 
 
+ALONE = [c for c in check.CHECKS if c is not check.combines_with_other_methods]
+"""test_pairs combines each of our methods with each other one."""
+
+
 @pytest.mark.parametrize("text", [*OURS, *VARIANTS])
 def test_ours(text):
     (ours,) = registry.parse(text).parts
-    failed = [f"{f.name}: {f.detail}" for f in check.check_method(ours) if not f.ok]
+    failed = [f"{f.name}: {f.detail}" for f in check.check_method(ours, ALONE) if not f.ok]
     assert not failed
+
+
+def test_combinations_are_checked():
+    (passed,) = check.check_method(*registry.parse("fedavgm").parts, [check.combines_with_other_methods])
+    assert passed == check.CheckResult("combines with other methods", True, "")
 
 
 @dataclass(frozen=True)
