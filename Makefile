@@ -18,11 +18,11 @@ demo: $(READY)
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist worksteal
 
-# Flower pins other versions of what the rest uses, so its tests have an environment of their own. Those with real
-# processes mostly wait; they begin first, each in a worker process of its own.
+# Flower pins other versions of what the rest uses, so tests that need it have an environment of their own; all others of
+# tests/deploy run with `make test`. Those with real processes mostly wait; they begin first, each in a worker of its own.
 REAL := tests/deploy/test_killed.py tests/deploy/test_lost_sites.py tests/deploy/test_real.py
 test-deploy: $(FLOWER)/.ready
-	$(FLOWER)/bin/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(REAL) tests/deploy
+	$(FLOWER)/bin/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m flower $(REAL) tests/deploy
 
 lint: style types
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import typer
 
+from tests.cli.calling import call
 from unskew import arguments, cli
 from unskew.cli import compare, reproduce, run
 from unskew.cli.options import help_text
@@ -70,11 +70,10 @@ def test_the_options_are_frozen():
 
 def shown(*words: str) -> str:
     """What `--help` prints on a wide terminal, without its frames and line breaks."""
-    done = subprocess.run(
-        [sys.executable, "-m", "unskew", *words, "--help"],
-        capture_output=True, text=True, check=True, env={**os.environ, "COLUMNS": "110"},
-    )  # fmt: skip
-    return " ".join(done.stdout.replace("│", " ").split())
+    with mock.patch.dict(os.environ, {"COLUMNS": "110"}):
+        done = call(*words, "--help")
+    assert done.code == 0, done.err
+    return " ".join(done.out.replace("│", " ").split())
 
 
 def test_help_shows_every_meaning_choice_range_and_default():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 
 import numpy as np
@@ -12,6 +11,7 @@ from PIL import Image
 from scipy.io import wavfile
 
 import unskew
+from tests.cli.calling import call
 from unskew import data
 from unskew.data.dataset import Dataset
 from unskew.errors import DataError, UsageError
@@ -263,24 +263,20 @@ def test_large_files_of_bytes_are_divided_where_rows_are_used(tmp_path, monkeypa
         data.arrays(tmp_path / "x.npy", y, x[:10], y[:10])
 
 
-def check(*words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "unskew", "data", "check", *words], capture_output=True, text=True)
-
-
 def test_data_check_prints_what_was_understood(tmp_path):
     """D7: `unskew data check` shows samples, values, classes, sites and what is done to them, and trains nothing."""
     pictures(tmp_path / "d", "berlin/a", "berlin/b", "lyon/a", "lyon/b")
     (tmp_path / "d" / "lyon" / "a" / "Thumbs.db").write_bytes(b"?")
-    done = check(f"{tmp_path / 'd'}(size=8)")
-    assert done.returncode == 0, done.stderr
+    done = call("data", "check", f"{tmp_path / 'd'}(size=8)")
+    assert done.code == 0, done.err
     for words in (
         "samples  16 for training, 4 for testing", "each     3 channels of 8 x 8", "values   0 to ", "classes  2: a 8, b 8",
         "sites    2: berlin 8, lyon 8; --skew column:site", "left out 1 hidden or system file",
     ):  # fmt: skip
-        assert words in done.stdout
-    facts = json.loads(check(str(tmp_path / "d"), "--json").stdout)
+        assert words in done.out
+    facts = json.loads(call("data", "check", str(tmp_path / "d"), "--json").out)
     assert facts["samples"] == {"train": 16, "test": 4}
-    refused = check(str(tmp_path / "nothing"))
-    assert (refused.returncode, refused.stdout) == (3, "")
-    assert refused.stderr.startswith("E402 there is no /")
-    assert "Traceback" not in refused.stderr
+    refused = call("data", "check", str(tmp_path / "nothing"))
+    assert (refused.code, refused.out) == (3, "")
+    assert refused.err.startswith("E402 there is no /")
+    assert "Traceback" not in refused.err

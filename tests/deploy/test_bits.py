@@ -46,6 +46,7 @@ def test_the_same_bits_as_the_simulator(tmp_path, name):
     assert not problems(loop)
 
 
+@pytest.mark.flower
 @pytest.mark.parametrize("name", FEW)
 def test_the_same_bits_through_flower(tmp_path, name):
     """Flower's own server app, client app and messages, without its processes."""

@@ -7,8 +7,8 @@ import json
 import numpy as np
 import pytest
 
+from tests.cli.calling import call
 from tests.deploy import fake  # skips where cryptography is missing
-from tests.deploy.shell import unskew
 from unskew.cli.deployed import seconds
 from unskew.config import dump
 from unskew.deploy import serving, studies
@@ -16,6 +16,8 @@ from unskew.deploy.tickets import Coordinator
 from unskew.engine import check
 from unskew.engine.disk.lock import Lock
 from unskew.errors import UsageError
+
+pytestmark = pytest.mark.flower  # which pins an older Typer
 
 
 @pytest.fixture
@@ -42,47 +44,47 @@ def test_the_server_tells_whom_flower_turned_away(tmp_path, home):
 
 
 def test_the_commands_of_a_federation(tmp_path):
-    done = unskew("federation", "init", "lung", "--host", "h.example:9000", "--sites", "a,b", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    joined = unskew("join", "federations/lung/tickets/a.ticket", "--json", cwd=tmp_path)
-    told = json.loads(joined.stdout)
-    assert unskew("join", "federations/lung/tickets/a.ticket", cwd=tmp_path).returncode == 2
-    admitted = unskew("federation", "admit", "lung", told["public"], cwd=tmp_path)
-    assert told["fingerprint"] in admitted.stdout
-    shown = json.loads(unskew("federation", "show", "lung", "--json", cwd=tmp_path).stdout)
+    done = call("federation", "init", "lung", "--host", "h.example:9000", "--sites", "a,b", cwd=tmp_path)
+    assert done.code == 0, done.err
+    joined = call("join", "federations/lung/tickets/a.ticket", "--json", cwd=tmp_path)
+    told = json.loads(joined.out)
+    assert call("join", "federations/lung/tickets/a.ticket", cwd=tmp_path).code == 2
+    admitted = call("federation", "admit", "lung", told["public"], cwd=tmp_path)
+    assert told["fingerprint"] in admitted.out
+    shown = json.loads(call("federation", "show", "lung", "--json", cwd=tmp_path).out)
     assert shown["sites"] == {"a": told["fingerprint"], "b": None}
-    run = unskew("run", "fedavg", "--on", "lung", "--min-sites", "2", cwd=tmp_path)
-    assert (run.returncode, run.stderr[:4]) == (2, "E109")
-    assert unskew("run", "fedavg", "--on", "none", cwd=tmp_path).stderr.startswith("E502")
-    assert unskew("serve", "none", cwd=tmp_path).returncode == 2
-    checked = unskew("site", "check", "--data", "none.npz", cwd=tmp_path)
-    assert checked.returncode == 3
-    assert "FAIL  data" in checked.stdout
+    run = call("run", "fedavg", "--on", "lung", "--min-sites", "2", cwd=tmp_path)
+    assert (run.code, run.err[:4]) == (2, "E109")
+    assert call("run", "fedavg", "--on", "none", cwd=tmp_path).err.startswith("E502")
+    assert call("serve", "none", cwd=tmp_path).code == 2
+    checked = call("site", "check", "--data", "none.npz", cwd=tmp_path)
+    assert checked.code == 3
+    assert "FAIL  data" in checked.out
 
 
 def test_a_site_is_told_what_a_study_would_take_from_it(tmp_path):
-    unskew("federation", "init", "lung", "--host", "127.0.0.1:9000", "--sites", "a,b", cwd=tmp_path)
-    unskew("join", "federations/lung/tickets/a.ticket", cwd=tmp_path)
+    call("federation", "init", "lung", "--host", "127.0.0.1:9000", "--sites", "a,b", cwd=tmp_path)
+    call("join", "federations/lung/tickets/a.ticket", cwd=tmp_path)
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "d.npz", x=rng.random((40, 1, 8, 8), np.float32), y=np.arange(40) % 4)
     (tmp_path / "study.yaml").write_text("method: feddpms(alpha=5, width=8)\nmodel: cnn_small\nrounds: 4\n")
-    done = unskew("site", "check", "--data", "d.npz", "--study", "study.yaml", "--json", cwd=tmp_path)
-    told = "\n".join(json.loads(done.stdout)["leaves"])
+    done = call("site", "check", "--data", "d.npz", "--study", "study.yaml", "--json", cwd=tmp_path)
+    told = "\n".join(json.loads(done.out)["leaves"])
     assert "weights" in told
     assert "feddpms/z at most" in told
     assert "infinite  end to end" in told
     assert "infinite  against the coordinator" in told
-    assert any(f["what"] == "network" and not f["ok"] for f in json.loads(done.stdout)["found"])
+    assert any(f["what"] == "network" and not f["ok"] for f in json.loads(done.out)["found"])
     (tmp_path / "study.yaml").write_text("method: fedavg_ft\n")
-    done = unskew("site", "check", "--data", "d.npz", "--study", "study.yaml", cwd=tmp_path)
-    assert (done.returncode, done.stderr[:4]) == (2, "E506")
+    done = call("site", "check", "--data", "d.npz", "--study", "study.yaml", cwd=tmp_path)
+    assert (done.code, done.err[:4]) == (2, "E506")
 
 
 def test_a_folder_that_holds_another_run_is_left_as_it_is(tmp_path):
     """And one whose run is going on: refused before its deploy.json is written over."""
-    unskew("federation", "init", "lung", "--host", "127.0.0.1:9000", "--sites", "a", cwd=tmp_path)
-    unskew("join", "federations/lung/tickets/a.ticket", cwd=tmp_path)
-    unskew("federation", "admit", "lung", "site/a.pub", cwd=tmp_path)
+    call("federation", "init", "lung", "--host", "127.0.0.1:9000", "--sites", "a", cwd=tmp_path)
+    call("join", "federations/lung/tickets/a.ticket", cwd=tmp_path)
+    call("federation", "admit", "lung", "site/a.pub", cwd=tmp_path)
     path = tmp_path / "runs/r"
     path.mkdir(parents=True)
     (path / "deploy.json").write_text("as it was")
@@ -90,13 +92,13 @@ def test_a_folder_that_holds_another_run_is_left_as_it_is(tmp_path):
         dump(studies.study(check.settings(method="fedavg+clip_median", clients=1, lr=0.5)))
     )
     on = ("run", "fedavg", "--on", "lung", "--min-sites", "1", "--name", "r", "--lr", "0.1")
-    done = unskew(*on, cwd=tmp_path)
-    assert (done.returncode, done.stderr[:4]) == (2, "E112"), done.stderr
-    assert "lr was 0.5, is 0.1 now" in done.stderr
+    done = call(*on, cwd=tmp_path)
+    assert (done.code, done.err[:4]) == (2, "E112"), done.err
+    assert "lr was 0.5, is 0.1 now" in done.err
     with Lock(path):
         for command in (on, ("resume", "runs/r")):
-            done = unskew(*command, cwd=tmp_path)
-            assert (done.returncode, done.stderr[:4]) == (2, "E110"), done.stderr
+            done = call(*command, cwd=tmp_path)
+            assert (done.code, done.err[:4]) == (2, "E110"), done.err
     assert (path / "deploy.json").read_text() == "as it was"
 
 

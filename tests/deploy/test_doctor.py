@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.cli.calling import call
 from tests.deploy import fake  # noqa: F401  skips where cryptography is missing
-from tests.deploy.shell import unskew
 from unskew.deploy import doctor
 from unskew.deploy.tickets import Coordinator, Joined, Ticket
 
@@ -100,8 +100,8 @@ def test_a_site_does_not_knock_where_it_will_never_be_let_in(tmp_path, home):
     assert not doctor.rejection(joined_at(tmp_path, home, port))
     listener = Listener(stranger)
     made = joined_at(tmp_path, home, listener.port)
-    done = unskew("site", "run", "--data", "d.npz", "--folder", str(made.folder), cwd=tmp_path)
-    assert (done.returncode, done.stderr[:4]) == (2, "E509")
+    done = call("site", "run", "--data", "d.npz", "--folder", str(made.folder), cwd=tmp_path)
+    assert (done.code, done.err[:4]) == (2, "E509")
 
 
 def test_another_host_than_the_certificate_names_is_refused(tmp_path):

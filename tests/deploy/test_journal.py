@@ -6,8 +6,8 @@ import json
 
 import pytest
 
+from tests.cli.calling import call
 from tests.deploy import fake
-from tests.deploy.shell import unskew
 from unskew.cli.deployed import clipped
 from unskew.deploy import journal
 from unskew.deploy.journal import FILE, Journal, verify
@@ -134,29 +134,27 @@ def test_a_crash_in_the_middle_of_a_line_is_noted(written):
 
 
 def test_the_audit_names_the_line(tmp_path):
-    assert (
-        unskew("federation", "init", "lung", "--host", "h.example:9000", "--sites", "a,b", cwd=tmp_path).returncode == 0
-    )
+    assert call("federation", "init", "lung", "--host", "h.example:9000", "--sites", "a,b", cwd=tmp_path).code == 0
     home = Coordinator.open(tmp_path / "federations/lung")
     run = tmp_path / "run"
     run.mkdir()
-    assert unskew("federation", "audit", "lung", "run", cwd=tmp_path).stderr.startswith("E117")
+    assert call("federation", "audit", "lung", "run", cwd=tmp_path).err.startswith("E117")
     made = Journal(run / FILE, home.key)
     made.note("begun")
     made.note("done", files={})
     made.close()
-    done = unskew("federation", "audit", "lung", "run", cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert made.head in done.stdout
+    done = call("federation", "audit", "lung", "run", cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert made.head in done.out
     (run / FILE).write_text((run / FILE).read_text().replace("begun", "begin"))
-    done = unskew("federation", "audit", "lung", "run", cwd=tmp_path)
-    assert (done.returncode, done.stderr.split(" ")[0]) == (2, "E207")
-    assert "line 1 was changed" in done.stderr
+    done = call("federation", "audit", "lung", "run", cwd=tmp_path)
+    assert (done.code, done.err.split(" ")[0]) == (2, "E207")
+    assert "line 1 was changed" in done.err
 
 
 def test_the_flower_commands_are_shown(tmp_path):
-    unskew("federation", "init", "lung", "--host", "h.example:9000", "--sites", "a,b", cwd=tmp_path)
-    told = unskew("federation", "export-flower", "lung", cwd=tmp_path).stdout
+    call("federation", "init", "lung", "--host", "h.example:9000", "--sites", "a,b", cwd=tmp_path)
+    told = call("federation", "export-flower", "lung", cwd=tmp_path).out
     assert "flower-superlink --host 0.0.0.0 --port 9000" in told
     assert "--enable-supernode-auth" in told
     assert told.count("flower-supernode --superlink h.example:9000 --port PORT --root-certificates=site/ca.crt") == 2

@@ -17,7 +17,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'unskew
 from tests.deploy import fake  # noqa: F401  skips where cryptography is missing
 from tests.deploy.loopback import running, simulated
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.flower]
 TWO = "ab"
 
 

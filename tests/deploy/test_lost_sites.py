@@ -15,7 +15,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'unskew
 from tests.deploy import fake  # noqa: F401  skips where cryptography is missing
 from tests.deploy.loopback import Cable, running
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.flower]
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from tests.deploy import fake  # noqa: F401  skips where cryptography is missing
 from tests.deploy.loopback import Loopback, running, simulated
 from unskew.deploy.tickets import Coordinator, Ticket
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.flower]
 
 
 @pytest.fixture(scope="module")
