@@ -37,7 +37,7 @@ ROOMS = (
     {"report"},
     {"experiments"},
     {"deploy"},
-    {"api", "unskew"},
+    {"notebook", "results", "api", "unskew"},
     {"cli", "__main__"},
 )
 """Rooms from low to high; "unskew" is the package itself, which users import. A room imports from those below it and from

@@ -16,8 +16,6 @@ if TYPE_CHECKING:  # what editors and type checkers see; a method's class is kno
     from unskew import data as data
     from unskew import methods as methods
     from unskew import models as models
-    from unskew.api import Comparison as Comparison
-    from unskew.api import Result as Result
     from unskew.api import compare as compare
     from unskew.api import resume as resume
     from unskew.api import run as run
@@ -34,14 +32,16 @@ if TYPE_CHECKING:  # what editors and type checkers see; a method's class is kno
     from unskew.errors import UnskewError as UnskewError
     from unskew.experiments.reproduce import Reproduction as Reproduction
     from unskew.experiments.reproduce import reproduce as reproduce
+    from unskew.results import Comparison as Comparison
+    from unskew.results import Result as Result
 
 _HOMES = {
     "run": "unskew.api",
     "compare": "unskew.api",
     "resume": "unskew.api",
     "reproduce": "unskew.experiments.reproduce",
-    "Result": "unskew.api",
-    "Comparison": "unskew.api",
+    "Result": "unskew.results",
+    "Comparison": "unskew.results",
     "Reproduction": "unskew.experiments.reproduce",
     "Settings": "unskew.config",
     "Method": "unskew.core.method",

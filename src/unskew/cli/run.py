@@ -103,10 +103,10 @@ def _train(path: Path, settings: Any, arguments: Arguments) -> None:
 
 def finish(folder: Any, screen: Any, as_json: bool) -> None:
     """Train the run of a folder to its end and show it; then print its scores, write its report and say what to do next."""
-    from unskew.api import result_of
     from unskew.cli.screen import next_steps
     from unskew.engine.leaves import leaves
     from unskew.report import page
+    from unskew.results import result_of
 
     loops: list[Any] = []
 

@@ -1,0 +1,154 @@
+"""What a run and a comparison return."""
+
+from __future__ import annotations
+
+import html
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from torch import nn
+
+from unskew import many
+from unskew.config import Settings
+from unskew.core.method import Method
+from unskew.core.trees import Weights
+from unskew.data.federation import Federation
+from unskew.engine.disk.record import Record
+from unskew.engine.disk.state import State, digest
+from unskew.engine.resolve import Run
+from unskew.engine.server.loop import Loop
+from unskew.engine.server.used import Replies
+from unskew.errors import UsageError
+
+if TYPE_CHECKING:
+    from unskew.report.summary import MethodSummary
+
+SCOPES = ("global", "global@client", "personal@client")
+
+
+@dataclass(repr=False)
+class Result:
+    """A finished run: its settings, record and weights; `path` is its folder, or None if it was kept in memory."""
+
+    run: Run
+    record: Record
+    weights: Weights
+    model: nn.Module
+    path: Path | None = None
+
+    @property
+    def settings(self) -> Settings:
+        return self.run.settings
+
+    @property
+    def method(self) -> Method:
+        return self.run.method
+
+    @property
+    def federation(self) -> Federation:
+        return self.run.federation
+
+    def __repr__(self) -> str:
+        """One line: the method, its last score, and where the run is kept."""
+        scores = self.scores() or self.scores("personal@client")
+        last = f"{self.run.task.main_score} {scores['last']:.1%}" if scores else "not evaluated"
+        kept = f", kept in {self.path}" if self.path else ""
+        return f"<Result of {self.method}: {last} after {self.settings.rounds} rounds{kept}>"
+
+    def _repr_html_(self) -> str:
+        """The table, as a notebook shows it."""
+        return f"<pre>{html.escape(self.table())}</pre>"
+
+    def scores(self, scope: str = "global", metric: str | None = None) -> dict[str, float]:
+        """last, best and mean of the last ten rounds (of those evaluated), in [0, 1]; the untrained model does not count."""
+        metric = metric or (self.run.task.main_score if scope == "global" else "mean")
+        rounds_, series = self.record.series(scope, metric)
+        trained = [(t, v) for t, v in zip(rounds_, series) if t > 0]
+        if not trained:
+            return {}
+        values = [v for _, v in trained]
+        tail = [v for t, v in trained if t > trained[-1][0] - 10]
+        return {"last": values[-1], "best": max(values), "mean10": float(np.mean(tail))}
+
+    def bytes(self, way: str = "up") -> int:
+        """Bytes all clients sent ("up") or received ("down") in the whole run."""
+        return sum(many.total_bytes(row) for row in self.record.rows["ledger"] if row["way"] == way)
+
+    @property
+    def replies(self) -> Replies:
+        """How many replies came, how many were used, and why the others were dropped."""
+        return Replies.of(self.record.rows["events"])
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the final weights."""
+        return digest(self.weights)
+
+    def table(self) -> str:
+        """The three scopes: last, best and mean of the last ten rounds, in percent."""
+        lines = [
+            f"{self.method}  {self.settings.rounds} rounds, {self.federation.clients} clients, seed {self.settings.seed}"
+        ]
+        lines.append(f"{self.run.task.main_score:<18}{'last':>7}{'best':>7}{'mean of last 10':>17}")
+        for scope in SCOPES:
+            if scores := self.scores(scope):
+                lines.append(f"{scope:<18}{scores['last']:>7.1%}{scores['best']:>7.1%}{scores['mean10']:>17.1%}")
+        if self.replies.dropped:
+            lines.append(f"{self.replies}; the others were dropped")
+        lines.append(f"sent by clients {self.bytes('up') / 1e6:.1f} MB, received {self.bytes('down') / 1e6:.1f} MB")
+        return "\n".join(lines)
+
+    def to_frame(self) -> Any:
+        """The metric rows as a pandas DataFrame. Raises UsageError (E115) where pandas is not installed."""
+        try:
+            import pandas  # pyright: ignore[reportMissingImports]  (optional)
+        except ImportError:
+            raise UsageError(
+                "E115", "to_frame() needs pandas; pip install pandas, or use result.record.rows['metrics']."
+            ) from None
+        return pandas.DataFrame(self.record.rows["metrics"])
+
+    def report(self, path: str | Path | None = None) -> Path:
+        """Write the run's page; needs a run with a folder."""
+        from unskew.report import page
+
+        if self.path is None:
+            raise UsageError("E116", "this run was kept in memory; give run(..., name='my-run') to have a report.")
+        return page.write_report([self.path], Path(path) if path else self.path / "report.html")
+
+
+@dataclass(repr=False)
+class Comparison:
+    """Finished runs of several methods and seeds, in one folder."""
+
+    path: Path
+
+    def __repr__(self) -> str:
+        return f"<Comparison in {self.path}>"
+
+    def _repr_html_(self) -> str:
+        """The table, as a notebook shows it."""
+        return f"<pre>{html.escape(self.table())}</pre>"
+
+    def rows(self) -> list[MethodSummary]:
+        from unskew.report import read, summary
+
+        return summary.summary_table(read.read_comparison(self.path))
+
+    def table(self) -> str:
+        """Mean and standard deviation over seeds, paired tests against the best with Holm's correction."""
+        from unskew.report import tables
+
+        return tables.plain(self.rows())
+
+    def report(self, path: str | Path | None = None) -> Path:
+        from unskew.report import page
+
+        return page.write_report(self.path, Path(path) if path else self.path / "report.html")
+
+
+def result_of(loop: Loop, state: State, path: Path | None = None) -> Result:
+    """The result of a loop that has come to its end. path: the run's folder, if it has one."""
+    return Result(loop.run, loop.record, state.weights, loop.run.fed.net.module_with(state.weights), path)
