@@ -116,6 +116,17 @@ def test_a_line_of_another_key_is_found(written):
     assert verify(written, KEY).lines == 4
 
 
+def test_a_line_of_another_journal_by_the_same_key_is_found(written, tmp_path):
+    other = Journal(tmp_path / "other.jsonl", fake.COORDINATOR)
+    for t in range(4):
+        other.note("asked", site="z", t=t)
+    other.close()
+    lines = written.read_bytes().splitlines(keepends=True)
+    lines[2] = other.path.read_bytes().splitlines(keepends=True)[2]
+    written.write_bytes(b"".join(lines))
+    assert (verify(written, KEY).lines, verify(written, KEY).wrong[:15]) == (2, "does not follow")
+
+
 def test_a_missing_end_changes_the_head(written):
     before = verify(written, KEY).head
     written.write_bytes(b"".join(written.read_bytes().splitlines(keepends=True)[:-1]))

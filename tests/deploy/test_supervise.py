@@ -52,6 +52,20 @@ def test_a_program_that_ends_or_gives_up_without_ending_is_started_again(tmp_pat
         still.stop(0.5)
 
 
+def test_a_program_that_ends_at_once_is_not_started_all_the_time(tmp_path, monkeypatch):
+    clock = [100.0]
+    monkeypatch.setattr(supervise.time, "monotonic", lambda: clock[0])
+    program = supervise.Program("it", [sys.executable, "-c", ""], dict(os.environ), tmp_path / "l")
+    program.tend(lambda _: None)
+    program.process.wait(30)
+    starts = []
+    for clock[0] in (100.0, 100.1, 104.9, 105.0):
+        program.tend(lambda _: None)
+        starts.append(program.starts)
+    program.stop(0.5)
+    assert starts == [1, 1, 1, 2]
+
+
 def test_a_sentence_is_not_said_again_before_its_time(monkeypatch):
     told: list[str] = []
     now = 1.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 import torch
 from torch import nn
 
@@ -33,6 +34,13 @@ def begun(text, rounds=0, **changes):
         return made, state
     finally:
         made.trainer.close()
+
+
+@pytest.mark.parametrize(("method", "reads"), [("fedprox", "sum"), ("fedprox+clip_median", "each"), ("fedgen", "each")])
+def test_the_ledger_says_whether_the_server_reads_each_clients_weights(method, reads):
+    loop, _ = begun(method, rounds=1)
+    weights = [row for row in loop.record.rows["ledger"] if (row["way"], row["share"]) == ("up", "w")]
+    assert [row["reads"] for row in weights] == [reads]
 
 
 def test_feddata_collects_a_tenth_of_everybody_at_least_one():
