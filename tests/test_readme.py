@@ -16,7 +16,7 @@ def naming() -> dict[str, set[str]]:
     for path in TESTS.rglob("test_*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.FunctionDef) and node.name.startswith("test"):
-                for mistake in re.findall(r"\b([MDRU]\d{1,2})\b", ast.get_docstring(node) or ""):
+                for mistake in re.findall(r"\b([MDRUN]\d{1,2})\b", ast.get_docstring(node) or ""):
                     tests.setdefault(mistake, set()).add(f"{path.relative_to(TESTS).as_posix()}::{node.name}")
     return tests
 

@@ -11,6 +11,7 @@ from safetensors.torch import save
 
 from tests.deploy import fake
 from unskew.core.trees import tree_map
+from unskew.deploy import hello
 from unskew.deploy import site as site_module
 from unskew.deploy.identity import Private
 from unskew.deploy.post import Contact, Post
@@ -210,6 +211,17 @@ def test_sites_of_other_classes_are_refused_before_round_1(tmp_path):
     other.load = lambda: data
     with pytest.raises(UsageError, match=r"E504 .*'c' is only at s0; 'd' is only at s1"):
         fake.run(tmp_path / "run", fake.Direct(sites), fake.small("fedavg"))
+
+
+def test_a_run_is_resumed_under_another_python_but_not_another_torch(tmp_path, monkeypatch):
+    """N5: a site's Python 3.11.x to 3.11.y, and nobody could resume, ever."""
+    whole = fake.federation()
+    fake.run(tmp_path / "run", fake.Direct(fake.sites(tmp_path / "sites", whole)), fake.small("fedavg"))
+    monkeypatch.setattr(hello.platform, "python_version", lambda: "3.99.1")
+    fake.run(tmp_path / "run", fake.Direct(fake.sites(tmp_path / "sites", whole)), fake.small("fedavg"))
+    monkeypatch.setattr(hello, "version", lambda package: "9.9")
+    with pytest.raises(UsageError, match=r"E504 .*versions of torch than when the run began: .* s0 9\.9"):
+        fake.run(tmp_path / "run", fake.Direct(fake.sites(tmp_path / "sites", whole)), fake.small("fedavg"))
 
 
 def test_a_stranger_is_not_let_in(tmp_path):

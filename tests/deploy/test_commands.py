@@ -107,3 +107,25 @@ def test_durations():
     for text in ("", "0s", "soon", "-1m"):
         with pytest.raises(UsageError, match="E109"):
             seconds(text)
+
+
+def test_both_ends_see_the_fingerprints_that_an_altered_ticket_cannot_keep(tmp_path):
+    """N9: a ticket that was altered in the mail joined without a word."""
+    begun = call("federation", "init", "lung", "--host", "127.0.0.1:9000", "--sites", "a", cwd=tmp_path)
+    prints = Coordinator.open(tmp_path / "federations/lung").fingerprints
+    assert set(prints) == {"coordinator", "authority"}
+    ticket = tmp_path / "federations/lung/tickets/a.ticket"
+    for text in (
+        begun.out,
+        call("federation", "show", "lung", cwd=tmp_path).out,
+        call("join", str(ticket), cwd=tmp_path).out,
+    ):
+        for whose, fingerprint in prints.items():
+            assert f"{whose:<11} {fingerprint}" in text
+    other = Coordinator.make(tmp_path / "other", "lung", "127.0.0.1:9000", ["a"])
+    facts = json.loads(ticket.read_text())
+    for key in ("coordinator", "authority"):
+        altered = tmp_path / f"{key}.ticket"
+        altered.write_text(json.dumps({**facts, key: json.loads((other.folder / "tickets/a.ticket").read_text())[key]}))
+        shown = json.loads(call("join", str(altered), "--folder", key, "--json", cwd=tmp_path).out)
+        assert {whose for whose in prints if shown[whose] != prints[whose]} == {key}

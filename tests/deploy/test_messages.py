@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
 
 from tests.deploy import fake  # skips where cryptography is missing
 from unskew.deploy import post as post_module
+from unskew.deploy.hello import Hello, check_versions
 from unskew.deploy.post import Contact, Post
 from unskew.deploy.sealed import Sealed
 from unskew.deploy.wire import MOST_HEADER, Limits, WireError, seal, unseal
+from unskew.errors import UsageError
 
 WIDE = Limits(1 << 20, 100)
 KEY = fake.KEYS["s0"]
@@ -92,3 +95,64 @@ def test_serials_grow_also_when_the_clock_goes_back(monkeypatch):
     for t in (1, 2, 3):
         post.ask("train", t, {"s0": ({}, {})}, WIDE)
     assert [json.loads(request.text)["serial"] for request in channel.requests] == [9_000, 9_001, 9_002]
+
+
+HELLO = {"train": 5, "test": 0, "shape": [3], "classes": ["a", "b"], "pixels": [], "versions": {}}
+
+
+def greeting(site: str, **changes: object) -> Callable[[Sealed], Sealed]:
+    """An admitted site s0 that introduces itself as `site`."""
+
+    def answer(request: Sealed) -> Sealed:
+        hello = {**HELLO, "site": site, **changes}
+        return seal({"re": request.digest, "site": "s0", "hello": hello}, {}, KEY)
+
+    return answer
+
+
+def test_an_admitted_site_cannot_introduce_itself_as_another():
+    """N2: the name in the hello was believed, whoever had signed it; the victim was shut out and blamed."""
+    post, _, told = posted(greeting("s1"))
+    post.nodes.clear()
+    assert post.greet({}) == {}
+    assert post.nodes == {}
+    assert told == [(0, "E310", "s0 introduces itself as 's1', which is another site.")]
+    post, _, told = posted(greeting("s0"))
+    post.nodes.clear()
+    assert list(post.greet({})) == ["s0"]
+    assert post.nodes == {"s0": 1}
+    assert not told
+
+
+def test_what_a_site_says_cannot_move_a_cursor_or_forge_a_line():
+    """N6: escape codes and newlines of a site's error reached the coordinator's terminal and log."""
+    nasty = "\x1b[2J\nround 9: 3/3 sites"
+    harmless = "\\x1b[2J\\nround 9: 3/3 sites"
+
+    def refusing(request: Sealed) -> Sealed:
+        return seal({"re": request.digest, "site": "s0", "code": "E2\n", "text": nasty}, {}, KEY)
+
+    post, _, told = posted(refusing)
+    assert post.ask("train", 1, {"s0": ({}, {})}, WIDE) == {}
+    assert told == [(1, "E312", f"s0: {harmless} Reply dropped.")]
+    for answer in (lambda request: nasty, greeting("s0", shape=[nasty]), as_site(nasty), greeting(nasty)):
+        post, _, told = posted(answer)
+        post.nodes.clear()
+        assert post.greet({}) == {}
+        assert len(told) == 1
+        assert harmless in told[0][2].replace("\\\\", "\\")
+        assert told[0][2].isprintable()
+    named = Hello.read({**HELLO, "site": "s0", "classes": ["a", nasty], "versions": {nasty: nasty}})
+    assert all(text.isprintable() for text in (*named.classes, *named.versions, *named.versions.values()))
+
+
+def test_another_python_resumes_and_another_torch_does_not():
+    """N5: a site's Python 3.11.x to 3.11.y, and nobody could resume, ever."""
+    versions = {"unskew": "1.0", "torch": "2.13.0", "python": "3.11.7"}
+    before = Hello.read({**HELLO, "site": "s0", "versions": versions})
+    patched = replace(before, versions={**versions, "python": "3.11.9"})
+    check_versions(before, patched)
+    assert before.data == patched.data
+    with pytest.raises(UsageError, match=r"E504 .*versions of torch than before: s0 has 2\.13\.0, s0 2\.14\.0"):
+        check_versions(before, replace(before, versions={**versions, "torch": "2.14.0"}), " than before")
+    assert before.data != replace(before, test=1).data

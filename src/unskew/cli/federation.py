@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
 
@@ -31,13 +32,21 @@ def init(
     names = [s.strip() for s in sites.split(",") if s.strip()]
     home = Coordinator.make(folder / name, name, host, names, not no_tls)
     if as_json:
-        print(json.dumps({"folder": str(home.folder), "sites": list(home.sites), "tls": home.tls}))
+        facts = {"folder": str(home.folder), "sites": list(home.sites), "tls": home.tls}
+        print(json.dumps({**facts, "fingerprints": home.fingerprints}))
         return
     tls = f"an authority, the server's certificate ({DAYS} days)" if home.tls else "NO certificate: TLS is DISABLED"
     print(f"created {tls}, {len(home.sites)} tickets in {home.folder / 'tickets'}")
     print("        a ticket holds no secret: send it by any channel, and admit the public key that comes back")
+    _print_fingerprints(home.fingerprints)
+    print("        read these out to every site: `unskew join` shows them, and a ticket that was altered has others")
     print(f"next    unskew serve {name}")
     print(f"        unskew federation admit {name} SITE.pub      once the site has read its fingerprint out to you")
+
+
+def _print_fingerprints(fingerprints: Mapping[str, str]) -> None:
+    for whose, fingerprint in fingerprints.items():
+        print(f"check   {whose:<11} {fingerprint}")
 
 
 @app.command("admit")
@@ -75,9 +84,11 @@ def show(
     keys = home.admitted()
     fingerprints = {site: keys[site].fingerprint if site in keys else None for site in home.sites}
     if as_json:
-        print(json.dumps({"host": home.host, "port": home.port, "tls": home.tls, "sites": fingerprints}))
+        facts = {"host": home.host, "port": home.port, "tls": home.tls, "sites": fingerprints}
+        print(json.dumps({**facts, "fingerprints": home.fingerprints}))
         return
     print(f"{home.name}  {home.host}:{home.port}  TLS {'enabled' if home.tls else 'DISABLED'}")
+    _print_fingerprints(home.fingerprints)
     for site, fingerprint in fingerprints.items():
         print(f"  {site:<20} {fingerprint or 'not admitted yet'}")
 

@@ -22,8 +22,12 @@ def command(
     joined = Joined.make(folder, Ticket.read(ticket))
     public, name = joined.key.public, joined.ticket.site
     if as_json:
-        print(json.dumps({"site": name, "public": str(folder / f"{name}.pub"), "fingerprint": public.fingerprint}))
+        facts = {"site": name, "public": str(folder / f"{name}.pub"), "fingerprint": public.fingerprint}
+        print(json.dumps({**facts, **joined.ticket.fingerprints}))
         return
     print(f"joined  {joined.ticket.federation} as {name}; the key was made here and stays here (mode 0600)")
+    for whose, fingerprint in joined.ticket.fingerprints.items():
+        print(f"check   {whose:<11} {fingerprint}")
+    print("        Have the coordinator read these out: a ticket that was altered on its way has others.")
     print(f"send    {folder / f'{name}.pub'} to the coordinator, and read out: {public.fingerprint}")
     print(f"next    unskew site check --data PATH --folder {folder}")

@@ -9,7 +9,7 @@ from importlib.metadata import version
 from typing import Any
 
 from unskew.data.dataset import Dataset
-from unskew.errors import UsageError
+from unskew.errors import UsageError, printable
 from unskew.version import __version__
 
 MOST_CLASSES = 100_000
@@ -31,6 +31,11 @@ class Hello:
     pixels: tuple[int, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def data(self) -> tuple[object, ...]:
+        """What it says of its data, without the versions."""
+        return self.site, self.train, self.test, self.shape, self.classes, self.pixels
+
     @staticmethod
     def of(site: str, data: Dataset, versions: Mapping[str, str]) -> Hello:
         return Hello(site, len(data.y), len(data.y_test), data.shape, data.classes, tuple(data.y.shape[1:]), versions)
@@ -39,13 +44,13 @@ class Hello:
     def read(facts: Mapping[str, Any]) -> Hello:
         """From a reply's header. Raises KeyError, TypeError or ValueError for anything that is not as declared."""
         hello = Hello(
-            str(facts["site"]),
+            printable(str(facts["site"])[:64]),
             _count(facts["train"]),
             _count(facts["test"]),
             tuple(_count(v) for v in facts["shape"]),
-            tuple(str(c)[:100] for c in facts["classes"]),
+            tuple(printable(str(c)[:100]) for c in facts["classes"]),
             tuple(_count(v) for v in facts["pixels"]),
-            {str(n): str(v)[:40] for n, v in dict(facts["versions"]).items()},
+            {printable(str(n)[:40]): printable(str(v)[:40]) for n, v in dict(facts["versions"]).items()},
         )
         if not 2 <= len(hello.classes) <= MOST_CLASSES or not hello.shape:
             raise ValueError("no classes or no shape")
@@ -75,11 +80,19 @@ def check_alike(hellos: Sequence[Hello]) -> None:
             if getattr(first, what) != getattr(other, what):
                 raise UsageError("E504", f"sites hold different data: {what} {_difference(what, first, other)}.")
     for hello in hellos:
-        for package in ("unskew", "torch"):
-            ours, theirs = first.versions.get(package), hello.versions.get(package)
-            if ours != theirs:
-                versions = f"{first.site} has {ours}, {hello.site} {theirs}"
-                raise UsageError("E504", f"sites run different versions of {package}: {versions}.")
+        check_versions(first, hello)
+
+
+def check_versions(one: Hello, other: Hello, when: str = "") -> None:
+    """Raises UsageError (E504) if two sites, or one site now and before, run other versions of what decides about bits.
+
+    Which Python it is does not decide about them. when: the end of the sentence's first half, such as " than before".
+    """
+    for package in ("unskew", "torch"):
+        ours, theirs = one.versions.get(package), other.versions.get(package)
+        if ours != theirs:
+            versions = f"{one.site} has {ours}, {other.site} {theirs}"
+            raise UsageError("E504", f"sites run different versions of {package}{when}: {versions}.")
 
 
 def _difference(what: str, a: Hello, b: Hello) -> str:

@@ -59,9 +59,8 @@ class Public:
 
     @property
     def fingerprint(self) -> str:
-        """The first 16 bytes of the key's SHA-256 in hexadecimal pairs, short enough to read out over the telephone."""
-        sha = hashlib.sha256(self.text.encode()).hexdigest()[:32].upper()
-        return ":".join(sha[i : i + 2] for i in range(0, 32, 2))
+        """See `fingerprint`."""
+        return fingerprint(self.text.encode())
 
     def signed(self, message: bytes, signature: bytes) -> bool:
         """Whether the private half of this key made the signature of exactly this message."""
@@ -108,6 +107,12 @@ class Private:
         if not isinstance(key, ec.EllipticCurvePrivateKey):
             raise UsageError("E503", f"{path} is a key of another kind.")
         return Private(key)
+
+
+def fingerprint(data: bytes) -> str:
+    """The first 16 bytes of the SHA-256 in hexadecimal pairs, short enough to read out over the telephone."""
+    sha = hashlib.sha256(data).hexdigest()[:32].upper()
+    return ":".join(sha[i : i + 2] for i in range(0, 32, 2))
 
 
 def write_secret(path: Path, data: bytes) -> None:

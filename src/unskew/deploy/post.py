@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,6 +15,7 @@ from unskew.deploy.identity import Private, Public
 from unskew.deploy.journal import Journal
 from unskew.deploy.sealed import Sealed
 from unskew.deploy.wire import Limits, Packet, WireError, seal, unseal
+from unskew.errors import printable
 
 GREETING = Limits(0, 0)
 GREETING_S = 120.0
@@ -131,7 +133,7 @@ class Post:
             text = f"{site} did not answer within {self.deadline_s:g} s; the round goes on without it."
             return self._refuse(site, t, "E311", text)
         if isinstance(reply, str):
-            return self._refuse(site, t, "E312", f"{site} failed: {reply}.")
+            return self._refuse(site, t, "E312", f"{site} failed: {printable(reply)}.")
         try:
             return _read(site, self.contact.keys[site], request, reply, limits)
         except WireError as error:
@@ -140,7 +142,7 @@ class Post:
     def _introduced(self, node: int, request: Sealed, reply: Sealed | str | None) -> Hello | None:
         """Which site a node is; None, and the reason told, if it does not prove to be an admitted one."""
         if reply is None or isinstance(reply, str):
-            reason = f": {reply}" if reply else ""
+            reason = f": {printable(reply)}" if reply else ""
             return self._refuse("?", 0, "E312", f"a node ({node}) does not say which site it is{reason}.")
         site = _claimed(reply)
         if site not in self.contact.keys:
@@ -153,7 +155,10 @@ class Post:
         except WireError as error:
             return self._refuse(site, 0, error.code, f"{site}: {error.text}")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
-            return self._refuse(site, 0, "E310", f"{site} describes its data in an unknown form ({error}).")
+            text = f"{site} describes its data in an unknown form ({printable(str(error)[:200])})."
+            return self._refuse(site, 0, "E310", text)
+        if hello.site != site:
+            return self._refuse(site, 0, "E310", f"{site} introduces itself as '{hello.site}', which is another site.")
         self._note("introduced", site=site, key=key.fingerprint, hello=hello.as_json())
         return hello
 
@@ -164,14 +169,19 @@ def _read(site: str, key: Public, request: Sealed, reply: Sealed, limits: Limits
     if packet.header.get("re") != request.digest or packet.header.get("site") != site:
         raise WireError("E307", "it answered another request than this one.")
     if code := packet.header.get("code"):
-        raise WireError(str(code)[:4], str(packet.header.get("text"))[:500])
+        raise WireError(_code(code), printable(str(packet.header.get("text"))[:500]))
     return packet
+
+
+def _code(code: Any) -> str:
+    """An error's code as a site gives it; E312 for anything that looks like none."""
+    return code if isinstance(code, str) and re.fullmatch(r"E\d{3}", code) else "E312"
 
 
 def _claimed(reply: Sealed) -> str:
     """Which site a node says it is, before its signature is checked with that site's key."""
     try:
-        return str(json.loads(reply.text[: 1 << 20]).get("site"))[:64]
+        return printable(str(json.loads(reply.text[: 1 << 20]).get("site"))[:64])
     except (ValueError, AttributeError, RecursionError):
         return "?"
 

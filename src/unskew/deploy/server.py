@@ -19,7 +19,7 @@ from unskew.config import Settings
 from unskew.data.dataset import Dataset
 from unskew.deploy.deployed import Deployed
 from unskew.deploy.federations import ServersView
-from unskew.deploy.hello import Hello, check_alike
+from unskew.deploy.hello import Hello, check_alike, check_versions
 from unskew.deploy.journal import FILE, Journal
 from unskew.deploy.notices import Notices
 from unskew.deploy.orders import Terms
@@ -132,9 +132,10 @@ def _check_back(before: Sequence[Hello], present: Mapping[str, Hello]) -> None:
         if now.train != hello.train:
             text = f"{hello.site} holds {now.train} training samples; it held {hello.train} when the run began"
             raise UsageError("E504", f"{text}. Resuming would mix two runs.")
-        if now != hello:
-            text = f"{hello.site} has other data or versions than when the run began"
+        if now.data != hello.data:
+            text = f"{hello.site} has other data than when the run began"
             raise UsageError("E504", f"{text}. Resuming would mix two runs.")
+        check_versions(hello, now, " than when the run began")
 
 
 def _test_set(text: str) -> Dataset:

@@ -13,10 +13,11 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from cryptography import x509
+from cryptography.hazmat.primitives import serialization
 
 from unskew import disk
 from unskew.deploy.certificates import certify
-from unskew.deploy.identity import Private, Public
+from unskew.deploy.identity import Private, Public, fingerprint
 from unskew.errors import UsageError
 
 DEFAULT_PORT = 8000
@@ -79,6 +80,11 @@ class Coordinator:
         """The key that signs requests to sites."""
         return Private.load(self.folder / "coordinator.key")
 
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """Those of every ticket, which both ends compare."""
+        return self.ticket(self.sites[0]).fingerprints
+
     def ticket(self, site: str) -> Ticket:
         authority = (self.folder / "ca.crt").read_text() if self.tls else ""
         return Ticket(self.name, self.host, self.port, site, self.key.public.text, authority)
@@ -123,6 +129,18 @@ class Ticket:
     site: str
     coordinator: str
     authority: str
+
+    @property
+    def fingerprints(self) -> dict[str, str]:
+        """Of the coordinator's key and, with TLS, of the authority's certificate.
+
+        Whoever alters a ticket on its way can put keys of their own into it, but not keep these.
+        """
+        known = {"coordinator": Public.parse(self.coordinator).fingerprint}
+        if self.authority:
+            root = x509.load_pem_x509_certificate(self.authority.encode())
+            known["authority"] = fingerprint(root.public_bytes(serialization.Encoding.DER))
+        return known
 
     def write(self, path: Path) -> None:
         disk.replace(path, json.dumps(asdict(self), indent=1) + "\n")
