@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -27,6 +27,7 @@ from unskew.core.part import Part, overrides
 from unskew.core.values import Batch
 from unskew.data.federation import Federation
 from unskew.data.intake.take import take
+from unskew.engine import given
 from unskew.engine.client import trial
 from unskew.engine.inputs import inputs_of
 from unskew.engine.memory import check_room
@@ -50,7 +51,8 @@ class Run:
 
     method: its Parts. federation: the clients and their samples. fed: the facts that hooks see, among them the model's
     structure and the task. device: "cpu" or one of torch's GPUs. lanes: the most clients that train side by side.
-    remarks: what a user should know before round 1, each with its code.
+    remarks: what a user should know before round 1, each with its code. given: digests of the model and of Parts that a
+    program gave as objects.
     """
 
     settings: Settings
@@ -60,6 +62,7 @@ class Run:
     device: str
     lanes: int
     remarks: tuple[tuple[str, str], ...] = ()
+    given: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def task(self) -> Task:
@@ -83,7 +86,7 @@ def resolve(
     method = method_of(settings, method)
     run = run_on(federation_of(settings, method, data, model), settings, method, model)
     check_room(method, run.fed)
-    return run
+    return replace(run, given=given.digests(method, model))
 
 
 def run_on(federation: Federation, settings: Settings, method: Method, model: nn.Module | None = None) -> Run:
@@ -166,15 +169,15 @@ def federation_of(
     Raises UsageError (E109) where validation samples are to be held out of what is dealt out already, and as reading
     and dealing out do.
     """
-    given = None if data is None or isinstance(data, str) else take(data)
-    if isinstance(given, Federation):
+    taken = None if data is None or isinstance(data, str) else take(data)
+    if isinstance(taken, Federation):
         if settings.validation:
             raise UsageError(
                 "E109", "validation holds out samples before they are dealt out; this federation is dealt out."
             )
-        federation = given
+        federation = taken
     else:
-        federation = dealt_out(settings, method, given or dataset_of(settings), model)
+        federation = dealt_out(settings, method, taken or dataset_of(settings), model)
     return federation.pooled() if pools(settings) else federation
 
 

@@ -149,6 +149,7 @@ class Folder:
         facts, settings = checkpoint[1], self.run.settings
         config.check_same(config.build(facts["settings"]), settings, self.path)
         check_files(facts["files"], settings, self.path)
+        check_given(facts.get("given", {}), self.run, self.path)
         if facts["data"] != self.data:
             raise StateError(
                 "E112", f"the data of {self.path} have changed since it began; resuming would mix two runs."
@@ -185,6 +186,7 @@ class Folder:
             "private_files": sorted(store.files.items()),
             "settings": self.run.settings.as_dict(),
             "files": self.run.settings.files(),
+            **({"given": dict(self.run.given)} if self.run.given else {}),
             "data": self.data,
         }
         tree: dict[str, Any] = {"w": now.weights, "slices": now.slices}
@@ -236,6 +238,19 @@ def check_files(before: Mapping[str, str], settings: Settings, path: Path) -> No
         if before.get(file, now) != now:
             raise StateError(
                 "E112", f"{file} has changed since {path} began; going on would mix two of it. Choose another --name."
+            )
+
+
+def check_given(before: Mapping[str, str], run: Run, path: Path) -> None:
+    """Raises StateError where a model or Part that a program gave is another one than before (E112), or missing (E118)."""
+    for name, then in before.items():
+        if name not in run.given:
+            raise StateError("E118", f"{path} was begun from Python with {name} given as an object; resume it there.")
+        if run.given[name] != then:
+            raise StateError(
+                "E112",
+                f"{name} given here is not the one with which {path} was begun; going on would mix two runs. Choose "
+                "another --name.",
             )
 
 

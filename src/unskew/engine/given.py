@@ -1,0 +1,64 @@
+"""Digests of what a program gives as an object, by which a resumed run notices another model or Part of the same name."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import re
+from collections.abc import Iterable
+from dataclasses import fields
+
+from torch import nn
+
+from unskew.core.method import Method
+from unskew.core.part import Part
+from unskew.engine.disk.state import digest
+
+ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+"""Where Python says an object lies in memory, which differs from process to process."""
+PLAIN = (bool, int, float, str, tuple, type(None))
+OURS = "unskew"
+
+
+def digests(method: Method, model: nn.Module | None) -> dict[str, str]:
+    """SHA-256 by what it is of: the model, and each Part whose class is neither this package's nor in a file of its own."""
+    theirs = [p for p in method.parts if not p.spelling and type(p).__module__.partition(".")[0] != OURS]
+    parts = {f"the Part '{p.name}'": of_part(p) for p in theirs}
+    return parts if model is None else {"the model": of_model(model), **parts}
+
+
+def of_part(part: Part) -> str:
+    """SHA-256 of the Part's class, the source of the class where Python has it, and its settings."""
+    settings = [(f.name, getattr(part, f.name)) for f in fields(part) if f.init]  # type: ignore[arg-type]
+    return _sha([*_sources([type(part)]), *(f"{name}={value!r}" for name, value in settings)])
+
+
+def of_model(module: nn.Module) -> str:
+    """SHA-256 of the module's classes, structure and plain attributes, and of its parameters and buffers."""
+    plain = [
+        f"{name} {attribute}={value!r}"
+        for name, layer in module.named_modules()
+        for attribute, value in sorted(vars(layer).items())
+        if not attribute.startswith("_") and attribute != "training" and isinstance(value, PLAIN)
+    ]
+    learns = [f"{name} {p.requires_grad}" for name, p in module.named_parameters()]
+    kinds = dict.fromkeys(type(layer) for layer in module.modules())
+    tensors = {n: t for n, t in (*module.named_parameters(), *module.named_buffers()) if t.numel()}
+    return _sha([repr(module), *_sources(kinds), *plain, *learns, digest(tensors)])
+
+
+def _sources(kinds: Iterable[type]) -> Iterable[str]:
+    """The names of classes, each with its source where it is a user's own and Python has it."""
+    for kind in kinds:
+        yield kind.__qualname__
+        for own in kind.__mro__:
+            if own.__module__.partition(".")[0] in ("torch", "builtins", "abc", "typing", OURS):
+                continue
+            try:
+                yield inspect.getsource(own)
+            except (OSError, TypeError):  # typed at a prompt: its name has to do
+                continue
+
+
+def _sha(texts: Iterable[str]) -> str:
+    return hashlib.sha256("\n".join(ADDRESS.sub("", text) for text in texts).encode()).hexdigest()
