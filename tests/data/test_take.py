@@ -9,7 +9,15 @@ import pytest
 import torch
 from PIL import Image
 from torch import nn
-from torch.utils.data import ConcatDataset, DataLoader, Subset, TensorDataset
+from torch.utils.data import (
+    ConcatDataset,
+    DataLoader,
+    RandomSampler,
+    Subset,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 from torch.utils.data import Dataset as TorchDataset
 
 import unskew
@@ -323,3 +331,73 @@ def test_a_federation_and_a_dataset_pass_as_they_are():
     assert data.take(federation) is federation
     assert isinstance(federation, Federation)
     assert data.take(ONE) is ONE
+
+
+TRAIN, TEST = (TensorDataset(torch.tensor(x), torch.tensor(y)) for x, y in ((X, Y), (X_TEST, Y_TEST)))
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ((TRAIN, TEST, TEST), "a tuple of 3 was given.*val"),
+        ((TRAIN,), "a tuple of 1 was given"),
+        ((X, TRAIN), "a tuple of 2 was given"),
+        (TensorDataset, r"TensorDataset is a class.*TensorDataset\(\.\.\.\)"),
+        ({}, "an empty dictionary"),
+        ((torch.tensor(X).to_sparse(), Y), r"sparse_coo tensor was given; give x\.to_dense\(\)"),
+        (DataLoader(TRAIN, 8, sampler=WeightedRandomSampler([1.0] * 40, 40)), "a sampler of its own"),
+        (DataLoader(TRAIN, 8, sampler=SubsetRandomSampler(range(5))), "a sampler of its own.*Subset"),
+        (DataLoader(TRAIN, 8, sampler=RandomSampler(TRAIN, num_samples=5)), "a sampler of its own"),
+        (DataLoader(TRAIN, batch_sampler=[[0, 1], [2, 3]]), "a batch_sampler of its own"),
+        (DataLoader(TRAIN, 8, collate_fn=lambda batch: batch), "a collate_fn of its own"),
+        ([DataLoader(TRAIN, 8), DataLoader(TRAIN, 8, sampler=SubsetRandomSampler(range(5)))], "a sampler of its own"),
+        (([(X, Y, X_TEST, Y_TEST), (X, Y)], TEST), "cannot be told|arrays|tuple"),
+    ],
+)
+def test_what_a_loader_or_a_tuple_would_lose_is_refused(given, says):
+    """The third set of a tuple and a loader's sampler, batches and `collate_fn` were ignored; the others were tracebacks."""
+    with pytest.raises(DataError, match=f"E403 .*(?:{says})"):
+        data.take(given)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        ((X, Y), (X_TEST, Y_TEST)),
+        (DataLoader(TRAIN, 8, shuffle=True), DataLoader(TEST, 8)),
+        (TRAIN, (X_TEST, Y_TEST)),
+    ],
+)
+def test_train_and_test_are_a_pair_of_any_sets(given):
+    """((x, y), (x_test, y_test)) was a traceback."""
+    taken = data.take(given)
+    assert isinstance(taken, Dataset)
+    assert np.array_equal(taken.x, X)
+    assert np.array_equal(taken.x_test, X_TEST)
+
+
+@pytest.mark.parametrize("clients", [[TRAIN, TRAIN], {"a": TRAIN, "b": (X, Y)}])
+def test_clients_may_have_one_test_set_together(clients):
+    """(list of clients' sets, test set) was a traceback."""
+    result = unskew.run("fedavg", (clients, TEST), model="mlp", rounds=1, epochs=1)
+    assert result.federation.clients == 2
+    assert result.federation.sizes.tolist() == [40, 40]
+    assert len(result.federation.y_test) == 10
+    assert result.scores()
+
+
+def test_a_list_of_samples_with_labels_is_a_set():
+    """A list of pairs of a sample and its label was a traceback: each pair was taken for a client."""
+    taken = data.take([(torch.tensor(x), int(y)) for x, y in zip(X, Y)])
+    assert isinstance(taken, Dataset)
+    assert len(taken.y) + len(taken.y_test) == 40
+
+
+@pytest.mark.parametrize("factor", [255, 1 / 255])
+def test_a_test_set_on_another_scale_is_noted(factor):
+    """A test set of 0 to 255 beside training samples of 0 to 1 was scored without a word."""
+    for given, noted in (((X, Y, X_TEST * np.float32(factor), Y_TEST), True), ((X, Y, X_TEST, Y_TEST), False)):
+        taken = data.take(given)
+        assert isinstance(taken, Dataset)
+        assert taken.intake
+        assert any("are both scaled alike?" in text for _, text in taken.intake.notes) is noted

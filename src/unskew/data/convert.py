@@ -25,6 +25,10 @@ def array_of(values: Any) -> np.ndarray:
     Raises DataError (E403) for lists of unequal lengths and for what has no values in order.
     """
     if hasattr(values, "detach"):
+        if str(values.layout) != "torch.strided":
+            raise DataError(
+                "E403", f"a {str(values.layout).removeprefix('torch.')} tensor was given; give x.to_dense()."
+            )
         values = values.detach().cpu()
         values = values.numpy() if str(values.dtype) != "torch.bfloat16" else values.float().numpy()
     if isinstance(values, np.ndarray):

@@ -19,6 +19,9 @@ from unskew.errors import DataError
 COMPARED = 1 << 28
 """Bytes of samples up to which training and test samples are compared for duplicates."""
 
+COMPARED_SCALES, OTHER_SCALE = 1_000, 10.0
+"""Samples whose mean sizes are compared, and how many times apart those of training and test samples may be."""
+
 
 def arrays(
     x: Any,
@@ -56,7 +59,7 @@ def arrays(
     y, facts = labels.y, numbered(name, columns, test_columns)
     intake = Intake(str(given[0].dtype), (*notes, *_scaling(given), *labels.notes))
     if rest:
-        intake = intake.noted(*_duplicates(x, rest[0]))
+        intake = intake.noted(*_duplicates(x, rest[0]), *_other_scale(x, rest[0]))
         return Dataset(name, x, y, rest[0], labels.y_test, labels.classes, *facts, intake=intake)
     if len(x) != len(y):
         raise DataError("E403", f"{name}: {len(x)} samples but {len(y)} labels; give one label per sample.")
@@ -104,3 +107,17 @@ def _duplicates(x: np.ndarray, x_test: np.ndarray) -> list[Note]:
         if twice
         else []
     )
+
+
+def _other_scale(x: np.ndarray, x_test: np.ndarray) -> list[Note]:
+    """A note on test samples of far larger or smaller numbers than the training samples; evenly spaced ones are compared."""
+    if not len(x) or not len(x_test):
+        return []
+    sizes = [
+        float(np.abs(part[:: max(1, len(part) // COMPARED_SCALES)]).mean(dtype=np.float64)) for part in (x, x_test)
+    ]
+    low, high = sorted(sizes)
+    if high <= OTHER_SCALE * low:
+        return []
+    text = f"test samples are {sizes[1]:.3g} in mean size, training samples {sizes[0]:.3g}: are both scaled alike?"
+    return [("note", text)]

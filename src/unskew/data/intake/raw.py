@@ -48,18 +48,21 @@ def raw_of(dataset: Dataset) -> Raw:
     return Raw(dataset.x, y, *test, classes, notes=dataset.intake.notes if dataset.intake else ())
 
 
-def from_clients(sets: Mapping[str, Raw]) -> Dataset:
+def from_clients(sets: Mapping[str, Raw], common: Raw | None = None) -> Dataset:
     """One set of the sets of several clients, divided as it came: the column `client` says whose a sample is.
 
-    Raises DataError (E403) for samples of unequal shapes, and where only some clients bring a test set.
+    common: test samples that belong to no client. Raises DataError (E403) for samples of unequal shapes, and where only some clients bring a test set.
     """
     names = list(sets)
     brings_test = [raw.x_test is not None for raw in sets.values()]
+    if common is not None and any(brings_test):
+        owner = names[brings_test.index(True)]
+        raise DataError("E403", f"'{owner}' brings a test set, and there is one for all; give one kind.")
     if any(brings_test) != all(brings_test):
         lacks = names[brings_test.index(False)]
         raise DataError("E403", f"'{lacks}' brings no test set, and other clients do; give all of them one, or none.")
     parts = [_part({n: (r.x, r.y) for n, r in sets.items()})]
-    if all(brings_test):
+    if common is None and all(brings_test):
         parts.append(_part({n: (r.x_test, r.y_test) for n, r in sets.items()}))
     (x, y, owner), *test = parts
     notes = [note for raw in sets.values() for note in raw.notes]
@@ -67,6 +70,8 @@ def from_clients(sets: Mapping[str, Raw]) -> Dataset:
     whole = Raw(x, y, classes=classes, columns={CLIENT: owner}, notes=tuple(dict.fromkeys(notes)))
     if test:
         whole = replace(whole, x_test=test[0][0], y_test=test[0][1], test_columns={CLIENT: test[0][2]})
+    if common is not None:
+        whole = replace(whole, x_test=common.x, y_test=common.y)
     dataset = whole.dataset("clients").noted(("sites", f"{len(names)} clients brought sets of their own"))
     assert dataset.intake
     return replace(dataset, labels={CLIENT: tuple(names)}, intake=replace(dataset.intake, divided=CLIENT))

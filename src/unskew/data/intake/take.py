@@ -14,6 +14,7 @@ from unskew.data.intake.items import from_items
 from unskew.data.intake.notes import some
 from unskew.data.intake.raw import Raw, from_clients, parts_of, raw_of
 from unskew.data.intake.tables import table
+from unskew.data.intake.take_forms import check_instance, is_loader, is_pair, is_sample, set_of
 from unskew.data.intake.tree import PARTS
 from unskew.data.registry import read
 from unskew.errors import DataError, excerpt
@@ -24,21 +25,25 @@ ARRAYS = frozenset(("x", "y", "x_train", "y_train", "x_test", "y_test", "classes
 def take(data: Any, *, label: str = "", site: str = "") -> Dataset | Federation:
     """The set or federation that an object stands for.
 
-    data: a name or path, a Federation or Dataset; (x, y) or (x, y, x_test, y_test); a dictionary of such arrays; a pandas
-    DataFrame; a torch or Hugging Face Dataset, or a DataLoader over one; a dictionary of train and test; or a list or
-    dictionary of clients, each with any of these, which is then divided as it came.
+    data: a name or path, a Federation or Dataset; (x, y), (x, y, x_test, y_test) or ((x, y), (x_test, y_test)); a
+    dictionary of such arrays; a pandas DataFrame; a torch or Hugging Face Dataset, or a DataLoader over one; a list of
+    pairs of a sample and its label; a pair (train, test) or a dictionary of train and test; or a list or dictionary of
+    clients, each with any of these, which is then divided as it came, also as (clients, test).
     label, site: columns of a table. Raises DataError (E4xx) for what cannot be trained on, UsageError (E125) for a name.
     """
     if isinstance(data, Federation | Dataset):
         return data
     if isinstance(data, str | os.PathLike):
         return read(os.fspath(data), **{k: v for k, v in (("label", label), ("site", site)) if v})
+    check_instance(data)
     if is_frame(data):
         return table(_columns(data), "table", label, site)
-    if isinstance(data, Mapping) and not set(map(str, data)) <= ARRAYS and not _is_split(data):
-        return from_clients({str(name): _raw(one, label) for name, one in _clients(data).items()})
-    if isinstance(data, list):
-        return from_clients({f"client-{i}": _raw(one, label) for i, one in enumerate(_listed(data))})
+    if _names_clients(data):
+        return from_clients(_raws(data, label))
+    if isinstance(data, tuple) and len(data) == 2 and _are_clients(data[0]):
+        return from_clients(_raws(data[0], label), _raw(data[1], label))
+    if isinstance(data, list) and not _are_samples(data):
+        return from_clients(_raws(data, label))
     return _raw(data, label).dataset("arrays")
 
 
@@ -76,11 +81,12 @@ def _values(column: Any) -> Any:
 
 def _raw(given: Any, label: str) -> Raw:
     """The samples of one set. Raises DataError (E403) for what is none."""
-    data: Any = given.dataset if hasattr(given, "dataset") and hasattr(given, "batch_size") else given
+    data: Any = set_of(given) if is_loader(given) else given
+    check_instance(data)
     if isinstance(data, Raw):
         return data
     if isinstance(data, tuple):
-        return parts_of(data, "data") if not _is_set(data[0]) else _split({"train": data[0], "test": data[1]}, label)
+        return _tuple(data, label)
     if isinstance(data, Mapping) and set(data) <= ARRAYS:
         return _named(data)
     if isinstance(data, Mapping) and _is_split(data):
@@ -89,7 +95,7 @@ def _raw(given: Any, label: str) -> Raw:
         taken = take(data, label=label)
         assert isinstance(taken, Dataset)
         return raw_of(taken)
-    if _is_set(data):
+    if _is_set(data) or (isinstance(data, list) and _are_samples(data)):
         return from_items(data, label)
     if (shape := getattr(data, "shape", None)) is not None:
         raise DataError("E403", f"an array of {list(shape)} was given without labels; give (x, y).")
@@ -100,9 +106,44 @@ def _raw(given: Any, label: str) -> Raw:
     )
 
 
+def _tuple(data: tuple[Any, ...], label: str) -> Raw:
+    """(x, y), (x, y, x_test, y_test) or (train, test). Raises DataError (E403) for another number of parts."""
+    sets = [_is_set(part) or is_frame(part) or is_pair(part) for part in data]
+    if not any(sets):
+        return parts_of(data, "data")
+    if len(data) != 2 or not all(sets):
+        raise DataError(
+            "E403",
+            f"a tuple of {len(data)} was given, and what each part is for cannot be told; give (train, test), or name them: "
+            '{"train": ..., "val": ..., "test": ...}.',
+        )
+    return _split({"train": data[0], "test": data[1]}, label)
+
+
+def _are_clients(data: Any) -> bool:
+    """Whether it is a list or dictionary of sets, not of samples or arrays."""
+    ones = data if isinstance(data, list) else list(data.values()) if _names_clients(data) else []
+    return bool(ones) and all(_is_set(one) or is_frame(one) or is_pair(one) for one in ones)
+
+
+def _names_clients(data: Any) -> bool:
+    return isinstance(data, Mapping) and not set(map(str, data)) <= ARRAYS and not _is_split(data)
+
+
+def _are_samples(data: list[Any]) -> bool:
+    """Whether it is a list of samples, each with its label."""
+    return bool(data) and all(map(is_sample, data))
+
+
+def _raws(data: Any, label: str) -> dict[str, Raw]:
+    """The sets of clients by name."""
+    named = {f"client-{i}": one for i, one in enumerate(_listed(data))} if isinstance(data, list) else _clients(data)
+    return {str(name): _raw(one, label) for name, one in named.items()}
+
+
 def _is_set(data: Any) -> bool:
     """Whether it hands out samples: it has items but is neither an array nor a collection of values."""
-    if hasattr(data, "dataset") and hasattr(data, "batch_size"):
+    if is_loader(data):
         return True
     return (
         hasattr(data, "__getitem__")
@@ -128,6 +169,8 @@ def _split(data: Mapping[str, Any], label: str) -> Raw:
 
 def _named(data: Mapping[str, Any]) -> Raw:
     """Arrays by the names that an archive gives them."""
+    if not data:
+        raise DataError("E403", "an empty dictionary was given as data; give (x, y), or a set for each client.")
     x, y = (data.get(n, data.get(f"{n}_train")) for n in ("x", "y"))
     if x is None or y is None:
         raise DataError(
