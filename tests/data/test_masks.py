@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -184,3 +186,106 @@ def test_the_named_set(vessels):
     for wrong in ({"size": 8}, {"size": 321}, {"channels": 2}, {"size": 0.5}):
         with pytest.raises(UsageError, match=f"E125 data set 'fundus_vessels': {next(iter(wrong))} must be "):
             data.read("fundus_vessels", **wrong)
+
+
+def drawn(values, n=6, side=16):
+    """Masks whose left third, middle and right third hold these values."""
+    return np.repeat(np.array(values), -(-side // len(values)))[:side][None, None].repeat(side, 1).repeat(n, 0)
+
+
+def two_sites(one, other):
+    x = rng().random((12, 1, 16, 16)).astype(np.float32)
+    return x, np.concatenate([drawn(one), drawn(other)]), np.repeat(["lyon", "oslo"], 6)
+
+
+@pytest.mark.parametrize("values", [(0, 1), (0, 255), (0, 65_535)])
+def test_sites_with_black_and_white_in_other_numbers_keep_their_foreground(values):
+    """Masks of 0 and 1 beside masks of 0 and 255 were thresholded together, and a site lost its foreground."""
+    x, y, site = two_sites(values, (0, 255))
+    d = data.arrays(x, y, columns={"site": site}, test=0)
+    assert d.classes == ("background", "foreground")
+    assert np.array_equal(d.y, y > 0)
+    assert d.intake
+    texts = [text for _, text in d.intake.notes]
+    assert (f"masks of lyon hold {values[0]} and {values[1]}, read as background and foreground" in texts) == (
+        values[1] > 255
+    )
+    assert ("masks of lyon hold class numbers, which were kept" in texts) == (values[1] == 1)
+    clients = data.take({"lyon": (x[:6], y[:6]), "oslo": (x[6:], y[6:])})
+    assert isinstance(clients, data.Dataset)
+    assert clients.y.mean() == clients.y_test.mean() == 0.5
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "told"),
+    [
+        ((0, 1, 2), (0, 255), "masks of lyon hold 0, 1 and 2 .*, masks of oslo hold 0 and 255 .*which of these values"),
+        ((0, 128), (0, 255), "masks of oslo hold 0 and 255 .*, masks of lyon hold 0 and 128 .*which of these values"),
+        (
+            (0, 1, 255),
+            (0, 1),
+            r"masks of lyon hold class numbers \(0, 1\) and 255 \(training sample 0\); 255 is often 'void'",
+        ),
+        ((0, 1, 2, 255), (0, 1), "255 is often 'void'"),
+        ((0, 128, 255), (0, 255), r"of lyon hold values up to 255 .*numpy.searchsorted\(\[0, 128, 255\], mask\)"),
+    ],
+)
+def test_sites_whose_masks_contradict_each_other_are_refused(one, other, told):
+    """Values of other sites, or 255 for 'void', became foreground or background without a word."""
+    x, y, site = two_sites(one, other)
+    with pytest.raises(DataError, match=f"E404 .*{told}"):
+        data.arrays(x, y, columns={"site": site})
+    with pytest.raises(DataError, match=f"E404 .*{told}".replace("training sample 0", "given as arrays")):
+        data.take({"lyon": (x[:6], y[:6]), "oslo": (x[6:], y[6:])})
+
+
+def test_one_set_of_both_kinds_of_masks_is_refused():
+    """Without sites, masks of 0 and 1 beside masks of 0 and 255 are not thresholded."""
+    x, y, _ = two_sites((0, 1), (0, 255))
+    with pytest.raises(
+        DataError, match=r"E404 .*hold class numbers .0, 1. and 255 .*no mask has both; save all of them"
+    ):
+        data.arrays(x, y)
+
+
+@pytest.mark.parametrize("values", [(0, 128), (0, 100), (0, 254), (30, 200)])
+def test_two_values_are_background_and_foreground(values):
+    """Masks of 0 and 65,535 or of 0 and 128 were refused."""
+    x, y, _ = two_sites(values, values)
+    d = data.arrays(x, y, test=0)
+    assert np.array_equal(d.y, y == values[1])
+    assert d.intake
+    assert f"masks hold {values[0]} and {values[1]}, read as background and foreground" in str(d.intake.notes)
+
+
+@pytest.mark.parametrize("values", [(0, 255), (0, 128, 255), (0, 85, 170, 255)])
+def test_compressed_masks_of_more_than_two_classes_are_not_thresholded(values):
+    """Masks of 0, 128 and 255 that were saved as JPEG became two classes."""
+    masks = []
+    for k in range(6):
+        buffer = io.BytesIO()
+        mask = np.roll(drawn(values, 1, 64)[0], 3 * k, axis=1).astype(np.uint8)
+        Image.fromarray(mask).save(buffer, "JPEG", quality=60)
+        masks.append(np.asarray(Image.open(buffer)))
+    x, y = rng().random((6, 1, 64, 64)).astype(np.float32), np.stack(masks)
+    if len(values) == 2:
+        assert np.array_equal(data.arrays(x, y, test=0).y, y >= 128)
+        return
+    with pytest.raises(
+        DataError, match=r"E404 .*saved without loss \(PNG, not JPEG\)\. Or were images and masks swapped\?"
+    ):
+        data.arrays(x, y)
+
+
+def test_clients_whose_masks_have_other_classes_are_refused(tmp_path):
+    """Two sets read by themselves, one with three classes, were joined as if class 1 meant the same."""
+    x, y, _ = two_sites((0, 1, 2), (0, 255))
+    with pytest.raises(DataError, match="E404 masks of 'lyon' have 3 classes, those of 'oslo' 2"):
+        data.take({"lyon": data.arrays(x[:6], y[:6]), "oslo": data.arrays(x[6:], y[6:])})
+
+
+def test_images_without_channels_are_blamed_not_their_masks():
+    """x and masks of one shape were refused as masks with not one class per pixel."""
+    x, y = images()
+    with pytest.raises(DataError, match=r"E403 .*images \[N, H, W\] without channels; write x\[:, None\]"):
+        data.arrays(x[:, 0], y)

@@ -7,12 +7,13 @@ from typing import Any, Literal
 
 import numpy as np
 
-from unskew.data.convert import DEPTHS, LARGE, samples, scaled
+from unskew.data.convert import DEPTHS, LARGE, array_of, samples, scaled
 from unskew.data.dataset import Dataset
 from unskew.data.holdout import with_test_set
 from unskew.data.intake.columns import numbered, site_of
 from unskew.data.intake.labels import read_labels
 from unskew.data.intake.layout import check_layout
+from unskew.data.intake.masks import Origin
 from unskew.data.intake.notes import Intake, Note, counted
 from unskew.errors import DataError
 
@@ -51,7 +52,9 @@ def arrays(
     """
     _check_parts(name, (x, y), (x_test, y_test), test)
     given = [samples(part, name) for part in (x, x_test) if part is not None]
-    labels = read_labels(name, (y, y_test), given[0].ndim, classes)
+    if layout == "auto" and np.shape(y) == given[0].shape and given[0].ndim == 3:
+        check_layout(name, given[0], masks=True)
+    labels = read_labels(name, (y, y_test), given[0].ndim, classes, _origins(columns, test_columns))
     if layout == "auto":
         for part in given:
             check_layout(name, part, masks=labels.y.ndim == 3)
@@ -63,16 +66,29 @@ def arrays(
         return Dataset(name, x, y, rest[0], labels.y_test, labels.classes, *facts, intake=intake)
     if len(x) != len(y):
         raise DataError("E403", f"{name}: {len(x)} samples but {len(y)} labels; give one label per sample.")
-    if test and isinstance(x, np.memmap) and x.nbytes > LARGE:
+    if test:
+        _check_copy(name, x)
+    columns, _, words = facts
+    nothing = {n: v[:0] for n, v in columns.items()}
+    whole = Dataset(name, x, y, x[:0], y[:0], labels.classes, columns, nothing, words, intake=intake)
+    return with_test_set(whole, test, site_of(columns)) if test else whole
+
+
+def _origins(columns: Mapping[str, Any] | None, test_columns: Mapping[str, Any] | None) -> tuple[Origin, Origin]:
+    """Where the training and the test samples are from, as far as a column says so."""
+    site = site_of(columns or {})
+    train, test = (array_of(c[site]) if site and site in c else None for c in (columns or {}, test_columns or {}))
+    return Origin(train, "training sample {}".format), Origin(test, "test sample {}".format)
+
+
+def _check_copy(name: str, x: np.ndarray) -> None:
+    """Raises DataError (E403) for samples that are too large to hold out a test set of them."""
+    if isinstance(x, np.memmap) and x.nbytes > LARGE:
         raise DataError(
             "E403",
             f"{name}: {x.nbytes:,} bytes are mapped from a file, and holding out a test set would copy them; "
             "give x_test and y_test, or test=0.",
         )
-    columns, _, words = facts
-    nothing = {n: v[:0] for n, v in columns.items()}
-    whole = Dataset(name, x, y, x[:0], y[:0], labels.classes, columns, nothing, words, intake=intake)
-    return with_test_set(whole, test, site_of(columns)) if test else whole
 
 
 def _check_parts(name: str, train: tuple[Any, Any], given_test: tuple[Any, Any], test: float) -> None:

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from unskew.data.convert import array_of
-from unskew.data.intake.masks import as_masks, one_hot_masks
+from unskew.data.intake.masks import Origin, as_masks, one_hot_masks
 from unskew.data.intake.notes import Note, some
 from unskew.errors import DataError, excerpt, suggestion
 
@@ -37,18 +37,25 @@ class Labels:
     notes: tuple[Note, ...] = ()
 
 
-def read_labels(name: str, ys: tuple[Any, Any], ndim: int, classes: Sequence[str] | None) -> Labels:
+def read_labels(
+    name: str,
+    ys: tuple[Any, Any],
+    ndim: int,
+    classes: Sequence[str] | None,
+    origins: Sequence[Origin] = (),
+) -> Labels:
     """The labels of training and test samples, numbered together.
 
     name: of the set, for messages. ys: of both, the second None without a test set. ndim: of the samples' array.
-    classes: names of all classes if they are known. Raises DataError (E404) for labels that cannot be read.
+    classes: names of all classes if they are known. origins: of the samples of both, if they are known.
+    Raises DataError (E404) for labels that cannot be read.
     """
     parts = [_flat(name, array_of(y), ndim) for y in ys if y is not None]
     names = None if classes is None else tuple(str(c) for c in classes)
     notes: list[Note] = []
     parts = [_without_one_hot(name, y, ndim, notes) for y in parts]
     if any(y.ndim > 1 for y in parts):
-        parts, names = as_masks(name, parts, names, notes)
+        parts, names = as_masks(name, parts, names, notes, origins)
     elif any(y.dtype.kind in "US" for y in parts):
         parts, names = _words(name, parts, names, notes)
     else:

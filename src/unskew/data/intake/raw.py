@@ -11,6 +11,7 @@ import numpy as np
 from unskew.data.convert import array_of, samples, scaled
 from unskew.data.dataset import Dataset
 from unskew.data.from_arrays import arrays
+from unskew.data.intake.masks import Origin, as_masks
 from unskew.data.intake.notes import Note
 from unskew.errors import DataError
 
@@ -66,7 +67,11 @@ def from_clients(sets: Mapping[str, Raw], common: Raw | None = None) -> Dataset:
         parts.append(_part({n: (r.x_test, r.y_test) for n, r in sets.items()}))
     (x, y, owner), *test = parts
     notes = [note for raw in sets.values() for note in raw.notes]
-    classes = next((raw.classes for raw in sets.values() if raw.classes), None)
+    classes = _classes(sets)
+    if y.ndim == 3 and x.ndim == 4 and y.dtype.kind in "biuf":
+        origins = [Origin(np.array(names)[of], lambda _: "given as arrays") for _, _, of in parts]
+        ys, classes = as_masks("clients", [y for _, y, _ in parts], classes, notes, origins)
+        y, test = ys[0], [(x, y, of) for (x, _, of), y in zip(test, ys[1:])]
     whole = Raw(x, y, classes=classes, columns={CLIENT: owner}, notes=tuple(dict.fromkeys(notes)))
     if test:
         whole = replace(whole, x_test=test[0][0], y_test=test[0][1], test_columns={CLIENT: test[0][2]})
@@ -75,6 +80,20 @@ def from_clients(sets: Mapping[str, Raw], common: Raw | None = None) -> Dataset:
     dataset = whole.dataset("clients").noted(("sites", f"{len(names)} clients brought sets of their own"))
     assert dataset.intake
     return replace(dataset, labels={CLIENT: tuple(names)}, intake=replace(dataset.intake, divided=CLIENT))
+
+
+def _classes(sets: Mapping[str, Raw]) -> tuple[str, ...] | None:
+    """The names of the classes if some client knows them. Raises DataError (E404) where two clients' masks differ in them."""
+    known = {name: raw.classes for name, raw in sets.items() if raw.classes}
+    first = next(iter(known), "")
+    for name, classes in known.items():
+        if np.ndim(sets[name].y) > 1 and len(classes) != len(known[first]):
+            raise DataError(
+                "E404",
+                f"masks of '{first}' have {len(known[first])} classes, those of '{name}' {len(classes)}; give every client "
+                "the same classes: unskew.data.arrays(..., classes=...).",
+            )
+    return known.get(first)
 
 
 def _part(by_client: Mapping[str, tuple[Any, Any]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
