@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import io
 import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from markupsafe import escape
+from rich.console import Console
 from safetensors.numpy import save_file
 
 from tests.report.test_summary import run
-from unskew.report import headline
+from unskew.report import headline, tables
 from unskew.report.context import context_of
 from unskew.report.figures.lines import mean_line
 from unskew.report.page import page
 from unskew.report.runs import Traffic
 from unskew.report.sections import attendance, buffer, clients, cost, leaves, measured, partition, repeat, sites
+from unskew.report.verdict import pays
 
 FEDERATION = {
     "name": "digits",
@@ -64,20 +68,58 @@ def test_fewer_than_five_seeds_are_counted_instead_of_tested():
     assert result(*runs).endswith("13.3 points ahead of near (in 2 of 3 seeds)")
 
 
+WHERE = "On the clients' own test samples, in the mean over clients after the last round, a reaches"
+
+
 @pytest.mark.parametrize(
-    ("alone", "sentence"),
+    ("ours", "alone", "sentence"),
     [
-        (0.2, "a reaches 70.0 % and training alone 20.0 %: federating pays."),
-        (0.9, "a reaches 70.0 %, but training alone 90.0 %: for them, federating does not pay."),
+        ([0.72, 0.74], [0.2, 0.3], "73.0 % and training alone 25.0 %: federating pays, ahead in all 2 seeds by 44.0 to 52.0 points."),
+        ([0.698, 0.706], [0.729, 0.733], "70.2 % and training alone 73.1 %: federating does not pay, for training alone is ahead in all 2 seeds by 2.7 to 3.1 points."),
+        ([0.7, 0.9], [0.6, 0.5], "80.0 % and training alone 55.0 %: the two cannot be told apart, for a is ahead in 2 of 2 seeds, by 25.0 ± 21.2 points in the mean."),
+        ([0.7, 0.5, 0.5], [0.6, 0.6, 0.6], "56.7 % and training alone 60.0 %: the two cannot be told apart, for training alone is ahead in 2 of 3 seeds, by 3.3 ± 11.5 points in the mean."),
+        ([0.7], [0.8], "70.0 % and training alone 80.0 %: training alone is ahead by 10.0 points, but one seed cannot tell whether federating pays."),
+        ([0.7, 0.7], [0.7, 0.7], "70.0 % and training alone 70.0 %: the two are equal."),
     ],
-)
-def test_whether_federating_pays_is_said(alone, sentence):
-    """U6: pages did not say that training alone beats every federated method at the clients themselves."""
-    federated = [run("a", 0, [0.8], client_mean=[0.7], own_mean=[0.6]), run("b", 0, [0.9], client_mean=[0.1])]
-    context = context_of([*federated, run("local", 0, [], own_mean=[alone])], "x")
-    assert headline.pays(context).endswith(sentence)
-    assert "training alone" in page(context.runs, "x")
-    assert headline.pays(context_of(federated, "x")) == ""
+)  # fmt: skip
+def test_whether_federating_pays_is_said(ours, alone, sentence):
+    """U6: pages did not say that training alone beats every federated method at the clients themselves.
+
+    The sentence then compared means over all rounds of a short run, "federating pays", where training alone was ahead
+    after the last round in both seeds, by more than they differ; and one seed was as sure as five.
+    """
+    federated = [
+        r
+        for seed, value in enumerate(ours)
+        for r in (
+            run("a", seed, [0.1, 0.8], client_mean=[0.99, value], own_mean=[0.1, 0.2]),
+            run("b", seed, [0.9, 0.9], client_mean=[0.1, 0.1]),
+        )
+    ]
+    local = [run("local", seed, [], own_mean=[0.01, value]) for seed, value in enumerate(alone)]
+    context = context_of([*federated, *local, run("local", 7, [], own_mean=[0.99])], "x")
+    assert pays(context.summaries) == f"{WHERE} {sentence}"
+    assert str(escape(pays(context.summaries))) in page(context.runs, "x")
+    assert pays(context_of(federated, "x").summaries) == ""
+
+
+def test_a_long_run_pays_by_the_mean_of_its_last_ten_rounds():
+    """The same rounds as those that rank the methods; the last one alone would say the opposite."""
+    ours = [run("a", seed, [0.5] * 30, own_mean=[0.7] * 29 + [0.1]) for seed in (0, 1)]
+    alone = [run("local", seed, [0] * 30, own_mean=[0.2] * 30) for seed in (0, 1)]
+    alone = [replace(r, metrics={key: s for key, s in r.metrics.items() if key[0] != "global"}) for r in alone]
+    said = pays(context_of([*ours, *alone], "x").summaries)
+    assert "over the last ten rounds, a reaches 64.0 % and training alone 20.0 %: federating pays" in said
+
+
+def test_the_terminal_says_whether_federating_pays():
+    """The verdict was on the page alone, not below the table that `unskew compare` prints."""
+    runs = [run("a", 0, [0.5], own_mean=[0.5]), run("local", 0, [], own_mean=[0.6])]
+    rows = context_of(runs, "x").summaries
+    assert tables.plain(rows).splitlines()[-1] == pays(rows) != ""
+    out = io.StringIO()
+    Console(file=out, width=400).print(tables.rich_table(rows))
+    assert pays(rows) in " ".join(out.getvalue().split())  # wrapped to the width of the table
 
 
 def test_each_site_stands_with_its_name_its_test_samples_and_its_scores():

@@ -95,8 +95,11 @@ def test_holm_and_the_paired_test():
 def test_a_short_run_is_ranked_by_its_last_round():
     """M17: the mean of the last ten of a run of ten rounds is its learning curve."""
     curve = [0.1, 0.2, 0.9]
-    assert stats.final(run("m", accuracy=curve)) == 0.9
-    assert stats.final(run("m", accuracy=[*[0.1] * 27, *curve])) == pytest.approx((0.1 * 7 + sum(curve)) / 10)
+    short, long = run("m", accuracy=curve), run("m", accuracy=[*[0.1] * 27, *curve])
+    assert stats.last_ranks([long, short])
+    assert not stats.last_ranks([long])
+    assert stats.final(long, True) == stats.final(short, True) == 0.9
+    assert stats.final(long, False) == pytest.approx((0.1 * 7 + sum(curve)) / 10)
 
 
 def test_the_table_of_a_comparison(comparison):

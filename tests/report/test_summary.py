@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from unskew.report import tables
 from unskew.report.context import context_of
 from unskew.report.page import page
 from unskew.report.runs import RunData, Traffic
@@ -113,7 +115,8 @@ def test_every_column_has_its_own_series():
             start=1,
         )
     }
-    (s,) = summary_table([run("m", 0, [0.9, *tail], sent=[5, 7], **series)], target=0.2)
+    short = run("m", 0, [0.9, *tail], sent=[5, 7], **series)
+    (s,) = summary_table([replace(short, config={**short.config, "rounds": 30})], target=0.2)
     columns = (s.clients, s.worst, s.spread, s.personal, s.macro_f1, s.worst_class, s.dice_both)
     assert [c.mean for c in columns] == pytest.approx([base + 0.15 for base in range(1, 8)])
     assert (s.last.mean, s.best.mean) == (0.2, 0.9)
@@ -122,6 +125,34 @@ def test_every_column_has_its_own_series():
     assert (s.up, s.down) == (12, 12)
     assert (s.leads, s.reference, s.gap, s.n) == (True, False, None, 1)
     assert (s.target, s.rounds_to.mean, s.to_target.mean) == (0.2, 1, 10)
+
+
+def test_in_a_short_run_every_score_is_of_the_last_round():
+    """The last round stood beside means of ten rounds, so that `local` could not be compared with anybody."""
+    short = run("m", 0, [0.1, 0.5], client_mean=[0.2, 0.6], client_worst=[0.1, 0.4], own_mean=[0.1, 0.7])
+    rows = summary_table([short, run("local", 0, [], own_mean=[0.3, 0.8])])
+    assert (rows[0].clients.mean, rows[0].worst.mean, rows[0].personal.mean) == (0.6, 0.4, 0.7)
+    assert [row.at_clients for row in rows] == [{0: 0.7}, {0: 0.8}]
+    assert tables.full_columns(rows)[1:6] == (
+        "global last", "global best", "clients mean, last", "clients worst, last", "personal mean, last",
+    )  # fmt: skip
+    assert [tables.cells(row)[1:6] for row in rows] == [
+        ["50.0", "50.0", "60.0", "40.0", "70.0"],
+        ["–", "–", "–", "–", "80.0"],
+    ]
+    assert (
+        sum(span for _, span in tables.column_groups(rows)) == len(tables.columns(rows)) == len(tables.cells(rows[0]))
+    )
+    assert "all scores but best are those of the last round" in tables.note(rows)
+
+
+def test_pooled_data_have_no_worst_client():
+    """The row of `centralised` showed its mean as its worst client, because the pooled data are one client."""
+    pooled = run("centralised", 0, [0.9], client_mean=[0.9], client_worst=[0.9], client_std=[0.0], own_mean=[0.9])
+    _, c = summary_table([run("a", 0, [0.5]), replace(pooled, federation={"clients": 1})])
+    assert [score.n for score in (c.clients, c.worst, c.spread, c.personal)] == [0, 0, 0, 0]
+    assert c.last.mean == 0.9
+    assert tables.cells(c)[1:6] == ["90.0", "90.0", "–", "–", "–"]
 
 
 def test_bytes_are_means_over_seeds_and_a_silent_seed_counts_as_none():
@@ -160,4 +191,4 @@ def test_a_method_without_a_global_score_has_no_p_and_no_rank():
     assert a.leads
     assert math.isnan(b.gap.p)
     assert (b.mean10.n, b.clients.mean) == (0, 0.9)
-    assert "b</th><td>–</td><td>–</td><td>–</td><td>90.0 ± 0.0</td>" in page(runs, "x")
+    assert "b</th><td>–</td><td>–</td><td>90.0 ± 0.0</td>" in page(runs, "x")

@@ -7,13 +7,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from unskew.engine.resolve import LOCAL
 from unskew.report import tables
 from unskew.report.context import Context
 from unskew.report.figures.svg import shorten
 from unskew.report.numbers import MISSING, p_value, percent, plural, size
 from unskew.report.runs import RunData
-from unskew.report.summary import Gap, MethodSummary
+from unskew.report.summary import Gap
 
 
 def result(context: Context) -> str:
@@ -46,24 +45,6 @@ def _certainty(second: Gap | None) -> str:
         return f" (in {second.lost} of {second.seeds} seeds)"
     tie = f"{second.seeds} seeds cannot tell them apart" if second.p >= 0.05 else f"over {second.seeds} seeds"
     return f" ({tie}, {p_value(second.p)})"
-
-
-def pays(context: Context) -> str:
-    """Whether federating pays for the clients: the best method beside training alone; "" where nobody trained alone."""
-    alone = next((s for s in context.summaries if s.method == LOCAL and s.personal.n), None)
-    federated = [(_at_clients(s), s.method) for s in context.summaries if not s.reference and s.final.n]
-    if alone is None or not federated:
-        return ""
-    score, method = max(federated)
-    where = f"On the clients' own test samples, in the mean over clients, {method} reaches {100 * score:.1f} %"
-    if score > alone.personal.mean:
-        return f"{where} and training alone {percent(alone.personal, std=False)} %: federating pays."
-    return f"{where}, but training alone {percent(alone.personal, std=False)} %: for them, federating does not pay."
-
-
-def _at_clients(summary: MethodSummary) -> float:
-    """The better of the global model and the clients' own ones, in the mean over clients."""
-    return max(score.mean for score in (summary.clients, summary.personal) if score.n) if summary.clients.n else 0.0
 
 
 def cards(context: Context) -> list[tuple[str, str]]:

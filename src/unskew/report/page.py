@@ -11,6 +11,7 @@ from unskew.report.context import context_of
 from unskew.report.read import read_runs
 from unskew.report.render import render
 from unskew.report.runs import RunData
+from unskew.report.verdict import pays
 
 
 def write_report(paths: Path | str | Sequence[Path | str], out: Path | str, target: float | None = None) -> Path:
@@ -37,7 +38,7 @@ def page(runs: Sequence[RunData], name: str, target: float | None = None) -> str
         name=name,
         runs=len(context.runs),
         result=headline.result(context),
-        pays=headline.pays(context),
+        pays=pays(context.summaries),
         cards=headline.cards(context),
         warnings=headline.warnings(context),
         sections=sections.build(context),

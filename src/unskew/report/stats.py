@@ -78,13 +78,21 @@ def mean10(run: RunData, scope: str = "global", metric: str = "") -> float:
     return last_best_mean10(*trained(run, scope, metric))[2]
 
 
-def final(run: RunData) -> float:
-    """The score that ranks methods: the mean of the last ten rounds, or the last one of a run of fewer than 30 rounds.
+def last_ranks(runs: Sequence[RunData]) -> bool:
+    """Whether the last round ranks these runs and not the mean of the last ten: if one of them has fewer than 30 rounds.
 
-    In a short run the mean of the last ten is an average over the learning curve. NaN if it was never evaluated.
+    In a short run the mean of the last ten is an average over the learning curve.
     """
-    last, _, mean = last_best_mean10(*trained(run))
-    return last if run.planned < SHORT_RUN else mean
+    return any(run.planned < SHORT_RUN for run in runs)
+
+
+def final(run: RunData, by_last: bool, scope: str = "global", metric: str = "") -> float:
+    """The quantity that ranks methods, of any score: its last round, or its mean over the last ten.
+
+    by_last: what `last_ranks` says of all runs that are compared. NaN if the score was never evaluated.
+    """
+    last, _, mean = last_best_mean10(*trained(run, scope, metric))
+    return last if by_last else mean
 
 
 def rounds_to(run: RunData, target: float) -> float:

@@ -1,15 +1,16 @@
 """The final table: one row of scores per method, and which method leads.
 
 The mean of the last ten rounds ranks the methods, because the best round is chosen on the test set and the last one
-is noisy; in a run of fewer than 30 rounds the last one does. References (`local`, `centralised`) have a row and do not compete. The leader was chosen with the same numbers
-that it is tested with, so a p just below 0.05 is weak evidence.
+is noisy; in runs of fewer than 30 rounds the last one does. Every other score of the table is taken over the same rounds.
+References (`local`, `centralised`) have a row and do not compete. The leader was chosen with the same numbers that it is
+tested with, so a p just below 0.05 is weak evidence.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -22,7 +23,7 @@ from unskew.report.stats import (
     final,
     holm,
     last_best_mean10,
-    mean10,
+    last_ranks,
     paired_p,
     rounds_to,
     stability,
@@ -53,10 +54,11 @@ class MethodSummary:
 
     metric: the main score, "accuracy" or "dice". last, best, mean10, stability, macro_f1, worst_class, dice_both: of the
     global model on the global test set. clients, worst, spread: mean, minimum and standard deviation over clients of the
-    global model on their own test rows. personal: mean over clients of their own models. All but last, best and stability
-    are means over the last ten rounds. up, down: mean over seeds. to_target, rounds_to: bytes and rounds until the
-    target, over the `reached` seeds that got there. final: the score that ranks. received, used: replies over all seeds; untrained:
-    the seeds in which too few were used.
+    global model on their own test rows. personal: mean over clients of their own models. All but last, best, mean10 and
+    stability are of the last round if `by_last`, else means over the last ten. up, down: mean over seeds. to_target,
+    rounds_to: bytes and rounds until the target, over the `reached` seeds that got there. final: the score that ranks.
+    at_clients: by seed, the mean over clients, on their own test rows, of the model that serves them better: the global
+    one or their own. received, used: replies over all seeds; untrained: the seeds in which too few were used.
     gap: how it differs from the leader; None for the leader and for references.
     """
 
@@ -87,6 +89,8 @@ class MethodSummary:
     used: int = 0
     untrained: int = 0
     metric: str = "accuracy"
+    by_last: bool = False
+    at_clients: dict[int, float] = field(default_factory=dict)
 
 
 def summary_table(runs: Sequence[RunData], target: float | None = None) -> list[MethodSummary]:
@@ -94,7 +98,11 @@ def summary_table(runs: Sequence[RunData], target: float | None = None) -> list[
     target = target_of(runs) if target is None else target
     leader = leader_of(runs)
     gaps = against(runs, leader) if leader else {}
-    return [summarise(group, target, method == leader, gaps.get(method)) for method, group in by_method(runs).items()]
+    by_last = last_ranks(runs)
+    return [
+        replace(_scored(group, by_last, target), leads=method == leader, gap=gaps.get(method))
+        for method, group in by_method(runs).items()
+    ]
 
 
 def target_of(runs: Sequence[RunData]) -> float:
@@ -111,13 +119,15 @@ def leader_of(runs: Sequence[RunData]) -> str:
 
 def _finals(runs: Sequence[RunData]) -> dict[str, float]:
     """The mean over seeds of each competing method's final score; without those that have none."""
-    scores = {m: Score.of([final(r) for r in g]) for m, g in by_method(runs).items() if not g[0].is_reference}
+    by_last = last_ranks(runs)
+    scores = {m: Score.of([final(r, by_last) for r in g]) for m, g in by_method(runs).items() if not g[0].is_reference}
     return {method: score.mean for method, score in scores.items() if score.n}
 
 
 def against(runs: Sequence[RunData], leader: str) -> dict[str, Gap]:
     """Every other competing method against the leader, paired by seed."""
-    finals = {m: {r.seed: final(r) for r in g} for m, g in by_method(runs).items() if not g[0].is_reference}
+    by_last = last_ranks(runs)
+    finals = {m: {r.seed: final(r, by_last) for r in g} for m, g in by_method(runs).items() if not g[0].is_reference}
     others = [m for m in finals if m != leader]
     gaps: dict[str, Gap] = {}
     for method in others:
@@ -131,12 +141,15 @@ def against(runs: Sequence[RunData], leader: str) -> dict[str, Gap]:
     return {method: replace(gap, p=p) for (method, gap), p in zip(gaps.items(), corrected, strict=True)}
 
 
-def summarise(runs: Sequence[RunData], target: float, leads: bool, gap: Gap | None) -> MethodSummary:
-    """The summary of one method from its runs, one per seed."""
+def _scored(runs: Sequence[RunData], by_last: bool, target: float) -> MethodSummary:
+    """The summary of one method from its runs, one per seed, as if it competed with nobody."""
     last, best, tail = zip(*(last_best_mean10(*trained(r)) for r in runs))
 
-    def mean_of_last_ten(scope: str, metric: str) -> Score:
-        return Score.of([mean10(r, scope, metric) for r in runs])
+    def score(scope: str, metric: str) -> Score:
+        return Score.of([final(r, by_last, scope, metric) for r in runs])
+
+    def at_clients(scope: str, metric: str) -> Score:
+        return NO_SCORE if _pooled(runs) else score(scope, metric)
 
     to_target = Score.of([bytes_to(r, target) for r in runs])
     return MethodSummary(
@@ -145,15 +158,15 @@ def summarise(runs: Sequence[RunData], target: float, leads: bool, gap: Gap | No
         last=Score.of(last),
         best=Score.of(best),
         mean10=Score.of(tail),
-        final=Score.of([final(r) for r in runs]),
+        final=Score.of([final(r, by_last) for r in runs]),
         stability=Score.of([stability(*trained(r)) for r in runs]),
-        clients=mean_of_last_ten("global@client", "mean"),
-        worst=mean_of_last_ten("global@client", "worst"),
-        spread=mean_of_last_ten("global@client", "std"),
-        personal=mean_of_last_ten("personal@client", "mean"),
-        macro_f1=mean_of_last_ten("global", "macro_f1"),
-        worst_class=mean_of_last_ten("global", "worst_class"),
-        dice_both=mean_of_last_ten("global", "dice_both"),
+        clients=at_clients("global@client", "mean"),
+        worst=at_clients("global@client", "worst"),
+        spread=at_clients("global@client", "std"),
+        personal=at_clients("personal@client", "mean"),
+        macro_f1=score("global", "macro_f1"),
+        worst_class=score("global", "worst_class"),
+        dice_both=score("global", "dice_both"),
         up=_mean_bytes(runs, "up"),
         down=_mean_bytes(runs, "down"),
         to_target=to_target,
@@ -164,10 +177,27 @@ def summarise(runs: Sequence[RunData], target: float, leads: bool, gap: Gap | No
         target=target,
         reached=to_target.n,
         reference=runs[0].is_reference,
-        leads=leads,
-        gap=gap,
+        leads=False,
         metric=runs[0].metric,
+        by_last=by_last,
+        at_clients=_at_clients(runs, by_last),
     )
+
+
+def _pooled(runs: Sequence[RunData]) -> bool:
+    """Whether all data are one client's: a mean and a worst over clients would be the global score under other names."""
+    return runs[0].federation.get("clients") == 1
+
+
+def _at_clients(runs: Sequence[RunData], by_last: bool) -> dict[int, float]:
+    """By seed, the mean over clients of the global model or of their own ones, whichever serves them better."""
+    if _pooled(runs):
+        return {}
+    candidates = []
+    for scope in ("global@client", "personal@client"):
+        scores = {r.seed: final(r, by_last, scope, "mean") for r in runs}
+        candidates.append({seed: score for seed, score in scores.items() if not math.isnan(score)})
+    return max(candidates, key=lambda scores: Score.of([*scores.values()]).mean if scores else -1.0)
 
 
 def _mean_bytes(runs: Sequence[RunData], way: str) -> float:

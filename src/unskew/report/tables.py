@@ -12,8 +12,9 @@ from typing import Any
 from unskew.engine.resolve import REFERENCES
 from unskew.engine.server.used import lost
 from unskew.report.numbers import MISSING, megabytes, noun, p_value, percent, plural
-from unskew.report.stats import FEWEST_PAIRS
+from unskew.report.stats import FEWEST_PAIRS, SHORT_RUN
 from unskew.report.summary import MethodSummary
+from unskew.report.verdict import pays
 
 Summaries = Sequence[MethodSummary]
 
@@ -21,31 +22,40 @@ Summaries = Sequence[MethodSummary]
 def column_groups(summaries: Summaries) -> tuple[tuple[str, int], ...]:
     """The headings above the columns' own: (heading, number of columns that it spans)."""
     score = f"global {noun(_metric(summaries))}"
-    return (("", 1), (score, 3), ("global@client", 2), ("personal@client", 1), ("bytes", 2), ("", 1))
+    of_global = 2 if _by_last(summaries) else 3
+    return (("", 1), (score, of_global), ("global@client", 2), ("personal@client", 1), ("bytes", 2), ("", 1))
 
 
 def _metric(summaries: Summaries) -> str:
     return summaries[0].metric if summaries else "accuracy"
 
 
+def _by_last(summaries: Summaries) -> bool:
+    return any(s.by_last for s in summaries)
+
+
 def columns(summaries: Summaries) -> tuple[str, ...]:
     """The columns' headings below those of `column_groups`."""
     target = next((s.target for s in summaries if not math.isnan(s.target)), math.nan)
     to_target = "MB to target" if math.isnan(target) else f"MB to {100 * target:.1f}\u00a0%"
-    return ("method", "last", "best", "mean-10", "mean", "worst", "mean", "MB up+down", to_target, "vs best")
+    scores = ("last", "best", "mean-10", "mean", "worst", "mean")
+    if _by_last(summaries):
+        scores = ("last", "best", "mean, last", "worst, last", "mean, last")
+    return ("method", *scores, "MB up+down", to_target, "vs best")
 
 
 def full_columns(summaries: Summaries) -> tuple[str, ...]:
     """The columns' headings where nothing can stand above them."""
-    method, *_, both_ways, to_target, p = columns(summaries)
-    scores = ("global last", "global best", "global mean-10", "clients mean", "clients worst", "personal mean")
-    return (method, *scores, both_ways, to_target, p)
+    method, *scores, both_ways, to_target, p = columns(summaries)
+    above = [*["global"] * (len(scores) - 3), "clients", "clients", "personal"]
+    return (method, *(f"{scope} {score}" for scope, score in zip(above, scores)), both_ways, to_target, p)
 
 
 def cells(summary: MethodSummary) -> list[str]:
     """One method's row of the table, a text per column."""
     s = summary
-    scores = (s.last, s.best, s.mean10, s.clients, s.worst, s.personal)
+    of_global = (s.last, s.best) if s.by_last else (s.last, s.best, s.mean10)
+    scores = (*of_global, s.clients, s.worst, s.personal)
     sent = MISSING if s.reference else megabytes(s.up + s.down)
     return [s.method, *map(percent, scores), sent, to_target(s), verdict(s)]
 
@@ -80,13 +90,15 @@ def note(summaries: Summaries) -> str:
     """What the table's numbers are: sentences, one a line."""
     n = max((s.n for s in summaries), default=0)
     over = f"mean ± sample standard deviation over {n} seeds" if n > 1 else "one seed, so no standard deviation"
+    rounds = "mean-10, clients and personal are means over the evaluated rounds among the last 10."
+    if _by_last(summaries):
+        rounds = f"With fewer than {SHORT_RUN} rounds all scores but best are those of the last round."
     lines = [
-        f"{noun(_metric(summaries)).capitalize()} in %, {over}. "
-        "mean-10, clients and personal are means over the evaluated rounds among the last 10.",
+        f"{noun(_metric(summaries)).capitalize()} in %, {over}. {rounds}",
         "clients: the global model on each client's own test rows. personal: each client's own model on the same rows.",
     ]
     if sum(not s.reference for s in summaries) > 1:
-        ranks = "the last round" if any(_ranked_by_last(s) for s in summaries) else "the mean of the last 10 rounds"
+        ranks = "the last round" if _by_last(summaries) else "the mean of the last 10 rounds"
         if n < FEWEST_PAIRS:
             text = f"points by {ranks}, and in how many seeds the best was ahead; a p-value needs {FEWEST_PAIRS} seeds."
         else:
@@ -96,10 +108,6 @@ def note(summaries: Summaries) -> str:
     if any(s.reference for s in summaries):
         lines.append(f"{' and '.join(REFERENCES)} are references: they do not compete.")
     return "\n".join(lines)
-
-
-def _ranked_by_last(summary: MethodSummary) -> bool:
-    return summary.final.n > 0 and summary.final == summary.last != summary.mean10
 
 
 def dropped(summaries: Summaries) -> list[str]:
@@ -117,12 +125,17 @@ def caption(summaries: Summaries) -> str:
 
 
 def plain(summaries: Summaries) -> str:
-    """The table and its note as aligned columns of text."""
+    """The table as aligned columns of text, its note, and whether federating pays."""
     table = [list(full_columns(summaries)), *map(cells, summaries)]
     widths = [max(len(line[i]) for line in table) for i in range(len(table[0]))]
     lines = ["  ".join(c.rjust(w) if i else c.ljust(w) for i, (c, w) in enumerate(zip(t, widths))) for t in table]
     lines = [line.rstrip() for line in lines]
-    return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:], note(summaries)])
+    return "\n".join([lines[0], "-" * max(map(len, lines)), *lines[1:], _below(summaries)])
+
+
+def _below(summaries: Summaries) -> str:
+    """What stands below the table on a terminal; a page says at its head whether federating pays."""
+    return "\n".join(filter(None, (note(summaries), pays(summaries))))
 
 
 def rich_table(summaries: Summaries) -> Any:
@@ -130,7 +143,9 @@ def rich_table(summaries: Summaries) -> Any:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, caption=Text(note(summaries)), caption_justify="left", header_style="bold")
+    table = Table(
+        box=None, pad_edge=False, caption=Text(_below(summaries)), caption_justify="left", header_style="bold"
+    )
     for i, title in enumerate(full_columns(summaries)):
         table.add_column(title, justify="right" if i else "left", no_wrap=i == 0)
     for s in summaries:
@@ -186,11 +201,22 @@ def as_csv(summaries: Summaries) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     score_columns = [f"{name}{part}" for name in SCORES for part in ("", "_std")]
-    other_columns = ["bytes_up", "bytes_down", "target", "reached", "behind", "lost", "p", "reference", "leads"]
+    other_columns = [
+        "bytes_up",
+        "bytes_down",
+        "target",
+        "reached",
+        "behind",
+        "lost",
+        "p",
+        "reference",
+        "leads",
+        "by_last",
+    ]
     writer.writerow(["method", "metric", "n", *score_columns, *other_columns])
     for s in summaries:
         scores = [v for name in SCORES for v in (getattr(s, name).mean, getattr(s, name).std)]
         gap = (s.gap.behind, s.gap.lost, s.gap.p) if s.gap else (None, None, None)
-        others = [s.up, s.down, s.target, s.reached, *gap, s.reference, s.leads]
+        others = [s.up, s.down, s.target, s.reached, *gap, s.reference, s.leads, s.by_last]
         writer.writerow([s.method, s.metric, s.n, *("" if v is None or v != v else v for v in [*scores, *others])])
     return out.getvalue()

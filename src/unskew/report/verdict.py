@@ -1,0 +1,57 @@
+"""Whether federating pays: the best federated method beside training alone, at the clients themselves.
+
+Both are taken over the rounds that rank methods and paired by seed, g_s = method - alone in seed s. Federating pays where
+every g_s is above the sample standard deviation of g over seeds, and does not pay where every -g_s is; with anything in
+between, and with one seed, nobody can tell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from unskew.engine.resolve import LOCAL
+from unskew.report.summary import MethodSummary
+
+
+def pays(summaries: Sequence[MethodSummary]) -> str:
+    """One sentence on whether federating pays for the clients; "" where nobody trained alone in a seed of a method."""
+    alone = next((s for s in summaries if s.method == LOCAL), None)
+    if alone is None:
+        return ""
+    paired = [(s.method, *_paired(s.at_clients, alone.at_clients)) for s in summaries if not s.reference]
+    paired = [pair for pair in paired if len(pair[1])]
+    if not paired:
+        return ""
+    method, ours, theirs = max(paired, key=lambda pair: pair[1].mean())
+    rounds = "after the last round" if alone.by_last else "over the last ten rounds"
+    return (
+        f"On the clients' own test samples, in the mean over clients {rounds}, {method} reaches {100 * ours.mean():.1f} % "
+        f"and training alone {100 * theirs.mean():.1f} %: {_judgement(method, 100 * (ours - theirs))}."
+    )
+
+
+def _paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> tuple[np.ndarray, np.ndarray]:
+    """[S] and [S], the scores of the seeds that both have."""
+    seeds = sorted(ours.keys() & theirs.keys())
+    return np.array([ours[s] for s in seeds]), np.array([theirs[s] for s in seeds])
+
+
+def _judgement(method: str, gaps: np.ndarray) -> str:
+    """gaps: [S] points by which the method is ahead of training alone, in each seed."""
+    mean, seeds = float(gaps.mean()), len(gaps)
+    ahead = method if mean > 0 else "training alone"
+    if not gaps.any():
+        return "the two are equal"
+    if seeds == 1:
+        return f"{ahead} is ahead by {abs(mean):.1f} points, but one seed cannot tell whether federating pays"
+    spread = float(gaps.std(ddof=1))
+    if (gaps > spread).all():
+        return f"federating pays, ahead in all {seeds} seeds by {gaps.min():.1f} to {gaps.max():.1f} points"
+    if (-gaps > spread).all():
+        least, most = (-gaps).min(), (-gaps).max()
+        return f"federating does not pay, for training alone is ahead in all {seeds} seeds by {least:.1f} to {most:.1f} points"
+    often = int((gaps * np.sign(mean) > 0).sum())
+    by = f"{abs(mean):.1f} ± {spread:.1f} points in the mean"
+    return f"the two cannot be told apart, for {ahead} is ahead in {often} of {seeds} seeds, by {by}"
