@@ -144,3 +144,13 @@ def test_methods_that_train_the_head_are_refused_where_it_is_frozen(method):
     module.get_submodule("head").requires_grad_(False)
     with pytest.raises(UsageError, match="cannot run here: it trains the head, which is frozen"):
         trained("1", module, method, clients=2)
+
+
+def test_counts_of_frozen_batch_normalisation_stay():
+    """`num_batches_tracked` of a frozen layer came back as 0."""
+    module = model()
+    count = module.get_buffer("backbone.1.num_batches_tracked")
+    count.fill_(75)
+    back = trained("1", module).model
+    assert int(back.get_buffer("backbone.1.num_batches_tracked")) == 75
+    assert int(count) == 75

@@ -175,3 +175,49 @@ def test_the_checks_of_a_part_train_with_one_lane_and_two_workers(monkeypatch):
     (result,) = [r for r in check.check_method(SecondPass()) if "one lane" in r.name and "two workers" in r.name]
     assert result.ok
     assert ("1", 2) in seen
+
+
+class Remembering(nn.Module):
+    """A model that counts or averages in its forward pass. how: the way in which it does."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how, self.head = how, nn.Linear(36, CLASSES)
+        self.register_buffer("centre", torch.zeros(36))
+        self.register_buffer("steps", torch.tensor(0))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = x.flatten(1)
+        if self.training and self.how == "assigned":
+            self.centre = 0.9 * self.centre + 0.1 * h.detach().mean(0)
+        elif self.training and self.how == "in place":
+            self.centre.mul_(0.9).add_(0.1 * h.detach().mean(0))
+        elif self.training and self.how == "whole numbers":
+            self.steps += 1
+        elif self.training and self.how == "assigned whole numbers":
+            self.steps = self.steps + 1
+        return self.head(h - self.centre)
+
+
+@pytest.mark.parametrize(
+    ("how", "says"),
+    [
+        ("assigned", r"assigns a new tensor to its buffer 'centre'.*self\.centre\.copy_"),
+        ("whole numbers", "changes 'steps', a buffer of whole numbers"),
+        ("assigned whole numbers", "changes 'steps', a buffer of whole numbers"),
+    ],
+)
+@pytest.mark.parametrize("inside", [False, True])
+def test_state_that_would_be_lost_is_refused(how, says, inside):
+    """A tensor that forward assigned to a buffer, and counts in whole numbers, were thrown away after every pass."""
+    module = nn.Sequential(Remembering(how)) if inside else Remembering(how)
+    if inside:
+        module.add_module("last", nn.Linear(CLASSES, CLASSES))
+    with pytest.raises(UsageError, match="E123 .*" + says.replace("'", r"'(?:0\.)?", 1)):
+        unskew.run("fedavg", data(), model=module, rounds=1, clients=2, epochs=1)
+
+
+def test_state_that_is_updated_in_place_is_averaged():
+    module = Remembering("in place")
+    result = unskew.run("fedavg", data(), model=module, rounds=1, clients=2, epochs=1, skew="iid")
+    assert float(result.model.get_buffer("centre").abs().max()) > 0

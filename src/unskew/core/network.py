@@ -55,6 +55,7 @@ class Network:
         self.trainable, self.buffers = roles.trainable, roles.buffers
         self.constants, self.norms = roles.constants, roles.norms
         self._fixed = [self.module.get_submodule(name) for name in roles.fixed]
+        self._counts = {n: layer.num_batches_tracked for n, layer in batch_norms(self.module) if n in roles.fixed}
         for _, layer in batch_norms(self.module):
             layer.num_batches_tracked = None  # an integer counter nothing here reads; never averaged
         self._start = {n: t.detach().clone() for n, t in tensors(self.module)}
@@ -94,8 +95,8 @@ class Network:
         for store, key, place in slots(module):
             if self._name_of.get(place) in held:
                 store[key] = held[self._name_of[place]]
-        for _, layer in batch_norms(module):
-            layer.num_batches_tracked = torch.tensor(0)
+        for name, layer in batch_norms(module):
+            layer.num_batches_tracked = copy.deepcopy(self._counts.get(name, torch.tensor(0)))
         return module.eval()
 
     def check_cut(self, cut: str) -> str:

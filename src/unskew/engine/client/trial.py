@@ -5,12 +5,14 @@ Letters: B batch, C classes, G lanes.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from unskew import own
 from unskew.core.network import Network
@@ -52,8 +54,10 @@ class Trial:
         """
         before = self._generator_state()
         try:
-            with tokens.checked(self.net.module):
+            with tokens.checked(self.net.module), buffers_kept(self.net.module):
                 self._step(One(), self.x, self.y, 1)
+        except UsageError:
+            raise
         except Exception as error:
             raise UsageError("E123", f"the model cannot be trained: {own.in_one_line(error)}.") from error
         return not torch.equal(before, self._generator_state())
@@ -89,6 +93,49 @@ class Trial:
         grads: Any = torch.autograd.grad(losses.sum(), learnt, allow_unused=True)
         results = {n: g for n, g in zip(net.trainable, grads) if g is not None}
         return {"loss": losses.detach(), **results, **{n: leaves[n] for n in net.buffers}}
+
+
+@contextmanager
+def buffers_kept(module: nn.Module) -> Iterator[None]:
+    """Within it a forward pass may update buffers of floats in place, and no others: what it assigns would be lost.
+
+    Raises UsageError (E123) for a buffer that a layer replaces, and for one of whole numbers that it changes.
+    """
+    whole = {n: b.clone() for n, b in module.named_buffers() if not b.is_floating_point()}
+    before: dict[str, dict[str, Tensor | None]] = {}
+
+    def note(name: str) -> Callable[..., None]:
+        return lambda layer, _args: before.update({name: dict(layer.named_buffers(recurse=False))})
+
+    def compare(name: str) -> Callable[..., None]:
+        def hook(layer: nn.Module, _args: object, _output: object) -> None:
+            for key, buffer in layer.named_buffers(recurse=False):
+                if buffer is not before[name].get(key) and f"{name}.{key}".lstrip(".") not in whole:
+                    raise UsageError(
+                        "E123",
+                        f"the model's forward assigns a new tensor to its buffer '{f'{name}.{key}'.lstrip('.')}', which would "
+                        f"be lost; update it in place, such as self.{key}.copy_(...).",
+                    )
+
+        return hook
+
+    hooks = [
+        handle
+        for name, layer in module.named_modules()
+        for handle in (layer.register_forward_pre_hook(note(name)), layer.register_forward_hook(compare(name)))
+    ]
+    try:
+        yield
+    finally:
+        for handle in hooks:
+            handle.remove()
+    now = dict(module.named_buffers())
+    if changed := [n for n, then in whole.items() if n not in now or not torch.equal(then, now[n])]:
+        raise UsageError(
+            "E123",
+            f"the model's forward changes '{changed[0]}', a buffer of whole numbers, which would be lost because they cannot "
+            "be averaged; make it a buffer of floats and update it in place.",
+        )
 
 
 def check_single_samples(net: Network, task: Task) -> None:
