@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import html
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,14 +14,16 @@ from torch import nn
 from unskew import many
 from unskew.config import Settings
 from unskew.core.method import Method
-from unskew.core.trees import Weights
+from unskew.core.trees import Tree, Weights
 from unskew.data.federation import Federation
+from unskew.data.intake import understood
+from unskew.engine import predictions
 from unskew.engine.disk.record import Record
 from unskew.engine.disk.state import State, digest
 from unskew.engine.resolve import Run
 from unskew.engine.server.loop import Loop
 from unskew.engine.server.used import Replies
-from unskew.errors import UsageError
+from unskew.errors import UsageError, excerpt, suggestion
 
 if TYPE_CHECKING:
     from unskew.report.summary import MethodSummary
@@ -28,15 +31,20 @@ if TYPE_CHECKING:
 SCOPES = ("global", "global@client", "personal@client")
 
 
-@dataclass(repr=False)
+@dataclass(repr=False, eq=False)
 class Result:
-    """A finished run: its settings, record and weights; `path` is its folder, or None if it was kept in memory."""
+    """A finished run: its settings, record, weights and model; `path` is its folder, or None if it was kept in memory.
+
+    `model` expects samples as they were scaled for training; `predict` takes them as they were given. down: what the
+    method's Parts broadcast at the end beside the weights.
+    """
 
     run: Run
     record: Record
     weights: Weights
     model: nn.Module
     path: Path | None = None
+    down: dict[str, Tree] = field(default_factory=dict[str, Tree])
 
     @property
     def settings(self) -> Settings:
@@ -62,8 +70,14 @@ class Result:
         return f"<pre>{html.escape(self.table())}</pre>"
 
     def scores(self, scope: str = "global", metric: str | None = None) -> dict[str, float]:
-        """last, best and mean of the last ten rounds (of those evaluated), in [0, 1]; the untrained model does not count."""
+        """last, best and mean of the last ten rounds (of those evaluated), in [0, 1]; the untrained model does not count.
+
+        {} for a scope that this run does not have. Raises UsageError (E109) for an unknown scope or metric.
+        """
+        _check_word(scope, SCOPES, "scope")
         metric = metric or (self.run.task.main_score if scope == "global" else "mean")
+        if known := self.record.metrics(scope):
+            _check_word(metric, known, f"metric of {scope}")
         rounds_, series = self.record.series(scope, metric)
         trained = [(t, v) for t, v in zip(rounds_, series) if t > 0]
         if not trained:
@@ -73,8 +87,51 @@ class Result:
         return {"last": values[-1], "best": max(values), "mean10": float(np.mean(tail))}
 
     def bytes(self, way: str = "up") -> int:
-        """Bytes all clients sent ("up") or received ("down") in the whole run."""
+        """Bytes all clients sent ("up") or received ("down") in the whole run. Raises UsageError (E109) for another way."""
+        _check_word(way, ("up", "down"), "way")
         return sum(many.total_bytes(row) for row in self.record.rows["ledger"] if row["way"] == way)
+
+    def clients(self) -> list[dict[str, Any]]:
+        """Each client's number, name, training and test samples, and its last score, None if it has none.
+
+        The score is the main one of `personal@client`, or of `global@client` where the run has no other.
+        """
+        federation, main = self.federation, self.run.task.main_score
+        last: dict[str, dict[int, float]] = {}
+        for row in self.record.rows["metrics"]:
+            if row["client"] is not None and row["metric"] == main:
+                last.setdefault(row["scope"], {})[row["client"]] = row["value"]
+        scores = last.get("personal@client") or last.get("global@client") or {}
+        return [
+            {
+                "client": k,
+                "name": federation.name_of(k),
+                "train": int(federation.sizes[k]),
+                "test": int(federation.test.sizes[k]),
+                main: scores.get(k),
+            }
+            for k in range(federation.clients)
+        ]
+
+    def predict(self, x: Any, client: int | str | None = None) -> np.ndarray:
+        """The global model's classes for samples as they were given, before any scaling: [N], or masks [N, H, W].
+
+        x: [N, *shape], an array or tensor of the type of the training samples (uint8 for images given as uint8).
+        client: by name or number, whose statistics scale the samples where a Part has such (FedRDN).
+        The classes are called as `federation.classes` has them, whole numbers are numbers; masks hold places in it.
+        Raises UsageError (E131) where clients keep weights, DataError (E403, E405) for samples that do not fit.
+        """
+        z = predictions.outputs(self.run, self.weights, self.down, x, client)
+        return predictions.labels(self.federation, self.run.task.predictions(z).long().numpy())
+
+    def predict_proba(self, x: Any, client: int | str | None = None) -> np.ndarray:
+        """The probabilities from which `predict` takes the likeliest class, float32 [N, C], or [N, C, H, W] of pixels."""
+        return predictions.outputs(self.run, self.weights, self.down, x, client).softmax(1).numpy()
+
+    @property
+    def understood(self) -> str:
+        """What was understood of the samples, as `run(say=print)` shows it before it trains: values, classes, remarks."""
+        return understood.table(self.federation)
 
     @property
     def replies(self) -> Replies:
@@ -151,4 +208,12 @@ class Comparison:
 
 def result_of(loop: Loop, state: State, path: Path | None = None) -> Result:
     """The result of a loop that has come to its end. path: the run's folder, if it has one."""
-    return Result(loop.run, loop.record, state.weights, loop.run.fed.net.module_with(state.weights), path)
+    model = loop.run.fed.net.module_with(state.weights)
+    return Result(loop.run, loop.record, state.weights, model, path, loop.down(state, state.t).down)
+
+
+def _check_word(word: str, known: Sequence[str], what: str) -> None:
+    if word not in known:
+        raise UsageError(
+            "E109", f"there is no {what} {excerpt(word)}; there is {', '.join(known)}.{suggestion(str(word), known)}"
+        )

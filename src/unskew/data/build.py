@@ -77,6 +77,7 @@ def _undealt(dataset: Dataset, skew: str, train: Index) -> Federation:
         std=dataset.std,
         columns=dataset.columns,
         intake=dataset.intake,
+        applied=dataset.applied,
     )
 
 

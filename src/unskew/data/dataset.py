@@ -81,7 +81,7 @@ class Dataset:
         if self.mean is None or self.std is None:
             return self
         constants = (self.mean, self.std)
-        x, x_test = _scaled(self.x, constants), _scaled(self.x_test, constants)
+        x, x_test = scaled_by(self.x, constants), scaled_by(self.x_test, constants)
         return replace(self, x=x, x_test=x_test, mean=None, std=None, applied=constants)
 
     def to_natural(self, x: np.ndarray) -> np.ndarray:
@@ -93,7 +93,7 @@ class Dataset:
 
     def from_natural(self, x: np.ndarray) -> np.ndarray:
         """Samples [N, ...] in natural units, scaled as this set's are."""
-        return x if self.applied is None else _scaled(x, self.applied)
+        return x if self.applied is None else scaled_by(x, self.applied)
 
 
 def strata(y: np.ndarray) -> np.ndarray:
@@ -101,7 +101,7 @@ def strata(y: np.ndarray) -> np.ndarray:
     return y if y.ndim == 1 else np.zeros(len(y), dtype=np.int64)
 
 
-def _scaled(x: np.ndarray, constants: tuple[tuple[float, ...], tuple[float, ...]]) -> np.ndarray:
+def scaled_by(x: np.ndarray, constants: tuple[tuple[float, ...], tuple[float, ...]]) -> np.ndarray:
     """(x - mean) / std for samples [N, channels, ...]."""
     mean, std = (_per_channel(values, x.ndim) for values in constants)
     return (x - mean) / std

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from unskew.data.checks import check_labels, check_lengths
+from unskew.data.dataset import scaled_by
 from unskew.data.index import Index
 from unskew.data.intake.notes import Intake
 from unskew.errors import DataError, printable
@@ -32,7 +33,7 @@ class Federation:
     natural: whether clients come from a column of the data and every test row belongs to one of them.
     mean, std: one number per channel, by which samples can be standardised; None if they are already, or never are.
     columns: facts per row of x. reserved: rows of x that no client holds, because the server keeps them for itself.
-    intake: as in `Dataset`.
+    intake, applied: as in `Dataset`.
 
     Raises DataError: E403 for rows and lengths, E404 for labels.
     """
@@ -54,6 +55,7 @@ class Federation:
     columns: dict[str, np.ndarray] = field(default_factory=dict)
     reserved: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     intake: Intake | None = None
+    applied: tuple[tuple[float, ...], tuple[float, ...]] | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", printable(str(self.name)))
@@ -139,6 +141,10 @@ class Federation:
             names=("everything",),
         )
 
+    def from_natural(self, x: np.ndarray) -> np.ndarray:
+        """Samples [N, ...] in natural units, scaled as this federation's are."""
+        return x if self.applied is None else scaled_by(x, self.applied)
+
     def summary(self) -> dict[str, Any]:
         """What federation.json holds; its lists are of the first 2,000 clients at most."""
         shown = slice(0, SUMMARY_CLIENTS)
@@ -157,5 +163,6 @@ class Federation:
             "test": len(self.y_test),
             "skew": self.skew,
             "shape": list(self.shape),
+            **({"mean": list(self.applied[0]), "std": list(self.applied[1])} if self.applied else {}),
             **({"understood": [list(note) for note in self.intake.notes]} if self.intake else {}),
         }

@@ -17,7 +17,24 @@ from unskew.models.registry import build, maker_of, module_of
 _INTRODUCTION = """\
 Any `torch.nn.Module` works: a name from this page, `file.py:function`, or a module object in Python. The function in
 your file is called with the shape of a sample and the number of classes, `function(shape, classes)`, and further
-arguments may follow in the text: `file.py:function(width=64)`."""
+arguments may follow in the text: `file.py:function(width=64)`.
+
+## Freezing
+
+Parameters with `requires_grad=False` are constants of the run: they are neither trained nor sent. Batch normalisation
+of which every parameter is frozen runs in evaluation mode, also in training: it uses the running statistics that came
+with the model and does not update them. A model's own buffers of floats are averaged over clients; its forward pass
+must update them in place (`self.centre.copy_(...)`).
+
+## Using the trained model
+
+`result.predict(x)` takes samples as they were given for training, before any scaling, and returns classes;
+`result.predict_proba(x)` returns probabilities. `result.model` is an ordinary module in evaluation mode that expects
+samples as they were scaled for training: 8-bit numbers are divided by 255, unscaled columns and channels are
+standardised, and a Part such as `fedrdn` or `norm` normalises them itself. The constants are in the entry `inputs` of the metadata
+of `model.safetensors`, and the mean and standard deviation in `federation.json`.
+
+## Models by name"""
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ import torch
 from unskew import config, disk
 from unskew.config import Settings
 from unskew.data.intake.take import GIVEN
-from unskew.engine import resolve
+from unskew.engine import predictions, resolve
 from unskew.engine.assemble import loop_of
 from unskew.engine.disk import record, state
 from unskew.engine.disk.fingerprint import fingerprint
@@ -216,7 +216,12 @@ class Folder:
         state.write(
             self.path / MODEL,
             w,
-            {"t": now.t, "model": self.run.settings.model, "method": str(self.run.method)},
+            {
+                "t": now.t,
+                "model": self.run.settings.model,
+                "method": str(self.run.method),
+                "inputs": predictions.facts(self.run.federation),
+            },
         )
 
 

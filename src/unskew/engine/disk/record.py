@@ -81,6 +81,10 @@ class Record:
         rounds, values = self._series.get((scope, metric), ([], []))
         return list(rounds), list(values)
 
+    def metrics(self, scope: str) -> list[str]:
+        """The scores over all clients that this scope has; [] for one without any."""
+        return sorted({metric for known, metric in self._series if known == scope})
+
     def latest(self, scope: str, metric: str) -> float | None:
         """The value of the round that was evaluated last; None if there is none."""
         _, values = self._series.get((scope, metric), ([], []))

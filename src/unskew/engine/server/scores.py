@@ -117,7 +117,16 @@ class Evaluation:
         pieces = [self._answers(piece, k, start, {}, w) for piece in self._pieces(self.test[k])]
         return next(iter(self._brief(k, np.concatenate(pieces)).values()))
 
+    def outputs(self, k: int, start: Start) -> torch.Tensor:
+        """What predictions are read from, [N, C, ...], for all rows as client k, or nobody (-1), sees them."""
+        with self.trainer.evaluating():
+            pieces = self._pieces(np.arange(len(self.y)))
+            return torch.cat([self._outputs(piece, k, start, {}, start.weights) for piece in pieces])
+
     def _answers(self, rows: np.ndarray, k: int, start: Start, private: Tree, w: Weights) -> np.ndarray:
+        return self.task.predictions(self._outputs(rows, k, start, private, w)).cpu().numpy()
+
+    def _outputs(self, rows: np.ndarray, k: int, start: Start, private: Tree, w: Weights) -> torch.Tensor:
         trainer = self.trainer
         x = self.x[torch.as_tensor(rows, device=trainer.device)]
         if self.own_inputs:
@@ -125,7 +134,7 @@ class Evaluation:
         z, h = trainer.net.run(w, x)
         for p in trainer.hooks["scores"]:
             z = p.scores(z, h, trainer.client(k, start, p.name, w, private))
-        return self.task.predictions(z).cpu().numpy()
+        return z
 
     def _scores(self, rows: np.ndarray, guess: np.ndarray) -> dict[str, float]:
         return self.task.scores(guess, self.y[rows], self.trainer.fed.classes)

@@ -1,0 +1,146 @@
+"""`Result.predict` takes samples as they were given, and answers as the run's own scores say."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import unskew
+from unskew.engine import check
+from unskew.engine.disk import state
+from unskew.errors import DataError, UsageError
+
+N, C = 60, 3
+RNG = np.random.default_rng(3)
+Y = np.arange(N) % C
+ROWS = (RNG.normal(size=(N, 5)) * 40 + 300 + 60 * Y[:, None]).astype(np.float32)
+IMAGES = (RNG.integers(0, 120, size=(N, 3, 8, 8)) + 40 * Y[:, None, None, None]).astype(np.uint8)
+SETTINGS = {"rounds": 2, "epochs": 2, "clients": 3, "workers": 1, "skew": "iid", "lanes": "1"}
+
+
+def halves(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, ...]:
+    return x[:40], y[:40], x[40:], y[40:]
+
+
+@pytest.mark.parametrize(
+    ("method", "x"),
+    [
+        ("fedavg", ROWS),
+        ("fedavg", IMAGES),
+        ("fedrdn", IMAGES),
+        ("norm", IMAGES),
+        ("norm", IMAGES / np.float32(255)),
+        ("fedproto", IMAGES),
+    ],
+)
+@pytest.mark.parametrize("words", [False, True])
+def test_predictions_from_samples_as_given_have_the_score_of_the_run(method, x, words):
+    """Only the standardised samples gave the reported score, and nothing said by which constants."""
+    y = np.array(["red", "green", "blue"])[Y] if words else Y
+    data = halves(x, y)
+    result = unskew.run(method, data, **SETTINGS)
+    guess = result.predict(torch.tensor(data[2]) if words else data[2])
+    assert (guess == data[3]).mean() == pytest.approx(result.scores()["last"], abs=1e-6)
+    p = result.predict_proba(data[2])
+    assert p.shape == (20, C)
+    assert np.allclose(p.sum(1), 1, atol=1e-5)
+    assert (np.array(result.federation.classes)[p.argmax(1)] == guess.astype(str)).all()
+
+
+def test_masks_are_predicted_pixel_by_pixel():
+    x = RNG.random((24, 1, 8, 8)).astype(np.float32)
+    y = (x[:, 0] > 0.5).astype(np.int64)
+    result = unskew.run("fedavg", (x[:16], y[:16], x[16:], y[16:]), model=nn.Sequential(nn.Conv2d(1, 2, 1), nn.Conv2d(2, 2, 1)), **SETTINGS)  # fmt: skip
+    guess = result.predict(x[16:])
+    assert guess.shape == (8, 8, 8)
+    assert result.run.task.scores(guess, y[16:], 2)["dice"] == pytest.approx(result.scores()["last"], abs=1e-6)
+
+
+def test_a_finished_run_predicts_when_it_is_opened_again(tmp_path):
+    result = unskew.run("fedavg", "digits", model="mlp", name="s", folder=tmp_path, samples=30, **SETTINGS)
+    x, y = unskew.data.read("digits").x_test, unskew.data.read("digits").y_test
+    again = unskew.resume(tmp_path / "s")
+    assert (again.predict(x) == result.predict(x)).all()
+    assert (again.predict(x) == y).mean() == pytest.approx(result.scores()["last"], abs=1e-6)
+
+
+def test_the_file_of_the_model_says_how_inputs_are_scaled(tmp_path):
+    """Neither the folder nor the file of the model held the constants of standardisation."""
+    result = unskew.run("fedavg", halves(ROWS, Y), name="s", folder=tmp_path, **SETTINGS)
+    inputs = state.read(tmp_path / "s" / "model.safetensors")[1]["inputs"]
+    mean, std = np.array(inputs["mean"], np.float32), np.array(inputs["std"], np.float32)
+    assert np.allclose(mean, ROWS[:40].mean(0), rtol=1e-4)
+    assert inputs["classes"] == ["0", "1", "2"]
+    with torch.no_grad():
+        z = result.model(torch.tensor((ROWS[40:] - mean) / std))
+    assert (z.argmax(1).numpy() == result.predict(ROWS[40:])).all()
+    summary = json.loads((tmp_path / "s" / "federation.json").read_text())
+    assert summary["mean"] == inputs["mean"]
+
+
+@pytest.mark.parametrize(
+    ("x", "says"),
+    [
+        (IMAGES / np.float32(255), "samples are float32, those of training were uint8"),
+        (IMAGES[:, :, :4], r"samples are \[3, 4, 8\]"),
+        (IMAGES[0], r"samples are \[8, 8\]"),
+    ],
+)
+def test_samples_of_another_kind_are_refused(x, says):
+    result = unskew.run("fedavg", halves(IMAGES, Y), model="mlp", **(SETTINGS | {"rounds": 1}))
+    with pytest.raises(DataError, match=f"E403 predict: {says}"):
+        result.predict(x)
+
+
+def test_where_clients_keep_weights_nothing_predicts_alone():
+    result = unskew.run("local", halves(ROWS, Y), **(SETTINGS | {"rounds": 1}))
+    with pytest.raises(UsageError, match=r"E131 .*every client keeps weights"):
+        result.predict(ROWS)
+    assert [row["client"] for row in result.clients()] == [0, 1, 2]
+    assert sum(row["train"] for row in result.clients()) == 40
+    assert all(row["accuracy"] is not None for row in result.clients())
+
+
+def test_a_client_is_named_or_refused():
+    result = unskew.run("fedrdn", halves(IMAGES, Y), **(SETTINGS | {"rounds": 1}))
+    assert (result.predict_proba(IMAGES, "client-1") == result.predict_proba(IMAGES, 1)).all()
+    assert (result.predict_proba(IMAGES, 1) != result.predict_proba(IMAGES)).any()
+    with pytest.raises(UsageError, match="E109 there is no client 'client-7'"):
+        result.predict(IMAGES, "client-7")
+
+
+@pytest.fixture(scope="module")
+def result() -> unskew.Result:
+    return unskew.run("fedavg", check.federation(), rounds=1, epochs=1, workers=1)
+
+
+@pytest.mark.parametrize(
+    ("ask", "says"),
+    [
+        (lambda r: r.scores("gloabl"), "no scope 'gloabl'.*Did you mean 'global'"),
+        (lambda r: r.scores("global", "acuracy"), "no metric of global 'acuracy'.*Did you mean 'accuracy'"),
+        (lambda r: r.bytes("Up"), "no way 'Up'.*Did you mean 'up'"),
+    ],
+)
+def test_misspelt_scores_are_refused(result, ask, says):
+    """A misspelt scope or metric gave {}, a misspelt way 0 bytes."""
+    with pytest.raises(UsageError, match=f"E109 .*{says}"):
+        ask(result)
+
+
+def test_results_can_be_compared_without_comparing_tensors(result):
+    """`result == result` was a traceback."""
+    assert result == result
+    assert len({result}) == 1
+    assert result != unskew.run("fedavg", check.federation(), rounds=1, epochs=1, workers=1)
+
+
+def test_a_result_says_what_was_understood_of_its_data():
+    """In a script nothing said that columns were standardised or which classes there are."""
+    result = unskew.run("fedavg", halves(ROWS, Y), **(SETTINGS | {"rounds": 1}))
+    assert "standardised channel by channel" in result.understood
+    assert "3: 0 14, 1 13, 2 13" in result.understood
