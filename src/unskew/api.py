@@ -121,7 +121,7 @@ def _run_in_memory(run: Run, view: _View) -> Result:
         loop.evaluate(state, None)
         for after in rounds(loop, state, view.round):
             state = after
-        check_used(run, loop.record.rows["events"])
+        check_used(run, loop.record)
     finally:
         loop.trainer.close()
     return result_of(loop, state)

@@ -145,6 +145,7 @@ PAGES = {
     "E314": "What the server computed from the replies held NaN or infinity, although every reply was finite. The round was counted and the model stayed as it was. The learning rate, or a setting of the method at the server, is often too high.",
     "E315": "A robust aggregation rule had too few replies to do what it is for: it left nobody out and bounded nobody, or its proof does not hold for so few. The message says which. Let more clients answer: set `availability`, or `--min-sites`.",
     "E316": "The run came to its end, but none of the clients' replies was used, or at most a tenth of them, so its weights are no result and tables show no score. The message names the likeliest cause. The exit code is 4.",
+    "E317": "More than a third of the replies that came in a run were dropped, most often because training diverged to NaN. The run has scores, but they say little about the method. The message names the likeliest cause.",
     "E401": "A data file is cut off or damaged, or lacks an array that it must hold: copy it again. Or a loader of your own failed; the message says where.",
     "E402": "A data set is not on this machine. Set UNSKEW_DATA to the folder that holds it; docs/data.md says what the folder must contain.",
     "E403": "The data cannot be trained on: for example, the numbers of samples and labels differ, samples differ in shape, channels come last, or there are no samples. The message says what is wrong.",

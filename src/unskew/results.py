@@ -22,7 +22,7 @@ from unskew.engine.disk.record import Record
 from unskew.engine.disk.state import State, digest
 from unskew.engine.resolve import Run
 from unskew.engine.server.loop import Loop
-from unskew.engine.server.used import Replies
+from unskew.engine.server.used import Replies, doubt
 from unskew.errors import UsageError, excerpt, suggestion
 
 if TYPE_CHECKING:
@@ -144,7 +144,9 @@ class Result:
         return digest(self.weights)
 
     def table(self) -> str:
-        """The three scopes: last, best and mean of the last ten rounds, in percent."""
+        """The three scopes: last, best and mean of the last ten rounds, in percent; and what makes them doubtful."""
+        from unskew.report.numbers import size
+
         lines = [
             f"{self.method}  {self.settings.rounds} rounds, {self.federation.clients} clients, seed {self.settings.seed}"
         ]
@@ -154,7 +156,9 @@ class Result:
                 lines.append(f"{scope:<18}{scores['last']:>7.1%}{scores['best']:>7.1%}{scores['mean10']:>17.1%}")
         if self.replies.dropped:
             lines.append(f"{self.replies}; the others were dropped")
-        lines.append(f"sent by clients {self.bytes('up') / 1e6:.1f} MB, received {self.bytes('down') / 1e6:.1f} MB")
+        lines.append(f"sent by clients {size(self.bytes('up'))}, received {size(self.bytes('down'))}")
+        if text := doubt(self.run, self.replies):
+            lines.append(f"Warning: {text}")
         return "\n".join(lines)
 
     def to_frame(self) -> Any:

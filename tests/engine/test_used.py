@@ -14,9 +14,13 @@ import unskew
 from unskew.core.part import Part
 from unskew.engine import check
 from unskew.engine.resolve import resolve
-from unskew.engine.server.used import Replies, likely_cause
+from unskew.engine.server.used import Replies, doubt, likely_cause
 from unskew.errors import NothingUsed
+from unskew.report import headline, tables
+from unskew.report.context import context_of
+from unskew.report.numbers import size
 from unskew.report.read import read_run
+from unskew.report.summary import summary_table
 
 FAST = {"rounds": 3, "epochs": 4, "batch": 8, "workers": 1}
 C = check.federation().n_classes
@@ -126,6 +130,40 @@ def test_a_run_of_which_a_tenth_was_used_stands():
     assert Replies.of([]).enough
     assert not Replies.of([{"code": "round", "answered": []}]).enough
     assert json.loads(json.dumps(Replies.of(events).dropped)) == 8
+
+
+@pytest.mark.parametrize("folder", [True, False])
+def test_a_run_that_lost_many_replies_ends_with_a_warning(tmp_path, folder):
+    """A run of which 9 of 15 replies were dropped ended without a word but their number."""
+    where = {"name": "r", "folder": tmp_path} if folder else {}
+    options = {**FAST, **DIVERGING, "rounds": 2}
+    result = unskew.run("fedavg", check.federation(), **options, **where)
+    text = (
+        f"{K} of {2 * K} replies were dropped, so the scores say little about fedavg: "
+        "training diverges, most likely because lr=1e+30 is too high; try lr=0.01."
+    )
+    assert result.table().endswith(f"\nWarning: {text}")
+    for record in (result.record, unskew.run("fedavg", check.federation(), **options, **where).record):
+        assert [e for e in record.rows["events"] if e["code"] == "E317"] == [{"t": 2, "code": "E317", "text": text}]
+    if folder:
+        rows = summary_table([read_run(tmp_path / "r")])
+        assert tables.plain(rows).endswith(f"\nWarning: fedavg, 1 of 1 run, such as seed 0: {text}")
+        assert text in headline.warnings(context_of([read_run(tmp_path / "r")], "r"))[0]
+
+
+def test_a_run_that_lost_a_third_of_its_replies_is_not_warned_of():
+    run = resolve(check.settings(), check.federation())
+    assert doubt(run, Replies(3, 15, 10)) == ""
+    assert doubt(run, Replies(3, 15, 9)) != ""
+
+
+def test_small_amounts_are_printed_with_a_unit_that_fits():
+    """6,120 bytes were printed as 0.0 MB."""
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.LazyLinear(C))
+    model(torch.zeros(2, *check.federation().shape))
+    result = unskew.run("fedavg", check.federation(), model=model, **{**FAST, "rounds": 1})
+    assert 0 < result.bytes("up") < 100_000
+    assert f"sent by clients {size(result.bytes('up'))}, received {size(result.bytes('down'))}" in result.table()
 
 
 def test_clients_that_were_asked_and_failed_are_not_blamed_on_availability():

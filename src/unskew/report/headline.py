@@ -72,7 +72,7 @@ def warnings(context: Context) -> list[str]:
     """Sentences on what makes the numbers doubtful."""
     runs = context.runs
     sentences = [*_unfinished(runs), *_uneven_seeds(context), *_different_tasks(context)]
-    sentences += tables.dropped(context.summaries)
+    sentences += [*tables.doubtful(context.summaries), *tables.dropped(context.summaries)]
     events = sum(str(e.get("code", "")).startswith("E3") for r in runs for e in r.events)
     if events:
         listed = "is listed" if events == 1 else "are listed"

@@ -12,7 +12,7 @@ import numpy as np
 
 from unskew import many
 from unskew.engine.resolve import is_reference
-from unskew.engine.server.used import Replies
+from unskew.engine.server.used import MANY_DROPPED, Replies
 from unskew.report.files import Record, read_json
 
 Series = tuple[np.ndarray, np.ndarray]
@@ -151,6 +151,11 @@ class RunData:
     def replies(self) -> Replies:
         """How many replies came and how many were used."""
         return Replies.of(self.events)
+
+    @property
+    def doubt(self) -> str:
+        """Why the run's scores say little, because many replies were dropped (E317); "" if not so many were."""
+        return next((str(e.get("text", "")) for e in self.events if e.get("code") == MANY_DROPPED), "")
 
     @property
     def histograms(self) -> dict[str, Any]:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from unskew.report.numbers import plural
 from unskew.report.runs import RunData, by_method
 from unskew.report.stats import (
     NAN,
@@ -59,7 +60,7 @@ class MethodSummary:
     rounds_to: bytes and rounds until the target, over the `reached` seeds that got there. final: the score that ranks.
     at_clients: by seed, the mean over clients, on their own test rows, of the model that serves them better: the global
     one or their own. received, used: replies over all seeds; untrained: the seeds in which too few were used.
-    gap: how it differs from the leader; None for the leader and for references.
+    doubt: why the scores say little, where in some seeds many replies were dropped. gap: how it differs from the leader; None for the leader and for references.
     """
 
     method: str
@@ -90,6 +91,7 @@ class MethodSummary:
     untrained: int = 0
     metric: str = "accuracy"
     by_last: bool = False
+    doubt: str = ""
     at_clients: dict[int, float] = field(default_factory=dict)
 
 
@@ -180,6 +182,7 @@ def _scored(runs: Sequence[RunData], by_last: bool, target: float) -> MethodSumm
         leads=False,
         metric=runs[0].metric,
         by_last=by_last,
+        doubt=_doubt(runs),
         at_clients=_at_clients(runs, by_last),
     )
 
@@ -187,6 +190,15 @@ def _scored(runs: Sequence[RunData], by_last: bool, target: float) -> MethodSumm
 def _pooled(runs: Sequence[RunData]) -> bool:
     """Whether all data are one client's: a mean and a worst over clients would be the global score under other names."""
     return runs[0].federation.get("clients") == 1
+
+
+def _doubt(runs: Sequence[RunData]) -> str:
+    """In how many runs many replies were dropped, and the likeliest cause in the first of them; "" if in none."""
+    doubtful = [r for r in runs if r.doubt]
+    if not doubtful:
+        return ""
+    first, runs_ = doubtful[0], f"{len(doubtful)} of {plural(len(runs), 'run')}"
+    return f"{first.method}, {runs_}, such as seed {first.seed}: {first.doubt}"
 
 
 def _at_clients(runs: Sequence[RunData], by_last: bool) -> dict[int, float]:

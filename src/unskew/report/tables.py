@@ -116,6 +116,11 @@ def dropped(summaries: Summaries) -> list[str]:
     return [sentence for sentence in sentences if sentence]
 
 
+def doubtful(summaries: Summaries) -> list[str]:
+    """A sentence for every method of which so many replies were dropped that its scores say little."""
+    return [s.doubt for s in summaries if s.doubt]
+
+
 def caption(summaries: Summaries) -> str:
     """The table's caption, for screen readers."""
     best = next((s for s in summaries if s.leads), None)
@@ -135,7 +140,8 @@ def plain(summaries: Summaries) -> str:
 
 def _below(summaries: Summaries) -> str:
     """What stands below the table on a terminal; a page says at its head whether federating pays."""
-    return "\n".join(filter(None, (note(summaries), pays(summaries))))
+    doubts = (f"Warning: {text}" for text in doubtful(summaries))
+    return "\n".join(filter(None, (note(summaries), pays(summaries), *doubts)))
 
 
 def rich_table(summaries: Summaries) -> Any:

@@ -109,7 +109,7 @@ class Folder:
             for after in rounds(loop, now, save):
                 now = after
             self._finish(loop, now)
-            check_used(self.run, loop.record.rows["events"])
+            check_used(self.run, loop.record)
         finally:
             loop.trainer.close()
             loop.record.close()

@@ -10,14 +10,19 @@ from typing import Any
 import numpy as np
 
 from unskew import many
+from unskew.engine.disk.record import Record
 from unskew.engine.resolve import Run
 from unskew.errors import NothingUsed
 
 LEAST_USED = 0.1
 """A run in which a smaller share of the replies was used says nothing about its method."""
+MOST_DROPPED = 1 / 3
+"""Where a larger share of the replies was dropped, the run's scores say more of what went wrong than of its method."""
 LARGE_INPUTS = 100.0
 """Inputs of this size were not scaled: standardised ones are about 1, and pixels at most 1."""
 LARGE_RATE = 1.0
+MANY_DROPPED = "E317"
+"""The code of the event that says so."""
 _PER_ROUND = "round"
 _NOT_FINITE = ("E301", "E314")
 
@@ -66,12 +71,25 @@ class Replies:
         return f"{self.used or 'none'} of {self.received} replies {'was' if self.used < 2 else 'were'} used"
 
 
-def check_used(run: Run, events: Iterable[Mapping[str, Any]]) -> None:
-    """Raises NothingUsed (E316) with the likeliest cause where clients did not train the run."""
-    replies = Replies.of(events)
+def check_used(run: Run, record: Record) -> None:
+    """Look at the replies of a run that has come to its end; adds an event (E317) to its record where many were dropped.
+
+    Raises NothingUsed (E316) with the likeliest cause where clients did not train the run.
+    """
+    replies = Replies.of(record.rows["events"])
     if not replies.enough:
         text = f"{replies}, so the weights are not a result of {run.method}: {likely_cause(run, replies)}"
         raise NothingUsed("E316", text)
+    if text := doubt(run, replies):
+        record.add("events", [{"t": run.settings.rounds, "code": MANY_DROPPED, "text": text}])
+
+
+def doubt(run: Run, replies: Replies) -> str:
+    """A sentence with the likeliest cause where more than a third of the replies was dropped; else ""."""
+    if replies.dropped <= MOST_DROPPED * replies.received:
+        return ""
+    counts = f"{replies.dropped:,} of {replies.received:,} replies were dropped"
+    return f"{counts}, so the scores say little about {run.method}: {likely_cause(run, replies)}"
 
 
 def lost(name: str, received: int, used: int, untrained: int, runs: int) -> str:
