@@ -164,6 +164,158 @@ def test_compressed_sounds_are_read_or_explained(tmp_path, monkeypatch):
         data.folder(tmp_path)
 
 
+def disc(path, n=0, value=0, size=(16, 16)):
+    """An image of noise with a bright square, or with a value its mask."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    inside = np.zeros(size[::-1], np.uint8)
+    inside[3 + n : 9 + n, 4:12] = 1
+    noise = np.random.default_rng(n).integers(0, 100, inside.shape)
+    Image.fromarray((inside * value if value else noise + 100 * inside).astype(np.uint8)).save(path)
+
+
+def scans(root, image="{site}/images/{n}.png", mask="{site}/masks/{n}.png", sites=("berlin", "lyon"), value=255):
+    for site in sites:
+        for n in range(5):
+            disc(root / image.format(site=site, n=n), n)
+            disc(root / mask.format(site=site, n=n), n, value)
+
+
+@pytest.mark.parametrize(
+    ("image", "mask"),
+    [
+        ("{site}/scans/{n}.png", "{site}/segs/{n}.png"),
+        ("{site}/Images /{n}.png", "{site}/contours/{n}_seg.png"),
+        ("{site}/imagesTr/{n}_0000.png", "{site}/labelsTr/{n}.png"),
+        ("eu/{site}/images/{n}.png", "eu/{site}/masks/mask_{n}.png"),
+        ("images/{site}/{n}.png", "annotations/{site}/{n}.png"),
+        ("{site}/images/patient{n}/slice.png", "{site}/masks/patient{n}/slice.png"),
+        ("{site}/images/\u00f6{n}.png", "{site}/masks/o\u0308{n}.png"),
+    ],
+)
+def test_usual_spellings_of_images_and_masks_are_understood(tmp_path, image, mask):
+    """Other names made a classification of images and masks, merged sites of one country, and gave every patient's slice
+    the mask of the last."""
+    scans(tmp_path, image, mask)
+    d = data.folder(tmp_path, size=16)
+    assert d.labels["site"] == ("berlin", "lyon")
+    for x, y in ((d.x, d.y), (d.x_test, d.y_test)):
+        assert np.array_equal(x[:, 0] * 255 >= 100, y == 1)
+
+
+def test_sites_of_other_spellings_do_not_vanish(tmp_path):
+    """A site with scans/ and segs/ beside sites with images/ and masks/, and a site that is a link, vanished."""
+    scans(tmp_path / "all", sites=("berlin",))
+    scans(tmp_path / "all", "{site}/scans/{n}.png", "{site}/segs/{n}.png", sites=("lyon",))
+    scans(tmp_path, sites=("elsewhere",))
+    (tmp_path / "all" / "oslo").symlink_to(tmp_path / "elsewhere")
+    (tmp_path / "all" / "oslo" / "again").symlink_to(tmp_path / "all" / "oslo")
+    (tmp_path / "all" / "porto" / "images").mkdir(parents=True)
+    (tmp_path / "all" / "berlin" / "masks" / "9.png").write_bytes(b"")
+    disc(tmp_path / "all" / "turin" / "1.png")
+    d = data.folder(tmp_path / "all", size=8)
+    assert d.labels["site"] == ("berlin", "lyon", "oslo")
+    for words in (
+        "1 link to a folder that holds it, such as oslo/again",
+        "1 folder without images or sounds: porto",
+        "1 mask without an image, such as berlin/masks/9.png",
+        "1 image in neither images/ nor masks/, such as turin/1.png",
+    ):
+        assert f"left out: {words}" in notes(d)
+
+
+def test_empty_sites_of_classes_are_told(tmp_path):
+    """An empty folder of a site beside sites with classes vanished without a word."""
+    pictures(tmp_path, "berlin/a", "berlin/b", "lyon/a", "lyon/b")
+    (tmp_path / "oslo").mkdir()
+    assert "left out: 1 folder without images or sounds: oslo" in notes(data.folder(tmp_path, size=8))
+
+
+@pytest.mark.parametrize(
+    ("image", "mask"),
+    [
+        ("{site}/{n}.png", "{site}/{n}_mask.png"),
+        ("{site}/patient{n}/image.png", "{site}/patient{n}/mask.png"),
+        ("{site}/what/{n}.png", "{site}/ever/{n}.png"),
+        ("what/{n}-{site}.png", "labels/{n}-{site}.png"),
+        ("{site}/what/{n}.png", "{site}/ever/{n}.jpg"),
+    ],
+)
+def test_masks_never_become_samples_of_a_classification(tmp_path, image, mask):
+    """Masks beside images in folders of other names were trained on as images of a class."""
+    scans(tmp_path, image, mask)
+    with pytest.raises(
+        DataError, match=r"E409 .* looks like the mask of .*; put images into images/ and their masks into"
+    ):
+        data.folder(tmp_path)
+
+
+def test_classes_that_share_names_are_no_masks(tmp_path):
+    """Drawings of two colours in all classes, and photographs of masks, are samples."""
+    for n in range(4):
+        disc(tmp_path / "drawings" / "a" / f"{n}.png", n, 255)
+        disc(tmp_path / "drawings" / "b" / f"{n}.png", n + 1, 200)
+        disc(tmp_path / "faces" / "mask" / f"{n}.png", n)
+        disc(tmp_path / "faces" / "no_mask" / f"{n}.png", n + 1)
+    assert data.folder(tmp_path / "drawings", size=8).classes == ("a", "b")
+    assert data.folder(tmp_path / "faces", size=8).classes == ("mask", "no_mask")
+
+
+@pytest.mark.parametrize(
+    ("extra", "says"),
+    [
+        ("lyon/images/1.jpg", "1.jpg and .*1.png would share one mask; keep one of them"),
+        ("lyon/masks/1.jpg", "1.jpg and .*1.png are masks of one image"),
+        ("lyon/labels/1.png", "labels/1.png and .*masks/1.png are masks of one image"),
+        ("images/1.png", "lies in the folder of a site, .*images/1.png does not"),
+    ],
+)
+def test_images_and_masks_that_are_there_twice_are_refused(tmp_path, extra, says):
+    """Of two masks of a name, the last was taken; images beside sites made a site without a name."""
+    scans(tmp_path)
+    disc(tmp_path / extra, 1, 255)
+    disc(tmp_path / extra.replace("images", "masks"), 1, 255)
+    with pytest.raises(DataError, match=f"E409 .*{says}"):
+        data.folder(tmp_path)
+
+
+def test_all_missing_masks_and_unreadable_files_are_counted(tmp_path):
+    """Each run named one missing mask or damaged file, and the next run the next."""
+    scans(tmp_path)
+    for n in (1, 3):
+        (tmp_path / "lyon" / "images" / f"{n}.png").write_bytes(b"")
+    with pytest.raises(
+        DataError, match=r"E401 .*lyon/images/1.png cannot .* 2 of 10 files cannot be read; also .*/3.png"
+    ):
+        data.folder(tmp_path)
+    for n in (2, 3):
+        (tmp_path / "berlin" / "masks" / f"{n}.png").unlink()
+    with pytest.raises(
+        DataError, match=r"E409 .*berlin/images/2.png has no mask.* 2 of 10 images have none, also .*/3.png"
+    ):
+        data.folder(tmp_path)
+
+
+def test_masks_are_blamed_by_site_and_file(tmp_path):
+    """A site whose folders were swapped was refused without its name or a file."""
+    scans(tmp_path, sites=("berlin",))
+    scans(tmp_path, "{site}/masks/{n}.png", "{site}/images/{n}.png", sites=("lyon",))
+    with pytest.raises(
+        DataError, match=r"E404 .*masks of lyon .*lyon/masks/\d.png\).*Or were images and masks swapped\?"
+    ):
+        data.folder(tmp_path)
+
+
+def test_small_masks_are_told_and_sizes_are_those_that_changed(tmp_path):
+    """Masks of half the size were stretched without a word; images of 16 x 16 were "resized to 16 x 16"."""
+    scans(tmp_path)
+    disc(tmp_path / "lyon" / "masks" / "0.png", 0, 255, (8, 8))
+    disc(tmp_path / "lyon" / "images" / "1.png", 0, 0, (16, 8))
+    disc(tmp_path / "lyon" / "masks" / "1.png", 0, 255, (16, 8))
+    text = notes(data.folder(tmp_path, size=16))
+    assert "scaled: 1 mask of another size than the image (8 x 8 for 16 x 16, " in text
+    assert "scaled: images of 16 x 8 were resized to 16 x 16" in text
+
+
 X, Y = np.random.default_rng(0).random((20, 3)).astype(np.float32), np.arange(20) % 2
 
 

@@ -12,11 +12,13 @@ from annotated_types import Gt
 
 from unskew.data.dataset import Dataset
 from unskew.data.from_arrays import arrays
-from unskew.data.intake.images import Fit, Picture, mask, picture
+from unskew.data.intake.images import Fit, Picture, each, mask, picture
 from unskew.data.intake.listing import listed
+from unskew.data.intake.masks import Origin, as_masks
 from unskew.data.intake.notes import Note, counted
-from unskew.data.intake.roles import Sorted, by_class, has_masks, pairs
-from unskew.data.intake.tree import IMAGES, SOUNDS, Tree, tree_of
+from unskew.data.intake.paired import has_masks, pairs
+from unskew.data.intake.roles import Sorted, by_class
+from unskew.data.intake.tree import IMAGES, SOUNDS, Tree, empty_folders, tree_of
 from unskew.data.wav import format_of, spectrogram
 from unskew.errors import DataError
 
@@ -36,7 +38,8 @@ def folder(
     CLASS/*.png          images in class folders, resized to squares of `size` pixels, 8 and 16 bits in [0, 1]
     CLASS/*.wav          sounds in class folders, as log-mel spectrograms (unskew.data.wav)
     SITE/CLASS/*         either of them with a site, which becomes the column `site`
-    images/ and masks/   images with masks of equal file names (endings may differ), resized alike; also SITE/images/ ...
+    images/ and masks/   images with masks of equal file names (endings may differ), resized alike; also SITE/images/ ...;
+                         see unskew.data.intake.paired for other spellings
     any folders + *.csv  files that a table lists by name, with their labels
 
     Raises DataError: E409 for folders without the expected files, E401 for a file that cannot be read.
@@ -61,7 +64,8 @@ def _left_out(tree: Tree) -> str:
 
 
 def _images(tree: Tree, ordered: Sorted, size: int, fit: Fit) -> Dataset:
-    pictures = [picture(f.path, size, fit) for f in ordered.files]
+    paths = [f.path for f in ordered.files]
+    pictures = each(paths, lambda i: picture(paths[i], size, fit))
     notes = (*tree.notes, *ordered.notes, *_sizes(pictures, size, fit))
     return _set(tree, ordered, np.stack([p.pixels for p in pictures]), notes)
 
@@ -75,13 +79,23 @@ def _sounds(tree: Tree, ordered: Sorted) -> Dataset:
 
 
 def _with_masks(tree: Tree, size: int, fit: Fit) -> Dataset:
-    paired = pairs(tree)
-    pictures = [picture(image.path, size, fit) for image, _, _ in paired]
-    masks = [mask(drawn.path, size, fit, p.shape) for (_, drawn, _), p in zip(paired, pictures)]
-    sites = tuple(site for _, _, site in paired) if any(site for _, _, site in paired) else None
-    ordered = Sorted(tuple(image for image, _, _ in paired), (), (), sites)
-    notes = (*tree.notes, *_sizes(pictures, size, fit))
-    return _set(tree, ordered, np.stack([p.pixels for p in pictures]), notes, np.stack(masks))
+    paired, left_out = pairs(tree)
+    images, drawn = [p.image.path for p in paired], [p.mask.path for p in paired]
+    pictures = each(images, lambda i: picture(images[i], size, fit))
+    masks = each(drawn, lambda i: mask(drawn[i], size, fit, pictures[i].shape))
+    notes = [*tree.notes, *empty_folders(tree), *left_out, *_sizes(pictures, size, fit)]
+    smaller = [i for i, (m, p) in enumerate(zip(masks, pictures)) if m.shape != p.shape]
+    if smaller:
+        i = smaller[0]
+        sizes = "{} x {} for {} x {}".format(*masks[i].shape, *pictures[i].shape)
+        notes.append(
+            ("scaled", f"{counted(len(smaller), 'mask')} of another size than the image ({sizes}, {drawn[i]})")
+        )
+    sites = tuple(p.site for p in paired) if any(p.site for p in paired) else None
+    origin = Origin(None if sites is None else np.array(sites), lambda i: str(drawn[i]))
+    (y,), classes = as_masks(tree.root.name, [np.stack([m.values for m in masks])], None, notes, [origin])
+    ordered = Sorted(tuple(p.image for p in paired), classes, (), sites)
+    return _set(tree, ordered, np.stack([p.pixels for p in pictures]), notes, y)
 
 
 def _set(tree: Tree, ordered: Sorted, x: np.ndarray, notes: Sequence[Note], y: np.ndarray | None = None) -> Dataset:
@@ -107,10 +121,10 @@ def _set(tree: Tree, ordered: Sorted, x: np.ndarray, notes: Sequence[Note], y: n
 def _sizes(pictures: Sequence[Picture], size: int, fit: Fit) -> list[Note]:
     """What became of the images' sizes, bit depths and further frames."""
     shapes = Counter(p.shape for p in pictures)
-    ((width, height), _), *others = shapes.most_common()
-    also = f" and {counted(len(others), 'other size')}" if others else ""
+    others = [shape for shape, _ in shapes.most_common() if shape != (size, size)]
     notes: list[Note] = []
-    if others or (width, height) != (size, size):
+    if others:
+        (width, height), also = others[0], f" and {counted(len(others) - 1, 'other size')}" if others[1:] else ""
         notes.append(("scaled", f"images of {width} x {height}{also} were resized to {size} x {size} (size={size})"))
     if n := sum(p.shape[0] != p.shape[1] for p in pictures):
         done = {"pad": "padded with black", "crop": "cut to their middle", "squash": "squashed"}[fit]

@@ -6,14 +6,17 @@ longer side fits and padded with black, and its mask with it.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
+from unskew.data.intake.notes import some
 from unskew.errors import DataError
 
+T = TypeVar("T")
 Fit: TypeAlias = Literal["pad", "crop", "squash"]
 
 
@@ -38,7 +41,7 @@ def picture(file: Path, size: int, fit: Fit) -> Picture:
     except DataError:
         raise
     except Exception as error:  # Pillow's readers raise many kinds of error for damaged files
-        raise DataError("E401", f"{file} cannot be read as an image: {' '.join(str(error).split())}.") from error
+        raise _unreadable(file, error) from error
 
 
 def pixels_of(image: Any, size: int, fit: Fit, name: str) -> tuple[np.ndarray, str]:
@@ -57,8 +60,16 @@ def pixels_of(image: Any, size: int, fit: Fit, name: str) -> tuple[np.ndarray, s
     return np.ascontiguousarray(colours.transpose(2, 0, 1).astype(np.float32) / np.float32(255)), "8 bit"
 
 
-def mask(file: Path, size: int, fit: Fit, shape: tuple[int, int]) -> np.ndarray:
-    """The values of a mask as they are stored, [size, size], each the nearest one. shape: (width, height) of its image.
+@dataclass(frozen=True)
+class Mask:
+    """values: as they are stored, [size, size], each the nearest one. shape: (width, height) of the file."""
+
+    values: np.ndarray
+    shape: tuple[int, int]
+
+
+def mask(file: Path, size: int, fit: Fit, shape: tuple[int, int]) -> Mask:
+    """The values of a mask file. shape: (width, height) of its image.
 
     Raises DataError: E401 for a file that cannot be read, E409 for a mask of another ratio than its image.
     """
@@ -71,13 +82,40 @@ def mask(file: Path, size: int, fit: Fit, shape: tuple[int, int]) -> np.ndarray:
                     "E409",
                     f"{file} is {image.width} x {image.height}, its image {shape[0]} x {shape[1]}; they must fit.",
                 )
-            grey = image if image.mode in ("L", "P", "I", "I;16", "1") else image.convert("L")
+            original = image.size
+            grey = image if image.mode in ("L", "P", "I", "I;16", "1", "F") else image.convert("L")
             values = np.asarray(_fitted(grey, size, fit, Image.Resampling.NEAREST))
     except DataError:
         raise
     except Exception as error:  # as above
-        raise DataError("E401", f"{file} cannot be read as an image: {' '.join(str(error).split())}.") from error
-    return values.astype(np.uint8) if values.dtype == bool else values
+        raise _unreadable(file, error) from error
+    return Mask(values.astype(np.uint8) if values.dtype == bool else values, original)
+
+
+def each(files: Sequence[Path], read: Callable[[int], T]) -> list[T]:
+    """What `read` gives for each of these files, by number. Raises its DataError, with all files that cannot be read."""
+    read_files: list[T] = []
+    errors: list[tuple[Path, DataError]] = []
+    for i, file in enumerate(files):
+        try:
+            read_files.append(read(i))
+        except DataError as error:
+            if error.code != "E401":
+                raise
+            errors.append((file, error))
+    if len(errors) == 1:
+        raise errors[0][1]
+    if errors:
+        others = some([str(file) for file, _ in errors[1:]])
+        raise DataError(
+            "E401", f"{errors[0][1].text} {len(errors):,} of {len(files):,} files cannot be read; also {others}."
+        )
+    return read_files
+
+
+def _unreadable(file: Path, error: Exception) -> DataError:
+    why = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+    return DataError("E401", f"{file} cannot be read as an image: {why}.")
 
 
 def _deep(image: Any, name: str) -> tuple[np.ndarray, str]:

@@ -5,13 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from unskew.data.intake.mistaken import check_no_masks
 from unskew.data.intake.notes import Note
-from unskew.data.intake.tree import File, Tree
+from unskew.data.intake.tree import File, Tree, empty_folders
 from unskew.errors import DataError
-
-IMAGES = frozenset(("images", "image", "imgs", "img"))
-MASKS = frozenset(("masks", "mask", "labels", "label", "annotations", "segmentations", "segmentation", "gt", "manual"))
-SUFFIXES = ("_mask", "_masks", "_seg", "_segmentation", "_label", "_gt", "-mask", "-seg")
 
 
 @dataclass(frozen=True)
@@ -25,44 +22,10 @@ class Sorted:
     notes: tuple[Note, ...] = ()
 
 
-def has_masks(tree: Tree) -> bool:
-    """Whether images/ and masks/ (or labels/) lie side by side, at the root or at every site."""
-    names = {folders[-1].lower() for folders in tree.folders if folders}
-    return bool(names & IMAGES and names & MASKS)
-
-
-def pairs(tree: Tree) -> list[tuple[File, File, str]]:
-    """(image, its mask, its site or "") in the order of images. Raises DataError (E409) for an image without a mask."""
-    masks: dict[tuple[str, str, str], File] = {}
-    images: list[tuple[File, str]] = []
-    for file in tree.files:
-        kind = next((n.lower() for n in file.folders if n.lower() in IMAGES | MASKS), "")
-        site = next((n for n in file.folders if n.lower() not in IMAGES | MASKS), "")
-        if kind in IMAGES:
-            images.append((file, site))
-        elif kind in MASKS:
-            masks[file.part, site, _stem(file)] = file
-    if not images:
-        raise DataError("E409", f"{tree.root} holds no images in images/.")
-    paired = []
-    for file, site in images:
-        drawn = masks.get((file.part, site, file.path.stem))
-        if drawn is None:
-            name = f"{file.path.stem} with any ending in masks/ beside {file.path.parent.name}/"
-            raise DataError("E409", f"{file.path} has no mask: there is no {name}.")
-        paired.append((file, drawn, site))
-    return paired
-
-
-def _stem(file: File) -> str:
-    stem = file.path.stem
-    return next((stem.removesuffix(s) for s in SUFFIXES if stem.lower().endswith(s)), stem)
-
-
 def by_class(tree: Tree, files: Sequence[File]) -> Sorted:
     """Files sorted by the folders that name their class, and those that name their site.
 
-    Raises DataError (E409) for fewer than two classes and for files at different depths.
+    Raises DataError (E409) for fewer than two classes, for files at different depths and for masks among the files.
     """
     depths = {len(f.folders): f for f in files}
     if len(depths) > 1:
@@ -87,13 +50,15 @@ def by_class(tree: Tree, files: Sequence[File]) -> Sorted:
             f"{tree.root} holds {len(classes)} class folders; put images or sounds into {tree.root}/CLASS/, at least two "
             f"classes, and images with masks into {tree.root}/images/ and {tree.root}/masks/.",
         )
+    check_no_masks(files, place)
     number = {name: i for i, name in enumerate(classes)}
     ordered = sorted(files, key=lambda f: (number[f.folders[place]], f.path))
     labels = tuple(number[f.folders[place]] for f in ordered)
     if depth == 1:
         return Sorted(tuple(ordered), classes, labels, None)
     note: Note = ("sites", f"folders were read as {'site/class' if inner else 'class/site'}")
-    return Sorted(tuple(ordered), classes, labels, tuple(f.folders[1 - place] for f in ordered), (note,))
+    sites = tuple(f.folders[1 - place] for f in ordered)
+    return Sorted(tuple(ordered), classes, labels, sites, (note, *empty_folders(tree, 1)))
 
 
 def _second_is_class(files: Sequence[File]) -> bool:

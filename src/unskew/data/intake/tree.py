@@ -10,6 +10,7 @@ Hidden files and what operating systems leave behind are no data; other files of
 from __future__ import annotations
 
 import os
+import unicodedata
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
@@ -40,6 +41,11 @@ class File:
         """Its ending, in small letters."""
         return self.path.suffix.lower()
 
+    @property
+    def stem(self) -> str:
+        """Its name without the ending, in one form of Unicode."""
+        return unicodedata.normalize("NFC", self.path.stem)
+
 
 @dataclass(frozen=True)
 class Tree:
@@ -58,11 +64,11 @@ def tree_of(root: Path) -> Tree:
     """What lies below a folder. Raises DataError (E409) if there is no such folder."""
     if not root.is_dir():
         raise DataError("E409", f"there is no folder {root}.")
-    paths, folders, litter = _walk(root)
+    paths, folders, litter, circles = _walk(root)
     split = any(PARTS.get(name.lower()) == "train" for names in folders for name in names)
     files = []
     for path in paths:
-        names = path.relative_to(root).parts[:-1]
+        names = _names(path, root)[:-1]
         part = next((PARTS[n.lower()] for n in names if n.lower() in PARTS), "train") if split else "train"
         files.append(File(path, part, _without_parts(names) if split else names))
     known = tuple(f for f in files if f.kind in IMAGES | SOUNDS)
@@ -70,6 +76,11 @@ def tree_of(root: Path) -> Tree:
     notes: list[Note] = []
     if litter:
         notes.append(("left out", f"{counted(len(litter), 'hidden or system file')}, such as {litter[0]}"))
+    if circles:
+        links = counted(len(circles), "link")
+        notes.append(
+            ("left out", f"{links} to a folder that holds {'them' if circles[1:] else 'it'}, such as {circles[0]}")
+        )
     if other:
         kinds = some([f"{n:,} {ending}" for ending, n in other.most_common()], 5)
         notes.append(("left out", f"files that are neither images nor sounds: {kinds}"))
@@ -80,18 +91,39 @@ def tree_of(root: Path) -> Tree:
     return Tree(root, tuple(f for f in known if f.part != "val"), inner, tuple(notes))
 
 
-def _walk(root: Path) -> tuple[list[Path], list[tuple[str, ...]], list[str]]:
-    """(files in the order of their paths, folders by their names below the root, hidden files and litter by path)."""
+def empty_folders(tree: Tree, depth: int = 0) -> list[Note]:
+    """A note on folders, at this depth (0: at any), below which no image or sound lies; of nested ones, the outermost."""
+    full = {f.folders[:i] for f in tree.files for i in range(len(f.folders) + 1)}
+    empty = sorted(d for d in tree.folders - full if d[:-1] in full and depth in (0, len(d)))
+    if not empty:
+        return []
+    return [
+        ("left out", f"{counted(len(empty), 'folder')} without images or sounds: {some(['/'.join(d) for d in empty])}")
+    ]
+
+
+def _walk(root: Path) -> tuple[list[Path], list[tuple[str, ...]], list[str], list[str]]:
+    """(files in the order of their paths, folders by their names below the root, hidden files and litter by path, links
+    to folders that hold them by path). Links to other folders are followed."""
     files: list[Path] = []
     folders: list[tuple[str, ...]] = []
     litter: list[str] = []
-    for place, below, names in os.walk(root):
+    circles: list[str] = []
+    for place, below, names in os.walk(root, followlinks=True):
         here = Path(place)
+        within = here.resolve()
+        circular = [n for n in below if (here / n).is_symlink() and within.is_relative_to((here / n).resolve())]
+        circles += [str((here / n).relative_to(root)) for n in circular]
         litter += [str((here / n).relative_to(root)) for n in (*below, *names) if _is_litter(n)]
-        below[:] = sorted(n for n in below if not _is_litter(n))
-        folders += [(here / n).relative_to(root).parts for n in below]
+        below[:] = sorted(n for n in below if not _is_litter(n) and n not in circular)
+        folders += [_names(here / n, root) for n in below]
         files += [here / n for n in names if not _is_litter(n)]
-    return sorted(files), folders, sorted(litter)
+    return sorted(files), folders, sorted(litter), sorted(circles)
+
+
+def _names(path: Path, root: Path) -> tuple[str, ...]:
+    """The names between a root and a path, in one form of Unicode, because systems write accents differently."""
+    return tuple(unicodedata.normalize("NFC", name) for name in path.relative_to(root).parts)
 
 
 def _is_litter(name: str) -> bool:
