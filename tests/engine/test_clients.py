@@ -1,7 +1,10 @@
-"""What a trip's client is given of its own data."""
+"""What a client is given: samples of its own in a trip, and the weights that it kept."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+import pytest
 import torch
 
 from tests.engine.training import linear, trainer
@@ -10,6 +13,11 @@ from unskew.core.method import Method
 from unskew.core.part import Part
 from unskew.core.trees import Tree, Weights
 from unskew.core.trip import Trip
+from unskew.core.values import Share
+from unskew.engine import check
+from unskew.engine.assemble import loop_of
+from unskew.engine.resolve import resolve
+from unskew.methods import registry
 
 
 def sampled(purpose: str, *, t: int = 1, count: int = 10, replacement: bool = False) -> list[list[int]]:
@@ -46,3 +54,36 @@ def test_a_sample_is_the_same_in_every_round_and_another_one_for_another_purpose
 def test_with_replacement_samples_come_twice():
     assert all(len(set(places)) < 40 for places in sampled("buffer", count=40, replacement=True))
     assert all(torch.tensor(places).max() < 30 for places in sampled("buffer", count=40, replacement=True))
+
+
+@dataclass(frozen=True)
+class Remembers(Part):
+    """Shares how far the weights that the client begins with are from those that it ended with."""
+
+    name = "remembers"
+    weight: str = ""
+
+    def shares(self, fed):
+        return {"gap": Share(())}
+
+    def client_init(self, w, fed):
+        return {"last": torch.zeros_like(w[self.weight])}
+
+    def finish(self, w, c):
+        return {"gap": (c.start[self.weight] - c.mine["last"]).abs().max()}, {"last": w[self.weight]}
+
+
+@pytest.mark.parametrize("lanes", ["1", "8"])
+def test_a_client_begins_with_the_weights_that_it_kept(lanes):
+    """`c.start` holds the received weights and, of those that never leave, the client's own."""
+    method = Method(*registry.parse("fedbn").parts, Remembers(weight="conv1.1.weight"))
+    settings = check.settings(model="cnn_small(batch_norm=True)", lanes=lanes)
+    loop = loop_of(resolve(settings, check.federation(), method))
+    try:
+        state, clients = loop.begin(), [0, 4, 5]
+        first = loop.trainer.train(loop.down(state, 1), clients, {})
+        second = loop.trainer.train(loop.down(state, 2), clients, {r.client: r.private for r in first})
+    finally:
+        loop.trainer.close()
+    assert [float(r.shares["remembers"]["gap"]) for r in second] == [0, 0, 0]
+    assert all(float(r.shares["remembers"]["gap"]) > 0 for r in first)

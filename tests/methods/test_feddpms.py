@@ -152,6 +152,11 @@ def test_copies_are_one_release_with_less_noise_and_more_samples_protect():
     assert epsilon_of(0.001, 0.5) == 0
 
 
+@pytest.mark.parametrize(("m", "delta"), [(100, 1e-5), (10_000, 1e-5), (20_000, 5e-6), (1_000_000, 1e-7)])
+def test_delta_stays_well_below_one_in_the_number_of_records(m, delta):
+    assert Latents(m, 8, 1.0, 1, 2).delta == pytest.approx(delta)
+
+
 def test_delta_is_the_integral_that_defines_it():
     """The hockey-stick divergence of N(mu, 1) from N(0, 1): the integral of max(0, p - e^eps q)."""
     for mu, epsilon in ((0.5, 0.3), (1.0, 2.0), (Latents(100, 128, 2.0, 200, 3).mu * math.sqrt(200), 3.387)):

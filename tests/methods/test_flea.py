@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import pytest
@@ -123,6 +123,32 @@ def test_a_further_pass_drops_out_the_same_units(lanes):
     finally:
         run.trainer.close()
     assert summary.loss < 10
+
+
+@pytest.mark.parametrize("lanes", ["1", "8"])
+def test_normalisation_after_the_cut_sees_the_batch_the_mixture_and_the_buffer(lanes):
+    """M20: the public code passes the buffer's activations in training mode, too.
+
+    All activations of the client are 0 and all of the buffer's 1, so that the running mean after one step is
+    0.9 * 0.1 * (1 - beta) + 0.1, where beta is the mean of the mixing weights.
+    """
+    model = nn.Sequential()
+    model.add_module("first", nn.Sequential(nn.Flatten(), nn.Linear(192, 4)))
+    model.add_module("second", nn.Sequential(nn.BatchNorm1d(4)))
+    model.add_module("head", nn.Linear(4, 3))
+    for p in model.first.parameters():
+        nn.init.zeros_(p)
+    settings = check.settings(lanes=lanes, batch=64, epochs=1)
+    run = loop_of(resolve(settings, check.federation(), Method(FLea(variant="official")), model))
+    try:
+        state = run.begin()
+        buffer = {"features": torch.ones(5, 4), "labels": torch.tensor([0, 1, 2, 0, 1])}
+        start = run.down(replace(state, slices={**state.slices, "flea": buffer}), 2)
+        (reply,) = run.trainer.train(start, [0], {})
+    finally:
+        run.trainer.close()
+    mean = reply.weights["second.0.running_mean"]
+    assert bool(((mean > 0.1) & (mean < 0.19)).all()), mean
 
 
 def test_the_public_codes_step_needs_blocks_where_it_normalises():

@@ -53,6 +53,13 @@ def test_feddata_collects_a_tenth_of_everybody_at_least_one():
         assert y[row] == label
 
 
+def test_feddata_shares_raw_samples_also_where_inputs_are_normalised():
+    loop, state = begun("fedrdn+feddata")
+    x = loop.trainer.samples.x
+    for image in state.slices["feddata"]["x"]:
+        assert bool((x == image).flatten(1).all(1).any())
+
+
 def test_feddata_draws_from_the_union_in_proportion():
     down = {"x": torch.full((6, 1), 9.0), "labels": torch.tensor([2] * 6)}
     noise = {"row": torch.arange(4), "turn": torch.tensor([0.05, 0.14, 0.15, 0.9])}  # 6 / (6 + 36) = 1/7
