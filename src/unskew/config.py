@@ -137,13 +137,24 @@ def build(values: Mapping[str, Any], lines: Mapping[str, int] | None = None) -> 
     Raises UsageError: E101 for an unknown key, E109 for a value of the wrong type or out of range, E130 for an unknown
     measure.
     """
-    converted: dict[str, Any] = {}
+    converted: dict[str, Any] = _divided(values)
     for key, value in values.items():
         where = f" at line {lines[key]}" if lines and key in lines else ""
         if key not in FIELDS:
             raise UsageError("E101", f"unknown key {excerpt(key)}{where}.{_nearest(str(key))}")
         converted[key] = _converted(key, value, where)
     return Settings(**converted)
+
+
+def _divided(values: Mapping[str, Any]) -> dict[str, Any]:
+    """The skew that the data's own text asks for where none is given: `column:bank` for `credit.csv(site=bank)`."""
+    data = values.get("data")
+    if "skew" in values or not isinstance(data, str) or "site" not in data:
+        return {}
+    from unskew.data.registry import divided_by
+
+    column = divided_by(data)
+    return {"skew": f"column:{column}"} if column else {}
 
 
 def _converted(key: str, value: Any, where: str) -> Any:

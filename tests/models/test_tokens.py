@@ -8,8 +8,10 @@ import torch
 from torch import nn
 
 import unskew
+from unskew import data
 from unskew.config import build
 from unskew.data.federation import Federation
+from unskew.data.intake.scale import whole_numbers
 from unskew.engine.resolve import federation_of, resolve
 from unskew.errors import UsageError
 
@@ -69,7 +71,11 @@ def test_a_model_in_a_file_is_known_before_samples_are_scaled(tmp_path):
     x = X.astype(np.uint8)
     federation = federation_of(settings(model=f"{file}:make"), unskew.Method(), (x, Y, x, Y))
     assert np.array_equal(federation.x, X)
-    assert federation.intake.notes[-1] == ("scaled", "not at all: the model looks whole numbers up")
+    assert all(topic != "scaled" for topic, _ in federation.intake.notes)
+    deep = X.astype(np.uint8)[:, None]
+    whole = whole_numbers(data.arrays(deep, Y, deep, Y))
+    assert np.array_equal(whole.x, deep)
+    assert whole.intake.notes[-1] == ("scaled", "not at all: the model looks whole numbers up")  # type: ignore[union-attr]
 
 
 def test_fractions_are_never_looked_up():

@@ -1,7 +1,7 @@
 """A user's samples as the arrays that a Dataset holds.
 
 One rule of scaling: whole numbers without a sign are divided by the largest that their bits can hold (uint8 by 255, uint16
-by 65,535), so that images of any depth lie in [0, 1]; every other number stays what it is.
+by 65,535), so that images of any depth lie in [0, 1]; every other number stays what it is, and so do columns [N, columns].
 """
 
 from __future__ import annotations
@@ -88,23 +88,28 @@ def samples(x: Any, name: str) -> np.ndarray:
 
 
 def scaled(x: np.ndarray, name: str) -> np.ndarray:
-    """Samples as float32: uint8 / 255, uint16 / 65,535, others unchanged. A file that is mapped as float32 stays mapped.
+    """Samples as float32: uint8 / 255, uint16 / 65,535, others unchanged, and so are columns of numbers, [N, columns].
 
-    A large mapped file of uint8 stays mapped, too: its rows are divided where they are used (unskew.engine.inputs).
-    Raises DataError (E403) for a large mapped file of another type.
+    A file that is mapped as float32 stays mapped. A large mapped file of uint8 stays mapped, too: its rows are divided
+    where they are used (unskew.engine.inputs). Raises DataError (E403) for a large mapped file of another type.
     """
     if x.dtype == np.float32:
         return x
     if isinstance(x, np.memmap) and x.nbytes > LARGE:
-        if x.dtype == np.uint8:
+        if x.dtype == np.uint8 and bits_of(x):
             return x
         raise DataError(
             "E403",
             f"{name}: a memory-mapped file of {x.nbytes:,} bytes is not converted; save it as float32 or uint8, not "
             f"{x.dtype}.",
         )
-    bits = DEPTHS.get(x.dtype)
+    bits = bits_of(x)
     return np.asarray(x.astype(np.float32) / np.float32((1 << bits) - 1) if bits else x.astype(np.float32))
+
+
+def bits_of(x: np.ndarray) -> int | None:
+    """Of samples that are scaled, how many bits their values have; None for others, among them columns of numbers."""
+    return DEPTHS.get(x.dtype) if x.ndim > 2 else None
 
 
 def unit_interval(x: np.ndarray) -> np.ndarray:

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from unskew.data.convert import DEPTHS, LARGE, array_of, samples, scaled
+from unskew.data.convert import LARGE, array_of, bits_of, samples, scaled
 from unskew.data.dataset import Dataset
 from unskew.data.holdout import with_test_set
 from unskew.data.intake.columns import numbered, site_of
@@ -40,8 +40,8 @@ def arrays(
 ) -> Dataset:
     """A set from arrays, tensors or lists.
 
-    x: [N, ...], channels first; uint8 is divided by 255, uint16 by 65,535, other numbers stay what they are. Also the path
-    of a .npy file, which is memory-mapped: of a float32 file nothing is copied.
+    x: [N, ...], channels first; uint8 is divided by 255, uint16 by 65,535, except in columns [N, columns]; other numbers
+    stay. Also the path of a .npy file, which is memory-mapped: of a float32 file nothing is copied.
     y: labels [N], whole numbers from 0, words or one-hot rows; or masks [N, H, W] (also [N, 1, H, W]) for x [N, channels,
     H, W]: see unskew.data.intake.labels and masks.
     x_test, y_test: the same; without them the share `test` of every class (at every site) is held out.
@@ -71,7 +71,8 @@ def arrays(
     columns, _, words = facts
     nothing = {n: v[:0] for n, v in columns.items()}
     whole = Dataset(name, x, y, x[:0], y[:0], labels.classes, columns, nothing, words, intake=intake)
-    return with_test_set(whole, test, site_of(columns)) if test else whole
+    whole = with_test_set(whole, test, site_of(columns)) if test else whole
+    return whole.noted(*_duplicates(whole.x, whole.x_test))
 
 
 def _origins(columns: Mapping[str, Any] | None, test_columns: Mapping[str, Any] | None) -> tuple[Origin, Origin]:
@@ -103,7 +104,7 @@ def _check_parts(name: str, train: tuple[Any, Any], given_test: tuple[Any, Any],
 
 def _scaling(parts: Sequence[np.ndarray]) -> list[Note]:
     """What scaling did to samples of these types."""
-    depths = {x.dtype: DEPTHS[x.dtype] for x in parts if x.dtype in DEPTHS}
+    depths = {x.dtype: bits for x in parts if (bits := bits_of(x))}
     notes: list[Note] = [
         ("scaled", f"{bits}-bit whole numbers were divided by {(1 << bits) - 1:,}") for bits in depths.values()
     ]

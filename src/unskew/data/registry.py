@@ -13,7 +13,7 @@ from unskew import arguments, calls, sources
 from unskew.data.dataset import Dataset
 from unskew.data.from_folder import folder
 from unskew.data.from_npz import is_npy_folder, npy, npz
-from unskew.data.intake.tables import csv_set, parquet_set
+from unskew.data.intake.tables import csv_pair, csv_set, ending, is_csv_pair, parquet_set
 from unskew.data.named import place
 from unskew.errors import DataError, UsageError, excerpt, suggestion
 
@@ -77,10 +77,38 @@ def check_text(text: str) -> None:
     arguments.check(reader_of(call.name), call.arguments, f"data set {excerpt(call.name)}", "E125")
 
 
+def place_of(text: str) -> tuple[str, dict[str, object]]:
+    """(the path or name in a text, the arguments behind it in brackets).
+
+    Raises UsageError (E125) for a text that cannot be read.
+    """
+    place, given = _place(text)
+    if place:
+        return place, given
+    call = calls.parse(text, "data set", "E125")
+    return call.name, call.arguments
+
+
+def divided_by(text: str) -> str:
+    """The column by which a text says that data are divided: `bank` of `credit.csv(site=bank)`; "" if it does not."""
+    if not text.endswith(")"):
+        return ""
+    place, given = _place(text)
+    site = str(given.get("site") or "")
+    return "site" if site and place and _reader_of_path(Path(place))[0] is folder else site
+
+
 def _check_no_file(text: str) -> None:
-    """Raises DataError (E402) for a text that can only be the path of a file, which is not there."""
+    """Raises DataError (E402) for a text that can only be the path of a file, which is not there.
+
+    UsageError (E125) for a path with arguments whose bracket is open.
+    """
     name = text.partition("(")[0]
-    if Path(name).suffix.lower() in FILES or "/" in name:
+    if name != text and not text.endswith(")") and os.path.exists(name):
+        raise UsageError(
+            "E125", f"{excerpt(text)}: the bracket behind {excerpt(name)} is not closed; write {excerpt(text + ')')}."
+        )
+    if ending(Path(name)) in FILES or "/" in name:
         raise DataError("E402", f"there is no {excerpt(name)[1:-1]}.")
 
 
@@ -99,6 +127,8 @@ FILES: dict[str, tuple[Callable[..., Dataset], str]] = {
     ".npy": (npy, "file"),
     ".csv": (csv_set, "table"),
     ".tsv": (csv_set, "table"),
+    ".csv.gz": (csv_set, "table"),
+    ".tsv.gz": (csv_set, "table"),
     ".parquet": (parquet_set, "table"),
 }
 """What reads a file of each ending, and what to call it."""
@@ -107,9 +137,9 @@ FILES: dict[str, tuple[Callable[..., Dataset], str]] = {
 def _reader_of_path(path: Path) -> tuple[Callable[..., Dataset], str]:
     """(what reads a path, what to call it). Raises UsageError (E125) for a file of unknown kind."""
     if path.is_dir():
-        return (npy, "folder") if is_npy_folder(path) else (folder, "folder")
-    if path.suffix.lower() in FILES:
-        return FILES[path.suffix.lower()]
+        return (npy if is_npy_folder(path) else csv_pair if is_csv_pair(path) else folder), "folder"
+    if ending(path) in FILES:
+        return FILES[ending(path)]
     if not path.suffix:
         return FILES[".npz"]
     raise UsageError(

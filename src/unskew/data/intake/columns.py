@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from unskew.data.convert import array_of
+from unskew.data.intake import cells
 from unskew.errors import DataError
 
 SITES = (
@@ -50,9 +51,7 @@ def _checked(name: str, column: str, values: Any) -> np.ndarray:
         raise DataError(
             "E403", f"{name}: column '{column}' is {list(v.shape)}; it must hold one value per sample, [N]."
         )
-    missing = (
-        np.array([m is None or m != m for m in v.tolist()], dtype=bool) if v.dtype.kind in "fO" else np.zeros(0, bool)
-    )
+    missing = cells.missing(v)
     if missing.any():
         raise DataError(
             "E403",
@@ -61,4 +60,4 @@ def _checked(name: str, column: str, values: Any) -> np.ndarray:
         )
     if v.dtype.kind == "f" and (v == np.round(v)).all():
         return v.astype(np.int64)
-    return v.astype(str) if v.dtype.kind == "O" else v
+    return cells.words(v) if v.dtype.kind in "OUS" else v

@@ -14,7 +14,7 @@ from unskew.data.convert import array_of
 from unskew.data.intake.images import pixels_of
 from unskew.data.intake.notes import Note, counted
 from unskew.data.intake.raw import Raw
-from unskew.data.intake.tables import label_of
+from unskew.data.intake.targets import label_of
 from unskew.errors import DataError, excerpt
 
 INPUTS = ("x", "image", "img", "pixel_values", "input", "inputs", "features", "audio", "data")

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from unskew.data.convert import array_of
+from unskew.data.intake import cells
 from unskew.data.intake.masks import Origin, as_masks, one_hot_masks
 from unskew.data.intake.notes import Note, some
 from unskew.errors import DataError, excerpt, suggestion
@@ -117,13 +118,20 @@ def _words(
     name: str, parts: list[np.ndarray], classes: tuple[str, ...] | None, notes: list[Note]
 ) -> tuple[list[np.ndarray], tuple[str, ...]]:
     """Words numbered by their class."""
-    texts = [np.char.strip(y.astype(str)) for y in parts]
+    texts = [cells.words(y.astype(str)) for y in parts]
+    if classes is not None:
+        classes = tuple(cells.word(c) for c in classes)
     known = classes if classes is not None else in_order({w for y in texts for w in np.unique(y).tolist()})
     place = {word: i for i, word in enumerate(known)}
     for y in texts:
         for row, word in enumerate(y.tolist()):
-            if not word:
-                raise DataError("E404", f"{name}: sample {row} has no label; fill it in, or leave the sample out.")
+            if word.lower() in cells.MISSING and (classes is None or word not in classes):
+                written = f", only {excerpt(word)}" if word else ""
+                count = sum(w.lower() in cells.MISSING for w in y.tolist())
+                raise DataError(
+                    "E404",
+                    f"{name}: sample {row} has no label{written} ({count:,} are missing); fill it in, or leave the sample out.",
+                )
             if word not in place:
                 near = suggestion(word, known)
                 raise DataError(

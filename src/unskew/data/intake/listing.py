@@ -9,7 +9,8 @@ from unskew.data.intake.columns import site_of
 from unskew.data.intake.labels import in_order
 from unskew.data.intake.notes import Note, counted
 from unskew.data.intake.roles import Sorted
-from unskew.data.intake.tables import column_named, label_of, read_csv
+from unskew.data.intake.sheets import read_csv
+from unskew.data.intake.targets import column_named, label_of
 from unskew.data.intake.tree import PARTS, File, Tree
 from unskew.errors import DataError
 
@@ -24,7 +25,7 @@ def listed(tree: Tree, files: Sequence[File], label: str, site: str) -> Sorted |
     """
     by_name = {f.path.name: f for f in files} | {f.path.stem: f for f in files}
     for path in sorted(tree.root.rglob("*.csv")):
-        columns = read_csv(path)
+        columns = {c: v.tolist() for c, v in read_csv(path).columns.items()}
         key = next((c for c, values in columns.items() if _are_names(values, by_name)), None)
         if key is not None:
             return _sorted(path, columns, key, by_name, (label, site), len(files))

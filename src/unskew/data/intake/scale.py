@@ -18,7 +18,8 @@ FAR = 5.0
 """A mean or standard deviation above which a channel counts as unscaled; images and standardised columns lie below."""
 FAINT = 0.02
 """Standard deviation below which all channels count as unscaled, such as 12-bit images in files of 16 bits."""
-
+APART = 30.0
+"""How many times the smallest standard deviation of columns the largest may be, for the columns to count as scaled."""
 LOOKED_AT = 5_000
 """Samples by which it is judged whether all need standardising."""
 
@@ -49,7 +50,7 @@ def standardised(dataset: Dataset, always: bool) -> Dataset:
 def whole_numbers(dataset: Dataset) -> Dataset:
     """The set in the whole numbers that it came in, for a model that looks them up: scaling by 255 or 65,535 is undone."""
     intake = dataset.intake
-    bits = DEPTHS.get(np.dtype(intake.dtype)) if intake and intake.dtype else None
+    bits = DEPTHS.get(np.dtype(intake.dtype)) if intake and intake.dtype and dataset.x.ndim > 2 else None
     if intake is None or bits is None:
         return dataset
     x, x_test = (np.rint(part * np.float32((1 << bits) - 1)) for part in (dataset.x, dataset.x_test))
@@ -70,4 +71,17 @@ def unscaled(dataset: Dataset) -> str:
         return f"{which} unscaled, such as channel {c} with mean {mean[c]:.3g} and standard deviation {std[c]:.3g}"
     if std.max() < FAINT and std.max() > 0:
         return f"they hardly vary, with standard deviations up to {std.max():.2g}"
+    if rows.ndim == 2 and (why := _apart(rows, mean, std)):
+        return why
     return ""
+
+
+def _apart(rows: np.ndarray, mean: np.ndarray, std: np.ndarray) -> str:
+    """Why columns [N, columns] on different scales need standardising; those that are constant, or 0 and 1, do not count."""
+    varying = np.flatnonzero((std > 1e-6 * np.abs(mean)) & ~((rows == 0) | (rows == 1)).all(0))
+    if len(varying) < 2:
+        return ""
+    low, high = (int(varying[place(std[varying])]) for place in (np.argmin, np.argmax))
+    if std[high] <= APART * std[low]:
+        return ""
+    return f"columns {low} and {high} have standard deviations of {std[low]:.2g} and {std[high]:.2g}"

@@ -1,16 +1,9 @@
-"""Tables of samples: a row each, a column of labels, perhaps a column that says where a row is from, and numbers.
-
-    words in up to 20 kinds     a column of 0 and 1 for each kind (one column for two kinds)
-    other words, numbers of rows  left out and told
-    missing values              refused, with the line
-
-Letters: N rows.
-"""
+"""Tables of samples: a row each, a column of labels, perhaps a column that says where a row is from, and features."""
 
 from __future__ import annotations
 
-import csv
 import importlib
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -20,46 +13,66 @@ import numpy as np
 
 from unskew.data.dataset import Dataset
 from unskew.data.from_arrays import arrays
+from unskew.data.intake import cells
 from unskew.data.intake.columns import site_of
-from unskew.data.intake.notes import Note, some
-from unskew.errors import DataError, excerpt, suggestion
+from unskew.data.intake.features import numbers_of
+from unskew.data.intake.notes import Note
+from unskew.data.intake.sheets import Sheet, check_header, joined, read_csv
+from unskew.data.intake.targets import column_named, labels_of
+from unskew.data.intake.tree import IMAGES, PARTS, SOUNDS
+from unskew.errors import DataError
 
-LABELS = ("label", "target", "class", "y", "category", "labels", "diagnosis", "outcome")
-"""What a column of labels may be called, the likeliest first."""
-ROW_NUMBERS = ("", "id", "index", "unnamed: 0", "row", "sample_id")
-MOST_KINDS = 20
-MISSING = ("", "na", "nan", "n/a", "null", "none", "?")
-
-
-def read_csv(path: Path) -> dict[str, list[str]]:
-    """The columns of a CSV with a header line. The delimiter is a comma, semicolon or tab, whichever the header has most of.
-
-    Raises DataError: E402 if there is no file, E401 for one that is no table.
-    """
-    try:
-        with open(path, newline="", encoding="utf-8-sig") as file:
-            first = file.readline()
-            file.seek(0)
-            delimiter = max(",;\t", key=first.count)
-            header, *rows = [row for row in csv.reader(file, delimiter=delimiter) if row] or [[]]
-    except FileNotFoundError:
-        raise DataError("E402", f"there is no {path}.") from None
-    except (OSError, ValueError, csv.Error) as error:
-        raise DataError("E401", f"{path} cannot be read as a table with a header line: {error}.") from error
-    names = [h.strip() for h in header]
-    if not rows:
-        raise DataError("E401", f"{path} holds no rows below its header line.")
-    if twice := sorted({n for n in names if names.count(n) > 1}):
-        raise DataError("E401", f"{path} has two columns called {excerpt(twice[0])}.")
-    for i, row in enumerate(rows, 2):
-        if len(row) != len(names):
-            raise DataError("E401", f"{path} line {i} has {len(row)} values; the header has {len(names)}.")
-    return {name: [row[j].strip() for row in rows] for j, name in enumerate(names)}
+CSV = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
+"""How the names of tables in text files end."""
 
 
 def csv_set(path: str | Path, label: str = "", site: str = "", classes: Sequence[str] | None = None) -> Dataset:
     """The set that a CSV holds; see `table`."""
-    return table(read_csv(Path(path)), Path(path).name, label, site, classes)
+    return sheet_set(_sheet(Path(path)), label, site, classes)
+
+
+def csv_pair(path: str | Path, label: str = "", site: str = "", classes: Sequence[str] | None = None) -> Dataset:
+    """The set of a folder with train.csv and perhaps test.csv, whose columns are matched by name; see `table`.
+
+    Raises DataError (E403) for a column that the test table lacks; what else it has is left out and told.
+    """
+    files = _parts(Path(path))
+    train = _sheet(files["train"])
+    name, notes = Path(path).resolve().name, list[Note]()
+    if "val" in files:
+        notes.append(("left out", f"{files['val'].name}: choose settings with validation=0.1"))
+    if "test" in files:
+        test = _sheet(files["test"])
+        if more := [c for c in test.columns if c not in train.columns]:
+            notes.append(("left out", f"column '{more[0]}', which only {test.name} has"))
+        train = joined(train, test)
+    return replace(sheet_set(train, label, site, classes).noted(*notes), name=name)
+
+
+def is_csv_pair(path: Path) -> bool:
+    """Whether a folder holds train.csv, and neither images nor sounds that it might list."""
+    if "train" not in _parts(path):
+        return False
+    endings = {os.path.splitext(name)[1].lower() for _, _, names in os.walk(path) for name in names}
+    return not endings & (IMAGES | SOUNDS)
+
+
+def _parts(folder: Path) -> dict[str, Path]:
+    """The tables of a folder by the part that their names say."""
+    named = {PARTS.get(f.name.lower().partition(".")[0]): f for f in sorted(folder.iterdir()) if ending(f) in CSV}
+    return {part: file for part, file in named.items() if part}
+
+
+def ending(path: Path) -> str:
+    """How a file's name ends, in small letters: `.csv`, and with what it is packed in, `.csv.gz`."""
+    endings = path.suffixes[-2:] if path.suffix.lower() == ".gz" else [path.suffix]
+    return "".join(endings).lower()
+
+
+def _sheet(path: Path) -> Sheet:
+    sheet = read_csv(path)
+    check_header(str(path), list(sheet.columns))
+    return sheet
 
 
 def table(
@@ -68,95 +81,50 @@ def table(
     """A set from columns of equal length, [N] each.
 
     label: the column of labels, by default one of a usual name, else the last. site: the column that says where rows are
-    from, by which the set is then divided; by default one of a usual name, if there is one. A column `split` of train and test divides the rows.
-    Raises DataError: E403 for columns that are not there, E404 for labels, E405 for missing values.
+    from, by which the set is then divided; by default one of a usual name, if there is one. A column `split` of train and
+    test divides the rows.
+    Raises DataError: E403 for columns that are not there, E404 for labels, E405 for missing values and for what is no
+    number in a column of numbers.
     """
-    facts = {str(c): v if isinstance(v, np.ndarray) else np.asarray(v) for c, v in columns.items()}
-    if not facts:
-        raise DataError("E403", f"{name} has no columns.")
-    label = column_named(facts, label, name) if label else label_of(facts) or list(facts)[-1]
-    y = facts.pop(label)
-    named, site = bool(site), column_named(facts, site, name) if site else site_of(facts)
-    sites = facts.pop(site) if site else None
-    split = next((c for c in facts if c.lower() == "split" and facts[c].dtype.kind in "OUS"), "")
-    test = np.char.lower(facts.pop(split).astype(str)) == "test" if split else np.zeros(len(y), dtype=bool)
-    notes: list[Note] = [("labels", f"from the column '{label}'")]
-    x = _numbers(facts, name, notes)
-    if sites is not None:
+    facts = {cells.word(c): v if isinstance(v, np.ndarray) else np.asarray(v) for c, v in columns.items()}
+    return sheet_set(Sheet(name, facts), label, site, classes)
+
+
+def sheet_set(sheet: Sheet, label: str = "", site: str = "", classes: Sequence[str] | None = None) -> Dataset:
+    """The set that a sheet holds; see `table`."""
+    if not sheet.columns:
+        raise DataError("E403", f"{sheet.name} has no columns.")
+    facts, notes = dict(sheet.columns), list[Note]()
+    split = next((c for c in facts if c.lower() == "split" and c != label and facts[c].dtype.kind in "OUS"), "")
+    if split and sheet.test is None:
+        sheet = replace(sheet, test=np.char.lower(facts.pop(split).astype(str)) == "test", columns=dict(facts))
+    label, y = labels_of(sheet, label, classes, notes)
+    del facts[label]
+    named, site = bool(site), column_named(facts, site, sheet.name) if site else site_of(facts)
+    places = {site: _sites(sheet, site, facts.pop(site))} if site else {}
+    x = numbers_of(sheet, facts, notes)
+    if site:
         notes.append(("sites", f"from the column '{site}'"))
-    places = {} if sites is None else {site: sites}
+    test = np.zeros(len(y), dtype=bool) if sheet.test is None else sheet.test
     parts = (x[~test], y[~test], x[test], y[test]) if test.any() else (x, y)
     dataset = arrays(
-        *parts, classes=classes, name=Path(name).stem, notes=notes,
+        *parts, classes=classes, name=Path(sheet.name.removesuffix(".gz")).stem, notes=notes,
         columns={c: v[~test] for c, v in places.items()},
         test_columns={c: v[test] for c, v in places.items()} if test.any() else None,
     )  # fmt: skip
     return replace(dataset, intake=replace(dataset.intake, divided=site)) if named and dataset.intake else dataset
 
 
-def label_of(columns: Mapping[str, Any]) -> str:
-    """The column that usual names say holds the labels, "" if none does."""
-    lower = {c.lower(): c for c in columns}
-    return next((lower[n] for n in LABELS if n in lower), "")
-
-
-def column_named(columns: Mapping[str, Any], column: str, name: str) -> str:
-    """The column itself. Raises DataError (E403) if there is none of this name."""
-    if column not in columns:
-        known = some(list(map(str, columns)), 12)
-        raise DataError("E403", f"{name} has no column '{column}'; it has: {known}.{suggestion(column, columns)}")
-    return column
-
-
-def _numbers(facts: Mapping[str, np.ndarray], name: str, notes: list[Note]) -> np.ndarray:
-    """The columns as numbers, float32 [N, columns]."""
-    kept: list[np.ndarray] = []
-    left_out: list[str] = []
-    spread: list[str] = []
-    for column, values in facts.items():
-        if column.lower() in ROW_NUMBERS and len(set(values.tolist())) == len(values):
-            left_out.append(f"'{column}' (numbers of rows)")
-        elif (numbers := _as_numbers(values, column, name)) is not None:
-            kept.append(numbers)
-        else:
-            kinds = sorted({str(v) for v in values.tolist()})
-            if len(kinds) > MOST_KINDS:
-                left_out.append(f"'{column}' ({len(kinds):,} different words)")
-                continue
-            spread.append(f"'{column}' ({len(kinds)} kinds)")
-            kept += [values.astype(str) == kind for kind in (kinds[1:] if len(kinds) == 2 else kinds)]
-    if left_out:
-        notes.append(("left out", f"columns {some(left_out, 5)}"))
-    if spread:
-        notes.append(("note", f"words became columns of 0 and 1: {some(spread, 5)}"))
-    if not kept:
-        raise DataError("E403", f"{name} has no column of numbers beside its labels.")
-    return np.stack([np.asarray(v, dtype=np.float64) for v in kept], axis=1).astype(np.float32)
-
-
-def _as_numbers(values: np.ndarray, column: str, name: str) -> np.ndarray | None:
-    """float64 [N], or None for a column of words. Raises DataError (E405) for one with missing values."""
-    if values.dtype.kind in "biuf":
-        missing = ~np.isfinite(values.astype(np.float64))
-    elif values.dtype.kind in "OUS":
-        missing = np.array(
-            [v is None or v != v or str(v).strip().lower() in MISSING for v in values.tolist()], dtype=bool
-        )
-    else:
-        return None
-    filled = values[~missing]
-    try:
-        numbers = filled.astype(np.float64)
-    except (ValueError, TypeError):
-        numbers = None
+def _sites(sheet: Sheet, site: str, values: np.ndarray) -> np.ndarray:
+    """The column of sites, [N]. Raises DataError (E403) for missing ones."""
+    missing = cells.missing(values)
     if missing.any():
-        row = int(np.argmax(missing))
         raise DataError(
-            "E405",
-            f"{name}: column '{column}' has no value in row {row} ({int(missing.sum()):,} are missing); fill it, or leave "
-            "these rows or the column out.",
+            "E403",
+            f"{sheet.name}: column '{site}' has no site {sheet.where(int(np.argmax(missing)))} ({int(missing.sum()):,} are "
+            "missing); fill it, or leave these rows out.",
         )
-    return numbers
+    return values
 
 
 def parquet_set(path: str | Path, label: str = "", site: str = "") -> Dataset:

@@ -15,8 +15,9 @@ from unskew.data.intake.notes import some
 from unskew.data.intake.raw import Raw, from_clients, parts_of, raw_of
 from unskew.data.intake.tables import table
 from unskew.data.intake.take_forms import check_instance, is_loader, is_pair, is_sample, set_of
+from unskew.data.intake.targets import column_named
 from unskew.data.intake.tree import PARTS
-from unskew.data.registry import read
+from unskew.data.registry import divided_by, place_of, read
 from unskew.errors import DataError, excerpt
 
 ARRAYS = frozenset(("x", "y", "x_train", "y_train", "x_test", "y_test", "classes"))
@@ -32,19 +33,42 @@ def take(data: Any, *, label: str = "", site: str = "") -> Dataset | Federation:
     label, site: columns of a table. Raises DataError (E4xx) for what cannot be trained on, UsageError (E125) for a name.
     """
     if isinstance(data, Federation | Dataset):
-        return data
+        return _with_columns(data, label, site)
     if isinstance(data, str | os.PathLike):
         return read(os.fspath(data), **{k: v for k, v in (("label", label), ("site", site)) if v})
     check_instance(data)
     if is_frame(data):
         return table(_columns(data), "table", label, site)
     if _names_clients(data):
-        return from_clients(_raws(data, label))
+        return _with_columns(from_clients(_raws(data, label)), "", site)
     if isinstance(data, tuple) and len(data) == 2 and _are_clients(data[0]):
-        return from_clients(_raws(data[0], label), _raw(data[1], label))
+        return _with_columns(from_clients(_raws(data[0], label), _raw(data[1], label)), "", site)
     if isinstance(data, list) and not _are_samples(data):
-        return from_clients(_raws(data, label))
-    return _raw(data, label).dataset("arrays")
+        return _with_columns(from_clients(_raws(data, label)), "", site)
+    named = "" if _has_columns(data) else label
+    return _with_columns(_raw(data, label).dataset("arrays"), named, site)
+
+
+def _has_columns(data: Any) -> bool:
+    """Whether samples, or those of the training part, have columns by which labels can be named."""
+    if isinstance(data, Mapping) and _is_split(data):
+        return any(_has_columns(one) for one in data.values())
+    if isinstance(data, tuple):
+        return any(map(_has_columns, data))
+    return is_frame(data) or _is_set(data) or isinstance(data, list | str | os.PathLike)
+
+
+def _with_columns(data: Dataset | Federation, label: str, site: str) -> Dataset | Federation:
+    """The data. Raises DataError (E403) for a label or site that is named and is no column of theirs."""
+    if label:
+        raise DataError(
+            "E403", f"label='{label}' names a column of a table, and these data come with their labels; leave it out."
+        )
+    if site and isinstance(data, Federation):
+        raise DataError("E403", f"site='{site}' was given, but a Federation is dealt out already; leave site out.")
+    if site:
+        column_named(data.columns, site, data.name)
+    return data
 
 
 GIVEN = "(given)"
@@ -57,10 +81,13 @@ def settings_of(data: Any, label: str = "", site: str = "") -> tuple[Dataset | F
     Raises as `take` does.
     """
     if isinstance(data, str | os.PathLike):
-        text = calls.written(os.fspath(data), {k: v for k, v in (("label", label), ("site", site)) if v})
-        return text, {"data": text, **({"skew": f"column:{site}"} if site else {})}
+        named = {k: v for k, v in (("label", label), ("site", site)) if v}
+        place, given = place_of(os.fspath(data)) if named else (os.fspath(data), {})
+        text = calls.written(place, given | named)
+        divided = divided_by(text)
+        return text, {"data": text, **({"skew": f"column:{divided}"} if divided else {})}
     dataset = take(data, label=label, site=site)
-    divided = dataset.intake.divided if isinstance(dataset, Dataset) and dataset.intake else ""
+    divided = site or (dataset.intake.divided if isinstance(dataset, Dataset) and dataset.intake else "")
     return dataset, {"data": GIVEN, **({"skew": f"column:{divided}"} if divided else {})}
 
 

@@ -28,11 +28,17 @@ def table(dataset: Dataset | Federation) -> str:
         ("values", _values(dataset)),
         ("classes", _classes(dataset)),
     ]
-    if isinstance(dataset, Dataset) and (column := site_of(dataset.columns)):
+    if isinstance(dataset, Dataset) and (column := _site_column(dataset)):
         rows.append(("sites", _sites(dataset, column)))
     notes = dataset.intake.notes if dataset.intake else ()
     rows += sorted(notes, key=lambda note: TOPICS.index(note[0]))
     return "\n".join(f"{topic:<9}{text}" for topic, text in rows)
+
+
+def _site_column(dataset: Dataset) -> str:
+    """The column by which the set was divided, or else that a usual name says holds sites; "" without either."""
+    divided = dataset.intake.divided if dataset.intake else ""
+    return divided if divided in dataset.columns else site_of(dataset.columns)
 
 
 def _each(dataset: Dataset | Federation) -> str:

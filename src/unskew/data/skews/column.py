@@ -28,7 +28,8 @@ class Column(Partition):
         """The column's values in the order of clients. Raises DataError (E407) if the set has no such column."""
         if self.column not in columns:
             near, known = suggestion(self.column, columns), ", ".join(columns) or "none"
-            raise DataError("E407", f"the set has no column '{self.column}'; it has: {known}.{near}")
+            table = f" Of a table, name it behind the file: table.csv(site={self.column})." if not columns else ""
+            raise DataError("E407", f"the set has no column '{self.column}'; it has: {known}.{near}{table}")
         return np.unique(columns[self.column])
 
     def deal(self, request: Request, rng: np.random.Generator) -> Index:

@@ -1,0 +1,142 @@
+"""The columns of a table as numbers to train on.
+
+    numbers                 as they are
+    words in up to 20 kinds   a column of 0 and 1 for each kind (one column for two kinds)
+    other words, numbers of rows  left out and told
+    missing values, and columns of numbers among which other values stand      refused, with the line
+
+Letters: N rows.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import numpy as np
+
+from unskew.data.intake import cells
+from unskew.data.intake.notes import Note, counted, some
+from unskew.data.intake.sheets import Sheet
+from unskew.errors import DataError, excerpt
+
+ROW_NUMBERS = ("", "index", "row", "rownames", "row number", "unnamed: 0")
+WORDS_OF_NAME = re.compile(r"[^A-Za-z0-9]+|(?<=[a-z])(?=[A-Z])")
+MOST_KINDS = 20
+MOSTLY = 0.5
+"""Share of cells that look like numbers above which a column holds numbers, and other cells are mistakes. The same share
+of different values makes a column that is called `id` one of row numbers."""
+LARGEST = float(np.finfo(np.float32).max)
+
+
+def numbers_of(sheet: Sheet, columns: dict[str, np.ndarray], notes: list[Note]) -> np.ndarray:
+    """float32 [N, columns]; adds to the notes.
+
+    columns: those of the sheet that are features. Raises DataError: E403 where none can be used, E405 for missing values
+    and for cells that are no numbers in columns of numbers.
+    """
+    kept: list[np.ndarray] = []
+    left_out: list[str] = []
+    spread: list[str] = []
+    for column, values in columns.items():
+        train = values if sheet.test is None else values[~sheet.test]
+        if is_row_number(column, values) or is_row_number(column, train):
+            left_out.append(f"'{column}' (numbers of rows)")
+        elif (numbers := _as_numbers(sheet, column, values)) is not None:
+            kept.append(numbers)
+        else:
+            texts = cells.words(values)
+            kinds = sorted(set(texts.tolist()))
+            if len(kinds) > MOST_KINDS:
+                left_out.append(f"'{column}' ({len(kinds):,} different words)")
+                continue
+            spread.append(f"'{column}' ({len(kinds)} kinds)")
+            kept += [texts == kind for kind in (kinds[1:] if len(kinds) == 2 else kinds)]
+            if unseen := sorted(set(kinds) - {cells.word(v) for v in train.tolist()}):
+                notes.append(("note", f"column '{column}' has {excerpt(some(unseen), 60)} only in the test part"))
+    if left_out:
+        notes.append(("left out", f"columns {some(left_out, 5)}"))
+    if spread:
+        notes.append(("note", f"words became columns of 0 and 1: {some(spread, 5)}"))
+    if sheet.decimal_commas:
+        notes.append(("note", "commas were read as decimal points, because semicolons separate the columns"))
+    if not kept:
+        raise DataError("E403", f"{sheet.name} has no column of numbers beside its labels.")
+    return np.stack([np.asarray(v, dtype=np.float64) for v in kept], axis=1).astype(np.float32)
+
+
+def is_row_number(column: str, values: np.ndarray) -> bool:
+    """Whether a column numbers the rows: by its name, if its values differ, or as whole numbers one after the other."""
+    listed = values.tolist()
+    kinds = len(set(listed))
+    if len(listed) < 2 or kinds <= MOSTLY * len(listed):
+        return False
+    if "id" in (w.lower() for w in WORDS_OF_NAME.split(column)):
+        return True
+    if kinds < len(listed):
+        return False
+    if column.strip().lower() in ROW_NUMBERS:
+        return True
+    if values.dtype.kind in "iu":
+        whole: list[int] = listed
+    elif values.dtype.kind in "US" and all(t.isascii() and t.isdigit() and len(t) < 19 for t in listed):
+        whole = [int(t) for t in listed]
+    else:
+        return False
+    return max(whole) - min(whole) == len(whole) - 1
+
+
+def _as_numbers(sheet: Sheet, column: str, values: np.ndarray) -> np.ndarray | None:
+    """float64 [N], or None for a column of words. Raises DataError (E405) for missing and mistaken values."""
+    if values.dtype.kind not in "biufOUS":
+        return None
+    if (missing := cells.missing(values)).any():
+        row = int(np.argmax(missing))
+        raise DataError(
+            "E405",
+            f"{sheet.name}: column '{column}' has no value {sheet.where(row)} ({int(missing.sum()):,} are missing); fill it, "
+            "or leave these rows or the column out.",
+        )
+    numbers = values.astype(np.float64) if values.dtype.kind in "biuf" else _parsed(sheet, column, values)
+    if numbers is None:
+        return None
+    with np.errstate(invalid="ignore"):
+        large = np.abs(numbers) > LARGEST
+    if large.any():
+        row = int(np.argmax(large))
+        value: Any = values[row]
+        what = "which is no finite number" if "inf" in str(value).lower() else "which is too large for float32"
+        raise DataError(
+            "E405",
+            f"{sheet.name}: column '{column}' holds {value} {sheet.where(row)}, {what} ({counted(int(large.sum()), 'such cell')}); "
+            "correct it, or leave the row out.",
+        )
+    return numbers
+
+
+def _parsed(sheet: Sheet, column: str, values: np.ndarray) -> np.ndarray | None:
+    """The numbers in a column of texts, float64 [N], None for a column of words."""
+    texts = [str(v).strip() for v in values.tolist()]
+    if sheet.decimal_commas:
+        row = cells.thousands_or_decimals(texts)
+        if row is not None:
+            raise DataError(
+                "E405",
+                f"{sheet.name}: column '{column}' holds {texts[row]} {sheet.where(row)}, in a file with decimal commas; write "
+                "numbers without points for thousands, and with commas before decimals.",
+            )
+        texts = cells.with_decimal_points(texts)
+    plain = cells.are_plain(texts)
+    if plain.all():
+        return np.array(texts).astype(np.float64)
+    like = cells.look_like_numbers(texts)
+    if like.mean() <= MOSTLY:
+        return None
+    row = int(np.argmin(plain))
+    others = int((~plain).sum())
+    raise DataError(
+        "E405",
+        f"{sheet.name}: column '{column}' holds numbers but {excerpt(str(values[row]), 30)} {sheet.where(row)} "
+        f"({counted(others, 'such cell')} of {len(texts):,}); write plain numbers such as 1234.5, or leave the rows or the "
+        "column out.",
+    )

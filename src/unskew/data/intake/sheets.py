@@ -1,0 +1,142 @@
+"""Tables in text files: a header line, and a row for each sample. Messages name the lines of the file, from 1."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from unskew.data.intake import cells
+from unskew.data.intake.notes import some
+from unskew.errors import DataError, excerpt
+
+DELIMITERS = ",;\t|"
+DATA_NAMES = 2
+"""Names of columns that are numbers, from which on a header counts as data."""
+
+
+@dataclass(frozen=True)
+class Sheet:
+    """columns: by name, [N] each; name: of the table, for messages.
+
+    places: where each row stands, such as `line 17`; empty for tables that are in memory. decimal_commas: whether `1,5` is
+    a number. test: which rows are the test part, bool [N], None where the table does not say.
+    """
+
+    name: str
+    columns: Mapping[str, np.ndarray]
+    places: tuple[str, ...] = ()
+    decimal_commas: bool = False
+    test: np.ndarray | None = None
+
+    def where(self, row: int) -> str:
+        """`at line 17`, or `in row 15` (from 0) of a table in memory."""
+        return f"at {self.places[row]}" if self.places else f"in row {row}"
+
+
+def read_csv(path: Path) -> Sheet:
+    """A CSV with a header line, as it is or packed (.gz). Columns are separated by whichever of , ; tab | the header has
+    most of; in a file with semicolons, commas may stand before decimals.
+
+    Raises DataError: E402 if there is no file, E401 for one that is no table.
+    """
+    try:
+        with _opened(path) as file:
+            first = file.readline()
+            file.seek(0)
+            delimiter = max(DELIMITERS, key=first.count)
+            rows, lines = _rows(file, delimiter)
+    except FileNotFoundError:
+        raise DataError("E402", f"there is no {path}.") from None
+    except UnicodeDecodeError:
+        raise DataError("E401", f"{path} is not written in UTF-8; save it as UTF-8 (in Excel: 'CSV UTF-8').") from None
+    except (OSError, EOFError, zlib.error, ValueError, csv.Error) as error:
+        raise DataError("E401", f"{path} cannot be read as a table with a header line: {error}.") from error
+    if "\0" in first:
+        raise DataError("E401", f"{path} is not written in UTF-8; save it as UTF-8 (in Excel: 'CSV UTF-8').")
+    if len(rows) < 2:
+        raise DataError("E401", f"{path} holds no rows below its header line.")
+    _check_shape(path, first, rows, lines)
+    names = [cells.word(h) for h in rows[0]]
+    columns = {n: np.array([row[j].strip() for row in rows[1:]], dtype=str) for j, n in enumerate(names)}
+    if "" in columns and not columns[""].astype(bool).any():  # every line ends with a separator
+        del columns[""]
+    commas = delimiter == ";" and any(cells.has_decimal_commas(v.tolist()) for v in columns.values())
+    return Sheet(path.name, columns, tuple(f"line {n}" for n in lines[1:]), commas)
+
+
+def _opened(path: Path) -> IO[str]:
+    if path.suffix.lower() == ".gz":
+        return gzip.open(path, "rt", newline="", encoding="utf-8-sig")
+    return open(path, newline="", encoding="utf-8-sig")
+
+
+def _rows(file: IO[str], delimiter: str) -> tuple[list[list[str]], list[int]]:
+    """(rows that are not blank, the line at which each begins)."""
+    reader = csv.reader(file, delimiter=delimiter)
+    rows, lines, begin = [], [], 1
+    for row in reader:
+        if row:
+            rows.append(row)
+            lines.append(begin)
+        begin = reader.line_num + 1
+    return rows, lines
+
+
+def _check_shape(path: Path, first: str, rows: list[list[str]], lines: list[int]) -> None:
+    """Raises DataError (E401) unless every row has a value for every name, and every name stands once."""
+    header = rows[0]
+    if first.startswith(("#", "sep=")) and len(rows[1]) != len(header):
+        raise DataError(
+            "E401", f"{path} line 1 is a remark, {excerpt(first.strip(), 40)}; remove it, so that names come first."
+        )
+    names = [cells.word(h) for h in header]
+    if twice := sorted({n for n in names if names.count(n) > 1}):
+        check_header(str(path), names)
+        raise DataError("E401", f"{path} has two columns called {excerpt(twice[0])}.")
+    for line, row in zip(lines, rows):
+        if len(row) != len(header):
+            raise DataError("E401", f"{path} line {line} has {len(row)} values; the header has {len(header)}.")
+    if len(header) == 1 and len(header[0].split()) > 1:
+        raise DataError(
+            "E401",
+            f"{path} has one column, {excerpt(names[0], 40)}; separate columns by commas, semicolons, tabs or |.",
+        )
+
+
+def check_header(name: str, names: list[str]) -> None:
+    """Raises DataError (E401) where the names of columns look like values. Columns numbered in order are names.
+
+    name: of the table.
+    """
+    numbers = [n for n in names if cells.PLAIN.fullmatch(n)]
+    counted = any(numbers == [str(i) for i in range(begin, begin + len(numbers))] for begin in (0, 1))
+    as_data = [n for n in names if not n or n in numbers or cells.is_date(n)]
+    if (len(numbers) >= DATA_NAMES and not counted) or (len(as_data) == len(names) and not (counted and numbers)):
+        raise DataError(
+            "E401",
+            f"{name}: the first line looks like data ({some([excerpt(n, 20)[1:-1] or 'an empty name' for n in as_data])}); put "
+            "the names of the columns above it.",
+        )
+
+
+def joined(train: Sheet, test: Sheet) -> Sheet:
+    """Training and test rows as one table, with the columns of the first in its order.
+
+    Raises DataError (E403) for a column that the test part lacks.
+    """
+    if lacking := [c for c in train.columns if c not in test.columns]:
+        raise DataError(
+            "E403",
+            f"{test.name} has no column '{lacking[0]}', which {train.name} has; it has: {some(list(test.columns), 12)}.",
+        )
+    columns = {c: np.concatenate([v, test.columns[c]]) for c, v in train.columns.items()}
+    places = tuple(f"{place} of {sheet.name}" for sheet in (train, test) for place in sheet.places)
+    is_test = np.arange(len(places)) >= len(train.places)
+    return Sheet(train.name, columns, places, train.decimal_commas or test.decimal_commas, is_test)

@@ -1,0 +1,367 @@
+"""Tables as people keep them: every column is read right, or refused in a sentence that names the column and the line."""
+
+from __future__ import annotations
+
+import gzip
+import unicodedata
+import warnings
+
+import numpy as np
+import pytest
+
+import unskew
+from tests.cli.calling import call
+from unskew import config, data
+from unskew.data.dataset import Dataset
+from unskew.errors import DataError, UsageError
+
+N = 40
+STATES = ("good", "bad")
+
+
+def rows(**columns) -> dict[str, list[str]]:
+    """A table of N customers; columns: further ones, or others in place of these, each a function of the row."""
+    table = {
+        "bank": lambda i: f"bank {i % 4}",
+        "income": lambda i: f"{1000 + 37.25 * (i * i % 101)}",
+        "age": lambda i: str(20 + i * 7 % 45),
+        **columns,
+    }
+    if "status" not in columns:
+        table["status"] = lambda i: STATES[i % 3 == 0]
+    return {name: [value(i) for i in range(N)] for name, value in table.items() if value}
+
+
+def lines_of(columns, delimiter=",") -> str:
+    return "\n".join(delimiter.join(row) for row in [list(columns), *zip(*columns.values())]) + "\n"
+
+
+def at(row: int, word: str, otherwise):
+    """A column with one other cell."""
+    return lambda i: word if i == row else otherwise(i)
+
+
+@pytest.fixture
+def read(tmp_path):
+    def of(delimiter=",", label="", site="", text=None, **columns) -> Dataset:
+        path = tmp_path / "t.csv"
+        path.write_text(lines_of(rows(**columns), delimiter) if text is None else text)
+        return data.read(path, **{k: v for k, v in (("label", label), ("site", site)) if v})
+
+    return of
+
+
+def notes(d: Dataset) -> str:
+    assert d.intake
+    return "; ".join(f"{topic}: {text}" for topic, text in d.intake.notes)
+
+
+def number(i: int) -> str:
+    return f"{100 + i * i % 37}.5"
+
+
+@pytest.mark.parametrize("cell", ["unknown", "1,234.50", "45.1%", "#DIV/0!", "-", ".", "€ 300", "74_0", "1 234"])
+def test_one_odd_cell_among_numbers_is_refused_with_its_line(read, cell):
+    """A column of numbers with one cell of another kind was left out as a column of words, and nothing said so."""
+    with pytest.raises(
+        DataError, match=r"E405 t.csv: column 'x' holds numbers but .* at line 17 \(1 such cell of 40\)"
+    ):
+        read(delimiter="\t", x=at(15, cell, number))
+
+
+@pytest.mark.parametrize("written", ["{:,.2f}", "{:.1f}%", "€ {:.2f}", "{:.2f} EUR"])
+def test_columns_of_numbers_in_other_notations_are_refused(read, written):
+    """`1,234.50` and `45.1%` all down a column made it a column of words, which was left out."""
+    with pytest.raises(DataError, match=r"E405 .*column 'x' holds numbers but .* at line 2 \(40 such cells of 40\)"):
+        read(delimiter="\t", x=lambda i: written.format(1000.5 + i * i))
+
+
+def test_columns_of_words_stay_left_out(read):
+    """Dates, names and codes are no numbers."""
+    d = read(
+        opened=lambda i: f"2021-{1 + i % 12:02d}-{1 + i % 28:02d}", born=lambda i: f"{1 + i % 28}.{1 + i % 12}.2001",
+        code=lambda i: f"ABC{i}", few=lambda i: "three" if i % 3 else "3",
+    )  # fmt: skip
+    for left in ("'opened' (", "'born' (", "'code' (40 different words)"):
+        assert left in notes(d)
+    assert "'few' (2 kinds)" in notes(d)
+
+
+def test_decimal_commas_are_numbers_in_files_with_semicolons(read):
+    """A German export lost all columns with decimals: `0,25` counted as a word."""
+    commas = {
+        "x": lambda i: f"{i * i / 8}".replace(".", ","),
+        "y2": lambda i: f"{i + 1}.000,5",
+        "z": lambda i: f"{i}.25",
+    }
+    points = {"x": lambda i: f"{i * i / 8}", "y2": lambda i: f"{i + 1}000.5", "z": lambda i: f"{i}.25"}
+    german, english = read(";", **commas), read(",", **points)
+    np.testing.assert_array_equal(german.x, english.x)
+    assert "commas were read as decimal points" in notes(german)
+    assert "commas were read" not in notes(english)
+
+
+def test_points_that_may_divide_thousands_are_refused(read):
+    """In a file with decimal commas, `1.234` was read as a little more than one."""
+    with pytest.raises(DataError, match=r"E405 .*column 'z' holds 2.100 at line 2, in a file with decimal commas"):
+        read(";", x=lambda i: f"{i},5", z=lambda i: f"{2 + i % 3}.100")
+    with pytest.raises(DataError, match=r"E405 .*column 'z' holds numbers but '2,100'"):
+        read(";", z=lambda i: f"{2 + i % 3},100")
+
+
+def test_one_hot_labels_are_refused(read):
+    """Of three columns is_a, is_b, is_c the last became the labels, and the other two told the answer."""
+    kinds = {f"is_{c}": lambda i, k=k: str(int(i % 3 == k)) for k, c in enumerate("abc")}
+    for label in ("", "is_b"):
+        with pytest.raises(DataError, match=r"E404 .*one of 3 columns \(is_a, is_b, is_c\).*idxmax"):
+            read(label=label, status=None, **kinds)
+    assert read(status=lambda i: str(int(i % 3 == 0)), vip=lambda i: str(i % 2), label="status").shape == (7,)
+
+
+@pytest.mark.parametrize("cell", ["NA", "N/A", "NULL", "null", "None", "nan", "NaN", "?", "", " "])
+def test_missing_labels_and_sites_are_refused(read, cell):
+    """`NA` and `?` became a class, or a site, of their own."""
+    with pytest.raises(DataError, match=r"E404 .*column 'status' has no label at line 11.* \(1 are missing\)"):
+        read(status=at(9, cell, lambda i: STATES[i % 2]))
+    with pytest.raises(DataError, match=r"E403 .*column 'bank' has no site at line 11 \(1 are missing\)"):
+        read(bank=at(9, cell, lambda i: f"bank {i % 2}"), site="bank")
+    x, y, site = (
+        np.random.default_rng(0).normal(size=(20, 2)),
+        np.array(["a", "b"] * 10, dtype="U9"),
+        np.array(["p"] * 20, "U9"),
+    )
+    y[3], site[4] = cell, cell
+    with pytest.raises(DataError, match=r"E404 .*sample 3 has no label"):
+        data.arrays(x, y)
+    with pytest.raises(DataError, match=r"E403 .*column 'site' has no value for sample 4"):
+        data.arrays(x, ["a", "b"] * 10, columns={"site": site})
+
+
+def test_a_class_that_is_called_none_can_be_named():
+    """With classes given, `None` is the class that it says it is."""
+    y = ["None", "mild"] * 10
+    assert data.arrays(np.zeros((20, 2)), y, classes=["None", "mild"]).y.tolist().count(0) == 8
+
+
+def test_labels_with_fractions_ask_for_regression(read):
+    """A column of scores became as many classes as it has values, or a refusal that did not say why."""
+    for label in ("", "status"):
+        with pytest.raises(DataError, match=r"E404 .*the label at line 2, column 'status', is '0.5'; .*regression"):
+            read(status=lambda i: f"{i % 7 + 0.5}", label=label)
+    d = read(status=lambda i: ("1", "01", "1.0", "2")[i % 4])
+    assert d.classes == ("1", "2")
+    assert "several spellings" in notes(d)
+
+
+X, Y = np.random.default_rng(0).normal(size=(N, 3)).astype(np.float32), np.arange(N) % 2
+BANKS = np.array(["north", "south"])[np.arange(N) // 2 % 2]
+
+
+def test_columns_that_arrays_do_not_have_are_refused():
+    """site= and label= were ignored for (x, y), so that clients were dealt out at random."""
+    with pytest.raises(DataError, match=r"E403 arrays has no column 'bank'; it has: "):
+        data.take((X, Y), site="bank")
+    with pytest.raises(DataError, match=r"E403 label='status' names a column of a table"):
+        data.take((X, Y), label="status")
+    with pytest.raises(DataError, match=r"E403 .*has no column 'bnak'; it has: bank.* Did you mean 'bank'"):
+        data.take(data.arrays(X, Y, columns={"bank": BANKS}), site="bnak")
+    given = data.arrays(X, Y, columns={"bank": BANKS})
+    federation = unskew.run("fedavg", given, site="bank", rounds=1, epochs=1).federation
+    assert federation.names == ("north", "south")
+    with pytest.raises(DataError, match=r"E403 site='bank' was given, but a Federation"):
+        data.take(federation, site="bank")
+
+
+def test_a_site_in_the_text_deals_by_it(tmp_path):
+    """`--data "t.csv(site=bank)"` without --skew dealt at random, and Python's site= did not."""
+    path = tmp_path / "t.csv"
+    path.write_text(lines_of(rows()))
+    text = f"{path}(label=status, site=bank)"
+    assert config.build({"data": text}).skew == "column:bank"
+    assert config.build({"data": text, "skew": "iid"}).skew == "iid"
+    assert config.build({"data": str(path)}).skew == config.Settings().skew
+    done = call(
+        "run", "fedavg", "--data", text, "--rounds", "1", "--epochs", "1", "--dry-run", "--folder", str(tmp_path)
+    )
+    assert done.code == 0, done.err
+    assert "bank 3" in done.out
+    result = unskew.run("fedavg", f"{path}(label=status)", site="bank", rounds=1, epochs=1)
+    assert result.settings.data == text
+    assert result.federation.clients == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("n", lambda i: str(700 + i)), ("n", lambda i: str(N - i)), ("customer_id", lambda i: str(i * 7919 % 10007)),
+        ("customerID", lambda i: str(i * 7919 % 10007)), ("row_id", lambda i: f"{i * 3}"), ("Index", lambda i: f"{i * 3}"),
+    ],
+)  # fmt: skip
+def test_row_numbers_are_left_out(read, name, value):
+    """A column that counts the rows was a feature like any other, unless it was called `id`."""
+    d = read(**{name: value})
+    assert f"columns '{name}' (numbers of rows)" in notes(d)
+    assert "numbers of rows" not in notes(read(paid=lambda i: str(i * 3), few=lambda i: str(i % 20)))
+
+
+@pytest.mark.parametrize("header", ["9,2.5,7,good", "2021-01-01,2021-01-02,2021-01-03,2021-01-04", ",,,9"])
+def test_a_missing_header_is_refused(read, header):
+    """The first row of a table without a header was taken for names, and lost."""
+    with pytest.raises(DataError, match=r"E401 .*first line looks like data"):
+        read(text=header + "\n" + lines_of(rows()))
+
+
+def test_numbered_columns_are_a_header(read):
+    """pandas calls columns 0, 1, 2 where they have no names."""
+    d = read(text=lines_of(dict(zip(("0", "1", "2", "status"), rows().values()))))
+    assert d.shape == (6,)
+
+
+def test_the_last_column_is_told_or_refused(read):
+    """Whatever stood last became the labels, also dates and numbers of rows."""
+    assert "from the column 'status', the last; label=NAME chooses another" in notes(read())
+    assert "from the column 'class'" in notes(read(**{"class": lambda i: "ab"[i % 2]}))
+    table = {**rows(), "opened": [f"2021-01-{1 + i % 5:02d}" for i in range(N)]}
+    with pytest.raises(
+        DataError, match=r"E404 .*the last, 'opened', holds dates; .*out of bank, income, age, status, opened"
+    ):
+        read(text=lines_of(table))
+    table["opened"] = [f"customer {i}" for i in range(N)]
+    with pytest.raises(DataError, match=r"E404 .*the last, 'opened', has 40 different values in 40 rows"):
+        read(text=lines_of(table))
+    with pytest.raises(DataError, match=r"E404 .*columns 'label' and 'class' both hold the labels"):
+        read(text=lines_of({**rows(), "label": list("ab" * 20), "class": list("cd" * 20)}))
+
+
+def dealt(x, **options):
+    return unskew.run("fedavg", (x, Y), rounds=1, epochs=1, skew="iid", clients=2, **options).federation
+
+
+def test_columns_on_different_scales_are_standardised():
+    """A column a thousand times smaller than another, both small, was left as it was, and never learned from."""
+    apart = dealt(X * np.array([1, 1, 0.001], dtype=np.float32))
+    np.testing.assert_allclose(apart.x.std(0), 1, atol=0.01)
+    assert "columns 2 and" in "; ".join(t for _, t in apart.intake.notes)  # type: ignore[union-attr]
+    together = dealt(X * np.array([1, 1, 0.1], dtype=np.float32))
+    assert together.x[:, 2].std() < 0.2
+    rare = np.concatenate([X, np.eye(N)[:, :1]], 1).astype(np.float32)
+    assert set(np.unique(dealt(rare).x[:, 3])) <= {0.0, 1.0}
+
+
+def test_bytes_in_columns_are_no_pixels():
+    """Ages kept as uint8 were divided by 255, as pixels are."""
+    ages = np.random.default_rng(0).integers(18, 90, (N, 2)).astype(np.uint8)
+    d = data.arrays(ages, Y)
+    assert d.x.max() > 50
+    assert "divided" not in notes(d)
+
+
+def test_names_in_two_unicode_forms_are_one(read):
+    """A site whose name came from two systems became two sites, which look the same."""
+    forms = [unicodedata.normalize(form, "Köln") for form in ("NFC", "NFD")]
+    d = read(
+        bank=lambda i: forms[i % 2] if i % 3 else "Bonn",
+        status=lambda i: forms[i // 2 % 2] if i % 5 else "Bonn",
+        site="bank",
+    )
+    assert d.labels["bank"] == ("Bonn", forms[0])
+    assert d.classes == ("Bonn", forms[0])
+
+
+def test_duplicates_in_a_part_that_is_held_out_are_told():
+    """Rows that occur twice were in both parts, which only a test set of one's own told."""
+    d = data.arrays(np.concatenate([X, X, X]), np.tile(Y, 3))
+    assert "also among the training samples" in notes(d)
+    assert "also among" not in notes(data.arrays(X, Y))
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("# exported 2026\n" + lines_of(rows()), r"line 1 is a remark, '# exported 2026'; remove it"),
+        ("sep=;\n" + lines_of(rows(), ";"), r"line 1 is a remark, 'sep=;'"),
+        (lines_of(rows()).encode("utf-16"), "not written in UTF-8; save it as UTF-8"),
+        (lines_of(rows(bank=lambda i: "Köln")).encode("latin-1"), "not written in UTF-8; save it as UTF-8"),
+        (lines_of(rows(), ":").replace("bank:", "bank "), "has one column, .*separate columns by commas"),
+        ("a,b\n\n1,2\n\n3\n", "line 5 has 1 values"),
+        ('a,b\n"1\n1",2\n3\n', "line 4 has 1 values"),
+    ],
+)
+def test_files_of_another_kind_say_what_to_do(tmp_path, content, says):
+    """A remark, a separator or an encoding that is not ours ended in a message about numbers of values."""
+    (tmp_path / "t.csv").write_bytes(content if isinstance(content, bytes) else content.encode())
+    with pytest.raises(DataError, match=f"E401 .*{says}"):
+        data.read(tmp_path / "t.csv")
+
+
+def test_numbers_too_large_name_their_cell(read):
+    """1e39 became infinity with NumPy's warning, and the message named a sample and a place in it."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for cell, why in (
+            ("1e39", "too large for float32"),
+            ("1e400", "too large for float32"),
+            ("inf", "no finite number"),
+        ):
+            with pytest.raises(DataError, match=rf"E405 .*column 'income' holds {cell} at line 5, which is {why}"):
+                read(income=at(3, cell, number))
+
+
+def test_texts_that_are_nearly_right_say_what_to_write(tmp_path):
+    """An open bracket was a file that is not there, and a skew by a column said that there are none."""
+    path = tmp_path / "t.csv"
+    path.write_text(lines_of(rows()))
+    with pytest.raises(UsageError, match=r"E125 .*the bracket behind .* is not closed"):
+        data.read(f"{path}(label=status")
+    with pytest.raises(
+        DataError, match=r"E407 .*no column 'bank'; it has: none\. Of a table, .*table.csv\(site=bank\)"
+    ):
+        unskew.run("fedavg", path, skew="column:bank", rounds=1)
+
+
+def part(begin: int, end: int, order=(0, 1, 2, 3), delimiter=",", **columns) -> str:
+    table = list(rows(**columns).items())
+    return lines_of({table[k][0]: table[k][1][begin:end] for k in order}, delimiter)
+
+
+def test_a_folder_holds_train_and_test_tables(tmp_path):
+    """train.csv and test.csv beside each other were a folder without images."""
+    (tmp_path / "train.csv").write_text(part(0, 30))
+    (tmp_path / "test.csv").write_text(part(30, 40, (3, 1, 0, 2)))
+    (tmp_path / "val.csv").write_text(part(0, 5))
+    d = data.read(tmp_path)
+    assert (len(d.y), len(d.y_test), d.classes) == (30, 10, ("bad", "good"))
+    (tmp_path / "whole.csv").write_text(part(0, 40))
+    whole = data.read(tmp_path / "whole.csv")
+    assert d.shape == whole.shape
+    assert "left out: val.csv" in notes(d)
+    income = [float(v) for v in rows()["income"]]
+    np.testing.assert_allclose(np.sort(d.x_test[:, 4]), np.sort(np.float32(income[30:])))
+    (tmp_path / "test.csv").write_text(part(30, 40, (0, 1, 3)))
+    with pytest.raises(DataError, match=r"E403 test.csv has no column 'age', which train.csv has"):
+        data.read(tmp_path)
+    (tmp_path / "test.csv").write_text(part(30, 40, age=at(31, "old", number)))
+    with pytest.raises(DataError, match=r"E405 .*column 'age' holds numbers but 'old' at line 3 of test.csv"):
+        data.read(tmp_path)
+    (tmp_path / "test.csv").write_text(part(30, 40, status=lambda i: "fraud" if i == 31 else "good"))
+    assert "no training sample of class fraud" in notes(data.read(tmp_path))
+
+
+def test_packed_tables_are_read(tmp_path):
+    """`.csv.gz` was refused, though Python unpacks it."""
+    (tmp_path / "t.csv.gz").write_bytes(gzip.compress(lines_of(rows()).encode()))
+    d = data.read(tmp_path / "t.csv.gz")
+    assert (d.name, len(d.y) + len(d.y_test)) == ("t", N)
+    (tmp_path / "t.csv.gz").write_bytes(gzip.compress(lines_of(rows()).encode())[:60])
+    with pytest.raises(DataError, match=r"E401 .*cannot be read as a table"):
+        data.read(tmp_path / "t.csv.gz")
+
+
+def test_data_check_counts_named_sites(tmp_path):
+    """With site=, `unskew data check` did not say which sites there are."""
+    (tmp_path / "t.csv").write_text(lines_of(rows()))
+    done = call("data", "check", str(tmp_path / "t.csv"), "--site", "bank")
+    assert done.code == 0, done.err
+    d = data.read(tmp_path / "t.csv", site="bank")
+    counts = ", ".join(f"bank {k} {n}" for k, n in enumerate(np.bincount(d.columns["bank"])))
+    assert f"sites    4: {counts}; --skew column:bank makes each a client" in done.out
