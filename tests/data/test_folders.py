@@ -316,6 +316,57 @@ def test_small_masks_are_told_and_sizes_are_those_that_changed(tmp_path):
     assert "scaled: images of 16 x 8 were resized to 16 x 16" in text
 
 
+def test_identical_images_stay_on_one_side_of_the_split(tmp_path):
+    """Copies of an image, also at another site, were in training and in the test set, and nobody was told."""
+    scans(tmp_path, sites=("berlin",))
+    for n in range(20):
+        disc(tmp_path / "berlin" / "images" / f"more{n}.png", 5 + n)
+        disc(tmp_path / "berlin" / "masks" / f"more{n}.png", 5 + n, 255)
+    for n in range(25):
+        name = f"{n}.png" if n < 5 else f"more{n - 5}.png"
+        for kind in ("images", "masks"):
+            (tmp_path / "lyon" / kind).mkdir(parents=True, exist_ok=True)
+            (tmp_path / "lyon" / kind / name).write_bytes((tmp_path / "berlin" / kind / name).read_bytes())
+    d = data.folder(tmp_path, size=16)
+    assert len(d.y_test)
+    assert not {x.tobytes() for x in d.x} & {x.tobytes() for x in d.x_test}
+    assert "note: 25 samples of 50 identical to another; they are on one side of the test split" in notes(d)
+
+
+def test_identical_rows_of_tables_are_told():
+    """Rows of tables may be equal by nature: they are dealt out as before, and counted."""
+    d = data.arrays(np.arange(40)[:, None] % 4 + np.zeros(3), np.arange(40) % 2)
+    assert "8 test samples of 8 also among the training samples" in notes(d)
+
+
+def test_bits_of_deep_images_are_a_setting(tmp_path):
+    """Twelve bits in files of 16 bits were a sixteenth as bright as those of other sites; size had no bound."""
+    ramp = np.linspace(0, 4095, 64).reshape(8, 8).astype(np.uint16)
+    for name in ("a/0", "a/1", "b/0", "b/1"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        Image.fromarray(ramp).save(tmp_path / f"{name}.png")
+    d = data.read(f"{tmp_path}(size=8, bits=12)")
+    np.testing.assert_allclose(d.x[0, 0], ramp / 4095, atol=1e-6)
+    assert "4 images of 16 bit, divided by 4,095" in notes(d)
+    with pytest.raises(DataError, match=r"E401 .*holds values from 0 to 4095; bits=11 allows 2,047 at most"):
+        data.read(f"{tmp_path}(bits=11)")
+    with pytest.raises(UsageError, match=r"E125 .*size must be a whole number, above 0, at most 4096"):
+        data.read(f"{tmp_path}(size=100000)")
+
+
+def test_paths_may_have_brackets_and_arguments(tmp_path, monkeypatch):
+    """`my scans (2026)/(size=8)` was no path, and a missing relative path did not say where it was looked for."""
+    pictures(tmp_path / "my scans (2026)", "a", "b")
+    d = data.read(f"{tmp_path / 'my scans (2026)'}/(size=8)")
+    assert d.shape == (3, 8, 8)
+    monkeypatch.chdir(tmp_path)
+    assert data.read("my scans (2026)").shape == (3, 64, 64)
+    with pytest.raises(DataError, match=f"E402 there is no your/scans in {tmp_path}, where this was started"):
+        data.read("your/scans(size=8)")
+    with pytest.raises(UsageError, match=f"E125 unknown data 'scans'.*; or a path, looked for in {tmp_path}"):
+        data.read("scans")
+
+
 X, Y = np.random.default_rng(0).random((20, 3)).astype(np.float32), np.arange(20) % 2
 
 

@@ -170,7 +170,7 @@ def test_one_function_reads_every_text_that_names_data(tmp_path):
         data.read("digit")
     with pytest.raises(UsageError, match="E125 data set 'digits' has no argument 'size'; it takes none"):
         data.read("digits", size=3)
-    with pytest.raises(UsageError, match=r"E125 folder .*: size must be a whole number, above 0; got 0"):
+    with pytest.raises(UsageError, match=r"E125 folder .*: size must be a whole number, above 0, at most 4096; got 0"):
         data.read(str(tmp_path), size=0)
     with pytest.raises(
         UsageError, match="E125 data set 'uci_har': signals must be a whole number, at least 1, at most 9"

@@ -71,8 +71,25 @@ def arrays(
     columns, _, words = facts
     nothing = {n: v[:0] for n, v in columns.items()}
     whole = Dataset(name, x, y, x[:0], y[:0], labels.classes, columns, nothing, words, intake=intake)
-    whole = with_test_set(whole, test, site_of(columns)) if test else whole
-    return whole.noted(*_duplicates(whole.x, whole.x_test))
+    return _with_test_set(whole, test) if test else whole
+
+
+def _with_test_set(whole: Dataset, share: float) -> Dataset:
+    """The set with a share of it held out; identical images stay on one side, and other identical samples are told."""
+    site = site_of(whole.columns)
+    if whole.x.ndim == 2 or whole.x.nbytes > COMPARED:
+        divided = with_test_set(whole, share, site)
+        return divided.noted(*_duplicates(divided.x, divided.x_test))
+    first: dict[bytes, int] = {}
+    same = np.array([first.setdefault(row.tobytes(), i) for i, row in enumerate(whole.x)])
+    divided = with_test_set(whole, share, site, same)
+    notes, copies = _duplicates(divided.x, divided.x_test), len(same) - len(first)
+    if copies and not notes:
+        text = (
+            f"{counted(copies, 'sample')} of {len(same):,} identical to another; they are on one side of the test split"
+        )
+        notes = [("note", text)]
+    return divided.noted(*notes)
 
 
 def _origins(columns: Mapping[str, Any] | None, test_columns: Mapping[str, Any] | None) -> tuple[Origin, Origin]:

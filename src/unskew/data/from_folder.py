@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import numpy as np
-from annotated_types import Gt
+from annotated_types import Ge, Gt, Le
 
 from unskew.data.dataset import Dataset
 from unskew.data.from_arrays import arrays
@@ -25,11 +25,12 @@ from unskew.errors import DataError
 
 def folder(
     path: str | Path,
-    size: Annotated[int, Gt(0), "side to which images are resized, in pixels"] = 64,
+    size: Annotated[int, Gt(0), Le(4096), "side to which images are resized, in pixels"] = 64,
     fit: Annotated[
         Literal["pad", "crop", "squash"],
         "images that are not square: padded with black, cut to the middle, or squashed",
     ] = "pad",
+    bits: Annotated[int, Ge(9), Le(16), "bits that image files of 16 bits really use, such as 12"] = 16,
     label: Annotated[str, "in a CSV that lists the files: the column of labels"] = "",
     site: Annotated[str, "in a CSV that lists the files: the column that says where they are from"] = "",
 ) -> Dataset:
@@ -48,7 +49,7 @@ def folder(
     if not tree.files:
         raise DataError("E409", f"{tree.root} holds no images and no sounds.{_left_out(tree)}")
     if has_masks(tree):
-        return _with_masks(tree, size, fit)
+        return _with_masks(tree, size, fit, bits)
     sounds = [f for f in tree.files if f.kind in SOUNDS]
     files = sounds or [f for f in tree.files if f.kind in IMAGES]
     if sounds and len(files) < len(tree.files):
@@ -56,17 +57,17 @@ def folder(
         tree = Tree(tree.root, tuple(files), tree.folders, (*tree.notes, ("left out", f"{rest} beside sounds")))
     table = listed(tree, files, label, site)
     ordered = table or by_class(tree, files)
-    return _sounds(tree, ordered) if sounds else _images(tree, ordered, size, fit)
+    return _sounds(tree, ordered) if sounds else _images(tree, ordered, size, fit, bits)
 
 
 def _left_out(tree: Tree) -> str:
     return "".join(f" Left out: {text}." for topic, text in tree.notes if topic == "left out")
 
 
-def _images(tree: Tree, ordered: Sorted, size: int, fit: Fit) -> Dataset:
+def _images(tree: Tree, ordered: Sorted, size: int, fit: Fit, bits: int) -> Dataset:
     paths = [f.path for f in ordered.files]
-    pictures = each(paths, lambda i: picture(paths[i], size, fit))
-    notes = (*tree.notes, *ordered.notes, *_sizes(pictures, size, fit))
+    pictures = each(paths, lambda i: picture(paths[i], size, fit, bits))
+    notes = (*tree.notes, *ordered.notes, *_sizes(pictures, size, fit, bits))
     return _set(tree, ordered, np.stack([p.pixels for p in pictures]), notes)
 
 
@@ -78,12 +79,12 @@ def _sounds(tree: Tree, ordered: Sorted) -> Dataset:
     return _set(tree, ordered, x, (*tree.notes, *ordered.notes, ("scaled", text))).with_constants()
 
 
-def _with_masks(tree: Tree, size: int, fit: Fit) -> Dataset:
+def _with_masks(tree: Tree, size: int, fit: Fit, bits: int) -> Dataset:
     paired, left_out = pairs(tree)
     images, drawn = [p.image.path for p in paired], [p.mask.path for p in paired]
-    pictures = each(images, lambda i: picture(images[i], size, fit))
+    pictures = each(images, lambda i: picture(images[i], size, fit, bits))
     masks = each(drawn, lambda i: mask(drawn[i], size, fit, pictures[i].shape))
-    notes = [*tree.notes, *empty_folders(tree), *left_out, *_sizes(pictures, size, fit)]
+    notes = [*tree.notes, *empty_folders(tree), *left_out, *_sizes(pictures, size, fit, bits)]
     smaller = [i for i, (m, p) in enumerate(zip(masks, pictures)) if m.shape != p.shape]
     if smaller:
         i = smaller[0]
@@ -118,7 +119,7 @@ def _set(tree: Tree, ordered: Sorted, x: np.ndarray, notes: Sequence[Note], y: n
     )
 
 
-def _sizes(pictures: Sequence[Picture], size: int, fit: Fit) -> list[Note]:
+def _sizes(pictures: Sequence[Picture], size: int, fit: Fit, bits: int) -> list[Note]:
     """What became of the images' sizes, bit depths and further frames."""
     shapes = Counter(p.shape for p in pictures)
     others = [shape for shape, _ in shapes.most_common() if shape != (size, size)]
@@ -130,7 +131,9 @@ def _sizes(pictures: Sequence[Picture], size: int, fit: Fit) -> list[Note]:
         done = {"pad": "padded with black", "crop": "cut to their middle", "squash": "squashed"}[fit]
         notes.append(("scaled", f"{counted(n, 'image')} not square, {done} (fit={fit})"))
     for depth, n in Counter(p.depth for p in pictures).items():
-        how = {"8 bit": "divided by 255", "16 bit": "divided by 65,535", "float": "taken as they are"}[depth]
+        how = {"8 bit": "divided by 255", "16 bit": f"divided by {(1 << bits) - 1:,}", "float": "taken as they are"}[
+            depth
+        ]
         notes.append(("scaled", f"{counted(n, 'image')} of {depth}, {how}"))
     if n := sum(p.frames > 1 for p in pictures):
         notes.append(("left out", f"all frames but the first of {counted(n, 'image')}"))

@@ -14,11 +14,12 @@ from unskew.data.rounding import largest_remainder
 from unskew.errors import DataError
 
 
-def with_test_set(dataset: Dataset, share: float, site: str = "") -> Dataset:
+def with_test_set(dataset: Dataset, share: float, site: str = "", same: np.ndarray | None = None) -> Dataset:
     """The set with this share of every class as its test set; of samples with masks, with this share of all.
 
     dataset: without a test set; it is returned unchanged if no training sample would be left. site: the column that says
-    where samples are from, if there is one; every class of every site then gives its share.
+    where samples are from, if there is one; every class of every site then gives its share. same: of each sample, the first that goes to the side it goes to, int64
+    [N], unless that would halve or double the share; None if each goes by itself.
     """
     rng, kinds = np.random.default_rng(1797), strata(dataset.y)
     if site:
@@ -27,6 +28,8 @@ def with_test_set(dataset: Dataset, share: float, site: str = "") -> Dataset:
     held = np.zeros(len(dataset.y), dtype=bool)
     for c, size in enumerate(largest_remainder(counts * share, counts)):
         held[rng.permutation(np.flatnonzero(kinds == c))[:size]] = True
+    if same is not None and 0.5 * held.sum() <= held[same].sum() <= 2 * held.sum():
+        held = held[same]
     return dataset if held.all() else _held_out(dataset, held)
 
 

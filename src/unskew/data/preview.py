@@ -6,6 +6,7 @@ import numpy as np
 
 from unskew.data.federation import Federation
 from unskew.data.intake import understood
+from unskew.data.intake.notes import counted
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
 SHOWN = 8
@@ -57,4 +58,4 @@ def _labels(f: Federation, k: int) -> str:
 def _pixels(f: Federation, k: int) -> str:
     shares = f.label_counts[k] / max(1, f.label_counts[k].sum())
     classes = ", ".join(f"{name} {100 * s:.1f} %" for name, s in zip(f.classes[1:], shares[1:]))
-    return f"{f.sizes[k]:,} images, {classes} of the pixels"
+    return f"{counted(int(f.sizes[k]), 'image')}, {classes} of the pixels"

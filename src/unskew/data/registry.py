@@ -39,9 +39,8 @@ def describe() -> dict[str, str]:
 def reader_of(name: str) -> Callable[..., Dataset]:
     """The function that reads this set. Raises UsageError (E125) if no set has that name."""
     if name not in files():
-        raise UsageError(
-            "E125", f"unknown data {excerpt(name)}.{suggestion(name, files())} Known: {', '.join(files())}; or a path."
-        )
+        known = f"Known: {', '.join(files())}; or a path, looked for in {Path.cwd()}."
+        raise UsageError("E125", f"unknown data {excerpt(name)}.{suggestion(name, files())} {known}")
     return getattr(importlib.import_module(f"unskew.data.sets.{name}"), name)
 
 
@@ -109,17 +108,19 @@ def _check_no_file(text: str) -> None:
             "E125", f"{excerpt(text)}: the bracket behind {excerpt(name)} is not closed; write {excerpt(text + ')')}."
         )
     if ending(Path(name)) in FILES or "/" in name:
-        raise DataError("E402", f"there is no {excerpt(name)[1:-1]}.")
+        where = "" if Path(name).is_absolute() else f" in {Path.cwd()}, where this was started"
+        raise DataError("E402", f"there is no {excerpt(name)[1:-1]}{where}.")
 
 
 def _place(text: str) -> tuple[str, dict[str, object]]:
     """(the path that a text names, the arguments behind it in brackets); ("", {}) for a text that names no path."""
     if os.path.exists(text):  # unlike Path.exists, it answers False for a name that is too long
         return text, {}
-    if not text.endswith(")"):
-        return "", {}
-    call = calls.parse(text, "data set", "E125")
-    return (call.name, call.arguments) if os.path.exists(call.name) else ("", {})
+    if text.endswith(")"):
+        for end in (i for i in reversed(range(len(text))) if text[i] == "("):
+            if os.path.exists(path := text[:end].strip()):  # the path may have brackets of its own
+                return path, calls.parse(f"path{text[end:]}", "data set", "E125").arguments
+    return "", {}
 
 
 FILES: dict[str, tuple[Callable[..., Dataset], str]] = {

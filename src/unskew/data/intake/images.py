@@ -1,6 +1,6 @@
 """Image files as samples: one size, ratio kept, every bit depth in [0, 1].
 
-8 bits are divided by 255 and 16 bits by 65,535; floats stay what they are. An image that is not square is scaled until its
+8 bits are divided by 255 and 16 bits by 65,535, or by the largest value of the bits that they use; floats stay what they are. An image that is not square is scaled until its
 longer side fits and padded with black, and its mask with it.
 """
 
@@ -30,13 +30,13 @@ class Picture:
     frames: int = 1
 
 
-def picture(file: Path, size: int, fit: Fit) -> Picture:
-    """An image file in colour. Raises DataError (E401) for one that cannot be read."""
+def picture(file: Path, size: int, fit: Fit, bits: int = 16) -> Picture:
+    """An image file in colour. bits: that files of 16 bits use. Raises DataError (E401) for one that cannot be read."""
     from PIL import Image
 
     try:
         with Image.open(file) as image:
-            pixels, depth = pixels_of(image, size, fit, str(file))
+            pixels, depth = pixels_of(image, size, fit, str(file), bits)
             return Picture(pixels, image.size, depth, getattr(image, "n_frames", 1))
     except DataError:
         raise
@@ -44,15 +44,16 @@ def picture(file: Path, size: int, fit: Fit) -> Picture:
         raise _unreadable(file, error) from error
 
 
-def pixels_of(image: Any, size: int, fit: Fit, name: str) -> tuple[np.ndarray, str]:
-    """(pixels, depth), as `Picture` holds them, of an image of Pillow's. name: for the message.
+def pixels_of(image: Any, size: int, fit: Fit, name: str, bits: int = 16) -> tuple[np.ndarray, str]:
+    """(pixels, depth), as `Picture` holds them, of an image of Pillow's. name: for the message. bits: that
+    whole numbers of more than 8 bits use.
 
-    Raises DataError (E401) for whole numbers of more than 16 bits.
+    Raises DataError (E401) for whole numbers of more bits.
     """
     from PIL import Image
 
     if image.mode.startswith("I") or image.mode == "F":
-        values, depth = _deep(image, name)
+        values, depth = _deep(image, name, bits)
         grey = _fitted(Image.fromarray(values), size, fit, Image.Resampling.BICUBIC)
         pixels = np.asarray(grey, dtype=np.float32)
         return np.repeat((pixels if depth == "float" else pixels.clip(0, 1))[None], 3, axis=0), depth
@@ -118,16 +119,15 @@ def _unreadable(file: Path, error: Exception) -> DataError:
     return DataError("E401", f"{file} cannot be read as an image: {why}.")
 
 
-def _deep(image: Any, name: str) -> tuple[np.ndarray, str]:
-    """(values, "16 bit" or "float") of an image with more than 8 bits, float32 [H, W]; 16 bits are divided by 65,535."""
-    values = np.asarray(image)
+def _deep(image: Any, name: str, bits: int) -> tuple[np.ndarray, str]:
+    """(values, "16 bit" or "float") of an image with more than 8 bits, float32 [H, W]; whole numbers in [0, 1]."""
+    values, most = np.asarray(image), (1 << bits) - 1
     if image.mode == "F":
         return values.astype(np.float32), "float"
-    if values.min() < 0 or values.max() > 65_535:
-        raise DataError(
-            "E401", f"{name} holds values from {values.min()} to {values.max()}; images of 8 or 16 bits are read."
-        )
-    return values.astype(np.float32) / np.float32(65_535), "16 bit"
+    if values.min() < 0 or values.max() > most:
+        read = "images of 8 or 16 bits are read" if bits == 16 else f"bits={bits} allows {most:,} at most"
+        raise DataError("E401", f"{name} holds values from {values.min()} to {values.max()}; {read}.")
+    return values.astype(np.float32) / np.float32(most), "16 bit"
 
 
 def _fitted(image: Any, size: int, fit: Fit, resample: Any) -> Any:
