@@ -18,7 +18,18 @@ from unskew.report.context import context_of
 from unskew.report.figures.lines import mean_line
 from unskew.report.page import page
 from unskew.report.runs import Traffic
-from unskew.report.sections import attendance, buffer, clients, cost, leaves, measured, partition, repeat, sites
+from unskew.report.sections import (
+    attendance,
+    buffer,
+    clients,
+    cost,
+    leaves,
+    measured,
+    partition,
+    repeat,
+    sites,
+    understood,
+)
 from unskew.report.verdict import pays
 
 FEDERATION = {
@@ -137,6 +148,41 @@ def test_each_site_stands_with_its_name_its_test_samples_and_its_scores():
         ["b", "1,300", "75.0", "50.0"],
     ]
     assert sites.build(context_of([run("a")], "x")) is None
+    assert "no test samples and no row: c." in sites.build(context_of([a], "x")).note
+
+
+def test_clients_without_test_samples_are_named():
+    """They were missing from "Client by client" without a word."""
+    sizes = {"train": [9, 9, 9], "test": [7, 0, 0]}
+    scored = {("personal@client", "accuracy"): {0: 0.25}}
+    a = changed(run("a", 0), federation={**FEDERATION, "sizes": sizes}, clients=scored)
+    note = sites.build(context_of([a], "x")).note
+    assert note.endswith(" 2 of 3 clients have no test samples and no row: b, c.")
+    everybody = changed(a, federation={**FEDERATION, "sizes": {**sizes, "test": [7, 1, 1]}})
+    assert "no row" not in sites.build(context_of([everybody], "x")).note
+    many = {"names": [f"k{i}" for i in range(13)], "sizes": {"train": [1] * 13, "test": [7, *[0] * 12]}}
+    note = sites.build(context_of([changed(a, federation={**FEDERATION, **many})], "x")).note
+    assert note.endswith(
+        "12 of 13 clients have no test samples and no row: k1, k2, k3, k4, k5, k6, k7, k8, k9, k10 and 2 more."
+    )
+
+
+def test_what_was_understood_of_the_data_is_on_the_page():
+    """What was thresholded, resized, standardised or left out of a user's data was on no page."""
+    notes = [
+        ["note", "2 samples are twice there"],
+        ["left out", "3 files that are no images"],
+        ["note", "masks <cut> at 128"],
+    ]
+    a = changed(run("a", 0, [0.5, 0.5]), federation={**FEDERATION, "understood": notes})
+    again = changed(run("b", 0, [0.4, 0.4]), federation=a.federation)
+    section = understood.build(context_of([a, again], "x"))
+    words = re.sub("<[^>]*>|\\s+", " ", section.html)
+    expected = "left out 3 files that are no images to check 2 samples are twice there masks &lt;cut&gt; at 128"
+    assert " ".join(words.split()) == expected
+    assert section.html in page([a, again], "x")
+    for silent in (FEDERATION, {**FEDERATION, "understood": []}):
+        assert understood.build(context_of([changed(a, federation=silent)], "x")) is None
 
 
 def test_the_result_of_few_rounds_or_one_seed_claims_less():

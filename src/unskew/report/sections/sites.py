@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from unskew.data.intake.notes import some
 from unskew.report.context import Context
 from unskew.report.numbers import MISSING
 from unskew.report.render import render
@@ -13,6 +14,7 @@ from unskew.report.section import Section
 ORDER = 32
 MOST_CLIENTS = 50
 """With more clients a table by name is longer than anybody reads; the pictures show them."""
+MOST_NAMES = 10
 
 
 def build(context: Context) -> Section | None:
@@ -34,7 +36,16 @@ def build(context: Context) -> Section | None:
         f"{context.score.capitalize()} in % on the client's own test samples after the last round, with the model that the "
         f"client would use.{seed} A score on few samples is uncertain: with 25 of them, 80 % may as well be 64 or 96 %."
     )
-    return Section("Client by client", "sites", html, note=note, link="By name")
+    return Section("Client by client", "sites", html, note=note + _absent(names, sizes), link="By name")
+
+
+def _absent(names: Sequence[str], sizes: Sequence[int]) -> str:
+    """A sentence, after a space, on the clients that have no row; "" if all have one."""
+    absent = [name for name, size in zip(names, sizes) if not size]
+    if not absent:
+        return ""
+    have = "has" if len(absent) == 1 else "have"
+    return f" {len(absent)} of {len(names)} clients {have} no test samples and no row: {some(absent, MOST_NAMES)}."
 
 
 def _same_clients(context: Context, group: Sequence[RunData]) -> RunData | None:
