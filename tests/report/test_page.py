@@ -188,3 +188,23 @@ def test_a_large_comparison_stays_small(tmp_path):
     methods = ["fedavg", "fedprox(mu=0.01)", "fedproto", "flea", "rebafl"]
     path = fake_comparison(tmp_path / "big", methods, 5, clients=150, rounds=200, per_client=False)
     assert write_report(path, tmp_path / "r.html").stat().st_size < 1_500_000
+
+
+def test_print_wraps_every_heading_and_cell_that_could_push_a_column_off_the_sheet(text):
+    """U5: on Letter paper headings on one line cut the columns of p-values and guarantees, and words broke anywhere."""
+    printed = re.search(r"@media print \{(.*?)\n\}", text, re.S)[1]
+    rules = {}
+    for selectors, body in re.findall(r"([^{}]+)\{([^{}]*)\}", printed):
+        for selector in selectors.split(","):
+            rules.setdefault(selector.strip(), "")
+            rules[selector.strip()] += body
+    for selector in (".wide-scroll table th", ".wide-scroll table.left thead th", ".wide-scroll table.left td"):
+        assert "white-space: normal" in rules[selector], selector
+        assert "overflow-wrap: anywhere" in rules[selector], selector
+        assert "font-size: 7pt" in rules[selector], selector
+    assert "max-width: 13ch" in rules[".wide-scroll table thead th"]
+    assert "max-width: 24ch" in rules[".wide-scroll table tbody th"]
+    assert "white-space: normal" in rules[".wide-scroll table td"]
+    assert "overflow: visible" in rules[".wide-scroll"]
+    on_screen = text[: text.index("@media print")]
+    assert ".left thead th { white-space: nowrap }" in on_screen  # the rule that the printed one must outweigh
