@@ -133,8 +133,10 @@ def test_missing_labels_and_sites_are_refused(read, cell):
     y[3], site[4] = cell, cell
     with pytest.raises(DataError, match=r"E404 .*sample 3 has no label"):
         data.arrays(x, y)
-    with pytest.raises(DataError, match=r"E403 .*column 'site' has no value for sample 4"):
-        data.arrays(x, ["a", "b"] * 10, columns={"site": site})
+    for form in (site, site.astype("S9"), site.astype(object)):
+        with pytest.raises(DataError, match=r"E403 .*column 'site' has no value for sample 4"):
+            data.arrays(x, ["a", "b"] * 10, columns={"site": form})
+    assert data.arrays(x, ["a", "b"] * 10, columns={"site": np.array([b"p", b"q"] * 10)}).labels["site"] == ("p", "q")
 
 
 def test_a_class_that_is_called_none_can_be_named():
@@ -204,7 +206,9 @@ def test_row_numbers_are_left_out(read, name, value):
     assert "numbers of rows" not in notes(read(paid=lambda i: str(i * 3), few=lambda i: str(i % 20)))
 
 
-@pytest.mark.parametrize("header", ["9,2.5,7,good", "2021-01-01,2021-01-02,2021-01-03,2021-01-04", ",,,9"])
+@pytest.mark.parametrize(
+    "header", ["9,2.5,7,good", "0,1,yes,good", "2021-01-01,2021-01-02,2021-01-03,2021-01-04", ",,,9"]
+)
 def test_a_missing_header_is_refused(read, header):
     """The first row of a table without a header was taken for names, and lost."""
     with pytest.raises(DataError, match=r"E401 .*first line looks like data"):
@@ -343,6 +347,10 @@ def test_a_folder_holds_train_and_test_tables(tmp_path):
     (tmp_path / "test.csv").write_text(part(30, 40, age=at(31, "old", number)))
     with pytest.raises(DataError, match=r"E405 .*column 'age' holds numbers but 'old' at line 3 of test.csv"):
         data.read(tmp_path)
+    (tmp_path / "training.csv").write_text(part(0, 5))
+    with pytest.raises(DataError, match=r"E403 .* has both train.csv and training.csv"):
+        data.read(tmp_path)
+    (tmp_path / "training.csv").unlink()
     (tmp_path / "test.csv").write_text(part(30, 40, status=lambda i: "fraud" if i == 31 else "good"))
     assert "no training sample of class fraud" in notes(data.read(tmp_path))
 

@@ -40,7 +40,8 @@ def word(text: Any) -> str:
 
 def words(values: np.ndarray) -> np.ndarray:
     """The values as words, [N]."""
-    return np.array([word(v) for v in values.tolist()], dtype=str).reshape(values.shape)
+    plain = values.astype(str) if values.dtype.kind == "S" else values
+    return np.array([word(v) for v in plain.tolist()], dtype=str).reshape(values.shape)
 
 
 def missing(values: np.ndarray) -> np.ndarray:
@@ -48,7 +49,7 @@ def missing(values: np.ndarray) -> np.ndarray:
     if values.dtype.kind == "f":
         return np.isnan(values)
     if values.dtype.kind in "OUS":
-        return np.array([v is None or str(v).strip().lower() in MISSING for v in values.tolist()], dtype=bool)
+        return np.array([w.lower() in MISSING for w in words(values).tolist()], dtype=bool)
     return np.zeros(len(values), dtype=bool)
 
 

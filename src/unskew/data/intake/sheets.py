@@ -17,8 +17,8 @@ from unskew.data.intake.notes import some
 from unskew.errors import DataError, excerpt
 
 DELIMITERS = ",;\t|"
-DATA_NAMES = 2
-"""Names of columns that are numbers, from which on a header counts as data."""
+DATA_NAMES, NUMBERED = 2, 3
+"""Names that are numbers, from which on a header counts as data; and from which on 0, 1, 2 are names, as pandas writes."""
 
 
 @dataclass(frozen=True)
@@ -116,9 +116,9 @@ def check_header(name: str, names: list[str]) -> None:
     name: of the table.
     """
     numbers = [n for n in names if cells.PLAIN.fullmatch(n)]
-    counted = any(numbers == [str(i) for i in range(begin, begin + len(numbers))] for begin in (0, 1))
+    counted = len(numbers) >= NUMBERED and numbers == [str(i) for i in range(len(numbers))]
     as_data = [n for n in names if not n or n in numbers or cells.is_date(n)]
-    if (len(numbers) >= DATA_NAMES and not counted) or (len(as_data) == len(names) and not (counted and numbers)):
+    if not counted and (len(numbers) >= DATA_NAMES or len(as_data) == len(names)):
         raise DataError(
             "E401",
             f"{name}: the first line looks like data ({some([excerpt(n, 20)[1:-1] or 'an empty name' for n in as_data])}); put "

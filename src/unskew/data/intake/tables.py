@@ -51,16 +51,27 @@ def csv_pair(path: str | Path, label: str = "", site: str = "", classes: Sequenc
 
 def is_csv_pair(path: Path) -> bool:
     """Whether a folder holds train.csv, and neither images nor sounds that it might list."""
-    if "train" not in _parts(path):
+    if all(_part(file) != "train" for file in path.iterdir()):
         return False
     endings = {os.path.splitext(name)[1].lower() for _, _, names in os.walk(path) for name in names}
     return not endings & (IMAGES | SOUNDS)
 
 
 def _parts(folder: Path) -> dict[str, Path]:
-    """The tables of a folder by the part that their names say."""
-    named = {PARTS.get(f.name.lower().partition(".")[0]): f for f in sorted(folder.iterdir()) if ending(f) in CSV}
-    return {part: file for part, file in named.items() if part}
+    """The tables of a folder by the part that their names say. Raises DataError (E403) for two of one part."""
+    parts: dict[str, Path] = {}
+    for file in sorted(folder.iterdir()):
+        part = _part(file)
+        if part in parts:
+            raise DataError("E403", f"{folder} has both {parts[part].name} and {file.name}; leave one of them in it.")
+        if part:
+            parts[part] = file
+    return parts
+
+
+def _part(file: Path) -> str:
+    """The part that a table's name says it is, "" for other files."""
+    return PARTS.get(file.name.lower().partition(".")[0], "") if ending(file) in CSV else ""
 
 
 def ending(path: Path) -> str:
