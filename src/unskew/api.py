@@ -7,9 +7,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import nn
 
-from unskew import config
+from unskew import config, models
 from unskew.comparison import handover, plan, workers
 from unskew.comparison.rehearsal import rehearse
 from unskew.comparison.watch import Cell
@@ -19,13 +20,14 @@ from unskew.core.part import Part
 from unskew.data.intake import understood
 from unskew.data.intake.take import GIVEN, settings_of
 from unskew.disk import check_name
-from unskew.engine import resolve
+from unskew.engine import given, resolve
 from unskew.engine.assemble import loop_of
 from unskew.engine.disk.folder import Folder, fresh
 from unskew.engine.disk.state import State
 from unskew.engine.resolve import Run
 from unskew.engine.server.loop import Loop, Round, rounds
 from unskew.engine.server.used import check_used
+from unskew.errors import UsageError
 from unskew.notebook import Bar
 from unskew.results import Comparison, Result, result_of
 
@@ -43,6 +45,8 @@ def settings_from(method: Method | Part | str, options: dict[str, Any]) -> Setti
     return config.build({**options, "method": str(method)})
 
 
+@torch.inference_mode(False)
+@torch.enable_grad()
 def run(
     method: Method | Part | str = "fedavg",
     data: Any = "digits",
@@ -71,15 +75,18 @@ def run(
     """
     method = os.fspath(method) if isinstance(method, os.PathLike) else method
     model = os.fspath(model) if isinstance(model, os.PathLike) else model
+    given.check_method(method)
+    if model is None:
+        raise UsageError("E123", "model is None; leave it out, and one that fits the data is built.")
+    module = None if isinstance(model, str) else models.unwrapped(model)
     data, stands_for = settings_of(data, label, site)
-    given = {**stands_for, **options, "model": model if isinstance(model, str) else GIVEN}
-    settings = settings_from(method, given)
+    settings = settings_from(method, {**stands_for, **options, "model": GIVEN if module else model})
     path = None if name is None else Path(folder) / check_name(name)
     resolved = resolve.resolve(
         settings,
         data,
         None if isinstance(method, str) else method,
-        None if isinstance(model, str) else model,
+        module,
     )
     if resolved.federation.intake:
         say(understood.table(resolved.federation))
@@ -127,6 +134,8 @@ def _run_in_memory(run: Run, view: _View) -> Result:
     return result_of(loop, state)
 
 
+@torch.inference_mode(False)
+@torch.enable_grad()
 def resume(
     path: str | Path,
     say: Say = _silent,

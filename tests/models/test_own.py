@@ -110,7 +110,7 @@ class Gives(nn.Module):
         (Gives((torch.zeros(2, 2),)), "gives tuple for two samples"),
         (Gives(torch.zeros(2, 2, 1)), r"gives \[2, 2, 1\] for two samples; expected \[2, 2\]"),
         (Gives(torch.zeros(1, 2)), r"gives \[1, 2\]"),
-        (nn.Linear, "a model must be a torch.nn.Module, got type"),
+        (nn.Linear, r"Linear is a class, not a module; create it first: Linear\("),
     ],
 )
 def test_modules_that_give_no_logits(module, told):

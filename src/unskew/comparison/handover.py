@@ -17,7 +17,7 @@ from unskew.core.part import Part
 from unskew.data.federation import Federation
 from unskew.data.intake.kept import keep
 from unskew.data.intake.take import settings_of, take
-from unskew.engine import resolve
+from unskew.engine import given, resolve
 from unskew.errors import UnskewError, UsageError, excerpt
 
 FILE = "data.npz"
@@ -35,6 +35,7 @@ def methods_as_text(methods: Iterable[Method | Part | str | os.PathLike[str]]) -
 def _method(method: Method | Part | str | os.PathLike[str]) -> str:
     if isinstance(method, str | os.PathLike):
         return os.fspath(method)
+    given.check_method(method)
     parts = method.parts if isinstance(method, Method) else (method,)
     text = str(Method(*parts)) if parts else "fedavg"
     try:

@@ -50,7 +50,9 @@ def plan_cells(parent: Path, methods: Sequence[str], seeds: Sequence[int], optio
         part = next(iter(unused))
         raise UsageError("E102", f"--set names '{part}', which is a part of none of them.{suggestion(part, methods)}")
     if len({cell.path for cell in cells}) < len(cells):
-        raise UsageError("E119", "two of the methods to compare are the same; name each once.")
+        twice = next((m for m in methods if list(methods).count(m) > 1), "")
+        added = f" '{twice}' is a reference, which is added already." if resolve.is_reference(twice) else ""
+        raise UsageError("E119", f"two of the methods to compare are the same; name each once.{added}")
     for cell in cells:
         if (cell.path / "config.yaml").exists():
             check_same(cell.path, cell.settings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import threading
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -103,6 +104,12 @@ class Network:
         """The block after which a cut lies; "cut" stands for the model's own. Raises UsageError (E106) for none."""
         name = self.cut if cut == "cut" else cut
         if name not in self.blocks[:-1]:
+            if len(self.blocks) == 1:
+                raise UsageError(
+                    "E106",
+                    f"the model has no cut '{cut}': it has one child, '{self.blocks[0]}', and can be cut between two; give "
+                    "the module inside it.",
+                )
             known = ", ".join(self.blocks[:-1])
             raise UsageError(
                 "E106", f"the model has no cut '{cut}'; it can be cut after: {known}.{suggestion(cut, self.blocks)}"
@@ -179,4 +186,11 @@ class Network:
             x = torch.zeros((2, *self.shape))
             if cut == "features":
                 return tuple(self.features_of(self._start, x).shape[1:])
-            return tuple(self.run(self._start, x, until=self.check_cut(cut))[0].shape[1:])
+            activation: Any = self.run(self._start, x, until=self.check_cut(cut))[0]
+            if not isinstance(activation, Tensor):
+                raise UsageError(
+                    "E106",
+                    f"the model cannot be cut after '{self.check_cut(cut)}', which gives a {type(activation).__name__} instead of a tensor; "
+                    "cut it after another block, or wrap that one so that it gives a tensor.",
+                )
+            return tuple(activation.shape[1:])

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from torch import Tensor, nn
@@ -229,6 +229,14 @@ class Part:
     def account(self, counts_KC: np.ndarray[Any, Any], fed: Fed) -> Account | None:
         """What its release amounts to as differential privacy, from each client's samples per class; None: no noise."""
         return None
+
+    def __new__(cls, *_values: Any, **settings: Any) -> Self:
+        """Raises UsageError (E102) for a setting that the class does not have."""
+        known = inspect.signature(cls.__init__).parameters
+        unknown = {name: value for name, value in settings.items() if name not in known}
+        if unknown and not any(p.kind is p.VAR_KEYWORD for p in known.values()):
+            arguments.check(cls, unknown, cls.__name__, "E102")
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         """Checks every setting against its annotation and converts it to its type, in Python as on the command line.

@@ -13,11 +13,27 @@ from torch import nn
 from unskew.core.method import Method
 from unskew.core.part import Part
 from unskew.engine.disk.state import digest
+from unskew.errors import UsageError, excerpt
 
 ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 """Where Python says an object lies in memory, which differs from process to process."""
 PLAIN = (bool, int, float, str, tuple, type(None))
 OURS = "unskew"
+
+
+def check_method(method: object) -> None:
+    """Raises UsageError (E102) for what is no method, and says how to write what was meant."""
+    if isinstance(method, str | Method | Part):
+        return
+    if isinstance(method, type) and issubclass(method, Part):
+        text = f"{method.__name__} is a class, not a Part; write {method.__name__}()."
+    elif isinstance(method, list | tuple):
+        text = "a list of methods was given, and run trains one; use unskew.compare([...]), or join Parts by '+'."
+    elif isinstance(method, nn.Module):
+        text = f"a {type(method).__name__} was given as method; give it as model: run('fedavg', data, model=...)."
+    else:
+        text = f"a method is a text, a Part or a Method, not {excerpt(method)}."
+    raise UsageError("E102", text)
 
 
 def digests(method: Method, model: nn.Module | None) -> dict[str, str]:

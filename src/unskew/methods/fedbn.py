@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from unskew.core import Fed, Part
+from unskew.models.roles import batch_norms
 
 
 @dataclass(frozen=True)
@@ -26,6 +27,8 @@ class FedBN(Part):
     def refuse(self, fed: Fed) -> str | None:
         if fed.net.norms:
             return None
+        if any(True for _ in batch_norms(fed.net.module)):
+            return "the model's batch normalisation is frozen (requires_grad=False), so that clients have none of their own; unfreeze it, or use fedavg"
         return "the model has no batch normalisation to keep at the clients, so that it would be FedAvg; use another model, or fedavg"
 
     def keeps(self, name: str, fed: Fed) -> bool:

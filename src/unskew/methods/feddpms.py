@@ -100,6 +100,8 @@ class FedDPMS(Part):
 
     def weights(self, fed: Fed) -> Weights:
         """The layer of log s^2, named `var_...`, and the decoder, named `dec_...`."""
+        if self.refuse(fed):
+            return {}  # there is no decoder of such samples
         generator, inside = key(fed.seed, self.name, "weights"), math.prod(fed.net.shape_at("base"))
         variance = decoder.uniform(self.width, inside, fan=3 * inside, generator=generator)
         layer = {"var_w": variance, "var_b": torch.zeros(self.width)}

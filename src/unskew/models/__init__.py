@@ -10,10 +10,20 @@ from unskew.models.catalogue import describe, names
 
 if TYPE_CHECKING:
     from unskew.models.initial import initialise
-    from unskew.models.own import check_module, from_file
+    from unskew.models.own import check_module, from_file, unwrapped
     from unskew.models.registry import build, check_text
 
-__all__ = ["build", "check_module", "check_text", "default_for", "describe", "from_file", "initialise", "names"]
+__all__ = [
+    "build",
+    "check_module",
+    "check_text",
+    "default_for",
+    "describe",
+    "from_file",
+    "initialise",
+    "names",
+    "unwrapped",
+]
 
 _HOMES = {
     "build": "registry",
@@ -21,6 +31,7 @@ _HOMES = {
     "check_text": "registry",
     "from_file": "own",
     "initialise": "initial",
+    "unwrapped": "own",
 }
 """Where to find the names that need torch: `unskew list models` must answer before it is loaded."""
 

@@ -54,14 +54,15 @@ def check_module(module: object, shape: tuple[int, ...], classes: int, pixels: t
     pixels: the shape of a sample's mask, () where a sample has one label. Weights, statistics and modes stay as they are.
     Raises UsageError (E123) otherwise, and for layers and names with which nobody can train it among clients.
     """
-    if not isinstance(module, nn.Module):
-        raise UsageError("E123", f"a model must be a torch.nn.Module, got {type(module).__name__}.")
+    module = unwrapped(module)
     logits = _answers(module, shape)
     if not isinstance(logits, torch.Tensor) or tuple(logits.shape) != (2, classes, *pixels):
         returned = list(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
         each = "a map of logits" if pixels else "a row of logits"
         raise UsageError(
-            "E123", f"the model gives {returned} for two samples; expected {[2, classes, *pixels]}, {each} for each."
+            "E123",
+            f"the model gives {returned} for two samples; expected {[2, classes, *pixels]}, {each} for each: the labels "
+            f"have {classes} {'class' if classes == 1 else 'classes'}.",
         )
     if problem := _problem(module):
         raise UsageError("E123", f"the model cannot be trained among clients: {problem}.")
@@ -72,6 +73,25 @@ def check_module(module: object, shape: tuple[int, ...], classes: int, pixels: t
     if changed := _changed_in_place(copied, shape):
         raise UsageError("E123", f"{changed} changes its input in place, which others still read; return a new tensor.")
     return module
+
+
+def unwrapped(model: object) -> nn.Module:
+    """The module itself, out of torch's wrappers for several GPUs and for compilation, which cannot hold other weights.
+
+    Raises UsageError (E123) for what is no module, and for one of torch.jit.
+    """
+    if isinstance(model, type) and issubclass(model, nn.Module):
+        raise UsageError("E123", f"{model.__name__} is a class, not a module; create it first: {model.__name__}(...).")
+    if not isinstance(model, nn.Module):
+        raise UsageError("E123", f"a model must be a torch.nn.Module, got {type(model).__name__}.")
+    if isinstance(model, torch.jit.ScriptModule):
+        raise UsageError(
+            "E123", "a module of torch.jit cannot be run with other weights; give the one it was made from."
+        )
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        return unwrapped(model.module)
+    inner = getattr(model, "_orig_mod", None)
+    return unwrapped(inner) if isinstance(inner, nn.Module) else model
 
 
 def _answers(module: nn.Module, shape: tuple[int, ...]) -> object:
@@ -89,8 +109,10 @@ def _answers(module: nn.Module, shape: tuple[int, ...]) -> object:
         with torch.no_grad(), evaluating(module):
             return module(torch.zeros(2, *shape))
     except Exception as error:
+        others = {str(p.dtype).removeprefix("torch.") for p in module.parameters() if p.dtype != torch.float32}
+        why = f" Its parameters are {others.pop()}, samples are float32; give model.float()." if others else ""
         raise UsageError(
-            "E123", f"the model fails on two samples of {list(shape)}: {own.in_one_line(error)}."
+            "E123", f"the model fails on two samples of {list(shape)}: {own.in_one_line(error)}.{why}"
         ) from error
     finally:
         tokens.detach(module)
