@@ -367,6 +367,28 @@ def test_paths_may_have_brackets_and_arguments(tmp_path, monkeypatch):
         data.read("scans")
 
 
+def test_sites_are_shown_with_their_values_and_told_apart(tmp_path):
+    """Sites of 12-bit values in 16-bit files were a sixteenth as bright, and neither the table nor JSON showed it."""
+    scans(tmp_path)
+    for n in range(5):
+        file = tmp_path / "lyon" / "images" / f"{n}.png"
+        Image.fromarray(np.asarray(Image.open(file)).astype(np.uint16) * 16).save(file)
+    table = call("data", "check", f"{tmp_path}(size=16)").out
+    assert "berlin: values 0 to 0.7" in table
+    assert table.count(", foreground 18.8 %") == 2
+    assert "lyon: values 0 to 0.04" in table
+    assert "warning  values of berlin range 16 times as far as those of lyon; if lyon is only" in table
+    facts = json.loads(call("data", "check", f"{tmp_path}(size=16)", "--json").out)
+    assert facts["shares"] == pytest.approx([1 - 48 / 256, 48 / 256])
+    berlin, lyon = facts["sites"]
+    assert (berlin["name"], berlin["samples"], lyon["shares"]) == ("berlin", 4, pytest.approx([1 - 48 / 256, 48 / 256]))
+    assert facts["values"][1] == berlin["values"][1] == pytest.approx(16 * lyon["values"][1], rel=0.02)
+    said = []
+    settings = {"skew": "column:site", "rounds": 1, "epochs": 1, "model": "unet(base=2,levels=2)"}
+    unskew.run("fedavg", f"{tmp_path}(size=16)", **settings, say=said.append)
+    assert any("values of berlin range 16 times as far as those of lyon" in text for text in said)
+
+
 X, Y = np.random.default_rng(0).random((20, 3)).astype(np.float32), np.arange(20) % 2
 
 

@@ -25,16 +25,13 @@ def check(
     """Print what is understood of data: samples, values, classes, sites, and what would be changed or left out."""
     from unskew.data import read
     from unskew.data.intake.scale import standardised
-    from unskew.data.intake.understood import table
+    from unskew.data.intake.understood import facts, table
 
     dataset = read(data, **{name: value for name, value in (("label", label), ("site", site)) if value})
     scaled = standardised(dataset, always=False)
     if scaled.intake and dataset.intake and scaled.intake != dataset.intake:
         dataset = dataset.noted(*scaled.intake.notes)
     if as_json:
-        notes = [{"about": topic, "text": text} for topic, text in (dataset.intake.notes if dataset.intake else ())]
-        sizes = {"train": len(dataset.y), "test": len(dataset.y_test)}
-        facts = {"data": dataset.name, "samples": sizes, "shape": dataset.shape, "classes": dataset.classes}
-        print(json.dumps({**facts, "columns": list(dataset.columns), "notes": notes}))
+        print(json.dumps(facts(dataset)))
         return
     print(table(dataset))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from unskew.data.dataset import Dataset
 from unskew.data.federation import Federation
-from unskew.data.intake.columns import site_of
 from unskew.data.intake.notes import some
+from unskew.data.intake.sites import apart, by_site, site_column
 from unskew.errors import excerpt
 
 TOPICS = ("sites", "labels", "scaled", "left out", "note")
@@ -28,17 +29,50 @@ def table(dataset: Dataset | Federation) -> str:
         ("values", _values(dataset)),
         ("classes", _classes(dataset)),
     ]
-    if isinstance(dataset, Dataset) and (column := _site_column(dataset)):
+    if isinstance(dataset, Dataset) and (column := site_column(dataset)):
         rows.append(("sites", _sites(dataset, column)))
+    rows += _ranges(dataset)
     notes = dataset.intake.notes if dataset.intake else ()
     rows += sorted(notes, key=lambda note: TOPICS.index(note[0]))
     return "\n".join(f"{topic:<9}{text}" for topic, text in rows)
 
 
-def _site_column(dataset: Dataset) -> str:
-    """The column by which the set was divided, or else that a usual name says holds sites; "" without either."""
-    divided = dataset.intake.divided if dataset.intake else ""
-    return divided if divided in dataset.columns else site_of(dataset.columns)
+def facts(dataset: Dataset) -> dict[str, Any]:
+    """The table as values for programs: samples, shape, range, shares of classes, sites, columns and notes."""
+    sites = by_site(dataset)
+    counts = np.bincount(np.asarray(dataset.y).reshape(-1), minlength=len(dataset.classes))
+    return {
+        "data": dataset.name,
+        "samples": {"train": len(dataset.y), "test": len(dataset.y_test)},
+        "shape": dataset.shape,
+        "values": _range(dataset),
+        "classes": dataset.classes,
+        "shares": (counts / max(1, counts.sum())).tolist(),
+        "sites": [
+            {"name": s.name, "samples": s.samples, "values": [s.low, s.high], "shares": list(s.shares)} for s in sites
+        ],
+        "columns": list(dataset.columns),
+        "notes": [{"about": topic, "text": text} for topic, text in (dataset.intake.notes if dataset.intake else ())],
+    }
+
+
+def _ranges(dataset: Dataset | Federation) -> list[tuple[str, str]]:
+    """A row for each site of images or signals, and a warning where two sites are scaled differently."""
+    sites = by_site(dataset) if len(dataset.shape) > 1 else []
+    rows = []
+    for site in sites[:MOST_SITES]:
+        shares = [f"{_word(c)} {100 * share:.1f} %" for c, share in zip(dataset.classes[1:], site.shares[1:])]
+        pixels = f", {some(shares, 3)}" if dataset.y.ndim > 1 else ""
+        rows.append(("", f"{_word(site.name)}: values {site.low:.3g} to {site.high:.3g}{pixels}"))
+    if two := apart(sites):
+        small, large = two
+        text = (
+            f"values of {_word(large.name)} range {large.spread / small.spread:.0f} times as far as those of "
+            f"{_word(small.name)}; if {_word(small.name)} is only stored differently, bring both to one scale "
+            "(image files of 12 bits in 16: bits=12 for that site)"
+        )
+        rows.append(("warning", text))
+    return rows
 
 
 def _each(dataset: Dataset | Federation) -> str:
@@ -51,11 +85,16 @@ def _each(dataset: Dataset | Federation) -> str:
 
 
 def _values(dataset: Dataset | Federation) -> str:
-    step = max(1, CHUNK // max(1, int(np.prod(dataset.shape))))
-    chunks = [dataset.x[i : i + step] for i in range(0, len(dataset.x), step)]
-    low, high = min(float(c.min()) for c in chunks), max(float(c.max()) for c in chunks)
+    low, high = _range(dataset)
     came = f", given as {dataset.intake.dtype}" if dataset.intake and dataset.intake.dtype else ""
     return f"{low:.4g} to {high:.4g}{came}"
+
+
+def _range(dataset: Dataset | Federation) -> tuple[float, float]:
+    """The smallest and the largest value of the training samples."""
+    step = max(1, CHUNK // max(1, int(np.prod(dataset.shape))))
+    chunks = [dataset.x[i : i + step] for i in range(0, len(dataset.x), step)]
+    return min(float(c.min()) for c in chunks), max(float(c.max()) for c in chunks)
 
 
 def _classes(dataset: Dataset | Federation) -> str:
