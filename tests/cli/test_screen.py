@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from unskew.cli import screen
+from unskew.cli.progress import Progress
+from unskew.comparison.watch import Cell
+from unskew.config import build
 
 SCORES = {"global": 0.5, "clients": 0.25, "worst": 0.125}
 
@@ -26,3 +30,10 @@ def test_the_line_fits_the_terminal_so_that_it_can_be_rewritten(monkeypatch, cap
     assert all(len(line) < width for line in lines)
     assert ("left" in lines[0]) == (width == 200)
     assert lines[0] == lines[0].rstrip()
+
+
+def test_a_finished_run_of_a_few_kilobytes_did_not_send_nothing(capsys):
+    """6,120 bytes were 0.0 MB."""
+    small = Cell("fedavg", 0, Path("x"), build({"method": "fedavg"}), t=1, score=0.5, megabytes=0.00612, code=0)
+    Progress().look([small])
+    assert capsys.readouterr().out.endswith("global  50.0%    0.0061 MB\n")

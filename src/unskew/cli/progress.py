@@ -12,7 +12,7 @@ from rich.table import Table
 
 from unskew.comparison.watch import Cell
 from unskew.engine.resolve import is_reference
-from unskew.report.numbers import clock
+from unskew.report.numbers import clock, megabytes
 
 COLUMNS = ("method", "seeds", "round", "global", "clients mean / worst", "up+down MB")
 
@@ -107,7 +107,7 @@ def _megabytes(runs: list[Cell]) -> str:
     """Sent and received in one run, on average; a dash for references, which share nothing."""
     if is_reference(runs[0].method):
         return "–"
-    return f"{sum(cell.megabytes for cell in runs) / len(runs):.1f}"
+    return megabytes(1e6 * sum(cell.megabytes for cell in runs) / len(runs))
 
 
 def _mean(values: list[float]) -> str:
