@@ -74,7 +74,7 @@ class Result:
 
         {} for a scope that this run does not have. Raises UsageError (E109) for an unknown scope or metric.
         """
-        _check_word(scope, SCOPES, "scope")
+        _check_word(scope, list(dict.fromkeys((*SCOPES, *self.record.scopes))), "scope")
         metric = metric or (self.run.task.main_score if scope == "global" else "mean")
         if known := self.record.metrics(scope):
             _check_word(metric, known, f"metric of {scope}")

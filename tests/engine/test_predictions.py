@@ -132,6 +132,10 @@ def test_misspelt_scores_are_refused(result, ask, says):
         ask(result)
 
 
+def test_scopes_beside_the_three_have_scores_too(result):
+    assert result.scores("train", "loss")["last"] > 0
+
+
 def test_results_can_be_compared_without_comparing_tensors(result):
     """`result == result` was a traceback."""
     assert result == result

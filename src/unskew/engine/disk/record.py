@@ -81,6 +81,11 @@ class Record:
         rounds, values = self._series.get((scope, metric), ([], []))
         return list(rounds), list(values)
 
+    @property
+    def scopes(self) -> list[str]:
+        """The scopes that have scores over all clients."""
+        return sorted({scope for scope, _ in self._series})
+
     def metrics(self, scope: str) -> list[str]:
         """The scores over all clients that this scope has; [] for one without any."""
         return sorted({metric for known, metric in self._series if known == scope})
