@@ -375,7 +375,7 @@ def test_sites_are_shown_with_their_values_and_told_apart(tmp_path):
         Image.fromarray(np.asarray(Image.open(file)).astype(np.uint16) * 16).save(file)
     table = call("data", "check", f"{tmp_path}(size=16)").out
     assert "berlin: values 0 to 0.7" in table
-    assert table.count(", foreground 18.8 %") == 2
+    assert table.count(", foreground 18.8 %") == 3
     assert "lyon: values 0 to 0.04" in table
     assert "warning  values of berlin range 16 times as far as those of lyon; if lyon is only" in table
     facts = json.loads(call("data", "check", f"{tmp_path}(size=16)", "--json").out)
