@@ -88,6 +88,7 @@ WHERE = "On the clients' own test samples, in the mean over clients after the la
         ([0.72, 0.74], [0.2, 0.3], "73.0 % and training alone 25.0 %: federating pays, ahead in all 2 seeds by 44.0 to 52.0 points."),
         ([0.698, 0.706], [0.729, 0.733], "70.2 % and training alone 73.1 %: federating does not pay, for training alone is ahead in all 2 seeds by 2.7 to 3.1 points."),
         ([0.7, 0.9], [0.6, 0.5], "80.0 % and training alone 55.0 %: the two cannot be told apart, for a is ahead in 2 of 2 seeds, by 25.0 ± 21.2 points in the mean."),
+        ([0.7, 0.4], [0.8, 0.9], "55.0 % and training alone 85.0 %: the two cannot be told apart, for training alone is ahead in 2 of 2 seeds, by 30.0 ± 28.3 points in the mean."),
         ([0.7, 0.5, 0.5], [0.6, 0.6, 0.6], "56.7 % and training alone 60.0 %: the two cannot be told apart, for training alone is ahead in 2 of 3 seeds, by 3.3 ± 11.5 points in the mean."),
         ([0.7], [0.8], "70.0 % and training alone 80.0 %: training alone is ahead by 10.0 points, but one seed cannot tell whether federating pays."),
         ([0.7, 0.7], [0.7, 0.7], "70.0 % and training alone 70.0 %: the two are equal."),
