@@ -13,7 +13,7 @@ QUICK := tests/test_structure.py tests/core tests/engine tests/data tests/tasks 
 
 demo: $(READY)
 	@rm -rf runs/demo
-	$(BIN)/unskew compare fedavg rebafl flea --config examples/demo.yaml --seeds 2 --name demo
+	$(BIN)/unskew compare fedavg fedprox rebafl rebafl+feddyn --config examples/demo.yaml --seeds 5 --name demo
 
 test: $(READY)
 	$(BIN)/python -m pytest -n 2 --dist worksteal
