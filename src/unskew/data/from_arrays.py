@@ -83,12 +83,12 @@ def _with_test_set(whole: Dataset, share: float) -> Dataset:
     first: dict[bytes, int] = {}
     same = np.array([first.setdefault(row.tobytes(), i) for i, row in enumerate(whole.x)])
     divided = with_test_set(whole, share, site, same)
-    notes, copies = _duplicates(divided.x, divided.x_test), len(same) - len(first)
+    copies, notes = len(same) - len(first), _duplicates(divided.x, divided.x_test)
     if copies and not notes:
         text = (
             f"{counted(copies, 'sample')} of {len(same):,} identical to another; they are on one side of the test split"
         )
-        notes = [("note", text)]
+        return divided.noted(("note", text))
     return divided.noted(*notes)
 
 

@@ -153,16 +153,17 @@ def _one_hot(columns: Mapping[str, np.ndarray], label: str) -> list[str]:
     names = list(columns)
     at = names.index(label)
     first, last = at, at + 1
-    bits = {at: _bits(columns[label])}
-    if bits[at] is None or len(np.unique(np.asarray(bits[at]))) < 2:
+    own = _bits(columns[label])
+    if own is None or len(np.unique(own)) < 2:
         return []
+    bits = {at: own}
     while first > max(0, at - MOST_ONE_HOT) and (b := _bits(columns[names[first - 1]])) is not None:
         first -= 1
         bits[first] = b
     while last < min(len(names), at + MOST_ONE_HOT) and (b := _bits(columns[names[last]])) is not None:
         bits[last] = b
         last += 1
-    sums_CN = np.cumsum([np.zeros_like(bits[at]), *(bits[i] for i in range(first, last))], axis=0)
+    sums_CN = np.cumsum([np.zeros_like(own), *(bits[i] for i in range(first, last))], axis=0)
     for begin in range(first, at + 1):
         for end in range(last, max(at, begin + 1), -1):
             few, full = (sums_CN[end - first, :n] - sums_CN[begin - first, :n] for n in (100, None))
