@@ -33,6 +33,6 @@ def test_everything_dies_at_once_and_the_run_is_resumed_to_the_simulators_weight
     assert weights == simulated(round_, clients=2)
 
     federation.up(TWO)
-    federation.start("run", "resume", "runs/killed", "--json")
+    federation.start_run("killed", "--min-sites", "2", "--rounds", "3", deadline="30s")  # resumes it, and waits longer
     assert json.loads(federation.end("run"))["sha256"] == simulated(3, clients=2)
     assert "signed by" in federation.do("federation", "audit", "lung", "runs/killed")
