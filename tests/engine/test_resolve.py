@@ -113,6 +113,14 @@ def test_in_full_writes_arguments_into_the_method_and_leaves_centralised_alone()
     assert (full.method, full.set) == ("fedprox(mu=0.5)", {})
 
 
+@pytest.mark.parametrize("lanes", ["0", "00", "-1", "1.5", "²", "", "9" * 5000])
+def test_lanes_that_are_no_number_are_refused(lanes):
+    """R6: a digit that no number begins with, such as an exponent, ended in a traceback."""
+    with pytest.raises(UsageError, match="E109 lanes should be auto or a whole number from 1 to 99999") as refusal:
+        resolve.resolve(settings(lanes=lanes), check.federation())
+    assert len(str(refusal.value)) < 200
+
+
 def test_what_cannot_work_is_refused_by_name(monkeypatch):
     federation = check.federation()
     refused = {

@@ -111,7 +111,7 @@ def _parsed(address: str) -> tuple[str, int]:
     """HOST or HOST:PORT. Raises UsageError (E503)."""
     host, _, port = address.partition(":")
     port = port or str(DEFAULT_PORT)
-    if not _HOST.fullmatch(host) or not port.isdigit() or not 0 < int(port) < 65536:
+    if not _HOST.fullmatch(host) or not port.isdecimal() or not 0 < int(port) < 65536:
         raise UsageError("E503", f"--host takes HOST or HOST:PORT; got '{address}'.")
     return host, int(port)
 

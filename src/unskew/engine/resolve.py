@@ -41,6 +41,7 @@ LOCAL, _CENTRALISED = "local", "centralised"
 REFERENCES = {LOCAL: "Nothing leaves a client.", _CENTRALISED: "Reference: all raw data in one place."}
 """The methods that bound others in a comparison instead of competing, and what is said of the data they share."""
 MOST_LANES = 16
+LANES = re.compile(r"[1-9][0-9]{0,4}")
 Data: TypeAlias = Any
 """Samples as they may be given in Python: whatever `unskew.data.take` understands."""
 
@@ -225,8 +226,9 @@ def lanes_of(settings: Settings, net: Network, device: str) -> int:
     Raises UsageError (E109) for a setting that is neither `auto` nor a whole number above 0.
     """
     if settings.lanes != "auto":
-        if not settings.lanes.isdigit() or settings.lanes == "0":
-            raise UsageError("E109", f"lanes should be auto or a whole number above 0, got '{settings.lanes}'.")
+        if not LANES.fullmatch(settings.lanes):
+            text = f"lanes should be auto or a whole number from 1 to 99999, got {excerpt(settings.lanes)}."
+            raise UsageError("E109", text)
         return int(settings.lanes)
     return MOST_LANES if net.folds or device != "cpu" else 1
 

@@ -83,7 +83,7 @@ class Disk:
         """Remove files that neither this index nor the given ones (of the checkpoint before) refer to."""
         needed = {t for index in (self.index, *also) for t in index.values()}
         for path in self.folder.glob("r*.safetensors") if self.folder.exists() else ():
-            if path.stem[1:].isdigit() and int(path.stem[1:]) not in needed:
+            if path.stem[1:].isdecimal() and int(path.stem[1:]) not in needed:
                 path.unlink()
         self.files = {t: sha256 for t, sha256 in self.files.items() if t in needed}
 
