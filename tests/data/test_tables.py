@@ -187,6 +187,10 @@ def test_a_site_in_the_text_deals_by_it(tmp_path):
     )
     assert done.code == 0, done.err
     assert "bank 3" in done.out
+    (tmp_path / "base.yaml").write_text("rounds: 1\nepochs: 1\n")  # which says nothing of a skew
+    for words in (["run", "fedavg"], ["compare", "fedavg", "fedprox", "--seeds", "1"]):
+        more = ["--config", str(tmp_path / "base.yaml"), "--data", text, "--dry-run", "--folder", str(tmp_path)]
+        assert "bank 3" in call(*words, *more).out
     result = unskew.run("fedavg", f"{path}(label=status)", site="bank", rounds=1, epochs=1)
     assert result.settings.data == text
     assert result.federation.clients == 4

@@ -54,14 +54,14 @@ def command(arguments: Arguments, given: dict[str, Any]) -> None:
 
 def _settings(arguments: Arguments, given: dict[str, Any]) -> Any:
     """The settings of a YAML file, of options, and of --set, each on top of the one before."""
-    from unskew.config import build, load
+    from unskew import config as settings_of
     from unskew.engine.resolve import in_full
 
     method, config = arguments.method, arguments.config
     if method and method.endswith((".yaml", ".yml")):
         method, config = None, Path(method)
-    base = load(config).as_dict() if config else {}
-    settings = build({**base, **given, **({"method": method} if method else {})})
+    base = settings_of.given(config) if config else {}  # without defaults: other data may ask for another skew
+    settings = settings_of.build({**base, **given, **({"method": method} if method else {})})
     settings = settings.replace(set={**settings.set, **parts_arguments(arguments.set)})
     return in_full(settings)
 
