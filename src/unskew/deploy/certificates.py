@@ -19,16 +19,19 @@ from unskew import disk
 from unskew.deploy.identity import write_secret
 
 DAYS = 365
-"""How long certificates are valid."""
+"""How long the server's certificate is valid."""
+AUTHORITY = x509.BasicConstraints(ca=True, path_length=0)
+"""The role of a certificate whose key may sign others."""
+LEAF = x509.BasicConstraints(ca=False, path_length=None)
+"""The role of a certificate whose key may not."""
 
 
 def certify(folder: Path, name: str, host: str) -> None:
     """Write ca.crt, server.crt and server.key (mode 0600) for a federation's server at `host`."""
-    authority = Issuer(_named(f"unskew federation {name}"), ec.generate_private_key(ec.SECP256R1()))
+    authority = Issuer(named(f"unskew federation {name}"), ec.generate_private_key(ec.SECP256R1()))
     server_key = ec.generate_private_key(ec.SECP256R1())
-    root = authority.certificate(authority.name, authority.key, x509.BasicConstraints(ca=True, path_length=0))
-    leaf_role = x509.BasicConstraints(ca=False, path_length=None)
-    server = authority.certificate(_named(host), server_key, leaf_role, _addresses(host))
+    root = authority.certificate(authority.name, authority.key.public_key(), AUTHORITY)
+    server = authority.certificate(named(host), server_key.public_key(), LEAF, _addresses(host))
     pem = serialization.Encoding.PEM
     disk.replace(folder / "ca.crt", root.public_bytes(pem))
     disk.replace(folder / "server.crt", server.public_bytes(pem))
@@ -38,15 +41,16 @@ def certify(folder: Path, name: str, host: str) -> None:
 
 @dataclass(frozen=True)
 class Issuer:
-    """An authority that signs certificates."""
+    """An authority that signs certificates, valid for so many days."""
 
     name: x509.Name
     key: ec.EllipticCurvePrivateKey
+    days: int = DAYS
 
     def certificate(
         self,
         subject: x509.Name,
-        key: ec.EllipticCurvePrivateKey,
+        key: ec.EllipticCurvePublicKey,
         role: x509.BasicConstraints,
         addresses: tuple[x509.GeneralName, ...] = (),
     ) -> x509.Certificate:
@@ -57,13 +61,13 @@ class Issuer:
             x509.CertificateBuilder()
             .subject_name(subject)
             .issuer_name(self.name)
-            .public_key(key.public_key())
+            .public_key(key)
             .serial_number(x509.random_serial_number())
             .not_valid_before(now - dt.timedelta(days=1))
-            .not_valid_after(now + dt.timedelta(days=DAYS))
+            .not_valid_after(now + dt.timedelta(days=self.days))
             .add_extension(role, critical=True)
             .add_extension(_usage(role.ca), critical=True)
-            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+            .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
             .add_extension(issuer_id, critical=False)
         )
         if addresses:
@@ -71,7 +75,8 @@ class Issuer:
         return builder.sign(self.key, hashes.SHA256())
 
 
-def _named(name: str) -> x509.Name:
+def named(name: str) -> x509.Name:
+    """The name of a subject or an issuer."""
     return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
 
 

@@ -77,8 +77,11 @@ def _network(joined: Joined) -> list[Finding]:
 
 def certificate_of(joined: Joined, line: socket.socket) -> list[Finding]:
     """Whether the certificate of the server on this connection is the federation's; if so, its clock too."""
-    context = ssl.create_default_context(cadata=joined.ticket.authority)
-    context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # Python 3.13 sets it; the gRPC that connects later does not
+    try:
+        context = joined.tls()
+    except UnskewError as error:  # the key is missing, or open to others
+        return [Finding("certificate", False, str(error))]
+    assert context is not None
     try:
         with context.wrap_socket(line, server_hostname=joined.ticket.host) as tls:
             expires_s = ssl.cert_time_to_seconds(str((tls.getpeercert() or {})["notAfter"]))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import ssl
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from cryptography.hazmat.primitives import serialization
 from unskew import disk
 from unskew.deploy.certificates import certify
 from unskew.deploy.identity import Private, Public, fingerprint
+from unskew.deploy.proof import connecting
 from unskew.errors import UsageError
 
 DEFAULT_PORT = 8000
@@ -192,3 +194,7 @@ class Joined:
     @property
     def key(self) -> Private:
         return Private.load(self.folder / "site.key")
+
+    def tls(self) -> ssl.SSLContext | None:
+        """What connections to the server must satisfy, and the proof of this site's key; None where TLS is disabled."""
+        return connecting(self.ticket.authority, self.ticket.site, self.key) if self.ticket.authority else None

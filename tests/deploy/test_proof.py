@@ -1,0 +1,91 @@
+"""Which keys TLS lets through. Both ends run in this process, without a network."""
+
+from __future__ import annotations
+
+import ssl
+
+import pytest
+
+pytest.importorskip("cryptography", reason="a deployment's tests need the extra: pip install 'unskew[flower]'")
+
+from unskew.deploy import certificates, proof
+from unskew.deploy.identity import Private
+
+A, B, STRANGER = Private.make(), Private.make(), Private.make()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("lung")
+    certificates.certify(folder, "lung", "127.0.0.1")
+    return folder
+
+
+def greeted(folder, admitted, client: ssl.SSLContext) -> str:
+    """The fingerprint of the key that the server has seen proven. Raises ssl.SSLError if it refuses."""
+    to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
+    context = proof.accepting(folder / "server.crt", folder / "server.key", admitted)
+    there = context.wrap_bio(to_server, to_client, server_side=True)
+    here = client.wrap_bio(to_client, to_server, server_hostname="127.0.0.1")
+    done: set[ssl.SSLObject] = set()
+    while len(done) < 2:
+        for end in (here, there):
+            try:
+                end.do_handshake()
+                done.add(end)
+            except ssl.SSLWantReadError:
+                pass
+    return proof.proven(there.getpeercert(binary_form=True))
+
+
+def client(folder, key: Private, version: ssl.TLSVersion = ssl.TLSVersion.TLSv1_3) -> ssl.SSLContext:
+    context = proof.connecting((folder / "ca.crt").read_text(), "a", key)
+    context.minimum_version = context.maximum_version = version
+    return context
+
+
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_only_an_admitted_key_is_let_in(server, version):
+    admitted = [A.public, B.public]
+    for key in (A, B):
+        assert greeted(server, admitted, client(server, key, version)) == key.public.fingerprint
+    with pytest.raises(ssl.SSLError):
+        greeted(server, admitted, client(server, STRANGER, version))
+    with pytest.raises(ssl.SSLError):
+        greeted(server, [], client(server, A, version))
+    with pytest.raises(ssl.SSLError):
+        greeted(server, [B.public], client(server, A, version))
+
+
+def test_a_certificate_that_names_an_admitted_key_does_not_replace_its_proof(server, monkeypatch):
+    monkeypatch.setattr(proof, "_issuer", lambda _: certificates.named(f"key {A.public.fingerprint}"))
+    forged = client(server, STRANGER)
+    monkeypatch.undo()
+    with pytest.raises(ssl.SSLError):
+        greeted(server, [A.public], forged)
+
+
+def test_who_shows_no_certificate_or_one_of_another_authority_is_refused(server, tmp_path):
+    bare = ssl.create_default_context(cadata=(server / "ca.crt").read_text())
+    with pytest.raises(ssl.SSLError):
+        greeted(server, [A.public], bare)
+    certificates.certify(tmp_path, "other", "127.0.0.1")
+    bare.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")
+    with pytest.raises(ssl.SSLError):
+        greeted(server, [A.public], bare)
+
+
+def test_an_admitted_site_lends_its_key_to_nobody(server):
+    """Its anchor may sign certificates; the one that counts is that of the key which was used."""
+    issuer = certificates.Issuer(certificates.named(f"key {A.public.fingerprint}"), A.key)
+    lent = issuer.certificate(certificates.named("b"), STRANGER.public.key, certificates.LEAF)
+    assert proof.proven(lent.public_bytes(certificates.serialization.Encoding.DER)) == STRANGER.public.fingerprint
+    assert proof.proven(None) == ""
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_old_versions_of_tls_are_refused(server):
+    context = client(server, A)
+    context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
+    with pytest.raises(ssl.SSLError):
+        greeted(server, [A.public], context)
