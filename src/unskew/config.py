@@ -58,6 +58,13 @@ class Settings:
     ] = "auto"
     drop_last: Annotated[bool, "skip the last batch of an epoch if it is smaller than the others"] = False
     model: Annotated[str, "a model by name, or file.py:function(input_shape, classes)"] = "auto"
+    weighting: Annotated[
+        Literal["auto", "equal"],
+        "how the merge weighs clients; auto: as the method does, by training samples unless it says otherwise",
+    ] = "auto"
+    cap: Annotated[
+        float, Gt(0), Le(1), "most weight of one client in the merge, as a part of the whole; 1: no bound"
+    ] = 1.0
     normalise: Annotated[
         Literal["auto", "dataset", "none"],
         "standardise inputs by the data set's constants, or by the mean and standard deviation of your training samples; "
@@ -106,14 +113,10 @@ class Settings:
     def fingerprint(self) -> str:
         """16 hexadecimal digits that are equal for runs that must give equal bits.
 
-        Where and how fast a run computes does not count. `measure` and `validation` count only where they are used, so
-        that runs from before these settings existed keep their names. The content of a user's own files counts, too.
+        Where and how fast a run computes does not count. Settings of LATER count only where they are used, so that runs
+        from before these settings existed keep their names. The content of a user's own files counts, too.
         """
-        left_out: set[str] = {*NO_EFFECT}
-        if self.measure == measures.NONE:
-            left_out.add("measure")
-        if not self.validation:
-            left_out.add("validation")
+        left_out = {*NO_EFFECT, *(name for name in LATER if getattr(self, name) == FIELDS[name].default)}
         counted: dict[str, Any] = {name: value for name, value in self.as_dict().items() if name not in left_out}
         if files := self.files():
             counted["code"] = files
@@ -123,6 +126,8 @@ class Settings:
 FIELDS = {f.name: f for f in dataclasses.fields(Settings)}
 NO_EFFECT = ("workers", "device")
 """Settings that change no bit."""
+LATER = ("measure", "validation", "weighting", "cap")
+"""Settings that were added after the first runs; at their defaults they change nothing."""
 SYNONYMS = {
     "learning_rate": "lr", "optimizer": "optimiser", "batch_size": "batch", "local_epochs": "epochs", "dataset": "data",
     "n_clients": "clients", "num_clients": "clients", "n_rounds": "rounds", "num_rounds": "rounds", "partition": "skew",

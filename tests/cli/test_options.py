@@ -21,7 +21,7 @@ PAGES = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
 
 SETTINGS = (
     "--data --skew --clients --samples --availability --rounds --epochs --batch --optimiser --lr --lr-decay --lr-min "
-    "--momentum --weight-decay --loss --drop-last --model --normalise --partition-seed --eval-every --validation "
+    "--momentum --weight-decay --loss --drop-last --model --weighting --cap --normalise --partition-seed --eval-every --validation "
     "--measure --lanes --workers --device"
 )
 FROZEN = {
@@ -44,7 +44,7 @@ FROZEN = {
     "data check": "data --label --site --json",
     "federation": "",
     "federation init": "name --host --sites --folder --no-tls --json",
-    "federation admit": "name key --site --folder",
+    "federation admit": "name key --site --samples --folder",
     "federation show": "name --folder --json",
     "federation audit": "name run --folder --json",
     "federation export-flower": "name --folder",

@@ -98,8 +98,9 @@ def run(path: Path, channel, settings: Settings, **terms):
     order = tuple(KEYS)[: settings.clients]
     keys = {name: KEYS[name].public for name in order}
     shown = terms.pop("shown", lambda *_: None)
+    bounds = terms.pop("bounds", {})
     agreed = Terms(**{"min_sites": 1, "deadline_s": 0.2, "wait_s": 0.2, **terms})
-    contact = Contact(channel, order, COORDINATOR, keys)
+    contact = Contact(channel, order, COORDINATOR, keys, bounds)
     loop, state = conduct(path, settings, contact, agreed, Listeners(said.append, shown))
     return loop, state, said
 

@@ -22,7 +22,7 @@ from PIL import Image
 
 import unskew
 from unskew import config, data, measures
-from unskew.config import Settings
+from unskew.config import LATER, NO_EFFECT, Settings
 from unskew.core.method import Method
 from unskew.core.part import Part
 from unskew.engine import check
@@ -120,7 +120,7 @@ def test_a_run_that_measures_nothing_keeps_the_name_it_had():
     assert (
         before.fingerprint() == before.replace(measure="none").fingerprint() == before.replace(measure="").fingerprint()
     )
-    kept = {n: v for n, v in before.as_dict().items() if n not in ("workers", "device", "measure", "validation")}
+    kept = {n: v for n, v in before.as_dict().items() if n not in (*NO_EFFECT, *LATER)}
     assert before.fingerprint() == hashlib.sha256(json.dumps(kept, sort_keys=True).encode()).hexdigest()[:16]
     assert before.replace(measure="diversity").fingerprint() != before.fingerprint()
     assert before.replace(validation=0.1).fingerprint() != before.fingerprint()

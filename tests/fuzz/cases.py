@@ -219,6 +219,8 @@ def options(rng: random.Random, folder: Path) -> Case:
             ("lanes", "2", ("0", "-1", "x", "1.5", "²")),
             ("device", "cpu", ("gpu", "mps", "cuda:x", "tpu", "", "cuda:999")),
             ("validation", "0.2", ("1", "-0.1", "nan")),
+            ("cap", "0.5", ("0", "-0.1", "1.1", "nan", "half")),
+            ("weighting", "equal", ("size", "same", "")),
             ("normalise", "none", ("all", "")),
             ("measure", "diversity", ("nope", "diversity,nope")),
             ("workers", "1", ("-1", "x")),

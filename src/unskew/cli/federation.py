@@ -54,9 +54,13 @@ def admit(
     name: Annotated[str, typer.Argument(help="the federation's name")],
     key: Annotated[Path, typer.Argument(help="the public key that a site has sent: SITE.pub")],
     site: Annotated[str | None, typer.Option(help="the site it belongs to (default: the file's name)")] = None,
+    samples: Annotated[
+        int | None, typer.Option(help="the most samples it may say it holds, for training and testing together")
+    ] = None,
     folder: Where = FOLDER,
 ) -> None:
     """Let a site take part. First compare the fingerprint with the one that the site's engineer reads out."""
+    from unskew.deploy import bounds
     from unskew.deploy.identity import Public
     from unskew.deploy.tickets import Coordinator
     from unskew.errors import UsageError
@@ -65,8 +69,13 @@ def admit(
     if not key.exists():
         raise UsageError("E111", f"there is no file {key}.")
     public = Public.parse(key.read_text())
+    bounds.checked(samples)
     home.admit(site or key.stem, public)
+    if samples:
+        bounds.write(home, site or key.stem, samples)
+    most = bounds.read(home).get(site or key.stem)
     print(f"admitted  {site or key.stem}  fingerprint {public.fingerprint}")
+    print(f"samples   at most {most:,}" if most else "samples   no bound; set one with --samples N")
     missing = [s for s in home.sites if s not in home.admitted()]
     print(f"missing   {', '.join(missing)}" if missing else f"next      unskew run STUDY.yaml --on {name}")
 

@@ -11,6 +11,8 @@ from unskew.cli.options import Panel, Positional, parts_arguments, with_settings
 from unskew.errors import NothingUsed, Terminated, UsageError
 
 SITES = Panel("Real sites")
+ON_SITES = {"cap": 0.5}
+"""Settings with other defaults on real sites: what a site says of its samples must not outweigh all others together."""
 
 
 @dataclass(frozen=True)
@@ -26,7 +28,7 @@ class Arguments:
     folder: Annotated[Path, "where runs are kept"] = Path("runs")
     dry_run: Annotated[bool, "show the partition and what leaves each client, then stop"] = False
     json: Annotated[bool, "print the result as JSON and nothing else"] = False
-    on: Annotated[str | None, SITES, "train on the real sites of this federation"] = None
+    on: Annotated[str | None, SITES, "train on the real sites of this federation (there cap is 0.5 by default)"] = None
     min_sites: Annotated[int, SITES, "a round with answers from fewer sites does not count"] = 1
     deadline: Annotated[str, SITES, "how long sites may take for one exchange: 30s, 10m or 2h"] = "10m"
     wait: Annotated[str, SITES, "how long to wait for missing sites before round 1"] = "10m"
@@ -61,6 +63,7 @@ def _settings(arguments: Arguments, given: dict[str, Any]) -> Any:
     if method and method.endswith((".yaml", ".yml")):
         method, config = None, Path(method)
     base = settings_of.given(config) if config else {}  # without defaults: other data may ask for another skew
+    base = {**(ON_SITES if arguments.on else {}), **base}
     settings = settings_of.build({**base, **given, **({"method": method} if method else {})})
     settings = settings.replace(set={**settings.set, **parts_arguments(arguments.set)})
     return in_full(settings)

@@ -37,7 +37,8 @@ class Ups:
     of such stacks where the leaf is a tree. `"leaf" in ups` says whether they shared it.
 
     clients: [K] their numbers. sizes: [K] their training samples. t: the round. weighting: how the merge weighs clients,
-    "size" or "equal". part: the name of the Part that looks.
+    "size" or "equal". part: the name of the Part that looks. cap: the most weight of one client in the merge, as a part
+    of the whole.
     """
 
     clients: Tensor
@@ -46,13 +47,15 @@ class Ups:
     t: int = 0
     weighting: str = "size"
     part: str = ""
+    cap: float = 1.0
 
     @staticmethod
-    def of(replies: Sequence[Reply], t: int = 0, weighting: str = "size") -> Ups:
+    def of(replies: Sequence[Reply], t: int = 0, weighting: str = "size", cap: float = 1.0) -> Ups:
         """The replies in the order of clients' numbers, before any Part looks at them."""
         ordered = sorted(replies, key=lambda r: r.client)
         ids = torch.tensor([r.client for r in ordered], dtype=torch.int64)
-        return Ups(ids, torch.tensor([r.size for r in ordered], dtype=torch.float64), ordered, t, weighting)
+        sizes = torch.tensor([r.size for r in ordered], dtype=torch.float64)
+        return Ups(ids, sizes, ordered, t, weighting, cap=cap)
 
     def seen_by(self, part: str) -> Ups:
         """The same replies for the Part of this name."""
@@ -75,7 +78,23 @@ class Ups:
         """Each client's weight in the merge, as the method weighs them unless `weighting` says otherwise; the sum is 1."""
         raw = torch.ones(len(self)) if (weighting or self.weighting) == "equal" else self.sizes
         raw = raw.to(torch.float64)
-        return (raw / raw.sum()).tolist()
+        return capped((raw / raw.sum()).tolist(), self.cap)
+
+
+def capped(weights: Sequence[float], cap: float) -> list[float]:
+    """Weights whose sum is 1, none above `cap`: what is cut off goes to the others in proportion to theirs.
+
+    Equal weights where even these are above `cap`, because fewer than 1 / cap clients are there.
+    """
+    capped_K, over = list(weights), set[int]()
+    if cap * len(capped_K) <= 1:
+        return [1 / len(capped_K)] * len(capped_K)
+    while more := {k for k, p in enumerate(capped_K) if p > cap and k not in over}:
+        over |= more
+        rest = sum(p for k, p in enumerate(weights) if k not in over)
+        scale = (1 - cap * len(over)) / rest if rest else 0.0
+        capped_K = [cap if k in over else p * scale for k, p in enumerate(weights)]
+    return capped_K
 
 
 def _together(values: Sequence[Any]) -> Any:

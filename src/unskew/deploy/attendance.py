@@ -62,7 +62,18 @@ class Attendance:
                 requests[self.hellos[k].site] = (facts, tree)
         packets = self.post.ask(kind, start.t, requests, limits)
         self.ready -= set(requests) - set(packets)  # whoever failed is set up anew before it is asked again
-        return {k: packets[self.hellos[k].site] for k in ids if self.hellos[k].site in packets}
+        by_client = {k: packets[self.hellos[k].site] for k in ids if self.hellos[k].site in packets}
+        return {k: packet for k, packet in by_client.items() if self._within_bound(start.t, k, packet)}
+
+    def _within_bound(self, t: int, k: int, packet: Packet) -> bool:
+        """Whether a reply claims no more samples than were agreed with its site, which is named otherwise."""
+        site, claim = self.hellos[k].site, packet.header.get("n")
+        most = self.post.contact.bounds.get(site)
+        if most is None or not isinstance(claim, int | float) or claim <= most:
+            return True
+        text = f"claims {claim:g} samples, but at most {most:,} were agreed with it. Reply dropped."
+        self.tell(t, "E505", f"{site} round {t}: {text}")
+        return False
 
     def _broadcast(self, start: Start) -> Tree:
         """The weights that leave the server, or differ from those the sites were set up with; and the Parts' slices."""

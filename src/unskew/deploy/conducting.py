@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from unskew import config, disk
-from unskew.deploy import server
+from unskew.deploy import bounds, server
 from unskew.deploy.orders import Order
 from unskew.deploy.post import Channel, Contact
 from unskew.deploy.submit import ENDING
@@ -43,7 +43,7 @@ def conduct_order(channel: Channel, order: Order) -> None:
 
 def _conduct(channel: Channel, order: Order, log: TextIO) -> None:
     home = Coordinator.open(Path(order.federation))
-    contact = Contact(channel, home.sites, home.key, home.admitted())
+    contact = Contact(channel, home.sites, home.key, home.admitted(), bounds.read(home))
     listeners = server.Listeners(
         lambda text: _say(log, text),
         lambda state, done: _say(log, f"round {done.t}: {done.answered}/{done.asked} sites, {done.seconds:.1f} s"),

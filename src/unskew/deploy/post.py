@@ -50,12 +50,14 @@ class Contact:
     """How a coordinator reaches its sites.
 
     sites: all of the federation, in the order of client ids; key: signs requests; keys: those of the admitted sites.
+    bounds: the most samples, for training and testing together, that a site may say it holds.
     """
 
     channel: Channel
     sites: tuple[str, ...]
     key: Private
     keys: Mapping[str, Public]
+    bounds: Mapping[str, int] = field(default_factory=dict[str, int])
 
 
 @dataclass
@@ -71,6 +73,8 @@ class Post:
     tell: Tell = lambda t, code, text: None
     journal: Journal | None = None
     nodes: dict[str, int] = field(default_factory=dict)
+    left_out: set[str] = field(default_factory=set)
+    """Sites that have come and do not take part."""
     _tries: dict[int, int] = field(default_factory=dict)
     _serial: int = 0
 
@@ -159,6 +163,14 @@ class Post:
             return self._refuse(site, 0, "E310", text)
         if hello.site != site:
             return self._refuse(site, 0, "E310", f"{site} introduces itself as '{hello.site}', which is another site.")
+        most = self.contact.bounds.get(site)
+        if most is not None and hello.train + hello.test > most:
+            self._tries[node] = TRIES
+            self.left_out.add(site)
+            text = (
+                f"{site} says it holds {hello.train + hello.test:,} samples, but at most {most:,} were agreed with it."
+            )
+            return self._refuse(site, 0, "E505", f"{text} It is left out of this run.")
         self._note("introduced", site=site, key=key.fingerprint, hello=hello.as_json())
         return hello
 

@@ -25,6 +25,7 @@ from unskew.deploy.notices import Notices
 from unskew.deploy.orders import Terms
 from unskew.deploy.post import POLL_S, Contact, Post, names
 from unskew.deploy.studies import prepared, study
+from unskew.deploy.weighing import weighing
 from unskew.engine.disk.folder import Say, Shown
 from unskew.engine.disk.lock import Lock
 from unskew.engine.disk.state import State, digest
@@ -89,6 +90,7 @@ def _conduct(path: Path, settings: Settings, post: Post, terms: Terms, listeners
         facts = {"run": post.run, "sites": [h.as_json() for h in hellos]}
         disk.replace(path / ROSTER, json.dumps(facts, indent=1))
     method = registry.parse(settings.method, settings.set)
+    listeners.say("\n".join(weighing(hellos, method, settings, post.contact.bounds)))
     folder = Deployed(path, run_on(federation, settings, method), post, notices, hellos, terms.min_sites)
     loop, state = folder.go(listeners.say, listeners.shown, listeners.ready)
     files = {name: sha256((path / name).read_bytes()).hexdigest() for name in VOUCHED_FOR if (path / name).exists()}
@@ -109,18 +111,17 @@ def _gathered(post: Post, settings: Settings, terms: Terms, expected: list[str],
     until, present, reported = time.monotonic() + terms.wait_s, {}, -1
     while True:
         present |= {site: hello for site, hello in post.greet(settings.as_dict()).items() if site in expected}
-        missing = [site for site in expected if site not in present]
+        missing = [site for site in expected if site not in present and site not in post.left_out]
         if len(missing) != reported:
             reported = len(missing)
             waiting = f"; waiting for {names(missing)}" if missing else ""
             say(f"{len(present)}/{len(expected)} sites are there{waiting}")
-        if not missing:
-            return present
-        if time.monotonic() >= until:
+        if not missing or time.monotonic() >= until:
             break
         time.sleep(POLL_S)
-    if len(present) < terms.min_sites:
-        text = f"{len(present)} of {len(expected)} sites came; {terms.min_sites} are needed. Missing: {names(missing)}."
+    if len(present) < terms.min_sites or not present:
+        absent = [site for site in expected if site not in present]
+        text = f"{len(present)} of {len(expected)} sites take part; {terms.min_sites} are needed. Missing: {names(absent)}."
         raise Paused("E206", text)
     return present
 

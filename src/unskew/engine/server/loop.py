@@ -64,6 +64,7 @@ class Loop:
         self.trainer, self.store, self.record = trainer, store, record
         self.who = availability.Availability.parse(run.settings.availability)
         self.evaluation, self.measures = scoring, measures
+        self.weighting = "equal" if run.settings.weighting == "equal" else run.method.weighting
         self.ledger = Ledger(record, trainer.sent, run.method.weights_read)
         w = run.fed.net.weights()
         self.declared = run.method.shares(run.fed)
@@ -152,7 +153,7 @@ class Loop:
         return merged, good
 
     def _merged(self, state: State, t: int, good: list[Reply]) -> State:
-        ups = Ups.of(good, t, self.method.weighting)
+        ups = Ups.of(good, t, self.weighting, self.settings.cap)
         merger, slices = self.method.merger, dict(state.slices)
         if merger:
             if caution := merger.caution(len(good)):
@@ -184,7 +185,7 @@ class Loop:
             self.ledger.weights_down(t, [r.client for r in replies], start)
         self.ledger.shared(t, replies, declared)
         good = self._gate(t, replies, gate.Spec({}, declared, {}))
-        ups = Ups.of(good, t, self.method.weighting).seen_by(part.name)
+        ups = Ups.of(good, t, self.weighting, self.settings.cap).seen_by(part.name)
         w, slice_ = trip.server(state.weights, state.slices.get(part.name, {}), ups, self.fed)
         if problem := gate.merged_problem(w, {part.name: slice_}):
             self._event(t, "E314", f"round {t}: after the exchange of '{part.name}' {problem} It is left out.")
