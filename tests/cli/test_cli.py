@@ -210,7 +210,8 @@ def test_a_comparison_in_the_background_ends_when_told(tmp_path):
 def test_explain_and_check(tmp_path):
     done = call("explain", "flea", cwd=tmp_path)
     assert "Differs from the paper" in done.out
-    assert re.search(r"flea/features at most [\d.]+ KB a round \(read: each, guarantee: empirical\)", done.out)
+    disclosed = r"\(kind: features, samples behind a number: 1, read: each, guarantee: empirical\)"
+    assert re.search(r"flea/features at most [\d.]+ KB a round " + disclosed, done.out)
     assert json.loads(call("list", "methods", "--json").out)["scaffold"].startswith("SCAFFOLD")
     (tmp_path / "mine.py").write_text(Path(__file__).parents[2].joinpath("examples/my_method.py").read_text())
     checked = call("check", "mine.py", cwd=tmp_path)

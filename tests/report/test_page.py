@@ -171,6 +171,8 @@ def test_nothing_a_user_wrote_becomes_markup(tmp_path):
         "bytes": 8,
         "reads": EVIL,
         "guarantee": EVIL,
+        "kind": EVIL,
+        "samples": EVIL,
         "shape": [EVIL],
     }
     (path / "ledger.jsonl").write_text(json.dumps(ledger) + "\n")

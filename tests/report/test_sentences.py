@@ -260,7 +260,8 @@ def test_attendance_in_words():
 def test_the_ledger_in_words():
     def traffic(way, share, in_rounds, reads="sum", guarantee="none"):
         t = np.arange(1, in_rounds + 1)
-        return Traffic(way, share, reads, guarantee, t, np.full(in_rounds, 3000), 2000, "3×4")
+        bytes_ = np.full(in_rounds, 3000)
+        return Traffic(way, share, reads, guarantee, t, bytes_, 2000, "3×4", "features", "class")
 
     moved = (
         traffic("down", "w", 10),
@@ -276,6 +277,7 @@ def test_the_ledger_in_words():
         ("receives", "weights", "every round", "", "", ""),
     ]
     assert (items[2].most, items[2].total, items[2].shape) == ("2 KB", "24 KB", "3×4")
+    assert [(i.kind, i.samples) for i in items] == [("features", "all of a class")] * 3 + [("", "")]
     assert leaves.items(changed(run("local", 0, [0.5]), traffic=moved)) == []
 
 

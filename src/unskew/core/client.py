@@ -15,7 +15,7 @@ from torch import Tensor
 
 from unskew.core.network import Network
 from unskew.core.trees import Tree, Weights
-from unskew.core.values import Batch
+from unskew.core.values import Batch, Kind
 from unskew.tasks import Task
 
 
@@ -54,6 +54,10 @@ class Fed:
     def features(self) -> int:
         """D, the number of features that the head receives."""
         return int(np.prod(self.net.shape_at("features")))
+
+    def kind_at(self, cut: str, kind: Kind) -> Kind:
+        """What values taken at a cut of the model disclose: `kind`, or inputs where the activations there still are inputs."""
+        return "inputs" if self.net.is_input_at(cut) else kind
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from unskew.core.trees import Weights
 from unskew.errors import UsageError, suggestion
 from unskew.models import tokens
 from unskew.models.modes import nothing_in_place
-from unskew.models.roles import batch_norms, roles_of, slots, tensors
+from unskew.models.roles import batch_norms, mixes, roles_of, slots, tensors
 
 
 class Network:
@@ -49,6 +49,7 @@ class Network:
         )
         self.skips_to_cuts = isinstance(self._passes, Blocks)
         self.head = self._passes.head
+        self._mixing = {n for n, block in self.module.named_children() if mixes(block)}
         self.cut: str = getattr(module, "cut", self.blocks[0])
         self.folds = bool(getattr(module, "folds", False))
         self.around: Around = contextlib.nullcontext
@@ -126,6 +127,13 @@ class Network:
     def head_is_frozen(self) -> bool:
         """Whether nothing of the head may be trained."""
         return not any(self.of_head(n) for n in self.trainable)
+
+    def is_input_at(self, cut: str) -> bool:
+        """Whether what lies at a cut ("features": at the head's input) is still the input, flattened, scaled or looked up,
+        because no layer before it has weights that mix an input's numbers."""
+        blocks = [b for b in self.blocks if b != self.head] if cut == "features" else list(self.blocks)
+        before = blocks if cut == "features" else blocks[: blocks.index(self.check_cut(cut)) + 1]
+        return not any(block in self._mixing for block in before)
 
     def cuts(self, name: str) -> tuple[str, ...]:
         """The blocks a tap names: one cut, or with "maps" those the model lists, else all with channels of pixels."""

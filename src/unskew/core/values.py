@@ -9,8 +9,13 @@ import math
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from torch import Tensor
+
+Kind = Literal["weights", "sums", "statistics", "features", "labels", "inputs"]
+"""What a Share discloses, roughly from least to most: weights or their changes; sums or means of features; counts and other
+figures of a class or a client; features of samples; labels of samples; inputs, also averaged ones."""
 
 
 @dataclass(frozen=True)
@@ -23,6 +28,9 @@ class Share:
     reads: what the server must see: the sum over clients ("sum"), which secure aggregation can give without showing any
     client's own, or every client's own ("each").
     what: a few words for tables: "mean of each channel".
+    kind: what it discloses; None, where a Part does not say, counts as "inputs".
+    samples: how many samples stand behind each of its numbers: so many, or all of a class or of the client ("class",
+    "client"). 1 where a Part does not say.
     """
 
     shape: tuple[int | None, ...]
@@ -34,6 +42,33 @@ class Share:
     reads: Literal["sum", "each"] = "sum"
     rows: int = 0
     what: str = ""
+    kind: Kind | None = None
+    samples: int | Literal["class", "client"] = 1
+
+    @property
+    def discloses(self) -> Kind:
+        """Its kind; the strictest where its Part does not say."""
+        return self.kind or "inputs"
+
+    @property
+    def behind(self) -> str:
+        """In words, how many samples stand behind each of its numbers."""
+        words = {"class": "all of a class", "client": "all"}
+        return words[self.samples] if isinstance(self.samples, str) else str(self.samples)
+
+    def fewest(self, counts_C: np.ndarray[Any, Any]) -> int:
+        """The fewest samples that stand behind one of its numbers at a client with these samples by class.
+
+        Where a client deals its samples to any number of rows, the last row may have fewer than the others.
+        """
+        held = counts_C[counts_C > 0]
+        n = int(held.sum())
+        if not n:
+            return 0
+        if isinstance(self.samples, str):
+            return n if self.samples == "client" else int(held.min())
+        last = n % self.samples if self.shape[:1] == (None,) else 0
+        return last or min(self.samples, n)
 
     @property
     def max_bytes(self) -> int:

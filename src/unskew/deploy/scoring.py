@@ -104,12 +104,13 @@ class SiteScores:
         """A code and a sentence, unless these are scores in [0, 1] of a scope that was asked for."""
         if scope not in by_scope or not isinstance(values, Tensor):
             return "E303", f"'score/{scope}' was not asked for."
-        share = Share((len(self.metrics),), low=0, high=1, what="scores on the site's own test samples")
+        share = Share((len(self.metrics),), low=0, high=1)
         return gate.leaf_problem(f"score/{scope}", values, share)
 
     def _charge(self, t: int, way: str, what: str, ids: list[int], size: int) -> None:
         facts = {"t": t, "way": way, "share": what, "clients": many.written(ids), "bytes": size}
-        self.record.add("ledger", [facts | {"reads": "each", "guarantee": "none"}])
+        disclosed = {"kind": "statistics", "samples": "client"} if way == "up" else {}
+        self.record.add("ledger", [facts | {"reads": "each", "guarantee": "none"} | disclosed])
 
     def _site_rows(self, t: int, answers: Answers) -> list[Row]:
         """As in one process; without a test set at the server, `global` is the mean over the sites' test samples."""

@@ -47,18 +47,20 @@ def what_leaves(method: Method, fed: Fed, sent: Iterable[str], counts_KC: np.nda
 
 
 def _share_lines(part: Part, fed: Fed) -> list[str]:
-    """One line for all shares of a Part that have a first name, a reader and a guarantee in common."""
+    """One line for all shares of a Part that have a first name, and everything that the line says of them, in common."""
     shares = [(leaf, share, "a round") for leaf, share in part.shares(fed).items()]
     for trip in part.trips:
         often = "once" if trip.everyone else "a round"
         shares += [(leaf, share, often) for leaf, share in trip.shares(fed).items()]
-    bytes_by_group: dict[tuple[str, str, str, str], int] = {}
+    bytes_by_group: dict[tuple[str, str, str], int] = {}
     for leaf, share, often in shares:
-        group = (leaf.split("/", 1)[0], often, share.reads, share.guarantee)
+        disclosed = f"kind: {share.discloses}, samples behind a number: {share.behind}"
+        protected = f"read: {share.reads}, guarantee: {share.guarantee}"
+        group = (leaf.split("/", 1)[0], often, f"{disclosed}, {protected}")
         bytes_by_group[group] = bytes_by_group.get(group, 0) + share.max_bytes
     return [
-        f"{part.name}/{leaf} at most {size(bytes_)} {often} (read: {reads}, guarantee: {guarantee})"
-        for (leaf, often, reads, guarantee), bytes_ in bytes_by_group.items()
+        f"{part.name}/{leaf} at most {size(bytes_)} {often} ({what})"
+        for (leaf, often, what), bytes_ in bytes_by_group.items()
     ]
 
 

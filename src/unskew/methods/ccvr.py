@@ -9,7 +9,7 @@ Differs from the paper: it tunes `each` and the head's training for each data se
 nobody holds keeps its row of the head.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import torch
@@ -57,10 +57,11 @@ class CCVR(Part):
 
     def statistics(self, fed: Fed) -> dict[str, Share]:
         C, D = fed.classes, fed.features
+        each = Share((), reads="each", kind="statistics", samples="class")
         return {
-            "n": Share((C,), low=0, high=float(fed.sizes.max()), reads="each", what="samples per class"),
-            "mean": Share((C, D), reads="each", what="mean feature per class"),
-            "cov": Share((C, D, D), reads="each", what="covariance of features per class"),
+            "n": replace(each, shape=(C,), low=0.0, high=float(fed.sizes.max()), what="samples per class"),
+            "mean": replace(each, shape=(C, D), what="mean feature per class", kind=fed.kind_at("features", "sums")),
+            "cov": replace(each, shape=(C, D, D), what="covariance of features per class"),
         }
 
     def moments(self, w: Weights, c: Client) -> Tree:
@@ -84,10 +85,12 @@ class CCVR(Part):
         return self._retrained(w, torch.cat(h).to(mean_CD.device, mean_CD.dtype), torch.tensor(y), fed), s
 
     def features(self, fed: Fed) -> dict[str, Share]:
-        rows = max(1, int(self.share * int(fed.sizes.max())))
+        rows, kind = max(1, int(self.share * int(fed.sizes.max()))), fed.kind_at("features", "features")
         return {
-            "h": Share((None, fed.features), rows=rows, reads="each", what="features"),
-            "labels": Share((None,), torch.int64, 0, fed.classes - 1, rows=rows, reads="each", what="their labels"),
+            "h": Share((None, fed.features), rows=rows, reads="each", what="features", kind=kind),
+            "labels": Share(
+                (None,), torch.int64, 0, fed.classes - 1, rows=rows, reads="each", what="their labels", kind="labels"
+            ),
         }
 
     def some(self, w: Weights, c: Client) -> Tree:

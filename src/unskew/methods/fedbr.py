@@ -50,7 +50,8 @@ class FedBR(Part):
 
     def averages(self, fed: Fed) -> dict[str, Share]:
         each = self._each(fed)
-        return {"x": Share((each, *fed.shape), reads="each", what=f"averages of {fed.batch} inputs, without labels")}
+        what = f"averages of {fed.batch} inputs, without labels"
+        return {"x": Share((each, *fed.shape), reads="each", what=what, kind="inputs", samples=fed.batch)}
 
     def average(self, w: Weights, c: Client) -> Tree:
         b = c.sample(self._each(c.fed) * c.fed.batch, self.name, replace=True, raw=True)

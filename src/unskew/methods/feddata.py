@@ -36,8 +36,10 @@ class FedData(Part):
     def uploads(self, fed: Fed) -> dict[str, Share]:
         rows = max(1, int(self.share * int(fed.sizes.max())))
         return {
-            "x": Share((None, *fed.shape), rows=rows, reads="each", what="raw inputs"),
-            "labels": Share((None,), torch.int64, 0, fed.classes - 1, rows=rows, reads="each", what="their labels"),
+            "x": Share((None, *fed.shape), rows=rows, reads="each", what="raw inputs", kind="inputs"),
+            "labels": Share(
+                (None,), torch.int64, 0, fed.classes - 1, rows=rows, reads="each", what="their labels", kind="labels"
+            ),
         }
 
     def upload(self, w: Weights, c: Client) -> Tree:

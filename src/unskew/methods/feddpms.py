@@ -174,7 +174,10 @@ class FedDPMS(Part):
 
     def decoders(self, fed: Fed) -> dict[str, Share]:
         own = _decoder_of(fed.net.weights(), self.name)
-        return {f"decoder/{n}": Share(tuple(t.shape), what="the decoder's weights") for n, t in own.items()}
+        return {
+            f"decoder/{n}": Share(tuple(t.shape), what="the decoder's weights", kind="weights", samples="client")
+            for n, t in own.items()
+        }
 
     def send_decoder(self, w: Weights, c: Client) -> Tree:
         return {"decoder": _decoder_of(w, self.name)}
@@ -188,11 +191,21 @@ class FedDPMS(Part):
 
     def releases(self, fed: Fed) -> dict[str, Share]:
         kind, rows = ("dp", self.top) if self.mechanism == "single" else ("none", self.rows)
-        lists = Share((fed.classes,), low=0, high=1, reads="each")
-        given = " (dp only given the encoder, class sizes and lists)" if kind == "dp" else ""
+        lists = Share((fed.classes,), low=0, high=1, reads="each", kind="statistics", samples="class")
+        what = "noisy latent means" + (" (dp only given the encoder, class sizes and lists)" if kind == "dp" else "")
+        z = Share((None, self.width), rows=rows, guarantee=kind, reads="each", what=what, kind="sums", samples="class")
         return {
-            "z": Share((None, self.width), rows=rows, guarantee=kind, reads="each", what=f"noisy latent means{given}"),
-            "labels": Share((None,), torch.int64, 0, fed.classes - 1, rows=rows, reads="each", what="their classes"),
+            "z": z,
+            "labels": replace(
+                z,
+                shape=(None,),
+                dtype=torch.int64,
+                low=0,
+                high=fed.classes - 1,
+                guarantee="none",
+                what="their classes",
+                kind="statistics",
+            ),
             "classes": replace(lists, what="which classes it shares"),
             "lacks": replace(lists, what="which classes it has least of"),
         }

@@ -47,7 +47,9 @@ class FedFA(Part):
 
     def shares(self, fed: Fed) -> dict[str, Share]:
         return {
-            f"{what}/{cut}": Share((channels,), what=f"mean of each channel's {statistic}")
+            f"{what}/{cut}": Share(
+                (channels,), what=f"mean of each channel's {statistic}", kind="statistics", samples="client"
+            )
             for what, statistic in (("m", "mean"), ("s", "standard deviation"))
             for cut, channels in self._channels(fed).items()
         }

@@ -10,7 +10,7 @@ Differs from the paper: no batch normalisation in G. `fedgen_images` is the othe
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import torch
@@ -49,8 +49,9 @@ class FedGen(Part):
     }
 
     def shares(self, fed: Fed) -> dict[str, Share]:
-        counts = Share((fed.classes,), low=0, high=float(fed.sizes.max()), reads="each", what="samples per class")
-        return {"counts": counts}
+        most = float(fed.sizes.max())
+        counts = Share((fed.classes,), low=0, high=most, reads="each", what="samples per class", kind="statistics")
+        return {"counts": replace(counts, samples="class")}
 
     def finish(self, w: Weights, c: Client) -> tuple[Tree, Tree]:
         return {"counts": c.counts}, {}

@@ -9,7 +9,7 @@ fell to 51 %), so let the rate fall, or take `naivemix`.
 Differs from the paper: a client's last group may be smaller. `naivemix` mixes the inputs themselves.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated
 
 import torch
@@ -42,11 +42,16 @@ class FedMix(Part):
         return (Trip(lambda t, T: t == 0, self.average, self.collect, self.averages, everyone=True),)
 
     def averages(self, fed: Fed) -> dict[str, Share]:
-        rows = -(-int(fed.sizes.max()) // self.group)
-        return {
-            "x": Share((None, *fed.shape), rows=rows, reads="each", what=f"means of {self.group} inputs"),
-            "y": Share((None, fed.classes), low=0, high=1, rows=rows, reads="each", what="means of their labels"),
-        }
+        x = Share(
+            (None, *fed.shape),
+            rows=-(-int(fed.sizes.max()) // self.group),
+            reads="each",
+            what=f"means of {self.group} inputs",
+            kind="inputs",
+            samples=self.group,
+        )
+        y = replace(x, shape=(None, fed.classes), low=0.0, high=1.0, what="means of their labels", kind="labels")
+        return {"x": x, "y": y}
 
     def average(self, w: Weights, c: Client) -> Tree:
         b = c.sample(int(c.n), self.name, raw=True)

@@ -31,8 +31,8 @@ class FedNova(Part):
 
     def shares(self, fed: Fed) -> dict[str, Share]:
         return {
-            "a": Share((), low=0, what="accumulated weight of the local steps"),
-            "steps": Share((), low=0, what="number of local steps"),
+            "a": Share((), low=0, what="accumulated weight of the local steps", kind="statistics", samples="client"),
+            "steps": Share((), low=0, what="number of local steps", kind="statistics", samples="client"),
         }
 
     def finish(self, w: Weights, c: Client) -> tuple[Tree, Tree]:

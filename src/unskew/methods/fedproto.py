@@ -32,9 +32,17 @@ class FedProto(Part):
     tasks = ("classification",)
 
     def shares(self, fed: Fed) -> dict[str, Share]:
+        kind = fed.kind_at("features", "sums")
         return {
-            "sums": Share((fed.classes, fed.features), what="sum of features per class"),
-            "counts": Share((fed.classes,), low=0, high=float(fed.sizes.max()), what="samples per class"),
+            "sums": Share((fed.classes, fed.features), what="sum of features per class", kind=kind, samples="class"),
+            "counts": Share(
+                (fed.classes,),
+                low=0,
+                high=float(fed.sizes.max()),
+                what="samples per class",
+                kind="statistics",
+                samples="class",
+            ),
         }
 
     def keeps(self, name: str, fed: Fed) -> bool:

@@ -9,7 +9,7 @@ Differs from the paper: it prints sums where its code has means; means are meant
 and std from two different clients, one pick per batch, with the unbiased std, as the public code does.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import torch
@@ -41,10 +41,10 @@ class FedRDN(Part):
         return (Trip(lambda t, T: t == 0, self.measure, self.collect, self.statistics, everyone=True),)
 
     def statistics(self, fed: Fed) -> dict[str, Share]:
-        channels = (fed.shape[0],)
+        each = Share((fed.shape[0],), reads="each", kind="statistics", samples="client")
         return {
-            "mu": Share(channels, reads="each", what="mean of each channel"),
-            "sigma": Share(channels, low=FLOOR, reads="each", what="mean standard deviation of each channel"),
+            "mu": replace(each, what="mean of each channel"),
+            "sigma": replace(each, low=FLOOR, what="mean standard deviation of each channel"),
         }
 
     def measure(self, w: Weights, c: Client) -> Tree:

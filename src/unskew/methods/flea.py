@@ -24,7 +24,7 @@ buffer's rows with replacement where there are fewer than in a batch (code: cuts
 1e-7 under the roots of dcor, and drops out the same units in all passes of a step.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal
 
 import torch
@@ -76,12 +76,13 @@ class FLea(Part):
 
     def trip_shares(self, fed: Fed) -> dict[str, Share]:
         rows = max(1, int(self.alpha * int(fed.sizes.max())))
-        shape = (None, *fed.net.shape_at(self.cut))
+        shape, what = (None, *fed.net.shape_at(self.cut)), "activations at the cut"
+        kind = fed.kind_at(self.cut, "features")
+        guarantee = "none" if kind == "inputs" else "empirical"
+        labels = Share((None,), torch.int64, 0, fed.classes - 1, rows=rows, reads="each", kind="labels")
         return {
-            "features": Share(shape, rows=rows, guarantee="empirical", reads="each", what="activations at the cut"),
-            "labels": Share(
-                (None,), torch.int64, 0, fed.classes - 1, rows=rows, reads="each", what="their labels, in clear"
-            ),
+            "features": Share(shape, rows=rows, guarantee=guarantee, reads="each", what=what, kind=kind),
+            "labels": replace(labels, what="their labels, in clear"),
         }
 
     def server_init(self, w: Weights, fed: Fed) -> Tree:

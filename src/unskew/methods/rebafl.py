@@ -64,9 +64,17 @@ class ReBaFL(Part):
     def shares(self, fed: Fed) -> dict[str, Share]:
         if not self.mu:
             return {}
+        kind = fed.kind_at("features", "sums")
         return {
-            "sums": Share((fed.classes, fed.features), what="sum of features per class"),
-            "counts": Share((fed.classes,), low=0, high=float(fed.sizes.max()), what="samples per class"),
+            "sums": Share((fed.classes, fed.features), what="sum of features per class", kind=kind, samples="class"),
+            "counts": Share(
+                (fed.classes,),
+                low=0,
+                high=float(fed.sizes.max()),
+                what="samples per class",
+                kind="statistics",
+                samples="class",
+            ),
         }
 
     def server_init(self, w: Weights, fed: Fed) -> Tree:

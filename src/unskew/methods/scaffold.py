@@ -27,7 +27,8 @@ class Scaffold(Part):
 
     def shares(self, fed: Fed) -> dict[str, Share]:
         w = fed.net.weights()
-        return {f"delta/{n}": Share(tuple(w[n].shape), what="change of the control variate") for n in fed.shared}
+        what = "change of the control variate"
+        return {f"delta/{n}": Share(tuple(w[n].shape), what=what, kind="weights", samples="client") for n in fed.shared}
 
     def server_init(self, w: Weights, fed: Fed) -> Tree:
         return {"c": {n: torch.zeros_like(w[n]) for n in fed.shared}}

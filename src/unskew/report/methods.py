@@ -92,12 +92,16 @@ def _leaves(part: Part, fed: Fed, setting: str) -> str:
             group[0].what,
             _shape(group),
             f"{sum(s.max_bytes for s in group):,}",
+            group[0].discloses,
+            group[0].behind,
             group[0].reads,
             group[0].guarantee,
         )
         for leaf, group in groups.items()
     ]
-    table = _table(("share", "what", "shape", "bytes at most", "read", "guarantee"), rows)
+    table = _table(
+        ("share", "what", "shape", "bytes at most", "kind", "samples behind a number", "read", "guarantee"), rows
+    )
     return f"Beside the weights, with {setting}:\n\n{table}\n\n{_privacy(groups)}{alone}"
 
 

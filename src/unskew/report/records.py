@@ -58,6 +58,8 @@ def _traffic(way: str, share: str, records: Sequence[Record]) -> Traffic:
         share=share,
         reads=records[-1].get("reads", ""),
         guarantee=records[-1].get("guarantee", ""),
+        kind=records[-1].get("kind", ""),
+        samples=records[-1].get("samples", ""),
         rounds=np.array(rounds, int),
         bytes=np.array([by_round[t] for t in rounds], dtype=np.int64),
         most=max(many.most_bytes(record) for record in records),

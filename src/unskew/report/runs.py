@@ -26,7 +26,8 @@ class Traffic:
 
     way: "up" (sent by clients) or "down". reads: whether the server needs each client's tensor ("each") or only their
     sum ("sum"). rounds, bytes: [T] rounds and bytes of all clients in them. most: the largest number of bytes that one
-    client moved in one round. shape: of a share that is a single tensor, as "3×4".
+    client moved in one round. shape: of a share that is a single tensor, as "3×4". kind, samples: what a share that is
+    sent up discloses and how many samples stand behind its numbers, as the Share says; "" in runs from before they did.
     """
 
     way: str
@@ -37,6 +38,8 @@ class Traffic:
     bytes: np.ndarray
     most: int
     shape: str = ""
+    kind: str = ""
+    samples: int | str = ""
 
     @property
     def total(self) -> int:

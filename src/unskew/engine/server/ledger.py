@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal
 
 from unskew import many
@@ -23,7 +22,7 @@ class Ledger:
 
     def __init__(self, record: Record, sent: Sequence[str], weights_read: Literal["sum", "each"]):
         self.record, self.sent = record, sent
-        self.weights = replace(Share(()), reads=weights_read)
+        self.weights = Share((), reads=weights_read, kind="weights", samples="client")
         """How weights are declared in the ledger: nothing protects them."""
 
     def broadcast(self, t: int, asked: list[int], start: Start) -> None:
@@ -70,6 +69,8 @@ class Ledger:
             "reads": share.reads,
             "guarantee": share.guarantee,
         }
+        if row["way"] == "up":
+            whole |= {"kind": share.discloses, "samples": share.samples}
         if shaped and share.shape:
             whole["shape"] = ["rows" if s is None else s for s in share.shape]
         self.record.add("ledger", [whole])

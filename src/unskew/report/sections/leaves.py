@@ -18,10 +18,12 @@ from unskew.report.section import Section
 ORDER = 50
 LEAD = Markup(
     "Taken from the ledger of each method’s first seed. If the server reads “their sum”, secure aggregation can hide what "
-    "each client sends; if it reads “each one”, nothing can. Guarantee: <em>dp</em> is proven, <em>empirical</em> was "
+    "each client sends; if it reads “each one”, nothing can. “Samples” are "
+    "those behind each number. Guarantee: <em>dp</em> is proven, <em>empirical</em> was "
     "measured, <em>none</em> is neither."
 )
 READS = {"each": "each one", "sum": "their sum"}
+SAMPLES = {"class": "all of a class", "client": "all"}
 GUARANTEES = ("dp", "none", "empirical")
 """Guarantees that have a colour."""
 
@@ -37,6 +39,8 @@ class Item:
     often: str
     total: str
     reads: str
+    kind: str
+    samples: str
     guarantee: str
     colour: str
 
@@ -45,7 +49,8 @@ def build(context: Context) -> Section:
     """The ledger by method and share, and below it what noisy releases amount to as differential privacy."""
     ledger = [(method, items(group[0]), _why_nothing(group[0])) for method, group in context.methods.items()]
     shaped = any(item.shape for _, lines, _ in ledger for item in lines)
-    html = render("leaves.html.j2", ledger=ledger, shaped=shaped, privacy=_privacy(context))
+    kinds = any(item.kind for _, lines, _ in ledger for item in lines)
+    html = render("leaves.html.j2", ledger=ledger, shaped=shaped, kinds=kinds, privacy=_privacy(context))
     return Section("What leaves each client", "leaves", html, lead=LEAD, link="What leaves a client")
 
 
@@ -69,6 +74,8 @@ def _item(traffic: Traffic, rounds: int) -> Item:
         often=plural(len(traffic.rounds), "round") if seldom else "every round",
         total=size(traffic.total),
         reads=READS.get(traffic.reads, traffic.reads) if up else "",
+        kind=traffic.kind if up else "",
+        samples=SAMPLES.get(str(traffic.samples), str(traffic.samples)) if up else "",
         guarantee=guarantee,
         colour=guarantee if guarantee in GUARANTEES else "",
     )
