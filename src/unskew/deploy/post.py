@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -77,6 +78,16 @@ class Post:
     """Sites that have come and do not take part."""
     _tries: dict[int, int] = field(default_factory=dict)
     _serial: int = 0
+
+    @contextmanager
+    def holding(self, code: str) -> Iterator[list[tuple[int, str, str]]]:
+        """Inside the block, collect what would be told with this code: whose fault it is must be found out first."""
+        tell, held = self.tell, list[tuple[int, str, str]]()
+        self.tell = lambda t, c, text: held.append((t, c, text)) if c == code else tell(t, c, text)
+        try:
+            yield held
+        finally:
+            self.tell = tell
 
     def connected(self) -> set[str]:
         """The sites whose nodes are there now."""

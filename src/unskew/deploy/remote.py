@@ -13,6 +13,7 @@ from unskew.core.trees import Tree
 from unskew.deploy.attendance import Attendance
 from unskew.deploy.replies import MALFORMED, Malformed, early_reply_of, limits_of, reply_of
 from unskew.deploy.scoring import SiteScores
+from unskew.deploy.soundness import Soundness
 from unskew.deploy.wire import Packet
 from unskew.engine.client.values import Start
 from unskew.engine.server.loop import due
@@ -37,7 +38,7 @@ class Remote:
         local = self.sites.local
         self.device, self.sent, self.kept, self.hooks = local.device, local.sent, local.kept, local.hooks
         shares = {part: declared for part, declared in local.method.shares(local.fed).items() if declared}
-        w = self.sites.first
+        w, self.soundness = self.sites.first, Soundness(self.sites)
         self.spec = gate.Spec({n: tuple(w[n].shape) for n in self.sent}, shares, {n: w[n].dtype for n in self.sent})
 
     def close(self) -> None:
@@ -56,13 +57,15 @@ class Remote:
         header: dict[str, Any] = {"early": [[p.name, _place(trip, p)] for p, trip in early]} if early else {}
         if scored := self.scores.due(start):
             header["score"], limits = scored.lr, limits + self.scores.limits
-        packets = self.sites.ask("train", start, cohort, header, limits)
+        with self.sites.post.holding("E301") as failed:
+            packets = self.sites.ask("train", start, cohort, header, limits)
         answers = {k: packet.tree.pop("score", {}) for k, packet in packets.items()}
         if scored:
             self.scores.write(scored, cohort, answers)
         trees = {k: packet.tree.pop("early", {}) for k, packet in packets.items()}
         self._early = self._read(start.t, packets, lambda k, packet: early_reply_of(k, trees[k], packet))
-        return self._enough(start.t, len(cohort), self._read(start.t, packets, reply_of))
+        replies = self.soundness.trained(start, self._read(start.t, packets, reply_of), self.spec, failed)
+        return self._enough(start.t, len(cohort), replies)
 
     def visit(
         self, trip: Trip, part: Part, start: Start, ids: Sequence[int], private: Mapping[int, Tree]
@@ -74,9 +77,11 @@ class Remote:
         if trip.early and start.t:
             replies = [r for r in self._early if r.client in ids and part.name in r.shares]
             return [replace(r, shares={part.name: r.shares[part.name]}) for r in replies]
-        limits = limits_of(gate.Spec({}, {part.name: trip.shares(self.sites.local.fed)}, {}))
+        spec = gate.Spec({}, {part.name: trip.shares(self.sites.local.fed)}, {})
+        limits = limits_of(spec)
         header = {"part": part.name, "trip": _place(trip, part)}
         replies = self._read(start.t, self.sites.ask("visit", start, ids, header, limits), reply_of)
+        replies = self.soundness.in_proportion(start, replies, spec)
         if start.t == 0 and len(replies) < self.sites.min_sites:
             text = f"before round 1 {len(replies)} sites answered; {self.sites.min_sites} are needed."
             raise Paused("E206", text)
