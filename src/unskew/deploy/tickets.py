@@ -95,7 +95,7 @@ class Coordinator:
         """Raises UsageError: E503 for a site without a ticket or a key in use, E502 if the site has another key."""
         if site not in self.sites:
             raise UsageError("E503", f"{self.name} has no site '{site}'; it has {', '.join(self.sites)}.")
-        path = self.folder / "admitted" / f"{site}.pub"
+        path = self.key_file(site)
         if path.exists() and path.read_text().strip() != public.text:
             text = f"{site} was admitted with another key; if you mean to replace it, first remove {path}."
             raise UsageError("E502", text)
@@ -103,9 +103,13 @@ class Coordinator:
             raise UsageError("E503", f"this key already belongs to another site; {site} must create its own.")
         disk.replace(path, public.text + "\n")
 
+    def key_file(self, site: str) -> Path:
+        """Where the public key of an admitted site is kept."""
+        return self.folder / "admitted" / f"{site}.pub"
+
     def admitted(self) -> dict[str, Public]:
         """The public keys of admitted sites, in the order of the federation's sites."""
-        paths = {site: self.folder / "admitted" / f"{site}.pub" for site in self.sites}
+        paths = {site: self.key_file(site) for site in self.sites}
         return {site: Public.parse(path.read_text()) for site, path in paths.items() if path.exists()}
 
 
