@@ -45,6 +45,8 @@ FROZEN = {
     "federation": "",
     "federation init": "name --host --sites --folder --no-tls --json",
     "federation admit": "name key --site --samples --folder",
+    "federation ticket": "name site --days --folder",
+    "federation revoke": "name site --folder",
     "federation show": "name --folder --json",
     "federation audit": "name run --folder --json",
     "federation export-flower": "name --folder",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from tests.deploy import fake  # skips where cryptography is missing
 from unskew.cli.deployed import seconds
 from unskew.config import dump
 from unskew.deploy import serving, studies
-from unskew.deploy.tickets import Coordinator
+from unskew.deploy.tickets import Coordinator, Ticket
 from unskew.engine import check
 from unskew.engine.disk.lock import Lock
 from unskew.errors import UsageError
@@ -112,7 +113,8 @@ def test_durations():
 def test_both_ends_see_the_fingerprints_that_an_altered_ticket_cannot_keep(tmp_path):
     """N9: a ticket that was altered in the mail joined without a word."""
     begun = call("federation", "init", "lung", "--host", "127.0.0.1:9000", "--sites", "a", cwd=tmp_path)
-    prints = Coordinator.open(tmp_path / "federations/lung").fingerprints
+    home = tmp_path / "federations/lung"
+    prints = Coordinator.open(home).fingerprints
     assert set(prints) == {"coordinator", "authority"}
     ticket = tmp_path / "federations/lung/tickets/a.ticket"
     for text in (
@@ -123,9 +125,29 @@ def test_both_ends_see_the_fingerprints_that_an_altered_ticket_cannot_keep(tmp_p
         for whose, fingerprint in prints.items():
             assert f"{whose:<11} {fingerprint}" in text
     other = Coordinator.make(tmp_path / "other", "lung", "127.0.0.1:9000", ["a"])
-    facts = json.loads(ticket.read_text())
-    for key in ("coordinator", "authority"):
-        altered = tmp_path / f"{key}.ticket"
-        altered.write_text(json.dumps({**facts, key: json.loads((other.folder / "tickets/a.ticket").read_text())[key]}))
-        shown = json.loads(call("join", str(altered), "--folder", key, "--json", cwd=tmp_path).out)
+    theirs, given = Ticket.read(other.ticket_file("a")), Ticket.read(ticket)
+    for key in prints:
+        altered = replace(given, **{key: getattr(theirs, key)})
+        altered.write(tmp_path / "altered.ticket")
+        refused = call("join", "altered.ticket", "--folder", key, cwd=tmp_path)
+        assert (refused.code, refused.err[:4]) == (2, "E503"), key
+        altered.signed(other.key if key == "coordinator" else Coordinator.open(home).key).write(
+            tmp_path / f"{key}.ticket"
+        )
+        shown = json.loads(call("join", f"{key}.ticket", "--folder", key, "--json", cwd=tmp_path).out)
         assert {whose for whose in prints if shown[whose] != prints[whose]} == {key}
+
+
+def test_a_ticket_and_an_admission_can_be_taken_back(tmp_path):
+    call("federation", "init", "lung", "--host", "127.0.0.1:9000", "--sites", "a,b", cwd=tmp_path)
+    call("join", "federations/lung/tickets/a.ticket", cwd=tmp_path)
+    renewed = call("federation", "ticket", "lung", "a", "--days", "3", cwd=tmp_path)
+    assert "for one admission, until" in renewed.out
+    refused = call("federation", "admit", "lung", "site/a.pub", cwd=tmp_path)
+    assert (refused.code, refused.err[:4]) == (2, "E503")
+    assert "unskew federation ticket lung a" in refused.err
+    call("join", "federations/lung/tickets/a.ticket", "--folder", "again", cwd=tmp_path)
+    assert call("federation", "admit", "lung", "again/a.pub", cwd=tmp_path).code == 0
+    assert "revoked  a" in call("federation", "revoke", "lung", "a", cwd=tmp_path).out
+    assert json.loads(call("federation", "show", "lung", "--json", cwd=tmp_path).out)["sites"]["a"] is None
+    assert call("federation", "revoke", "lung", "a", cwd=tmp_path).code == 2

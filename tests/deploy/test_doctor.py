@@ -58,7 +58,7 @@ def test_our_certificates_stand_strict_checks(home):
 
 def looked(tmp_path: Path, made: Coordinator, port: int) -> dict[str, doctor.Finding]:
     ticket = made.ticket("a")
-    joined = Joined.make(tmp_path / f"site{port}", Ticket(**{**ticket.__dict__, "port": port}))
+    joined = Joined.make(tmp_path / f"site{port}", Ticket(**{**ticket.__dict__, "port": port}).signed(made.key))
     np.savez(tmp_path / "d.npz", x=np.random.rand(20, 1, 8, 8).astype(np.float32), y=np.arange(20) % 2)
     return {f.what: f for f in doctor.check(joined.folder, str(tmp_path / "d.npz"), ["no", "yes", "perhaps"])}
 
@@ -79,7 +79,7 @@ def test_the_doctor_tells_what_is_wrong(tmp_path, home):
 
 
 def joined_at(tmp_path: Path, made: Coordinator, port: int, **changes) -> Joined:
-    ticket = Ticket(**{**made.ticket("a").__dict__, "port": port, **changes})
+    ticket = Ticket(**{**made.ticket("a").__dict__, "port": port, **changes}).signed(made.key)
     return Joined.make(tmp_path / f"at{port}", ticket)
 
 
@@ -107,7 +107,7 @@ def test_a_site_does_not_knock_where_it_will_never_be_let_in(tmp_path, home):
 def test_another_host_than_the_certificate_names_is_refused(tmp_path):
     made = Coordinator.make(tmp_path / "fed2", "far", "far.example", ["a"])
     listener = Listener(made)
-    ticket = Ticket(**{**made.ticket("a").__dict__, "port": listener.port, "host": "127.0.0.2"})
+    ticket = Ticket(**{**made.ticket("a").__dict__, "port": listener.port, "host": "127.0.0.2"}).signed(made.key)
     joined = Joined.make(tmp_path / "s", ticket)
     line = socket.create_connection(("127.0.0.1", listener.port))
     (finding,) = doctor.certificate_of(joined, line)

@@ -23,10 +23,17 @@ def joined(tmp_path, home):
     return Joined.make(tmp_path / "site", Ticket.read(home.folder / "tickets" / "a.ticket"))
 
 
-def test_a_ticket_holds_no_secret(home):
-    text = (home.folder / "tickets" / "a.ticket").read_text()
-    assert "PRIVATE" not in text
-    assert set(json.loads(text)) == {"federation", "host", "port", "site", "coordinator", "authority"}
+def test_a_ticket_holds_no_key_and_is_for_its_owner_alone(home, joined):
+    path = home.ticket_file("a")
+    facts = json.loads(path.read_text())
+    assert "PRIVATE" not in path.read_text()
+    assert set(facts) == {
+        *("federation", "host", "port", "site", "coordinator", "authority"),
+        *("secret", "expires", "signature"),
+    }
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert facts["secret"] != json.loads(home.ticket_file("b").read_text())["secret"]
+    assert facts["secret"] not in (joined.folder / "ticket.json").read_text()  # a site has no use for it any more
 
 
 def test_private_keys_are_for_their_owner_alone(home, joined):

@@ -1,4 +1,4 @@
-"""`unskew federation init | admit | show | audit | export-flower`: the coordinator's folder."""
+"""`unskew federation init | admit | ticket | revoke | show | audit | export-flower`: the coordinator's folder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def init(
 ) -> None:
     """Create keys, the server's certificate and one ticket for each site."""
     from unskew.deploy.certificates import DAYS
-    from unskew.deploy.tickets import Coordinator
+    from unskew.deploy.tickets import TICKET_DAYS, Coordinator
 
     names = [s.strip() for s in sites.split(",") if s.strip()]
     home = Coordinator.make(folder / name, name, host, names, not no_tls)
@@ -37,7 +37,7 @@ def init(
         return
     tls = f"an authority, the server's certificate ({DAYS} days)" if home.tls else "NO certificate: TLS is DISABLED"
     print(f"created {tls}, {len(home.sites)} tickets in {home.folder / 'tickets'}")
-    print("        a ticket holds no secret: send it by any channel, and admit the public key that comes back")
+    print(f"        each is good for one admission within {TICKET_DAYS} days: send it to its site only")
     _print_fingerprints(home.fingerprints)
     print("        read these out to every site: `unskew join` shows them, and a ticket that was altered has others")
     print(f"next    unskew serve {name}")
@@ -60,17 +60,15 @@ def admit(
     folder: Where = FOLDER,
 ) -> None:
     """Let a site take part. First compare the fingerprint with the one that the site's engineer reads out."""
-    from unskew.deploy import bounds
-    from unskew.deploy.identity import Public
+    from unskew.deploy import admission, bounds
     from unskew.deploy.tickets import Coordinator
     from unskew.errors import UsageError
 
     home = Coordinator.open(folder / name)
     if not key.exists():
         raise UsageError("E111", f"there is no file {key}.")
-    public = Public.parse(key.read_text())
     bounds.checked(samples)
-    home.admit(site or key.stem, public)
+    public = admission.admit(home, site or key.stem, key.read_text(errors="replace"))
     if samples:
         bounds.write(home, site or key.stem, samples)
     most = bounds.read(home).get(site or key.stem)
@@ -78,6 +76,38 @@ def admit(
     print(f"samples   at most {most:,}" if most else "samples   no bound; set one with --samples N")
     missing = [s for s in home.sites if s not in home.admitted()]
     print(f"missing   {', '.join(missing)}" if missing else f"next      unskew run STUDY.yaml --on {name}")
+
+
+@app.command("ticket")
+def ticket(
+    name: Annotated[str, typer.Argument(help="the federation's name")],
+    site: Annotated[str, typer.Argument(help="the site that it is for")],
+    days: Annotated[int, typer.Option(help="how long it may be used: 1 to 365 days")] = 14,
+    folder: Where = FOLDER,
+) -> None:
+    """Write a new ticket for a site whose ticket has expired, was used, or went astray. The old one is good for nothing."""
+    from unskew.deploy import admission
+    from unskew.deploy.tickets import Coordinator
+
+    home = Coordinator.open(folder / name)
+    written = admission.invite(home, site, days)
+    print(f"ticket  {home.ticket_file(site)}  for one admission, until {written.expires[:10]}")
+    _print_fingerprints(home.fingerprints)
+
+
+@app.command("revoke")
+def revoke(
+    name: Annotated[str, typer.Argument(help="the federation's name")],
+    site: Annotated[str, typer.Argument(help="the site whose key is not to be trusted any more")],
+    folder: Where = FOLDER,
+) -> None:
+    """Take back the admission of a site's key, which then answers no request of a run that begins or resumes."""
+    from unskew.deploy import admission
+    from unskew.deploy.tickets import Coordinator
+
+    key = admission.revoke(Coordinator.open(folder / name), site)
+    print(f"revoked  {site}  fingerprint {key.fingerprint}")
+    print(f"next     unskew federation ticket {name} {site}      for a new key, made in a new folder")
 
 
 @app.command("show")

@@ -1,29 +1,28 @@
-"""A federation on disk: the coordinator's folder, a site's folder, and the ticket that goes from one to the other.
+"""A federation on disk: the coordinator's folder and a site's folder. A `Ticket` goes from one to the other.
 
-A ticket holds no secret: the server's address, the authority that signed its certificate, the public key of whoever
-signs its requests, and the site's name. A site's private key is created at the site and stays there; only its public
-key goes back.
+A site's private key is created at the site and stays there; only its public key goes back, with the proof that it was
+created with this ticket (`admission`).
 """
 
 from __future__ import annotations
 
+import datetime as dt
 import json
-import re
+import secrets
 import ssl
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-
-from cryptography import x509
-from cryptography.hazmat.primitives import serialization
 
 from unskew import disk
 from unskew.deploy.certificates import certify
-from unskew.deploy.identity import Private, Public, fingerprint
+from unskew.deploy.identity import Private, Public
 from unskew.deploy.proof import connecting
+from unskew.deploy.ticket import HOST, PROOF, Ticket
 from unskew.errors import UsageError
 
 DEFAULT_PORT = 8000
-_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?")
+TICKET_DAYS = 14
+"""How long a ticket may be used."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class Coordinator:
         facts = {"name": name, "host": host, "port": port, "sites": sites, "tls": tls}
         disk.replace(folder / "federation.json", json.dumps(facts, indent=1))
         for site in sites:
-            home.ticket(site).write(folder / "tickets" / f"{site}.ticket")
+            home.ticket(site).write(home.ticket_file(site))
         return home
 
     @staticmethod
@@ -87,9 +86,18 @@ class Coordinator:
         """Those of every ticket, which both ends compare."""
         return self.ticket(self.sites[0]).fingerprints
 
-    def ticket(self, site: str) -> Ticket:
-        authority = (self.folder / "ca.crt").read_text() if self.tls else ""
-        return Ticket(self.name, self.host, self.port, site, self.key.public.text, authority)
+    def ticket(self, site: str, days: int = TICKET_DAYS) -> Ticket:
+        """A new ticket with a new secret, signed. It counts once it is written to `ticket_file`."""
+        authority, key = (self.folder / "ca.crt").read_text() if self.tls else "", self.key
+        expires = (dt.datetime.now(dt.UTC) + dt.timedelta(days=days)).strftime("%Y-%m-%dT%H:%M:%SZ")
+        secret = secrets.token_urlsafe(24)
+        return Ticket(
+            self.name, self.host, self.port, site, key.public.text, authority, secret=secret, expires=expires
+        ).signed(key)
+
+    def ticket_file(self, site: str) -> Path:
+        """Where the ticket of a site lies until it is used."""
+        return self.folder / "tickets" / f"{site}.ticket"
 
     def admit(self, site: str, public: Public) -> None:
         """Raises UsageError: E503 for a site without a ticket or a key in use, E502 if the site has another key."""
@@ -117,56 +125,9 @@ def _parsed(address: str) -> tuple[str, int]:
     """HOST or HOST:PORT. Raises UsageError (E503)."""
     host, _, port = address.partition(":")
     port = port or str(DEFAULT_PORT)
-    if not _HOST.fullmatch(host) or not port.isdecimal() or not 0 < int(port) < 65536:
+    if not HOST.fullmatch(host) or not port.isdecimal() or not 0 < int(port) < 65536:
         raise UsageError("E503", f"--host takes HOST or HOST:PORT; got '{address}'.")
     return host, int(port)
-
-
-@dataclass(frozen=True)
-class Ticket:
-    """What a site needs to know about its coordinator.
-
-    coordinator: the public key that signs requests. authority: its certificate as PEM; "" where TLS is disabled.
-    """
-
-    federation: str
-    host: str
-    port: int
-    site: str
-    coordinator: str
-    authority: str
-
-    @property
-    def fingerprints(self) -> dict[str, str]:
-        """Of the coordinator's key and, with TLS, of the authority's certificate.
-
-        Whoever alters a ticket on its way can put keys of their own into it, but not keep these.
-        """
-        known = {"coordinator": Public.parse(self.coordinator).fingerprint}
-        if self.authority:
-            root = x509.load_pem_x509_certificate(self.authority.encode())
-            known["authority"] = fingerprint(root.public_bytes(serialization.Encoding.DER))
-        return known
-
-    def write(self, path: Path) -> None:
-        disk.replace(path, json.dumps(asdict(self), indent=1) + "\n")
-
-    @staticmethod
-    def read(path: Path) -> Ticket:
-        """Raises UsageError: E111 if there is no such file, E503 if it is not a ticket, E114 for the site's name."""
-        try:
-            ticket = Ticket(**json.loads(path.read_text()))
-            Public.parse(ticket.coordinator)
-            disk.check_name(ticket.site)
-            if ticket.authority:
-                x509.load_pem_x509_certificate(ticket.authority.encode())
-            if not _HOST.fullmatch(ticket.host) or not isinstance(ticket.port, int):
-                raise ValueError("neither a host nor a port")
-        except FileNotFoundError:
-            raise UsageError("E111", f"there is no file {path}.") from None
-        except (ValueError, TypeError, AttributeError) as error:
-            raise UsageError("E503", f"{path} is not a ticket; ask the coordinator to send it again.") from error
-        return ticket
 
 
 @dataclass(frozen=True)
@@ -178,12 +139,14 @@ class Joined:
 
     @staticmethod
     def make(folder: Path, ticket: Ticket) -> Joined:
-        """Create a site's key. Raises UsageError (E502) if the folder already belongs to a site."""
+        """Create a site's key. Raises UsageError: E502 if the folder already belongs to a site, E503 for a bad ticket."""
+        ticket.check()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         key = Private.make()
         key.save(folder / "site.key")
-        ticket.write(folder / "ticket.json")
-        disk.replace(folder / f"{ticket.site}.pub", key.public.text + "\n")
+        replace(ticket, secret="").write(folder / "ticket.json")
+        public = key.public
+        disk.replace(folder / f"{ticket.site}.pub", f"{public.text} {PROOF}{ticket.proof(public)}\n")
         if ticket.authority:
             disk.replace(folder / "ca.crt", ticket.authority)
         return Joined(folder, ticket)
