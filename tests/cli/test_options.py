@@ -26,11 +26,11 @@ SETTINGS = (
 )
 FROZEN = {
     "": "--version",
-    "run": "method --set --config --name --folder --dry-run --json --on --min-sites --deadline --wait --test-data --clip "
+    "run": "method --set --config --name --folder --dry-run --json --on --min-sites --deadline --wait --without --test-data --clip "
     f"--no-clip --federations --seed {SETTINGS}",
     "compare": "methods --seeds --set --references --no-references --processes --target --config --name --folder "
     f"--dry-run --json {SETTINGS}",
-    "resume": "run --json",
+    "resume": "run --without --json",
     "watch": "run --once",
     "report": "runs --out",
     "reproduce": "table --rows --methods --add --seeds --scale --tune --sampler --processes --folder --keep --page "

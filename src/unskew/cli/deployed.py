@@ -6,12 +6,17 @@ import json
 import re
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unskew import disk
 from unskew.engine.disk.lock import Lock
-from unskew.errors import StateError, Terminated, UsageError
+from unskew.errors import StateError, Terminated, UsageError, suggestion
+
+if TYPE_CHECKING:
+    from unskew.deploy.orders import Terms
+    from unskew.deploy.tickets import Coordinator
 
 CLIP = "clip_median"
 ENDING_S = 3.0
@@ -39,7 +44,7 @@ def clipped(method: str) -> str:
 
 
 def run_on(federation: Path, path: Path, settings: Any, terms: Mapping[str, Any], as_json: bool) -> None:
-    """Start a new run, or continue one that was stopped. terms: min_sites, deadline, wait, test.
+    """Start a new run, or continue one that was stopped. terms: min_sites, deadline, wait, test, without.
 
     Before anything is sent or written, raises UsageError for what cannot run over a network, StateError for a folder
     that holds another run or one that is going on.
@@ -51,12 +56,9 @@ def run_on(federation: Path, path: Path, settings: Any, terms: Mapping[str, Any]
 
     home = Coordinator.open(federation)
     settings = study(settings)
-    admitted = home.admitted()
-    if not 1 <= terms["min_sites"] <= len(admitted):
-        text = f"min-sites is {terms['min_sites']}, but {len(admitted)} sites of {home.name} are admitted"
-        raise UsageError("E109", f"{text}: {', '.join(admitted) or 'none'}.")
     test = str(Path(terms["test"]).resolve()) if terms["test"] else None
-    agreed = Terms(terms["min_sites"], seconds(terms["deadline"]), seconds(terms["wait"]), test)
+    agreed = Terms(terms["min_sites"], seconds(terms["deadline"]), seconds(terms["wait"]), test, terms["without"])
+    _check_sites(home, agreed)
     order = Order(path.resolve(), federation.resolve(), settings.as_dict(), agreed)
     path.mkdir(parents=True, exist_ok=True)
     _check_free(path)
@@ -65,6 +67,19 @@ def run_on(federation: Path, path: Path, settings: Any, terms: Mapping[str, Any]
         check_same(before, settings.replace(clients=before.clients), path)
     disk.replace(path / FILE, json.dumps(order.as_json(), indent=1))
     go(path, as_json)
+
+
+def _check_sites(home: Coordinator, terms: Terms) -> None:
+    """Raises UsageError (E109) if there are not as many admitted sites as are needed, or --without names none of them."""
+    for site in terms.without:
+        if site not in home.sites:
+            near = suggestion(site, home.sites)
+            raise UsageError("E109", f"--without names '{site}', which is no site of {home.name}.{near}")
+    admitted = [site for site in home.admitted() if site not in terms.without]
+    if not 1 <= terms.min_sites <= len(admitted):
+        text = f"min-sites is {terms.min_sites}, but {len(admitted)} sites of {home.name} are admitted"
+        less = f" without {', '.join(terms.without)}" if terms.without else ""
+        raise UsageError("E109", f"{text}{less}: {', '.join(admitted) or 'none'}.")
 
 
 def _check_free(path: Path) -> None:
@@ -80,8 +95,8 @@ def _check_free(path: Path) -> None:
         time.sleep(0.3)
 
 
-def go(path: Path, as_json: bool) -> None:
-    """Begin or continue the run that this folder describes, and show it to its end."""
+def go(path: Path, as_json: bool, without: tuple[str, ...] = ()) -> None:
+    """Begin or continue the run that this folder describes, and show it to its end. without: further sites to leave out."""
     from unskew.deploy import submit
     from unskew.deploy.orders import FILE, Order
     from unskew.deploy.tickets import Coordinator
@@ -89,6 +104,11 @@ def go(path: Path, as_json: bool) -> None:
     _check_free(path)
     order = Order.read(json.loads((path / FILE).read_text()))
     home = Coordinator.open(order.federation)
+    if without:
+        both = tuple(dict.fromkeys((*order.terms.without, *without)))
+        order = replace(order, terms=replace(order.terms, without=both))
+        _check_sites(home, order.terms)
+        disk.replace(path / FILE, json.dumps(order.as_json(), indent=1))
 
     def say(text: str) -> None:
         if not as_json:

@@ -10,6 +10,10 @@ import typer
 
 def command(
     run: Annotated[Path, typer.Argument(help="the folder of a run or of a comparison")],
+    without: Annotated[
+        list[str] | None,
+        typer.Option("--without", help="over a network: leave this site out from now on (repeatable)"),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="print the result as JSON and nothing else")] = False,
 ) -> None:
     """Continue a run to the same bits as if it had never stopped."""
@@ -17,13 +21,16 @@ def command(
     from unskew.cli.run import finish
     from unskew.cli.screen import Screen
     from unskew.engine.disk.folder import Folder
+    from unskew.errors import UsageError
 
+    if without and not (run / "deploy.json").exists():
+        raise UsageError("E109", f"--without names sites of a run over a network, and {run} is none.")
     if (run / "compare.yaml").exists():
         compare.resume(run, as_json)
     elif (run / "deploy.json").exists():
         from unskew.cli.deployed import go
 
-        go(run, as_json)
+        go(run, as_json, tuple(without or ()))
     else:
         folder = Folder.open(run)
         finish(folder, Screen(folder.run.settings.rounds, quiet=as_json), as_json)

@@ -32,6 +32,7 @@ class Arguments:
     min_sites: Annotated[int, SITES, "a round with answers from fewer sites does not count"] = 1
     deadline: Annotated[str, SITES, "how long sites may take for one exchange: 30s, 10m or 2h"] = "10m"
     wait: Annotated[str, SITES, "how long to wait for missing sites before round 1"] = "10m"
+    without: Annotated[tuple[str, ...], SITES, "leave this site out of the run (repeatable)"] = ()
     test_data: Annotated[str | None, SITES, "a test set at the server: an .npz file or a folder"] = None
     clip: Annotated[
         bool, SITES, "limit each site's update to the median norm, unless the method merges in a way of its own"
@@ -81,6 +82,7 @@ def _run_on_sites(path: Path, settings: Any, arguments: Arguments) -> None:
         "deadline": arguments.deadline,
         "wait": arguments.wait,
         "test": arguments.test_data,
+        "without": arguments.without,
     }
     run_on(arguments.federations / str(arguments.on), path, settings, terms, arguments.json)
 

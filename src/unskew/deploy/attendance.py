@@ -11,12 +11,15 @@ import torch
 
 from unskew.config import Settings
 from unskew.core.trees import Tree, Weights, flat
-from unskew.deploy.hello import Hello
-from unskew.deploy.post import POLL_S, Post
+from unskew.deploy.hello import Hello, changed
+from unskew.deploy.post import GREETING_S, POLL_S, Post
 from unskew.deploy.wire import Limits, Packet
 from unskew.engine.client.trainer import Trainer
 from unskew.engine.client.values import Start
 from unskew.engine.disk.store import Disk
+
+BRIEFLY_S = 10.0
+"""How long a node may take to say which site it is where enough sites are there to go on without it."""
 
 
 @dataclass
@@ -50,11 +53,12 @@ class Attendance:
         kind: "train", "visit" or "score", of which sites without training samples are only asked the last. header: what
         the request says beside the learning rate.
         """
-        ids = [k for k in ids if self.hellos[k].train or kind == "score"]
+        may = [k for k in ids if self.hellos[k].site not in self.post.left_out]
+        ids = [k for k in may if self.hellos[k].train or kind == "score"]
         if not ids:
             return {}
         self._gather(min(self.min_sites, len(ids)))
-        self._set_up([k for k in ids if self.hellos[k].site not in self.ready])
+        self._set_up(start.t, [k for k in ids if self.hellos[k].site not in self.ready])
         tree, requests = self._broadcast(start), {}
         for k in ids:
             if self.hellos[k].site in self.ready:
@@ -82,33 +86,42 @@ class Attendance:
         return ({"w": weights} if weights else {}) | ({"down": start.down} if flat(start.down) else {})
 
     def _gather(self, least: int) -> None:
-        """Greet new nodes until so many sites are connected, for at most one deadline."""
+        """Greet new nodes, whom nobody waits for long unless too few sites are connected: then for one deadline."""
         until = time.monotonic() + self.post.deadline_s
         while True:
-            for hello in self.post.greet(self.settings.as_dict()).values():
+            enough = self._connected() >= least
+            for hello in self.post.greet(self.settings.as_dict(), BRIEFLY_S if enough else GREETING_S).values():
                 self._readmit(hello)
-            connected = self.post.connected()
-            if sum(h.site in connected for h in self.hellos) >= least or time.monotonic() >= until:
+            if self._connected() >= least or time.monotonic() >= until:
                 return
             time.sleep(POLL_S)
+
+    def _connected(self) -> int:
+        connected = self.post.connected() - self.post.left_out
+        return sum(h.site in connected for h in self.hellos)
 
     def _readmit(self, hello: Hello) -> None:
         """Take back a site that was greeted after the run began, unless it holds other data than it did then."""
         before = {h.site: h for h in self.hellos}.get(hello.site)
-        if hello == before:
-            self.ready.discard(hello.site)
+        self.ready.discard(hello.site)
+        if hello.site in self.post.left_out:
             return
-        self.post.nodes.pop(hello.site)
         if before is None:
+            self.post.left_out.add(hello.site)
             self.tell(0, "E504", f"{hello.site} came after the run began and can take part in the next one.")
+        elif text := changed(before, hello):
+            self.post.set_aside(hello.site, text)
         else:
-            self.tell(0, "E504", f"{hello.site} has other data or versions than when the run began.")
+            self.post.differing.pop(hello.site, None)
 
-    def _set_up(self, ids: Sequence[int]) -> None:
+    def _set_up(self, t: int, ids: Sequence[int]) -> None:
+        """Tell sites what the run is; those that are not there are named."""
         largest = max(h.train for h in self.hellos)
         facts = {"settings": self.settings.as_dict(), "clients": len(self.hellos), "largest": largest}
         connected = self.post.connected()
         requests = {
             self.hellos[k].site: (facts | {"k": k}, {"w": self.first}) for k in ids if self.hellos[k].site in connected
         }
-        self.ready |= set(self.post.ask("setup", 0, requests, Limits(0, 0))) if requests else set()
+        for site in sorted({self.hellos[k].site for k in ids} - connected):
+            self.post.absent(site, t)
+        self.ready |= set(self.post.ask("setup", t, requests, Limits(0, 0))) if requests else set()

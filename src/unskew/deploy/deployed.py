@@ -62,7 +62,8 @@ class Deployed(Folder):
         assert self.post is not None
         assert self.notices is not None
         record, store = self.record(checkpoint), self.store(checkpoint)
-        self.saved_index, self.notices.record = dict(store.index), record
+        self.saved_index = dict(store.index)
+        self.notices.open(record)
         check_noise(self.run.method, self.run.fed)
         check_room(self.run.method, self.run.fed)
         local = trainer_of(self.run)

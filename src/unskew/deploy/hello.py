@@ -74,25 +74,52 @@ def _count(value: Any) -> int:
 
 def check_alike(hellos: Sequence[Hello]) -> None:
     """Raises UsageError (E504), naming two sites, unless all hold data of one task and run the same versions."""
-    first = hellos[0]
-    for other in hellos[1:]:
-        for what in ("classes", "shape", "pixels"):
-            if getattr(first, what) != getattr(other, what):
-                raise UsageError("E504", f"sites hold different data: {what} {_difference(what, first, other)}.")
-    for hello in hellos:
-        check_versions(first, hello)
+    for other in hellos:
+        if text := difference(hellos[0], other):
+            raise UsageError("E504", f"{text}.")
 
 
-def check_versions(one: Hello, other: Hello, when: str = "") -> None:
-    """Raises UsageError (E504) if two sites, or one site now and before, run other versions of what decides about bits.
+def difference(one: Hello, other: Hello) -> str:
+    """Why these two cannot take part in one run, as a sentence without its full stop; "" if they can.
 
-    Which Python it is does not decide about them. when: the end of the sentence's first half, such as " than before".
+    Which Python they run does not decide about bits.
     """
+    for what in ("classes", "shape", "pixels"):
+        if getattr(one, what) != getattr(other, what):
+            return f"sites hold different data: {what} {_difference(what, one, other)}"
     for package in ("unskew", "torch"):
         ours, theirs = one.versions.get(package), other.versions.get(package)
         if ours != theirs:
-            versions = f"{one.site} has {ours}, {other.site} {theirs}"
-            raise UsageError("E504", f"sites run different versions of {package}{when}: {versions}.")
+            return f"sites run different versions of {package}: {one.site} has {ours}, {other.site} {theirs}"
+    return ""
+
+
+def changed(before: Hello, now: Hello) -> str:
+    """Why a site that has come back cannot go on, as a sentence without its full stop; "" if it can."""
+    if now.train != before.train:
+        return f"{now.site} holds {now.train} training samples; it held {before.train} when the run began"
+    if now.data != before.data:
+        return f"{now.site} has other data than when the run began"
+    for package in ("unskew", "torch"):
+        then, since = before.versions.get(package), now.versions.get(package)
+        if then != since:
+            return f"{now.site} runs another version of {package} than when the run began: it had {then}, now {since}"
+    return ""
+
+
+def fitting(hellos: Sequence[Hello]) -> tuple[list[Hello], dict[str, str]]:
+    """(the sites of the largest group that can take part in one run, why not by name of each other site).
+
+    Raises UsageError (E504), naming two sites, where no group is larger than all others.
+    """
+    groups: list[list[Hello]] = []
+    for hello in hellos:
+        group = next((g for g in groups if not difference(g[0], hello)), None)
+        groups.append([hello]) if group is None else group.append(hello)
+    groups.sort(key=len, reverse=True)
+    if len(groups) > 1 and len(groups[0]) == len(groups[1]):
+        check_alike([groups[0][0], groups[1][0]])
+    return groups[0], {h.site: difference(groups[0][0], h) for group in groups[1:] for h in group}
 
 
 def _difference(what: str, a: Hello, b: Hello) -> str:

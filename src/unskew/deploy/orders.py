@@ -17,12 +17,14 @@ class Terms:
 
     min_sites: a round with fewer replies changes nothing. deadline_s: how long an exchange waits for answers.
     wait_s: how long the run waits for missing sites before round 1. test: a test set at the server, an .npz or a folder.
+    without: sites that are not asked.
     """
 
     min_sites: int = 1
     deadline_s: float = 600.0
     wait_s: float = 600.0
     test: str | None = None
+    without: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -41,5 +43,6 @@ class Order:
     @staticmethod
     def read(facts: Mapping[str, Any]) -> Order:
         """From `as_json`. Raises KeyError if something is missing."""
-        terms = Terms(facts["min_sites"], facts["deadline_s"], facts["wait_s"], facts["test"])
+        without = tuple(facts["without"])
+        terms = Terms(facts["min_sites"], facts["deadline_s"], facts["wait_s"], facts["test"], without)
         return Order(Path(facts["path"]), Path(facts["federation"]), facts["settings"], terms)

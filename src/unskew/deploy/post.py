@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -22,8 +22,8 @@ GREETING = Limits(0, 0)
 GREETING_S = 120.0
 """How long a node may take at most to say which site it is."""
 POLL_S = 0.5
-TRIES = 3
-"""A node that has not said which site it is after so many requests is not asked again."""
+MOST_PAUSE_S = 30.0
+"""A node that does not say which site it is is asked again after 1, 2, 4 ... seconds, at most so many."""
 
 Request = tuple[dict[str, Any], Tree]
 """What a request's header says beside run, serial, site, kind and t; and its tensors."""
@@ -75,9 +75,20 @@ class Post:
     journal: Journal | None = None
     nodes: dict[str, int] = field(default_factory=dict)
     left_out: set[str] = field(default_factory=set)
-    """Sites that have come and do not take part."""
-    _tries: dict[int, int] = field(default_factory=dict)
+    """Sites that are not asked, because they may not take part or are not to."""
+    differing: dict[str, str] = field(default_factory=dict)
+    """By site, why it is not asked until that is mended, as a sentence without its full stop."""
+    _absent: set[tuple[int, str]] = field(default_factory=set)
+    """(round, site): who was named because it could not be asked."""
+    _strangers: set[int] = field(default_factory=set)
+    """Nodes that are not asked again."""
+    _again: dict[int, tuple[float, float]] = field(default_factory=dict)
+    """By node that has not said which site it is: when it is asked again, and the pause after that."""
     _serial: int = 0
+
+    def __post_init__(self) -> None:
+        if self.journal:  # which grows whenever a process begins, and by a line a request: no number comes twice
+            self._serial = self.journal.count << 20
 
     @contextmanager
     def holding(self, code: str) -> Iterator[list[tuple[int, str, str]]]:
@@ -99,7 +110,7 @@ class Post:
         connected, sealed = self.connected(), {}
         for site, (header, tree) in requests.items():
             if site not in connected:
-                self._refuse(site, t, "E311", f"{site} is not connected and was not asked.")
+                self.absent(site, t)
                 continue
             sealed[site] = self._sealed(site, kind, t, header, tree)
             self._note("asked", site=site, kind=kind, t=t, request=sealed[site].digest, bytes=sealed[site].size)
@@ -114,14 +125,36 @@ class Post:
                 self._note("answered", site=site, kind=kind, t=t, reply=reply.digest, bytes=reply.size)
         return packets
 
-    def greet(self, settings: Mapping[str, Any]) -> dict[str, Hello]:
-        """Ask nodes that have not said which site they are. Returns the sites that now did, also at a new node."""
+    def leave_out(self, sites: Iterable[str]) -> None:
+        """Do not ask these sites from now on, as the coordinator's operator wishes, and tell it."""
+        for site in sites:
+            self.left_out.add(site)
+            self._refuse(site, 0, "E311", f"{site} is left out of this run from now on, as --without asks.")
+
+    def set_aside(self, site: str, text: str) -> None:
+        """Do not ask a site until it says something else of itself. text: why, without its full stop."""
+        self.differing[site] = text
+        self.nodes.pop(site)
+
+    def absent(self, site: str, t: int) -> None:
+        """Tell, once a round, that a site cannot be asked. The scores of round t are asked for in round t + 1."""
+        if self._absent & {(t, site), (t + 1, site)}:
+            return
+        self._absent = {(at, s) for at, s in self._absent if at >= t - 1} | {(t, site)}
+        if text := self.differing.get(site):
+            return self._refuse(site, t, "E504", f"{text}, so it was not asked.")
+        self._refuse(site, t, "E311", f"{site} is not connected and was not asked.")
+
+    def greet(self, settings: Mapping[str, Any], patience_s: float = GREETING_S) -> dict[str, Hello]:
+        """Ask nodes that have not said which site they are. Returns the sites that now did, also at a new node.
+
+        patience_s: how long they may take at most.
+        """
         requests = {}
         for node in self.contact.channel.nodes():
-            if node not in self.nodes.values() and self._tries.get(node, 0) < TRIES:
-                self._tries[node] = self._tries.get(node, 0) + 1
+            if node not in self.nodes.values() and node not in self._strangers and self._due(node):
                 requests[node] = self._sealed("*", "hello", 0, {"settings": settings}, {})
-        deadline_s = min(self.deadline_s, GREETING_S)
+        deadline_s = min(self.deadline_s, patience_s)
         replies = self.contact.channel.ask(requests, "hello", 0, deadline_s) if requests else {}
         hellos = {}
         for node, request in requests.items():
@@ -129,6 +162,14 @@ class Post:
                 hellos[hello.site] = hello
                 self.nodes[hello.site] = node
         return hellos
+
+    def _due(self, node: int) -> bool:
+        """Whether a node is to be asked now; if so, it is asked again after twice the pause."""
+        due, pause_s = self._again.get(node, (0.0, 1.0))
+        if time.monotonic() < due:
+            return False
+        self._again[node] = time.monotonic() + pause_s, min(2 * pause_s, MOST_PAUSE_S)
+        return True
 
     def _note(self, what: str, **facts: Any) -> None:
         if self.journal:
@@ -139,7 +180,7 @@ class Post:
         self.tell(t, code, text)
 
     def _sealed(self, site: str, kind: str, t: int, header: Mapping[str, Any], tree: Tree) -> Sealed:
-        self._serial = max(self._serial + 1, time.time_ns())
+        self._serial += 1
         fixed = {"run": self.run, "serial": self._serial, "site": site, "kind": kind, "t": t}
         return seal({**header, **fixed}, tree, self.contact.key)
 
@@ -161,7 +202,7 @@ class Post:
             return self._refuse("?", 0, "E312", f"a node ({node}) does not say which site it is{reason}.")
         site = _claimed(reply)
         if site not in self.contact.keys:
-            self._tries[node] = TRIES
+            self._strangers.add(node)
             text = f"a node ({node}) says it is '{site}', which is not an admitted site; it is not asked again."
             return self._refuse("?", 0, "E310", text)
         key = self.contact.keys[site]
@@ -176,7 +217,7 @@ class Post:
             return self._refuse(site, 0, "E310", f"{site} introduces itself as '{hello.site}', which is another site.")
         most = self.contact.bounds.get(site)
         if most is not None and hello.train + hello.test > most:
-            self._tries[node] = TRIES
+            self._strangers.add(node)
             self.left_out.add(site)
             text = (
                 f"{site} says it holds {hello.train + hello.test:,} samples, but at most {most:,} were agreed with it."

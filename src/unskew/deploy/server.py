@@ -19,7 +19,7 @@ from unskew.config import Settings
 from unskew.data.dataset import Dataset
 from unskew.deploy.deployed import Deployed
 from unskew.deploy.federations import ServersView
-from unskew.deploy.hello import Hello, check_alike, check_versions
+from unskew.deploy.hello import Hello, changed, fitting
 from unskew.deploy.journal import FILE, Journal
 from unskew.deploy.notices import Notices
 from unskew.deploy.orders import Terms
@@ -77,12 +77,9 @@ def _conduct(path: Path, settings: Settings, post: Post, terms: Terms, listeners
     expected = [h.site for h in hellos] or list(post.contact.sites)
     begun = {"run": post.run, "settings": settings.as_dict(), "sites": list(post.contact.sites)}
     post.journal.note("resumed" if roster else "begun", **begun)
+    post.leave_out(terms.without)
     present = _gathered(post, settings, terms, expected, listeners.say)
-    if roster:
-        _check_back(hellos, present)
-    else:
-        hellos = [present[site] for site in expected if site in present]
-        check_alike(hellos)
+    hellos = _known(post, hellos, present, terms) if roster else _new(post, expected, present, terms)
     test = prepared(_test_set(terms.test), settings) if terms.test else None
     federation = ServersView.of("sites", hellos, test)
     settings = settings.replace(clients=len(hellos))
@@ -110,7 +107,8 @@ def _gathered(post: Post, settings: Settings, terms: Terms, expected: list[str],
     """What the sites say, once all have come or `wait_s` is over. Raises Paused (E206) if too few have."""
     until, present, reported = time.monotonic() + terms.wait_s, {}, -1
     while True:
-        present |= {site: hello for site, hello in post.greet(settings.as_dict()).items() if site in expected}
+        hellos = post.greet(settings.as_dict())
+        present |= {s: hello for s, hello in hellos.items() if s in expected and s not in post.left_out}
         missing = [site for site in expected if site not in present and site not in post.left_out]
         if len(missing) != reported:
             reported = len(missing)
@@ -126,17 +124,32 @@ def _gathered(post: Post, settings: Settings, terms: Terms, expected: list[str],
     return present
 
 
-def _check_back(before: Sequence[Hello], present: Mapping[str, Hello]) -> None:
-    """Raises UsageError (E504) if a site that has come back holds other data or versions than when the run began."""
-    for hello in before:
-        now = present.get(hello.site, hello)
-        if now.train != hello.train:
-            text = f"{hello.site} holds {now.train} training samples; it held {hello.train} when the run began"
-            raise UsageError("E504", f"{text}. Resuming would mix two runs.")
-        if now.data != hello.data:
-            text = f"{hello.site} has other data than when the run began"
-            raise UsageError("E504", f"{text}. Resuming would mix two runs.")
-        check_versions(hello, now, " than when the run began")
+def _new(post: Post, expected: Sequence[str], present: Mapping[str, Hello], terms: Terms) -> list[Hello]:
+    """The sites of a run that begins: those that fit together. The others are named and left out of it."""
+    hellos, differing = fitting([present[site] for site in expected if site in present])
+    _check_enough(len(hellos), differing, terms)
+    for site, text in differing.items():
+        post.left_out.add(site)
+        post.tell(0, "E504", f"{text}. {site} is left out of this run.")
+    return hellos
+
+
+def _known(post: Post, before: list[Hello], present: Mapping[str, Hello], terms: Terms) -> list[Hello]:
+    """The sites of a run that goes on. One that holds other data now is not asked until it holds those of then."""
+    differing = {h.site: text for h in before if (text := changed(h, present.get(h.site, h)))}
+    _check_enough(len(present) - len(differing), differing, terms)
+    for site, text in differing.items():
+        post.set_aside(site, text)
+    return before
+
+
+def _check_enough(left: int, differing: Mapping[str, str], terms: Terms) -> None:
+    """Raises UsageError (E504) if too few sites are left without those that differ. differing: why, by site."""
+    if differing and left < max(1, terms.min_sites):
+        text = (
+            f"{next(iter(differing.values()))}. {left} sites would be left, and {max(1, terms.min_sites)} are needed."
+        )
+        raise UsageError("E504", text)
 
 
 def _test_set(text: str) -> Dataset:
