@@ -14,8 +14,8 @@ from tests.deploy.test_bad import again, meddling, opened
 from tests.deploy.test_bits import problems, simulated
 from unskew.deploy import bounds, hello
 from unskew.deploy.hello import Hello
-from unskew.deploy.identity import Private
-from unskew.deploy.tickets import Coordinator
+from unskew.deploy.ticket import Ticket
+from unskew.deploy.tickets import Coordinator, Joined
 from unskew.deploy.weighing import weighing
 from unskew.deploy.wire import seal
 from unskew.engine.disk.state import digest
@@ -157,7 +157,8 @@ def test_samples_and_weights_are_shown_before_round_1(tmp_path):
 
 def test_admit_keeps_a_bound_and_shows_it(tmp_path):
     home = Coordinator.make(tmp_path / "federations/lung", "lung", "127.0.0.1:9", ["a", "b"])
-    (tmp_path / "a.pub").write_text(Private.make().public.text)
+    joined = Joined.make(tmp_path / "site", Ticket.read(home.ticket_file("a")))
+    (tmp_path / "a.pub").write_text((joined.folder / "a.pub").read_text())
     no = call("federation", "admit", "lung", "a.pub", "--samples", "0", cwd=tmp_path)
     assert (no.code, home.admitted()) == (2, {})
     assert "E109 --samples takes a whole number above 0" in no.err
