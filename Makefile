@@ -22,7 +22,7 @@ test: $(READY)
 # tests/deploy run with `make test`. Those with real processes mostly wait; they begin first, each in a worker of its own.
 REAL := tests/deploy/test_killed.py tests/deploy/test_lost_sites.py tests/deploy/test_real.py
 test-deploy: $(FLOWER)/.ready
-	$(FLOWER)/bin/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m flower $(REAL) tests/deploy/test_bits.py tests/deploy/test_commands.py
+	$(FLOWER)/bin/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m flower $(REAL) tests/deploy
 
 lint: style types
 

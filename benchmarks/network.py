@@ -4,7 +4,8 @@
 
 Our own commands start a coordinator, Flower's SuperLink and one site for each part of a real data set, with TLS and
 authentication enabled. Every method runs over them and in one process; at the end every program is stopped. Prints both
-SHA-256 of the weights, the seconds of an exchange, the bytes of a round beside its payload, and every connection that
+SHA-256 of the weights, the seconds of the whole command for each exchange, the median seconds of a round after the first
+(with `--samples 8` nearly all of it is the exchange), the bytes of a round beside its payload, and every connection that
 left loopback. Needs the extra [flower] and the data set in UNSKEW_DATA.
 """
 
@@ -173,11 +174,14 @@ def cost(run: Path, seconds: float) -> dict[str, float]:
     rounds = next(e["rounds"] for e in reversed(notes) if e["what"] == "done")
     payload = sum(sum(r["bytes"]) if isinstance(r["bytes"], list) else r["bytes"] * len(r["clients"]) for r in ledger)
     trains = sorted(e["t"] for e in notes if e["what"] == "asked" and e["kind"] == "train")
+    metrics = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    took = [row["value"] for row in metrics if row["metric"] == "seconds" and row["t"] > 1]
     return {
         "seconds": round(seconds, 1),
         "exchanges": len(exchanges),
         "seconds an exchange": round(seconds / len(exchanges), 2),
         "rounds": len(set(trains)),
+        "seconds a round": round(float(np.median(took)), 2),
         "KB a round": round(sum(e["bytes"] for e in sent) / rounds / 1000, 1),
         "payload KB a round": round(payload / rounds / 1000, 1),
     }

@@ -166,5 +166,6 @@ PAGES = {
     "E507": "One of Flower's programs did not start, or ended unexpectedly. The message names its log. Often a port is in use or a certificate has expired.",
     "E508": "Other users of the machine can read a private key. `chmod 600` on the file prevents it; if somebody may have read the key, make a new one.",
     "E509": "The site cannot be admitted as things are: it does not accept the server's certificate, or only one side uses TLS. Ask the coordinator for a new ticket, and join in a new folder.",
+    "E510": "Somebody has started a run at the coordinator's SuperLink that `unskew run --on` has not ordered, such as a Flower app of their own. Nothing of it was run, and it was ended. Find out who reaches the SuperLink.",
 }
 """What each code means and what to do about it; docs/errors/ has one page for each."""

@@ -51,7 +51,7 @@ FROZEN = {
     "federation audit": "name run --folder --json",
     "federation export-flower": "name --folder",
     "site": "",
-    "site run": "--data --folder --classes --model --device --port",
+    "site run": "--data --folder --classes --model --device",
     "site check": "--data --folder --classes --study --sites --json",
 }
 """The arguments and options of each command. Scripts use these names: change this table only on purpose."""

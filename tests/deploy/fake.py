@@ -105,17 +105,15 @@ def run(path: Path, channel, settings: Settings, **terms):
     return loop, state, said
 
 
-def grid_of(sites: dict[int, Site], meddle: Meddle | None = None):
-    """Flower's Grid without its processes: messages go to a real client app and come back."""
+def grid_of(sites: dict[int, Site]):
+    """Flower's Grid without its processes: messages in Flower's form go to the sites and come back."""
     import flwr.serverapp
-    from flwr.app import Context, RecordDict
-    from flwr.clientapp import ClientApp
+    from flwr.app import Message
     from flwr.supercore.task_identity import TaskIdentity
 
-    from unskew.deploy.flower import carry
+    from unskew.deploy.flower import packed, unpacked
 
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 0, 1  # which Flower sets in its processes
-    apps = {node: carry(ClientApp(), lambda asked, s, site=site: site.answer(asked)) for node, site in sites.items()}
 
     class InProcess(flwr.serverapp.Grid):
         def __init__(self) -> None:
@@ -142,8 +140,8 @@ def grid_of(sites: dict[int, Site], meddle: Meddle | None = None):
             for message in messages:
                 number = f"m{next(self.count)}"
                 message.metadata.__dict__["_message_id"] = number
-                context = Context(run_id=1, node_id=0, node_config={}, state=RecordDict(), run_config={})
-                self.replies[number] = apps[message.metadata.dst_node_id](message, context)
+                answer = sites[message.metadata.dst_node_id].answer(unpacked(message.content))
+                self.replies[number] = Message(packed(answer), reply_to=message)
                 ids.append(number)
             return ids
 

@@ -82,8 +82,7 @@ class Loopback:
 
     def is_ready(self, site: str) -> bool:
         """Whether a site is connected and has loaded its data."""
-        connected = "SuperNode ID" in self.log(f"site-{site}/supernode")
-        return connected and "ready" in self.log(f"site-{site}/worker")
+        return "connected to the server" in self.log(site)
 
     def start_run(self, name: str, *more: str, deadline: str = "40s", wait: str = "90s") -> None:
         terms = ["--on", "lung", "--wait", wait, "--deadline", deadline, "--name", name, "--json", *more]
@@ -124,7 +123,7 @@ class Loopback:
 
     def after_round(self, name: str, t: int) -> None:
         """Wait until round t of a run is over."""
-        self.until(lambda: any(f"round {t}:" in line for line in self.rounds(name)), 240)
+        self.until(lambda: any(f"round {t}:" in line for line in self.rounds(name)), 60)
 
     def saved(self, name: str) -> tuple[int, str]:
         """The round of a run's newest checkpoint and the digest of its weights."""
@@ -133,7 +132,7 @@ class Loopback:
 
     def end(self, name: str, code: int = 0) -> str:
         """Wait until a command ends with this exit code; the last line it has printed."""
-        assert self.running.pop(name).wait(300) == code, self.logs()
+        assert self.running.pop(name).wait(120) == code, self.logs()
         return self.log(name).splitlines()[-1]
 
     def until(self, there: Callable[[], bool], seconds: float) -> None:

@@ -8,6 +8,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'unskew[flower]'")
+
 from tests.cli.calling import call
 from tests.deploy import fake  # skips where cryptography is missing
 from unskew.cli.deployed import seconds
@@ -101,6 +103,16 @@ def test_a_folder_that_holds_another_run_is_left_as_it_is(tmp_path):
             done = call(*command, cwd=tmp_path)
             assert (done.code, done.err[:4]) == (2, "E110"), done.err
     assert (path / "deploy.json").read_text() == "as it was"
+
+
+def test_the_flower_commands_are_shown(tmp_path):
+    call("federation", "init", "lung", "--host", "h.example:9000", "--sites", "a,b", cwd=tmp_path)
+    told = call("federation", "export-flower", "lung", cwd=tmp_path).out
+    assert "flower-superlink --host 0.0.0.0 --port 9000" in told
+    assert "--enable-supernode-auth" in told
+    assert told.count("python -m unskew.deploy.worker site PATH --device cpu") == 2
+    assert "FLWR_TELEMETRY_ENABLED=0" in told
+    assert "coordinator.key" not in told
 
 
 def test_durations():

@@ -23,16 +23,18 @@ def home(tmp_path):
 
 
 class Listener:
-    """Something that speaks TLS with a given certificate, once."""
+    """Something that speaks TLS with a given certificate, once; without one it sends some bytes and hangs up."""
 
-    def __init__(self, home: Coordinator | None):
-        self.home, self.door = home, socket.create_server(("127.0.0.1", 0))
+    def __init__(self, home: Coordinator | None, says: bytes = b"HTTP/1.1 400 Bad Request\r\n\r\n"):
+        self.home, self.says, self.door = home, says, socket.create_server(("127.0.0.1", 0))
         self.port = self.door.getsockname()[1]
         threading.Thread(target=self.run, daemon=True).start()
 
     def run(self) -> None:
         line, _ = self.door.accept()
         if self.home is None:
+            line.sendall(self.says)
+            line.recv(1000)
             line.close()
             return
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -102,6 +104,14 @@ def test_a_site_does_not_knock_where_it_will_never_be_let_in(tmp_path, home):
     made = joined_at(tmp_path, home, listener.port)
     done = call("site", "run", "--data", "d.npz", "--folder", str(made.folder), cwd=tmp_path)
     assert (done.code, done.err[:4]) == (2, "E509")
+
+
+def test_a_proxy_that_accepts_while_the_server_is_down_is_no_reason_to_give_up(tmp_path, home):
+    """N12: `site run` ended with E509."""
+    assert not doctor.rejection(joined_at(tmp_path, home, Listener(None, b"").port))
+    hung_up = looked(tmp_path, home, Listener(None, b"").port)["handshake"]
+    assert not hung_up.ok
+    assert "Does a proxy stand before a server that is down?" in hung_up.text
 
 
 def test_another_host_than_the_certificate_names_is_refused(tmp_path):

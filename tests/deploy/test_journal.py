@@ -163,16 +163,6 @@ def test_the_audit_names_the_line(tmp_path):
     assert "line 1 was changed" in done.err
 
 
-def test_the_flower_commands_are_shown(tmp_path):
-    call("federation", "init", "lung", "--host", "h.example:9000", "--sites", "a,b", cwd=tmp_path)
-    told = call("federation", "export-flower", "lung", cwd=tmp_path).out
-    assert "flower-superlink --host 0.0.0.0 --port 9000" in told
-    assert "--enable-supernode-auth" in told
-    assert told.count("flower-supernode --superlink h.example:9000 --port PORT --root-certificates=site/ca.crt") == 2
-    assert "FLWR_TELEMETRY_ENABLED=0" in told
-    assert "coordinator.key" not in told
-
-
 @pytest.mark.parametrize("name", registry.names())
 def test_updates_are_clipped_by_default_where_merging_is_left_alone(name):
     """What comes out can be built; methods that merge in their own way stay as they are."""

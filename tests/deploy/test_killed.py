@@ -27,67 +27,69 @@ def federation(tmp_path_factory):
         yield federation
 
 
+ROUNDS = "10"
+
+
 @dataclass
 class Interrupted:
-    """A run that is killed three times. saved: what each kill left, the checkpoint's round and its weights' digest."""
+    """A run that is killed four times. saved: what each kill left, the checkpoint's round and its weights' digest."""
 
     saved: list[tuple[int, str]] = field(default_factory=list)
-    after_superlink: str = ""
     result: dict = field(default_factory=dict)
 
 
 @pytest.fixture(scope="module")
 def interrupted(federation) -> Interrupted:
-    """The SuperLink alone; then the run and the server; then every process there is. Each time it is resumed.
+    """The SuperLink alone and the run's own process, after which the run goes on by itself; then the run and the server,
+    and every process there is, after which it is resumed.
 
     Two sites do for this, and take fewer processes than three; the run does not wait for the third.
     """
     run = Interrupted()
+
+    def next_round() -> None:
+        federation.after_round("killed", federation.saved("killed")[0] + 1)
+
     for site in TWO:
         federation.until(lambda site=site: federation.is_ready(site), 90)
-    federation.start_run("killed", "--min-sites", "2", "--rounds", "4", deadline="30s", wait="1s")
+    federation.start_run("killed", "--min-sites", "2", "--rounds", ROUNDS, deadline="30s", wait="1s")
     federation.after_round("killed", 1)
-    os.kill(federation.pid("serve", "flower-superlink"), signal.SIGKILL)
-    federation.end("run", code=2)
-    run.after_superlink = federation.log("run")
-    run.saved.append(federation.saved("killed"))
+    for program in ("flower-superlink", "unskew.deploy.conductor"):
+        os.kill(federation.pid("serve", program), signal.SIGKILL)
+        run.saved.append(federation.saved("killed"))
+        next_round()
 
-    federation.start_run("killed", "--min-sites", "2", "--rounds", "4", deadline="30s")  # resumes it, and waits longer
-    federation.after_round("killed", 2)
     for name in ("run", "serve"):
         federation.kill(name)
     run.saved.append(federation.saved("killed"))
-
     federation.start("serve", "serve", "lung")
     federation.start("run", "resume", "runs/killed", "--json")
-    federation.after_round("killed", 3)
+    next_round()
+
     for name in ("run", "serve", *TWO):
         federation.kill(name)
     run.saved.append(federation.saved("killed"))
-
     federation.up(TWO)
     federation.start("run", "resume", "runs/killed", "--json")
     run.result = json.loads(federation.end("run"))
     return run
 
 
-def test_a_superlink_that_dies_alone_is_started_again_and_the_run_can_be_resumed(federation, interrupted):
-    assert "unskew resume" in interrupted.after_superlink
-    assert "will be restarted" in federation.log("serve")
-    round_, weights = interrupted.saved[0]
-    assert round_ >= 1
-    assert weights == simulated(round_, clients=2)
+@pytest.mark.parametrize("program", ["the SuperLink", "the process of"])
+def test_a_program_of_the_server_that_dies_is_started_again_and_the_run_goes_on(federation, interrupted, program):
+    """N11: `run` and `resume` hung, and later runs were pending for ever."""
+    said = [line for line in federation.log("serve").splitlines() if "will be restarted" in line]
+    assert [line for line in said if line.startswith(program) and "ended with code -9" in line], said
 
 
-def test_a_server_that_dies_is_resumed_to_the_simulators_weights(interrupted):
-    (before, _), (round_, weights) = interrupted.saved[:2]
-    assert round_ > before
-    assert weights == simulated(round_, clients=2)
+def test_every_death_left_the_simulators_weights_and_the_run_went_on(interrupted):
+    rounds = [round_ for round_, _ in interrupted.saved]
+    assert sorted(set(rounds)) == rounds, "each time it went on"
+    assert int(ROUNDS) > rounds[-1] >= 4
+    for round_, weights in interrupted.saved:
+        assert weights == simulated(round_, clients=2)
 
 
-def test_everything_dies_at_once_and_the_run_is_resumed_to_the_simulators_weights(federation, interrupted):
-    (before, _), (round_, weights) = interrupted.saved[1:]
-    assert 4 > round_ > before
-    assert weights == simulated(round_, clients=2)
-    assert interrupted.result["sha256"] == simulated(4, clients=2)
+def test_a_run_that_was_killed_ends_with_the_simulators_weights_and_its_journal_holds(federation, interrupted):
+    assert interrupted.result["sha256"] == simulated(int(ROUNDS), clients=2)
     assert "signed by" in federation.do("federation", "audit", "lung", "runs/killed")

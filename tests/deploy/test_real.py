@@ -1,4 +1,4 @@
-"""Real processes on loopback: a run that nobody disturbs, and sites that must not be let in.
+"""Real processes on loopback: a run that nobody disturbs, sites that must not be let in, and a stranger with code.
 
 The fixture lives through the run and keeps what it saw; the tests look at that.
 """
@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import subprocess
+import sys
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +21,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'unskew
 
 from tests.deploy import fake  # noqa: F401  skips where cryptography is missing
 from tests.deploy.loopback import Loopback, running, simulated
+from unskew.deploy.superlink import address
 from unskew.deploy.tickets import Coordinator, Ticket
 
 pytestmark = [pytest.mark.slow, pytest.mark.flower]
@@ -30,16 +35,20 @@ def federation(tmp_path_factory):
 
 @dataclass
 class Peace:
-    """A run that nobody disturbs. refused: what `site run` said and how long it took, by the site's folder."""
+    """A run that nobody disturbs. refused: what `site run` said and how long it took, by the site's folder.
+
+    strange: Flower's answer to a run that a stranger has started.
+    """
 
     result: dict
     second_start: str
     refused: dict[str, tuple[str, float]]
+    strange: dict
 
 
 @pytest.fixture(scope="module")
 def peace(federation) -> Peace:
-    """While it goes on, somebody resumes it, and three sites knock that must not be let in.
+    """While it goes on, somebody resumes it, a stranger runs an app, and three sites knock that must not be let in.
 
     A site stands still meanwhile: somebody who starts a second time may be slower than two rounds.
     """
@@ -50,6 +59,7 @@ def peace(federation) -> Peace:
     worker = federation.pid("a", "unskew.deploy.worker")
     os.kill(worker, signal.SIGSTOP)
     second_start = federation.do("resume", "runs/peace", code=2)
+    strange = run_of_a_stranger(federation)
     os.kill(worker, signal.SIGCONT)
     refused = {}
     for name, authority in (("other", another_authority(federation)), ("open", "")):
@@ -60,7 +70,34 @@ def peace(federation) -> Peace:
     result = json.loads(federation.end("run"))
     federation.until(lambda: "Is c.pub admitted?" in federation.log("stranger"), 60)
     federation.stop("stranger")
-    return Peace(result, second_start, refused)
+    return Peace(result, second_start, refused, strange)
+
+
+def run_of_a_stranger(federation: Loopback) -> dict:
+    """An app that writes a file wherever it is imported, run by somebody who has the certificate of the authority."""
+    app, home = federation.root / "stranger" / "app", federation.root / "stranger" / "flower"
+    (app / "wild").mkdir(parents=True)
+    home.mkdir()
+    apps = "from flwr.clientapp import ClientApp\nfrom flwr.serverapp import ServerApp\napp = ServerApp()\nsite = ClientApp()\n"
+    (app / "wild" / "__init__.py").write_text("")
+    (app / "wild" / "code.py").write_text(f"open({str(federation.root / 'was-here')!r}, 'a').write('here')\n{apps}")
+    (app / "pyproject.toml").write_text(
+        '[project]\nname = "wild"\nversion = "1.0.0"\ndescription = "x"\nlicense = "MIT"\ndependencies = []\n'
+        '[tool.hatch.build.targets.wheel]\npackages = ["."]\n[tool.flwr.app]\npublisher = "wild"\n'
+        '[tool.flwr.app.components]\nserverapp = "wild.code:app"\nclientapp = "wild.code:site"\n'
+    )
+    link = f'address = "{address(federation.home)}"\nroot-certificates = "{federation.home.folder / "ca.crt"}"\n'
+    (home / "config.toml").write_text(f'[superlink]\ndefault = "x"\n\n[superlink.x]\n{link}')
+    command = [str(Path(sys.executable).parent / "flwr"), "run", str(app), "x", "--format", "json"]
+    environment = {
+        **os.environ,
+        "FLWR_HOME": str(home),
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+    }
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
+    assert "{" in done.stdout, done.stdout + done.stderr
+    return json.loads(done.stdout[done.stdout.index("{") :])
 
 
 def another_authority(federation: Loopback) -> str:
@@ -99,3 +136,18 @@ def test_site_check_finds_nothing_wrong(federation):
     checked = federation.do("site", "check", "--data", "a.npz", "--folder", "site-a")
     assert "FAIL" not in checked
     assert "signed by the federation's authority" in checked
+
+
+def test_nothing_of_an_app_that_a_stranger_runs_is_run_anywhere(federation, peace):
+    """N0: it ran as root at the coordinator and at every site, and no log told of it."""
+    assert peace.strange["success"]
+    federation.until(lambda: f"E510 run {peace.strange['run-id']} was refused and ended" in federation.log("serve"), 30)
+    assert not (federation.root / "was-here").exists()
+    assert not list(federation.root.glob("federations/lung/flower/apps/*"))
+
+
+def test_a_site_never_asks_the_server_for_code(federation, peace):
+    """Flower's server logs who fetches a run or its app."""
+    log = federation.log("federations/lung/flower/superlink")
+    assert "Fleet.ActivateNode" in log
+    assert not re.findall(r"Fleet\.GetFab|Fleet\.GetRun|/v1/fleet/get-fab|/v1/fleet/get-run", log)

@@ -25,45 +25,35 @@ def seen(program: supervise.Program, there, seconds: float = 20.0) -> list[str]:
     return said
 
 
-def test_a_program_that_ends_or_gives_up_without_ending_is_started_again(tmp_path, monkeypatch):
-    """Flower's SuperNode gives up when its network fails, in other words each time, and its process can stay."""
+def test_a_program_that_ends_is_started_again(tmp_path, monkeypatch):
     monkeypatch.setattr(supervise, "BACK_OFF_S", 0.1)
-    for code, told in (
-        ("print('it is over')", "ended with code 0"),
-        ("print('it is over'); time.sleep(99)", "gave up"),
-    ):
-        log = tmp_path / f"{told}.log"
-        command = [sys.executable, "-uc", f"import time; {code}"]
-        program = supervise.Program("it", command, dict(os.environ), log, (b"never said", b"is over"))
-        try:
-            said = seen(program, lambda program=program: program.starts >= 3)
-        finally:
-            program.stop(0.5)
-        assert told in said[0]
-    still = supervise.Program(
-        "it", [sys.executable, "-uc", "import time; time.sleep(99)"], dict(os.environ), tmp_path / "l", (b"over",)
-    )
-    (tmp_path / "l").write_text("it is over\n")  # what an earlier one said does not count
+    program = supervise.Program("it", [sys.executable, "-c", ""], dict(os.environ), tmp_path / "log")
     try:
-        end = time.monotonic() + 0.5
-        assert not seen(still, lambda: time.monotonic() > end)
-        assert still.starts == 1
+        said = seen(program, lambda: program.starts >= 3)
     finally:
-        still.stop(0.5)
+        program.stop(0.5)
+    assert "it ended with code 0 and will be restarted" in said[0]
 
 
-def test_a_program_that_ends_at_once_is_not_started_all_the_time(tmp_path, monkeypatch):
+def test_a_program_that_ends_at_once_is_started_again_soon_and_then_less_and_less_often(tmp_path, monkeypatch):
     clock = [100.0]
     monkeypatch.setattr(supervise.time, "monotonic", lambda: clock[0])
     program = supervise.Program("it", [sys.executable, "-c", ""], dict(os.environ), tmp_path / "l")
+    pauses = []
+    for _ in range(6):
+        program.tend(lambda _: None)
+        assert program.process is not None
+        program.process.wait(30)
+        program.tend(lambda _: None)
+        pauses.append(program.not_before - clock[0])
+        clock[0] = program.not_before
+    assert pauses == [1, 2, 4, 5, 5, 5]
     program.tend(lambda _: None)
     program.process.wait(30)
-    starts = []
-    for clock[0] in (100.0, 100.1, 104.9, 105.0):
-        program.tend(lambda _: None)
-        starts.append(program.starts)
+    clock[0] += 60
+    program.tend(lambda _: None)
+    assert program.not_before - clock[0] == 0.5
     program.stop(0.5)
-    assert starts == [1, 1, 1, 2]
 
 
 def test_a_sentence_is_not_said_again_before_its_time(monkeypatch):

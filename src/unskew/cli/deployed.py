@@ -98,7 +98,7 @@ def _check_free(path: Path) -> None:
 def go(path: Path, as_json: bool, without: tuple[str, ...] = ()) -> None:
     """Begin or continue the run that this folder describes, and show it to its end. without: further sites to leave out."""
     from unskew.deploy import submit
-    from unskew.deploy.orders import FILE, Order
+    from unskew.deploy.orders import ENDING, FILE, Order
     from unskew.deploy.tickets import Coordinator
 
     _check_free(path)
@@ -114,7 +114,7 @@ def go(path: Path, as_json: bool, without: tuple[str, ...] = ()) -> None:
         if not as_json:
             print(text, flush=True)
 
-    (path / submit.ENDING).unlink(missing_ok=True)
+    (path / ENDING).unlink(missing_ok=True)
     began = time.time() - 1
     number = submit.submit(home, order)
     terms = f"at least {order.terms.min_sites} sites, {order.terms.deadline_s:g} s an exchange"

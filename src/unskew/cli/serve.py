@@ -34,7 +34,7 @@ def command(
     say(f"admitted {len(home.admitted())} of {len(home.sites)} sites")
     if server.bind not in ("127.0.0.1", "localhost"):
         say("firewall  let sites reach /v1/fleet only: whoever reaches /v1/control can run code at every site")
-    with stopped_at_the_end(server.program):
+    with stopped_at_the_end(server):
         while True:
             server.tend()
-            time.sleep(1)
+            time.sleep(0.3)

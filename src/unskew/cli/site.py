@@ -26,7 +26,6 @@ def run(
         str | None, typer.Option(help="FILE.py:FUNCTION that builds the model, for studies with a model from a file")
     ] = None,
     device: Annotated[str, typer.Option(help="where this site trains: cpu, cuda, cuda:1, auto")] = "cpu",
-    port: Annotated[int, typer.Option(help="Flower's local port on this machine (default 0: any that is free)")] = 0,
 ) -> None:
     """Connect to the server and answer its requests until stopped."""
     from unskew.deploy.connecting import SiteProcesses
@@ -35,12 +34,12 @@ def run(
     joined = Joined.open(folder)
     ticket, tls = joined.ticket, "TLS enabled" if joined.ticket.authority else "TLS DISABLED"
     print(f"site {ticket.site} of {ticket.federation} → {ticket.host}:{ticket.port}  {tls}", flush=True)
-    print(f"logs    {folder / 'worker.log'} (requests), {folder / 'supernode.log'} (the connection)", flush=True)
+    print(f"logs    {folder / 'worker.log'}", flush=True)
 
     def say(text: str) -> None:
         print(time.strftime("%H:%M:%S"), text, flush=True)
 
-    SiteProcesses(joined, data, classes, model, device, port, say).run()
+    SiteProcesses(joined, data, classes, model, device, say).run()
 
 
 @app.command("check")

@@ -5,6 +5,8 @@ messages      sealed (as carried), wire (as checked), journal (as recorded)
 a site        site (answers requests), site_run, site_folder, loaders (its data), doctor (checks before a run)
 the server    server (a run), deployed (on disk), attendance, remote (the round), replies, scoring, post, notices
 both sides    hello (what a site says of its data), federations, studies (what may run over a network)
-processes     commands (Flower's), supervise, serving, connecting, worker, flower (its two apps)
-operators     orders, submit, conducting, export
+at a site     connecting (its processes), answering (its connection), fleet (Flower's calls), worker (holds the data)
+at the server serving (its processes), conductors and conductor (of runs), conducting, superlink (Flower's calls)
+both sides    flower (messages in Flower's form), commands, supervise
+operators     orders, bundle (the app that orders travel by), submit, export
 """

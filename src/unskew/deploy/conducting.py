@@ -9,9 +9,8 @@ from typing import Any, TextIO
 
 from unskew import config, disk
 from unskew.deploy import bounds, server
-from unskew.deploy.orders import Order
+from unskew.deploy.orders import ENDING, Order
 from unskew.deploy.post import Channel, Contact
-from unskew.deploy.submit import ENDING
 from unskew.deploy.tickets import Coordinator
 from unskew.engine.leaves import leaves
 from unskew.errors import UnskewError

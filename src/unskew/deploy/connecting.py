@@ -1,45 +1,49 @@
-"""The site's programs: a worker that holds the data, and Flower's SuperNode, which brings it requests."""
+"""The site's processes: this one, which holds the connection, and a worker, which holds the data.
+
+The worker may hang, be killed or take minutes to load its data: the connection stays, and so does the site.
+"""
 
 from __future__ import annotations
 
 import socket
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from unskew.deploy import commands
 from unskew.deploy.doctor import rejection
-from unskew.deploy.sealed import SOCKET
+from unskew.deploy.sealed import SOCKET, through_socket
 from unskew.deploy.supervise import Program, Rarely, Say, stopped_at_the_end
 from unskew.deploy.tickets import Joined
 from unskew.errors import UnskewError, UsageError
 
-GAVE_UP = (b"SuperNode terminated", b"SSL/TLS handshake error detected")
-"""What a SuperNode logs when it stops asking. The second also comes from a network that is cut during a handshake."""
 HOPELESS = (2, 3)
 """Exit codes of a worker that a restart cannot help: its arguments or its data are wrong."""
+LEAVING_S = 5.0
+"""How long this site takes at most to say goodbye to the server."""
 
 
 @dataclass
 class SiteProcesses:
-    """What `unskew site run` runs. port: the SuperNode's local one; 0: any that is free."""
+    """What `unskew site run` runs."""
 
     joined: Joined
     data: str
     classes: str = ""
     model: str | None = None
     device: str = "cpu"
-    port: int = 0
     say: Say = print
 
     def __post_init__(self) -> None:
         self.say = Rarely(self.say)
 
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
-        """Keep both programs running until stopped.
+        """Answer the server's requests until stopped.
 
         Raises UsageError (E509) if the server will never accept this site, and the worker's own UnskewError if it
         rejects its arguments or its data: a restart helps with neither.
@@ -48,36 +52,47 @@ class SiteProcesses:
         if reason := rejection(self.joined):
             raise UsageError("E509", f"{ticket.host}:{ticket.port}: {reason}")
         with tempfile.TemporaryDirectory(prefix="unskew-") as private:
-            worker, supernode = self._programs(f"{private}/worker")
-            with stopped_at_the_end(supernode, worker):
-                while not until():
-                    code = worker.tend(self.say)
-                    if code in HOPELESS:
-                        raise _last_error(worker.log, code)
-                    if supernode.tend(self.say) is not None:
-                        self._explain(supernode.log)
-                    time.sleep(0.5)
+            path = Path(private) / "worker"
+            worker = self._worker(path)
+            with stopped_at_the_end(worker):
+                while not path.exists():  # the server sees this site once it has its data
+                    self._tend(worker)
+                    if until():
+                        return
+                self._take_part(path, worker, until)
 
-    def _programs(self, address: str) -> tuple[Program, Program]:
-        """The worker and the SuperNode. address: of the socket between them."""
-        folder, ticket = self.joined.folder, self.joined.ticket
-        env = commands.environment(folder / "flower", **{SOCKET: address})
+    def _take_part(self, path: Path, worker: Program, until: Callable[[], bool]) -> None:
+        from unskew.deploy.answering import Answering
+        from unskew.deploy.fleet import Fleet
+
+        site = self.joined.ticket.site
+        answering = Answering(Fleet(self.joined), partial(through_socket, path), self.say, site)
+        thread = threading.Thread(target=answering.run, daemon=True)
+        thread.start()
+        try:
+            while not until() and thread.is_alive():
+                self._tend(worker)
+        finally:
+            answering.over.set()
+            worker.stop()  # or a request that it works on would keep the connection
+            thread.join(LEAVING_S)
+
+    def _tend(self, worker: Program) -> None:
+        """Keep the worker running. Raises its own UnskewError if a restart cannot help."""
+        code = worker.tend(self.say)
+        if code in HOPELESS:
+            raise _last_error(worker.log, code)
+        time.sleep(0.2)
+
+    def _worker(self, address: Path) -> Program:
+        """address: of the socket between it and this process."""
+        folder = self.joined.folder
+        env = commands.environment(folder / "flower", **{SOCKET: str(address)})
         options = ["--classes", self.classes] if self.classes else []
         options += ["--model", self.model] if self.model else []
         options += ["--device", self.device]
-        work = [sys.executable, "-P", "-m", "unskew.deploy.worker", str(folder), self.data, *options]
-        port = str(self.port or free_port())
-        node = commands.supernode(f"{ticket.host}:{ticket.port}", port, folder if ticket.authority else None)
-        worker = Program("the worker", work, env, folder / "worker.log")
-        return worker, Program("the SuperNode", node, env, folder / "supernode.log", GAVE_UP)
-
-    def _explain(self, log: Path) -> None:
-        """Say what Flower's code 2004 most likely means; it stands for several things."""
-        if "code: 2004" in log.read_text(errors="replace")[-3000:]:
-            site = self.joined.ticket.site
-            self.say(
-                f"the server does not let this site in. Is {site}.pub admitted? After a crash, readmission takes a minute."
-            )
+        command = [sys.executable, "-P", "-m", "unskew.deploy.worker", str(folder), self.data, *options]
+        return Program("the worker", command, env, folder / "worker.log")
 
 
 def _last_error(log: Path, code: int) -> UnskewError:

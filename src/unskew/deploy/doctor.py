@@ -26,6 +26,8 @@ SKEW_S = 60.0
 """Clocks that are further apart than this break certificates and deadlines."""
 RENEWAL_DAYS = 7
 """A certificate that is valid for fewer days is a finding."""
+PLAIN = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE")
+"""What ssl calls an answer that is text instead of a handshake."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,7 @@ def check(folder: Path, data: str, classes: Sequence[str]) -> list[Finding]:
 def rejection(joined: Joined) -> str:
     """Why this site can never connect as things are: a certificate, or TLS on one side only. "" if it may connect.
 
-    A server that is not there yet is no reason.
+    A server that is not there yet is no reason, nor a proxy that accepts connections in its place.
     """
     findings = {f.what: f for f in _network(joined)}
     shook_hands = "clock" in findings  # a certificate that expires soon fails its check, and still lets sites connect
@@ -90,8 +92,17 @@ def certificate_of(joined: Joined, line: socket.socket) -> list[Finding]:
             return [Finding("certificate", days > RENEWAL_DAYS, text), _clock(tls, joined.ticket.host)]
     except ssl.SSLCertVerificationError as error:
         return [Finding("certificate", False, f"the server's certificate is rejected: {error.verify_message}.")]
+    except ssl.SSLError as error:
+        if error.reason in PLAIN:
+            return [Finding("certificate", False, f"the server does not speak TLS: {error}.")]
+        return [_hung_up(error)]
     except OSError as error:
-        return [Finding("certificate", False, f"the server does not speak TLS: {error}.")]
+        return [_hung_up(error)]
+
+
+def _hung_up(error: OSError) -> Finding:
+    text = f"the connection was accepted, and closed again: {error}. Does a proxy stand before a server that is down?"
+    return Finding("handshake", False, text)
 
 
 def _plain(line: socket.socket) -> Finding:

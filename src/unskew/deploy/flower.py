@@ -1,27 +1,20 @@
-"""The two Flower apps. They carry sealed messages between the server and the sites and cannot read them.
-
-Flower starts a process for every message it brings to a site, so the client app is light: it hands the message to the
-site's worker, which holds the data and the model, through a socket that only the site's own user can open.
-"""
+"""Sealed messages as the content of Flower's, which carries them and cannot read them; and the server's Channel."""
 
 # pyright: reportMissingImports=false
 # Flower lives in an environment of its own, and types are checked in the one without it.
 
 from __future__ import annotations
 
-import json
-import os
-import socket
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from unskew.deploy.sealed import BUDGET, SOCKET, Sealed
+from unskew.deploy.sealed import Sealed
 from unskew.errors import UsageError
 
 try:
-    from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
-    from flwr.clientapp import ClientApp
-    from flwr.serverapp import Grid, ServerApp
+    from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+    from flwr.serverapp import Grid
+    from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 except ImportError as error:  # the extra is not installed
     raise UsageError("E501", "a deployment needs Flower and cryptography: pip install 'unskew[flower]'.") from error
 
@@ -65,7 +58,7 @@ class FlowerChannel:
             Message(packed(sealed), node, _KINDS[kind], group_id=str(t), ttl=deadline_s)
             for node, sealed in requests.items()
         ]
-        ids = self.grid.push_messages(messages)
+        ids = self._pushed(messages, until)
         waiting = {i: m.metadata.dst_node_id for i, m in zip(ids, messages) if i}
         replies: dict[int, Sealed | str] = {}
         while waiting and time.monotonic() < until:
@@ -77,6 +70,16 @@ class FlowerChannel:
                 time.sleep(_POLL_S)
         return replies
 
+    def _pushed(self, messages: Sequence[Message], until: float) -> Iterable[str]:
+        """The numbers of these messages at the SuperLink; if it was restarted meanwhile, it takes what it still lacks."""
+        while True:
+            try:
+                return self.grid.push_messages(messages)
+            except ObjectPushError:
+                if time.monotonic() >= until:
+                    raise
+                time.sleep(_POLL_S)
+
 
 def _content(reply: Message) -> Sealed | str:
     if reply.has_error():
@@ -85,39 +88,3 @@ def _content(reply: Message) -> Sealed | str:
         return unpacked(reply.content)
     except ValueError as error:
         return str(error)
-
-
-def through_socket(request: Sealed, budget_s: float) -> Sealed:
-    """The worker's answer. Raises OSError if there is none within the budget, so that a node is never blocked for good."""
-    with socket.socket(socket.AF_UNIX) as line:
-        line.settimeout(budget_s)
-        line.connect(os.environ[SOCKET])
-        line.sendall(BUDGET.pack(budget_s))
-        request.send(line)
-        return Sealed.receive(line)
-
-
-def carry(app: ClientApp, answer: Callable[[Sealed, float], Sealed]) -> ClientApp:
-    """Let `answer(request, seconds left)` answer every message that comes to this app."""
-
-    def reply(message: Message, _: Context) -> Message:
-        return Message(packed(answer(unpacked(message.content), message.metadata.ttl)), reply_to=message)
-
-    for category in ("train", "evaluate", "query"):
-        getattr(app, category)()(reply)
-    return app
-
-
-client_app = ClientApp()
-carry(client_app, through_socket)
-
-server_app = ServerApp()
-
-
-@server_app.main()
-def main(grid: Grid, context: Context) -> None:
-    """Conduct the run that `unskew run --on` has described as JSON."""
-    from unskew.deploy.conducting import conduct_order  # which imports torch, as the client app must not
-    from unskew.deploy.orders import Order
-
-    conduct_order(FlowerChannel(grid), Order.read(json.loads(str(context.run_config["run"]))))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import secrets
 import stat
 from pathlib import Path
 
@@ -113,6 +114,14 @@ def fingerprint(data: bytes) -> str:
     """The first 16 bytes of the SHA-256 in hexadecimal pairs, short enough to read out over the telephone."""
     sha = hashlib.sha256(data).hexdigest()[:32].upper()
     return ":".join(sha[i : i + 2] for i in range(0, 32, 2))
+
+
+def secret_of(path: Path) -> bytes:
+    """The random bytes in this file, which is created if there is none."""
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        write_secret(path, secrets.token_bytes(32))
+    return path.read_bytes()
 
 
 def write_secret(path: Path, data: bytes) -> None:

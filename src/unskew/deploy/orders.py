@@ -1,14 +1,25 @@
-"""A run over a network as the coordinator has ordered it: what `unskew run --on` hands to the process that conducts it."""
+"""A run over a network as the coordinator has ordered it: what `unskew run --on` hands to the process that conducts it.
+
+It travels as a file of the federation's folder, whose name nobody can guess. Over Flower goes that name alone, so that
+whoever reaches the SuperLink cannot order anything.
+"""
 
 from __future__ import annotations
 
+import json
+import re
+import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from unskew import disk
+
 FILE = "deploy.json"
 """Where a run's folder holds its order."""
+ENDING = "ending.json"
+"""Where a run's folder says how the run ended."""
 
 
 @dataclass(frozen=True)
@@ -46,3 +57,29 @@ class Order:
         without = tuple(facts["without"])
         terms = Terms(facts["min_sites"], facts["deadline_s"], facts["wait_s"], facts["test"], without)
         return Order(Path(facts["path"]), Path(facts["federation"]), facts["settings"], terms)
+
+
+def hand_in(order: Order) -> str:
+    """Leave an order in the federation's folder. Returns its name."""
+    name = secrets.token_hex(16)
+    path = _path(order.federation, name)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    disk.replace(path, json.dumps(order.as_json()))
+    return name
+
+
+def exists(federation: Path, name: str) -> bool:
+    """Whether this is the name of an order that was handed in here and has not been withdrawn."""
+    return re.fullmatch("[0-9a-f]{32}", name) is not None and _path(federation, name).exists()
+
+
+def read(federation: Path, name: str) -> Order:
+    return Order.read(json.loads(_path(federation, name).read_text()))
+
+
+def withdraw(federation: Path, name: str) -> None:
+    _path(federation, name).unlink(missing_ok=True)
+
+
+def _path(federation: Path, name: str) -> Path:
+    return federation / "flower" / "orders" / f"{name}.json"

@@ -1,6 +1,6 @@
 """A message in the form in which it travels, through Flower or a local socket, by way of code that cannot read it.
 
-This file imports neither torch nor Flower: Flower starts a process for every message, which should start fast.
+This file imports neither torch nor Flower, because the process that holds a site's connection needs no torch.
 """
 
 from __future__ import annotations
@@ -8,10 +8,14 @@ from __future__ import annotations
 import hashlib
 import socket
 import struct
+import time
 from dataclasses import dataclass
+from pathlib import Path
 
 SOCKET = "UNSKEW_SITE_SOCKET"
-"""The environment variable that tells the client app where the site's worker listens."""
+"""The environment variable that tells a site's worker where to listen."""
+LOADING_S = 0.1
+"""How often a worker that is not there yet is tried again."""
 BUDGET = struct.Struct(">d")
 """How many seconds the worker may take; sent before each request."""
 _LENGTHS = struct.Struct(">IIQ")
@@ -41,7 +45,8 @@ class Sealed:
         text = self.text.encode()
         line.sendall(_LENGTHS.pack(len(text), len(self.signature), len(self.blob)))
         for piece in (text, self.signature, self.blob):
-            line.sendall(piece)
+            if piece:  # or the other side, which expects no more, may have closed already
+                line.sendall(piece)
 
     @staticmethod
     def receive(line: socket.socket) -> Sealed:
@@ -62,3 +67,30 @@ def exactly(line: socket.socket, count: int) -> bytes:
             raise ConnectionError("the other side closed the connection in the middle of a message")
         received += piece
     return bytes(received)
+
+
+def through_socket(path: Path, request: Sealed, budget_s: float) -> Sealed:
+    """The answer of the worker that listens there; one that is still loading its data is waited for.
+
+    Raises OSError if there is no answer within the budget, so that a site is never blocked for good.
+    """
+    until = time.monotonic() + budget_s
+    with _connected(path, until) as line:
+        left_s = max(0.1, until - time.monotonic())
+        line.settimeout(left_s)
+        line.sendall(BUDGET.pack(left_s))
+        request.send(line)
+        return Sealed.receive(line)
+
+
+def _connected(path: Path, until: float) -> socket.socket:
+    while True:
+        line = socket.socket(socket.AF_UNIX)
+        try:
+            line.connect(str(path))
+            return line
+        except (FileNotFoundError, ConnectionRefusedError):
+            line.close()
+            if time.monotonic() >= until:
+                raise TimeoutError from None
+            time.sleep(LOADING_S)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
 
-from unskew import disk
-from unskew.deploy import commands
-from unskew.deploy.orders import Order
+from unskew.deploy import orders
+from unskew.deploy.orders import ENDING, Order
+from unskew.deploy.superlink import Refused, SuperLink, Unavailable, address
 from unskew.deploy.supervise import Say
 from unskew.deploy.tickets import Coordinator
 from unskew.errors import UsageError
@@ -19,69 +19,38 @@ STARTING_S = 20.0
 """How long a run is offered to a SuperLink that does not answer: it may have been started a moment ago."""
 STATUS_S = 20.0
 """How often Flower is asked whether the run is still alive."""
-ENDING = "ending.json"
-_APP = """[project]
-name = "unskew-run"
-version = "0.1.0"
-description = "A study of unskew"
-license = "Apache-2.0"
-dependencies = []
-
-[tool.flwr.app]
-publisher = "unskew"
-
-[tool.flwr.app.components]
-serverapp = "unskew.deploy.flower:server_app"
-clientapp = "unskew.deploy.flower:client_app"
-
-[tool.flwr.app.config]
-run = {run}
-"""
 
 
-def submit(home: Coordinator, order: Order) -> str:
-    """Start a run at the SuperLink. Returns Flower's number for it. Raises UsageError (E507) if it is not accepted."""
-    commands.configure(home)
-    app = home.folder / "flower" / "app"
-    app.mkdir(parents=True, exist_ok=True)
-    disk.replace(app / "pyproject.toml", _APP.format(run=json.dumps(json.dumps(order.as_json()))))
-    until = time.monotonic() + STARTING_S
+def submit(home: Coordinator, order: Order) -> int:
+    """Start a run at the SuperLink. Returns its number. Raises UsageError (E507) if it is not accepted."""
+    link, name, until = SuperLink(home), orders.hand_in(order), time.monotonic() + STARTING_S
     while True:
-        answer = _offered(home, app)
-        if answer.get("success", True) and "run-id" in answer:
-            return str(answer["run-id"])
-        problem = str(answer.get("error-message") or answer)
-        if "unavailable" not in problem:
-            raise UsageError("E507", f"the SuperLink did not accept the run: {problem[-300:]}")
-        if time.monotonic() >= until:
-            where = f"{commands.local_host(home)}:{home.port}"
-            raise UsageError("E507", f"nothing answers at {where}; is `unskew serve` running?")
-        time.sleep(1)
+        try:
+            return link.start(name)
+        except Refused as error:
+            raise UsageError("E507", f"the SuperLink did not accept the run: {error}") from error
+        except Unavailable as error:
+            if time.monotonic() >= until:
+                text = f"nothing answers at {address(home)}; is `unskew serve` running?"
+                raise UsageError("E507", text) from error
+        time.sleep(0.5)
 
 
-def _offered(home: Coordinator, app: Path) -> dict[str, Any]:
-    """What Flower answers to a run: its number under "run-id", or an "error-message"."""
+def status(home: Coordinator, number: int) -> str:
+    """Flower's word for the state of a run: "pending", "running", "finished"; "" if it does not say."""
     try:
-        return _json(commands.flwr(home, "run", str(app), commands.LINK, "--format", "json"))
-    except (ValueError, subprocess.TimeoutExpired) as error:
-        return {"error-message": f"unavailable ({error})"}
-
-
-def status(home: Coordinator, number: str) -> str:
-    """Flower's word for the state of a run: "running", "finished:completed", ...; "" if it does not say."""
-    try:
-        answer = _json(commands.flwr(home, "list", commands.LINK, "--run-id", number, "--format", "json"))
-        return str(answer["runs"][0]["status"])
-    except (ValueError, KeyError, IndexError, subprocess.TimeoutExpired):
+        return SuperLink(home).status(number)
+    except (Refused, Unavailable):
         return ""
 
 
-def stop(home: Coordinator, number: str) -> None:
-    """Ask Flower to end a run."""
-    commands.flwr(home, "stop", number, commands.LINK)
+def stop(home: Coordinator, number: int) -> None:
+    """End a run, if the SuperLink is there to be asked."""
+    with contextlib.suppress(Refused, Unavailable):
+        SuperLink(home).stop(number)
 
 
-def follow(home: Coordinator, path: Path, number: str, since: float, say: Say) -> dict[str, Any]:
+def follow(home: Coordinator, path: Path, number: int, since: float, say: Say) -> dict[str, Any]:
     """Repeat a run's log until it ends. Returns its ending.json. since: when the run was handed in, as time.time().
 
     Raises UsageError (E507) if Flower has lost the run on the way.
@@ -97,7 +66,7 @@ def follow(home: Coordinator, path: Path, number: str, since: float, say: Say) -
             asked = time.monotonic()
             if status(home, number).startswith("finished") and not (path / ENDING).exists():
                 text = "the run's process ended before it could say why; what it saved is safe."
-                log_path = home.folder / "flower" / "superlink.log"
+                log_path = home.folder / "flower" / "conductor.log"
                 raise UsageError("E507", f"{text} See {log_path}, then: unskew resume {path}")
         time.sleep(0.3)
 
@@ -123,8 +92,3 @@ def _ending(path: Path, since: float) -> dict[str, Any] | None:
     """How the run ended, if it has since then."""
     ending = path / ENDING
     return json.loads(ending.read_text()) if ending.exists() and ending.stat().st_mtime >= since else None
-
-
-def _json(done: subprocess.CompletedProcess[str]) -> dict[str, Any]:
-    """The JSON object in a command's output, after whatever else it prints. Raises ValueError if there is none."""
-    return json.loads(done.stdout[done.stdout.index("{") :])

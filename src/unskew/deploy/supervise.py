@@ -1,4 +1,4 @@
-"""Programs that are restarted when they end or lose their connection for good."""
+"""Programs that are restarted when they end."""
 
 from __future__ import annotations
 
@@ -13,9 +13,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
-BACK_OFF_S = 5.0
-"""How long to wait before a restart."""
+BACK_OFF_S = 0.5
+"""How long to wait before the first restart; before each further one twice as long, at most MOST_BACK_OFF_S."""
+MOST_BACK_OFF_S = 5.0
+STEADY_S = 60.0
+"""A program that has run so long is restarted as if for the first time."""
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 _PR_SET_PDEATHSIG = 1
 Say = Callable[[str], None]
@@ -23,39 +27,38 @@ Say = Callable[[str], None]
 
 @dataclass
 class Program:
-    """A program that is restarted when it ends. log: where its output goes.
-
-    last_words: what it logs when it gives up, because its process may stay alive without doing anything.
-    """
+    """A program that is restarted when it ends. log: where its output goes."""
 
     name: str
     command: list[str]
     env: Mapping[str, str]
     log: Path
-    last_words: tuple[bytes, ...] = ()
     process: subprocess.Popen[bytes] | None = None
     not_before: float = 0.0
     starts: int = 0
-    _read: int = 0
-    _gave_up: float = 0.0
+    _started: float = 0.0
+    _quick: int = 0
+    """How often in a row it has ended soon after its start."""
+
+    @property
+    def code(self) -> int | None:
+        """The exit code of a process that has ended and was not started again."""
+        return self.process.poll() if self.process else None
 
     def tend(self, say: Say) -> int | None:
-        """Start it if it is not running. Returns its exit code if it has just ended, 1 if it had given up."""
+        """Start it if it is not running. Returns its exit code if it has just ended."""
         if self.process and (code := self.process.poll()) is not None:
-            self.process, self.not_before = None, time.monotonic() + BACK_OFF_S
+            now = time.monotonic()
+            self._quick = 0 if now - self._started >= STEADY_S else self._quick + 1
+            self.process, self.not_before = None, now + min(MOST_BACK_OFF_S, BACK_OFF_S * 2**self._quick)
             say(f"{self.name} ended with code {code} and will be restarted. Log: {self.log}")
             return code
-        if self.process and self._gave_up_long_ago():
-            self.stop()
-            say(f"{self.name} gave up its connection and will be restarted. Log: {self.log}")
-            return 1
         if self.process is None and time.monotonic() >= self.not_before:
             self._start()
         return None
 
     def _start(self) -> None:
         with open(self.log, "ab") as log:
-            self._read, self._gave_up = log.tell(), 0.0
             self.process = subprocess.Popen(
                 self.command,
                 env=dict(self.env),
@@ -66,18 +69,7 @@ class Program:
                 preexec_fn=_end_with_parent,
             )
         self.starts += 1
-
-    def _gave_up_long_ago(self) -> bool:
-        """Whether it has logged its last words and has had time to end since."""
-        if not self.last_words:
-            return False
-        if not self._gave_up:
-            with open(self.log, "rb") as log:
-                log.seek(self._read)
-                fresh = log.read()
-            self._read += max(0, len(fresh) - max(map(len, self.last_words)))  # the words may be half written
-            self._gave_up = time.monotonic() if any(words in fresh for words in self.last_words) else 0.0
-        return bool(self._gave_up) and time.monotonic() > self._gave_up + BACK_OFF_S
+        self._started = time.monotonic()
 
     def stop(self, grace_s: float = 10.0) -> None:
         """End the program and everything it has started: ask first, then kill what is left after `grace_s`."""
@@ -109,9 +101,15 @@ class Rarely:
             self.say(text)
 
 
+class Stoppable(Protocol):
+    """One program, or something that runs several."""
+
+    def stop(self) -> None: ...
+
+
 @contextlib.contextmanager
-def stopped_at_the_end(*programs: Program) -> Iterator[None]:
-    """Stop these programs however the block ends, and however often we are signalled meanwhile."""
+def stopped_at_the_end(*programs: Stoppable) -> Iterator[None]:
+    """Stop these programs, in this order, however the block ends, and however often we are signalled meanwhile."""
     try:
         yield
     finally:

@@ -1,0 +1,135 @@
+"""A site that answers the server's messages, one after the other, and comes back whenever it has lost the server.
+
+Heartbeats come from a thread of their own, and the work is done by another process, so that neither a long request nor
+data that take minutes to load make the server count this site as away.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from unskew.deploy.fleet import LIFE_S, FleetError, TurnedAway, Unreachable, Unwanted
+from unskew.deploy.flower import unpacked
+from unskew.deploy.sealed import Sealed
+from unskew.deploy.supervise import Say
+
+QUICK_S, IDLE_S = 0.2, 2.0
+"""How often the server is asked for messages: at least and at most."""
+PATIENCE = 50
+"""While nothing comes, the pause grows to this part of the silence, so that waiting costs a round two per cent."""
+RETRY_S = 5.0
+"""How long to wait at most before the server is tried again. It begins with a tenth of it."""
+BEAT_S = LIFE_S / 4
+
+
+class Connection(Protocol):
+    """What `Fleet` does."""
+
+    def connect(self) -> None: ...
+
+    def beat(self) -> None: ...
+
+    def receive(self) -> Any: ...
+
+    def reply(self, message: Any, answer: Sealed | str) -> None: ...
+
+    def forget(self) -> None: ...
+
+    def leave(self) -> None: ...
+
+
+@dataclass
+class Answering:
+    """answer: the worker's, within so many seconds; raises OSError if there is none. over: set it to end `run`."""
+
+    fleet: Connection
+    answer: Callable[[Sealed, float], Sealed]
+    say: Say
+    site: str
+    over: threading.Event = field(default_factory=threading.Event)
+    _failures: int = 0
+    _ready: tuple[Any, Sealed | str, float] | None = None
+    """A message, its answer that has not been sent yet, and until when it is of use."""
+
+    def run(self) -> None:
+        """Take part until `over`."""
+        threading.Thread(target=self._beat, daemon=True).start()
+        lost: float | None = None
+        while not self.over.is_set():
+            try:
+                self.fleet.connect()
+                self.say("connected to the server" + (f" again after {time.monotonic() - lost:.0f} s" if lost else ""))
+                lost = None
+                self._take_part()
+            except FleetError as error:
+                self._explain(error)
+                lost = lost or time.monotonic()
+                self._failures += 1
+                longest = min(RETRY_S, RETRY_S / 10 * 2 ** (self._failures - 1))
+                self.over.wait(random.uniform(longest / 2, longest))
+        self.fleet.leave()
+
+    def _beat(self) -> None:
+        while not self.over.wait(BEAT_S):
+            try:
+                self.fleet.beat()
+            except FleetError:
+                continue  # `run` meets the same, and says so
+
+    def _take_part(self) -> None:
+        """Ask for messages and answer them. Raises FleetError when the server is lost."""
+        last = time.monotonic()
+        while not self.over.is_set():
+            self._send()
+            message = self._received()
+            self._failures = 0
+            if message is None:
+                silence = time.monotonic() - last
+                self.over.wait(min(IDLE_S, max(QUICK_S, silence / PATIENCE)))
+                continue
+            began = time.monotonic()
+            self._ready = message, self._answered(message), began + message.metadata.ttl
+            last = time.monotonic()
+
+    def _received(self) -> Any:
+        try:
+            return self.fleet.receive()
+        except Unwanted:
+            self.fleet.forget()
+            return None
+
+    def _answered(self, message: Any) -> Sealed | str:
+        """The worker's answer, or a text that says why there is none."""
+        try:
+            return self.answer(unpacked(message.content), message.metadata.ttl)
+        except ValueError as error:
+            return str(error)
+        except TimeoutError:
+            return "the site's worker did not answer in time"
+        except OSError as error:
+            return f"the site's worker ended while it worked on this request ({type(error).__name__})"
+
+    def _send(self) -> None:
+        """Send the answer that is ready. If the server is lost meanwhile it stays ready, as long as it is of use."""
+        if self._ready is None:
+            return
+        message, answer, until = self._ready
+        if time.monotonic() < until:
+            try:
+                self.fleet.reply(message, answer)
+            except Unwanted:
+                self.say("an answer was not wanted any more: its run is over")
+        self._ready = None
+        self.fleet.forget()
+
+    def _explain(self, error: FleetError) -> None:
+        if isinstance(error, TurnedAway):
+            text = f"the server does not let this site in: {error}. Is {self.site}.pub admitted?"
+            self.say(f"{text} It is tried again until it does.")
+        elif isinstance(error, Unreachable):
+            self.say(f"the server is not reached: {error}. It is tried again until it is.")

@@ -1,0 +1,60 @@
+"""The process that conducts one run, which `unskew serve` starts: python -m unskew.deploy.conductor FEDERATION ORDER
+
+It runs the installed server's code and what the order on this machine's disk says. The environment holds the numbers
+of the run and of its task at the SuperLink, and the token with which this process speaks for them.
+"""
+
+# pyright: reportMissingImports=false
+# Flower lives in an environment of its own, and types are checked in the one without it.
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+from unskew.deploy import orders, superlink
+from unskew.deploy.conducting import conduct_order
+from unskew.deploy.conductors import TASK
+from unskew.deploy.flower import FlowerChannel
+from unskew.deploy.tickets import Coordinator
+from unskew.errors import UsageError
+
+try:
+    from flwr.common.constant import SUPERLINK_NODE_ID
+    from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
+    from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor
+    from flwr.supercore.run import Run
+    from flwr.supercore.task_identity import TaskIdentity
+    from flwr.superlink.grid import HttpGrid
+except ImportError as error:  # the extra is not installed, or in a version that has other names
+    raise UsageError("E501", f"a deployment needs Flower 1.41: pip install 'unskew[flower]' ({error}).") from error
+
+
+def _grid(home: Coordinator, run: int, task: int, token: str) -> HttpGrid:
+    """What carries the messages of this run."""
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run, SUPERLINK_NODE_ID, task
+    authority = (home.folder / "ca.crt").read_bytes() if home.tls else None
+    grid = HttpGrid(superlink.address(home), not home.tls, authority, token=token)
+    grid.set_run(Run.create_empty(run))
+    return grid
+
+
+def main() -> None:
+    """Conduct the run to its end. It always leaves an `ending.json`, unless this process is killed."""
+    home, order = Coordinator.open(Path(sys.argv[1])), sys.argv[2]
+    run, task, token = os.environ.pop(TASK).split()
+    signal.signal(signal.SIGTERM, _stop)
+    alive = superlink.runtime_client(home, RuntimeTokenHttpInterceptor(token=token))
+    HeartbeatSender(make_task_heartbeat_fn_http(alive)).start()
+    conduct_order(FlowerChannel(_grid(home, int(run), int(task), token)), orders.read(home.folder, order))
+
+
+def _stop(*_: Any) -> NoReturn:
+    raise SystemExit(0)
+
+
+if __name__ == "__main__":
+    main()

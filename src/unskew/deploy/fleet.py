@@ -1,0 +1,233 @@
+"""A site's node at the server: Flower's fleet API, spoken by the site's own process.
+
+Flower's SuperNode asks the server for the code of each run and starts it in processes of its own. This asks for
+messages only: no code that a server offers is ever fetched, installed or run.
+"""
+
+# pyright: reportMissingImports=false
+# Flower lives in an environment of its own, and types are checked in the one without it.
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from unskew import disk
+from unskew.deploy.flower import packed
+from unskew.deploy.sealed import Sealed
+from unskew.deploy.tickets import Joined
+from unskew.errors import UsageError
+
+try:
+    import httpx
+    from flwr.app import Message
+    from flwr.app.error import Error
+    from flwr.app.message import remove_content_from_message
+    from flwr.common.serde import message_from_proto, message_to_proto
+    from flwr.proto import fleet_pb2 as fleet_api
+    from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+    from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree
+    from flwr.proto.message_pb2 import Message as MessageProto
+    from flwr.proto.node_pb2 import Node
+    from flwr.supercore.error import ApiErrorCode, FlowerError
+    from flwr.supercore.inflatable import inflatable_object, inflatable_utils
+    from flwr.supercore.inflatable.inflatable_protobuf_utils import (
+        make_pull_object_fn_protobuf,
+        make_push_object_fn_protobuf,
+    )
+    from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+    from flwr.supernode.fleet_http_client import FleetHttpClient
+    from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+except ImportError as error:  # the extra is not installed, or in a version that has other names
+    raise UsageError("E501", f"a deployment needs Flower 1.41: pip install 'unskew[flower]' ({error}).") from error
+
+LIFE_S = 20.0
+"""The interval of heartbeats that the server is told; after two without any it counts the site as away. Long enough for
+the server to be restarted meanwhile."""
+TIMEOUT_S = 30.0
+"""How long one call may take; a message's tensors travel in pieces, each in a call of its own."""
+STALLED_S = 15.0
+"""A message of which no further piece has arrived for so long is given up."""
+_FAILED = 8
+"""Flower's code of an answer that says why there is none."""
+
+
+class FleetError(Exception):
+    """A call that failed. Its text is the end of a sentence."""
+
+
+class Unreachable(FleetError):
+    """The network, a proxy or the server failed, so that the call may succeed later."""
+
+
+class TurnedAway(FleetError):
+    """The server does not know this site's key, or takes its clock to be wrong."""
+
+
+class Unwanted(FleetError):
+    """The server does not want this message any more: its run is over."""
+
+
+class Fleet:
+    """The connection of one site. Its number at the server is kept in the site's folder, so that a process that takes
+    over after a crash is the same node at once, and can say what became of the request its predecessor died with."""
+
+    def __init__(self, joined: Joined):
+        ticket, key = joined.ticket, joined.key.key
+        context = joined.tls()
+        where = f"{'https' if context else 'http'}://{ticket.host}:{ticket.port}"
+        interceptors = [NodeAuthHttpInterceptor(key, key.public_key())]
+        self._client = FleetHttpClient(where, interceptors=interceptors, verify=context or False, timeout=TIMEOUT_S)
+        self._key, self._admits_itself = public_key_to_bytes(key.public_key()), context is None
+        self._number, self._open = joined.folder / "node", joined.folder / "answering"
+        self._node = Node(node_id=int(self._number.read_text())) if self._number.exists() else None
+        self._left_open = self._open.exists()
+        self._pulling: tuple[int, ObjectTree] | None = None
+        """The run of a message that has not arrived whole, and the tree of its pieces."""
+
+    def connect(self) -> None:
+        """Be there for the server, and excuse the request that an earlier process has left open."""
+        with _sorted():
+            if not self._known():
+                if self._admits_itself:  # without TLS Flower does not check keys
+                    with contextlib.suppress(httpx.HTTPStatusError):
+                        self._client.RegisterNode(fleet_api.RegisterNodeFleetRequest(public_key=self._key))
+                request = fleet_api.ActivateNodeRequest(public_key=self._key, heartbeat_interval=LIFE_S)
+                self._node = Node(node_id=self._client.ActivateNode(request).node_id)
+                disk.replace(self._number, str(self._node.node_id))
+        if self._left_open:
+            with contextlib.suppress(Unwanted):
+                self.reply(_without_content(self._open), "the site was restarted while it worked on this request")
+            self.forget()
+            self._left_open = False
+
+    def _known(self) -> bool:
+        """Whether the server takes this site back under its number, which it does even before it has missed it."""
+        if self._node is None:
+            return False
+        try:
+            return self._beat()
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code != httpx.codes.UNAUTHORIZED:
+                raise
+            return False  # the server has lost its database, or given the key another number
+
+    def _beat(self) -> bool:
+        request = SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=LIFE_S)
+        return self._client.SendNodeHeartbeat(request).success
+
+    def beat(self) -> None:
+        """Tell the server that this site is still there. Needed at least every 2 LIFE_S."""
+        with _sorted():
+            self._beat()
+
+    def receive(self) -> Message | None:
+        """The next message with its content, if there is one. Until `forget`, a crash leaves it to be excused.
+
+        After a failure it goes on with the same message.
+        """
+        with _sorted():
+            if self._pulling is None:
+                response = self._client.PullMessages(fleet_api.PullMessagesRequest(node=self._node))
+                if not response.messages_list:
+                    return None
+                disk.replace(self._open, response.messages_list[0].SerializeToString())
+                run = response.messages_list[0].metadata.run_id
+                self._pulling = run, response.message_object_trees[0]
+            message = self._pulled(*self._pulling)
+            self._pulling = None
+            return message
+
+    def _pulled(self, run: int, tree: ObjectTree) -> Message:
+        def confirm(object_id: str) -> None:
+            request = ConfirmMessageReceivedRequest(node=self._node, run_id=run, message_object_id=object_id)
+            self._client.ConfirmMessageReceived(request)
+
+        pull = _unless_stalled(make_pull_object_fn_protobuf(self._client.PullObject, self._node, run))
+        message = inflatable_utils.pull_and_inflate_object_from_tree(tree, pull, confirm, return_type=Message)
+        message.metadata.__dict__["_message_id"] = tree.object_id
+        return message
+
+    def reply(self, message: Message, answer: Sealed | str) -> None:
+        """Send the answer to a message, or a text that says why there is none."""
+        reply = Message(Error(_FAILED, answer) if isinstance(answer, str) else packed(answer), reply_to=message)
+        # as if sent at once: the server need not share this machine's clock, and a reply sent again is the same one
+        reply.metadata.created_at, reply.metadata.ttl = message.metadata.created_at, message.metadata.ttl
+        with _sorted(), inflatable_object.no_object_id_recompute():
+            reply.metadata.__dict__["_message_id"] = reply.object_id
+            request = fleet_api.PushMessagesRequest(
+                node=self._node,
+                messages_list=[message_to_proto(remove_content_from_message(reply))],
+                message_object_trees=[inflatable_object.get_object_tree(reply)],
+            )
+            response = self._client.PushMessages(request)
+            run = message.metadata.run_id
+            push = make_push_object_fn_protobuf(self._client.PushObject, self._node, run, response.session_id)
+            objects = inflatable_object.get_all_nested_objects(reply)
+            inflatable_utils.push_objects(objects, push, object_ids_to_push=set(response.objects_to_push))
+
+    def forget(self) -> None:
+        """The last message is dealt with."""
+        self._pulling = None
+        self._open.unlink(missing_ok=True)
+
+    def leave(self) -> None:
+        """Tell the server that this site goes, if it can be told, and close the connection."""
+        with contextlib.suppress(FleetError), _sorted():
+            if self._node is not None:
+                self._client.DeactivateNode(fleet_api.DeactivateNodeRequest(node_id=self._node.node_id))
+        self._client.close()
+
+
+def _without_content(path: Path) -> Message:
+    """The message that `receive` has left here. It was complete, because a file is replaced in one step."""
+    return message_from_proto(MessageProto.FromString(path.read_bytes()))
+
+
+def _unless_stalled(pull: Callable[[str], bytes]) -> Callable[[str], bytes]:
+    """This way to pull a piece, which gives up when the sender has added none for STALLED_S: it may have been killed."""
+    last = time.monotonic()
+
+    def patient(object_id: str) -> bytes:
+        nonlocal last
+        try:
+            content = pull(object_id)
+        except inflatable_utils.ObjectUnavailableError:
+            if time.monotonic() - last > STALLED_S:
+                raise inflatable_utils.ObjectPullError(object_id, "its sender has stopped sending it") from None
+            raise
+        last = time.monotonic()
+        return content
+
+    return patient
+
+
+@contextlib.contextmanager
+def _sorted() -> Iterator[None]:
+    """Turn what a call raises into one of our three errors."""
+    try:
+        yield
+    except httpx.HTTPStatusError as error:
+        raise _refusal(error.response) from error
+    except httpx.TransportError as error:
+        raise Unreachable(str(error) or type(error).__name__) from error
+    except inflatable_utils.ObjectPullError as error:
+        raise Unwanted(str(error)) from error
+    except inflatable_utils.ObjectPushError as error:
+        raise Unreachable(str(error)) from error
+    except (ValueError, TypeError, KeyError) as error:  # by whatever answers in the server's place
+        raise Unreachable(f"the answer is not the server's ({type(error).__name__})") from error
+
+
+def _refusal(response: httpx.Response) -> FleetError:
+    """What an answer that is not 200 means."""
+    error = FlowerError.from_json(response.text)
+    if response.status_code == httpx.codes.UNAUTHORIZED:
+        return TurnedAway("it does not know this site's key, or the clocks differ by more than a few seconds")
+    if error is not None and error.code == ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED:
+        return TurnedAway("this site's key is not admitted")
+    if response.status_code == httpx.codes.FORBIDDEN:
+        return Unwanted("the run is over")
+    return Unreachable(f"it answers HTTP {response.status_code}")

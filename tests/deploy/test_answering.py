@@ -1,0 +1,206 @@
+"""A site's connection: what it does when the network, the server or its own worker fails."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from dataclasses import dataclass, field
+
+import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'unskew[flower]'")
+
+from flwr.app import Message
+
+from tests.deploy import fake  # skips where cryptography is missing
+from unskew.deploy import answering
+from unskew.deploy.answering import Answering
+from unskew.deploy.fleet import FleetError, TurnedAway, Unreachable, Unwanted
+from unskew.deploy.flower import packed
+from unskew.deploy.sealed import BUDGET, Sealed, exactly, through_socket
+
+pytestmark = pytest.mark.flower
+REQUEST = Sealed("{}", b"signature", b"blob")
+ANSWER = Sealed('{"answer": 1}', b"signature", b"blob")
+
+
+def message(seconds: float = 5.0) -> Message:
+    fake.grid_of({})  # which sets what Flower's messages want to know of their process
+    return Message(packed(REQUEST), 1, "train", ttl=seconds)
+
+
+@dataclass
+class Script:
+    """A Connection that plays what each call does: returns a value, or raises an error. At its end `over` is set."""
+
+    receive_: list = field(default_factory=list)
+    connect_: list = field(default_factory=list)
+    reply_: list = field(default_factory=list)
+    over: threading.Event = field(default_factory=threading.Event)
+    replies: list = field(default_factory=list)
+    beats: int = 0
+    forgotten: int = 0
+    left: bool = False
+
+    def _next(self, script: list):
+        value = script.pop(0) if script else None
+        if isinstance(value, Exception):
+            raise value
+        return value
+
+    def connect(self) -> None:
+        self._next(self.connect_)
+
+    def beat(self) -> None:
+        self.beats += 1
+
+    def receive(self):
+        if not self.receive_:
+            self.over.set()
+        return self._next(self.receive_)
+
+    def reply(self, message, answer) -> None:
+        self._next(self.reply_)
+        self.replies.append(answer)
+
+    def forget(self) -> None:
+        self.forgotten += 1
+
+    def leave(self) -> None:
+        self.left = True
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    monkeypatch.setattr(answering, "RETRY_S", 0.1)
+    monkeypatch.setattr(answering, "QUICK_S", 0.01)
+
+
+def played(script: Script, answer=lambda request, seconds: ANSWER) -> list[str]:
+    said: list[str] = []
+    Answering(script, answer, said.append, "a", script.over).run()
+    assert script.left
+    return said
+
+
+def test_a_message_is_answered():
+    script = Script([message(), None])
+    played(script)
+    assert script.replies == [ANSWER]
+    assert script.forgotten == 1
+
+
+@pytest.mark.parametrize("error", [Unreachable("502"), TurnedAway("unknown")])
+def test_the_server_is_tried_again_until_it_is_there(error):
+    """N12: whatever stands in the server's place, and whoever has to admit the key first."""
+    said = played(Script([message(), None], [error, error, error]))
+    assert len([text for text in said if "tried again" in text]) == 3
+    assert said[-1] == "connected to the server again after 0 s"
+    assert ("Is a.pub admitted?" in said[0]) == isinstance(error, TurnedAway)
+
+
+def test_an_answer_that_could_not_be_sent_is_sent_after_the_network_is_back():
+    script = Script([message(), None], reply_=[Unreachable("cut"), Unreachable("cut")])
+    played(script)
+    assert script.replies == [ANSWER]
+
+
+def test_an_answer_that_came_too_late_is_not_sent():
+    script = Script([message(0.1), None])
+    played(script, lambda request, seconds: time.sleep(0.2) or ANSWER)
+    assert script.replies == []
+    assert script.forgotten == 1
+
+
+def test_an_answer_to_a_run_that_is_over_is_let_go():
+    script = Script([message(), None], reply_=[Unwanted("over")])
+    said = played(script)
+    assert script.replies == []
+    assert any("not wanted any more" in text for text in said)
+
+
+def test_a_worker_that_ends_or_hangs_is_said_at_once():
+    for error, text in ((ConnectionResetError(), "ended while it worked"), (TimeoutError(), "did not answer in time")):
+
+        def failing(request, seconds, error=error):
+            raise error
+
+        script = Script([message(), None])
+        played(script, failing)
+        assert text in script.replies[0]
+
+
+def test_a_message_that_is_not_ours_is_refused():
+    from flwr.app import ConfigRecord, RecordDict
+
+    strange = message()
+    strange.content = RecordDict({"config": ConfigRecord({"run": "this"})})
+    script = Script([strange, None])
+    played(script)
+    assert "a message without" in script.replies[0]
+
+
+def test_heartbeats_go_on_while_a_request_is_worked_on(monkeypatch):
+    monkeypatch.setattr(answering, "BEAT_S", 0.02)
+    script = Script([message(), None])
+    played(script, lambda request, seconds: time.sleep(0.3) or ANSWER)
+    assert script.beats >= 5
+
+
+def test_no_pause_is_long_beside_the_silence_before_it(monkeypatch):
+    clock, pauses = [0.0], []
+
+    class Over(threading.Event):
+        def wait(self, timeout=None):
+            pauses.append((clock[0], timeout))
+            clock[0] += timeout
+            return False
+
+    monkeypatch.setattr(answering.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(answering.threading.Thread, "start", lambda self: None)
+    script = Script([None] * 400, over=Over())
+    played(script)
+    assert all(0.01 <= pause <= max(0.01, silence / 50) + 1e-9 or pause == 2.0 for silence, pause in pauses)
+    assert pauses[-1][1] == 2.0
+
+
+def test_a_worker_that_still_loads_its_data_is_waited_for(tmp_path):
+    """N10: data that took 70 s to load, and the site was never asked again."""
+    path = tmp_path / "worker"
+    path.touch()  # of a worker that was killed
+
+    def load() -> None:
+        time.sleep(0.5)
+        path.unlink()
+        with socket.socket(socket.AF_UNIX) as door:
+            door.bind(str(path))
+            door.listen()
+            line, _ = door.accept()
+            with line:
+                exactly(line, BUDGET.size)
+                Sealed.receive(line)
+                ANSWER.send(line)
+
+    threading.Thread(target=load, daemon=True).start()
+    assert through_socket(path, REQUEST, 20) == ANSWER
+    began = time.monotonic()
+    with pytest.raises(TimeoutError):
+        through_socket(tmp_path / "none", REQUEST, 0.3)
+    assert time.monotonic() - began < 5
+
+
+def test_no_empty_piece_is_sent_to_a_line_that_may_be_closed_already():
+    """A worker believed that its answer without tensors had come too late."""
+    pieces: list[bytes] = []
+
+    class Line:
+        def sendall(self, piece: bytes) -> None:
+            pieces.append(piece)
+
+    Sealed("{}", b"signature", b"").send(Line())
+    assert all(pieces)
+
+
+def test_every_failure_of_a_call_is_one_of_three():
+    assert {kind.__name__ for kind in FleetError.__subclasses__()} == {"Unreachable", "TurnedAway", "Unwanted"}

@@ -1,0 +1,170 @@
+"""Which runs a server conducts, and what it does with all others: nothing that came over the network is run."""
+
+from __future__ import annotations
+
+import io
+import sys
+import time
+import zipfile
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'unskew[flower]'")
+
+from tests.deploy import fake  # noqa: F401  skips where cryptography is missing
+from unskew.deploy import bundle, conductors, orders, supervise
+from unskew.deploy.conductors import MOST_STARTS, TASK, Conductors
+from unskew.deploy.orders import Order, Terms
+from unskew.deploy.superlink import Refused, Task, Unavailable
+from unskew.deploy.tickets import Coordinator
+
+pytestmark = pytest.mark.flower
+OURS = Task(7, 8, "0a1b2c", bundle.APP_HASH)
+
+
+@dataclass
+class Link:
+    """A SuperLink with these tasks. order: the name that each run gives for its order."""
+
+    tasks: list = field(default_factory=list)
+    order: str = ""
+    finished: list = field(default_factory=list)
+    begun: int = 0
+    closed: bool = False
+
+    def close(self) -> None:
+        self.closed = True
+
+    def take(self, secret: bytes):
+        task = self.tasks.pop(0) if self.tasks else None
+        if isinstance(task, Exception):
+            raise task
+        return task
+
+    def order_of(self, task: Task) -> str:
+        self.begun += 1
+        return self.order
+
+    def finish(self, task: Task, problem: str = "") -> None:
+        self.finished.append((task.run, problem))
+
+
+@dataclass
+class Office:
+    """A coordinator's conductors whose processes run `code` instead of a conductor."""
+
+    conductors: Conductors
+    link: Link
+    said: list[str]
+
+    def tend(self, until=lambda: True, seconds: float = 20.0) -> None:
+        end = time.monotonic() + seconds
+        self.conductors.tend()
+        while not until():
+            assert time.monotonic() < end, self.said
+            time.sleep(0.02)
+            self.conductors.tend()
+
+
+@pytest.fixture
+def home(tmp_path):
+    return Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:8123", ["a"])
+
+
+@pytest.fixture
+def office(home, monkeypatch, tmp_path):
+    def opened(tasks, code: str = "", order: str | None = None) -> Office:
+        said: list[str] = []
+        link = Link(
+            tasks, orders.hand_in(Order(tmp_path / "run", home.folder, {}, Terms())) if order is None else order
+        )
+        monkeypatch.setattr(conductors, "SuperLink", lambda home: link)
+        monkeypatch.setattr(supervise, "BACK_OFF_S", 0.05)
+
+        class Instead(supervise.Program):
+            def __init__(self, name, command, env, log):
+                super().__init__(name, [sys.executable, "-c", code], env, log)
+                self.asked = command
+
+        monkeypatch.setattr(conductors, "Program", Instead)
+        return Office(Conductors(home, said.append), link, said)
+
+    return opened
+
+
+def test_the_archive_of_our_app_holds_no_code_and_is_the_same_each_time():
+    with zipfile.ZipFile(io.BytesIO(bundle.APP)) as archive:
+        assert archive.namelist() == ["pyproject.toml"]
+    assert bundle._archive() == bundle.APP
+    time.sleep(0.01)
+    assert bundle._archive() == bundle.APP
+
+
+def test_another_app_than_ours_is_ended_and_nothing_of_it_is_asked_for(office):
+    """N0: whoever reached the port ran Python as the coordinator's user."""
+    stranger = office([replace(OURS, app_hash="f" * 64)])
+    stranger.tend()
+    assert stranger.link.begun == 0
+    ((run, problem),) = stranger.link.finished
+    assert (run, problem[:8]) == (7, "refused:")
+    assert stranger.said[0].startswith("E510 run 7 was refused and ended: it brings an app of its own (SHA-256 ffff")
+
+
+@pytest.mark.parametrize("order", ["", "0" * 32, "../../order", "x" * 32])
+def test_our_app_without_an_order_of_ours_is_ended(office, order, home):
+    """Somebody who has our archive, which is public, and names an order of their own."""
+    (home.folder / "order.json").write_text("{}")
+    stranger = office([OURS], order=order)
+    stranger.tend()
+    assert [run for run, problem in stranger.link.finished if problem] == [7]
+    assert "E510" in stranger.said[0]
+
+
+def test_an_ordered_run_is_conducted_once(office, home):
+    ours = office([OURS])
+    ours.tend(lambda: ours.link.finished)
+    assert ours.link.finished == [(7, "")]
+    assert not orders.exists(home.folder, ours.link.order)
+    assert not ours.said
+
+
+def test_a_conductor_that_is_killed_is_started_again_and_at_last_given_up(office):
+    killed = office([OURS], code="import os; os.kill(os.getpid(), 9)")
+    killed.tend(lambda: killed.link.finished)
+    assert killed.link.finished == [(7, "the run's process ended with code -9")]
+    assert len([text for text in killed.said if "will be restarted" in text]) == MOST_STARTS - 1
+    assert f"was killed {MOST_STARTS} times and is given up" in killed.said[-1]
+
+
+def test_a_conductor_that_fails_is_not_started_again(office):
+    failing = office([OURS], code="raise SystemExit(3)")
+    failing.tend(lambda: failing.link.finished)
+    assert failing.link.finished == [(7, "the run's process ended with code 3")]
+
+
+def test_the_token_is_not_on_the_command_line(office):
+    """Which every user of the machine can read."""
+    ours = office([OURS], code="import time; time.sleep(9)")
+    ours.tend()
+    (run,) = ours.conductors._runs
+    assert run.program.env[TASK] == "7 8 0a1b2c"
+    assert not any("0a1b2c" in word for word in run.program.asked)
+    ours.conductors.stop()
+
+
+def test_a_superlink_that_is_away_or_refuses_stops_nothing(office):
+    ours = office([Unavailable("down"), Refused("no"), OURS])
+    ours.tend(lambda: ours.link.finished)
+    assert ours.link.finished == [(7, "")]
+    assert ours.said == ["E507 the SuperLink gives no tasks: no"]
+
+
+def test_the_secret_that_takes_tasks_is_the_coordinators_alone(office, home):
+    office([])
+    path = home.folder / "flower" / "tasks.key"
+    assert path.stat().st_mode & 0o777 == 0o600
+    before = path.read_bytes()
+    office([])
+    assert path.read_bytes() == before
+    assert len(before) == 32

@@ -1,0 +1,128 @@
+"""What this project uses of Flower beyond its public interface is still there, in the form in which it is used."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+
+import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'unskew[flower]'")
+
+pytestmark = pytest.mark.flower
+PROTO = "flwr.proto."
+INFLATABLE = "flwr.supercore.inflatable."
+NAMES = {
+    "flwr.app.error:Error": ("code", "reason"),
+    "flwr.app.message:remove_content_from_message": ("message",),
+    "flwr.common.serde:message_from_proto": ("message_proto",),
+    "flwr.common.serde:message_to_proto": ("message",),
+    "flwr.common.serde:user_config_from_proto": ("proto",),
+    "flwr.common.serde:user_config_to_proto": ("user_config",),
+    INFLATABLE + "inflatable_object:get_all_nested_objects": ("obj",),
+    INFLATABLE + "inflatable_object:get_object_tree": ("obj",),
+    INFLATABLE + "inflatable_object:no_object_id_recompute": (),
+    INFLATABLE + "inflatable_protobuf_utils:make_pull_object_fn_protobuf": ("pull_object_protobuf", "node", "run_id"),
+    INFLATABLE + "inflatable_protobuf_utils:make_push_object_fn_protobuf": (
+        "push_object_protobuf", "node", "run_id", "session_id",
+    ),
+    INFLATABLE + "inflatable_utils:pull_and_inflate_object_from_tree": (
+        "object_tree", "pull_object_fn", "confirm_object_received_fn", "return_type",
+    ),
+    INFLATABLE + "inflatable_utils:ObjectUnavailableError": ("object_id",),
+    INFLATABLE + "inflatable_utils:ObjectPullError": ("object_id", "reason"),
+    INFLATABLE + "inflatable_utils:ObjectPushError": ("object_id",),
+    INFLATABLE + "inflatable_utils:push_objects": ("objects", "push_object_fn", "object_ids_to_push"),
+    "flwr.supercore.control.control_http_client:ControlHttpClient": ("base_url", "interceptors", "verify", "timeout"),
+    "flwr.supercore.error:FlowerError.from_json": ("value",),
+    "flwr.supercore.heartbeat:HeartbeatSender": ("heartbeat_fn",),
+    "flwr.supercore.heartbeat:make_task_heartbeat_fn_http": ("client",),
+    "flwr.supercore.interceptors:RuntimeTokenHttpInterceptor": ("token",),
+    "flwr.supercore.interceptors:RuntimeVersionHttpInterceptor": ("component_name",),
+    "flwr.supercore.interceptors:SuperExecAuthHttpInterceptor": ("master_secret", "protected_methods"),
+    "flwr.supercore.primitives.asymmetric:public_key_to_bytes": ("public_key",),
+    "flwr.supercore.run:Run.create_empty": ("run_id",),
+    "flwr.supercore.runtime:RuntimeHttpClient": ("base_url", "interceptors", "verify", "timeout"),
+    "flwr.superlink.grid:HttpGrid": ("runtime_api_address", "insecure", "root_certificates", "token"),
+    "flwr.superlink.grid:HttpGrid.set_run": ("run",),
+    "flwr.supernode.fleet_http_client:FleetHttpClient": ("base_url", "interceptors", "verify", "timeout"),
+    "flwr.supernode.node_auth_http_interceptor:NodeAuthHttpInterceptor": ("private_key", "public_key"),
+}  # fmt: skip
+"""What is called -> the names of the parameters it is called with."""
+CALLS = {
+    "flwr.supernode.fleet_http_client:FleetHttpClient": (
+        "RegisterNode", "ActivateNode", "DeactivateNode", "SendNodeHeartbeat", "PullMessages", "PushMessages",
+        "PullObject", "PushObject", "ConfirmMessageReceived",
+    ),
+    "flwr.supercore.control.control_http_client:ControlHttpClient": ("RegisterNode", "StartRun", "ListRuns", "StopRun"),
+    "flwr.supercore.runtime:RuntimeHttpClient": ("AcquireTask", "PullTaskInput", "PushTaskOutput", "SendTaskHeartbeat"),
+}  # fmt: skip
+FIELDS = {
+    PROTO + "fleet_pb2:RegisterNodeFleetRequest": ("public_key",),
+    PROTO + "fleet_pb2:ActivateNodeRequest": ("public_key", "heartbeat_interval"),
+    PROTO + "fleet_pb2:DeactivateNodeRequest": ("node_id",),
+    PROTO + "fleet_pb2:PullMessagesRequest": ("node",),
+    PROTO + "fleet_pb2:PullMessagesResponse": ("messages_list", "message_object_trees"),
+    PROTO + "fleet_pb2:PushMessagesRequest": ("node", "messages_list", "message_object_trees"),
+    PROTO + "fleet_pb2:PushMessagesResponse": ("objects_to_push", "session_id"),
+    PROTO + "heartbeat_pb2:SendNodeHeartbeatRequest": ("node", "heartbeat_interval"),
+    PROTO + "message_pb2:ConfirmMessageReceivedRequest": ("node", "run_id", "message_object_id"),
+    PROTO + "message_pb2:ObjectTree": ("object_id", "children"),
+    PROTO + "control_pb2:RegisterNodeRequest": ("public_key", "name"),
+    PROTO + "control_pb2:StartRunRequest": ("fab", "override_config"),
+    PROTO + "control_pb2:ListRunsRequest": ("run_id",),
+    PROTO + "control_pb2:ListRunsResponse": ("run_dict",),
+    PROTO + "control_pb2:StopRunRequest": ("run_id",),
+    PROTO + "fab_pb2:Fab": ("hash_str", "content"),
+    PROTO + "task_pb2:Task": ("task_id", "run_id", "fab_hash"),
+    PROTO + "runtime_pb2:AcquireTaskRequest": ("supported_task_types",),
+    PROTO + "runtime_pb2:AcquireTaskResponse": ("task", "token"),
+    PROTO + "runtime_pb2:PullTaskInputResponse": ("run",),
+    PROTO + "runtime_pb2:PushTaskOutputRequest": ("sub_status", "details"),
+}
+MENDING = (
+    "This version of Flower cannot be used: allow only tested ones in pyproject.toml, or change src/unskew/deploy."
+)
+
+
+def found(name: str):
+    module, _, path = name.partition(":")
+    try:
+        value = importlib.import_module(module)
+        for part in path.split("."):
+            value = getattr(value, part)
+    except (ImportError, AttributeError):
+        pytest.fail(f"Flower has no {name} any more. {MENDING}", pytrace=False)
+    return value
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_name_takes_the_parameters_it_is_given(name):
+    parameters = inspect.signature(found(name)).parameters
+    lost = [p for p in NAMES[name] if p not in parameters]
+    assert not lost, f"Flower's {name} takes no {', '.join(lost)} any more. {MENDING}"
+
+
+@pytest.mark.parametrize("name", CALLS)
+def test_a_client_has_the_calls_that_are_made(name):
+    lost = [call for call in CALLS[name] if not hasattr(found(name), call)]
+    assert not lost, f"Flower's {name} has no {', '.join(lost)} any more. {MENDING}"
+
+
+@pytest.mark.parametrize("name", FIELDS)
+def test_a_message_has_the_fields_that_are_used(name):
+    lost = [field for field in FIELDS[name] if field not in found(name).DESCRIPTOR.fields_by_name]
+    assert not lost, f"Flower's {name} has no {', '.join(lost)} any more. {MENDING}"
+
+
+def test_codes_kinds_and_numbers_have_their_names():
+    codes, kinds = found("flwr.supercore.error:ApiErrorCode"), found("flwr.supercore.constant:TaskType")
+    for name in (
+        "FLEET_NODE_ACTIVATION_FAILED", "PUBLIC_KEY_ALREADY_IN_USE", "RUN_ALREADY_FINISHED",
+        "RUNTIME_AUTHENTICATION_FAILED",
+    ):  # fmt: skip
+        assert hasattr(codes, name), f"Flower's ApiErrorCode has no {name} any more. {MENDING}"
+    assert "flwr-serverapp" in list(kinds), f"Flower's TaskType has no flwr-serverapp any more. {MENDING}"
+    assert found("flwr.common.constant:SUPERLINK_NODE_ID") == 1
+    for name in ("run_id", "node_id", "task_id"):
+        assert hasattr(type(found("flwr.supercore.task_identity:TaskIdentity")), name), f"no {name}. {MENDING}"

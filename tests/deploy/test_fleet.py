@@ -1,0 +1,138 @@
+"""What a site makes of whatever answers in the server's place."""
+
+from __future__ import annotations
+
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'unskew[flower]'")
+
+from flwr.app import Message
+from flwr.app.message import remove_content_from_message
+from flwr.common.serde import message_to_proto
+from flwr.proto.fleet_pb2 import ActivateNodeResponse, PullMessagesResponse
+from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatResponse
+from flwr.supercore.inflatable.inflatable_object import get_object_tree
+
+from tests.deploy import fake  # skips where cryptography is missing
+from unskew.deploy.connecting import free_port
+from unskew.deploy.fleet import Fleet, TurnedAway, Unreachable, Unwanted
+from unskew.deploy.flower import packed
+from unskew.deploy.sealed import Sealed
+from unskew.deploy.tickets import Coordinator, Joined, Ticket
+
+pytestmark = pytest.mark.flower
+ACTIVATED, BEATEN = ActivateNodeResponse(node_id=12).SerializeToString(), SendNodeHeartbeatResponse(success=True)
+NOT_ADMITTED = b'{"code": 2004, "detail": "no"}'
+
+
+def pulled() -> bytes:
+    """An answer with one message whose content is still to be pulled."""
+    fake.grid_of({})  # which sets what Flower's messages want to know of their process
+    message = Message(packed(Sealed("{}", b"", b"")), 12, "train", ttl=60)
+    message.metadata.__dict__["_message_id"] = message.object_id
+    answer = PullMessagesResponse(
+        messages_list=[message_to_proto(remove_content_from_message(message))],
+        message_object_trees=[get_object_tree(message)],
+    )
+    return answer.SerializeToString()
+
+
+class Server:
+    """Answers by the call's name with (status, body); everything else with 404. asked: the calls, in order."""
+
+    def __init__(self, **answers: tuple[int, bytes]):
+        server = self
+        self.answers, self.asked = answers, []
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                self.rfile.read(int(self.headers["content-length"]))
+                call = self.path.removeprefix("/v1/fleet/").replace("-", "_")
+                server.asked.append(call)
+                status, body = server.answers.get(call, (404, b""))
+                self.send_response(status)
+                self.send_header("content-type", "application/x-protobuf")
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_) -> None:
+                pass
+
+        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.port = self.http.server_address[1]
+        threading.Thread(target=self.http.serve_forever, daemon=True).start()
+
+
+def fleet_at(tmp_path, port: int) -> Fleet:
+    """Of a site that has joined a federation without TLS at this port."""
+    folder = tmp_path / "site"
+    if folder.exists():
+        return Fleet(Joined.open(folder))
+    home = Coordinator.make(tmp_path / "fed", "lung", f"127.0.0.1:{port}", ["a"], tls=False)
+    return Fleet(Joined.make(folder, Ticket.read(home.folder / "tickets/a.ticket")))
+
+
+@pytest.mark.parametrize(
+    ("answer", "error"),
+    [
+        ((200, b"<html>Welcome to the proxy</html>"), Unreachable),
+        ((502, b"Bad Gateway"), Unreachable),
+        ((503, b""), Unreachable),
+        ((404, b"{}"), Unreachable),
+        ((401, b""), TurnedAway),
+        ((400, NOT_ADMITTED), TurnedAway),
+        ((403, b""), Unwanted),
+    ],
+)
+def test_an_answer_that_is_none_is_sorted(tmp_path, answer, error):
+    """N12: a proxy that answers while the server is down ended the site."""
+    with pytest.raises(error):
+        fleet_at(tmp_path, Server(activate_node=answer).port).connect()
+
+
+def test_nobody_there_is_unreachable(tmp_path):
+    with pytest.raises(Unreachable):
+        fleet_at(tmp_path, free_port()).connect()
+
+
+def test_a_site_comes_back_under_its_number_without_being_admitted_again(tmp_path):
+    """Flower admits a node that was killed only after a minute."""
+    server = Server(activate_node=(200, ACTIVATED), send_node_heartbeat=(200, BEATEN.SerializeToString()))
+    fleet_at(tmp_path, server.port).connect()
+    server.asked.clear()
+    fleet_at(tmp_path, server.port).connect()
+    assert server.asked == ["send_node_heartbeat"]
+
+
+def test_a_server_that_has_lost_its_database_is_asked_for_a_new_number(tmp_path):
+    server = Server(activate_node=(200, ACTIVATED), send_node_heartbeat=(401, b""))
+    fleet_at(tmp_path, server.port).connect()
+    server.asked.clear()
+    fleet_at(tmp_path, server.port).connect()
+    assert "activate_node" in server.asked
+
+
+def test_a_message_that_a_crash_has_left_open_is_excused_once(tmp_path):
+    """Or the server would wait for its answer until the deadline."""
+    server = Server(
+        activate_node=(200, ACTIVATED), send_node_heartbeat=(200, BEATEN.SerializeToString()),
+        push_messages=(200, b""), pull_messages=(200, pulled()), pull_object=(503, b""),
+    )  # fmt: skip
+    fleet = fleet_at(tmp_path, server.port)
+    fleet.connect()
+    with pytest.raises(Unreachable):
+        fleet.receive()
+    server.asked.clear()
+    fleet.connect()
+    with pytest.raises(Unreachable):
+        fleet.receive()
+    assert "push_messages" not in server.asked, "the same process goes on with it"
+    assert "pull_messages" not in server.asked
+    for excused in (1, 0):
+        server.asked.clear()
+        fleet_at(tmp_path, server.port).connect()
+        assert server.asked.count("push_messages") == excused
