@@ -72,6 +72,16 @@ def replace(path: Path, data: bytes | str, keep: Path | None = None) -> None:
         raise
 
 
+@contextmanager
+def private() -> Iterator[None]:
+    """Whatever this process writes inside the block, only its user can read."""
+    before = os.umask(0o077)
+    try:
+        yield
+    finally:
+        os.umask(before)
+
+
 class Appending:
     """A file to which lines are added while a run goes on. It is opened at once and must be closed."""
 

@@ -167,5 +167,9 @@ PAGES = {
     "E508": "Other users of the machine can read a private key. `chmod 600` on the file prevents it; if somebody may have read the key, make a new one.",
     "E509": "The site cannot be admitted as things are: it does not accept the server's certificate, or only one side uses TLS. Ask the coordinator for a new ticket, and join in a new folder.",
     "E510": "Somebody has started a run at the coordinator's SuperLink that `unskew run --on` has not ordered, such as a Flower app of their own. Nothing of it was run, and it was ended. Find out who reaches the SuperLink.",
+    "E520": "A site's policy does not allow what a study asks for: a method, a kind of Share, too few samples behind a number, too small a batch, too many rounds, runs or bytes, or the hour of the day. The message names the key of `policy.yaml`; only the site's operator can change it (`unskew site policy`). The run goes on without the site.",
+    "E521": "A site's policy, or its record of what has left so far, is missing, can be read by other users, or holds something that it must not, so the site refuses everything. `unskew site policy` checks it at the site, and `--default` writes one where there is none.",
+    "E522": "A study waits for a site's operator, who sees what would leave with `unskew site approve` and decides with `unskew site approve RUN` or `unskew site refuse RUN`. The run begins when all sites have decided, or when its `--wait` is over; until then nothing is computed there.",
+    "E523": "A site's operator has refused a study. The run goes on without the site. The operator can change that with `unskew site approve RUN`.",
 }
 """What each code means and what to do about it; docs/errors/ has one page for each."""

@@ -51,7 +51,10 @@ FROZEN = {
     "federation audit": "name run --folder --json",
     "federation export-flower": "name --folder",
     "site": "",
-    "site run": "--data --folder --classes --model --device",
+    "site approve": "number --folder",
+    "site policy": "--folder --set --default --json",
+    "site refuse": "number --folder",
+    "site run": "--data --folder --classes --model --device --approve",
     "site check": "--data --folder --classes --study --sites --json",
 }
 """The arguments and options of each command. Scripts use these names: change this table only on purpose."""

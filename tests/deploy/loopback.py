@@ -78,7 +78,17 @@ class Loopback:
             self.start_site(site)
 
     def start_site(self, site: str, folder: str = "") -> None:
-        self.start(folder or site, "site", "run", "--data", f"{site}.npz", "--folder", f"site-{folder or site}")
+        self.start(
+            folder or site,
+            "site",
+            "run",
+            "--data",
+            f"{site}.npz",
+            "--folder",
+            f"site-{folder or site}",
+            "--approve",
+            "all",
+        )
 
     def is_ready(self, site: str) -> bool:
         """Whether a site is connected and has loaded its data."""

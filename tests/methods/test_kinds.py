@@ -97,14 +97,15 @@ def test_how_few_samples_stand_behind_a_number():
     """13 samples: 10 of one class, 3 of another none of a third."""
     counts = np.array([10, 0, 3])
     rows = Share((None, 2), samples=5)
-    assert rows.fewest(counts) == 3  # 13 = 5 + 5 + 3: the last group is smaller
-    assert replace(rows, samples=13).fewest(counts) == 13
-    assert replace(rows, samples=50).fewest(counts) == 13
-    assert replace(rows, samples=1).fewest(counts) == 1
-    assert Share((4, 2), samples=5).fewest(counts) == 5
-    assert Share((2,), samples="class").fewest(counts) == 3
-    assert Share((2,), samples="client").fewest(counts) == 13
-    assert Share((2,), samples="class").fewest(np.zeros(3, int)) == 0
+    assert rows.fewest(13, counts) == 3  # 13 = 5 + 5 + 3: the last group is smaller
+    assert replace(rows, samples=13).fewest(13, counts) == 13
+    assert replace(rows, samples=50).fewest(13, counts) == 13
+    assert replace(rows, samples=1).fewest(13, counts) == 1
+    assert Share((4, 2), samples=5).fewest(13, counts) == 5
+    assert Share((2,), samples="class").fewest(13, counts) == 3
+    assert Share((2,), samples="client").fewest(13, counts) == 13
+    assert Share((2,), samples="class").fewest(2, np.array([640, 0, 128])) == 2  # masks: pixels by class
+    assert Share((2,), samples="class").fewest(0, np.zeros(3, int)) == 0
 
 
 def test_explain_and_the_ledger_say_it():

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -14,6 +14,7 @@ from unskew.cli.join import SITE
 app = typer.Typer(help="Take part in a federation with data that stay here.", no_args_is_help=True)
 Data = Annotated[str, typer.Option(help="a folder with one folder a class, an .npz, a .csv, or FILE.py:FUNCTION")]
 Classes = Annotated[str, typer.Option(help="all class names, separated by commas; the same at every site")]
+APPROVALS = {"ask": "new ones wait for `unskew site approve`", "all": "ALL that the policy allows begin without asking"}
 Folder = Annotated[Path, typer.Option(help="the site's folder")]
 
 
@@ -26,8 +27,17 @@ def run(
         str | None, typer.Option(help="FILE.py:FUNCTION that builds the model, for studies with a model from a file")
     ] = None,
     device: Annotated[str, typer.Option(help="where this site trains: cpu, cuda, cuda:1, auto")] = "cpu",
+    approve: Annotated[
+        Literal["ask", "all"],
+        typer.Option(
+            help="ask: a new study waits for `unskew site approve`; all: whatever the policy allows may begin"
+        ),
+    ] = "ask",
 ) -> None:
     """Connect to the server and answer its requests until stopped."""
+    import threading
+
+    from unskew.deploy import approvals
     from unskew.deploy.connecting import SiteProcesses
     from unskew.deploy.tickets import Joined
 
@@ -39,7 +49,65 @@ def run(
     def say(text: str) -> None:
         print(time.strftime("%H:%M:%S"), text, flush=True)
 
-    SiteProcesses(joined, data, classes, model, device, say).run()
+    print(f"studies {APPROVALS[approve]}; policy: {folder / 'policy.yaml'}", flush=True)
+    threading.Thread(target=approvals.announce, args=(folder, say), daemon=True).start()
+    SiteProcesses(joined, data, classes, model, device, say, approve).run()
+
+
+@app.command("approve")
+def approve(
+    number: Annotated[
+        str, typer.Argument(metavar="RUN", help="the run's number; without it, list what has asked")
+    ] = "",
+    folder: Folder = SITE,
+) -> None:
+    """Let a study take what it asks for, in this run and in later ones; without a run, show every study that has asked."""
+    from unskew.deploy import approvals
+
+    if number:
+        print(f"approved  {approvals.decide(folder, number, 'approved').run}")
+        return
+    requests = approvals.everything(folder)
+    print("\n\n".join(r.text() for r in requests) if requests else "No study has asked for this site's data.")
+
+
+@app.command("refuse")
+def refuse(
+    number: Annotated[str, typer.Argument(metavar="RUN", help="the run's number")],
+    folder: Folder = SITE,
+) -> None:
+    """Refuse a study, also one that is running: nothing more is computed for it."""
+    from unskew.deploy import approvals
+
+    print(f"refused  {approvals.decide(folder, number, 'refused').run}")
+
+
+@app.command("policy")
+def policy(
+    folder: Folder = SITE,
+    changes: Annotated[
+        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change one key: shares=weights,sums")
+    ] = None,
+    default: Annotated[bool, typer.Option("--default", help="write the default policy where there is none")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """Check and show what studies may ask of this site, or change it."""
+    from dataclasses import asdict
+
+    from unskew.deploy.policy import FILE, Policy
+    from unskew.deploy.tickets import Joined
+    from unskew.errors import UsageError
+
+    Joined.open(folder)
+    if default:
+        if (folder / FILE).exists():
+            raise UsageError("E502", f"{folder / FILE} exists and is not overwritten; remove it first.")
+        Policy().write(folder)
+    current = Policy.read(folder)
+    if changes:
+        current = current.changed(changes)
+        current.write(folder)
+    print(json.dumps(asdict(current)) if as_json else current.text(), end="\n" if as_json else "")
 
 
 @app.command("check")
@@ -55,6 +123,7 @@ def check(
 ) -> None:
     """Check the key, the network, the certificate, the clock, the data and the versions, without joining a run."""
     from unskew.deploy.doctor import check as checked
+    from unskew.deploy.doctor import verdict
 
     names = [c.strip() for c in classes.split(",") if c.strip()]
     findings = checked(folder, data, names)
@@ -63,7 +132,8 @@ def check(
     if study and readable:
         from unskew.deploy.leaving import forecast
 
-        leaves = forecast(study, data, names, sites)
+        asked, leaves = forecast(study, data, names, sites)
+        findings.append(verdict(folder, asked))
     if as_json:
         rows = [{"what": f.what, "ok": f.ok, "text": f.text} for f in findings]
         print(json.dumps({"found": rows, "leaves": leaves} if study else rows))

@@ -56,17 +56,16 @@ class Share:
         words = {"class": "all of a class", "client": "all"}
         return words[self.samples] if isinstance(self.samples, str) else str(self.samples)
 
-    def fewest(self, counts_C: np.ndarray[Any, Any]) -> int:
-        """The fewest samples that stand behind one of its numbers at a client with these samples by class.
+    def fewest(self, n: int, counts_C: np.ndarray[Any, Any]) -> int:
+        """The fewest samples that stand behind one of its numbers at a client with n samples, so many of each class (of
+        masks: pixels); 0 at a client without any.
 
         Where a client deals its samples to any number of rows, the last row may have fewer than the others.
         """
-        held = counts_C[counts_C > 0]
-        n = int(held.sum())
         if not n:
             return 0
         if isinstance(self.samples, str):
-            return n if self.samples == "client" else int(held.min())
+            return n if self.samples == "client" else min(n, int(counts_C[counts_C > 0].min()))
         last = n % self.samples if self.shape[:1] == (None,) else 0
         return last or min(self.samples, n)
 

@@ -38,6 +38,7 @@ class SiteProcesses:
     model: str | None = None
     device: str = "cpu"
     say: Say = print
+    approve: str = "ask"
 
     def __post_init__(self) -> None:
         self.say = Rarely(self.say)
@@ -90,7 +91,7 @@ class SiteProcesses:
         env = commands.environment(folder / "flower", **{SOCKET: str(address)})
         options = ["--classes", self.classes] if self.classes else []
         options += ["--model", self.model] if self.model else []
-        options += ["--device", self.device]
+        options += ["--device", self.device, "--approve", self.approve]
         command = [sys.executable, "-P", "-m", "unskew.deploy.worker", str(folder), self.data, *options]
         return Program("the worker", command, env, folder / "worker.log")
 

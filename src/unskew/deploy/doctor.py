@@ -17,7 +17,9 @@ import numpy as np
 
 from unskew.data.intake.scale import unscaled
 from unskew.deploy.hello import versions
+from unskew.deploy.judging import Study, check_study
 from unskew.deploy.loaders import load
+from unskew.deploy.policy import Policy
 from unskew.deploy.tickets import Joined
 from unskew.errors import UnskewError
 
@@ -42,7 +44,16 @@ class Finding:
 def check(folder: Path, data: str, classes: Sequence[str]) -> list[Finding]:
     """All checks. Raises UsageError only if the folder is not a site's."""
     joined = Joined.open(folder)
-    return [_key(joined), *_network(joined), _data(data, classes), _versions()]
+    return [_key(joined), *_network(joined), _policy(folder), _data(data, classes), _versions()]
+
+
+def verdict(folder: Path, study: Study) -> Finding:
+    """Whether the site's policy allows a study."""
+    try:
+        check_study(Policy.read(folder), study)
+    except UnskewError as error:
+        return Finding("study", False, str(error))
+    return Finding("study", True, f"{study.method}: the policy allows it")
 
 
 def rejection(joined: Joined) -> str:
@@ -54,6 +65,15 @@ def rejection(joined: Joined) -> str:
     shook_hands = "clock" in findings  # a certificate that expires soon fails its check, and still lets sites connect
     certificate = findings.get("certificate")
     return certificate.text if certificate and not certificate.ok and not shook_hands else ""
+
+
+def _policy(folder: Path) -> Finding:
+    try:
+        policy = Policy.read(folder)
+    except UnskewError as error:
+        return Finding("policy", False, str(error))
+    text = f"{', '.join(policy.shares)} may leave; at least {policy.least_samples} samples behind a number"
+    return Finding("policy", True, text)
 
 
 def _key(joined: Joined) -> Finding:

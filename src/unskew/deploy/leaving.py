@@ -9,11 +9,14 @@ from pathlib import Path
 import numpy as np
 
 from unskew import config
+from unskew.config import Settings
 from unskew.core.account import number
 from unskew.core.method import Method
+from unskew.data.dataset import Dataset
 from unskew.data.federation import Federation
 from unskew.data.index import Index
 from unskew.deploy import studies
+from unskew.deploy.judging import Study
 from unskew.deploy.loaders import load
 from unskew.engine import leaves
 from unskew.engine.assemble import trainer_of
@@ -33,13 +36,19 @@ def leaving(method: Method, trainer: Trainer) -> list[str]:
     return lines
 
 
-def forecast(study: Path, data: str, classes: Sequence[str], sites: int) -> list[str]:
-    """What this site would send in a study, by the data that its operator names.
+def forecast(study: Path, data: str, classes: Sequence[str], sites: int) -> tuple[Study, list[str]]:
+    """What this site would send in a study, by the data that its operator names; the same as lines to read.
 
     sites: how many take part. Raises UsageError for a study that cannot run over a network, DataError for bad data.
     """
-    settings = studies.study(config.load(study)).replace(clients=sites)
-    dataset = studies.prepared(load(data, classes), settings)
+    asked, lines = forecast_of(load(data, classes), studies.study(config.load(study)).replace(clients=sites))
+    check_room(asked.method, asked.fed)
+    return asked, lines
+
+
+def forecast_of(data: Dataset, settings: Settings) -> tuple[Study, list[str]]:
+    """What a site that holds these data would send; `settings.clients` sites take part. Raises UsageError."""
+    dataset, sites = studies.prepared(data, settings), settings.clients
     nobody = np.arange(0)
     rows = [np.arange(len(dataset.y)), *[nobody] * (sites - 1)]
     tests = [np.arange(len(dataset.y_test)), *[nobody] * (sites - 1)]
@@ -47,7 +56,12 @@ def forecast(study: Path, data: str, classes: Sequence[str], sites: int) -> list
     federation = Federation("site", *inputs, dataset.classes, Index.of(rows), Index.of(tests), "site")
     method = registry.parse(settings.method)
     run = run_on(federation, settings, method)
-    check_room(method, run.fed)
     trainer = trainer_of(run)
     trainer.close()
-    return leaving(method, trainer)
+    return judged(settings, method, trainer, dataset), leaving(method, trainer)
+
+
+def judged(settings: Settings, method: Method, trainer: Trainer, data: Dataset) -> Study:
+    """What the site's policy judges. data: the site's own."""
+    counts_KC, sent = trainer.samples.counts_KC, tuple(trainer.sent)
+    return Study(method, settings, trainer.fed, sent, counts_KC, len(data.y), len(data.y_test))

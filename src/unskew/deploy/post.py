@@ -24,6 +24,9 @@ GREETING_S = 120.0
 POLL_S = 0.5
 MOST_PAUSE_S = 30.0
 """A node that does not say which site it is is asked again after 1, 2, 4 ... seconds, at most so many."""
+AGAIN_S = 5.0
+"""How often a site whose operator has not decided yet is asked again."""
+UNDECIDED = "E522"
 
 Request = tuple[dict[str, Any], Tree]
 """What a request's header says beside run, serial, site, kind and t; and its tensors."""
@@ -44,6 +47,10 @@ class Channel(Protocol):
         A node that failed is represented by a text that says why; one that was silent is missing.
         """
         ...
+
+
+class Declined(WireError):
+    """An answer in which a site, by its own signature, refuses a request."""
 
 
 @dataclass(frozen=True)
@@ -78,6 +85,8 @@ class Post:
     """Sites that are not asked, because they may not take part or are not to."""
     differing: dict[str, str] = field(default_factory=dict)
     """By site, why it is not asked until that is mended, as a sentence without its full stop."""
+    refusals: dict[str, Declined] = field(default_factory=dict[str, Declined])
+    """Sites that do not want to take part, or whose operators have not decided yet, and what they said last."""
     _absent: set[tuple[int, str]] = field(default_factory=set)
     """(round, site): who was named because it could not be asked."""
     _strangers: set[int] = field(default_factory=set)
@@ -171,6 +180,16 @@ class Post:
         self._again[node] = time.monotonic() + pause_s, min(2 * pause_s, MOST_PAUSE_S)
         return True
 
+    def _declined(self, site: str, node: int, refusal: Declined) -> None:
+        """Tell of a site that does not want to take part, once as long as it says the same; it is asked again."""
+        if refusal.code == UNDECIDED:
+            self._again[node] = time.monotonic() + AGAIN_S, AGAIN_S
+        before = self.refusals.get(site)
+        if _is_decision(refusal.code):
+            self.refusals[site] = refusal
+        if before is None or before.text != refusal.text:
+            self._refuse(site, 0, refusal.code, f"{site}: {refusal.text}")
+
     def _note(self, what: str, **facts: Any) -> None:
         if self.journal:
             self.journal.note(what, **facts)
@@ -208,6 +227,8 @@ class Post:
         key = self.contact.keys[site]
         try:
             hello = Hello.read(_read(site, key, request, reply, GREETING).header["hello"])
+        except Declined as error:
+            return self._declined(site, node, error)
         except WireError as error:
             return self._refuse(site, 0, error.code, f"{site}: {error.text}")
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -223,17 +244,23 @@ class Post:
                 f"{site} says it holds {hello.train + hello.test:,} samples, but at most {most:,} were agreed with it."
             )
             return self._refuse(site, 0, "E505", f"{text} It is left out of this run.")
+        self.refusals.pop(site, None)
         self._note("introduced", site=site, key=key.fingerprint, hello=hello.as_json())
         return hello
 
 
+def _is_decision(code: str) -> bool:
+    """Whether a site that greets with this code speaks of the study or its own data, and so will most likely say it again."""
+    return code[:2] in ("E1", "E4", "E5")
+
+
 def _read(site: str, key: Public, request: Sealed, reply: Sealed, limits: Limits) -> Packet:
-    """A site's reply to this request. Raises WireError, also with the code and text of a site that refused."""
+    """A site's reply to this request. Raises WireError, of a site that refused Declined with its code and text."""
     packet = unseal(reply, key, limits)
     if packet.header.get("re") != request.digest or packet.header.get("site") != site:
         raise WireError("E307", "it answered another request than this one.")
     if code := packet.header.get("code"):
-        raise WireError(_code(code), printable(str(packet.header.get("text"))[:500]))
+        raise Declined(_code(code), printable(str(packet.header.get("text"))[:500]))
     return packet
 
 

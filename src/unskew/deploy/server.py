@@ -23,7 +23,7 @@ from unskew.deploy.hello import Hello, changed, fitting
 from unskew.deploy.journal import FILE, Journal
 from unskew.deploy.notices import Notices
 from unskew.deploy.orders import Terms
-from unskew.deploy.post import POLL_S, Contact, Post, names
+from unskew.deploy.post import POLL_S, UNDECIDED, Contact, Post, names
 from unskew.deploy.studies import prepared, study
 from unskew.deploy.weighing import weighing
 from unskew.engine.disk.folder import Say, Shown
@@ -104,23 +104,30 @@ def _roster(path: Path) -> tuple[str, list[Hello]] | None:
 
 
 def _gathered(post: Post, settings: Settings, terms: Terms, expected: list[str], say: Say) -> dict[str, Hello]:
-    """What the sites say, once all have come or `wait_s` is over. Raises Paused (E206) if too few have."""
-    until, present, reported = time.monotonic() + terms.wait_s, {}, -1
+    """What the sites say, once all have come or `wait_s` is over.
+
+    Raises Paused (E206) if too few have, UsageError with a site's own code if too few want to take part.
+    """
+    until, present, reported = time.monotonic() + terms.wait_s, {}, (-1, list[str]())
     while True:
         hellos = post.greet(settings.as_dict())
         present |= {s: hello for s, hello in hellos.items() if s in expected and s not in post.left_out}
-        missing = [site for site in expected if site not in present and site not in post.left_out]
-        if len(missing) != reported:
-            reported = len(missing)
-            waiting = f"; waiting for {names(missing)}" if missing else ""
-            say(f"{len(present)}/{len(expected)} sites are there{waiting}")
+        undecided = [s for s in expected if s in post.refusals and post.refusals[s].code == UNDECIDED]
+        out = post.left_out | post.refusals.keys() - {*undecided} | present.keys()
+        missing = [site for site in expected if site not in out]
+        if (len(missing), undecided) != reported:
+            reported = len(missing), undecided
+            say(f"{len(present)}/{len(expected)} sites are there{_waiting(missing, undecided)}")
         if not missing or time.monotonic() >= until:
             break
         time.sleep(POLL_S)
     if len(present) < terms.min_sites or not present:
         absent = [site for site in expected if site not in present]
-        text = f"{len(present)} of {len(expected)} sites take part; {terms.min_sites} are needed. Missing: {names(absent)}."
-        raise Paused("E206", text)
+        text = f"{len(present)} of {len(expected)} sites take part; {terms.min_sites} are needed."
+        if missing or absent[0] not in post.refusals:
+            raise Paused("E206", f"{text} Missing: {names(absent)}.")
+        refusal = post.refusals[absent[0]]  # to wait is of no use: whoever is absent does not want to take part
+        raise UsageError(refusal.code, f"{text} {absent[0]} refuses: {refusal.text}")
     return present
 
 
@@ -150,6 +157,12 @@ def _check_enough(left: int, differing: Mapping[str, str], terms: Terms) -> None
             f"{next(iter(differing.values()))}. {left} sites would be left, and {max(1, terms.min_sites)} are needed."
         )
         raise UsageError("E504", text)
+
+
+def _waiting(missing: list[str], undecided: list[str]) -> str:
+    away = [site for site in missing if site not in undecided]
+    what = [f"for {names(away)}"] * bool(away) + [f"for approval at {names(undecided)}"] * bool(undecided)
+    return f"; waiting {' and '.join(what)}" if what else ""
 
 
 def _test_set(text: str) -> Dataset:

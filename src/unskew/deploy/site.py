@@ -11,12 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from unskew import config
+from unskew.config import Settings
 from unskew.core import gate
 from unskew.core.trees import Tree, Weights, flat
 from unskew.data.dataset import Dataset
+from unskew.deploy.guard import Approve, Guard
 from unskew.deploy.hello import Hello, versions
 from unskew.deploy.identity import Private, Public
-from unskew.deploy.leaving import leaving
+from unskew.deploy.judging import Study
+from unskew.deploy.leaving import forecast_of, judged, leaving
 from unskew.deploy.sealed import Sealed
 from unskew.deploy.site_folder import RunFolder
 from unskew.deploy.site_run import SiteRun, build
@@ -45,6 +48,7 @@ class Site:
     """Answers the requests of one coordinator. Every refusal is an answer too, so that the server can name the reason.
 
     load: brings the data; called once. model: FILE.py:FUNCTION that builds the model, which the site's operator allows.
+    approve: whether a study of which no run has been approved yet waits for the operator ("ask") or not ("all").
     """
 
     def __init__(
@@ -54,8 +58,13 @@ class Site:
         model: str | None = None,
         device: str = "cpu",
         say: Callable[[str], None] = lambda _: None,
+        approve: Approve = "ask",
     ):
         self.member, self.load, self.model, self.device, self.say = member, load, model, device, say
+        by = f"the coordinator with the key {member.coordinator.fingerprint}"
+        self.guard = Guard(member.folder, by, approve, lambda text: self.say(text))
+        self._forecast: tuple[Settings, tuple[Study, list[str]]] | None = None
+        """What the study that asked last would take from this site."""
         self._data: Dataset | None = None
         self._run: tuple[str, SiteRun] | None = None
         """The one run that is kept warm, and its number."""
@@ -86,7 +95,9 @@ class Site:
         fixed = {n: request.header[n] for n in ("run", "serial", "kind", "t")}
         fixed |= {"re": sealed.digest, "site": member.name}
         try:
+            self.guard.check_request(fixed["run"], fixed["kind"], fixed["t"])
             header, tree = self._answers[request.header["kind"]](request)
+            self.guard.note(fixed["run"], fixed["kind"], fixed["t"], tree)
         except UnskewError as error:
             header, tree = {"code": error.code, "text": error.text}, {}
         except Exception as error:  # whatever a Part or a loader raises must reach the coordinator as a sentence
@@ -102,17 +113,26 @@ class Site:
         RunFolder.of(self.member.folder, self.member.name, header.get("run")).check_new(header.get("serial"))
 
     def _hello(self, request: Packet) -> Answer:
-        """How much data this site holds for the study, and of what form."""
+        """How much data this site holds for the study, and of what form, once it may take part in it."""
         settings = config.build(request.header["settings"])
-        allowed(settings, self.model)
+        here = allowed(settings, self.model).replace(device=self.device, clients=2)
+        self.guard.check_hello(here)
+        if self._forecast is None or self._forecast[0] != here:
+            self._forecast = here, forecast_of(self.data, here)
+        study, lines = self._forecast[1]
+        self.guard.check_study(request.header["run"], replace(study, settings=settings), "\n".join(lines))
         return {"hello": Hello.of(self.member.name, prepared(self.data, settings), versions()).as_json()}, {}
 
     def _setup(self, request: Packet) -> Answer:
         """Build the run, keep what it was built from, and tell the operator what leaves this site in it."""
         facts = {n: request.header[n] for n in ("settings", "k", "clients", "largest")}
         folder = self._folder(request)
+        settings = config.build(dict(facts["settings"]))
+        self.guard.check_hello(allowed(settings, self.model))
         run = self._hold(request.header["run"], facts, request.tree["w"])
         text = "\n".join(leaving(run.method, run.trainer))
+        study = judged(settings, run.method, run.trainer, self.data)
+        self.guard.begin(request.header["run"], self.guard.check_study(request.header["run"], study, text))
         folder.write_leaves(f"{run.method}\n{text}\n")
         self.say(f"run {request.header['run']} begins: {run.method}, {run.settings.rounds} rounds\n{text}")
         folder.write_setup(request.tree, facts)

@@ -139,7 +139,7 @@ class Joined:
 
     @staticmethod
     def make(folder: Path, ticket: Ticket) -> Joined:
-        """Create a site's key. Raises UsageError: E502 if the folder already belongs to a site, E503 for a bad ticket."""
+        """Create a site's key and its default policy. Raises UsageError: E502 if the folder already belongs to a site, E503 for a bad ticket."""
         ticket.check()
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         key = Private.make()
@@ -149,6 +149,9 @@ class Joined:
         disk.replace(folder / f"{ticket.site}.pub", f"{public.text} {PROOF}{ticket.proof(public)}\n")
         if ticket.authority:
             disk.replace(folder / "ca.crt", ticket.authority)
+        from unskew.deploy.policy import Policy  # which loads torch, and no other command about tickets needs that
+
+        Policy().write(folder)
         return Joined(folder, ticket)
 
     @staticmethod

@@ -1,6 +1,7 @@
 """A site's warm process: it builds data, model and method once, and takes requests through a local socket.
 
 `unskew site run` starts it: python -m unskew.deploy.worker FOLDER DATA [--classes a,b] [--model FILE.py:FUNCTION] [--device cuda]
+    [--approve all]
 
 A request that exceeds its time ends the process, and a new one is started, so that a hang cannot block the site.
 """
@@ -66,7 +67,9 @@ def main() -> None:
     parser.add_argument("--classes", default="")
     parser.add_argument("--model")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--approve", choices=["ask", "all"], default="ask")
     options = parser.parse_args()
+    os.umask(0o077)  # private state and what has left are for this user only
     joined = Joined.open(options.folder)
     classes = [c.strip() for c in options.classes.split(",") if c.strip()]
 
@@ -76,7 +79,7 @@ def main() -> None:
     dataset = load(options.data, classes)
     coordinator = Public.parse(joined.ticket.coordinator)
     member = Membership(joined.ticket.site, options.folder, joined.key, coordinator)
-    site = Site(member, lambda: dataset, options.model, options.device, say)
+    site = Site(member, lambda: dataset, options.model, options.device, say, options.approve)
     say(f"site {member.name}: {len(dataset.y)} training samples, {len(dataset.y_test)} test samples, ready")
     serve(site, Path(os.environ[SOCKET]))
 

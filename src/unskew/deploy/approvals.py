@@ -1,0 +1,117 @@
+"""Studies that have asked for a site's data, and what its operator has decided: one file each in `studies/` of its folder."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from unskew.config import Settings
+from unskew.deploy.policy import write_private
+from unskew.errors import UsageError, suggestion
+
+FOLDER = "studies"
+SAME_STUDY = {"clients": 2, "seed": 0, "partition_seed": None, "workers": 0, "device": "cpu", "lanes": "1"}
+"""Settings that another run of the same study may change, and what stands for them in the study's digest."""
+State = Literal["waiting", "approved", "refused"]
+
+
+@dataclass(frozen=True)
+class Request:
+    """A study that asks. run: the number of the run that asked last. by: the federation and its coordinator's fingerprint.
+
+    leaves: what would leave this site, as lines for its operator. at: when it first asked, or was decided.
+    """
+
+    study: str
+    run: str
+    method: str
+    rounds: int
+    by: str
+    leaves: str
+    at: float
+    state: State = "waiting"
+
+    def text(self) -> str:
+        """What the operator decides about."""
+        head = f"run     {self.run}  ({self.state})\nby      {self.by}\nmethod  {self.method}, {self.rounds} rounds\n"
+        return head + self.leaves
+
+
+def digest_of(settings: Settings) -> str:
+    """16 hexadecimal digits that runs of one study have in common, whatever their seeds and number of sites."""
+    facts = settings.as_dict() | SAME_STUDY
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def state_of(folder: Path, study: str) -> State | None:
+    """What was decided about a study; None if it has not asked yet."""
+    request = _read(_path(folder, study))
+    return request.state if request else None
+
+
+def ask(folder: Path, request: Request) -> bool:
+    """Note that a run waits for a decision; whether its operator should be told, because it has not waited before."""
+    known = _read(_path(folder, request.study))
+    if known and (known.run == request.run or known.state != "waiting"):
+        return False
+    _write(folder, request)
+    return True
+
+
+def decide(folder: Path, run: str, state: State) -> Request:
+    """Approve or refuse the study of a run, by the run's number or its beginning.
+
+    Raises UsageError (E503) if no such run has asked, or several have.
+    """
+    requests = everything(folder)
+    fitting = [r for r in requests if r.run.startswith(run)] if run else []
+    if len(fitting) != 1:
+        numbers = [r.run for r in requests]
+        listed = f"these have asked: {', '.join(numbers)}." if numbers else "no run has asked yet."
+        which = "several runs begin with" if fitting else "no run has asked that is called"
+        raise UsageError("E503", f"{which} '{run}'; {listed}{suggestion(run, numbers)}")
+    request = replace(fitting[0], state=state, at=time.time())
+    _write(folder, request)
+    return request
+
+
+def everything(folder: Path) -> list[Request]:
+    """All studies that have asked, the latest first."""
+    requests = [_read(path) for path in (folder / FOLDER).glob("*.json")]
+    return sorted((r for r in requests if r), key=lambda r: -r.at)
+
+
+def announce(folder: Path, say: Callable[[str], None], every_s: float = 2.0) -> None:
+    """Tell the operator of every run that begins to wait, without end."""
+    announced: set[str] = set()
+    while True:
+        for request in everything(folder):
+            if request.state == "waiting" and request.run not in announced:
+                announced.add(request.run)
+                say(f"a study asks for this site's data\n{request.text()}")
+                say(f"decide: unskew site approve {request.run} --folder {folder}   or: unskew site refuse ...")
+        time.sleep(every_s)
+
+
+def _path(folder: Path, study: str) -> Path:
+    return folder / FOLDER / f"{study}.json"
+
+
+def _read(path: Path) -> Request | None:
+    """None if there is no such file, or if it is damaged: then the study asks anew."""
+    try:
+        facts: Mapping[str, Any] = json.loads(path.read_text())
+        request = Request(**facts)
+        return request if request.state in ("waiting", "approved", "refused") and path.stem == request.study else None
+    except (OSError, ValueError, TypeError):
+        return None
+
+
+def _write(folder: Path, request: Request) -> None:
+    (folder / FOLDER).mkdir(exist_ok=True, mode=0o700)
+    write_private(_path(folder, request.study), json.dumps(asdict(request), indent=1))

@@ -1,0 +1,119 @@
+"""Stands before a site's work: what its policy and its operator do not allow is refused before anything is computed."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from unskew.config import Settings
+from unskew.core.trees import Tree
+from unskew.deploy import approvals
+from unskew.deploy.judging import Study, check_settings, check_study, refusal
+from unskew.deploy.policy import Policy
+from unskew.deploy.spent import OfRun, Spent
+from unskew.errors import UsageError
+from unskew.methods import registry
+
+T = TypeVar("T")
+Approve = Literal["ask", "all"]
+ANSWERS_A_ROUND = 3
+"""How often a run may ask for the same in a round: after a crash the server repeats one."""
+
+
+@dataclass
+class Guard:
+    """folder: the site's. by: whose requests it answers, in words. approve: whether new studies wait for the operator.
+
+    clock: the local time. say: tells the operator.
+    """
+
+    folder: Path
+    by: str
+    approve: Approve = "ask"
+    say: Callable[[str], None] = lambda _: None
+    clock: Callable[[], time.struct_time] = time.localtime
+
+    def check_request(self, number: str, kind: str, t: int) -> None:
+        """Refuse a request that no study of this site allows now. Raises UsageError (E520, E521, E523)."""
+        policy = self._policy()
+        if kind in ("hello", "setup"):
+            return
+        spent = self._read(Spent.read)
+        run = spent.runs.get(number)
+        if run is None:
+            raise UsageError("E205", "the run was not begun at this site.")
+        self._check_not_refused(run.study)
+        if t > run.rounds:
+            raise refusal(f"the study was to take {run.rounds} rounds, and this is round {t}")
+        if run.answers.get(kind, 0) >= ANSWERS_A_ROUND * (run.rounds + 1) * MOST_TRIPS.get(kind, 1):
+            raise refusal(f"the run has asked for '{kind}' more often than its {run.rounds} rounds need")
+        if run.bytes >= policy.most_megabytes * 1e6:
+            raise refusal(f"the run has taken {policy.most_megabytes:,g} MB (most_megabytes)")
+
+    def check_hello(self, settings: Settings) -> None:
+        """Before a study's model is built: what it says of itself. Raises UsageError (E520, E521)."""
+        check_settings(self._policy(), registry.parse(settings.method, settings.set), settings)
+
+    def check_study(self, number: str, study: Study, leaves: str) -> OfRun:
+        """Before a site says anything of its data, and again when a run is set up. Returns what the run would count as.
+
+        leaves: what would leave, for the operator. Raises UsageError: E520 if the policy does not allow it, E522 if it
+        waits for the operator's decision, E523 if that was no.
+        """
+        policy = self._policy()
+        check_study(policy, study)
+        spent = self._read(Spent.read)
+        digest, epsilon = approvals.digest_of(study.settings), study.epsilon
+        if number not in spent.runs:
+            if len(spent.runs) >= policy.most_runs:
+                raise refusal(f"{policy.most_runs} runs have begun at this site (most_runs)")
+            if policy.epsilon is not None and epsilon and spent.epsilon + epsilon > policy.epsilon:
+                raise refusal(f"too little of the budget {policy.epsilon:g} is left for the study (epsilon)")
+        self._check_not_refused(digest)
+        self._check_approved(number, digest, study, leaves)
+        return OfRun(digest, str(study.method), study.settings.rounds, time.time(), epsilon)
+
+    def begin(self, number: str, run: OfRun) -> None:
+        """Count a run that this site has agreed to."""
+        self._read(Spent.read).begin(number, run)
+
+    def note(self, number: str, kind: str, t: int, tree: Tree) -> None:
+        """Count an answer before it goes out."""
+        if tree:
+            self._read(Spent.read).add(number, kind, t, tree)
+
+    def _policy(self) -> Policy:
+        """The policy as it is now. Raises UsageError: E521 if it cannot be read, E520 outside its hours."""
+        policy = self._read(Policy.read)
+        if not policy.answers_at(self.clock()):
+            raise refusal(f"this site answers from {policy.hours.replace('-', ' to ')} (hours)")
+        return policy
+
+    def _read(self, read: Callable[[Path], T]) -> T:
+        """What a file of the folder says. The coordinator is not told why it cannot be read."""
+        try:
+            return read(self.folder)
+        except UsageError as error:
+            self.say(str(error))
+            text = "what the site allows cannot be read there, so it refuses everything; `unskew site policy` says why."
+            raise UsageError(error.code, text) from None
+
+    def _check_not_refused(self, study: str) -> None:
+        if approvals.state_of(self.folder, study) == "refused":
+            raise UsageError("E523", "the site's operator has refused the study.")
+
+    def _check_approved(self, number: str, digest: str, study: Study, leaves: str) -> None:
+        if self.approve == "all" or approvals.state_of(self.folder, digest) == "approved":
+            return
+        method, rounds = str(study.method), study.settings.rounds
+        request = approvals.Request(digest, number, method, rounds, self.by, leaves, time.time())
+        if approvals.ask(self.folder, request):
+            self.say(f"a study asks for this site's data and waits for its operator\n{request.text()}")
+        raise UsageError("E522", f"the study waits for the site's operator: unskew site approve {number}")
+
+
+MOST_TRIPS = {"visit": 4, "score": 2}
+"""How many requests of a kind one round may hold; one of the others."""

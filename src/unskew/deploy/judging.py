@@ -1,0 +1,122 @@
+"""What a site's policy says of a study, before anything is computed for it.
+
+No sentence tells more of the site's data than that a bound is not kept: the coordinator reads it.
+Letters: K sites, C classes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from unskew.config import Settings
+from unskew.core.client import Fed
+from unskew.core.method import Method
+from unskew.core.part import HOOKS, Part, overrides
+from unskew.core.values import Share
+from unskew.deploy.policy import ALL, Policy
+from unskew.engine.leaves import accounts
+from unskew.errors import UsageError
+
+WEIGHTS, SCORE = "the weights", "the score"
+AT_THE_SERVER = {"refuse", "server_init", "merge", "caution", "server", "refine"}
+"""Hooks that only look at what has left anyway. A Part with no others asks nothing of a site."""
+
+
+@dataclass(frozen=True)
+class Study:
+    """A study as one site would take part in it. sent: names of the weights that leave.
+
+    counts_KC: training samples by client and class, of masks pixels; only this site's are known. trains, tests: how many
+    training and test samples it holds.
+    """
+
+    method: Method
+    settings: Settings
+    fed: Fed
+    sent: tuple[str, ...]
+    counts_KC: np.ndarray[Any, Any]
+    trains: int
+    tests: int
+
+    def shares(self) -> Iterator[tuple[str, Share, int]]:
+        """Everything that leaves, as (what, its declaration, how often in the whole study)."""
+        rounds = self.settings.rounds
+        if self.sent:
+            yield WEIGHTS, Share((), kind="weights", samples="client"), rounds
+        for part in self.method.parts:
+            for leaf, share in part.shares(self.fed).items():
+                yield f"{part.name}/{leaf}", share, rounds
+            for trip in part.trips:
+                often = sum(trip.when(t, rounds) for t in range(rounds + 1))
+                for leaf, share in trip.shares(self.fed).items():
+                    yield f"{part.name}/{leaf}", share, often
+        if self.tests:
+            yield SCORE, Share((), kind="statistics"), rounds
+
+    @property
+    def bytes(self) -> int:
+        """What leaves at most in the whole study, scores apart."""
+        w = self.fed.net.weights()
+        weights = sum(w[n].numel() * w[n].element_size() for n in self.sent) * self.settings.rounds
+        return weights + sum(share.max_bytes * often for _, share, often in self.shares() if share.shape)
+
+    @property
+    def epsilon(self) -> float:
+        """The largest finite figure that the method accounts for with this site's samples; 0 without an account.
+
+        Infinite if the method accounts for nothing finite.
+        """
+        if not self.trains:
+            return 0.0
+        accounted = accounts(self.method, self.fed, self.counts_KC).values()
+        figures = [[epsilon for epsilon, _ in account.epsilons] for account in accounted]
+        return sum(max((e for e in one if math.isfinite(e)), default=math.inf) for one in figures)
+
+    def fewest(self, what: str, share: Share) -> int:
+        """The fewest samples that stand behind a number of a Share; 0 where this site sends none."""
+        return self.tests if what == SCORE else share.fewest(self.trains, self.counts_KC.sum(0))
+
+
+def check_settings(policy: Policy, method: Method, settings: Settings) -> None:
+    """Hold what a study says of itself against the policy. Raises UsageError (E520)."""
+    for part in method.parts:
+        if ALL not in policy.methods and part.name not in policy.methods and _asks_sites(part):
+            raise _refusal("methods", f"the study uses '{part.name}', which is not among {', '.join(policy.methods)}")
+    if settings.batch < policy.least_batch:
+        raise _refusal("least_batch", f"the study trains with batches of {settings.batch}")
+    if settings.rounds > policy.most_rounds:
+        raise _refusal("most_rounds", f"the study takes {settings.rounds} rounds")
+
+
+def check_study(policy: Policy, study: Study) -> None:
+    """Hold everything that would leave in a study against the policy. Raises UsageError (E520)."""
+    check_settings(policy, study.method, study.settings)
+    for what, share, _ in study.shares():
+        if share.discloses not in policy.shares:
+            silent = "" if share.kind else " (its Part does not say what it is, so it counts as that)"
+            raise _refusal("shares", f"'{what}' is of the kind {share.discloses}{silent}")
+        if 0 < study.fewest(what, share) < policy.least_samples:
+            text = f"fewer than {policy.least_samples} samples would stand behind a number of '{what}'"
+            raise _refusal("least_samples", text)
+    if study.bytes > policy.most_megabytes * 1e6:
+        text = f"the study would send {study.bytes / 1e6:,.0f} MB, more than {policy.most_megabytes:,g}"
+        raise _refusal("most_megabytes", text)
+
+
+def _asks_sites(part: Part) -> bool:
+    own = {hook for hook in HOOKS if overrides(part, hook)}
+    return bool(own - AT_THE_SERVER or part.trips)
+
+
+def _refusal(key: str, text: str) -> UsageError:
+    return refusal(f"{text} ({key})")
+
+
+def refusal(text: str) -> UsageError:
+    """What both ends read when the policy does not allow something."""
+    return UsageError("E520", f"the site's policy does not allow it: {text}.")

@@ -1,0 +1,103 @@
+"""What has left a site so far: `spent.json` in its folder, and a ledger in the folder of every run.
+
+It is written before an answer goes out, so that a crash can only make it say too much.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from unskew import disk
+from unskew.core.trees import Tree, flat
+from unskew.deploy.policy import write_private
+from unskew.errors import UsageError
+
+FILE = "spent.json"
+LEDGER = "ledger.jsonl"
+
+
+@dataclass
+class OfRun:
+    """What one run has taken. study: the digest of its settings. answers: how many, by what was asked for."""
+
+    study: str
+    method: str
+    rounds: int
+    began: float
+    epsilon: float = 0.0
+    bytes: int = 0
+    t: int = 0
+    answers: dict[str, int] = field(default_factory=dict[str, int])
+
+
+@dataclass
+class Spent:
+    """All runs that have begun at a site, by number."""
+
+    folder: Path
+    runs: dict[str, OfRun]
+
+    @staticmethod
+    def read(folder: Path) -> Spent:
+        """Raises UsageError (E521) if it cannot be read: what has left is then unknown, so nothing more may."""
+        path = folder / FILE
+        try:
+            facts = json.loads(path.read_text()) if path.exists() else {}
+            return Spent(folder, {str(n): OfRun(**_infinite(run)) for n, run in facts.items()})
+        except (OSError, ValueError, TypeError, AttributeError):
+            text = f"what has left so far cannot be read from {path}, so the site refuses everything"
+            raise UsageError("E521", f"{text}; put the file back as it was.") from None
+
+    @property
+    def epsilon(self) -> float:
+        """Of all runs together, by plain addition."""
+        return sum(run.epsilon for run in self.runs.values())
+
+    def begin(self, number: str, run: OfRun) -> None:
+        """Count a run; the second time it is set up changes nothing."""
+        if number not in self.runs:
+            self.runs[number] = run
+            self._write()
+
+    def add(self, number: str, kind: str, t: int, tree: Tree) -> None:
+        """Count an answer and what it holds."""
+        run, at = self.runs[number], time.time()
+        sizes: dict[str, int] = {}
+        for path, tensor in flat(tree).items():
+            name = _share(path)
+            sizes[name] = sizes.get(name, 0) + tensor.numel() * tensor.element_size()
+        run.bytes, run.t = run.bytes + sum(sizes.values()), max(run.t, t)
+        run.answers[kind] = run.answers.get(kind, 0) + 1
+        self._write()
+        rows = [{"at": at, "t": t, "kind": kind, "share": name, "bytes": size} for name, size in sizes.items()]
+        ledger = disk.Appending(self.folder / "runs" / number / LEDGER)
+        try:
+            ledger.add("".join(json.dumps(row) + "\n" for row in rows))
+        finally:
+            ledger.close()
+
+    def _write(self) -> None:
+        facts = {n: {k: _finite(v) for k, v in asdict(run).items()} for n, run in self.runs.items()}
+        write_private(self.folder / FILE, json.dumps(facts, indent=1))
+
+
+def _share(path: str) -> str:
+    """The name of what a tensor of an answer belongs to: "weights", "score", or `part/leaf`."""
+    first, *rest = path.split("/")
+    if first in ("shares", "early"):
+        return "/".join(rest[:2])
+    return "weights" if first == "w" else first
+
+
+def _finite(value: Any) -> Any:
+    return "infinite" if value == math.inf else value
+
+
+def _infinite(run: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: math.inf if value == "infinite" else value for name, value in run.items()}

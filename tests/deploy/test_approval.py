@@ -1,0 +1,181 @@
+"""A study that is new to a site waits for its operator, who sees what would leave; both ends read what it waits for."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.cli.calling import call
+from tests.deploy import fake  # skips where cryptography is missing
+from tests.deploy.test_policy import allow, answer, begun, hello, weights
+from unskew.config import dump
+from unskew.deploy import approvals, post
+from unskew.deploy.conducting import conduct_order
+from unskew.deploy.orders import Order, Terms
+from unskew.deploy.policy import FILE, Policy
+from unskew.deploy.spent import Spent
+from unskew.deploy.studies import study
+from unskew.deploy.tickets import Coordinator, Joined
+from unskew.errors import Paused, UsageError
+
+
+@pytest.fixture
+def site(tmp_path):
+    site = fake.sites(tmp_path / "sites", fake.federation())[998]
+    site.guard.approve = "ask"
+    return site
+
+
+def test_a_new_study_waits_and_nothing_is_said_of_the_data(site):
+    """N1: a study began at a site without anybody there having seen it."""
+    said = []
+    site.say = said.append
+    waiting = hello(site, "scaffold+rebafl")
+    assert (waiting["code"], "hello" in waiting) == ("E522", False)
+    assert "unskew site approve r1" in waiting["text"]
+    (request,) = approvals.everything(site.member.folder)
+    assert request.state == "waiting"
+    for line in ("run     r1  (waiting)", "scaffold+rebafl, 3 rounds", site.member.coordinator.fingerprint):
+        assert line in request.text()
+    assert "rebafl/sums at most" in request.leaves
+    assert said == [f"a study asks for this site's data and waits for its operator\n{request.text()}"]
+    hello(site, "scaffold+rebafl")
+    assert len(said) == 1
+
+
+def test_what_is_approved_is_this_study_with_any_seed_and_no_other(site):
+    """N1: an operator approves a harmless study, and the coordinator sends another one under its number."""
+    folder = site.member.folder
+    hello(site)
+    approvals.decide(folder, "r1", "approved")
+    assert "hello" in hello(site)
+    assert "hello" in hello(site, run="r2", seed=5)
+    assert hello(site, rounds=50)["code"] == "E522"
+    assert hello(site, "scaffold")["code"] == "E522"
+    other = fake.small("scaffold").as_dict()
+    assert (
+        answer(site, "setup", tree={"w": weights(site)}, settings=other, k=0, clients=1, largest=33)["code"] == "E522"
+    )
+    assert not Spent.read(folder).runs
+
+
+def test_an_operator_can_refuse_before_a_run_and_while_it_goes_on(site):
+    folder = site.member.folder
+    hello(site)
+    approvals.decide(folder, "r1", "refused")
+    assert hello(site)["code"] == "E523"
+    site.guard.approve = "all"
+    assert hello(site)["code"] == "E523"
+    approvals.decide(folder, "r1", "approved")
+    train = begun(site)
+    assert train(1)["n"] == 33
+    approvals.decide(folder, "r1", "refused")
+    assert train(2)["code"] == "E523"
+
+
+def test_the_policy_stands_above_an_approval(site):
+    hello(site)
+    approvals.decide(site.member.folder, "r1", "approved")
+    allow(site, most_rounds=1)
+    assert hello(site)["code"] == "E520"
+
+
+def test_a_wrong_number_decides_nothing(site):
+    hello(site, run="r1aaa")
+    hello(site, "scaffold", run="r1bbb")
+    folder = site.member.folder
+    with pytest.raises(UsageError, match="E503 several runs begin with 'r1'; these have asked: r1bbb, r1aaa"):
+        approvals.decide(folder, "r1", "approved")
+    with pytest.raises(UsageError, match=r"E503 no run has asked that is called 'r1aab'.*Did you mean 'r1aaa'"):
+        approvals.decide(folder, "r1aab", "approved")
+    assert {r.state for r in approvals.everything(folder)} == {"waiting"}
+
+
+def test_a_damaged_decision_is_none(site):
+    hello(site)
+    approvals.decide(site.member.folder, "r1", "approved")
+    (path,) = (site.member.folder / approvals.FOLDER).glob("*.json")
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.write_text(path.read_text()[:-5])
+    assert hello(site)["code"] == "E522"
+
+
+def test_the_coordinator_reads_where_a_run_waits_and_goes_on_when_it_is_approved(tmp_path, monkeypatch):
+    monkeypatch.setattr(post, "AGAIN_S", 0.1)
+    sites = fake.sites(tmp_path / "sites", fake.federation())
+    folder = sites[999].member.folder
+    sites[999].guard.approve = "ask"
+
+    def operator() -> None:
+        while not (requests := approvals.everything(folder)):
+            time.sleep(0.01)
+        time.sleep(2)  # longer than it takes to be asked more often than a node that says nothing is
+        approvals.decide(folder, requests[0].run, "approved")
+
+    threading.Thread(target=operator, daemon=True).start()
+    loop, _, said = fake.run(tmp_path / "run", fake.Direct(sites), fake.small("fedavg"), wait_s=60)
+    assert "4/5 sites are there; waiting for approval at s1" in said
+    assert sum("E522 s1: the study waits for the site's operator" in line for line in said) == 1
+    assert len(loop.trainer.sites.hellos) == 5
+
+
+def test_a_run_that_nobody_decides_about_pauses(tmp_path):
+    sites = fake.sites(tmp_path / "sites", fake.federation())
+    for site in sites.values():
+        site.guard.approve = "ask"
+    with pytest.raises(Paused, match="E206 0 of 5 sites take part"):
+        fake.run(tmp_path / "run", fake.Direct(sites), fake.small("fedavg"), wait_s=1)
+
+
+def test_what_the_coordinator_writes_is_readable_by_its_owner_only(tmp_path):
+    """N1: the state file, which holds what sites sent, had mode 644."""
+    home = Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:8123", ["s0"])
+    (home.folder / "admitted").mkdir(exist_ok=True)
+    (home.folder / "admitted" / "s0.pub").write_text(fake.KEYS["s0"].public.text)
+    sites = fake.sites(tmp_path / "sites", fake.federation())
+    sites[1000].member = replace(sites[1000].member, coordinator=home.key.public)
+    order = Order(tmp_path / "run", home.folder, study(fake.small("fedavg")).as_dict(), Terms(wait_s=5.0))
+    conduct_order(fake.Direct({1000: sites[1000]}), order)
+    assert json.loads((order.path / "ending.json").read_text())["state"] == "done"
+    others = {p.name: oct(p.stat().st_mode & 0o777) for p in order.path.rglob("*") if p.stat().st_mode & 0o077}
+    assert not others
+
+
+@pytest.mark.flower
+def test_the_commands_of_a_sites_operator(tmp_path):
+    ticket = Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:8123", ["a"]).folder / "tickets" / "a.ticket"
+    assert call("join", str(ticket), cwd=tmp_path).code == 0
+    assert (tmp_path / "site" / FILE).stat().st_mode & 0o777 == 0o600
+    shown = json.loads(call("site", "policy", "--json", cwd=tmp_path).out)
+    assert shown["shares"] == ["weights", "sums", "statistics"]
+    changed = call("site", "policy", "--set", "shares=weights,inputs", "--set", "most_rounds=9", cwd=tmp_path)
+    assert "most_rounds: 9" in changed.out
+    assert Policy.read(tmp_path / "site").shares == ("weights", "inputs")
+    wrong = call("site", "policy", "--set", "most_round=9", cwd=tmp_path)
+    assert (wrong.code, "Did you mean 'most_rounds'" in wrong.err) == (2, True)
+    assert call("site", "policy", "--default", cwd=tmp_path).err.startswith("E502")
+    (tmp_path / "site" / FILE).unlink()
+    assert call("site", "policy", cwd=tmp_path).err.startswith("E521")
+    assert call("site", "policy", "--default", cwd=tmp_path).code == 0
+    assert call("site", "approve", cwd=tmp_path).out == "No study has asked for this site's data.\n"
+    assert call("site", "approve", "r1", cwd=tmp_path).err.startswith("E503")
+    assert call("site", "refuse", "r1", cwd=tmp_path).err.startswith("E503")
+
+
+@pytest.mark.flower
+def test_a_site_sees_before_it_connects_whether_its_policy_allows_a_study(tmp_path):
+    home = Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:1", ["a"])
+    joined = Joined.make(tmp_path / "site", home.ticket("a").signed(home.key))
+    np.savez(tmp_path / "d.npz", x=np.random.rand(40, 1, 8, 8).astype(np.float32), y=np.arange(40) % 2)
+    for method, verdict in (("fedavg", "ok    study"), ("fedmix", "FAIL  study        E520")):
+        (tmp_path / "study.yaml").write_text(dump(study(fake.small(method))))
+        arguments = ["--data", "d.npz", "--study", "study.yaml", "--folder", str(joined.folder)]
+        done = call("site", "check", *arguments, cwd=tmp_path)
+        assert verdict in done.out
+        assert "ok    policy       weights, sums, statistics may leave" in done.out
+        assert done.code == 2  # nothing answers at the server's port

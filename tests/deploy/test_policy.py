@@ -1,0 +1,257 @@
+"""A site's policy: what it does not allow is refused at the site, before anything is computed, and both ends read why."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import time
+from dataclasses import replace
+
+import pytest
+
+from tests.deploy import fake  # skips where cryptography is missing
+from unskew.deploy.policy import FILE, Policy
+from unskew.deploy.spent import OfRun, Spent
+from unskew.deploy.wire import seal
+from unskew.errors import UnskewError, UsageError
+
+NOON, MIDNIGHT = time.strptime("12:00", "%H:%M"), time.strptime("00:30", "%H:%M")
+PRIVATE = "feddpms(alpha=5, width=8)"
+SERIAL = itertools.count(1)
+
+
+@pytest.fixture
+def site(tmp_path):
+    """The site that holds 33 samples and 12 for testing, with a policy that allows everything."""
+    return fake.sites(tmp_path / "sites", fake.federation())[998]
+
+
+def answer(site, kind: str, t: int = 0, tree=None, **header) -> dict:
+    """What a site's answer says to a request of its coordinator."""
+    fixed = {"run": "r1", "serial": next(SERIAL), "site": site.member.name, "kind": kind, "t": t}
+    return json.loads(site.answer(seal(fixed | header, tree or {}, fake.COORDINATOR)).text)
+
+
+def hello(site, method: str = "fedavg", run: str = "r1", **changes) -> dict:
+    return answer(site, "hello", run=run, settings=fake.small(method, **changes).as_dict())
+
+
+def allow(site, **limits) -> None:
+    replace(fake.OPEN, **limits).write(site.member.folder)
+
+
+@pytest.mark.parametrize(
+    ("limits", "method", "changes", "why"),
+    [
+        ({"shares": ("weights",)}, "feddata(share=1.0)", {}, "'feddata/x' is of the kind inputs (shares)"),
+        ({"shares": ("weights", "labels")}, "fedmix(group=1)", {}, "'fedmix/x' is of the kind inputs (shares)"),
+        ({"shares": ("weights",)}, "fedbr", {"batch": 1}, "'fedbr/x' is of the kind inputs (shares)"),
+        ({"shares": ("sums", "statistics")}, "rebafl", {}, "'the weights' is of the kind weights (shares)"),
+        ({"least_samples": 3}, "fedmix(group=2)", {}, "3 samples would stand behind a number of 'fedmix/x'"),
+        ({"least_samples": 20}, "rebafl", {}, "20 samples would stand behind a number of 'rebafl/sums'"),
+        ({"least_samples": 34}, "fedavg", {}, "34 samples would stand behind a number of 'the weights'"),
+        ({"least_samples": 20}, "fedavg", {}, "20 samples would stand behind a number of 'the score'"),
+        ({"least_batch": 9}, "fedavg", {"batch": 8}, "batches of 8 (least_batch)"),
+        ({"most_rounds": 4}, "fedavg", {"rounds": 5}, "5 rounds (most_rounds)"),
+        ({"most_megabytes": 0.01}, "fedavg", {}, "more than 0.01 (most_megabytes)"),
+        ({"methods": ("fedavg",)}, "scaffold", {}, "'scaffold', which is not among fedavg (methods)"),
+        ({"methods": ("scaffold",)}, "scaffold+rebafl", {}, "'rebafl', which is not among scaffold (methods)"),
+        ({"epsilon": 0.01}, PRIVATE, {}, "of the budget 0.01 is left"),
+    ],
+)
+def test_what_the_policy_does_not_allow_is_refused_before_anything_is_computed(site, limits, method, changes, why):
+    """N1: sites had no say in what a study takes."""
+    allow(site, **limits)
+    refusal = hello(site, method, **changes)
+    assert refusal["code"] == "E520"
+    assert why in refusal["text"]
+    assert "hello" not in refusal
+
+
+@pytest.mark.parametrize("method", ["scaffold+clip_median", "fedavg+median", "scaffold"])
+def test_what_only_the_server_does_need_not_be_named(site, method):
+    allow(site, methods=("fedavg", "scaffold"))
+    assert "hello" in hello(site, method)
+
+
+def test_the_default_policy_lets_no_inputs_features_or_labels_out(site):
+    replace(Policy(), least_samples=1, least_batch=1).write(site.member.folder)
+    assert [hello(site, m).get("code") for m in ("feddata", "fedmix", "fedbr", "flea")] == ["E520"] * 4
+    assert "hello" in hello(site, "scaffold+rebafl")
+
+
+def test_a_refusal_tells_no_number_of_samples(site):
+    """33 samples, of which 12 for testing: a coordinator that asks again and again must not read them off the refusals."""
+    allow(site, least_samples=1000)
+    assert "33" not in hello(site)["text"]
+
+
+def test_a_study_cannot_be_exchanged_after_it_was_greeted(site):
+    """N1: a harmless study asks for data, and another one is set up."""
+    allow(site, shares=("weights", "statistics"))
+    facts = {"k": 0, "clients": 1, "largest": 33}
+    assert "hello" in hello(site)
+    inputs = fake.small("feddata(share=1.0)").as_dict()
+    first = weights(site)
+    assert answer(site, "setup", tree={"w": first}, settings=inputs, **facts)["code"] == "E520"
+    assert answer(site, "visit", part="feddata", trip=0, lr=0.1)["code"] == "E205"
+    assert not Spent.read(site.member.folder).runs
+
+
+def weights(site):
+    """Those that the study's server would begin with."""
+    from unskew.deploy.leaving import forecast_of
+
+    settings = fake.small("fedavg").replace(clients=2)
+    return forecast_of(site.data, settings)[0].fed.net.weights()
+
+
+def begun(site, **changes):
+    """A site that was set up for a run of plain averaging; asks it to train in round t."""
+    settings, first = fake.small("fedavg", **changes).as_dict(), weights(site)
+    assert answer(site, "setup", tree={"w": first}, settings=settings, k=0, clients=1, largest=33)["ready"]
+    return lambda t: answer(site, "train", t, {"w": first}, lr=0.1)
+
+
+def test_more_rounds_or_answers_than_the_study_has_are_refused(site):
+    train = begun(site, rounds=2)
+    assert train(1)["n"] == 33
+    assert "to take 2 rounds, and this is round 3" in train(3)["text"]
+    again = [train(2) for _ in range(12)]
+    assert [a["code"] for a in again if "code" in a] == ["E520"] * 4
+    assert "more often than its 2 rounds need" in again[-1]["text"]
+
+
+def test_a_policy_that_changes_counts_at_once(site):
+    train = begun(site)
+    assert train(1)["n"] == 33
+    allow(site, hours="22:00-06:00")
+    site.guard.clock = lambda: NOON
+    assert train(2)["code"] == "E520"
+    site.guard.clock = lambda: MIDNIGHT
+    assert train(2)["n"] == 33
+    allow(site, most_megabytes=0.001)
+    assert "(most_megabytes)" in train(3)["text"]
+    (site.member.folder / FILE).unlink()
+    assert train(3)["code"] == "E521"
+
+
+def test_runs_are_counted_and_each_only_once(site):
+    allow(site, most_runs=1)
+    begun(site)
+    begun(site)  # the same run once more, after a crash of the server
+    assert len(Spent.read(site.member.folder).runs) == 1
+    assert hello(site)["hello"]["train"] == 33
+    assert "1 runs have begun at this site (most_runs)" in hello(site, run="r2")["text"]
+
+
+def test_epsilon_is_a_budget_of_all_runs_together(site):
+    allow(site, epsilon=10.0)
+    assert "hello" in hello(site, PRIVATE)
+    site.guard.begin("r0", OfRun("s", PRIVATE, 1, 0.0, epsilon=9.9))
+    assert "of the budget 10 is left" in hello(site, PRIVATE)["text"]
+    assert "hello" in hello(site)  # which accounts for none
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("least_sample: 5", "unknown key 'least_sample' at line 1. Did you mean 'least_samples'?"),
+        ("shares: [weights, input]", "there is no kind 'input'. Did you mean 'inputs'?"),
+        ("shares: weights", "shares must be"),
+        ("methods: [scafold]", "no method 'scafold'. Did you mean 'scaffold'?"),
+        ("most_rounds: many", "most_rounds must be"),
+        ("least_samples: 0", "least_samples must be"),
+        ("hours: 9-17", "hours must be like 22:00-06:00"),
+        ("hours: 22:00-24:30", "hours must be like"),
+        ("least_samples: 5\nleast_samples: 1", "stands at line 1 and at line 2"),
+        ("- inputs", "must hold keys and values"),
+        ("", "must hold keys and values"),
+        ("shares: [weights", "is not YAML"),
+    ],
+)
+def test_a_typo_is_an_error_and_the_site_refuses_everything(site, text, why):
+    path = site.member.folder / FILE
+    path.write_text(text)
+    said = []
+    site.say = said.append
+    refusal = hello(site)
+    assert refusal["code"] == "E521"
+    assert str(path) not in refusal["text"]
+    assert why in said[0]
+    assert FILE in said[0]
+
+
+def test_a_policy_that_is_missing_or_that_others_may_change_refuses_everything(site):
+    path, said = site.member.folder / FILE, []
+    site.say = said.append
+    path.chmod(0o620)
+    assert hello(site)["code"] == "E521"
+    path.unlink()
+    assert hello(site)["code"] == "E521"
+    path.mkdir()
+    assert hello(site)["code"] == "E521"
+    assert "chmod 600" in said[0]
+    assert "unskew site policy --default" in said[1]
+    assert "cannot read the policy" in said[2]
+
+
+def test_a_damaged_record_of_what_has_left_refuses_everything(site):
+    begun(site)
+    (site.member.folder / "spent.json").write_text("{")
+    assert hello(site)["code"] == "E521"
+
+
+def test_what_the_policy_needs_is_readable_by_its_owner_only(site):
+    old = os.umask(0o022)
+    try:
+        train = begun(site)
+        allow(site)
+        train(1)
+    finally:
+        os.umask(old)
+    assert {(site.member.folder / name).stat().st_mode & 0o777 for name in (FILE, "spent.json")} == {0o600}
+
+
+def test_the_file_reads_back_what_it_says(tmp_path):
+    policy = Policy(("fedavg", "scaffold"), ("weights", "inputs"), 7, 2, 3, 4, 1.5, 0.5, "22:00-06:00")
+    policy.write(tmp_path)
+    assert Policy.read(tmp_path) == policy
+    assert policy.changed(["shares=weights, sums", "epsilon=none", "least_samples=9"]) == replace(
+        policy, shares=("weights", "sums"), epsilon=None, least_samples=9
+    )
+    with pytest.raises(UsageError, match=r"E521 .*Did you mean 'hours'"):
+        policy.changed(["hour=1"])
+    with pytest.raises(UsageError, match="E521 write KEY=VALUE"):
+        policy.changed(["hours"])
+
+
+def test_hours_may_go_over_midnight():
+    assert Policy(hours="22:00-06:00").answers_at(MIDNIGHT)
+    assert not Policy(hours="22:00-06:00").answers_at(NOON)
+    assert Policy(hours="08:00-18:00").answers_at(NOON)
+    assert not Policy(hours="08:00-18:00").answers_at(MIDNIGHT)
+    assert Policy().answers_at(NOON)
+    assert Policy().answers_at(MIDNIGHT)
+
+
+def test_the_run_goes_on_without_a_site_that_refuses(tmp_path):
+    """N1: the coordinator reads whose policy does not allow what."""
+    sites = fake.sites(tmp_path / "sites", fake.federation())
+    allow(sites[1000], methods=("fedavg",))
+    loop, _, said = fake.run(tmp_path / "run", fake.Direct(sites), fake.small("scaffold"), min_sites=2)
+    refusal = "E520 s0: the site's policy does not allow it: the study uses 'scaffold', which is not among fedavg"
+    assert any(line.startswith(refusal) for line in said)
+    assert [h.site for h in loop.trainer.sites.hellos] == ["s1", "s2", "s3", "s4"]
+
+
+def test_the_run_ends_if_too_few_sites_want_to_take_part(tmp_path):
+    sites = fake.sites(tmp_path / "sites", fake.federation())
+    for site in sites.values():
+        allow(site, most_rounds=1)
+    with pytest.raises(
+        UnskewError, match=r"E520 0 of 5 sites take part; 1 are needed\. s0 refuses: .*\(most_rounds\)"
+    ) as e:
+        fake.run(tmp_path / "run", fake.Direct(sites), fake.small("fedavg"), wait_s=60)
+    assert e.value.exit_code == 2
