@@ -16,16 +16,16 @@ from pathlib import Path
 import numpy as np
 
 from unskew.data.intake.scale import unscaled
+from unskew.deploy import clocks
 from unskew.deploy.hello import versions
 from unskew.deploy.judging import Study, check_study
 from unskew.deploy.loaders import load
 from unskew.deploy.policy import Policy
+from unskew.deploy.reaching import proxy_for, reach
 from unskew.deploy.tickets import Joined
 from unskew.errors import UnskewError
 
 TIMEOUT_S = 5.0
-SKEW_S = 60.0
-"""Clocks that are further apart than this break certificates and deadlines."""
 RENEWAL_DAYS = 7
 """A certificate that is valid for fewer days is a finding."""
 PLAIN = ("WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNKNOWN_PROTOCOL", "RECORD_LAYER_FAILURE")
@@ -57,12 +57,15 @@ def verdict(folder: Path, study: Study) -> Finding:
 
 
 def rejection(joined: Joined) -> str:
-    """Why this site can never connect as things are: a certificate, or TLS on one side only. "" if it may connect.
+    """Why this site can never connect as things are: a certificate, TLS on one side only, a clock. "" if it may connect.
 
     A server that is not there yet is no reason, nor a proxy that accepts connections in its place.
     """
     findings = {f.what: f for f in _network(joined)}
-    shook_hands = "clock" in findings  # a certificate that expires soon fails its check, and still lets sites connect
+    clock = findings.get("clock")
+    if clock and not clock.ok:
+        return clock.text
+    shook_hands = clock is not None  # a certificate that expires soon fails its check, and still lets sites connect
     certificate = findings.get("certificate")
     return certificate.text if certificate and not certificate.ok and not shook_hands else ""
 
@@ -88,9 +91,11 @@ def _network(joined: Joined) -> list[Finding]:
     ticket, began = joined.ticket, time.monotonic()
     where = f"{ticket.host}:{ticket.port}"
     try:
-        with socket.create_connection((ticket.host, ticket.port), TIMEOUT_S) as line:
+        with reach(ticket.host, ticket.port, bool(ticket.authority), TIMEOUT_S) as line:
             took_ms = (time.monotonic() - began) * 1000
-            reached = Finding("network", True, f"{where} answers in {took_ms:.0f} ms")
+            proxy = proxy_for(ticket.host) if ticket.authority else None
+            through = f", by the proxy {proxy.hostname}" if proxy else ""
+            reached = Finding("network", True, f"{where} answers in {took_ms:.0f} ms{through}")
             return [reached, *(certificate_of(joined, line) if ticket.authority else [_plain(line)])]
     except OSError as error:
         text = f"{where} cannot be reached: {error}. Is the server running, and is its port open?"
@@ -138,6 +143,7 @@ def _plain(line: socket.socket) -> Finding:
 
 def _clock(tls: ssl.SSLSocket, host: str) -> Finding:
     """By the Date header of any HTTP answer, a refusal included."""
+    asked = dt.datetime.now(dt.UTC)
     tls.sendall(f"GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
     answer = HTTPResponse(tls)
     try:
@@ -145,8 +151,9 @@ def _clock(tls: ssl.SSLSocket, host: str) -> Finding:
         there = parsedate_to_datetime(str(answer.getheader("Date")))
     except (OSError, ValueError, TypeError, IndexError):
         return Finding("clock", True, "the server does not tell the time")
-    skew_s = abs((dt.datetime.now(dt.UTC) - there).total_seconds())
-    return Finding("clock", skew_s < SKEW_S, f"{skew_s:.0f} s from the server's")
+    answered = dt.datetime.now(dt.UTC)  # the header gives whole seconds, and was written between these two moments
+    early_s, late_s = (asked - there).total_seconds() - 1, (answered - there).total_seconds()
+    return Finding("clock", *clocks.judged(early_s if early_s > 0 else late_s if late_s < 0 else 0.0))
 
 
 def _data(text: str, classes: Sequence[str]) -> Finding:
