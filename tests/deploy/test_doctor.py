@@ -116,8 +116,8 @@ def test_a_site_does_not_knock_where_it_will_never_be_let_in(tmp_path, home):
 
 def test_a_proxy_that_accepts_while_the_server_is_down_is_no_reason_to_give_up(tmp_path, home):
     """N12: `site run` ended with E509."""
-    assert not doctor.rejection(joined_at(tmp_path, home, Listener(None, b"").port))
-    hung_up = looked(tmp_path, home, Listener(None, b"").port)["handshake"]
+    assert not doctor.rejection(joined_at(tmp_path, home, Listener(None, says=b"").port))
+    hung_up = looked(tmp_path, home, Listener(None, says=b"").port)["handshake"]
     assert not hung_up.ok
     assert "Does a proxy stand before a server that is down?" in hung_up.text
 
