@@ -31,6 +31,7 @@ FROZEN = {
     "compare": "methods --seeds --set --references --no-references --processes --target --config --name --folder "
     f"--dry-run --json {SETTINGS}",
     "resume": "run --without --json",
+    "attach": "run --stop --json",
     "watch": "run --once",
     "report": "runs --out",
     "reproduce": "table --rows --methods --add --seeds --scale --tune --sampler --processes --folder --keep --page "

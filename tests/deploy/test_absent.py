@@ -10,8 +10,9 @@ import pytest
 
 from tests.cli.calling import call
 from tests.deploy import fake
+from unskew.cli import deployed
+from unskew.deploy import orders, site_run
 from unskew.deploy import post as post_module
-from unskew.deploy import site_run
 from unskew.deploy.identity import Private
 from unskew.deploy.orders import Order, Terms
 from unskew.deploy.tickets import Coordinator
@@ -258,26 +259,20 @@ def test_without_is_checked_before_anything_is_sent(tmp_path, home, words, said)
     assert not (tmp_path / "runs").exists()
 
 
-def test_resuming_without_a_site_is_checked_and_kept_in_the_order(tmp_path, home, monkeypatch):
-    from unskew.cli import deployed
-    from unskew.deploy import orders, submit
-
+def test_resuming_without_a_site_is_checked_and_kept_in_the_order(tmp_path, home):
     run = tmp_path / "runs/r"
     run.mkdir(parents=True)
     order = Order(run, home.folder, fake.small("fedavg").as_dict(), Terms(without=("a",)))
     (run / orders.FILE).write_text(json.dumps(order.as_json()))
     for site, said in (("c", "is no site of lung"), ("b", "but 0 sites of lung are admitted without a, b")):
         with pytest.raises(UsageError, match=f"E109 .*{said}"):
-            deployed.go(run, True, (site,))
-    home2 = Coordinator.make(tmp_path / "federations/more", "more", "127.0.0.1:9", ["a", "b", "c"], tls=False)
+            deployed.ordered(run, (site,))
+    wider = Coordinator.make(tmp_path / "federations/more", "more", "127.0.0.1:9", ["a", "b", "c"], tls=False)
     for site in ("a", "b", "c"):
-        home2.admit(site, Private.make().public)
-    (run / orders.FILE).write_text(json.dumps(replace(order, federation=home2.folder).as_json()))
-    monkeypatch.setattr(submit, "submit", lambda home, order: (_ for _ in ()).throw(Stop))
-    with pytest.raises(Stop):
-        deployed.go(run, True, ("c",))
-    assert Order.read(json.loads((run / orders.FILE).read_text())).terms.without == ("a", "c")
-    simulation = tmp_path / "runs/s"
-    simulation.mkdir()
+        wider.admit(site, Private.make().public)
+    (run / orders.FILE).write_text(json.dumps(replace(order, federation=wider.folder).as_json()))
+    deployed.ordered(run, ("c",))
+    assert deployed.ordered(run).terms.without == ("a", "c")
+    (tmp_path / "runs/s").mkdir()
     refused = call("resume", "runs/s", "--without", "a", cwd=tmp_path)
     assert (refused.code, "E109 --without names sites" in refused.err) == (2, True)

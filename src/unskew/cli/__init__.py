@@ -14,6 +14,7 @@ def app() -> Any:
     import typer
 
     from unskew.cli import (
+        attach,
         check,
         compare,
         data,
@@ -43,6 +44,7 @@ def app() -> Any:
         ("run", run.command),
         ("compare", compare.command),
         ("resume", resume.command),
+        ("attach", attach.command),
         ("watch", watch.command),
         ("report", report.command),
         ("reproduce", reproduce.command),

@@ -15,7 +15,8 @@ from unskew.engine.disk.lock import Lock
 from unskew.errors import StateError, Terminated, UsageError, suggestion
 
 if TYPE_CHECKING:
-    from unskew.deploy.orders import Terms
+    from unskew.deploy.following import Started
+    from unskew.deploy.orders import Order, Terms
     from unskew.deploy.tickets import Coordinator
 
 CLIP = "clip_median"
@@ -89,46 +90,72 @@ def _check_free(path: Path) -> None:
         try:
             with Lock(path):
                 return
-        except StateError:
+        except StateError as error:
             if time.monotonic() >= until:
-                raise
+                text = f"{error.text} To follow it: unskew attach {path}"
+                raise StateError(error.code, text) from None
         time.sleep(0.3)
 
 
 def go(path: Path, as_json: bool, without: tuple[str, ...] = ()) -> None:
     """Begin or continue the run that this folder describes, and show it to its end. without: further sites to leave out."""
-    from unskew.deploy import submit
-    from unskew.deploy.orders import ENDING, FILE, Order
+    from unskew.deploy.orders import ENDING
     from unskew.deploy.tickets import Coordinator
 
     _check_free(path)
-    order = Order.read(json.loads((path / FILE).read_text()))
+    order = ordered(path, without)
     home = Coordinator.open(order.federation)
-    if without:
-        both = tuple(dict.fromkeys((*order.terms.without, *without)))
-        order = replace(order, terms=replace(order.terms, without=both))
-        _check_sites(home, order.terms)
-        disk.replace(path / FILE, json.dumps(order.as_json(), indent=1))
 
-    def say(text: str) -> None:
-        if not as_json:
-            print(text, flush=True)
+    from unskew.deploy import submit  # which needs Flower
+    from unskew.deploy.following import Started
 
     (path / ENDING).unlink(missing_ok=True)
-    began = time.time() - 1
-    number = submit.submit(home, order)
+    log = path / "server.log"
+    started = Started(submit.submit(home, order), log.stat().st_size if log.exists() else 0)
+    started.write(path)
+    say = quiet if as_json else aloud
     terms = f"at least {order.terms.min_sites} sites, {order.terms.deadline_s:g} s an exchange"
     say(f"run     {path}  on {home.name}, {terms}")
     try:
-        ending = submit.follow(home, path, number, began, say)
+        show(home, path, started, as_json)
     except (KeyboardInterrupt, Terminated):
-        submit.stop(home, number)
+        submit.stop(home, started.number)
         say(f"\nStopped by you; every finished round is saved. Resume with: unskew resume {path}")
         raise
+
+
+def ordered(path: Path, without: tuple[str, ...] = ()) -> Order:
+    """The order of the run in this folder; further sites to leave out are checked, and kept in it."""
+    from unskew.deploy.orders import FILE, Order
+    from unskew.deploy.tickets import Coordinator
+
+    order = Order.read(json.loads((path / FILE).read_text()))
+    if without:
+        both = tuple(dict.fromkeys((*order.terms.without, *without)))
+        order = replace(order, terms=replace(order.terms, without=both))
+        _check_sites(Coordinator.open(order.federation), order.terms)
+        disk.replace(path / FILE, json.dumps(order.as_json(), indent=1))
+    return order
+
+
+def show(home: Coordinator, path: Path, started: Started, as_json: bool) -> None:
+    """Repeat what a run says until it ends, then its result. Raises SystemExit with its code if it did not end well."""
+    from unskew.deploy import submit
+    from unskew.deploy.following import follow
+
+    ending = follow(path, started, lambda: submit.status(home, started.number), quiet if as_json else aloud)
     if ending["state"] != "done":
         print(ending["text"] if ending["code"] != 75 else f"{ending['text']} Resume with: unskew resume {path}")
         raise SystemExit(ending["code"])
     _show_result(path, as_json)
+
+
+def aloud(text: str) -> None:
+    print(text, flush=True)
+
+
+def quiet(text: str) -> None:
+    """Instead of `aloud` where only JSON is to be printed."""
 
 
 def _show_result(path: Path, as_json: bool) -> None:

@@ -1,0 +1,79 @@
+"""A run that goes on in another process, as whoever started it follows it, and whoever attaches to it later."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from unskew import disk
+from unskew.deploy.orders import ENDING
+from unskew.errors import StateError, UsageError
+
+STATUS_S = 20.0
+"""How often Flower is asked whether the run is still alive."""
+LOOK_S = 0.3
+LOG = "server.log"
+FILE = "started.json"
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Started:
+    """number: Flower's for the run; log_at: how long the run's log was before."""
+
+    number: int
+    log_at: int
+
+    def write(self, run: Path) -> None:
+        disk.replace(run / FILE, json.dumps(asdict(self)))
+
+    @staticmethod
+    def read(run: Path) -> Started:
+        """Raises UsageError (E117) if this is no run over a network that was started, StateError (E208) for damage."""
+        try:
+            return Started(**json.loads((run / FILE).read_text()))
+        except (FileNotFoundError, NotADirectoryError):
+            raise UsageError("E117", f"{run} is no run over a network that was started.") from None
+        except (ValueError, TypeError) as error:
+            raise StateError("E208", f"{run / FILE} is damaged; continue the run with: unskew resume {run}") from error
+
+
+def follow(run: Path, started: Started, status: Callable[[], str], say: Say) -> dict[str, Any]:
+    """Repeat a run's log from where it was started until it ends. Returns its ending.json.
+
+    status: Flower's word for the state of the run. Raises UsageError (E507) if its process has ended without a word.
+    """
+    log, asked = _Log(run / LOG, started.log_at), time.monotonic()
+    while True:
+        ended = (run / ENDING).exists()
+        for line in log.fresh():
+            say(line)
+        if ended:
+            return json.loads((run / ENDING).read_text())
+        if time.monotonic() - asked > STATUS_S:
+            asked = time.monotonic()
+            if status().startswith("finished") and not (run / ENDING).exists():
+                text = "the run's process ended before it could say why; what it saved is safe."
+                raise UsageError("E507", f"{text} Continue it with: unskew resume {run}")
+        time.sleep(LOOK_S)
+
+
+@dataclass
+class _Log:
+    """Lines of a file as they are added, from a place on."""
+
+    path: Path
+    read: int
+
+    def fresh(self) -> list[str]:
+        if not self.path.exists():
+            return []
+        with open(self.path, "rb") as file:
+            file.seek(self.read)
+            whole, end, _ = file.read().rpartition(b"\n")
+        self.read += len(whole) + len(end)
+        return (whole + end).decode(errors="replace").splitlines()

@@ -1,0 +1,146 @@
+"""A run that goes on without the command that started it can be followed again, left again, and ended."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+import unskew.deploy
+from tests.cli.calling import call
+from tests.deploy import fake
+from unskew.cli import attach, deployed
+from unskew.deploy import following
+from unskew.deploy.following import Started, follow
+from unskew.deploy.orders import ENDING, FILE, Order, Terms
+from unskew.deploy.tickets import Coordinator
+from unskew.engine.disk.lock import Lock
+from unskew.errors import StateError, UsageError
+
+
+@pytest.fixture
+def run(tmp_path):
+    """The folder of a run that was started as Flower's number 7, after an earlier process had written a line."""
+    home = Coordinator.make(tmp_path / "federations/lung", "lung", "127.0.0.1:9", ["a"], tls=False)
+    run = tmp_path / "runs/r"
+    run.mkdir(parents=True)
+    (run / FILE).write_text(json.dumps(Order(run, home.folder, fake.small("fedavg").as_dict(), Terms()).as_json()))
+    (run / following.LOG).write_text("09:00:00 of an earlier process\n")
+    Started(7, len("09:00:00 of an earlier process\n")).write(run)
+    return run
+
+
+@pytest.fixture
+def superlink(monkeypatch):
+    """Stands in for what asks Flower. Its calls; status: what it says of the run."""
+    stub = SimpleNamespace(calls=[], state="running")
+    stub.status = lambda home, number: stub.state
+    stub.stop = lambda home, number: stub.calls.append(("stop", number))
+    monkeypatch.setattr(unskew.deploy, "submit", stub, raising=False)
+    monkeypatch.setattr(following, "STATUS_S", 0.1)
+    monkeypatch.setattr(following, "LOOK_S", 0.02)
+    return stub
+
+
+def add(run, *lines, ending=None):
+    with open(run / following.LOG, "a") as log:
+        log.writelines(f"{line}\n" for line in lines)
+    if ending:
+        (run / ENDING).write_text(json.dumps(ending))
+
+
+PAUSED = {"state": "stopped", "code": 75, "text": "E206 too few sites."}
+
+
+def test_a_run_can_be_attached_to_after_its_command_line_died(run, superlink, capsys):
+    """N16: progress of this process from its beginning, and the result."""
+    add(run, "09:01:00 round 1: 3/3 sites")
+    later = threading.Timer(0.2, add, (run, "09:02:00 round 2: 3/3 sites"), {"ending": PAUSED})
+    later.start()
+    done = call("attach", str(run))
+    assert done.out.splitlines()[:2] == ["09:01:00 round 1: 3/3 sites", "09:02:00 round 2: 3/3 sites"]
+    assert f"Resume with: unskew resume {run}" in done.out
+    assert (done.code, superlink.calls) == (75, [])
+
+
+def test_leaving_a_run_does_not_end_it(run, superlink, monkeypatch, capsys):
+    """N16: Ctrl-C in `attach` detaches, and only `--stop` ends the run."""
+
+    def interrupted(text):
+        raise KeyboardInterrupt
+
+    add(run, "09:01:00 round 1: 3/3 sites")
+    monkeypatch.setattr(deployed, "aloud", lambda text: interrupted(text) if text[0] == "0" else print(text))
+    with pytest.raises(KeyboardInterrupt):
+        attach.command(run, stop=False, as_json=False)
+    assert superlink.calls == []
+    assert f"unskew attach {run}" in capsys.readouterr().out
+
+
+def test_attach_can_end_a_run(run, superlink):
+    """N16: nobody could end a run whose command line had died."""
+    add(run, ending={"state": "stopped", "code": 2, "text": "E507 Flower ended the run's process"})
+    done = call("attach", str(run), "--stop")
+    assert (done.code, superlink.calls) == (2, [("stop", 7)])
+    assert "E507" in done.out
+
+
+def test_resume_says_how_to_follow_a_run_that_goes_on(run, monkeypatch):
+    """N16: it said E110 and nothing more."""
+    monkeypatch.setattr(deployed, "ENDING_S", 0.1)
+    with Lock(run), pytest.raises(StateError, match=rf"E110 .* is in use by pid .*unskew attach {run}"):
+        deployed.go(run, as_json=True)
+
+
+def test_a_run_whose_process_is_gone_without_a_word_is_not_waited_for(run, superlink):
+    superlink.state = "finished"
+    with pytest.raises(UsageError, match="E507 the run's process ended before it could say why"):
+        follow(run, Started.read(run), lambda: "finished", lambda text: None)
+    assert call("attach", str(run)).code == 2
+
+
+def test_the_clock_of_the_machine_does_not_matter(run, superlink, monkeypatch):
+    """N4: endings were compared with the time by file times; an hour back, and `run` waited for ever."""
+    add(run, "09:01:00 done", ending=PAUSED)
+    hour_ago = time.time() - 3600
+    os.utime(run / ENDING, (hour_ago, hour_ago))
+    os.utime(run / following.LOG, (hour_ago, hour_ago))
+    said = []
+    assert follow(run, Started.read(run), lambda: "running", said.append) == PAUSED
+    assert said == ["09:01:00 done"]
+
+
+@pytest.mark.parametrize(
+    ("prepare", "code"),
+    [
+        (lambda run: (run / following.FILE).unlink(), "E117"),
+        (lambda run: (run / following.FILE).write_text("{"), "E208"),
+        (lambda run: (run / following.FILE).write_text('{"number": 1}'), "E208"),
+    ],
+)
+def test_what_is_no_such_run_is_refused_in_a_sentence(run, superlink, prepare, code):
+    prepare(run)
+    done = call("attach", str(run))
+    assert (done.code, done.err[:4]) == (2, code)
+
+
+def test_a_simulation_is_no_such_run(tmp_path):
+    assert call("attach", str(tmp_path / "nowhere")).err.startswith("E117")
+
+
+def test_half_a_line_is_not_shown_before_it_is_whole(run, superlink):
+    (run / following.LOG).write_bytes((run / following.LOG).read_bytes() + "09:01 é".encode()[:-1])
+    said = []
+
+    def finish():
+        with open(run / following.LOG, "ab") as log:
+            log.write("é\n".encode()[1:])
+        (run / ENDING).write_text(json.dumps(PAUSED))
+
+    threading.Timer(0.1, finish).start()
+    follow(run, Started.read(run), lambda: "running", said.append)
+    assert said == ["09:01 é"]
