@@ -14,21 +14,8 @@ def app() -> Any:
     import typer
 
     from unskew.cli import (
-        attach,
-        check,
-        compare,
-        data,
-        explain,
-        federation,
-        join,
-        list_,
-        report,
-        reproduce,
-        resume,
-        run,
-        serve,
-        site,
-        watch,
+        attach, check, compare, data, explain, federation, join, list_, report, reproduce, resume, run, serve,
+        site, watch,
     )  # fmt: skip
 
     commands = typer.Typer(
