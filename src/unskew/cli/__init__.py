@@ -13,11 +13,6 @@ def app() -> Any:
     """The typer application with all commands."""
     import typer
 
-    from unskew.cli import (
-        attach, check, compare, data, explain, federation, join, list_, report, reproduce, resume, run, serve,
-        site, watch,
-    )  # fmt: skip
-
     commands = typer.Typer(
         name="unskew",
         help="Federated learning for label-skewed, feature-skewed, scarce data, held by clients that drop out.",
@@ -27,6 +22,30 @@ def app() -> Any:
         pretty_exceptions_enable=False,
         context_settings={"help_option_names": ["-h", "--help"], "token_normalize_func": _normalised},
     )
+    _add_commands(commands)
+    _add_version(commands)
+    return commands
+
+
+def _add_commands(commands: Any) -> None:
+    from unskew.cli import (
+        attach,
+        check,
+        compare,
+        data,
+        explain,
+        federation,
+        join,
+        list_,
+        report,
+        reproduce,
+        resume,
+        run,
+        serve,
+        site,
+        watch,
+    )  # fmt: skip
+
     for name, command in (
         ("run", run.command),
         ("compare", compare.command),
@@ -45,8 +64,6 @@ def app() -> Any:
     commands.add_typer(data.app, name="data")
     commands.add_typer(federation.app, name="federation")
     commands.add_typer(site.app, name="site")
-    _add_version(commands)
-    return commands
 
 
 def _normalised(name: str) -> str:
