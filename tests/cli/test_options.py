@@ -55,6 +55,7 @@ FROZEN = {
     "site approve": "number --folder",
     "site policy": "--folder --set --default --json",
     "site refuse": "number --folder",
+    "site watch": "--folder --port",
     "site run": "--data --folder --classes --model --device --approve",
     "site check": "--data --folder --classes --study --sites --json",
 }

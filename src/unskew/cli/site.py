@@ -82,6 +82,22 @@ def refuse(
     print(f"refused  {approvals.decide(folder, number, 'refused').run}")
 
 
+@app.command("watch")
+def watch(
+    folder: Folder = SITE,
+    port: Annotated[int, typer.Option(help="port of the page on this machine (default 0: any that is free)")] = 0,
+) -> None:
+    """Show in a browser what waits, what runs and what has left. Only this machine reaches the page; Ctrl-C ends it."""
+    from unskew.deploy.page import Page
+    from unskew.deploy.site_page import html
+    from unskew.deploy.tickets import Joined
+
+    joined = Joined.open(folder)
+    page = Page(lambda: html(joined), port)
+    print(f"open  {page.address}   (Ctrl-C ends the page; the site goes on)", flush=True)
+    page.serve()
+
+
 @app.command("policy")
 def policy(
     folder: Folder = SITE,

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
 
 from unskew.config import Settings
 from unskew.core.trees import Tree
-from unskew.deploy import approvals
-from unskew.deploy.judging import Study, check_settings, check_study, refusal
+from unskew.deploy import approvals, troubles
+from unskew.deploy.judging import Study, check_settings, check_study, refusal, score_names
 from unskew.deploy.policy import Policy
 from unskew.deploy.spent import OfRun, Spent
-from unskew.errors import UsageError
+from unskew.errors import UnskewError, UsageError
 from unskew.methods import registry
 
 T = TypeVar("T")
 Approve = Literal["ask", "all"]
+WAITING = "E522"
 ANSWERS_A_ROUND = 3
 """How often a run may ask for the same in a round: after a crash the server repeats one."""
 
@@ -74,7 +76,9 @@ class Guard:
                 raise refusal(f"too little of the budget {policy.epsilon:g} is left for the study (epsilon)")
         self._check_not_refused(digest)
         self._check_approved(number, digest, study, leaves)
-        return OfRun(digest, str(study.method), study.settings.rounds, time.time(), epsilon)
+        now, rounds = time.time(), study.settings.rounds
+        kinds, metrics = study.kinds, list(score_names(study.fed))
+        return OfRun(digest, str(study.method), rounds, now, epsilon, last=now, kinds=kinds, metrics=metrics)
 
     def begin(self, number: str, run: OfRun) -> None:
         """Count a run that this site has agreed to."""
@@ -84,6 +88,12 @@ class Guard:
         """Count an answer before it goes out."""
         if tree:
             self._read(Spent.read).add(number, kind, t, tree)
+
+    def trouble(self, request: Mapping[str, object], code: str, text: str) -> None:
+        """Keep for the operator that a request was refused or failed. That must not fail itself."""
+        if code != WAITING:
+            with contextlib.suppress(OSError, UnskewError):
+                troubles.note(self.folder, str(request.get("run", "?")), str(request.get("kind", "?")), code, text)
 
     def _policy(self) -> Policy:
         """The policy as it is now. Raises UsageError: E521 if it cannot be read, E520 outside its hours."""
@@ -112,7 +122,7 @@ class Guard:
         request = approvals.Request(digest, number, method, rounds, self.by, leaves, time.time())
         if approvals.ask(self.folder, request):
             self.say(f"a study asks for this site's data and waits for its operator\n{request.text()}")
-        raise UsageError("E522", f"the study waits for the site's operator: unskew site approve {number}")
+        raise UsageError(WAITING, f"the study waits for the site's operator: unskew site approve {number}")
 
 
 MOST_TRIPS = {"visit": 4, "score": 2}

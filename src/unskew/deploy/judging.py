@@ -59,6 +59,15 @@ class Study:
             yield SCORE, Share((), kind="statistics"), rounds
 
     @property
+    def kinds(self) -> dict[str, str]:
+        """What leaves, by the name under which it is counted: `weights` or `part/leaf`."""
+        return {
+            "weights" if what == WEIGHTS else "/".join(what.split("/")[:2]): share.discloses
+            for what, share, _ in self.shares()
+            if what != SCORE
+        }
+
+    @property
     def bytes(self) -> int:
         """What leaves at most in the whole study, scores apart."""
         w = self.fed.net.weights()
@@ -80,6 +89,12 @@ class Study:
     def fewest(self, what: str, share: Share) -> int:
         """The fewest samples that stand behind a number of a Share; 0 where this site sends none."""
         return self.tests if what == SCORE else share.fewest(self.trains, self.counts_KC.sum(0))
+
+
+def score_names(fed: Fed) -> tuple[str, ...]:
+    """The names of what a task says about a single client, in order."""
+    one = np.zeros((1, *fed.task.pixels(fed.shape)), np.int64)
+    return tuple(fed.task.client_scores(one, one, fed.classes))
 
 
 def check_settings(policy: Policy, method: Method, settings: Settings) -> None:

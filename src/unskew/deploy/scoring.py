@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 from torch import Tensor
 
 from unskew import many
@@ -20,6 +19,7 @@ from unskew.core import gate
 from unskew.core.trees import size_in_bytes
 from unskew.core.values import Share
 from unskew.deploy.attendance import Attendance
+from unskew.deploy.judging import score_names
 from unskew.deploy.wire import Limits, Packet
 from unskew.engine.client.values import Start
 from unskew.engine.disk.lines import Row
@@ -44,9 +44,7 @@ class SiteScores:
     def __post_init__(self) -> None:
         local = self.sites.local
         fed, hellos = local.fed, self.sites.hellos
-        one = np.zeros((1, *fed.task.pixels(fed.shape)), np.int64)
-        self.metrics = list(fed.task.client_scores(one, one, fed.classes))
-        """The names of what a task says about a single client, in order."""
+        self.metrics = score_names(fed)
         self.limits = Limits(8 * len(self.metrics), 2)
         """The most that the scores of a site take."""
         nobody_uses_the_servers = local.kept and local.sent and any(h.test for h in hellos)

@@ -90,6 +90,7 @@ class Site:
             self._check(request.header)
         except (WireError, UnskewError) as error:
             self.say(f"refused a request: {error.code} {error.text}")
+            self.guard.trouble({}, error.code, error.text)
             refusal = {"re": sealed.digest, "site": member.name, "code": error.code, "text": error.text}
             return seal(refusal, {}, member.key)
         fixed = {n: request.header[n] for n in ("run", "serial", "kind", "t")}
@@ -99,9 +100,11 @@ class Site:
             header, tree = self._answers[request.header["kind"]](request)
             self.guard.note(fixed["run"], fixed["kind"], fixed["t"], tree)
         except UnskewError as error:
+            self.guard.trouble(fixed, error.code, error.text)
             header, tree = {"code": error.code, "text": error.text}, {}
         except Exception as error:  # whatever a Part or a loader raises must reach the coordinator as a sentence
             self.say(f"{type(error).__name__}: {error}")
+            self.guard.trouble(fixed, "E312", f"{type(error).__name__}: {error}")
             header, tree = {"code": "E312", "text": f"{type(error).__name__}: {error}"[:500]}, {}
         return seal(fixed | header, tree, member.key)
 

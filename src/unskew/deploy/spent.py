@@ -24,7 +24,11 @@ LEDGER = "ledger.jsonl"
 
 @dataclass
 class OfRun:
-    """What one run has taken. study: the digest of its settings. answers: how many, by what was asked for."""
+    """What one run has taken.
+
+    study: the digest of its settings. t: the last round that asked, last: when. answers: how many, by what was asked for.
+    kinds: what is disclosed, by name. metrics: the names of scores, in order.
+    """
 
     study: str
     method: str
@@ -33,7 +37,10 @@ class OfRun:
     epsilon: float = 0.0
     bytes: int = 0
     t: int = 0
+    last: float = 0.0
     answers: dict[str, int] = field(default_factory=dict[str, int])
+    kinds: dict[str, str] = field(default_factory=dict[str, str])
+    metrics: list[str] = field(default_factory=list[str])
 
 
 @dataclass
@@ -69,13 +76,17 @@ class Spent:
         """Count an answer and what it holds."""
         run, at = self.runs[number], time.time()
         sizes: dict[str, int] = {}
-        for path, tensor in flat(tree).items():
+        values: dict[str, list[float]] = {}
+        for path, tensor in flat({"score": tree} if kind == "score" else tree).items():
             name = _share(path)
             sizes[name] = sizes.get(name, 0) + tensor.numel() * tensor.element_size()
-        run.bytes, run.t = run.bytes + sum(sizes.values()), max(run.t, t)
+            if name.startswith("score/"):
+                values[name] = [round(v, 6) for v in tensor.flatten().tolist()]
+        run.bytes, run.t, run.last = run.bytes + sum(sizes.values()), max(run.t, t), at
         run.answers[kind] = run.answers.get(kind, 0) + 1
         self._write()
-        rows = [{"at": at, "t": t, "kind": kind, "share": name, "bytes": size} for name, size in sizes.items()]
+        rows = [{"at": at, "t": t, "asked": kind, "share": name, "bytes": size} for name, size in sizes.items()]
+        rows = [row | ({"values": values[row["share"]]} if row["share"] in values else {}) for row in rows]
         ledger = disk.Appending(self.folder / "runs" / number / LEDGER)
         try:
             ledger.add("".join(json.dumps(row) + "\n" for row in rows))
@@ -88,11 +99,11 @@ class Spent:
 
 
 def _share(path: str) -> str:
-    """The name of what a tensor of an answer belongs to: "weights", "score", or `part/leaf`."""
+    """The name of what a tensor of an answer belongs to: "weights", "score/whose", or `part/leaf`."""
     first, *rest = path.split("/")
     if first in ("shares", "early"):
         return "/".join(rest[:2])
-    return "weights" if first == "w" else first
+    return "weights" if first == "w" else path
 
 
 def _finite(value: Any) -> Any:

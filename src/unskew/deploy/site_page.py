@@ -1,0 +1,104 @@
+"""What a site's operator sees in the browser: what waits, what runs, what has left, scores and refusals."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from unskew.deploy import approvals, troubles
+from unskew.deploy.policy import Policy
+from unskew.deploy.spent import LEDGER, OfRun, Spent
+from unskew.deploy.tickets import Joined
+from unskew.errors import UnskewError
+from unskew.report.numbers import size
+
+ACTIVE_S = 600.0
+"""A run that has taken nothing for so long is not called running."""
+MOST_RUNS = 20
+
+
+@dataclass(frozen=True)
+class Left:
+    """What has left in one run under one name. kind: what its Share says it is."""
+
+    share: str
+    kind: str
+    times: int
+    bytes: str
+    last: str
+
+
+def html(joined: Joined) -> str:
+    """The page, from what stands in the site's folder now."""
+    folder, now = joined.folder, time.time()
+    problem, policy, spent = "", None, Spent(folder, {})
+    try:
+        policy, spent = Policy.read(folder), Spent.read(folder)
+    except UnskewError as error:
+        problem = str(error)
+    runs = sorted(spent.runs.items(), key=lambda item: -item[1].last)
+    environment = Environment(loader=PackageLoader("unskew.deploy"), autoescape=True, undefined=StrictUndefined)
+    return environment.get_template("site.html.j2").render(
+        site=joined.ticket.site,
+        federation=joined.ticket.federation,
+        server=f"{joined.ticket.host}:{joined.ticket.port}",
+        folder=folder,
+        at=_clock(now),
+        problem=problem,
+        policy=policy,
+        epsilon=spent.epsilon,
+        requests=approvals.everything(folder),
+        runs=[_run(number, run, now) for number, run in runs[:MOST_RUNS]],
+        runs_in_all=len(runs),
+        number=runs[0][0] if runs else "",
+        left=left(folder, *runs[0]) if runs else [],
+        scores=scores(folder, *runs[0]) if runs else [],
+        troubles=[{**row, "at": _clock(row.get("at", 0.0))} for row in reversed(troubles.latest(folder))],
+    )
+
+
+def left(folder: Path, number: str, run: OfRun) -> list[Left]:
+    """What has left in a run, by name."""
+    by_share: dict[str, list[dict[str, Any]]] = {}
+    for row in _rows(folder, number):
+        by_share.setdefault(row["share"], []).append(row)
+    return [
+        Left(share, run.kinds.get(share, "statistics"), len(rows), size(sum(r["bytes"] for r in rows)), _of(rows[-1]))
+        for share, rows in by_share.items()
+    ]
+
+
+def scores(folder: Path, number: str, run: OfRun) -> list[tuple[str, str]]:
+    """The last scores on the site's own test samples: whose weights, and the values in words."""
+    values = {row["share"]: row["values"] for row in _rows(folder, number) if "values" in row}
+    return [
+        (share.partition("/")[2], ", ".join(f"{name} {value:.3f}" for name, value in zip(run.metrics, one)))
+        for share, one in values.items()
+    ]
+
+
+def _rows(folder: Path, number: str) -> list[dict[str, Any]]:
+    """The whole lines of a run's ledger; the last one may be half written."""
+    path = folder / "runs" / number / LEDGER
+    lines = path.read_text().splitlines(keepends=True) if path.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+def _run(number: str, run: OfRun, now: float) -> dict[str, Any]:
+    ended = run.t >= run.rounds
+    state = "done" if ended else "running" if now - run.last < ACTIVE_S else "quiet"
+    words = {"number": number, "method": run.method, "rounds": run.rounds, "t": run.t, "state": state}
+    return words | {"began": _clock(run.began), "bytes": size(run.bytes), "epsilon": run.epsilon}
+
+
+def _of(row: dict[str, Any]) -> str:
+    return f"round {row['t']}, {_clock(row['at'])}"
+
+
+def _clock(at: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))

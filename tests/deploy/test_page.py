@@ -1,0 +1,163 @@
+"""The page of a site: what it shows, and that nobody but this machine's user can read it."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from tests.deploy import fake  # skips where cryptography is missing
+from tests.deploy.test_policy import allow, answer, begun, hello, weights
+from tests.report.test_page import Tags
+from unskew.deploy import approvals, site_page, troubles
+from unskew.deploy.page import HOST, Page
+from unskew.deploy.spent import LEDGER
+from unskew.deploy.tickets import Joined, Ticket
+from unskew.errors import UsageError
+
+EVIL = "<script>alert(1)</script>"
+
+
+@pytest.fixture
+def site(tmp_path):
+    return fake.sites(tmp_path / "sites", fake.federation())[998]
+
+
+@pytest.fixture
+def page():
+    """A page that says `secret things`."""
+    page = Page(lambda: "secret things")
+    threading.Thread(target=page.serve, daemon=True).start()
+    yield page
+    page.close()
+
+
+def ask(page: Page, path: str, host: str | None = None, method: str = "GET") -> tuple[int, str, dict]:
+    line = http.client.HTTPConnection(HOST, page.port, timeout=5)
+    line.request(method, path, headers={"Host": host or f"{HOST}:{page.port}"})
+    answered = line.getresponse()
+    return answered.status, answered.read().decode(), dict(answered.getheaders())
+
+
+def joined(site) -> Joined:
+    ticket = Ticket("lung", "127.0.0.1", 8123, site.member.name, fake.COORDINATOR.public.text, "")
+    return Joined(site.member.folder, ticket)
+
+
+def shown(site) -> str:
+    return site_page.html(joined(site))
+
+
+def test_only_the_printed_address_shows_anything(page):
+    status, text, headers = ask(page, f"/{page.secret}")
+    assert (status, text) == (200, "secret things")
+    assert "default-src 'none'" in headers["Content-Security-Policy"]
+    assert headers["Cache-Control"] == "no-store"
+    for path in ("/", f"/{page.secret}x", f"/x/{page.secret}", "/..%2f", "/%c3%a4"):
+        status, text, _ = ask(page, path)
+        assert (status, "secret" in text) == (404, False)
+
+
+@pytest.mark.parametrize(
+    "host", ["evil.example", "evil.example:{port}", "127.0.0.1", "127.0.0.1.evil.example:{port}", ""]
+)
+def test_a_name_that_was_made_to_point_here_is_refused(page, host):
+    """N1: a web site reads the page through DNS rebinding."""
+    status, text, _ = ask(page, f"/{page.secret}", host.format(port=page.port) or " ")
+    assert (status, "secret" in text) == (421, False)
+
+
+def test_it_is_read_only_and_on_loopback(page):
+    assert page._server.server_address[0] == "127.0.0.1"
+    for method in ("POST", "PUT", "DELETE", "OPTIONS"):
+        assert ask(page, f"/{page.secret}", method=method)[0] == 501
+    assert ask(page, f"/{page.secret}", method="HEAD")[:2] == (200, "")
+    with pytest.raises(UsageError, match="E109 --port"):
+        Page(lambda: "", page.port)
+
+
+def test_an_error_while_reading_does_not_end_the_page():
+    answers = iter([ValueError("half written"), "whole"])
+
+    def content() -> str:
+        if isinstance(one := next(answers), Exception):
+            raise one
+        return one
+
+    page = Page(content)
+    threading.Thread(target=page.serve, daemon=True).start()
+    assert ask(page, f"/{page.secret}")[:2] == (500, "ValueError; reload.")
+    assert ask(page, f"/{page.secret}")[:2] == (200, "whole")
+    page.close()
+
+
+def test_it_shows_what_runs_what_has_left_and_what_was_refused(site):
+    train = begun(site, rounds=3)
+    train(1)
+    train(2)
+    scored = answer(site, "score", 2, {"w": weights(site)}, lr=0.1)
+    assert scored["n"] == 12
+    allow(site, epsilon=4.0, methods=("fedavg",))
+    hello(site, "scaffold")
+    text = shown(site)
+    assert "<td>r1</td><td>fedavg</td><td>running</td><td>2 of 3</td>" in text
+    assert "<td>weights</td><td>weights</td><td>2</td>" in text
+    assert "<td>score/global</td><td>statistics</td><td>1</td>" in text
+    assert "global: accuracy 0." in text
+    assert "Epsilon 0 spent of 4." in text
+    assert "<td>E520</td><td>r1</td>" in text
+    assert "which is not among fedavg" in text
+    assert not Tags(text).wrong
+
+
+def test_it_shows_what_waits_with_the_command_that_decides(site):
+    site.guard.approve = "ask"
+    hello(site, "scaffold")
+    text = shown(site)
+    assert f"unskew site approve r1 --folder {site.member.folder}" in text
+    assert "scaffold/delta at most" in text
+    approvals.decide(site.member.folder, "r1", "approved")
+    assert "unskew site approve r1" not in shown(site)
+
+
+def test_a_broken_policy_is_what_it_shows_first(site):
+    (site.member.folder / "policy.yaml").write_text("shares: [input]")
+    assert "Did you mean &#39;inputs&#39;?" in shown(site).split("<h2")[0]
+
+
+def test_nothing_that_comes_from_outside_becomes_markup(site):
+    troubles.note(site.member.folder, EVIL, EVIL, EVIL, EVIL)
+    request = approvals.Request("s", EVIL, EVIL, 1, EVIL, EVIL, 0.0)
+    approvals.ask(site.member.folder, request)
+    text = shown(site)
+    assert EVIL not in text
+    assert text.count("&lt;script&gt;") >= 5
+
+
+def test_looking_changes_nothing_and_a_line_that_is_being_written_is_left_out(site):
+    begun(site)(1)
+    ledger = site.member.folder / "runs" / "r1" / LEDGER
+    with open(ledger, "a") as file:
+        file.write('{"at": 1, "t"')
+    before = {p: digest(p) for p in site.member.folder.rglob("*") if p.is_file()}
+    assert "<td>weights</td><td>weights</td><td>1</td>" in shown(site)
+    assert {p: digest(p) for p in site.member.folder.rglob("*") if p.is_file()} == before
+
+
+def digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_troubles_are_counted_not_repeated_and_the_oldest_go(tmp_path):
+    for k in range(60):
+        for _ in range(2):
+            troubles.note(tmp_path, "r1", "train", "E520", f"{k}")
+    rows = troubles.latest(tmp_path)
+    assert [row["text"] for row in rows] == [f"{k}" for k in range(10, 60)]
+    assert {row["times"] for row in rows} == {2}
+    (tmp_path / troubles.FILE).write_text(json.dumps("no list of rows"))
+    assert troubles.latest(tmp_path) == []
