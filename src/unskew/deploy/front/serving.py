@@ -1,0 +1,60 @@
+"""The front as a whole: a listening socket, the keys that are admitted at this moment, and the way to Flower's server."""
+
+# pyright: reportMissingImports=false
+# Flower, which brings httpx, lives in an environment of its own, and types are checked in the one without it.
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Callable
+
+import httpx
+
+from unskew.deploy.front.connection import Open
+from unskew.deploy.front.door import Door
+from unskew.deploy.front.fleet_api import calls
+from unskew.deploy.front.members import Members
+from unskew.deploy.front.passing import Passing
+from unskew.deploy.front.refusals import Refusals
+from unskew.deploy.tickets import Coordinator
+
+LOOK_S = 0.5
+"""How often the admitted keys are looked at. A key that is removed is out after this time at the latest."""
+MOST_AT_ONCE = 64
+"""Requests that Flower's server works on at a time; others wait."""
+
+
+async def serve(
+    home: Coordinator, listener: socket.socket, server: httpx.AsyncClient, say: Callable[[str], None]
+) -> None:
+    """Serve until cancelled. server: leads to Flower's. say: takes the lines of `Refusals`."""
+    refusals, members = Refusals(say), Members(home)
+    shared = Open(members, refusals, Passing(server, calls(home.tls), refusals))
+    door = asyncio.create_task(Door(listener, shared).keep_open())
+    try:
+        while not door.done():
+            if members.read():
+                shared.expel()
+            refusals.flush()
+            await asyncio.sleep(LOOK_S)
+        await door
+    finally:
+        door.cancel()
+        refusals.flush(everything=True)
+
+
+def flower(home: Coordinator, port: int) -> httpx.AsyncClient:
+    """A client of Flower's server, which listens at this port of loopback with the federation's certificate."""
+    scheme, verify = "http", False
+    if home.tls:
+        scheme, verify = "https", ssl.create_default_context(cafile=str(home.folder / "ca.crt"))
+        verify.verify_flags &= ~ssl.VERIFY_X509_STRICT  # which Python sets from 3.13 on
+    return httpx.AsyncClient(
+        base_url=f"{scheme}://127.0.0.1:{port}",
+        verify=verify,
+        timeout=60,
+        limits=httpx.Limits(max_connections=MOST_AT_ONCE),
+        trust_env=False,  # no proxy stands between two programs of one machine
+    )
