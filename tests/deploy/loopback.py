@@ -20,7 +20,7 @@ import numpy as np
 import unskew
 from unskew.core.keys import numpy_key
 from unskew.data.federation import Federation, Index
-from unskew.deploy.connecting import free_port
+from unskew.deploy.addresses import free_port
 from unskew.deploy.tickets import Coordinator, Joined, Ticket
 from unskew.engine.disk import state
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 from dataclasses import replace
 
 import numpy as np
@@ -11,10 +12,11 @@ import pytest
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'unskew[flower]'")
 
 from tests.cli.calling import call
-from tests.deploy import fake  # skips where cryptography is missing
+from tests.deploy import fake  # noqa: F401  skips where cryptography is missing
 from unskew.cli.deployed import seconds
 from unskew.config import dump
-from unskew.deploy import serving, studies
+from unskew.deploy import commands, journal, serving, studies
+from unskew.deploy.front import refusals
 from unskew.deploy.tickets import Coordinator, Ticket
 from unskew.engine import check
 from unskew.engine.disk.lock import Lock
@@ -28,22 +30,69 @@ def home(tmp_path):
     return Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:8123", ["b", "a"])
 
 
-def test_the_server_tells_whom_flower_turned_away(tmp_path, home):
-    log = home.folder / "flower" / "superlink.log"
-    log.parent.mkdir(exist_ok=True)
-    log.write_text("older\n")
+def test_the_server_tells_whom_the_front_refused(home):
+    log = home.folder / "flower" / "front.log"
+    line = f'{refusals.MARK}{{"who": "198.51.100.7", "why": "offers no certificate", "times": 1}}'
+    log.write_text(f"{line}\n")  # of an earlier server
     said: list[str] = []
     server = serving.Server(home, say=said.append)
-    pem = fake.pem(home.key.public)
-    line = f"ERROR: [/v1/fleet/activate-node][ApiError:2004] Attempted to register SuperNode with public key: {pem!r}"
     with open(log, "a") as file:
-        file.write(line[:90])
+        file.write(line[:40])
         file.flush()
-        server.report_strangers()
-        file.write(line[90:] + "\n" + line + "\n")
-    server.report_strangers()
-    server.report_strangers()
-    assert said == [f"a site was turned away: its key {home.key.public.fingerprint} is not admitted"]
+        server.report_refusals()
+        file.write(line[40:] + "\nlistening\n" + line.replace('"times": 1', '"times": 7') + "\n")
+    server.report_refusals()
+    server.report_refusals()
+    who = "refused 198.51.100.7: offers no certificate"
+    assert said == [who, f"{who} (7 times)"]
+    noted = [json.loads(text) for text in (home.folder / journal.FILE).read_text().splitlines()]
+    assert [(n["what"], n["who"], n["times"]) for n in noted] == [("refused", "198.51.100.7", t) for t in (1, 7)]
+    assert not journal.verify(home.folder / journal.FILE, home.key.public).wrong
+
+
+def test_flowers_server_is_on_loopback_and_the_front_keeps_to_its_port(tmp_path):
+    home = Coordinator.make(tmp_path / "fed", "lung", "fl.example.org:8123", ["a"])
+    server = serving.Server(home)
+    inner = str(commands.inner_port(home))
+    assert server.program.command[1:5] == ["--host", "127.0.0.1", "--port", inner]
+    assert server.front.command[-2:] == ["0.0.0.0", inner]
+    assert serving.Server(home, "192.0.2.1").front.command[-2:] == ["192.0.2.1", inner]
+    with socket.create_server(("127.0.0.1", int(inner))):
+        commands.choose_inner_port(home)
+        assert str(commands.inner_port(home)) == inner
+        commands.choose_inner_port(home, again=True)
+        assert str(commands.inner_port(home)) != inner
+
+
+def test_a_second_server_is_refused_before_it_touches_anything(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        call("federation", "init", "lung", "--host", f"127.0.0.1:{port}", "--sites", "a", cwd=tmp_path)
+        done = call("serve", "lung", cwd=tmp_path)
+    assert (done.code, done.err[:4]) == (2, "E507")
+    assert "Does it run already?" in done.err
+    assert not (tmp_path / "federations/lung/flower/port").exists()
+
+
+def test_without_tls_a_federation_stays_on_one_machine(tmp_path):
+    done = call("federation", "init", "lung", "--host", "fl.example.org", "--sites", "a", "--no-tls", cwd=tmp_path)
+    assert (done.code, done.err[:4]) == (2, "E503")
+    call("federation", "init", "lung", "--host", "127.0.0.1:9000", "--sites", "a", "--no-tls", cwd=tmp_path)
+    done = call("serve", "lung", "--bind", "0.0.0.0", cwd=tmp_path)
+    assert (done.code, done.err[:4]) == (2, "E503")
+
+
+def test_a_program_that_keeps_ending_by_itself_is_given_up_but_not_one_that_is_killed(home, monkeypatch):
+    server = serving.Server(home, say=lambda _: None)
+    codes = iter([-9] * 5 + [1] * 2 + [-9, 1])
+    monkeypatch.setattr(server.front, "tend", lambda say: next(codes))
+    monkeypatch.setattr(server.program, "tend", lambda say: None)
+    monkeypatch.setattr(server.conductors, "tend", lambda: None)
+    monkeypatch.setattr(home.__class__, "admitted", lambda self: {})
+    for _ in range(8):
+        server.tend()
+    with pytest.raises(UsageError, match="E507 the front does not stay up"):
+        server.tend()
 
 
 def test_the_commands_of_a_federation(tmp_path):
@@ -108,7 +157,8 @@ def test_a_folder_that_holds_another_run_is_left_as_it_is(tmp_path):
 def test_the_flower_commands_are_shown(tmp_path):
     call("federation", "init", "lung", "--host", "h.example:9000", "--sites", "a,b", cwd=tmp_path)
     told = call("federation", "export-flower", "lung", cwd=tmp_path).out
-    assert "flower-superlink --host 0.0.0.0 --port 9000" in told
+    assert "unskew.deploy.front federations/lung 0.0.0.0" in told
+    assert "flower-superlink --host 127.0.0.1" in told
     assert "--enable-supernode-auth" in told
     assert told.count("python -m unskew.deploy.worker site PATH --device cpu") == 2
     assert "FLWR_TELEMETRY_ENABLED=0" in told

@@ -17,7 +17,7 @@ from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatResponse
 from flwr.supercore.inflatable.inflatable_object import get_object_tree
 
 from tests.deploy import fake  # skips where cryptography is missing
-from unskew.deploy.connecting import free_port
+from unskew.deploy.addresses import free_port
 from unskew.deploy.fleet import Fleet, TurnedAway, Unreachable, Unwanted
 from unskew.deploy.flower import packed
 from unskew.deploy.sealed import Sealed

@@ -24,7 +24,7 @@ from tests.deploy import fake  # noqa: F401  skips where cryptography is missing
 from unskew.deploy import admission
 from unskew.deploy.front import connection, door, fleet_api, passing, serving
 from unskew.deploy.front.pace import MOST_NAMES, Pace
-from unskew.deploy.front.refusals import MARK, Refusals, read
+from unskew.deploy.front.refusals import MARK, MOST_PAIRS, OTHERS, Refusals, read
 from unskew.deploy.identity import Private
 from unskew.deploy.tickets import Coordinator, Joined, Ticket
 
@@ -161,7 +161,7 @@ def test_what_a_site_asks_for_reaches_flowers_server_and_nothing_else_of_it(fron
         *("//v1/fleet/pull-messages", "/v1/fleet/pull%2dmessages", "/V1/fleet/pull-messages"),
     ],
 )
-def test_n0_an_admitted_site_reaches_nothing_but_the_fleet_calls_it_makes(front, path):
+def test_an_admitted_site_reaches_nothing_but_the_fleet_calls_it_makes(front, path):
     """N0: whoever reached the port could run Python of their own at every site."""
     head = f"POST {path} HTTP/1.1\nHost: h\nContent-Type: application/protobuf\nContent-Length: 1\n"
     assert " 404 " in front.raw("a", f"{head}flwr-public-key: {front.header('a')}\n\nx")
@@ -316,6 +316,17 @@ def test_a_site_has_so_many_connections_and_no_more(tmp_path, monkeypatch):
         front.refused("a", "more than 2 connections")
 
 
+def test_strangers_take_no_places_from_a_site_that_was_there_before(tmp_path, monkeypatch):
+    monkeypatch.setattr(door, "MOST_UNPROVEN", 3)
+    with standing(tmp_path) as front:
+        assert _status(front) == 200
+        silent = [socket.create_connection(front.where, source_address=(f"127.0.0.{k}", 0)) for k in (5, 6, 7, 8)]
+        front.refused("127.0.0.8", "too many connections at once")
+        assert _status(front) == 200
+        for line in silent:
+            line.close()
+
+
 def test_a_flood_writes_few_lines_and_none_of_its_attempts_goes_uncounted():
     now, lines = [0.0], []
     refusals = Refusals(lines.append, lambda: now[0])
@@ -328,6 +339,8 @@ def test_a_flood_writes_few_lines_and_none_of_its_attempts_goes_uncounted():
     assert sum(fact["times"] for fact in facts) == 2 * 7200
     assert len([f for f in facts if f["why"] == "offers no certificate"]) < 15
     assert len(lines) < 500
+    assert OTHERS in {fact["who"] for fact in facts}
+    assert len(refusals._pairs) <= MOST_PAIRS + 1
     assert read("listening") is None
     assert read(f"{MARK}{{") is None
 

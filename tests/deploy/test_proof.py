@@ -85,6 +85,7 @@ def test_an_admitted_site_lends_its_key_to_nobody(server):
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
 def test_old_versions_of_tls_are_refused(server):
+    assert proof.accepting(server / "server.crt", server / "server.key", []).minimum_version == ssl.TLSVersion.TLSv1_2
     context = client(server, A)
     context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
     with pytest.raises(ssl.SSLError):

@@ -129,7 +129,7 @@ def test_a_site_with_another_authority_or_without_tls_stops_at_once(peace, name)
 
 def test_a_site_whose_key_was_not_admitted_is_not_let_in_and_is_told_why(federation, peace):
     assert "Is c.pub admitted?" in federation.log("stranger")
-    assert "turned away" in federation.log("serve")
+    assert "refused 127.0.0.1: its certificate is not of an admitted key" in federation.log("serve")
 
 
 def test_site_check_finds_nothing_wrong(federation):

@@ -60,7 +60,7 @@ def admit(
     folder: Where = FOLDER,
 ) -> None:
     """Let a site take part. First compare the fingerprint with the one that the site's engineer reads out."""
-    from unskew.deploy import admission, bounds
+    from unskew.deploy import admission, bounds, federation_journal
     from unskew.deploy.tickets import Coordinator
     from unskew.errors import UsageError
 
@@ -69,6 +69,7 @@ def admit(
         raise UsageError("E111", f"there is no file {key}.")
     bounds.checked(samples)
     public = admission.admit(home, site or key.stem, key.read_text(errors="replace"))
+    federation_journal.note(home, [("admitted", {"site": site or key.stem, "key": public.fingerprint})])
     if samples:
         bounds.write(home, site or key.stem, samples)
     most = bounds.read(home).get(site or key.stem)
@@ -86,11 +87,12 @@ def ticket(
     folder: Where = FOLDER,
 ) -> None:
     """Write a new ticket for a site whose ticket has expired, was used, or went astray. The old one is good for nothing."""
-    from unskew.deploy import admission
+    from unskew.deploy import admission, federation_journal
     from unskew.deploy.tickets import Coordinator
 
     home = Coordinator.open(folder / name)
     written = admission.invite(home, site, days)
+    federation_journal.note(home, [("ticket", {"site": site, "expires": written.expires})])
     print(f"ticket  {home.ticket_file(site)}  for one admission, until {written.expires[:10]}")
     _print_fingerprints(home.fingerprints)
 
@@ -101,11 +103,13 @@ def revoke(
     site: Annotated[str, typer.Argument(help="the site whose key is not to be trusted any more")],
     folder: Where = FOLDER,
 ) -> None:
-    """Take back the admission of a site's key, which then answers no request of a run that begins or resumes."""
-    from unskew.deploy import admission
+    """Take back the admission of a site's key. A server that is running closes its connections within a second."""
+    from unskew.deploy import admission, federation_journal
     from unskew.deploy.tickets import Coordinator
 
-    key = admission.revoke(Coordinator.open(folder / name), site)
+    home = Coordinator.open(folder / name)
+    key = admission.revoke(home, site)
+    federation_journal.note(home, [("revoked", {"site": site, "key": key.fingerprint})])
     print(f"revoked  {site}  fingerprint {key.fingerprint}")
     print(f"next     unskew federation ticket {name} {site}      for a new key, made in a new folder")
 
@@ -135,18 +139,20 @@ def show(
 @app.command("audit")
 def audit(
     name: Annotated[str, typer.Argument(help="the federation's name")],
-    run: Annotated[Path, typer.Argument(help="the folder of one of its runs")],
+    run: Annotated[Path | None, typer.Argument(help="the folder of one of its runs (default: its own journal)")] = None,
     folder: Where = FOLDER,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Check that a run's journal of requests, replies and refusals is as the coordinator wrote it."""
+    """Check that a run's journal, or the federation's of admissions and of strangers, is as the coordinator wrote it."""
     from unskew.deploy import journal
     from unskew.deploy.tickets import Coordinator
     from unskew.errors import StateError, UsageError
 
-    home, path = Coordinator.open(folder / name), run / journal.FILE
+    home = Coordinator.open(folder / name)
+    run = run or home.folder
+    path = run / journal.FILE
     if not path.exists():
-        raise UsageError("E117", f"{run} has no {journal.FILE}; only runs over a network have one.")
+        raise UsageError("E117", f"{run} has no {journal.FILE}; runs over a network and federations have one.")
     verdict = journal.verify(path, home.key.public)
     changed = journal.changed_files(path, run) if not verdict.wrong else []
     if as_json:

@@ -19,7 +19,7 @@ def command(
     ] = "",
 ) -> None:
     """Run the server that sites connect to. Runs are started separately, with `unskew run --on`."""
-    from unskew.deploy.serving import Server
+    from unskew.deploy import serving
     from unskew.deploy.supervise import stopped_at_the_end
     from unskew.deploy.tickets import Coordinator
 
@@ -28,12 +28,10 @@ def command(
     def say(text: str) -> None:
         print(text, flush=True)
 
-    server = Server(home, bind, say)
-    tls = "TLS and node authentication enabled" if home.tls else "TLS and node authentication DISABLED"
+    server = serving.begin(home, bind, say)
+    tls = "TLS, for admitted keys only" if home.tls else "TLS DISABLED, so that anybody on this machine can connect"
     say(f"{home.name}  {server.bind}:{home.port}  {tls}; requests and replies signed; telemetry disabled")
     say(f"admitted {len(home.admitted())} of {len(home.sites)} sites")
-    if server.bind not in ("127.0.0.1", "localhost"):
-        say("firewall  let sites reach /v1/fleet only: whoever reaches /v1/control can run code at every site")
     with stopped_at_the_end(server):
         while True:
             server.tend()

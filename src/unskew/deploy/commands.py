@@ -10,7 +10,10 @@ import os
 import sys
 from pathlib import Path
 
+from unskew import disk
+from unskew.deploy.addresses import LOOPBACK, check_free, free_port
 from unskew.deploy.tickets import Coordinator
+from unskew.errors import UsageError
 
 OFF = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -27,12 +30,12 @@ def environment(home: Path, **more: str) -> dict[str, str]:
     return {**os.environ, **OFF, "FLWR_HOME": str(home), "PATH": f"{BIN}:{os.environ.get('PATH', '')}", **more}
 
 
-def superlink(home: Coordinator, bind: str, secret: Path) -> list[str]:
-    """The command that starts the federation's SuperLink, which starts no programs itself.
+def superlink(home: Coordinator, secret: Path) -> list[str]:
+    """The command that starts the federation's SuperLink, on loopback; it starts no programs itself.
 
-    bind: the address it listens at. secret: the file that proves who may take the tasks of runs.
+    secret: the file that proves who may take the tasks of runs.
     """
-    command = [str(BIN / "flower-superlink"), "--host", bind, "--port", str(home.port)]
+    command = [str(BIN / "flower-superlink"), "--host", LOOPBACK, "--port", str(inner_port(home))]
     command += ["--isolation", "process", "--superexec-auth-secret-file", str(secret)]
     command += ["--database", str(home.folder / "flower" / "superlink.db")]
     if not home.tls:
@@ -41,11 +44,38 @@ def superlink(home: Coordinator, bind: str, secret: Path) -> list[str]:
     return [*command, f"--ssl-keyfile={home.folder / 'server.key'}", "--enable-supernode-auth"]
 
 
-def local_host(home: Coordinator) -> str:
-    """Where the coordinator's own commands reach the SuperLink: at the host if that is an address, else on loopback."""
-    return home.host if is_address(home.host) else "127.0.0.1"
+def front(home: Coordinator, bind: str) -> list[str]:
+    """The command that starts the front. bind: the address that sites reach."""
+    return [sys.executable, "-P", "-m", "unskew.deploy.front", str(home.folder), bind, str(inner_port(home))]
 
 
-def is_address(host: str) -> bool:
-    """Whether a host is an IPv4 address, not a name."""
-    return host.replace(".", "").isdigit()
+def inner_port(home: Coordinator) -> int:
+    """The port of loopback at which the SuperLink listens. Raises UsageError (E507) before the first `unskew serve`."""
+    path = _inner(home)
+    if not path.exists():
+        raise UsageError("E507", f"the server of {home.name} has never run; start it with: unskew serve {home.name}")
+    return int(path.read_text())
+
+
+def choose_inner_port(home: Coordinator, again: bool = False) -> None:
+    """Choose the SuperLink's port on loopback, if there is none yet. again: also if somebody else uses it meanwhile.
+
+    It is kept as long as it is free, because a run's process that outlives the SuperLink comes back to it.
+    """
+    path = _inner(home)
+    if path.exists() and not (again and _is_taken(inner_port(home))):
+        return
+    path.parent.mkdir(parents=True, exist_ok=True)
+    disk.replace(path, str(free_port()))
+
+
+def _inner(home: Coordinator) -> Path:
+    return home.folder / "flower" / "port"
+
+
+def _is_taken(port: int) -> bool:
+    try:
+        check_free(LOOPBACK, port)
+    except UsageError:
+        return True
+    return False

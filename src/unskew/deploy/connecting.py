@@ -5,7 +5,6 @@ The worker may hang, be killed or take minutes to load its data: the connection 
 
 from __future__ import annotations
 
-import socket
 import sys
 import tempfile
 import threading
@@ -103,10 +102,3 @@ def _last_error(log: Path, code: int) -> UnskewError:
     error = UnskewError(text[:4], text[5:])
     error.exit_code = code
     return error
-
-
-def free_port() -> int:
-    """A TCP port of this machine that nobody listens at."""
-    with socket.socket() as door:
-        door.bind(("127.0.0.1", 0))
-        return door.getsockname()[1]

@@ -9,7 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from http.client import HTTPResponse
+from http.client import HTTPException, HTTPResponse
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -65,7 +65,8 @@ def rejection(joined: Joined) -> str:
     clock = findings.get("clock")
     if clock and not clock.ok:
         return clock.text
-    shook_hands = clock is not None  # a certificate that expires soon fails its check, and still lets sites connect
+    # a certificate that expires soon fails its check, and still lets sites connect
+    shook_hands = {"clock", "admission"} & findings.keys()
     certificate = findings.get("certificate")
     return certificate.text if certificate and not certificate.ok and not shook_hands else ""
 
@@ -142,14 +143,20 @@ def _plain(line: socket.socket) -> Finding:
 
 
 def _clock(tls: ssl.SSLSocket, host: str) -> Finding:
-    """By the Date header of any HTTP answer, a refusal included."""
+    """By the Date header of any HTTP answer, a refusal included. A key that is not admitted gets no answer."""
     asked = dt.datetime.now(dt.UTC)
-    tls.sendall(f"GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
     answer = HTTPResponse(tls)
     try:
+        tls.sendall(f"GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
         answer.begin()
+    except (ConnectionError, ssl.SSLError):
+        text = "the server closes the connection without an answer, as it does with a key that is not admitted"
+        return Finding("admission", False, f"{text}. Is this site's key admitted?")
+    except (OSError, HTTPException):
+        return Finding("clock", True, "the server does not tell the time")
+    try:
         there = parsedate_to_datetime(str(answer.getheader("Date")))
-    except (OSError, ValueError, TypeError, IndexError):
+    except (ValueError, TypeError, IndexError):
         return Finding("clock", True, "the server does not tell the time")
     answered = dt.datetime.now(dt.UTC)  # the header gives whole seconds, and was written between these two moments
     early_s, late_s = (asked - there).total_seconds() - 1, (answered - there).total_seconds()

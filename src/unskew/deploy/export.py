@@ -17,7 +17,8 @@ def exported(home: Coordinator) -> str:
     server = Server(home, say=lambda _: None)
     off = " ".join(f"{name}={value}" for name, value in commands.OFF.items())
     lines = ["# every program has this environment", f"export {off} FLWR_HOME=FOLDER/flower", ""]
-    lines += [f"# at the coordinator: unskew serve {home.name}", _shell(server.program.command), ""]
+    lines += [f"# at the coordinator: unskew serve {home.name}", _shell(server.front.command)]
+    lines += [_shell(server.program.command), ""]
     lines += [
         "# for each run that was ordered with `unskew run --on`, started by `unskew serve` and ended with the run"
     ]

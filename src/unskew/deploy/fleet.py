@@ -89,19 +89,29 @@ class Fleet:
 
     def connect(self) -> None:
         """Be there for the server, and excuse the request that an earlier process has left open."""
-        with _sorted():
-            if not self._known():
-                if self._admits_itself:  # without TLS Flower does not check keys
-                    with contextlib.suppress(httpx.HTTPStatusError):
-                        self._client.RegisterNode(fleet_api.RegisterNodeFleetRequest(public_key=self._key))
-                request = fleet_api.ActivateNodeRequest(public_key=self._key, heartbeat_interval=LIFE_S)
-                self._node = Node(node_id=self._client.ActivateNode(request).node_id)
-                disk.replace(self._number, str(self._node.node_id))
+        try:
+            with _sorted():
+                self._activate()
+        except Unreachable as error:
+            if isinstance(error.__cause__, (httpx.RemoteProtocolError, httpx.ReadError)):
+                text = "it closes the connection without an answer, as it does with a key that is not admitted"
+                raise TurnedAway(text) from error
+            raise
         if self._left_open:
             with contextlib.suppress(Unwanted):
                 self.reply(_without_content(self._open), "the site was restarted while it worked on this request")
             self.forget()
             self._left_open = False
+
+    def _activate(self) -> None:
+        if self._known():
+            return
+        if self._admits_itself:  # without TLS Flower does not check keys
+            with contextlib.suppress(httpx.HTTPStatusError):
+                self._client.RegisterNode(fleet_api.RegisterNodeFleetRequest(public_key=self._key))
+        request = fleet_api.ActivateNodeRequest(public_key=self._key, heartbeat_interval=LIFE_S)
+        self._node = Node(node_id=self._client.ActivateNode(request).node_id)
+        disk.replace(self._number, str(self._node.node_id))
 
     def _known(self) -> bool:
         """Whether the server takes this site back under its number, which it does even before it has missed it."""

@@ -1,29 +1,32 @@
-"""The server's programs: Flower's SuperLink, with which every admitted site is registered, and what conducts the runs."""
+"""The server's programs: the front, which sites reach, Flower's SuperLink behind it, and what conducts the runs."""
 
 from __future__ import annotations
 
 import json
-import re
+import time
 from dataclasses import dataclass, field
 
 from unskew import disk
-from unskew.deploy import commands
+from unskew.deploy import commands, federation_journal
+from unskew.deploy.addresses import check_free, is_address, is_local
 from unskew.deploy.conductors import Conductors
+from unskew.deploy.front import refusals
 from unskew.deploy.identity import Public
 from unskew.deploy.superlink import Refused, SuperLink, Unavailable
 from unskew.deploy.supervise import Program, Say
 from unskew.deploy.tickets import Coordinator
 from unskew.errors import UsageError
 
-MOST_STARTS = 3
-"""A SuperLink that has ended this often is not restarted again."""
-_STRANGER = re.compile(r"ApiError:2004\] [^\n]*?(-----BEGIN PUBLIC KEY-----.*?-----END PUBLIC KEY-----)")
-"""In Flower's log: a node whose key it does not know."""
+MOST_ENDS, WITHIN_S = 3, 60.0
+"""A program that has ended by itself so often, within so many seconds, is not restarted again."""
 
 
 @dataclass
 class Server:
-    """What `unskew serve` runs. bind: the address to listen at; default: the host if it is an address, else 0.0.0.0."""
+    """What `unskew serve` runs. bind: the address to listen at; default: the host if it is an address, else 0.0.0.0.
+
+    Raises UsageError (E503) without TLS at an address that other machines reach.
+    """
 
     home: Coordinator
     bind: str = ""
@@ -31,28 +34,34 @@ class Server:
     registered: dict[str, str] = field(default_factory=dict)
     """The public keys registered with the SuperLink, by site."""
     _read: int = 0
-    _strangers: set[str] = field(default_factory=set)
+    _ends: list[tuple[float, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        host, flower = self.home.host, self.home.folder / "flower"
-        here = host == "localhost" or commands.is_address(host)
-        self.bind = self.bind or (host if here else "0.0.0.0")
+        flower = self.home.folder / "flower"
+        self.bind = self.bind or default_bind(self.home)
+        if not self.home.tls and not is_local(self.bind):
+            raise UsageError("E503", f"without TLS the server listens on loopback only; got --bind {self.bind}.")
+        commands.choose_inner_port(self.home)
         self.conductors, self._link = Conductors(self.home, self.say), SuperLink(self.home)
-        command = commands.superlink(self.home, self.bind, self.conductors.secret_file)
-        self.program = Program("the SuperLink", command, commands.environment(flower), flower / "superlink.log")
-        self._read = self.program.log.stat().st_size if self.program.log.exists() else 0
+        env = commands.environment(flower)
+        link = commands.superlink(self.home, self.conductors.secret_file)
+        self.program = Program("the SuperLink", link, env, flower / "superlink.log")
+        self.front = Program("the front", commands.front(self.home, self.bind), env, flower / "front.log")
+        self._read = self.front.log.stat().st_size if self.front.log.exists() else 0
         self._book = flower / "registered.json"
         self.registered = json.loads(self._book.read_text()) if self._book.exists() else {}
 
     def tend(self) -> None:
-        """Keep the SuperLink and the runs going, register newly admitted sites, and report whom it turned away.
+        """Keep the programs and the runs going, register newly admitted sites, and report who was refused.
 
-        Raises UsageError (E507) if the SuperLink keeps ending.
+        Raises UsageError (E507) if the front or the SuperLink keeps ending.
         """
-        if self.program.tend(self.say) is not None and self.program.starts >= MOST_STARTS:
-            raise UsageError("E507", f"Flower's SuperLink does not stay up; see {self.program.log}.")
+        for program in (self.front, self.program):
+            code = program.tend(self.say)
+            if code is not None and code >= 0:  # not killed by somebody
+                self._ended(program)
         self.conductors.tend()
-        self.report_strangers()
+        self.report_refusals()
         if not self.home.tls:
             return  # Flower authenticates nodes over TLS only; requests and replies are signed all the same
         for site, key in self.home.admitted().items():
@@ -60,23 +69,33 @@ class Server:
                 self._register(site, key)
 
     def stop(self) -> None:
-        """End the runs' processes, which say how to resume them, and then the SuperLink."""
+        """End the runs' processes, which say how to resume them, then the front and the SuperLink."""
         self.conductors.stop()
         self._link.close()
+        self.front.stop()
+        self.report_refusals()
         self.program.stop()
 
-    def report_strangers(self) -> None:
-        """Name each key that Flower has turned away, once; an incomplete line of its log is read next time."""
-        if not self.program.log.exists():
+    def report_refusals(self) -> None:
+        """Tell, and keep in the federation's journal, whom the front has refused since the last time."""
+        if not self.front.log.exists():
             return
-        with open(self.program.log, "rb") as log:
+        with open(self.front.log, "rb") as log:
             log.seek(self._read)
             whole, end, _ = log.read().rpartition(b"\n")
             self._read += len(whole) + len(end)
-        for key in _STRANGER.findall(whole.decode(errors="replace")):
-            if key not in self._strangers:
-                self._strangers.add(key)
-                self.say(f"a site was turned away: its key {_fingerprint(key)} is not admitted")
+        facts = [fact for line in whole.decode(errors="replace").splitlines() if (fact := refusals.read(line))]
+        for fact in facts:
+            self.say(
+                f"refused {fact['who']}: {fact['why']}" + (f" ({fact['times']} times)" if fact["times"] != 1 else "")
+            )
+        federation_journal.note(self.home, [("refused", fact) for fact in facts])
+
+    def _ended(self, program: Program) -> None:
+        now = time.monotonic()
+        self._ends = [(when, name) for when, name in self._ends if when > now - WITHIN_S] + [(now, program.name)]
+        if [name for _, name in self._ends].count(program.name) >= MOST_ENDS:
+            raise UsageError("E507", f"{program.name} does not stay up; see {program.log}.")
 
     def _register(self, site: str, key: Public) -> None:
         try:
@@ -88,9 +107,13 @@ class Server:
         self.say(f"{site} is admitted")
 
 
-def _fingerprint(pem: str) -> str:
-    """The fingerprint of a key as Flower logs it, with its line ends spelt out."""
-    try:
-        return Public.from_pem(pem.replace("\\n", "\n")).fingerprint
-    except UsageError:
-        return "(unreadable)"
+def begin(home: Coordinator, bind: str = "", say: Say = print) -> Server:
+    """A server whose ports are free. Raises UsageError (E507) if sites could not reach it, or another one runs already."""
+    check_free(bind or default_bind(home), home.port)
+    commands.choose_inner_port(home, again=True)
+    return Server(home, bind, say)
+
+
+def default_bind(home: Coordinator) -> str:
+    """The host of the federation if it is an address of this machine, else all addresses."""
+    return home.host if home.host == "localhost" or is_address(home.host) else "0.0.0.0"

@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from unskew.deploy.addresses import LOOPBACK
 from unskew.deploy.bundle import APP, APP_HASH, ORDER
-from unskew.deploy.commands import local_host
+from unskew.deploy.commands import inner_port
 from unskew.deploy.identity import Public
 from unskew.deploy.tickets import Coordinator
 from unskew.errors import UsageError
@@ -60,8 +61,8 @@ class Task:
 
 
 def address(home: Coordinator) -> str:
-    """HOST:PORT of the SuperLink as the coordinator's own programs reach it."""
-    return f"{local_host(home)}:{home.port}"
+    """HOST:PORT of the SuperLink, which only programs of this machine reach."""
+    return f"{LOOPBACK}:{inner_port(home)}"
 
 
 def runtime_client(home: Coordinator, *interceptors: Any) -> RuntimeHttpClient:

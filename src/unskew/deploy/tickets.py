@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from unskew import disk
+from unskew.deploy.addresses import LOOPBACK, is_local
 from unskew.deploy.certificates import certify
 from unskew.deploy.identity import Private, Public
 from unskew.deploy.proof import connecting
@@ -52,6 +53,10 @@ class Coordinator:
             disk.check_name(site)
         if (folder / "federation.json").exists():
             raise UsageError("E502", f"{folder} already holds a federation.")
+        if not tls and not is_local(host):
+            raise UsageError(
+                "E503", f"without TLS a federation stays on one machine: --no-tls needs a --host like {LOOPBACK}."
+            )
         home = Coordinator(folder, name, host, port, tuple(sites), tls)
         for part in (folder, folder / "tickets", folder / "admitted", folder / "flower"):
             part.mkdir(parents=True, exist_ok=True, mode=0o700)

@@ -13,6 +13,7 @@ import socket
 import sys
 from pathlib import Path
 
+from unskew.deploy.addresses import family
 from unskew.deploy.front.serving import flower, serve
 from unskew.deploy.tickets import Coordinator
 
@@ -39,8 +40,7 @@ if __name__ == "__main__":
     folder, bind, inner = sys.argv[1:]
     federation = Coordinator.open(Path(folder))
     try:
-        family = socket.AF_INET6 if ":" in bind else socket.AF_INET
-        door = socket.create_server((bind, federation.port), family=family, backlog=WAITING)
+        door = socket.create_server((bind, federation.port), family=family(bind), backlog=WAITING)
     except OSError as error:
         sys.exit(f"E507 the server cannot listen at {bind}:{federation.port}: {error.strerror or error}.")
     with door:

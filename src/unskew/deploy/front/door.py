@@ -40,6 +40,8 @@ class Door:
         self.listener, self.shared = listener, shared
         self.pace = Pace(RATE, BURST)
         self._unproven: Counter[str] = Counter()
+        self._known: set[str] = set()
+        """Addresses from which a key was proven: strangers take no places from them."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def keep_open(self) -> None:
@@ -63,15 +65,21 @@ class Door:
 
     def _reason(self, host: str) -> str:
         """Why a connection is not even looked at; "" if it is."""
-        if self._unproven[host] >= MOST_UNPROVEN_EACH or self._unproven.total() >= MOST_UNPROVEN:
+        full = self._unproven.total() >= MOST_UNPROVEN and host not in self._known
+        if full or self._unproven[host] >= MOST_UNPROVEN_EACH:
             return "too many connections at once that have proven no key"
         return "" if self.pace.may(host) else "connects too often"
+
+    def _new(self) -> Connection:
+        return Connection(self.shared)
 
     async def _greet(self, line: socket.socket, host: str) -> None:
         loop, context = asyncio.get_running_loop(), self.shared.members.context
         times = {"ssl_handshake_timeout": HANDSHAKE_S, "ssl_shutdown_timeout": GOODBYE_S} if context else {}
         try:
-            await loop.connect_accepted_socket(lambda: Connection(self.shared), line, ssl=context, **times)
+            _, connection = await loop.connect_accepted_socket(self._new, line, ssl=context, **times)
+            if connection.site:
+                self._known.add(host)
         except OSError as error:  # TLS's own errors are of this kind, too
             self.shared.refusals.note(host, reason_of(error))
             with contextlib.suppress(OSError):
