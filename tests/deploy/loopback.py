@@ -77,18 +77,9 @@ class Loopback:
         for site in sites:
             self.start_site(site)
 
-    def start_site(self, site: str, folder: str = "") -> None:
-        self.start(
-            folder or site,
-            "site",
-            "run",
-            "--data",
-            f"{site}.npz",
-            "--folder",
-            f"site-{folder or site}",
-            "--approve",
-            "all",
-        )
+    def start_site(self, site: str, folder: str = "", approve: str = "all") -> None:
+        places = ["--data", f"{site}.npz", "--folder", f"site-{folder or site}"]
+        self.start(folder or site, "site", "run", *places, "--approve", approve)
 
     def is_ready(self, site: str) -> bool:
         """Whether a site is connected and has loaded its data."""

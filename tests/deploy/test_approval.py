@@ -64,6 +64,15 @@ def test_what_is_approved_is_this_study_with_any_seed_and_no_other(site):
     assert not Spent.read(folder).runs
 
 
+@pytest.mark.parametrize("method", ["flea", "fedmix", "fedbr"])
+def test_where_samples_are_drawn_another_seed_is_another_study(site, method):
+    """N1: a tenth of the samples was approved, and ten runs with ten seeds take them all."""
+    hello(site, method)
+    approvals.decide(site.member.folder, "r1", "approved")
+    assert "hello" in hello(site, method, run="r2")
+    assert hello(site, method, run="r3", seed=5)["code"] == "E522"
+
+
 def test_an_operator_can_refuse_before_a_run_and_while_it_goes_on(site):
     folder = site.member.folder
     hello(site)

@@ -15,8 +15,10 @@ from unskew.deploy.policy import write_private
 from unskew.errors import UsageError, suggestion
 
 FOLDER = "studies"
-SAME_STUDY = {"clients": 2, "seed": 0, "partition_seed": None, "workers": 0, "device": "cpu", "lanes": "1"}
+SAME_STUDY = {"clients": 2, "workers": 0, "device": "cpu", "lanes": "1"}
 """Settings that another run of the same study may change, and what stands for them in the study's digest."""
+ANY_SEED = {"seed": 0, "partition_seed": None}
+"""The same for studies in which nothing leaves that is drawn from the samples."""
 State = Literal["waiting", "approved", "refused"]
 
 
@@ -42,9 +44,13 @@ class Request:
         return head + self.leaves
 
 
-def digest_of(settings: Settings) -> str:
-    """16 hexadecimal digits that runs of one study have in common, whatever their seeds and number of sites."""
-    facts = settings.as_dict() | SAME_STUDY
+def digest_of(settings: Settings, draws: bool) -> str:
+    """16 hexadecimal digits that runs of one study have in common, whatever their number of sites.
+
+    draws: whether single samples, or averages of some, leave. Other seeds would draw others, run by run all of them, so
+    each seed is then a study of its own.
+    """
+    facts = settings.as_dict() | SAME_STUDY | ({} if draws else ANY_SEED)
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 

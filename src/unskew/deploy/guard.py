@@ -68,7 +68,7 @@ class Guard:
         policy = self._policy()
         check_study(policy, study)
         spent = self._read(Spent.read)
-        digest, epsilon = approvals.digest_of(study.settings), study.epsilon
+        digest, epsilon = approvals.digest_of(study.settings, study.draws), study.epsilon
         if number not in spent.runs:
             if len(spent.runs) >= policy.most_runs:
                 raise refusal(f"{policy.most_runs} runs have begun at this site (most_runs)")

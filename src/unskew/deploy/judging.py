@@ -68,6 +68,11 @@ class Study:
         }
 
     @property
+    def draws(self) -> bool:
+        """Whether something leaves of single samples, or of groups of them, which the study's seed draws."""
+        return any(isinstance(share.samples, int) for what, share, _ in self.shares() if what != SCORE)
+
+    @property
     def bytes(self) -> int:
         """What leaves at most in the whole study, scores apart."""
         w = self.fed.net.weights()
