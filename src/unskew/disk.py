@@ -86,9 +86,13 @@ class Appending:
     """A file to which lines are added while a run goes on. It is opened at once and must be closed."""
 
     def __init__(self, path: Path, length: int | None = None):
-        """Open or create the file. length: cut it to so many bytes first; default: leave it as it is."""
+        """Open or create the file. length: cut it to so many bytes first; default: leave it as it is.
+
+        Raises Paused (E203) when the disk is full.
+        """
         self.path = path
-        self._file = open(path, "ab", buffering=0)  # noqa: SIM115
+        with explaining_a_full_disk(path, 0):
+            self._file = open(path, "ab", buffering=0)  # noqa: SIM115
         if length is not None:
             self._file.truncate(length)
 
@@ -128,12 +132,17 @@ def explaining_a_full_disk(path: Path, size: int) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        if not is_full(error):
             raise
         free = os.statvfs(path.parent)
         needs = f"needs {_amount(size)}, " if size else ""
         space = f"{needs}{_amount(free.f_bavail * free.f_frsize)} free"
         raise Paused("E203", f"disk full: cannot write {path} ({space}).") from error
+
+
+def is_full(error: BaseException) -> bool:
+    """Whether this is the operating system's word for a full disk or an exhausted quota."""
+    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 def _amount(size: int) -> str:

@@ -7,6 +7,7 @@ import os
 import tempfile
 import traceback
 
+from unskew.disk import is_full
 from unskew.errors import Paused, StateError, UnskewError, excerpt
 
 
@@ -20,7 +21,7 @@ def explained(error: Exception) -> UnskewError:
     """The error to show for any exception: itself where it is one already, else E203, E141, E142 or E143."""
     if isinstance(error, UnskewError):
         return error
-    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+    if isinstance(error, OSError) and is_full(error):
         return Paused("E203", f"disk full: cannot write {_file_of(error)}.")
     if _out_of_memory(error):
         return StateError("E142", f"there is not enough memory ({_one_line(error)}).{_logged(error)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -13,7 +14,8 @@ from unskew.deploy.orders import ENDING, Order
 from unskew.deploy.post import Channel, Contact
 from unskew.deploy.tickets import Coordinator
 from unskew.engine.leaves import leaves
-from unskew.errors import UnskewError
+from unskew.errors import Paused, UnskewError
+from unskew.failures import explained
 
 
 def conduct_order(channel: Channel, order: Order) -> None:
@@ -31,6 +33,9 @@ def _conduct_to_the_end(channel: Channel, order: Order) -> None:
             _conduct(channel, order, log)
         except UnskewError as error:
             ending = {"state": "stopped", "code": error.exit_code, "text": str(error)}
+        except OSError as error:
+            known = explained(error)
+            ending = {"state": "stopped", "code": known.exit_code, "text": str(known)}
         except (SystemExit, KeyboardInterrupt):  # by Flower: the SuperLink is gone, or the run was stopped
             text = "E507 Flower ended the run's process; every finished round is saved."
             ending = {"state": "stopped", "code": 2, "text": f"{text} Resume with: unskew resume {order.path}"}
@@ -42,7 +47,8 @@ def _conduct_to_the_end(channel: Channel, order: Order) -> None:
             text = ending.get("text", "done")
             _say(log, text)
             if not text.startswith("E110"):  # else another process conducts this run, and will say how it ends
-                disk.replace(order.path / ENDING, json.dumps({**ending, "began": began}))
+                with suppress(Paused):  # then whoever follows the run sees that the disk is full
+                    disk.replace(order.path / ENDING, json.dumps({**ending, "began": began}))
 
 
 def _conduct(channel: Channel, order: Order, log: TextIO) -> None:
@@ -57,5 +63,6 @@ def _conduct(channel: Channel, order: Order, log: TextIO) -> None:
 
 
 def _say(log: TextIO, text: str) -> None:
-    print(text)
-    print(time.strftime("%H:%M:%S"), text, file=log, flush=True)
+    with suppress(OSError):  # a full disk under a log must not end the run
+        print(text)
+        print(time.strftime("%H:%M:%S"), text, file=log, flush=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -11,11 +12,13 @@ from typing import Any
 
 from unskew import disk
 from unskew.deploy.orders import ENDING
-from unskew.errors import StateError, UsageError
+from unskew.errors import Paused, StateError, UsageError
 
 STATUS_S = 20.0
 """How often Flower is asked whether the run is still alive."""
 LOOK_S = 0.3
+LEAST_FREE = 1 << 20
+"""Bytes. With fewer a run cannot go on."""
 LOG = "server.log"
 FILE = "started.json"
 Say = Callable[[str], None]
@@ -45,7 +48,8 @@ class Started:
 def follow(run: Path, started: Started, status: Callable[[], str], say: Say) -> dict[str, Any]:
     """Repeat a run's log from where it was started until it ends. Returns its ending.json.
 
-    status: Flower's word for the state of the run. Raises UsageError (E507) if its process has ended without a word.
+    status: Flower's word for the state of the run. Raises UsageError (E507) if its process has ended without a word,
+    Paused (E203) if it has because the disk is full.
     """
     log, asked = _Log(run / LOG, started.log_at), time.monotonic()
     while True:
@@ -57,9 +61,21 @@ def follow(run: Path, started: Started, status: Callable[[], str], say: Say) -> 
         if time.monotonic() - asked > STATUS_S:
             asked = time.monotonic()
             if status().startswith("finished") and not (run / ENDING).exists():
+                _check_space(run)
                 text = "the run's process ended before it could say why; what it saved is safe."
                 raise UsageError("E507", f"{text} Continue it with: unskew resume {run}")
         time.sleep(LOOK_S)
+
+
+def _check_space(run: Path) -> None:
+    """Raises Paused (E203) if the disk is so full that a run could not say how it ended."""
+    free = os.statvfs(run)
+    left = free.f_bavail * free.f_frsize
+    if left < LEAST_FREE:
+        text = (
+            f"disk full: the run in {run} cannot write ({left:,} bytes free). The last checkpoint is safe; free space"
+        )
+        raise Paused("E203", f"{text}, then: unskew resume {run}")
 
 
 @dataclass

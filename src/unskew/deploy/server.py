@@ -10,6 +10,7 @@ import json
 import secrets
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
@@ -62,7 +63,8 @@ def conduct(path: Path, settings: Settings, contact: Contact, terms: Terms, list
                 path, study(settings), Post("new", contact, terms.deadline_s, journal=journal), terms, listeners
             )
         except UnskewError as error:
-            journal.note("stopped", code=error.code, text=error.text)
+            with suppress(Paused):  # the error may be that nothing can be written any more
+                journal.note("stopped", code=error.code, text=error.text)
             raise
         finally:
             journal.close()

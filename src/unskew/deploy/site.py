@@ -25,8 +25,10 @@ from unskew.deploy.site_folder import RunFolder
 from unskew.deploy.site_run import SiteRun, build
 from unskew.deploy.studies import allowed, prepared
 from unskew.deploy.wire import Limits, Packet, WireError, seal, unseal
+from unskew.disk import is_full
 from unskew.engine.client.values import Start
 from unskew.errors import UnskewError, UsageError
+from unskew.failures import explained
 
 REQUESTS = Limits(4 << 30, 100_000)
 """The most a site accepts from its coordinator, whose signature it has checked."""
@@ -88,7 +90,8 @@ class Site:
         try:
             request = unseal(sealed, member.coordinator, REQUESTS)
             self._check(request.header)
-        except (WireError, UnskewError) as error:
+        except (WireError, UnskewError, OSError) as problem:
+            error = explained(problem) if isinstance(problem, OSError) else problem
             self.say(f"refused a request: {error.code} {error.text}")
             self.guard.trouble({}, error.code, error.text)
             refusal = {"re": sealed.digest, "site": member.name, "code": error.code, "text": error.text}
@@ -99,14 +102,20 @@ class Site:
             self.guard.check_request(fixed["run"], fixed["kind"], fixed["t"])
             header, tree = self._answers[request.header["kind"]](request)
             self.guard.note(fixed["run"], fixed["kind"], fixed["t"], tree)
-        except UnskewError as error:
-            self.guard.trouble(fixed, error.code, error.text)
-            header, tree = {"code": error.code, "text": error.text}, {}
         except Exception as error:  # whatever a Part or a loader raises must reach the coordinator as a sentence
-            self.say(f"{type(error).__name__}: {error}")
-            self.guard.trouble(fixed, "E312", f"{type(error).__name__}: {error}")
-            header, tree = {"code": "E312", "text": f"{type(error).__name__}: {error}"[:500]}, {}
+            known = self._explained(error)
+            self.guard.trouble(fixed, known.code, known.text)
+            header, tree = {"code": known.code, "text": known.text}, {}
         return seal(fixed | header, tree, member.key)
+
+    def _explained(self, error: Exception) -> UnskewError:
+        """The error to answer with; what this site's operator has to mend is said here as well."""
+        if isinstance(error, UnskewError) and error.code != "E203":
+            return error
+        unknown = UnskewError("E312", f"{type(error).__name__}: {error}"[:500])
+        known = explained(error) if is_full(error) or isinstance(error, UnskewError) else unknown
+        self.say(known.text)
+        return known
 
     def _check(self, header: dict[str, Any]) -> None:
         """Raises UsageError for a request that is not for this site (E310), or was made before (E307)."""

@@ -14,6 +14,7 @@ import socket
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from unskew.deploy.identity import Public
@@ -74,7 +75,8 @@ def main() -> None:
     classes = [c.strip() for c in options.classes.split(",") if c.strip()]
 
     def say(text: str) -> None:
-        print(time.strftime("%H:%M:%S"), text, flush=True)
+        with suppress(OSError):  # a full disk under the log must not cost an answer
+            print(time.strftime("%H:%M:%S"), text, flush=True)
 
     dataset = load(options.data, classes)
     coordinator = Public.parse(joined.ticket.coordinator)

@@ -5,20 +5,23 @@ from __future__ import annotations
 import fcntl
 import os
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 
+from unskew.disk import explaining_a_full_disk
 from unskew.errors import StateError
 
 
 class Lock:
-    """Held from `with` to its end. Raises StateError (E110), naming who holds it, at once."""
+    """Held from `with` to its end. Raises StateError (E110), naming who holds it, at once; Paused (E203) on a full disk."""
 
     def __init__(self, folder: Path):
         self.path = folder / "run.lock"
 
     def __enter__(self) -> Lock:
-        self.file = open(self.path, "a+")
+        with explaining_a_full_disk(self.path, 0):
+            self.file = open(self.path, "a+")
         try:
             fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -27,8 +30,9 @@ class Lock:
             self.file.close()
             raise StateError("E110", f"run {self.path.parent} is in use by {holder}.") from None
         self.file.truncate(0)
-        self.file.write(f"pid {os.getpid()} (since {time.strftime('%H:%M')})")
-        self.file.flush()
+        with suppress(OSError):  # on a full disk the lock holds all the same, and only its holder's name is missing
+            self.file.write(f"pid {os.getpid()} (since {time.strftime('%H:%M')})")
+            self.file.flush()
         return self
 
     def __exit__(

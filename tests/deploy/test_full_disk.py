@@ -1,0 +1,153 @@
+"""A full disk at either end is one sentence at both: which file, how many bytes are free, and the run goes on or pauses."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+from collections import namedtuple
+from pathlib import Path
+
+import pytest
+
+from tests.deploy import fake
+from tests.deploy.test_absent import sites_of, told
+from tests.deploy.test_conducting import Ending
+from unskew.deploy import following, worker
+from unskew.deploy.conducting import conduct_order
+from unskew.deploy.following import Started, follow
+from unskew.deploy.orders import ENDING, Order, Terms
+from unskew.deploy.studies import study
+from unskew.deploy.tickets import Coordinator
+from unskew.engine.disk.state import digest
+from unskew.errors import Paused
+
+
+class Full:
+    """Lets the disk below a folder be full while `on`, for files whose names hold a word."""
+
+    def __init__(self, monkeypatch, folder: Path, word: str = ""):
+        self.on, self.folder, self.word, self.fsync = True, folder.resolve(), word, os.fsync
+        monkeypatch.setattr(os, "fsync", self)
+
+    def __call__(self, handle: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{handle}"))
+        if self.on and self.folder in path.parents and self.word in path.name:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        self.fsync(handle)
+
+
+@pytest.mark.parametrize("name", ["fedavg", "scaffold"])
+def test_a_site_with_a_full_disk_says_so_at_both_ends_and_the_others_go_on(tmp_path, monkeypatch, name):
+    """N15: the coordinator read "ConnectionError", the site "the answer was not wanted any more"."""
+    sites, said = sites_of(tmp_path), []
+    sites[998].say = said.append
+    full = Full(monkeypatch, tmp_path / "sites/s2")
+    full.on = False
+
+    def shown(state, done):
+        full.on = done.t == 1  # full in round 2, and free again in round 3
+
+    loop, _, _ = fake.run(tmp_path / "run", fake.Direct(sites), fake.small(name), shown=shown)
+    ((t, text),) = told(tmp_path / "run", "E203")
+    assert t == 2
+    assert text.startswith("s2: disk full: cannot write ")
+    assert text.endswith(" free). Reply dropped.")
+    assert any("disk full: cannot write" in line for line in said)
+    answered = [e["answered"] for e in loop.record.rows["events"] if e["code"] == "round"]
+    assert answered == [[0, 1, 2, 3, 4], [0, 1, 3, 4], [0, 1, 2, 3, 4]]
+
+
+def test_a_raw_error_of_a_full_disk_is_named_as_well(tmp_path, monkeypatch):
+    """N15: where a folder cannot be created, or a Part writes."""
+
+    def full(self, *args, **kwargs):
+        if "s2" in str(self) and "runs" in str(self):
+            raise OSError(errno.ENOSPC, "No space left on device", str(self))
+        return real(self, *args, **kwargs)
+
+    sites, real = sites_of(tmp_path), Path.mkdir
+    monkeypatch.setattr(Path, "mkdir", full)
+    _, _, said = fake.run(tmp_path / "run", fake.Direct(sites), fake.small("fedavg"))
+    assert any(text.startswith("E203 s2: disk full: cannot write") for text in said)
+
+
+def test_a_log_that_cannot_be_written_costs_no_answer(monkeypatch, tmp_path):
+    """N15: the worker's own log was on the full disk."""
+    said = {}
+
+    def broken(*args, **kwargs):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    class Stop(Exception):
+        pass
+
+    def serve(site, path):
+        monkeypatch.setattr("builtins.print", broken)
+        site.say("round 1")
+        said["site"] = site.member.name
+        raise Stop
+
+    home = Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:8123", ["a"])
+    from unskew.deploy.tickets import Joined
+
+    joined = Joined.make(tmp_path / "site", home.ticket("a"))
+    (tmp_path / "d.csv").write_text("x,z,label\n" + "1,2,a\n2,1,b\n" * 20)
+    monkeypatch.setattr(worker, "serve", serve)
+    monkeypatch.setattr("sys.argv", ["worker", str(joined.folder), str(tmp_path / "d.csv")])
+    monkeypatch.setenv(worker.SOCKET, str(tmp_path / "socket"))
+    before = os.umask(0o022)
+    try:
+        with pytest.raises(Stop):
+            worker.main()
+    finally:
+        os.umask(before)
+    assert said == {"site": "a"}
+
+
+@pytest.mark.parametrize("word", ["audit", "state", "events", "sites"])
+def test_a_coordinator_with_a_full_disk_pauses_and_ends_with_the_same_bits(tmp_path, monkeypatch, word):
+    """N15: a raw OSError at the server's journal."""
+    full = Full(monkeypatch, tmp_path / "run", word)
+    full.on = word == "sites"
+
+    def shown(state, done):
+        full.on = done.t == 1
+
+    with pytest.raises(Paused, match=rf"E203 disk full: cannot write .*{word}"):
+        fake.run(tmp_path / "run", fake.Direct(sites_of(tmp_path)), fake.small("scaffold"), shown=shown)
+    full.on = False
+    _, state, _ = fake.run(tmp_path / "run", fake.Direct(sites_of(tmp_path)), fake.small("scaffold"))
+    whole = fake.run(tmp_path / "whole", fake.Direct(sites_of(tmp_path, "others")), fake.small("scaffold"))[1]
+    assert digest(state.weights) == digest(whole.weights)
+
+
+@pytest.fixture
+def order(tmp_path):
+    home = Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:8123", ["a"])
+    return Order(
+        tmp_path / "run", home.folder, study(fake.small("fedavg")).as_dict(), Terms(deadline_s=0.1, wait_s=0.1)
+    )
+
+
+def test_every_full_disk_of_a_runs_process_ends_it_as_paused(order):
+    """N15: also where nobody had foreseen it."""
+    conduct_order(Ending(OSError(errno.ENOSPC, "No space left on device", "somewhere")), order)
+    ending = json.loads((order.path / ENDING).read_text())
+    assert (ending["state"], ending["code"]) == ("stopped", 75)
+    assert ending["text"] == "E203 disk full: cannot write 'somewhere'."
+
+
+def test_whoever_follows_a_run_that_cannot_even_write_how_it_ended_hears_why(order, monkeypatch):
+    """N15: its process could write neither its log nor its ending."""
+    with contextlib.suppress(OSError):
+        Full(monkeypatch, order.path)
+        conduct_order(Ending(OSError(errno.ENOSPC, "No space left on device")), order)
+    assert not (order.path / ENDING).exists()
+    monkeypatch.setattr(following, "STATUS_S", 0.0)
+    monkeypatch.setattr(following, "LOOK_S", 0.01)
+    free = namedtuple("free", "f_bavail f_frsize")
+    monkeypatch.setattr(following.os, "statvfs", lambda path: free(2, 4096))
+    with pytest.raises(Paused, match=r"E203 disk full: the run in .* cannot write \(8,192 bytes free\)"):
+        follow(order.path, Started(7, 0), lambda: "finished", lambda text: None)
