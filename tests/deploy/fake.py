@@ -110,8 +110,7 @@ def run(path: Path, channel, settings: Settings, **terms):
 
 
 def grid_of(sites: dict[int, Site]):
-    """Flower's Grid without its processes: messages in Flower's form go to the sites and come back."""
-    import flwr.serverapp
+    """A mailbox without processes: messages in Flower's form go to the sites and come back."""
     from flwr.app import Message
     from flwr.supercore.task_identity import TaskIdentity
 
@@ -119,22 +118,9 @@ def grid_of(sites: dict[int, Site]):
 
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = 1, 0, 1  # which Flower sets in its processes
 
-    class InProcess(flwr.serverapp.Grid):
+    class InProcess:
         def __init__(self) -> None:
             self.count, self.replies = itertools.count(1), {}
-
-        def set_run(self, run) -> None:
-            raise NotImplementedError
-
-        @property
-        def run(self):
-            raise NotImplementedError
-
-        def create_message(self, *args, **kwargs):
-            raise NotImplementedError
-
-        def send_and_receive(self, messages, *, timeout=None):
-            raise NotImplementedError
 
         def get_node_ids(self):
             return list(sites)

@@ -14,6 +14,7 @@ PROTO = "flwr.proto."
 INFLATABLE = "flwr.supercore.inflatable."
 NAMES = {
     "flwr.app.error:Error": ("code", "reason"),
+    "flwr.app.message:make_message": ("metadata", "error"),
     "flwr.app.message:remove_content_from_message": ("message",),
     "flwr.common.serde:message_from_proto": ("message_proto",),
     "flwr.common.serde:message_to_proto": ("message",),
@@ -27,7 +28,8 @@ NAMES = {
         "push_object_protobuf", "node", "run_id", "session_id",
     ),
     INFLATABLE + "inflatable_utils:pull_and_inflate_object_from_tree": (
-        "object_tree", "pull_object_fn", "confirm_object_received_fn", "return_type",
+        "object_tree", "pull_object_fn", "confirm_object_received_fn", "return_type", "initial_backoff",
+        "backoff_cap",
     ),
     INFLATABLE + "inflatable_utils:ObjectUnavailableError": ("object_id",),
     INFLATABLE + "inflatable_utils:ObjectPullError": ("object_id", "reason"),
@@ -41,11 +43,9 @@ NAMES = {
     "flwr.supercore.interceptors:RuntimeVersionHttpInterceptor": ("component_name",),
     "flwr.supercore.interceptors:SuperExecAuthHttpInterceptor": ("master_secret", "protected_methods"),
     "flwr.supercore.primitives.asymmetric:public_key_to_bytes": ("public_key",),
-    "flwr.supercore.run:Run.create_empty": ("run_id",),
-    "flwr.supercore.runtime:RuntimeHttpClient": ("base_url", "interceptors", "verify", "timeout"),
-    "flwr.superlink.grid:HttpGrid": ("runtime_api_address", "insecure", "root_certificates", "token"),
-    "flwr.superlink.grid:HttpGrid.set_run": ("run",),
-    "flwr.supernode.fleet_http_client:FleetHttpClient": ("base_url", "interceptors", "verify", "timeout"),
+    "flwr.supercore.retry:make_simple_http_retry_invoker": (),
+    "flwr.supercore.runtime:RuntimeHttpClient": ("base_url", "interceptors", "verify", "timeout", "retry_invoker"),
+    "flwr.supernode.fleet_http_client:FleetHttpClient": ("base_url", "interceptors", "verify", "timeout", "retry_invoker"),
     "flwr.supernode.node_auth_http_interceptor:NodeAuthHttpInterceptor": ("private_key", "public_key"),
 }  # fmt: skip
 """What is called -> the names of the parameters it is called with."""
@@ -55,7 +55,10 @@ CALLS = {
         "PullObject", "PushObject", "ConfirmMessageReceived",
     ),
     "flwr.supercore.control.control_http_client:ControlHttpClient": ("RegisterNode", "StartRun", "ListRuns", "StopRun"),
-    "flwr.supercore.runtime:RuntimeHttpClient": ("AcquireTask", "PullTaskInput", "PushTaskOutput", "SendTaskHeartbeat"),
+    "flwr.supercore.runtime:RuntimeHttpClient": (
+        "AcquireTask", "PullTaskInput", "PushTaskOutput", "SendTaskHeartbeat", "GetNodes", "PushMessages",
+        "PullMessages", "PullObject", "PushObject", "ConfirmMessageReceived",
+    ),
 }  # fmt: skip
 FIELDS = {
     PROTO + "fleet_pb2:RegisterNodeFleetRequest": ("public_key",),
@@ -78,6 +81,11 @@ FIELDS = {
     PROTO + "runtime_pb2:AcquireTaskRequest": ("supported_task_types",),
     PROTO + "runtime_pb2:AcquireTaskResponse": ("task", "token"),
     PROTO + "runtime_pb2:PullTaskInputResponse": ("run",),
+    PROTO + "runtime_pb2:GetNodesResponse": ("nodes",),
+    PROTO + "runtime_pb2:PushAppMessagesRequest": ("messages_list", "message_object_trees"),
+    PROTO + "runtime_pb2:PushAppMessagesResponse": ("message_ids", "objects_to_push", "session_id"),
+    PROTO + "runtime_pb2:PullAppMessagesRequest": ("message_ids",),
+    PROTO + "runtime_pb2:PullAppMessagesResponse": ("messages_list", "message_object_trees"),
     PROTO + "runtime_pb2:PushTaskOutputRequest": ("sub_status", "details"),
 }
 MENDING = (

@@ -25,7 +25,7 @@ def federation(tmp_path_factory):
 
 
 def test_a_site_that_dies_is_left_out_after_the_deadline(federation):
-    federation.start_run("dead", "--min-sites", "2", deadline="25s")
+    federation.start_run("dead", "--min-sites", "2", deadline="10s")
     federation.after_round("dead", 1)
     federation.kill("c")
     result = json.loads(federation.end("run"))
@@ -53,7 +53,7 @@ def trouble(federation) -> Iterator[Trouble]:
     ticket = federation.root / "site-c/ticket.json"
     ticket.write_text(json.dumps(json.loads(ticket.read_text()) | {"port": cable.port}))
     federation.start_site("c")
-    federation.start_run("cut", "--min-sites", "1", "--rounds", "200", deadline="25s")
+    federation.start_run("cut", "--min-sites", "1", "--rounds", "200", deadline="10s")
     federation.until(lambda: any(": 3/3 sites" in line for line in federation.rounds("cut")), 240)
 
     before = len(federation.rounds("cut"))

@@ -6,7 +6,7 @@ a site        site (answers requests), site_run, site_folder, loaders (its data)
 the server    server (a run), deployed (on disk), attendance, remote (the round), replies, scoring, post, notices
 both sides    hello (what a site says of its data), federations, studies (what may run over a network)
 at a site     connecting (its processes), answering (its connection), fleet (Flower's calls), worker (holds the data)
-at the server serving (its processes), conductors and conductor (of runs), conducting, superlink (Flower's calls)
-both sides    flower (messages in Flower's form), commands, supervise
+at the server serving (its processes), conductors and conductor (of runs), conducting, superlink, mailbox (Flower's calls)
+both sides    flower (messages in Flower's form), pieces, commands, supervise
 operators     orders, bundle (the app that orders travel by), submit, export
 """

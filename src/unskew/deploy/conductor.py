@@ -19,6 +19,7 @@ from unskew.deploy import orders, superlink
 from unskew.deploy.conducting import conduct_order
 from unskew.deploy.conductors import TASK
 from unskew.deploy.flower import FlowerChannel
+from unskew.deploy.mailbox import Mailbox
 from unskew.deploy.tickets import Coordinator
 from unskew.errors import UsageError
 
@@ -26,20 +27,10 @@ try:
     from flwr.common.constant import SUPERLINK_NODE_ID
     from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
     from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor
-    from flwr.supercore.run import Run
+    from flwr.supercore.retry import make_simple_http_retry_invoker
     from flwr.supercore.task_identity import TaskIdentity
-    from flwr.superlink.grid import HttpGrid
 except ImportError as error:  # the extra is not installed, or in a version that has other names
     raise UsageError("E501", f"a deployment needs Flower 1.41: pip install 'unskew[flower]' ({error}).") from error
-
-
-def _grid(home: Coordinator, run: int, task: int, token: str) -> HttpGrid:
-    """What carries the messages of this run."""
-    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run, SUPERLINK_NODE_ID, task
-    authority = (home.folder / "ca.crt").read_bytes() if home.tls else None
-    grid = HttpGrid(superlink.address(home), not home.tls, authority, token=token)
-    grid.set_run(Run.create_empty(run))
-    return grid
 
 
 def main() -> None:
@@ -47,9 +38,11 @@ def main() -> None:
     home, order = Coordinator.open(Path(sys.argv[1])), sys.argv[2]
     run, task, token = os.environ.pop(TASK).split()
     signal.signal(signal.SIGTERM, _stop)
-    alive = superlink.runtime_client(home, RuntimeTokenHttpInterceptor(token=token))
-    HeartbeatSender(make_task_heartbeat_fn_http(alive)).start()
-    conduct_order(FlowerChannel(_grid(home, int(run), int(task), token)), orders.read(home.folder, order))
+    proof, retry = RuntimeTokenHttpInterceptor(token=token), make_simple_http_retry_invoker()
+    HeartbeatSender(make_task_heartbeat_fn_http(superlink.runtime_client(home, proof))).start()
+    TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = int(run), SUPERLINK_NODE_ID, int(task)
+    mailbox = Mailbox(superlink.runtime_client(home, proof, retry=retry), int(run))
+    conduct_order(FlowerChannel(mailbox), orders.read(home.folder, order))
 
 
 def _stop(*_: Any) -> NoReturn:

@@ -10,8 +10,7 @@ messages only: no code that a server offers is ever fetched, installed or run.
 from __future__ import annotations
 
 import contextlib
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from unskew import disk
@@ -40,6 +39,8 @@ try:
     from flwr.supercore.primitives.asymmetric import public_key_to_bytes
     from flwr.supernode.fleet_http_client import FleetHttpClient
     from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+
+    from unskew.deploy.pieces import BACK_OFF_S, MOST_BACK_OFF_S, unless_stalled
 except ImportError as error:  # the extra is not installed, or in a version that has other names
     raise UsageError("E501", f"a deployment needs Flower 1.41: pip install 'unskew[flower]' ({error}).") from error
 
@@ -48,8 +49,6 @@ LIFE_S = 20.0
 the server to be restarted meanwhile."""
 TIMEOUT_S = 30.0
 """How long one call may take; a message's tensors travel in pieces, each in a call of its own."""
-STALLED_S = 15.0
-"""A message of which no further piece has arrived for so long is given up."""
 _FAILED = 8
 """Flower's code of an answer that says why there is none."""
 
@@ -155,8 +154,10 @@ class Fleet:
             request = ConfirmMessageReceivedRequest(node=self._node, run_id=run, message_object_id=object_id)
             self._client.ConfirmMessageReceived(request)
 
-        pull = _unless_stalled(make_pull_object_fn_protobuf(self._client.PullObject, self._node, run))
-        message = inflatable_utils.pull_and_inflate_object_from_tree(tree, pull, confirm, return_type=Message)
+        pull = unless_stalled(make_pull_object_fn_protobuf(self._client.PullObject, self._node, run))
+        message = inflatable_utils.pull_and_inflate_object_from_tree(
+            tree, pull, confirm, return_type=Message, initial_backoff=BACK_OFF_S, backoff_cap=MOST_BACK_OFF_S
+        )
         message.metadata.__dict__["_message_id"] = tree.object_id
         return message
 
@@ -194,24 +195,6 @@ class Fleet:
 def _without_content(path: Path) -> Message:
     """The message that `receive` has left here. It was complete, because a file is replaced in one step."""
     return message_from_proto(MessageProto.FromString(path.read_bytes()))
-
-
-def _unless_stalled(pull: Callable[[str], bytes]) -> Callable[[str], bytes]:
-    """This way to pull a piece, which gives up when the sender has added none for STALLED_S: it may have been killed."""
-    last = time.monotonic()
-
-    def patient(object_id: str) -> bytes:
-        nonlocal last
-        try:
-            content = pull(object_id)
-        except inflatable_utils.ObjectUnavailableError:
-            if time.monotonic() - last > STALLED_S:
-                raise inflatable_utils.ObjectPullError(object_id, "its sender has stopped sending it") from None
-            raise
-        last = time.monotonic()
-        return content
-
-    return patient
 
 
 @contextlib.contextmanager

@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
+from typing import Protocol
 
 from unskew.deploy.sealed import Sealed
 from unskew.errors import UsageError
 
 try:
     from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
-    from flwr.serverapp import Grid
     from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
 except ImportError as error:  # the extra is not installed
     raise UsageError("E501", "a deployment needs Flower and cryptography: pip install 'unskew[flower]'.") from error
@@ -21,29 +21,44 @@ except ImportError as error:  # the extra is not installed
 _KINDS = {"hello": "query", "setup": "query", "train": "train", "visit": "train", "score": "evaluate"}
 """Flower's category for each kind of request."""
 _POLL_S = 0.1
+SMALL = 1 << 18
+"""Bytes of tensors that travel with the text."""
 
 
 def packed(sealed: Sealed) -> RecordDict:
-    """A sealed message as the content of one of Flower's."""
-    head = ConfigRecord({"text": sealed.text, "signature": sealed.signature})
+    """A sealed message as the content of one of Flower's. A small one is a single piece, as each takes calls of its own."""
+    head: dict[str, str | bytes] = {"text": sealed.text, "signature": sealed.signature}
+    if len(sealed.blob) <= SMALL:
+        return RecordDict({"head": ConfigRecord(head | {"blob": sealed.blob})})
     blob = Array("uint8", (len(sealed.blob),), "unskew", sealed.blob)
-    return RecordDict({"head": head, "blob": ArrayRecord({"blob": blob})})
+    return RecordDict({"head": ConfigRecord(head), "blob": ArrayRecord({"blob": blob})})
 
 
 def unpacked(content: RecordDict) -> Sealed:
     """The inverse of `packed`. Raises ValueError for content that `packed` has not made."""
     try:
-        head, array = content.config_records["head"], content.array_records["blob"]["blob"]
+        head = content.config_records["head"]
         text, signature = head["text"], head["signature"]
+        blob = head["blob"] if "blob" in head else content.array_records["blob"]["blob"].data
     except KeyError as error:
         raise ValueError(f"a message without {error}") from None
-    if not (isinstance(text, str) and isinstance(signature, bytes) and isinstance(array.data, bytes)):
+    if not (isinstance(text, str) and isinstance(signature, bytes) and isinstance(blob, bytes)):
         raise ValueError("a message of other types")
-    return Sealed(text, signature, array.data)
+    return Sealed(text, signature, blob)
+
+
+class Grid(Protocol):
+    """What carries Flower's messages: `Mailbox`."""
+
+    def get_node_ids(self) -> Iterable[int]: ...
+
+    def push_messages(self, messages: Sequence[Message]) -> Iterable[str]: ...
+
+    def pull_messages(self, message_ids: Sequence[str]) -> Iterable[Message]: ...
 
 
 class FlowerChannel:
-    """A Channel over Flower's Grid: its push and pull, with a deadline of our own."""
+    """A Channel that sends and fetches Flower's messages, with a deadline of our own."""
 
     def __init__(self, grid: Grid):
         self.grid = grid

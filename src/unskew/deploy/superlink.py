@@ -65,11 +65,12 @@ def address(home: Coordinator) -> str:
     return f"{LOOPBACK}:{inner_port(home)}"
 
 
-def runtime_client(home: Coordinator, *interceptors: Any) -> RuntimeHttpClient:
-    """A client for the calls of a run's task."""
+def runtime_client(home: Coordinator, *interceptors: Any, retry: Any = None) -> RuntimeHttpClient:
+    """A client for the calls of a run's task. retry: Flower's, which waits for a SuperLink that is away."""
     version = RuntimeVersionHttpInterceptor(component_name="unskew")
     url, verify = _where(home)
-    return RuntimeHttpClient(url, interceptors=[version, *interceptors], verify=verify, timeout=TIMEOUT_S)
+    calls = [version, *interceptors]
+    return RuntimeHttpClient(url, interceptors=calls, verify=verify, timeout=TIMEOUT_S, retry_invoker=retry)
 
 
 def _where(home: Coordinator) -> tuple[str, ssl.SSLContext | bool]:

@@ -1,0 +1,94 @@
+"""The messages of one run at the SuperLink: sent to nodes, and fetched when they have answered.
+
+Flower's own Grid waits a second and more for pieces of a message that are still on their way, and for up to three minutes
+for those of a node that has stopped sending. This waits for no node: a message counts once it has arrived whole.
+"""
+
+# pyright: reportMissingImports=false
+# Flower lives in an environment of its own, and types are checked in the one without it.
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from unskew.errors import UsageError
+
+try:
+    from flwr.app import Message
+    from flwr.app.error import Error
+    from flwr.app.message import make_message, remove_content_from_message
+    from flwr.common.constant import SUPERLINK_NODE_ID
+    from flwr.common.serde import message_from_proto, message_to_proto
+    from flwr.proto import runtime_pb2 as runtime
+    from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree
+    from flwr.proto.node_pb2 import Node
+    from flwr.supercore.inflatable import inflatable_object, inflatable_utils
+    from flwr.supercore.inflatable.inflatable_protobuf_utils import (
+        make_pull_object_fn_protobuf,
+        make_push_object_fn_protobuf,
+    )
+    from flwr.supercore.runtime import RuntimeHttpClient
+
+    from unskew.deploy.pieces import BACK_OFF_S, MOST_BACK_OFF_S, unless_stalled
+except ImportError as error:  # the extra is not installed, or in a version that has other names
+    raise UsageError("E501", f"a deployment needs Flower 1.41: pip install 'unskew[flower]' ({error}).") from error
+
+FETCHERS = 4
+"""How many messages are fetched side by side."""
+_UNAVAILABLE = 3
+"""Flower's code of a message that did not arrive."""
+
+
+class Mailbox:
+    """What `FlowerChannel` needs of Flower's Grid. client: speaks for the run; run: its number."""
+
+    def __init__(self, client: RuntimeHttpClient, run: int):
+        self._client, self._run = client, run
+        self._node, self._fetchers = Node(node_id=SUPERLINK_NODE_ID), ThreadPoolExecutor(FETCHERS)
+        self._arriving: dict[str, Future[Message]] = {}
+        """By the number of the message that each answers."""
+
+    def get_node_ids(self) -> list[int]:
+        return [node.node_id for node in self._client.GetNodes(runtime.GetNodesRequest()).nodes]
+
+    def push_messages(self, messages: Sequence[Message]) -> list[str]:
+        """Send messages. Returns their numbers, "" for those to nodes that are not there."""
+        with inflatable_object.no_object_id_recompute():
+            for message in messages:
+                message.metadata.__dict__["_message_id"] = message.object_id
+            request = runtime.PushAppMessagesRequest(
+                messages_list=[message_to_proto(remove_content_from_message(m)) for m in messages],
+                message_object_trees=[inflatable_object.get_object_tree(m) for m in messages],
+            )
+            response = self._client.PushMessages(request)
+            objects = {n: o for m in messages for n, o in inflatable_object.get_all_nested_objects(m).items()}
+            push = make_push_object_fn_protobuf(self._client.PushObject, self._node, self._run, response.session_id)
+            inflatable_utils.push_objects(objects, push, object_ids_to_push=set(response.objects_to_push))
+        return list(response.message_ids)
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """The answers to these messages that have arrived since."""
+        waiting = [number for number in message_ids if number not in self._arriving]
+        if waiting:
+            response = self._client.PullMessages(runtime.PullAppMessagesRequest(message_ids=waiting))
+            for proto, tree in zip(response.messages_list, response.message_object_trees, strict=True):
+                head = message_from_proto(proto)
+                self._arriving[head.metadata.reply_to_message_id] = self._fetchers.submit(self._fetched, head, tree)
+        there = [number for number, future in self._arriving.items() if future.done()]
+        return [self._arriving.pop(number).result() for number in there]
+
+    def _fetched(self, head: Message, tree: ObjectTree) -> Message:
+        """A message with its content, or with an error if its sender does not send that."""
+
+        def confirm(object_id: str) -> None:
+            request = ConfirmMessageReceivedRequest(node=self._node, run_id=self._run, message_object_id=object_id)
+            self._client.ConfirmMessageReceived(request)
+
+        pull = unless_stalled(make_pull_object_fn_protobuf(self._client.PullObject, self._node, self._run))
+        try:
+            return inflatable_utils.pull_and_inflate_object_from_tree(
+                tree, pull, confirm, return_type=Message, initial_backoff=BACK_OFF_S, backoff_cap=MOST_BACK_OFF_S
+            )
+        except (inflatable_utils.ObjectPullError, ValueError, TypeError, KeyError) as error:
+            return make_message(metadata=head.metadata, error=Error(_UNAVAILABLE, str(error)))

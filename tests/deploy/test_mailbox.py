@@ -1,0 +1,119 @@
+"""A run's messages at the SuperLink: pieces that are still on their way, and senders that stop in the middle."""
+
+from __future__ import annotations
+
+import threading
+import time
+from types import SimpleNamespace
+
+import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'unskew[flower]'")
+
+from flwr.app import Message
+from flwr.app.message import remove_content_from_message
+from flwr.common.serde import message_to_proto
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectUnavailableError
+
+from tests.deploy import fake  # skips where cryptography is missing
+from unskew.deploy import pieces
+from unskew.deploy.flower import SMALL, FlowerChannel, packed, unpacked
+from unskew.deploy.mailbox import Mailbox
+from unskew.deploy.sealed import Sealed
+
+pytestmark = pytest.mark.flower
+LARGE = Sealed("{}", b"signature", bytes(SMALL + 1))
+
+
+class SuperLink:
+    """Answers a mailbox's calls with the replies of nodes. missing: pieces that have not been sent yet."""
+
+    def __init__(self, *replies: Message):
+        self.replies, self.pieces, self.missing = list(replies), {}, set()
+        for reply in replies:
+            reply.metadata.__dict__["_message_id"] = reply.object_id
+            self.pieces |= {number: piece.deflate() for number, piece in get_all_nested_objects(reply).items()}
+
+    def PullMessages(self, request):
+        replies, self.replies = self.replies, []
+        heads = [message_to_proto(remove_content_from_message(reply)) for reply in replies]
+        return SimpleNamespace(messages_list=heads, message_object_trees=[get_object_tree(r) for r in replies])
+
+    def PullObject(self, request):
+        there = request.object_id not in self.missing
+        content = self.pieces[request.object_id] if there else b""
+        return SimpleNamespace(object_found=True, object_available=there, object_content=content)
+
+    def ConfirmMessageReceived(self, request):
+        pass
+
+
+def answered(node: int) -> Message:
+    fake.grid_of({})  # which sets what Flower's messages want to know of their process
+    asked = Message(packed(LARGE), node, "train", ttl=60)
+    asked.metadata.__dict__["_message_id"] = f"m{node}"
+    return Message(packed(Sealed(f"node {node}", b"", LARGE.blob)), reply_to=asked)
+
+
+def pulled(box: Mailbox, numbers: list[str], seconds: float = 10.0) -> list[Message]:
+    end, messages = time.monotonic() + seconds, []
+    while len(messages) < len(numbers):
+        assert time.monotonic() < end
+        messages += box.pull_messages(numbers)
+        time.sleep(0.01)
+    return messages
+
+
+def test_small_messages_are_one_piece_and_large_ones_keep_theirs():
+    fake.grid_of({})
+    for blob, count in ((b"blob", 3), (b"", 3), (LARGE.blob, 6)):
+        sealed = Sealed("{}", b"signature", blob)
+        assert unpacked(packed(sealed)) == sealed
+        assert len(get_all_nested_objects(Message(packed(sealed), 1, "train"))) == count
+
+
+def test_a_reply_whose_pieces_still_come_is_fetched_as_they_come():
+    """Flower's Grid looks again after a second, and each time later."""
+    link = SuperLink(answered(1))
+    link.missing = set(link.pieces)
+    box = Mailbox(link, 1)
+    threading.Timer(0.2, link.missing.clear).start()
+    began = time.monotonic()
+    (reply,) = pulled(box, ["m1"])
+    assert unpacked(reply.content).text == "node 1"
+    assert time.monotonic() - began < 0.9
+
+
+def test_a_site_that_stops_in_the_middle_holds_nobody_up_and_is_named(monkeypatch):
+    """Or whoever announces a reply and never sends it would keep a round open for three minutes."""
+    monkeypatch.setattr(pieces, "STALLED_S", 0.5)
+    stalled = answered(1)
+    link = SuperLink(stalled, answered(2))
+    link.missing = set(get_all_nested_objects(stalled)) - set(get_all_nested_objects(answered(2)))
+    box = Mailbox(link, 1)
+    box.push_messages = lambda messages: ["m1", "m2"]
+    requests = {1: LARGE, 2: LARGE}
+    assert list(FlowerChannel(box).ask(requests, "train", 1, 0.2)) == [2]
+    (late,) = pulled(box, ["m1"])
+    assert "its sender has stopped sending it" in late.error.reason
+
+
+def test_a_sender_is_given_up_only_when_nothing_comes_for_a_while(monkeypatch):
+    clock = [0.0]
+    monkeypatch.setattr(pieces.time, "monotonic", lambda: clock[0])
+
+    def pull(object_id: str) -> bytes:
+        if object_id == "late":
+            raise ObjectUnavailableError(object_id)
+        return b"piece"
+
+    patient = pieces.unless_stalled(pull)
+    for clock[0] in (10.0, 20.0, 30.0):
+        assert patient("there") == b"piece"
+    clock[0] += pieces.STALLED_S
+    with pytest.raises(ObjectUnavailableError):
+        patient("late")
+    clock[0] += 0.1
+    with pytest.raises(ObjectPullError, match="stopped sending"):
+        patient("late")
