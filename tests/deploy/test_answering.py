@@ -16,7 +16,7 @@ from flwr.app import Message
 from tests.deploy import fake  # skips where cryptography is missing
 from unskew.deploy import answering
 from unskew.deploy.answering import Answering
-from unskew.deploy.fleet import FleetError, TurnedAway, Unreachable, Unwanted
+from unskew.deploy.fleet import FleetError, InUse, TurnedAway, Unreachable, Unwanted
 from unskew.deploy.flower import packed
 from unskew.deploy.sealed import BUDGET, Sealed, exactly, through_socket
 
@@ -98,6 +98,13 @@ def test_the_server_is_tried_again_until_it_is_there(error):
     assert len([text for text in said if "tried again" in text]) == 3
     assert said[-1] == "connected to the server again after 0 s"
     assert ("Is a.pub admitted?" in said[0]) == isinstance(error, TurnedAway)
+
+
+def test_an_admitted_key_that_is_in_use_is_not_called_unknown():
+    """N13: on a second machine, or after a restart, the site and the server said that it was not admitted."""
+    said = played(Script([message(), None], [InUse("another machine is connected with it")]))
+    assert "does not let this site in: another machine" in said[0]
+    assert "admitted" not in said[0]
 
 
 def test_an_answer_that_could_not_be_sent_is_sent_after_the_network_is_back():

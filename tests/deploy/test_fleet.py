@@ -18,14 +18,14 @@ from flwr.supercore.inflatable.inflatable_object import get_object_tree
 
 from tests.deploy import fake  # skips where cryptography is missing
 from unskew.deploy.addresses import free_port
-from unskew.deploy.fleet import Fleet, TurnedAway, Unreachable, Unwanted
+from unskew.deploy.fleet import Fleet, InUse, TurnedAway, Unreachable, Unwanted
 from unskew.deploy.flower import packed
 from unskew.deploy.sealed import Sealed
 from unskew.deploy.tickets import Coordinator, Joined, Ticket
 
 pytestmark = pytest.mark.flower
 ACTIVATED, BEATEN = ActivateNodeResponse(node_id=12).SerializeToString(), SendNodeHeartbeatResponse(success=True)
-NOT_ADMITTED = b'{"code": 2004, "detail": "no"}'
+IN_USE = b'{"code": 2004, "detail": "no"}'
 
 
 def pulled() -> bytes:
@@ -84,7 +84,7 @@ def fleet_at(tmp_path, port: int) -> Fleet:
         ((503, b""), Unreachable),
         ((404, b"{}"), Unreachable),
         ((401, b""), TurnedAway),
-        ((400, NOT_ADMITTED), TurnedAway),
+        ((400, IN_USE), InUse),
         ((403, b""), Unwanted),
     ],
 )

@@ -198,6 +198,22 @@ def test_a_site_speaks_with_its_own_key_only(front):
     front.refused("a", "the key of another site")
 
 
+def test_a_small_answer_does_not_wait_for_the_next(front, monkeypatch):
+    """Nagle's algorithm and delayed acknowledgements together cost 40 ms a request."""
+    options: list[int] = []
+    take = connection.Connection.connection_made
+
+    def taken(self, transport):
+        line = transport.get_extra_info("socket")
+        options.append(line.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+        take(self, transport)
+
+    monkeypatch.setattr(connection.Connection, "connection_made", taken)
+    assert front.post(PULL) == 200
+    assert options
+    assert all(options)
+
+
 def test_a_site_that_checks_its_connection_is_told_the_time(front):
     with httpx.Client(verify=front.sites["a"].tls()) as client:
         answer = client.get(f"https://127.0.0.1:{front.home.port}/")

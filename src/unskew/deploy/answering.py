@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from unskew.deploy.fleet import LIFE_S, FleetError, TurnedAway, Unreachable, Unwanted
+from unskew.deploy.fleet import LIFE_S, FleetError, InUse, TurnedAway, Unreachable, Unwanted
 from unskew.deploy.flower import unpacked
 from unskew.deploy.sealed import Sealed
 from unskew.deploy.supervise import Say
@@ -129,7 +129,8 @@ class Answering:
 
     def _explain(self, error: FleetError) -> None:
         if isinstance(error, TurnedAway):
-            text = f"the server does not let this site in: {error}. Is {self.site}.pub admitted?"
+            question = "" if isinstance(error, InUse) else f" Is {self.site}.pub admitted?"
+            text = f"the server does not let this site in: {error}.{question}"
             self.say(f"{text} It is tried again until it does.")
         elif isinstance(error, Unreachable):
             self.say(f"the server is not reached: {error}. It is tried again until it is.")

@@ -65,6 +65,10 @@ class TurnedAway(FleetError):
     """The server does not know this site's key, or takes its clock to be wrong."""
 
 
+class InUse(TurnedAway):
+    """The server knows this site's key, but somebody else is connected with it."""
+
+
 class Unwanted(FleetError):
     """The server does not want this message any more: its run is over."""
 
@@ -220,7 +224,7 @@ def _refusal(response: httpx.Response) -> FleetError:
     if response.status_code == httpx.codes.UNAUTHORIZED:
         return TurnedAway("it does not know this site's key, or the clocks differ by more than a few seconds")
     if error is not None and error.code == ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED:
-        return TurnedAway("this site's key is not admitted")
+        return InUse("another process or machine is connected with this site's key, or was until a minute ago")
     if response.status_code == httpx.codes.FORBIDDEN:
         return Unwanted("the run is over")
     return Unreachable(f"it answers HTTP {response.status_code}")

@@ -75,6 +75,7 @@ class Door:
 
     async def _greet(self, line: socket.socket, host: str) -> None:
         loop, context = asyncio.get_running_loop(), self.shared.members.context
+        line.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # else a small answer waits 40 ms for the next
         times = {"ssl_handshake_timeout": HANDSHAKE_S, "ssl_shutdown_timeout": GOODBYE_S} if context else {}
         try:
             _, connection = await loop.connect_accepted_socket(self._new, line, ssl=context, **times)
