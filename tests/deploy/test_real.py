@@ -9,11 +9,8 @@ import json
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
 
 import pytest
 
@@ -21,6 +18,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'unskew
 
 from tests.deploy import fake  # noqa: F401  skips where cryptography is missing
 from tests.deploy.loopback import Loopback, running, simulated
+from tests.deploy.wild import run_of_a_stranger
 from unskew.deploy.superlink import address
 from unskew.deploy.tickets import Coordinator, Ticket
 
@@ -59,7 +57,7 @@ def peace(federation) -> Peace:
     worker = federation.pid("a", "unskew.deploy.worker")
     os.kill(worker, signal.SIGSTOP)
     second_start = federation.do("resume", "runs/peace", code=2)
-    strange = run_of_a_stranger(federation)
+    strange = json.loads(run_of_a_stranger(federation, address(federation.home)))
     os.kill(worker, signal.SIGCONT)
     refused = {}
     for name, authority in (("other", another_authority(federation)), ("open", "")):
@@ -71,33 +69,6 @@ def peace(federation) -> Peace:
     federation.until(lambda: "Is c.pub admitted?" in federation.log("stranger"), 60)
     federation.stop("stranger")
     return Peace(result, second_start, refused, strange)
-
-
-def run_of_a_stranger(federation: Loopback) -> dict:
-    """An app that writes a file wherever it is imported, run by somebody who has the certificate of the authority."""
-    app, home = federation.root / "stranger" / "app", federation.root / "stranger" / "flower"
-    (app / "wild").mkdir(parents=True)
-    home.mkdir()
-    apps = "from flwr.clientapp import ClientApp\nfrom flwr.serverapp import ServerApp\napp = ServerApp()\nsite = ClientApp()\n"
-    (app / "wild" / "__init__.py").write_text("")
-    (app / "wild" / "code.py").write_text(f"open({str(federation.root / 'was-here')!r}, 'a').write('here')\n{apps}")
-    (app / "pyproject.toml").write_text(
-        '[project]\nname = "wild"\nversion = "1.0.0"\ndescription = "x"\nlicense = "MIT"\ndependencies = []\n'
-        '[tool.hatch.build.targets.wheel]\npackages = ["."]\n[tool.flwr.app]\npublisher = "wild"\n'
-        '[tool.flwr.app.components]\nserverapp = "wild.code:app"\nclientapp = "wild.code:site"\n'
-    )
-    link = f'address = "{address(federation.home)}"\nroot-certificates = "{federation.home.folder / "ca.crt"}"\n'
-    (home / "config.toml").write_text(f'[superlink]\ndefault = "x"\n\n[superlink.x]\n{link}')
-    command = [str(Path(sys.executable).parent / "flwr"), "run", str(app), "x", "--format", "json"]
-    environment = {
-        **os.environ,
-        "FLWR_HOME": str(home),
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-    }
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120)
-    assert "{" in done.stdout, done.stdout + done.stderr
-    return json.loads(done.stdout[done.stdout.index("{") :])
 
 
 def another_authority(federation: Loopback) -> str:

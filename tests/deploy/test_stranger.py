@@ -23,6 +23,7 @@ import httpx
 
 from tests.deploy import fake  # noqa: F401  skips where cryptography is missing
 from tests.deploy.loopback import Loopback, below, running
+from tests.deploy.wild import run_of_a_stranger
 from unskew.deploy import journal
 from unskew.deploy.front.refusals import read
 from unskew.deploy.superlink import address
@@ -56,6 +57,8 @@ class Attacks:
     files: tuple[set[str], set[str]] = (set(), set())
     memory: tuple[int, int] = (0, 0)
     paths: list[str] = field(default_factory=list)
+    run: str = ""
+    """What `flwr run` says of an app that the stranger hands in."""
     kinds: dict[str, str] = field(default_factory=dict)
     """The address that each kind of attack comes from."""
 
@@ -142,6 +145,7 @@ def attacks(tmp_path_factory) -> Attacks:
         federation.do("federation", "revoke", "lung", "c")
         shown = contexts(federation)
         time.sleep(1)
+        attacks.run = run_of_a_stranger(federation, f"127.0.0.1:{attacks.port}")
         before = files(federation.root), memory(federation)
         for path in attacks.paths:
             attacks.attempt(f"plain {path}", asking("POST", path, None))
@@ -186,6 +190,8 @@ def memory(federation: Loopback) -> int:
 def test_every_attempt_of_a_stranger_is_refused_at_once(attacks):
     """N0: with nothing but the ticket's certificate a stranger ran code everywhere."""
     assert not attacks.let_in
+    assert not json.loads(attacks.run)["success"]
+    assert not (attacks.federation.root / "was-here").exists()
     assert len(attacks.paths) > 70
     assert {name: s for name, s in attacks.seconds.items() if s > AT_ONCE_S} == {}
 
@@ -207,7 +213,8 @@ def test_each_attempt_is_in_the_log_and_in_the_journal(attacks):
         counted[fact["who"]] += fact["times"]
         reasons[fact["who"]].add(fact["why"])
     assert sum(n for who, n in counted.items() if who.startswith(STRANGER)) == len(attacks.seconds)
-    assert sum(counted.values()) == len(attacks.seconds) + 100
+    assert counted["127.0.0.1"] >= 1  # `flwr run`
+    assert sum(counted.values()) == len(attacks.seconds) + 100 + counted["127.0.0.1"]
     for kind, reason in REASONS.items():
         assert reason in reasons[attacks.kinds[kind]], kind
     assert len(lines) < 60
