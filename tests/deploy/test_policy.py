@@ -123,6 +123,18 @@ def test_more_rounds_or_answers_than_the_study_has_are_refused(site):
     assert "more often than its 2 rounds need" in again[-1]["text"]
 
 
+def test_a_trip_is_answered_in_its_round_only(site):
+    """N1: the features of a method's last round, asked for in every round with weights of the coordinator's choice."""
+    settings, facts = fake.small("ccvr", rounds=3).as_dict(), {"k": 0, "clients": 1, "largest": 33}
+    first = {"w": weights(site)}
+    assert answer(site, "setup", tree=first, settings=settings, **facts)["ready"]
+    asked = {"part": "ccvr", "trip": 0, "lr": 0.1}
+    assert "'ccvr' has nothing to ask after round 2" in answer(site, "visit", 2, first, **asked)["text"]
+    assert answer(site, "visit", 3, first, **asked)["n"] == 33
+    early = answer(site, "train", 1, first, lr=0.1, early=[["ccvr", 0]])
+    assert early["code"] == "E520"
+
+
 def test_a_policy_that_changes_counts_at_once(site):
     train = begun(site)
     assert train(1)["n"] == 33

@@ -17,6 +17,7 @@ from unskew.core.replies import Reply
 from unskew.core.trees import Tree, Weights, tree_map
 from unskew.data.dataset import Dataset
 from unskew.deploy.federations import SitesView
+from unskew.deploy.judging import refusal
 from unskew.deploy.studies import check_noise, prepared
 from unskew.engine.assemble import scoring_of, trainer_of
 from unskew.engine.client.trainer import Trainer
@@ -60,9 +61,12 @@ class SiteRun:
     def visited(self, start: Start, name: str, place: int, private: Tree) -> list[Reply]:
         """The client side of trip number `place` of the Part called `name`; empty if this site has no samples.
 
-        private: what this site keeps, which is used if weights are among it.
+        private: what this site keeps, which is used if weights are among it. Raises UsageError (E520) in a round in which
+        the Part makes no such trip: what was approved is what the method says, and when.
         """
         part = next(p for p in self.method.parts if p.name == name)
+        if not part.trips[place].when(start.t, self.settings.rounds):
+            raise refusal(f"'{name}' has nothing to ask after round {start.t}")
         states = {self.k: private} if self.trainer.kept else {}
         return self.trainer.visit(part.trips[place], part, start, [self.k], states)
 
