@@ -32,7 +32,7 @@ FROZEN = {
     f"--dry-run --json {SETTINGS}",
     "resume": "run --without --json",
     "attach": "run --stop --json",
-    "watch": "run --once",
+    "watch": "run --once --page",
     "report": "runs --out",
     "reproduce": "table --rows --methods --add --seeds --scale --tune --sampler --processes --folder --keep --page "
     "--anew --dry-run --json",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import http.client
 import json
+import re
 import threading
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 from tests.deploy import fake  # skips where cryptography is missing
 from tests.deploy.test_policy import allow, answer, begun, hello, weights
 from tests.report.test_page import Tags
-from unskew.deploy import approvals, site_page, troubles
+from unskew.deploy import approvals, run_page, site_page, troubles
 from unskew.deploy.page import HOST, Page
 from unskew.deploy.spent import LEDGER
 from unskew.deploy.tickets import Joined, Ticket
@@ -161,3 +162,30 @@ def test_troubles_are_counted_not_repeated_and_the_oldest_go(tmp_path):
     assert {row["times"] for row in rows} == {2}
     (tmp_path / troubles.FILE).write_text(json.dumps("no list of rows"))
     assert troubles.latest(tmp_path) == []
+
+
+def test_the_coordinators_page_shows_sites_scores_what_was_sent_and_events(tmp_path):
+    sites = fake.sites(tmp_path / "sites", fake.federation())
+    allow(sites[1000], methods=("fedavg",))
+    path = tmp_path / "run"
+    fake.run(path, fake.Direct(sites), fake.small("scaffold"), min_sites=2)
+    text = run_page.html(path)
+    assert "<strong>done</strong>, round 3 of 3" in text
+    assert re.search(r"<td>s2</td><td>33</td><td>3</td><td>3</td><td>round 3</td><td>accuracy [\d.]+%</td>", text)
+    assert re.search(r"<td>global accuracy</td><td>[\d.]+%</td><td>[\d.]+%</td>", text)
+    assert "<td>scaffold/delta</td><td>weights</td><td>all</td><td>every round</td>" in text
+    assert "<td>E520</td><td>s0: the site&#39;s policy does not allow it" in text
+    assert not Tags(text).wrong
+
+
+def test_a_run_that_has_not_begun_has_a_page_and_another_folder_has_none(tmp_path):
+    with pytest.raises(UsageError, match="E117"):
+        run_page.html(tmp_path)
+    (tmp_path / "deploy.json").write_text(json.dumps({"settings": {"method": EVIL}}))
+    (tmp_path / "server.log").write_text(f"0/3 sites are there; waiting for approval at {EVIL}")
+    (tmp_path / "ending.json").write_text(json.dumps({"state": "stopped", "code": 75, "text": EVIL}))
+    text = run_page.html(tmp_path)
+    assert EVIL not in text
+    assert "waiting for approval at &lt;script&gt;" in text
+    assert "<strong>stopped</strong>" in text
+    assert not Tags(text).wrong

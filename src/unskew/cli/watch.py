@@ -28,13 +28,16 @@ def command(
         Path, typer.Argument(help="the folder of a run (here or over a network) or a comparison, or runs/reproduce")
     ],
     once: Annotated[bool, typer.Option("--once", help="print the progress once and exit")] = False,
+    page: Annotated[bool, typer.Option("--page", help="show a run in a browser instead, on this machine only")] = False,
 ) -> None:
     """Follow a run: its scores, which clients answered, were late or were dropped. Ctrl-C does not stop the run itself."""
     from unskew.comparison.plan import described, plan_cells
     from unskew.comparison.watch import announced
     from unskew.errors import UsageError
 
-    if (run / "compare.yaml").exists():
+    if page:
+        _serve(run)
+    elif (run / "compare.yaml").exists():
         plan = described(run)
         _watch_many(plan_cells(run, plan.methods, plan.seeds, plan.settings), run / "report.html", once)
     elif (run / "now.json").exists():
@@ -43,6 +46,17 @@ def command(
         _watch_one(run, once)
     else:
         raise UsageError("E117", f"{run} is not a run: it has no config.yaml.")
+
+
+def _serve(run: Path) -> None:
+    """The page of one run, until Ctrl-C."""
+    from unskew.deploy.page import Page
+    from unskew.deploy.run_page import html
+
+    html(run)  # which refuses a folder that is no run's
+    served = Page(lambda: html(run))
+    print(f"open  {served.address}   (Ctrl-C ends the page; the run goes on)", flush=True)
+    served.serve()
 
 
 def _watch_one(run: Path, once: bool) -> None:

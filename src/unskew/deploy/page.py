@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import hmac
 import secrets
+import time
 from collections.abc import Callable
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 from urllib.parse import urlsplit
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from unskew.errors import UsageError
 
@@ -26,6 +30,17 @@ HEADERS = {
 }
 MOST_WAIT_S = 10.0
 """How long a browser may take to send its request."""
+
+
+def rendered(template: str, **values: Any) -> str:
+    """A page with these values, of which no text becomes markup."""
+    environment = Environment(loader=PackageLoader("unskew.deploy"), autoescape=True, undefined=StrictUndefined)
+    return environment.get_template(template).render(at=clock(time.time()), **values)
+
+
+def clock(at: float) -> str:
+    """Local time in words."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
 
 
 class Page:

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
-
 from unskew.deploy import approvals, troubles
+from unskew.deploy.page import clock, rendered
 from unskew.deploy.policy import Policy
 from unskew.deploy.spent import LEDGER, OfRun, Spent
 from unskew.deploy.tickets import Joined
@@ -42,13 +41,12 @@ def html(joined: Joined) -> str:
     except UnskewError as error:
         problem = str(error)
     runs = sorted(spent.runs.items(), key=lambda item: -item[1].last)
-    environment = Environment(loader=PackageLoader("unskew.deploy"), autoescape=True, undefined=StrictUndefined)
-    return environment.get_template("site.html.j2").render(
+    return rendered(
+        "site.html.j2",
         site=joined.ticket.site,
         federation=joined.ticket.federation,
         server=f"{joined.ticket.host}:{joined.ticket.port}",
         folder=folder,
-        at=_clock(now),
         problem=problem,
         policy=policy,
         epsilon=spent.epsilon,
@@ -58,7 +56,7 @@ def html(joined: Joined) -> str:
         number=runs[0][0] if runs else "",
         left=left(folder, *runs[0]) if runs else [],
         scores=scores(folder, *runs[0]) if runs else [],
-        troubles=[{**row, "at": _clock(row.get("at", 0.0))} for row in reversed(troubles.latest(folder))],
+        troubles=[{**row, "at": clock(row.get("at", 0.0))} for row in reversed(troubles.latest(folder))],
     )
 
 
@@ -93,12 +91,8 @@ def _run(number: str, run: OfRun, now: float) -> dict[str, Any]:
     ended = run.t >= run.rounds
     state = "done" if ended else "running" if now - run.last < ACTIVE_S else "quiet"
     words = {"number": number, "method": run.method, "rounds": run.rounds, "t": run.t, "state": state}
-    return words | {"began": _clock(run.began), "bytes": size(run.bytes), "epsilon": run.epsilon}
+    return words | {"began": clock(run.began), "bytes": size(run.bytes), "epsilon": run.epsilon}
 
 
 def _of(row: dict[str, Any]) -> str:
-    return f"round {row['t']}, {_clock(row['at'])}"
-
-
-def _clock(at: float) -> str:
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
+    return f"round {row['t']}, {clock(row['at'])}"

@@ -1,0 +1,95 @@
+"""What a coordinator sees of a run in the browser: its sites, scores, what they have sent, and events."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from unskew.deploy.orders import ENDING
+from unskew.deploy.page import clock, rendered
+from unskew.errors import StateError, UsageError
+from unskew.many import clients_in
+from unskew.report.files import read_records
+from unskew.report.read import read_run
+from unskew.report.runs import RunData
+from unskew.report.sections.leaves import items
+
+MOST_EVENTS, MOST_LINES = 100, 30
+SHOWN = ("accuracy", "dice", "mean", "worst")
+"""Metrics of which scores are shown."""
+
+
+def html(path: Path) -> str:
+    """The page of a run, here or over a network, from what stands in its folder now.
+
+    Raises UsageError (E117) if the folder is no run's.
+    """
+    if not any((path / name).exists() for name in ("config.yaml", "deploy.json")):
+        raise UsageError("E117", f"{path} is not a run: it has no config.yaml.")
+    ending = _json(path / ENDING)
+    try:
+        run = read_run(path)
+    except StateError:  # it has not begun
+        run = None
+    events = run.events if run else read_records(path / "events.jsonl")
+    log = path / "server.log"
+    return rendered(
+        "run.html.j2",
+        name=path.name,
+        method=run.method if run else _json(path / "deploy.json").get("settings", {}).get("method", ""),
+        ending=ending,
+        state=_state(path, ending, run),
+        t=run.rounds if run else 0,
+        planned=run.planned if run else 0,
+        sites=sites(path, run, events),
+        scores=scores(run) if run else [],
+        moved=[item for item in items(run) if item.way == "sends"] if run else [],
+        events=[e for e in reversed(events) if e["code"] != "round"][:MOST_EVENTS],
+        log="\n".join(log.read_text(errors="replace").splitlines()[-MOST_LINES:]) if log.exists() else "",
+    )
+
+
+def sites(path: Path, run: RunData | None, events: list[Any]) -> list[dict[str, Any]]:
+    """Of every site of a run over a network: in how many rounds it was asked and its answer used, and its last score."""
+    rows: list[dict[str, Any]] = [
+        {"name": hello["site"], "train": hello["train"], "asked": 0, "answered": 0, "last": 0, "score": ""}
+        for hello in _json(path / "sites.json").get("sites", [])
+    ]
+    for event in events:
+        if event["code"] != "round":
+            continue
+        for k in clients_in(event["asked"]):
+            if k < len(rows):
+                rows[k]["asked"] += 1
+        for k in clients_in(event["answered"]):
+            if k < len(rows):
+                rows[k]["answered"], rows[k]["last"] = rows[k]["answered"] + 1, event["t"]
+    for (scope, metric), by_client in run.clients.items() if run else ():
+        for k, value in by_client.items():
+            if scope == "global@client" and metric in SHOWN and k < len(rows):
+                rows[k]["score"] = f"{metric} {value:.1%}"
+    return rows
+
+
+def scores(run: RunData) -> list[dict[str, str]]:
+    """Every score over all clients: the last and the best."""
+    return [
+        {"name": f"{scope} {metric}", "last": f"{values[-1]:.1%}", "best": f"{values.max():.1%}"}
+        for (scope, metric), (_, values) in sorted(run.metrics.items())
+        if metric in SHOWN and len(values)
+    ]
+
+
+def _state(path: Path, ending: dict[str, Any], run: RunData | None) -> str:
+    if ending:
+        return str(ending.get("state", "ended"))
+    if run and run.finished:
+        return "done"
+    written = max((file.stat().st_mtime for file in path.glob("*.jsonl")), default=path.stat().st_mtime)
+    return f"not finished; something was last written {clock(written)}"
+
+
+def _json(path: Path) -> dict[str, Any]:
+    """An object in a file; empty if there is none."""
+    return json.loads(path.read_text()) if path.exists() else {}
