@@ -100,7 +100,7 @@ def run(path: Path, channel, settings: Settings, **terms):
     """A whole run; its last state and what it said."""
     said: list[str] = []
     order = tuple(KEYS)[: settings.clients]
-    keys = {name: KEYS[name].public for name in order}
+    keys = terms.pop("keys", {name: KEYS[name].public for name in order})
     shown = terms.pop("shown", lambda *_: None)
     bounds = terms.pop("bounds", {})
     agreed = Terms(**{"min_sites": 1, "deadline_s": 0.2, "wait_s": 0.2, **terms})

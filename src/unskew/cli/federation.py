@@ -1,4 +1,4 @@
-"""`unskew federation init | admit | ticket | revoke | show | audit | export-flower`: the coordinator's folder."""
+"""`unskew federation init | admit | ticket | revoke | add | remove | renew | show | audit | export-flower`: the coordinator's folder."""
 
 from __future__ import annotations
 
@@ -112,6 +112,57 @@ def revoke(
     federation_journal.note(home, [("revoked", {"site": site, "key": key.fingerprint})])
     print(f"revoked  {site}  fingerprint {key.fingerprint}")
     print(f"next     unskew federation ticket {name} {site}      for a new key, made in a new folder")
+
+
+@app.command("add")
+def add(
+    name: Annotated[str, typer.Argument(help="the federation's name")],
+    site: Annotated[str, typer.Argument(help="the name of the new site")],
+    folder: Where = FOLDER,
+) -> None:
+    """Give a federation another site, and write its ticket. A server that runs lets it in once it is admitted."""
+    from unskew.deploy import membership
+    from unskew.deploy.tickets import Coordinator
+
+    home = Coordinator.open(folder / name)
+    ticket = membership.add(home, site)
+    print(f"added   {site} to {name}, which has {len(home.sites) + 1} sites now")
+    print(f"ticket  {home.ticket_file(site)}  for one admission, until {ticket.expires[:10]}")
+    _print_fingerprints(home.fingerprints)
+
+
+@app.command("remove")
+def remove(
+    name: Annotated[str, typer.Argument(help="the federation's name")],
+    site: Annotated[str, typer.Argument(help="the site to remove")],
+    folder: Where = FOLDER,
+) -> None:
+    """Take a site and its key out of a federation. Runs that have begun go on without it."""
+    from unskew.deploy import membership
+    from unskew.deploy.tickets import Coordinator
+
+    home = Coordinator.open(folder / name)
+    membership.remove(home, site)
+    print(f"removed {site} from {name}; left: {', '.join(home.now().sites)}")
+
+
+@app.command("renew")
+def renew_certificate(
+    name: Annotated[str, typer.Argument(help="the federation's name")],
+    also: Annotated[str, typer.Option(help="further host names or addresses of the server, separated by commas")] = "",
+    folder: Where = FOLDER,
+) -> None:
+    """Renew the server's certificate. No site joins again. A server that runs does this by itself, 30 days in advance."""
+    from unskew.deploy.certificates import days_left
+    from unskew.deploy.renewal import renew
+    from unskew.deploy.tickets import Coordinator
+    from unskew.errors import UsageError
+
+    home = Coordinator.open(folder / name)
+    if not home.tls:
+        raise UsageError("E503", f"TLS is disabled in {name}, so that there is no certificate.")
+    hosts = [host.strip() for host in also.split(",") if host.strip()]
+    print(f"renewed  valid for {days_left(renew(home, hosts))} days")
 
 
 @app.command("show")

@@ -1,12 +1,14 @@
 """The TLS certificates of a federation: its own authority, which signs the certificate of one server.
 
-The authority's private key signs once and is never written, so nobody can issue a second certificate later.
+Sites trust the authority, so that the server's certificate can be renewed without any of them joining again.
 """
 
 from __future__ import annotations
 
 import datetime as dt
 import ipaddress
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,9 +19,15 @@ from cryptography.x509.oid import NameOID
 
 from unskew import disk
 from unskew.deploy.identity import write_secret
+from unskew.errors import UsageError
 
 DAYS = 365
 """How long the server's certificate is valid."""
+AUTHORITY_DAYS = 3650
+"""How long the authority's is: a federation ends with it."""
+KEY = "authority.key"
+_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?")
+_PEM = serialization.Encoding.PEM
 AUTHORITY = x509.BasicConstraints(ca=True, path_length=0)
 """The role of a certificate whose key may sign others."""
 LEAF = x509.BasicConstraints(ca=False, path_length=None)
@@ -27,16 +35,66 @@ LEAF = x509.BasicConstraints(ca=False, path_length=None)
 
 
 def certify(folder: Path, name: str, host: str) -> None:
-    """Write ca.crt, server.crt and server.key (mode 0600) for a federation's server at `host`."""
-    authority = Issuer(named(f"unskew federation {name}"), ec.generate_private_key(ec.SECP256R1()))
+    """Write ca.crt, server.crt, authority.key and server.key (both mode 0600) for a federation's server at `host`."""
+    authority = Issuer(named(f"unskew federation {name}"), ec.generate_private_key(ec.SECP256R1()), AUTHORITY_DAYS)
     server_key = ec.generate_private_key(ec.SECP256R1())
     root = authority.certificate(authority.name, authority.key.public_key(), AUTHORITY)
-    server = authority.certificate(named(host), server_key.public_key(), LEAF, _addresses(host))
-    pem = serialization.Encoding.PEM
-    disk.replace(folder / "ca.crt", root.public_bytes(pem))
-    disk.replace(folder / "server.crt", server.public_bytes(pem))
-    private = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    write_secret(folder / "server.key", server_key.private_bytes(pem, *private))
+    signer = Issuer(authority.name, authority.key)
+    server = signer.certificate(named(host), server_key.public_key(), LEAF, _addresses(host))
+    disk.replace(folder / "ca.crt", root.public_bytes(_PEM))
+    disk.replace(folder / "server.crt", server.public_bytes(_PEM))
+    for file, key in ((KEY, authority.key), ("server.key", server_key)):
+        private = key.private_bytes(_PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+        write_secret(folder / file, private)
+
+
+def renew(folder: Path, hosts: Sequence[str] = ()) -> x509.Certificate:
+    """Replace server.crt by one of the same key that is valid from now on, for the hosts of the old one and for `hosts`.
+
+    Raises UsageError (E503) for a host that is none, or if the authority's key is not there, or is not the authority's.
+    """
+    if wrong := [host for host in hosts if not is_host(host)]:
+        raise UsageError("E503", f"a certificate names hosts and addresses; got '{wrong[0]}'.")
+    old, root = read(folder / "server.crt"), read(folder / "ca.crt")
+    key = _authority(folder / KEY)
+    if key.public_key() != root.public_key():
+        raise UsageError("E503", f"{folder / KEY} is not the key of {folder / 'ca.crt'}.")
+    names = list(old.extensions.get_extension_for_class(x509.SubjectAlternativeName).value)
+    names += [name for host in hosts if (name := _address(host)) not in names]
+    public = old.public_key()
+    assert isinstance(public, ec.EllipticCurvePublicKey)
+    server = Issuer(root.subject, key).certificate(old.subject, public, LEAF, tuple(names))
+    disk.replace(folder / "server.crt", server.public_bytes(_PEM))
+    return server
+
+
+def read(path: Path) -> x509.Certificate:
+    """Raises UsageError (E503) for a file that holds no certificate."""
+    try:
+        return x509.load_pem_x509_certificate(path.read_bytes())
+    except (OSError, ValueError) as error:
+        raise UsageError("E503", f"{path} holds no certificate: {error}.") from error
+
+
+def is_host(text: str) -> bool:
+    """Whether this is a host's name, or an IPv4 or IPv6 address."""
+    return _HOST.fullmatch(text) is not None or isinstance(_address(text), x509.IPAddress)
+
+
+def days_left(certificate: x509.Certificate) -> int:
+    """For how many more days it is valid; below 0 once it has expired."""
+    return (certificate.not_valid_after_utc - dt.datetime.now(dt.UTC)).days
+
+
+def _authority(path: Path) -> ec.EllipticCurvePrivateKey:
+    try:
+        key = serialization.load_pem_private_key(path.read_bytes(), None)
+    except (OSError, ValueError, TypeError) as error:
+        text = f"the authority's key {path} cannot be read ({type(error).__name__}), so nothing can be renewed"
+        raise UsageError("E503", f"{text}; restore it from a backup, or create a new federation.") from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise UsageError("E503", f"{path} is a key of another kind.")
+    return key
 
 
 @dataclass(frozen=True)
@@ -82,11 +140,16 @@ def named(name: str) -> x509.Name:
 
 def _addresses(host: str) -> tuple[x509.GeneralName, ...]:
     """The host, and this machine for the coordinator's own commands."""
-    local = (x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1")))
+    local = ("localhost", "127.0.0.1", "::1")
+    return tuple(_address(name) for name in (host, *(name for name in local if name != host)))
+
+
+def _address(host: str) -> x509.GeneralName:
+    """A name, or an IPv4 or IPv6 address, as a certificate holds it."""
     try:
-        return (x509.IPAddress(ipaddress.ip_address(host)), *local)
+        return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
-        return (x509.DNSName(host), *local)
+        return x509.DNSName(host)
 
 
 def _usage(authority: bool) -> x509.KeyUsage:

@@ -10,6 +10,7 @@ from typing import Any, TextIO
 
 from unskew import config, disk
 from unskew.deploy import bounds, server
+from unskew.deploy.admitted import Admitted
 from unskew.deploy.orders import ENDING, Order
 from unskew.deploy.post import Channel, Contact
 from unskew.deploy.tickets import Coordinator
@@ -53,7 +54,7 @@ def _conduct_to_the_end(channel: Channel, order: Order) -> None:
 
 def _conduct(channel: Channel, order: Order, log: TextIO) -> None:
     home = Coordinator.open(Path(order.federation))
-    contact = Contact(channel, home.sites, home.key, home.admitted(), bounds.read(home))
+    contact = Contact(channel, home.sites, home.key, Admitted(home), bounds.read(home))
     listeners = server.Listeners(
         lambda text: _say(log, text),
         lambda state, done: _say(log, f"round {done.t}: {done.answered}/{done.asked} sites, {done.seconds:.1f} s"),

@@ -57,7 +57,8 @@ class Declined(WireError):
 class Contact:
     """How a coordinator reaches its sites.
 
-    sites: all of the federation, in the order of client ids; key: signs requests; keys: those of the admitted sites.
+    sites: all of the federation, in the order of client ids; key: signs requests; keys: those of the admitted sites,
+    which may become fewer while a run goes on.
     bounds: the most samples, for training and testing together, that a site may say it holds.
     """
 
@@ -118,7 +119,7 @@ class Post:
         """The checked replies by site; a site without one is named (E304, E307, E310, E311, E312 or its own code)."""
         connected, sealed = self.connected(), {}
         for site, (header, tree) in requests.items():
-            if site not in connected:
+            if site not in connected or site not in self.contact.keys:
                 self.absent(site, t)
                 continue
             sealed[site] = self._sealed(site, kind, t, header, tree)
@@ -150,6 +151,8 @@ class Post:
         if self._absent & {(t, site), (t + 1, site)}:
             return
         self._absent = {(at, s) for at, s in self._absent if at >= t - 1} | {(t, site)}
+        if site not in self.contact.keys:
+            return self._refuse(site, t, "E310", f"{site} is no longer admitted and was not asked.")
         if text := self.differing.get(site):
             return self._refuse(site, t, "E504", f"{text}, so it was not asked.")
         self._refuse(site, t, "E311", f"{site} is not connected and was not asked.")
@@ -209,8 +212,11 @@ class Post:
             return self._refuse(site, t, "E311", text)
         if isinstance(reply, str):
             return self._refuse(site, t, "E312", f"{site} failed: {printable(reply)}.")
+        key = self.contact.keys.get(site)
+        if key is None:
+            return self._refuse(site, t, "E310", f"{site}: its admission was taken back meanwhile. Reply dropped.")
         try:
-            return _read(site, self.contact.keys[site], request, reply, limits)
+            return _read(site, key, request, reply, limits)
         except WireError as error:
             return self._refuse(site, t, error.code, f"{site}: {error.text} Reply dropped.")
 
@@ -220,11 +226,11 @@ class Post:
             reason = f": {printable(reply)}" if reply else ""
             return self._refuse("?", 0, "E312", f"a node ({node}) does not say which site it is{reason}.")
         site = _claimed(reply)
-        if site not in self.contact.keys:
+        key = self.contact.keys.get(site)
+        if key is None:
             self._strangers.add(node)
             text = f"a node ({node}) says it is '{site}', which is not an admitted site; it is not asked again."
             return self._refuse("?", 0, "E310", text)
-        key = self.contact.keys[site]
         try:
             hello = Hello.read(_read(site, key, request, reply, GREETING).header["hello"])
         except Declined as error:

@@ -12,6 +12,7 @@ from unskew.deploy.addresses import check_free, is_address, is_local
 from unskew.deploy.conductors import Conductors
 from unskew.deploy.front import refusals
 from unskew.deploy.identity import Public
+from unskew.deploy.renewal import Renewal
 from unskew.deploy.superlink import Refused, SuperLink, Unavailable
 from unskew.deploy.supervise import Program, Say
 from unskew.deploy.tickets import Coordinator
@@ -42,6 +43,7 @@ class Server:
         if not self.home.tls and not is_local(self.bind):
             raise UsageError("E503", f"without TLS the server listens on loopback only; got --bind {self.bind}.")
         commands.choose_inner_port(self.home)
+        self.renewal = Renewal(self.home, self.say)
         self.conductors, self._link = Conductors(self.home, self.say), SuperLink(self.home)
         env = commands.environment(flower)
         link = commands.superlink(self.home, self.conductors.secret_file)
@@ -56,6 +58,8 @@ class Server:
 
         Raises UsageError (E507) if the front or the SuperLink keeps ending.
         """
+        if self.renewal.tend():
+            self.program.stop()  # it reads its certificate when it starts; the front reads it again by itself
         for program in (self.front, self.program):
             code = program.tend(self.say)
             if code is not None and code >= 0:  # not killed by somebody

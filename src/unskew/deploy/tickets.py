@@ -81,6 +81,10 @@ class Coordinator:
         except (ValueError, KeyError, TypeError) as error:
             raise UsageError("E503", f"{folder / 'federation.json'} cannot be read: {error!r}.") from error
 
+    def now(self) -> Coordinator:
+        """The folder as it is now: sites may have been added or removed."""
+        return Coordinator.open(self.folder)
+
     @property
     def key(self) -> Private:
         """The key that signs requests to sites."""
@@ -122,7 +126,7 @@ class Coordinator:
 
     def admitted(self) -> dict[str, Public]:
         """The public keys of admitted sites, in the order of the federation's sites."""
-        paths = {site: self.key_file(site) for site in self.sites}
+        paths = {site: self.key_file(site) for site in self.now().sites}
         return {site: Public.parse(path.read_text()) for site, path in paths.items() if path.exists()}
 
 

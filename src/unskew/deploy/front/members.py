@@ -18,19 +18,22 @@ class Members:
     def __init__(self, home: Coordinator):
         self.home = home
         self._texts: dict[str, str] | None = None
+        self._certificate = b""
         self._sites: dict[str, str] = {}
         self.read()
 
     def read(self) -> bool:
         """Look at the disk again. Returns whether anything has changed. A damaged key lets nobody in."""
-        paths = {site: self.home.key_file(site) for site in self.home.sites}
+        paths = {site: self.home.key_file(site) for site in self.home.now().sites}
         texts = {site: path.read_text(errors="replace") for site, path in paths.items() if path.exists()}
-        if texts == self._texts:
+        certificate = (self.home.folder / "server.crt").read_bytes() if self.home.tls else b""
+        if (texts, certificate) == (self._texts, self._certificate):
             return False
         keys = {site: key for site, text in texts.items() if (key := _parsed(text))}
         if self.home.tls:
             folder = self.home.folder
             self.context = proof.accepting(folder / "server.crt", folder / "server.key", keys.values())
+        self._certificate = certificate
         self._texts, self._sites = texts, {key.fingerprint: site for site, key in keys.items()}
         return True
 
