@@ -325,7 +325,7 @@ def test_signed_nonsense_is_an_error_of_ours():
 
 def test_post_asks_nobody_it_does_not_know():
     told = []
-    contact = Contact(fake.Direct({}), ("s9",), Private.make(), {})
+    contact = Contact(fake.Direct({}), ("s9",), Private.make(), {"s9": Private.make().public})
     post = Post("r", contact, 0.1, lambda *what: told.append(what))
     assert post.ask("train", 1, {"s9": ({}, {})}, WIDE) == {}
     assert told == [(1, "E311", "s9 is not connected and was not asked.")]
