@@ -18,7 +18,10 @@ class MyProto(Part):
     neutral = {"pull": 0.0}  # with this it is FedAvg, which `unskew check` then verifies
 
     def shares(self, fed):
-        return {"sums": Share((fed.classes, fed.features)), "counts": Share((fed.classes,), low=0)}
+        return {
+            "sums": Share((fed.classes, fed.features), kind="sums", samples="class"),
+            "counts": Share((fed.classes,), low=0, kind="statistics", samples="class"),
+        }
 
     def server_init(self, w, fed):
         return {"means": torch.zeros(fed.classes, fed.features), "known": torch.zeros(fed.classes)}

@@ -174,6 +174,9 @@ def test_the_commands_of_a_sites_operator(tmp_path):
     assert call("site", "approve", cwd=tmp_path).out == "No study has asked for this site's data.\n"
     assert call("site", "approve", "r1", cwd=tmp_path).err.startswith("E503")
     assert call("site", "refuse", "r1", cwd=tmp_path).err.startswith("E503")
+    for command in (["approve"], ["refuse", "r1"], ["policy"], ["watch"]):
+        elsewhere = call("site", *command, "--folder", "nowhere", cwd=tmp_path)
+        assert (elsewhere.code, "nowhere is not a site's folder" in elsewhere.err) == (2, True)
 
 
 @pytest.mark.flower

@@ -93,6 +93,13 @@ def test_a_part_that_does_not_say_counts_as_the_strictest():
     assert (row["kind"], row["samples"]) == ("inputs", 1)
 
 
+def test_the_checks_of_a_method_say_what_does_not_say():
+    (result,) = check.check_method(Quiet(), [check.shares_only_what_it_declares])
+    assert (result.ok, result.detail) == (True, "x: no kind is declared, so real sites count it as inputs")
+    (result,) = check.check_method(registry.parse("rebafl").parts[0], [check.shares_only_what_it_declares])
+    assert result.detail == ""
+
+
 def test_how_few_samples_stand_behind_a_number():
     """13 samples: 10 of one class, 3 of another none of a third."""
     counts = np.array([10, 0, 3])

@@ -63,7 +63,9 @@ def approve(
 ) -> None:
     """Let a study take what it asks for, in this run and in later ones; without a run, show every study that has asked."""
     from unskew.deploy import approvals
+    from unskew.deploy.tickets import Joined
 
+    Joined.open(folder)
     if number:
         print(f"approved  {approvals.decide(folder, number, 'approved').run}")
         return
@@ -78,7 +80,9 @@ def refuse(
 ) -> None:
     """Refuse a study, also one that is running: nothing more is computed for it."""
     from unskew.deploy import approvals
+    from unskew.deploy.tickets import Joined
 
+    Joined.open(folder)
     print(f"refused  {approvals.decide(folder, number, 'refused').run}")
 
 

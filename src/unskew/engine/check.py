@@ -158,7 +158,7 @@ def resumes_to_the_same_bits(part: Part) -> None:
             raise CheckFailed("a resumed run ended with other bits; keep state in slices, not on the Part")
 
 
-def shares_only_what_it_declares(part: Part) -> None:
+def shares_only_what_it_declares(part: Part) -> str:
     run = loop(Method(part))
     try:
         replies = run.trainer.train(run.down(run.begin(), 1), range(len(SIZES)), {})
@@ -175,6 +175,8 @@ def shares_only_what_it_declares(part: Part) -> None:
     _, refusals = gate.check(replies, run.spec, run.fed.sizes.tolist())
     if refusals:
         raise CheckFailed(f"the gate refused an honest reply: client {refusals[0].client}: {refusals[0].text}")
+    undeclared = [leaf for leaf, share in declared.items() if share.kind is None]
+    return f"{', '.join(undeclared)}: no kind is declared, so real sites count it as inputs" if undeclared else ""
 
 
 def copes_with_absent_clients_and_empty_rounds(part: Part) -> None:
