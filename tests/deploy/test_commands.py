@@ -20,7 +20,7 @@ from unskew.deploy.front import refusals
 from unskew.deploy.tickets import Coordinator, Ticket
 from unskew.engine import check
 from unskew.engine.disk.lock import Lock
-from unskew.errors import UsageError
+from unskew.errors import Paused, UsageError
 
 pytestmark = pytest.mark.flower  # which pins an older Typer
 
@@ -48,6 +48,19 @@ def test_the_server_tells_whom_the_front_refused(home):
     noted = [json.loads(text) for text in (home.folder / journal.FILE).read_text().splitlines()]
     assert [(n["what"], n["who"], n["times"]) for n in noted] == [("refused", "198.51.100.7", t) for t in (1, 7)]
     assert not journal.verify(home.folder / journal.FILE, home.key.public).wrong
+
+
+def test_a_full_disk_does_not_let_strangers_end_the_server(home, monkeypatch):
+    said: list[str] = []
+    server = serving.Server(home, say=said.append)
+    (home.folder / "flower" / "front.log").write_text(f'{refusals.MARK}{{"who": "x", "why": "y", "times": 1}}\n')
+
+    def full(*_, **__):
+        raise Paused("E203", "the disk is full")
+
+    monkeypatch.setattr(journal.Journal, "note", full)
+    server.report_refusals()
+    assert said == ["refused x: y", "the federation's journal lacks 1 lines about refusals: E203 the disk is full"]
 
 
 def test_flowers_server_is_on_loopback_and_the_front_keeps_to_its_port(tmp_path):

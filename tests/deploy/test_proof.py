@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ssl
+import sys
+import tempfile
 
 import pytest
 
@@ -73,6 +75,14 @@ def test_who_shows_no_certificate_or_one_of_another_authority_is_refused(server,
     bare.load_cert_chain(tmp_path / "server.crt", tmp_path / "server.key")
     with pytest.raises(ssl.SSLError):
         greeted(server, [A.public], bare)
+
+
+def test_the_key_is_never_copied_to_a_disk(server, monkeypatch):
+    """Somebody who is killed in the middle would leave it there."""
+    if sys.platform != "linux":
+        pytest.skip("files in memory are Linux's")
+    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
+    proof.connecting((server / "ca.crt").read_text(), "a", A)
 
 
 def test_an_admitted_site_lends_its_key_to_nobody(server):

@@ -66,7 +66,8 @@ def choose_inner_port(home: Coordinator, again: bool = False) -> None:
     if path.exists() and not (again and _is_taken(inner_port(home))):
         return
     path.parent.mkdir(parents=True, exist_ok=True)
-    disk.replace(path, str(free_port()))
+    port = next(port for port in iter(free_port, None) if port != home.port)  # where the front will listen
+    disk.replace(path, str(port))
 
 
 def _inner(home: Coordinator) -> Path:

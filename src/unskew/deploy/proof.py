@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import ssl
+import sys
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
@@ -79,11 +80,13 @@ def _pem(certificate: x509.Certificate) -> str:
 
 
 def _load(context: ssl.SSLContext, chain: bytes) -> None:
-    """Python's ssl reads keys from files only: this one has mode 0600 and exists while it is read."""
-    handle, path = tempfile.mkstemp(prefix="unskew-")
-    try:
-        with os.fdopen(handle, "wb") as file:
+    """Python's ssl reads keys from files only. On Linux this one is in memory, elsewhere it has mode 0600 and is removed."""
+    if sys.platform == "linux":
+        with os.fdopen(os.memfd_create("unskew"), "wb", buffering=0) as file:
             file.write(chain)
-        context.load_cert_chain(path)
-    finally:
-        os.unlink(path)
+            context.load_cert_chain(f"/proc/self/fd/{file.fileno()}")
+        return
+    with tempfile.NamedTemporaryFile(prefix="unskew-") as file:
+        file.write(chain)
+        file.flush()
+        context.load_cert_chain(file.name)

@@ -16,7 +16,7 @@ from unskew.deploy.renewal import Renewal
 from unskew.deploy.superlink import Refused, SuperLink, Unavailable
 from unskew.deploy.supervise import Program, Say
 from unskew.deploy.tickets import Coordinator
-from unskew.errors import UsageError
+from unskew.errors import UnskewError, UsageError
 
 MOST_ENDS, WITHIN_S = 3, 60.0
 """A program that has ended by itself so often, within so many seconds, is not restarted again."""
@@ -93,7 +93,10 @@ class Server:
             self.say(
                 f"refused {fact['who']}: {fact['why']}" + (f" ({fact['times']} times)" if fact["times"] != 1 else "")
             )
-        federation_journal.note(self.home, [("refused", fact) for fact in facts])
+        try:
+            federation_journal.note(self.home, [("refused", fact) for fact in facts])
+        except (UnskewError, OSError) as error:  # a disk that strangers' attempts have filled must not end the server
+            self.say(f"the federation's journal lacks {len(facts)} lines about refusals: {error}")
 
     def _ended(self, program: Program) -> None:
         now = time.monotonic()
