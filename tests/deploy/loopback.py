@@ -146,9 +146,10 @@ class Loopback:
         paths = [*self.root.glob("*.log"), *self.root.glob("*/*.log"), *self.root.glob("runs/*/server.log")]
         return "\n".join(f"--- {p}\n{p.read_text()[-1500:]}" for p in paths)
 
-    def pid(self, name: str, program: str) -> int:
-        """The process of this program below one of ours."""
-        return next(pid for pid in below(self.running[name].pid) if program in _command_line(pid))
+    def pid(self, name: str, program: str, other: int | None = None) -> int:
+        """The process of this program below one of ours. other: what to return while there is none."""
+        pids = (pid for pid in below(self.running[name].pid) if program in _command_line(pid))
+        return next(pids) if other is None else next(pids, other)
 
     def kill(self, name: str) -> None:
         """-9, with everything it has started: what a machine does that loses its power."""

@@ -1,10 +1,11 @@
-"""Real processes on loopback: a site that dies, one that hangs, one whose network is cut."""
+"""Real processes on loopback: a site that dies, one that hangs, one whose network is cut, one whose worker is killed."""
 
 from __future__ import annotations
 
 import json
 import os
 import signal
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -39,11 +40,16 @@ def test_a_site_that_dies_is_left_out_after_the_deadline(federation):
 
 @dataclass
 class Trouble:
-    """A run in which b hangs and c loses its network. during, after: the lines of its rounds; events: all of them."""
+    """A run in which b hangs and c loses its network, and then a's worker is killed.
+
+    during, after, at_last: the lines of its rounds; events: all of them; worker_s: until a's next worker was there.
+    """
 
     during: list[str]
     after: list[str]
+    at_last: list[str]
     events: list[dict]
+    worker_s: float
 
 
 @pytest.fixture(scope="module")
@@ -65,8 +71,14 @@ def trouble(federation) -> Iterator[Trouble]:
     cable.mend()
     mended = len(federation.rounds("cut"))
     federation.until(lambda: any(": 3/3 sites" in line for line in federation.rounds("cut")[mended:]), 300)
+    killed = len(federation.rounds("cut"))
+    worker, began = federation.pid("a", "unskew.deploy.worker"), time.monotonic()
+    os.kill(worker, signal.SIGKILL)
+    federation.until(lambda: federation.pid("a", "unskew.deploy.worker", worker) != worker, 30)
+    worker_s = time.monotonic() - began
+    federation.until(lambda: any(": 3/3 sites" in line for line in federation.rounds("cut")[killed + 1 :]), 120)
     rounds = federation.rounds("cut")
-    yield Trouble(rounds[before:mended], rounds[mended:], federation.events("cut"))
+    yield Trouble(rounds[before:mended], rounds[mended:killed], rounds[killed:], federation.events("cut"), worker_s)
     cable.close()
 
 
@@ -82,3 +94,11 @@ def test_a_hung_site_and_one_whose_network_is_cut_are_named(trouble, site):
 
 def test_a_hung_site_and_one_whose_network_is_cut_are_taken_back(trouble):
     assert any(": 3/3 sites" in line for line in trouble.after)
+
+
+def test_a_worker_that_is_killed_is_said_and_restarted_within_seconds_and_the_run_goes_on(federation, trouble):
+    """N11: its site was online and silent for twelve minutes."""
+    assert trouble.worker_s < 10
+    assert "the worker ended with code -9 and will be restarted" in federation.log("a")
+    assert any(": 3/3 sites" in line for line in trouble.at_last)
+    assert not any("a did not answer within" in event.get("text", "") for event in trouble.events), "it said so at once"

@@ -9,6 +9,8 @@ import json
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from dataclasses import dataclass
 
@@ -114,6 +116,8 @@ def test_nothing_of_an_app_that_a_stranger_runs_is_run_anywhere(federation, peac
     assert peace.strange["success"]
     federation.until(lambda: f"E510 run {peace.strange['run-id']} was refused and ended" in federation.log("serve"), 30)
     assert not (federation.root / "was-here").exists()
+    subprocess.run([sys.executable, str(federation.root / "stranger/app/wild/code.py")], check=True)
+    assert (federation.root / "was-here").exists(), "as it does where somebody runs it"
     assert not list(federation.root.glob("federations/lung/flower/apps/*"))
 
 
