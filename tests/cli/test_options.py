@@ -55,6 +55,7 @@ FROZEN = {
     "federation audit": "name run --folder --json",
     "federation export-flower": "name --folder",
     "site": "",
+    "site clean": "runs --folder --older --dry-run",
     "site approve": "number --folder",
     "site policy": "--folder --set --default --json",
     "site refuse": "number --folder",

@@ -1,4 +1,4 @@
-"""`unskew site run | check`: a site's side of a federation."""
+"""`unskew site run | check | clean`: a site's side of a federation."""
 
 from __future__ import annotations
 
@@ -166,3 +166,25 @@ def check(
         raise SystemExit(2 if readable else 3)
     if not as_json:
         print(f"next  unskew site run --data {data} --folder {folder}")
+
+
+@app.command("clean")
+def clean(
+    runs: Annotated[list[str] | None, typer.Argument(help="runs by number (default: all that are old enough)")] = None,
+    folder: Folder = SITE,
+    older: Annotated[float, typer.Option(help="how many days a run has not been used for")] = 30.0,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="list what would be removed, and stop")] = False,
+) -> None:
+    """Remove models and private state of runs that are over. What has left this site stays on record."""
+    from unskew.deploy.cleaning import DAY_S, removable
+    from unskew.deploy.tickets import Joined
+
+    Joined.open(folder)
+    kept = removable(folder, runs or [], older)
+    for run in kept:
+        print(f"{'would remove' if dry_run else 'removed'}  {run.path.name}  {run.bytes / 1e6:.1f} MB, ", end="")
+        print(f"last used {run.used_s / DAY_S:.0f} days ago")
+        if not dry_run:
+            run.remove()
+    if not kept:
+        print(f"nothing to remove: no run has been unused for {older:g} days")

@@ -18,6 +18,8 @@ from unskew.engine.disk import state
 from unskew.errors import StateError, UsageError
 
 SETUP = "setup.safetensors"
+REMOVED = "private-removed"
+"""Stands for private state that the operator has removed: its run cannot go on here as if there had been none."""
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,60 @@
+"""Removing what a site keeps of runs that are over: the model it was set up with, and its private state.
+
+What a run may need against its operator's will stays: the number of the last request, so that no old request is answered
+again, and the list and ledger of what has left.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from unskew import disk
+from unskew.deploy.site_folder import REMOVED, SETUP
+from unskew.errors import StateError, UsageError
+
+IN_USE_S = 3600.0
+"""A run that was used within so many seconds may be going on."""
+DAY_S = 86400.0
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a site keeps of one run. used_s: how long ago it was last used."""
+
+    path: Path
+    files: tuple[Path, ...]
+    bytes: int
+    used_s: float
+
+    @staticmethod
+    def of(path: Path) -> Kept:
+        files = tuple(p for p in (path / SETUP, *sorted(path.glob("private-*.safetensors"))) if p.exists())
+        used = max((p.stat().st_mtime for p in path.iterdir()), default=path.stat().st_mtime)
+        return Kept(path, files, sum(p.stat().st_size for p in files), time.time() - used)
+
+    def remove(self) -> None:
+        """Remove the files. A coordinator that goes on with the run reads that this site has lost its private state."""
+        if any(p.name != SETUP for p in self.files):
+            disk.replace(self.path / REMOVED, "")
+        for path in self.files:
+            path.unlink(missing_ok=True)
+
+
+def removable(folder: Path, runs: Sequence[str], older_days: float) -> list[Kept]:
+    """Of these runs, or else of all that were not used for so many days, what can be removed.
+
+    Raises UsageError (E111) for a run that is not there, StateError (E110) for one that may be going on.
+    """
+    known = {path.name: path for path in sorted((folder / "runs").glob("*")) if path.is_dir()}
+    for run in runs:
+        if run not in known:
+            raise UsageError("E111", f"{folder} keeps nothing of a run '{run}'.")
+    kept = [Kept.of(known[run]) for run in (runs or known)]
+    if runs and (busy := [k for k in kept if k.used_s < IN_USE_S]):
+        minutes = max(0.0, busy[0].used_s / 60)
+        text = f"run {busy[0].path.name} was used {minutes:.0f} minutes ago and may be going on"
+        raise StateError("E110", f"{text}; try again once it has been quiet for an hour.")
+    return [k for k in kept if k.files and (runs or k.used_s >= max(older_days * DAY_S, IN_USE_S))]

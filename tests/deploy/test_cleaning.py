@@ -1,0 +1,82 @@
+"""A site's old runs can be removed, and nothing that protects the site or that it has on record goes with them."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+import pytest
+
+from tests.cli.calling import call
+from tests.deploy import fake
+from tests.deploy.test_absent import Stop, sites_of, told, until_round
+from unskew.deploy.cleaning import removable
+from unskew.deploy.tickets import Coordinator, Joined
+
+
+def age(run, days):
+    """Let a run not have been used for so many days."""
+    then = time.time() - days * 86400
+    for path in run.iterdir():
+        os.utime(path, (then, then))
+
+
+@pytest.fixture
+def site(tmp_path):
+    """The folder of the site s1 after a run of which it keeps private state."""
+    home = Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:9", ["s1"], tls=False)
+    Joined.make(tmp_path / "sites/s1", home.ticket("s1"))
+    fake.run(tmp_path / "run", fake.Direct(sites_of(tmp_path)), fake.small("scaffold"))
+    return tmp_path / "sites/s1"
+
+
+def only_run(site):
+    (run,) = (site / "runs").iterdir()
+    return run
+
+
+def test_old_runs_are_removed_and_their_record_stays(site):
+    """N16: site/runs/* was never cleaned."""
+    run = only_run(site)
+    before = {p.name for p in run.iterdir()}
+    age(run, 40)
+    listed = call("site", "clean", "--folder", str(site), "--dry-run")
+    assert (listed.code, listed.out.startswith(f"would remove  {run.name}")) == (0, True), listed.text
+    assert {p.name for p in run.iterdir()} == before
+    done = call("site", "clean", "--folder", str(site))
+    assert done.out.startswith(f"removed  {run.name}  0.")
+    gone = before - {p.name for p in run.iterdir()}
+    assert gone == {name for name in before if name.endswith(".safetensors")}
+    assert {"serial", "leaves.txt"} <= {p.name for p in run.iterdir()}
+    assert "nothing to remove" in call("site", "clean", "--folder", str(site)).out
+
+
+def test_runs_that_may_be_going_on_are_left_alone(site):
+    """N16: neither by age nor by name."""
+    assert removable(site, [], 0) == []
+    busy = call("site", "clean", only_run(site).name, "--folder", str(site))
+    assert (busy.code, busy.err[:4]) == (2, "E110")
+    assert call("site", "clean", "r999", "--folder", str(site)).err.startswith("E111")
+    assert call("site", "clean", "../x", "--folder", str(site)).err.startswith("E111")
+    age(only_run(site), 1)
+    assert removable(site, [], 30) == []
+    assert len(removable(site, [only_run(site).name], 30)) == 1
+
+
+def test_a_run_that_goes_on_after_all_hears_that_the_state_is_gone(tmp_path):
+    """N16: it must not go on as if this site had never taken part, nor be asked old requests again."""
+    with pytest.raises(Stop):
+        fake.run(tmp_path / "run", fake.Direct(sites_of(tmp_path)), fake.small("scaffold"), shown=until_round(2))
+    folder = tmp_path / "sites/s1"
+    run = only_run(folder)
+    serial = (run / "serial").read_text()
+    age(run, 40)
+    for kept in removable(folder, [], 30):
+        kept.remove()
+    assert (run / "serial").read_text() == serial
+    fake.run(tmp_path / "run", fake.Direct(sites_of(tmp_path)), fake.small("scaffold"))
+    named = told(tmp_path / "run", "E204")
+    assert set(named) == {(3, "s1: site s1 has lost its private state of round 2. Reply dropped.")}
+    events = [json.loads(line) for line in (tmp_path / "run/events.jsonl").read_text().splitlines()]
+    assert [e["answered"] for e in events if e["code"] == "round"][-1] == [0, 2, 3, 4]
