@@ -6,6 +6,8 @@ import hashlib
 import http.client
 import json
 import re
+import shutil
+import subprocess
 import threading
 from pathlib import Path
 
@@ -20,6 +22,7 @@ from unskew.deploy.spent import LEDGER
 from unskew.deploy.tickets import Joined, Ticket
 from unskew.errors import UsageError
 
+BROWSER = shutil.which("chromium") or shutil.which("google-chrome") or ""
 EVIL = "<script>alert(1)</script>"
 
 
@@ -189,3 +192,26 @@ def test_a_run_that_has_not_begun_has_a_page_and_another_folder_has_none(tmp_pat
     assert "waiting for approval at &lt;script&gt;" in text
     assert "<strong>stopped</strong>" in text
     assert not Tags(text).wrong
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not BROWSER, reason="no Chromium on this machine")
+def test_a_browser_shows_the_page_and_a_name_made_to_point_here_shows_nothing(site, tmp_path):
+    """N1: DNS rebinding with a real browser, in which evil.example has this machine's address."""
+    site.guard.approve = "ask"
+    hello(site, "scaffold")
+    served = Page(lambda: shown(site))
+    threading.Thread(target=served.serve, daemon=True).start()
+
+    def browsed(address: str) -> str:
+        options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}/profile"]
+        options += ["--host-resolver-rules=MAP evil.example 127.0.0.1", "--dump-dom", address]
+        return subprocess.run([BROWSER, *options], capture_output=True, text=True, timeout=60).stdout
+
+    try:
+        assert "unskew site approve r1" in browsed(served.address)
+        rebound = browsed(f"http://evil.example:{served.port}/{served.secret}")
+    finally:
+        served.close()
+    assert "Open the address as it was printed." in rebound
+    assert "approve" not in rebound
