@@ -47,9 +47,14 @@ NAMES = {
     "flwr.supercore.runtime:RuntimeHttpClient": ("base_url", "interceptors", "verify", "timeout", "retry_invoker"),
     "flwr.supernode.fleet_http_client:FleetHttpClient": ("base_url", "interceptors", "verify", "timeout", "retry_invoker"),
     "flwr.supernode.node_auth_http_interceptor:NodeAuthHttpInterceptor": ("private_key", "public_key"),
+    "uvicorn.protocols.http.h11_impl:H11Protocol": ("config", "server_state", "app_state"),
+    "uvicorn.server:ServerState": (),
 }  # fmt: skip
 """What is called -> the names of the parameters it is called with."""
 CALLS = {
+    "uvicorn.protocols.http.h11_impl:H11Protocol": (
+        "connection_made", "connection_lost", "data_received", "on_response_complete", "send_400_response",
+    ),
     "flwr.supernode.fleet_http_client:FleetHttpClient": (
         "RegisterNode", "ActivateNode", "DeactivateNode", "SendNodeHeartbeat", "PullMessages", "PushMessages",
         "PullObject", "PushObject", "ConfirmMessageReceived",

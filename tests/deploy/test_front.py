@@ -18,14 +18,19 @@ import pytest
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'unskew[flower]'")
 
 import httpx
+from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from flwr.supercore.primitives.asymmetric import public_key_to_bytes
+from flwr.superlink.routers.fleet.router import router
 
 from tests.deploy import fake  # noqa: F401  skips where cryptography is missing
-from unskew.deploy import admission
+from unskew.deploy import admission, doctor
+from unskew.deploy.fleet import Fleet, TurnedAway
+from unskew.deploy.flower import packed
 from unskew.deploy.front import connection, door, fleet_api, passing, serving
 from unskew.deploy.front.pace import MOST_NAMES, Pace
 from unskew.deploy.front.refusals import MARK, MOST_PAIRS, OTHERS, Refusals, read
 from unskew.deploy.identity import Private
+from unskew.deploy.sealed import Sealed
 from unskew.deploy.tickets import Coordinator, Joined, Ticket
 
 pytestmark = pytest.mark.flower
@@ -196,6 +201,33 @@ def test_a_site_speaks_with_its_own_key_only(front):
         assert front.post(PULL, **{"flwr-public-key": header}) == 401
     assert not front.reached
     front.refused("a", "the key of another site")
+
+
+def test_a_site_is_told_whether_its_key_is_admitted(front):
+    """And one whose key is not yet is no reason to give up: it may be admitted at any time."""
+    for site, what, ok in (("a", "clock", True), ("c", "admission", False)):
+        findings = {f.what: f for f in doctor.check(front.sites[site].folder, "none.npz", ["no", "yes"])}
+        assert findings["certificate"].ok
+        assert findings[what].ok == ok, findings
+        assert not doctor.rejection(front.sites[site])
+    with pytest.raises(TurnedAway, match="a key that is not admitted"):
+        Fleet(front.sites["c"]).connect()
+
+
+def test_a_piece_of_a_tensor_is_small_enough_to_pass():
+    """Flower cuts a message into objects, each of which travels in a call of its own."""
+    objects = get_all_nested_objects(packed(Sealed("{}", b"", bytes(12 << 20)))).values()
+    assert len(objects) > 2
+    assert max(len(o.deflate()) for o in objects) < fleet_api.CALLS[PUSH] - (1 << 20)
+
+
+def test_every_call_of_a_site_is_one_that_flowers_server_answers():
+    """And of the calls that it answers, those that bring code or another key are not let through."""
+    answered = {route.path for route in router.routes}
+    assert set(fleet_api.calls(tls=False)) < answered
+    assert answered - set(fleet_api.CALLS) == {
+        f"/v1/fleet/{name}" for name in ("register-node", "unregister-node", "get-run", "get-fab")
+    }
 
 
 def test_a_small_answer_does_not_wait_for_the_next(front, monkeypatch):
