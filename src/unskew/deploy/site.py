@@ -127,7 +127,7 @@ class Site:
     def _hello(self, request: Packet) -> Answer:
         """How much data this site holds for the study, and of what form, once it may take part in it."""
         settings = config.build(request.header["settings"])
-        here = allowed(settings, self.model).replace(device=self.device, clients=2)
+        here = allowed(settings, self.model).replace(device="cpu", clients=2)
         self.guard.check_hello(here)
         if self._forecast is None or self._forecast[0] != here:
             self._forecast = here, forecast_of(self.data, here)
