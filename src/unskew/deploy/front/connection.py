@@ -35,13 +35,13 @@ NOBODY = "(anybody: TLS is disabled)"
 
 
 @dataclass
-class Open:
+class Connections:
     """What all connections share. app: answers their requests."""
 
     members: Members
     refusals: Refusals
     app: Any
-    connections: set[Connection] = field(default_factory=set)
+    open: set[Connection] = field(default_factory=set)
     state: ServerState = field(default_factory=ServerState)
 
     def __post_init__(self) -> None:
@@ -61,11 +61,11 @@ class Open:
 
     def of(self, site: str) -> int:
         """How many connections a site has."""
-        return Counter(c.site for c in self.connections)[site]
+        return Counter(c.site for c in self.open)[site]
 
     def expel(self) -> None:
         """Close the connections of keys that are no longer admitted."""
-        for connection in [c for c in self.connections if not c.is_admitted()]:
+        for connection in [c for c in self.open if not c.is_admitted()]:
             self.refusals.note(connection.site, "its key is no longer admitted; its connection was closed")
             connection.transport.abort()
 
@@ -73,7 +73,7 @@ class Open:
 class Connection(H11Protocol):
     """A connection that lasts only while its key is admitted, and only if its requests arrive in time."""
 
-    def __init__(self, shared: Open):
+    def __init__(self, shared: Connections):
         super().__init__(shared.config, shared.state, {})
         self.shared, self.key, self.site = shared, "", ""
         self._late: asyncio.TimerHandle | None = None
@@ -88,7 +88,7 @@ class Connection(H11Protocol):
             self.shared.refusals.note(self.site or self.client[0], reason)
             transport.abort()
             return
-        self.shared.connections.add(self)
+        self.shared.open.add(self)
         self.app_state |= {"key": self.key, "site": self.site}
         self._wait()
 
@@ -120,7 +120,7 @@ class Connection(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget the connection."""
         self._arrived()
-        self.shared.connections.discard(self)
+        self.shared.open.discard(self)
         super().connection_lost(exc)
 
     def send_400_response(self, msg: str) -> None:

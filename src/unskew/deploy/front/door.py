@@ -11,7 +11,7 @@ import socket
 import ssl
 from collections import Counter
 
-from unskew.deploy.front.connection import Connection, Open
+from unskew.deploy.front.connection import Connection, Connections
 from unskew.deploy.front.pace import Pace
 
 HANDSHAKE_S = 4.0
@@ -36,7 +36,7 @@ _REASONS = (
 class Door:
     """Connections to one listening socket, which must not block."""
 
-    def __init__(self, listener: socket.socket, shared: Open):
+    def __init__(self, listener: socket.socket, shared: Connections):
         self.listener, self.shared = listener, shared
         self.pace = Pace(RATE, BURST)
         self._unproven: Counter[str] = Counter()

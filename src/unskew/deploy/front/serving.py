@@ -12,7 +12,7 @@ from collections.abc import Callable
 
 import httpx
 
-from unskew.deploy.front.connection import Open
+from unskew.deploy.front.connection import Connections
 from unskew.deploy.front.door import Door
 from unskew.deploy.front.fleet_api import calls
 from unskew.deploy.front.members import Members
@@ -25,13 +25,16 @@ LOOK_S = 0.5
 MOST_AT_ONCE = 64
 """Requests that Flower's server works on at a time; others wait."""
 
+KEPT_S = 2.0
+"""How long an idle connection to Flower's server is used again. It closes them itself after 5 s, unannounced."""
+
 
 async def serve(
     home: Coordinator, listener: socket.socket, server: httpx.AsyncClient, say: Callable[[str], None]
 ) -> None:
     """Serve until cancelled. server: leads to Flower's. say: takes the lines of `Refusals`."""
     refusals, members = Refusals(say), Members(home)
-    shared = Open(members, refusals, Passing(server, calls(home.tls), refusals))
+    shared = Connections(members, refusals, Passing(server, calls(home.tls), refusals))
     door = asyncio.create_task(Door(listener, shared).keep_open())
     try:
         while not door.done():
@@ -55,6 +58,6 @@ def flower(home: Coordinator, port: int) -> httpx.AsyncClient:
         base_url=f"{scheme}://127.0.0.1:{port}",
         verify=verify,
         timeout=60,
-        limits=httpx.Limits(max_connections=MOST_AT_ONCE),
+        limits=httpx.Limits(max_connections=MOST_AT_ONCE, keepalive_expiry=KEPT_S),
         trust_env=False,  # no proxy stands between two programs of one machine
     )
