@@ -166,6 +166,10 @@ def test_admit_keeps_a_bound_and_shows_it(tmp_path):
     assert "at most 5,000" in call("federation", "admit", "lung", "a.pub", "--samples", "5000", cwd=tmp_path).out
     assert "at most 5,000" in call("federation", "admit", "lung", "a.pub", cwd=tmp_path).out
     assert bounds.read(home) == {"a": 5000}
+    shown = call("federation", "show", "lung", cwd=tmp_path).out
+    assert "  at most 5,000 samples" in shown
+    assert "certificate valid for 36" in shown
+    assert json.loads(call("federation", "show", "lung", "--json", cwd=tmp_path).out)["samples"] == {"a": 5000}
     (home.folder / "admitted/a.samples").write_text("many")
     with pytest.raises(UsageError, match=r"E503 .*a\.samples holds no number"):
         bounds.read(home)

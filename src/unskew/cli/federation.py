@@ -171,20 +171,24 @@ def show(
     folder: Where = FOLDER,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
-    """Print the server's address, the sites and their keys' fingerprints."""
+    """Print the server's address, its certificate's days, the sites, their keys' fingerprints and bounds on samples."""
+    from unskew.deploy import bounds, certificates
     from unskew.deploy.tickets import Coordinator
 
     home = Coordinator.open(folder / name)
-    keys = home.admitted()
+    keys, most = home.admitted(), bounds.read(home)
+    days = certificates.days_left(certificates.read(home.folder / "server.crt")) if home.tls else None
     fingerprints = {site: keys[site].fingerprint if site in keys else None for site in home.sites}
     if as_json:
         facts = {"host": home.host, "port": home.port, "tls": home.tls, "sites": fingerprints}
-        print(json.dumps({**facts, "fingerprints": home.fingerprints}))
+        print(json.dumps({**facts, "samples": most, "days": days, "fingerprints": home.fingerprints}))
         return
-    print(f"{home.name}  {home.host}:{home.port}  TLS {'enabled' if home.tls else 'DISABLED'}")
+    tls = f"enabled, certificate valid for {days} days" if home.tls else "DISABLED"
+    print(f"{home.name}  {home.host}:{home.port}  TLS {tls}")
     _print_fingerprints(home.fingerprints)
     for site, fingerprint in fingerprints.items():
-        print(f"  {site:<20} {fingerprint or 'not admitted yet'}")
+        bound = f"  at most {most[site]:,} samples" if site in most else "  no bound on its samples" * bool(fingerprint)
+        print(f"  {site:<20} {fingerprint or 'not admitted yet'}{bound}")
 
 
 @app.command("audit")
