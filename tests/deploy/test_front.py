@@ -49,6 +49,7 @@ class Front:
     sites: dict[str, Joined]
     reached: list[tuple[str, dict[str, str], bytes]] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
+    thread: threading.Thread = field(default_factory=threading.Thread)
     answer: Callable[[], httpx.Response] = lambda: httpx.Response(200, stream=httpx.ByteStream(b"ok"))
 
     @property
@@ -118,13 +119,13 @@ def standing(root) -> Iterator[Front]:
         with contextlib.suppress(asyncio.CancelledError):
             loop.run_until_complete(task)
 
-    thread = threading.Thread(target=run, daemon=True)
-    thread.start()
+    front.thread = threading.Thread(target=run, daemon=True)
+    front.thread.start()
     try:
         yield front
     finally:
         loop.call_soon_threadsafe(task.cancel)
-        thread.join(10)
+        front.thread.join(10)
         listener.close()
 
 
@@ -301,6 +302,24 @@ def _status(front: Front, site: str = "a") -> int:
         return front.post(PULL, site)
     except httpx.TransportError:
         return 0
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_a_certificate_that_is_just_being_replaced_ends_nothing_and_one_that_stays_broken_does(tmp_path, monkeypatch):
+    monkeypatch.setattr(serving, "LOOK_S", 0.05)
+    monkeypatch.setattr(serving, "MOST_UNREADABLE", 20)
+    with standing(tmp_path) as front:
+        path = front.home.folder / "server.crt"
+        whole = path.read_text()
+        assert _status(front) == 200
+        path.write_text("half")
+        time.sleep(0.3)
+        assert _status(front) == 200
+        path.write_text(whole)
+        time.sleep(1.2)
+        assert _status(front) == 200
+        path.write_text("half")
+        until(lambda: not front.thread.is_alive())
 
 
 def test_an_admitted_site_lends_its_key_to_nobody(front, tmp_path):

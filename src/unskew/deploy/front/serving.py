@@ -19,9 +19,12 @@ from unskew.deploy.front.members import Members
 from unskew.deploy.front.passing import Passing
 from unskew.deploy.front.refusals import Refusals
 from unskew.deploy.tickets import Coordinator
+from unskew.errors import UnskewError
 
 LOOK_S = 0.5
 """How often the admitted keys are looked at. A key that is removed is out after this time at the latest."""
+MOST_UNREADABLE = 6
+"""How many looks in a row may fail. Then nobody is let in any more: a key that was removed would not be noticed."""
 MOST_AT_ONCE = 64
 """Requests that Flower's server works on at a time; others wait."""
 
@@ -35,11 +38,17 @@ async def serve(
     """Serve until cancelled. server: leads to Flower's. say: takes the lines of `Refusals`."""
     refusals, members = Refusals(say), Members(home)
     shared = Connections(members, refusals, Passing(server, calls(home.tls), refusals))
-    door = asyncio.create_task(Door(listener, shared).keep_open())
+    door, unreadable = asyncio.create_task(Door(listener, shared).keep_open()), 0
     try:
         while not door.done():
-            if members.read():
-                shared.expel()
+            try:
+                if members.read():
+                    shared.expel()
+                unreadable = 0
+            except (OSError, UnskewError):  # for a moment the certificate may be renewed, and its key not yet
+                unreadable += 1
+                if unreadable >= MOST_UNREADABLE:
+                    raise
             refusals.flush()
             await asyncio.sleep(LOOK_S)
         await door
