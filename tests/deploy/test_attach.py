@@ -83,7 +83,7 @@ def test_leaving_a_run_does_not_end_it(run, superlink, monkeypatch, capsys):
 
 def test_attach_can_end_a_run(run, superlink):
     """N16: nobody could end a run whose command line had died."""
-    add(run, ending={"state": "stopped", "code": 2, "text": "E507 Flower ended the run's process"})
+    add(run, ending={"state": "stopped", "code": 2, "text": "E507 the run's process was told to end"})
     done = call("attach", str(run), "--stop")
     assert (done.code, superlink.calls) == (2, [("stop", 7)])
     assert "E507" in done.out

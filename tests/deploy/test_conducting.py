@@ -38,8 +38,8 @@ def order(tmp_path):
     ("error", "state", "code", "text"),
     [
         (Paused("E206", "too few."), "stopped", 75, "E206 too few."),
-        (SystemExit(1), "stopped", 2, "E507 Flower ended the run's process"),
-        (KeyboardInterrupt(), "stopped", 2, "E507 Flower ended the run's process"),
+        (SystemExit(1), "stopped", 2, "E507 the run's process was told to end"),
+        (KeyboardInterrupt(), "stopped", 2, "E507 the run's process was told to end"),
         (RuntimeError("why"), "failed", 1, "RuntimeError: why"),
     ],
     ids=lambda v: type(v).__name__ if isinstance(v, BaseException) else "",

@@ -20,7 +20,7 @@ from unskew.failures import explained
 
 
 def conduct_order(channel: Channel, order: Order) -> None:
-    """Conduct the run. However it ends, `ending.json` says how, because Flower calls a failed run completed, too."""
+    """Conduct the run. However it ends, `ending.json` says how, unless this process is killed."""
     with disk.private():  # what sites send stands in the run's files
         order.path.mkdir(parents=True, exist_ok=True)
         _conduct_to_the_end(channel, order)
@@ -37,8 +37,8 @@ def _conduct_to_the_end(channel: Channel, order: Order) -> None:
         except OSError as error:
             known = explained(error)
             ending = {"state": "stopped", "code": known.exit_code, "text": str(known)}
-        except (SystemExit, KeyboardInterrupt):  # by Flower: the SuperLink is gone, or the run was stopped
-            text = "E507 Flower ended the run's process; every finished round is saved."
+        except (SystemExit, KeyboardInterrupt):  # `unskew serve` ends, or somebody stopped the run
+            text = "E507 the run's process was told to end; every finished round is saved."
             ending = {"state": "stopped", "code": 2, "text": f"{text} Resume with: unskew resume {order.path}"}
             raise
         except BaseException as error:

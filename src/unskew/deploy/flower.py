@@ -21,7 +21,7 @@ except ImportError as error:  # the extra is not installed
 _KINDS = {"hello": "query", "setup": "query", "train": "train", "visit": "train", "score": "evaluate"}
 """Flower's category for each kind of request."""
 _POLL_S = 0.1
-SMALL = 1 << 18
+SMALL = 1 << 22
 """Bytes of tensors that travel with the text."""
 
 
