@@ -17,7 +17,7 @@ def note(home: Coordinator, happenings: Sequence[tuple[str, Mapping[str, Any]]])
     """Add a line for each of these: what happened, and its facts."""
     if not happenings:
         return
-    with open(home.folder / "audit.lock", "w") as lock:
+    with open(home.folder / "audit.lock", "a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         journal = Journal(home.folder / FILE, home.key)
         try:
