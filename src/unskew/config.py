@@ -85,6 +85,10 @@ class Settings:
     lanes: Annotated[str, "how many clients to train side by side on one core: auto, 1 or a larger number"] = "auto"
     workers: Annotated[int, Ge(0), "threads, one core each; 0: all cores"] = 0
     device: Annotated[str, "auto, cpu, cuda or cuda:1"] = "auto"
+    precision: Annotated[
+        Literal["float32", "tf32"],
+        "of a GPU's products and convolutions; tf32 is faster on recent ones and keeps 10 of 23 bits of the factors",
+    ] = "float32"
     set: Annotated[dict[str, dict[str, Any]], "arguments of Parts, such as {flea: {alpha: 0.1}}"] = field(
         default_factory=dict
     )

@@ -118,6 +118,7 @@ PAGES = {
     "E128": "A model of your own contains a layer that cannot train several clients side by side, such as `nn.LSTM`, so the run uses `lanes=1`: clients train one after another, with the same results. The message says why.",
     "E130": "A measure does not exist, or cannot be taken for this method, task or federation. The message says why; docs/measures.md describes all measures.",
     "E131": "`Result.predict` needs a global model that predicts alone. Where clients keep weights of their own (fedbn, local), none does; `result.clients()` has each client's score.",
+    "E132": "A hook or a layer waits for the GPU in every step (it reads a tensor's value, or copies a number to the device), so that steps cannot be recorded and replayed. The run is right, but slower. The message names the place.",
     "E141": "The operating system refuses a file or a folder: no permission, not a folder, or gone while the command ran. The message names it and the reason, and the log file has the details.",
     "E142": "The machine has not enough memory for this. Take a smaller model, fewer clients or a smaller `batch`; the log file shows where memory ran out.",
     "E143": "An error that unskew does not expect, and so a defect of unskew or of a Part, model or loader of your own. The exit code is 1. The log file that the message names has the details; please report it.",

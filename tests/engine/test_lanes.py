@@ -205,6 +205,6 @@ def test_adam_corrects_each_lanes_own_step():
     w = torch.ones(2, 3)
     adam = optimise.Adam(0.1)
     adam.start([w])
-    adam.step([w], [torch.ones(2, 3)], adam.state, np.array([0, 5]))
+    adam.step([w], [torch.ones(2, 3)], adam.state, torch.tensor([0, 5]))
     first, sixth = 0.1 * 1.0, 0.1 * (0.1 / (1 - 0.9**6)) / ((0.001 / (1 - 0.999**6)) ** 0.5)
     torch.testing.assert_close(1 - w[:, 0], torch.tensor([first, sixth]), rtol=1e-4, atol=0)

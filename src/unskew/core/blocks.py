@@ -1,5 +1,8 @@
 """How a plain `nn.Sequential` is run: block by block, so that a pass can start, stop and be changed after any of them."""
 
+# pyright: reportPrivateUsage=false
+# torch has no public list of a module's children that holds a child twice.
+
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -14,12 +17,20 @@ Around: TypeAlias = Callable[[], AbstractContextManager[Any]]
 """Makes the context in which a block runs; the engine puts its kernels there."""
 
 
+def children(module: nn.Module) -> list[tuple[str, nn.Module]]:
+    """The direct children by name, in order, each as often as it stands there.
+
+    `named_children` names a layer once, and a Sequential may use one activation several times.
+    """
+    return [(name, child) for name, child in module._modules.items() if child is not None]
+
+
 class Blocks:
     """A Sequential; its last block is the head."""
 
     def __init__(self, module: nn.Sequential):
         self.module = module
-        self.names = tuple(name for name, _ in module.named_children())
+        self.names = tuple(name for name, _ in children(module))
         self.head = self.names[-1]
         self.before_head = self.names[-2] if len(self.names) > 1 else "features"
 
@@ -32,7 +43,7 @@ class Blocks:
         """
         features = x
         first = 0 if since is None else self.names.index(since) + 1
-        for name, block in zip(self.names[first:], list(self.module.children())[first:]):
+        for name, block in children(self.module)[first:]:
             if name == self.head:
                 features = x = _whole(x)
             with around():

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from unskew.core.replies import Reply
-from unskew.core.trees import Tree, Weights, flat, size_in_bytes
+from unskew.core.trees import Tree, Weights, flat, leaves, size_in_bytes
 from unskew.core.values import Share
 from unskew.errors import suggestion
 
@@ -60,12 +60,13 @@ def check(
     """
     good: list[Reply] = []
     refused: list[Refusal] = []
+    finite = _all_finite(replies)
     for reply in replies:
         problem = (
             _size_problem(reply, spec)
-            or _weights_problem(reply, spec)
-            or _shares_problem(reply, spec)
-            or state_problem(reply.private)
+            or _weights_problem(reply, spec, finite)
+            or _shares_problem(reply, spec, finite)
+            or (None if finite else state_problem(reply.private))
         )
         if problem:
             refused.append(Refusal(reply.client, *problem))
@@ -91,7 +92,7 @@ def _size_problem(reply: Reply, spec: Spec) -> tuple[str, str] | None:
     return None
 
 
-def _weights_problem(reply: Reply, spec: Spec) -> tuple[str, str] | None:
+def _weights_problem(reply: Reply, spec: Spec, finite: bool) -> tuple[str, str] | None:
     if problem := _names_problem(reply.weights, spec.weights):
         return problem
     for name, shape in spec.weights.items():
@@ -100,12 +101,12 @@ def _weights_problem(reply: Reply, spec: Spec) -> tuple[str, str] | None:
             return "E302", f"'w/{name}' is {list(tensor.shape)}, expected {list(shape)}. Is it running another model?"
         if tensor.dtype != spec.dtypes[name]:
             return "E303", f"'w/{name}' is {tensor.dtype}, expected {spec.dtypes[name]}."
-        if problem := _finite_problem(f"w/{name}", tensor):
+        if not finite and (problem := _finite_problem(f"w/{name}", tensor)):
             return problem
     return None
 
 
-def _shares_problem(reply: Reply, spec: Spec) -> tuple[str, str] | None:
+def _shares_problem(reply: Reply, spec: Spec, finite: bool) -> tuple[str, str] | None:
     if problem := _names_problem(
         {p: 0 for p, t in reply.shares.items() if t}, {p: 0 for p, s in spec.shares.items() if s}
     ):
@@ -115,7 +116,7 @@ def _shares_problem(reply: Reply, spec: Spec) -> tuple[str, str] | None:
         if problem := _names_problem(sent, declared, f"{part}/"):
             return problem
         for leaf, share in declared.items():
-            if problem := leaf_problem(f"{part}/{leaf}", sent[leaf], share):
+            if problem := leaf_problem(f"{part}/{leaf}", sent[leaf], share, finite):
                 return problem
     return None
 
@@ -136,7 +137,8 @@ def merged_problem(weights: Weights, slices: Mapping[str, Tree]) -> str | None:
     return None
 
 
-def leaf_problem(path: str, tensor: Tensor, share: Share) -> tuple[str, str] | None:
+def leaf_problem(path: str, tensor: Tensor, share: Share, finite: bool = False) -> tuple[str, str] | None:
+    """What is wrong with a tensor that was declared as `share`: a code and a sentence. finite: all its values are."""
     shape = tuple(tensor.shape)
     fits = len(shape) == len(share.shape) and all(size in (None, sent) for size, sent in zip(share.shape, shape))
     if not fits or (share.shape[:1] == (None,) and shape[0] > share.rows):
@@ -144,18 +146,25 @@ def leaf_problem(path: str, tensor: Tensor, share: Share) -> tuple[str, str] | N
         return "E302", f"'{path}' is {list(shape)}, expected {expected}."
     if tensor.dtype != share.dtype:
         return "E303", f"'{path}' is {tensor.dtype}, expected {share.dtype}."
-    if problem := _finite_problem(path, tensor):
+    if not finite and (problem := _finite_problem(path, tensor)):
         return problem
     if tensor.numel() == 0:
         return None
+    bounded = share.low > -math.inf or share.high < math.inf
+    if bounded and (problem := _bounds_problem(path, tensor, share)):
+        return problem
+    if share.norm is not None and (norm := tensor.double().norm().item()) > share.norm * (1 + 1e-6):
+        return "E308", f"'{path}' has L2 norm {norm:g}; the declared bound is {share.norm:g}."
+    return None
+
+
+def _bounds_problem(path: str, tensor: Tensor, share: Share) -> tuple[str, str] | None:
     low, high = tensor.min().item(), tensor.max().item()
     if low < share.low or high > share.high:
         outside = low if low < share.low else high
         if share.dtype.is_floating_point:
             return "E308", f"'{path}' must lie in [{share.low:g}, {share.high:g}]; got {outside:g}."
         return "E306", f"'{path}' holds {outside}; allowed are {share.low:g} to {share.high:g}."
-    if share.norm is not None and (norm := tensor.double().norm().item()) > share.norm * (1 + 1e-6):
-        return "E308", f"'{path}' has L2 norm {norm:g}; the declared bound is {share.norm:g}."
     return None
 
 
@@ -170,6 +179,13 @@ def _names_problem(sent: Mapping[str, Any], expected: Mapping[str, Any], prefix:
         names = ", ".join(f"'{prefix}{n}'" for n in extra[:3])
         differences.append(f"unexpected {names}" + suggestion(extra[0], missing).rstrip("?"))
     return "E303", "; ".join(differences) + "."
+
+
+def _all_finite(replies: Sequence[Reply]) -> bool:
+    """Whether all sums over tensors are finite, and so all values; asked of the device once, not once a tensor."""
+    trees = [tree for r in replies for tree in (r.weights, r.private, *r.shares.values())]
+    sums = [t.sum(dtype=torch.float32) for tree in trees for _, t in leaves(tree) if t.dtype.is_floating_point]
+    return len({t.device for t in sums}) == 1 and bool(torch.stack(sums).isfinite().all())
 
 
 def _finite_problem(path: str, tensor: Tensor) -> tuple[str, str] | None:

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unskew.core.blocks import Around, Blocks, Tap
+from unskew.core.blocks import Around, Blocks, Tap, children
 from unskew.core.hooked import Hooked
 from unskew.core.trees import Weights
 from unskew.errors import UsageError, suggestion
@@ -41,7 +41,7 @@ class Network:
         tokens.attach(self.module)
         self.embeds = tokens.embeds(self.module)
         self.shape = tuple(shape)
-        self.blocks = tuple(n for n, _ in self.module.named_children())
+        self.blocks = tuple(n for n, _ in children(self.module))
         if not self.blocks:
             raise UsageError("E105", "the model has no named children, so it has no head; wrap it in nn.Sequential.")
         self._passes = (
@@ -49,7 +49,7 @@ class Network:
         )
         self.skips_to_cuts = isinstance(self._passes, Blocks)
         self.head = self._passes.head
-        self._mixing = {n for n, block in self.module.named_children() if mixes(block)}
+        self._mixing = {n for n, block in children(self.module) if mixes(block)}
         self.cut: str = getattr(module, "cut", self.blocks[0])
         self.folds = bool(getattr(module, "folds", False))
         self.around: Around = contextlib.nullcontext

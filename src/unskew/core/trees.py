@@ -54,3 +54,8 @@ def tree_map(function: Callable[[Tensor], Tensor], tree: Mapping[str, Any]) -> T
 def size_in_bytes(tree: Mapping[str, Any]) -> int:
     """Bytes of all tensors of a tree, without names or padding."""
     return sum(t.numel() * t.element_size() for _, t in leaves(tree))
+
+
+def row_at(table: Tensor, index: Tensor) -> Tensor:
+    """The row of a table whose number is in a tensor of one element; `table[index]` would make the host wait for a GPU."""
+    return table.index_select(0, index.reshape(1)).squeeze(0)

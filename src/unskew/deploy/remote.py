@@ -41,6 +41,10 @@ class Remote:
         w, self.soundness = self.sites.first, Soundness(self.sites)
         self.spec = gate.Spec({n: tuple(w[n].shape) for n in self.sent}, shares, {n: w[n].dtype for n in self.sent})
 
+    def remarks(self) -> list[tuple[str, str]]:
+        """None: every site trains on a device of its own, and says itself what is to be said."""
+        return []
+
     def close(self) -> None:
         self.sites.local.close()
 

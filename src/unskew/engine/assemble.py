@@ -53,6 +53,7 @@ def trainer_of(run: Run) -> Trainer:
             settings.optimiser,
             settings.momentum,
             settings.weight_decay,
+            settings.precision,
         ),
         run.lanes,
         settings.workers or cores(),

@@ -28,9 +28,10 @@ from unskew.core.values import Batch
 from unskew.data.federation import Federation
 from unskew.data.intake.take import take
 from unskew.engine import given
-from unskew.engine.client import trial
+from unskew.engine.client import room, trial
 from unskew.engine.inputs import inputs_of
 from unskew.engine.memory import check_room
+from unskew.engine.precision import FLOAT32
 from unskew.engine.sources import dataset_of, dealt_out
 from unskew.errors import UsageError, excerpt, suggestion
 from unskew.measures import NONE
@@ -40,7 +41,7 @@ from unskew.tasks import Task, task_of
 LOCAL, _CENTRALISED = "local", "centralised"
 REFERENCES = {LOCAL: "Nothing leaves a client.", _CENTRALISED: "Reference: all raw data in one place."}
 """The methods that bound others in a comparison instead of competing, and what is said of the data they share."""
-MOST_LANES = 16
+MOST_LANES, MOST_LANES_ON_GPU = 16, 256
 LANES = re.compile(r"[1-9][0-9]{0,4}")
 Data: TypeAlias = Any
 """Samples as they may be given in Python: whatever `unskew.data.take` understands."""
@@ -209,10 +210,14 @@ def device_of(settings: Settings) -> str:
     """`cpu`, or a GPU as torch names it. Raises UsageError: E109 for another word, E113 for a GPU that torch does not find."""
     device = settings.device
     if device == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
+        device = "cuda" if torch.cuda.is_available() else "cpu"
     if not re.fullmatch(r"cpu|cuda(:\d{1,4})?", device):
         near = suggestion("cuda" if device.lower() in ("gpu", "mps") else device, ("auto", "cpu", "cuda"))
         raise UsageError("E109", f"device must be auto, cpu, cuda or cuda:1; got {excerpt(device)}.{near}")
+    if device == "cpu" and settings.precision != FLOAT32:
+        raise UsageError(
+            "E109", f"precision={settings.precision} is for GPUs, and this run computes on the CPU; leave it out."
+        )
     index = int(device.partition(":")[2] or 0)
     if device != "cpu" and index >= torch.cuda.device_count():
         gpus = f"finds {torch.cuda.device_count() or 'no'} GPU{'s' * (torch.cuda.device_count() > 1)}"
@@ -221,7 +226,8 @@ def device_of(settings: Settings) -> str:
 
 
 def lanes_of(settings: Settings, net: Network, device: str) -> int:
-    """The most clients that train side by side. `auto` depends on the model and the kind of device, never on a timing.
+    """The most clients that train side by side. `auto` depends on the model and the device's kind and memory, never on a
+    timing.
 
     Raises UsageError (E109) for a setting that is neither `auto` nor a whole number above 0.
     """
@@ -230,7 +236,13 @@ def lanes_of(settings: Settings, net: Network, device: str) -> int:
             text = f"lanes should be auto or a whole number from 1 to 99999, got {excerpt(settings.lanes)}."
             raise UsageError("E109", text)
         return int(settings.lanes)
-    return MOST_LANES if net.folds or device != "cpu" else 1
+    if device == "cpu":
+        return MOST_LANES if net.folds else 1
+    memory = torch.cuda.get_device_properties(device).total_memory
+    try:
+        return room.lanes_in(memory, net, settings.batch, MOST_LANES_ON_GPU)
+    except RuntimeError:  # layers that cannot run side by side: the trial of the model says which
+        return MOST_LANES
 
 
 def _tried(fed: Fed, federation: Federation, device: str, lanes: int) -> tuple[int, tuple[tuple[str, str], ...]]:

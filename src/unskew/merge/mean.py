@@ -7,6 +7,8 @@ The sum runs in the order of clients' numbers, so that its bits depend on nothin
 
 from __future__ import annotations
 
+import torch
+
 from unskew.core.replies import Ups
 from unskew.core.trees import Weights
 
@@ -17,10 +19,10 @@ def weighted_mean(w: Weights, ups: Ups, weighting: str | None = None) -> Weights
     weighting: "size" or "equal"; None: as the method weighs clients.
     """
     p_K = ups.shares_of_weight(weighting)
-    merged = dict(w)
-    for name in ups.replies[0].weights:
-        total = ups.replies[0].weights[name] * p_K[0]
-        for p, reply in zip(p_K[1:], ups.replies[1:]):
-            total.add_(reply.weights[name], alpha=p)
-        merged[name] = total
-    return merged
+    first, *others = ups.replies
+    if not first.weights:
+        return dict(w)
+    total = torch._foreach_mul(list(first.weights.values()), p_K[0])
+    for p, reply in zip(p_K[1:], others):
+        torch._foreach_add_(total, [reply.weights[n] for n in first.weights], alpha=p)
+    return {**w, **dict(zip(first.weights, total))}

@@ -16,6 +16,7 @@ import torch
 from annotated_types import Ge, Le, Lt
 
 from unskew.core import Batch, Client, Fed, Noise, Out, Part, Share, Tensor, Tree, Trip, Ups, Weights
+from unskew.core.trees import row_at
 
 
 @dataclass(frozen=True)
@@ -73,12 +74,12 @@ class FedMix(Part):
     def batch(self, b: Batch, c: Client) -> Batch:
         if "row" not in c.noise:
             return b
-        x, y = c.down["x"][c.noise["row"]], c.down["y"][c.noise["row"]]
+        x, y = row_at(c.down["x"], c.noise["row"]), row_at(c.down["y"], c.noise["row"])
         keep = 1 - self.lam
         return b.replace(x=keep * b.x, y=keep * b.y + self.lam * y, along=x.expand_as(b.x))
 
     def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor | float:
         if "row" not in c.noise:
             return 0.0
-        own = out.own.y - self.lam * c.down["y"][c.noise["row"]]  # (1 - lam) y, as the term wants it
+        own = out.own.y - self.lam * row_at(c.down["y"], c.noise["row"])  # (1 - lam) y, as the term wants it
         return self.lam * c.slope(w, out.own.replace(y=own))

@@ -15,6 +15,7 @@ from typing import Annotated, Literal
 import torch
 
 from unskew.core import Batch, Client, Fed, Noise, Part, Share, Tensor, Tree, Trip, Ups, Weights
+from unskew.core.trees import row_at
 
 FLOOR = 1e-6
 
@@ -91,10 +92,10 @@ class FedRDN(Part):
     def evaluate_with(self, x: Tensor, c: Client) -> Tensor:
         if self.mean or (isinstance(c.id, int) and c.id < 0):
             return self._mean_pair(x, c)
-        row = c.down["row"][c.id]
-        known = (row >= 0).to(x.dtype)
-        mu = known * c.down["mu"][row.clamp(min=0)] + (1 - known) * c.down["mu"].mean(0)
-        sigma = known * c.down["sigma"][row.clamp(min=0)] + (1 - known) * c.down["sigma"].mean(0)
+        row = row_at(c.down["row"], c.id if isinstance(c.id, Tensor) else torch.full((), c.id, device=x.device))
+        known, at = (row >= 0).to(x.dtype), row.clamp(min=0)
+        mu = known * row_at(c.down["mu"], at) + (1 - known) * c.down["mu"].mean(0)
+        sigma = known * row_at(c.down["sigma"], at) + (1 - known) * c.down["sigma"].mean(0)
         return (x - per_channel(mu, x)) / per_channel(sigma, x)
 
     def _mean_pair(self, x: Tensor, c: Client) -> Tensor:

@@ -7,6 +7,7 @@ Differs from the paper: nothing; it names no constants, its code uses ImageNet's
 from dataclasses import dataclass
 from typing import Annotated
 
+import torch
 from annotated_types import Ge, Le, MinLen
 
 from unskew.core import Batch, Client, Fed, Part, Tensor
@@ -55,4 +56,6 @@ class Norm(Part):
         return (x - mean) / std
 
     def _constants(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return per_channel(x.new_tensor(self.mean), x), per_channel(x.new_tensor(self.std), x)
+        # filled in on the device: to copy them there would make the host wait for a GPU
+        mean, std = (torch.stack([x.new_full((), v) for v in values]) for values in (self.mean, self.std))
+        return per_channel(mean, x), per_channel(std, x)

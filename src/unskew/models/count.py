@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
+from unskew.core.blocks import children
 from unskew.models.modes import evaluating
 
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -19,7 +20,7 @@ def parameters(module: nn.Module) -> int:
 def parameters_until(module: nn.Sequential, cut: str) -> int:
     """The number of parameters of all blocks up to this one, itself included. Raises KeyError if there is none."""
     total = 0
-    for name, block in module.named_children():
+    for name, block in children(module):
         total += parameters(block)
         if name == cut:
             return total
@@ -29,7 +30,7 @@ def parameters_until(module: nn.Sequential, cut: str) -> int:
 def shape_at(module: nn.Module, shape: tuple[int, ...], cut: str) -> tuple[int, ...]:
     """The shape of one sample's activation after a block. Raises KeyError if there is no such block."""
     shapes: list[torch.Size] = []
-    hook = dict(module.named_children())[cut].register_forward_hook(lambda _m, _x, h: shapes.append(h.shape))
+    hook = dict(children(module))[cut].register_forward_hook(lambda _m, _x, h: shapes.append(h.shape))
     try:
         with torch.no_grad(), evaluating(module):
             module(torch.zeros(2, *shape))

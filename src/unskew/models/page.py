@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import torch
 
 from unskew import calls
+from unskew.core.blocks import children
 from unskew.markdown import arguments_table, table
 from unskew.models.blocks import Example
 from unskew.models.catalogue import files
@@ -64,7 +65,7 @@ def _figures(name: str, example: Example) -> Figures:
     shape = example.shape
     with torch.device("meta"):  # shapes alone: nothing is allocated or computed
         module = build(name, shape, example.classes, shape[1:] if example.masks else (), **example.arguments)
-        before_head = [child for child, _ in module.named_children()][-2]
+        before_head = [child for child, _ in children(module)][-2]
         cut = str(module.cut)
         return Figures(
             calls.written(name, example.arguments),

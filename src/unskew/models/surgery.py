@@ -6,6 +6,7 @@ import copy
 
 from torch import nn
 
+from unskew.core.blocks import children
 from unskew.errors import UsageError
 
 
@@ -15,7 +16,7 @@ def with_latent(module: nn.Module, width: int) -> nn.Module:
     A model that already has these two blocks is returned itself. Raises UsageError (E105) unless the model is an
     nn.Sequential that ends with an nn.Linear.
     """
-    names = [n for n, _ in module.named_children()]
+    names = [n for n, _ in children(module)]
     if "latent" in names and "base" in names:
         return module
     if not isinstance(module, nn.Sequential) or not isinstance(module[-1], nn.Linear):
@@ -36,7 +37,7 @@ def with_projection(module: nn.Module, width: int) -> nn.Module:
     """
     module = copy.deepcopy(module)
     plain = isinstance(module, nn.Sequential)
-    name = [n for n, _ in module.named_children()][-1] if plain else last_linear(module)
+    name = [n for n, _ in children(module)][-1] if plain else last_linear(module)
     head = module.get_submodule(name)
     if not isinstance(head, nn.Linear):
         raise UsageError("E105", f"the model's head '{name}' is not one nn.Linear, so nothing can be put before it.")

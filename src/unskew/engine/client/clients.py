@@ -15,15 +15,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from unskew.core.client import Client, Fed
+from unskew.core.client import Client, Fed, changed
 from unskew.core.keys import key
 from unskew.core.method import Method
 from unskew.core.network import Network
 from unskew.core.part import HOOKS, overrides
-from unskew.core.trees import Tree, Weights
+from unskew.core.trees import Tree, Weights, tree_map
 from unskew.core.values import Batch
 from unskew.engine.client.dropout import mask_shapes
 from unskew.engine.client.kernels import Kernels, within
+from unskew.engine.client.transfer import on_device
 from unskew.engine.client.values import LocalTraining, Samples, Start
 
 VISIT_ROWS = 256
@@ -80,7 +81,7 @@ class Clients:
         if known:
             return known
         w = start.weights
-        state: Tree = {p.name: p.client_init(w, self.facts) for p in self.hooks["client_init"]}
+        state: Tree = {p.name: self.placed(p.client_init(w, self.facts)) for p in self.hooks["client_init"]}
         return state | ({"kept": {n: w[n] for n in self.kept}} if self.kept else {})
 
     def orders(self, k: int, t: int) -> np.ndarray:
@@ -98,7 +99,7 @@ class Clients:
         return Client(
             id=k,
             n=torch.tensor(float(self.fed.sizes[k]) if k >= 0 else 0.0),
-            counts=torch.as_tensor(counts_C, dtype=torch.float32, device=self.device),
+            counts=on_device(torch.as_tensor(counts_C, dtype=torch.float32), self.device),
             steps=torch.tensor(0.0),
             lr=start.lr,
             t=start.t,
@@ -113,10 +114,14 @@ class Clients:
             ),
         )
 
+    def placed(self, tree: Tree) -> Tree:
+        """A tree that a hook made, on the device that trains."""
+        return tree_map(lambda t: t.to(self.device), tree)
+
     def prepared(self, x: Tensor, c: Client, start: Start) -> Tensor:
         """Inputs as client c sees them outside training steps: changed by every Part's `evaluate_with`."""
         for p in self.hooks["evaluate_with"]:
-            x = p.evaluate_with(x, replace(c, down=start.down.get(p.name, {})))
+            x = p.evaluate_with(x, changed(c, down=start.down.get(p.name, {})))
         return x
 
     def _visits(self, k: int, start: Start, w: Weights, raw: bool) -> Iterator[Batch]:
@@ -132,7 +137,7 @@ class Clients:
         return rows[torch.randperm(len(rows), generator=generator)[:count].numpy()]
 
     def _batch(self, k: int, rows: np.ndarray, start: Start, w: Weights, raw: bool) -> Batch:
-        index = torch.as_tensor(rows, device=self.device)
+        index = on_device(rows, self.device)
         x = self.samples.x[index]
         if not raw and self.hooks["evaluate_with"]:
             x = self.prepared(x, self.client(k, start, "", w, {}), start)

@@ -1,7 +1,8 @@
-"""Layers over many clients at once: convolution, pooling and batch normalisation, folded along the channels.
+"""Layers over many clients at once: convolution, pooling and batch normalisation.
 
-Under `torch.func.vmap` an activation of G clients is one tensor. It is kept as [B, G, C, H, W] in channels-last memory,
-and a convolution sees it as [B, G*C, H, W] with G groups, which on a CPU is far faster than one client after another.
+Under `torch.func.vmap` an activation of G clients is one tensor. On a CPU it is kept as [B, G, C, H, W] in channels-last
+memory, and a convolution sees it folded along the channels, as [B, G*C, H, W] with G groups, which is far faster than one
+client after another. On a GPU, where grouped convolutions are slow, it is kept as [G, C, B, H, W], see `batched`.
 Letters: B batch, G lanes, C channels, H, W.
 """
 
@@ -13,6 +14,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from unskew.engine.client.batched import Convolution
 
 Dims = tuple[int | None, ...]
 """For each argument, the axis at which its lanes lie; None for an argument that all lanes have in common."""
@@ -36,7 +39,7 @@ class FoldedConvolution(Folded):
     """run(x, w, bias, groups): a convolution or a transposed one. Both have their groups on the first axis of w."""
 
     @staticmethod
-    def forward(x: Tensor, w: Tensor, bias: Tensor | None, groups: int, run: Callable[..., Tensor]) -> Tensor:
+    def forward(x: Tensor, w: Tensor, bias: Tensor | None, groups: int, run: Convolution) -> Tensor:
         return run(x, w, bias, groups)
 
     @staticmethod
@@ -47,10 +50,13 @@ class FoldedConvolution(Folded):
             return run(x.movedim(at_x, 0).flatten(0, 1), w, bias, groups).unflatten(0, (G, -1)), 0
         if at_x is None:
             x, at_x = x.unsqueeze(1).expand(-1, G, *x.shape[1:]), 1
-        if bias is not None and at_bias is not None:
-            bias = bias.movedim(at_bias, 0).flatten(0, 1)
-        w = w.movedim(at_w, 0).flatten(0, 1)
-        return run(fold(x, at_x), w, bias, groups * G).unflatten(1, (G, -1)), 1
+        w = w.movedim(at_w, 0)
+        if bias is not None:
+            bias = bias.expand(G, -1) if at_bias is None else bias.movedim(at_bias, 0)
+        if not on_cpu(x) and run.is_batched(x, w, groups):
+            return run.batched(lanes_first(x, at_x), w, bias, groups).transpose(1, 2), 0
+        bias = None if bias is None else bias.flatten(0, 1)
+        return run(fold(x, at_x), w.flatten(0, 1), bias, groups * G).unflatten(1, (G, -1)), 1
 
 
 class FoldedPool(Folded):
@@ -64,6 +70,8 @@ class FoldedPool(Folded):
     def vmap(info: Any, in_dims: Dims, *args: Any) -> tuple[Tensor, int]:
         (x, pool), at_x = args, in_dims[0]
         assert at_x is not None
+        if not on_cpu(x):
+            return pool(lanes_first(x, at_x).flatten(0, 1)).unflatten(0, (info.batch_size, -1)).transpose(1, 2), 0
         return pool(fold(x, at_x)).unflatten(1, (info.batch_size, -1)), 1
 
 
@@ -84,13 +92,46 @@ class FoldedNorm(Folded):
         mean, var, w, b = (
             t if t is None or lanes is None else t.movedim(lanes, 0).flatten() for t, lanes in zip(per_channel, at)
         )
+        if not on_cpu(x):
+            x = lanes_first(x, at_x)
+            y = F.batch_norm(x.reshape(1, len(x) * x.shape[1], -1), mean, var, w, b, True, momentum, eps)
+            return y.view(x.shape).transpose(1, 2), 0
         y = F.batch_norm(fold(x, at_x), mean, var, w, b, True, momentum, eps)
         return y.unflatten(1, (info.batch_size, -1)), 1
+
+
+class FoldedGroupNorm(Folded):
+    """Normalisation of each sample's groups of channels; a lane's groups lie beside those of the lanes before it."""
+
+    @staticmethod
+    def forward(x: Tensor, groups: int, w: Tensor | None, b: Tensor | None, eps: float) -> Tensor:
+        return F.group_norm(x, groups, w, b, eps)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Dims, *args: Any) -> tuple[Tensor, int]:
+        G, (x, groups, w, b, eps), (at_x, _, at_w, at_b, _) = info.batch_size, args, in_dims
+        if at_x is None:
+            x, at_x = x.unsqueeze(1).expand(-1, G, *x.shape[1:]), 1
+        w, b = (
+            t if t is None else (t.expand(G, -1) if lanes is None else t.movedim(lanes, 0)).flatten()
+            for t, lanes in ((w, at_w), (b, at_b))
+        )
+        return F.group_norm(fold(x, at_x), groups * G, w, b, eps).unflatten(1, (G, -1)), 1
 
 
 def fold(x: Tensor, lanes: int) -> Tensor:
     """[.., G, ..] with its lanes at axis `lanes` -> [B, G*C, H, W]; a view where memory is [B, H, W, G, C]."""
     return x.movedim(lanes, 1).flatten(1, 2)
+
+
+def on_cpu(x: Tensor) -> bool:
+    """Whether layers fold; on a GPU, and where shapes alone are computed ("meta"), they are batched."""
+    return x.device.type == "cpu"
+
+
+def lanes_first(x: Tensor, lanes: int) -> Tensor:
+    """[.., G, ..] with its lanes at axis `lanes` -> [G, C, B, ...]; a view."""
+    return x.movedim(lanes, 0).transpose(1, 2)
 
 
 def affine(x: Tensor, mean: Tensor, scale: Tensor, w: Tensor | None, b: Tensor | None) -> Tensor:

@@ -16,11 +16,12 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from unskew.core.network import Network
-from unskew.engine.client.folded import FoldedConvolution, FoldedNorm, FoldedPool, affine, masked_norm
+from unskew.engine.client.batched import Convolution, pair
+from unskew.engine.client.folded import FoldedConvolution, FoldedGroupNorm, FoldedNorm, FoldedPool, affine, masked_norm
 from unskew.models.columns import edged_norm_relu
 
 LAST = torch.channels_last
-Size = int | Sequence[int]
+Size = int | tuple[int, ...]
 """A stride, a padding, a kernel's size: one number, or one for each axis."""
 
 
@@ -78,7 +79,10 @@ class Kernels(TorchFunctionMode):
         def run(x: Tensor, w: Tensor, b: Tensor | None, groups: int) -> Tensor:
             return F.conv2d(x.contiguous(memory_format=LAST), w, b, stride, padding, dilation, groups)  # type: ignore[arg-type]
 
-        return self._convolution(run, x, weight, bias, groups)
+        if isinstance(padding, str) and padding != "valid":
+            return self._convolution(Convolution(run), x, weight, bias, groups)
+        pads = (0, 0) if isinstance(padding, str) else pair(padding)
+        return self._convolution(Convolution(run, pair(stride), pads, pair(dilation)), x, weight, bias, groups)
 
     def conv_transpose2d(
         self,
@@ -95,11 +99,9 @@ class Kernels(TorchFunctionMode):
             x = x.contiguous(memory_format=LAST)
             return F.conv_transpose2d(x, w, b, stride, padding, output_padding, groups, dilation)  # type: ignore[arg-type]
 
-        return self._convolution(run, x, weight, bias, groups)
+        return self._convolution(Convolution(run), x, weight, bias, groups)
 
-    def _convolution(
-        self, run: Callable[..., Tensor], x: Tensor, weight: Tensor, bias: Tensor | None, groups: int
-    ) -> Tensor:
+    def _convolution(self, run: Convolution, x: Tensor, weight: Tensor, bias: Tensor | None, groups: int) -> Tensor:
         if self.folded:
             return FoldedConvolution.apply(x, weight, bias, groups, run)  # type: ignore[return-value]
         return run(x, weight, bias, groups)
@@ -151,6 +153,13 @@ class Kernels(TorchFunctionMode):
         mean, var = (running_mean, running_var) if record else (None, None)
         return F.batch_norm(x, mean, var, weight, bias, True, momentum, eps)
 
+    def group_norm(
+        self, x: Tensor, groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+    ) -> Tensor:
+        if self.folded:
+            return FoldedGroupNorm.apply(x, groups, weight, bias, eps)  # type: ignore[return-value]
+        return F.group_norm(x, groups, weight, bias, eps)
+
     def edged_norm_relu(
         self,
         inside: Tensor,
@@ -196,6 +205,7 @@ _KERNELS = {
     F.avg_pool2d: Kernels.avg_pool2d,
     F.adaptive_avg_pool2d: Kernels.adaptive_avg_pool2d,
     F.batch_norm: Kernels.batch_norm,
+    F.group_norm: Kernels.group_norm,
     F.dropout: Kernels.dropout,
     edged_norm_relu: Kernels.edged_norm_relu,
 }

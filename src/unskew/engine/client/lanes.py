@@ -6,19 +6,21 @@ Letters: B rows of a visit, C classes, G lanes, V visits.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from unskew.core.client import Client
+from unskew.core.client import Client, changed
 from unskew.core.part import Part
 from unskew.core.trees import Tree, Weights
 from unskew.core.values import Batch
 from unskew.engine.client.axis import Axis
 from unskew.engine.client.clients import Clients
 from unskew.engine.client.schedule import Work
+from unskew.engine.client.transfer import on_device
 from unskew.engine.client.values import Start
 
 
@@ -39,7 +41,7 @@ def lane_table(clients: Clients, axis: Axis, work: Sequence[Work], private: Sequ
         "rows": rows_GVB,
         "rows_weight": weight_GVB,
     }
-    tensors = {n: axis.fit(torch.as_tensor(v, device=clients.device)) for n, v in table.items()}
+    tensors = {n: axis.fit(on_device(v, clients.device)) for n, v in table.items()}
     mine = {p.name: axis.stack([state[p.name] for state in private]) for p in clients.hooks["client_init"]}
     kept = axis.stack([{n: state["kept"][n] for n in clients.kept} for state in private])
     return {**tensors, "mine": mine, "kept": kept, "round": {}}
@@ -58,15 +60,35 @@ def _visits(clients: Clients, axis: Axis, work: Sequence[Work]) -> tuple[np.ndar
     return rows.reshape(len(work), visits, size), weight.reshape(len(work), visits, size)
 
 
-class LaneViews:
-    """Makes the `Client` that a Part's hook is handed from one lane of the table."""
+CHANGING = ("t", "lr")
+"""Fields of a `Client` that are plain numbers and change from round to round."""
 
-    def __init__(self, clients: Clients, start: Start):
-        self.clients, self.start = clients, start
+
+@dataclass(frozen=True)
+class Noting(Client):
+    """A client that notes which of its `CHANGING` fields are read."""
+
+    read: set[str] = field(default_factory=set)
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in CHANGING:
+            super().__getattribute__("read").add(name)
+        return super().__getattribute__(name)
+
+
+class LaneViews:
+    """Makes the `Client` that a Part's hook is handed from one lane of the table.
+
+    read: a set to which the names of those `CHANGING` fields are added that a hook reads; None: nobody asks.
+    """
+
+    def __init__(self, clients: Clients, start: Start, read: set[str] | None = None):
+        self.clients, self.start, self.read = clients, start, read
 
     def client(self, p: Part, lane: Tree, noise: dict[str, Tensor], with_data: bool = False) -> Client:
         clients, start = self.clients, self.start
-        c = Client(
+        kind = Client if self.read is None else partial(Noting, read=self.read)
+        c = kind(
             id=lane["id"],
             n=lane["n"],
             counts=lane["counts"],
@@ -83,7 +105,7 @@ class LaneViews:
             data=(lambda raw: self._batches(lane, raw)) if with_data else None,
         )
         if clients.hooks["evaluate_with"]:
-            return replace(c, prepare=lambda x: clients.prepared(x, c, start))
+            return changed(c, prepare=lambda x: clients.prepared(x, c, start))
         return c
 
     def begin(self, p: Part) -> Callable[[Weights, Tree], Tree]:

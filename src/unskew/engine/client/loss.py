@@ -5,13 +5,12 @@ Written for one client; the axis runs it for all clients of a chunk at once. Let
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from unskew.core.client import Client
+from unskew.core.client import Client, changed
 from unskew.core.trees import Tree, Weights
 from unskew.core.values import Batch, Out
 from unskew.engine.client.clients import Clients
@@ -51,7 +50,7 @@ class ClientLoss:
         batch = forward.batch  # with the labels that taps may have changed
         loss = batch.mean(clients.fed.task.loss(logits, batch.y))
         for p in hooks["loss"]:
-            c = replace(views[p.name], slopes=forward.slope, passes=forward.again)
+            c = changed(views[p.name], slopes=forward.slope, passes=forward.again)
             loss = loss + p.loss(w, out, batch, c)
         return loss
 

@@ -5,6 +5,7 @@ Letters: B batch, G lanes, S steps.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,7 +17,11 @@ from unskew.core.keys import key
 from unskew.core.values import Noise
 from unskew.engine.client.clients import Clients
 from unskew.engine.client.schedule import Step, Work
+from unskew.engine.client.transfer import on_device
 from unskew.engine.client.values import Start
+
+PAD_STEPS = 16
+"""On a GPU, tables are as long as a multiple of this."""
 
 
 def draw(noise: Noise, steps: int, batch: int, *purpose: object) -> Tensor:
@@ -55,6 +60,8 @@ class NoiseTables:
         self.device = clients.device
         fed, recipe = clients.facts, clients.training.recipe
         most = max(w.steps(recipe.epochs) for w in work)
+        if self.device.type == "cuda":  # fewer shapes, so that more rounds have the same
+            most = -(-most // PAD_STEPS) * PAD_STEPS
         self.laws: dict[str, dict[str, Noise]] = {
             p.name: p.noise(fed, start.down.get(p.name, {})) for p in clients.hooks["noise"]
         }
@@ -66,15 +73,23 @@ class NoiseTables:
                 own = w.steps(recipe.epochs)
                 drawn = draw(law, own, recipe.batch, fed.seed, start.t, w.client, part, name)
                 lanes.append(torch.cat([drawn, drawn[:1].expand(most - own, *drawn.shape[1:])]))
-            return torch.stack(lanes).to(self.device)
+            return on_device(torch.stack(lanes), self.device)
 
         self.tables = {
             part: {name: table(part, name, law) for name, law in laws.items()} for part, laws in self.laws.items()
         }
 
-    def at(self, step: Step) -> dict[str, dict[str, Tensor]]:
-        """[G, B, *shape] or [G, *shape] by Part and name: for each lane, what belongs to its own step number."""
-        local = torch.as_tensor(step.local_G, device=self.device)
+    def over(self, tables: dict[str, dict[str, Tensor]]) -> NoiseTables:
+        """The same laws over other tables of the same shapes."""
+        other = copy.copy(self)
+        other.tables = tables
+        return other
+
+    def at(self, step: Step, local: Tensor) -> dict[str, dict[str, Tensor]]:
+        """[G, B, *shape] or [G, *shape] by Part and name: for each lane, what belongs to its own step number.
+
+        local: [G], those numbers.
+        """
         lane = torch.arange(step.width, device=self.device)
 
         def now(law: Noise, table: Tensor) -> Tensor:

@@ -1,6 +1,7 @@
 """Local optimisers on stacked weights: the arithmetic of torch.optim's SGD and Adam, and Adam made anew at every step.
 
-They are made afresh for every local update, so no momentum crosses rounds. Letters: G lanes.
+They are made afresh for every local update, so no momentum crosses rounds. The learning rate is a number, or on a GPU a
+tensor, from which recorded steps read that of their round. Letters: G lanes.
 """
 
 # pyright: reportPrivateImportUsage=false
@@ -11,7 +12,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -25,7 +25,7 @@ class Optimiser(Protocol):
         """Make the state for these weights."""
         ...
 
-    def step(self, w: list[Tensor], g: list[Tensor], state: list[list[Tensor]], local_G: np.ndarray) -> None:
+    def step(self, w: list[Tensor], g: list[Tensor], state: list[list[Tensor]], local_G: Tensor) -> None:
         """Change weights and state in place. g: gradients. local_G: how many steps each lane has taken before."""
         ...
 
@@ -34,7 +34,7 @@ class Optimiser(Protocol):
 class SGD:
     """g <- g + weight_decay w;  v <- momentum v + g;  w <- w - lr v."""
 
-    lr: float
+    lr: float | Tensor
     momentum: float = 0.0
     weight_decay: float = 0.0
     state: list[list[Tensor]] = field(default_factory=list)
@@ -42,20 +42,23 @@ class SGD:
     def start(self, w: list[Tensor]) -> None:
         self.state = [[torch.zeros_like(t) for t in w]] if self.momentum else []
 
-    def step(self, w: list[Tensor], g: list[Tensor], state: list[list[Tensor]], local_G: np.ndarray) -> None:
+    def step(self, w: list[Tensor], g: list[Tensor], state: list[list[Tensor]], local_G: Tensor) -> None:
         g = _decayed(w, g, self.weight_decay)
         if self.momentum:
             torch._foreach_mul_(state[0], self.momentum)
             torch._foreach_add_(state[0], g)
             g = state[0]
-        torch._foreach_add_(w, g, alpha=-self.lr)
+        if isinstance(self.lr, Tensor):
+            torch._foreach_sub_(w, torch._foreach_mul(g, self.lr))
+        else:
+            torch._foreach_add_(w, g, alpha=-self.lr)
 
 
 @dataclass
 class Adam:
     """Kingma and Ba, ICLR 2015, with torch.optim.Adam's defaults; weight decay is added to the gradient."""
 
-    lr: float
+    lr: float | Tensor
     weight_decay: float = 0.0
     betas: tuple[float, float] = (0.9, 0.999)
     eps: float = 1e-8
@@ -64,15 +67,16 @@ class Adam:
     def start(self, w: list[Tensor]) -> None:
         self.state = [[torch.zeros_like(t) for t in w] for _ in range(2)]
 
-    def step(self, w: list[Tensor], g: list[Tensor], state: list[list[Tensor]], local_G: np.ndarray) -> None:
+    def step(self, w: list[Tensor], g: list[Tensor], state: list[list[Tensor]], local_G: Tensor) -> None:
         m, v = state
         g = _decayed(w, g, self.weight_decay)
         torch._foreach_lerp_(m, g, 1 - self.betas[0])
         torch._foreach_mul_(v, self.betas[1])
         torch._foreach_addcmul_(v, g, g, value=1 - self.betas[1])
-        # Each lane's bias is corrected by its own step number, which is known without asking the device.
-        rate_G = -self.lr / (1 - self.betas[0] ** (local_G + 1.0))
-        root_G = np.sqrt(1 - self.betas[1] ** (local_G + 1.0))
+        # each lane's bias is corrected by its own step number
+        taken_G = local_G.double() + 1
+        rate_G = -self.lr / (1 - self.betas[0] ** taken_G)
+        root_G = (1 - self.betas[1] ** taken_G).sqrt()
         denominator = torch._foreach_sqrt(v)
         torch._foreach_div_(denominator, [_per_lane(root_G, t) for t in v])
         torch._foreach_add_(denominator, self.eps)
@@ -85,7 +89,7 @@ class Adam:
 class Sign:
     """w <- w - lr g / (|g| + eps): Adam made anew at every step, as in the public code of FLea and of its baselines."""
 
-    lr: float
+    lr: float | Tensor
     weight_decay: float = 0.0
     eps: float = 1e-8
     state: list[list[Tensor]] = field(default_factory=list)
@@ -93,14 +97,17 @@ class Sign:
     def start(self, w: list[Tensor]) -> None:
         self.state = []
 
-    def step(self, w: list[Tensor], g: list[Tensor], state: list[list[Tensor]], local_G: np.ndarray) -> None:
+    def step(self, w: list[Tensor], g: list[Tensor], state: list[list[Tensor]], local_G: Tensor) -> None:
         g = _decayed(w, g, self.weight_decay)
         size = torch._foreach_abs(g)
         torch._foreach_add_(size, self.eps)
-        torch._foreach_addcdiv_(w, g, size, value=-self.lr)
+        if isinstance(self.lr, Tensor):
+            torch._foreach_sub_(w, torch._foreach_mul(torch._foreach_div(g, size), self.lr))
+        else:
+            torch._foreach_addcdiv_(w, g, size, value=-self.lr)
 
 
-def optimiser(name: str, lr: float, momentum: float, weight_decay: float) -> Optimiser:
+def optimiser(name: str, lr: float | Tensor, momentum: float, weight_decay: float) -> Optimiser:
     """The optimiser of this name: "sgd", "adam" or "sign". Only SGD has momentum."""
     if name == "sgd":
         return SGD(lr, momentum, weight_decay)
@@ -112,6 +119,6 @@ def _decayed(w: list[Tensor], g: list[Tensor], weight_decay: float) -> list[Tens
     return list(torch._foreach_add(g, w, alpha=weight_decay)) if weight_decay else g
 
 
-def _per_lane(values_G: np.ndarray, like: Tensor) -> Tensor:
+def _per_lane(values_G: Tensor, like: Tensor) -> Tensor:
     """[G, 1, ...] with as many axes as `like`."""
-    return torch.as_tensor(values_G, dtype=like.dtype, device=like.device).reshape(-1, *[1] * (like.dim() - 1))
+    return values_G.to(like.dtype).reshape(-1, *[1] * (like.dim() - 1))

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 
 PAD_TO = 8
-"""Short batches that train side by side are padded to a multiple of this."""
+"""Short batches that train side by side on a CPU are padded to a multiple of this; on a GPU to a whole batch."""
 
 
 @dataclass(frozen=True)
@@ -97,19 +97,25 @@ def work_of(client: int, n: int, recipe: Recipe) -> Work:
     return Work(client, n, full, short, recipe.has_norms and n == 1)
 
 
-def chunks(clients: Sequence[int], sizes: np.ndarray, recipe: Recipe, lanes: int) -> list[Chunk]:
-    """The clients that have samples, in chunks of at most `lanes`; those with the most work first."""
+def chunks(clients: Sequence[int], sizes: np.ndarray, recipe: Recipe, lanes: int, gpu: bool = False) -> list[Chunk]:
+    """The clients that have samples, in chunks of at most `lanes`; those with the most work first.
+
+    gpu: as few chunks as possible, since a GPU computes padding beside the rest; else as little padding as possible.
+    """
+    pad_to = recipe.batch if gpu else PAD_TO
     buckets: dict[tuple[int, bool], list[Work]] = defaultdict(list)
     for client in clients:
         if n := int(sizes[client]):
             work = work_of(client, n, recipe)
-            pad = work.short if lanes == 1 else min(recipe.batch, math.ceil(work.short / PAD_TO) * PAD_TO)
+            pad = work.short if lanes == 1 else min(recipe.batch, math.ceil(work.short / pad_to) * pad_to)
             buckets[pad, work.frozen].append(work)
     plan = []
     for (pad, frozen), members in sorted(buckets.items()):
         members.sort(key=lambda m: (-m.full, m.client))
         count = math.ceil(len(members) / lanes)
-        if lanes > 1 and len(members) >= 4:  # an even number, for two workers to share; the same for any number of them
+        if (
+            lanes > 1 and len(members) >= 4 and not gpu
+        ):  # an even number, for two workers to share; the same for any number of them
             count += count % 2
         for part in np.array_split(np.arange(len(members)), count):
             plan.append(Chunk(tuple(members[i] for i in part), pad, frozen))

@@ -16,9 +16,11 @@ from unskew.core.trees import Tree
 from unskew.engine import memory
 from unskew.engine.client.axis import axis_for
 from unskew.engine.client.clients import Clients
+from unskew.engine.client.replays import Replays
 from unskew.engine.client.schedule import chunks
 from unskew.engine.client.update import Update
 from unskew.engine.client.values import LocalTraining, Samples, Start
+from unskew.engine.precision import computing
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -37,6 +39,7 @@ class Trainer(Clients):
         super().__init__(method, fed, samples, training)
         self.lanes, self.axis = lanes, axis_for(lanes)
         self.workers = workers if self.device.type == "cpu" else 1
+        self.replays = Replays() if self.device.type == "cuda" else None
         self._pool = ThreadPoolExecutor(self.workers, initializer=_settle)
 
     def close(self) -> None:
@@ -45,16 +48,28 @@ class Trainer(Clients):
 
     def each(self, function: Callable[[Item], Answer], items: Sequence[Item]) -> list[Answer]:
         """The function of every item, computed on the worker threads; in the order of the items."""
-        return list(self._pool.map(function, items))
+        with computing(self.device, self.training.precision):
+            return list(self._pool.map(function, items))
 
     def train(self, start: Start, cohort: Sequence[int], private: Mapping[int, Tree]) -> list[Reply]:
         """One local update of every client in the cohort that has samples; replies in the order of ids.
 
         private: the private state of the clients that have one.
         """
-        plan = chunks(cohort, self.fed.sizes, self.training.recipe, self.lanes)
-        by_chunk = self.each(lambda chunk: Update(self, self.axis, chunk, start, private).run(), plan)
+        plan = chunks(cohort, self.fed.sizes, self.training.recipe, self.lanes, gpu=self.device.type != "cpu")
+        by_chunk = self.each(lambda chunk: Update(self, self.axis, chunk, start, private).run(self.replays), plan)
         return sorted((reply for replies in by_chunk for reply in replies), key=lambda r: r.client)
+
+    def remarks(self) -> list[tuple[str, str]]:
+        """What a user should know of how this device trains, each with its code; empty before the first round."""
+        if not self.replays or not self.replays.refused:
+            return []
+        return [
+            (
+                "E132",
+                f"the steps of this run cannot be recorded on the GPU, so they take longer: {self.replays.refused}.",
+            )
+        ]
 
     def visit(
         self, trip: Trip, part: Part, start: Start, ids: Sequence[int], private: Mapping[int, Tree]
@@ -66,7 +81,7 @@ class Trainer(Clients):
             with self.evaluating():
                 w = self.held_weights(start, state)
                 c = self.client(k, start, part.name, w, state)
-                return Reply(k, float(self.fed.sizes[k]), {}, {part.name: trip.client(w, c)})
+                return Reply(k, float(self.fed.sizes[k]), {}, {part.name: self.placed(trip.client(w, c))})
 
         return self.each(answer, [k for k in ids if self.fed.sizes[k]])
 

@@ -14,6 +14,7 @@ from torch import Tensor
 from unskew.core.trees import Tree, Weights
 from unskew.data.index import Index
 from unskew.engine.client.schedule import Recipe
+from unskew.engine.precision import FLOAT32
 
 
 @dataclass(frozen=True)
@@ -36,13 +37,15 @@ class Samples:
 class LocalTraining:
     """How every client trains: how its epochs are cut into steps, and its optimiser without the learning rate.
 
-    optimiser: "sgd", "adam" or "sign". momentum: of SGD, in [0, 1). weight_decay: the L2 coefficient.
+    optimiser: "sgd", "adam" or "sign". momentum: of SGD, in [0, 1). weight_decay: the L2 coefficient. precision: of a GPU's
+    products, "float32" or "tf32".
     """
 
     recipe: Recipe
     optimiser: str = "sgd"
     momentum: float = 0.0
     weight_decay: float = 0.0
+    precision: str = FLOAT32
 
 
 @dataclass(frozen=True)

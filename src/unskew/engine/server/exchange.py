@@ -19,7 +19,8 @@ class Exchange(Protocol):
 
     A client that does not answer is simply not among the replies. `private` holds clients' private state where it is
     kept on this side; over a network it stays at the sites. sent, kept: names of weights that leave a client, and that
-    stay on it; hooks: the Parts that say something at each hook.
+    stay on it; hooks: the Parts that say something at each hook. remarks: what a user should know of how clients train, known
+    after the first round.
     """
 
     device: torch.device
@@ -32,6 +33,8 @@ class Exchange(Protocol):
     def visit(
         self, trip: Trip, part: Part, start: Start, ids: Sequence[int], private: Mapping[int, Tree]
     ) -> list[Reply]: ...
+
+    def remarks(self) -> list[tuple[str, str]]: ...
 
     def close(self) -> None: ...
 

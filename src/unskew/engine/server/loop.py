@@ -17,7 +17,7 @@ from unskew.core.keys import numpy_key
 from unskew.core.method import Method
 from unskew.core.part import Part, Trip, overrides
 from unskew.core.replies import Reply, Ups
-from unskew.core.trees import tree_map
+from unskew.core.trees import Tree, tree_map
 from unskew.data import availability
 from unskew.engine import memory
 from unskew.engine.client.values import Start
@@ -78,9 +78,9 @@ class Loop:
         """The state before round 1, after the trips that come first."""
         for code, text in self.run.remarks:
             self._event(0, code, text)
-        fed, device = self.fed, self.trainer.device
-        w = {n: t.to(device) for n, t in fed.net.weights().items()}
-        slices = {p.name: tree_map(lambda t: t.to(device), p.server_init(w, fed)) for p in self.method.parts}
+        fed = self.fed
+        w = self._placed(fed.net.weights())
+        slices = {p.name: self._placed(p.server_init(w, fed)) for p in self.method.parts}
         state = State(0, w, {n: s for n, s in slices.items() if s})
         return self._trips(state, self.down(state, 0), list(range(fed.clients)))
 
@@ -100,6 +100,9 @@ class Loop:
         start = self.down(state, t)
         private = self.store.fetch(answered)
         replies = self.trainer.train(start, answered, private)
+        if t == 1:
+            for code, text in self.trainer.remarks():
+                self._event(t, code, text)
         self.ledger.broadcast(t, asked, start)
         self.ledger.trained(t, replies, start)
         self.ledger.shared(t, replies, self.declared)
@@ -159,15 +162,15 @@ class Loop:
             if caution := merger.caution(len(good)):
                 self._event(t, "E315", f"{merger.name} round {t}: {caution}.")
             w, merged = merger.merge(state.weights, slices.get(merger.name, {}), ups.seen_by(merger.name), self.fed)
-            slices[merger.name] = merged
+            slices[merger.name] = self._placed(merged)
         else:
             w = weighted_mean(state.weights, ups)
         for p in self.method.parts:
             if overrides(p, "server"):
-                slices[p.name] = p.server(slices.get(p.name, {}), ups.seen_by(p.name), self.fed)
+                slices[p.name] = self._placed(p.server(slices.get(p.name, {}), ups.seen_by(p.name), self.fed))
         for p in self.trainer.hooks["refine"]:
             w, refined = p.refine(w, slices.get(p.name, {}), self.fed, t)
-            slices |= {p.name: refined} if refined else {}
+            slices |= {p.name: self._placed(refined)} if refined else {}
         return State(t, w, slices)
 
     def _trips(self, state: State, began: Start, cohort: list[int]) -> State:
@@ -190,7 +193,7 @@ class Loop:
         if problem := gate.merged_problem(w, {part.name: slice_}):
             self._event(t, "E314", f"round {t}: after the exchange of '{part.name}' {problem} It is left out.")
             return state
-        return State(t, w, {**state.slices, part.name: slice_})
+        return State(t, w, {**state.slices, part.name: self._placed(slice_)})
 
     def _gate(self, t: int, replies: list[Reply], spec: gate.Spec) -> list[Reply]:
         good, refused = gate.check(replies, spec, self.fed.sizes)
@@ -198,6 +201,10 @@ class Loop:
             used = f" Reply dropped ({len(good)} of {len(replies)} used)." if refusal.code != "E305" else ""
             self._event(t, refusal.code, refusal.sentence(self.run.federation.name_of(refusal.client), t) + used)
         return good
+
+    def _placed(self, tree: Tree) -> Tree:
+        """A tree that a hook made, on the device of the run."""
+        return tree_map(lambda tensor: tensor.to(self.trainer.device), tree)
 
     def _event(self, t: int, code: str, text: str = "", **facts: Any) -> None:
         self.record.add("events", [{"t": t, "code": code, **({"text": text} if text else {}), **facts}])

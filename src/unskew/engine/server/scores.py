@@ -23,7 +23,7 @@ from unskew.engine.server.rows import Row, Scores, client_rows, pooled, row, sum
 
 PER_CLIENT = 200
 """With more clients than this, their own rows are written after the last round only."""
-PIECE = (500, 1 << 21)
+PIECE, PIECE_ON_GPU = (500, 1 << 21), (4000, 1 << 24)
 """A pass sees at most so many rows, and so many input values: a model for pixels keeps many maps of its input's size."""
 
 
@@ -36,7 +36,8 @@ class Evaluation:
         """Clients with test rows; beyond 100,000 clients a handful of rows each says nothing."""
         self.own_inputs = bool(trainer.hooks["evaluate_with"])
         self.own_weights = [p for p in trainer.method.parts if p.personal]
-        self.task, self.piece = trainer.fed.task, max(1, min(PIECE[0], PIECE[1] // math.prod(trainer.fed.shape)))
+        rows, values = PIECE if trainer.device.type == "cpu" else PIECE_ON_GPU
+        self.task, self.piece = trainer.fed.task, max(1, min(rows, values // math.prod(trainer.fed.shape)))
 
     def rows(self, t: int, start: Start, store: Store, last: bool) -> list[Row]:
         """All metric rows of round t."""

@@ -1,0 +1,218 @@
+"""Training steps on a GPU, recorded once and replayed: launching their kernels one by one takes longer than computing them.
+
+Which steps are recorded follows from their shapes alone: the second step of a shape is recorded, and those after it are
+replayed, in this round and in later ones. Letters: G lanes.
+"""
+
+from __future__ import annotations
+
+import gc
+import warnings
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from unskew.core.trees import Tree, leaves, tree_map
+from unskew.engine.client.kernels import Kernels, within
+from unskew.engine.client.lanes import LaneViews
+from unskew.engine.client.optimise import optimiser
+from unskew.engine.client.schedule import Step
+from unskew.engine.client.step import Feed, LaneState, LaneStep, feeds
+from unskew.own import in_one_line
+
+if TYPE_CHECKING:
+    from unskew.engine.client.update import Update
+
+MOST_STAGES = 12
+"""Stages that are kept; the one that was used longest ago is dropped first."""
+NOT_IN_STEPS = ("rows", "rows_weight")
+"""What of the lane table no step reads."""
+
+
+class Replays:
+    """The recorded steps of a run, by stage.
+
+    read: which of the facts that change from round to round hooks have read as numbers, "t" or "lr". A recording holds
+    such a number for good, so it serves only rounds in which the number is the same. refused: why the steps of this run
+    cannot be recorded, "" if they can; then all are taken as they are written.
+    """
+
+    def __init__(self, recorder: Recorder | None = None):
+        self.recorder, self.refused = recorder or Graphs(), ""
+        self.stages: OrderedDict[object, Stage] = OrderedDict()
+        self.read: set[str] = set()
+
+    def train(self, update: Update) -> None:
+        """Take all steps of an update, and leave its state as `Update` would itself."""
+        known = len(self.read)
+        stage = self._stage(update)
+        with within(update.clients.net, stage.kernels):
+            for step, feed in zip(update.steps, feeds(update.steps, update.dropout, update.device)):
+                stage.take(step, feed)
+        if len(self.read) > known:  # the first round found out what hooks read; what it recorded is named anew
+            self.stages.clear()
+            self.stages[self._key(update)] = stage
+        stage.unload(update.state)
+
+    def _stage(self, update: Update) -> Stage:
+        key = self._key(update)
+        stage = self.stages.get(key)
+        if stage is None:
+            stage = self.stages[key] = Stage(self, update)
+            while len(self.stages) > MOST_STAGES:
+                self.stages.popitem(last=False)
+        self.stages.move_to_end(key)
+        stage.load(update)
+        return stage
+
+    def _key(self, update: Update) -> object:
+        shapes = tuple((path, tuple(t.shape), t.dtype) for path, t in leaves(tensors_of(update)))
+        return shapes, update.chunk.frozen, tuple((fact, getattr(update.start, fact)) for fact in sorted(self.read))
+
+
+class Stage:
+    """Tensors at fixed places, from which the steps of all updates of one shape are taken."""
+
+    def __init__(self, replays: Replays, update: Update):
+        self.replays = replays
+        tree = tree_map(torch.clone, tensors_of(update))
+        self.held = [t for _, t in leaves(tree)]
+        clients, training = update.clients, update.clients.training
+        self.lr = torch.full((), update.start.lr, device=update.device)
+        state = update.state
+        self.state = LaneState(
+            tree["weights"],
+            tree["lanes"],
+            state.noise.over(tree["noise"]),
+            optimiser(training.optimiser, self.lr, training.momentum, training.weight_decay),
+            torch.zeros_like(state.loss_sum),
+        )
+        self.state.optimiser.start([self.state.weights[n] for n in clients.learnt])
+        start = replace(update.start, weights=tree["start"], down=tree["down"])
+        self.kernels = Kernels(update.axis.folded, frozen=update.chunk.frozen)
+        views = LaneViews(clients, start, replays.read)
+        self.step = LaneStep(clients, update.axis, views, self.kernels, self.state)
+        self.recorded: dict[object, Recording] = {}
+        self.seen: Counter[object] = Counter()
+
+    def load(self, update: Update) -> None:
+        """Copy in what this update begins with."""
+        torch._foreach_copy_(self.held, [t for _, t in leaves(tensors_of(update))])
+        self.lr.fill_(update.start.lr)
+        for group in self.state.optimiser.state:
+            torch._foreach_zero_(group)
+        self.state.loss_sum.zero_()
+
+    def unload(self, state: LaneState) -> None:
+        """Copy out what the steps have changed."""
+        torch._foreach_copy_(list(state.weights.values()), [self.state.weights[n] for n in state.weights])
+        state.loss_sum.copy_(self.state.loss_sum)
+
+    def take(self, step: Step, feed: Feed) -> None:
+        """Take one step: as it is written at first, then as it was recorded."""
+        shape = (step.width, step.active, step.size, step.short, feed.weight is None)
+        self.seen[shape] += 1
+        if self.seen[shape] > 1 and not self.replays.refused and shape not in self.recorded:
+            self._record(shape, step, feed)
+        if shape in self.recorded:
+            self.recorded[shape].replay(feed)
+        elif self.seen[shape] == 1 and not self.replays.refused:
+            self.replays.refused = self.replays.recorder.watch(lambda: self.step(step, feed))
+        else:
+            self.step(step, feed)
+
+    def _record(self, shape: object, step: Step, feed: Feed) -> None:
+        fixed = Feed(*(t if t is None else t.clone() for t in feed[:3]), tuple(t.clone() for t in feed.dropout))
+        try:
+            self.recorded[shape] = Recording(self.replays.recorder.record(lambda: self.step(step, fixed)), fixed)
+        except RuntimeError as error:
+            self.replays.refused = in_one_line(error)
+
+
+@dataclass(frozen=True)
+class Recording:
+    """run: computes one recorded step from the feed at this place."""
+
+    run: Callable[[], None]
+    feed: Feed
+
+    def replay(self, feed: Feed) -> None:
+        torch._foreach_copy_(self.feed.tensors, feed.tensors)
+        self.run()
+
+
+def tensors_of(update: Update) -> Tree:
+    """All that the steps of an update read, but what is fed to each; without what is the same for every update."""
+    state, start = update.state, update.start
+    lanes = {n: t for n, t in state.lane_table.items() if n not in NOT_IN_STEPS}
+    tree: Tree = {"weights": state.weights, "lanes": lanes, "start": start.weights}
+    return {**tree, "down": start.down, "noise": state.noise.tables}
+
+
+class Recorder(Protocol):
+    """Records what a function computes."""
+
+    def watch(self, function: Callable[[], None]) -> str:
+        """Call the function; returns why it cannot be recorded, "" if nothing is known against it."""
+        ...
+
+    def record(self, function: Callable[[], None]) -> Callable[[], None]:
+        """What computes the same as the function. The function itself computes nothing meanwhile.
+
+        Raises RuntimeError if it cannot be recorded.
+        """
+        ...
+
+
+class Graphs:
+    """Records kernels as CUDA graphs.
+
+    The graphs have one pool of memory in common, for none keeps anything in it from one launch to the next.
+    """
+
+    def __init__(self) -> None:
+        self.pool: Any = None
+        self.stream: Any = None  # one for all: a pool gives memory back to the stream that it came from only
+
+    def watch(self, function: Callable[[], None]) -> str:
+        """A function that waits for the GPU, to read a value or to copy one there, cannot be recorded."""
+        before = torch.cuda.get_sync_debug_mode()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            torch.cuda.set_sync_debug_mode("warn")
+            try:
+                function()
+            finally:
+                torch.cuda.set_sync_debug_mode(before)
+        waits = [w for w in caught if "called a synchronizing" in str(w.message)]
+        return f"{waits[0].filename}, line {waits[0].lineno} waits for the GPU" if waits else ""
+
+    def record(self, function: Callable[[], None]) -> Callable[[], None]:
+        graph = torch.cuda.CUDAGraph()
+        with self._recording(graph):
+            function()
+        self.pool = self.pool or graph.pool()
+        return graph.replay
+
+    @contextmanager
+    def _recording(self, graph: torch.cuda.CUDAGraph) -> Iterator[None]:
+        """Within it kernels are recorded instead of run, and no garbage is collected: to free memory ends a recording."""
+        self.stream = stream = self.stream or torch.cuda.Stream()
+        collects = gc.isenabled()
+        stream.wait_stream(torch.cuda.current_stream())
+        gc.disable()
+        try:
+            with torch.cuda.stream(stream):
+                graph.capture_begin(*(() if self.pool is None else (self.pool,)), capture_error_mode="thread_local")
+                try:
+                    yield
+                finally:
+                    graph.capture_end()
+        finally:
+            if collects:
+                gc.enable()
+        torch.cuda.current_stream().wait_stream(stream)

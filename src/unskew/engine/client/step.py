@@ -1,0 +1,121 @@
+"""One training step of all lanes of a chunk: the loss, a backward pass, the Parts' changes of gradients, the optimiser.
+
+A step is a function of tensors on the device alone, which it changes in place; so a GPU can replay it, see `replays`.
+Letters: B batch, G lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unskew.core.trees import Tree, Weights, tree_map
+from unskew.engine.client.axis import Axis
+from unskew.engine.client.clients import Clients
+from unskew.engine.client.dropout import DropoutMasks
+from unskew.engine.client.kernels import Kernels
+from unskew.engine.client.lanes import LaneViews
+from unskew.engine.client.loss import ClientLoss, StepInputs
+from unskew.engine.client.noise import NoiseTables
+from unskew.engine.client.optimise import Optimiser
+from unskew.engine.client.schedule import Step
+from unskew.engine.client.transfer import on_device
+
+
+@dataclass
+class LaneState:
+    """What the steps of a chunk read and change. weights, lane_table: stacked over lanes, see `lane_table`.
+
+    loss_sum: [G], of each lane's training loss, summed over samples.
+    """
+
+    weights: Weights
+    lane_table: Tree
+    noise: NoiseTables
+    optimiser: Optimiser
+    loss_sum: Tensor
+
+
+class Feed(NamedTuple):
+    """What differs from one step to the next, on the device.
+
+    index: [B*G], the rows of the step's samples, one client after another for each place in the batch. local: [G], how
+    many steps each lane has taken before. weight: [G, B], 1 for a sample and 0 for padding; None where there is none.
+    dropout: the uniform numbers of each dropout layer, [G, B, ...].
+    """
+
+    index: Tensor
+    local: Tensor
+    weight: Tensor | None
+    dropout: tuple[Tensor, ...]
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        return [self.index, self.local, *([] if self.weight is None else [self.weight]), *self.dropout]
+
+
+def feeds(steps: Sequence[Step], dropout: DropoutMasks, device: torch.device) -> Iterator[Feed]:
+    """The feed of each step, in order; all but the numbers for dropout go to the device at once."""
+    rows = on_device(np.concatenate([step.rows_GB.T.ravel() for step in steps]), device)
+    local = on_device(np.concatenate([step.local_G for step in steps]), device)
+    masks = [step.weight_GB.ravel() for step in steps if step.weight_GB is not None]
+    weights = iter(on_device(np.concatenate(masks), device).split([len(m) for m in masks]) if masks else ())
+    for step, index, before in zip(
+        steps, rows.split([step.rows_GB.size for step in steps]), local.split([step.width for step in steps])
+    ):
+        weight = None if step.weight_GB is None else next(weights).view(step.width, step.size)
+        yield Feed(index, before, weight, tuple(on_device(numbers, device) for numbers in dropout.at(step)))
+
+
+class LaneStep:
+    """Called with a `Step` and its `Feed`, moves the state of all lanes that take the step."""
+
+    def __init__(self, clients: Clients, axis: Axis, views: LaneViews, kernels: Kernels, state: LaneState):
+        self.clients, self.axis, self.views, self.kernels, self.state = clients, axis, views, kernels, state
+        self.loss = axis.loss(ClientLoss(clients, views, kernels))
+
+    def __call__(self, step: Step, feed: Feed) -> None:
+        axis, samples, learnt = self.axis, self.clients.samples, self.clients.learnt
+        leaves = self._leaves(step)
+        step_inputs = self._inputs(step, feed, axis.targets(samples.y.index_select(0, feed.index), step))
+        self.kernels.padded = axis.padded(step)
+        loss = self.loss(leaves, axis.inputs(samples.x.index_select(0, feed.index), step), step_inputs)
+        grads = torch.autograd.grad(loss.sum(), [leaves[n] for n in learnt], allow_unused=True)
+        with torch.no_grad():
+            self._descend(step, feed, leaves, grads, step_inputs.lane)
+            samples_G = step_inputs.weight.sum(-1).reshape(-1)  # without an axis of lanes it is a scalar
+            self.state.loss_sum[: step.active] += (loss.detach().reshape(-1) * samples_G)[: step.active]
+
+    def _leaves(self, step: Step) -> Weights:
+        """The weights as this step's lanes read them; those that learn are leaves of the graph."""
+        leaves = {n: self.axis.first(t, step.width) for n, t in self.state.weights.items()}
+        if step.width > step.active:  # layers change running statistics in place, but not the filler's: a copy
+            leaves |= {n: leaves[n].clone() for n in self.clients.fed.net.buffers}
+        return leaves | {n: leaves[n].detach().requires_grad_() for n in self.clients.learnt}
+
+    def _inputs(self, step: Step, feed: Feed, y: Tensor) -> StepInputs:
+        """Targets, weights of samples, noise, dropout and lane table of this step."""
+        axis, weight = self.axis, feed.weight
+        if weight is None:
+            weight = torch.ones((step.width, step.size), device=y.device)
+        noise = tree_map(axis.fit, self.state.noise.at(step, feed.local))
+        lane = tree_map(lambda t: axis.first(t, step.width), self.state.lane_table)
+        return StepInputs(y, axis.fit(weight), noise, tuple(map(axis.fit, feed.dropout)), lane)
+
+    def _descend(self, step: Step, feed: Feed, leaves: Weights, grads: Sequence[Tensor | None], lane: Tree) -> None:
+        """Let the Parts change the gradients, then move the weights of the clients that take this step."""
+        first_lanes, learnt, active, state = self.axis.first, self.clients.learnt, step.active, self.state
+        g = {n: torch.zeros_like(leaves[n]) if v is None else v for n, v in zip(learnt, grads)}
+        for p in self.clients.hooks["grad"]:
+            g = self.axis.map(self.views.grad(p), g, leaves, lane)
+        w = [first_lanes(state.weights[n], active) for n in learnt]
+        groups = [[first_lanes(t, active) for t in group] for group in state.optimiser.state]
+        state.optimiser.step(w, [first_lanes(g[n], active) for n in learnt], groups, feed.local[:active])
+        if step.width > active:  # the copies of `_leaves` hold the new running statistics
+            for n in self.clients.fed.net.buffers:
+                state.weights[n][:active] = leaves[n][:active]

@@ -1,0 +1,15 @@
+"""From the host to the device that trains, without making the host wait for a GPU."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+def on_device(values: np.ndarray | Tensor, device: torch.device) -> Tensor:
+    """The same values on a device. A GPU fetches them from pinned memory while the host goes on."""
+    host = torch.as_tensor(values)
+    if device.type != "cuda" or host.device.type == "cuda":
+        return host.to(device)
+    return host.contiguous().pin_memory().to(device, non_blocking=True)
