@@ -193,5 +193,5 @@ def compare(
         if watch:
             watch(cells)
 
-    workers.train_all(cells, processes or resolve.cores(), look)
+    workers.train_all(cells, processes or resolve.at_once(), look)
     return Comparison(parent)

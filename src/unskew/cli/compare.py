@@ -25,7 +25,7 @@ class Arguments:
         tuple[str, ...], "an argument of a Part, for every method that has the Part: flea.alpha=0.1 (repeatable)"
     ] = ()
     references: Annotated[bool, "add the rows local-only and centralised"] = True
-    processes: Annotated[int, Ge(0), "how many runs at a time; 0: one on each core"] = 0
+    processes: Annotated[int, Ge(0), "how many runs at a time; 0: one on each core, or one on a GPU"] = 0
     target: Annotated[float | None, "score for the column 'bytes to reach it'; 95 % of the best if left out"] = None
     config: Annotated[Path | None, "read settings from this YAML file; options given here override it"] = None
     name: Annotated[str | None, "name of the comparison; compare and a number if left out"] = None
@@ -78,12 +78,12 @@ def finish(path: Path, cells: list[Any], plan: Any, as_json: bool) -> None:
     """Train the runs of a comparison under a live table; then print the final table and write the report."""
     from unskew.cli.progress import Progress
     from unskew.comparison.workers import train_all
-    from unskew.engine.resolve import cores
+    from unskew.engine.resolve import at_once
     from unskew.report import page, read, summary, tables
 
     try:
         with Progress(cells, quiet=as_json) as progress:
-            train_all(cells, plan.processes or cores(), progress.look)
+            train_all(cells, plan.processes or at_once(cells[0].settings.device), progress.look)
     except (KeyboardInterrupt, Terminated):
         print(f"\nInterrupted; every run is saved. Continue with: unskew resume {path}")
         raise

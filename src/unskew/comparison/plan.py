@@ -26,7 +26,7 @@ class Plan:
     methods: Annotated[tuple[str, ...], MinLen(1), "texts of methods"]
     seeds: Annotated[tuple[Annotated[int, Ge(0)], ...], MinLen(1), "of every method"]
     settings: Annotated[dict[str, Any], "those that all methods share"]
-    processes: Annotated[int, Ge(0), "how many runs at a time; 0: one on each core"] = 0
+    processes: Annotated[int, Ge(0), "how many runs at a time; 0: one on each core, or one on a GPU"] = 0
     target: Annotated[float | None, "score for the column 'bytes to reach it'"] = None
 
 

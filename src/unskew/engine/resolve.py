@@ -262,6 +262,11 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
+def at_once(device: str = "auto") -> int:
+    """How many runs to train at a time: one on each core, or one where they would share a GPU, on which they take turns."""
+    return 1 if device != "cpu" and torch.cuda.is_available() else cores()
+
+
 def _plain(arguments: Mapping[str, Mapping[str, Any]] | None) -> dict[str, dict[str, object]]:
     return {part: dict(values) for part, values in (arguments or {}).items()}
 

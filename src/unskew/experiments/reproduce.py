@@ -107,7 +107,7 @@ def carry_out(request: Request, say: Say, watch: Watch) -> Reproduction:
     page = check_name(request.page or experiment.name)
     selection = select(experiment, request.rows, [*request.methods, *request.add] if request.methods else ())
     folder = request.folder / "reproduce"
-    training = _Training(request, folder, request.processes or resolve.cores(), watch)
+    training = _Training(request, folder, request.processes or resolve.at_once(), watch)
     began = time.monotonic()
 
     say(outline.table(experiment, selection))

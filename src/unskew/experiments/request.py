@@ -26,7 +26,7 @@ class Request:
     sampler: Annotated[
         Literal["random", "tpe"], "how the settings to try are chosen: at random, or by Optuna (needs unskew[sweep])"
     ] = "random"
-    processes: Annotated[int, Ge(0), "how many runs at a time; 0: one on each core"] = 0
+    processes: Annotated[int, Ge(0), "how many runs at a time; 0: one on each core, or one on a GPU"] = 0
     folder: Annotated[Path, "where runs are kept"] = Path("runs")
     keep: Annotated[Path | None, "also write JSON and Markdown into this folder, and its README.md"] = None
     page: Annotated[str, "name of the result's files; the table's name if left out"] = ""

@@ -9,10 +9,12 @@ Differs from the paper: a client's last group may be smaller (in FLea's code suc
 from dataclasses import dataclass
 from typing import Annotated
 
+import torch
 from annotated_types import Ge, Le, Lt
 
 from unskew.arguments import With
 from unskew.core import Batch, Client, Fed, Noise, Out, Tree, Weights
+from unskew.core.trees import row_at
 from unskew.methods.fedmix import FedMix
 
 
@@ -44,7 +46,8 @@ class NaiveMix(FedMix):
         if "row" not in c.noise:
             return b
         lam = c.noise["lam"] if self.per_batch else self.lam
-        x, y = c.down["x"][c.noise["row"]], c.down["y"][c.noise["row"]]
+        take = torch.Tensor.__getitem__ if self.per_batch else row_at
+        x, y = (take(c.down[what], c.noise["row"]) for what in ("x", "y"))
         return b.replace(x=(1 - lam) * b.x + lam * x, y=(1 - lam) * b.y + lam * y)
 
     def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> float:
