@@ -40,8 +40,8 @@ from unskew.engine.client import room
 from unskew.engine.client.schedule import Recipe
 from unskew.engine.client.trainer import Trainer
 from unskew.engine.client.values import LocalTraining, Samples, Start
+from unskew.engine.hardware import MOST_LANES_ON_GPU
 from unskew.engine.precision import computing
-from unskew.engine.resolve import MOST_LANES_ON_GPU
 from unskew.merge.mean import weighted_mean
 from unskew.tasks.classification import Classification
 

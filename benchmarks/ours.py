@@ -16,7 +16,7 @@ from unskew.core.replies import Ups
 from unskew.engine.client.schedule import Recipe
 from unskew.engine.client.trainer import Trainer
 from unskew.engine.client.values import LocalTraining, Samples, Start
-from unskew.engine.resolve import MOST_LANES
+from unskew.engine.hardware import MOST_LANES
 from unskew.merge.mean import weighted_mean
 from unskew.tasks.classification import Classification
 

@@ -20,7 +20,7 @@ from unskew.core.part import Part
 from unskew.data.intake import understood
 from unskew.data.intake.take import GIVEN, settings_of
 from unskew.disk import check_name
-from unskew.engine import given, resolve
+from unskew.engine import given, hardware, resolve
 from unskew.engine.assemble import loop_of
 from unskew.engine.disk.folder import Folder, fresh
 from unskew.engine.disk.state import State
@@ -193,5 +193,5 @@ def compare(
         if watch:
             watch(cells)
 
-    workers.train_all(cells, processes or resolve.at_once(), look)
+    workers.train_all(cells, processes or hardware.at_once(), look)
     return Comparison(parent)

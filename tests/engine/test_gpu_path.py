@@ -15,7 +15,7 @@ from tests.engine.training import trainer
 from unskew import config, models
 from unskew.core.network import Network
 from unskew.core.trees import tree_map
-from unskew.engine import assemble, resolve
+from unskew.engine import assemble, hardware, resolve
 from unskew.engine.client import room
 from unskew.engine.client.batched import Convolution
 from unskew.engine.client.replays import Replays
@@ -209,7 +209,7 @@ def test_a_gpu_has_one_chunk_where_a_cpu_has_several():
 
 def test_tf32_is_refused_where_it_would_do_nothing():
     with pytest.raises(UsageError, match="precision=tf32 is for GPUs"):
-        resolve.device_of(config.build({"precision": "tf32", "device": "cpu"}))
+        hardware.device_of(config.build({"precision": "tf32", "device": "cpu"}))
 
 
 def test_float32_keeps_the_names_of_runs_and_tf32_gives_others():

@@ -59,8 +59,10 @@ def test_everything_is_resolved_once(monkeypatch):
         real = getattr(module, name)
         monkeypatch.setattr(module, name, lambda *a, **k: calls.append(name) or real(*a, **k))
 
-    for name in ("dataset_of", "dealt_out", "device_of", "model_of", "lanes_of", "task_of", "check_room"):
+    for name in ("dataset_of", "dealt_out", "model_of", "task_of", "check_room"):
         count(resolve, name)
+    for name in ("device_of", "lanes_of"):
+        count(hardware, name)
     loop_of(resolve.resolve(settings(method="fedprox"))).trainer.close()
     assert sorted(calls) == sorted(set(calls))
     assert len(calls) == 7

@@ -8,7 +8,7 @@ from typer.testing import CliRunner
 from tests.experiments.tables import SMALL
 from unskew import cli, data
 from unskew.config import Settings
-from unskew.engine import resolve
+from unskew.engine import hardware
 from unskew.errors import UsageError
 from unskew.experiments import estimate, files
 from unskew.experiments.parsing import parse_experiment
@@ -27,8 +27,8 @@ def test_the_list_tells_how_long_every_table_would_take(monkeypatch):
     scored = 360 * 8 / 3  # test samples, every round, at a third of a training sample's cost
     trained = 240 * 3 * 8  # samples of four clients, epochs, rounds
     each = 0.01 * (trained + scored)
-    minutes, seconds = divmod(int(3 * 2 * each / min(resolve.cores(), 6)), 60)
-    assert f"About {minutes}:{seconds:02d} for 3 seeds on {resolve.cores()} cores." in listed.output
+    minutes, seconds = divmod(int(3 * 2 * each / min(hardware.cores(), 6)), 60)
+    assert f"About {minutes}:{seconds:02d} for 3 seeds on {hardware.cores()} cores." in listed.output
     wrong = CliRunner().invoke(cli.app(), ["list", "data", "--time"])
     assert isinstance(wrong.exception, UsageError)
 

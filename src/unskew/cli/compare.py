@@ -78,7 +78,7 @@ def finish(path: Path, cells: list[Any], plan: Any, as_json: bool) -> None:
     """Train the runs of a comparison under a live table; then print the final table and write the report."""
     from unskew.cli.progress import Progress
     from unskew.comparison.workers import train_all
-    from unskew.engine.resolve import at_once
+    from unskew.engine.hardware import at_once
     from unskew.report import page, read, summary, tables
 
     try:

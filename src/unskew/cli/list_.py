@@ -86,13 +86,13 @@ def _experiments() -> dict[str, str]:
 
 def _time(name: str) -> str:
     """How long all rows with data on this machine would take, as `reproduce` would run them."""
-    from unskew.engine import resolve
+    from unskew.engine import hardware
     from unskew.experiments.estimate import seconds_for
     from unskew.experiments.files import read_experiment
     from unskew.report.numbers import clock
 
     experiment = read_experiment(name)
-    cores = resolve.cores()
+    cores = hardware.cores()
     rows = [row for row in experiment.rows if row.has_data]
     settings = [experiment.settings_of(row, method) for row in rows for method in experiment.methods]
     runs = {each.fingerprint(): each for each in settings}

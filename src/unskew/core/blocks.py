@@ -1,8 +1,5 @@
 """How a plain `nn.Sequential` is run: block by block, so that a pass can start, stop and be changed after any of them."""
 
-# pyright: reportPrivateUsage=false
-# torch has no public list of a module's children that holds a child twice.
-
 from __future__ import annotations
 
 from collections.abc import Callable
@@ -11,18 +8,12 @@ from typing import Any, TypeAlias
 
 from torch import Tensor, nn
 
+from unskew.models.children import children
+
 Tap: TypeAlias = Callable[[str, Tensor], Tensor]
 """Called with a cut's name and the activation there; returns what the pass goes on with."""
 Around: TypeAlias = Callable[[], AbstractContextManager[Any]]
 """Makes the context in which a block runs; the engine puts its kernels there."""
-
-
-def children(module: nn.Module) -> list[tuple[str, nn.Module]]:
-    """The direct children by name, in order, each as often as it stands there.
-
-    `named_children` names a layer once, and a Sequential may use one activation several times.
-    """
-    return [(name, child) for name, child in module._modules.items() if child is not None]
 
 
 class Blocks:

@@ -10,11 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from unskew.core.blocks import Around, Blocks, Tap, children
+from unskew.core.blocks import Around, Blocks, Tap
 from unskew.core.hooked import Hooked
 from unskew.core.trees import Weights
 from unskew.errors import UsageError, suggestion
 from unskew.models import tokens
+from unskew.models.children import children
 from unskew.models.modes import nothing_in_place
 from unskew.models.roles import batch_norms, mixes, roles_of, slots, tensors
 

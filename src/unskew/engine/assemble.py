@@ -11,9 +11,10 @@ from unskew.engine.client.trainer import Trainer
 from unskew.engine.client.values import LocalTraining, Samples
 from unskew.engine.disk.record import Record
 from unskew.engine.disk.store import Memory, Store
+from unskew.engine.hardware import cores
 from unskew.engine.inputs import inputs_of
 from unskew.engine.probes.measures import Measures
-from unskew.engine.resolve import Run, cores
+from unskew.engine.resolve import Run
 from unskew.engine.server.loop import Loop
 from unskew.engine.server.scores import Evaluation
 from unskew.errors import UsageError

@@ -5,6 +5,9 @@ sums come in another order each time. Neither is silent here. Attention is compu
 differ from time to time in their gradients, and refuse some layouts of clients side by side.
 """
 
+# pyright: reportAttributeAccessIssue=false
+# torch's switches are attributes of modules that replace themselves.
+
 from __future__ import annotations
 
 import warnings

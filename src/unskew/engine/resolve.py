@@ -6,13 +6,10 @@ at its client; `centralised` is FedAvg on a single client that holds all trainin
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -27,13 +24,12 @@ from unskew.core.part import Part, overrides
 from unskew.core.values import Batch
 from unskew.data.federation import Federation
 from unskew.data.intake.take import take
-from unskew.engine import given
-from unskew.engine.client import room, trial
+from unskew.engine import given, hardware
+from unskew.engine.client import trial
 from unskew.engine.inputs import inputs_of
 from unskew.engine.memory import check_room
-from unskew.engine.precision import FLOAT32
 from unskew.engine.sources import dataset_of, dealt_out
-from unskew.errors import UsageError, excerpt, suggestion
+from unskew.errors import UsageError
 from unskew.measures import NONE
 from unskew.methods import registry
 from unskew.tasks import Task, task_of
@@ -41,8 +37,6 @@ from unskew.tasks import Task, task_of
 LOCAL, _CENTRALISED = "local", "centralised"
 REFERENCES = {LOCAL: "Nothing leaves a client.", _CENTRALISED: "Reference: all raw data in one place."}
 """The methods that bound others in a comparison instead of competing, and what is said of the data they share."""
-MOST_LANES, MOST_LANES_ON_GPU = 16, 256
-LANES = re.compile(r"[1-9][0-9]{0,4}")
 Data: TypeAlias = Any
 """Samples as they may be given in Python: whatever `unskew.data.take` understands."""
 
@@ -93,7 +87,7 @@ def resolve(
 
 def run_on(federation: Federation, settings: Settings, method: Method, model: nn.Module | None = None) -> Run:
     """The run of a method on clients that hold their samples already. Raises UsageError for what cannot work together."""
-    device = device_of(settings)
+    device = hardware.device_of(settings)
     task = task_of(federation.y, settings.loss)
     method.check_task(task.name)
     module = model_of(settings, federation, task, model)
@@ -110,9 +104,9 @@ def run_on(federation: Federation, settings: Settings, method: Method, model: nn
     method.check(fed)
     if settings.batch == 1 and net.norms:
         trial.check_single_samples(net, task)
-    lanes, remarks = lanes_of(settings, net, device), ()
+    lanes, remarks = hardware.lanes_of(settings, net, device), ()
     if model is not None or calls.parse(settings.model, "model", "E104").file:
-        lanes, remarks = _tried(fed, federation, device, lanes)
+        lanes, remarks = hardware.tried(fed, federation, device, lanes)
     return Run(settings, method, federation, fed, device, lanes, remarks)
 
 
@@ -204,67 +198,6 @@ def model_of(settings: Settings, federation: Federation, task: Task, model: nn.M
     module = models.build(settings.model, shape, classes, pixels)
     models.initialise(module, key(settings.seed, "model"))
     return module
-
-
-def device_of(settings: Settings) -> str:
-    """`cpu`, or a GPU as torch names it. Raises UsageError: E109 for another word, E113 for a GPU that torch does not find."""
-    device = settings.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    if not re.fullmatch(r"cpu|cuda(:\d{1,4})?", device):
-        near = suggestion("cuda" if device.lower() in ("gpu", "mps") else device, ("auto", "cpu", "cuda"))
-        raise UsageError("E109", f"device must be auto, cpu, cuda or cuda:1; got {excerpt(device)}.{near}")
-    if device == "cpu" and settings.precision != FLOAT32:
-        raise UsageError(
-            "E109", f"precision={settings.precision} is for GPUs, and this run computes on the CPU; leave it out."
-        )
-    index = int(device.partition(":")[2] or 0)
-    if device != "cpu" and index >= torch.cuda.device_count():
-        gpus = f"finds {torch.cuda.device_count() or 'no'} GPU{'s' * (torch.cuda.device_count() > 1)}"
-        raise UsageError("E113", f"device is {device}, and torch {torch.__version__} {gpus}; use device=cpu.")
-    return device
-
-
-def lanes_of(settings: Settings, net: Network, device: str) -> int:
-    """The most clients that train side by side. `auto` depends on the model and the device's kind and memory, never on a
-    timing.
-
-    Raises UsageError (E109) for a setting that is neither `auto` nor a whole number above 0.
-    """
-    if settings.lanes != "auto":
-        if not LANES.fullmatch(settings.lanes):
-            text = f"lanes should be auto or a whole number from 1 to 99999, got {excerpt(settings.lanes)}."
-            raise UsageError("E109", text)
-        return int(settings.lanes)
-    if device == "cpu":
-        return MOST_LANES if net.folds else 1
-    memory = torch.cuda.get_device_properties(device).total_memory
-    try:
-        return room.lanes_in(memory, net, settings.batch, MOST_LANES_ON_GPU)
-    except RuntimeError:  # layers that cannot run side by side: the trial of the model says which
-        return MOST_LANES
-
-
-def _tried(fed: Fed, federation: Federation, device: str, lanes: int) -> tuple[int, tuple[tuple[str, str], ...]]:
-    """(lanes, remarks) for a user's own model, after it has taken a training step. Raises UsageError (E123)."""
-    samples = torch.as_tensor(np.asarray(federation.x[: trial.SAMPLES]), dtype=torch.float32).to(device)
-    trial_ = trial.Trial.of(fed.net, fed.task, samples, fed.classes)
-    with torch.random.fork_rng(devices=[]):
-        fed.net.draws = trial_.alone()
-        reason = trial_.side_by_side() if lanes > 1 else ""
-    if not reason:
-        return lanes, ()
-    return 1, (("E128", f"this model cannot train several clients side by side, so lanes=1 is used: {reason}."),)
-
-
-def cores() -> int:
-    """How many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def at_once(device: str = "auto") -> int:
-    """How many runs to train at a time: one on each core, or one where they would share a GPU, on which they take turns."""
-    return 1 if device != "cpu" and torch.cuda.is_available() else cores()
 
 
 def _plain(arguments: Mapping[str, Mapping[str, Any]] | None) -> dict[str, dict[str, object]]:

@@ -18,7 +18,7 @@ from unskew.comparison import workers
 from unskew.comparison.rehearsal import rehearse
 from unskew.comparison.watch import Cell, announce
 from unskew.disk import check_name
-from unskew.engine import resolve
+from unskew.engine import hardware
 from unskew.experiments import kept, outline, tables
 from unskew.experiments.entries import entries_of
 from unskew.experiments.experiment import Experiment
@@ -107,7 +107,7 @@ def carry_out(request: Request, say: Say, watch: Watch) -> Reproduction:
     page = check_name(request.page or experiment.name)
     selection = select(experiment, request.rows, [*request.methods, *request.add] if request.methods else ())
     folder = request.folder / "reproduce"
-    training = _Training(request, folder, request.processes or resolve.at_once(), watch)
+    training = _Training(request, folder, request.processes or hardware.at_once(), watch)
     began = time.monotonic()
 
     say(outline.table(experiment, selection))

@@ -5,6 +5,9 @@
 The sum runs in the order of clients' numbers, so that its bits depend on nothing else.
 """
 
+# pyright: reportPrivateImportUsage=false, reportPrivateUsage=false
+# torch's own optimisers are made of its _foreach functions, which have no public names.
+
 from __future__ import annotations
 
 import torch

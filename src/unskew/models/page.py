@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import torch
 
 from unskew import calls
-from unskew.core.blocks import children
 from unskew.markdown import arguments_table, table
 from unskew.models.blocks import Example
 from unskew.models.catalogue import files
+from unskew.models.children import children
 from unskew.models.count import multiply_adds, parameters, shape_at
 from unskew.models.registry import build, maker_of, module_of
 

@@ -6,8 +6,8 @@ import copy
 
 from torch import nn
 
-from unskew.core.blocks import children
 from unskew.errors import UsageError
+from unskew.models.children import children
 
 
 def with_latent(module: nn.Module, width: int) -> nn.Module:

@@ -4,6 +4,9 @@ Which steps are recorded follows from their shapes alone: the second step of a s
 replayed, in this round and in later ones. Letters: G lanes.
 """
 
+# pyright: reportPrivateImportUsage=false
+# torch's own optimisers are made of its _foreach functions, which have no public names.
+
 from __future__ import annotations
 
 import gc
@@ -12,7 +15,7 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 
@@ -21,11 +24,8 @@ from unskew.engine.client.kernels import Kernels, within
 from unskew.engine.client.lanes import LaneViews
 from unskew.engine.client.optimise import optimiser
 from unskew.engine.client.schedule import Step
-from unskew.engine.client.step import Feed, LaneState, LaneStep, feeds
+from unskew.engine.client.step import Feed, LaneState, LaneStep, Steps
 from unskew.own import in_one_line
-
-if TYPE_CHECKING:
-    from unskew.engine.client.update import Update
 
 MOST_STAGES = 12
 """Stages that are kept; the one that was used longest ago is dropped first."""
@@ -46,44 +46,44 @@ class Replays:
         self.stages: OrderedDict[object, Stage] = OrderedDict()
         self.read: set[str] = set()
 
-    def train(self, update: Update) -> None:
+    def train(self, steps: Steps) -> None:
         """Take all steps of an update, and leave its state as `Update` would itself."""
         known = len(self.read)
-        stage = self._stage(update)
-        with within(update.clients.net, stage.kernels):
-            for step, feed in zip(update.steps, feeds(update.steps, update.dropout, update.device)):
+        stage = self._stage(steps)
+        with within(steps.clients.net, stage.kernels):
+            for step, feed in zip(steps.plan, steps.feeds()):
                 stage.take(step, feed)
         if len(self.read) > known:  # the first round found out what hooks read; what it recorded is named anew
             self.stages.clear()
-            self.stages[self._key(update)] = stage
-        stage.unload(update.state)
+            self.stages[self._key(steps)] = stage
+        stage.unload(steps.state)
 
-    def _stage(self, update: Update) -> Stage:
-        key = self._key(update)
+    def _stage(self, steps: Steps) -> Stage:
+        key = self._key(steps)
         stage = self.stages.get(key)
         if stage is None:
-            stage = self.stages[key] = Stage(self, update)
+            stage = self.stages[key] = Stage(self, steps)
             while len(self.stages) > MOST_STAGES:
                 self.stages.popitem(last=False)
         self.stages.move_to_end(key)
-        stage.load(update)
+        stage.load(steps)
         return stage
 
-    def _key(self, update: Update) -> object:
-        shapes = tuple((path, tuple(t.shape), t.dtype) for path, t in leaves(tensors_of(update)))
-        return shapes, update.chunk.frozen, tuple((fact, getattr(update.start, fact)) for fact in sorted(self.read))
+    def _key(self, steps: Steps) -> object:
+        shapes = tuple((path, tuple(t.shape), t.dtype) for path, t in leaves(tensors_of(steps)))
+        return shapes, steps.frozen, tuple((fact, getattr(steps.start, fact)) for fact in sorted(self.read))
 
 
 class Stage:
     """Tensors at fixed places, from which the steps of all updates of one shape are taken."""
 
-    def __init__(self, replays: Replays, update: Update):
+    def __init__(self, replays: Replays, steps: Steps):
         self.replays = replays
-        tree = tree_map(torch.clone, tensors_of(update))
+        tree = tree_map(torch.clone, tensors_of(steps))
         self.held = [t for _, t in leaves(tree)]
-        clients, training = update.clients, update.clients.training
-        self.lr = torch.full((), update.start.lr, device=update.device)
-        state = update.state
+        clients, training = steps.clients, steps.clients.training
+        self.lr = torch.full((), steps.start.lr, device=steps.clients.device)
+        state = steps.state
         self.state = LaneState(
             tree["weights"],
             tree["lanes"],
@@ -92,17 +92,17 @@ class Stage:
             torch.zeros_like(state.loss_sum),
         )
         self.state.optimiser.start([self.state.weights[n] for n in clients.learnt])
-        start = replace(update.start, weights=tree["start"], down=tree["down"])
-        self.kernels = Kernels(update.axis.folded, frozen=update.chunk.frozen)
+        start = replace(steps.start, weights=tree["start"], down=tree["down"])
+        self.kernels = Kernels(steps.axis.folded, frozen=steps.frozen)
         views = LaneViews(clients, start, replays.read)
-        self.step = LaneStep(clients, update.axis, views, self.kernels, self.state)
+        self.step = LaneStep(clients, steps.axis, views, self.kernels, self.state)
         self.recorded: dict[object, Recording] = {}
         self.seen: Counter[object] = Counter()
 
-    def load(self, update: Update) -> None:
+    def load(self, steps: Steps) -> None:
         """Copy in what this update begins with."""
-        torch._foreach_copy_(self.held, [t for _, t in leaves(tensors_of(update))])
-        self.lr.fill_(update.start.lr)
+        torch._foreach_copy_(self.held, [t for _, t in leaves(tensors_of(steps))])
+        self.lr.fill_(steps.start.lr)
         for group in self.state.optimiser.state:
             torch._foreach_zero_(group)
         self.state.loss_sum.zero_()
@@ -126,7 +126,7 @@ class Stage:
             self.step(step, feed)
 
     def _record(self, shape: object, step: Step, feed: Feed) -> None:
-        fixed = Feed(*(t if t is None else t.clone() for t in feed[:3]), tuple(t.clone() for t in feed.dropout))
+        fixed = feed.clone()
         try:
             self.recorded[shape] = Recording(self.replays.recorder.record(lambda: self.step(step, fixed)), fixed)
         except RuntimeError as error:
@@ -145,9 +145,9 @@ class Recording:
         self.run()
 
 
-def tensors_of(update: Update) -> Tree:
-    """All that the steps of an update read, but what is fed to each; without what is the same for every update."""
-    state, start = update.state, update.start
+def tensors_of(steps: Steps) -> Tree:
+    """All that the steps of an update read, but what is fed to each; without what is the same for every steps."""
+    state, start = steps.state, steps.start
     lanes = {n: t for n, t in state.lane_table.items() if n not in NOT_IN_STEPS}
     tree: Tree = {"weights": state.weights, "lanes": lanes, "start": start.weights}
     return {**tree, "down": start.down, "noise": state.noise.tables}

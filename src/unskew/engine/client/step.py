@@ -25,6 +25,7 @@ from unskew.engine.client.noise import NoiseTables
 from unskew.engine.client.optimise import Optimiser
 from unskew.engine.client.schedule import Step
 from unskew.engine.client.transfer import on_device
+from unskew.engine.client.values import Start
 
 
 @dataclass
@@ -44,32 +45,51 @@ class LaneState:
 class Feed(NamedTuple):
     """What differs from one step to the next, on the device.
 
-    index: [B*G], the rows of the step's samples, one client after another for each place in the batch. local: [G], how
+    rows: [B*G], the step's samples, one client after another for each place in the batch. local: [G], how
     many steps each lane has taken before. weight: [G, B], 1 for a sample and 0 for padding; None where there is none.
     dropout: the uniform numbers of each dropout layer, [G, B, ...].
     """
 
-    index: Tensor
+    rows: Tensor
     local: Tensor
     weight: Tensor | None
     dropout: tuple[Tensor, ...]
 
     @property
     def tensors(self) -> list[Tensor]:
-        return [self.index, self.local, *([] if self.weight is None else [self.weight]), *self.dropout]
+        return [self.rows, self.local, *([] if self.weight is None else [self.weight]), *self.dropout]
+
+    def clone(self) -> Feed:
+        """The same at a place of its own."""
+        weight = None if self.weight is None else self.weight.clone()
+        return Feed(self.rows.clone(), self.local.clone(), weight, tuple(t.clone() for t in self.dropout))
 
 
-def feeds(steps: Sequence[Step], dropout: DropoutMasks, device: torch.device) -> Iterator[Feed]:
-    """The feed of each step, in order; all but the numbers for dropout go to the device at once."""
-    rows = on_device(np.concatenate([step.rows_GB.T.ravel() for step in steps]), device)
-    local = on_device(np.concatenate([step.local_G for step in steps]), device)
-    masks = [step.weight_GB.ravel() for step in steps if step.weight_GB is not None]
-    weights = iter(on_device(np.concatenate(masks), device).split([len(m) for m in masks]) if masks else ())
-    for step, index, before in zip(
-        steps, rows.split([step.rows_GB.size for step in steps]), local.split([step.width for step in steps])
-    ):
-        weight = None if step.weight_GB is None else next(weights).view(step.width, step.size)
-        yield Feed(index, before, weight, tuple(on_device(numbers, device) for numbers in dropout.at(step)))
+@dataclass(frozen=True)
+class Steps:
+    """The steps of a chunk, and all that they read. plan: the steps in order. frozen: no lane has statistics of batches."""
+
+    clients: Clients
+    axis: Axis
+    start: Start
+    plan: Sequence[Step]
+    dropout: DropoutMasks
+    frozen: bool
+    state: LaneState
+
+    def feeds(self) -> Iterator[Feed]:
+        """The feed of each step, in order; all but the numbers for dropout go to the device at once."""
+        plan, device = self.plan, self.clients.device
+        rows = on_device(np.concatenate([step.rows_GB.T.ravel() for step in plan]), device)
+        local = on_device(np.concatenate([step.local_G for step in plan]), device)
+        masks = [step.weight_GB.ravel() for step in plan if step.weight_GB is not None]
+        weights = iter(on_device(np.concatenate(masks), device).split([len(m) for m in masks]) if masks else ())
+        by_step = zip(
+            plan, rows.split([step.rows_GB.size for step in plan]), local.split([step.width for step in plan])
+        )
+        for step, index, before in by_step:
+            weight = None if step.weight_GB is None else next(weights).view(step.width, step.size)
+            yield Feed(index, before, weight, tuple(on_device(numbers, device) for numbers in self.dropout.at(step)))
 
 
 class LaneStep:
@@ -82,9 +102,9 @@ class LaneStep:
     def __call__(self, step: Step, feed: Feed) -> None:
         axis, samples, learnt = self.axis, self.clients.samples, self.clients.learnt
         leaves = self._leaves(step)
-        step_inputs = self._inputs(step, feed, axis.targets(samples.y.index_select(0, feed.index), step))
+        step_inputs = self._inputs(step, feed, axis.targets(samples.y.index_select(0, feed.rows), step))
         self.kernels.padded = axis.padded(step)
-        loss = self.loss(leaves, axis.inputs(samples.x.index_select(0, feed.index), step), step_inputs)
+        loss = self.loss(leaves, axis.inputs(samples.x.index_select(0, feed.rows), step), step_inputs)
         grads = torch.autograd.grad(loss.sum(), [leaves[n] for n in learnt], allow_unused=True)
         with torch.no_grad():
             self._descend(step, feed, leaves, grads, step_inputs.lane)

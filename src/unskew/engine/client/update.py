@@ -24,7 +24,7 @@ from unskew.engine.client.noise import NoiseTables
 from unskew.engine.client.replays import Replays
 from unskew.engine.client.rules import rules_of_hooks
 from unskew.engine.client.schedule import Chunk, steps
-from unskew.engine.client.step import LaneState, LaneStep, feeds
+from unskew.engine.client.step import LaneState, LaneStep, Steps
 from unskew.engine.client.values import Start
 
 
@@ -32,33 +32,33 @@ class Update:
     """One local update of the clients of a chunk; `run` it once.
 
     private: the private state of the clients that have one; then, a list with that of every lane.
-    steps: the chunk's batches in order. state: what they read and change. replays: on a GPU, the steps recorded so far.
+    steps: the chunk's batches, and the tensors that they read and change.
     """
 
     def __init__(self, clients: Clients, axis: Axis, chunk: Chunk, start: Start, private: Mapping[int, Tree]):
-        self.clients, self.axis, self.chunk, self.device = clients, axis, chunk, clients.device
-        self.start = start
+        self.clients, self.axis, self.chunk, self.start = clients, axis, chunk, start
         # a client that trains alone may have a second lane as filler; only those of `chunk.work` get a reply
         work, training = axis.work(chunk), clients.training
         self.private = [clients.private_state(private.get(w.client), start) for w in work]
         orders = {w.client: clients.orders(w.client, start.t) for w in work}
-        self.steps = [axis.widened(step) for step in steps(chunk, orders, training.recipe)]
+        plan = [axis.widened(step) for step in steps(chunk, orders, training.recipe)]
         drops_out = bool(clients.mask_shapes)
         generators = [key(clients.fed.seed, start.t, w.client, "dropout") for w in work] if drops_out else []
-        self.dropout = DropoutMasks(clients.mask_shapes, chunk, generators)
-        self.kernels, self.views = Kernels(axis.folded, frozen=chunk.frozen), LaneViews(clients, start)
+        dropout = DropoutMasks(clients.mask_shapes, chunk, generators)
         self.state = LaneState(
             axis.stack_weights([clients.held_weights(start, state) for state in self.private]),
             lane_table(clients, axis, work, self.private),
             NoiseTables(clients, start, work),
             optimise.optimiser(training.optimiser, self._rate(), training.momentum, training.weight_decay),
-            torch.zeros(len(work), device=self.device),
+            torch.zeros(len(work), device=clients.device),
         )
+        self.steps = Steps(clients, axis, start, plan, dropout, chunk.frozen, self.state)
+        self.kernels, self.views = Kernels(axis.folded, frozen=chunk.frozen), LaneViews(clients, start)
 
     def run(self, replays: Replays | None = None) -> list[Reply]:
-        """Train, and return one reply a client."""
+        """Train, and return one reply a client. replays: on a GPU, the steps recorded so far."""
         fed, first_client = self.clients.fed, self.chunk.work[0].client
-        with own_draws(fed.net, self.device, fed.seed, self.start.t, first_client, "model"):
+        with own_draws(fed.net, self.clients.device, fed.seed, self.start.t, first_client, "model"):
             return self._trained(None if fed.net.draws else replays)
 
     def _trained(self, replays: Replays | None) -> list[Reply]:
@@ -69,7 +69,7 @@ class Update:
             state.lane_table["round"] = begun
             state.optimiser.start([state.weights[n] for n in self.clients.learnt])
             if replays:
-                replays.train(self)
+                replays.train(self.steps)
             else:
                 self._train()
             with torch.no_grad():
@@ -78,11 +78,12 @@ class Update:
 
     def _rate(self) -> float | torch.Tensor:
         """The learning rate, on a GPU as the tensor that recorded steps read, so that these have the bits of any other."""
-        return self.start.lr if self.device.type == "cpu" else torch.full((), self.start.lr, device=self.device)
+        device = self.clients.device
+        return self.start.lr if device.type == "cpu" else torch.full((), self.start.lr, device=device)
 
     def _train(self) -> None:
         step = LaneStep(self.clients, self.axis, self.views, self.kernels, self.state)
-        for plan, feed in zip(self.steps, feeds(self.steps, self.dropout, self.device)):
+        for plan, feed in zip(self.steps.plan, self.steps.feeds()):
             step(plan, feed)
 
     def _reply(self, g: int, finished: Mapping[str, tuple[Tree, Tree]]) -> Reply:

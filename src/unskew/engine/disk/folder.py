@@ -18,7 +18,7 @@ import torch
 from unskew import config, disk
 from unskew.config import Settings
 from unskew.data.intake.take import GIVEN
-from unskew.engine import predictions, resolve
+from unskew.engine import hardware, predictions, resolve
 from unskew.engine.assemble import loop_of
 from unskew.engine.disk import record, state
 from unskew.engine.disk.fingerprint import fingerprint
@@ -272,7 +272,7 @@ def environment(run: Run) -> dict[str, Any]:
         "python": platform.python_version(),
         "torch": torch.__version__,
         "machine": platform.machine(),
-        "cores": resolve.cores(),
+        "cores": hardware.cores(),
         "device": run.device,
         "files": run.settings.files(),
         "command": " ".join(["unskew", *sys.argv[1:]]) if sys.argv[0].endswith(("unskew", "__main__.py")) else "",

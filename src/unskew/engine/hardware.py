@@ -1,0 +1,81 @@
+"""What a run computes on: its device, how many clients train there side by side, and how many runs at a time."""
+
+from __future__ import annotations
+
+import os
+import re
+
+import numpy as np
+import torch
+
+from unskew.config import Settings
+from unskew.core.client import Fed
+from unskew.core.network import Network
+from unskew.data.federation import Federation
+from unskew.engine.client import room, trial
+from unskew.engine.precision import FLOAT32
+from unskew.errors import UsageError, excerpt, suggestion
+
+MOST_LANES, MOST_LANES_ON_GPU = 16, 256
+LANES = re.compile(r"[1-9][0-9]{0,4}")
+
+
+def device_of(settings: Settings) -> str:
+    """`cpu`, or a GPU as torch names it. Raises UsageError: E109 for another word, E113 for a GPU that torch does not find."""
+    device = settings.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    if not re.fullmatch(r"cpu|cuda(:\d{1,4})?", device):
+        near = suggestion("cuda" if device.lower() in ("gpu", "mps") else device, ("auto", "cpu", "cuda"))
+        raise UsageError("E109", f"device must be auto, cpu, cuda or cuda:1; got {excerpt(device)}.{near}")
+    if device == "cpu" and settings.precision != FLOAT32:
+        raise UsageError(
+            "E109", f"precision={settings.precision} is for GPUs, and this run computes on the CPU; leave it out."
+        )
+    index = int(device.partition(":")[2] or 0)
+    if device != "cpu" and index >= torch.cuda.device_count():
+        gpus = f"finds {torch.cuda.device_count() or 'no'} GPU{'s' * (torch.cuda.device_count() > 1)}"
+        raise UsageError("E113", f"device is {device}, and torch {torch.__version__} {gpus}; use device=cpu.")
+    return device
+
+
+def lanes_of(settings: Settings, net: Network, device: str) -> int:
+    """The most clients that train side by side. `auto` depends on the model and the device's kind and memory, never on a
+    timing.
+
+    Raises UsageError (E109) for a setting that is neither `auto` nor a whole number above 0.
+    """
+    if settings.lanes != "auto":
+        if not LANES.fullmatch(settings.lanes):
+            text = f"lanes should be auto or a whole number from 1 to 99999, got {excerpt(settings.lanes)}."
+            raise UsageError("E109", text)
+        return int(settings.lanes)
+    if device == "cpu":
+        return MOST_LANES if net.folds else 1
+    memory = torch.cuda.get_device_properties(device).total_memory
+    try:
+        return room.lanes_in(memory, net, settings.batch, MOST_LANES_ON_GPU)
+    except RuntimeError:  # layers that cannot run side by side: the trial of the model says which
+        return MOST_LANES
+
+
+def tried(fed: Fed, federation: Federation, device: str, lanes: int) -> tuple[int, tuple[tuple[str, str], ...]]:
+    """(lanes, remarks) for a user's own model, after it has taken a training step. Raises UsageError (E123)."""
+    samples = torch.as_tensor(np.asarray(federation.x[: trial.SAMPLES]), dtype=torch.float32).to(device)
+    trial_ = trial.Trial.of(fed.net, fed.task, samples, fed.classes)
+    with torch.random.fork_rng(devices=[]):
+        fed.net.draws = trial_.alone()
+        reason = trial_.side_by_side() if lanes > 1 else ""
+    if not reason:
+        return lanes, ()
+    return 1, (("E128", f"this model cannot train several clients side by side, so lanes=1 is used: {reason}."),)
+
+
+def cores() -> int:
+    """How many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def at_once(device: str = "auto") -> int:
+    """How many runs to train at a time: one on each core, or one where they would share a GPU, on which they take turns."""
+    return 1 if device != "cpu" and torch.cuda.is_available() else cores()
