@@ -13,7 +13,7 @@ import unskew
 from unskew import data
 from unskew.config import Settings
 from unskew.core.method import Method
-from unskew.engine import check, memory, resolve, sources
+from unskew.engine import check, hardware, memory, resolve, sources
 from unskew.engine.assemble import loop_of, trainer_of
 from unskew.errors import DataError, UsageError
 from unskew.merge.median import Median
