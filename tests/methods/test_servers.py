@@ -106,7 +106,8 @@ def test_ccvr_pools_moments_exactly():
 
 
 def test_ccvr_is_refused_before_it_trains_where_its_covariances_have_no_room(monkeypatch):
-    fed = SimpleNamespace(clients=2, classes=2, features=40_000, sizes=np.array([5, 5]))
+    facts = {"clients": 2, "classes": 2, "features": 40_000, "sizes": np.array([5, 5])}
+    fed = SimpleNamespace(**facts, kind_at=lambda cut, kind: kind)
     told = "E108 'ccvr' cannot run here: its server would hold 25.6 GB at once, 12.8 GB from each of 2 clients"
     with pytest.raises(UsageError, match=told):
         memory.check_room(registry.parse("ccvr"), fed, has=20 * 10**9)

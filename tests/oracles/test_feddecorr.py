@@ -35,11 +35,15 @@ class FedDecorr(FedAvg):
         return torch.stack(pairs).mean() / n
 
 
+ILL = 1e-4
+"""Standardising divides by deviations near zero, which makes the last bits larger; those differ by processor."""
+
+
 @everywhere
 def test_feddecorr(case: Case) -> None:
-    agree(case, FedDecorr)
+    agree(case, FedDecorr, atol=ILL)
 
 
 @on_both_models
 def test_the_form_in_the_paper(case: Case) -> None:
-    agree(case, FedDecorr, form="paper")
+    agree(case, FedDecorr, atol=ILL, form="paper")

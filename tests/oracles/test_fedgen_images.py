@@ -94,7 +94,7 @@ def one_hot(label: Tensor) -> Tensor:
     return F.one_hot(label, CLASSES).double()
 
 
-RATE, SIGNS = 1e-5, 5e-5
+RATE, SIGNS = 1e-5, 5e-4
 """Adam's first steps are nearly the rate times the sign of a gradient, which float32 need not know near 0: a weight of G
 may be off by twice the rate a step. An image sums up thousands of them, so it shows how G was trained all the same."""
 
