@@ -43,9 +43,10 @@ crash: $(READY)
 fuzz: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.harness
 
-# breaks one line at a time and asks whether a test notices; about half an hour, so a nightly job
-mutants: $(READY)
+# breaks one line at a time and asks whether a test notices; about an hour, so a nightly job
+mutants: $(READY) $(FLOWER)/.ready
 	$(BIN)/python tools/mutants.py
+	$(FLOWER)/bin/python tools/mutants.py front
 
 bench: $(READY)
 	$(BIN)/python benchmarks/scale.py

@@ -7,7 +7,8 @@ python tools/mutants.py --processes 2 --json mutants.json
 
 A file of mutants holds the tests of its room and a list of `file`, `line` (text that stands once in that file), `becomes`,
 and where the room's tests are too many, `tests` of its own; `{stem}` stands for the name of the broken file. A mutant that no test can notice, because both lines mean the same to
-every user, is kept with the reason under `survives`, and counts as surviving.
+every user, is kept with the reason under `survives`, and counts as surviving. `needs` names a module without which a
+file's tests are skipped: its mutants are then left out, which is said.
 
 A mutant is killed if a test fails, or if its tests do not end in the time allowed. Exit code 1 if fewer are killed than
 the share that is asked for.
@@ -26,6 +27,7 @@ import time
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 import yaml
@@ -38,7 +40,7 @@ TIMEOUT_S = 240
 
 @dataclass(frozen=True)
 class Mutant:
-    """One broken line. tests: paths below the repository, as pytest takes them."""
+    """One broken line. tests: paths below the repository, as pytest takes them. needs: a module that these import, or ""."""
 
     room: str
     number: int
@@ -47,6 +49,7 @@ class Mutant:
     becomes: str
     tests: tuple[str, ...]
     survives: str = ""
+    needs: str = ""
 
     @property
     def name(self) -> str:
@@ -85,7 +88,7 @@ def mutants(rooms: Iterable[str] = ()) -> list[Mutant]:
         if not rooms or path.stem in rooms:
             given = yaml.safe_load(path.read_text())
             for number, entry in enumerate(given["mutants"], 1):
-                entry = {"tests": given["tests"], **entry}
+                entry = {"tests": given["tests"], "needs": given.get("needs", ""), **entry}
                 entry["tests"] = tuple(entry["tests"].format(stem=Path(entry["file"]).stem).split())
                 read.append(Mutant(path.stem, number, **entry))
     return read
@@ -147,6 +150,9 @@ def main() -> int:
     parser.add_argument("--json", type=Path, help="write every outcome there")
     options = parser.parse_args()
     chosen = [m for m in mutants(options.rooms) if options.only in (None, m.number)]
+    for room, module in sorted({(m.room, m.needs) for m in chosen if m.needs and not find_spec(m.needs)}):
+        print(f"{room}: left out, because {module} is not installed; run it with a Python that has it")
+        chosen = [m for m in chosen if m.room != room]
     if problems := [f"{m.room} {m.number}: {p}" for m in chosen if (p := m.problem())]:
         print("\n".join(problems))
         return 2

@@ -95,9 +95,11 @@ def test_the_policy_stands_above_an_approval(site):
 
 
 def test_a_wrong_number_decides_nothing(site):
-    hello(site, run="r1aaa")
-    hello(site, "scaffold", run="r1bbb")
     folder = site.member.folder
+    hello(site, run="r1aaa")
+    with pytest.raises(UsageError, match="E503 no run has asked that is called ''; these have asked: r1aaa"):
+        approvals.decide(folder, "", "approved")
+    hello(site, "scaffold", run="r1bbb")
     with pytest.raises(UsageError, match="E503 several runs begin with 'r1'; these have asked: r1bbb, r1aaa"):
         approvals.decide(folder, "r1", "approved")
     with pytest.raises(UsageError, match=r"E503 no run has asked that is called 'r1aab'.*Did you mean 'r1aaa'"):
@@ -112,6 +114,16 @@ def test_a_damaged_decision_is_none(site):
     assert path.stat().st_mode & 0o777 == 0o600
     path.write_text(path.read_text()[:-5])
     assert hello(site)["code"] == "E522"
+
+
+def test_an_approval_is_of_the_study_that_it_names(site):
+    hello(site)
+    approvals.decide(site.member.folder, "r1", "approved")
+    (approved,) = (site.member.folder / approvals.FOLDER).glob("*.json")
+    hello(site, "scaffold", run="r2")
+    (other,) = set((site.member.folder / approvals.FOLDER).glob("*.json")) - {approved}
+    other.write_bytes(approved.read_bytes())
+    assert hello(site, "scaffold", run="r2")["code"] == "E522"
 
 
 def test_the_coordinator_reads_where_a_run_waits_and_goes_on_when_it_is_approved(tmp_path, monkeypatch):

@@ -115,6 +115,7 @@ def test_another_app_than_ours_is_ended_and_nothing_of_it_is_asked_for(office):
 def test_our_app_without_an_order_of_ours_is_ended(office, order, home):
     """Somebody who has our archive, which is public, and names an order of their own."""
     (home.folder / "order.json").write_text("{}")
+    (home.folder / "flower/orders").mkdir(parents=True, exist_ok=True)  # from where a name could lead out
     stranger = office([OURS], order=order)
     stranger.tend()
     assert [run for run, problem in stranger.link.finished if problem] == [7]

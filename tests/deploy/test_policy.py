@@ -15,6 +15,7 @@ from unskew.deploy.policy import FILE, Policy
 from unskew.deploy.spent import OfRun, Spent
 from unskew.deploy.wire import seal
 from unskew.errors import UnskewError, UsageError
+from unskew.methods.rebafl import ReBaFL
 
 NOON, MIDNIGHT = time.strptime("12:00", "%H:%M"), time.strptime("00:30", "%H:%M")
 PRIVATE = "feddpms(alpha=5, width=8)"
@@ -56,6 +57,7 @@ def allow(site, **limits) -> None:
         ({"most_rounds": 4}, "fedavg", {"rounds": 5}, "5 rounds (most_rounds)"),
         ({"most_megabytes": 0.01}, "fedavg", {}, "more than 0.01 (most_megabytes)"),
         ({"methods": ("fedavg",)}, "scaffold", {}, "'scaffold', which is not among fedavg (methods)"),
+        ({"methods": ("fedavg",)}, "ccvr", {}, "'ccvr', which is not among fedavg (methods)"),
         ({"methods": ("scaffold",)}, "scaffold+rebafl", {}, "'rebafl', which is not among scaffold (methods)"),
         ({"epsilon": 0.01}, PRIVATE, {}, "of the budget 0.01 is left"),
     ],
@@ -79,6 +81,18 @@ def test_the_default_policy_lets_no_inputs_features_or_labels_out(site):
     replace(Policy(), least_samples=1, least_batch=1).write(site.member.folder)
     assert [hello(site, m).get("code") for m in ("feddata", "fedmix", "fedbr", "flea")] == ["E520"] * 4
     assert "hello" in hello(site, "scaffold+rebafl")
+
+
+def test_what_does_not_say_what_it_is_counts_as_inputs(site, monkeypatch):
+    """N1: a Part that somebody has installed need not say what its Shares disclose."""
+    said = ReBaFL.shares
+
+    def silent(part, fed):
+        return {name: replace(share, kind=None) for name, share in said(part, fed).items()}
+
+    monkeypatch.setattr(ReBaFL, "shares", silent)
+    allow(site, shares=("weights", "sums", "statistics", "features", "labels"))
+    assert "'rebafl/sums' is of the kind inputs (its Part does not say" in hello(site, "rebafl")["text"]
 
 
 def test_a_refusal_tells_no_number_of_samples(site):
@@ -156,6 +170,21 @@ def test_runs_are_counted_and_each_only_once(site):
     assert len(Spent.read(site.member.folder).runs) == 1
     assert hello(site)["hello"]["train"] == 33
     assert "1 runs have begun at this site (most_runs)" in hello(site, run="r2")["text"]
+
+
+def test_bytes_are_counted_over_all_answers_of_a_run(site):
+    """N1: a run that is set up once more has taken what it has taken."""
+
+    def taken() -> int:
+        return Spent.read(site.member.folder).runs["r1"].bytes
+
+    begun(site)(1)
+    once = taken()
+    assert once > 1000
+    train = begun(site)
+    assert taken() == once
+    train(2)
+    assert taken() == 2 * once
 
 
 def test_epsilon_is_a_budget_of_all_runs_together(site):

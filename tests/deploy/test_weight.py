@@ -12,6 +12,7 @@ from tests.cli.calling import call
 from tests.deploy import fake
 from tests.deploy.test_bad import again, meddling, opened
 from tests.deploy.test_bits import problems, simulated
+from unskew.core.replies import capped
 from unskew.deploy import bounds, hello
 from unskew.deploy.hello import Hello
 from unskew.deploy.ticket import Ticket
@@ -118,6 +119,18 @@ def test_weights_change_only_where_the_cap_binds():
     assert simulated("fedavg", cap=0.4).digest != simulated("fedavg").digest
     assert simulated("fedavg", weighting="equal").digest != simulated("fedavg").digest
     assert simulated("scaffold", weighting="equal").digest == simulated("scaffold").digest  # which is equal already
+
+
+@pytest.mark.parametrize(
+    ("weights", "cap", "expected"),
+    [
+        ([0.45, 0.45, 0.1], 0.4, [0.4, 0.4, 0.2]),
+        ([0.6, 0.3, 0.1], 0.4, [0.4, 0.4, 0.2]),  # the second exceeds the cap by what is cut off the first
+        ([0.7, 0.2, 0.1], 0.2, [1 / 3] * 3),  # three cannot all be below a fifth
+    ],
+)
+def test_a_cap_worked_by_hand(weights, cap, expected):
+    assert capped(weights, cap) == pytest.approx(expected)
 
 
 @pytest.mark.parametrize("name", ["fedavg", "fedavg+clip_median", "fednova", "fedavg+multi_krum(share=0.1)"])

@@ -138,6 +138,17 @@ def test_shared_values_worked_by_hand():
     )
 
 
+def test_what_two_sites_share_is_not_compared():
+    """Either may be the odd one out."""
+    assert not Proportions(("w",), {0: 1, 1: 1}).check(1, START, replies(0, 0, shares={1: 1e9}))
+
+
+def test_a_reply_that_was_refused_has_spoilt_nothing():
+    proportions = Proportions(("w",), {0: 1, 1: 1, 2: 1})
+    assert [c.client for c in proportions.check(1, START, replies(0.1, 0.1, 5.0))] == [2]
+    assert proportions.suspect() is None
+
+
 def test_the_suspect_is_the_one_furthest_out_of_proportion_in_the_last_rounds():
     proportions = Proportions(("w",), {0: 1, 1: 1, 2: 1})
     proportions.check(1, START, replies(0.1, 0.1, 0.2))

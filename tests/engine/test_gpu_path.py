@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from tests.engine.training import trainer
+from tests.engine.training import build, trainer
 from unskew import config, models
 from unskew.core.network import Network
 from unskew.core.trees import tree_map
@@ -141,9 +142,59 @@ def test_a_hook_that_reads_the_rounds_number_is_recorded_anew_each_round():
     assert plain.recorded > recorder.recorded
 
 
+def trained(recorder: Plain | None, name: str = "cnn_small", **given: Any) -> tuple[Trainer, dict[str, Tensor]]:
+    """(the trainer, weights and losses of all replies of two rounds)."""
+    made, start = trainer(build(name, SHAPE), SHAPE, **given)
+    made.replays = Replays(recorder) if recorder else None
+    replies = [r for t in (1, 2) for r in made.train(replace(start, t=t), range(len(given["sizes"])), {})]
+    made.close()
+    return made, {f"{i}/{n}": w for i, r in enumerate(replies) for n, w in {**r.weights, "loss": r.loss}.items()}
+
+
+UNEQUAL = (40, 20, 13, 12, 11, 10)
+"""Two at a time: a lane that only fills up, and several chunks of the same shapes with other padding."""
+
+
+@pytest.mark.usefixtures("rate_as_tensor")
+def test_what_steps_leave_behind_does_not_reach_the_next_update():
+    """Momentum, losses, padding and lanes at rest of one chunk are not those of the next, which has the same shapes."""
+    given = {"sizes": UNEQUAL, "lanes": 2, "momentum": 0.9}
+    (_, plain), (_, replayed) = trained(None, **given), trained(recorder := Plain(), **given)
+    assert recorder.replayed
+    assert all(torch.equal(plain[n], replayed[n]) for n in plain)
+
+
+@pytest.mark.usefixtures("rate_as_tensor")
+def test_a_client_of_one_sample_has_a_stage_of_its_own():
+    """It normalises by the running statistics, with tensors of the same shapes as any other client."""
+    given = {"name": "cnn_small(batch_norm=True)", "sizes": (40, 1), "lanes": 1}
+    (_, plain), (_, replayed) = trained(None, **given), trained(Plain(), **given)
+    assert all(torch.equal(plain[n], replayed[n]) for n in plain)
+
+
+@pytest.mark.usefixtures("rate_as_tensor")
+def test_stages_that_are_not_used_any_more_are_dropped(monkeypatch):
+    monkeypatch.setattr("unskew.engine.client.replays.MOST_STAGES", 1)
+    given = {"sizes": UNEQUAL[:-1], "lanes": 4}  # chunks of two and of three clients
+    (_, plain), (made, replayed) = trained(None, **given), trained(Plain(), **given)
+    assert made.replays
+    assert len(made.replays.stages) == 1
+    assert all(torch.equal(plain[n], replayed[n]) for n in plain)
+
+
+def test_a_model_that_draws_for_itself_is_not_recorded():
+    """A recording would repeat what was drawn when it was made."""
+    made, start = trainer(build("cnn_small", SHAPE), SHAPE)
+    made.fed.net.draws = True
+    made.replays = Replays(recorder := Plain())
+    made.train(start, [0, 1], {})
+    made.close()
+    assert not recorder.watched
+
+
 @pytest.mark.parametrize(
     ("kernel", "stride", "padding", "dilation", "groups"),
-    [((5, 5), 1, 0, 1, 1), ((6, 1), (2, 1), (1, 0), 1, 1), ((3, 3), 2, 1, (2, 1), 2), ((1, 1), 1, 0, 1, 1), ((1, 1), 2, 0, 1, 1)],
+    [((5, 5), 1, 0, 1, 1), ((6, 1), (2, 1), (1, 0), 1, 1), ((3, 3), 2, 1, (2, 1), 2), ((1, 1), 1, 0, 1, 1), ((1, 1), 2, 0, 1, 1), ((1, 1), 1, 1, 1, 1)],
 )  # fmt: skip
 def test_batched_convolutions_and_their_gradients_are_those_of_grouped_ones(kernel, stride, padding, dilation, groups):
     G, B, C, O = 3, 2, 4, 6
@@ -166,6 +217,14 @@ def test_depthwise_layers_stay_grouped():
     assert not layer.is_batched(x, torch.empty(3, 8, 1, 3, 3), 8)
     assert layer.is_batched(x, torch.empty(3, 8, 2, 3, 3), 4)
     assert not Convolution(F.conv2d).is_batched(x, torch.empty(3, 8, 8, 3, 3), 1)  # "same" padding, or transposed
+
+
+def test_small_and_large_layers_are_batched_but_not_where_tf32_is_faster():
+    layer, x = Convolution(F.conv2d, (1, 1), (1, 1), (1, 1)), torch.empty(2, 32, 16, 16)
+    small, large = torch.empty(3, 8, 4, 3, 3), torch.empty(3, 8, 32, 3, 3)
+    for precision, batched in (("float32", [True, True]), ("tf32", [True, False])):
+        with computing(torch.device("cuda"), precision):
+            assert [layer.is_batched(x, w, 1) for w in (small, large)] == batched
 
 
 def test_group_normalisation_trains_side_by_side():
@@ -199,6 +258,12 @@ def test_lanes_follow_from_memory():
     assert room.lanes_in(each * 10**6, net, 16, 256) == 256
 
 
+def test_a_lanes_memory_worked_by_hand():
+    """Half as much again as the 192 inputs of 16 samples, and 8 copies of 192 x 4 weights and 4 biases; 4 bytes each."""
+    net = Network(nn.Sequential(nn.Flatten(), nn.Sequential(nn.Identity()), nn.Linear(192, 4)), SHAPE)
+    assert room.bytes_a_lane(net, 16) == 4 * (16 * 192 * 3 // 2 + 8 * 772)
+
+
 def test_a_gpu_has_one_chunk_where_a_cpu_has_several():
     sizes, recipe = np.array([40, 33, 9, 47, 18]), Recipe(16, 1, False)
     assert len(chunks(range(5), sizes, recipe, 8)) > 1
@@ -230,6 +295,7 @@ def test_a_gpus_arithmetic_is_exact_and_given_back():
     with computing(torch.device("cuda")):
         assert (cudnn.allow_tf32, cudnn.deterministic, matmul.allow_tf32) == (False, True, False)
         assert torch.are_deterministic_algorithms_enabled()
+        assert not torch.backends.cuda.flash_sdp_enabled()
     with computing(torch.device("cuda"), "tf32"):
         assert (cudnn.allow_tf32, matmul.allow_tf32) == (True, True)
     after = cudnn.allow_tf32, cudnn.deterministic, matmul.allow_tf32, torch.are_deterministic_algorithms_enabled()
