@@ -44,6 +44,7 @@ def clipped(method: str) -> str:
     return str(registry.parse(f"{parsed}+{CLIP}"))
 
 
+@disk.private()
 def run_on(federation: Path, path: Path, settings: Any, terms: Mapping[str, Any], as_json: bool) -> None:
     """Start a new run, or continue one that was stopped. terms: min_sites, deadline, wait, test, without.
 
@@ -97,6 +98,7 @@ def _check_free(path: Path) -> None:
         time.sleep(0.3)
 
 
+@disk.private()
 def go(path: Path, as_json: bool, without: tuple[str, ...] = ()) -> None:
     """Begin or continue the run that this folder describes, and show it to its end. without: further sites to leave out."""
     from unskew.deploy.orders import ENDING
@@ -124,6 +126,7 @@ def go(path: Path, as_json: bool, without: tuple[str, ...] = ()) -> None:
         raise
 
 
+@disk.private()
 def ordered(path: Path, without: tuple[str, ...] = ()) -> Order:
     """The order of the run in this folder; further sites to leave out are checked, and kept in it."""
     from unskew.deploy.orders import FILE, Order
@@ -138,6 +141,7 @@ def ordered(path: Path, without: tuple[str, ...] = ()) -> Order:
     return order
 
 
+@disk.private()
 def show(home: Coordinator, path: Path, started: Started, as_json: bool) -> None:
     """Repeat what a run says until it ends, then its result. Raises SystemExit with its code if it did not end well."""
     from unskew.deploy import submit

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
 
-from unskew import config
+from unskew import calls, config, models
 from unskew.config import Settings
 from unskew.core.account import number
 from unskew.core.method import Method
@@ -18,12 +19,19 @@ from unskew.data.index import Index
 from unskew.deploy import studies
 from unskew.deploy.judging import Study
 from unskew.deploy.loaders import load
-from unskew.engine import leaves
+from unskew.engine import leaves, memory
 from unskew.engine.assemble import trainer_of
 from unskew.engine.client.trainer import Trainer
 from unskew.engine.memory import check_room
 from unskew.engine.resolve import run_on
+from unskew.engine.units import size
+from unskew.errors import UsageError
 from unskew.methods import registry
+from unskew.models import count
+from unskew.tasks import task_of
+
+COPIES = 8
+"""How often training holds a model's weights, roughly: as they came, per lane, gradients, optimiser, the reply."""
 
 
 def leaving(method: Method, trainer: Trainer) -> list[str]:
@@ -42,13 +50,16 @@ def forecast(study: Path, data: str, classes: Sequence[str], sites: int) -> tupl
     sites: how many take part. Raises UsageError for a study that cannot run over a network, DataError for bad data.
     """
     asked, lines = forecast_of(load(data, classes), studies.study(config.load(study)).replace(clients=sites))
-    check_room(asked.method, asked.fed)
     return asked, lines
 
 
 def forecast_of(data: Dataset, settings: Settings) -> tuple[Study, list[str]]:
-    """What a site that holds these data would send; `settings.clients` sites take part. Raises UsageError."""
+    """What a site that holds these data would send; `settings.clients` sites take part.
+
+    Raises UsageError, E108 for a model that has no room here, before any memory is taken for it.
+    """
     dataset, sites = studies.prepared(data, settings), settings.clients
+    check_model(settings, dataset)
     nobody = np.arange(0)
     rows = [np.arange(len(dataset.y)), *[nobody] * (sites - 1)]
     tests = [np.arange(len(dataset.y_test)), *[nobody] * (sites - 1)]
@@ -56,9 +67,30 @@ def forecast_of(data: Dataset, settings: Settings) -> tuple[Study, list[str]]:
     federation = Federation("site", *inputs, dataset.classes, Index.of(rows), Index.of(tests), "site")
     method = registry.parse(settings.method)
     run = run_on(federation, settings, method)
+    check_room(run.method, run.fed)
     trainer = trainer_of(run)
     trainer.close()
     return judged(settings, method, trainer, dataset), leaving(method, trainer)
+
+
+def check_model(settings: Settings, data: Dataset, has: int | None = None) -> None:
+    """Raises UsageError (E108) for a named model whose training would not fit this machine's memory.
+
+    has: bytes of memory; by default this machine's.
+    """
+    if calls.parse(settings.model, "model", "E104").file:
+        return  # the site's own file, which its operator named
+    has = has or memory.total()
+    shape = tuple(data.x.shape[1:])
+    with torch.device("meta"):  # shapes alone
+        module = models.build(settings.model, shape, len(data.classes), task_of(data.y, settings.loss).pixels(shape))
+    weights = 4 * count.parameters(module)
+    if COPIES * weights > has:
+        raise UsageError(
+            "E108",
+            f"the study's model '{settings.model}' has {size(weights)} of weights, of which training holds about {COPIES} "
+            f"copies, and this site has {size(has)} of memory.",
+        )
 
 
 def judged(settings: Settings, method: Method, trainer: Trainer, data: Dataset) -> Study:

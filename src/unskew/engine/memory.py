@@ -45,13 +45,18 @@ def one_core() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
+def total() -> int:
+    """Bytes of this machine's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+
+
 def check_room(method: Method, fed: Fed, has: int | None = None) -> None:
     """Raises UsageError (E108) if the replies of all clients to a trip, which the server holds at once, do not fit.
 
     Only Shares of a known size count, not those whose number of rows differs by client.
     has: bytes of memory; by default this machine's.
     """
-    has = has or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    has = has or total()
     for part in method.parts:
         for trip in part.trips:
             each = sum(s.max_bytes for s in trip.shares(fed).values() if None not in s.shape)

@@ -1,0 +1,61 @@
+"""What a site and a coordinator keep out before it costs anything: models without room, other users' eyes."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from types import ModuleType, SimpleNamespace
+
+import numpy as np
+import pytest
+
+from unskew import config, deploy
+from unskew.cli import deployed
+from unskew.data.dataset import Dataset
+from unskew.deploy import leaving
+from unskew.deploy.studies import study
+from unskew.deploy.tickets import Coordinator
+from unskew.errors import UsageError
+
+
+def own_data() -> Dataset:
+    x, y = np.zeros((12, 1, 8, 8), np.float32), np.arange(12) % 2
+    return Dataset("own", x, y, x[:2], y[:2], ("no", "yes"))
+
+
+def test_n1_a_model_without_room_is_refused_before_its_weights_are_made(monkeypatch):
+    """Attack: a study that nobody approved names a model of many gigabytes, and its greeting kills the site."""
+    made = []
+    monkeypatch.setattr(leaving, "run_on", lambda *a: made.append(a))
+    asked = study(config.build({"model": "mlp(hidden=[2000000000])"})).replace(clients=2)
+    with pytest.raises(
+        UsageError, match=r"E108 the study's model 'mlp\(hidden=\[2000000000\]\)' has 536 GB of weights"
+    ):
+        leaving.forecast_of(own_data(), asked)
+    assert not made
+    with pytest.raises(UsageError, match=r"and this site has 1 KB of memory"):
+        leaving.check_model(study(config.build({"model": "mlp"})), own_data(), has=1000)
+
+
+def test_only_its_user_reads_what_a_run_over_a_network_leaves(tmp_path, monkeypatch):
+    home = SimpleNamespace(name="lung", sites={"a": ""}, admitted=lambda: {"a": ""})
+    monkeypatch.setattr(Coordinator, "open", lambda folder: home)
+    monkeypatch.setattr(deployed, "go", lambda path, as_json: None)
+    terms = {"min_sites": 1, "deadline": "1m", "wait": "1m", "test": None, "without": ()}
+    before = os.umask(0o022)
+    try:
+        deployed.run_on(tmp_path / "lung", tmp_path / "r", config.build({}), terms, as_json=True)
+        ended = {"state": "done", "code": 0, "text": ""}
+        monkeypatch.setattr("unskew.deploy.following.follow", lambda *a: ended)
+        monkeypatch.setitem(sys.modules, "unskew.deploy.submit", submit := ModuleType("submit"))
+        monkeypatch.setattr(deploy, "submit", submit, raising=False)
+        monkeypatch.setattr(deployed, "_show_result", lambda path, as_json: (path / "report.html").write_text(""))
+        deployed.show(home, tmp_path / "r", SimpleNamespace(number="1"), as_json=True)
+    finally:
+        os.umask(before)
+    assert (tmp_path / "r").stat().st_mode & 0o077 == 0
+    files = {f.name: f.stat().st_mode & 0o077 for f in (tmp_path / "r").iterdir()}
+    assert {"deploy.json", "report.html"} <= set(files)
+    assert not any(files.values()), files
+    assert json.loads((tmp_path / "r/deploy.json").read_text())["path"]
