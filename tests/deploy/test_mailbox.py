@@ -17,7 +17,7 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, 
 from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectUnavailableError
 
 from tests.deploy import fake  # skips where cryptography is missing
-from unskew.deploy import pieces
+from unskew.deploy import flower, pieces
 from unskew.deploy.flower import SMALL, FlowerChannel, packed, unpacked
 from unskew.deploy.mailbox import Mailbox
 from unskew.deploy.sealed import Sealed
@@ -117,3 +117,32 @@ def test_a_sender_is_given_up_only_when_nothing_comes_for_a_while(monkeypatch):
     clock[0] += 0.1
     with pytest.raises(ObjectPullError, match="stopped sending"):
         patient("late")
+
+
+def test_a_reply_that_is_no_message_of_flowers_is_told_as_its_senders_failure():
+    """N14: an exception that nobody expected of Flower's parsers ended the run of all."""
+    garbled = answered(1)
+    link = SuperLink(garbled, answered(2))
+    for number in set(get_all_nested_objects(garbled)) - set(get_all_nested_objects(answered(2))):
+        link.pieces[number] = link.pieces[number].partition(b"\x00")[0] + b"\x00" + b"\xff" * 5000
+    box = Mailbox(link, 1)
+    box.push_messages = lambda messages: ["m1", "m2"]
+    replies = FlowerChannel(box).ask({1: LARGE, 2: LARGE}, "train", 1, 5.0)
+    assert isinstance(replies[2], Sealed)
+    assert isinstance(replies[1], str)
+    assert len(replies[1]) < 300
+
+
+def test_a_reply_that_only_fails_when_it_is_unpacked_is_told_too(monkeypatch):
+    """N14: and so did what is parsed only when it is read."""
+
+    def failing(content):
+        raise RecursionError("x" * 5000)
+
+    monkeypatch.setattr(flower, "unpacked", failing)
+    link = SuperLink(answered(1))
+    box = Mailbox(link, 1)
+    box.push_messages = lambda messages: ["m1"]
+    reply = FlowerChannel(box).ask({1: LARGE}, "train", 1, 5.0)[1]
+    assert str(reply).startswith("its reply cannot be read (xxx")
+    assert len(str(reply)) < 300

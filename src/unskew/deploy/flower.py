@@ -101,5 +101,5 @@ def _content(reply: Message) -> Sealed | str:
         return f"{reply.error.reason or 'no reason given'} (Flower's code {reply.error.code})"
     try:
         return unpacked(reply.content)
-    except ValueError as error:
-        return str(error)
+    except Exception as error:  # Flower parses what a site has sent only here
+        return f"its reply cannot be read ({(str(error) or type(error).__name__)[:200]})"

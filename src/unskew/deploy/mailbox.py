@@ -36,6 +36,8 @@ except ImportError as error:  # the extra is not installed, or in a version that
 
 FETCHERS = 4
 """How many messages are fetched side by side."""
+MOST_REASON = 200
+"""Characters of the reason why a reply could not be fetched."""
 _UNAVAILABLE = 3
 """Flower's code of a message that did not arrive."""
 
@@ -90,5 +92,6 @@ class Mailbox:
             return inflatable_utils.pull_and_inflate_object_from_tree(
                 tree, pull, confirm, return_type=Message, initial_backoff=BACK_OFF_S, backoff_cap=MOST_BACK_OFF_S
             )
-        except (inflatable_utils.ObjectPullError, ValueError, TypeError, KeyError) as error:
-            return make_message(metadata=head.metadata, error=Error(_UNAVAILABLE, str(error)))
+        except Exception as error:  # whatever a site makes Flower's parsers raise concerns its reply alone
+            reason = (str(error) or type(error).__name__)[:MOST_REASON]
+            return make_message(metadata=head.metadata, error=Error(_UNAVAILABLE, reason))

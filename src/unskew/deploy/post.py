@@ -219,6 +219,8 @@ class Post:
             return _read(site, key, request, reply, limits)
         except WireError as error:
             return self._refuse(site, t, error.code, f"{site}: {error.text} Reply dropped.")
+        except Exception as error:  # one site's reply must never end the run of all
+            return self._refuse(site, t, "E310", f"{site}: {_unread(error)} Reply dropped.")
 
     def _introduced(self, node: int, request: Sealed, reply: Sealed | str | None) -> Hello | None:
         """Which site a node is; None, and the reason told, if it does not prove to be an admitted one."""
@@ -240,6 +242,8 @@ class Post:
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             text = f"{site} describes its data in an unknown form ({printable(str(error)[:200])})."
             return self._refuse(site, 0, "E310", text)
+        except Exception as error:
+            return self._refuse(site, 0, "E310", f"{site}: {_unread(error)}")
         if hello.site != site:
             return self._refuse(site, 0, "E310", f"{site} introduces itself as '{hello.site}', which is another site.")
         most = self.contact.bounds.get(site)
@@ -273,6 +277,10 @@ def _read(site: str, key: Public, request: Sealed, reply: Sealed, limits: Limits
 def _code(code: Any) -> str:
     """An error's code as a site gives it; E312 for anything that looks like none."""
     return code if isinstance(code, str) and re.fullmatch(r"E\d{3}", code) else "E312"
+
+
+def _unread(error: Exception) -> str:
+    return f"its reply cannot be read ({type(error).__name__})."
 
 
 def _claimed(reply: Sealed) -> str:

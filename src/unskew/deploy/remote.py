@@ -100,6 +100,10 @@ class Remote:
             except Malformed:
                 self.sites.tell(t, "E303", f"{self.sites.hellos[k].site} round {t}: {MALFORMED}")
                 continue
+            except Exception as error:  # one site's reply must never end the run of all
+                text = f"its reply cannot be read ({type(error).__name__}). Reply dropped."
+                self.sites.tell(t, "E310", f"{self.sites.hellos[k].site} round {t}: {text}")
+                continue
             if reply:
                 replies.append(reply)
         return replies

@@ -33,6 +33,10 @@ PER_TENSOR = 512
 """Bytes of the safetensors header that one tensor may take: its name, type, shape and offsets."""
 
 
+MOST_LEVELS = 16
+"""How deep a message's tree may be: what walks through it calls itself at every level."""
+
+
 class WireError(Exception):
     """A message that is refused. text: the end of a sentence that begins with the sender's name."""
 
@@ -117,6 +121,8 @@ def _tensors(blob: bytes, limits: Limits, axes: Any) -> Tree:
         raise WireError("E310", f"the tensors cannot be read ({type(error).__name__}).") from error
     if len(tensors) > limits.tensors:
         raise WireError("E304", f"the message holds {len(tensors)} tensors; at most {limits.tensors} are expected.")
+    if any(path.count("/") >= MOST_LEVELS for path in tensors):
+        raise WireError("E310", f"a tensor's name has more than {MOST_LEVELS} levels.")
     try:
         for name, order in dict(axes).items():
             tensors[name] = tensors[name].permute([order.index(i) for i in range(tensors[name].dim())])

@@ -1,0 +1,64 @@
+"""Replies that nothing can read: they are dropped, their site is named, and the run goes on with the others."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.deploy import fake
+from tests.deploy.test_bad import BAD, WIDE, again, meddling, opened
+from unskew.deploy import post, remote
+from unskew.deploy.wire import MOST_LEVELS, WireError, seal, unseal
+
+
+def events(tmp_path, change) -> list[tuple[str, str]]:
+    """What a run of three rounds says of its replies. change: what BAD answers to training in round 2."""
+    channel = fake.Direct(fake.sites(tmp_path / "sites", fake.federation()), meddling(change))
+    loop, state, _ = fake.run(tmp_path / "run", channel, fake.small("scaffold"))
+    assert state.t == 3
+    return [(e["code"], e["text"]) for e in loop.record.rows["events"] if e["code"] != "round"]
+
+
+def honest_reply(asked, honest):
+    return honest
+
+
+def test_a_name_of_more_levels_than_any_tree_has_is_refused(tmp_path):
+    """N14: what walks through a tree calls itself at every level, so that 1,600 slashes ended the run of all."""
+    for where in ("w", "shares", "score", "early"):
+
+        def deep(asked, honest, where=where):
+            packet = opened(honest)
+            packet.tree[where] = {"/".join("a" * 1600): torch.zeros(1)}
+            return again(packet)
+
+        assert events(tmp_path / where, deep) == [
+            ("E310", f"{BAD}: a tensor's name has more than 16 levels. Reply dropped.")
+        ]
+    key = fake.KEYS[BAD]
+    unseal(seal({}, {"/".join("a" * MOST_LEVELS): torch.zeros(1)}, key), key.public, WIDE)
+    with pytest.raises(WireError):
+        unseal(seal({}, {"/".join("a" * (MOST_LEVELS + 1)): torch.zeros(1)}, key), key.public, WIDE)
+
+
+@pytest.mark.parametrize("error", [RecursionError, MemoryError, RuntimeError, AssertionError])
+def test_whatever_reading_a_reply_raises_concerns_its_site_alone(tmp_path, monkeypatch, error):
+    """N14: the run of all ended, and nobody was named."""
+    read, reply_of, bad = post._read, remote.reply_of, int(BAD[1:])
+
+    def failing(site, key, request, reply, limits):
+        if site == BAD and '"kind": "train"' in request.text and '"t": 2' in request.text:
+            raise error
+        return read(site, key, request, reply, limits)
+
+    def failing_later(k, packet):
+        if (k, packet.header["t"]) == (bad, 2):
+            raise error
+        return reply_of(k, packet)
+
+    text = f"its reply cannot be read ({error.__name__}). Reply dropped."
+    with monkeypatch.context() as patched:
+        patched.setattr(post, "_read", failing)
+        assert events(tmp_path / "post", honest_reply) == [("E310", f"{BAD}: {text}")]
+    monkeypatch.setattr(remote, "reply_of", failing_later)
+    assert events(tmp_path / "remote", honest_reply) == [("E310", f"{BAD} round 2: {text}")]
