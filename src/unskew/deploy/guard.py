@@ -68,7 +68,8 @@ class Guard:
         policy = self._policy()
         check_study(policy, study)
         spent = self._read(Spent.read)
-        digest, epsilon = approvals.digest_of(study.settings, study.draws), study.epsilon
+        digest, epsilon = study.digest, study.epsilon
+        spent.check_same(number, digest)
         if number not in spent.runs:
             if len(spent.runs) >= policy.most_runs:
                 raise refusal(f"{policy.most_runs} runs have begun at this site (most_runs)")
@@ -81,13 +82,19 @@ class Guard:
         return OfRun(digest, str(study.method), rounds, now, epsilon, last=now, kinds=kinds, metrics=metrics)
 
     def begin(self, number: str, run: OfRun) -> None:
-        """Count a run that this site has agreed to."""
+        """Count a run that this site has agreed to. Raises UsageError (E520) if it began otherwise."""
         self._read(Spent.read).begin(number, run)
 
+    def check_same(self, number: str, study: str) -> None:
+        """Refuse to compute anything for a run by another study than it began with. Raises UsageError (E520)."""
+        self._read(Spent.read).check_same(number, study)
+
     def note(self, number: str, kind: str, t: int, tree: Tree) -> None:
-        """Count an answer before it goes out."""
+        """Count an answer before it goes out. Raises UsageError (E520) for what the run's study has not declared."""
         if tree:
-            self._read(Spent.read).add(number, kind, t, tree)
+            spent = self._read(Spent.read)
+            spent.check_declared(number, {"score": tree} if kind == "score" else tree)
+            spent.add(number, kind, t, tree)
 
     def trouble(self, request: Mapping[str, object], code: str, text: str) -> None:
         """Keep for the operator that a request was refused or failed. That must not fail itself."""

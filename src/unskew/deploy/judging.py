@@ -18,6 +18,7 @@ from unskew.core.client import Fed
 from unskew.core.method import Method
 from unskew.core.part import HOOKS, Part, overrides
 from unskew.core.values import Share
+from unskew.deploy.approvals import digest_of
 from unskew.deploy.policy import ALL, Policy
 from unskew.engine.leaves import accounts
 from unskew.errors import UsageError
@@ -71,6 +72,11 @@ class Study:
     def draws(self) -> bool:
         """Whether something leaves of single samples, or of groups of them, which the study's seed draws."""
         return any(isinstance(share.samples, int) for what, share, _ in self.shares() if what != SCORE)
+
+    @property
+    def digest(self) -> str:
+        """What runs of one study have in common."""
+        return digest_of(self.settings, self.draws)
 
     @property
     def bytes(self) -> int:

@@ -5,7 +5,8 @@ Data, labels and private state stay in the site's folder.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,8 @@ from unskew.failures import explained
 
 REQUESTS = Limits(4 << 30, 100_000)
 """The most a site accepts from its coordinator, whose signature it has checked."""
+PLACE = ("k", "clients", "largest")
+"""Which client a site is in a run, and among how many."""
 Answer = tuple[dict[str, Any], Tree]
 """What a reply's header says beside run, serial, kind, t, re and site; and its tensors."""
 
@@ -68,8 +71,8 @@ class Site:
         self._forecast: tuple[Settings, tuple[Study, list[str]]] | None = None
         """What the study that asked last would take from this site."""
         self._data: Dataset | None = None
-        self._run: tuple[str, SiteRun] | None = None
-        """The one run that is kept warm, and its number."""
+        self._run: tuple[str, str, SiteRun] | None = None
+        """The one run that is kept warm, its number before it, and the digest of the study that was judged."""
         self._answers: dict[str, Callable[[Packet], Answer]] = {
             "hello": self._hello,
             "setup": self._setup,
@@ -137,17 +140,17 @@ class Site:
 
     def _setup(self, request: Packet) -> Answer:
         """Build the run, keep what it was built from, and tell the operator what leaves this site in it."""
-        facts = {n: request.header[n] for n in ("settings", "k", "clients", "largest")}
-        folder = self._folder(request)
-        settings = config.build(dict(facts["settings"]))
-        self.guard.check_hello(allowed(settings, self.model))
-        run = self._hold(request.header["run"], facts, request.tree["w"])
-        text = "\n".join(leaving(run.method, run.trainer))
-        study = judged(settings, run.method, run.trainer, self.data)
-        self.guard.begin(request.header["run"], self.guard.check_study(request.header["run"], study, text))
-        folder.write_leaves(f"{run.method}\n{text}\n")
-        self.say(f"run {request.header['run']} begins: {run.method}, {run.settings.rounds} rounds\n{text}")
-        folder.write_setup(request.tree, facts)
+        facts = {n: request.header[n] for n in ("settings", *PLACE)}
+        folder, number = self._folder(request), request.header["run"]
+        self.guard.check_hello(allowed(config.build(dict(facts["settings"])), self.model))
+        with self._built(facts, request.tree["w"]) as (run, study):
+            text = "\n".join(leaving(run.method, run.trainer))
+            agreed = self.guard.check_study(number, study, text)
+            self.guard.begin(number, replace(agreed, place={n: facts[n] for n in PLACE}))
+            folder.write_leaves(f"{run.method}\n{text}\n")
+            folder.write_setup(request.tree, facts)
+            self._keep(number, study, run)
+        self.say(f"run {number} begins: {run.method}, {run.settings.rounds} rounds\n{text}")
         return {"ready": True}, {}
 
     def _train(self, request: Packet) -> Answer:
@@ -197,22 +200,34 @@ class Site:
         """The run, from its folder if this process does not hold it, and what the request's round starts from."""
         number = request.header["run"]
         if self._run and self._run[0] == number:
-            run = self._run[1]
+            _, digest, run = self._run
+            self.guard.check_same(number, digest)
         else:
             tree, facts = self._folder(request).read_setup()
-            run = self._hold(number, facts, tree["w"])
+            with self._built(facts, tree["w"]) as (run, study):
+                self.guard.check_same(number, study.digest)
+                self._keep(number, study, run)
         tree = run.moved(request.tree)
         start = Start(request.header["t"], request.header["lr"], run.first | tree.get("w", {}), tree.get("down", {}))
         return run, start
 
-    def _hold(self, number: str, facts: dict[str, Any], first: Weights) -> SiteRun:
-        """Build a run and keep it warm in place of the one before."""
-        settings = allowed(config.build(dict(facts["settings"])), self.model).replace(device=self.device)
-        run = build(self.member.name, settings, self.data, facts, first)
+    @contextmanager
+    def _built(self, facts: dict[str, Any], first: Weights) -> Iterator[tuple[SiteRun, Study]]:
+        """A run and the study to judge before anything keeps the run. Where the judgement is no, nothing is left of it."""
+        settings = config.build(dict(facts["settings"]))
+        here = allowed(settings, self.model).replace(device=self.device)
+        run = build(self.member.name, here, self.data, facts, first)
+        try:
+            yield run, judged(settings, run.method, run.trainer, self.data)
+        except BaseException:
+            run.trainer.close()
+            raise
+
+    def _keep(self, number: str, study: Study, run: SiteRun) -> None:
+        """Keep a run warm in place of the one before."""
         if self._run:
-            self._run[1].trainer.close()
-        self._run = number, run
-        return run
+            self._run[2].trainer.close()
+        self._run = number, study.digest, run
 
 
 def _tree(weights: Weights, shares: dict[str, Tree]) -> Tree:

@@ -15,6 +15,7 @@ from typing import Any
 
 from unskew import disk
 from unskew.core.trees import Tree, flat
+from unskew.deploy.judging import refusal
 from unskew.deploy.policy import write_private
 from unskew.errors import UsageError
 
@@ -27,7 +28,8 @@ class OfRun:
     """What one run has taken.
 
     study: the digest of its settings. t: the last round that asked, last: when. answers: how many, by what was asked for.
-    kinds: what is disclosed, by name. metrics: the names of scores, in order.
+    kinds: what is disclosed, by name. metrics: the names of scores, in order. place: k, clients and largest, as the server
+    set them: a run that was set up otherwise would draw other samples.
     """
 
     study: str
@@ -41,6 +43,7 @@ class OfRun:
     answers: dict[str, int] = field(default_factory=dict[str, int])
     kinds: dict[str, str] = field(default_factory=dict[str, str])
     metrics: list[str] = field(default_factory=list[str])
+    place: dict[str, int] = field(default_factory=dict[str, int])
 
 
 @dataclass
@@ -67,10 +70,29 @@ class Spent:
         return sum(run.epsilon for run in self.runs.values())
 
     def begin(self, number: str, run: OfRun) -> None:
-        """Count a run; the second time it is set up changes nothing."""
+        """Count a run; the second time it is set up changes nothing.
+
+        Raises UsageError (E520) if it was begun with another study, or in another place among the sites.
+        """
         if number not in self.runs:
             self.runs[number] = run
             self._write()
+            return
+        self.check_same(number, run.study)
+        if self.runs[number].place != run.place:
+            raise refusal(f"run {number} was set up as another client, or among others; start a new run")
+
+    def check_same(self, number: str, study: str) -> None:
+        """Refuse a study under the number of a run that began with another one. Raises UsageError (E520)."""
+        if number in self.runs and self.runs[number].study != study:
+            raise refusal(f"run {number} began with another study; start a new run for this one")
+
+    def check_declared(self, number: str, tree: Tree) -> None:
+        """Refuse an answer with anything that the study of the run has not declared. Raises UsageError (E520)."""
+        for path in flat(tree):
+            name = _share(path)
+            if path.split("/")[0] != "score" and name not in self.runs[number].kinds:
+                raise refusal(f"'{name}' is not among what the study of run {number} said would leave")
 
     def add(self, number: str, kind: str, t: int, tree: Tree) -> None:
         """Count an answer and what it holds."""

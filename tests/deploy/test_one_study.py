@@ -1,0 +1,90 @@
+"""A run's number stands for one study, set up in one way: whatever else is asked under it takes nothing."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.deploy import fake  # skips where cryptography is missing
+from tests.deploy.test_policy import allow, answer, begun, hello, weights
+from unskew.deploy import approvals
+from unskew.deploy.site import Site
+from unskew.deploy.spent import Spent
+from unskew.errors import UsageError
+
+ALL_SAMPLES = "feddata(share=1.0)"
+FACTS = {"k": 0, "clients": 1, "largest": 33}
+VISIT = {"part": "feddata", "trip": 0, "lr": 0.1}
+
+
+@pytest.fixture
+def site(tmp_path):
+    """A site whose operator allows everything."""
+    return fake.sites(tmp_path / "sites", fake.federation())[998]
+
+
+def setup(site, method: str, **facts) -> dict:
+    settings = fake.small(method).as_dict()
+    return answer(site, "setup", tree={"w": weights(site)}, settings=settings, **(FACTS | facts))
+
+
+def test_a_refused_setup_leaves_nothing_that_answers(site):
+    """N1: a refused study stayed warm under the number of an approved one, and the next request took every sample."""
+    site.guard.approve = "ask"
+    hello(site)
+    approvals.decide(site.member.folder, "r1", "approved")
+    train = begun(site)
+    assert setup(site, ALL_SAMPLES)["code"] == "E520"
+    assert answer(site, "visit", **VISIT)["code"] == "E312"  # plain averaging has no such Part
+    assert train(1)["n"] == 33
+    assert Spent.read(site.member.folder).runs["r1"].method == "fedavg"
+
+
+def test_a_begun_number_takes_no_other_study_even_where_everything_is_approved(site):
+    """N1: neither the approval nor the budget was counted for a second study under the number of the first."""
+    begun(site)
+    assert "run r1 began with another study" in hello(site, ALL_SAMPLES)["text"]
+    assert "run r1 began with another study" in setup(site, ALL_SAMPLES)["text"]
+
+
+def test_what_is_warm_or_was_stored_is_held_against_the_study_that_began(site):
+    """N1: the number alone was looked at, not what is built for it."""
+    begun(site)
+    path, other = site.member.folder / "runs" / "r1" / "setup.safetensors", fake.small(ALL_SAMPLES).as_dict()
+    site._folder(_Of("r1")).write_setup({"w": weights(site)}, FACTS | {"settings": other})
+    assert path.exists()
+    restarted = Site(site.member, site.load, approve="all")
+    assert "began with another study" in answer(restarted, "visit", **VISIT)["text"]
+    assert restarted._run is None
+    number, _, run = site._run
+    site._run = number, "another", run
+    assert "began with another study" in answer(site, "visit", **VISIT)["text"]
+
+
+class _Of:
+    """A request of a run, for its folder."""
+
+    def __init__(self, run: str):
+        self.header = {"run": run}
+
+
+@pytest.mark.parametrize("branch", ["shares", "early"])
+def test_nothing_leaves_that_the_study_has_not_declared(site, branch):
+    """N1: a last line before an answer goes out, whoever computed it."""
+    begun(site)
+    undeclared = {branch: {"feddata": {"x": torch.zeros(3)}}}
+    with pytest.raises(UsageError, match=r"E520 .*'feddata/x' is not among what the study"):
+        site.guard.note("r1", "visit", 0, undeclared)
+    assert Spent.read(site.member.folder).runs["r1"].bytes == 0
+    site.guard.note("r1", "train", 1, {"w": {"a": torch.zeros(3)}, "score": {"global": torch.zeros(3)}})
+
+
+@pytest.mark.parametrize("other", [{"k": 1, "clients": 2}, {"clients": 2}, {"largest": 34}])
+def test_a_run_is_set_up_in_one_way(site, other):
+    """N1: an approved method drew other averages of samples whenever it was set up as another client, until all were
+    known."""
+    allow(site)
+    assert setup(site, "fedmix(group=7)")["ready"]
+    assert setup(site, "fedmix(group=7)")["ready"]  # as a server does after a crash
+    assert "as another client" in setup(site, "fedmix(group=7)", **other)["text"]
+    assert answer(site, "visit", part="fedmix", trip=0, lr=0.1)["n"] == 33
