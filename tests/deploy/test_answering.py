@@ -211,3 +211,41 @@ def test_no_empty_piece_is_sent_to_a_line_that_may_be_closed_already():
 
 def test_every_failure_of_a_call_is_one_of_three():
     assert {kind.__name__ for kind in FleetError.__subclasses__()} == {"Unreachable", "TurnedAway", "Unwanted"}
+
+
+@pytest.mark.parametrize("error", [RecursionError("deep"), MemoryError(), ZeroDivisionError()])
+def test_whatever_a_message_raises_the_site_goes_on(error, monkeypatch):
+    """N12: one message without a signature ended the site for good."""
+    script = Script([error, message(), None], [error])
+    said = played(script)
+    assert script.replies == [ANSWER]
+    assert len([text for text in said if text.startswith(f"unexpected: {type(error).__name__}")]) == 2
+
+    def failing(*_):
+        raise error
+
+    script = Script([message(), message(), None])
+    played(script, failing)
+    assert len(script.replies) == 2
+    assert "could not be handed" in script.replies[0]
+    monkeypatch.setattr(answering, "unpacked", failing)
+    script = Script([message(), message(), None])
+    played(script)
+    assert len(script.replies) == 2
+    assert "cannot be read" in script.replies[0]
+
+
+def test_a_site_whose_connection_has_ended_does_not_look_alive(monkeypatch, tmp_path):
+    """N12: the process stayed, with exit code 0 at its end, and answered nobody."""
+    from types import SimpleNamespace
+
+    from unskew.deploy import connecting, fleet
+    from unskew.errors import UnskewError
+
+    monkeypatch.setattr(fleet, "Fleet", lambda joined: None)
+    monkeypatch.setattr(Answering, "run", lambda self: None)
+    ticket = SimpleNamespace(site="a")
+    site = connecting.SiteProcesses(SimpleNamespace(ticket=ticket), "data")
+    worker = SimpleNamespace(tend=lambda say: None, stop=lambda: None)
+    with pytest.raises(UnskewError, match="E507 this site's connection ended unexpectedly"):
+        site._take_part(tmp_path / "worker", worker, iter([False] * 9 + [True] * 9).__next__)

@@ -15,11 +15,13 @@ from flwr.common.serde import message_to_proto
 from flwr.proto.fleet_pb2 import ActivateNodeResponse, PullMessagesResponse
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatResponse
 from flwr.supercore.inflatable.inflatable_object import get_object_tree
+from google.protobuf.message import DecodeError
 
 from tests.deploy import fake  # skips where cryptography is missing
+from unskew.deploy import fleet as fleet_module
 from unskew.deploy.addresses import free_port
 from unskew.deploy.fleet import Fleet, InUse, TurnedAway, Unreachable, Unwanted
-from unskew.deploy.flower import packed
+from unskew.deploy.flower import packed, unpacked
 from unskew.deploy.sealed import Sealed
 from unskew.deploy.tickets import Coordinator, Joined, Ticket
 
@@ -136,3 +138,49 @@ def test_a_message_that_a_crash_has_left_open_is_excused_once(tmp_path):
         server.asked.clear()
         fleet_at(tmp_path, server.port).connect()
         assert server.asked.count("push_messages") == excused
+
+
+def test_a_message_that_nothing_can_read_is_excused_and_forgotten(tmp_path, monkeypatch):
+    """N12: an exception that nobody expected of Flower's parsers ended the site; others made it ask for ever."""
+    for error in (DecodeError, RecursionError, ValueError, MemoryError):
+
+        def failing(*_, error=error, **__):
+            raise error
+
+        monkeypatch.setattr(fleet_module.inflatable_utils, "pull_and_inflate_object_from_tree", failing)
+        server = Server(
+            activate_node=(200, ACTIVATED), send_node_heartbeat=(200, BEATEN.SerializeToString()),
+            push_messages=(200, b""), pull_messages=(200, pulled()),
+        )  # fmt: skip
+        fleet = fleet_at(tmp_path / error.__name__, server.port)
+        fleet.connect()
+        message = fleet.receive()
+        assert message is not None
+        with pytest.raises(ValueError, match="a message without"):
+            unpacked(message.content)
+        fleet.reply(message, "the request cannot be read")
+        assert "push_messages" in server.asked, "the server waits for an answer"
+        fleet.forget()
+        assert not (tmp_path / error.__name__ / "site/answering").exists()
+
+
+def test_a_proxy_that_answers_for_a_piece_says_nothing_about_the_message(tmp_path):
+    server = Server(
+        activate_node=(200, ACTIVATED), send_node_heartbeat=(200, BEATEN.SerializeToString()),
+        pull_messages=(200, pulled()), pull_object=(200, b"<html>Welcome to the proxy</html>"),
+    )  # fmt: skip
+    fleet = fleet_at(tmp_path, server.port)
+    fleet.connect()
+    for _ in range(2):
+        with pytest.raises(Unreachable):
+            fleet.receive()
+    assert server.asked.count("pull_messages") == 1
+
+
+def test_what_a_crash_has_left_open_need_not_be_readable(tmp_path):
+    """N12: or the site could not connect again."""
+    server = Server(activate_node=(200, ACTIVATED), send_node_heartbeat=(200, BEATEN.SerializeToString()))
+    fleet_at(tmp_path, server.port)
+    (tmp_path / "site/answering").write_bytes(b"\xff" * 50)
+    fleet_at(tmp_path, server.port).connect()
+    assert not (tmp_path / "site/answering").exists()

@@ -72,13 +72,18 @@ class Answering:
                 self._failures += 1
                 longest = min(RETRY_S, RETRY_S / 10 * 2 ** (self._failures - 1))
                 self.over.wait(random.uniform(longest / 2, longest))
+            except Exception as error:  # nothing that comes from elsewhere may end the site
+                self.say(f"unexpected: {_brief(error)}. The site connects again.")
+                self._ready = None
+                self.fleet.forget()
+                self.over.wait(RETRY_S)
         self.fleet.leave()
 
     def _beat(self) -> None:
         while not self.over.wait(BEAT_S):
             try:
                 self.fleet.beat()
-            except FleetError:
+            except Exception:
                 continue  # `run` meets the same, and says so
 
     def _take_part(self) -> None:
@@ -106,13 +111,18 @@ class Answering:
     def _answered(self, message: Any) -> Sealed | str:
         """The worker's answer, or a text that says why there is none."""
         try:
-            return self.answer(unpacked(message.content), message.metadata.ttl)
-        except ValueError as error:
-            return str(error)
+            request = unpacked(message.content)
+        except Exception as error:
+            self.say("a message that cannot be read was refused; nobody who keeps to the protocol sends one")
+            return f"the request cannot be read: {_brief(error)}"
+        try:
+            return self.answer(request, message.metadata.ttl)
         except TimeoutError:
             return "the site's worker did not answer in time"
         except OSError as error:
             return f"the site's worker ended while it worked on this request ({type(error).__name__})"
+        except Exception as error:
+            return f"the request could not be handed to the site's worker ({type(error).__name__})"
 
     def _send(self) -> None:
         """Send the answer that is ready. If the server is lost meanwhile it stays ready, as long as it is of use."""
@@ -134,3 +144,7 @@ class Answering:
             self.say(f"{text} It is tried again until it does.")
         elif isinstance(error, Unreachable):
             self.say(f"the server is not reached: {error}. It is tried again until it is.")
+
+
+def _brief(error: Exception) -> str:
+    return f"{type(error).__name__} {str(error)[:200]}".strip()

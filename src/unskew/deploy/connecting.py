@@ -46,7 +46,8 @@ class SiteProcesses:
         """Answer the server's requests until stopped.
 
         Raises UsageError (E509) if the server will never accept this site, and the worker's own UnskewError if it
-        rejects its arguments or its data: a restart helps with neither.
+        rejects its arguments or its data: a restart helps with neither. Raises UnskewError (E507) if the connection's
+        thread has ended, as a site that answers nobody must not look alive.
         """
         ticket = self.joined.ticket
         if reason := rejection(self.joined):
@@ -70,7 +71,11 @@ class SiteProcesses:
         thread = threading.Thread(target=answering.run, daemon=True)
         thread.start()
         try:
-            while not until() and thread.is_alive():
+            while not until():
+                if not thread.is_alive():
+                    raise UnskewError(
+                        "E507", "this site's connection ended unexpectedly; start `unskew site run` again."
+                    )
                 self._tend(worker)
         finally:
             answering.over.set()

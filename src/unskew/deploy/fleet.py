@@ -17,7 +17,7 @@ from unskew import disk
 from unskew.deploy.flower import packed
 from unskew.deploy.sealed import Sealed
 from unskew.deploy.tickets import Joined
-from unskew.errors import UsageError
+from unskew.errors import UnskewError, UsageError
 
 try:
     import httpx
@@ -27,7 +27,7 @@ try:
     from flwr.common.serde import message_from_proto, message_to_proto
     from flwr.proto import fleet_pb2 as fleet_api
     from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-    from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree
+    from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree, PullObjectRequest, PullObjectResponse
     from flwr.proto.message_pb2 import Message as MessageProto
     from flwr.proto.node_pb2 import Node
     from flwr.supercore.error import ApiErrorCode, FlowerError
@@ -39,6 +39,7 @@ try:
     from flwr.supercore.primitives.asymmetric import public_key_to_bytes
     from flwr.supernode.fleet_http_client import FleetHttpClient
     from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
+    from google.protobuf.message import DecodeError
 
     from unskew.deploy.pieces import BACK_OFF_S, MOST_BACK_OFF_S, unless_stalled
 except ImportError as error:  # the extra is not installed, or in a version that has other names
@@ -101,10 +102,9 @@ class Fleet:
                 raise TurnedAway(text) from error
             raise
         if self._left_open:
-            with contextlib.suppress(Unwanted):
+            with contextlib.suppress(Unwanted, DecodeError):
                 self.reply(_without_content(self._open), "the site was restarted while it worked on this request")
             self.forget()
-            self._left_open = False
 
     def _activate(self) -> None:
         if self._known():
@@ -139,7 +139,7 @@ class Fleet:
     def receive(self) -> Message | None:
         """The next message with its content, if there is one. Until `forget`, a crash leaves it to be excused.
 
-        After a failure it goes on with the same message.
+        After a failure it goes on with the same message. One whose pieces nothing can read comes without content.
         """
         with _sorted():
             if self._pulling is None:
@@ -149,25 +149,39 @@ class Fleet:
                 disk.replace(self._open, response.messages_list[0].SerializeToString())
                 run = response.messages_list[0].metadata.run_id
                 self._pulling = run, response.message_object_trees[0]
-            message = self._pulled(*self._pulling)
+            try:
+                message = self._pulled(*self._pulling)
+            except (FleetError, httpx.HTTPError, inflatable_utils.ObjectPullError):
+                raise
+            except Exception:  # whatever a message makes Flower's parsers raise concerns that message alone
+                message = _without_content(self._open)
             self._pulling = None
             return message
 
     def _pulled(self, run: int, tree: ObjectTree) -> Message:
         def confirm(object_id: str) -> None:
             request = ConfirmMessageReceivedRequest(node=self._node, run_id=run, message_object_id=object_id)
-            self._client.ConfirmMessageReceived(request)
+            with _sorted():
+                self._client.ConfirmMessageReceived(request)
 
-        pull = unless_stalled(make_pull_object_fn_protobuf(self._client.PullObject, self._node, run))
+        pull = unless_stalled(make_pull_object_fn_protobuf(self._pull_object, self._node, run))
         message = inflatable_utils.pull_and_inflate_object_from_tree(
             tree, pull, confirm, return_type=Message, initial_backoff=BACK_OFF_S, backoff_cap=MOST_BACK_OFF_S
         )
         message.metadata.__dict__["_message_id"] = tree.object_id
         return message
 
+    def _pull_object(self, request: PullObjectRequest) -> PullObjectResponse:
+        with _sorted():  # a proxy that answers in the server's place says nothing about the message
+            return self._client.PullObject(request)
+
     def reply(self, message: Message, answer: Sealed | str) -> None:
         """Send the answer to a message, or a text that says why there is none."""
-        reply = Message(Error(_FAILED, answer) if isinstance(answer, str) else packed(answer), reply_to=message)
+        content = Error(_FAILED, answer) if isinstance(answer, str) else packed(answer)
+        try:
+            reply = Message(content, reply_to=message)
+        except Exception as error:
+            raise Unwanted(f"the message cannot be answered ({type(error).__name__})") from error
         # as if sent at once: the server need not share this machine's clock, and a reply sent again is the same one
         reply.metadata.created_at, reply.metadata.ttl = message.metadata.created_at, message.metadata.ttl
         with _sorted(), inflatable_object.no_object_id_recompute():
@@ -185,7 +199,7 @@ class Fleet:
 
     def forget(self) -> None:
         """The last message is dealt with."""
-        self._pulling = None
+        self._pulling, self._left_open = None, False
         self._open.unlink(missing_ok=True)
 
     def leave(self) -> None:
@@ -206,6 +220,8 @@ def _sorted() -> Iterator[None]:
     """Turn what a call raises into one of our three errors."""
     try:
         yield
+    except (FleetError, UnskewError, OSError):  # sorted already, or this machine's own, such as a full disk
+        raise
     except httpx.HTTPStatusError as error:
         raise _refusal(error.response) from error
     except httpx.TransportError as error:
@@ -214,7 +230,7 @@ def _sorted() -> Iterator[None]:
         raise Unwanted(str(error)) from error
     except inflatable_utils.ObjectPushError as error:
         raise Unreachable(str(error)) from error
-    except (ValueError, TypeError, KeyError) as error:  # by whatever answers in the server's place
+    except Exception as error:  # by whatever answers in the server's place
         raise Unreachable(f"the answer is not the server's ({type(error).__name__})") from error
 
 
