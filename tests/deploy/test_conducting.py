@@ -9,9 +9,10 @@ import pytest
 from tests.deploy import fake
 from unskew.deploy.conducting import conduct_order
 from unskew.deploy.orders import Order, Terms
+from unskew.deploy.site_folder import only_one
 from unskew.deploy.studies import study
 from unskew.deploy.tickets import Coordinator
-from unskew.errors import Paused
+from unskew.errors import Paused, StateError
 
 
 class Ending:
@@ -58,3 +59,23 @@ def test_every_ending_is_written_down(order, error, state, code, text):
 
 def test_an_order_survives_its_file(order):
     assert Order.read(json.loads(json.dumps(order.as_json()))) == order
+
+
+def test_nobody_waits_for_a_site_that_is_not_admitted(tmp_path, monkeypatch):
+    """A site whose key was never admitted, or was revoked, held up every run for the whole of --wait."""
+    home = Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:8123", ["a", "b", "c"])
+    monkeypatch.setattr(Coordinator, "admitted", lambda home: {"a": None, "c": None})
+    asked = []
+    monkeypatch.setattr("unskew.deploy.server.conduct", lambda path, settings, contact, *rest: asked.append(contact))
+    order = Order(tmp_path / "run", home.folder, study(fake.small("fedavg")).as_dict(), Terms())
+    conduct_order(Ending(RuntimeError()), order)
+    assert asked[0].sites == ("a", "c")
+    assert "b is not admitted, and nobody waits for it." in (order.path / "server.log").read_text()
+
+
+def test_a_second_process_for_a_site_is_refused(tmp_path):
+    told = r"E110 site b is run already, by pid \d+"
+    with only_one(tmp_path, "b"), pytest.raises(StateError, match=told), only_one(tmp_path, "b"):
+        pass
+    with only_one(tmp_path, "b"):
+        pass

@@ -39,6 +39,7 @@ def run(
 
     from unskew.deploy import approvals
     from unskew.deploy.connecting import SiteProcesses
+    from unskew.deploy.site_folder import only_one
     from unskew.deploy.tickets import Joined
 
     joined = Joined.open(folder)
@@ -49,9 +50,10 @@ def run(
     def say(text: str) -> None:
         print(time.strftime("%H:%M:%S"), text, flush=True)
 
-    print(f"studies {APPROVALS[approve]}; policy: {folder / 'policy.yaml'}", flush=True)
-    threading.Thread(target=approvals.announce, args=(folder, say), daemon=True).start()
-    SiteProcesses(joined, data, classes, model, device, say, approve).run()
+    with only_one(folder, ticket.site):
+        print(f"studies {APPROVALS[approve]}; policy: {folder / 'policy.yaml'}", flush=True)
+        threading.Thread(target=approvals.announce, args=(folder, say), daemon=True).start()
+        SiteProcesses(joined, data, classes, model, device, say, approve).run()
 
 
 @app.command("approve")

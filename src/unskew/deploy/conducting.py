@@ -12,7 +12,7 @@ from unskew import config, disk
 from unskew.deploy import bounds, server
 from unskew.deploy.admitted import Admitted
 from unskew.deploy.orders import ENDING, Order
-from unskew.deploy.post import Channel, Contact
+from unskew.deploy.post import Channel, Contact, names
 from unskew.deploy.tickets import Coordinator
 from unskew.engine.leaves import leaves
 from unskew.errors import Paused, UnskewError
@@ -54,7 +54,12 @@ def _conduct_to_the_end(channel: Channel, order: Order) -> None:
 
 def _conduct(channel: Channel, order: Order, log: TextIO) -> None:
     home = Coordinator.open(Path(order.federation))
-    contact = Contact(channel, home.sites, home.key, Admitted(home), bounds.read(home))
+    admitted = home.admitted()
+    sites = tuple(site for site in home.sites if site in admitted) or home.sites
+    if uninvited := [site for site in home.sites if site not in sites]:
+        is_, it = ("is", "it") if len(uninvited) == 1 else ("are", "them")
+        _say(log, f"{names(uninvited)} {is_} not admitted, and nobody waits for {it}.")
+    contact = Contact(channel, sites, home.key, Admitted(home), bounds.read(home))
     listeners = server.Listeners(
         lambda text: _say(log, text),
         lambda state, done: _say(log, f"round {done.t}: {done.answered}/{done.asked} sites, {done.seconds:.1f} s"),
