@@ -55,11 +55,12 @@ def test_what_is_approved_is_this_study_with_any_seed_and_no_other(site):
     approvals.decide(folder, "r1", "approved")
     assert "hello" in hello(site)
     assert "hello" in hello(site, run="r2", seed=5)
-    assert hello(site, rounds=50)["code"] == "E522"
-    assert hello(site, "scaffold")["code"] == "E522"
+    assert hello(site, rounds=50, run="r3")["code"] == "E522"
+    assert hello(site, "scaffold", run="r4")["code"] == "E522"
+    assert hello(site, "scaffold")["code"] == "E520"
     other = fake.small("scaffold").as_dict()
     assert (
-        answer(site, "setup", tree={"w": weights(site)}, settings=other, k=0, clients=1, largest=33)["code"] == "E522"
+        answer(site, "setup", tree={"w": weights(site)}, settings=other, k=0, clients=1, largest=33)["code"] == "E520"
     )
     assert not Spent.read(folder).runs
 

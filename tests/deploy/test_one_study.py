@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -88,3 +90,33 @@ def test_a_run_is_set_up_in_one_way(site, other):
     assert setup(site, "fedmix(group=7)")["ready"]  # as a server does after a crash
     assert "as another client" in setup(site, "fedmix(group=7)", **other)["text"]
     assert answer(site, "visit", part="fedmix", trip=0, lr=0.1)["n"] == 33
+
+
+def test_a_number_that_waits_cannot_be_given_to_another_study(site):
+    """N1: the operator read of one study, and the same number asked again with another, which was approved."""
+    site.guard.approve, folder = "ask", site.member.folder
+    assert hello(site)["code"] == "E522"
+    assert "run r1 has asked with another study" in hello(site, ALL_SAMPLES)["text"]
+    hello(site, run="r2")  # asks for the same, so that the study's file names this run now
+    hello(site, ALL_SAMPLES, run="r1x")
+    approved = approvals.decide(folder, "r1", "approved")
+    assert (approved.run, approved.method) == ("r1", "fedavg")
+    assert "hello" in hello(site)
+    assert hello(site, ALL_SAMPLES, run="r1x")["code"] == "E522"
+
+
+def test_every_study_that_waits_is_announced(site, monkeypatch):
+    """N1: a study was not announced because its run had been, with another study."""
+    site.guard.approve, folder, said = "ask", site.member.folder, []
+    hello(site)
+
+    def wait(_: float) -> None:
+        if len(said) > 2:
+            raise StopIteration
+        (request,) = approvals.everything(folder)
+        approvals.ask(folder, replace(request, study="0" * 16, method="feddata"))
+
+    monkeypatch.setattr(approvals.time, "sleep", wait)
+    with pytest.raises(StopIteration):
+        approvals.announce(folder, said.append)
+    assert ["feddata" in text for text in said[::2]] == [False, True]

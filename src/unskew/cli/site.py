@@ -69,7 +69,8 @@ def approve(
 
     Joined.open(folder)
     if number:
-        print(f"approved  {approvals.decide(folder, number, 'approved').run}")
+        approved = approvals.decide(folder, number, "approved")
+        print(f"approved  {approved.run}\n{approved.text()}")
         return
     requests = approvals.everything(folder)
     print("\n\n".join(r.text() for r in requests) if requests else "No study has asked for this site's data.")

@@ -10,6 +10,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from unskew import disk
 from unskew.config import Settings
 from unskew.deploy.policy import write_private
 from unskew.errors import UsageError, suggestion
@@ -60,6 +61,15 @@ def state_of(folder: Path, study: str) -> State | None:
     return request.state if request else None
 
 
+def bind(folder: Path, run: str, study: str) -> bool:
+    """Whether a run's number stands for this study: it does for the first that asks under it, and for no other."""
+    path = _bound(folder, run)
+    if not path.exists():
+        path.parent.mkdir(parents=True, exist_ok=True)
+        disk.replace(path, study)
+    return path.read_text() == study
+
+
 def ask(folder: Path, request: Request) -> bool:
     """Note that a run waits for a decision; whether its operator should be told, because it has not waited before."""
     known = _read(_path(folder, request.study))
@@ -70,12 +80,15 @@ def ask(folder: Path, request: Request) -> bool:
 
 
 def decide(folder: Path, run: str, state: State) -> Request:
-    """Approve or refuse the study of a run, by the run's number or its beginning.
+    """Approve or refuse the study of a run, by the run's number or, if no run is called that, its beginning.
 
     Raises UsageError (E503) if no such run has asked, or several have.
     """
     requests = everything(folder)
-    fitting = [r for r in requests if r.run.startswith(run)] if run else []
+    bound = _bound(folder, run).read_text() if run and _bound(folder, run).exists() else None
+    exact = [replace(r, run=run) for r in requests if (r.study == bound if bound else r.run == run)]
+    begin = [r for r in requests if r.run.startswith(run)] if run and not bound else []
+    fitting = exact or begin
     if len(fitting) != 1:
         numbers = [r.run for r in requests]
         listed = f"these have asked: {', '.join(numbers)}." if numbers else "no run has asked yet."
@@ -94,14 +107,18 @@ def everything(folder: Path) -> list[Request]:
 
 def announce(folder: Path, say: Callable[[str], None], every_s: float = 2.0) -> None:
     """Tell the operator of every run that begins to wait, without end."""
-    announced: set[str] = set()
+    announced: set[tuple[str, str]] = set()
     while True:
         for request in everything(folder):
-            if request.state == "waiting" and request.run not in announced:
-                announced.add(request.run)
+            if request.state == "waiting" and (request.run, request.study) not in announced:
+                announced.add((request.run, request.study))
                 say(f"a study asks for this site's data\n{request.text()}")
                 say(f"decide: unskew site approve {request.run} --folder {folder}   or: unskew site refuse ...")
         time.sleep(every_s)
+
+
+def _bound(folder: Path, run: str) -> Path:
+    return folder / "runs" / run / "study"
 
 
 def _path(folder: Path, study: str) -> Path:

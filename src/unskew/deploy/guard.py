@@ -70,6 +70,8 @@ class Guard:
         spent = self._read(Spent.read)
         digest, epsilon = study.digest, study.epsilon
         spent.check_same(number, digest)
+        if not approvals.bind(self.folder, number, digest):
+            raise refusal(f"run {number} has asked with another study; start a new run for this one")
         if number not in spent.runs:
             if len(spent.runs) >= policy.most_runs:
                 raise refusal(f"{policy.most_runs} runs have begun at this site (most_runs)")
