@@ -16,6 +16,7 @@ from unskew.config import Settings
 from unskew.core import gate
 from unskew.core.trees import Tree, Weights, flat
 from unskew.data.dataset import Dataset
+from unskew.deploy import requests
 from unskew.deploy.guard import Approve, Guard
 from unskew.deploy.hello import Hello, versions
 from unskew.deploy.identity import Private, Public
@@ -93,8 +94,8 @@ class Site:
         try:
             request = unseal(sealed, member.coordinator, REQUESTS)
             self._check(request.header)
-        except (WireError, UnskewError, OSError) as problem:
-            error = explained(problem) if isinstance(problem, OSError) else problem
+        except Exception as problem:  # whatever a request holds concerns that request alone
+            error = problem if isinstance(problem, WireError) else self._explained(problem)
             self.say(f"refused a request: {error.code} {error.text}")
             self.guard.trouble({}, error.code, error.text)
             refusal = {"re": sealed.digest, "site": member.name, "code": error.code, "text": error.text}
@@ -103,6 +104,7 @@ class Site:
         fixed |= {"re": sealed.digest, "site": member.name}
         try:
             self.guard.check_request(fixed["run"], fixed["kind"], fixed["t"])
+            requests.check_complete(request.header, request.tree)
             header, tree = self._answers[request.header["kind"]](request)
             self.guard.note(fixed["run"], fixed["kind"], fixed["t"], tree)
         except Exception as error:  # whatever a Part or a loader raises must reach the coordinator as a sentence
@@ -112,19 +114,26 @@ class Site:
         return seal(fixed | header, tree, member.key)
 
     def _explained(self, error: Exception) -> UnskewError:
-        """The error to answer with; what this site's operator has to mend is said here as well."""
+        """The error to answer with; what this site's operator has to mend is said here as well.
+
+        Of an error that nobody expected only its type is answered: its text may quote this site's files or data.
+        """
         if isinstance(error, UnskewError) and error.code != "E203":
             return error
-        unknown = UnskewError("E312", f"{type(error).__name__}: {error}"[:500])
-        known = explained(error) if is_full(error) or isinstance(error, UnskewError) else unknown
-        self.say(known.text)
-        return known
+        if is_full(error) or isinstance(error, UnskewError):
+            known = explained(error)
+            self.say(known.text)
+            return known
+        self.say(f"a request failed: {type(error).__name__}: {error}"[:500])
+        return UnskewError("E312", f"{type(error).__name__}; the site's log says more.")
 
     def _check(self, header: dict[str, Any]) -> None:
         """Raises UsageError for a request that is not for this site (E310), or was made before (E307)."""
         addressed = header.get("site") == self.member.name or (header.get("kind"), header.get("site")) == ("hello", "*")
-        if not addressed or header.get("kind") not in self._answers or not isinstance(header.get("t"), int):
+        kind = header.get("kind")
+        if not addressed or not isinstance(kind, str) or kind not in self._answers or "t" not in header:
             raise UsageError("E310", f"the request is not for site {self.member.name}.")
+        requests.check_values(header)
         RunFolder.of(self.member.folder, self.member.name, header.get("run")).check_new(header.get("serial"))
 
     def _hello(self, request: Packet) -> Answer:
@@ -142,7 +151,9 @@ class Site:
         """Build the run, keep what it was built from, and tell the operator what leaves this site in it."""
         facts = {n: request.header[n] for n in ("settings", *PLACE)}
         folder, number = self._folder(request), request.header["run"]
-        self.guard.check_hello(allowed(config.build(dict(facts["settings"])), self.model))
+        settings = config.build(dict(facts["settings"]))
+        requests.check_round(request.header["t"], settings.rounds)
+        self.guard.check_hello(allowed(settings, self.model))
         with self._built(facts, request.tree["w"]) as (run, study):
             text = "\n".join(leaving(run.method, run.trainer))
             agreed = self.guard.check_study(number, study, text)

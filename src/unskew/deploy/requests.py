@@ -1,0 +1,88 @@
+"""What the header of a request may say, which a site checks before it uses any of it.
+
+The coordinator signs its requests, but its key may have been stolen.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from unskew.errors import UsageError
+
+MOST_CLIENTS, MOST_SAMPLES, MOST_ROUNDS = 10_000, 1 << 40, 1_000_000
+NEEDED = {
+    "hello": ("settings",),
+    "setup": ("settings", "k", "clients", "largest"),
+    "train": ("lr",),
+    "visit": ("lr", "part", "trip"),
+    "score": ("lr",),
+}
+"""By kind of request, what its header must say beside run, serial, site, kind and t."""
+
+
+def check_values(header: Mapping[str, Any]) -> None:
+    """Raises UsageError (E310), naming the first value that no honest request has. Values that are absent pass."""
+    clients = header.get("clients", MOST_CLIENTS)
+    for name, (fits, expected) in _VALUES.items():
+        if name in header and not fits(header[name]):
+            raise UsageError("E310", f"the request's '{name}' is {_shown(header[name])}, expected {expected}.")
+    if header.get("k", 0) >= clients:
+        raise UsageError("E310", f"the request's 'k' is {header['k']}, expected a number below its {clients} clients.")
+
+
+def check_complete(header: Mapping[str, Any], tree: Mapping[str, Any]) -> None:
+    """Raises UsageError (E310), naming the first thing that a request of this kind lacks."""
+    lacking = [name for name in NEEDED[header["kind"]] if name not in header]
+    if header["kind"] == "setup" and not isinstance(tree.get("w"), dict):
+        lacking.append("w")
+    if lacking:
+        raise UsageError("E310", f"the request lacks '{lacking[0]}', which every '{header['kind']}' has.")
+
+
+def check_round(t: int, rounds: int) -> None:
+    """Raises UsageError (E310) for a round that the study does not have."""
+    if t > rounds:
+        raise UsageError("E310", f"the request's 't' is {t}, expected at most the study's {rounds} rounds.")
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 40 else f"{text[:40]}..."
+
+
+def _whole(least: int, most: int) -> tuple[Callable[[Any], bool], str]:
+    def fits(value: Any) -> bool:
+        return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+    return fits, f"a whole number from {least} to {most:,}"
+
+
+def _is_rate(value: Any) -> bool:
+    """Whether it can be a learning rate."""
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return is_number and 0 <= value <= 1e9 and math.isfinite(value)
+
+
+def _are_trips(value: Any) -> bool:
+    """Whether it is a list of (name of a Part, number of its trip)."""
+    return isinstance(value, list) and all(
+        isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], str) and _PLACE[0](pair[1]) for pair in value
+    )
+
+
+_PLACE, _RATE = _whole(0, 1_000), (_is_rate, "a number from 0 to 1e9")
+_VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "t": _whole(0, MOST_ROUNDS),
+    "clients": _whole(1, MOST_CLIENTS),
+    "k": _whole(0, MOST_CLIENTS - 1),
+    "largest": _whole(0, MOST_SAMPLES),
+    "base": _whole(0, MOST_ROUNDS),
+    "trip": _PLACE,
+    "lr": _RATE,
+    "score": _RATE,
+    "part": (lambda value: isinstance(value, str), "the name of a Part"),
+    "settings": (lambda value: isinstance(value, dict), "the settings of a study"),
+    "early": (_are_trips, "a list of trips"),
+}

@@ -1,0 +1,85 @@
+"""Requests that no honest coordinator makes: a site refuses each in one sentence, and answers the next one."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+import torch
+
+from tests.deploy import fake
+from tests.deploy.test_bad import WIDE
+from unskew.deploy import site as site_module
+from unskew.deploy.site import Site
+from unskew.deploy.wire import seal, unseal
+
+SETUP = {"k": 0, "clients": 5, "largest": 40}
+SERIALS = itertools.count(1)
+
+
+@pytest.fixture
+def site(tmp_path) -> Site:
+    return fake.sites(tmp_path, fake.federation())[1000]
+
+
+def answer(site: Site, kind: object, tree=None, **header) -> tuple[str, str]:
+    fixed = {"run": "r1", "serial": next(SERIALS), "site": "s0", "kind": kind, "t": 0}
+    said = unseal(site.answer(seal(fixed | header, tree or {}, fake.COORDINATOR)), fake.KEYS["s0"].public, WIDE).header
+    return said.get("code", ""), said.get("text", "")
+
+
+@pytest.mark.parametrize("kind", [[], {}, None, 5, "other"])
+def test_a_kind_that_is_no_word_does_not_end_the_worker(site, kind):
+    """N11: a list is no key of a dict, and the worker died of it."""
+    assert answer(site, kind) == ("E310", "the request is not for site s0.")
+
+
+def test_whatever_a_request_raises_is_an_answer_that_tells_its_type_alone(site, monkeypatch):
+    """N11: and what an error says of this site's files stays here."""
+
+    def failing(*_):
+        raise RuntimeError("/home/ward/patients.npz: Mrs Smith")
+
+    said: list[str] = []
+    site.say = said.append
+    with monkeypatch.context() as patched:
+        patched.setattr(site, "_check", failing)
+        assert answer(site, "hello", settings={}) == ("E312", "RuntimeError; the site's log says more.")
+    monkeypatch.setitem(site._answers, "hello", failing)
+    assert answer(site, "hello", settings={}) == ("E312", "RuntimeError; the site's log says more.")
+    assert len([text for text in said if "Mrs Smith" in text]) == 2
+    monkeypatch.setattr(site_module, "unseal", failing)
+    unread = site.answer(seal({}, {}, fake.COORDINATOR))
+    assert unseal(unread, fake.KEYS["s0"].public, WIDE).header["code"] == "E312"
+
+
+BAD = [
+    {"t": -1}, {"t": True}, {"t": 10**300}, {"t": 1.0}, {"k": -1}, {"k": "a"}, {"k": True}, {"clients": 10_001},
+    {"clients": 0}, {"largest": -1}, {"largest": (1 << 40) + 1}, {"lr": None}, {"lr": "x"}, {"lr": -0.1}, {"lr": True},
+    {"base": "../../x"}, {"base": -1}, {"base": 10**300}, {"early": {"a": 1}}, {"early": "ab"}, {"early": [["a"]]},
+    {"early": [["a", -1]]}, {"score": "x"}, {"trip": -1}, {"part": 5}, {"settings": "x"},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("header", BAD, ids=str)
+def test_a_value_that_no_honest_request_has_is_named(site, header):
+    """N11: most ended as a sentence of Python's, and some were used."""
+    code, text = answer(site, "train", **header)
+    assert code == "E310"
+    assert text.startswith(f"the request's '{next(iter(header))}' is ")
+    assert len(text) < 150
+
+
+def test_a_request_that_lacks_something_or_names_a_round_too_late_says_so(site):
+    """N11: a request without weights was answered with Python's KeyError."""
+    settings = fake.small("fedavg", rounds=2).as_dict()
+    assert answer(site, "setup", settings=settings, **SETUP) == (
+        "E310",
+        "the request lacks 'w', which every 'setup' has.",
+    )
+    w = {"w": {"a": torch.zeros(1)}}
+    assert answer(site, "setup", w, **SETUP)[1] == "the request lacks 'settings', which every 'setup' has."
+    assert "'k' is 5, expected a number below its 5" in answer(site, "setup", w, **SETUP | {"k": 5})[1]
+    assert "'t' is 3, expected at most the study's 2" in answer(site, "setup", w, settings=settings, t=3, **SETUP)[1]
+    assert answer(site, "setup", w, settings=settings, **SETUP)[0] == "E504", "all else is in order"
+    assert answer(site, "hello", settings=settings) == ("", "")
