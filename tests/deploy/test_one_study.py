@@ -120,3 +120,22 @@ def test_every_study_that_waits_is_announced(site, monkeypatch):
     with pytest.raises(StopIteration):
         approvals.announce(folder, said.append)
     assert ["feddata" in text for text in said[::2]] == [False, True]
+
+
+@pytest.mark.parametrize(
+    ("stricter", "key"),
+    [
+        ({"shares": ("statistics",)}, "shares"),
+        ({"methods": ("scaffold",)}, "methods"),
+        ({"least_batch": 1000}, "least_batch"),
+        ({"most_rounds": 1}, "most_rounds"),
+        ({"least_samples": 10}, None),  # as many as the smallest class has
+        ({"least_samples": 11}, "least_samples"),
+    ],
+)
+def test_a_stricter_policy_stops_a_run_that_goes_on(site, stricter, key):
+    """N1: what an operator took back in the policy went on leaving in the runs that had begun."""
+    assert setup(site, "rebafl")["ready"]
+    allow(site, **stricter)
+    asked = answer(site, "score", 1, {"w": weights(site)}, lr=0.1)
+    assert (asked.get("code"), f"({key})" in asked.get("text", "")) == (("E520", True) if key else (None, False))

@@ -48,6 +48,7 @@ class Guard:
         if run is None:
             raise UsageError("E205", "the run was not begun at this site.")
         self._check_not_refused(run.study)
+        run.check(policy)
         if t > run.rounds:
             raise refusal(f"the study was to take {run.rounds} rounds, and this is round {t}")
         if run.answers.get(kind, 0) >= ANSWERS_A_ROUND * (run.rounds + 1) * MOST_TRIPS.get(kind, 1):
@@ -57,7 +58,8 @@ class Guard:
 
     def check_hello(self, settings: Settings) -> None:
         """Before a study's model is built: what it says of itself. Raises UsageError (E520, E521)."""
-        check_settings(self._policy(), registry.parse(settings.method, settings.set), settings)
+        method = registry.parse(settings.method, settings.set)
+        check_settings(self._policy(), method, settings.batch, settings.rounds)
 
     def check_study(self, number: str, study: Study, leaves: str) -> OfRun:
         """Before a site says anything of its data, and again when a run is set up. Returns what the run would count as.
@@ -79,9 +81,10 @@ class Guard:
                 raise refusal(f"too little of the budget {policy.epsilon:g} is left for the study (epsilon)")
         self._check_not_refused(digest)
         self._check_approved(number, digest, study, leaves)
-        now, rounds = time.time(), study.settings.rounds
-        kinds, metrics = study.kinds, list(score_names(study.fed))
-        return OfRun(digest, str(study.method), rounds, now, epsilon, last=now, kinds=kinds, metrics=metrics)
+        now, settings = time.time(), study.settings
+        run = OfRun(digest, str(study.method), settings.rounds, now, epsilon, last=now, batch=settings.batch)
+        run.kinds, run.metrics, run.fewest = study.kinds, list(score_names(study.fed)), study.fewest_of_all
+        return run
 
     def begin(self, number: str, run: OfRun) -> None:
         """Count a run that this site has agreed to. Raises UsageError (E520) if it began otherwise."""

@@ -97,6 +97,11 @@ class Study:
         figures = [[epsilon for epsilon, _ in account.epsilons] for account in accounted]
         return sum(max((e for e in one if math.isfinite(e)), default=math.inf) for one in figures)
 
+    @property
+    def fewest_of_all(self) -> int:
+        """The fewest samples that stand behind any number that leaves; 0 where nothing does."""
+        return min((n for what, share, _ in self.shares() if (n := int(self.fewest(what, share)))), default=0)
+
     def fewest(self, what: str, share: Share) -> int:
         """The fewest samples that stand behind a number of a Share; 0 where this site sends none."""
         return self.tests if what == SCORE else share.fewest(self.trains, self.counts_KC.sum(0))
@@ -108,20 +113,20 @@ def score_names(fed: Fed) -> tuple[str, ...]:
     return tuple(fed.task.client_scores(one, one, fed.classes))
 
 
-def check_settings(policy: Policy, method: Method, settings: Settings) -> None:
+def check_settings(policy: Policy, method: Method, batch: int, rounds: int) -> None:
     """Hold what a study says of itself against the policy. Raises UsageError (E520)."""
     for part in method.parts:
         if ALL not in policy.methods and part.name not in policy.methods and _asks_sites(part):
             raise _refusal("methods", f"the study uses '{part.name}', which is not among {', '.join(policy.methods)}")
-    if settings.batch < policy.least_batch:
-        raise _refusal("least_batch", f"the study trains with batches of {settings.batch}")
-    if settings.rounds > policy.most_rounds:
-        raise _refusal("most_rounds", f"the study takes {settings.rounds} rounds")
+    if batch < policy.least_batch:
+        raise _refusal("least_batch", f"the study trains with batches of {batch}")
+    if rounds > policy.most_rounds:
+        raise _refusal("most_rounds", f"the study takes {rounds} rounds")
 
 
 def check_study(policy: Policy, study: Study) -> None:
     """Hold everything that would leave in a study against the policy. Raises UsageError (E520)."""
-    check_settings(policy, study.method, study.settings)
+    check_settings(policy, study.method, study.settings.batch, study.settings.rounds)
     for what, share, _ in study.shares():
         if share.discloses not in policy.shares:
             silent = "" if share.kind else " (its Part does not say what it is, so it counts as that)"

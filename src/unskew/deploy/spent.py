@@ -15,9 +15,10 @@ from typing import Any
 
 from unskew import disk
 from unskew.core.trees import Tree, flat
-from unskew.deploy.judging import refusal
-from unskew.deploy.policy import write_private
+from unskew.deploy.judging import check_settings, refusal
+from unskew.deploy.policy import Policy, write_private
 from unskew.errors import UsageError
+from unskew.methods import registry
 
 FILE = "spent.json"
 LEDGER = "ledger.jsonl"
@@ -29,7 +30,8 @@ class OfRun:
 
     study: the digest of its settings. t: the last round that asked, last: when. answers: how many, by what was asked for.
     kinds: what is disclosed, by name. metrics: the names of scores, in order. place: k, clients and largest, as the server
-    set them: a run that was set up otherwise would draw other samples.
+    set them: a run that was set up otherwise would draw other samples. batch: of training. fewest: the fewest samples that
+    stand behind a number that leaves.
     """
 
     study: str
@@ -44,6 +46,17 @@ class OfRun:
     kinds: dict[str, str] = field(default_factory=dict[str, str])
     metrics: list[str] = field(default_factory=list[str])
     place: dict[str, int] = field(default_factory=dict[str, int])
+    batch: int = 0
+    fewest: int = 0
+
+    def check(self, policy: Policy) -> None:
+        """Hold a run that goes on against the policy as it is now. Raises UsageError (E520)."""
+        check_settings(policy, registry.parse(self.method), self.batch, self.rounds)
+        for name, kind in self.kinds.items():
+            if kind not in policy.shares:
+                raise refusal(f"'{name}' is of the kind {kind} (shares)")
+        if 0 < self.fewest < policy.least_samples:
+            raise refusal(f"fewer than {policy.least_samples} samples stand behind a number (least_samples)")
 
 
 @dataclass
