@@ -7,7 +7,9 @@ import torch
 
 from tests.deploy import fake
 from tests.deploy.test_bad import BAD, WIDE, again, meddling, opened
+from tests.deploy.test_messages import HELLO, posted
 from unskew.deploy import post, remote
+from unskew.deploy.hello import Hello
 from unskew.deploy.wire import MOST_LEVELS, WireError, seal, unseal
 
 
@@ -62,3 +64,25 @@ def test_whatever_reading_a_reply_raises_concerns_its_site_alone(tmp_path, monke
         assert events(tmp_path / "post", honest_reply) == [("E310", f"{BAD}: {text}")]
     monkeypatch.setattr(remote, "reply_of", failing_later)
     assert events(tmp_path / "remote", honest_reply) == [("E310", f"{BAD} round 2: {text}")]
+
+
+def test_what_a_site_says_of_an_error_is_cut(tmp_path):
+    """N6: a node's text of any length went into the journal, the events and the terminal."""
+    ((code, text),) = events(tmp_path, lambda asked, honest: "x" * 100_000)
+    assert code == "E312"
+    assert len(text) < 550
+    post_, _, told = posted(lambda request: "x" * 100_000)
+    post_.nodes.clear()
+    post_.greet({})
+    assert len(told[0][2]) < 600
+
+
+@pytest.mark.parametrize(
+    "changes", [{"shape": [1] * 9}, {"pixels": [1] * 9}, {"versions": {str(i): "1" for i in range(11)}}]
+)
+def test_a_site_describes_its_data_briefly(changes):
+    """N6: shapes of 300,000 axes and thousands of versions were kept and compared."""
+    with pytest.raises(ValueError, match="more than 8 axes or 10 versions"):
+        Hello.read({**HELLO, "site": "s0", **changes})
+    said = Hello.read({**HELLO, "site": "s0", "versions": {"p" * 500: "v" * 500}})
+    assert said.versions == {"p" * 100: "v" * 100}

@@ -12,7 +12,7 @@ from unskew.data.dataset import Dataset
 from unskew.errors import UsageError, printable
 from unskew.version import __version__
 
-MOST_CLASSES = 100_000
+MOST_CLASSES, MOST_AXES, MOST_VERSIONS = 100_000, 8, 10
 
 
 @dataclass(frozen=True)
@@ -50,10 +50,12 @@ class Hello:
             tuple(_count(v) for v in facts["shape"]),
             tuple(printable(str(c)[:100]) for c in facts["classes"]),
             tuple(_count(v) for v in facts["pixels"]),
-            {printable(str(n)[:40]): printable(str(v)[:40]) for n, v in dict(facts["versions"]).items()},
+            {printable(str(n)[:100]): printable(str(v)[:100]) for n, v in dict(facts["versions"]).items()},
         )
         if not 2 <= len(hello.classes) <= MOST_CLASSES or not hello.shape:
             raise ValueError("no classes or no shape")
+        if max(len(hello.shape), len(hello.pixels)) > MOST_AXES or len(hello.versions) > MOST_VERSIONS:
+            raise ValueError(f"more than {MOST_AXES} axes or {MOST_VERSIONS} versions")
         return hello
 
     def as_json(self) -> dict[str, Any]:

@@ -27,6 +27,8 @@ MOST_PAUSE_S = 30.0
 AGAIN_S = 5.0
 """How often a site whose operator has not decided yet is asked again."""
 UNDECIDED = "E522"
+MOST_TEXT = 500
+"""Characters of what a site says of an error."""
 
 Request = tuple[dict[str, Any], Tree]
 """What a request's header says beside run, serial, site, kind and t; and its tensors."""
@@ -211,7 +213,7 @@ class Post:
             text = f"{site} did not answer within {self.deadline_s:g} s; the round goes on without it."
             return self._refuse(site, t, "E311", text)
         if isinstance(reply, str):
-            return self._refuse(site, t, "E312", f"{site} failed: {printable(reply)}.")
+            return self._refuse(site, t, "E312", f"{site} failed: {printable(reply[:MOST_TEXT])}.")
         key = self.contact.keys.get(site)
         if key is None:
             return self._refuse(site, t, "E310", f"{site}: its admission was taken back meanwhile. Reply dropped.")
@@ -225,7 +227,7 @@ class Post:
     def _introduced(self, node: int, request: Sealed, reply: Sealed | str | None) -> Hello | None:
         """Which site a node is; None, and the reason told, if it does not prove to be an admitted one."""
         if reply is None or isinstance(reply, str):
-            reason = f": {printable(reply)}" if reply else ""
+            reason = f": {printable(reply[:MOST_TEXT])}" if reply else ""
             return self._refuse("?", 0, "E312", f"a node ({node}) does not say which site it is{reason}.")
         site = _claimed(reply)
         key = self.contact.keys.get(site)
@@ -270,7 +272,7 @@ def _read(site: str, key: Public, request: Sealed, reply: Sealed, limits: Limits
     if packet.header.get("re") != request.digest or packet.header.get("site") != site:
         raise WireError("E307", "it answered another request than this one.")
     if code := packet.header.get("code"):
-        raise Declined(_code(code), printable(str(packet.header.get("text"))[:500]))
+        raise Declined(_code(code), printable(str(packet.header.get("text"))[:MOST_TEXT]))
     return packet
 
 
