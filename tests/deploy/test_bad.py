@@ -11,7 +11,7 @@ from safetensors.torch import save
 
 from tests.deploy import fake
 from unskew.core.trees import tree_map
-from unskew.deploy import hello
+from unskew.deploy import hello, leaving
 from unskew.deploy import site as site_module
 from unskew.deploy.identity import Private
 from unskew.deploy.post import Contact, Post
@@ -242,6 +242,8 @@ def test_a_guarantee_by_noise_that_the_server_can_draw_is_refused(tmp_path):
 
 def test_what_the_coordinator_could_not_hold_is_refused_before_any_site_trains(tmp_path, monkeypatch):
     monkeypatch.setattr(memory.os, "sysconf", lambda name: 1)
+    for room_at_a_site in ("check_model", "check_room"):
+        monkeypatch.setattr(leaving, room_at_a_site, lambda *given: None)
     channel = fake.Direct(fake.sites(tmp_path / "sites", fake.federation()))
     with pytest.raises(UsageError, match=r"E108 'ccvr' cannot run here.*from each of 5 clients"):
         fake.run(tmp_path / "run", channel, fake.small("ccvr"))
