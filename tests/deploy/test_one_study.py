@@ -105,7 +105,7 @@ def test_a_number_that_waits_cannot_be_given_to_another_study(site):
     assert hello(site, ALL_SAMPLES, run="r1x")["code"] == "E522"
 
 
-def test_every_study_that_waits_is_announced(site, monkeypatch):
+def test_every_study_that_waits_is_announced(site):
     """N1: a study was not announced because its run had been, with another study."""
     site.guard.approve, folder, said = "ask", site.member.folder, []
     hello(site)
@@ -116,9 +116,8 @@ def test_every_study_that_waits_is_announced(site, monkeypatch):
         (request,) = approvals.everything(folder)
         approvals.ask(folder, replace(request, study="0" * 16, method="feddata"))
 
-    monkeypatch.setattr(approvals.time, "sleep", wait)
     with pytest.raises(StopIteration):
-        approvals.announce(folder, said.append)
+        approvals.announce(folder, said.append, wait)
     assert ["feddata" in text for text in said[::2]] == [False, True]
 
 

@@ -105,8 +105,8 @@ def everything(folder: Path) -> list[Request]:
     return sorted((r for r in requests if r), key=lambda r: -r.at)
 
 
-def announce(folder: Path, say: Callable[[str], None], every_s: float = 2.0) -> None:
-    """Tell the operator of every run that begins to wait, without end."""
+def announce(folder: Path, say: Callable[[str], None], pause: Callable[[float], None] = time.sleep) -> None:
+    """Tell the operator of every run that begins to wait, looking every two seconds without end."""
     announced: set[tuple[str, str]] = set()
     while True:
         for request in everything(folder):
@@ -114,7 +114,7 @@ def announce(folder: Path, say: Callable[[str], None], every_s: float = 2.0) -> 
                 announced.add((request.run, request.study))
                 say(f"a study asks for this site's data\n{request.text()}")
                 say(f"decide: unskew site approve {request.run} --folder {folder}   or: unskew site refuse ...")
-        time.sleep(every_s)
+        pause(2.0)
 
 
 def _bound(folder: Path, run: str) -> Path:
