@@ -193,5 +193,5 @@ def compare(
         if watch:
             watch(cells)
 
-    workers.train_all(cells, processes or hardware.at_once(), look)
+    workers.train_all(cells, processes or hardware.at_once(cells[0].settings.device), look)
     return Comparison(parent)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -300,3 +301,19 @@ def test_a_gpus_arithmetic_is_exact_and_given_back():
         assert (cudnn.allow_tf32, matmul.allow_tf32) == (True, True)
     after = cudnn.allow_tf32, cudnn.deterministic, matmul.allow_tf32, torch.are_deterministic_algorithms_enabled()
     assert after == before
+
+
+def test_the_servers_hooks_compute_as_the_clients_do(monkeypatch):
+    """The generator of FedGen for images trained at the server in TF32, by kernels of another order each time."""
+    inside, seen = [], []
+
+    @contextmanager
+    def noted(device, precision):
+        inside.append(precision)
+        yield
+        inside.pop()
+
+    monkeypatch.setattr("unskew.engine.server.loop.computing", noted)
+    monkeypatch.setattr("unskew.engine.server.loop.weighted_mean", lambda w, ups: seen.append(list(inside)) or w)
+    weights_after("fedavg", None, rounds=1)
+    assert seen == [["float32"]]

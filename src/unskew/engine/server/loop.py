@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,6 +26,7 @@ from unskew.engine.disk.lines import Row
 from unskew.engine.disk.record import Record
 from unskew.engine.disk.state import State
 from unskew.engine.disk.store import Store
+from unskew.engine.precision import computing
 from unskew.engine.probes.measures import Measures
 from unskew.engine.resolve import Run
 from unskew.engine.server.exchange import Exchange, Scoring
@@ -79,10 +81,11 @@ class Loop:
         for code, text in self.run.remarks:
             self._event(0, code, text)
         fed = self.fed
-        w = self._placed(fed.net.weights())
-        slices = {p.name: self._placed(p.server_init(w, fed)) for p in self.method.parts}
-        state = State(0, w, {n: s for n, s in slices.items() if s})
-        return self._trips(state, self.down(state, 0), list(range(fed.clients)))
+        with self._computing():
+            w = self._placed(fed.net.weights())
+            slices = {p.name: self._placed(p.server_init(w, fed)) for p in self.method.parts}
+            state = State(0, w, {n: s for n, s in slices.items() if s})
+            return self._trips(state, self.down(state, 0), list(range(fed.clients)))
 
     def down(self, state: State, t: int) -> Start:
         """What is broadcast: the weights, and every Part's slice less what it keeps at the server."""
@@ -107,7 +110,7 @@ class Loop:
         self.ledger.trained(t, replies, start)
         self.ledger.shared(t, replies, self.declared)
         good = self._gate(t, replies, self.spec)
-        with memory.one_core():
+        with memory.one_core(), self._computing():
             state, good = self._merge(state, t, good)
             if self.measures:
                 self.measures.remember(start, good)
@@ -201,6 +204,10 @@ class Loop:
             used = f" Reply dropped ({len(good)} of {len(replies)} used)." if refusal.code != "E305" else ""
             self._event(t, refusal.code, refusal.sentence(self.run.federation.name_of(refusal.client), t) + used)
         return good
+
+    def _computing(self) -> AbstractContextManager[None]:
+        """The server's hooks, which may train models of their own, compute as the clients do."""
+        return computing(self.trainer.device, self.settings.precision)
 
     def _placed(self, tree: Tree) -> Tree:
         """A tree that a hook made, on the device of the run."""
