@@ -86,3 +86,16 @@ def test_a_site_describes_its_data_briefly(changes):
         Hello.read({**HELLO, "site": "s0", **changes})
     said = Hello.read({**HELLO, "site": "s0", "versions": {"p" * 500: "v" * 500}})
     assert said.versions == {"p" * 100: "v" * 100}
+
+
+@pytest.mark.parametrize("loss", [1e299, -1e13, float("inf"), float("nan"), "x", None])
+def test_a_loss_that_is_no_reasonable_number_is_refused(tmp_path, loss):
+    """N7: it was written into the run's metrics as Infinity."""
+
+    def lossy(asked, honest):
+        return again(opened(honest), loss=loss)
+
+    ((code, text),) = events(tmp_path, lossy)
+    assert code == "E301"
+    assert text.startswith(f"{BAD} round 2: the loss is no number")
+    assert "Infinity" not in "".join(p.read_text() for p in (tmp_path / "run").glob("*.jsonl"))

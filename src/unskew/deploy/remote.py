@@ -19,6 +19,8 @@ from unskew.engine.client.values import Start
 from unskew.engine.server.loop import due
 from unskew.errors import Paused
 
+MOST_LOSS = 1e12
+"""A loss beyond this is refused like one that is not finite: sums over sites must stay finite."""
 MOST_VOID_ROUNDS = 3
 """After so many rounds in a row with too few replies the run pauses, instead of using up the rest of its rounds."""
 
@@ -69,7 +71,7 @@ class Remote:
         trees = {k: packet.tree.pop("early", {}) for k, packet in packets.items()}
         self._early = self._read(start.t, packets, lambda k, packet: early_reply_of(k, trees[k], packet))
         replies = self.soundness.trained(start, self._read(start.t, packets, reply_of), self.spec, failed)
-        return self._enough(start.t, len(cohort), replies)
+        return self._with_a_loss(start.t, self._enough(start.t, len(cohort), replies))
 
     def visit(
         self, trip: Trip, part: Part, start: Start, ids: Sequence[int], private: Mapping[int, Tree]
@@ -107,6 +109,14 @@ class Remote:
             if reply:
                 replies.append(reply)
         return replies
+
+    def _with_a_loss(self, t: int, replies: Sequence[Reply]) -> list[Reply]:
+        """The replies to training whose loss is a number that can be averaged; the sites of the others are named."""
+        for reply in replies:
+            if not abs(reply.loss) <= MOST_LOSS:
+                text = f"the loss is no number up to {MOST_LOSS:g} in size. Reply dropped."
+                self.sites.tell(t, "E301", f"{self.sites.hellos[reply.client].site} round {t}: {text}")
+        return [reply for reply in replies if abs(reply.loss) <= MOST_LOSS]
 
     def _enough(self, t: int, asked: int, replies: list[Reply]) -> list[Reply]:
         """The replies, or none of them if there are too few."""
