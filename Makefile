@@ -20,7 +20,7 @@ test: $(READY)
 
 # Flower pins other versions of what the rest uses, so tests that need it have an environment of their own; all others of
 # tests/deploy run with `make test`. Those with real processes mostly wait; they begin first, each in a worker of its own.
-REAL := tests/deploy/test_decided.py tests/deploy/test_killed.py tests/deploy/test_lost_sites.py tests/deploy/test_real.py
+REAL := tests/deploy/test_decided.py tests/deploy/test_killed.py tests/deploy/test_first_round.py tests/deploy/test_lost_sites.py tests/deploy/test_real.py
 test-deploy: $(FLOWER)/.ready
 	$(FLOWER)/bin/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m flower $(REAL) tests/deploy
 

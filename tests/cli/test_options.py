@@ -40,12 +40,12 @@ FROZEN = {
     "explain": "method --data --model",
     "check": "method --json",
     "serve": "name --folder --bind",
-    "join": "ticket --folder --json",
+    "join": "ticket --folder --coordinator --json",
     "data": "",
     "data check": "data --label --site --json",
     "federation": "",
     "federation init": "name --host --sites --folder --no-tls --json",
-    "federation admit": "name key --site --samples --folder",
+    "federation admit": "name keys --site --samples --compared --folder",
     "federation ticket": "name site --days --folder",
     "federation revoke": "name site --folder",
     "federation add": "name site --folder",
@@ -60,7 +60,7 @@ FROZEN = {
     "site policy": "--folder --set --default --json",
     "site refuse": "number --folder",
     "site watch": "--folder --port",
-    "site run": "--data --folder --classes --model --device --approve",
+    "site run": "--data --folder --ticket --coordinator --classes --model --device --approve",
     "site check": "--data --folder --classes --study --sites --json",
 }
 """The arguments and options of each command. Scripts use these names: change this table only on purpose."""

@@ -9,9 +9,11 @@ from typing import Annotated
 
 import typer
 
-FOLDER = Path("federations")
-Where = Annotated[Path, typer.Option("--folder", help="where federations are kept")]
+from unskew.cli import admit
+from unskew.cli.admit import FOLDER, Where
+
 app = typer.Typer(help="Create a federation, admit its sites, inspect it.", no_args_is_help=True)
+app.command("admit")(admit.command)
 
 
 @app.command("init")
@@ -39,44 +41,14 @@ def init(
     print(f"created {tls}, {len(home.sites)} tickets in {home.folder / 'tickets'}")
     print(f"        each is good for one admission within {TICKET_DAYS} days: send it to its site only")
     _print_fingerprints(home.fingerprints)
-    print("        read these out to every site: `unskew join` shows them, and a ticket that was altered has others")
+    print("        read these out to every site, which compares them: a ticket that was altered has others")
     print(f"next    unskew serve {name}")
-    print(f"        unskew federation admit {name} SITE.pub      once the site has read its fingerprint out to you")
+    print(f"        unskew federation admit {name} *.pub      once the sites have read their fingerprints out to you")
 
 
 def _print_fingerprints(fingerprints: Mapping[str, str]) -> None:
     for whose, fingerprint in fingerprints.items():
         print(f"check   {whose:<11} {fingerprint}")
-
-
-@app.command("admit")
-def admit(
-    name: Annotated[str, typer.Argument(help="the federation's name")],
-    key: Annotated[Path, typer.Argument(help="the public key that a site has sent: SITE.pub")],
-    site: Annotated[str | None, typer.Option(help="the site it belongs to (default: the file's name)")] = None,
-    samples: Annotated[
-        int | None, typer.Option(help="the most samples it may say it holds, for training and testing together")
-    ] = None,
-    folder: Where = FOLDER,
-) -> None:
-    """Let a site take part. First compare the fingerprint with the one that the site's engineer reads out."""
-    from unskew.deploy import admission, bounds, federation_journal
-    from unskew.deploy.tickets import Coordinator
-    from unskew.errors import UsageError
-
-    home = Coordinator.open(folder / name)
-    if not key.exists():
-        raise UsageError("E111", f"there is no file {key}.")
-    bounds.checked(samples)
-    public = admission.admit(home, site or key.stem, key.read_text(errors="replace"))
-    federation_journal.note(home, [("admitted", {"site": site or key.stem, "key": public.fingerprint})])
-    if samples:
-        bounds.write(home, site or key.stem, samples)
-    most = bounds.read(home).get(site or key.stem)
-    print(f"admitted  {site or key.stem}  fingerprint {public.fingerprint}")
-    print(f"samples   at most {most:,}" if most else "samples   no bound; set one with --samples N")
-    missing = [s for s in home.sites if s not in home.admitted()]
-    print(f"missing   {', '.join(missing)}" if missing else f"next      unskew run STUDY.yaml --on {name}")
 
 
 @app.command("ticket")

@@ -3,31 +3,71 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+if TYPE_CHECKING:
+    from unskew.deploy.tickets import Joined
+
 SITE = Path("site")
+Fingerprint = Annotated[
+    str, typer.Option(help="the coordinator's fingerprint as you were told it; a ticket of another one is refused")
+]
 
 
 def command(
     ticket: Annotated[Path, typer.Argument(help="the ticket the coordinator has sent")],
     folder: Annotated[Path, typer.Option(help="the site's folder, for its key, its state and its logs")] = SITE,
+    coordinator: Fingerprint = "",
     as_json: Annotated[bool, typer.Option("--json", help="as JSON")] = False,
 ) -> None:
     """Make this site's key here. Nothing is sent; the public key goes back by any channel."""
+    from unskew.deploy.joining import compare
     from unskew.deploy.tickets import Joined, Ticket
 
-    joined = Joined.make(folder, Ticket.read(ticket))
-    public, name = joined.key.public, joined.ticket.site
+    given = Ticket.read(ticket)
+    if coordinator:
+        compare(given, coordinator)
+    joined = Joined.make(folder, given)
     if as_json:
-        facts = {"site": name, "public": str(folder / f"{name}.pub"), "fingerprint": public.fingerprint}
-        print(json.dumps({**facts, **joined.ticket.fingerprints}))
+        facts = {"site": given.site, "public": str(folder / f"{given.site}.pub")}
+        print(json.dumps({**facts, "fingerprint": joined.key.public.fingerprint, **given.fingerprints}))
         return
-    print(f"joined  {joined.ticket.federation} as {name}; the key was made here and stays here (mode 0600)")
-    for whose, fingerprint in joined.ticket.fingerprints.items():
-        print(f"check   {whose:<11} {fingerprint}")
-    print("        Have the coordinator read these out: a ticket that was altered on its way has others.")
-    print(f"send    {folder / f'{name}.pub'} to the coordinator, and read out: {public.fingerprint}")
+    show(joined, compared=bool(coordinator))
     print(f"next    unskew site check --data PATH --folder {folder}")
+
+
+def show(joined: Joined, compared: bool) -> None:
+    """Say what the site has joined, and what goes back to the coordinator."""
+    ticket = joined.ticket
+    print(f"joined  {ticket.federation} as {ticket.site}; the key was made here and stays here (mode 0600)")
+    for whose, fingerprint in ticket.fingerprints.items():
+        print(f"check   {whose:<11} {fingerprint}")
+    if not compared:
+        print("        Have the coordinator read these out: a ticket that was altered on its way has others.")
+    public = joined.folder / f"{ticket.site}.pub"
+    print(f"send    {public} to the coordinator, and read out: {joined.key.public.fingerprint}", flush=True)
+
+
+def heard(given: str) -> Callable[[], str]:
+    """Where the coordinator's fingerprint comes from: an option, or somebody who types what is read out to them.
+
+    Raises UsageError (E503) without either. It is not shown before, so that nobody can confirm it unread.
+    """
+
+    def ask() -> str:
+        from unskew.deploy.asking import is_there
+        from unskew.errors import UsageError
+
+        if given:
+            return given
+        if not is_there():
+            text = "a site joins with the coordinator's fingerprint, which `unskew federation show` prints there"
+            raise UsageError("E503", f"{text}: add --coordinator FINGERPRINT, or first: unskew join TICKET")
+        print("Call the coordinator on a number that you know. `unskew federation show` prints its fingerprint there.")
+        return typer.prompt("The coordinator's fingerprint, or its first 8 pairs")
+
+    return ask

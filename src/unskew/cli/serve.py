@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from unskew.cli.federation import FOLDER
+from unskew.cli.admit import FOLDER
 
 
 def command(

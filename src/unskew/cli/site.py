@@ -3,57 +3,17 @@
 from __future__ import annotations
 
 import json
-import time
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import typer
 
+from unskew.cli import site_run
 from unskew.cli.join import SITE
+from unskew.cli.site_run import Classes, Data, Folder, names, show_findings
 
 app = typer.Typer(help="Take part in a federation with data that stay here.", no_args_is_help=True)
-Data = Annotated[str, typer.Option(help="a folder with one folder a class, an .npz, a .csv, or FILE.py:FUNCTION")]
-Classes = Annotated[str, typer.Option(help="all class names, separated by commas; the same at every site")]
-APPROVALS = {"ask": "new ones wait for `unskew site approve`", "all": "ALL that the policy allows begin without asking"}
-Folder = Annotated[Path, typer.Option(help="the site's folder")]
-
-
-@app.command("run")
-def run(
-    data: Data,
-    folder: Folder = SITE,
-    classes: Classes = "",
-    model: Annotated[
-        str | None, typer.Option(help="FILE.py:FUNCTION that builds the model, for studies with a model from a file")
-    ] = None,
-    device: Annotated[str, typer.Option(help="where this site trains: cpu, cuda, cuda:1, auto")] = "cpu",
-    approve: Annotated[
-        Literal["ask", "all"],
-        typer.Option(
-            help="ask: a new study waits for `unskew site approve`; all: whatever the policy allows may begin"
-        ),
-    ] = "ask",
-) -> None:
-    """Connect to the server and answer its requests until stopped."""
-    import threading
-
-    from unskew.deploy import approvals
-    from unskew.deploy.connecting import SiteProcesses
-    from unskew.deploy.site_folder import only_one
-    from unskew.deploy.tickets import Joined
-
-    joined = Joined.open(folder)
-    ticket, tls = joined.ticket, "TLS enabled" if joined.ticket.authority else "TLS DISABLED"
-    print(f"site {ticket.site} of {ticket.federation} → {ticket.host}:{ticket.port}  {tls}", flush=True)
-    print(f"logs    {folder / 'worker.log'}", flush=True)
-
-    def say(text: str) -> None:
-        print(time.strftime("%H:%M:%S"), text, flush=True)
-
-    with only_one(folder, ticket.site):
-        print(f"studies {APPROVALS[approve]}; policy: {folder / 'policy.yaml'}", flush=True)
-        threading.Thread(target=approvals.announce, args=(folder, say), daemon=True).start()
-        SiteProcesses(joined, data, classes, model, device, say, approve).run()
+app.command("run")(site_run.command)
 
 
 @app.command("approve")
@@ -148,21 +108,19 @@ def check(
     from unskew.deploy.doctor import check as checked
     from unskew.deploy.doctor import verdict
 
-    names = [c.strip() for c in classes.split(",") if c.strip()]
-    findings = checked(folder, data, names)
+    findings = checked(folder, data, names(classes))
     readable = all(f.ok for f in findings if f.what == "data")
     leaves: list[str] = []
     if study and readable:
         from unskew.deploy.leaving import forecast
 
-        asked, leaves = forecast(study, data, names, sites)
+        asked, leaves = forecast(study, data, names(classes), sites)
         findings.append(verdict(folder, asked))
     if as_json:
         rows = [{"what": f.what, "ok": f.ok, "text": f.text} for f in findings]
         print(json.dumps({"found": rows, "leaves": leaves} if study else rows))
     else:
-        for f in findings:
-            print(f"{'ok  ' if f.ok else 'FAIL'}  {f.what:<12} {f.text}")
+        show_findings(findings)
         for line in leaves:
             print(line)
     if not all(f.ok for f in findings):

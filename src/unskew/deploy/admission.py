@@ -7,22 +7,33 @@ uses the ticket up; a key that has left is let in again only with a new one.
 from __future__ import annotations
 
 import hmac
+from collections.abc import Mapping
 
 from unskew.deploy.identity import Public
 from unskew.deploy.tickets import PROOF, TICKET_DAYS, Coordinator, Ticket
 from unskew.errors import UsageError
 
 
-def admit(home: Coordinator, site: str, text: str) -> Public:
-    """Admit the key in the text of SITE.pub. Once admitted, the same key may come again, for example with new bounds.
+def applicants(home: Coordinator, texts: Mapping[str, str]) -> dict[str, Public]:
+    """The keys in the texts of SITE.pub, by site, if every one of them may be admitted. Nothing is written.
 
-    Raises UsageError: E502 if the site has another key, E503 for a site that does not exist, a key in use, or a key
-    without the proof of a ticket that may be used.
+    A key that is admitted already may come again, for example with new bounds. Raises UsageError: E502 if a site has
+    another key, E503 for a site that does not exist, a key in use, or a key without the proof of a ticket that may be used.
     """
-    public = Public.parse(text)
-    key = home.admitted().get(site)
-    if key is None and site in home.sites:
-        _check(home, site, public, text)
+    keys = {site: Public.parse(text) for site, text in texts.items()}
+    admitted = home.admitted()
+    for site, key in keys.items():
+        if site in home.sites and site not in admitted:
+            _check(home, site, key, texts[site])
+        home.check_key(site, key)
+    if len({key.text for key in keys.values()}) < len(keys):
+        raise UsageError("E503", "two of these files hold the same key; each site must create its own.")
+    return keys
+
+
+def admit(home: Coordinator, site: str, text: str) -> Public:
+    """Admit the key in the text of SITE.pub. Raises UsageError as `applicants` does."""
+    public = applicants(home, {site: text})[site]
     home.admit(site, public)
     home.ticket_file(site).unlink(missing_ok=True)
     return public

@@ -6,16 +6,34 @@ its admitted key keeps a false number from deciding the run.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from unskew import disk
 from unskew.deploy.tickets import Coordinator
-from unskew.errors import UsageError
+from unskew.errors import UsageError, suggestion
 
 
-def checked(samples: int | None) -> int | None:
-    """The bound as it was given. Raises UsageError (E109) for a number below 1."""
-    if samples is not None and samples < 1:
-        raise UsageError("E109", f"--samples takes a whole number above 0; got {samples}.")
-    return samples
+def parse(text: str, sites: Sequence[str]) -> dict[str, int]:
+    """The bounds by site in `6000`, which is for each of these sites, or in `a=6000,b=800`; none in "".
+
+    Raises UsageError (E109) for a number below 1, or a site that is not among them.
+    """
+    if "=" not in text:
+        return dict.fromkeys(sites, _above_zero(text)) if text else {}
+    given: dict[str, int] = {}
+    for pair in text.split(","):
+        site, _, number = (part.strip() for part in pair.partition("="))
+        if site not in sites or site in given:
+            what = "names twice" if site in given else "names no site whose key is here:"
+            raise UsageError("E109", f"--samples {what} '{site}'.{suggestion(site, set(sites) - set(given))}")
+        given[site] = _above_zero(number)
+    return given
+
+
+def _above_zero(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text)):
+        raise UsageError("E109", f"--samples takes a whole number above 0, or SITE=NUMBER,...; got '{text}'.")
+    return int(text)
 
 
 def write(home: Coordinator, site: str, samples: int) -> None:

@@ -109,7 +109,12 @@ class Coordinator:
         return self.folder / "tickets" / f"{site}.ticket"
 
     def admit(self, site: str, public: Public) -> None:
-        """Raises UsageError: E503 for a site without a ticket or a key in use, E502 if the site has another key."""
+        """Let a site's key in. Raises UsageError as `check_key` does."""
+        self.check_key(site, public)
+        disk.replace(self.key_file(site), public.text + "\n")
+
+    def check_key(self, site: str, public: Public) -> None:
+        """Raises UsageError: E503 for a site that does not exist or a key in use, E502 if the site has another key."""
         if site not in self.sites:
             raise UsageError("E503", f"{self.name} has no site '{site}'; it has {', '.join(self.sites)}.")
         path = self.key_file(site)
@@ -118,7 +123,6 @@ class Coordinator:
             raise UsageError("E502", text)
         if any(key.text == public.text for other, key in self.admitted().items() if other != site):
             raise UsageError("E503", f"this key already belongs to another site; {site} must create its own.")
-        disk.replace(path, public.text + "\n")
 
     def key_file(self, site: str) -> Path:
         """Where the public key of an admitted site is kept."""

@@ -1,0 +1,110 @@
+"""`unskew site run`: a site joins, if it has not yet, and answers the coordinator until stopped."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from unskew.cli import join
+from unskew.cli.join import SITE
+
+if TYPE_CHECKING:
+    from unskew.deploy.doctor import Finding
+    from unskew.deploy.tickets import Joined
+
+Data = Annotated[str, typer.Option(help="a folder with one folder a class, an .npz, a .csv, or FILE.py:FUNCTION")]
+Classes = Annotated[str, typer.Option(help="all class names, separated by commas; the same at every site")]
+Folder = Annotated[Path, typer.Option(help="the site's folder")]
+APPROVALS = {"ask": "new ones wait for `unskew site approve`", "all": "ALL that the policy allows begin without asking"}
+HERE = "new ones are asked about here"
+NOT_YET = ("network", "handshake", "admission")
+"""Findings that a site which has only now joined waits out: the server may not run yet, and its key is not admitted."""
+
+
+def command(
+    data: Data,
+    folder: Folder = SITE,
+    ticket: Annotated[
+        Path | None, typer.Option(help="join with this ticket first, unless the site has; may be given again")
+    ] = None,
+    coordinator: join.Fingerprint = "",
+    classes: Classes = "",
+    model: Annotated[
+        str | None, typer.Option(help="FILE.py:FUNCTION that builds the model, for studies with a model from a file")
+    ] = None,
+    device: Annotated[str, typer.Option(help="where this site trains: cpu, cuda, cuda:1, auto")] = "cpu",
+    approve: Annotated[
+        Literal["ask", "all"],
+        typer.Option(
+            help="ask: a new study waits for the operator, here or by `unskew site approve`; all: whatever the policy "
+            "allows may begin"
+        ),
+    ] = "ask",
+) -> None:
+    """Connect to the server and answer its requests until stopped."""
+    from unskew.deploy.connecting import SiteProcesses
+    from unskew.deploy.joining import compare
+    from unskew.deploy.site_folder import only_one
+    from unskew.deploy.tickets import Joined
+
+    joined = _joined(folder, ticket, coordinator, data, classes) if ticket else Joined.open(folder)
+    if coordinator:
+        compare(joined.ticket, coordinator)  # also where the site joined without it
+    tls = "TLS enabled" if joined.ticket.authority else "TLS DISABLED"
+    where = f"{joined.ticket.host}:{joined.ticket.port}"
+    print(f"site {joined.ticket.site} of {joined.ticket.federation} → {where}  {tls}", flush=True)
+    print(f"logs    {folder / 'worker.log'}", flush=True)
+
+    def say(text: str) -> None:
+        print(time.strftime("%H:%M:%S"), text, flush=True)
+
+    with only_one(folder, joined.ticket.site):
+        _tell_of_studies(folder, approve, say)
+        SiteProcesses(joined, data, classes, model, device, say, approve).run()
+
+
+def _joined(folder: Path, ticket: Path, coordinator: str, data: str, classes: str) -> Joined:
+    """The site in this folder, which joins first if it has not. Raises SystemExit if what it then checks cannot work."""
+    from unskew.deploy import doctor, joining
+
+    joined, now = joining.join(folder, ticket, join.heard(coordinator))
+    join.show(joined, compared=now)
+    if now:
+        findings = doctor.check(folder, data, names(classes))
+        show_findings(findings)
+        if wrong := [f.what for f in findings if not f.ok and f.what not in NOT_YET]:
+            print("The site has joined and has connected to nobody. Mend this, then give the same command again.")
+            raise SystemExit(3 if wrong == ["data"] else 2)
+    return joined
+
+
+def _tell_of_studies(folder: Path, approve: str, say: Callable[[str], None]) -> None:
+    """Announce studies that wait, and ask about them if somebody is at the terminal."""
+    from unskew.deploy import approvals, asking
+
+    here = approve == "ask" and asking.is_there()
+    print(f"studies {HERE if here else APPROVALS[approve]}; policy: {folder / 'policy.yaml'}", flush=True)
+
+    def task() -> None:
+        if here:
+            asking.decide_here(folder, say, asking.Terminal())
+        else:
+            approvals.announce(folder, say)
+
+    threading.Thread(target=task, daemon=True).start()
+
+
+def names(classes: str) -> list[str]:
+    """The class names in the text of --classes."""
+    return [c.strip() for c in classes.split(",") if c.strip()]
+
+
+def show_findings(findings: Sequence[Finding]) -> None:
+    """A line for each check."""
+    for f in findings:
+        print(f"{'ok  ' if f.ok else 'FAIL'}  {f.what:<12} {f.text}")

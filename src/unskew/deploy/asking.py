@@ -1,0 +1,93 @@
+"""A site's operator decides about studies on the terminal on which the site runs, one study at a time."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import termios
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from unskew.deploy import approvals
+from unskew.errors import UsageError
+
+LOOK_S = 2.0
+DECISIONS: dict[str, approvals.State] = {"yes": "approved", "no": "refused"}
+
+
+class Operator(Protocol):
+    """Somebody at a keyboard."""
+
+    def line(self, within_s: float) -> str | None:
+        """The next line that is typed within so many seconds."""
+        ...
+
+    def forget(self) -> None:
+        """Throw away what was typed and not read."""
+        ...
+
+
+class Terminal:
+    """Standard input, while this process is in the foreground: reading in the background would stop the site."""
+
+    def __init__(self) -> None:
+        self._open = True
+
+    def line(self, within_s: float) -> str | None:
+        """None also without a terminal in the foreground, and once it is closed."""
+        if not (self._open and _in_front()):
+            time.sleep(within_s)
+            return None
+        if not select.select([sys.stdin], [], [], within_s)[0] or not _in_front():
+            return None
+        text = sys.stdin.readline()
+        self._open = bool(text)
+        return text or None
+
+    def forget(self) -> None:
+        if _in_front():
+            termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
+
+
+def is_there() -> bool:
+    """Whether somebody can answer at a terminal."""
+    return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def decide_here(
+    folder: Path, say: Callable[[str], None], operator: Operator, until: Callable[[], bool] = lambda: False
+) -> None:
+    """Ask the operator about every study that waits, until told to end. An answer concerns the study last shown alone."""
+    asked: approvals.Request | None = None
+    while not until():
+        waiting = [r for r in reversed(approvals.everything(folder)) if r.state == "waiting"]
+        if asked and (asked.run, asked.study) not in {(r.run, r.study) for r in waiting}:
+            asked = None  # it was decided elsewhere
+        if asked is None and waiting:
+            asked = waiting[0]
+            say(f"a study asks for this site's data\n{asked.text()}")
+            say(f"approve it? type yes or no, and Enter (later: unskew site approve {asked.run} --folder {folder})")
+            operator.forget()  # what was typed before the question is no answer to it
+        typed = operator.line(LOOK_S)
+        if asked is None or typed is None:
+            continue
+        state = DECISIONS.get(typed.strip().lower())
+        if state is None:
+            say("type yes or no, and Enter")
+            continue
+        try:
+            approvals.decide(folder, asked.run, state)
+            say(f"{state}  {asked.run}")
+        except UsageError as error:
+            say(str(error))
+        asked = None
+
+
+def _in_front() -> bool:
+    try:
+        return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
+    except (OSError, ValueError):
+        return False
