@@ -33,6 +33,7 @@ ROOMS = (
     {"methods"},
     {"config"},
     {"engine"},
+    {"attacks"},
     {"comparison"},
     {"report"},
     {"experiments"},

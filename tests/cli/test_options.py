@@ -32,6 +32,7 @@ FROZEN = {
     f"--dry-run --json {SETTINGS}",
     "resume": "run --without --json",
     "attach": "run --stop --json",
+    "attack": "run attack --set --samples --seeds --json",
     "watch": "run --once --page",
     "report": "runs --out",
     "reproduce": "table --rows --methods --add --seeds --scale --tune --sampler --processes --folder --keep --page "

@@ -69,7 +69,7 @@ def test_without_the_file_there_is_no_such_section(tmp_path):
     runs = fake_comparison(tmp_path / "c", ["fedavg", "flea"], 2, clients=5, rounds=6)
     text = write_report(runs, tmp_path / "c.html").read_text()
     assert anchors(text) == [
-        "table", "rounds", "clients", "sites", "bytes", "leaves", "partition", "attendance", "buffer", "repeat", "method",
+        "table", "rounds", "clients", "sites", "bytes", "leaves", "learned", "partition", "attendance", "buffer", "repeat", "method",
     ]  # fmt: skip
     assert re.findall(r'<a href="#([\w-]+)">', text) == anchors(text)
 
@@ -77,7 +77,7 @@ def test_without_the_file_there_is_no_such_section(tmp_path):
 def test_no_two_sections_have_one_place():
     orders = [module.ORDER for module in sections.modules()]
     assert orders == sorted(set(orders))
-    assert len(orders) == 13
+    assert len(orders) == 14
 
 
 def test_a_string_that_is_no_markup_is_escaped(tmp_path, monkeypatch):

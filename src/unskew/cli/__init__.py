@@ -30,6 +30,7 @@ def app() -> Any:
 def _add_commands(commands: Any) -> None:
     from unskew.cli import (
         attach,
+        attack,
         check,
         compare,
         data,
@@ -51,6 +52,7 @@ def _add_commands(commands: Any) -> None:
         ("compare", compare.command),
         ("resume", resume.command),
         ("attach", attach.command),
+        ("attack", attack.command),
         ("watch", watch.command),
         ("report", report.command),
         ("reproduce", reproduce.command),

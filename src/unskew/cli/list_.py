@@ -19,6 +19,7 @@ class Kind(StrEnum):
     models = "models"
     errors = "errors"
     experiments = "experiments"
+    attacks = "attacks"
 
 
 def command(
@@ -28,7 +29,7 @@ def command(
         bool, typer.Option("--time", help="for experiments: also how long each would take here; takes a few minutes")
     ] = False,
 ) -> None:
-    """List methods, data sets, models, published experiments or error codes."""
+    """List methods, data sets, models, published experiments, attacks or error codes."""
     from unskew.errors import UsageError
 
     if times and kind is not Kind.experiments:
@@ -70,6 +71,12 @@ def _errors() -> dict[str, str]:
     return dict(PAGES)
 
 
+def _attacks() -> dict[str, str]:
+    from unskew.attacks import catalogue
+
+    return catalogue.names()
+
+
 def _experiments() -> dict[str, str]:
     """The title, and how many rows have their data on this machine."""
     from unskew.experiments.files import experiment_names, read_experiment
@@ -108,4 +115,5 @@ _ENTRIES = {
     Kind.models: _models,
     Kind.errors: _errors,
     Kind.experiments: _experiments,
+    Kind.attacks: _attacks,
 }

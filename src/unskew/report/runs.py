@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from unskew import many
+from unskew.engine.disk import privacy
 from unskew.engine.resolve import is_reference
 from unskew.engine.server.used import MANY_DROPPED, Replies
 from unskew.report.files import Record, read_json
@@ -168,7 +169,12 @@ class RunData:
     @cached_property
     def privacy(self) -> dict[str, Any]:
         """By part, what its noisy release amounts to as differential privacy; {} if nothing is noisy."""
-        return read_json(self.path / "privacy.json")
+        return {part: account for part, account in privacy.read(self.path).items() if part != privacy.ATTACKS}
+
+    @cached_property
+    def attacks(self) -> dict[str, Any]:
+        """By name, what attacks on this run have measured; {} if nobody has attacked it."""
+        return privacy.read(self.path).get(privacy.ATTACKS, {})
 
     @cached_property
     def measures(self) -> dict[str, Any]:

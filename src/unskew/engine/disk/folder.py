@@ -20,7 +20,7 @@ from unskew.config import Settings
 from unskew.data.intake.take import GIVEN
 from unskew.engine import hardware, predictions, resolve
 from unskew.engine.assemble import loop_of
-from unskew.engine.disk import record, state
+from unskew.engine.disk import privacy, record, state
 from unskew.engine.disk.fingerprint import fingerprint
 from unskew.engine.disk.lock import Lock
 from unskew.engine.disk.record import Record
@@ -207,9 +207,7 @@ class Folder:
     def _account(self, loop: Loop) -> None:
         """privacy.json, where a part's release amounts to differential privacy: the honest figures beside the published."""
         by_part = accounts(self.run.method, self.run.fed, self.run.federation.label_counts)
-        releases = {name: account.as_json() for name, account in by_part.items()}
-        if releases:
-            disk.replace(self.path / "privacy.json", json.dumps(releases, indent=1))
+        privacy.put_releases(self.path, {name: account.as_json() for name, account in by_part.items()})
 
     def _finish(self, loop: Loop, now: State) -> None:
         w = now.weights

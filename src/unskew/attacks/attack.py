@@ -1,0 +1,44 @@
+"""An attack: settings with their ranges and meanings, whom it plays, which runs it fits, and one attempt."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Annotated, ClassVar
+
+from annotated_types import Ge, Le
+
+from unskew import arguments
+from unskew.attacks.scene import Scene
+from unskew.attacks.scores import Outcome
+
+
+@dataclass(frozen=True)
+class Attack:
+    """One way to learn about clients' samples from what they sent.
+
+    A subclass is a frozen dataclass in a file of `attacks/kinds` whose name is the attack's. Its fields are its settings,
+    each `Annotated` with range and meaning.
+    """
+
+    samples: Annotated[int, Ge(10), Le(1_000_000), "the most samples that are attacked"] = 500
+    name: ClassVar[str] = ""
+    adversary: ClassVar[str] = ""
+    """Whom the attack plays, in words: what this adversary reads and knows."""
+
+    def refuse(self, scene: Scene) -> str | None:
+        """Why it does not fit this run, as the end of a sentence; None if it does. Asked before anything is computed."""
+        raise NotImplementedError
+
+    def attempt(self, scene: Scene, seed: int) -> Outcome:
+        """The attack with one seed, which decides what the attacker draws; the run itself has the seed it had."""
+        raise NotImplementedError
+
+    def __post_init__(self) -> None:
+        """Checks and converts every setting. Raises UsageError (E150)."""
+        settings = {f.name: getattr(self, f.name) for f in fields(self)}
+        for name, value in arguments.check(type(self), settings, f"attack '{self.name}'", "E150").items():
+            object.__setattr__(self, name, value)
+
+    def changed(self) -> dict[str, object]:
+        """The settings that are not the defaults."""
+        return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}

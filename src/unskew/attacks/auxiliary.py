@@ -1,0 +1,93 @@
+"""Samples that no client trained on: the attacker's own, and the strangers that members are told from.
+
+They are training samples that nobody holds where there are enough of these, else test samples. What equals an attacked
+sample, value by value, is left out. Letters: N samples.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unskew.core.keys import numpy_key
+from unskew.data.federation import Federation
+from unskew.engine.inputs import inputs_of
+from unskew.errors import UsageError
+
+LEAST = 50
+"""Fewer samples than this teach an attacker nothing that could be told from chance."""
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Samples in the order in which they were drawn. name: what they are, in words. x: [N, *shape], as stored. y: [N]."""
+
+    name: str
+    x: Tensor
+    y: Tensor
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def first(self, n: int) -> Samples:
+        """At most n of them."""
+        return Samples(self.name, self.x[:n], self.y[:n])
+
+    def take(self, rows: np.ndarray) -> Samples:
+        """Those with these numbers."""
+        index = torch.as_tensor(rows)
+        return Samples(self.name, self.x[index], self.y[index])
+
+
+def unseen(federation: Federation, attacked: Tensor, seed: int, half: int | None = None) -> Samples:
+    """Samples that no client holds, in random order. attacked: samples [N, *shape] that must not be among them.
+
+    half: 0 or 1 for one of two disjoint halves, where an attack needs both an auxiliary set and strangers.
+    Raises UsageError (E154) where fewer than LEAST are left.
+    """
+    held = np.unique(np.concatenate([federation.train.rows, federation.val.rows, federation.reserved]))
+    spare = np.setdiff1d(np.arange(len(federation.y)), held)
+    in_training = len(spare) >= 2 * LEAST
+    x, y = (federation.x, federation.y) if in_training else (federation.x_test, federation.y_test)
+    rows = spare if in_training else np.arange(len(y))
+    rows = numpy_key(seed, "unseen").permutation(rows)
+    rows = rows if half is None else rows[half::2]
+    seen = prints(attacked.cpu().numpy())
+    own = inputs_of(np.asarray(x[rows]), "cpu")[:]
+    fresh = np.array([p not in seen for p in prints_in_order(own.numpy())], dtype=bool)
+    if fresh.sum() < LEAST:
+        text = f"only {int(fresh.sum())} samples of {federation.name} are held by no client and differ from the attacked ones"
+        raise UsageError(
+            "E154", f"{text}; the attacker needs {LEAST}. Train with fewer `samples` a client, or data with a test set."
+        )
+    name = "training samples that no client holds" if in_training else "test samples"
+    return Samples(name, own[torch.as_tensor(fresh)], torch.as_tensor(np.asarray(y[rows])[fresh]).long())
+
+
+def prints(x: np.ndarray) -> set[bytes]:
+    """What tells samples apart: the bytes of each."""
+    return set(prints_in_order(x))
+
+
+def prints_in_order(x: np.ndarray) -> Iterable[bytes]:
+    """The same, one for each sample."""
+    return (np.ascontiguousarray(row).tobytes() for row in x)
+
+
+def matched(y_M: np.ndarray, y_N: np.ndarray, most: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Numbers of samples on either side, as many of each class here as there, at most `most` a side.
+
+    Without that, who tells classes apart would seem to tell members apart.
+    """
+    ours, theirs = list[np.ndarray](), list[np.ndarray]()
+    share = min(1.0, most / max(1, len(y_M)))
+    for label in np.unique(y_M):
+        here, there = np.flatnonzero(y_M == label), np.flatnonzero(y_N == label)
+        n = min(int(np.ceil(share * len(here))), len(there))
+        ours.append(rng.choice(here, n, replace=False))
+        theirs.append(rng.choice(there, n, replace=False))
+    return np.concatenate(ours)[:most], np.concatenate(theirs)[:most]

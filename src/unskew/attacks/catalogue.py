@@ -1,0 +1,43 @@
+"""The attacks by name, read from the source of their files, so that they can be listed before torch is loaded."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from unskew import arguments, sources
+from unskew.errors import UsageError, suggestion
+
+if TYPE_CHECKING:
+    from unskew.attacks.attack import Attack
+
+FOLDER = Path(__file__).parent / "kinds"
+
+
+def names() -> dict[str, str]:
+    """Every attack and the first line of its file."""
+    return {path.stem: sources.summary(path) for path in sources.files(FOLDER)}
+
+
+def kind_of(name: str) -> type[Attack]:
+    """The class of the attack of this name. Raises UsageError (E150) where there is none."""
+    from unskew.attacks.attack import Attack
+
+    known = names()
+    if name not in known:
+        near = suggestion(name, known)
+        raise UsageError("E150", f"there is no attack '{name}'.{near} Attacks: {', '.join(known)}.")
+    module = importlib.import_module(f"unskew.attacks.kinds.{name}")
+    return next(
+        value
+        for value in vars(module).values()
+        if isinstance(value, type) and issubclass(value, Attack) and value.name == name
+    )
+
+
+def attack_of(name: str, settings: Mapping[str, object]) -> Attack:
+    """The attack with these settings. Raises UsageError (E150) for a name or a setting that does not exist or fit."""
+    kind = kind_of(name)
+    return kind(**arguments.check(kind, settings, f"attack '{name}'", "E150"))

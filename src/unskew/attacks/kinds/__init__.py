@@ -1,0 +1,1 @@
+"""The attacks, one file each: the file's name is the attack's, and its first line describes it."""

@@ -1,0 +1,141 @@
+"""Membership: was this sample in the training? By loss (Yeom et al., CSF 2018) and LiRA (Carlini et al., S&P 2022).
+
+loss:  score(x, y) = log p_y - log(1 - p_y) under the attacked model, larger for members
+lira:  score = log N(phi; mu_in, s_in^2) - log N(phi; mu_out, s_out^2),  phi = log p_y - log(1 - p_y)
+       mu_in, mu_out: of shadow models trained with and without the sample; each trains on half of the candidates
+Attacked are the merged model (shadows start from the initial weights) and the last update of single clients (shadows
+start from the weights that the client received). Candidates are as many members as samples that no client holds, with
+the same classes.
+Differs from the paper: shadows are 16, share their first weights, and minimise the task's loss without the method's Parts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any, ClassVar
+
+import numpy as np
+import torch
+from annotated_types import Ge, Le, MultipleOf
+from torch import Tensor
+
+from unskew.attacks import rates, shadows
+from unskew.attacks.attack import Attack
+from unskew.attacks.auxiliary import matched, unseen
+from unskew.attacks.scene import Scene
+from unskew.attacks.scores import Outcome, Score, share_of
+from unskew.core.keys import digest, numpy_key
+from unskew.core.trees import Weights
+from unskew.engine.client.values import Start
+
+MOST_PASSES = 20
+RATES = (0.01, 0.001)
+"""Shares of false positives at which true ones are counted."""
+
+
+@dataclass(frozen=True)
+class Membership(Attack):
+    """Tells members of the training set from samples that nobody trained on."""
+
+    clients: Annotated[int, Ge(0), Le(100), "how many clients' updates are attacked, the largest of the last round"] = 3
+    shadows: Annotated[int, Ge(0), MultipleOf(2), "shadow models of each attacked model; 0: the loss alone"] = 16
+    passes: Annotated[int, Ge(0), "passes of a shadow of the merged model; 0: as many as clients made, at most 20"] = 0
+    name: ClassVar[str] = "membership"
+    adversary: ClassVar[str] = (
+        "of the merged model: whoever gets it, all clients included; of an update: the server. Both know the candidates"
+    )
+
+    def refuse(self, scene: Scene) -> str | None:
+        if scene.run.task.name != "classification":
+            return "it needs one label a sample"
+        return None if scene.sent else "its clients send no weights"
+
+    def attempt(self, scene: Scene, seed: int) -> Outcome:
+        members = scene.run.federation.train.rows
+        strangers = unseen(scene.run.federation, scene.trainer.samples.x[torch.as_tensor(members)], seed)
+        first = Start(1, scene.run.settings.lr, scene.run.fed.net.weights(), {})
+        settings = scene.run.settings
+        passes = self.passes or min(settings.rounds * settings.epochs, MOST_PASSES)
+        targets = [Target("merged model", -1, np.unique(members), scene.final.weights, first, passes)]
+        targets += self._updates(scene)
+        scores, curves = list[Score](), list[dict[str, Any]]()
+        for target in targets:
+            more, drawn = self._attacked(scene, target, strangers.x, strangers.y, seed)
+            scores, curves = [*scores, *more], [*curves, *drawn]
+        return Outcome(tuple(scores), f"{len(strangers)} {strangers.name}", {"roc": curves} if curves else {})
+
+    def _updates(self, scene: Scene) -> list[Target]:
+        if not self.clients:
+            return []
+        heard = scene.last_round
+        assert heard.start is not None
+        largest = sorted(heard.replies, key=lambda r: (-r.size, r.client))[: self.clients]
+        return [
+            Target(
+                f"update of {scene.run.federation.name_of(r.client)}",
+                r.client,
+                np.asarray(scene.run.federation.train[r.client]),
+                {**heard.start.weights, **r.weights},
+                heard.start,
+                scene.run.settings.epochs,
+            )
+            for r in largest
+        ]
+
+    def _attacked(
+        self, scene: Scene, target: Target, x_N: Tensor, y_N: Tensor, seed: int
+    ) -> tuple[list[Score], list[dict[str, Any]]]:
+        """Scores of one attacked model, and its curves. x, y: samples that no client holds."""
+        rng = numpy_key(seed, "candidates", target.of)
+        labels = scene.run.federation.y
+        ours, theirs = matched(labels[target.rows], y_N.numpy(), self.samples, rng)
+        if len(ours) < 10:
+            return [], []
+        stored = torch.cat(
+            [scene.trainer.samples.x[torch.as_tensor(target.rows[ours])].cpu(), x_N[torch.as_tensor(theirs)]]
+        )
+        y = torch.cat([torch.as_tensor(labels[target.rows[ours]]), y_N[torch.as_tensor(theirs)]]).long()
+        x = scene.seen(stored, target.client)
+        y = y.to(x.device)
+        own = shadows.confidences(scene, [target.weights], x, y)[0]
+        by_attacker = {"loss": own}
+        if self.shadows:
+            inside = shadows.halves(self.shadows, len(y), rng)
+            number = digest(seed, "shadows", target.of)
+            models = shadows.trained(scene, x, y.cpu(), inside, target.start, (target.passes, number))
+            by_attacker["lira"] = shadows.ratios(own, shadows.confidences(scene, models, x, y), inside)
+        scores, curves = list[Score](), list[dict[str, Any]]()
+        for attacker, values in by_attacker.items():
+            pair = values[: len(ours)], values[len(ours) :]
+            scores += _scores(
+                f"{target.of}, {attacker}", *pair, rng, main=attacker == ("lira" if self.shadows else "loss")
+            )
+            fpr, tpr = rates.roc(*pair)
+            curves.append({"name": f"{target.of}, {attacker}", "fpr": fpr.tolist(), "tpr": tpr.tolist()})
+        return scores, curves
+
+
+@dataclass(frozen=True)
+class Target:
+    """An attacked model. of: what it is. client: whose, -1 for the merged one. rows: of the samples it trained on.
+
+    start: from where it was trained. passes: over its samples.
+    """
+
+    of: str
+    client: int
+    rows: np.ndarray
+    weights: Weights
+    start: Start
+    passes: int
+
+
+def _scores(of: str, members: np.ndarray, others: np.ndarray, rng: np.random.Generator, main: bool) -> list[Score]:
+    n = len(members) + len(others)
+    low, high = rates.interval_of_auc(members, others, rng)
+    scores = [Score("w", of, "AUC", rates.auc(members, others), low, high, 0.5, 1.0, n, main)]
+    for rate in RATES:
+        hits = round(rates.tpr_at(rate, members, others) * len(members))
+        value, low, high = share_of(hits, len(members))
+        scores.append(Score("w", of, f"TPR at {rate:.1%} FPR", value, low, high, rate, 1.0, n))
+    return scores

@@ -1,0 +1,105 @@
+"""From the name of an attack to a finding in the run's folder: every seed's attempt, pooled, doubted and written down."""
+
+from __future__ import annotations
+
+import shlex
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from unskew.attacks import catalogue
+from unskew.attacks.attack import Attack
+from unskew.attacks.scene import Scene
+from unskew.attacks.scores import Outcome, pooled
+from unskew.engine import memory
+from unskew.engine.disk import privacy
+from unskew.errors import UsageError
+from unskew.revision import revision
+
+Say = Callable[[str], None]
+Settings = Mapping[str, object]
+
+
+def perform(path: Path, name: str | None, settings: Settings, seeds: int, say: Say) -> dict[str, dict[str, Any]]:
+    """What each attack measured, by its name, written into the run's privacy.json as soon as it is there.
+
+    name: of one attack; None for all that fit the run. settings: of the attack, or of all. say: told of each attack that
+    does not fit, and of each finding. Raises UsageError: E150 for an attack or a setting that does not exist, E151 where
+    nothing fits this run; and as opening a Scene does.
+    """
+    attacks = [catalogue.attack_of(n, settings) for n in ([name] if name else catalogue.names())]
+    scene = Scene(path)
+    try:
+        fitting = _fitting(scene, attacks, say)
+        return {attack.name: _measured(scene, attack, seeds, say) for attack in fitting}
+    finally:
+        scene.close()
+
+
+def _fitting(scene: Scene, attacks: Sequence[Attack], say: Say) -> list[Attack]:
+    reasons = {attack.name: attack.refuse(scene) for attack in attacks}
+    fitting = [attack for attack in attacks if not reasons[attack.name]]
+    if len(attacks) == 1 and not fitting:
+        text = f"attack '{attacks[0].name}' does not fit {scene.path}: {reasons[attacks[0].name]}."
+        raise UsageError("E151", text)
+    if not fitting:
+        raise UsageError("E151", f"no attack fits what the clients of {scene.path} send.")
+    for name, reason in reasons.items():
+        if reason:
+            say(f"{name}: left out, {reason}")
+    return fitting
+
+
+def _measured(scene: Scene, attack: Attack, seeds: int, say: Say) -> dict[str, Any]:
+    began = time.monotonic()
+    with memory.one_core():
+        attempts = [attack.attempt(scene, seed) for seed in range(seeds)]
+    finding = finding_of(attack, attempts, command_of(scene.path, attack, seeds))
+    finding["seconds"] = round(time.monotonic() - began, 1)
+    with scene.folder.locked():
+        privacy.put_attack(scene.path, attack.name, finding)
+    say(told(attack, finding))
+    return finding
+
+
+def finding_of(attack: Attack, attempts: Sequence[Outcome], command: str) -> dict[str, Any]:
+    """What privacy.json keeps of an attack."""
+    scores = pooled(attempts)
+    return {
+        "command": command,
+        "adversary": attack.adversary,
+        "auxiliary": attempts[0].auxiliary,
+        "seeds": len(attempts),
+        "scores": [score.as_json() for score in scores],
+        "doubts": [score.doubt for score in scores if score.doubt],
+        "pictures": attempts[0].pictures,
+        "unskew": revision(),
+    }
+
+
+def command_of(path: Path, attack: Attack, seeds: int) -> str:
+    """The command that measures the same again."""
+    settings = attack.changed()
+    words = ["unskew", "attack", str(path), attack.name]
+    words += [f"--samples={settings.pop('samples')}"] if "samples" in settings else []
+    words += [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
+    return shlex.join([*words, *([f"--seeds={seeds}"] if seeds > 1 else [])])
+
+
+def told(attack: Attack, finding: Mapping[str, Any]) -> str:
+    """A finding as the command line shows it."""
+    scores = finding["scores"]
+    width = max((len(f"{s['payload']}  {s['of']}") for s in scores), default=0)
+    rows = [
+        f"  {s['payload'] + '  ' + s['of']:<{width}}  {s['metric']:<18}{_number(s['value']):>8}"
+        f"  [{_number(s['low'])}, {_number(s['high'])}]"
+        f"  without payload {_number(s['floor'])}, raw input {_number(s['ceiling'])}  n = {s['n']}"
+        for s in scores
+    ]
+    head = f"{attack.name}: {attack.adversary}; the attacker's own data: {finding['auxiliary']}"
+    return "\n".join([head, *rows, *(f"  Doubt: {doubt}." for doubt in finding["doubts"])])
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g}"

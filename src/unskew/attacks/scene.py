@@ -1,0 +1,191 @@
+"""A finished run opened for attacks: its last round heard again to the same bits, and the samples that score an attack.
+
+Nothing of the run's folder is changed. Letters: N samples.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from unskew import config, many
+from unskew.attacks.replay import Heard, Listener, Overlay, Visit
+from unskew.core.client import changed
+from unskew.core.trees import Tree, Weights
+from unskew.data.intake.take import GIVEN
+from unskew.engine.assemble import scoring_of, trainer_of
+from unskew.engine.client.values import Start
+from unskew.engine.disk import record, state
+from unskew.engine.disk.folder import Folder, check_files
+from unskew.engine.disk.record import Record
+from unskew.engine.disk.state import Checkpoint, State, digest
+from unskew.engine.disk.store import Memory, Store
+from unskew.engine.resolve import Run
+from unskew.engine.server.loop import Loop
+from unskew.errors import StateError
+
+
+class Scene:
+    """A finished run as whoever reads its payloads meets it; `close` it.
+
+    final: the state after the last round. trainer: the clients with their samples.
+    """
+
+    def __init__(self, path: Path):
+        """Raises StateError: E117 for no run, E152 for one that cannot be attacked, and as resuming does for a damaged one."""
+        self.path = path
+        check_here(path)
+        self.folder = Folder.open(path)
+        self.run: Run = self.folder.run
+        self.last = self._checked()
+        self.final = _state(self.last)
+        self.trainer = trainer_of(self.run)
+
+    def close(self) -> None:
+        """End the threads."""
+        self.trainer.close()
+
+    @property
+    def sent(self) -> tuple[str, ...]:
+        """Names of the weights that leave a client."""
+        return self.trainer.sent
+
+    def _checked(self) -> Checkpoint:
+        """The last checkpoint, if the run has come to its end and everything it vouches for is whole."""
+        try:
+            checkpoint = state.read(self.path / state.LATEST)
+        except FileNotFoundError:
+            raise StateError("E152", f"{self.path} has no state.safetensors: it has not begun, or lost it.") from None
+        facts, settings = checkpoint[1], self.run.settings
+        if facts["t"] < settings.rounds:
+            where = f"round {facts['t']} of {settings.rounds}"
+            raise StateError(
+                "E152", f"{self.path} is at {where}; attacks need a finished run: unskew resume {self.path}"
+            )
+        config.check_same(config.build(facts["settings"]), settings, self.path)
+        check_files(facts["files"], settings, self.path)
+        record.check(self.path, facts["records"])
+        self.folder.store(checkpoint).check()
+        if facts["data"] != self.folder.data:
+            raise StateError("E112", f"the data of {self.path} have changed since it ran, so nothing can be scored.")
+        return checkpoint
+
+    def _loop(self, store: Store) -> tuple[Loop, Listener]:
+        listener = Listener(self.trainer)
+        scoring = scoring_of(self.trainer, self.run.federation)
+        return Loop(self.run, listener, scoring, store, Record()), listener
+
+    @cached_property
+    def before(self) -> Checkpoint:
+        """The checkpoint before the last round. Raises StateError (E152) where the folder has lost it."""
+        try:
+            checkpoint = state.read(self.path / state.PREVIOUS)
+        except FileNotFoundError:
+            checkpoint = None
+        if checkpoint is None or checkpoint[1]["t"] != self.final.t - 1:
+            text = f"{self.path} has no state.previous.safetensors of round {self.final.t - 1}, from which its last round is heard again."
+            raise StateError("E152", f"{text} Train the run anew.")
+        return checkpoint
+
+    @cached_property
+    def last_round(self) -> Heard:
+        """What the last round carried, computed again. Raises StateError (E153) if it ends with other bits than the run."""
+        loop, listener = self._loop(Overlay(self.folder.store(self.before)))
+        after, _ = loop.round(_state(self.before), self.final.t)
+        self._same({"w": after.weights, **after.slices}, {"w": self.final.weights, **self.final.slices}, self.final.t)
+        return listener.heard
+
+    def rounds(self) -> Iterator[tuple[int, Heard, State]]:
+        """(round, what it carried, the state after it), computed again from the beginning; 0 is before the first round."""
+        loop, listener = self._loop(Memory())
+        now = loop.begin()
+        yield 0, listener.heard, now
+        for t in range(1, self.run.settings.rounds + 1):
+            listener.forget()
+            now, _ = loop.round(now, t)
+            yield t, listener.heard, now
+
+    def _same(self, ours: Tree, kept: Tree, t: int) -> None:
+        if digest(ours) != digest(kept):
+            text = f"round {t} of {self.path}, computed again, does not end with the bits that the run has"
+            raise StateError(
+                "E153", f"{text}; attack it with the versions and the machine that env.json in its folder names."
+            )
+
+    def check_same(self, ours: Tensor, kept: Tensor, what: str) -> None:
+        """Raises StateError (E153) unless a payload that was computed again has the bits that the run's server kept."""
+        if not torch.equal(ours, kept):
+            self._same({what: ours}, {what: kept}, self.final.t)
+
+    def answered(self, t: int) -> list[int]:
+        """The clients whose replies of round t were used, in the order of their numbers."""
+        lines = (self.path / "events.jsonl").read_text(encoding="utf-8").splitlines()
+        events = [event for event in map(json.loads, lines) if event["code"] == "round" and event["t"] == t]
+        return sorted(int(k) for k in many.clients_in(events[-1]["answered"])) if events else []
+
+    def start_at(self, checkpoint: Checkpoint, t: int) -> Start:
+        """What clients were sent on the state of a checkpoint, in round t."""
+        loop, _ = self._loop(Memory())
+        return loop.down(_state(checkpoint), t)
+
+    @cached_property
+    def ended(self) -> Start:
+        """What clients would be sent after the last round."""
+        loop, _ = self._loop(Memory())
+        return loop.down(self.final, self.final.t)
+
+    def seen(self, x: Tensor, k: int = -1) -> Tensor:
+        """Samples [N, *shape] as stored, as the model of client k, or of nobody, sees them at test time."""
+        c = self.trainer.client(k, self.ended, "", self.final.weights, {})
+        return self.trainer.prepared(x.to(self.trainer.device), c, self.ended)
+
+    def natural(self, x: Tensor) -> Tensor:
+        """Samples [N, ...] as they are stored, in natural units (images: [0, 1])."""
+        applied = self.run.federation.applied
+        if applied is None:
+            return x
+        mean, std = (
+            torch.tensor(v, dtype=x.dtype, device=x.device).reshape(1, -1, *[1] * (x.dim() - 2)) for v in applied
+        )
+        return x * std + mean
+
+    def drawn_by(self, visit: Visit, k: int, w: Weights) -> list[Tensor]:
+        """The samples, as stored, that client k drew for what it sent in a trip, one tensor a draw."""
+        drawn: list[Tensor] = []
+        trainer, start = self.trainer, visit.start
+        with trainer.evaluating():
+            c = trainer.client(k, start, visit.part.name, w, visit.private.get(k, {}))
+            draw = c.chosen
+            assert draw is not None
+
+            def keep(count: int, purpose: str, replacement: bool, raw: bool):  # type: ignore[no-untyped-def]
+                drawn.append(draw(count, purpose, replacement, True).x)
+                return draw(count, purpose, replacement, raw)
+
+            visit.trip.client(w, changed(c, chosen=keep))
+        return drawn
+
+
+def check_here(path: Path) -> None:
+    """Raises StateError (E152) for a run whose samples or model are not in reach of this machine."""
+    file = path / "config.yaml"
+    settings = config.load(file) if file.exists() else None  # without one, whatever opens the folder says so
+    if settings and settings.data.startswith("("):
+        text = f"the samples of {path} are not named in its settings (they stayed at sites, or were given in Python)"
+        raise StateError(
+            "E152", f"{text}; an attack is scored on them, so attack a simulated run of the same settings."
+        )
+    if settings and settings.model == GIVEN:
+        raise StateError(
+            "E152", f"the model of {path} was given in Python; attack a run whose model has a name or a file."
+        )
+
+
+def _state(checkpoint: Checkpoint) -> State:
+    tree, facts = checkpoint
+    return State(facts["t"], tree["w"], tree.get("slices", {}))

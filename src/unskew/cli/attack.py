@@ -1,0 +1,60 @@
+"""`unskew attack`: what a reader of a finished run's payloads can learn about the clients' samples."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from annotated_types import Ge, Le
+
+from unskew.cli.options import Positional, with_options
+from unskew.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The options of the command."""
+
+    run: Annotated[Path, "folder of a finished run"]
+    attack: Annotated[str | None, Positional(), "an attack by name; all that fit the run if left out"] = None
+    set: Annotated[tuple[str, ...], "a setting of the attack, such as shadows=32 (repeatable)"] = ()
+    samples: Annotated[int | None, Ge(10), Le(1_000_000), "the most samples that are attacked; 500 if left out"] = None
+    seeds: Annotated[int, Ge(1), Le(100), "how often the attack is made, each time with another seed"] = 1
+    json: Annotated[bool, "print what was measured as JSON and nothing else"] = False
+
+
+@with_options(Arguments)
+def command(arguments: Arguments) -> None:
+    """Attack a finished run, and write what was measured into its privacy.json and its report.
+
+    `unskew list attacks` shows all attacks; docs/privacy.md says what they mean.
+    """
+    from unskew.attacks.perform import perform
+    from unskew.report import page
+
+    settings = _settings(arguments)
+    say = (lambda _: None) if arguments.json else print
+    findings = perform(arguments.run, arguments.attack, settings, arguments.seeds, say)
+    report = page.write_report([arguments.run], arguments.run / "report.html")
+    print(json.dumps(findings) if arguments.json else f"report  {report}")
+
+
+def _settings(arguments: Arguments) -> dict[str, object]:
+    """What --set and --samples say. Raises UsageError (E150) for anything but name=value, and where no attack is named."""
+    from unskew import calls
+
+    settings: dict[str, object] = {}
+    for pair in arguments.set:
+        name, equals, value = pair.partition("=")
+        if not (equals and name):
+            raise UsageError("E150", f"--set takes setting=value, such as shadows=32; got '{pair}'.")
+        settings[name.strip()] = calls.parse_value(value, name, "E150")
+    if settings and not arguments.attack:
+        raise UsageError(
+            "E150", "--set belongs to one attack; name it, as in: unskew attack RUN membership --set shadows=32"
+        )
+    if arguments.samples is not None:
+        settings["samples"] = arguments.samples
+    return settings

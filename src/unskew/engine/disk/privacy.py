@@ -1,0 +1,46 @@
+"""privacy.json: what noisy releases of a run amount to, by Part, and under ATTACKS what attacks on it have measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from unskew import disk
+from unskew.errors import StateError
+
+FILE, ATTACKS = "privacy.json", "attacks"
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """The content of the file, {} if there is none. Raises StateError (E111) if it is damaged."""
+    path = folder / FILE
+    if not path.is_file():
+        return {}
+    try:
+        content = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise StateError("E111", f"{path} is not JSON ({error}); remove it, and attack the run again.") from None
+    if not isinstance(content, dict) or not isinstance(content.get(ATTACKS, {}), dict):
+        raise StateError(
+            "E111", f"{path} must hold what noise amounts to by Part; remove it, and attack the run again."
+        )
+    return content
+
+
+def put_releases(folder: Path, releases: Mapping[str, Any]) -> None:
+    """Write what noisy releases amount to, by Part; what attacks measured stays."""
+    measured = read(folder).get(ATTACKS)
+    _write(folder, {**releases, **({ATTACKS: measured} if measured else {})})
+
+
+def put_attack(folder: Path, name: str, finding: Mapping[str, Any]) -> None:
+    """Write what an attack measured, in place of what it had measured before; everything else stays."""
+    content = read(folder)
+    _write(folder, {**content, ATTACKS: {**content.get(ATTACKS, {}), name: finding}})
+
+
+def _write(folder: Path, content: Mapping[str, Any]) -> None:
+    if content:
+        disk.replace(folder / FILE, json.dumps(content, indent=1, allow_nan=False))

@@ -1,0 +1,145 @@
+"""What could be learned from what left: every payload, who reads it, what protects it, and what attacks measured."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+from markupsafe import Markup
+
+from unskew.core.account import number
+from unskew.report.context import Context
+from unskew.report.figures.lines import Line
+from unskew.report.figures.reconstructions import reconstructions
+from unskew.report.figures.roc import roc
+from unskew.report.figures.series import series
+from unskew.report.figures.svg import HUES
+from unskew.report.numbers import size
+from unskew.report.render import figure, render
+from unskew.report.runs import RunData, Traffic
+from unskew.report.section import Section
+from unskew.report.sections.leaves import GUARANTEES, READS
+
+ORDER = 52
+NOT_MEASURED = "not measured"
+LEAD = (
+    "Who reads what, and what could be learned from it? A figure without a command is a proof; one with a command was "
+    "measured by an attack, which bounds from below what can be learned. “Not measured” means that nobody has tried, "
+    "not that nothing can be learned."
+)
+
+
+@dataclass(frozen=True)
+class Payload:
+    """One line of the table, in words. learned: (what is known of it, the command that measured it or "")."""
+
+    share: str
+    most: str
+    total: str
+    reads: str
+    adversary: str
+    guarantee: str
+    colour: str
+    learned: list[tuple[str, str]]
+
+
+def build(context: Context) -> Section | None:
+    """The table for the first seed of each method that sends anything, and the pictures of its attacks."""
+    methods = [(m, group[0]) for m, group in context.methods.items() if not group[0].is_reference and group[0].traffic]
+    if not methods:
+        return None
+    html = render(
+        "learned.html.j2",
+        methods=[(method, payloads(run)) for method, run in methods],
+        pictures=[picture for method, run in methods for picture in _pictures(method, run)],
+        details=[(method, name, _rows(f), f) for method, run in methods for name, f in run.attacks.items()],
+    )
+    return Section("What could be learned", "learned", html, lead=LEAD, link="What could be learned")
+
+
+def payloads(run: RunData) -> list[Payload]:
+    """What the clients of a run send, weights first."""
+    up = sorted((t for t in run.traffic if t.way == "up"), key=lambda t: (t.share != "w", t.share))
+    handed_on = {t.share for t in run.traffic if t.way == "down"}
+    return [_payload(t, run, handed_on) for t in up]
+
+
+def _payload(traffic: Traffic, run: RunData, handed_on: set[str]) -> Payload:
+    part = traffic.share.partition("/")[0]
+    readers = "the server, and what it makes of them every client" if part in handed_on else "the server"
+    return Payload(
+        share="weights" if traffic.share == "w" else traffic.share,
+        most=size(traffic.most),
+        total=size(traffic.total),
+        reads=READS.get(traffic.reads, traffic.reads),
+        adversary=readers,
+        guarantee=traffic.guarantee,
+        colour=traffic.guarantee if traffic.guarantee in GUARANTEES else "",
+        learned=[*_proofs(part, run), *_measured(traffic.share, run)] or [(NOT_MEASURED, "")],
+    )
+
+
+def _proofs(part: str, run: RunData) -> list[tuple[str, str]]:
+    """The least favourable reading of what a Part's noise amounts to."""
+    readings = run.privacy.get(part, {}).get("epsilons", [])
+    return [(f"epsilon {number(readings[-1]['epsilon'])}, {readings[-1]['reading']}", "")] if readings else []
+
+
+def _measured(share: str, run: RunData) -> list[tuple[str, str]]:
+    """For each attack on a payload the score that is furthest from what needs no payload."""
+    lines = []
+    for name, finding in run.attacks.items():
+        scores = [s for s in finding["scores"] if s["payload"] == share and s["main"] and s["value"] is not None]
+        if scores:
+            lines.append((f"{name}: {in_words(max(scores, key=_reach))}", str(finding["command"])))
+    return lines
+
+
+def _reach(score: Mapping[str, Any]) -> float:
+    """How much of the way from the floor to the ceiling an attack goes."""
+    way = (score["ceiling"] if score["ceiling"] is not None else math.inf) - score["floor"]
+    return (
+        (score["value"] - score["floor"]) / way if way and math.isfinite(way) else abs(score["value"] - score["floor"])
+    )
+
+
+def in_words(score: Mapping[str, Any]) -> str:
+    """`AUC 0.62 [0.51, 0.70] (0.5 without the payload), update of client-0, lira`."""
+    between = f" [{_number(score['low'])}, {_number(score['high'])}]"
+    return f"{score['metric']} {_number(score['value'])}{between} ({_number(score['floor'])} without the payload), {score['of']}"
+
+
+def _number(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3g}"
+
+
+def _rows(finding: Mapping[str, Any]) -> list[list[str]]:
+    """The cells of an attack's own table."""
+    return [
+        [str(s["payload"]), str(s["of"]), str(s["metric"]), _number(s["value"]), f"{_number(s['low'])} to {_number(s['high'])}",
+         _number(s["floor"]), _number(s["ceiling"]), str(s["n"])]
+        for s in finding["scores"]
+    ]  # fmt: skip
+
+
+def _pictures(method: str, run: RunData) -> list[tuple[str, Markup]]:
+    """(title, picture) of everything that attacks on a run have drawn."""
+    drawn = []
+    for name, finding in run.attacks.items():
+        shown = finding.get("pictures", {})
+        if curves := shown.get("roc"):
+            drawn.append((f"{method}: {name}, true against false positives", figure(partial(roc, curves))))
+        for title, sheet in shown.get("images", {}).items():
+            drawn.append((f"{method}: {title}", figure(partial(reconstructions, sheet))))
+        if plot := shown.get("lines"):
+            lines = [_line(i, c) for i, c in enumerate(plot["lines"])]
+            drawn.append((f"{method}: {plot['y']}", figure(partial(series, lines, plot["y"], x_label=plot["x"]))))
+    return [(title, picture) for title, picture in drawn if picture]
+
+
+def _line(i: int, c: Mapping[str, Any]) -> Line:
+    return Line(str(c["name"]), f"m{i % HUES}", np.array(c["x"], float), np.array(c["y"], float), np.zeros(len(c["x"])))

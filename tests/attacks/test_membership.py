@@ -1,0 +1,85 @@
+"""Membership: it finds out what was memorised, and nothing where nothing was."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import norm
+
+from tests.attacks.runs import noise, trained
+from unskew.attacks import rates, shadows
+from unskew.attacks.kinds.membership import Membership
+from unskew.attacks.scene import Scene
+
+
+@pytest.fixture(scope="module")
+def memorised(tmp_path_factory):
+    """A run whose two clients have learnt 50 samples of noise by heart."""
+    folder = tmp_path_factory.mktemp("noise")
+    settings = {"clients": 2, "samples": 25, "rounds": 2, "epochs": 30, "lr": 0.3, "model": "mlp(hidden=[64])"}
+    scene = Scene(trained(folder, data=noise(folder, 400), **settings))
+    yield scene
+    scene.close()
+
+
+def values(scene: Scene, attack: Membership) -> dict[tuple[str, str], float]:
+    return {(s.of, s.metric): s.value for s in attack.attempt(scene, 0).scores}
+
+
+def test_a_model_that_has_learnt_its_samples_by_heart_tells_them(memorised):
+    scores = values(memorised, Membership(clients=1, shadows=0))
+    assert scores["merged model, loss", "AUC"] > 0.9
+    assert scores["merged model, loss", "TPR at 1.0% FPR"] > 0.3
+    assert scores["update of client-0, loss", "AUC"] > 0.8
+
+
+def test_a_model_that_never_saw_the_samples_tells_nothing(memorised):
+    federation, first = memorised.run.federation, memorised.run.fed.net.weights()
+    x, y = torch.as_tensor(np.asarray(federation.x)), torch.as_tensor(federation.y)
+    own = shadows.confidences(memorised, [first], x, y)[0]
+    assert abs(rates.auc(own[::2], own[1::2]) - 0.5) < 0.05
+
+
+def test_shadows_tell_more_than_the_loss_alone(memorised):
+    scores = values(memorised, Membership(clients=0, shadows=4, passes=30))
+    assert scores["merged model, lira", "AUC"] > 0.9
+
+
+@pytest.mark.slow
+def test_lira_tells_members_of_overlapping_classes(tmp_path):
+    """Digits, whose samples resemble each other, so that the loss alone says little."""
+    settings = {"clients": 5, "samples": 60, "rounds": 5, "epochs": 10, "model": "mlp(hidden=[64])", "lr": 0.2}
+    scene = Scene(trained(tmp_path, **settings))
+    scores = values(scene, Membership(clients=1))
+    scene.close()
+    assert scores["merged model, lira", "AUC"] > scores["merged model, loss", "AUC"] > 0.5
+
+
+def test_the_ratio_is_that_of_two_normal_laws():
+    inside = np.array([[True], [True], [False], [False]])
+    told = np.array([[3.0], [5.0], [-1.0], [1.0]])
+    ratio = shadows.ratios(np.array([2.5]), told, inside)[0]
+    assert ratio == pytest.approx(norm.logpdf(2.5, 4, 1) - norm.logpdf(2.5, 0, 1), abs=1e-6)
+
+
+def test_every_candidate_is_in_half_of_the_shadows():
+    inside = shadows.halves(6, 50, np.random.default_rng(0))
+    assert (inside.sum(0) == 3).all()
+    assert len({tuple(row) for row in inside.T.tolist()}) > 5
+
+
+def test_areas_and_rates_by_hand():
+    members, others = np.array([3.0, 1.0]), np.array([2.0, 0.0])
+    assert rates.auc(members, others) == 0.75
+    assert rates.tpr_at(0.01, members, others) == 0.5  # no false positive is allowed
+    assert rates.tpr_at(0.5, members, others) == 1.0
+    fpr, tpr = rates.roc(members, others)
+    assert fpr.tolist() == [0, 0.5, 0.5, 1]
+    assert tpr.tolist() == [0.5, 0.5, 1, 1]
+
+
+def test_confidence_is_the_log_odds_of_the_own_class():
+    z = torch.tensor([[0.0, 2.0, 1.0]], dtype=torch.float64)
+    p = z.softmax(1)[0, 1]
+    assert torch.allclose(shadows.margins(z, torch.tensor([1])), (p / (1 - p)).log())

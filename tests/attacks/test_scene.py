@@ -1,0 +1,164 @@
+"""Which runs can be attacked, what is heard of them again, and what attacks leave in their folders."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from tests.attacks.runs import noise, trained
+from tests.cli.calling import call
+from unskew.attacks import auxiliary
+from unskew.attacks.scene import Scene
+from unskew.engine.disk import privacy, state
+from unskew.errors import StateError, UsageError
+from unskew.report.page import write_report
+
+QUICK = ("membership", "--set", "clients=1", "--set", "shadows=0", "--samples", "40")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture
+def copy(run, tmp_path):
+    return Path(shutil.copytree(run, tmp_path / "r"))
+
+
+def content(folder: Path) -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in folder.iterdir() if p.is_file()}
+
+
+def test_the_last_round_is_heard_again_and_ends_with_the_runs_bits(run):
+    before = content(run)
+    scene = Scene(run)
+    heard = scene.last_round
+    scene.close()
+    mean = torch.stack([r.weights["head.bias"] for r in heard.replies]).mean(0)  # all clients have as many samples
+    assert len(heard.replies) == 3
+    assert torch.allclose(mean, scene.final.weights["head.bias"], atol=1e-6)
+    assert content(run) == before
+
+
+def test_a_round_that_ends_with_other_bits_is_not_attacked(copy):
+    tree, facts = state.read(copy / state.PREVIOUS)
+    tree["w"]["head.bias"] += 1e-6
+    state.write(copy / state.PREVIOUS, tree, facts)
+    done = call("attack", str(copy), *QUICK)
+    assert (done.code, done.err[:4]) == (2, "E153")
+    assert privacy.read(copy) == {}
+
+
+def test_a_run_that_has_not_ended_is_not_attacked(copy):
+    shutil.copy(copy / state.PREVIOUS, copy / state.LATEST)
+    done = call("attack", str(copy))
+    assert (done.code, done.err[:4]) == (2, "E152")
+    assert f"unskew resume {copy}" in done.err
+
+
+@pytest.mark.parametrize("name", [state.LATEST, state.PREVIOUS])
+def test_a_damaged_checkpoint_is_named_and_left_where_it_is(copy, name):
+    whole = (copy / name).read_bytes()
+    (copy / name).write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+    before = content(copy)
+    done = call("attack", str(copy), *QUICK)
+    assert (done.code, done.err[:4]) == (2, "E201")
+    assert {n: c for n, c in content(copy).items() if n != "run.lock"} == {
+        n: c for n, c in before.items() if n != "run.lock"
+    }
+
+
+def test_damaged_records_are_noticed(copy):
+    (copy / "metrics.jsonl").write_text("{}\n")
+    assert call("attack", str(copy)).err.startswith("E208")
+
+
+def test_a_run_whose_samples_are_elsewhere_is_not_attacked(copy):
+    config = (copy / "config.yaml").read_text()
+    (copy / "config.yaml").write_text(config.replace("data: digits", "data: (sites)"))
+    done = call("attack", str(copy))
+    assert (done.code, done.err[:4]) == (2, "E152")
+    assert "attack a simulated run of the same settings" in done.err
+
+
+def test_an_attack_that_does_not_fit_is_refused_in_one_sentence(tmp_path):
+    done = call("attack", str(trained(tmp_path, "local")), "membership")
+    assert (done.code, done.err[:4]) == (2, "E151")
+    assert "its clients send no weights" in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "piece"),
+    [
+        (("membrship",), "Did you mean 'membership'?"),
+        (("membership", "--set", "shadows=3"), "a multiple of 2"),
+        (("membership", "--set", "shadws=2"), "Did you mean 'shadows'?"),
+        (("membership", "--set", "shadows"), "--set takes setting=value"),
+        (("--set", "shadows=2"), "name it"),
+    ],
+)
+def test_a_wrong_attack_or_setting_is_refused_before_the_run_is_read(run, words, piece):
+    done = call("attack", str(run), *words)
+    assert (done.code, done.err[:4]) == (2, "E150")
+    assert piece in done.err
+
+
+def test_what_an_attack_measured_is_kept_beside_what_noise_amounts_to(copy):
+    """A finished run that is resumed, which writes its releases anew, keeps what attacks measured."""
+    privacy.put_releases(copy, {"feddpms": {"release": "r", "epsilons": [], "each": []}})
+    told = json.loads(call("attack", str(copy), *QUICK, "--json").out)
+    kept = privacy.read(copy)
+    assert kept["feddpms"]["release"] == "r"
+    assert kept[privacy.ATTACKS] == told
+    assert call("resume", str(copy)).code == 0
+    assert privacy.read(copy)[privacy.ATTACKS] == told
+
+
+def test_a_damaged_privacy_file_is_named(copy):
+    (copy / privacy.FILE).write_text('{"attacks": 3}')
+    assert call("attack", str(copy), *QUICK).err.startswith("E111")
+
+
+def test_the_report_says_what_was_measured_by_which_command_and_what_was_not(copy):
+    page = write_report([copy], copy / "page.html").read_text()
+    assert "not measured" in page
+    done = call("attack", str(copy), *QUICK, "--seeds", "2")
+    assert done.code == 0, done.err
+    page = (copy / "report.html").read_text()
+    command = f"unskew attack {copy} membership --samples=40 --set clients=1 --set shadows=0 --seeds=2"
+    assert f"<code>{command}</code>" in page
+    assert "membership: AUC 0." in page
+    assert "Adversary: of the merged model" in page
+    assert '<td class="' not in page.split('id="learned"')[1].split("</section>")[0]
+
+
+def test_the_attackers_own_samples_are_held_by_nobody_and_equal_none_that_is_attacked(run, tmp_path):
+    scene = Scene(run)
+    scene.close()
+    federation, stored = scene.run.federation, scene.trainer.samples.x
+    attacked = stored[torch.as_tensor(federation.train.rows)]
+    halves = [auxiliary.unseen(federation, attacked, 0, half) for half in (0, 1)]
+    prints = [auxiliary.prints(half.x.numpy()) for half in halves]
+    assert not prints[0] & prints[1]
+    assert not (prints[0] | prints[1]) & auxiliary.prints(attacked.numpy())
+    assert halves[0].name == "training samples that no client holds"
+    copied = halves[0].x[:30]
+    assert len(auxiliary.unseen(federation, copied, 0, 0)) == len(halves[0]) - 30  # copies are left out
+    with pytest.raises(UsageError, match="E154"):
+        auxiliary.unseen(federation, torch.cat([halves[0].x[10:], halves[1].x]), 0, 0)
+
+
+def test_other_data_are_not_attacked(tmp_path):
+    data = noise(tmp_path)
+    run = trained(tmp_path, data=data)
+    arrays = dict(np.load(data))
+    arrays["x"][0] += 0.5
+    np.savez(data, **arrays)
+    with pytest.raises(StateError, match="E112"):
+        Scene(run)
