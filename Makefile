@@ -9,7 +9,7 @@ test test-deploy check: export OMP_NUM_THREADS = 1
 QUICK := tests/test_structure.py tests/core tests/engine tests/data tests/tasks tests/report tests/oracles/test_fedavg.py \
 	tests/oracles/test_scaffold.py tests/methods/test_flea.py tests/methods/test_others.py tests/methods/test_rebafl.py
 
-.PHONY: demo test test-deploy lint style types check crash fuzz mutants bench format clean
+.PHONY: demo test test-deploy lint style types check crash fuzz campaign mutants bench format clean
 
 demo: $(READY)
 	@rm -rf runs/demo
@@ -22,7 +22,7 @@ test: $(READY)
 # tests/deploy run with `make test`. Those with real processes mostly wait; they begin first, each in a worker of its own.
 REAL := tests/deploy/test_decided.py tests/deploy/test_killed.py tests/deploy/test_first_round.py tests/deploy/test_lost_sites.py tests/deploy/test_real.py
 test-deploy: $(FLOWER)/.ready
-	$(FLOWER)/bin/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m flower $(REAL) tests/deploy
+	$(FLOWER)/bin/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder -m flower $(REAL) tests/deploy tests/campaign
 
 lint: style types
 
@@ -42,6 +42,11 @@ crash: $(READY)
 
 fuzz: $(READY)
 	OMP_NUM_THREADS=1 $(BIN)/python -m tests.fuzz.harness
+
+# kills, cuts, full disks, wrong clocks and attacks on a federation of real processes; half an hour and more, so a nightly
+# job. A small part runs with `make test-deploy`. OPTIONS="--only kills --kills 12 --seed 1 --json FILE"
+campaign: $(FLOWER)/.ready
+	OMP_NUM_THREADS=1 $(FLOWER)/bin/python -m tests.campaign.harness $(OPTIONS)
 
 # breaks one line at a time and asks whether a test notices; about an hour, so a nightly job
 mutants: $(READY) $(FLOWER)/.ready

@@ -94,8 +94,11 @@ class Loopback:
         with open(self.root / f"{name}.log", "ab") as log:
             command = [sys.executable, "-m", "unskew", *arguments]
             self.running[name] = subprocess.Popen(
-                command, cwd=self.root, stdout=log, stderr=log, start_new_session=True
+                command, cwd=self.root, stdout=log, stderr=log, env=self.environment(name), start_new_session=True
             )
+
+    def environment(self, name: str) -> dict[str, str] | None:
+        """What the process under this name runs with; None: with what this process does."""
 
     def do(self, *arguments: str, code: int = 0) -> str:
         """What `unskew ARGUMENTS` prints, which must end with this exit code; on an error both its outputs."""
@@ -185,10 +188,12 @@ def running(root: Path, sites: Sequence[str] = SITES) -> Iterator[Loopback]:
 
 
 class Cable:
-    """A port of this machine that leads to another, until it is cut."""
+    """A port of this machine that leads to another, until it is cut, or held: then it stays open and passes nothing on."""
 
     def __init__(self, to: int):
         self.to, self.whole, self.open = to, True, True
+        self.flowing = threading.Event()
+        self.flowing.set()
         self.lines: list[socket.socket] = []
         self.door = socket.create_server(("127.0.0.1", 0))
         self.port = self.door.getsockname()[1]
@@ -198,11 +203,16 @@ class Cable:
         self.whole = False
         self._drop()
 
+    def hold(self) -> None:
+        self.flowing.clear()
+
     def mend(self) -> None:
         self.whole = True
+        self.flowing.set()
 
     def close(self) -> None:
         self.open = self.whole = False
+        self.flowing.set()
         self._drop()
         self.door.close()
 
@@ -225,12 +235,13 @@ class Cable:
                 continue
             self.lines += [here, there]
             for a, b in ((here, there), (there, here)):
-                threading.Thread(target=_pump, args=(a, b), daemon=True).start()
+                threading.Thread(target=_pump, args=(a, b, self.flowing), daemon=True).start()
 
 
-def _pump(a: socket.socket, b: socket.socket) -> None:
+def _pump(a: socket.socket, b: socket.socket, flowing: threading.Event) -> None:
     try:
         while data := a.recv(1 << 16):
+            flowing.wait()
             b.sendall(data)
     except OSError:
         pass
