@@ -83,7 +83,7 @@ def test_nothing_but_the_whole_word_decides(tmp_path, typed):
 
 def test_what_was_typed_before_the_question_is_thrown_away(tmp_path):
     """Somebody has typed `yes` for something else, or twice."""
-    keyboard = Keyboard("yes\n", lambda: wait(tmp_path, "s1", "r1"), None)
+    keyboard = Keyboard("yes\n", lambda: wait(tmp_path, "s1", "r1"), None, None)
     asking.decide_here(tmp_path, lambda _: None, keyboard, lambda: not keyboard.lines)
     assert (state(tmp_path, "s1"), keyboard.forgot) == ("waiting", 1)
 

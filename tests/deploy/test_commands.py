@@ -31,16 +31,13 @@ def home(tmp_path):
 
 
 def test_the_server_tells_whom_the_front_refused(home):
-    log = home.folder / "flower" / "front.log"
     line = f'{refusals.MARK}{{"who": "198.51.100.7", "why": "offers no certificate", "times": 1}}'
-    log.write_text(f"{line}\n")  # of an earlier server
+    (home.folder / "flower" / "front.log").write_text(f"{line}\n")  # of an earlier server
     said: list[str] = []
     server = serving.Server(home, say=said.append)
-    with open(log, "a") as file:
-        file.write(line[:40])
-        file.flush()
-        server.report_refusals()
-        file.write(line[40:] + "\nlistening\n" + line.replace('"times": 1', '"times": 7') + "\n")
+    server.report_refusals()
+    for written in (line, "listening", line[:40], line.replace('"times": 1', '"times": 7')):
+        server.front.seen(written)
     server.report_refusals()
     server.report_refusals()
     who = "refused 198.51.100.7: offers no certificate"
@@ -53,7 +50,7 @@ def test_the_server_tells_whom_the_front_refused(home):
 def test_a_full_disk_does_not_let_strangers_end_the_server(home, monkeypatch):
     said: list[str] = []
     server = serving.Server(home, say=said.append)
-    (home.folder / "flower" / "front.log").write_text(f'{refusals.MARK}{{"who": "x", "why": "y", "times": 1}}\n')
+    server.front.seen(f'{refusals.MARK}{{"who": "x", "why": "y", "times": 1}}')
 
     def full(*_, **__):
         raise Paused("E203", "the disk is full")

@@ -40,22 +40,23 @@ def command(
     print(f"next    unskew site check --data PATH --folder {folder}")
 
 
-def show(joined: Joined, compared: bool) -> None:
+def show(joined: Joined, compared: bool, say: Callable[[str], None] = print) -> None:
     """Say what the site has joined, and what goes back to the coordinator."""
     ticket = joined.ticket
-    print(f"joined  {ticket.federation} as {ticket.site}; the key was made here and stays here (mode 0600)")
+    say(f"joined  {ticket.federation} as {ticket.site}; the key was made here and stays here (mode 0600)")
     for whose, fingerprint in ticket.fingerprints.items():
-        print(f"check   {whose:<11} {fingerprint}")
+        say(f"check   {whose:<11} {fingerprint}")
     if not compared:
-        print("        Have the coordinator read these out: a ticket that was altered on its way has others.")
+        say("        Have the coordinator read these out: a ticket that was altered on its way has others.")
     public = joined.folder / f"{ticket.site}.pub"
-    print(f"send    {public} to the coordinator, and read out: {joined.key.public.fingerprint}", flush=True)
+    say(f"send    {public} to the coordinator, and read out: {joined.key.public.fingerprint}")
 
 
-def heard(given: str) -> Callable[[], str]:
+def heard(given: str, asks: bool) -> Callable[[], str]:
     """Where the coordinator's fingerprint comes from: an option, or somebody who types what is read out to them.
 
-    Raises UsageError (E503) without either. It is not shown before, so that nobody can confirm it unread.
+    It is not shown before, so that nobody can confirm it unread. asks: whether a person may be asked. What is returned
+    raises UsageError (E503) where there is neither.
     """
 
     def ask() -> str:
@@ -64,7 +65,7 @@ def heard(given: str) -> Callable[[], str]:
 
         if given:
             return given
-        if not is_there():
+        if not (asks and is_there()):
             text = "a site joins with the coordinator's fingerprint, which `unskew federation show` prints there"
             raise UsageError("E503", f"{text}: add --coordinator FINGERPRINT, or first: unskew join TICKET")
         print("Call the coordinator on a number that you know. `unskew federation show` prints its fingerprint there.")

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from unskew.cli.admit import FOLDER
+
+if TYPE_CHECKING:
+    from unskew.deploy.logs import Log
+
+LOG_FORMAT = "text, or json: one object a line, also in the log files of the programs that it starts"
 
 
 def command(
@@ -17,18 +22,24 @@ def command(
     bind: Annotated[
         str, typer.Option(help="the address to listen at (default: the host if it is an address, else 0.0.0.0)")
     ] = "",
+    log_format: Annotated[Literal["text", "json"], typer.Option(help=LOG_FORMAT)] = "text",
 ) -> None:
     """Run the server that sites connect to. Runs are started separately, with `unskew run --on`."""
-    from unskew.deploy import serving
+    from unskew.deploy.logs import Log
+
+    say = Log(log_format, {"program": "serve", "federation": name})
+    with say.to_the_end():
+        _serve(folder / name, bind, say)
+
+
+def _serve(folder: Path, bind: str, say: Log) -> None:
     from unskew.deploy.supervise import stopped_at_the_end
     from unskew.deploy.tickets import Coordinator
 
-    home = Coordinator.open(folder / name)
+    home = Coordinator.open(folder)
+    from unskew.deploy import serving  # which needs Flower
 
-    def say(text: str) -> None:
-        print(text, flush=True)
-
-    server = serving.begin(home, bind, say)
+    server = serving.begin(home, bind, say, say.form)
     tls = "TLS, for admitted keys only" if home.tls else "TLS DISABLED, so that anybody on this machine can connect"
     say(f"{home.name}  {server.bind}:{home.port}  {tls}; requests and replies signed; telemetry disabled")
     say(f"admitted {len(home.admitted())} of {len(home.sites)} sites")

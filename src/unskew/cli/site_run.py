@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -12,9 +12,11 @@ import typer
 
 from unskew.cli import join
 from unskew.cli.join import SITE
+from unskew.cli.serve import LOG_FORMAT
 
 if TYPE_CHECKING:
     from unskew.deploy.doctor import Finding
+    from unskew.deploy.logs import Log
     from unskew.deploy.tickets import Joined
 
 Data = Annotated[str, typer.Option(help="a folder with one folder a class, an .npz, a .csv, or FILE.py:FUNCTION")]
@@ -45,50 +47,51 @@ def command(
             "allows may begin"
         ),
     ] = "ask",
+    log_format: Annotated[Literal["text", "json"], typer.Option(help=LOG_FORMAT)] = "text",
 ) -> None:
     """Connect to the server and answer its requests until stopped."""
     from unskew.deploy.connecting import SiteProcesses
     from unskew.deploy.joining import compare
+    from unskew.deploy.logs import Log
     from unskew.deploy.site_folder import only_one
     from unskew.deploy.tickets import Joined
 
-    joined = _joined(folder, ticket, coordinator, data, classes) if ticket else Joined.open(folder)
-    if coordinator:
-        compare(joined.ticket, coordinator)  # also where the site joined without it
-    tls = "TLS enabled" if joined.ticket.authority else "TLS DISABLED"
-    where = f"{joined.ticket.host}:{joined.ticket.port}"
-    print(f"site {joined.ticket.site} of {joined.ticket.federation} → {where}  {tls}", flush=True)
-    print(f"logs    {folder / 'worker.log'}", flush=True)
+    head = Log(log_format, {"program": "site run"})
+    with head.to_the_end():
+        joined = _joined(folder, ticket, coordinator, data, classes, head) if ticket else Joined.open(folder)
+        if coordinator:
+            compare(joined.ticket, coordinator)  # also where the site joined without it
+        site = joined.ticket
+        tls = "TLS enabled" if site.authority else "TLS DISABLED"
+        head(f"site {site.site} of {site.federation} → {site.host}:{site.port}  {tls}")
+        head(f"logs    {folder / 'worker.log'}")
+        say = Log(log_format, {"program": "site run", "federation": site.federation, "site": site.site}, timed=True)
+        with only_one(folder, site.site):
+            _tell_of_studies(folder, approve, say)
+            SiteProcesses(joined, data, classes, model, device, say, approve, log_format).run()
 
-    def say(text: str) -> None:
-        print(time.strftime("%H:%M:%S"), text, flush=True)
 
-    with only_one(folder, joined.ticket.site):
-        _tell_of_studies(folder, approve, say)
-        SiteProcesses(joined, data, classes, model, device, say, approve).run()
-
-
-def _joined(folder: Path, ticket: Path, coordinator: str, data: str, classes: str) -> Joined:
+def _joined(folder: Path, ticket: Path, coordinator: str, data: str, classes: str, say: Log) -> Joined:
     """The site in this folder, which joins first if it has not. Raises SystemExit if what it then checks cannot work."""
     from unskew.deploy import doctor, joining
 
-    joined, now = joining.join(folder, ticket, join.heard(coordinator))
-    join.show(joined, compared=now)
+    joined, now = joining.join(folder, ticket, join.heard(coordinator, asks=say.form == "text"))
+    join.show(joined, now, say)
     if now:
         findings = doctor.check(folder, data, names(classes))
-        show_findings(findings)
+        show_findings(findings, say)
         if wrong := [f.what for f in findings if not f.ok and f.what not in NOT_YET]:
-            print("The site has joined and has connected to nobody. Mend this, then give the same command again.")
+            say("The site has joined and has connected to nobody. Mend this, then give the same command again.")
             raise SystemExit(3 if wrong == ["data"] else 2)
     return joined
 
 
-def _tell_of_studies(folder: Path, approve: str, say: Callable[[str], None]) -> None:
+def _tell_of_studies(folder: Path, approve: str, say: Log) -> None:
     """Announce studies that wait, and ask about them if somebody is at the terminal."""
     from unskew.deploy import approvals, asking
 
-    here = approve == "ask" and asking.is_there()
-    print(f"studies {HERE if here else APPROVALS[approve]}; policy: {folder / 'policy.yaml'}", flush=True)
+    here = approve == "ask" and say.form == "text" and asking.is_there()
+    replace(say, timed=False)(f"studies {HERE if here else APPROVALS[approve]}; policy: {folder / 'policy.yaml'}")
 
     def task() -> None:
         if here:
@@ -104,7 +107,7 @@ def names(classes: str) -> list[str]:
     return [c.strip() for c in classes.split(",") if c.strip()]
 
 
-def show_findings(findings: Sequence[Finding]) -> None:
+def show_findings(findings: Sequence[Finding], say: Callable[[str], None] = print) -> None:
     """A line for each check."""
     for f in findings:
-        print(f"{'ok  ' if f.ok else 'FAIL'}  {f.what:<12} {f.text}")
+        say(f"{'ok  ' if f.ok else 'FAIL'}  {f.what:<12} {f.text}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field
 
-from unskew.deploy import commands, orders
+from unskew.deploy import commands, logs, orders
 from unskew.deploy.bundle import APP_HASH
 from unskew.deploy.identity import secret_of
 from unskew.deploy.superlink import Refused, SuperLink, Task, Unavailable
@@ -34,6 +34,7 @@ class Conductors:
 
     home: Coordinator
     say: Say
+    form: logs.Form = "text"
     _runs: list[_Run] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -69,7 +70,8 @@ class Conductors:
         command = [sys.executable, "-P", "-m", "unskew.deploy.conductor", str(self.home.folder), name]
         env = commands.environment(flower, **{TASK: f"{task.run} {task.number} {task.token}"})
         path = orders.read(self.home.folder, name).path
-        self._runs.append(_Run(task, name, Program(f"the process of {path}", command, env, flower / "conductor.log")))
+        program = Program(f"the process of {path}", command, env, flower / "conductor.log", self.form)
+        self._runs.append(_Run(task, name, program))
 
     def _refuse(self, task: Task, why: str) -> None:
         self.say(str(UsageError("E510", f"run {task.run} was refused and ended: {why}.")))

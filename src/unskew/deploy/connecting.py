@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from unskew.deploy import commands
+from unskew.deploy import commands, logs
 from unskew.deploy.doctor import rejection
 from unskew.deploy.sealed import SOCKET, through_socket
 from unskew.deploy.supervise import Program, Rarely, Say, stopped_at_the_end
@@ -38,6 +38,7 @@ class SiteProcesses:
     device: str = "cpu"
     say: Say = print
     approve: str = "ask"
+    form: logs.Form = "text"
 
     def __post_init__(self) -> None:
         self.say = Rarely(self.say)
@@ -97,13 +98,11 @@ class SiteProcesses:
         options += ["--model", self.model] if self.model else []
         options += ["--device", self.device, "--approve", self.approve]
         command = [sys.executable, "-P", "-m", "unskew.deploy.worker", str(folder), self.data, *options]
-        return Program("the worker", command, env, folder / "worker.log")
+        return Program("the worker", command, env, folder / "worker.log", self.form)
 
 
 def _last_error(log: Path, code: int) -> UnskewError:
     """The last error in the worker's log, with its exit code."""
-    lines = log.read_text().splitlines()
-    text = next((line for line in reversed(lines) if line[:1] == "E"), "E507 the worker ended.")
-    error = UnskewError(text[:4], text[5:])
+    error = UnskewError(*(logs.last_error(log) or ("E507", "the worker ended.")))
     error.exit_code = code
     return error

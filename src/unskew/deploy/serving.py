@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 import time
+from collections import deque
 from dataclasses import dataclass, field
 
 from unskew import disk
-from unskew.deploy import commands, federation_journal
+from unskew.deploy import commands, federation_journal, logs
 from unskew.deploy.addresses import check_free, is_address, is_local
 from unskew.deploy.conductors import Conductors
 from unskew.deploy.front import refusals
@@ -32,9 +33,11 @@ class Server:
     home: Coordinator
     bind: str = ""
     say: Say = print
+    form: logs.Form = "text"
     registered: dict[str, str] = field(default_factory=dict)
     """The public keys registered with the SuperLink, by site."""
-    _read: int = 0
+    _told: deque[str] = field(default_factory=deque[str])
+    """Lines of the front that nobody has looked at yet."""
     _ends: list[tuple[float, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -44,12 +47,12 @@ class Server:
             raise UsageError("E503", f"without TLS the server listens on loopback only; got --bind {self.bind}.")
         commands.choose_inner_port(self.home)
         self.renewal = Renewal(self.home, self.say)
-        self.conductors, self._link = Conductors(self.home, self.say), SuperLink(self.home)
+        self.conductors, self._link = Conductors(self.home, self.say, self.form), SuperLink(self.home)
         env = commands.environment(flower)
         link = commands.superlink(self.home, self.conductors.secret_file)
-        self.program = Program("the SuperLink", link, env, flower / "superlink.log")
-        self.front = Program("the front", commands.front(self.home, self.bind), env, flower / "front.log")
-        self._read = self.front.log.stat().st_size if self.front.log.exists() else 0
+        self.program = Program("the SuperLink", link, env, flower / "superlink.log", self.form)
+        door = commands.front(self.home, self.bind)
+        self.front = Program("the front", door, env, flower / "front.log", self.form, self._told.append)
         self._book = flower / "registered.json"
         self.registered = json.loads(self._book.read_text()) if self._book.exists() else {}
 
@@ -82,13 +85,8 @@ class Server:
 
     def report_refusals(self) -> None:
         """Tell, and keep in the federation's journal, whom the front has refused since the last time."""
-        if not self.front.log.exists():
-            return
-        with open(self.front.log, "rb") as log:
-            log.seek(self._read)
-            whole, end, _ = log.read().rpartition(b"\n")
-            self._read += len(whole) + len(end)
-        facts = [fact for line in whole.decode(errors="replace").splitlines() if (fact := refusals.read(line))]
+        lines = [self._told.popleft() for _ in range(len(self._told))]
+        facts = [fact for line in lines if (fact := refusals.read(line))]
         for fact in facts:
             self.say(
                 f"refused {fact['who']}: {fact['why']}" + (f" ({fact['times']} times)" if fact["times"] != 1 else "")
@@ -114,11 +112,11 @@ class Server:
         self.say(f"{site} is admitted")
 
 
-def begin(home: Coordinator, bind: str = "", say: Say = print) -> Server:
+def begin(home: Coordinator, bind: str, say: Say, form: logs.Form = "text") -> Server:
     """A server whose ports are free. Raises UsageError (E507) if sites could not reach it, or another one runs already."""
     check_free(bind or default_bind(home), home.port)
     commands.choose_inner_port(home, again=True)
-    return Server(home, bind, say)
+    return Server(home, bind, say, form)
 
 
 def default_bind(home: Coordinator) -> str:

@@ -15,11 +15,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+from unskew.deploy import logs
+
 BACK_OFF_S = 0.5
 """How long to wait before the first restart; before each further one twice as long, at most MOST_BACK_OFF_S."""
 MOST_BACK_OFF_S = 5.0
 STEADY_S = 60.0
 """A program that has run so long is restarted as if for the first time."""
+LAST_WORDS_S = 2.0
+"""How long the last output of a program that has ended is waited for."""
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 _PR_SET_PDEATHSIG = 1
 Say = Callable[[str], None]
@@ -27,16 +31,19 @@ Say = Callable[[str], None]
 
 @dataclass
 class Program:
-    """A program that is restarted when it ends. log: where its output goes."""
+    """A program that is restarted when it ends. log: the file that keeps its output. seen: is given each line of it."""
 
     name: str
     command: list[str]
     env: Mapping[str, str]
     log: Path
+    form: logs.Form = "text"
+    seen: Callable[[str], None] = lambda line: None
     process: subprocess.Popen[bytes] | None = None
     not_before: float = 0.0
     starts: int = 0
     _started: float = 0.0
+    _keeper: threading.Thread | None = None
     _quick: int = 0
     """How often in a row it has ended soon after its start."""
 
@@ -48,6 +55,7 @@ class Program:
     def tend(self, say: Say) -> int | None:
         """Start it if it is not running. Returns its exit code if it has just ended."""
         if self.process and (code := self.process.poll()) is not None:
+            self._hear_out()
             now = time.monotonic()
             self._quick = 0 if now - self._started >= STEADY_S else self._quick + 1
             self.process, self.not_before = None, now + min(MOST_BACK_OFF_S, BACK_OFF_S * 2**self._quick)
@@ -58,18 +66,29 @@ class Program:
         return None
 
     def _start(self) -> None:
-        with open(self.log, "ab") as log:
-            self.process = subprocess.Popen(
-                self.command,
-                env=dict(self.env),
-                stdout=log,
-                stderr=log,
-                stdin=subprocess.DEVNULL,
-                start_new_session=True,
-                preexec_fn=_end_with_parent,
-            )
+        with contextlib.suppress(OSError):
+            self.log.touch()  # messages name it, whether or not anything is printed
+        self.process = subprocess.Popen(
+            self.command,
+            env=dict(self.env),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            stdin=subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=_end_with_parent,
+        )
+        written = logs.Log(self.form, {"program": self.name})
+        self._keeper = threading.Thread(
+            target=logs.keep, args=(self.process.stdout, self.log, written, self.seen), daemon=True
+        )
+        self._keeper.start()
         self.starts += 1
         self._started = time.monotonic()
+
+    def _hear_out(self) -> None:
+        """Wait until the output of a process that has ended is kept."""
+        if self._keeper:
+            self._keeper.join(LAST_WORDS_S)
 
     def stop(self, grace_s: float = 10.0) -> None:
         """End the program and everything it has started: ask first, then kill what is left after `grace_s`."""
@@ -83,6 +102,7 @@ class Program:
                 with contextlib.suppress(ProcessLookupError):
                     os.killpg(self.process.pid, signal.SIGKILL)
                 break
+        self._hear_out()
         self.process = None
 
 
