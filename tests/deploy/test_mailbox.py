@@ -12,7 +12,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'unskew
 
 from flwr.app import Message
 from flwr.app.message import remove_content_from_message
-from flwr.common.serde import message_to_proto
+from flwr.common.serde import message_from_proto, message_to_proto
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectUnavailableError
 
@@ -146,3 +146,29 @@ def test_a_reply_that_only_fails_when_it_is_unpacked_is_told_too(monkeypatch):
     reply = FlowerChannel(box).ask({1: LARGE}, "train", 1, 5.0)[1]
     assert str(reply).startswith("its reply cannot be read (xxx")
     assert len(str(reply)) < 300
+
+
+def test_a_message_whose_head_cannot_be_read_stops_nobody():
+    """N14: it was read outside the guard, so that one site's message ended the run of all."""
+    heads = SuperLink(answered(1), answered(2))
+    response = heads.PullMessages(None)
+    response.messages_list[0].metadata.message_type = "no such kind"
+    response.messages_list[0].content.SetInParent()
+    heads.PullMessages = lambda request: response
+    with pytest.raises(Exception, match="no such kind"):
+        message_from_proto(response.messages_list[0])
+    box = Mailbox(heads, 1)
+    box.push_messages = lambda messages: ["m1", "m2"]
+    replies = FlowerChannel(box).ask({1: LARGE, 2: LARGE}, "train", 1, 5.0)
+    assert isinstance(replies[2], Sealed)
+
+
+def test_a_reply_answers_the_request_that_the_server_says():
+    """N2: its sender could have written another site's into it."""
+    forged = answered(1)
+    link = SuperLink(forged, answered(2))
+    heads = link.PullMessages(None)
+    heads.messages_list[0].metadata.reply_to_message_id = "m3"
+    link.PullMessages = lambda request: heads
+    box = Mailbox(link, 1)
+    assert {m.metadata.reply_to_message_id for m in pulled(box, ["m2", "m3"])} == {"m2", "m3"}

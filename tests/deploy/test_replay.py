@@ -17,5 +17,7 @@ def test_the_guard_against_replays_does_not_begin_anew_with_a_damaged_file(tmp_p
         with pytest.raises(UsageError, match="E307 the request is older"):
             folder.check_new(old)
     (folder.path / "serial").write_bytes(content)
-    with pytest.raises(UsageError, match=r"E307 which requests were answered cannot be read from .*serial; remove "):
+    with pytest.raises(
+        UsageError, match=r"E307 which requests of the run were answered .*serial\), .*; start a new run"
+    ):
         folder.check_new(6)

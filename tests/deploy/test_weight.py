@@ -13,11 +13,11 @@ from tests.deploy import fake
 from tests.deploy.test_bad import again, meddling, opened
 from tests.deploy.test_bits import problems, simulated
 from unskew.core.replies import capped
-from unskew.deploy import bounds, hello
+from unskew.deploy import approvals, bounds, hello, post
 from unskew.deploy.hello import Hello
 from unskew.deploy.ticket import Ticket
 from unskew.deploy.tickets import Coordinator, Joined
-from unskew.deploy.weighing import weighing
+from unskew.deploy.weighing import boasts, weighing
 from unskew.deploy.wire import seal
 from unskew.engine.disk.state import digest
 from unskew.errors import Paused, UsageError
@@ -49,6 +49,65 @@ def test_a_site_that_says_more_than_was_agreed_is_left_out_and_named(tmp_path, m
     assert any("E505 s1 says it holds 549,755,813,900 samples, but at most 100 were agreed" in text for text in said)
     assert loop.run.federation.names == ("s0", "s2", "s3", "s4")
     assert "E505" in [json.loads(line).get("code") for line in (tmp_path / "run/audit.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("name", ["fedavg", "flea", "fedproto"])
+def test_a_false_number_without_a_bound_stops_nobody_else(tmp_path, monkeypatch, name):
+    """N3: bounds on what is shared follow the largest number, so all honest sites refused because of one liar."""
+    boasting(monkeypatch)
+    loop, _, said = run(tmp_path, fake.small(name), min_sites=3)
+    assert loop.run.federation.names == ("s0", "s2", "s3", "s4")
+    told = [e["text"] for e in loop.record.rows["events"] if e["code"] == "E505"]
+    claim = (
+        "s1 says it holds 549,755,813,888 training samples, the other sites 25 (median). It is left out of this run."
+    )
+    assert told == [f"{claim} If the number is right, admit s1.pub again with --samples N."]
+    assert [e["answered"] for e in loop.record.rows["events"] if e["code"] == "round"] == [[0, 1, 2, 3]] * 3
+    with pytest.raises(UsageError, match=r"E505 s1 says .* 4 sites would be left, and 5 are needed"):
+        fake.run(
+            tmp_path / "all",
+            fake.Direct(fake.sites(tmp_path / "others", fake.federation())),
+            fake.small(name),
+            min_sites=5,
+        )
+
+
+def doubted(*numbers: tuple[int, int], bounds=None) -> set[str]:
+    """Which sites are doubted that say they hold so many samples for training and for testing."""
+    hellos = [Hello(f"s{k}", train, test, (1, 8, 8), ("a", "b")) for k, (train, test) in enumerate(numbers)]
+    return set(boasts(hellos, bounds or {}))
+
+
+def test_only_numbers_out_of_all_proportion_are_doubted():
+    """N3: honest sites of very different sizes train together."""
+    assert doubted((100, 10), (100, 10), (100_001, 10)) == {"s2"}
+    assert doubted((100, 10), (100, 10), (100_000, 10)) == set(), "a thousand times"
+    assert doubted((1, 1), (1, 1), (99_999, 99_999)) == set(), "a size that is common"
+    assert doubted((500, 9), (500, 9), (300_000, 9)) == set()
+    assert doubted((100, 10), (100, 10), (100, 200_000)) == {"s2"}
+    assert doubted((100, 10), (100, 10), (1 << 39, 10), bounds={"s2": 1 << 39}) == set(), "agreed"
+    assert doubted((100, 10), (1 << 39, 10), (100, 10), (100, 10), (1 << 39, 10)) == {"s1", "s4"}
+    assert doubted((0, 10), (100_000, 10)) == {"s1"}
+    assert doubted((1 << 39, 10)) == set(), "nobody to compare with"
+
+
+def test_a_site_that_is_left_out_is_waited_for_no_more(tmp_path, monkeypatch):
+    """The coordinator read "waiting for approval at s1" after it had left s1 out."""
+    monkeypatch.setattr(post, "AGAIN_S", 0.01)
+    boasting(monkeypatch)
+    sites = fake.sites(tmp_path / "sites", fake.federation())
+    sites[999].guard.approve, folder = "ask", sites[999].member.folder
+
+    class Approving(fake.Direct):
+        def nodes(self):
+            for request in approvals.everything(folder):
+                approvals.decide(folder, request.run, "approved")
+            return super().nodes()
+
+    _, _, said = fake.run(tmp_path / "run", Approving(sites), fake.small("fedavg"), bounds={BAD: 100}, wait_s=30)
+    left_out = next(i for i, text in enumerate(said) if text.startswith("E505 s1"))
+    assert any("waiting for approval at s1" in text for text in said[:left_out])
+    assert not any("waiting" in text for text in said[left_out:])
 
 
 def test_samples_for_testing_are_bounded_too(tmp_path, monkeypatch):
@@ -90,12 +149,13 @@ def distance_to_bads_reply(tmp_path, name, **changes) -> float:
         return honest
 
     channel = fake.Direct(fake.sites(tmp_path / f"sites-{name}", fake.federation()), listen)
-    _, state, _ = fake.run(tmp_path / name, channel, fake.small("fedavg", rounds=1, **changes))
+    agreed = {BAD: 1 << 40}
+    _, state, _ = fake.run(tmp_path / name, channel, fake.small("fedavg", rounds=1, **changes), bounds=agreed)
     return max(float((state.weights[n] - w).abs().max()) for n, w in sent.items())
 
 
 def test_a_boast_does_not_decide_the_merge(tmp_path, monkeypatch):
-    """N3: without a bound, one of five sites still weighs no more than the study lets it, whatever it says."""
+    """N3: whatever was agreed with it, one of five sites weighs no more than the study lets it."""
     boasting(monkeypatch)
     assert distance_to_bads_reply(tmp_path, "plain") < 1e-6  # what the guards are for
     assert distance_to_bads_reply(tmp_path, "capped", cap=0.3) > 1e-3

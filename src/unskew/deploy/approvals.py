@@ -79,6 +79,13 @@ def ask(folder: Path, request: Request) -> bool:
     return True
 
 
+def forget(folder: Path, run: str) -> None:
+    """Take back the question of a run that nobody has decided about."""
+    for request in everything(folder):
+        if request.run == run and request.state == "waiting":
+            _path(folder, request.study).unlink(missing_ok=True)
+
+
 def decide(folder: Path, run: str, state: State) -> Request:
     """Approve or refuse the study of a run, by the run's number or, if no run is called that, its beginning.
 

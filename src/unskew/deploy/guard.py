@@ -14,7 +14,7 @@ from unskew.core.trees import Tree
 from unskew.deploy import approvals, troubles
 from unskew.deploy.judging import Study, check_settings, check_study, refusal, score_names
 from unskew.deploy.policy import Policy
-from unskew.deploy.spent import OfRun, Spent
+from unskew.deploy.spent import Asked, OfRun, Spent
 from unskew.errors import UnskewError, UsageError
 from unskew.methods import registry
 
@@ -49,6 +49,7 @@ class Guard:
             raise UsageError("E205", "the run was not begun at this site.")
         self._check_not_refused(run.study)
         run.check(policy)
+        run.check_round(t)
         if t > run.rounds:
             raise refusal(f"the study was to take {run.rounds} rounds, and this is round {t}")
         if run.answers.get(kind, 0) >= ANSWERS_A_ROUND * (run.rounds + 1) * MOST_TRIPS.get(kind, 1):
@@ -94,12 +95,15 @@ class Guard:
         """Refuse to compute anything for a run by another study than it began with. Raises UsageError (E520)."""
         self._read(Spent.read).check_same(number, study)
 
-    def note(self, number: str, kind: str, t: int, tree: Tree) -> None:
-        """Count an answer before it goes out. Raises UsageError (E520) for what the run's study has not declared."""
+    def note(self, number: str, asked: Asked, tree: Tree) -> None:
+        """Count an answer before it goes out.
+
+        Raises UsageError (E520) for what the run's study has not declared, or was sent for too many orders of a round.
+        """
         if tree:
             spent = self._read(Spent.read)
-            spent.check_declared(number, {"score": tree} if kind == "score" else tree)
-            spent.add(number, kind, t, tree)
+            spent.check_declared(number, {"score": tree} if asked.kind == "score" else tree)
+            spent.add(number, asked, tree)
 
     def trouble(self, request: Mapping[str, object], code: str, text: str) -> None:
         """Keep for the operator that a request was refused or failed. That must not fail itself."""

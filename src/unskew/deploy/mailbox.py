@@ -18,10 +18,12 @@ try:
     from flwr.app import Message
     from flwr.app.error import Error
     from flwr.app.message import make_message, remove_content_from_message
+    from flwr.app.metadata import Metadata
     from flwr.common.constant import SUPERLINK_NODE_ID
-    from flwr.common.serde import message_from_proto, message_to_proto
+    from flwr.common.serde import message_to_proto
     from flwr.proto import runtime_pb2 as runtime
     from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree
+    from flwr.proto.message_pb2 import Message as MessageProto
     from flwr.proto.node_pb2 import Node
     from flwr.supercore.inflatable import inflatable_object, inflatable_utils
     from flwr.supercore.inflatable.inflatable_protobuf_utils import (
@@ -74,24 +76,32 @@ class Mailbox:
         waiting = [number for number in message_ids if number not in self._arriving]
         if waiting:
             response = self._client.PullMessages(runtime.PullAppMessagesRequest(message_ids=waiting))
-            for proto, tree in zip(response.messages_list, response.message_object_trees, strict=True):
-                head = message_from_proto(proto)
+            for head, tree in zip(response.messages_list, response.message_object_trees, strict=True):
                 self._arriving[head.metadata.reply_to_message_id] = self._fetchers.submit(self._fetched, head, tree)
         there = [number for number, future in self._arriving.items() if future.done()]
         return [self._arriving.pop(number).result() for number in there]
 
-    def _fetched(self, head: Message, tree: ObjectTree) -> Message:
-        """A message with its content, or with an error if its sender does not send that."""
+    def _fetched(self, head: MessageProto, tree: ObjectTree) -> Message:
+        """A message with its content, or with an error if its sender does not send that, or nothing can read it.
+
+        Which request it answers is what the server says, whatever its sender has written into it.
+        """
 
         def confirm(object_id: str) -> None:
             request = ConfirmMessageReceivedRequest(node=self._node, run_id=self._run, message_object_id=object_id)
             self._client.ConfirmMessageReceived(request)
 
         pull = unless_stalled(make_pull_object_fn_protobuf(self._client.PullObject, self._node, self._run))
+        answered = head.metadata.reply_to_message_id
         try:
-            return inflatable_utils.pull_and_inflate_object_from_tree(
+            message = inflatable_utils.pull_and_inflate_object_from_tree(
                 tree, pull, confirm, return_type=Message, initial_backoff=BACK_OFF_S, backoff_cap=MOST_BACK_OFF_S
             )
+            message.metadata.__dict__["_reply_to_message_id"] = answered
+            return message
         except Exception as error:  # whatever a site makes Flower's parsers raise concerns its reply alone
             reason = (str(error) or type(error).__name__)[:MOST_REASON]
-            return make_message(metadata=head.metadata, error=Error(_UNAVAILABLE, reason))
+            facts = Metadata(
+                self._run, "", head.metadata.src_node_id, SUPERLINK_NODE_ID, answered, "", 0.0, 0.0, "train"
+            )
+            return make_message(metadata=facts, error=Error(_UNAVAILABLE, reason))

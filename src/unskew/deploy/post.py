@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -137,11 +137,11 @@ class Post:
                 self._note("answered", site=site, kind=kind, t=t, reply=reply.digest, bytes=reply.size)
         return packets
 
-    def leave_out(self, sites: Iterable[str]) -> None:
-        """Do not ask these sites from now on, as the coordinator's operator wishes, and tell it."""
-        for site in sites:
-            self.left_out.add(site)
-            self._refuse(site, 0, "E311", f"{site} is left out of this run from now on, as --without asks.")
+    def leave_out(self, site: str, code: str, text: str) -> None:
+        """Do not ask a site from now on, whatever it says. text: why, as a sentence."""
+        self.left_out.add(site)
+        self.refusals.pop(site, None)
+        self._refuse(site, 0, code, text)
 
     def set_aside(self, site: str, text: str) -> None:
         """Do not ask a site until it says something else of itself. text: why, without its full stop."""
@@ -251,11 +251,9 @@ class Post:
         most = self.contact.bounds.get(site)
         if most is not None and hello.train + hello.test > most:
             self._strangers.add(node)
-            self.left_out.add(site)
-            text = (
-                f"{site} says it holds {hello.train + hello.test:,} samples, but at most {most:,} were agreed with it."
-            )
-            return self._refuse(site, 0, "E505", f"{text} It is left out of this run.")
+            claim = f"{site} says it holds {hello.train + hello.test:,} samples"
+            text = f"{claim}, but at most {most:,} were agreed with it. It is left out of this run."
+            return self.leave_out(site, "E505", text)
         self.refusals.pop(site, None)
         self._note("introduced", site=site, key=key.fingerprint, hello=hello.as_json())
         return hello

@@ -73,6 +73,7 @@ def _are_trips(value: Any) -> bool:
 
 _PLACE, _RATE = _whole(0, 1_000), (_is_rate, "a number from 0 to 1e300")
 _VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "run": (lambda value: isinstance(value, str), "the number of a run"),
     "t": _whole(0, MOST_ROUNDS),
     "clients": _whole(1, MOST_CLIENTS),
     "k": _whole(0, MOST_CLIENTS - 1),

@@ -26,7 +26,7 @@ from unskew.deploy.notices import Notices
 from unskew.deploy.orders import Terms
 from unskew.deploy.post import POLL_S, UNDECIDED, Contact, Post, names
 from unskew.deploy.studies import prepared, study
-from unskew.deploy.weighing import weighing
+from unskew.deploy.weighing import boasts, weighing
 from unskew.engine.disk.folder import Say, Shown
 from unskew.engine.disk.lock import Lock
 from unskew.engine.disk.state import State, digest
@@ -79,7 +79,8 @@ def _conduct(path: Path, settings: Settings, post: Post, terms: Terms, listeners
     expected = [h.site for h in hellos] or list(post.contact.sites)
     begun = {"run": post.run, "settings": settings.as_dict(), "sites": list(post.contact.sites)}
     post.journal.note("resumed" if roster else "begun", **begun)
-    post.leave_out(terms.without)
+    for site in terms.without:
+        post.leave_out(site, "E311", f"{site} is left out of this run from now on, as --without asks.")
     present = _gathered(post, settings, terms, expected, listeners.say)
     hellos = _known(post, hellos, present, terms) if roster else _new(post, expected, present, terms)
     test = prepared(_test_set(terms.test), settings) if terms.test else None
@@ -135,30 +136,33 @@ def _gathered(post: Post, settings: Settings, terms: Terms, expected: list[str],
 
 def _new(post: Post, expected: Sequence[str], present: Mapping[str, Hello], terms: Terms) -> list[Hello]:
     """The sites of a run that begins: those that fit together. The others are named and left out of it."""
-    hellos, differing = fitting([present[site] for site in expected if site in present])
-    _check_enough(len(hellos), differing, terms)
+    there = [present[site] for site in expected if site in present]
+    doubted = boasts(there, post.contact.bounds)
+    _check_enough(len(there) - len(doubted), "E505", doubted, terms)
+    for site, text in doubted.items():
+        remedy = f"If the number is right, admit {site}.pub again with --samples N."
+        post.leave_out(site, "E505", f"{text}. It is left out of this run. {remedy}")
+    hellos, differing = fitting([hello for hello in there if hello.site not in doubted])
+    _check_enough(len(hellos), "E504", differing, terms)
     for site, text in differing.items():
-        post.left_out.add(site)
-        post.tell(0, "E504", f"{text}. {site} is left out of this run.")
+        post.leave_out(site, "E504", f"{text}. {site} is left out of this run.")
     return hellos
 
 
 def _known(post: Post, before: list[Hello], present: Mapping[str, Hello], terms: Terms) -> list[Hello]:
     """The sites of a run that goes on. One that holds other data now is not asked until it holds those of then."""
     differing = {h.site: text for h in before if (text := changed(h, present.get(h.site, h)))}
-    _check_enough(len(present) - len(differing), differing, terms)
+    _check_enough(len(present) - len(differing), "E504", differing, terms)
     for site, text in differing.items():
         post.set_aside(site, text)
     return before
 
 
-def _check_enough(left: int, differing: Mapping[str, str], terms: Terms) -> None:
-    """Raises UsageError (E504) if too few sites are left without those that differ. differing: why, by site."""
-    if differing and left < max(1, terms.min_sites):
-        text = (
-            f"{next(iter(differing.values()))}. {left} sites would be left, and {max(1, terms.min_sites)} are needed."
-        )
-        raise UsageError("E504", text)
+def _check_enough(left: int, code: str, out: Mapping[str, str], terms: Terms) -> None:
+    """Raises UsageError if too few sites are left without those that cannot take part. out: why, by site."""
+    if out and left < max(1, terms.min_sites):
+        text = f"{next(iter(out.values()))}. {left} sites would be left, and {max(1, terms.min_sites)} are needed."
+        raise UsageError(code, text)
 
 
 def _waiting(missing: list[str], undecided: list[str]) -> str:

@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from unskew import config
+from unskew import config, disk
 from unskew.config import Settings
 from unskew.core import gate
 from unskew.core.trees import Tree, Weights, flat
 from unskew.data.dataset import Dataset
-from unskew.deploy import requests
+from unskew.deploy import outward, requests, unbegun
 from unskew.deploy.guard import Approve, Guard
 from unskew.deploy.hello import Hello, versions
 from unskew.deploy.identity import Private, Public
@@ -25,6 +25,7 @@ from unskew.deploy.leaving import forecast_of, judged, leaving
 from unskew.deploy.sealed import Sealed
 from unskew.deploy.site_folder import RunFolder
 from unskew.deploy.site_run import SiteRun, build
+from unskew.deploy.spent import Asked
 from unskew.deploy.studies import allowed, prepared
 from unskew.deploy.wire import Limits, Packet, WireError, seal, unseal
 from unskew.disk import is_full
@@ -98,7 +99,7 @@ class Site:
             error = problem if isinstance(problem, WireError) else self._explained(problem)
             self.say(f"refused a request: {error.code} {error.text}")
             self.guard.trouble({}, error.code, error.text)
-            refusal = {"re": sealed.digest, "site": member.name, "code": error.code, "text": error.text}
+            refusal = {"re": sealed.digest, "site": member.name, "code": error.code, "text": self._outward(error.text)}
             return seal(refusal, {}, member.key)
         fixed = {n: request.header[n] for n in ("run", "serial", "kind", "t")}
         fixed |= {"re": sealed.digest, "site": member.name}
@@ -106,11 +107,11 @@ class Site:
             self.guard.check_request(fixed["run"], fixed["kind"], fixed["t"])
             requests.check_complete(request.header, request.tree)
             header, tree = self._answers[request.header["kind"]](request)
-            self.guard.note(fixed["run"], fixed["kind"], fixed["t"], tree)
+            self.guard.note(fixed["run"], Asked.of(request.header), tree)
         except Exception as error:  # whatever a Part or a loader raises must reach the coordinator as a sentence
             known = self._explained(error)
             self.guard.trouble(fixed, known.code, known.text)
-            header, tree = {"code": known.code, "text": known.text}, {}
+            header, tree = {"code": known.code, "text": self._outward(known.text)}, {}
         return seal(fixed | header, tree, member.key)
 
     def _explained(self, error: Exception) -> UnskewError:
@@ -127,6 +128,11 @@ class Site:
         self.say(f"a request failed: {type(error).__name__}: {error}"[:500])
         return UnskewError("E312", f"{type(error).__name__}; the site's log says more.")
 
+    def _outward(self, text: str) -> str:
+        """A text for the coordinator. What it says of this site's files, only this site's operator reads."""
+        files = [f"{self.member.folder}/"] + ([self.model.partition(":")[0]] if self.model else [])
+        return outward.without_files(text, files)
+
     def _check(self, header: dict[str, Any]) -> None:
         """Raises UsageError for a request that is not for this site (E310), or was made before (E307)."""
         addressed = header.get("site") == self.member.name or (header.get("kind"), header.get("site")) == ("hello", "*")
@@ -134,7 +140,10 @@ class Site:
         if not addressed or not isinstance(kind, str) or kind not in self._answers or "t" not in header:
             raise UsageError("E310", f"the request is not for site {self.member.name}.")
         requests.check_values(header)
-        RunFolder.of(self.member.folder, self.member.name, header.get("run")).check_new(header.get("serial"))
+        folder, run = self.member.folder, disk.check_name(str(header.get("run")))
+        for forgotten in unbegun.make_room(folder, run):
+            self.say(f"run {forgotten} is forgotten: it never began, and {unbegun.MOST_ASKING} later ones have asked")
+        RunFolder.of(folder, self.member.name, run).check_new(header.get("serial"))
 
     def _hello(self, request: Packet) -> Answer:
         """How much data this site holds for the study, and of what form, once it may take part in it."""

@@ -32,9 +32,9 @@ class RunFolder:
     site: str
 
     @staticmethod
-    def of(folder: Path, site: str, run: object) -> RunFolder:
-        """Of a run by its number. Raises UsageError (E114) for one that is no valid name."""
-        path = folder / "runs" / disk.check_name(str(run))
+    def of(folder: Path, site: str, run: str) -> RunFolder:
+        """Of a run by its number, which is a valid name."""
+        path = folder / "runs" / run
         path.mkdir(parents=True, exist_ok=True)
         return RunFolder(path, site)
 
@@ -44,8 +44,8 @@ class RunFolder:
         book = self.path / "serial"
         written = book.read_bytes() if book.exists() else b"0"
         if not written.isdigit():
-            text = f"which requests were answered cannot be read from {book}; remove {self.path} to be set up anew."
-            raise UsageError("E307", text)
+            text = f"which requests of the run were answered cannot be read any more ({book})"
+            raise UsageError("E307", f"{text}, so that it gets no answers here; start a new run.")
         last = int(written)
         if not isinstance(serial, int) or serial <= last:
             raise UsageError("E307", "the request is older than one that was already answered.")

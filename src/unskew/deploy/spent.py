@@ -5,10 +5,11 @@ It is written before an answer goes out, so that a crash can only make it say to
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,26 @@ from unskew.methods import registry
 
 FILE = "spent.json"
 LEDGER = "ledger.jsonl"
+MOST_ORDERS = 3
+"""How many different orders may bring the same Share in one round. Only a server that has crashed needs more than one."""
+KEPT_ROUNDS = 5
+"""For how many rounds orders are remembered. A server goes back by one or two at most, so older rounds are over."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request that a site has answered. order: the digest of everything in it that decides about the answer."""
+
+    kind: str
+    t: int
+    order: str = ""
+
+    @staticmethod
+    def of(header: Mapping[str, Any]) -> Asked:
+        """From a request's header, which holds the digest of its tensors, too."""
+        decides = {name: value for name, value in header.items() if name not in ("serial", "site")}
+        text = json.dumps(decides, sort_keys=True)
+        return Asked(header["kind"], header["t"], hashlib.sha256(text.encode()).hexdigest()[:16])
 
 
 @dataclass
@@ -31,7 +52,7 @@ class OfRun:
     study: the digest of its settings. t: the last round that asked, last: when. answers: how many, by what was asked for.
     kinds: what is disclosed, by name. metrics: the names of scores, in order. place: k, clients and largest, as the server
     set them: a run that was set up otherwise would draw other samples. batch: of training. fewest: the fewest samples that
-    stand behind a number that leaves.
+    stand behind a number that leaves. orders: by round and Share, the digests of the orders that it was sent for.
     """
 
     study: str
@@ -48,6 +69,7 @@ class OfRun:
     place: dict[str, int] = field(default_factory=dict[str, int])
     batch: int = 0
     fewest: int = 0
+    orders: dict[str, dict[str, list[str]]] = field(default_factory=dict[str, dict[str, list[str]]])
 
     def check(self, policy: Policy) -> None:
         """Hold a run that goes on against the policy as it is now. Raises UsageError (E520)."""
@@ -57,6 +79,27 @@ class OfRun:
                 raise refusal(f"'{name}' is of the kind {kind} (shares)")
         if 0 < self.fewest < policy.least_samples:
             raise refusal(f"fewer than {policy.least_samples} samples stand behind a number (least_samples)")
+
+    def check_round(self, t: int) -> None:
+        """Refuse a round that is long over: what it was sent for is not known any more. Raises UsageError (E520)."""
+        if t <= self.t - KEPT_ROUNDS:
+            raise refusal(f"the run has come to round {self.t} here, and round {t} is over")
+
+    def order(self, t: int, shares: Iterable[str], order: str) -> None:
+        """Note what an order brings. The same order again brings the same numbers, and is not counted.
+
+        With other weights it would bring others: from enough of them samples could be computed that no single answer
+        shows. Raises UsageError (E520) for the fourth order of a Share in a round.
+        """
+        self.orders = {at: known for at, known in self.orders.items() if int(at) > max(self.t, t) - KEPT_ROUNDS}
+        known = self.orders.setdefault(str(t), {})
+        for share in shares:
+            orders = known.setdefault(share, [])
+            if order not in orders and len(orders) >= MOST_ORDERS:
+                text = f"'{share}' of round {t} was sent for {MOST_ORDERS} different orders already"
+                raise refusal(f"{text}, and a round needs one")
+            if order not in orders:
+                orders.append(order)
 
 
 @dataclass
@@ -107,9 +150,10 @@ class Spent:
             if path.split("/")[0] != "score" and name not in self.runs[number].kinds:
                 raise refusal(f"'{name}' is not among what the study of run {number} said would leave")
 
-    def add(self, number: str, kind: str, t: int, tree: Tree) -> None:
-        """Count an answer and what it holds."""
+    def add(self, number: str, request: Asked, tree: Tree) -> None:
+        """Count an answer and what it holds. Raises UsageError (E520) if too many orders have brought the same."""
         run, at = self.runs[number], time.time()
+        kind, t = request.kind, request.t
         sizes: dict[str, int] = {}
         values: dict[str, list[float]] = {}
         for path, tensor in flat({"score": tree} if kind == "score" else tree).items():
@@ -117,9 +161,12 @@ class Spent:
             sizes[name] = sizes.get(name, 0) + tensor.numel() * tensor.element_size()
             if name.startswith("score/"):
                 values[name] = [round(v, 6) for v in tensor.flatten().tolist()]
-        run.bytes, run.t, run.last = run.bytes + sum(sizes.values()), max(run.t, t), at
         run.answers[kind] = run.answers.get(kind, 0) + 1
-        self._write()
+        try:
+            run.order(t, sizes, request.order)
+            run.bytes, run.t, run.last = run.bytes + sum(sizes.values()), max(run.t, t), at
+        finally:
+            self._write()
         rows = [{"at": at, "t": t, "asked": kind, "share": name, "bytes": size} for name, size in sizes.items()]
         rows = [row | ({"values": values[row["share"]]} if row["share"] in values else {}) for row in rows]
         ledger = disk.Appending(self.folder / "runs" / number / LEDGER)

@@ -1,4 +1,4 @@
-"""How much each site weighs in a run, shown at the coordinator before round 1.
+"""How much each site weighs in a run, shown at the coordinator before round 1; and who cannot be believed to hold so much.
 
 Letters: K sites.
 """
@@ -6,6 +6,7 @@ Letters: K sites.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from statistics import median
 
 from unskew.config import Settings
 from unskew.core.method import Method
@@ -15,6 +16,28 @@ from unskew.deploy.hello import Hello
 MOST_LINES = 30
 DECISIVE = 0.5
 """A site with more of the weight than this decides alone what the model becomes."""
+MOST_TIMES, LEAST_DOUBTED = 1000, 100_000
+"""A number of samples is doubted if it is so many times the median of the other sites', and at least so large."""
+
+
+def boasts(hellos: Sequence[Hello], bounds: Mapping[str, int]) -> dict[str, str]:
+    """By site whose number of samples is out of all proportion to the other sites', what it says, as a sentence
+    without its full stop.
+
+    What some methods share grows with the largest number, so a single false one makes every honest site refuse. bounds:
+    a number that was agreed with its site is not doubted.
+    """
+    texts: dict[str, str] = {}
+    for hello in hellos:
+        others = [h for h in hellos if h is not hello]
+        for what, number, usual in (
+            ("training", hello.train, median([h.train for h in others] or [hello.train])),
+            ("test", hello.test, median([h.test for h in others] or [hello.test])),
+        ):
+            if hello.site not in bounds and number >= LEAST_DOUBTED and number > MOST_TIMES * usual:
+                claim = f"{hello.site} says it holds {number:,} {what} samples, the other sites {usual:,g} (median)"
+                texts[hello.site] = claim
+    return texts
 
 
 def weighing(hellos: Sequence[Hello], method: Method, settings: Settings, bounds: Mapping[str, int]) -> list[str]:

@@ -1,0 +1,126 @@
+"""What a coordinator gets that asks again: the same for the same order, and little for other orders of a round."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from tests.deploy import fake  # skips where cryptography is missing
+from tests.deploy.test_policy import allow, answer, begun, weights
+from unskew.core.trees import tree_map
+from unskew.deploy.site import Site
+from unskew.deploy.spent import KEPT_ROUNDS, Asked, OfRun, Spent
+from unskew.errors import UsageError
+
+FEATURES = {"part": "flea", "trip": 0, "lr": 0.1}
+
+
+@pytest.fixture
+def site(tmp_path):
+    """A site whose policy and operator allow everything."""
+    return fake.sites(tmp_path / "sites", fake.federation())[998]
+
+
+def flea(site, rounds: int = 3):
+    """A site that was set up for FLea; asks for its features after round t with weights that were moved by `by`."""
+    settings, first = fake.small("flea", rounds=rounds).as_dict(), weights(site)
+    assert answer(site, "setup", tree={"w": first}, settings=settings, k=0, clients=1, largest=33)["ready"]
+    return lambda t, by: answer(site, "visit", t, {"w": tree_map(lambda w: w + by, first)}, **FEATURES)
+
+
+def test_features_that_were_approved_are_sent_for_three_orders_of_a_round(site):
+    """N1: features of the same samples through weights of the coordinator's choice, as often as it liked in one round."""
+    ask = flea(site)
+    assert [ask(1, by).get("n") for by in (0.0, 0.1, 0.2)] == [33] * 3
+    refused = ask(1, 0.3)
+    assert refused["code"] == "E520"
+    assert "of round 1 was sent for 3 different orders already" in refused["text"]
+    assert ask(2, 0.3)["n"] == 33, "another round is another order"
+
+
+def test_the_same_order_is_answered_again(site):
+    """N1: a server that was killed asks again for what it has lost, as often as it is killed."""
+    ask = flea(site)
+    for by in (0.0, 0.1, 0.2):
+        ask(1, by)
+    assert [ask(1, by)["n"] for by in (0.2, 0.0, 0.0, 0.1, 0.2)] == [33] * 5
+    restarted = Site(site.member, site.load, approve="all")
+    again = {"w": tree_map(lambda w: w + 0.1, weights(site))}
+    assert answer(restarted, "visit", 1, again, **FEATURES)["n"] == 33
+    assert {len(orders) for orders in Spent.read(site.member.folder).runs["r1"].orders["1"].values()} == {3}
+
+
+def test_the_same_order_brings_the_same_bits(site):
+    """N1: which is why it needs no limit of its own."""
+    train = begun(site)
+    assert train(1)["sha256"] == train(1)["sha256"]
+
+
+def test_every_share_of_a_round_counts_however_it_is_asked_for(site):
+    """N1: weights and scores, too."""
+    begun(site)
+    ask = lambda kind, by, **more: answer(  # noqa: E731
+        site, kind, 1, {"w": tree_map(lambda w: w + by, weights(site))}, lr=0.1, **more
+    )
+    assert [ask("train", by, score=0.1)["n"] for by in (0.0, 0.1, 0.2)] == [33] * 3
+    assert "'weights' of round 1" in ask("train", 0.3)["text"]
+    assert "'score/global' of round 1" in ask("score", 0.3)["text"]
+
+
+def test_an_order_that_is_refused_after_it_was_computed_counts_as_an_answer(site):
+    """Or a coordinator could have a site compute without end."""
+    ask = flea(site)
+    for by in range(4):
+        ask(1, by / 10)
+    run = Spent.read(site.member.folder).runs["r1"]
+    assert run.answers["visit"] == 4
+    assert run.bytes == 3 * sum(
+        json.loads(line)["bytes"]
+        for line in (site.member.folder / "runs/r1/ledger.jsonl").read_text().splitlines()[: len(run.orders["1"])]
+    )
+
+
+def test_rounds_that_are_long_over_are_not_answered_again(site):
+    """N1: orders are remembered for the last rounds only, so older rounds must be closed."""
+    allow(site)
+    train = begun(site, rounds=20)
+    for t in (1, 2, 9):
+        assert train(t)["n"] == 33
+    assert "has come to round 9 here, and round 4 is over" in train(4)["text"]
+    assert train(5)["n"] == 33
+    assert set(Spent.read(site.member.folder).runs["r1"].orders) == {"9", "5"}
+
+
+def test_an_order_is_everything_that_decides_about_the_answer():
+    header = {"run": "r1", "serial": 1, "site": "a", "kind": "visit", "t": 1, "lr": 0.1, "sha256": "x"}
+    asked = Asked.of(header)
+    assert Asked.of({**header, "serial": 2}) == asked
+    for other in (
+        {"sha256": "y"},
+        {"lr": 0.2},
+        {"base": 3},
+        {"axes": {"w": [1, 0]}},
+        {"trip": 1},
+        {"early": [["a", 0]]},
+    ):
+        assert Asked.of({**header, **other}).order != asked.order, other
+
+
+def test_a_record_from_before_orders_were_kept_is_read(tmp_path):
+    old = {"study": "s", "method": "fedavg", "rounds": 3, "began": 0.0, "t": 2}
+    (tmp_path / "spent.json").write_text(json.dumps({"r1": old}))
+    run = Spent.read(tmp_path).runs["r1"]
+    for order in "abc":
+        run.order(2, ["weights"], order)
+    with pytest.raises(UsageError, match="E520"):
+        run.order(2, ["weights"], "d")
+
+
+def test_what_is_remembered_of_orders_is_bounded():
+    run = OfRun("s", "fedavg", 1000, 0.0)
+    for t in range(1000):
+        run.order(t, ["weights"], "a")
+        run.t = t
+    assert len(run.orders) == KEPT_ROUNDS

@@ -1,0 +1,76 @@
+"""No file of a site is named to its coordinator, whatever goes wrong there."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import replace
+
+import pytest
+
+from tests.deploy import fake  # skips where cryptography is missing
+from tests.deploy.test_policy import answer, begun, hello
+from unskew.deploy import troubles
+from unskew.deploy.outward import without_files
+from unskew.deploy.site import Site
+from unskew.errors import DataError
+
+
+@pytest.mark.parametrize(
+    ("text", "left"),
+    [
+        ("cannot write /home/ann/lung/site/runs/r1/serial (3 bytes free).", "cannot write X (3 bytes free)."),
+        ("E401 '../scans/patient-7.png', or ~/x: no", "E401 'X', or X: no"),
+        ("see /tmp/unskew-error-1.log.", "see X"),
+        (r"C:\Users\ann\scans.npz is no archive", "X is no archive"),
+        ("the model net.py:make, of site/runs/r1", "the model X:make, of X"),
+        ("site b holds 'rebafl/sums' of 38.4 KB/s and/or 1/2", "site b holds 'rebafl/sums' of 38.4 KB/s and/or 1/2"),
+        ("(read: each / sum)", "(read: each / sum)"),
+    ],
+)
+def test_paths_are_taken_out_and_names_of_shares_are_not(text, left):
+    """E203: the coordinator read where a site keeps its runs."""
+    assert without_files(text, ["site/", "net.py"]).replace("a file of the site", "X") == left
+
+
+@pytest.fixture
+def site(tmp_path):
+    return fake.sites(tmp_path / "sites", fake.federation())[998]
+
+
+def told(site) -> str:
+    return "\n".join(str(row["text"]) for row in troubles.latest(site.member.folder))
+
+
+def test_a_damaged_serial_names_no_file_to_the_coordinator(site):
+    hello(site)
+    (site.member.folder / "runs/r1/serial").write_text("?")
+    refused = hello(site)
+    assert refused["code"] == "E307"
+    assert "(a file of the site), so that it gets no answers here; start a new run." in refused["text"]
+    assert str(site.member.folder) in told(site)
+
+
+def test_a_full_disk_names_no_file_to_the_coordinator(site, monkeypatch):
+    train = begun(site)
+    real = os.fsync
+
+    def full(handle: int) -> None:
+        if str(site.member.folder) in os.readlink(f"/proc/self/fd/{handle}"):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(handle)
+
+    monkeypatch.setattr(os, "fsync", full)
+    refused = train(1)
+    assert refused["code"] == "E203"
+    assert refused["text"].startswith("disk full: cannot write a file of the site (needs ")
+
+
+def test_neither_data_nor_a_model_of_the_sites_own_are_named(site, tmp_path):
+    def load():
+        raise DataError("E401", f"{tmp_path}/patients/data.npz has no array y.")
+
+    broken = Site(site.member, load, approve="all")
+    assert hello(broken)["text"] == "a file of the site has no array y."
+    own = Site(replace(site.member), site.load, model="secret/net.py:make", approve="all")
+    assert "secret" not in str(answer(own, "hello", settings=fake.small("fedavg", model="x.py:make").as_dict()))
