@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 
 import pytest
-import torch
 
 from tests.deploy import fake  # skips where cryptography is missing
 from tests.deploy.test_policy import allow, answer, begun, weights

@@ -55,7 +55,7 @@ def test_a_site_that_says_more_than_was_agreed_is_left_out_and_named(tmp_path, m
 def test_a_false_number_without_a_bound_stops_nobody_else(tmp_path, monkeypatch, name):
     """N3: bounds on what is shared follow the largest number, so all honest sites refused because of one liar."""
     boasting(monkeypatch)
-    loop, _, said = run(tmp_path, fake.small(name), min_sites=3)
+    loop, _, _ = run(tmp_path, fake.small(name), min_sites=3)
     assert loop.run.federation.names == ("s0", "s2", "s3", "s4")
     told = [e["text"] for e in loop.record.rows["events"] if e["code"] == "E505"]
     claim = (
