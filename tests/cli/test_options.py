@@ -40,7 +40,7 @@ FROZEN = {
     "list": "kind --json --time",
     "explain": "method --data --model",
     "check": "method --json",
-    "serve": "name --folder --bind --log-format",
+    "serve": "name --folder --bind --metrics --log-format",
     "join": "ticket --folder --coordinator --json",
     "data": "",
     "data check": "data --label --site --json",
@@ -61,7 +61,7 @@ FROZEN = {
     "site policy": "--folder --set --default --json",
     "site refuse": "number --folder",
     "site watch": "--folder --port",
-    "site run": "--data --folder --ticket --coordinator --classes --model --device --approve --log-format",
+    "site run": "--data --folder --ticket --coordinator --classes --model --device --approve --metrics --log-format",
     "site check": "--data --folder --classes --study --sites --json",
 }
 """The arguments and options of each command. Scripts use these names: change this table only on purpose."""

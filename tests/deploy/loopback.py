@@ -6,12 +6,14 @@ import contextlib
 import functools
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
@@ -71,7 +73,7 @@ class Loopback:
         np.savez(self.root / f"{site}.npz", **arrays, classes=np.array(dealt.classes))
 
     def up(self, sites: Sequence[str] = SITES) -> None:
-        self.start("serve", "serve", "lung")
+        self.start("serve", "serve", "lung", "--metrics", "0")
         log = self.root / "serve.log"
         self.until(lambda: log.read_text().count("is admitted") >= len(SITES), 90)
         for site in sites:
@@ -79,7 +81,7 @@ class Loopback:
 
     def start_site(self, site: str, folder: str = "", approve: str = "all") -> None:
         places = ["--data", f"{site}.npz", "--folder", f"site-{folder or site}"]
-        self.start(folder or site, "site", "run", *places, "--approve", approve)
+        self.start(folder or site, "site", "run", *places, "--approve", approve, "--metrics", "0")
 
     def is_ready(self, site: str) -> bool:
         """Whether a site is connected and has loaded its data."""
@@ -113,6 +115,12 @@ class Loopback:
         facts = json.loads((self.home.folder / "tickets/c.ticket").read_text())
         Ticket(**{**facts, **changes}).signed(self.home.key).write(self.root / f"{name}.ticket")
         return f"{name}.ticket"
+
+    def figures(self, name: str, path: str = "/metrics") -> str:
+        """What a program's last start answers to Prometheus."""
+        address = re.findall(r"metrics (http://\S+)/metrics", self.log(name))[-1]
+        with urllib.request.urlopen(address + path, timeout=10) as answer:
+            return answer.read().decode()
 
     def log(self, name: str) -> str:
         path = self.root / f"{name}.log"

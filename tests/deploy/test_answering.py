@@ -249,3 +249,17 @@ def test_a_site_whose_connection_has_ended_does_not_look_alive(monkeypatch, tmp_
     worker = SimpleNamespace(tend=lambda say: None, stop=lambda: None)
     with pytest.raises(UnskewError, match="E507 this site's connection ended unexpectedly"):
         site._take_part(tmp_path / "worker", worker, iter([False] * 9 + [True] * 9).__next__)
+
+
+def test_a_connection_that_is_lost_is_counted_once_and_known_to_be_lost(monkeypatch):
+    """For the figures of a site: a server that stays away is one loss, however often it is tried."""
+    monkeypatch.setattr(answering, "RETRY_S", 0.01)
+    script = Script(
+        receive_=[None, Unreachable("gone")], connect_=[None, Unreachable("still"), Unreachable("still"), None]
+    )
+    seen = []
+    one = Answering(script, lambda *_: ANSWER, lambda text: seen.append(one.connected), "b", script.over)
+    one.run()
+    assert one.losses == 1
+    assert seen[1] is False
+    assert one.connected

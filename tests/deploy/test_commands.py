@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -13,11 +14,14 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'unskew
 
 from tests.cli.calling import call
 from tests.deploy import fake  # noqa: F401  skips where cryptography is missing
+from tests.deploy.test_metrics import parsed
 from unskew.cli.deployed import seconds
 from unskew.config import dump
 from unskew.deploy import commands, journal, serving, studies
 from unskew.deploy.front import refusals
-from unskew.deploy.tickets import Coordinator, Ticket
+from unskew.deploy.metrics import exposition
+from unskew.deploy.metrics.of_server import OfServer
+from unskew.deploy.tickets import Coordinator, Joined, Ticket
 from unskew.engine import check
 from unskew.engine.disk.lock import Lock
 from unskew.errors import Paused, UsageError
@@ -45,6 +49,25 @@ def test_the_server_tells_whom_the_front_refused(home):
     noted = [json.loads(text) for text in (home.folder / journal.FILE).read_text().splitlines()]
     assert [(n["what"], n["who"], n["times"]) for n in noted] == [("refused", "198.51.100.7", t) for t in (1, 7)]
     assert not journal.verify(home.folder / journal.FILE, home.key.public).wrong
+
+
+def test_the_servers_figures_say_what_runs_and_who_was_refused(home, tmp_path):
+    joined = Joined.make(tmp_path / "site", Ticket.read(home.ticket_file("a")))
+    home.admit("a", joined.key.public)
+    server = serving.Server(home, say=lambda _: None)
+    figures = OfServer(server)
+    server.front.seen(f'{refusals.MARK}{{"who": "198.51.100.7", "why": "offers no certificate", "times": 7}}')
+    server.report_refusals()
+    figures.tend()
+    server.front.starts = 3
+    page = exposition.text(figures.metrics())
+    values = parsed(page)
+    assert (values["unskew_sites"][""], values["unskew_sites_admitted"][""]) == (2, 1)
+    assert values["unskew_refusals_total"][""] == 7
+    assert values["unskew_restarts_total"] == {"front": 2, "superlink": 0, "run": 0}
+    assert 364 < (values["unskew_certificate_expiry_timestamp_seconds"][""] - time.time()) / 86400 < 366
+    assert figures.problem() == "not running: the front, the SuperLink"
+    assert "198.51" not in page
 
 
 def test_a_full_disk_does_not_let_strangers_end_the_server(home, monkeypatch):

@@ -83,8 +83,8 @@ def office(home, monkeypatch, tmp_path):
         monkeypatch.setattr(supervise, "BACK_OFF_S", 0.05)
 
         class Instead(supervise.Program):
-            def __init__(self, name, command, env, log):
-                super().__init__(name, [sys.executable, "-c", code], env, log)
+            def __init__(self, name, command, env, *more):
+                super().__init__(name, [sys.executable, "-c", code], env, *more)
                 self.asked = command
 
         monkeypatch.setattr(conductors, "Program", Instead)
@@ -136,6 +136,7 @@ def test_a_conductor_that_is_killed_is_started_again_and_at_last_given_up(office
     assert killed.link.finished == [(7, "the run's process ended with code -9")]
     assert len([text for text in killed.said if "will be restarted" in text]) == MOST_STARTS - 1
     assert f"was killed {MOST_STARTS} times and is given up" in killed.said[-1]
+    assert (killed.conductors.restarts, killed.conductors.active) == (MOST_STARTS - 1, [])
 
 
 def test_a_conductor_that_fails_is_not_started_again(office):

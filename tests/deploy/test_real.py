@@ -20,6 +20,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'unskew
 
 from tests.deploy import fake  # noqa: F401  skips where cryptography is missing
 from tests.deploy.loopback import Loopback, running, simulated
+from tests.deploy.test_metrics import parsed as metrics_parsed
 from tests.deploy.wild import run_of_a_stranger
 from unskew.deploy.superlink import address
 from unskew.deploy.tickets import Coordinator, Ticket
@@ -86,6 +87,20 @@ def test_three_sites_end_with_the_simulators_weights(federation, peace):
     assert "round    2/2" in watched
     assert "3/3 answered" in watched
     assert "signed by" in federation.do("federation", "audit", "lung", "runs/peace")
+
+
+def test_both_ends_have_figures_of_the_run(federation, peace):
+    """And of the strangers that knocked meanwhile."""
+    ours, site = (metrics_parsed(federation.figures(name)) for name in ("serve", "a"))
+    assert ours["unskew_rounds_total"][""] == site["unskew_rounds_total"][""] == 2
+    assert ours["unskew_runs_ended_total"] == {"done": 1, "stopped": 0, "failed": 0}
+    assert ours["unskew_round_seconds_total"][""] > 0
+    assert ours["unskew_sites_admitted"][""] == 3
+    assert ours["unskew_refusals_total"][""] >= 1
+    assert ours["unskew_payload_bytes_total"]["in"] > 3 * 2 * 10_000
+    assert site["unskew_message_bytes_total"]["out"] > 2 * 10_000
+    assert site["unskew_connected"][""] == 1
+    assert federation.figures("serve", "/healthz") == federation.figures("a", "/healthz") == "ok\n"
 
 
 def test_a_second_start_of_a_run_that_is_going_on_is_refused(peace):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -12,7 +13,9 @@ from unskew.cli.admit import FOLDER
 
 if TYPE_CHECKING:
     from unskew.deploy.logs import Log
+    from unskew.deploy.metrics.endpoint import Figures
 
+METRICS = "where Prometheus reads figures (/metrics, /healthz); on loopback unless HOST is given (default: nowhere)"
 LOG_FORMAT = "text, or json: one object a line, also in the log files of the programs that it starts"
 
 
@@ -22,6 +25,7 @@ def command(
     bind: Annotated[
         str, typer.Option(help="the address to listen at (default: the host if it is an address, else 0.0.0.0)")
     ] = "",
+    metrics: Annotated[str, typer.Option(metavar="[HOST:]PORT", help=METRICS)] = "",
     log_format: Annotated[Literal["text", "json"], typer.Option(help=LOG_FORMAT)] = "text",
 ) -> None:
     """Run the server that sites connect to. Runs are started separately, with `unskew run --on`."""
@@ -29,21 +33,35 @@ def command(
 
     say = Log(log_format, {"program": "serve", "federation": name})
     with say.to_the_end():
-        _serve(folder / name, bind, say)
+        _serve(folder / name, bind, metrics, say)
 
 
-def _serve(folder: Path, bind: str, say: Log) -> None:
+def publish(where: str, figures: Figures, say: Callable[[str], None]) -> None:
+    """Answer at this address with these figures, as long as the program runs. Raises UsageError (E109)."""
+    from unskew.deploy.metrics.endpoint import Endpoint
+
+    endpoint = Endpoint(where, figures)
+    endpoint.start()
+    say(f"metrics {endpoint.url}{endpoint.warning}")
+
+
+def _serve(folder: Path, bind: str, metrics: str, say: Log) -> None:
     from unskew.deploy.supervise import stopped_at_the_end
     from unskew.deploy.tickets import Coordinator
 
     home = Coordinator.open(folder)
     from unskew.deploy import serving  # which needs Flower
+    from unskew.deploy.metrics.of_server import OfServer
 
     server = serving.begin(home, bind, say, say.form)
+    figures = OfServer(server)
+    if metrics:
+        publish(metrics, figures, say)
     tls = "TLS, for admitted keys only" if home.tls else "TLS DISABLED, so that anybody on this machine can connect"
     say(f"{home.name}  {server.bind}:{home.port}  {tls}; requests and replies signed; telemetry disabled")
     say(f"admitted {len(home.admitted())} of {len(home.sites)} sites")
     with stopped_at_the_end(server):
         while True:
             server.tend()
+            figures.tend()
             time.sleep(0.3)

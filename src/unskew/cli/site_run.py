@@ -12,7 +12,7 @@ import typer
 
 from unskew.cli import join
 from unskew.cli.join import SITE
-from unskew.cli.serve import LOG_FORMAT
+from unskew.cli.serve import LOG_FORMAT, METRICS, publish
 
 if TYPE_CHECKING:
     from unskew.deploy.doctor import Finding
@@ -47,12 +47,14 @@ def command(
             "allows may begin"
         ),
     ] = "ask",
+    metrics: Annotated[str, typer.Option(metavar="[HOST:]PORT", help=METRICS)] = "",
     log_format: Annotated[Literal["text", "json"], typer.Option(help=LOG_FORMAT)] = "text",
 ) -> None:
     """Connect to the server and answer its requests until stopped."""
     from unskew.deploy.connecting import SiteProcesses
     from unskew.deploy.joining import compare
     from unskew.deploy.logs import Log
+    from unskew.deploy.metrics.of_site import OfSite
     from unskew.deploy.site_folder import only_one
     from unskew.deploy.tickets import Joined
 
@@ -67,8 +69,12 @@ def command(
         head(f"logs    {folder / 'worker.log'}")
         say = Log(log_format, {"program": "site run", "federation": site.federation, "site": site.site}, timed=True)
         with only_one(folder, site.site):
+            figures = OfSite(folder)
+            if metrics:
+                publish(metrics, figures, head)
             _tell_of_studies(folder, approve, say)
-            SiteProcesses(joined, data, classes, model, device, say, approve, log_format).run()
+            counting = figures if metrics else None
+            SiteProcesses(joined, data, classes, model, device, say, approve, log_format, counting).run()
 
 
 def _joined(folder: Path, ticket: Path, coordinator: str, data: str, classes: str, say: Log) -> Joined:

@@ -10,6 +10,8 @@ from typing import Annotated, Any
 
 import typer
 
+from unskew.engine.disk.tail import Tail
+
 LOOK_S = 0.5
 """Seconds between two looks."""
 SHOWN = {
@@ -102,32 +104,13 @@ def _watch_many(runs: list[Any], report: Path, once: bool) -> None:
         print(f"report  {report}")
 
 
-class _Tail:
-    """Reads the new whole lines of a file that grows, and that is cut when its run goes back a round."""
-
-    def __init__(self, path: Path):
-        self._path, self._position = path, 0
-
-    def read(self) -> Iterator[dict[str, Any]]:
-        if not self._path.exists():
-            return
-        self._position = min(self._position, self._path.stat().st_size)
-        with open(self._path, "rb") as file:
-            file.seek(self._position)
-            for line in file:
-                if not line.endswith(b"\n"):
-                    return
-                self._position += len(line)
-                yield json.loads(line)
-
-
 class _History:
     """What a run has written so far. complete: the rounds of which everything is written; 0 is before the first."""
 
     def __init__(self, run: Path):
         self.complete: set[int] = set()
         self._run, self._sites = run, list[str]()
-        self._metrics, self._events = _Tail(run / "metrics.jsonl"), _Tail(run / "events.jsonl")
+        self._metrics, self._events = Tail(run / "metrics.jsonl"), Tail(run / "events.jsonl")
         self._scores: dict[int, dict[str, float]] = {}
         self._attendance: dict[int, str] = {}
 

@@ -52,6 +52,9 @@ class Answering:
     say: Say
     site: str
     over: threading.Event = field(default_factory=threading.Event)
+    connected: bool = False
+    losses: int = 0
+    """How often a connection was lost."""
     _failures: int = 0
     _ready: tuple[Any, Sealed | str, float] | None = None
     """A message, its answer that has not been sent yet, and until when it is of use."""
@@ -64,20 +67,26 @@ class Answering:
             try:
                 self.fleet.connect()
                 self.say("connected to the server" + (f" again after {time.monotonic() - lost:.0f} s" if lost else ""))
-                lost = None
+                lost, self.connected = None, True
                 self._take_part()
             except FleetError as error:
+                self._lose()
                 self._explain(error)
                 lost = lost or time.monotonic()
                 self._failures += 1
                 longest = min(RETRY_S, RETRY_S / 10 * 2 ** (self._failures - 1))
                 self.over.wait(random.uniform(longest / 2, longest))
             except Exception as error:  # nothing that comes from elsewhere may end the site
+                self._lose()
                 self.say(f"unexpected: {_brief(error)}. The site connects again.")
                 self._ready = None
                 self.fleet.forget()
                 self.over.wait(RETRY_S)
         self.fleet.leave()
+
+    def _lose(self) -> None:
+        self.losses += self.connected
+        self.connected = False
 
     def _beat(self) -> None:
         while not self.over.wait(BEAT_S):

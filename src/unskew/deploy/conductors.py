@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from unskew.deploy import commands, logs, orders
 from unskew.deploy.bundle import APP_HASH
@@ -21,10 +22,11 @@ MOST_STARTS = 3
 
 @dataclass
 class _Run:
-    """task: at the SuperLink; order: the name of its order."""
+    """task: at the SuperLink; order: the name of its order; path: the run's folder."""
 
     task: Task
     order: str
+    path: Path
     program: Program
 
 
@@ -35,6 +37,7 @@ class Conductors:
     home: Coordinator
     say: Say
     form: logs.Form = "text"
+    restarts: int = 0
     _runs: list[_Run] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -51,6 +54,11 @@ class Conductors:
         except Refused as error:
             self.say(f"E507 the SuperLink gives no tasks: {error}")
         self._runs = [run for run in self._runs if not self._ended(run)]
+
+    @property
+    def active(self) -> list[Path]:
+        """The folders of the runs that go on."""
+        return [run.path for run in self._runs]
 
     def stop(self) -> None:
         """End all processes. Each run says how to resume it."""
@@ -71,7 +79,7 @@ class Conductors:
         env = commands.environment(flower, **{TASK: f"{task.run} {task.number} {task.token}"})
         path = orders.read(self.home.folder, name).path
         program = Program(f"the process of {path}", command, env, flower / "conductor.log", self.form)
-        self._runs.append(_Run(task, name, program))
+        self._runs.append(_Run(task, name, path, program))
 
     def _refuse(self, task: Task, why: str) -> None:
         self.say(str(UsageError("E510", f"run {task.run} was refused and ended: {why}.")))
@@ -81,7 +89,8 @@ class Conductors:
         """Whether the process has ended by itself, or has been killed too often."""
         code = run.program.code
         if code is None or (code < 0 and run.program.starts < MOST_STARTS):
-            run.program.tend(self.say)
+            if run.program.tend(self.say) is not None:
+                self.restarts += 1
             return False
         problem = "" if code == 0 else f"the run's process ended with code {code}"
         if code < 0:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from unskew.deploy import commands, logs
 from unskew.deploy.doctor import rejection
+from unskew.deploy.metrics.of_site import OfSite
 from unskew.deploy.sealed import SOCKET, through_socket
 from unskew.deploy.supervise import Program, Rarely, Say, stopped_at_the_end
 from unskew.deploy.tickets import Joined
@@ -39,6 +40,7 @@ class SiteProcesses:
     say: Say = print
     approve: str = "ask"
     form: logs.Form = "text"
+    figures: OfSite | None = None
 
     def __post_init__(self) -> None:
         self.say = Rarely(self.say)
@@ -56,6 +58,8 @@ class SiteProcesses:
         with tempfile.TemporaryDirectory(prefix="unskew-") as private:
             path = Path(private) / "worker"
             worker = self._worker(path)
+            if self.figures:
+                self.figures.worker = worker
             with stopped_at_the_end(worker):
                 while not path.exists():  # the server sees this site once it has its data
                     self._tend(worker)
@@ -68,7 +72,11 @@ class SiteProcesses:
         from unskew.deploy.fleet import Fleet
 
         site = self.joined.ticket.site
-        answering = Answering(Fleet(self.joined), partial(through_socket, path), self.say, site)
+        answer = partial(through_socket, path)
+        counted = self.figures.counted(answer) if self.figures else answer
+        answering = Answering(Fleet(self.joined), counted, self.say, site)
+        if self.figures:
+            self.figures.answering = answering
         thread = threading.Thread(target=answering.run, daemon=True)
         thread.start()
         try:

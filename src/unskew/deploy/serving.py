@@ -36,6 +36,8 @@ class Server:
     form: logs.Form = "text"
     registered: dict[str, str] = field(default_factory=dict)
     """The public keys registered with the SuperLink, by site."""
+    refused: int = 0
+    """Attempts that the front has refused."""
     _told: deque[str] = field(default_factory=deque[str])
     """Lines of the front that nobody has looked at yet."""
     _ends: list[tuple[float, str]] = field(default_factory=list)
@@ -88,6 +90,7 @@ class Server:
         lines = [self._told.popleft() for _ in range(len(self._told))]
         facts = [fact for line in lines if (fact := refusals.read(line))]
         for fact in facts:
+            self.refused += int(fact["times"])
             self.say(
                 f"refused {fact['who']}: {fact['why']}" + (f" ({fact['times']} times)" if fact["times"] != 1 else "")
             )

@@ -48,6 +48,16 @@ class Program:
     """How often in a row it has ended soon after its start."""
 
     @property
+    def is_running(self) -> bool:
+        """Whether there is a process that has not ended."""
+        return self.process is not None and self.process.poll() is None
+
+    @property
+    def restarts(self) -> int:
+        """How often it was started again."""
+        return max(0, self.starts - 1)
+
+    @property
     def code(self) -> int | None:
         """The exit code of a process that has ended and was not started again."""
         return self.process.poll() if self.process else None
