@@ -20,7 +20,7 @@ class Attack:
     each `Annotated` with range and meaning.
     """
 
-    samples: Annotated[int, Ge(10), Le(1_000_000), "the most samples that are attacked"] = 500
+    samples: Annotated[int, Ge(1), Le(1_000_000), "the most samples that are attacked"] = 500
     name: ClassVar[str] = ""
     adversary: ClassVar[str] = ""
     """Whom the attack plays, in words: what this adversary reads and knows."""

@@ -144,6 +144,14 @@ class Scene:
         c = self.trainer.client(k, self.ended, "", self.final.weights, {})
         return self.trainer.prepared(x.to(self.trainer.device), c, self.ended)
 
+    def unseen_by_model(self, x: Tensor) -> Tensor:
+        """The inverse of `seen` for nobody: inputs as the model sees them, as they would be stored.
+
+        What Parts make of inputs at test time is affine, value by value, so two samples determine it.
+        """
+        zero, one = (self.seen(torch.full((1, *self.run.fed.shape), v)) for v in (0.0, 1.0))
+        return (x - zero) / (one - zero)
+
     def natural(self, x: Tensor) -> Tensor:
         """Samples [N, ...] as they are stored, in natural units (images: [0, 1])."""
         applied = self.run.federation.applied

@@ -20,7 +20,9 @@ class Arguments:
     run: Annotated[Path, "folder of a finished run"]
     attack: Annotated[str | None, Positional(), "an attack by name; all that fit the run if left out"] = None
     set: Annotated[tuple[str, ...], "a setting of the attack, such as shadows=32 (repeatable)"] = ()
-    samples: Annotated[int | None, Ge(10), Le(1_000_000), "the most samples that are attacked; 500 if left out"] = None
+    samples: Annotated[
+        int | None, Ge(1), Le(1_000_000), "the most samples that are attacked; each attack has a default"
+    ] = None
     seeds: Annotated[int, Ge(1), Le(100), "how often the attack is made, each time with another seed"] = 1
     json: Annotated[bool, "print what was measured as JSON and nothing else"] = False
 

@@ -5,8 +5,6 @@ Letters: C channels, H, W, N inputs.
 
 from __future__ import annotations
 
-import base64
-import io
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,6 +12,7 @@ import torch
 from torch import Tensor
 
 from unskew.core.part import overrides
+from unskew.engine.pictures import png, row
 from unskew.engine.probes.lens import Lens
 from unskew.engine.probes.probe import Measurement, Probe, RoundEnd
 from unskew.measures.received import likeness, likeness_of_real, nearness
@@ -76,26 +75,9 @@ class Received(Probe):
             return {}
         shown = [self._of_class(x, y, label) for label in classes]
         low, high = min(float(s.min()) for s in shown), max(float(s.max()) for s in shown)
-        rows = [_row((s - low) / ((high - low) or 1), SHOWN) for s in shown]
-        return {"classes": classes, "columns": SHOWN, "png": _png(np.concatenate(rows))}
+        rows = [row((s - low) / ((high - low) or 1), SHOWN) for s in shown]
+        return {"classes": classes, "columns": SHOWN, "png": png(np.concatenate(rows))}
 
     def _of_class(self, x: Tensor, y: Tensor, label: int) -> Tensor:
         rows = torch.nonzero(y == label).flatten().numpy()
         return x[torch.as_tensor(self.lens.choice(rows, SHOWN, "received", "shown", label))]
-
-
-def _row(x_NCHW: Tensor, columns: int) -> np.ndarray:
-    """[H, columns * W, C + 1] in 0..255, transparent where there are fewer images."""
-    levels = (255 * x_NCHW.clamp(0, 1)).round().to(torch.uint8).permute(0, 2, 3, 1).numpy()
-    opaque = np.concatenate([levels, np.full_like(levels[..., :1], 255)], axis=-1)
-    missing = np.zeros((columns - len(opaque), *opaque.shape[1:]), dtype=np.uint8)
-    return np.concatenate([*opaque, *missing], axis=1)
-
-
-def _png(sheet_HWC: np.ndarray) -> str:
-    """The picture as base64."""
-    from PIL import Image
-
-    buffer = io.BytesIO()
-    Image.fromarray(sheet_HWC).save(buffer, "png", optimize=True)
-    return base64.b64encode(buffer.getvalue()).decode()

@@ -1,0 +1,101 @@
+"""From the update of a client to its labels and inputs, see `kinds/gradient.py`.
+
+Letters: C classes, N samples.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from unskew.core.keys import key
+from unskew.core.network import Network
+from unskew.core.trees import Weights
+from unskew.engine.resolve import Run
+
+
+@dataclass(frozen=True)
+class Update:
+    """What one client's training changed. before, after: its weights. n: its samples. steps: that it took, of rate lr."""
+
+    before: Weights
+    after: Weights
+    lr: float
+    n: int
+    steps: int
+
+
+class Inversion:
+    """Finds labels and inputs of updates of one model. plan: steps, weight of total variation, first rate. bounds: of inputs."""
+
+    def __init__(self, net: Network, run: Run, plan: tuple[int, float, float], bounds: tuple[Tensor, Tensor]):
+        self.net, self.task, self.classes = net, run.task, run.fed.classes
+        self.steps, self.tv, self.rate = plan
+        self.bounds, self.shape = bounds, run.fed.shape
+
+    def labels(self, update: Update, own: Tensor) -> Tensor:
+        """[N] classes of the client's samples, as the head's update tells them. own: inputs of the attacker's, as the model sees them."""
+        name = f"{self.net.head}.bias"
+        if name in update.before:
+            change_C = update.before[name] - update.after[name]
+        else:  # each row is a sum of features, which are mostly positive
+            weight = f"{self.net.head}.weight"
+            change_C = (update.before[weight] - update.after[weight]).flatten(1).sum(1)
+        if update.n == 1:
+            return change_C.argmin()[None]
+        with torch.no_grad():
+            p_C = self.net.run(update.before, own)[0].softmax(1).mean(0)
+        slope_C = change_C / (update.lr * update.steps)
+        return rounded((update.n * (p_C - slope_C)).double().cpu(), update.n)
+
+    def inputs(self, update: Update, labels: Tensor, seed: int) -> Tensor:
+        """[N, *shape] inputs, as the model sees them, whose update points where this one does."""
+        names = self.net.trainable
+        aim = torch.cat([(update.before[n] - update.after[n]).flatten() for n in names])
+        y = self.task.targets(labels, self.classes).to(aim.device)
+        x = torch.randn((update.n, *self.shape), generator=key(seed)).to(aim.device).requires_grad_()
+        optimiser = torch.optim.Adam([x], self.rate)
+        marks = [int(self.steps * share) for share in (3 / 8, 5 / 8, 7 / 8)]
+        falling = torch.optim.lr_scheduler.MultiStepLR(optimiser, marks, 0.1)
+        for _ in range(self.steps):
+            change = self._change(update, x, y)
+            distance = 1 - torch.nn.functional.cosine_similarity(change, aim, dim=0) + self.tv * variation(x)
+            (slope,) = torch.autograd.grad(distance, [x])
+            x.grad = slope.sign()
+            optimiser.step()
+            falling.step()
+            with torch.no_grad():
+                x.clamp_(*self.bounds)
+        return x.detach()
+
+    def _change(self, update: Update, x: Tensor, y: Tensor) -> Tensor:
+        """What as many full-batch steps on these samples would change, all weights in one vector."""
+        names = self.net.trainable
+        w = {n: t.detach().clone() for n, t in update.before.items()}
+        first = [w[n].requires_grad_() for n in names]
+        now = first
+        for _ in range(update.steps):
+            logits = self.net.run({**w, **dict(zip(names, now))}, x)[0]
+            loss = self.task.loss(logits, y).mean()
+            slopes = torch.autograd.grad(loss, now, create_graph=True, allow_unused=True)
+            now = [t if g is None else t - update.lr * g for t, g in zip(now, slopes)]
+        return torch.cat([(a - b).flatten() for a, b in zip(first, now)])
+
+
+def rounded(counts_C: Tensor, n: int) -> Tensor:
+    """[N] classes, each as often as its count says, n in all: whole parts first, then the largest remainders."""
+    counts = counts_C.clamp(min=0)
+    counts = counts * n / counts.sum().clamp(min=1e-12)
+    whole = counts.floor()
+    rest = n - int(whole.sum())
+    whole[(counts - whole).argsort(descending=True, stable=True)[:rest]] += 1
+    return torch.repeat_interleave(torch.arange(len(whole)), whole.long())[:n]
+
+
+def variation(x: Tensor) -> Tensor:
+    """Mean absolute difference of neighbouring pixels; 0 for samples that are no images."""
+    if x.dim() != 4:
+        return x.new_zeros(())
+    return (x[..., 1:] - x[..., :-1]).abs().mean() + (x[..., 1:, :] - x[..., :-1, :]).abs().mean()

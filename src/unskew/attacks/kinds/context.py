@@ -1,0 +1,136 @@
+"""Context: does an activation or an average carry a marker that has nothing to do with its class (FLea, KDD 2024, figure 9d)?
+
+The marker is a square of one colour in a corner. The adversary marks half of its own samples, computes from them what a
+client would send, and trains a classifier for "marked or not" on n of these, for several n; it is scored on the samples
+that clients shared, half of them marked before they are sent.
+Differs from the paper: the classifier has ReLU between its layers and is scored on clients' samples; averages are of
+samples that are all marked or all not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from annotated_types import Ge, Le
+from torch import Tensor, nn
+
+from unskew.attacks import rates
+from unskew.attacks.attack import Attack
+from unskew.attacks.auxiliary import LEAST, unseen
+from unskew.attacks.kinds.reconstruct import at_cut
+from unskew.attacks.payloads import activations, inputs, part_of
+from unskew.attacks.scene import Scene
+from unskew.attacks.scores import Outcome, Score, share_of
+from unskew.attacks.training import Lesson, fit
+from unskew.core.keys import numpy_key
+from unskew.methods.fedmix import FedMix
+from unskew.methods.flea import FLea
+
+CORNER = 2
+"""The row and the column where the marker begins."""
+Sent = Callable[[Tensor], Tensor]
+"""What clients would send of samples as stored, [N, *shape] -> [N', ...]."""
+
+
+@dataclass(frozen=True)
+class Context(Attack):
+    """Finds a marker in what was shared."""
+
+    marker: Annotated[int, Ge(1), "side of the marker in pixels"] = 5
+    own: Annotated[
+        tuple[Annotated[int, Ge(20), Le(1_000_000)], ...], "numbers of own samples with which the attacker tries"
+    ] = (100, 300, 1000, 3000, 10_000)
+    steps: Annotated[int, Ge(1), Le(1_000_000), "steps of 64 samples that a classifier trains at most"] = 300
+    name: ClassVar[str] = "context"
+    adversary: ClassVar[str] = "the server, and every client that is sent the same; all have the model"
+
+    def refuse(self, scene: Scene) -> str | None:
+        flea, shape = part_of(scene, FLea), scene.run.fed.shape
+        if flea is None and part_of(scene, FedMix) is None:
+            return "its clients share neither activations of samples (FLea) nor averages of inputs (FedMix)"
+        if flea is not None and (scene.final.t < 2 or not flea.trips):
+            return "FLea shares activations after every round but the last, and this run has none"
+        if len(shape) != 3 or min(shape[1:]) < CORNER + self.marker:
+            return f"a marker of {self.marker} pixels does not fit into samples of shape {list(shape)}"
+        return None
+
+    def attempt(self, scene: Scene, seed: int) -> Outcome:
+        if part := part_of(scene, FLea):
+            taken, group = activations(scene, part), 1
+            sent: Sent = lambda x: at_cut(scene, taken, x)  # noqa: E731
+        else:
+            mix = part_of(scene, FedMix)
+            assert mix is not None
+            taken, group = inputs(scene, mix), mix.group
+            sent = lambda x: torch.stack([g.mean(0) for g in x.split(group)])  # noqa: E731
+        own = unseen(scene.run.federation, taken.x, seed)
+        rows = torch.as_tensor(numpy_key(seed, "attacked").permutation(len(taken.x))[: self.samples * group])
+        shared, marks = self._marked(scene, taken.x[rows], group, seed, "clients")
+        sizes = self._sizes(len(own) // group)
+        scores, accuracies = list[Score](), list[float]()
+        for n in sizes:
+            sure = self._tried(scene, (own.x[: n * group], shared, marks), group, sent, seed)
+            accuracies.append(_accuracy(sure, marks)[0])
+            scores += _scores(taken.share, f"{n} own samples", sure, marks, (seed, n == sizes[-1]))
+        line = {"name": taken.share, "x": sizes, "y": accuracies}
+        plot = {"x": "samples of the attacker's own", "y": "accuracy of finding the marker", "lines": [line]}
+        return Outcome(tuple(scores), f"{len(own)} {own.name}", {"lines": plot} if len(sizes) > 1 else {})
+
+    def _sizes(self, most: int) -> list[int]:
+        """The numbers of own samples that there are, and all of them where some number asks for more."""
+        asked = sorted(set(self.own))
+        fitting = [n for n in asked if n <= most]
+        return fitting if len(fitting) == len(asked) and fitting else [*fitting, max(most, LEAST // 5)]
+
+    def _marked(self, scene: Scene, x: Tensor, group: int, seed: int, whose: str) -> tuple[Tensor, Tensor]:
+        """(samples with the marker on every one of half of the groups, [G] 1 for these)."""
+        groups = -(-len(x) // group)
+        marks = torch.as_tensor(numpy_key(seed, "marks", whose).permutation(groups) % 2)
+        each = marks.repeat_interleave(group)[: len(x)].bool()
+        marked = x.clone()
+        place = slice(CORNER, CORNER + self.marker)
+        marked[:, 0, place, place] = float(scene.trainer.samples.x[:1000][:, 0].max())
+        return torch.where(each[:, None, None, None].to(x.device), marked, x), marks
+
+    def _tried(
+        self, scene: Scene, data: tuple[Tensor, Tensor, Tensor], group: int, sent: Sent, seed: int
+    ) -> np.ndarray:
+        """How sure the classifier is of a mark on each of the clients' payloads. data: own samples, theirs, their marks."""
+        own, shared, _ = data
+        mine, marks = self._marked(scene, own, group, seed, "own")
+        lesson = Lesson(sent(mine), marks.long(), self.steps, seed)
+        network = _classifier(lesson.sent.shape[1:])
+        z = fit(lesson, network, F.cross_entropy)(sent(shared))
+        return (z[:, 1] - z[:, 0]).cpu().numpy()
+
+
+def _classifier(shape: torch.Size) -> nn.Module:
+    """Of maps: conv 1x1, conv 3x3 of stride 2, conv 1x1, dense; of vectors: one hidden layer."""
+    if len(shape) != 3:
+        return nn.Sequential(nn.Flatten(), nn.Linear(shape.numel(), 64), nn.ReLU(), nn.Linear(64, 2))
+    left = -(-shape[1] // 2) * -(-shape[2] // 2)
+    return nn.Sequential(
+        nn.Conv2d(shape[0], 32, 1), nn.ReLU(), nn.Conv2d(32, 32, 3, 2, padding=1), nn.ReLU(),
+        nn.Conv2d(32, 8, 1), nn.ReLU(), nn.Flatten(), nn.Linear(8 * left, 2),
+    )  # fmt: skip
+
+
+def _accuracy(sure: np.ndarray, marks: Tensor) -> tuple[float, float, float]:
+    right = int(((sure > 0) == marks.numpy().astype(bool)).sum())
+    return share_of(right, len(sure))
+
+
+def _scores(share: str, of: str, sure: np.ndarray, marks: Tensor, plan: tuple[int, bool]) -> list[Score]:
+    """Accuracy and AUC; on raw inputs the marker is seen at a glance. plan: seed, whether these are the main scores."""
+    seed, main = plan
+    carry, n = marks.numpy().astype(bool), len(sure)
+    low, high = rates.interval_of_auc(sure[carry], sure[~carry], numpy_key(seed, "interval"))
+    return [
+        Score(share, of, "accuracy", *_accuracy(sure, marks), 0.5, 1.0, n, main),
+        Score(share, of, "AUC", rates.auc(sure[carry], sure[~carry]), low, high, 0.5, 1.0, n),
+    ]

@@ -1,0 +1,149 @@
+"""Gradient: labels (iDLG, Zhao et al., 2020) and images (Geiping et al., NeurIPS 2020) from the update of one client.
+
+With D = w_t - w_k, the update of a client with n samples, and d_c its entry for class c in the head's bias:
+    labels:  n_c = n (p_c - d_c / sum_s lr_s)      p: mean prediction on the adversary's own samples
+             the n classes with the largest n_c, each as often as n_c says; with n = 1 the class with the least d_c
+    images:  min_x  1 - cos(D(x), D) + tv TV(x)    D(x): the update that x, with these labels, would have given
+by signed Adam with a falling rate; samples are then paired with what was made by least squared error.
+The attacked clients hold `batch` samples each, drawn from the run's clients, and train on the weights that the run's last
+round, or its first, began with; `batch=0` attacks the updates that were sent.
+Differs from the papers: D(x) is unrolled over plain full-batch steps, as many as the client takes; labels are not known
+but guessed as above.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, ClassVar, Literal
+
+import numpy as np
+import torch
+from annotated_types import Ge, Gt, Le
+from scipy.optimize import linear_sum_assignment
+from torch import Tensor
+
+from unskew.attacks import likeness, shadows
+from unskew.attacks.attack import Attack
+from unskew.attacks.auxiliary import Samples, unseen
+from unskew.attacks.inversion import Inversion, Update, rounded
+from unskew.attacks.scene import Scene
+from unskew.attacks.scores import Outcome, Score, mean_of
+from unskew.core.keys import digest, numpy_key
+from unskew.core.trees import Weights
+from unskew.engine.client.values import Start
+
+MOST = 64
+"""More samples than this in one update are not told apart."""
+
+
+@dataclass(frozen=True)
+class Gradient(Attack):
+    """Inverts updates of clients with few samples."""
+
+    samples: Annotated[int, Ge(1), Le(1_000_000), "the most samples that are attacked"] = 8
+    batch: Annotated[int, Ge(0), Le(MOST), "samples of each attacked client; 0: its update as it was sent"] = 1
+    epochs: Annotated[int, Ge(1), Le(100), "local epochs of an attacked client, if batch is not 0"] = 1
+    at: Annotated[Literal["last", "first"], "the round on whose first weights clients train, if batch is not 0"] = (
+        "last"
+    )
+    steps: Annotated[int, Ge(1), Le(1_000_000), "steps of an inversion"] = 300
+    tv: Annotated[float, Ge(0), Le(1000), "weight of the total variation"] = 0.01
+    rate: Annotated[float, Gt(0), Le(10), "first size of a step, in units of standardised inputs"] = 0.1
+    name: ClassVar[str] = "gradient"
+    adversary: ClassVar[str] = "the server, which reads each update and knows how many samples are behind it"
+
+    def refuse(self, scene: Scene) -> str | None:
+        if scene.run.task.name != "classification":
+            return "it needs one label a sample"
+        if not set(scene.run.fed.net.trainable) <= set(scene.sent):
+            return "its clients do not send all weights that they train"
+        if scene.run.fed.net.embeds:
+            return "its model looks whole numbers up, and an inversion moves inputs"
+        if not self.batch and not (smallest := _smallest(scene)):
+            return f"no client that answered in its last round has at most {MOST} samples{smallest}; set batch"
+        return None
+
+    def attempt(self, scene: Scene, seed: int) -> Outcome:
+        start, clients = self._clients(scene, seed)
+        attacked = torch.cat([stored for stored, _, _ in clients])
+        own = unseen(scene.run.federation, attacked, seed).first(500)
+        inversion = Inversion(scene.trainer.net, scene.run, (self.steps, self.tv, self.rate), _range(scene.seen(own.x)))
+        answers, there, right = list[Tensor](), list[Tensor](), list[tuple[float, float]]()
+        for number, (stored, y, after) in enumerate(clients):
+            update = Update(start.weights, after, start.lr, len(y), self._steps(scene, len(y)))
+            labels = inversion.labels(update, scene.seen(own.x))
+            right.append((_common(labels, y), _common(_likeliest(own, len(y), scene.run.fed.classes), y)))
+            x = inversion.inputs(update, labels, digest(seed, "inversion", number))
+            stored_x = scene.unseen_by_model(x)
+            order = _pairs(stored_x, stored)
+            answers.append(stored_x[order])
+            there.append(stored)
+        return self._outcome(scene, own, torch.cat(answers), torch.cat(there), right)
+
+    def _steps(self, scene: Scene, n: int) -> int:
+        epochs = self.epochs if self.batch else scene.run.settings.epochs
+        return epochs * -(-n // scene.run.settings.batch)
+
+    def _clients(self, scene: Scene, seed: int) -> tuple[Start, list[tuple[Tensor, Tensor, Weights]]]:
+        """What the clients were sent; and of each its samples as stored, their classes, and its weights after training."""
+        y = torch.as_tensor(scene.run.federation.y)
+        if not self.batch:
+            heard, least = scene.last_round, _smallest(scene)[: max(1, self.samples // 2)]
+            assert heard.start is not None
+            rows = [torch.as_tensor(np.asarray(scene.run.federation.train[k])) for k in least]
+            sent = {r.client: {**heard.start.weights, **r.weights} for r in heard.replies}
+            return heard.start, [(scene.trainer.samples.x[r], y[r], sent[k]) for k, r in zip(least, rows)]
+        start = scene.last_round.start if self.at == "last" else None
+        start = start or Start(1, scene.run.settings.lr, scene.run.fed.net.weights(), {})
+        count = max(1, self.samples // self.batch)
+        drawn = numpy_key(seed, "gradient").permutation(np.unique(scene.run.federation.train.rows))[
+            : count * self.batch
+        ]
+        inside = np.kron(np.eye(count, dtype=bool), np.ones((1, self.batch), dtype=bool))[:, : len(drawn)]
+        stored, labels = scene.trainer.samples.x[torch.as_tensor(drawn)], y[torch.as_tensor(drawn)]
+        plan = self.epochs, digest(seed, "clients")
+        after = shadows.trained(scene, scene.seen(stored), labels, inside, start, plan)
+        return start, [(stored[torch.as_tensor(row)], labels[torch.as_tensor(row)], w) for row, w in zip(inside, after)]
+
+    def _outcome(
+        self, scene: Scene, own: Samples, answers: Tensor, there: Tensor, right: Sequence[tuple[float, float]]
+    ) -> Outcome:
+        of = f"clients of {self.batch}, {self.epochs} epochs, {self.at} round" if self.batch else "updates as sent"
+        mine, answers, there = (scene.natural(x).float() for x in (own.x, answers, there))
+        guess = likeness.Guess(mine.mean(0, keepdim=True), float(mine.max() - mine.min()))
+        recovered, guessed = (np.array([r[i] for r in right]) for i in (0, 1))
+        scores = [Score("w", of, "labels recovered", *mean_of(recovered), float(guessed.mean()), 1.0, len(there))]
+        scores += likeness.scores("w", of, answers, there, guess)
+        sheet = likeness.sheet({"there": there, "from the update": answers, "mean of own": guess.x.expand_as(there)})
+        return Outcome(
+            tuple(scores), f"{len(own)} {own.name}", {"images": {f"updates inverted, {of}": sheet}} if sheet else {}
+        )
+
+
+def _smallest(scene: Scene) -> list[int]:
+    """Clients that answered in the last round and have at most MOST samples, the smallest first."""
+    sizes = scene.run.federation.sizes
+    return sorted((k for k in scene.answered(scene.final.t) if 0 < sizes[k] <= MOST), key=lambda k: (sizes[k], k))
+
+
+def _range(x: Tensor) -> tuple[Tensor, Tensor]:
+    return x.amin(), x.amax()
+
+
+def _common(guess: Tensor, y: Tensor) -> float:
+    """The share of labels that are right, whatever their order."""
+    classes = int(max(guess.max(), y.max())) + 1
+    both = torch.minimum(torch.bincount(guess.cpu(), minlength=classes), torch.bincount(y.cpu(), minlength=classes))
+    return float(both.sum() / len(y))
+
+
+def _likeliest(own: Samples, n: int, classes: int) -> Tensor:
+    """The labels that one would guess of n samples, from those of the attacker's own."""
+    return rounded(torch.bincount(own.y, minlength=classes).double() / len(own) * n, n)
+
+
+def _pairs(answers: Tensor, there: Tensor) -> Tensor:
+    """For each sample the number of what was made that is paired with it, by the least sum of squared errors."""
+    cost = torch.cdist(there.flatten(1), answers.flatten(1)).pow(2).cpu().numpy()
+    return torch.as_tensor(linear_sum_assignment(cost)[1])

@@ -1,0 +1,102 @@
+"""Reconstruct: images from the activations that FLea's clients share (Xia et al., KDD 2024, figure 9c).
+
+The adversary has the model that made the activations f(x), and samples x' of its own. It trains decoders g by
+    min_g mean |g(f(x')) - x'|^2
+and applies them to the activations that were sent: g(f(x)).
+linear: no non-linearity, as the paper's code has it. deep: convolutions with ReLU, ours. class mean: the mean of its own
+samples of the class that was sent in clear, which needs no activation.
+FedMix's averages and FedData's inputs are taken as they were sent, and compared with each sample behind them.
+Differs from the paper: it is scored on samples that were shared, not on a test set, and trains on samples that no client
+holds, with Adam and early stopping.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import torch
+from annotated_types import Ge, Le
+from torch import Tensor
+
+from unskew.attacks import decoders, likeness
+from unskew.attacks.attack import Attack
+from unskew.attacks.auxiliary import Samples, unseen
+from unskew.attacks.payloads import Taken, activations, inputs, part_of
+from unskew.attacks.scene import Scene
+from unskew.attacks.scores import Outcome
+from unskew.attacks.training import Lesson
+from unskew.core.keys import numpy_key
+from unskew.methods.feddata import FedData
+from unskew.methods.fedmix import FedMix
+from unskew.methods.flea import FLea
+
+CLASS_MEAN = "class mean"
+
+
+@dataclass(frozen=True)
+class Reconstruct(Attack):
+    """Turns shared activations back into images."""
+
+    own: Annotated[int, Ge(50), Le(1_000_000), "the most samples of its own that the attacker trains on"] = 2000
+    steps: Annotated[int, Ge(1), Le(1_000_000), "steps of 64 samples that a decoder trains at most"] = 600
+    name: ClassVar[str] = "reconstruct"
+    adversary: ClassVar[str] = "the server, and every client that is sent the same; all have the model"
+
+    def refuse(self, scene: Scene) -> str | None:
+        part = part_of(scene, FLea)
+        if part is None and part_of(scene, FedMix) is None and part_of(scene, FedData) is None:
+            return "its clients share neither activations of samples (FLea) nor inputs (FedMix, FedData)"
+        if part is not None and (scene.final.t < 2 or not part.trips):
+            return "FLea shares activations after every round but the last, and this run has none"
+        return None
+
+    def attempt(self, scene: Scene, seed: int) -> Outcome:
+        if part := part_of(scene, FLea):
+            taken = activations(scene, part)
+        else:
+            taken = inputs(scene, part_of(scene, FedMix) or part_of(scene, FedData))  # type: ignore[arg-type]
+        own = unseen(scene.run.federation, taken.x, seed).first(self.own)
+        rows = torch.as_tensor(numpy_key(seed, "attacked").permutation(len(taken.sent))[: self.samples])
+        there = scene.natural(taken.x[rows]).float()
+        mine = scene.natural(own.x).float().to(there.device)
+        guess = likeness.Guess(mine.mean(0, keepdim=True), float(mine.max() - mine.min()))
+        if taken.cut:
+            answers = self._decoded(scene, taken, own, rows, seed)
+            answers[CLASS_MEAN] = class_means(mine, own.y.to(mine.device), scene.run.fed.classes)[taken.y[rows]]
+        else:
+            answers = {"as sent": scene.natural(taken.sent[rows]).float()}
+        return self._outcome(taken.share, answers, there, guess, f"{len(own)} {own.name}")
+
+    def _decoded(self, scene: Scene, taken: Taken, own: Samples, rows: Tensor, seed: int) -> dict[str, Tensor]:
+        """What each decoder makes of the activations of these rows."""
+        lesson = Lesson(
+            at_cut(scene, taken, own.x), scene.natural(own.x).float().to(taken.sent.device), self.steps, seed
+        )
+        return {
+            "linear decoder": decoders.linear(lesson)(taken.sent[rows]),
+            "deep decoder": decoders.deep(lesson)(taken.sent[rows]),
+        }
+
+    def _outcome(
+        self, share: str, answers: Mapping[str, Tensor], there: Tensor, guess: likeness.Guess, own: str
+    ) -> Outcome:
+        scores = [
+            s for of, x in answers.items() for s in likeness.scores(share, of, x, there, guess, main=of != CLASS_MEAN)
+        ]
+        sheet = likeness.sheet({"there": there, **answers, "mean of the attacker's own": guess.x.expand_as(there)})
+        return Outcome(tuple(scores), own, {"images": {f"{share} turned back into images": sheet}} if sheet else {})
+
+
+def at_cut(scene: Scene, taken: Taken, x: Tensor) -> Tensor:
+    """Activations of samples as stored, [N, ...], under the model and at the cut at which others were taken."""
+    with scene.trainer.evaluating():
+        net = scene.trainer.net
+        until = net.check_cut(taken.cut)
+        return torch.cat([net.run(taken.weights, scene.seen(p), until=until)[0] for p in x.split(256)])
+
+
+def class_means(x: Tensor, y: Tensor, classes: int) -> Tensor:
+    """[C, *shape]: the mean sample of each class, of a class without any the mean of all."""
+    return torch.stack([x[y == c].mean(0) if bool((y == c).any()) else x.mean(0) for c in range(classes)])

@@ -1,0 +1,88 @@
+"""Payloads of single samples or of few, computed again to the bits that the server kept, with the samples behind them.
+
+Letters: N payloads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from unskew.attacks.replay import Visit
+from unskew.attacks.scene import Scene
+from unskew.core.part import Part, Trip
+from unskew.core.trees import Weights
+from unskew.engine.client.values import Start
+from unskew.methods.feddata import FedData
+from unskew.methods.fedmix import FedMix
+from unskew.methods.flea import FLea
+
+P = TypeVar("P", bound=Part)
+
+
+@dataclass(frozen=True)
+class Taken:
+    """What was taken from clients.
+
+    share: its name in the ledger. sent: [N, ...]. x: [N, *shape], the samples behind, as stored. y: [N] their classes.
+    weights, cut: the model that made them and where; start: what the clients were sent with it.
+    """
+
+    share: str
+    sent: Tensor
+    x: Tensor
+    y: Tensor
+    weights: Weights
+    cut: str
+    start: Start
+
+
+def part_of(scene: Scene, kind: type[P]) -> P | None:
+    """The Part of this class, if the run's method has one."""
+    return next((p for p in scene.run.method.parts if isinstance(p, kind)), None)
+
+
+def activations(scene: Scene, part: FLea) -> Taken:
+    """What FLea's clients sent last: activations at the cut, with labels. Raises StateError (E153) for other bits."""
+    trip = part.trips[0]
+    visit = _early(scene, part) if trip.early else _late(scene, part, trip)
+    kept = scene.before[0]["slices"][part.name]
+    sent = torch.cat([r.shares[part.name]["features"] for r in visit.replies])
+    labels = torch.cat([r.shares[part.name]["labels"] for r in visit.replies])
+    scene.check_same(sent, kept["features"], f"{part.name}/features")
+    scene.check_same(labels, kept["labels"], f"{part.name}/labels")
+    x = torch.cat([scene.drawn_by(visit, r.client, visit.start.weights)[0] for r in visit.replies])
+    return Taken(f"{part.name}/features", sent, x, labels, visit.start.weights, part.cut, visit.start)
+
+
+def inputs(scene: Scene, part: FedMix | FedData) -> Taken:
+    """What FedMix's or FedData's clients sent before round 1: averages of inputs, or inputs, a row for each behind them."""
+    _, heard, _ = next(scene.rounds())
+    visit = heard.visit(part.name)
+    assert visit is not None
+    group = part.group if isinstance(part, FedMix) else 1
+    sent = [r.shares[part.name]["x"] for r in visit.replies]
+    scene.check_same(torch.cat(sent), scene.final.slices[part.name]["x"], f"{part.name}/x")
+    x = [scene.drawn_by(visit, r.client, visit.start.weights)[0] for r in visit.replies]
+    each = torch.cat([s.repeat_interleave(group, 0)[: len(own)] for s, own in zip(sent, x)])
+    y = torch.zeros(len(each), dtype=torch.int64)
+    return Taken(f"{part.name}/x", each, torch.cat(x), y, visit.start.weights, "", visit.start)
+
+
+def _late(scene: Scene, part: Part, trip: Trip) -> Visit:
+    """The trip after the last round but one, made again on its merged weights."""
+    t = scene.final.t - 1
+    start, ids = scene.start_at(scene.before, t), scene.answered(t)
+    private = scene.folder.store(scene.before).fetch(ids) if scene.trainer.kept else {}
+    return Visit(part, trip, start, private, scene.trainer.visit(trip, part, start, ids, private))
+
+
+def _early(scene: Scene, part: Part) -> Visit:
+    """The same where activations were computed on weights that the folder has lost: the run, up to there, once more."""
+    for t, heard, _ in scene.rounds():
+        if t == scene.final.t - 1 and (visit := heard.visit(part.name)):
+            return visit
+    raise AssertionError("a trip that left a buffer took place")

@@ -1,0 +1,83 @@
+"""Gradient: one client's update gives labels and, of few samples under a smooth model, the samples themselves."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.attacks.runs import trained
+from tests.cli.calling import call
+from unskew.attacks import inversion
+from unskew.attacks.kinds.gradient import Gradient
+from unskew.attacks.scene import Scene
+
+SMOOTH = """
+from torch import nn
+
+def smooth(input_shape, classes):
+    channels, height, width = input_shape
+    return nn.Sequential(
+        nn.Conv2d(channels, 8, 3, padding=1), nn.Tanh(), nn.Flatten(), nn.Linear(8 * height * width, classes)
+    )
+"""
+
+
+@pytest.fixture(scope="module")
+def smooth(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("smooth")
+    (folder / "smooth.py").write_text(SMOOTH)
+    model = f"{folder / 'smooth.py'}:smooth"
+    scene = Scene(trained(folder, model=model, clients=4, samples=5, rounds=2))
+    yield scene
+    scene.close()
+
+
+def values(scene: Scene, **settings) -> dict[str, float]:
+    return {s.metric: s.value for s in Gradient(**settings).attempt(scene, 0).scores}
+
+
+def test_one_samples_update_gives_its_label_and_the_sample(smooth):
+    scores = values(smooth, samples=2, at="first", steps=100)
+    assert scores["labels recovered"] == 1
+    assert scores["PSNR, dB"] > 20
+
+
+def test_an_update_as_it_was_sent_is_inverted(smooth):
+    attack = Gradient(samples=2, batch=0, steps=60)
+    outcome = attack.attempt(smooth, 0)
+    scores = {s.metric: s for s in outcome.scores}
+    assert scores["MSE"].of == "updates as sent"
+    assert scores["MSE"].n == 5
+    assert scores["MSE"].value < scores["MSE"].floor
+    assert not [s.doubt for s in outcome.scores if s.doubt]
+
+
+def test_an_update_that_says_nothing_gives_nothing(smooth):
+    """The floor of the attack: an update drawn at random points nowhere."""
+    attack = inversion.Inversion(
+        smooth.trainer.net, smooth.run, (60, 0.01, 0.1), (torch.tensor(-1.0), torch.tensor(3.0))
+    )
+    before = smooth.run.fed.net.weights()
+    after = {n: t + torch.randn(t.shape, generator=torch.Generator().manual_seed(1)) for n, t in before.items()}
+    x = attack.inputs(inversion.Update(before, after, 0.05, 1, 1), torch.tensor([0]), 0)
+    there = smooth.trainer.samples.x[:50]
+    assert float((x - there).flatten(1).pow(2).mean(1).min()) > 0.5
+
+
+def test_clients_that_keep_weights_are_not_attacked(tmp_path):
+    run = trained(tmp_path, "fedbabu", model="mlp(hidden=[4])")
+    done = call("attack", str(run), "gradient")
+    assert (done.code, done.err[:4]) == (2, "E151")
+    assert "do not send all weights" in done.err
+
+
+def test_large_updates_as_sent_are_refused(tmp_path):
+    run = trained(tmp_path, model="mlp(hidden=[4])", samples=100)
+    done = call("attack", str(run), "gradient", "--set", "batch=0")
+    assert (done.code, done.err[:4]) == (2, "E151")
+    assert "at most 64 samples" in done.err
+
+
+def test_counts_are_rounded_to_the_number_of_samples():
+    assert inversion.rounded(torch.tensor([1.6, 0.7, -0.3, 0.7]), 3).tolist() == [0, 1, 3]
+    assert inversion.rounded(torch.tensor([0.0, 4.0]), 2).tolist() == [1, 1]

@@ -1,0 +1,128 @@
+"""Reconstruct and context: what is there is found, and payloads are those that the server kept."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tests.attacks.runs import trained
+from tests.cli.calling import call
+from unskew.attacks import decoders, likeness, payloads
+from unskew.attacks.kinds.context import Context
+from unskew.attacks.kinds.reconstruct import Reconstruct, at_cut
+from unskew.attacks.scene import Scene
+from unskew.attacks.training import Lesson
+from unskew.errors import StateError
+from unskew.methods.flea import FLea
+
+FEW = {"model": "cnn_small", "samples": 40, "rounds": 3}
+
+
+@pytest.fixture(scope="module")
+def flea(tmp_path_factory):
+    scene = Scene(trained(tmp_path_factory.mktemp("flea"), "flea(alpha=0.5)", **FEW))
+    yield scene
+    scene.close()
+
+
+def of(scene: Scene, attack) -> dict[tuple[str, str], float]:
+    return {(s.of, s.metric): s.value for s in attack.attempt(scene, 0).scores}
+
+
+@pytest.mark.parametrize("fused", [False, True])
+def test_activations_are_those_that_the_server_kept_with_the_samples_behind(fused, flea, tmp_path):
+    scene = Scene(trained(tmp_path, "flea(alpha=0.5,fused=True)", **FEW)) if fused else flea
+    part = payloads.part_of(scene, FLea)
+    assert part is not None
+    taken = payloads.activations(scene, part)
+    assert len(taken.sent) == 60  # half of 3 clients' 40 samples
+    assert torch.allclose(at_cut(scene, taken, taken.x), taken.sent, atol=1e-5)
+    labels = {x.tobytes(): int(y) for x, y in zip(scene.run.federation.x, scene.run.federation.y)}
+    assert [labels[x.numpy().tobytes()] for x in taken.x] == taken.y.tolist()
+
+
+def test_activations_with_other_bits_are_not_attacked(flea):
+    kept = flea.before[0]["slices"]["flea"]["features"]
+    part = payloads.part_of(flea, FLea)
+    assert part is not None
+    kept[0] += 1
+    try:
+        with pytest.raises(StateError, match="E153"):
+            payloads.activations(flea, part)
+    finally:
+        kept[0] -= 1
+        flea.__dict__.pop("before")  # read it anew: what was added may not be exactly taken off
+
+
+def test_the_first_layers_activations_give_the_image_back(flea):
+    scores = of(flea, Reconstruct(steps=50, own=150))
+    assert scores["deep decoder", "PSNR, dB"] > 20
+    assert scores["class mean", "PSNR, dB"] < 17
+
+
+@pytest.mark.slow
+def test_an_activation_that_is_the_input_is_given_back():
+    x = torch.rand(300, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+    for decoder in (decoders.linear, decoders.deep):
+        made = decoder(Lesson(x[:200], x[:200], 600, 0))(x[200:])
+        assert float(likeness.psnr(made, x[200:], 1.0).mean()) > 30
+
+
+def test_a_vector_that_is_the_input_is_given_back():
+    x = torch.rand(300, 1, 6, 6, generator=torch.Generator().manual_seed(1))
+    made = decoders.linear(Lesson(x[:200].flatten(1), x[:200], 1, 0))(x[200:].flatten(1))
+    assert float(likeness.psnr(made, x[200:], 1.0).mean()) > 60
+
+
+def test_a_payload_that_says_nothing_gives_the_mean():
+    x = torch.rand(300, 1, 6, 6, generator=torch.Generator().manual_seed(1))
+    nothing = torch.rand(300, 5, generator=torch.Generator().manual_seed(2))
+    made = decoders.linear(Lesson(nothing[:200], x[:200], 1, 0))(nothing[200:])
+    floor = float(likeness.mse(x[:200].mean(0, keepdim=True).expand_as(x[200:]), x[200:]).mean())
+    assert float(likeness.mse(made, x[200:]).mean()) == pytest.approx(floor, rel=0.1)
+
+
+def test_raw_inputs_are_read_as_they_are_and_averages_blurred(tmp_path):
+    few = {**FEW, "rounds": 1}
+    raw, mixed = (Scene(trained(tmp_path / m, m, **few)) for m in ("feddata", "fedmix"))
+    assert of(raw, Reconstruct())["as sent", "MSE"] == 0
+    blurred = of(mixed, Reconstruct())["as sent", "MSE"]
+    alone = {s.metric: s.floor for s in Reconstruct().attempt(mixed, 0).scores}["MSE"]
+    raw.close(), mixed.close()
+    assert 0.01 < blurred < alone
+
+
+def test_a_marker_is_found_in_activations(flea):
+    scores = of(flea, Context(marker=3, own=(200,), steps=60))
+    assert scores["200 own samples", "AUC"] > 0.9
+
+
+def test_runs_without_such_payloads_are_refused(tmp_path):
+    run = trained(tmp_path, "flea", **{**FEW, "rounds": 1})
+    for words, piece in (
+        (("reconstruct",), "this run has none"),
+        (("context", "--set", "marker=7"), "this run has none"),
+    ):
+        done = call("attack", str(run), *words)
+        assert (done.code, done.err[:4]) == (2, "E151")
+        assert piece in done.err
+
+
+def test_structural_similarity_by_hand():
+    """Of 3x3 images one window covers all, so that the formula can be written out."""
+    rng = np.random.default_rng(3)
+    a, b = rng.random((2, 3, 3))
+    place = np.exp(-((np.arange(3) - 1) ** 2) / 4.5)
+    w = np.outer(place, place) / place.sum() ** 2
+    mean_a, mean_b = (w * a).sum(), (w * b).sum()
+    var_a, var_b, both = (
+        (w * (p - m) * (q - n)).sum()
+        for p, q, m, n in ((a, a, mean_a, mean_a), (b, b, mean_b, mean_b), (a, b, mean_a, mean_b))
+    )
+    expected = (
+        (2 * mean_a * mean_b + 1e-4) * (2 * both + 9e-4) / ((mean_a**2 + mean_b**2 + 1e-4) * (var_a + var_b + 9e-4))
+    )
+    both_of = [torch.as_tensor(v)[None, None] for v in (a, b)]
+    assert float(likeness.ssim(*both_of, 1.0)) == pytest.approx(expected, rel=1e-6)
+    assert float(likeness.ssim(both_of[0], both_of[0], 1.0)) == pytest.approx(1.0)
