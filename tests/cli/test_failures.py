@@ -176,6 +176,7 @@ def test_what_was_accepted_silently(tmp_path, arguments, code):
     refused("run", *arguments, "--dry-run", cwd=tmp_path, code=code)
 
 
+@pytest.mark.own_process
 def test_workers_import_nothing_from_the_current_folder(tmp_path, monkeypatch):
     """R4: a `random.py` in the current folder was imported by the workers of compare and reproduce."""
     (tmp_path / "random.py").write_text("raise SystemExit('imported')")

@@ -14,7 +14,9 @@ from unskew.engine.disk.state import digest
 from unskew.methods import registry
 
 FEW = ("fedavg", "scaffold", "flea", "rebafl", "fedrdn", "fedbn", "ccvr")
-SHORTER = {"fedgen_images": "fedgen_images(steps=3, batch_size=8, samples=16)"}
+pytestmark = pytest.mark.usefixtures("few_attempts")
+
+SHORTER = {"fedgen": "fedgen(steps=3)", "fedgen_images": "fedgen_images(steps=2, batch_size=8, samples=8)"}
 """Methods whose server works long at its defaults, with arguments that prove the same."""
 METHODS = [SHORTER.get(n, n) for n in registry.names() if n not in ("fedavg_ft", "feddpms")]  # one needs server samples
 METHODS += [

@@ -6,7 +6,7 @@ SMALL = """
 title: "A small table"
 paper: "Nobody, 2026"
 measure: best
-settings: {data: digits, clients: 4, samples: 60, rounds: 8, epochs: 3, lr: 0.2}
+settings: {data: digits, clients: 4, samples: 60, rounds: 4, epochs: 3, lr: 0.3}
 methods: {FedAvg: fedavg, Still: "fedprox(mu=1000000.0)"}
 overrides: {Still: {lr: 0.0000001}}
 rows:

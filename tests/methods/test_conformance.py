@@ -14,11 +14,13 @@ from unskew.core.values import Share
 from unskew.engine import check
 from unskew.methods import registry
 
-OURS = [n for n in registry.names() if n not in ("fedavg", "fedgen_images", "feddpms")]
+pytestmark = pytest.mark.usefixtures("few_attempts")
+
+OURS = [n for n in registry.names() if n not in ("fedavg", "fedgen", "fedgen_images", "feddpms")]
 VARIANTS = [
     "flea(variant=official)", "fedrdn(variant=official)", "fedfa(variant=official)", "ccvr(mode=features)",
     "fedproto(aggregate_weights=False)", "fedbabu(finetune_epochs=1)", "feddecorr(form=paper)", "fedrs(soft=True)",
-    "naivemix(per_batch=True)", "fedgen_images(stage=0, steps=2, samples=16)",
+    "naivemix(per_batch=True)", "fedgen(steps=3)", "fedgen_images(stage=0, steps=2, batch_size=8, samples=8)",
     "feddpms(alpha=5, width=8)", "feddpms(alpha=5, width=8, mechanism=single)",
 ]  # fmt: skip
 

@@ -52,7 +52,7 @@ NEUTRAL = [
     "fedprox(mu=0)", "fedavgm(beta=0)", "fedntd(beta=0)", "feddecorr(beta=0)", "fedrs(alpha=1)", "fedbr(mu=0,lam=0)",
     "fedmix(lam=0)", "naivemix(lam=0)", "fedproto(lam=0)", "fedfa(p=0)", "rebafl(eps=1,mu=0)",
     "flea(alpha=0,lambda1=0,lambda2=0)", "feddata(share=0)", "moon(mu=0,width=0)", "fedgen(a=0,b=0)",
-    "fedgen_images(stage=1)", "clip_median(factor=1000000)", "multi_krum(share=0)",
+    "fedgen_images(stage=1,steps=2,batch_size=8,samples=8)", "clip_median(factor=1000000)", "multi_krum(share=0)",
 ]  # fmt: skip
 
 
@@ -72,7 +72,7 @@ def test_and_other_settings_are_not(text, fedavg):
     stronger = {
         "fedprox": "fedprox(mu=1)",
         "clip_median": "clip_median(factor=0.5)",
-        "fedgen_images": "fedgen_images(stage=0,steps=2)",
+        "fedgen_images": "fedgen_images(stage=0,steps=2,batch_size=8,samples=8)",
     }
     found = weights(stronger.get(text, text))
     assert found.keys() != fedavg.keys() or apart(found, fedavg) > 1e-5

@@ -83,6 +83,7 @@ def test_a_file_that_cannot_be_a_method_is_refused(tmp_path):
     assert "has no argument 'pul'; it takes pull. Did you mean 'pull'" in refused(f"{EXAMPLE}(pul=1)")
 
 
+@pytest.mark.own_process
 def test_a_changed_file_is_another_run(mine):
     settings = Settings(method=f"fedprox+{mine}")
     before, first = settings.fingerprint(), registry.parse(mine)
@@ -111,6 +112,7 @@ def test_a_part_that_lives_in_python_only_is_resumed_from_there(mine):
     assert unskew.run(homeless, name="r", **TINY).digest == begun.digest
 
 
+@pytest.mark.own_process
 def test_it_is_compared_explained_and_added_to_a_table(mine, tmp_path):
     def run(*words: str) -> str:
         done = CliRunner().invoke(cli.app(), words)

@@ -17,6 +17,8 @@ from unskew.engine.resolve import resolve
 from unskew.errors import UsageError
 from unskew.methods import registry
 
+pytestmark = pytest.mark.usefixtures("few_attempts")
+
 QUICK = {
     "feddpms": "feddpms(alpha=4,width=6)",
     "fedgen_images": "fedgen_images(stage=0,steps=1,batch_size=4,samples=8)",

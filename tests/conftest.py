@@ -1,0 +1,27 @@
+"""What all tests share."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from tests import forked
+from unskew.comparison import workers
+from unskew.methods import latents
+
+
+@pytest.fixture(autouse=True)
+def forked_workers(request, monkeypatch):
+    """Comparisons fork their workers, but for tests marked `own_process`.
+
+    Only with OMP_NUM_THREADS=1, as `make test` sets it: a fork of a process whose OpenMP has threads waits for them for ever.
+    """
+    if request.node.get_closest_marker("own_process") is None and os.environ.get("OMP_NUM_THREADS") == "1":
+        monkeypatch.setattr(workers, "Worker", forked.Worker)
+
+
+@pytest.fixture
+def few_attempts(monkeypatch):
+    """FedDPMS gives up soon on a mean that its barely trained decoder and model take for another class."""
+    monkeypatch.setattr(latents, "ATTEMPTS", 5)
