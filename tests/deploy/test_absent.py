@@ -234,7 +234,7 @@ def test_what_is_said_before_the_record_is_open_is_kept_in_it(tmp_path):
     sites = sites_of(tmp_path)
     sites[999].member = replace(sites[999].member, key=Private.make())
     fake.run(tmp_path / "run", fake.Direct(sites), fake.small("fedavg"))
-    assert any("s1: the signature does not match" in text for _, text in told(tmp_path / "run", "E310"))
+    assert any("says it is 's1' without that site's signature" in text for _, text in told(tmp_path / "run", "E310"))
 
 
 @pytest.fixture

@@ -220,7 +220,8 @@ def test_a_stranger_is_not_let_in(tmp_path):
     sites = fake.sites(tmp_path / "sites", fake.federation())
     sites[999].member = replace(sites[999].member, key=Private.make())
     loop, _, said = fake.run(tmp_path / "run", fake.Direct(sites), fake.small("fedavg"))
-    assert any("E310 s1: the signature does not match" in text for text in said)
+    assert any("E310 a node (999) says it is 's1' without that site's signature." in text for text in said)
+    assert not any("E310 s1" in text for text in said), "the true s1 has done nothing"
     assert loop.run.federation.names == ("s0", "s2", "s3", "s4")
 
 

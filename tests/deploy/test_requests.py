@@ -10,8 +10,12 @@ import torch
 from tests.deploy import fake
 from tests.deploy.test_bad import WIDE
 from unskew.deploy import site as site_module
+from unskew.deploy.federations import SitesView
 from unskew.deploy.site import Site
+from unskew.deploy.studies import prepared
 from unskew.deploy.wire import seal, unseal
+from unskew.engine.resolve import run_on
+from unskew.methods import registry
 
 SETUP = {"k": 0, "clients": 5, "largest": 40}
 SERIALS = itertools.count(1)
@@ -83,3 +87,29 @@ def test_a_request_that_lacks_something_or_names_a_round_too_late_says_so(site):
     assert "'t' is 3, expected at most the study's 2" in answer(site, "setup", w, settings=settings, t=3, **SETUP)[1]
     assert answer(site, "setup", w, settings=settings, **SETUP)[0] == "E504", "all else is in order"
     assert answer(site, "hello", settings=settings) == ("", "")
+
+
+def first_weights(site: Site) -> dict[str, torch.Tensor]:
+    """What the run's model begins with, at the coordinator as at this site."""
+    settings = fake.small("fedavg")
+    view = SitesView.of(prepared(site.data, settings), SETUP["k"], SETUP["clients"], SETUP["largest"])
+    return run_on(view, settings, registry.parse("fedavg")).fed.net.weights()
+
+
+def test_weights_that_the_runs_model_has_not_are_named(site):
+    """N11: other shapes, types or names ended as a sentence of Python's, in the middle of training."""
+    w, settings = first_weights(site), fake.small("fedavg").as_dict()
+    name = next(iter(w))
+    as_integers = {n: t.to(torch.int8) for n, t in w.items()}
+    assert answer(site, "setup", {"w": as_integers}, settings=settings, **SETUP)[0] == "E504"
+    assert answer(site, "setup", {"w": w}, settings=settings, **SETUP) == ("", "")
+    form = f"{list(w[name].shape)} of float32 as in the run's model."
+    for wrong, text in (
+        ({name: torch.zeros(3)}, f"the request's '{name}' is [3] of float32, expected {form}"),
+        ({name: w[name].half()}, f"the request's '{name}' is {list(w[name].shape)} of float16, expected {form}"),
+        ({name: {"x": w[name]}}, f"the request's '{name}' is no tensor, expected {form}"),
+        ({"more": torch.zeros(3)}, "the request's weights hold 'more', which the run's model has not."),
+        (torch.zeros(3), "the request's weights are one tensor, expected one for each name."),
+    ):
+        assert answer(site, "train", {"w": wrong}, t=1, lr=0.1) == ("E310", text)
+    assert answer(site, "train", {"w": {name: w[name]}}, t=1, lr=0.1) == ("", "")

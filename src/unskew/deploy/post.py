@@ -235,6 +235,8 @@ class Post:
             self._strangers.add(node)
             text = f"a node ({node}) says it is '{site}', which is not an admitted site; it is not asked again."
             return self._refuse("?", 0, "E310", text)
+        if not key.signed(reply.text.encode(), reply.signature):  # before anything else names a site that may be honest
+            return self._refuse("?", 0, "E310", f"a node ({node}) says it is '{site}' without that site's signature.")
         try:
             hello = Hello.read(_read(site, key, request, reply, GREETING).header["hello"])
         except Declined as error:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from torch import Tensor
+
 from unskew.errors import UsageError
 
 MOST_CLIENTS, MOST_SAMPLES, MOST_ROUNDS = 10_000, 1 << 40, 1_000_000
@@ -44,6 +46,23 @@ def check_round(t: int, rounds: int) -> None:
     """Raises UsageError (E310) for a round that the study does not have."""
     if t > rounds:
         raise UsageError("E310", f"the request's 't' is {t}, expected at most the study's {rounds} rounds.")
+
+
+def check_weights(weights: Any, first: Mapping[str, Tensor]) -> None:
+    """Raises UsageError (E310), naming the first of a request's weights that the run's model, set up with `first`, lacks,
+    or has in another shape or type."""
+    if not isinstance(weights, dict):
+        raise UsageError("E310", "the request's weights are one tensor, expected one for each name.")
+    for name, tensor in weights.items():
+        if name not in first:
+            raise UsageError("E310", f"the request's weights hold {_shown(name)}, which the run's model has not.")
+        if (form := _form(tensor)) != (expected := _form(first[name])):
+            raise UsageError("E310", f"the request's '{name}' is {form}, expected {expected} as in the run's model.")
+
+
+def _form(tensor: Any) -> str:
+    """The shape and type of a tensor."""
+    return f"{list(tensor.shape)} of {str(tensor.dtype)[6:]}" if isinstance(tensor, Tensor) else "no tensor"
 
 
 def _shown(value: Any) -> str:

@@ -227,6 +227,7 @@ class Site:
             with self._built(facts, tree["w"]) as (run, study):
                 self.guard.check_same(number, study.digest)
                 self._keep(number, study, run)
+        requests.check_weights(request.tree.get("w", {}), run.first)
         tree = run.moved(request.tree)
         start = Start(request.header["t"], request.header["lr"], run.first | tree.get("w", {}), tree.get("down", {}))
         return run, start

@@ -84,9 +84,9 @@ def build(site: str, settings: Settings, data: Dataset, facts: Mapping[str, Any]
     view = SitesView.of(prepared(data, settings), facts["k"], facts["clients"], facts["largest"])
     run = run_on(view, settings, method)
     check_noise(method, run.fed)
-    shapes = {n: tuple(t.shape) for n, t in run.fed.net.weights().items()}
-    if shapes != {n: tuple(t.shape) for n, t in first.items()}:
+    forms = {n: (tuple(t.shape), t.dtype) for n, t in run.fed.net.weights().items()}
+    if forms != {n: (tuple(t.shape), t.dtype) for n, t in first.items()}:
         raise UsageError("E504", f"site {site} builds another model from '{settings.model}' than the server.")
     trainer = trainer_of(run)
-    first = {n: first[n].to(trainer.device) for n in shapes}
+    first = {n: first[n].to(trainer.device) for n in forms}
     return SiteRun(settings, facts["k"], method, trainer, scoring_of(trainer, view), first)

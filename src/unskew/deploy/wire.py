@@ -92,8 +92,8 @@ def unseal(sealed: Sealed, key: Public, limits: Limits) -> Packet:
     Raises WireError: E304 if it is too large, E310 if it was changed, cut off or not signed by this key.
     """
     if len(sealed.blob) > limits.blob or len(sealed.text) > MOST_HEADER:
-        size, most = (len(sealed.blob) + len(sealed.text)) / 1e6, limits.bytes / 1e6
-        raise WireError("E304", f"the message is {size:.1f} MB; at most {most:.1f} MB are expected.")
+        size, most = f"{len(sealed.blob):,} and {len(sealed.text):,}", f"{limits.blob:,} and {MOST_HEADER:,}"
+        raise WireError("E304", f"its tensors and header have {size} bytes; at most {most} are expected.")
     if not key.signed(sealed.text.encode(), sealed.signature):
         raise WireError("E310", "the signature does not match: the message was changed, or sent by somebody else.")
     header = _header(sealed.text)

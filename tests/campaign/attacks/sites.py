@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Iterator
 from functools import partial
 
@@ -22,18 +23,18 @@ AGREED, MANY = 5000, 1 << 30
 USED = ("a count of 1e15",)
 """Lies whose answers are used all the same, with what was known before in place of the lie."""
 CODES = {
-    "tensors of other sizes": "E302", "tensors of another type": "E303", "complex numbers": "E303", "NaN": "E301",
-    "weights times 1e12": "E318", "more than was declared": "E303", "a count of 1e15": "E305", "a count of -5": "E305",
-    "a count that is no number": "E303", "a loss of 1e299": "E301", "the answer to an earlier request": "E307",
-    "the answer to another run": "E307", "another site's name": "E307", "another's signature": "E310",
-    "tensors changed after signing": "E310", "a body of 60 MB": "E304", "100,000 tensors": "E304",
-    "names of 1,500 levels": "E310", "a pickle": "E304", "axes that do not fit": "E310",
-    "JSON of 100,000 levels": "E310", "an error that moves the cursor": "E312", "nothing in time": "E311",
-    "more samples than agreed": "E505", "a count beyond all counts": "E310", "another site": "E310",
-    "another site's name in hello": "E310", "data of another shape": "E504", "100,000 classes": "E310",
-    "classes that move the cursor": "E504", "a shape of 300,000 axes": "E310",
+    "tensors of other sizes": "E302", "tensors of another type": "E303", "complex numbers": "E303 E304", "NaN": "E301",
+    "weights times 1e12": "E318", "more than was declared": "E303 E304", "a count of 1e15": "E305",
+    "a count of -5": "E305", "a count that is no number": "E305", "a loss of 1e299": "E301",
+    "the answer to an earlier request": "E304 E307", "the answer to another run": "E307", "another site's name": "E307",
+    "another's signature": "E310", "tensors changed after signing": "E310", "a body of 60 MB": "E304 E311",
+    "100,000 tensors": "E304 E311", "names of 1,500 levels": "E310", "a pickle": "E304",
+    "axes that do not fit": "E310", "JSON of 100,000 levels": "E310", "an error that moves the cursor": "E312",
+    "nothing in time": "E311", "more samples than agreed": "E505", "a count beyond all counts": "E310",
+    "another site": "E310", "another site's name in hello": "E310", "data of another shape": "E504",
+    "100,000 classes": "E310 E504", "classes that move the cursor": "E504", "a shape of 300,000 axes": "E310",
 }  # fmt: skip
-"""With which code the coordinator names the liar."""
+"""With which code the coordinator names the liar; one of them, where that depends on sizes or on how fast the machine is."""
 
 
 def cases(ground: Ground, rng: random.Random) -> Iterator[Case]:
@@ -92,9 +93,9 @@ def lied(run: Ongoing, lie: str) -> str:
         run.wait(lambda: len(ground.rounds(run.name)) > rounds, 60, "the end of the round")
     finally:
         tell(ground, "")
-    codes = named(run, since)
-    check(CODES[lie] in codes, f"named with {codes}, not {CODES[lie]}: {run.events()[since:]}")
-    told = next(text for text in run.told(CODES[lie], LIAR, since))
+    code, *others = named(run, since)
+    check(code in CODES[lie] and not others, f"named with {[code, *others]}, not {CODES[lie]}: {run.events()[since:]}")
+    told = f"{code} {run.told(code, LIAR, since)[0]}"
     check_unharmed(ground, programs)
     grown = ground.memory(("conductor",)) - memory
     check(grown < MOST_BYTES, f"the run's process holds {grown / 2**20:.0f} MB more")
@@ -118,7 +119,7 @@ def missing(run: Ongoing, since: int) -> bool:
 def check_clean(run: Ongoing, since: int) -> None:
     """Nobody else is named, nothing was run, and nothing that moves a cursor has reached a screen or a file."""
     ground = run.ground
-    others = [e["text"] for e in run.events()[since:] if e.get("text", "").startswith(("a ", "b ", "a:", "b:"))]
+    others = [e["text"] for e in run.events()[since:] if re.match(r"[ab](:| (?!node))", e.get("text", ""))]
     check(not others, f"an honest site is named: {others}")
     check(not (ground.root / "was-here").exists(), "a pickle was opened")
     for name in ("serve", f"runs/{run.name}/server", run.command):
@@ -137,7 +138,7 @@ def introduced(run: Ongoing, lie: str) -> str:
     finally:
         tell(ground, "")
     log = ground.log(f"runs/{run.name}/server")
-    told = [line for line in log.splitlines() if CODES[lie] in line]
+    told = [line for line in log.splitlines() if any(code in line for code in CODES[lie].split())]
     check(bool(told), f"nothing with {CODES[lie]} in {log}")
     check_clean(run, 0)
     return f"{told[0][9:]}; {text}"
