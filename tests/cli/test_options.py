@@ -30,7 +30,7 @@ FROZEN = {
     f"--no-clip --federations --seed {SETTINGS}",
     "compare": "methods --seeds --set --references --no-references --processes --target --config --name --folder "
     f"--dry-run --json {SETTINGS}",
-    "resume": "run --without --json",
+    "resume": "run --without --wait --json",
     "attach": "run --stop --json",
     "attack": "run attack --set --samples --seeds --json",
     "watch": "run --once --page",

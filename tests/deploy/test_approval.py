@@ -177,10 +177,15 @@ def test_the_commands_of_a_sites_operator(tmp_path):
     assert shown["shares"] == ["weights", "sums", "statistics"]
     changed = call("site", "policy", "--set", "shares=weights,inputs", "--set", "most_rounds=9", cwd=tmp_path)
     assert "most_rounds: 9" in changed.out
+    widened = "changed  shares: weights, sums, statistics -> weights, inputs   WIDER: inputs may leave now\n"
+    assert changed.out.startswith(widened)
+    again = call("site", "policy", "--set", "most_rounds=9", "--json", cwd=tmp_path)
+    assert (again.err, json.loads(again.out)["most_rounds"]) == ("changed  nothing: the policy says this already\n", 9)
     assert Policy.read(tmp_path / "site").shares == ("weights", "inputs")
     wrong = call("site", "policy", "--set", "most_round=9", cwd=tmp_path)
     assert (wrong.code, "Did you mean 'most_rounds'" in wrong.err) == (2, True)
-    assert call("site", "policy", "--default", cwd=tmp_path).err.startswith("E502")
+    there = call("site", "policy", "--default", cwd=tmp_path).err
+    assert "is not overwritten; change its keys with: unskew site policy --set KEY=VALUE" in there
     (tmp_path / "site" / FILE).unlink()
     assert call("site", "policy", cwd=tmp_path).err.startswith("E521")
     assert call("site", "policy", "--default", cwd=tmp_path).code == 0

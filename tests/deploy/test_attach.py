@@ -6,6 +6,7 @@ import json
 import os
 import threading
 import time
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +15,7 @@ import unskew.deploy
 from tests.cli.calling import call
 from tests.deploy import fake
 from unskew.cli import attach, deployed
-from unskew.deploy import following
+from unskew.deploy import following, orders
 from unskew.deploy.following import Started, follow
 from unskew.deploy.orders import ENDING, FILE, Order, Terms
 from unskew.deploy.tickets import Coordinator
@@ -144,3 +145,46 @@ def test_half_a_line_is_not_shown_before_it_is_whole(run, superlink):
     threading.Timer(0.1, finish).start()
     follow(run, Started.read(run), lambda: "running", said.append)
     assert said == ["09:01 é"]
+
+
+def test_a_run_that_is_done_is_shown_and_no_site_is_asked(run, monkeypatch, capsys):
+    """`resume` of a finished run greeted all sites again."""
+    shown = []
+    monkeypatch.setattr(deployed, "_show_result", lambda path, as_json: shown.append((path, as_json)))
+    (run / ENDING).write_text('{"state": "done", "code": 0}')
+    deployed.go(run, as_json=False)
+    assert shown == [(run, False)]
+    assert capsys.readouterr().out == f"run     {run}  is done; nothing is asked of any site\n"
+    assert (run / ENDING).exists()
+
+
+def test_another_wait_is_kept_in_the_order(run):
+    """`resume` waited as long as the run had been told at first, and nobody could change that."""
+    before = deployed.ordered(run)
+    Coordinator.open(before.federation).admit("a", fake.KEYS["s0"].public)
+    assert deployed.ordered(run, wait="24h") == replace(before, terms=replace(before.terms, wait_s=86400.0))
+    assert deployed.ordered(run).terms.wait_s == 86400.0
+    with pytest.raises(UsageError, match="E109"):
+        deployed.ordered(run, wait="soon")
+    assert call("resume", str(run), "--wait", "soon").err.startswith("E109")
+
+
+def test_a_wait_is_for_runs_over_a_network(tmp_path):
+    assert call("resume", str(tmp_path), "--wait", "1h").err.startswith("E109 --wait waits for sites of a run over")
+
+
+def test_a_process_that_is_started_again_waits_for_what_is_left(run):
+    """A run whose process was killed twice waited three times as long for its sites."""
+    order = deployed.ordered(run)
+    name = orders.hand_in(order)
+    path = orders._path(order.federation, name)
+    for age_s, left_s in ((0, 600), (200, 400), (900, 0), (-50, 600)):
+        then = time.time() - age_s
+        os.utime(path, (then, then))
+        assert orders.read_now(order.federation, name).terms.wait_s == pytest.approx(left_s, abs=5)
+
+
+def test_durations_are_shown_as_people_say_them():
+    assert [deployed._span(s) for s in (30, 119.5, 600, 5400, 7200, 86400)] == [
+        "30 s", "119.5 s", "10 min", "90 min", "2 h", "24 h",
+    ]  # fmt: skip

@@ -11,7 +11,7 @@ import pytest
 from tests.cli.calling import call
 from tests.deploy import fake
 from tests.deploy.test_absent import Stop, sites_of, told, until_round
-from unskew.deploy.cleaning import removable
+from unskew.deploy.cleaning import ago, removable
 from unskew.deploy.tickets import Coordinator, Joined
 
 
@@ -45,7 +45,8 @@ def test_old_runs_are_removed_and_their_record_stays(site):
     assert (listed.code, listed.out.startswith(f"would remove  {run.name}")) == (0, True), listed.text
     assert {p.name for p in run.iterdir()} == before
     done = call("site", "clean", "--folder", str(site))
-    assert done.out.startswith(f"removed  {run.name}  0.")
+    assert done.out.startswith(f"removed  {run.name}  model and private state, 0.")
+    assert done.out.endswith(" MB, last used 40 days ago\n")
     gone = before - {p.name for p in run.iterdir()}
     assert gone == {name for name in before if name.endswith(".safetensors")}
     assert {"serial", "leaves.txt"} <= {p.name for p in run.iterdir()}
@@ -55,6 +56,9 @@ def test_old_runs_are_removed_and_their_record_stays(site):
 def test_runs_that_may_be_going_on_are_left_alone(site):
     """N16: neither by age nor by name."""
     assert removable(site, [], 0) == []
+    kept = call("site", "clean", "--older", "0", "--folder", str(site))
+    assert kept.out.startswith(f"kept  {only_run(site).name}  last used ")
+    assert kept.out.endswith("so it may be going on; wait until it was quiet for an hour\n")
     busy = call("site", "clean", only_run(site).name, "--folder", str(site))
     assert (busy.code, busy.err[:4]) == (2, "E110")
     assert call("site", "clean", "r999", "--folder", str(site)).err.startswith("E111")
@@ -62,6 +66,17 @@ def test_runs_that_may_be_going_on_are_left_alone(site):
     age(only_run(site), 1)
     assert removable(site, [], 30) == []
     assert len(removable(site, [only_run(site).name], 30)) == 1
+    none = call("site", "clean", "--folder", str(site))
+    assert (
+        none.out == "nothing to remove: no run was last used 30 days ago or longer; --older DAYS reaches younger ones\n"
+    )
+
+
+def test_how_long_ago_in_words():
+    assert [ago(s) for s in (-1, 119, 120, 7199, 7200, 86400 * 2, 86400 * 40)] == [
+        "0 seconds ago", "119 seconds ago", "2 minutes ago", "120 minutes ago", "2 hours ago", "2 days ago",
+        "40 days ago",
+    ]  # fmt: skip
 
 
 def test_a_run_that_goes_on_after_all_hears_that_the_state_is_gone(tmp_path):

@@ -107,6 +107,20 @@ def test_a_second_server_is_refused_before_it_touches_anything(tmp_path):
     assert not (tmp_path / "federations/lung/flower/port").exists()
 
 
+@pytest.mark.parametrize(
+    ("bind", "remedy"),
+    [
+        ("192.0.2.1", "192.0.2.1 is no address of this machine: give --bind one that `ip address` lists, or 0.0.0.0"),
+        ("no.such.host.invalid", "no.such.host.invalid is no name of this machine"),
+    ],
+)
+def test_an_address_of_another_machine_is_no_server_that_runs(tmp_path, bind, remedy):
+    """The hint was "Does it run already?"."""
+    call("federation", "init", "lung", "--host", "127.0.0.1", "--sites", "a", cwd=tmp_path)
+    done = call("serve", "lung", "--bind", bind, cwd=tmp_path)
+    assert (done.code, done.err[:4], remedy in done.err) == (2, "E507", True), done.err
+
+
 def test_without_tls_a_federation_stays_on_one_machine(tmp_path):
     done = call("federation", "init", "lung", "--host", "fl.example.org", "--sites", "a", "--no-tls", cwd=tmp_path)
     assert (done.code, done.err[:4]) == (2, "E503")

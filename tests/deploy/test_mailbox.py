@@ -10,6 +10,7 @@ import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'unskew[flower]'")
 
+import httpx
 from flwr.app import Message
 from flwr.app.message import remove_content_from_message
 from flwr.common.serde import message_from_proto, message_to_proto
@@ -21,6 +22,7 @@ from unskew.deploy import flower, pieces
 from unskew.deploy.flower import SMALL, FlowerChannel, packed, unpacked
 from unskew.deploy.mailbox import Mailbox
 from unskew.deploy.sealed import Sealed
+from unskew.errors import UnskewError
 
 pytestmark = pytest.mark.flower
 LARGE = Sealed("{}", b"signature", bytes(SMALL + 1))
@@ -172,3 +174,22 @@ def test_a_reply_answers_the_request_that_the_server_says():
     link.PullMessages = lambda request: heads
     box = Mailbox(link, 1)
     assert {m.metadata.reply_to_message_id for m in pulled(box, ["m2", "m3"])} == {"m2", "m3"}
+
+
+@pytest.mark.parametrize(("status", "error"), [(401, UnskewError), (403, UnskewError), (500, httpx.HTTPStatusError)])
+def test_a_run_that_somebody_has_ended_says_so(status, error):
+    """Its ending was "HTTPStatusError: Client error '401 Unauthorized' for url ..."."""
+
+    class Ended:
+        def __getattr__(self, call):
+            def refuse(request):
+                response = httpx.Response(status, request=httpx.Request("POST", "https://127.0.0.1/v1/runtime"))
+                response.raise_for_status()
+
+            return refuse
+
+    box = Mailbox(Ended(), 1)
+    for ask in (box.get_node_ids, lambda: box.pull_messages(["m1"]), lambda: box.push_messages([])):
+        with pytest.raises(error) as raised:
+            ask()
+        assert (error is not UnskewError) or "E507 the run was ended at the server" in str(raised.value)

@@ -268,6 +268,34 @@ def test_the_file_reads_back_what_it_says(tmp_path):
         policy.changed(["hours"])
 
 
+@pytest.mark.parametrize(
+    ("change", "line"),
+    [
+        ("shares=weights,inputs", "shares: weights, sums, statistics -> weights, inputs   WIDER: inputs may leave now"),
+        ("shares=weights", "shares: weights, sums, statistics -> weights"),
+        ("methods=fedavg,scaffold", "methods: all -> fedavg, scaffold"),
+        ("least_samples=4", "least_samples: 5 -> 4   WIDER: fewer samples are enough now"),
+        ("least_samples=6", "least_samples: 5 -> 6"),
+        ("most_rounds=2000", "most_rounds: 1000 -> 2000   WIDER: more may leave now"),
+        ("epsilon=3", "epsilon: none -> 3.0"),
+        ("hours=22:00-06:00", "hours: 00:00-24:00 -> 22:00-06:00"),
+    ],
+)
+def test_a_change_is_shown_and_one_that_lets_out_more_is_marked(change, line):
+    """N1: `--set shares=inputs` replaced what was there without a word."""
+    assert Policy().changes(Policy().changed([change])) == [f"changed  {line}"]
+
+
+def test_what_is_taken_back_can_be_given_again_and_is_marked_then():
+    """N1: the same for keys whose order is not that of numbers."""
+    narrow = Policy(methods=("fedavg",), epsilon=3.0, hours="22:00-06:00")
+    wider = narrow.changes(replace(narrow, methods=("all",), epsilon=None, hours="21:30-06:00"))
+    assert [line.partition("WIDER: ")[2] for line in wider] == [
+        "all may be used now", "more may leave now", "0.5 more hours a day",
+    ]  # fmt: skip
+    assert narrow.changes(narrow) == []
+
+
 def test_hours_may_go_over_midnight():
     assert Policy(hours="22:00-06:00").answers_at(MIDNIGHT)
     assert not Policy(hours="22:00-06:00").answers_at(NOON)

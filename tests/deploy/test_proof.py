@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import builtins
+import io
+import os
 import ssl
 import sys
 import tempfile
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -77,12 +82,37 @@ def test_who_shows_no_certificate_or_one_of_another_authority_is_refused(server,
         greeted(server, [A.public], bare)
 
 
-def test_the_key_is_never_copied_to_a_disk(server, monkeypatch):
+def written_while(monkeypatch, work) -> list[str]:
+    """The files below a folder of any disk that were opened for writing, by whatever way, while something works."""
+    paths: list[str] = []
+
+    def watched(opening):
+        def opened(path, *arguments, **named):
+            mode = named.get("mode", arguments[0] if arguments else "r")
+            writes = mode & (os.O_WRONLY | os.O_RDWR) if isinstance(mode, int) else set(mode) & set("wax+")
+            if writes and isinstance(path, str | os.PathLike):
+                paths.append(os.fspath(path))
+            return opening(path, *arguments, **named)
+
+        return opened
+
+    with monkeypatch.context() as patch:
+        for module, name in ((os, "open"), (io, "open"), (builtins, "open")):
+            patch.setattr(module, name, watched(getattr(module, name)))
+        work()
+    return [path for path in paths if not path.startswith("/proc/self/fd/")]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="files in memory are Linux's")
+def test_the_key_is_never_copied_to_a_disk(server, monkeypatch, tmp_path):
     """Somebody who is killed in the middle would leave it there."""
-    if sys.platform != "linux":
-        pytest.skip("files in memory are Linux's")
-    monkeypatch.setattr(tempfile, "tempdir", "/nowhere")
-    proof.connecting((server / "ca.crt").read_text(), "a", A)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    authority = (server / "ca.crt").read_text()
+    assert written_while(monkeypatch, lambda: proof.connecting(authority, "a", A)) == []
+    monkeypatch.setattr(proof, "sys", SimpleNamespace(platform="another"))
+    written = written_while(monkeypatch, lambda: proof.connecting(authority, "a", A))
+    assert any(Path(path).parent == tmp_path for path in written), "elsewhere it is, so this test would see it here"
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_an_admitted_site_lends_its_key_to_nobody(server):

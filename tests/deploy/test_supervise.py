@@ -123,3 +123,16 @@ def alive(pid: int) -> bool:
             return stat.read().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+def test_a_program_that_a_restart_cannot_help_is_not_said_to_be_restarted(tmp_path):
+    """`site run --data nope` said that the worker will be restarted, and then why it will not."""
+    for hopeless, lines in (((2, 3), 0), ((), 1)):
+        command = [sys.executable, "-c", "raise SystemExit(2)"]
+        program = supervise.Program("it", command, dict(os.environ), tmp_path / "log", hopeless=hopeless)
+        said: list[str] = []
+        program.tend(said.append)
+        assert program.process is not None
+        program.process.wait(30)
+        assert program.tend(said.append) == 2
+        assert len(said) == lines

@@ -9,11 +9,14 @@ import pytest
 from tests.deploy import fake  # skips where cryptography is missing
 from tests.deploy.test_policy import begun, hello
 from unskew.deploy import approvals, unbegun
-from unskew.deploy.unbegun import MOST_ASKING
+from unskew.deploy.unbegun import MOST_ASKING as KEPT
+
+MOST_ASKING = 4
 
 
 @pytest.fixture
-def site(tmp_path):
+def site(tmp_path, monkeypatch):
+    monkeypatch.setattr(unbegun, "MOST_ASKING", MOST_ASKING)
     site = fake.sites(tmp_path / "sites", fake.federation())[998]
     site.guard.approve = "ask"
     return site
@@ -31,22 +34,26 @@ def kept(site, what: str) -> set[str]:
     return {path.name for path in (site.member.folder / what).iterdir()}
 
 
+def test_a_site_keeps_twenty():
+    assert KEPT == 20
+
+
 def test_only_the_last_runs_that_ask_are_kept(site):
     """N1: every number and every study that asked left a folder and a file, without end and before any approval."""
     said = []
     site.say = said.append
-    flood(site, MOST_ASKING + 10)
-    assert kept(site, "runs") == {f"f{i}" for i in range(10, MOST_ASKING + 10)}
+    flood(site, MOST_ASKING + 2)
+    assert kept(site, "runs") == {f"f{i}" for i in range(2, MOST_ASKING + 2)}
     assert {r.run for r in approvals.everything(site.member.folder)} == kept(site, "runs")
-    assert "run f0 is forgotten: it never began, and 20 later ones have asked" in said
+    assert "run f0 is forgotten: it never began, and 4 later ones have asked" in said
 
 
 def test_one_study_under_many_numbers_is_bounded_too(site):
-    for i in range(MOST_ASKING + 5):
+    for i in range(MOST_ASKING + 2):
         hello(site, run=f"f{i}")
     assert len(kept(site, "runs")) == MOST_ASKING
     (request,) = approvals.everything(site.member.folder)
-    assert request.run == f"f{MOST_ASKING + 4}"
+    assert request.run == f"f{MOST_ASKING + 1}"
 
 
 def test_a_number_that_was_forgotten_stands_for_nothing_else(site):
@@ -54,7 +61,7 @@ def test_a_number_that_was_forgotten_stands_for_nothing_else(site):
     flood(site, MOST_ASKING + 1)
     refused = hello(site, "scaffold", run="f0")
     assert refused["code"] == "E520"
-    assert "run f0 had asked, and had to make room for 20 later ones that asked; start a new run" in refused["text"]
+    assert "run f0 had asked, and had to make room for 4 later ones that asked; start a new run" in refused["text"]
     assert "f0" not in kept(site, "runs")
 
 

@@ -33,6 +33,12 @@ def seconds(text: str) -> float:
     return float(match[1]) * _UNITS[match[2] or "s"]
 
 
+def _span(seconds: float) -> str:
+    """A duration with the unit that people would use."""
+    unit, length_s = ("s", 1) if seconds < 120 else ("min", 60) if seconds < 7200 else ("h", 3600)
+    return f"{seconds / length_s:.4g} {unit}"
+
+
 def clipped(method: str) -> str:
     """The method with updates clipped to their median norm, unless it has a merge of its own or sends no weights."""
     from unskew.engine.resolve import sends_weights
@@ -99,13 +105,19 @@ def _check_free(path: Path) -> None:
 
 
 @disk.private()
-def go(path: Path, as_json: bool, without: tuple[str, ...] = ()) -> None:
-    """Begin or continue the run that this folder describes, and show it to its end. without: further sites to leave out."""
+def go(path: Path, as_json: bool, without: tuple[str, ...] = (), wait: str = "") -> None:
+    """Begin or continue the run that this folder describes, and show it to its end. One that is done is only shown.
+
+    without: further sites to leave out. wait: how long to wait for missing sites, if not as long as before.
+    """
     from unskew.deploy.orders import ENDING
     from unskew.deploy.tickets import Coordinator
 
     _check_free(path)
-    order = ordered(path, without)
+    if _is_done(path):
+        (quiet if as_json else aloud)(f"run     {path}  is done; nothing is asked of any site")
+        return _show_result(path, as_json)
+    order = ordered(path, without, wait)
     home = Coordinator.open(order.federation)
 
     from unskew.deploy import submit  # which needs Flower
@@ -116,8 +128,8 @@ def go(path: Path, as_json: bool, without: tuple[str, ...] = ()) -> None:
     started = Started(submit.submit(home, order), log.stat().st_size if log.exists() else 0)
     started.write(path)
     say = quiet if as_json else aloud
-    terms = f"at least {order.terms.min_sites} sites, {order.terms.deadline_s:g} s an exchange"
-    say(f"run     {path}  on {home.name}, {terms}")
+    terms = f"at least {order.terms.min_sites} sites, {_span(order.terms.deadline_s)} an exchange"
+    say(f"run     {path}  on {home.name}, {terms}; missing sites are waited for {_span(order.terms.wait_s)} at most")
     try:
         show(home, path, started, as_json)
     except (KeyboardInterrupt, Terminated):
@@ -126,16 +138,24 @@ def go(path: Path, as_json: bool, without: tuple[str, ...] = ()) -> None:
         raise
 
 
+def _is_done(path: Path) -> bool:
+    """Whether the run in this folder has come to its end."""
+    from unskew.deploy.orders import ENDING
+
+    return (path / ENDING).exists() and json.loads((path / ENDING).read_text())["state"] == "done"
+
+
 @disk.private()
-def ordered(path: Path, without: tuple[str, ...] = ()) -> Order:
-    """The order of the run in this folder; further sites to leave out are checked, and kept in it."""
+def ordered(path: Path, without: tuple[str, ...] = (), wait: str = "") -> Order:
+    """The order of the run in this folder; further sites to leave out, and another wait, are checked and kept in it."""
     from unskew.deploy.orders import FILE, Order
     from unskew.deploy.tickets import Coordinator
 
     order = Order.read(json.loads((path / FILE).read_text()))
-    if without:
+    if without or wait:
         both = tuple(dict.fromkeys((*order.terms.without, *without)))
-        order = replace(order, terms=replace(order.terms, without=both))
+        wait_s = seconds(wait) if wait else order.terms.wait_s
+        order = replace(order, terms=replace(order.terms, without=both, wait_s=wait_s))
         _check_sites(Coordinator.open(order.federation), order.terms)
         disk.replace(path / FILE, json.dumps(order.as_json(), indent=1))
     return order

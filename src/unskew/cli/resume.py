@@ -14,6 +14,9 @@ def command(
         list[str] | None,
         typer.Option("--without", help="over a network: leave this site out from now on (repeatable)"),
     ] = None,
+    wait: Annotated[
+        str, typer.Option(help="over a network: how long to wait for missing sites: 10m, 24h (default: as before)")
+    ] = "",
     as_json: Annotated[bool, typer.Option("--json", help="print the result as JSON and nothing else")] = False,
 ) -> None:
     """Continue a run to the same bits as if it had never stopped."""
@@ -23,14 +26,15 @@ def command(
     from unskew.engine.disk.folder import Folder
     from unskew.errors import UsageError
 
-    if without and not (run / "deploy.json").exists():
-        raise UsageError("E109", f"--without names sites of a run over a network, and {run} is none.")
+    if (without or wait) and not (run / "deploy.json").exists():
+        option = "--without names" if without else "--wait waits for"
+        raise UsageError("E109", f"{option} sites of a run over a network, and {run} is none.")
     if (run / "compare.yaml").exists():
         compare.resume(run, as_json)
     elif (run / "deploy.json").exists():
         from unskew.cli.deployed import go
 
-        go(run, as_json, tuple(without or ()))
+        go(run, as_json, tuple(without or ()), wait)
     else:
         folder = Folder.open(run)
         finish(folder, Screen(folder.run.settings.rounds, quiet=as_json), as_json)

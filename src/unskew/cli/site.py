@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -69,7 +70,8 @@ def watch(
 def policy(
     folder: Folder = SITE,
     changes: Annotated[
-        list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="change one key: shares=weights,sums")
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="replace the value of one key: shares=weights,sums"),
     ] = None,
     default: Annotated[bool, typer.Option("--default", help="write the default policy where there is none")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
@@ -84,12 +86,15 @@ def policy(
     Joined.open(folder)
     if default:
         if (folder / FILE).exists():
-            raise UsageError("E502", f"{folder / FILE} exists and is not overwritten; remove it first.")
+            change = f"change its keys with: unskew site policy --set KEY=VALUE --folder {folder}"
+            raise UsageError("E502", f"{folder / FILE} exists and is not overwritten; {change}")
         Policy().write(folder)
     current = Policy.read(folder)
     if changes:
-        current = current.changed(changes)
+        before, current = current, current.changed(changes)
         current.write(folder)
+        for line in before.changes(current) or ["changed  nothing: the policy says this already"]:
+            print(line, file=sys.stderr if as_json else sys.stdout)
     print(json.dumps(asdict(current)) if as_json else current.text(), end="\n" if as_json else "")
 
 
@@ -133,19 +138,29 @@ def check(
 def clean(
     runs: Annotated[list[str] | None, typer.Argument(help="runs by number (default: all that are old enough)")] = None,
     folder: Folder = SITE,
-    older: Annotated[float, typer.Option(help="how many days a run has not been used for")] = 30.0,
+    older: Annotated[float, typer.Option(help="remove what was last used so many days ago, or longer")] = 30.0,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="list what would be removed, and stop")] = False,
 ) -> None:
-    """Remove models and private state of runs that are over. What has left this site stays on record."""
-    from unskew.deploy.cleaning import DAY_S, removable
+    """Remove the models and the private state of old runs. What has left this site stays on record.
+
+    A run that was used within the last hour may be going on and is never removed.
+    """
+    from unskew.deploy.cleaning import ago, busy, removable
     from unskew.deploy.tickets import Joined
 
     Joined.open(folder)
     kept = removable(folder, runs or [], older)
     for run in kept:
-        print(f"{'would remove' if dry_run else 'removed'}  {run.path.name}  {run.bytes / 1e6:.1f} MB, ", end="")
-        print(f"last used {run.used_s / DAY_S:.0f} days ago")
+        what = f"{run.path.name}  model and private state, {run.bytes / 1e6:.1f} MB, last used {ago(run.used_s)}"
+        print(f"{'would remove' if dry_run else 'removed'}  {what}")
         if not dry_run:
             run.remove()
-    if not kept:
-        print(f"nothing to remove: no run has been unused for {older:g} days")
+    going_on = [] if runs else busy(folder)
+    for run in going_on:
+        print(
+            f"kept  {run.path.name}  last used {ago(run.used_s)}, so it may be going on; wait until it was quiet for an hour"
+        )
+    if not (kept or going_on):
+        print(
+            f"nothing to remove: no run was last used {older:g} days ago or longer; --older DAYS reaches younger ones"
+        )

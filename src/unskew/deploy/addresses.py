@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import socket
 
 from unskew.errors import UsageError
@@ -30,9 +31,18 @@ def check_free(bind: str, port: int) -> None:
         socket.create_server((bind, port), family=family(bind)).close()
     except OSError as error:
         reason = error.strerror or error
-        raise UsageError(
-            "E507", f"the server cannot listen at {bind}:{port}: {reason}. Does it run already?"
-        ) from error
+        text = f"the server cannot listen at {bind}:{port}: {reason}. {_remedy(error, bind, port)}"
+        raise UsageError("E507", text) from error
+
+
+def _remedy(error: OSError, bind: str, port: int) -> str:
+    """What helps against an address at which nobody can listen."""
+    if error.errno == errno.EADDRINUSE:
+        return "Does it run already?"
+    if error.errno == errno.EACCES:
+        return f"Ports below 1024 are for root; a port above needs a federation with --host HOST:PORT, not {port}."
+    what = "is no address of this machine" if is_address(bind) or ":" in bind else "is no name of this machine"
+    return f"{bind} {what}: give --bind one that `ip address` lists, or 0.0.0.0 for all of them."
 
 
 def free_port() -> int:

@@ -17,6 +17,7 @@ from unskew.deploy.fleet import LIFE_S, FleetError, InUse, TurnedAway, Unreachab
 from unskew.deploy.flower import unpacked
 from unskew.deploy.sealed import Sealed
 from unskew.deploy.supervise import Say
+from unskew.deploy.telling import CONNECTED
 
 QUICK_S, IDLE_S = 0.2, 2.0
 """How often the server is asked for messages: at least and at most."""
@@ -56,23 +57,21 @@ class Answering:
     losses: int = 0
     """How often a connection was lost."""
     _failures: int = 0
+    _lost: float | None = 0.0
+    """Since when there is no connection: 0 before the first one, None while there is one."""
     _ready: tuple[Any, Sealed | str, float] | None = None
     """A message, its answer that has not been sent yet, and until when it is of use."""
 
     def run(self) -> None:
         """Take part until `over`."""
         threading.Thread(target=self._beat, daemon=True).start()
-        lost: float | None = None
         while not self.over.is_set():
             try:
                 self.fleet.connect()
-                self.say("connected to the server" + (f" again after {time.monotonic() - lost:.0f} s" if lost else ""))
-                lost, self.connected = None, True
                 self._take_part()
             except FleetError as error:
                 self._lose()
                 self._explain(error)
-                lost = lost or time.monotonic()
                 self._failures += 1
                 longest = min(RETRY_S, RETRY_S / 10 * 2 ** (self._failures - 1))
                 self.over.wait(random.uniform(longest / 2, longest))
@@ -86,7 +85,7 @@ class Answering:
 
     def _lose(self) -> None:
         self.losses += self.connected
-        self.connected = False
+        self.connected, self._lost = False, self._lost or time.monotonic()
 
     def _beat(self) -> None:
         while not self.over.wait(BEAT_S):
@@ -102,6 +101,7 @@ class Answering:
             self._send()
             message = self._received()
             self._failures = 0
+            self._say_connected()
             if message is None:
                 silence = time.monotonic() - last
                 self.over.wait(min(IDLE_S, max(QUICK_S, silence / PATIENCE)))
@@ -109,6 +109,13 @@ class Answering:
             began = time.monotonic()
             self._ready = message, self._answered(message), began + message.metadata.ttl
             last = time.monotonic()
+
+    def _say_connected(self) -> None:
+        """Once the server has answered a question for messages: it lets nodes connect whose questions it then refuses."""
+        self.connected = True
+        if self._lost is not None:
+            self.say(CONNECTED + (f" again after {time.monotonic() - self._lost:.0f} s" if self._lost else ""))
+            self._lost = None
 
     def _received(self) -> Any:
         try:

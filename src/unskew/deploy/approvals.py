@@ -27,7 +27,8 @@ State = Literal["waiting", "approved", "refused"]
 class Request:
     """A study that asks. run: the number of the run that asked last. by: the federation and its coordinator's fingerprint.
 
-    leaves: what would leave this site, as lines for its operator. at: when it first asked, or was decided.
+    leaves: what would leave this site, as lines for its operator. at: when it first asked, or was decided. name: what the
+    coordinator calls the run. trains: the model and how it is trained, in words.
     """
 
     study: str
@@ -38,11 +39,16 @@ class Request:
     leaves: str
     at: float
     state: State = "waiting"
+    name: str = ""
+    trains: str = ""
 
     def text(self) -> str:
         """What the operator decides about."""
-        head = f"run     {self.run}  ({self.state})\nby      {self.by}\nmethod  {self.method}, {self.rounds} rounds\n"
-        return head + self.leaves
+        lines = [f"run     {self.run}  ({self.state})"]
+        lines += [f"name    {self.name}, as the coordinator calls it"] if self.name else []
+        lines += [f"by      {self.by}", f"method  {self.method}, {self.rounds} rounds"]
+        lines += [f"trains  {self.trains}"] if self.trains else []
+        return "\n".join((*lines, self.leaves))
 
 
 def digest_of(settings: Settings, draws: bool) -> str:
@@ -113,15 +119,31 @@ def everything(folder: Path) -> list[Request]:
 
 
 def announce(folder: Path, say: Callable[[str], None], pause: Callable[[float], None] = time.sleep) -> None:
-    """Tell the operator of every run that begins to wait, looking every two seconds without end."""
-    announced: set[tuple[str, str]] = set()
+    """Tell the operator of every run that begins to wait, and what became of it, looking every two seconds without end."""
+    announced: dict[tuple[str, str], Request] = {}
     while True:
         for request in everything(folder):
             if request.state == "waiting" and (request.run, request.study) not in announced:
-                announced.add((request.run, request.study))
+                announced[request.run, request.study] = request
                 say(f"a study asks for this site's data\n{request.text()}")
-                say(f"decide: unskew site approve {request.run} --folder {folder}   or: unskew site refuse ...")
+                where = f"{request.run} --folder {folder}"
+                say(f"decide: unskew site approve {where}   or: unskew site refuse {where}")
+        for key, request in list(announced.items()):
+            if text := outcome(folder, request):
+                say(text)
+                del announced[key]
         pause(2.0)
+
+
+def outcome(folder: Path, request: Request) -> str:
+    """What became of a study that was waiting, in one line; "" while it waits."""
+    state = state_of(folder, request.study)
+    if state == "waiting":
+        return ""
+    if state is None:
+        return f"run {request.run} waits no more: later runs have asked, and nobody had decided about it"
+    what = "begins when the coordinator asks again" if state == "approved" else "gets nothing from this site"
+    return f"{state}: run {request.run} {what} ({request.method}, {request.rounds} rounds)"
 
 
 def _bound(folder: Path, run: str) -> Path:

@@ -65,7 +65,9 @@ def decide_here(
     while not until():
         waiting = [r for r in reversed(approvals.everything(folder)) if r.state == "waiting"]
         if asked and (asked.run, asked.study) not in {(r.run, r.study) for r in waiting}:
-            asked = None  # it was decided elsewhere
+            if text := approvals.outcome(folder, asked):  # it was decided elsewhere
+                say(text)
+            asked = None
         if asked is None and waiting:
             asked = waiting[0]
             say(f"a study asks for this site's data\n{asked.text()}")

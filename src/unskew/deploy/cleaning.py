@@ -43,6 +43,20 @@ class Kept:
             path.unlink(missing_ok=True)
 
 
+def ago(seconds: float) -> str:
+    """How long ago, in words."""
+    for unit, length_s in (("day", DAY_S), ("hour", 3600.0), ("minute", 60.0)):
+        if seconds >= 2 * length_s:
+            return f"{seconds / length_s:.0f} {unit}s ago"
+    return f"{max(0.0, seconds):.0f} seconds ago"
+
+
+def busy(folder: Path) -> list[Kept]:
+    """Runs of which something could be removed, but which may be going on."""
+    kept = [Kept.of(path) for path in sorted((folder / "runs").glob("*")) if path.is_dir()]
+    return [k for k in kept if k.files and k.used_s < IN_USE_S]
+
+
 def removable(folder: Path, runs: Sequence[str], older_days: float) -> list[Kept]:
     """Of these runs, or else of all that were not used for so many days, what can be removed.
 
@@ -53,8 +67,7 @@ def removable(folder: Path, runs: Sequence[str], older_days: float) -> list[Kept
         if run not in known:
             raise UsageError("E111", f"{folder} keeps nothing of a run '{run}'.")
     kept = [Kept.of(known[run]) for run in (runs or known)]
-    if runs and (busy := [k for k in kept if k.used_s < IN_USE_S]):
-        minutes = max(0.0, busy[0].used_s / 60)
-        text = f"run {busy[0].path.name} was used {minutes:.0f} minutes ago and may be going on"
+    if runs and (used := [k for k in kept if k.used_s < IN_USE_S]):
+        text = f"run {used[0].path.name} was last used {ago(used[0].used_s)} and may be going on"
         raise StateError("E110", f"{text}; try again once it has been quiet for an hour.")
     return [k for k in kept if k.files and (runs or k.used_s >= max(older_days * DAY_S, IN_USE_S))]

@@ -37,12 +37,16 @@ def main() -> None:
     """Conduct the run to its end. It always leaves an `ending.json`, unless this process is killed."""
     home, order = Coordinator.open(Path(sys.argv[1])), sys.argv[2]
     run, task, token = os.environ.pop(TASK).split()
-    signal.signal(signal.SIGTERM, _stop)
+    for number in (
+        signal.SIGTERM,
+        signal.SIGINT,
+    ):  # the second from Flower's heartbeats, once somebody has ended the run
+        signal.signal(number, _stop)
     proof, retry = RuntimeTokenHttpInterceptor(token=token), make_simple_http_retry_invoker()
     HeartbeatSender(make_task_heartbeat_fn_http(superlink.runtime_client(home, proof))).start()
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = int(run), SUPERLINK_NODE_ID, int(task)
     mailbox = Mailbox(superlink.runtime_client(home, proof, retry=retry), int(run))
-    conduct_order(FlowerChannel(mailbox), orders.read(home.folder, order))
+    conduct_order(FlowerChannel(mailbox), orders.read_now(home.folder, order))
 
 
 def _stop(*_: Any) -> NoReturn:

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
-from unskew.deploy import commands, logs
+from unskew.deploy import commands, logs, telling
 from unskew.deploy.doctor import rejection
 from unskew.deploy.metrics.of_site import OfSite
-from unskew.deploy.sealed import SOCKET, through_socket
+from unskew.deploy.sealed import SOCKET, Sealed, through_socket
 from unskew.deploy.supervise import Program, Rarely, Say, stopped_at_the_end
+from unskew.deploy.telling import CONNECTED
 from unskew.deploy.tickets import Joined
 from unskew.errors import UnskewError, UsageError
 
@@ -43,7 +44,7 @@ class SiteProcesses:
     figures: OfSite | None = None
 
     def __post_init__(self) -> None:
-        self.say = Rarely(self.say)
+        self.say = Rarely(self.say, always=CONNECTED)
 
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
         """Answer the server's requests until stopped.
@@ -72,7 +73,7 @@ class SiteProcesses:
         from unskew.deploy.fleet import Fleet
 
         site = self.joined.ticket.site
-        answer = partial(through_socket, path)
+        answer = partial(self._answer, path)
         counted = self.figures.counted(answer) if self.figures else answer
         answering = Answering(Fleet(self.joined), counted, self.say, site)
         if self.figures:
@@ -91,6 +92,13 @@ class SiteProcesses:
             worker.stop()  # or a request that it works on would keep the connection
             thread.join(LEAVING_S)
 
+    def _answer(self, path: Path, request: Sealed, within_s: float) -> Sealed:
+        """The worker's answer, which the operator is told of. Raises OSError if there is none."""
+        answer = through_socket(path, request, within_s)
+        if text := telling.line(self.joined.folder, answer):
+            self.say(text)
+        return answer
+
     def _tend(self, worker: Program) -> None:
         """Keep the worker running. Raises its own UnskewError if a restart cannot help."""
         code = worker.tend(self.say)
@@ -106,7 +114,7 @@ class SiteProcesses:
         options += ["--model", self.model] if self.model else []
         options += ["--device", self.device, "--approve", self.approve]
         command = [sys.executable, "-P", "-m", "unskew.deploy.worker", str(folder), self.data, *options]
-        return Program("the worker", command, env, folder / "worker.log", self.form)
+        return Program("the worker", command, env, folder / "worker.log", self.form, hopeless=HOPELESS)
 
 
 def _last_error(log: Path, code: int) -> UnskewError:

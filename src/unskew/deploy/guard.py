@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -62,10 +62,10 @@ class Guard:
         method = registry.parse(settings.method, settings.set)
         check_settings(self._policy(), method, settings.batch, settings.rounds)
 
-    def check_study(self, number: str, study: Study, leaves: str) -> OfRun:
+    def check_study(self, number: str, study: Study, leaves: str, name: str = "") -> OfRun:
         """Before a site says anything of its data, and again when a run is set up. Returns what the run would count as.
 
-        leaves: what would leave, for the operator. Raises UsageError: E520 if the policy does not allow it, E522 if it
+        leaves: what would leave, for the operator. name: what the coordinator calls the run. Raises UsageError: E520 if the policy does not allow it, E522 if it
         waits for the operator's decision, E523 if that was no.
         """
         policy = self._policy()
@@ -81,9 +81,9 @@ class Guard:
             if policy.epsilon is not None and epsilon and spent.epsilon + epsilon > policy.epsilon:
                 raise refusal(f"too little of the budget {policy.epsilon:g} is left for the study (epsilon)")
         self._check_not_refused(digest)
-        self._check_approved(number, digest, study, leaves)
+        self._check_approved(number, study, leaves, name)
         now, settings = time.time(), study.settings
-        run = OfRun(digest, str(study.method), settings.rounds, now, epsilon, last=now, batch=settings.batch)
+        run = OfRun(digest, study.title, settings.rounds, now, epsilon, last=now, batch=settings.batch)
         run.kinds, run.metrics, run.fewest = study.kinds, list(score_names(study.fed)), study.fewest_of_all
         return run
 
@@ -131,11 +131,14 @@ class Guard:
         if approvals.state_of(self.folder, study) == "refused":
             raise UsageError("E523", "the site's operator has refused the study.")
 
-    def _check_approved(self, number: str, digest: str, study: Study, leaves: str) -> None:
+    def _check_approved(self, number: str, study: Study, leaves: str, name: str) -> None:
+        digest, settings = study.digest, study.settings
         if self.approve == "all" or approvals.state_of(self.folder, digest) == "approved":
             return
-        method, rounds = str(study.method), study.settings.rounds
-        request = approvals.Request(digest, number, method, rounds, self.by, leaves, time.time())
+        request = approvals.Request(digest, number, study.title, settings.rounds, self.by, leaves, time.time())
+        epochs = "1 epoch" if settings.epochs == 1 else f"{settings.epochs} epochs"
+        trains = f"{settings.model}, {epochs} a round, batches of {settings.batch}, learning rate {settings.lr:g}"
+        request = replace(request, name=name, trains=trains)
         if approvals.ask(self.folder, request):
             self.say(f"a study asks for this site's data and waits for its operator\n{request.text()}")
         raise UsageError(WAITING, f"the study waits for the site's operator: unskew site approve {number}")

@@ -69,6 +69,12 @@ class Study:
         }
 
     @property
+    def title(self) -> str:
+        """The method by name, with `fedavg` before Parts that only change what the server does."""
+        text = str(self.method)
+        return text if text == "fedavg" or any(map(_asks_sites, self.method.parts)) else f"fedavg+{text}"
+
+    @property
     def draws(self) -> bool:
         """Whether something leaves of single samples, or of groups of them, which the study's seed draws."""
         return any(isinstance(share.samples, int) for what, share, _ in self.shares() if what != SCORE)

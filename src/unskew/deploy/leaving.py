@@ -17,7 +17,7 @@ from unskew.data.dataset import Dataset
 from unskew.data.federation import Federation
 from unskew.data.index import Index
 from unskew.deploy import studies
-from unskew.deploy.judging import Study
+from unskew.deploy.judging import Study, score_names
 from unskew.deploy.loaders import load
 from unskew.engine import leaves, memory
 from unskew.engine.assemble import trainer_of
@@ -34,14 +34,26 @@ COPIES = 8
 """How often training holds a model's weights, roughly: as they came, per lane, gradients, optimiser, the reply."""
 
 
-def leaving(method: Method, trainer: Trainer) -> list[str]:
-    """What a study takes from this site, by its own data. What its noise amounts to protects against others only."""
+def leaving(method: Method, trainer: Trainer, tests: int) -> list[str]:
+    """What a study takes from this site, by its own data. What its noise amounts to protects against others only.
+
+    tests: how many test samples it holds.
+    """
     counts_KC = trainer.samples.counts_KC
     lines = leaves.what_leaves(method, trainer.fed, trainer.sent, counts_KC)
     if leaves.accounts(method, trainer.fed, counts_KC):
         reading = "against the coordinator: it knows the study's seed, from which the noise is drawn"
         lines.append(f"{'':<20}  epsilon {number(math.inf):>9}  {reading}")
-    return lines
+    return lines + [f"{'':<20}{line}" for line in _beside(trainer, tests)]
+
+
+def _beside(trainer: Trainer, tests: int) -> list[str]:
+    """What every study takes, whatever its method."""
+    lines = ["mean training loss and number of training samples, a round (read: each)"]
+    if tests:
+        names = ", ".join(score_names(trainer.fed))
+        lines.append(f"scores on this site's own test samples: {names}, a round that is scored (read: each)")
+    return [*lines, "numbers of training and test samples, shape, class names, versions, once (read: each)"]
 
 
 def forecast(study: Path, data: str, classes: Sequence[str], sites: int) -> tuple[Study, list[str]]:
@@ -70,7 +82,7 @@ def forecast_of(data: Dataset, settings: Settings) -> tuple[Study, list[str]]:
     check_room(run.method, run.fed)
     trainer = trainer_of(run)
     trainer.close()
-    return judged(settings, method, trainer, dataset), leaving(method, trainer)
+    return judged(settings, method, trainer, dataset), leaving(method, trainer, len(dataset.y_test))
 
 
 def check_model(settings: Settings, data: Dataset, has: int | None = None) -> None:

@@ -9,12 +9,14 @@ for those of a node that has stopped sending. This waits for no node: a message 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from unskew.errors import UsageError
+from unskew.errors import UnskewError, UsageError
 
 try:
+    import httpx
     from flwr.app import Message
     from flwr.app.error import Error
     from flwr.app.message import make_message, remove_content_from_message
@@ -44,6 +46,17 @@ _UNAVAILABLE = 3
 """Flower's code of a message that did not arrive."""
 
 
+@contextlib.contextmanager
+def _while_it_runs() -> Iterator[None]:
+    """Raises UnskewError (E507) instead of the refusal that follows once somebody has ended the run at the SuperLink."""
+    try:
+        yield
+    except httpx.HTTPStatusError as error:
+        if error.response.status_code not in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
+            raise
+        raise UnskewError("E507", "the run was ended at the server; every finished round is saved.") from error
+
+
 class Mailbox:
     """What `FlowerChannel` needs of Flower's Grid. client: speaks for the run; run: its number."""
 
@@ -54,11 +67,12 @@ class Mailbox:
         """By the number of the message that each answers."""
 
     def get_node_ids(self) -> list[int]:
-        return [node.node_id for node in self._client.GetNodes(runtime.GetNodesRequest()).nodes]
+        with _while_it_runs():
+            return [node.node_id for node in self._client.GetNodes(runtime.GetNodesRequest()).nodes]
 
     def push_messages(self, messages: Sequence[Message]) -> list[str]:
         """Send messages. Returns their numbers, "" for those to nodes that are not there."""
-        with inflatable_object.no_object_id_recompute():
+        with _while_it_runs(), inflatable_object.no_object_id_recompute():
             for message in messages:
                 message.metadata.__dict__["_message_id"] = message.object_id
             request = runtime.PushAppMessagesRequest(
@@ -75,7 +89,8 @@ class Mailbox:
         """The answers to these messages that have arrived since."""
         waiting = [number for number in message_ids if number not in self._arriving]
         if waiting:
-            response = self._client.PullMessages(runtime.PullAppMessagesRequest(message_ids=waiting))
+            with _while_it_runs():
+                response = self._client.PullMessages(runtime.PullAppMessagesRequest(message_ids=waiting))
             for head, tree in zip(response.messages_list, response.message_object_trees, strict=True):
                 self._arriving[head.metadata.reply_to_message_id] = self._fetchers.submit(self._fetched, head, tree)
         there = [number for number, future in self._arriving.items() if future.done()]

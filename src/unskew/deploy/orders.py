@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 import re
 import secrets
+import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -75,6 +76,13 @@ def exists(federation: Path, name: str) -> bool:
 
 def read(federation: Path, name: str) -> Order:
     return Order.read(json.loads(_path(federation, name).read_text()))
+
+
+def read_now(federation: Path, name: str) -> Order:
+    """An order with what is left of its wait: a process that was killed and started again does not begin to wait anew."""
+    order, age_s = read(federation, name), time.time() - _path(federation, name).stat().st_mtime
+    left_s = order.terms.wait_s - max(0.0, age_s)
+    return replace(order, terms=replace(order.terms, wait_s=max(0.0, left_s)))
 
 
 def withdraw(federation: Path, name: str) -> None:

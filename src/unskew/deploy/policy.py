@@ -136,6 +136,16 @@ class Policy:
             )
         return Policy.of(values)
 
+    def changes(self, new: Policy) -> list[str]:
+        """A line for each key that a new policy changes: what it was and what it is, and whether it lets out more."""
+        lines: list[str] = []
+        for field in fields(self):
+            before, after = getattr(self, field.name), getattr(new, field.name)
+            if before != after:
+                wider = f"   WIDER: {more}" if (more := _more(field.name, self, new)) else ""
+                lines.append(f"changed  {field.name}: {_shown(before)} -> {_shown(after)}{wider}")
+        return lines
+
     def write(self, folder: Path) -> None:
         """Write the policy, with what each key means, so that only this user can read or change it."""
         write_private(folder / FILE, self.text())
@@ -154,6 +164,25 @@ class Policy:
                 documents.dump({field.name: values[field.name]}).strip(),
             ]
         return "\n".join(lines) + "\n"
+
+
+def _more(key: str, old: Policy, new: Policy) -> str:
+    """What a changed key lets studies do that it did not; "" if it only takes something back."""
+    before, after = getattr(old, key), getattr(new, key)
+    if key in ("methods", "shares"):
+        gained = [name for name in after if name not in before and ALL not in before]
+        return f"{', '.join(gained)} may {'be used' if key == 'methods' else 'leave'} now" if gained else ""
+    if key == "hours":
+        day = [time.struct_time((2000, 1, 1, m // 60, m % 60, 0, 0, 1, 0)) for m in range(24 * 60)]
+        gained = [clock for clock in day if new.answers_at(clock) and not old.answers_at(clock)]
+        return f"{len(gained) / 60:.3g} more hours a day" if gained else ""
+    if key.startswith("least_"):
+        return "fewer samples are enough now" if after < before else ""
+    return "more may leave now" if after is None or (before is not None and after > before) else ""
+
+
+def _shown(value: object) -> str:
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else "none" if value is None else str(value)
 
 
 _ARGUMENTS = {argument.name: argument for argument in arguments.of(Policy)}

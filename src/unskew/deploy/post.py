@@ -83,6 +83,8 @@ class Post:
     deadline_s: float
     tell: Tell = lambda t, code, text: None
     journal: Journal | None = None
+    name: str = ""
+    """What this coordinator calls the run, for the operators of sites."""
     nodes: dict[str, int] = field(default_factory=dict)
     left_out: set[str] = field(default_factory=set)
     """Sites that are not asked, because they may not take part or are not to."""
@@ -167,7 +169,7 @@ class Post:
         requests = {}
         for node in self.contact.channel.nodes():
             if node not in self.nodes.values() and node not in self._strangers and self._due(node):
-                requests[node] = self._sealed("*", "hello", 0, {"settings": settings}, {})
+                requests[node] = self._sealed("*", "hello", 0, {"settings": settings, "name": self.name}, {})
         deadline_s = min(self.deadline_s, patience_s)
         replies = self.contact.channel.ask(requests, "hello", 0, deadline_s) if requests else {}
         hellos = {}

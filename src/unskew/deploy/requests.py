@@ -5,6 +5,7 @@ The coordinator signs its requests, but its key may have been stolen.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -77,6 +78,11 @@ def _whole(least: int, most: int) -> tuple[Callable[[Any], bool], str]:
     return fits, f"a whole number from {least} to {most:,}"
 
 
+def _is_name(value: Any) -> bool:
+    """Whether it can be the name of a run's folder, or is none."""
+    return isinstance(value, str) and re.fullmatch(r"[\w.-]{0,64}", value) is not None
+
+
 def _is_rate(value: Any) -> bool:
     """Whether it can be a learning rate."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -92,6 +98,7 @@ def _are_trips(value: Any) -> bool:
 
 _PLACE, _RATE = _whole(0, 1_000), (_is_rate, "a number from 0 to 1e300")
 _VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
+    "name": (_is_name, "the name of a run"),
     "run": (lambda value: isinstance(value, str), "the number of a run"),
     "t": _whole(0, MOST_ROUNDS),
     "clients": _whole(1, MOST_CLIENTS),

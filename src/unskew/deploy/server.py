@@ -73,7 +73,7 @@ def conduct(path: Path, settings: Settings, contact: Contact, terms: Terms, list
 def _conduct(path: Path, settings: Settings, post: Post, terms: Terms, listeners: Listeners) -> tuple[Loop, State]:
     assert post.journal is not None
     notices = Notices(listeners.say)
-    post.tell = notices
+    post.tell, post.name = notices, path.name
     roster = _roster(path)
     post.run, hellos = roster or (f"r{secrets.token_hex(8)}", [])
     expected = [h.site for h in hellos] or list(post.contact.sites)
@@ -118,6 +118,9 @@ def _gathered(post: Post, settings: Settings, terms: Terms, expected: list[str],
         undecided = [s for s in expected if s in post.refusals and post.refusals[s].code == UNDECIDED]
         out = post.left_out | post.refusals.keys() - {*undecided} | present.keys()
         missing = [site for site in expected if site not in out]
+        if missing and reported[0] < 0:
+            end = time.strftime("%H:%M:%S", time.localtime(time.time() + terms.wait_s))
+            say(f"missing sites are waited for until {end} at most")
         if (len(missing), undecided) != reported:
             reported = len(missing), undecided
             say(f"{len(present)}/{len(expected)} sites are there{_waiting(missing, undecided)}")

@@ -153,7 +153,8 @@ class Site:
         if self._forecast is None or self._forecast[0] != here:
             self._forecast = here, forecast_of(self.data, here)
         study, lines = self._forecast[1]
-        self.guard.check_study(request.header["run"], replace(study, settings=settings), "\n".join(lines))
+        run, name = request.header["run"], request.header.get("name", "")
+        self.guard.check_study(run, replace(study, settings=settings), "\n".join(lines), name)
         return {"hello": Hello.of(self.member.name, prepared(self.data, settings), versions()).as_json()}, {}
 
     def _setup(self, request: Packet) -> Answer:
@@ -164,13 +165,13 @@ class Site:
         requests.check_round(request.header["t"], settings.rounds)
         self.guard.check_hello(allowed(settings, self.model))
         with self._built(facts, request.tree["w"]) as (run, study):
-            text = "\n".join(leaving(run.method, run.trainer))
+            text = "\n".join(leaving(run.method, run.trainer, len(self.data.y_test)))
             agreed = self.guard.check_study(number, study, text)
             self.guard.begin(number, replace(agreed, place={n: facts[n] for n in PLACE}))
             folder.write_leaves(f"{run.method}\n{text}\n")
             folder.write_setup(request.tree, facts)
             self._keep(number, study, run)
-        self.say(f"run {number} begins: {run.method}, {run.settings.rounds} rounds\n{text}")
+        self.say(f"run {number} begins: {study.title}, {run.settings.rounds} rounds\n{text}")
         return {"ready": True}, {}
 
     def _train(self, request: Packet) -> Answer:

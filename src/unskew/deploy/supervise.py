@@ -31,7 +31,10 @@ Say = Callable[[str], None]
 
 @dataclass
 class Program:
-    """A program that is restarted when it ends. log: the file that keeps its output. seen: is given each line of it."""
+    """A program that is restarted when it ends. log: the file that keeps its output. seen: is given each line of it.
+
+    hopeless: exit codes after which its owner gives it up, so that nobody is told of a restart.
+    """
 
     name: str
     command: list[str]
@@ -39,6 +42,7 @@ class Program:
     log: Path
     form: logs.Form = "text"
     seen: Callable[[str], None] = lambda line: None
+    hopeless: tuple[int, ...] = ()
     process: subprocess.Popen[bytes] | None = None
     not_before: float = 0.0
     starts: int = 0
@@ -69,7 +73,8 @@ class Program:
             now = time.monotonic()
             self._quick = 0 if now - self._started >= STEADY_S else self._quick + 1
             self.process, self.not_before = None, now + min(MOST_BACK_OFF_S, BACK_OFF_S * 2**self._quick)
-            say(f"{self.name} ended with code {code} and will be restarted. Log: {self.log}")
+            if code not in self.hopeless:
+                say(f"{self.name} ended with code {code} and will be restarted. Log: {self.log}")
             return code
         if self.process is None and time.monotonic() >= self.not_before:
             self._start()
@@ -118,14 +123,20 @@ class Program:
 
 @dataclass
 class Rarely:
-    """Passes on a sentence at most once in `every_s` seconds: a network may be down for a whole night."""
+    """Passes on a sentence at most once in `every_s` seconds: a network may be down for a whole night.
+
+    always: a sentence that begins so is passed on each time, and whatever was said before it is news again after it.
+    """
 
     say: Say
     every_s: float = 60.0
+    always: str = "\0"
     _last: dict[str, float] = field(default_factory=dict)
 
     def __call__(self, text: str) -> None:
         now = time.monotonic()
+        if text.startswith(self.always):
+            self._last.clear()
         if now >= self._last.get(text, -self.every_s) + self.every_s:
             self._last[text] = now
             self.say(text)

@@ -119,8 +119,8 @@ class Coordinator:
             raise UsageError("E503", f"{self.name} has no site '{site}'; it has {', '.join(self.sites)}.")
         path = self.key_file(site)
         if path.exists() and path.read_text().strip() != public.text:
-            text = f"{site} was admitted with another key; if you mean to replace it, first remove {path}."
-            raise UsageError("E502", text)
+            again = f"unskew federation revoke {self.name} {site}, then unskew federation ticket {self.name} {site}"
+            raise UsageError("E502", f"{site} was admitted with another key; if that is to be replaced: {again}")
         if any(key.text == public.text for other, key in self.admitted().items() if other != site):
             raise UsageError("E503", f"this key already belongs to another site; {site} must create its own.")
 
