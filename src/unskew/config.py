@@ -40,7 +40,8 @@ class Settings:
     samples: Annotated[Positive | None, "training samples per client on average; all there are if left out"] = None
     availability: Annotated[
         str,
-        "which clients answer: full, sample:F, bernoulli:P, persistent:PxT, clustered:P-P or trace:FILE; add ,drop:P",
+        "which clients answer: full, sample:F, poisson:P, bernoulli:P, persistent:PxT, clustered:P-P or trace:FILE; add "
+        ",drop:P",
     ] = "full"
     rounds: Annotated[int, Gt(0), "number of rounds"] = 50
     epochs: Annotated[int, Gt(0), "local epochs per round"] = 5

@@ -15,6 +15,7 @@ import pytest
 import unskew
 import unskew.merge
 import unskew.methods
+import unskew.privacy
 from unskew.core.part import Part
 from unskew.methods import catalogue, registry
 
@@ -62,7 +63,7 @@ print(json.dumps({
 
 def test_the_catalogue_holds_the_parts_that_the_files_define():
     defined = {}
-    for room in (unskew.methods, unskew.merge):
+    for room in (unskew.methods, unskew.merge, unskew.privacy):
         for module in pkgutil.iter_modules(room.__path__, f"{room.__name__}."):
             for value in vars(importlib.import_module(module.name)).values():
                 if isinstance(value, type) and issubclass(value, Part) and value.__module__ == module.name:

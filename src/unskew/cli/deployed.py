@@ -40,12 +40,12 @@ def _span(seconds: float) -> str:
 
 
 def clipped(method: str) -> str:
-    """The method with updates clipped to their median norm, unless it has a merge of its own or sends no weights."""
+    """The method with updates clipped to their median norm, unless it merges or clips by itself or sends no weights."""
     from unskew.engine.resolve import sends_weights
     from unskew.methods import registry
 
     parsed = registry.parse(method)
-    if parsed.merger or not sends_weights(parsed):
+    if parsed.merger or parsed.protector or not sends_weights(parsed):
         return str(parsed)
     return str(registry.parse(f"{parsed}+{CLIP}"))
 

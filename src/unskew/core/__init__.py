@@ -8,7 +8,7 @@ from unskew.core.part import Part
 from unskew.core.replies import Reply, Ups
 from unskew.core.trees import Tree, Weights, under
 from unskew.core.trip import Trip
-from unskew.core.values import Batch, Noise, Out, Share
+from unskew.core.values import Batch, Noise, Normal, Out, Share
 from unskew.models.surgery import with_projection
 
 __all__ = [
@@ -16,6 +16,7 @@ __all__ = [
     "Client",
     "Fed",
     "Noise",
+    "Normal",
     "Out",
     "Part",
     "Reply",

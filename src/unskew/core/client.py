@@ -31,6 +31,8 @@ class Fed:
     method's Parts add to the loss, 0 without one.
     reserved: samples the server held back for itself, if a Part asked for some (`Part.reserve`).
     shared: names of the trained weights that leave a client, those that are neither kept nor frozen.
+    sampled: the probability with which a client is asked in a round, independently of all others and of other rounds; None
+    where clients are chosen in another way.
     """
 
     clients: int
@@ -50,6 +52,7 @@ class Fed:
     proximal: float = 0.0
     reserved: Batch | None = None
     shared: tuple[str, ...] = ()
+    sampled: float | None = None
 
     @property
     def features(self) -> int:

@@ -6,6 +6,7 @@ from typing import Literal
 
 from unskew.core.client import Fed
 from unskew.core.part import HOOKS, Part, overrides
+from unskew.core.protection import unprotected
 from unskew.core.values import Share
 from unskew.errors import UsageError
 
@@ -26,6 +27,9 @@ class Method:
         merging = [p.name for p in parts if p.merges]
         if len(merging) > 1:
             raise UsageError("E107", f"{' and '.join(merging)} each replace the merge of weights; keep one.")
+        protecting = [p.name for p in parts if p.protects]
+        if len(protecting) > 1:
+            raise UsageError("E107", f"{' and '.join(protecting)} each protect what clients send; keep one.")
         weighing = {p.weighting for p in parts} - {None}
         if len(weighing) > 1:
             raise UsageError(
@@ -48,6 +52,11 @@ class Method:
     def merger(self) -> Part | None:
         """The Part that replaces the weighted mean of weights, if there is one."""
         return next((p for p in self.parts if p.merges), None)
+
+    @property
+    def protector(self) -> Part | None:
+        """The Part that replaces single replies by noisy sums, if there is one."""
+        return next((p for p in self.parts if p.protects), None)
 
     @property
     def weights_read(self) -> Literal["sum", "each"]:
@@ -89,6 +98,17 @@ class Method:
                 raise UsageError("E108", f"'{p.name}' cannot run here: {reason}.")
             if _changes_nothing(p, fed):
                 raise UsageError("E108", f"'{p.name}' cannot run here: it holds back no weight of this model.")
+        if self.protector:
+            self._check_protected(self.protector, fed)
+
+    def _check_protected(self, by: Part, fed: Fed) -> None:
+        """Raises UsageError: E107 for a Part that sends what `by` cannot protect, E108 for such a model."""
+        for p in self.parts:
+            if p is not by and (reason := unprotected(p, fed)):
+                raise UsageError("E107", f"'{p.name}' and '{by.name}' cannot be combined: {reason}.")
+        if sent := [n for n in fed.net.buffers if not self.keeps(n, fed)]:
+            text = f"noise would spoil the running statistics of batch normalisation ('{sent[0]}'), which clients send"
+            raise UsageError("E108", f"'{by.name}' cannot run here: {text}; take a model without, or add fedbn.")
 
     def shares(self, fed: Fed) -> dict[str, dict[str, Share]]:
         """What each Part declares to send after training, by the Part's name."""

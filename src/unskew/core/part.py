@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from unskew import arguments
 from unskew.core.account import Account
 from unskew.core.client import Client, Fed
-from unskew.core.replies import Ups
+from unskew.core.replies import Reply, Ups
 from unskew.core.trees import Tree, Weights
 from unskew.core.trip import Trip
-from unskew.core.values import Batch, Noise, Out, Share
+from unskew.core.values import Batch, Noise, Normal, Out, Share
 from unskew.errors import UsageError
 
 
@@ -74,6 +74,8 @@ class Part:
     """Training samples of each class that the server holds back for itself before data are dealt to clients."""
     personal: bool = False
     """Whether `personalise` does something, so that clients' own scores are computed with it."""
+    protects: ClassVar[bool] = False
+    """It replaces the clients' replies by noisy sums of them (`protect`), so Parts that read single replies are refused."""
 
     @property
     def taps(self) -> tuple[str, ...]:
@@ -177,6 +179,23 @@ class Part:
         return {}, c.mine
 
     # The server's round
+
+    def protect(self, w: Weights, s: Tree, ups: Ups, fed: Fed, normal: Normal) -> tuple[list[Reply], Tree]:
+        """Once the gate has passed replies, also if it passed none: returns what all later hooks read instead of them, and
+        the next slice. Only called where `protects` is True.
+
+        ups: the replies, and in `ups.declared` the Shares they hold. normal(shape, purpose): standard normal numbers, drawn
+        from where the run's guarantee says.
+        """
+        raise TypeError(f"{type(self).__name__} sets protects = True and must define protect")
+
+    def rounds_within(self, fed: Fed) -> int:
+        """How many rounds its privacy budget allows; the run ends after them."""
+        return fed.rounds
+
+    def spent(self, fed: Fed, t: int) -> float | None:
+        """Epsilon of all that has been released up to round t; None if it accounts for nothing by rounds."""
+        return None
 
     def merge(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
         """Once replies are in: returns the next global weights and slice. Only called where `merges` is True.

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from unskew.core.trees import Tree, Weights
+from unskew.core.values import Share
 
 
 @dataclass
@@ -38,7 +39,7 @@ class Ups:
 
     clients: [K] their numbers. sizes: [K] their training samples. t: the round. weighting: how the merge weighs clients,
     "size" or "equal". part: the name of the Part that looks. cap: the most weight of one client in the merge, as a part
-    of the whole.
+    of the whole. declared: by Part, the Shares that replies hold; told to `protect` only.
     """
 
     clients: Tensor
@@ -48,6 +49,7 @@ class Ups:
     weighting: str = "size"
     part: str = ""
     cap: float = 1.0
+    declared: Mapping[str, Mapping[str, Share]] = field(default_factory=dict[str, Mapping[str, Share]])
 
     @staticmethod
     def of(replies: Sequence[Reply], t: int = 0, weighting: str = "size", cap: float = 1.0) -> Ups:

@@ -6,8 +6,9 @@ Letters: B batch, C classes, D features, H x W pixels.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -16,6 +17,9 @@ from torch import Tensor
 Kind = Literal["weights", "sums", "statistics", "features", "labels", "inputs"]
 """What a Share discloses, roughly from least to most: weights or their changes; sums or means of features; counts and other
 figures of a class or a client; features of samples; labels of samples; inputs, also averaged ones."""
+
+Normal: TypeAlias = Callable[[tuple[int, ...], str], Tensor]
+"""(shape, purpose) -> standard normal numbers, float64."""
 
 
 @dataclass(frozen=True)

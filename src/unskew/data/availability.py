@@ -62,6 +62,15 @@ class Availability:
         options = Options(**arguments.check(Options, spec.options, "availability", "E124"))
         return Availability(specs.make(kind, specs.Spec(spec.kind, spec.value, {}), "availability", "E124"), options)
 
+    @property
+    def independent(self) -> float | None:
+        """The probability with which a client is asked, whatever others do; None where whether it counts depends on others.
+
+        Clients that fail or come too late do so by themselves, so that it is an upper bound for them.
+        """
+        tied = self.options.redraw or self.options.quorum > 1
+        return None if tied else self.presence.independent
+
     def who(self, t: int, K: int, rng: Rng) -> Attendance:
         """Who takes part in round t of K clients. O(answers) for `sample`."""
         attendance = self._once(t, K, rng)

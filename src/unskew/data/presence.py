@@ -37,6 +37,11 @@ class Presence:
     value: ClassVar[tuple[str, ...]] = ()
     example: ClassVar[str] = ""
 
+    @property
+    def independent(self) -> float | None:
+        """The probability with which a client is asked, independently of all others and of other rounds; None where it is not."""
+        return None
+
     def draw(self, t: int, K: int, generator: np.random.Generator, rng: Rng) -> Present:
         """Who is there in round t of K clients. generator: round t's, from which later draws follow on."""
         raise NotImplementedError
@@ -48,6 +53,10 @@ class Full(Presence):
 
     name = "full"
     example = "full"
+
+    @property
+    def independent(self) -> float:
+        return 1.0
 
     def draw(self, t: int, K: int, generator: np.random.Generator, rng: Rng) -> Present:
         return Present(np.arange(K), np.ones(K, dtype=bool))
@@ -65,6 +74,24 @@ class Sample(Presence):
     def draw(self, t: int, K: int, generator: np.random.Generator, rng: Rng) -> Present:
         size = min(K, int(self.size) if self.size >= 1 else max(1, round(self.size * K)))
         return Present(distinct(K, size, generator), np.ones(size, dtype=bool))
+
+
+@dataclass(frozen=True)
+class Poisson(Presence):
+    """each client is asked with one probability, whatever becomes of the others: what differential privacy accounts for"""
+
+    probability: Annotated[float, Gt(0), Le(1), "of each client, in each round"]
+    name = "poisson"
+    value = ("probability",)
+    example = "poisson:0.1"
+
+    @property
+    def independent(self) -> float:
+        return self.probability
+
+    def draw(self, t: int, K: int, generator: np.random.Generator, rng: Rng) -> Present:
+        asked = np.flatnonzero(generator.random(K) < self.probability)
+        return Present(asked, np.ones(len(asked), dtype=bool))
 
 
 @dataclass(frozen=True)
@@ -169,5 +196,7 @@ def distinct(K: int, size: int, generator: np.random.Generator) -> np.ndarray:
     return numbers
 
 
-KINDS: dict[str, type[Presence]] = specs.by_name([Full, Sample, Bernoulli, Persistent, ClusteredPresence, Trace])
+KINDS: dict[str, type[Presence]] = specs.by_name(
+    [Full, Sample, Poisson, Bernoulli, Persistent, ClusteredPresence, Trace]
+)
 """The kinds by name."""

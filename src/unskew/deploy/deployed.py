@@ -22,6 +22,7 @@ from unskew.engine.disk.state import Checkpoint
 from unskew.engine.disk.store import Disk
 from unskew.engine.memory import check_room
 from unskew.engine.server.loop import Loop
+from unskew.errors import UsageError
 
 
 class Away(Disk):
@@ -65,6 +66,9 @@ class Deployed(Folder):
         self.saved_index = dict(store.index)
         self.notices.open(record)
         check_noise(self.run.method, self.run.fed)
+        if (part := self.run.method.protector) and self.min_sites > 1:
+            text = f"'{part.name}' counts every reply whatever the others do, so a round cannot need {self.min_sites} of them"
+            raise UsageError("E506", f"{text}; leave --min-sites at 1.")
         check_room(self.run.method, self.run.fed)
         local = trainer_of(self.run)
         sites = Attendance(self.post, local, self.hellos, self.run.settings, store, self.min_sites)

@@ -24,7 +24,12 @@ from unskew.engine.leaves import accounts
 from unskew.errors import UsageError
 
 WEIGHTS, SCORE = "the weights", "the score"
-AT_THE_SERVER = {"refuse", "server_init", "merge", "caution", "server", "refine"}
+AT_THE_SERVER = {"refuse", "server_init", "merge", "caution", "server", "refine"} | {
+    "protect",
+    "rounds_within",
+    "spent",
+    "account",
+}
 """Hooks that only look at what has left anyway. A Part with no others asks nothing of a site."""
 
 

@@ -40,8 +40,9 @@ def leaving(method: Method, trainer: Trainer, tests: int) -> list[str]:
     tests: how many test samples it holds.
     """
     counts_KC = trainer.samples.counts_KC
+    protector = method.protector.name if method.protector else None
     lines = leaves.what_leaves(method, trainer.fed, trainer.sent, counts_KC)
-    if leaves.accounts(method, trainer.fed, counts_KC):
+    if any(name != protector for name in leaves.accounts(method, trainer.fed, counts_KC)):
         reading = "against the coordinator: it knows the study's seed, from which the noise is drawn"
         lines.append(f"{'':<20}  epsilon {number(math.inf):>9}  {reading}")
     return lines + [f"{'':<20}{line}" for line in _beside(trainer, tests)]

@@ -15,6 +15,7 @@ from unskew.deploy.replies import MALFORMED, Malformed, early_reply_of, limits_o
 from unskew.deploy.scoring import SiteScores
 from unskew.deploy.soundness import Soundness
 from unskew.deploy.wire import Packet
+from unskew.engine.chance import System
 from unskew.engine.client.values import Start
 from unskew.engine.server.loop import due
 from unskew.errors import Paused
@@ -27,7 +28,7 @@ MOST_VOID_ROUNDS = 3
 
 @dataclass
 class Remote:
-    """The engine's Exchange for clients that are sites."""
+    """The engine's Exchange for clients that are sites. Noise that protects comes from the server's operating system."""
 
     sites: Attendance
     scores: SiteScores
@@ -39,6 +40,7 @@ class Remote:
     def __post_init__(self) -> None:
         local = self.sites.local
         self.device, self.sent, self.kept, self.hooks = local.device, local.sent, local.kept, local.hooks
+        self.chance, self.protected = System(), local.method.protector is not None
         shares = {part: declared for part, declared in local.method.shares(local.fed).items() if declared}
         w, self.soundness = self.sites.first, Soundness(self.sites)
         self.spec = gate.Spec({n: tuple(w[n].shape) for n in self.sent}, shares, {n: w[n].dtype for n in self.sent})
@@ -70,7 +72,12 @@ class Remote:
             self.scores.write(scored, cohort, answers)
         trees = {k: packet.tree.pop("early", {}) for k, packet in packets.items()}
         self._early = self._read(start.t, packets, lambda k, packet: early_reply_of(k, trees[k], packet))
-        replies = self.soundness.trained(start, self._read(start.t, packets, reply_of), self.spec, failed)
+        replies = self._read(start.t, packets, reply_of)
+        if self.protected:  # whether a reply counts must not depend on the others, and the clip bounds each
+            for event in failed:
+                self.sites.tell(*event)
+        else:
+            replies = self.soundness.trained(start, replies, self.spec, failed)
         return self._with_a_loss(start.t, self._enough(start.t, len(cohort), replies))
 
     def visit(
@@ -120,7 +127,7 @@ class Remote:
 
     def _enough(self, t: int, asked: int, replies: list[Reply]) -> list[Reply]:
         """The replies, or none of them if there are too few."""
-        if len(replies) >= self.sites.min_sites:
+        if len(replies) >= self.sites.min_sites or (self.protected and not asked):
             self._void = 0
             return replies
         self._void += 1

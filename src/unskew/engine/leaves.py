@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
@@ -10,15 +11,19 @@ from unskew.core.account import Account
 from unskew.core.client import Fed
 from unskew.core.method import Method
 from unskew.core.part import Part
+from unskew.engine.chance import System
 from unskew.engine.server.loop import Loop
 from unskew.engine.units import size
+
+SERVERS = System.described
 
 
 def leaves(loop: Loop) -> list[str]:
     """The lines for a run that is about to begin."""
     run = loop.run
     remarks = [f"{code} {text}" for code, text in (*run.remarks, *_cautions(loop))]
-    return [*what_leaves(run.method, run.fed, loop.trainer.sent, run.federation.label_counts), *remarks]
+    lines = what_leaves(run.method, run.fed, loop.trainer.sent, run.federation.label_counts, loop.chance.described)
+    return [*lines, *remarks]
 
 
 def _cautions(loop: Loop) -> list[tuple[str, str]]:
@@ -29,10 +34,13 @@ def _cautions(loop: Loop) -> list[tuple[str, str]]:
     return [("E315", f"{merger.name}: {caution}.")] if merger and caution else []
 
 
-def what_leaves(method: Method, fed: Fed, sent: Iterable[str], counts_KC: np.ndarray) -> list[str]:
+def what_leaves(
+    method: Method, fed: Fed, sent: Iterable[str], counts_KC: np.ndarray, drawn: str = SERVERS
+) -> list[str]:
     """Lines on the weights and on every declared Share, with their bytes and who reads them, and on what noise amounts to.
 
-    sent: names of the weights that leave. counts_KC: samples by client and class; zeros where clients do not say.
+    sent: names of the weights that leave. counts_KC: samples by client and class; zeros where clients do not say. drawn:
+    as for `accounts`.
     """
     w = fed.net.weights()
     total, constant = (sum(w[n].numel() * w[n].element_size() for n in names) for names in (sent, fed.net.constants))
@@ -40,7 +48,7 @@ def what_leaves(method: Method, fed: Fed, sent: Iterable[str], counts_KC: np.nda
     if constant:
         weights += f"; {size(constant)} are frozen in the model and stay as they are"
     lines = [line for part in method.parts for line in _share_lines(part, fed)]
-    for name, account in accounts(method, fed, counts_KC).items():
+    for name, account in accounts(method, fed, counts_KC, drawn).items():
         first, *rest = account.lines()
         lines += [f"{name}: {first}", *rest]
     return [f"leaves each client  {weights}", *(f"{'':<20}{line}" for line in lines)]
@@ -64,14 +72,18 @@ def _share_lines(part: Part, fed: Fed) -> list[str]:
     ]
 
 
-def accounts(method: Method, fed: Fed, counts_KC: np.ndarray) -> dict[str, Account]:
+def accounts(method: Method, fed: Fed, counts_KC: np.ndarray, drawn: str = SERVERS) -> dict[str, Account]:
     """What the release of each noisy Part amounts to as differential privacy, by the Part's name.
 
-    Where samples by class are not known, an account of why nobody can tell.
+    Where a figure needs samples by class and they are not known, an account of why nobody can tell.
+    drawn: where a guarantee of the server takes its noise from.
     """
     noisy = [part for part in method.parts if type(part).account is not Part.account]
-    if not np.any(counts_KC):
-        unknown = "epsilon depends on samples by class, which sites do not tell; each is told its own"
-        return {part.name: Account(unknown) for part in noisy}
-    accounted = {part.name: part.account(counts_KC, fed) for part in noisy}
-    return {name: account for name, account in accounted.items() if account}
+    unknown = Account("epsilon depends on samples by class, which sites do not tell; each is told its own")
+    known = bool(np.any(counts_KC))
+    accounted = {p: p.account(counts_KC, fed) if known or p.protects else unknown for p in noisy}
+    return {
+        p.name: replace(account, release=f"{account.release}; {drawn}") if p.protects else account
+        for p, account in accounted.items()
+        if account
+    }

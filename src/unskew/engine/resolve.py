@@ -22,6 +22,7 @@ from unskew.core.method import Method
 from unskew.core.network import Network
 from unskew.core.part import Part, overrides
 from unskew.core.values import Batch
+from unskew.data.availability import Availability
 from unskew.data.federation import Federation
 from unskew.data.intake.take import take
 from unskew.engine import given, hardware
@@ -220,6 +221,7 @@ def _facts(settings: Settings, federation: Federation, net: Network, task: Task)
         optimiser=settings.optimiser,
         natural=federation.natural,
         seed=settings.seed,
+        sampled=Availability.parse(settings.availability).independent,
     )
 
 

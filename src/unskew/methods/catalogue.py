@@ -1,4 +1,4 @@
-"""The methods that this package has, read from the source of their files in `methods/` and `merge/`.
+"""The methods that this package has, read from the source of their files in `methods/`, `merge/` and `privacy/`.
 
 No file is imported, so that names can be listed before torch is loaded, and a new method is one new file.
 """
@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1]
-FOLDERS = ("methods", "merge")
+FOLDERS = ("methods", "merge", "privacy")
 
 
 @dataclass(frozen=True)

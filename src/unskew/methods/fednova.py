@@ -8,7 +8,7 @@ Differs from the paper: with Adam, for which it has no closed form, a = S. FedPr
 refused. Weight decay counts as part of the gradient. Statistics of batch normalisation take the plain mean.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 
@@ -30,9 +30,10 @@ class FedNova(Part):
         return None
 
     def shares(self, fed: Fed) -> dict[str, Share]:
+        each = Share((), low=0, reads="each", kind="statistics", samples="client")
         return {
-            "a": Share((), low=0, what="accumulated weight of the local steps", kind="statistics", samples="client"),
-            "steps": Share((), low=0, what="number of local steps", kind="statistics", samples="client"),
+            "a": replace(each, what="accumulated weight of the local steps"),
+            "steps": replace(each, what="number of local steps"),
         }
 
     def finish(self, w: Weights, c: Client) -> tuple[Tree, Tree]:

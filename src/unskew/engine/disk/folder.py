@@ -206,7 +206,8 @@ class Folder:
 
     def _account(self, loop: Loop) -> None:
         """privacy.json, where a part's release amounts to differential privacy: the honest figures beside the published."""
-        by_part = accounts(self.run.method, self.run.fed, self.run.federation.label_counts)
+        counts_KC, drawn = self.run.federation.label_counts, loop.chance.described
+        by_part = accounts(self.run.method, self.run.fed, counts_KC, drawn)
         privacy.put_releases(self.path, {name: account.as_json() for name, account in by_part.items()})
 
     def _finish(self, loop: Loop, now: State) -> None:

@@ -10,6 +10,7 @@ import torch
 from unskew.core.part import Part, Trip
 from unskew.core.replies import Reply
 from unskew.core.trees import Tree
+from unskew.engine.chance import Chance
 from unskew.engine.client.values import Start
 from unskew.engine.disk.store import Store
 
@@ -19,14 +20,15 @@ class Exchange(Protocol):
 
     A client that does not answer is simply not among the replies. `private` holds clients' private state where it is
     kept on this side; over a network it stays at the sites. sent, kept: names of weights that leave a client, and that
-    stay on it; hooks: the Parts that say something at each hook. remarks: what a user should know of how clients train, known
-    after the first round.
+    stay on it; hooks: the Parts that say something at each hook. chance: where noise comes from that protects. remarks: what
+    a user should know of how clients train, known after the first round.
     """
 
     device: torch.device
     sent: tuple[str, ...]
     kept: frozenset[str]
     hooks: dict[str, list[Part]]
+    chance: Chance
 
     def train(self, start: Start, cohort: Sequence[int], private: Mapping[int, Tree]) -> list[Reply]: ...
 

@@ -17,23 +17,30 @@ class Ledger:
     """Adds rows to a run's record; docs/design.md gives their form.
 
     sent: names of the weights that leave a client. weights_read: whether the server must see each client's weights or
-    only their sum.
+    only their sum. released: what protects clients against whoever reads a broadcast, "dp" or "none".
     """
 
-    def __init__(self, record: Record, sent: Sequence[str], weights_read: Literal["sum", "each"]):
+    def __init__(
+        self,
+        record: Record,
+        sent: Sequence[str],
+        weights_read: Literal["sum", "each"],
+        released: Literal["dp", "none"] = "none",
+    ):
         self.record, self.sent = record, sent
         self.weights = Share((), reads=weights_read, kind="weights", samples="client")
-        """How weights are declared in the ledger: nothing protects them."""
+        """How clients' weights are declared in the ledger: nothing protects them against the server."""
+        self.down = Share((), reads=weights_read, guarantee=released)
 
     def broadcast(self, t: int, asked: list[int], start: Start) -> None:
         """What a round's clients were sent: the weights, and every Part's slice."""
         self.weights_down(t, asked, start)
         for part, slice_ in start.down.items():
-            self._add({"t": t, "way": "down", "share": part}, asked, size_in_bytes(slice_), self.weights)
+            self._add({"t": t, "way": "down", "share": part}, asked, size_in_bytes(slice_), self.down)
 
     def weights_down(self, t: int, clients: list[int], start: Start) -> None:
         """The weights alone, on their way to clients."""
-        self._add({"t": t, "way": "down", "share": "w"}, clients, self._size_of_weights(start), self.weights)
+        self._add({"t": t, "way": "down", "share": "w"}, clients, self._size_of_weights(start), self.down)
 
     def trained(self, t: int, replies: Sequence[Reply], start: Start) -> None:
         """The weights that came back from training."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -14,13 +14,13 @@ import torch
 from unskew import many
 from unskew.config import Settings
 from unskew.core import gate
-from unskew.core.keys import numpy_key
 from unskew.core.method import Method
 from unskew.core.part import Part, Trip, overrides
 from unskew.core.replies import Reply, Ups
 from unskew.core.trees import Tree, tree_map
 from unskew.data import availability
 from unskew.engine import memory
+from unskew.engine.chance import Keyed
 from unskew.engine.client.values import Start
 from unskew.engine.disk.lines import Row
 from unskew.engine.disk.record import Record
@@ -67,9 +67,13 @@ class Loop:
         self.who = availability.Availability.parse(run.settings.availability)
         self.evaluation, self.measures = scoring, measures
         self.weighting = "equal" if run.settings.weighting == "equal" else run.method.weighting
-        self.ledger = Ledger(record, trainer.sent, run.method.weights_read)
+        released = "dp" if run.method.protector else "none"
+        self.ledger = Ledger(record, trainer.sent, run.method.weights_read, released)
         w = run.fed.net.weights()
         self.declared = run.method.shares(run.fed)
+        self.protector = run.method.protector
+        self.last = self.protector.rounds_within(run.fed) if self.protector else run.settings.rounds
+        self.chance = trainer.chance if self.protector else Keyed(run.settings.seed)
         self.spec = gate.Spec(
             {n: tuple(w[n].shape) for n in trainer.sent},
             {p: s for p, s in self.declared.items() if s},
@@ -80,6 +84,9 @@ class Loop:
         """The state before round 1, after the trips that come first."""
         for code, text in self.run.remarks:
             self._event(0, code, text)
+        if self.last < self.settings.rounds:
+            text = f"the privacy budget allows {self.last} of {self.settings.rounds} rounds; the run ends after them."
+            self._event(0, "E320", text)
         fed = self.fed
         with self._computing():
             w = self._placed(fed.net.weights())
@@ -124,11 +131,11 @@ class Loop:
 
     def attendance(self, t: int) -> availability.Attendance:
         """Who takes part in round t."""
-        return self.who.who(t, self.fed.clients, lambda r: numpy_key(self.settings.seed, r, "cohort"))
+        return self.who.who(t, self.fed.clients, self.chance.cohort)
 
     def evaluate(self, state: State, summary: Round | None) -> list[Row]:
         """Metric rows of the state's round, added to the record. summary: of that round; None before round 1."""
-        t, last = state.t, state.t == self.settings.rounds
+        t, last = state.t, state.t == self.last
         due = last or t % self.settings.eval_every == 0
         rows = self.evaluation.rows(t, self.down(state, t), self.store, last) if due else []
         if self.measures and summary and due:
@@ -144,12 +151,14 @@ class Loop:
                 rows.append(
                     {"t": t, "scope": "train", "client": None, "metric": "loss", "value": round(summary.loss, 6)}
                 )
+        if due and self.protector and (spent := self.protector.spent(self.fed, t)) is not None:
+            rows.append({"t": t, "scope": "privacy", "client": None, "metric": "epsilon", "value": spent})
         self.record.add("metrics", rows)
         return rows
 
     def _merge(self, state: State, t: int, good: list[Reply]) -> tuple[State, list[Reply]]:
         """The state after the merge, and the replies that it was made of: none where the state stays as it was."""
-        if not good:
+        if not good and not self.protector:
             self._event(t, "E309", "no reply was used; round skipped, model unchanged.")
             return State(t, state.weights, state.slices), []
         merged = self._merged(state, t, good)
@@ -159,8 +168,10 @@ class Loop:
         return merged, good
 
     def _merged(self, state: State, t: int, good: list[Reply]) -> State:
-        ups = Ups.of(good, t, self.weighting, self.settings.cap)
         merger, slices = self.method.merger, dict(state.slices)
+        if self.protector:
+            good, slices = self._protected(state, t, good)
+        ups = Ups.of(good, t, self.weighting, self.settings.cap)
         if merger:
             if caution := merger.caution(len(good)):
                 self._event(t, "E315", f"{merger.name} round {t}: {caution}.")
@@ -175,6 +186,16 @@ class Loop:
             w, refined = p.refine(w, slices.get(p.name, {}), self.fed, t)
             slices |= {p.name: self._placed(refined)} if refined else {}
         return State(t, w, slices)
+
+    def _protected(self, state: State, t: int, good: list[Reply]) -> tuple[list[Reply], dict[str, Tree]]:
+        """What stands for the replies from here on, with the slices: noisy sums. Only where a Part protects clients."""
+        part = self.protector
+        assert part is not None
+        declared = {name: shares for name, shares in self.declared.items() if shares}
+        ups = replace(Ups.of(good, t), declared=declared)
+        normal = self.chance.normal(t, part.name)
+        replies, slice_ = part.protect(state.weights, state.slices.get(part.name, {}), ups, self.fed, normal)
+        return replies, {**state.slices, **({part.name: self._placed(slice_)} if slice_ else {})}
 
     def _trips(self, state: State, began: Start, cohort: list[int]) -> State:
         """began: what the round's clients were sent at its beginning."""
@@ -228,8 +249,8 @@ def due(method: Method, t: int, rounds: int) -> list[tuple[Part, Trip]]:
 
 
 def rounds(loop: Loop, state: State, after: Callable[[State, Round], None]) -> Iterator[State]:
-    """Every remaining round; `after` saves each before it is shown."""
-    for t in range(state.t + 1, loop.settings.rounds + 1):
+    """Every remaining round, as far as a privacy budget allows; `after` saves each before it is shown."""
+    for t in range(state.t + 1, loop.last + 1):
         state, summary = loop.round(state, t)
         loop.evaluate(state, summary)
         after(state, summary)

@@ -65,7 +65,7 @@ def items(run: RunData) -> list[Item]:
 def _item(traffic: Traffic, rounds: int) -> Item:
     up = traffic.way == "up"
     seldom = len(traffic.rounds) < 0.9 * rounds
-    guarantee = traffic.guarantee if up else ""
+    guarantee = traffic.guarantee if up or traffic.guarantee == "dp" else ""
     return Item(
         way="sends" if up else "receives",
         share="weights" if traffic.share == "w" else traffic.share,

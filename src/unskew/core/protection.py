@@ -1,0 +1,25 @@
+"""What a Part that protects clients cannot cover, named before anything trains."""
+
+from __future__ import annotations
+
+from unskew.core.client import Fed
+from unskew.core.part import Part
+
+
+def unprotected(part: Part, fed: Fed) -> str | None:
+    """Why no sum with noise can stand for what this Part has clients send, as the end of a sentence; None if one can.
+
+    Only sums over clients are released: of the weights, and of every Share that is declared to be read as one.
+    """
+    if part.weights_read == "each":
+        return "it reads each client's weights, and only their noisy sum is there"
+    if part.reserve:
+        return "it trains on samples that the server holds, which no noise protects"
+    if part.trips:
+        return "it exchanges more than training, and what it exchanges gets no noise"
+    for leaf, share in part.shares(fed).items():
+        if share.reads == "each":
+            return f"it reads '{part.name}/{leaf}' of each client, and only noisy sums are there"
+        if not share.dtype.is_floating_point or None in share.shape:
+            return f"'{part.name}/{leaf}' is no vector of fixed length to which noise could be added"
+    return None

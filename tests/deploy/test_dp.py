@@ -1,0 +1,60 @@
+"""Client-level differential privacy over a network: whose noise it is, and that no reply counts because of the others."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.deploy import fake
+from tests.deploy.test_bad import meddling, silence
+from tests.deploy.test_wreckers import events, run, times
+from unskew.cli.deployed import clipped
+from unskew.errors import NothingUsed, UsageError
+
+pytest.importorskip("dp_accounting", reason="the extra [dp] is not installed")
+
+QUIET = "dp(epsilon=0, noise_multiplier=0.1, clip=1e-4)"
+LOUD = "dp(epsilon=0, noise_multiplier=50.0)"
+
+
+def weights(tmp_path, name, method, **changes):
+    sites = fake.sites(tmp_path / f"{name}-sites", fake.federation())
+    _, state, said = fake.run(tmp_path / name, fake.Direct(sites), fake.small(method, **changes))
+    return torch.cat([t.flatten() for t in state.weights.values()]), said
+
+
+def test_noise_and_cohorts_are_not_drawn_from_the_studys_seed(tmp_path):
+    """The sites know the seed: whoever draws the noise again takes it away."""
+    (first, said), (second, _) = (weights(tmp_path, name, LOUD, rounds=1) for name in ("one", "two"))
+    assert float((first - second).std()) == pytest.approx(2**0.5 * 50.0 / len(fake.SIZES), rel=0.05)
+    assert "drawn from the server's operating system" in (tmp_path / "one" / "privacy.json").read_text()
+    assert not any("E5" in text for text in said)
+
+
+def test_a_reply_out_of_all_proportion_is_clipped_and_nobodys_is_dropped_because_of_others(tmp_path):
+    """To drop one reply because of the others would make every client's part depend on each."""
+    _, state, _ = run(tmp_path, meddling(times(1e12)), fake.small(QUIET))
+    assert events(tmp_path / "run") == []
+    start = fake.Direct(fake.sites(tmp_path / "more", fake.federation()), meddling(silence))
+    _, quiet, _ = fake.run(tmp_path / "run2", start, fake.small(QUIET))
+    apart = torch.cat([(state.weights[n] - quiet.weights[n]).flatten() for n in state.weights])
+    assert float(apart.norm()) < 0.1
+
+
+def test_a_round_that_needs_several_replies_is_refused(tmp_path):
+    channel = fake.Direct(fake.sites(tmp_path / "sites", fake.federation()))
+    with pytest.raises(UsageError, match=r"E506 'dp' counts every reply whatever the others do"):
+        fake.run(tmp_path / "run", channel, fake.small(QUIET), min_sites=2)
+
+
+def test_rounds_in_which_nobody_is_asked_are_rounds(tmp_path):
+    """They must not end or pause the run: how many were asked is told by nothing."""
+    with pytest.raises(NothingUsed, match="no client answered in any of 5 rounds"):
+        weights(tmp_path, "none", QUIET, availability="poisson:0.000001", rounds=5)
+    assert events(tmp_path / "none") == []
+
+
+def test_no_rule_that_reads_single_replies_is_added_to_it():
+    assert clipped("dp") == "dp"
+    assert clipped("fedprox+dp") == "fedprox+dp"
+    assert clipped("fedprox") == "fedprox+clip_median"

@@ -1,0 +1,58 @@
+"""The randomness that guarantees rest on: its law, and that nobody can draw it again."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import kstest
+
+from unskew.data.availability import Availability
+from unskew.engine.chance import Keyed, System, system_normal
+
+
+def test_noise_of_the_operating_system_is_normal_and_new_each_time():
+    drawn = system_normal((200, 500)).flatten().numpy()
+    assert kstest(drawn, "norm").pvalue > 1e-6
+    assert drawn.std() == pytest.approx(1, abs=0.02)
+    assert np.abs(drawn).max() > 3.5
+    assert not np.isin(drawn, system_normal((100_000,)).numpy()).any()
+
+
+def test_shapes_of_noise():
+    assert system_normal(()).shape == ()
+    assert system_normal((2, 3)).dtype == torch.float64
+    assert System().normal(1, "dp")((4,), "w/a").shape == (4,)
+
+
+def test_noise_of_a_seed_differs_by_round_part_and_tensor_and_is_the_same_again():
+    draws = [
+        Keyed(seed).normal(t, part)((3,), purpose)
+        for seed, t, part, purpose in (
+            (0, 1, "dp", "a"),
+            (1, 1, "dp", "a"),
+            (0, 2, "dp", "a"),
+            (0, 1, "x", "a"),
+            (0, 1, "dp", "b"),
+        )
+    ]
+    assert len({tuple(d.tolist()) for d in draws}) == len(draws)
+    assert torch.equal(draws[0], Keyed(0).normal(1, "dp")((3,), "a"))
+
+
+def test_cohorts_of_the_operating_system_are_new_each_time():
+    first, second = (System().cohort(1).random(50) for _ in range(2))
+    assert not np.array_equal(first, second)
+    assert np.array_equal(Keyed(3).cohort(1).random(5), Keyed(3).cohort(1).random(5))
+
+
+def test_poisson_cohorts_have_the_sizes_of_independent_draws():
+    """Cohorts of one size would be draws without replacement, for which the accountant's figure is another."""
+    who = Availability.parse("poisson:0.3")
+    cohorts = [who.who(t, 100, Keyed(0).cohort).answered for t in range(300)]
+    sizes = np.array([len(c) for c in cohorts])
+    assert sizes.mean() == pytest.approx(30, abs=1)
+    assert sizes.var() == pytest.approx(100 * 0.3 * 0.7, rel=0.25)
+    together = np.mean([3 in c and 7 in c for c in cohorts])
+    assert together == pytest.approx(0.09, abs=0.05)
+    assert who.independent == 0.3
