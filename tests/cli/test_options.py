@@ -33,6 +33,7 @@ FROZEN = {
     "resume": "run --without --wait --json",
     "attach": "run --stop --json",
     "attack": "run attack --set --samples --seeds --json",
+    "audit": "run --set --samples --seeds --json",
     "watch": "run --once --page",
     "report": "runs --out",
     "reproduce": "table --rows --methods --add --seeds --scale --tune --sampler --processes --folder --keep --page "

@@ -24,6 +24,8 @@ class Attack:
     name: ClassVar[str] = ""
     adversary: ClassVar[str] = ""
     """Whom the attack plays, in words: what this adversary reads and knows."""
+    alone: ClassVar[str] = ""
+    """Why it is made only if it is named, as the end of a sentence; "" for an attack that is made with all others."""
 
     def refuse(self, scene: Scene) -> str | None:
         """Why it does not fit this run, as the end of a sentence; None if it does. Asked before anything is computed."""

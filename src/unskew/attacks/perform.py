@@ -11,7 +11,7 @@ from typing import Any
 from unskew.attacks import catalogue
 from unskew.attacks.attack import Attack
 from unskew.attacks.scene import Scene
-from unskew.attacks.scores import Outcome, pooled
+from unskew.attacks.scores import Outcome, Score, pooled
 from unskew.engine import memory
 from unskew.engine.disk import privacy
 from unskew.errors import UsageError
@@ -38,16 +38,17 @@ def perform(path: Path, name: str | None, settings: Settings, seeds: int, say: S
 
 
 def _fitting(scene: Scene, attacks: Sequence[Attack], say: Say) -> list[Attack]:
-    reasons = {attack.name: attack.refuse(scene) for attack in attacks}
+    named = len(attacks) == 1
+    reasons = {attack.name: (not named and attack.alone) or attack.refuse(scene) for attack in attacks}
     fitting = [attack for attack in attacks if not reasons[attack.name]]
-    if len(attacks) == 1 and not fitting:
+    if named and not fitting:
         text = f"attack '{attacks[0].name}' does not fit {scene.path}: {reasons[attacks[0].name]}."
         raise UsageError("E151", text)
-    if not fitting:
-        raise UsageError("E151", f"no attack fits what the clients of {scene.path} send.")
     for name, reason in reasons.items():
         if reason:
             say(f"{name}: left out, {reason}")
+    if not fitting:
+        raise UsageError("E151", f"no attack fits what the clients of {scene.path} send.")
     return fitting
 
 
@@ -72,10 +73,15 @@ def finding_of(attack: Attack, attempts: Sequence[Outcome], command: str) -> dic
         "auxiliary": attempts[0].auxiliary,
         "seeds": len(attempts),
         "scores": [score.as_json() for score in scores],
-        "doubts": [score.doubt for score in scores if score.doubt],
+        "doubts": list(dict.fromkeys([*(remark for a in attempts for remark in a.remarks), *_doubts(attack, scores)])),
         "pictures": attempts[0].pictures,
         "unskew": revision(),
     }
+
+
+def _doubts(attack: Attack, scores: Sequence[Score]) -> list[str]:
+    """What says that the attack itself must be wrong; an audit beats its ceiling where the claim is wrong instead."""
+    return [score.doubt for score in scores if score.doubt and not attack.alone]
 
 
 def command_of(path: Path, attack: Attack, seeds: int) -> str:

@@ -52,12 +52,14 @@ class Score:
 class Outcome:
     """What one attempt of an attack, with one seed, comes to.
 
-    auxiliary: the attacker's own samples, in words. pictures: what the report draws, by kind, as JSON takes it.
+    auxiliary: the attacker's own samples, in words. pictures: what the report draws, by kind, as JSON takes it. remarks:
+    sentences, without full stop, on what must be wrong, with the run or with the attack.
     """
 
     scores: tuple[Score, ...]
     auxiliary: str
     pictures: dict[str, Any] = field(default_factory=dict[str, Any])
+    remarks: tuple[str, ...] = ()
 
 
 def pooled(attempts: Sequence[Outcome]) -> tuple[Score, ...]:

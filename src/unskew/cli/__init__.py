@@ -31,6 +31,7 @@ def _add_commands(commands: Any) -> None:
     from unskew.cli import (
         attach,
         attack,
+        audit,
         check,
         compare,
         data,
@@ -53,6 +54,7 @@ def _add_commands(commands: Any) -> None:
         ("resume", resume.command),
         ("attach", attach.command),
         ("attack", attack.command),
+        ("audit", audit.command),
         ("watch", watch.command),
         ("report", report.command),
         ("reproduce", reproduce.command),

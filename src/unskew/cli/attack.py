@@ -33,6 +33,11 @@ def command(arguments: Arguments) -> None:
 
     `unskew list attacks` shows all attacks; docs/privacy.md says what they mean.
     """
+    perform_and_print(arguments)
+
+
+def perform_and_print(arguments: Arguments) -> None:
+    """Make the attack, write the run's report, and print what was measured."""
     from unskew.attacks.perform import perform
     from unskew.report import page
 

@@ -79,14 +79,16 @@ def _payload(traffic: Traffic, run: RunData, handed_on: set[str]) -> Payload:
         adversary=readers,
         guarantee=traffic.guarantee,
         colour=traffic.guarantee if traffic.guarantee in GUARANTEES else "",
-        learned=[*_proofs(part, run), *_measured(traffic.share, run)] or [(NOT_MEASURED, "")],
+        learned=[*_proofs(traffic, run), *_measured(traffic.share, run)] or [(NOT_MEASURED, "")],
     )
 
 
-def _proofs(part: str, run: RunData) -> list[tuple[str, str]]:
-    """The least favourable reading of what a Part's noise amounts to."""
-    readings = run.privacy.get(part, {}).get("epsilons", [])
-    return [(f"epsilon {number(readings[-1]['epsilon'])}, {readings[-1]['reading']}", "")] if readings else []
+def _proofs(traffic: Traffic, run: RunData) -> list[tuple[str, str]]:
+    """The least favourable reading of what noise amounts to: the Part's own, or of all Parts where a payload is protected."""
+    part = traffic.share.partition("/")[0]
+    accounts = [account for name, account in run.privacy.items() if name == part or traffic.guarantee == "dp"]
+    readings = [account["epsilons"][-1] for account in accounts if account.get("epsilons")]
+    return [(f"epsilon {number(r['epsilon'])}, {r['reading']}", "") for r in readings]
 
 
 def _measured(share: str, run: RunData) -> list[tuple[str, str]]:

@@ -1,0 +1,121 @@
+"""Match: which record is behind the noisy latent means that FedDPMS's clients share (ours; Chen & Vikalo, CVPRW 2023)?
+
+The adversary averages the vectors that a client released of one class, which takes the noise out (sigma / sqrt(alpha)),
+encodes candidates with the encoder of that round, and names the candidate that is nearest to the average. Candidates
+are the client's samples of the class and as many samples of that class that no client holds, so that chance is 1/2.
+    one vector        nothing is averaged
+    all vectors       the average of all that were released
+It is attacked by (client, class): the more samples stand behind a mean, the less it is near any of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from unskew.attacks import likeness
+from unskew.attacks.attack import Attack
+from unskew.attacks.auxiliary import Samples, unseen
+from unskew.attacks.payloads import part_of
+from unskew.attacks.replay import Visit
+from unskew.attacks.scene import Scene
+from unskew.attacks.scores import Outcome, Score, share_of
+from unskew.core.keys import numpy_key
+from unskew.errors import UsageError
+from unskew.methods.decoder import decode
+from unskew.methods.feddpms import FedDPMS
+
+ONE, ALL = "one vector", "all vectors"
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One released mean. z: [n, L], its vectors. candidates: [2 m, L] latents, the client's own m first; x: samples."""
+
+    z: Tensor
+    candidates: Tensor
+    x: Tensor
+
+    def hit(self, z_L: Tensor) -> bool:
+        """Whether the candidate nearest to this vector is one of the client's."""
+        return bool(torch.cdist(z_L[None], self.candidates).argmin() < len(self.candidates) // 2)
+
+
+@dataclass(frozen=True)
+class Match(Attack):
+    """Names records behind noisy means."""
+
+    name: ClassVar[str] = "match"
+    adversary: ClassVar[str] = "the server, and every client, for all are sent all latents, the encoder and the decoder"
+
+    def refuse(self, scene: Scene) -> str | None:
+        return None if part_of(scene, FedDPMS) else "its clients share no noisy means of latents, as FedDPMS's do"
+
+    def attempt(self, scene: Scene, seed: int) -> Outcome:
+        part = part_of(scene, FedDPMS)
+        assert part is not None
+        visit = _release(scene, part)
+        rows = torch.as_tensor(np.unique(scene.run.federation.train.rows))
+        own = unseen(scene.run.federation, scene.trainer.samples.x[rows], seed)
+        trials = list(self._trials(scene, visit, own, seed))
+        if not trials:
+            return Outcome((), f"{len(own)} {own.name}")
+        hits = {ONE: sum(t.hit(t.z[0]) for t in trials), ALL: sum(t.hit(t.z.mean(0)) for t in trials)}
+        scores = [
+            Score(f"{part.name}/z", of, "top-1 match", *share_of(n, len(trials)), 0.5, 1.0, len(trials), main=of == ALL)
+            for of, n in hits.items()
+        ]
+        sheet = self._sheet(scene, visit, trials)
+        return Outcome(
+            tuple(scores), f"{len(own)} {own.name}", {"images": {"noisy means, decoded": sheet}} if sheet else {}
+        )
+
+    def _trials(self, scene: Scene, visit: Visit, own: Samples, seed: int) -> Iterator[Trial]:
+        """Every released mean with its candidates, in random order, at most as many as samples are to be attacked."""
+        sent = {r.client: r.shares[visit.part.name] for r in visit.replies}
+        pairs = [(k, c) for k, s in sent.items() for c in s["labels"].unique().tolist()]
+        rng = numpy_key(seed, "match")
+        federation = scene.run.federation
+        for i in rng.permutation(len(pairs))[: self.samples]:
+            k, c = pairs[i]
+            rows = np.asarray(federation.train[k])
+            mine, theirs = rows[federation.y[rows] == c], np.flatnonzero(own.y.numpy() == c)
+            m = min(len(mine), len(theirs))
+            if not m:
+                continue
+            stored = torch.cat([
+                scene.trainer.samples.x[torch.as_tensor(rng.permutation(mine)[:m])].cpu(),
+                own.x[torch.as_tensor(rng.permutation(theirs)[:m])],
+            ])  # fmt: skip
+            with scene.trainer.evaluating():
+                latents = scene.trainer.net.features_of(visit.start.weights, scene.seen(stored, k))
+            yield Trial(sent[k]["z"][sent[k]["labels"] == c], latents, stored[:m])
+
+    def _sheet(self, scene: Scene, visit: Visit, trials: list[Trial]) -> dict[str, object]:
+        shape, down = scene.run.fed.shape, visit.start.down[visit.part.name]["decoder"]
+        with torch.no_grad():
+            decoded = decode(down, torch.stack([t.z.mean(0) for t in trials[: likeness.SHOWN]]), shape)
+        decoded = scene.natural(scene.unseen_by_model(decoded)).float()
+        shown = [scene.natural(t.x).float() for t in trials[: likeness.SHOWN]]
+        nearest = torch.stack([x[likeness.mse(d.expand_as(x), x).argmin()] for d, x in zip(decoded, shown)])
+        return likeness.sheet({"nearest sample": nearest, "decoded average": decoded})
+
+
+def _release(scene: Scene, part: FedDPMS) -> Visit:
+    """The first trip in which clients released anything. Raises StateError (E153) if the server kept other latents."""
+    for _, heard, after in scene.rounds():
+        for visit in heard.visits:
+            if visit.part is not part or not any(len(r.shares[part.name].get("z", ())) for r in visit.replies):
+                continue
+            ids = [r.client for r in visit.replies]
+            ours, kept = after.slices[part.name]["z"][ids], scene.final.slices[part.name]["z"][ids]
+            scene.check_same(ours, kept, f"{part.name}/z")
+            return visit
+    raise UsageError(
+        "E151", f"no client of {scene.path} released anything: no class is large enough, or no round was left."
+    )

@@ -1,0 +1,178 @@
+"""Prototype: images from the class prototypes that ReBaFL's and FedProto's clients share (Xu et al., arXiv 2303.06314).
+
+A client's prototype of class c is the mean of its features of c, sums_c / n_c. The adversary has the body phi, and
+samples of its own, on which it trains
+    upcnn  a decoder g that minimises |g(phi(x)) - x|^2: dense, then upsampling convolutions
+    vae    the same with a stochastic bottleneck, and KL / 1000 to a standard normal law
+and applies both to prototypes.
+    grnn   no training set: an image G(e) from noise e, its generator G optimised for |phi(G(e)) - prototype|^2
+An image is compared with the client's sample of that class that is nearest to it. The floor is the mean of the adversary's own
+samples of the class: what returns the class mean has learnt nothing of the client. Prototypes are those that were sent
+in the last round, by the number of samples behind them, and `behind` names numbers for which others are computed from as
+many of a client's samples.
+Differs from the paper, which names three attackers and neither their architectures nor a measure: both are ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import numpy as np
+import torch
+from annotated_types import Ge, Le
+from torch import Tensor
+
+from unskew.attacks import generators, likeness
+from unskew.attacks.attack import Attack
+from unskew.attacks.auxiliary import unseen
+from unskew.attacks.kinds.reconstruct import class_means
+from unskew.attacks.payloads import part_of
+from unskew.attacks.replay import Heard
+from unskew.attacks.scene import Scene
+from unskew.attacks.scores import Outcome, Score, mean_of
+from unskew.attacks.training import Lesson
+from unskew.core.keys import digest, numpy_key
+from unskew.core.part import Part
+from unskew.core.trees import Weights
+from unskew.methods.fedproto import FedProto
+from unskew.methods.rebafl import ReBaFL
+
+AS_SENT = "as sent"
+
+
+@dataclass(frozen=True)
+class Prototypes:
+    """Mean features of samples of one class at one client. of: which. h: [N, D]. y: [N]. x: N times [n, *shape], the
+    samples behind each, in natural units."""
+
+    of: str
+    h: Tensor
+    y: Tensor
+    x: list[Tensor]
+
+
+@dataclass(frozen=True)
+class Prototype(Attack):
+    """Turns class prototypes of clients into images."""
+
+    samples: Annotated[int, Ge(1), Le(1_000_000), "the most prototypes of a kind that are attacked"] = 50
+    behind: Annotated[
+        tuple[Annotated[int, Ge(1), Le(1_000_000)], ...], "numbers of samples of which further prototypes are computed"
+    ] = (1, 2, 10, 100)
+    own: Annotated[int, Ge(50), Le(1_000_000), "the most samples of its own that the attacker trains on"] = 2000
+    steps: Annotated[int, Ge(1), Le(1_000_000), "steps that an attacker trains at most"] = 600
+    name: ClassVar[str] = "prototype"
+    adversary: ClassVar[str] = "the server, which reads each client's sums and counts, and has the merged model"
+
+    def refuse(self, scene: Scene) -> str | None:
+        part = _part(scene)
+        if part is None or not part.shares(scene.run.fed):
+            return "its clients share no sums of features by class, as ReBaFL's and FedProto's do"
+        return None if scene.sent else "its clients keep their models, without which prototypes cannot be read"
+
+    def attempt(self, scene: Scene, seed: int) -> Outcome:
+        part = _part(scene)
+        assert part is not None
+        rows = torch.as_tensor(np.unique(scene.run.federation.train.rows))
+        own = unseen(scene.run.federation, scene.trainer.samples.x[rows], seed).first(self.own)
+        mine = scene.natural(own.x).float()
+        lesson = Lesson(self._features(scene, scene.final.weights)(scene.seen(own.x)), mine, self.steps, seed)
+        attackers = {"upcnn": generators.upcnn(lesson), "vae": generators.vae(lesson)}
+        attackers["grnn"] = lambda h: self._fitted(scene, h, seed)
+        means = class_means(mine, own.y, scene.run.fed.classes)
+        span = float(mine.max() - mine.min())
+        scores, pictures = list[Score](), dict[str, object]()
+        for group in self._groups(scene, part, seed):
+            answers = {name: attacker(group.h) for name, attacker in attackers.items()}
+            for name, x in answers.items():
+                scores += _scores(f"{part.name}/sums", f"{group.of}, {name}", x, group, means, span)
+            nearest = torch.stack([_nearest(a, x) for a, x in zip(answers["upcnn"], group.x)])
+            if sheet := likeness.sheet({"nearest sample": nearest, **answers, "class mean": means[group.y]}):
+                pictures[f"prototypes {group.of}"] = sheet
+        return Outcome(tuple(scores), f"{len(own)} {own.name}", {"images": pictures} if pictures else {})
+
+    def _features(self, scene: Scene, w: Weights) -> Callable[[Tensor], Tensor]:
+        net = scene.trainer.net
+
+        def features(x: Tensor) -> Tensor:
+            with torch.no_grad():
+                return torch.cat([net.features_of(w, piece) for piece in x.split(256)])
+
+        return features
+
+    def _fitted(self, scene: Scene, h: Tensor, seed: int) -> Tensor:
+        """Images in natural units whose features under the merged model are near these."""
+        net, w = scene.trainer.net, scene.final.weights
+        shape = torch.Size(scene.run.fed.shape)
+        x = generators.fitted(lambda x: net.features_of(w, x), h, shape, (self.steps, digest(seed, "grnn")))
+        return scene.natural(scene.unseen_by_model(x)).float()
+
+    def _groups(self, scene: Scene, part: Part, seed: int) -> Iterator[Prototypes]:
+        """Prototypes as they were sent, and then those of so many samples where clients have as many of a class."""
+        heard = scene.last_round
+        pairs = [(r, c) for r in heard.replies for c in torch.nonzero(r.shares[part.name]["counts"]).flatten().tolist()]
+        chosen = numpy_key(seed, "prototypes").permutation(len(pairs))[: self.samples]
+        sent = [(pairs[i][0].shares[part.name], pairs[i][1]) for i in chosen]
+        h = torch.stack([shares["sums"][c] / shares["counts"][c] for shares, c in sent])
+        x = [
+            scene.natural(scene.trainer.samples.x[_rows(scene, pairs[i][0].client, pairs[i][1])]).float()
+            for i in chosen
+        ]
+        yield Prototypes(AS_SENT, h, torch.tensor([c for _, c in sent]), x)
+        for m in sorted(set(self.behind)):
+            if group := self._of(scene, heard, m, seed):
+                yield group
+
+    def _of(self, scene: Scene, heard: Heard, m: int, seed: int) -> Prototypes | None:
+        """Prototypes of m samples of one class at one client, under the model that the client had trained."""
+        assert heard.start is not None
+        counts = scene.run.federation.label_counts
+        pairs = [(r, c) for r in heard.replies for c in range(scene.run.fed.classes) if counts[r.client, c] >= m]
+        if not pairs:
+            return None
+        rng = numpy_key(seed, "behind", m)
+        h, y, x = list[Tensor](), list[int](), list[Tensor]()
+        for i in rng.permutation(len(pairs))[: self.samples]:
+            reply, c = pairs[i]
+            rows = rng.permutation(_rows(scene, reply.client, c).numpy())[:m]
+            stored = scene.trainer.samples.x[torch.as_tensor(rows)]
+            w = {**heard.start.weights, **reply.weights}
+            h.append(self._features(scene, w)(scene.seen(stored, reply.client)).mean(0))
+            y.append(c)
+            x.append(scene.natural(stored).float())
+        return Prototypes(f"of {m} sample{'s' * (m > 1)}", torch.stack(h), torch.tensor(y), x)
+
+
+def _part(scene: Scene) -> Part | None:
+    return part_of(scene, ReBaFL) or part_of(scene, FedProto)
+
+
+def _rows(scene: Scene, k: int, c: int) -> Tensor:
+    """The rows of client k that have class c."""
+    rows = np.asarray(scene.run.federation.train[k])
+    return torch.as_tensor(rows[scene.run.federation.y[rows] == c])
+
+
+def _nearest(answer: Tensor, x: Tensor) -> Tensor:
+    """Of samples [n, *shape] the one that is nearest to an answer."""
+    return x[likeness.mse(answer.expand_as(x), x).argmin()]
+
+
+def _scores(share: str, of: str, answers: Tensor, group: Prototypes, means: Tensor, span: float) -> list[Score]:
+    """Squared error to the nearest sample behind; and of images how much more alike than the class mean is to its own."""
+    there = torch.stack([_nearest(a, x) for a, x in zip(answers, group.x)])
+    plain = torch.stack([_nearest(means[y], x) for y, x in zip(group.y.tolist(), group.x)])
+    error, without = likeness.mse(answers, there), likeness.mse(means[group.y], plain)
+    images = likeness.is_image(answers.shape[1:])
+    value, low, high = mean_of(error.double().numpy())
+    scores = [
+        Score(share, of, "MSE to nearest", value, low, high, float(without.mean()), 0.0, len(error), main=not images)
+    ]
+    if images:
+        alike, usual = likeness.ssim(answers, there, span), likeness.ssim(means[group.y], plain, span)
+        value, low, high = mean_of((alike - usual).double().numpy())
+        most = float((1 - usual).mean())
+        scores.append(Score(share, of, "SSIM above class mean", value, low, high, 0.0, most, len(error), main=True))
+    return scores

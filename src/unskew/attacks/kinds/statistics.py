@@ -1,0 +1,116 @@
+"""Statistics: what FedRDN's means and deviations of a site tell (ours).
+
+Differencing: a site that shares twice, with n samples and then with one more, shares its difference
+    x_c = (n + 1) mu'_c - n mu_c,   s_c = (n + 1) sigma'_c - n sigma_c
+which are that sample's mean and standard deviation of every channel, to the digits that float32 leaves.
+Property: which site, or which largest class, has these statistics? The nearest, by (mu, log sigma), of those that the
+adversary computes from its own samples of each; its own are as many as the site has, or all there are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import numpy as np
+import torch
+from annotated_types import Ge, Le
+from torch import Tensor
+
+from unskew.attacks.attack import Attack
+from unskew.attacks.auxiliary import unseen
+from unskew.attacks.payloads import part_of
+from unskew.attacks.scene import Scene
+from unskew.attacks.scores import Outcome, Score, mean_of, share_of
+from unskew.core.client import changed
+from unskew.core.keys import numpy_key
+from unskew.core.values import Batch
+from unskew.engine.inputs import inputs_of
+from unskew.methods.fedrdn import FedRDN
+
+
+@dataclass(frozen=True)
+class Statistics(Attack):
+    """Differences two releases of statistics, and guesses whose they are."""
+
+    samples: Annotated[int, Ge(1), Le(1_000_000), "the most samples that are added to a site, one after another"] = 100
+    name: ClassVar[str] = "statistics"
+    adversary: ClassVar[str] = "the server, and every client, for all are sent the table of all sites"
+
+    def refuse(self, scene: Scene) -> str | None:
+        return None if part_of(scene, FedRDN) else "its clients share no statistics of their inputs, as FedRDN's do"
+
+    def attempt(self, scene: Scene, seed: int) -> Outcome:
+        part = part_of(scene, FedRDN)
+        assert part is not None
+        _, heard, _ = next(scene.rounds())
+        visit = heard.visit(part.name)
+        assert visit is not None
+        for leaf in ("mu", "sigma"):
+            sent = torch.stack([r.shares[part.name][leaf] for r in visit.replies])
+            scene.check_same(sent, scene.final.slices[part.name][leaf], f"{part.name}/{leaf}")
+        stored = scene.trainer.samples.x[torch.as_tensor(np.unique(scene.run.federation.train.rows))]
+        own = unseen(scene.run.federation, stored, seed)
+        of_own = _each(scene, part, own.x[:500].to(stored.device))
+        largest = float(of_own.std(0).norm())
+        scores = self._differences(scene, part, seed, of_own.mean(0), largest)
+        scores += self._properties(scene, part, seed)
+        return Outcome(tuple(scores), f"{len(own)} {own.name}")
+
+    def _differences(self, scene: Scene, part: FedRDN, seed: int, guess: Tensor, spread: float) -> list[Score]:
+        """How far the statistics of one added sample are from what two releases give, in units of their own spread."""
+        rng = numpy_key(seed, "added")
+        errors, without = list[float](), list[float]()
+        federation = scene.run.federation
+        sites = [k for k in range(federation.clients) if federation.sizes[k] > 1]
+        for _ in range(self.samples):
+            rows = rng.permutation(federation.train[int(rng.choice(sites))])
+            x = scene.trainer.samples.x[torch.as_tensor(rows)]
+            before, after = _released(scene, part, x[:-1]), _released(scene, part, x)
+            recovered = after * len(x) - before * (len(x) - 1)
+            there = _released(scene, part, x[-1:])
+            errors.append(float((recovered - there).norm()) / spread)
+            without.append(float((guess - there).norm()) / spread)
+        value, low, high = mean_of(np.array(errors))
+        return [Score(f"{part.name}/mu", "two releases around one sample", "error of its statistics", value, low, high,
+                      float(np.mean(without)), 0.0, len(errors), main=True)]  # fmt: skip
+
+    def _properties(self, scene: Scene, part: FedRDN, seed: int) -> list[Score]:
+        """Whether the nearest statistics of the adversary's own samples name the site, or its largest class."""
+        federation = scene.run.federation
+        kept = scene.final.slices[part.name]
+        sent = torch.cat([kept["mu"], kept["sigma"].log()], 1)
+        if federation.natural:
+            own = [inputs_of(np.asarray(federation.x_test[rows]), "cpu")[:] for rows in federation.test]
+            truth, what = list(range(federation.clients)), "which site it is"
+        else:
+            stored = scene.trainer.samples.x[torch.as_tensor(np.unique(federation.train.rows))]
+            samples = unseen(federation, stored, seed)
+            own = [samples.x[samples.y == c] for c in range(federation.n_classes)]
+            truth, what = federation.label_counts.argmax(1).tolist(), "its largest class"
+        known = [i for i, x in enumerate(own) if len(x)]
+        tables = torch.stack([_released(scene, part, own[i].to(sent.device)) for i in known])
+        tables[:, tables.shape[1] // 2 :] = tables[:, tables.shape[1] // 2 :].log()
+        rows = kept["row"].tolist()
+        sites = [k for k in range(federation.clients) if rows[k] >= 0]
+        scale = tables.std(0).clamp(min=1e-6)
+        nearest = torch.cdist(sent[[rows[k] for k in sites]] / scale, tables / scale).argmin(1).tolist()
+        hits = sum(known[i] == truth[k] for i, k in zip(nearest, sites))
+        most_common = max(np.bincount([truth[k] for k in sites])) / len(sites)
+        share = f"{part.name}/mu"
+        return [Score(share, what, "accuracy", *share_of(hits, len(sites)), float(most_common), 1.0, len(sites))]
+
+
+def _released(scene: Scene, part: FedRDN, x: Tensor) -> Tensor:
+    """[2 C]: the means and the deviations that a site with these samples, as stored, would share."""
+    batch = Batch(x, torch.zeros(len(x), scene.run.fed.classes, device=x.device), torch.ones(len(x), device=x.device))
+    with scene.trainer.evaluating():
+        w = scene.final.weights
+        c = changed(scene.trainer.client(0, scene.ended, part.name, w, {}), data=lambda _: iter([batch]))
+        shared = part.measure(w, c)
+    return torch.cat([shared["mu"], shared["sigma"]])
+
+
+def _each(scene: Scene, part: FedRDN, x: Tensor) -> Tensor:
+    """[N, 2 C]: the same of each sample alone."""
+    return torch.stack([_released(scene, part, one[None]) for one in x])

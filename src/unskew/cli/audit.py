@@ -1,0 +1,33 @@
+"""`unskew audit`: a lower bound on epsilon by canaries in one run."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from annotated_types import Ge, Le
+
+from unskew.cli import attack
+from unskew.cli.options import with_options
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The options of the command."""
+
+    run: Annotated[Path, "folder of a finished run"]
+    set: Annotated[tuple[str, ...], "a setting of the audit, such as unit=client (repeatable)"] = ()
+    samples: Annotated[int | None, Ge(1), Le(1_000_000), "the most canaries; 1000 if left out"] = None
+    seeds: Annotated[int, Ge(1), Le(100), "how often the run is trained anew, each time with other canaries"] = 1
+    json: Annotated[bool, "print what was measured as JSON and nothing else"] = False
+
+
+@with_options(Arguments)
+def command(arguments: Arguments) -> None:
+    """Train a finished run once more with canaries, and say which epsilon its model refutes.
+
+    The bound stands beside the epsilon that the run claims, in its privacy.json and its report; docs/privacy.md explains it.
+    """
+    given = {"set": arguments.set, "samples": arguments.samples, "seeds": arguments.seeds, "json": arguments.json}
+    attack.perform_and_print(attack.Arguments(arguments.run, "audit", **given))

@@ -1,0 +1,93 @@
+"""Audits: the bound is that of the theorem, refutes a claim whose noise is off, and no true one."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import pytest
+from scipy.stats import binom
+
+from tests.attacks.runs import noise, trained
+from tests.cli.calling import call
+from unskew.attacks import auditing, catalogue
+from unskew.engine.disk import privacy
+from unskew.privacy.accounting import epsilon_of
+
+DELTA = 1e-5
+
+
+def release(sigma: float, seed: int, m: int = 500) -> tuple[np.ndarray, np.ndarray]:
+    """A Gaussian release of a vector with one entry a canary: what the auditor sees, and which canaries were in."""
+    rng = np.random.default_rng(seed)
+    inside = rng.random(m) < 0.5
+    return inside + sigma * rng.normal(size=m), inside
+
+
+def bound(sigma: float, seed: int) -> float:
+    return auditing.bound(auditing.guessed(*release(sigma, seed), 0.2), DELTA)
+
+
+def test_a_true_claim_holds_in_nineteen_of_twenty_audits():
+    claim = epsilon_of(1 / 1.0, DELTA)
+    assert sum(bound(1.0, seed) <= claim for seed in range(20)) >= 19
+
+
+def test_a_claim_whose_noise_is_off_is_refuted():
+    claim = epsilon_of(1 / 1.0, DELTA)
+    bounds = [bound(1e-6, seed) for seed in range(20)]
+    assert min(bounds) > 3  # 100 right guesses of 100
+    assert min(auditing.bound(auditing.guessed(*release(1e-6, s, 5000), 1.0), DELTA) for s in range(3)) > claim
+
+
+def test_the_bound_by_hand():
+    """Without delta, 10 of 10 right guesses: q^10 = 0.05."""
+    q = 0.05**0.1
+    assert auditing.bound((10, 10, 10), 0.0) == pytest.approx(math.log(q / (1 - q)), abs=1e-6)
+    assert auditing.bound((10, 10, 5), 0.0) == 0.0
+    assert auditing.bound((10**6, 10**6, 10**6), 0.0) == pytest.approx(math.log(1 / (1 / 0.05 ** (1e-6) - 1)), rel=1e-6)
+
+
+def test_delta_costs_what_the_theorem_says():
+    m, r, v, epsilon, delta = 50, 20, 17, 0.7, 1e-3
+    q = math.exp(epsilon) / (1 + math.exp(epsilon))
+    alpha = max(sum(binom.pmf(k, r, q) for k in range(v - i, v)) / i for i in range(1, v + 1))
+    beta = sum(binom.pmf(k, r, q) for k in range(v, r + 1))
+    assert auditing.chance((m, r, v), epsilon, delta) == pytest.approx(beta + 2 * m * delta * alpha, rel=1e-9)
+    assert auditing.bound((m, r, v), delta) < auditing.bound((m, r, v), 0.0)
+
+
+@pytest.fixture(scope="module")
+def memorised(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("noise")
+    settings = {"clients": 2, "samples": 40, "rounds": 1, "epochs": 40, "lr": 0.3, "model": "mlp(hidden=[64])"}
+    return trained(folder, data=noise(folder, 300), **settings)
+
+
+def test_a_run_that_learns_by_heart_and_claims_little_is_refuted(memorised):
+    privacy.put_releases(
+        memorised, {"dp": {"release": "r", "epsilons": [{"epsilon": 0.5, "reading": "x"}], "each": []}}
+    )
+    done = call("audit", str(memorised), "--set", "share=0.5", "--json")
+    assert done.code == 0, done.err
+    finding = json.loads(done.out)["audit"]
+    (score,) = finding["scores"]
+    assert score["value"] > 1.5
+    assert score["ceiling"] == 0.5
+    assert "the audit refutes it" in " ".join(finding["doubts"])
+    assert "the audit refutes it" in (memorised / "report.html").read_text()
+
+
+def test_clients_are_canaries_too(memorised):
+    done = call("audit", str(memorised), "--set", "unit=client", "--json")
+    (score,) = json.loads(done.out)["audit"]["scores"]
+    assert score["n"] == 2
+    assert score["value"] == 0  # two guesses refute nothing
+
+
+def test_an_audit_is_made_only_if_it_is_named(memorised, monkeypatch):
+    monkeypatch.setattr(catalogue, "names", lambda: {"audit": "", "statistics": ""})
+    done = call("attack", str(memorised))
+    assert "audit: left out, it trains the run once more" in done.out
+    assert (done.code, done.err[:4]) == (2, "E151")

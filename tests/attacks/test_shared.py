@@ -1,0 +1,87 @@
+"""Statistics, prototypes and noisy means: what they tell of the samples behind them."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.attacks.runs import trained
+from tests.cli.calling import call
+from unskew.attacks import generators
+from unskew.attacks.kinds.match import Match
+from unskew.attacks.kinds.prototype import Prototype
+from unskew.attacks.kinds.statistics import Statistics
+from unskew.attacks.scene import Scene
+from unskew.attacks.scores import Score
+from unskew.attacks.training import Lesson
+
+
+def scores(path, attack) -> dict[tuple[str, str], Score]:
+    scene = Scene(path)
+    listed = {(s.of, s.metric): s for s in attack.attempt(scene, 0).scores}
+    scene.close()
+    return listed
+
+
+def test_two_releases_around_one_sample_give_its_statistics(tmp_path):
+    listed = scores(trained(tmp_path, "fedrdn"), Statistics(samples=20))
+    error = listed["two releases around one sample", "error of its statistics"]
+    assert error.value < 1e-3 < 0.5 < error.floor
+    assert listed["its largest class", "accuracy"].n == 3
+
+
+@pytest.fixture(scope="module")
+def rebafl(tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("rebafl"), "rebafl", samples=40, model="mlp(hidden=[64])", epochs=3)
+
+
+def test_prototypes_of_one_sample_tell_more_than_those_of_many(rebafl):
+    listed = scores(rebafl, Prototype(samples=20, behind=(1, 3), own=200, steps=80))
+    groups = {of.split(",")[0] for of, _ in listed}
+    assert groups == {"as sent", "of 1 sample", "of 3 samples"}
+    one, few = (listed[f"{of}, upcnn", "SSIM above class mean"] for of in ("of 1 sample", "of 3 samples"))
+    assert one.value > few.value
+    assert one.ceiling > one.value
+    assert one.n == 20
+
+
+def test_a_prototype_that_was_sent_is_the_mean_of_the_features_behind_it(rebafl):
+    scene = Scene(rebafl)
+    attack, heard = Prototype(samples=1000, behind=()), scene.last_round
+    (group,) = attack._groups(scene, scene.run.method.parts[0], 0)
+    assert heard.start is not None
+    for h, y, x in zip(group.h[:3], group.y[:3], group.x[:3]):
+        counts = [r for r in heard.replies if r.shares["rebafl"]["counts"][y] == len(x)]
+        means = [r.shares["rebafl"]["sums"][y] / len(x) for r in counts]
+        assert any(torch.equal(h, mean) for mean in means)
+    scene.close()
+
+
+def test_a_generator_fits_one_vector():
+    aim = torch.rand(1, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+    x = generators.fitted(lambda x: x.flatten(1), aim.flatten(1), aim.shape[1:], (150, 0))
+    assert float((x - aim).pow(2).mean()) < 0.3 * float(aim.var())
+
+
+def test_decoders_of_vectors_learn():
+    x = torch.rand(200, 1, 8, 8, generator=torch.Generator().manual_seed(1)).round()
+    x[:, :, :, 4:] = x[:, :, :1, :1]  # half of the image is one bit
+    for decoder in (generators.upcnn, generators.vae):
+        answers = decoder(Lesson(x.flatten(1), x, 60, 0))(x.flatten(1))
+        assert float((answers - x).pow(2).mean()) < 0.8 * float((x.mean(0) - x).pow(2).mean())
+
+
+def test_means_of_few_records_are_matched_once_the_noise_is_small(tmp_path):
+    """Six samples of ten classes, so that hardly more than one stands behind a mean."""
+    few = {"samples": 6, "clients": 4, "model": "cnn_small"}
+    method = "feddpms(alpha=20,sigma=0.01,least=1,mechanism=single,width=8,spread=0)"
+    trials = scores(trained(tmp_path, method, **few), Match())
+    assert trials["all vectors", "top-1 match"].value > 0.9
+    assert trials["one vector", "top-1 match"].floor == 0.5
+
+
+@pytest.mark.parametrize("name", ["statistics", "prototype", "match"])
+def test_runs_that_share_no_such_thing_are_refused(name, tmp_path):
+    done = call("attack", str(trained(tmp_path)), name)
+    assert (done.code, done.err[:4]) == (2, "E151")
+    assert "its clients share no" in done.err
