@@ -24,6 +24,7 @@ from unskew.deploy.fleet import Fleet, InUse, TurnedAway, Unreachable, Unwanted
 from unskew.deploy.flower import packed, unpacked
 from unskew.deploy.sealed import Sealed
 from unskew.deploy.tickets import Coordinator, Joined, Ticket
+from unskew.errors import Paused
 
 pytestmark = pytest.mark.flower
 ACTIVATED, BEATEN = ActivateNodeResponse(node_id=12).SerializeToString(), SendNodeHeartbeatResponse(success=True)
@@ -184,3 +185,18 @@ def test_what_a_crash_has_left_open_need_not_be_readable(tmp_path):
     (tmp_path / "site/answering").write_bytes(b"\xff" * 50)
     fleet_at(tmp_path, server.port).connect()
     assert not (tmp_path / "site/answering").exists()
+
+
+def test_a_full_disk_costs_no_message(tmp_path, monkeypatch):
+    """N15: the server had handed a message out, which was lost when its head could not be kept, and both ends waited."""
+    answers = {"activate_node": (200, ACTIVATED), "pull_messages": (200, pulled())}
+    fleet = fleet_at(tmp_path, Server(**answers).port)
+    fleet.connect()
+
+    def full(*_):
+        raise Paused("E203", "disk full: cannot write.")
+
+    monkeypatch.setattr(fleet_module.disk, "replace", full)
+    monkeypatch.setattr(fleet, "_pulled", lambda run, tree: (run, tree))
+    _, tree = fleet.receive()
+    assert tree.object_id

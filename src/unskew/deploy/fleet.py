@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
-from pathlib import Path
 
 from unskew import disk
 from unskew.deploy.flower import packed
@@ -90,6 +89,8 @@ class Fleet:
         self._left_open = self._open.exists()
         self._pulling: tuple[int, ObjectTree] | None = None
         """The run of a message that has not arrived whole, and the tree of its pieces."""
+        self._head = b""
+        """That message without its content."""
 
     def connect(self) -> None:
         """Be there for the server, and excuse the request that an earlier process has left open."""
@@ -103,7 +104,9 @@ class Fleet:
             raise
         if self._left_open:
             with contextlib.suppress(Unwanted, DecodeError):
-                self.reply(_without_content(self._open), "the site was restarted while it worked on this request")
+                self.reply(
+                    _without_content(self._open.read_bytes()), "the site was restarted while it worked on this request"
+                )
             self.forget()
 
     def _activate(self) -> None:
@@ -146,7 +149,10 @@ class Fleet:
                 response = self._client.PullMessages(fleet_api.PullMessagesRequest(node=self._node))
                 if not response.messages_list:
                     return None
-                disk.replace(self._open, response.messages_list[0].SerializeToString())
+                self._head = response.messages_list[0].SerializeToString()
+                # the server hands a message out once, so a full disk must not lose it
+                with contextlib.suppress(UnskewError, OSError):
+                    disk.replace(self._open, self._head)
                 run = response.messages_list[0].metadata.run_id
                 self._pulling = run, response.message_object_trees[0]
             try:
@@ -154,7 +160,7 @@ class Fleet:
             except (FleetError, httpx.HTTPError, inflatable_utils.ObjectPullError):
                 raise
             except Exception:  # whatever a message makes Flower's parsers raise concerns that message alone
-                message = _without_content(self._open)
+                message = _without_content(self._head)
             self._pulling = None
             return message
 
@@ -210,9 +216,9 @@ class Fleet:
         self._client.close()
 
 
-def _without_content(path: Path) -> Message:
-    """The message that `receive` has left here. It was complete, because a file is replaced in one step."""
-    return message_from_proto(MessageProto.FromString(path.read_bytes()))
+def _without_content(head: bytes) -> Message:
+    """A message whose pieces have not arrived."""
+    return message_from_proto(MessageProto.FromString(head))
 
 
 @contextlib.contextmanager
