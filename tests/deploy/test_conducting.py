@@ -40,7 +40,7 @@ def order(tmp_path):
     [
         (Paused("E206", "too few."), "stopped", 75, "E206 too few."),
         (SystemExit(1), "stopped", 2, "E507 the run's process was told to end"),
-        (KeyboardInterrupt(), "stopped", 2, "E507 the run's process was told to end"),
+        (KeyboardInterrupt(), "stopped", 2, "E507 Flower's server has ended the run"),
         (RuntimeError("why"), "failed", 1, "RuntimeError: why"),
     ],
     ids=lambda v: type(v).__name__ if isinstance(v, BaseException) else "",

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import io
+import os
+import signal
 import sys
 import time
 import zipfile
 from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'unskew[flower]'")
 
 from tests.deploy import fake  # noqa: F401  skips where cryptography is missing
-from unskew.deploy import bundle, conductors, orders, supervise
+from unskew.deploy import bundle, conductor, conductors, orders, supervise
 from unskew.deploy.conductors import MOST_STARTS, TASK, Conductors
 from unskew.deploy.orders import Order, Terms
 from unskew.deploy.superlink import Refused, Task, Unavailable
@@ -170,3 +173,33 @@ def test_the_secret_that_takes_tasks_is_the_coordinators_alone(office, home):
     office([])
     assert path.read_bytes() == before
     assert len(before) == 32
+
+
+def test_a_process_whose_token_is_refused_ends_once_and_is_not_taken_for_killed(tmp_path, monkeypatch):
+    """N11: a machine whose clock had jumped began the run's process again and again, each holding the run's folder."""
+    home = Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:8123", ["a"])
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    ends: list[str] = []
+
+    def conducting(*_) -> None:
+        try:
+            os.kill(os.getpid(), signal.SIGINT)
+            time.sleep(1)
+        finally:
+            os.kill(os.getpid(), signal.SIGINT)  # of another call, while the first is dealt with
+            ends.append("written down")
+
+    for name in ("Mailbox", "HeartbeatSender", "FlowerChannel"):
+        monkeypatch.setattr(conductor, name, lambda *_, **__: SimpleNamespace(start=lambda: None))
+    monkeypatch.setattr(conductor.superlink, "runtime_client", lambda *_, **__: None)
+    monkeypatch.setattr(conductor.orders, "read_now", lambda *_: None)
+    monkeypatch.setattr(conductor, "conduct_order", conducting)
+    monkeypatch.setattr(sys, "argv", ["conductor", str(home.folder), "order"])
+    monkeypatch.setenv(TASK, "1 2 token")
+    try:
+        with pytest.raises(SystemExit) as end:
+            conductor.main()
+    finally:
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+    assert (end.value.code, ends) == (1, ["written down"])

@@ -37,9 +37,8 @@ def _conduct_to_the_end(channel: Channel, order: Order) -> None:
         except OSError as error:
             known = explained(error)
             ending = {"state": "stopped", "code": known.exit_code, "text": str(known)}
-        except (SystemExit, KeyboardInterrupt):  # `unskew serve` ends, or somebody stopped the run
-            text = "E507 the run's process was told to end; every finished round is saved."
-            ending = {"state": "stopped", "code": 2, "text": f"{text} Resume with: unskew resume {order.path}"}
+        except (SystemExit, KeyboardInterrupt) as error:
+            ending = {"state": "stopped", "code": 2, "text": f"{_told(error)} Resume with: unskew resume {order.path}"}
             raise
         except BaseException as error:
             ending = {"state": "failed", "code": 1, "text": f"{type(error).__name__}: {error}"}
@@ -50,6 +49,14 @@ def _conduct_to_the_end(channel: Channel, order: Order) -> None:
             if not text.startswith("E110"):  # else another process conducts this run, and will say how it ends
                 with suppress(Paused):  # then whoever follows the run sees that the disk is full
                     disk.replace(order.path / ENDING, json.dumps({**ending, "began": began}))
+
+
+def _told(end: SystemExit | KeyboardInterrupt) -> str:
+    """Who ended a run's process: `unskew serve` or somebody else on this machine, or Flower's server (KeyboardInterrupt)."""
+    if isinstance(end, SystemExit):
+        return "E507 the run's process was told to end; every finished round is saved."
+    text = "E507 Flower's server has ended the run: somebody has stopped it, or this machine's clock has jumped."
+    return f"{text} Every finished round is saved."
 
 
 def _conduct(channel: Channel, order: Order, log: TextIO) -> None:

@@ -37,16 +37,22 @@ def main() -> None:
     """Conduct the run to its end. It always leaves an `ending.json`, unless this process is killed."""
     home, order = Coordinator.open(Path(sys.argv[1])), sys.argv[2]
     run, task, token = os.environ.pop(TASK).split()
-    for number in (
-        signal.SIGTERM,
-        signal.SIGINT,
-    ):  # the second from Flower's heartbeats, once somebody has ended the run
-        signal.signal(number, _stop)
+    signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGINT, _refused)
     proof, retry = RuntimeTokenHttpInterceptor(token=token), make_simple_http_retry_invoker()
     HeartbeatSender(make_task_heartbeat_fn_http(superlink.runtime_client(home, proof))).start()
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = int(run), SUPERLINK_NODE_ID, int(task)
     mailbox = Mailbox(superlink.runtime_client(home, proof, retry=retry), int(run))
-    conduct_order(FlowerChannel(mailbox), orders.read_now(home.folder, order))
+    try:
+        conduct_order(FlowerChannel(mailbox), orders.read_now(home.folder, order))
+    except KeyboardInterrupt:  # no process with this token can go on, so none is to be started again
+        raise SystemExit(1) from None
+
+
+def _refused(*_: Any) -> NoReturn:
+    """Flower's client interrupts its own process whenever the server refuses the run's token; once is enough."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    raise KeyboardInterrupt
 
 
 def _stop(*_: Any) -> NoReturn:
