@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import random
+import signal
 import sys
 import tempfile
 import time
@@ -89,6 +90,7 @@ def ended(ground: Ground) -> str:
 def main(arguments: list[str]) -> int:
     """The exit code: 1 if anything was wrong."""
     options, began = parsed(arguments), time.monotonic()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is ended, too
     with tempfile.TemporaryDirectory(prefix="unskew-campaign-") as folder:
         root = options.folder or Path(folder)
         root.mkdir(parents=True, exist_ok=True)
