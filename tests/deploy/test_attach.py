@@ -188,3 +188,13 @@ def test_durations_are_shown_as_people_say_them():
     assert [deployed._span(s) for s in (30, 119.5, 600, 5400, 7200, 86400)] == [
         "30 s", "119.5 s", "10 min", "90 min", "2 h", "24 h",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_why_a_run_ended_is_said_once(run, superlink, told):
+    """Its last line was repeated below itself."""
+    add(run, *["09:02:00 E206 too few sites."] * told, ending=PAUSED)
+    done = call("attach", str(run))
+    assert done.out.count("E206 too few sites.") == 1
+    assert done.out.endswith(f"Resume with: unskew resume {run}\n")
+    assert call("attach", str(run), "--json").out.count("E206 too few sites.") == 1

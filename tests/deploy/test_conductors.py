@@ -130,7 +130,10 @@ def test_an_ordered_run_is_conducted_once(office, home):
     ours.tend(lambda: ours.link.finished)
     assert ours.link.finished == [(7, "")]
     assert not orders.exists(home.folder, ours.link.order)
-    assert not ours.said
+    begun, over = ours.said  # a server that was silent about its runs looked as if it did nothing
+    assert begun.startswith("the run in ")
+    assert begun.endswith(" begins, or goes on")
+    assert over.endswith(" has ended; ending.json there says how")
 
 
 def test_a_conductor_that_is_killed_is_started_again_and_at_last_given_up(office):
@@ -138,7 +141,7 @@ def test_a_conductor_that_is_killed_is_started_again_and_at_last_given_up(office
     killed.tend(lambda: killed.link.finished)
     assert killed.link.finished == [(7, "the run's process ended with code -9")]
     assert len([text for text in killed.said if "will be restarted" in text]) == MOST_STARTS - 1
-    assert f"was killed {MOST_STARTS} times and is given up" in killed.said[-1]
+    assert f"was killed {MOST_STARTS} times and is given up" in killed.said[-2]
     assert (killed.conductors.restarts, killed.conductors.active) == (MOST_STARTS - 1, [])
 
 
@@ -162,7 +165,7 @@ def test_a_superlink_that_is_away_or_refuses_stops_nothing(office):
     ours = office([Unavailable("down"), Refused("no"), OURS])
     ours.tend(lambda: ours.link.finished)
     assert ours.link.finished == [(7, "")]
-    assert ours.said == ["E507 the SuperLink gives no tasks: no"]
+    assert ours.said[0] == "E507 the SuperLink gives no tasks: no"
 
 
 def test_the_secret_that_takes_tasks_is_the_coordinators_alone(office, home):

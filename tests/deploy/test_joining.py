@@ -45,7 +45,7 @@ def test_a_site_joins_checks_and_runs_with_one_command(tmp_path, home, began):
     assert done.code == 0, done.err
     key = Joined.open(tmp_path / "site").key.public.fingerprint
     assert f"send    site/a.pub to the coordinator, and read out: {key}" in done.out
-    assert "FAIL  network" in done.out  # which is no reason to end: the server may be started after the sites
+    assert "wait  network" in done.out  # which is no reason to end: the server may be started after the sites
     assert began == ["site"]
 
 

@@ -37,7 +37,7 @@ def test_a_refused_setup_leaves_nothing_that_answers(site):
     approvals.decide(site.member.folder, "r1", "approved")
     train = begun(site)
     assert setup(site, ALL_SAMPLES)["code"] == "E520"
-    assert answer(site, "visit", **VISIT)["code"] == "E312"  # plain averaging has no such Part
+    assert answer(site, "visit", **VISIT)["code"] == "E310"  # plain averaging has no such Part
     assert train(1)["n"] == 33
     assert Spent.read(site.member.folder).runs["r1"].method == "fedavg"
 

@@ -74,3 +74,19 @@ def test_neither_data_nor_a_model_of_the_sites_own_are_named(site, tmp_path):
     assert hello(broken)["text"] == "a file of the site has no array y."
     own = Site(replace(site.member), site.load, model="secret/net.py:make", approve="all")
     assert "secret" not in str(answer(own, "hello", settings=fake.small("fedavg", model="x.py:make").as_dict()))
+
+
+def test_a_coordinator_reads_again_what_it_has_named_itself(site):
+    """It read of "a file of the site" where the file was its own."""
+    refused = answer(site, "hello", settings=fake.small("fedavg", model="/home/me/net.py:make").as_dict())
+    assert "the study's model is /home/me/net.py:make; to allow your own" in refused["text"]
+    asked = fake.small("fedavg", model=f"{site.member.folder}/runs/x.py:make").as_dict()
+    assert str(site.member.folder) not in answer(site, "hello", settings=asked)["text"], "which would confirm a guess"
+
+
+def test_a_trip_that_the_method_does_not_have_is_refused_in_a_sentence(site):
+    begun(site)
+    for part, trip in (("feddata", 0), ("fedavg", 3)):
+        refused = answer(site, "visit", part=part, trip=trip, lr=0.1)
+        assert refused["text"] == f"the study's method has no trip {trip} of '{part}'."
+        assert refused["code"] == "E310"

@@ -167,9 +167,18 @@ def show(home: Coordinator, path: Path, started: Started, as_json: bool) -> None
     from unskew.deploy import submit
     from unskew.deploy.following import follow
 
-    ending = follow(path, started, lambda: submit.status(home, started.number), quiet if as_json else aloud)
+    shown = [""]
+
+    def say(line: str) -> None:
+        shown[0] = line
+        aloud(line)
+
+    ending = follow(path, started, lambda: submit.status(home, started.number), quiet if as_json else say)
     if ending["state"] != "done":
-        print(ending["text"] if ending["code"] != 75 else f"{ending['text']} Resume with: unskew resume {path}")
+        if not shown[0].endswith(ending["text"]):  # else it was the last line of the run
+            print(ending["text"])
+        if ending["code"] == 75:
+            print(f"Resume with: unskew resume {path}")
         raise SystemExit(ending["code"])
     _show_result(path, as_json)
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from unskew.deploy import commands, logs, orders
 from unskew.deploy.bundle import APP_HASH
 from unskew.deploy.identity import secret_of
+from unskew.deploy.orders import ENDING
 from unskew.deploy.superlink import Refused, SuperLink, Task, Unavailable
 from unskew.deploy.supervise import Program, Say
 from unskew.deploy.tickets import Coordinator
@@ -80,6 +81,7 @@ class Conductors:
         path = orders.read(self.home.folder, name).path
         program = Program(f"the process of {path}", command, env, flower / "conductor.log", self.form)
         self._runs.append(_Run(task, name, path, program))
+        self.say(f"the run in {path} begins, or goes on")
 
     def _refuse(self, task: Task, why: str) -> None:
         self.say(str(UsageError("E510", f"run {task.run} was refused and ended: {why}.")))
@@ -97,6 +99,7 @@ class Conductors:
             self.say(f"E507 {run.program.name} was killed {run.program.starts} times and is given up.")
         self._finish(run.task, problem)
         orders.withdraw(self.home.folder, run.order)
+        self.say(f"the run in {run.path} has ended; {ENDING} there says how")
         return True
 
     def _finish(self, task: Task, problem: str) -> None:

@@ -5,7 +5,7 @@ Data, labels and private state stay in the site's folder.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -99,7 +99,12 @@ class Site:
             error = problem if isinstance(problem, WireError) else self._explained(problem)
             self.say(f"refused a request: {error.code} {error.text}")
             self.guard.trouble({}, error.code, error.text)
-            refusal = {"re": sealed.digest, "site": member.name, "code": error.code, "text": self._outward(error.text)}
+            refusal = {
+                "re": sealed.digest,
+                "site": member.name,
+                "code": error.code,
+                "text": self._outward(error.text, {}),
+            }
             return seal(refusal, {}, member.key)
         fixed = {n: request.header[n] for n in ("run", "serial", "kind", "t")}
         fixed |= {"re": sealed.digest, "site": member.name}
@@ -111,7 +116,7 @@ class Site:
         except Exception as error:  # whatever a Part or a loader raises must reach the coordinator as a sentence
             known = self._explained(error)
             self.guard.trouble(fixed, known.code, known.text)
-            header, tree = {"code": known.code, "text": self._outward(known.text)}, {}
+            header, tree = {"code": known.code, "text": self._outward(known.text, request.header)}, {}
         return seal(fixed | header, tree, member.key)
 
     def _explained(self, error: Exception) -> UnskewError:
@@ -128,10 +133,11 @@ class Site:
         self.say(f"a request failed: {type(error).__name__}: {error}"[:500])
         return UnskewError("E312", f"{type(error).__name__}; the site's log says more.")
 
-    def _outward(self, text: str) -> str:
+    def _outward(self, text: str, asked: Mapping[str, Any]) -> str:
         """A text for the coordinator. What it says of this site's files, only this site's operator reads."""
+        settings = asked.get("settings", {})
         files = [f"{self.member.folder}/"] + ([self.model.partition(":")[0]] if self.model else [])
-        return outward.without_files(text, files)
+        return outward.without_files(text, files, [str(settings.get(name)) for name in ("model", "method")])
 
     def _check(self, header: dict[str, Any]) -> None:
         """Raises UsageError for a request that is not for this site (E310), or was made before (E307)."""

@@ -24,7 +24,7 @@ from unskew.engine.client.trainer import Trainer
 from unskew.engine.client.values import Start
 from unskew.engine.resolve import run_on
 from unskew.engine.server.scores import Evaluation
-from unskew.errors import UsageError
+from unskew.errors import UsageError, printable
 from unskew.methods import registry
 
 
@@ -61,10 +61,13 @@ class SiteRun:
     def visited(self, start: Start, name: str, place: int, private: Tree) -> list[Reply]:
         """The client side of trip number `place` of the Part called `name`; empty if this site has no samples.
 
-        private: what this site keeps, which is used if weights are among it. Raises UsageError (E520) in a round in which
-        the Part makes no such trip: what was approved is what the method says, and when.
+        private: what this site keeps, which is used if weights are among it. Raises UsageError: E310 for a trip that the
+        method does not have, E520 in a round in which the Part makes no such trip: what was approved is what the method
+        says, and when.
         """
-        part = next(p for p in self.method.parts if p.name == name)
+        part = next((p for p in self.method.parts if p.name == name), None)
+        if part is None or place >= len(part.trips):
+            raise UsageError("E310", f"the study's method has no trip {place} of '{printable(name)[:64]}'.")
         if not part.trips[place].when(start.t, self.settings.rounds):
             raise refusal(f"'{name}' has nothing to ask after round {start.t}")
         states = {self.k: private} if self.trainer.kept else {}
