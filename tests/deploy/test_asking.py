@@ -97,7 +97,7 @@ def test_a_study_that_was_decided_elsewhere_is_not_asked_about_any_more(tmp_path
 
 SCRIPT = """
 import os, sys, time
-from unskew.deploy.asking import Terminal, is_there
+from unskew.deploy.terminal import Terminal, is_there
 terminal = Terminal()
 print("ready", is_there(), flush=True)
 sys.stdin.readline()
@@ -149,7 +149,7 @@ def test_a_terminal_is_read_in_the_foreground_only_and_early_lines_are_dropped()
 
 def test_without_a_terminal_nobody_is_asked():
     done = subprocess.run(
-        [sys.executable, "-c", "from unskew.deploy.asking import is_there; print(is_there())"],
+        [sys.executable, "-c", "from unskew.deploy.terminal import is_there; print(is_there())"],
         stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout == "False\n"

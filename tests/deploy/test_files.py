@@ -34,9 +34,9 @@ ANALYZE = shutil.which("systemd-analyze") or ""
 MOST_EXPOSED = 3.0
 WRITTEN = re.compile(r"(?:^|[\s/])unskew ((?:serve|join|run|site|federation|attach|resume|watch) .*)")
 KNOWN = {
-    "Unit": "Description After Wants StartLimitIntervalSec StartLimitBurst",
+    "Unit": "Description After Wants StartLimitIntervalSec",
     "Service": """Type ExecStart EnvironmentFile User Group StateDirectory StateDirectoryMode WorkingDirectory UMask KillMode
-        TimeoutStopSec SuccessExitStatus Restart RestartSec RestartPreventExitStatus NoNewPrivileges CapabilityBoundingSet
+        TimeoutStopSec SuccessExitStatus Restart RestartSec NoNewPrivileges CapabilityBoundingSet
         AmbientCapabilities ProtectSystem ProtectHome PrivateTmp PrivateDevices DevicePolicy PrivateUsers
         ProtectKernelTunables ProtectKernelModules ProtectKernelLogs ProtectControlGroups ProtectClock ProtectHostname
         ProtectProc RestrictAddressFamilies RestrictNamespaces RestrictRealtime RestrictSUIDSGID LockPersonality RemoveIPC

@@ -10,7 +10,7 @@ import pytest
 from tests.cli.calling import call
 from tests.deploy import fake  # noqa: F401  skips where cryptography is missing
 from unskew.cli import admit
-from unskew.deploy import asking, bounds, connecting, doctor
+from unskew.deploy import asking, bounds, connecting, doctor, terminal
 from unskew.deploy.doctor import Finding
 from unskew.deploy.tickets import Coordinator, Joined, Ticket
 
@@ -89,7 +89,7 @@ def test_a_ticket_that_was_replaced_on_its_way_makes_no_key_and_connects_to_nobo
 @pytest.mark.parametrize("given", ["", " ", "AB:CD", "no:ti:nh:ex:aa:aa:aa:aa", "A" * 33, "ｄ" * 32])
 def test_what_is_no_fingerprint_or_too_little_of_one_lets_nobody_join(tmp_path, home, began, given, monkeypatch):
     short = fingerprint(home)[:20]
-    monkeypatch.setattr(asking, "is_there", lambda: False)
+    monkeypatch.setattr(terminal, "is_there", lambda: False)
     for text in (given, short):
         done = run(tmp_path, *(("--coordinator", text) if text else ()))
         assert (done.code, done.err[:4]) == (2, "E503"), text
@@ -99,7 +99,7 @@ def test_what_is_no_fingerprint_or_too_little_of_one_lets_nobody_join(tmp_path, 
 
 def test_somebody_at_a_terminal_types_the_fingerprint_which_is_not_shown_before(tmp_path, home, began, monkeypatch):
     asked = []
-    monkeypatch.setattr(asking, "is_there", lambda: True)
+    monkeypatch.setattr(terminal, "is_there", lambda: True)
     monkeypatch.setattr("typer.prompt", lambda text: asked.append(text) or fingerprint(home))
     monkeypatch.setattr(asking, "decide_here", lambda *_: None)
     done = run(tmp_path)

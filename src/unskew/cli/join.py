@@ -60,7 +60,7 @@ def heard(given: str, asks: bool) -> Callable[[], str]:
     """
 
     def ask() -> str:
-        from unskew.deploy.asking import is_there
+        from unskew.deploy.terminal import is_there
         from unskew.errors import UsageError
 
         if given:

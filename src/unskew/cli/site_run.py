@@ -94,14 +94,14 @@ def _joined(folder: Path, ticket: Path, coordinator: str, data: str, classes: st
 
 def _tell_of_studies(folder: Path, approve: str, say: Log) -> None:
     """Announce studies that wait, and ask about them if somebody is at the terminal."""
-    from unskew.deploy import approvals, asking
+    from unskew.deploy import approvals, asking, terminal
 
-    here = approve == "ask" and say.form == "text" and asking.is_there()
+    here = approve == "ask" and say.form == "text" and terminal.is_there()
     replace(say, timed=False)(f"studies {HERE if here else APPROVALS[approve]}; policy: {folder / 'policy.yaml'}")
 
     def task() -> None:
         if here:
-            asking.decide_here(folder, say, asking.Terminal())
+            asking.decide_here(folder, say, terminal.Terminal())
         else:
             approvals.announce(folder, say)
 

@@ -11,5 +11,6 @@ at the server serving (its processes), conductors and conductor (of runs), condu
 both sides    flower (messages in Flower's form), pieces, commands, supervise
 membership    admission, admitted (keys as they are now), membership (sites that come and go), renewal (certificates)
 a site's way  clocks, reaching (through proxies), cleaning (runs that are over)
+operators     joining (and its fingerprint), asking and terminal (approval where a site runs), logs, metrics
 operators     following (a run that goes on elsewhere), orders, bundle (the app that orders travel by), submit, export
 """

@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import select
-import sys
-import termios
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -28,33 +23,6 @@ class Operator(Protocol):
     def forget(self) -> None:
         """Throw away what was typed and not read."""
         ...
-
-
-class Terminal:
-    """Standard input, while this process is in the foreground: reading in the background would stop the site."""
-
-    def __init__(self) -> None:
-        self._open = True
-
-    def line(self, within_s: float) -> str | None:
-        """None also without a terminal in the foreground, and once it is closed."""
-        if not (self._open and _in_front()):
-            time.sleep(within_s)
-            return None
-        if not select.select([sys.stdin], [], [], within_s)[0] or not _in_front():
-            return None
-        text = sys.stdin.readline()
-        self._open = bool(text)
-        return text or None
-
-    def forget(self) -> None:
-        if _in_front():
-            termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
-
-
-def is_there() -> bool:
-    """Whether somebody can answer at a terminal."""
-    return sys.stdin is not None and sys.stdin.isatty() and sys.stdout.isatty()
 
 
 def decide_here(
@@ -86,10 +54,3 @@ def decide_here(
         except UsageError as error:
             say(str(error))
         asked = None
-
-
-def _in_front() -> bool:
-    try:
-        return os.tcgetpgrp(sys.stdin.fileno()) == os.getpgrp()
-    except (OSError, ValueError):
-        return False
