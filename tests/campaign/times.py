@@ -120,10 +120,13 @@ def long_ago(run: Ongoing, site: str) -> str:
     move(ground, site, by=-DECADE)
     os.kill(ground.running[site].pid, signal.SIGTERM)
     ground.again(site)
-    until(lambda: ground.running[site].poll() is not None, 60, "it goes on as if all were well")
-    said, code = ground.log(site).strip().splitlines()[-1], ground.running[site].returncode
-    check(code == 2 and said.startswith("E509"), f"exit code {code}: {said}")
-    check("clock" in said, f"it does not name its clock: {said}")
-    move(ground, site, by=0.0)
-    ground.again(site)
+    try:
+        until(lambda: ground.running[site].poll() is not None, 90, "it goes on as if all were well")
+        said, code = ground.log(site).strip().splitlines()[-1], ground.running[site].returncode
+        check(code == 2 and said.startswith("E509"), f"exit code {code}: {said}")
+        check("clock" in said, f"it does not name its clock: {said}")
+    finally:
+        move(ground, site, by=0.0)
+        if ground.running[site].poll() is not None:
+            ground.again(site)
     return f"{said}; back after {run.complete(BACK_S):.0f} s"

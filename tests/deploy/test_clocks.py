@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import base64
+import datetime as dt
 import socket
 import threading
+from types import SimpleNamespace
 
 import pytest
 
 from tests.cli.calling import call
 from tests.deploy import fake  # noqa: F401  skips where cryptography is missing
 from tests.deploy.test_doctor import Listener, joined_at, looked
-from unskew.deploy import clocks, doctor
+from unskew.deploy import certificates, clocks, doctor
 from unskew.deploy.tickets import Coordinator
 
 
@@ -63,6 +65,20 @@ def test_a_site_whose_clock_is_off_is_told_so_and_does_not_knock_for_ever(tmp_pa
     done = call("site", "run", "--data", "d.npz", "--folder", str(joined.folder), cwd=tmp_path)
     assert (done.code, done.err[:4]) == (2, "E509")
     assert "s ahead of the server's, and the server lets nobody in" in done.err
+
+
+@pytest.mark.parametrize(("years", "said"), [(10, "not yet valid"), (-11, "has expired")])
+def test_a_certificate_out_of_its_time_makes_the_clock_suspect(tmp_path, monkeypatch, years, said):
+    """N4: a machine whose clock had lost its battery read that the server's certificate was wrong."""
+    then = dt.datetime.now(dt.UTC) + dt.timedelta(days=365 * years)
+    clock = SimpleNamespace(datetime=SimpleNamespace(now=lambda zone: then), timedelta=dt.timedelta, UTC=dt.UTC)
+    with monkeypatch.context() as patched:
+        patched.setattr(certificates, "dt", clock)
+        home = Coordinator.make(tmp_path / "other", "lung", "127.0.0.1:8123", ["a"])
+    finding = looked(tmp_path, home, Listener(home).port)["certificate"]
+    assert not finding.ok
+    today = dt.date.today().isoformat()
+    assert f"{said}. This machine's clock says {today}; if that is wrong: sudo timedatectl" in finding.text
 
 
 class Proxy:

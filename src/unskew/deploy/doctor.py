@@ -117,7 +117,8 @@ def certificate_of(joined: Joined, line: socket.socket) -> list[Finding]:
             text = f"signed by the federation's authority, valid for {days} more days"
             return [Finding("certificate", days > RENEWAL_DAYS, text), _clock(tls, joined.ticket.host)]
     except ssl.SSLCertVerificationError as error:
-        return [Finding("certificate", False, f"the server's certificate is rejected: {error.verify_message}.")]
+        text = f"the server's certificate is rejected: {error.verify_message}."
+        return [Finding("certificate", False, text + clocks.doubted(error.verify_code))]
     except ssl.SSLError as error:
         if error.reason in PLAIN:
             return [Finding("certificate", False, f"the server does not speak TLS: {error}.")]
