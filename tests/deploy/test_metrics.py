@@ -299,6 +299,18 @@ def test_a_coordinator_adds_no_labels_to_a_sites_figures(tmp_path):
     assert values["unskew_rounds_total"][""] == 0
 
 
+def test_a_damaged_record_of_what_has_left_hides_no_other_figure(site):
+    """The site then refuses everything, and its operator must see that."""
+    begun(site)
+    figures = OfSite(site.member.folder)
+    assert parsed(text(figures.metrics()))["unskew_runs_begun"][""] == 1
+    (site.member.folder / "spent.json").write_text("{")
+    figures.counted(lambda request, _: site.answer(request))(Sealed("{}", b"", b""), 1.0)
+    values = parsed(text(figures.metrics()))
+    assert "unskew_runs_begun" not in values
+    assert sum(values["unskew_refusals_total"].values()) == 1
+
+
 def test_a_site_is_unwell_without_its_worker_but_not_without_its_server(tmp_path):
     class Worker:
         is_running, restarts = False, 2

@@ -15,7 +15,7 @@ from unskew.deploy.metrics.exposition import Metric, counter, gauge
 from unskew.deploy.sealed import Sealed
 from unskew.deploy.spent import Spent
 from unskew.deploy.supervise import Program
-from unskew.errors import PAGES
+from unskew.errors import PAGES, UnskewError
 from unskew.version import __version__
 
 if TYPE_CHECKING:
@@ -59,7 +59,6 @@ class OfSite:
         return counting
 
     def metrics(self) -> list[Metric]:
-        spent = Spent.read(self.folder)
         waiting = sum(request.state == "waiting" for request in approvals.everything(self.folder))
         return [
             gauge("build_info", "The version of unskew.", {__version__: 1}, "version"),
@@ -73,9 +72,19 @@ class OfSite:
             gauge("last_round_timestamp_seconds", "When it last trained; 0 before the first time.", self.last),
             counter("message_bytes", "Bytes of requests (in) and answers (out).", self.bytes, "direction"),
             counter("restarts", "Programs that were started again.", {"worker": self._restarts}, "program"),
+            gauge("studies_waiting", "Studies that wait for the operator.", waiting),
+            *self._ever(),
+        ]
+
+    def _ever(self) -> list[Metric]:
+        """What is on record; nothing where the record cannot be read, which the count of refusals then shows (E521)."""
+        try:
+            spent = Spent.read(self.folder)
+        except UnskewError:
+            return []
+        return [
             gauge("runs_begun", "Runs that have begun at this site, ever.", len(spent.runs)),
             gauge("epsilon_spent", "Differential privacy spent in all runs, ever.", spent.epsilon),
-            gauge("studies_waiting", "Studies that wait for the operator.", waiting),
         ]
 
     def problem(self) -> str:
