@@ -1,4 +1,5 @@
-"""Something new is one new file: a method, a robust rule, a model, a data set, a measure and a section of the report, each
+"""Something new is one new file: a method, a robust rule, a model, a data set, a measure, an attack and a section of the report,
+each
 added to a copy of the package, are found by name, documented and used, and the copy still follows the house rules."""
 
 from __future__ import annotations
@@ -57,6 +58,37 @@ class Largest(Part):
 
     def merge(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
         return w | {n: ups.stack(n).amax(0) for n in ups.replies[0].weights}, s
+'''
+
+ATTACK = '''"""Guess: nothing is read, and everything guessed.
+
+Differs from the paper: there is none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from unskew.attacks.attack import Attack
+from unskew.attacks.scene import Scene
+from unskew.attacks.scores import Outcome, Score
+
+READS = ("w",)
+
+
+@dataclass(frozen=True)
+class Guess(Attack):
+    """Guesses."""
+
+    name: ClassVar[str] = "guess"
+    adversary: ClassVar[str] = "anybody"
+
+    def refuse(self, scene: Scene) -> str | None:
+        return None
+
+    def attempt(self, scene: Scene, seed: int) -> Outcome:
+        return Outcome((Score("w", "a guess", "accuracy", 0.5, 0.4, 0.6, 0.5, 1.0, len(scene.sent), True),), "none")
 '''
 
 SECTION = '''"""How many runs there are."""
@@ -184,9 +216,11 @@ def test_something_new_is_one_new_file(tree: Path):
     add(tree, "data/sets/stripes.py", DATA)
     add(tree, "engine/probes/replied.py", PROBE)
     add(tree, "report/sections/counted.py", SECTION)
+    add(tree, "attacks/kinds/guess.py", ATTACK)
     run(tree, "-c", USE)
-    for what, name in (("methods", "halving"), ("models", "narrow"), ("data", "stripes")):
+    for what, name in (("methods", "halving"), ("models", "narrow"), ("data", "stripes"), ("attacks", "guess")):
         assert name in run(tree, "-m", "unskew", "list", what)
+    assert "a guess" in run(tree, "-m", "unskew", "attack", "runs/new", "guess")
     assert "factor on the gradient" in run(tree, "-m", "unskew", "explain", "halving")
     assert "replied" in run(tree, "-m", "unskew", "run", "--help")
     run(tree, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_structure.py")

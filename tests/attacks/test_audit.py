@@ -12,6 +12,7 @@ from scipy.stats import binom
 from tests.attacks.runs import noise, trained
 from tests.cli.calling import call
 from unskew.attacks import auditing, catalogue
+from unskew.attacks.kinds import audit
 from unskew.engine.disk import privacy
 from unskew.privacy.accounting import epsilon_of
 
@@ -65,10 +66,8 @@ def memorised(tmp_path_factory):
     return trained(folder, data=noise(folder, 300), **settings)
 
 
-def test_a_run_that_learns_by_heart_and_claims_little_is_refuted(memorised):
-    privacy.put_releases(
-        memorised, {"dp": {"release": "r", "epsilons": [{"epsilon": 0.5, "reading": "x"}], "each": []}}
-    )
+def test_a_run_that_learns_by_heart_and_claims_little_is_refuted(memorised, monkeypatch):
+    monkeypatch.setattr(audit, "claimed", lambda _: 0.5)
     done = call("audit", str(memorised), "--set", "share=0.5", "--json")
     assert done.code == 0, done.err
     finding = json.loads(done.out)["audit"]
@@ -91,3 +90,21 @@ def test_an_audit_is_made_only_if_it_is_named(memorised, monkeypatch):
     done = call("attack", str(memorised))
     assert "audit: left out, it trains the run once more" in done.out
     assert (done.code, done.err[:4]) == (2, "E151")
+
+
+def test_a_run_that_its_budget_has_ended_is_audited_beside_what_it_claims(tmp_path):
+    """It has fewer rounds than its settings ask for, and is finished all the same."""
+    pytest.importorskip("dp_accounting")
+    settings = {"clients": 10, "samples": 5, "availability": "poisson:0.5", "rounds": 9}
+    run = trained(tmp_path, "dp(epsilon=4,noise_multiplier=1.0)", **settings)
+    done = call("audit", str(run), "--json")
+    assert done.code == 0, done.err
+    finding = json.loads(done.out)["audit"]
+    (score,) = finding["scores"]
+    claim = privacy.read(run)["dp"]["epsilons"][0]["epsilon"]
+    assert score["ceiling"] == claim < 4
+    assert score["value"] <= claim
+    assert finding["doubts"] == []
+    table = (run / "report.html").read_text().split('id="learned"')[1].split("</section>")[0]
+    assert f"epsilon {claim:.4g}, of every model" in table
+    assert "epsilon infinite, against the server" in table

@@ -127,7 +127,7 @@ def test_a_damaged_privacy_file_is_named(copy):
 
 def test_the_report_says_what_was_measured_by_which_command_and_what_was_not(copy):
     page = write_report([copy], copy / "page.html").read_text()
-    assert "not measured" in page
+    assert f"not measured<br><code>unskew attack {copy} gradient or unskew attack {copy} membership</code>" in page
     done = call("attack", str(copy), *QUICK, "--seeds", "2")
     assert done.code == 0, done.err
     page = (copy / "report.html").read_text()
@@ -162,3 +162,17 @@ def test_other_data_are_not_attacked(tmp_path):
     np.savez(data, **arrays)
     with pytest.raises(StateError, match="E112"):
         Scene(run)
+
+
+def test_what_is_sent_in_clear_is_called_so(tmp_path):
+    page = write_report([trained(tmp_path, "feddata", model="mlp(hidden=[4])")], tmp_path / "page.html").read_text()
+    table = page.split('id="learned"')[1].split("</section>")[0]
+    assert "raw inputs, in clear" in table
+    assert "labels, in clear" in table
+
+
+def test_explain_says_which_attacks_measure_what_is_sent():
+    words = " ".join(call("explain", "rebafl").out.split())
+    assert "rebafl/sums: unskew attack RUN prototype" in words
+    assert "rebafl/counts: no attack" in words
+    assert "weights: unskew audit RUN, unskew attack RUN gradient, unskew attack RUN membership" in words

@@ -18,7 +18,7 @@ from unskew.attacks.training import Lesson
 
 def scores(path, attack) -> dict[tuple[str, str], Score]:
     scene = Scene(path)
-    listed = {(s.of, s.metric): s for s in attack.attempt(scene, 0).scores}
+    listed = {(s.of, s.metric): s for s in reversed(attack.attempt(scene, 0).scores)}  # of several payloads the first
     scene.close()
     return listed
 

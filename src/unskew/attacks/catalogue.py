@@ -21,6 +21,11 @@ def names() -> dict[str, str]:
     return {path.stem: sources.summary(path) for path in sources.files(FOLDER)}
 
 
+def reading(share: str) -> list[str]:
+    """The attacks that read this payload, as the ledger calls it."""
+    return [path.stem for path in sources.files(FOLDER) if share in sources.constant(path, "READS", ())]
+
+
 def kind_of(name: str) -> type[Attack]:
     """The class of the attack of this name. Raises UsageError (E150) where there is none."""
     from unskew.attacks.attack import Attack

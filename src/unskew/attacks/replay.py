@@ -51,6 +51,7 @@ class Listener:
     def __init__(self, trainer: Trainer):
         self.trainer = trainer
         self.device, self.sent, self.kept, self.hooks = trainer.device, trainer.sent, trainer.kept, trainer.hooks
+        self.chance = trainer.chance
         self.heard = Heard()
 
     def forget(self) -> None:

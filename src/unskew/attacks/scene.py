@@ -33,7 +33,8 @@ from unskew.errors import StateError
 class Scene:
     """A finished run as whoever reads its payloads meets it; `close` it.
 
-    final: the state after the last round. trainer: the clients with their samples.
+    final: the state after the last round. last_t: the round with which the run ends, where its budget does not last longer.
+    trainer: the clients with their samples.
     """
 
     def __init__(self, path: Path):
@@ -42,6 +43,8 @@ class Scene:
         check_here(path)
         self.folder = Folder.open(path)
         self.run: Run = self.folder.run
+        protector = self.run.method.protector
+        self.last_t = protector.rounds_within(self.run.fed) if protector else self.run.settings.rounds
         self.last = self._checked()
         self.final = _state(self.last)
         self.trainer = trainer_of(self.run)
@@ -62,8 +65,8 @@ class Scene:
         except FileNotFoundError:
             raise StateError("E152", f"{self.path} has no state.safetensors: it has not begun, or lost it.") from None
         facts, settings = checkpoint[1], self.run.settings
-        if facts["t"] < settings.rounds:
-            where = f"round {facts['t']} of {settings.rounds}"
+        if facts["t"] < self.last_t:
+            where = f"round {facts['t']} of {self.last_t}"
             raise StateError(
                 "E152", f"{self.path} is at {where}; attacks need a finished run: unskew resume {self.path}"
             )
@@ -105,7 +108,7 @@ class Scene:
         loop, listener = self._loop(Memory())
         now = loop.begin()
         yield 0, listener.heard, now
-        for t in range(1, self.run.settings.rounds + 1):
+        for t in range(1, self.last_t + 1):
             listener.forget()
             now, _ = loop.round(now, t)
             yield t, listener.heard, now

@@ -30,6 +30,9 @@ from unskew.engine.assemble import loop_of
 from unskew.engine.disk import privacy
 from unskew.engine.server.loop import rounds
 
+READS = ("w",)
+"""The payloads that it attacks, as the ledger calls them."""
+
 METRIC = "epsilon, lower bound at 95 %"
 
 
@@ -111,7 +114,8 @@ def trained_again(scene: Scene, federation: Federation) -> Weights:
 
 
 def claimed(scene: Scene) -> float:
-    """The largest epsilon that privacy.json claims for what a Part releases; infinite where nothing is claimed."""
-    releases = {part: a for part, a in privacy.read(scene.path).items() if part != privacy.ATTACKS}
-    claims = [e["epsilon"] for a in releases.values() for e in a.get("epsilons", [])[-1:]]
-    return max((float("inf") if e is None else float(e) for e in claims), default=float("inf"))
+    """The epsilon that privacy.json claims of the merged model, against whoever gets it; infinite where nothing is claimed."""
+    protector = scene.run.method.protector
+    account = privacy.read(scene.path).get(protector.name, {}) if protector else {}
+    claims = [e["epsilon"] for e in account.get("epsilons", [])[:1] if e["epsilon"] is not None]
+    return float(claims[0]) if claims else float("inf")

@@ -31,6 +31,9 @@ from unskew.core.keys import numpy_key
 from unskew.methods.fedmix import FedMix
 from unskew.methods.flea import FLea
 
+READS = ("flea/features", "fedmix/x", "naivemix/x")
+"""The payloads that it attacks, as the ledger calls them."""
+
 CORNER = 2
 """The row and the column where the marker begins."""
 Sent = Callable[[Tensor], Tensor]

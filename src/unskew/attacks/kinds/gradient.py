@@ -33,6 +33,9 @@ from unskew.core.keys import digest, numpy_key
 from unskew.core.trees import Weights
 from unskew.engine.client.values import Start
 
+READS = ("w",)
+"""The payloads that it attacks, as the ledger calls them."""
+
 MOST = 64
 """More samples than this in one update are not told apart."""
 

@@ -30,6 +30,9 @@ from unskew.errors import UsageError
 from unskew.methods.decoder import decode
 from unskew.methods.feddpms import FedDPMS
 
+READS = ("feddpms/z",)
+"""The payloads that it attacks, as the ledger calls them."""
+
 ONE, ALL = "one vector", "all vectors"
 
 

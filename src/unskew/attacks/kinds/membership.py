@@ -28,6 +28,9 @@ from unskew.core.keys import digest, numpy_key
 from unskew.core.trees import Weights
 from unskew.engine.client.values import Start
 
+READS = ("w",)
+"""The payloads that it attacks, as the ledger calls them."""
+
 MOST_PASSES = 20
 RATES = (0.01, 0.001)
 """Shares of false positives at which true ones are counted."""

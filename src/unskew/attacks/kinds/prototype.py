@@ -39,6 +39,9 @@ from unskew.core.trees import Weights
 from unskew.methods.fedproto import FedProto
 from unskew.methods.rebafl import ReBaFL
 
+READS = ("rebafl/sums", "fedproto/sums")
+"""The payloads that it attacks, as the ledger calls them."""
+
 AS_SENT = "as sent"
 
 

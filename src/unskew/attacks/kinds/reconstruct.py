@@ -32,6 +32,9 @@ from unskew.methods.feddata import FedData
 from unskew.methods.fedmix import FedMix
 from unskew.methods.flea import FLea
 
+READS = ("flea/features", "fedmix/x", "naivemix/x", "feddata/x")
+"""The payloads that it attacks, as the ledger calls them."""
+
 CLASS_MEAN = "class mean"
 
 

@@ -28,6 +28,9 @@ from unskew.core.values import Batch
 from unskew.engine.inputs import inputs_of
 from unskew.methods.fedrdn import FedRDN
 
+READS = ("fedrdn/mu", "fedrdn/sigma")
+"""The payloads that it attacks, as the ledger calls them."""
+
 
 @dataclass(frozen=True)
 class Statistics(Attack):
@@ -52,15 +55,15 @@ class Statistics(Attack):
         stored = scene.trainer.samples.x[torch.as_tensor(np.unique(scene.run.federation.train.rows))]
         own = unseen(scene.run.federation, stored, seed)
         of_own = _each(scene, part, own.x[:500].to(stored.device))
-        largest = float(of_own.std(0).norm())
-        scores = self._differences(scene, part, seed, of_own.mean(0), largest)
+        spread_C = of_own.std(0).clamp(min=1e-6)
+        scores = self._differences(scene, part, seed, of_own.mean(0), spread_C)
         scores += self._properties(scene, part, seed)
         return Outcome(tuple(scores), f"{len(own)} {own.name}")
 
-    def _differences(self, scene: Scene, part: FedRDN, seed: int, guess: Tensor, spread: float) -> list[Score]:
+    def _differences(self, scene: Scene, part: FedRDN, seed: int, guess: Tensor, spread_C: Tensor) -> list[Score]:
         """How far the statistics of one added sample are from what two releases give, in units of their own spread."""
         rng = numpy_key(seed, "added")
-        errors, without = list[float](), list[float]()
+        errors, without = list[Tensor](), list[Tensor]()
         federation = scene.run.federation
         sites = [k for k in range(federation.clients) if federation.sizes[k] > 1]
         for _ in range(self.samples):
@@ -69,11 +72,17 @@ class Statistics(Attack):
             before, after = _released(scene, part, x[:-1]), _released(scene, part, x)
             recovered = after * len(x) - before * (len(x) - 1)
             there = _released(scene, part, x[-1:])
-            errors.append(float((recovered - there).norm()) / spread)
-            without.append(float((guess - there).norm()) / spread)
-        value, low, high = mean_of(np.array(errors))
-        return [Score(f"{part.name}/mu", "two releases around one sample", "error of its statistics", value, low, high,
-                      float(np.mean(without)), 0.0, len(errors), main=True)]  # fmt: skip
+            errors.append((recovered - there).abs() / spread_C)
+            without.append((guess - there).abs() / spread_C)
+        scores = list[Score]()
+        for leaf, half in zip(("mu", "sigma"), torch.arange(len(guess)).chunk(2)):
+            value, low, high = mean_of(torch.stack(errors)[:, half].mean(1).double().numpy())
+            floor = float(torch.stack(without)[:, half].mean())
+            of, metric = "two releases around one sample", "error of its statistics"
+            scores.append(
+                Score(f"{part.name}/{leaf}", of, metric, value, low, high, floor, 0.0, len(errors), main=True)
+            )
+        return scores
 
     def _properties(self, scene: Scene, part: FedRDN, seed: int) -> list[Score]:
         """Whether the nearest statistics of the adversary's own samples name the site, or its largest class."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -11,6 +12,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
+from unskew.attacks import catalogue
 from unskew.core.account import number
 from unskew.report.context import Context
 from unskew.report.figures.lines import Line
@@ -30,6 +32,11 @@ LEAD = (
     "Who reads what, and what could be learned from it? A figure without a command is a proof; one with a command was "
     "measured by an attack, which bounds from below what can be learned. “Not measured” means that nobody has tried, "
     "not that nothing can be learned."
+)
+
+NOTE = (
+    "Attacks on single clients read each client’s own payload, as the server does here also where it needs the sum alone. "
+    "A better attack may find more than these did."
 )
 
 
@@ -58,7 +65,10 @@ def build(context: Context) -> Section | None:
         pictures=[picture for method, run in methods for picture in _pictures(method, run)],
         details=[(method, name, _rows(f), f) for method, run in methods for name, f in run.attacks.items()],
     )
-    return Section("What could be learned", "learned", html, lead=LEAD, link="What could be learned")
+    measured = any(run.attacks for _, run in methods)
+    return Section(
+        "What could be learned", "learned", html, lead=LEAD, note=NOTE if measured else "", link="What could be learned"
+    )
 
 
 def payloads(run: RunData) -> list[Payload]:
@@ -79,16 +89,32 @@ def _payload(traffic: Traffic, run: RunData, handed_on: set[str]) -> Payload:
         adversary=readers,
         guarantee=traffic.guarantee,
         colour=traffic.guarantee if traffic.guarantee in GUARANTEES else "",
-        learned=[*_proofs(traffic, run), *_measured(traffic.share, run)] or [(NOT_MEASURED, "")],
+        learned=[*_proofs(traffic, run), *_plain(traffic), *_measured(traffic.share, run)]
+        or [_not_measured(traffic.share, run)],
     )
 
 
 def _proofs(traffic: Traffic, run: RunData) -> list[tuple[str, str]]:
-    """The least favourable reading of what noise amounts to: the Part's own, or of all Parts where a payload is protected."""
+    """What a guarantee of this payload amounts to, in all its readings; of other noise of the Part the least favourable one."""
     part = traffic.share.partition("/")[0]
-    accounts = [account for name, account in run.privacy.items() if name == part or traffic.guarantee == "dp"]
-    readings = [account["epsilons"][-1] for account in accounts if account.get("epsilons")]
+    released = {t.share for t in run.traffic if t.way == "down" and t.guarantee == "dp"}
+    proven = traffic.guarantee == "dp" or bool(released & {part, traffic.share})
+    accounts = [account for name, account in run.privacy.items() if name == part or proven]
+    readings = [r for account in accounts for r in account.get("epsilons", [])[0 if proven else -1 :]]
     return [(f"epsilon {number(r['epsilon'])}, {r['reading']}", "") for r in readings]
+
+
+def _plain(traffic: Traffic) -> list[tuple[str, str]]:
+    """What needs no attack, because the payload is it."""
+    if traffic.kind == "labels":
+        return [("labels, in clear" if traffic.samples == 1 else "labels, averaged", "")]
+    return [("raw inputs, in clear", "")] if traffic.kind == "inputs" and traffic.samples == 1 else []
+
+
+def _not_measured(share: str, run: RunData) -> tuple[str, str]:
+    """Together with the commands that would measure it."""
+    attacks = [name for name in catalogue.reading(share) if name != "audit"]
+    return NOT_MEASURED, " or ".join(f"unskew attack {shlex.quote(str(run.path))} {name}" for name in attacks)
 
 
 def _measured(share: str, run: RunData) -> list[tuple[str, str]]:
