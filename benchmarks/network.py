@@ -110,7 +110,8 @@ def _address(text: str) -> str:
 class Loopback:
     """A coordinator and its sites, each in a folder under `root`."""
 
-    def __init__(self, root: Path, federation: Federation, programs: list[subprocess.Popen]):
+    def __init__(self, root: Path, federation: Federation, programs: list[subprocess.Popen], *options: str):
+        """options: further ones of every `unskew site run`."""
         self.root, self.sites, self.programs = root, [f"s{k}" for k in range(federation.clients)], programs
         with socket.socket() as door:
             door.bind(("127.0.0.1", 0))
@@ -126,7 +127,7 @@ class Loopback:
         self.start("serve", "lung")
         self.wait(lambda: (root / "serve.log").read_text().count("is admitted") == len(self.sites))
         for site in self.sites:
-            self.start("site", "run", "--data", f"{site}.npz", "--folder", f"site-{site}", "--approve", "all")
+            self.start("site", "run", "--data", f"{site}.npz", "--folder", f"site-{site}", "--approve", "all", *options)
 
     def do(self, *arguments: str) -> str:
         done = subprocess.run(
@@ -135,6 +136,11 @@ class Loopback:
         if done.returncode:
             raise SystemExit(f"unskew {' '.join(arguments)}: {done.stdout}{done.stderr}")
         return done.stdout
+
+    def begin(self, *arguments: str) -> subprocess.Popen[str]:
+        """A command whose output the caller reads."""
+        command = [sys.executable, "-m", "unskew", *arguments]
+        return subprocess.Popen(command, cwd=self.root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
     def start(self, *arguments: str) -> None:
         with open(self.root / f"{arguments[0]}.log", "ab") as log:
@@ -187,14 +193,32 @@ def cost(run: Path, seconds: float) -> dict[str, float]:
     }
 
 
+def large_model(size: float, rounds: int, out: Path | None) -> None:
+    """Print what `large.measured` finds, and write it to `out`."""
+    from large import measured
+
+    programs: list[subprocess.Popen] = []
+    root = Path(tempfile.mkdtemp(prefix="unskew-large-"))
+    try:
+        figures = measured(root, size, rounds, programs)
+    finally:
+        stop(programs)
+    print(json.dumps(figures, indent=1))
+    if out:
+        out.write_text(json.dumps(figures, indent=1) + "\n")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--data", choices=list(STUDIES), default="uci_har")
     parser.add_argument("--methods", nargs="+", default=[])
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--samples", type=int, default=100, help="of each site, at most")
+    parser.add_argument("--model-bytes", type=float, help="instead: seconds and memory with a model of so many bytes")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
+    if options.model_bytes:
+        return large_model(options.model_bytes, options.rounds, options.out)
     data, column, sites, settings = STUDIES[options.data]
     federation = dealt(data, column, sites, options.samples)
     study = {**settings, "rounds": options.rounds, "epochs": 1, "seed": 0, "eval_every": options.rounds}

@@ -9,7 +9,7 @@ import errno
 import hashlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -45,8 +45,8 @@ def slug(text: str) -> str:
     )
 
 
-def replace(path: Path, data: bytes | str, keep: Path | None = None) -> None:
-    """Make `data` the content of the file at `path`; after a crash the file holds either its old content or the new.
+def replace(path: Path, data: bytes | str | Sequence[memoryview], keep: Path | None = None) -> None:
+    """Make `data`, which may be in several buffers, the content of the file at `path`; after a crash the file holds either its old content or the new.
 
     The data are written to `<name>.part` in the same folder and synced, the file is renamed, and the folder is synced.
     Text is encoded as UTF-8. keep: a second path under which the old file, if there is one, remains.
@@ -55,11 +55,13 @@ def replace(path: Path, data: bytes | str, keep: Path | None = None) -> None:
     """
     path = Path(path)
     content = data.encode() if isinstance(data, str) else data
+    buffers = [content] if isinstance(content, bytes | bytearray) else content
     part = path.with_name(path.name + ".part")
     try:
-        with explaining_a_full_disk(path, len(content)):
+        with explaining_a_full_disk(path, sum(map(len, buffers))):
             with open(part, "wb") as file:
-                file.write(content)
+                for buffer in buffers:
+                    file.write(buffer)
                 file.flush()
                 os.fsync(file.fileno())
             if keep and path.exists():

@@ -87,7 +87,7 @@ def test_flowers_server_is_on_loopback_and_the_front_keeps_to_its_port(tmp_path)
     home = Coordinator.make(tmp_path / "fed", "lung", "fl.example.org:8123", ["a"])
     server = serving.Server(home)
     inner = str(commands.inner_port(home))
-    assert server.program.command[1:5] == ["--host", "127.0.0.1", "--port", inner]
+    assert server.program.command[5:9] == ["--host", "127.0.0.1", "--port", inner]
     assert server.front.command[-2:] == ["0.0.0.0", inner]
     assert serving.Server(home, "192.0.2.1").front.command[-2:] == ["192.0.2.1", inner]
     with socket.create_server(("127.0.0.1", int(inner))):

@@ -19,7 +19,9 @@ app.command("admit")(admit.command)
 @app.command("init")
 def init(
     name: Annotated[str, typer.Argument(help="the federation's name")],
-    host: Annotated[str, typer.Option(help="where sites reach the server: HOST or HOST:PORT (default port 8000)")],
+    host: Annotated[
+        str, typer.Option(help="where sites reach the server: HOST, HOST:PORT or [IPv6]:PORT (default port 8000)")
+    ],
     sites: Annotated[
         str, typer.Option(help="the sites' names, separated by commas; their order is the clients' order")
     ],
@@ -145,6 +147,7 @@ def show(
 ) -> None:
     """Print the server's address, its certificate's days, the sites, their keys' fingerprints and bounds on samples."""
     from unskew.deploy import bounds, certificates
+    from unskew.deploy.addresses import place
     from unskew.deploy.tickets import Coordinator
 
     home = Coordinator.open(folder / name)
@@ -156,7 +159,7 @@ def show(
         print(json.dumps({**facts, "samples": most, "days": days, "fingerprints": home.fingerprints}))
         return
     tls = f"enabled, certificate valid for {days} days" if home.tls else "DISABLED"
-    print(f"{home.name}  {home.host}:{home.port}  TLS {tls}")
+    print(f"{home.name}  {place(home.host, home.port)}  TLS {tls}")
     _print_fingerprints(home.fingerprints)
     for site, fingerprint in fingerprints.items():
         bound = f"  at most {most[site]:,} samples" if site in most else "  no bound on its samples" * bool(fingerprint)

@@ -23,7 +23,10 @@ def command(
     name: Annotated[str, typer.Argument(help="the federation's name")],
     folder: Annotated[Path, typer.Option(help="where federations are kept")] = FOLDER,
     bind: Annotated[
-        str, typer.Option(help="the address to listen at (default: the host if it is an address, else 0.0.0.0)")
+        str,
+        typer.Option(
+            help="the address to listen at (default: the host if it is an address, else 0.0.0.0; ::, IPv4 and IPv6)"
+        ),
     ] = "",
     metrics: Annotated[str, typer.Option(metavar="[HOST:]PORT", help=METRICS)] = "",
     log_format: Annotated[Literal["text", "json"], typer.Option(help=LOG_FORMAT)] = "text",
@@ -46,6 +49,7 @@ def publish(where: str, figures: Figures, say: Callable[[str], None]) -> None:
 
 
 def _serve(folder: Path, bind: str, metrics: str, say: Log) -> None:
+    from unskew.deploy.addresses import place
     from unskew.deploy.supervise import stopped_at_the_end
     from unskew.deploy.tickets import Coordinator
 
@@ -58,7 +62,7 @@ def _serve(folder: Path, bind: str, metrics: str, say: Log) -> None:
     if metrics:
         publish(metrics, figures, say)
     tls = "TLS, for admitted keys only" if home.tls else "TLS DISABLED, so that anybody on this machine can connect"
-    say(f"{home.name}  {server.bind}:{home.port}  {tls}; requests and replies signed; telemetry disabled")
+    say(f"{home.name}  {place(server.bind, home.port)}  {tls}; requests and replies signed; telemetry disabled")
     say(f"admitted {len(home.admitted())} of {len(home.sites)} sites")
     with stopped_at_the_end(server):
         while True:

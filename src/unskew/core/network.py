@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import threading
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -38,7 +39,11 @@ class Network:
 
     def __init__(self, module: nn.Module, shape: tuple[int, ...]):
         """shape: of one input. Raises UsageError (E105) for a module without children."""
-        self.module = nothing_in_place(copy.deepcopy(module))
+        self._build(copy.deepcopy(module), shape)
+
+    def _build(self, module: nn.Module, shape: tuple[int, ...]) -> None:
+        """module: nobody else's, though it may hold the tensors of another network."""
+        self.module = nothing_in_place(module)
         tokens.attach(self.module)
         self.embeds = tokens.embeds(self.module)
         self.shape = tuple(shape)
@@ -61,19 +66,22 @@ class Network:
         self._counts = {n: layer.num_batches_tracked for n, layer in batch_norms(self.module) if n in roles.fixed}
         for _, layer in batch_norms(self.module):
             layer.num_batches_tracked = None  # an integer counter nothing here reads; never averaged
-        self._start = {n: t.detach().clone() for n, t in tensors(self.module)}
+        self._start: Mapping[str, Tensor] = {n: t.detach() for n, t in tensors(self.module)}
         self.extra: Weights = {}
         self._name_of = roles.name_of
         self._learns = {n: p.requires_grad for n, p in self.module.named_parameters()}
         self._slots = [(store, key, self._name_of[n]) for store, key, n in slots(self.module) if n in self._name_of]
+        self._empty()
         self.draws = False
         self._shapes: dict[str, tuple[int, ...]] = {}
         self._asking = threading.Lock()
         self._training: bool | None = None
 
     def copy(self) -> Network:
-        """The same network for another thread."""
-        other = Network(self.module_with(self._start), self.shape)
+        """The same network for another thread. Both hold the same initial weights, which neither changes."""
+        other = Network.__new__(Network)
+        other._build(self._holding(self._start), self.shape)
+        other._start = self._start
         other.cut, other.folds, other.draws = self.cut, self.folds, self.draws
         other.add(self.extra)
         other._shapes = self._shapes
@@ -84,23 +92,40 @@ class Network:
         self.extra = {**self.extra, **extra}
         self.trainable = (*self.trainable, *(n for n in extra if n not in self.trainable))
 
+    @property
+    def initial(self) -> Mapping[str, Tensor]:
+        """The initial weights themselves, which nobody may change."""
+        return {**self._start, **self.extra}
+
     def weights(self) -> Weights:
         """Copies of the initial parameters and floating-point buffers by name, and of what Parts train beside them."""
         return {n: t.clone() for n, t in (*self._start.items(), *self.extra.items())}
 
     def module_with(self, w: Weights) -> nn.Module:
         """An ordinary module holding these weights, in evaluation mode, to keep or to hand to a user."""
+        return self._holding({n: w[n].detach().clone() for n in self._start if n in w}).eval()
+
+    def hold(self, w: Mapping[str, Tensor]) -> None:
+        """Take the initial weights from here whenever they are needed; they are equal, and may be on a disk."""
+        self._start = {n: w[n].detach() for n in self._start} if isinstance(w, dict) else w
+
+    def _holding(self, w: Mapping[str, Tensor]) -> nn.Module:
+        """A copy of the module with these tensors themselves in it."""
         module = copy.deepcopy(self.module)
         self._passes.unhook(module)
         tokens.detach(module)
-        held = {n: w[n].detach().clone() for n in self._start if n in w}
-        held |= {n: nn.Parameter(held[n], learns) for n, learns in self._learns.items() if n in held}
+        held = dict(w) | {n: nn.Parameter(w[n], learns) for n, learns in self._learns.items() if n in w}
         for store, key, place in slots(module):
             if self._name_of.get(place) in held:
                 store[key] = held[self._name_of[place]]
         for name, layer in batch_norms(module):
             layer.num_batches_tracked = copy.deepcopy(self._counts.get(name, torch.tensor(0)))
-        return module.eval()
+        return module
+
+    def _empty(self) -> None:
+        """Take all tensors out of the module: a pass puts its own there, and nothing holds them longer than it must."""
+        for store, key, _ in self._slots:
+            store[key] = None
 
     def check_cut(self, cut: str) -> str:
         """The block after which a cut lies; "cut" stands for the model's own. Raises UsageError (E106) for none."""
@@ -172,8 +197,7 @@ class Network:
         try:
             return self._passes.run(x, since, until, taps or {}, self.around)
         finally:
-            for store, key, _ in self._slots:
-                store[key] = None
+            self._empty()
 
     def head_of(self, w: Weights, h_BD: Tensor) -> Tensor:
         """Logits from what the head receives, in evaluation mode."""
@@ -194,8 +218,8 @@ class Network:
         with torch.no_grad():
             x = torch.zeros((2, *self.shape))
             if cut == "features":
-                return tuple(self.features_of(self._start, x).shape[1:])
-            activation: Any = self.run(self._start, x, until=self.check_cut(cut))[0]
+                return tuple(self.features_of(dict(self._start), x).shape[1:])
+            activation: Any = self.run(dict(self._start), x, until=self.check_cut(cut))[0]
             if not isinstance(activation, Tensor):
                 raise UsageError(
                     "E106",

@@ -1,37 +1,87 @@
-"""Addresses to listen at."""
+"""Addresses to listen at and to reach, of IPv4 and of IPv6, which is written in brackets beside a port."""
 
 from __future__ import annotations
 
 import errno
+import ipaddress
+import re
 import socket
 
 from unskew.errors import UsageError
 
 LOOPBACK = "127.0.0.1"
+WAITING = 128
+"""Connections that wait in the kernel."""
+_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?")
+_PLACE = re.compile(r"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>[^\[\]:]+))(?::(?P<port>[0-9]{1,5}))?")
+_PREFIX = 64
+"""Bits of an IPv6 address that name a network; whoever has one has all its addresses."""
 
 
 def is_address(host: str) -> bool:
-    """Whether a host is an IPv4 address, not a name."""
-    return host.replace(".", "").isdigit()
+    """Whether a host is an IPv4 or IPv6 address, not a name. Addresses of one interface only (fe80::1%eth0) are none."""
+    try:
+        return bool(ipaddress.ip_address(host)) and "%" not in host
+    except ValueError:
+        return False
+
+
+def is_host(host: str) -> bool:
+    """Whether this is an address, or can be a host's name."""
+    return is_address(host) or _NAME.fullmatch(host) is not None
 
 
 def is_local(host: str) -> bool:
     """Whether only programs of this machine reach this host."""
-    return host in ("localhost", "::1") or (is_address(host) and host.startswith("127."))
+    return host == "localhost" or (is_address(host) and ipaddress.ip_address(host).is_loopback)
 
 
-def family(bind: str) -> socket.AddressFamily:
-    """Of an address, or of a name, for which it is IPv4."""
-    return socket.AF_INET6 if ":" in bind else socket.AF_INET
+def place(host: str, port: int) -> str:
+    """HOST:PORT as people and URLs write it: fl.example.org:8000, [::1]:8000."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
+def parsed(text: str, port: int) -> tuple[str, int]:
+    """The host and port in HOST, HOST:PORT, [IPv6] or [IPv6]:PORT; a bare IPv6 address is a host. port: the default.
+
+    Raises UsageError (E503).
+    """
+    match = None if is_address(text) else _PLACE.fullmatch(text)
+    host = (match["address"] or match["name"]) if match else text
+    given = int(match["port"] or port) if match else port
+    if not is_host(host) or (match and match["address"] and ":" not in host) or not 0 < given < 65536:
+        raise UsageError("E503", f"--host takes HOST or HOST:PORT, with an IPv6 address in brackets; got '{text}'.")
+    return host, given
+
+
+def default_bind(host: str) -> str:
+    """The host of a federation if it is an address of this machine, else all addresses of IPv4."""
+    return host if host == "localhost" or is_address(host) else "0.0.0.0"
+
+
+def listen(bind: str, port: int) -> socket.socket:
+    """A listening socket; at `::` it takes IPv4 connections, too. Raises OSError."""
+    if ":" not in bind:
+        return socket.create_server((bind, port), backlog=WAITING)
+    both = bind == "::" and socket.has_dualstack_ipv6()
+    return socket.create_server((bind, port), family=socket.AF_INET6, backlog=WAITING, dualstack_ipv6=both)
+
+
+def origin(address: str) -> str:
+    """Whom to count a connection from this address for: an IPv4 address, or the network of an IPv6 address."""
+    ip = ipaddress.ip_address(address.partition("%")[0])
+    if ip.version == 4 or ip.is_loopback:
+        return str(ip)
+    return str(ip.ipv4_mapped or ipaddress.ip_network((ip, _PREFIX), strict=False))
 
 
 def check_free(bind: str, port: int) -> None:
     """Raises UsageError (E507) if nobody can listen there, for example because somebody does already."""
     try:
-        socket.create_server((bind, port), family=family(bind)).close()
+        listen(bind, port).close()
     except OSError as error:
         reason = error.strerror or error
-        text = f"the server cannot listen at {bind}:{port}: {reason}. {_remedy(error, bind, port)}"
+        text = f"the server cannot listen at {place(bind, port)}: {reason}. {_remedy(error, bind, port)}"
         raise UsageError("E507", text) from error
 
 
@@ -41,8 +91,8 @@ def _remedy(error: OSError, bind: str, port: int) -> str:
         return "Does it run already?"
     if error.errno == errno.EACCES:
         return f"Ports below 1024 are for root; a port above needs a federation with --host HOST:PORT, not {port}."
-    what = "is no address of this machine" if is_address(bind) or ":" in bind else "is no name of this machine"
-    return f"{bind} {what}: give --bind one that `ip address` lists, or 0.0.0.0 for all of them."
+    what = "is no address of this machine" if is_address(bind) else "is no name of this machine"
+    return f"{bind} {what}: give --bind one that `ip address` lists, or 0.0.0.0 for all of them (:: with IPv6)."
 
 
 def free_port() -> int:

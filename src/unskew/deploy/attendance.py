@@ -13,6 +13,7 @@ from unskew.config import Settings
 from unskew.core.trees import Tree, Weights, flat
 from unskew.deploy.hello import Hello, changed
 from unskew.deploy.post import GREETING_S, POLL_S, Post
+from unskew.deploy.shelf import put_away
 from unskew.deploy.wire import Limits, Packet
 from unskew.engine.client.trainer import Trainer
 from unskew.engine.client.values import Start
@@ -40,7 +41,10 @@ class Attendance:
     """The sites that have been set up and have answered since."""
 
     def __post_init__(self) -> None:
-        self.first: Weights = self.local.fed.net.weights()
+        net = self.local.fed.net
+        self.first: Weights = put_away(net.weights(), self.store.folder.parent)
+        """The weights before round 1, of which a site is sent all when it is set up."""
+        net.hold(self.first)
 
     def tell(self, t: int, code: str, text: str) -> None:
         self.post.tell(t, code, text)
@@ -119,9 +123,8 @@ class Attendance:
         largest = max(h.train for h in self.hellos)
         facts = {"settings": self.settings.as_dict(), "clients": len(self.hellos), "largest": largest}
         connected = self.post.connected()
-        requests = {
-            self.hellos[k].site: (facts | {"k": k}, {"w": self.first}) for k in ids if self.hellos[k].site in connected
-        }
+        tree = {"w": self.first}
+        requests = {self.hellos[k].site: (facts | {"k": k}, tree) for k in ids if self.hellos[k].site in connected}
         for site in sorted({self.hellos[k].site for k in ids} - connected):
             self.post.absent(site, t)
         self.ready |= set(self.post.ask("setup", t, requests, Limits(0, 0))) if requests else set()

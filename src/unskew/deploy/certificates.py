@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import datetime as dt
 import ipaddress
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +17,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from unskew import disk
+from unskew.deploy.addresses import is_host
 from unskew.deploy.identity import write_secret
 from unskew.errors import UsageError
 
@@ -26,7 +26,6 @@ DAYS = 365
 AUTHORITY_DAYS = 3650
 """How long the authority's is: a federation ends with it."""
 KEY = "authority.key"
-_HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?")
 _PEM = serialization.Encoding.PEM
 AUTHORITY = x509.BasicConstraints(ca=True, path_length=0)
 """The role of a certificate whose key may sign others."""
@@ -74,11 +73,6 @@ def read(path: Path) -> x509.Certificate:
         return x509.load_pem_x509_certificate(path.read_bytes())
     except (OSError, ValueError) as error:
         raise UsageError("E503", f"{path} holds no certificate: {error}.") from error
-
-
-def is_host(text: str) -> bool:
-    """Whether this is a host's name, or an IPv4 or IPv6 address."""
-    return _HOST.fullmatch(text) is not None or isinstance(_address(text), x509.IPAddress)
 
 
 def days_left(certificate: x509.Certificate) -> int:

@@ -35,7 +35,8 @@ def superlink(home: Coordinator, secret: Path) -> list[str]:
 
     secret: the file that proves who may take the tasks of runs.
     """
-    command = [str(BIN / "flower-superlink"), "--host", LOOPBACK, "--port", str(inner_port(home))]
+    command = [sys.executable, "-P", "-m", "unskew.deploy.lean", "flower-superlink"]
+    command += ["--host", LOOPBACK, "--port", str(inner_port(home))]
     command += ["--isolation", "process", "--superexec-auth-secret-file", str(secret)]
     command += ["--database", str(home.folder / "flower" / "superlink.db")]
     if not home.tls:

@@ -19,6 +19,7 @@ from unskew.deploy import orders, superlink
 from unskew.deploy.conducting import conduct_order
 from unskew.deploy.conductors import TASK
 from unskew.deploy.flower import FlowerChannel
+from unskew.deploy.freed import return_freed
 from unskew.deploy.mailbox import Mailbox
 from unskew.deploy.tickets import Coordinator
 from unskew.errors import UsageError
@@ -35,6 +36,7 @@ except ImportError as error:  # the extra is not installed, or in a version that
 
 def main() -> None:
     """Conduct the run to its end. It always leaves an `ending.json`, unless this process is killed."""
+    return_freed()
     home, order = Coordinator.open(Path(sys.argv[1])), sys.argv[2]
     run, task, token = os.environ.pop(TASK).split()
     signal.signal(signal.SIGTERM, _stop)
@@ -42,7 +44,7 @@ def main() -> None:
     proof, retry = RuntimeTokenHttpInterceptor(token=token), make_simple_http_retry_invoker()
     HeartbeatSender(make_task_heartbeat_fn_http(superlink.runtime_client(home, proof))).start()
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = int(run), SUPERLINK_NODE_ID, int(task)
-    mailbox = Mailbox(superlink.runtime_client(home, proof, retry=retry), int(run))
+    mailbox = Mailbox(superlink.runtime_client(home, proof, retry=retry), int(run), home.folder / "flower")
     try:
         conduct_order(FlowerChannel(mailbox), orders.read_now(home.folder, order))
     except KeyboardInterrupt:  # no process with this token can go on, so none is to be started again

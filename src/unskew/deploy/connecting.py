@@ -16,6 +16,7 @@ from pathlib import Path
 
 from unskew.deploy import commands, logs, telling
 from unskew.deploy.doctor import rejection
+from unskew.deploy.freed import return_freed
 from unskew.deploy.metrics.of_site import OfSite
 from unskew.deploy.sealed import SOCKET, Sealed, through_socket
 from unskew.deploy.supervise import Program, Rarely, Say, stopped_at_the_end
@@ -53,9 +54,10 @@ class SiteProcesses:
         rejects its arguments or its data: a restart helps with neither. Raises UnskewError (E507) if the connection's
         thread has ended, as a site that answers nobody must not look alive.
         """
+        return_freed()
         ticket = self.joined.ticket
         if reason := rejection(self.joined):
-            raise UsageError("E509", f"{ticket.host}:{ticket.port}: {reason}")
+            raise UsageError("E509", f"{ticket.place}: {reason}")
         with tempfile.TemporaryDirectory(prefix="unskew-") as private:
             path = Path(private) / "worker"
             worker = self._worker(path)
@@ -94,7 +96,7 @@ class SiteProcesses:
 
     def _answer(self, path: Path, request: Sealed, within_s: float) -> Sealed:
         """The worker's answer, which the operator is told of. Raises OSError if there is none."""
-        answer = through_socket(path, request, within_s)
+        answer = through_socket(path, self.joined.folder, request, within_s)
         if text := telling.line(self.joined.folder, answer):
             self.say(text)
         return answer

@@ -90,7 +90,7 @@ def _key(joined: Joined) -> Finding:
 def _network(joined: Joined) -> list[Finding]:
     """Whether the server can be reached, and if so what its certificate and its clock say."""
     ticket, began = joined.ticket, time.monotonic()
-    where = f"{ticket.host}:{ticket.port}"
+    where = ticket.place
     try:
         with reach(ticket.host, ticket.port, bool(ticket.authority), TIMEOUT_S) as line:
             took_ms = (time.monotonic() - began) * 1000
@@ -115,7 +115,7 @@ def certificate_of(joined: Joined, line: socket.socket) -> list[Finding]:
             expires_s = ssl.cert_time_to_seconds(str((tls.getpeercert() or {})["notAfter"]))
             days = (dt.datetime.fromtimestamp(expires_s, dt.UTC) - dt.datetime.now(dt.UTC)).days
             text = f"signed by the federation's authority, valid for {days} more days"
-            return [Finding("certificate", days > RENEWAL_DAYS, text), _clock(tls, joined.ticket.host)]
+            return [Finding("certificate", days > RENEWAL_DAYS, text), _clock(tls, joined.ticket.place)]
     except ssl.SSLCertVerificationError as error:
         text = f"the server's certificate is rejected: {error.verify_message}."
         return [Finding("certificate", False, text + clocks.doubted(error.verify_code))]
@@ -143,12 +143,12 @@ def _plain(line: socket.socket) -> Finding:
         return Finding("certificate", True, "TLS is DISABLED in this federation")
 
 
-def _clock(tls: ssl.SSLSocket, host: str) -> Finding:
+def _clock(tls: ssl.SSLSocket, place: str) -> Finding:
     """By the Date header of any HTTP answer, a refusal included. A key that is not admitted gets no answer."""
     asked = dt.datetime.now(dt.UTC)
     answer = HTTPResponse(tls)
     try:
-        tls.sendall(f"GET / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+        tls.sendall(f"GET / HTTP/1.1\r\nHost: {place}\r\nConnection: close\r\n\r\n".encode())
         answer.begin()
     except (ConnectionError, ssl.SSLError):
         text = "the server closes the connection without an answer, as it does with a key that is not admitted"

@@ -26,7 +26,7 @@ try:
     from flwr.common.serde import message_from_proto, message_to_proto
     from flwr.proto import fleet_pb2 as fleet_api
     from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
-    from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree, PullObjectRequest, PullObjectResponse
+    from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, PullObjectRequest, PullObjectResponse
     from flwr.proto.message_pb2 import Message as MessageProto
     from flwr.proto.node_pb2 import Node
     from flwr.supercore.error import ApiErrorCode, FlowerError
@@ -40,7 +40,7 @@ try:
     from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
     from google.protobuf.message import DecodeError
 
-    from unskew.deploy.pieces import BACK_OFF_S, MOST_BACK_OFF_S, unless_stalled
+    from unskew.deploy.pieces import Arrival, send
 except ImportError as error:  # the extra is not installed, or in a version that has other names
     raise UsageError("E501", f"a deployment needs Flower 1.41: pip install 'unskew[flower]' ({error}).") from error
 
@@ -80,15 +80,16 @@ class Fleet:
     def __init__(self, joined: Joined):
         ticket, key = joined.ticket, joined.key.key
         context = joined.tls()
-        where = f"{'https' if context else 'http'}://{ticket.host}:{ticket.port}"
+        where = f"{'https' if context else 'http'}://{ticket.place}"
         interceptors = [NodeAuthHttpInterceptor(key, key.public_key())]
         self._client = FleetHttpClient(where, interceptors=interceptors, verify=context or False, timeout=TIMEOUT_S)
         self._key, self._admits_itself = public_key_to_bytes(key.public_key()), context is None
         self._number, self._open = joined.folder / "node", joined.folder / "answering"
         self._node = Node(node_id=int(self._number.read_text())) if self._number.exists() else None
         self._left_open = self._open.exists()
-        self._pulling: tuple[int, ObjectTree] | None = None
-        """The run of a message that has not arrived whole, and the tree of its pieces."""
+        self._folder = joined.folder
+        self._pulling: tuple[int, Arrival] | None = None
+        """The run of a message that has not arrived whole, and what has arrived of it."""
         self._head = b""
         """That message without its content."""
 
@@ -154,7 +155,7 @@ class Fleet:
                 with contextlib.suppress(UnskewError, OSError):
                     disk.replace(self._open, self._head)
                 run = response.messages_list[0].metadata.run_id
-                self._pulling = run, response.message_object_trees[0]
+                self._pulling = run, Arrival(response.message_object_trees[0], self._folder)
             try:
                 message = self._pulled(*self._pulling)
             except (FleetError, httpx.HTTPError, inflatable_utils.ObjectPullError):
@@ -164,17 +165,13 @@ class Fleet:
             self._pulling = None
             return message
 
-    def _pulled(self, run: int, tree: ObjectTree) -> Message:
-        def confirm(object_id: str) -> None:
-            request = ConfirmMessageReceivedRequest(node=self._node, run_id=run, message_object_id=object_id)
-            with _sorted():
-                self._client.ConfirmMessageReceived(request)
-
-        pull = unless_stalled(make_pull_object_fn_protobuf(self._pull_object, self._node, run))
-        message = inflatable_utils.pull_and_inflate_object_from_tree(
-            tree, pull, confirm, return_type=Message, initial_backoff=BACK_OFF_S, backoff_cap=MOST_BACK_OFF_S
-        )
-        message.metadata.__dict__["_message_id"] = tree.object_id
+    def _pulled(self, run: int, arrival: Arrival) -> Message:
+        message = arrival.go_on(make_pull_object_fn_protobuf(self._pull_object, self._node, run))
+        number = arrival.tree.object_id
+        with _sorted():
+            request = ConfirmMessageReceivedRequest(node=self._node, run_id=run, message_object_id=number)
+            self._client.ConfirmMessageReceived(request)
+        message.metadata.__dict__["_message_id"] = number
         return message
 
     def _pull_object(self, request: PullObjectRequest) -> PullObjectResponse:
@@ -200,8 +197,7 @@ class Fleet:
             response = self._client.PushMessages(request)
             run = message.metadata.run_id
             push = make_push_object_fn_protobuf(self._client.PushObject, self._node, run, response.session_id)
-            objects = inflatable_object.get_all_nested_objects(reply)
-            inflatable_utils.push_objects(objects, push, object_ids_to_push=set(response.objects_to_push))
+            send(reply, response.objects_to_push, push)
 
     def forget(self) -> None:
         """The last message is dealt with."""

@@ -9,29 +9,36 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
+from unskew.deploy.bulk import SMALL, Stored, Views, whole
 from unskew.deploy.sealed import Sealed
 from unskew.errors import UsageError
 
 try:
-    from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+    from flwr.app import Array, ConfigRecord, Message, RecordDict
     from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
+
+    from unskew.deploy.pieces import array, record
 except ImportError as error:  # the extra is not installed
     raise UsageError("E501", "a deployment needs Flower and cryptography: pip install 'unskew[flower]'.") from error
 
 _KINDS = {"hello": "query", "setup": "query", "train": "train", "visit": "train", "score": "evaluate"}
 """Flower's category for each kind of request."""
 _POLL_S = 0.1
-SMALL = 1 << 22
-"""Bytes of tensors that travel with the text."""
 
 
-def packed(sealed: Sealed) -> RecordDict:
-    """A sealed message as the content of one of Flower's. A small one is a single piece, as each takes calls of its own."""
+def packed(sealed: Sealed, arrays: dict[int, Array] | None = None) -> RecordDict:
+    """A sealed message as the content of one of Flower's. A small one is a single piece, as each takes calls of its own.
+
+    arrays: those made so far, by the identity of their bytes, as several messages may have the same.
+    """
     head: dict[str, str | bytes] = {"text": sealed.text, "signature": sealed.signature}
     if len(sealed.blob) <= SMALL:
-        return RecordDict({"head": ConfigRecord(head | {"blob": sealed.blob})})
-    blob = Array("uint8", (len(sealed.blob),), "unskew", sealed.blob)
-    return RecordDict({"head": ConfigRecord(head), "blob": ArrayRecord({"blob": blob})})
+        return RecordDict({"head": ConfigRecord(head | {"blob": whole(sealed.blob)})})
+    arrays = {} if arrays is None else arrays
+    if id(sealed.blob) not in arrays:
+        bulk = Views([memoryview(sealed.blob)]) if isinstance(sealed.blob, bytes) else sealed.blob
+        arrays[id(sealed.blob)] = array(bulk)
+    return RecordDict({"head": ConfigRecord(head), "blob": record({"blob": arrays[id(sealed.blob)]})})
 
 
 def unpacked(content: RecordDict) -> Sealed:
@@ -42,7 +49,7 @@ def unpacked(content: RecordDict) -> Sealed:
         blob = head["blob"] if "blob" in head else content.array_records["blob"]["blob"].data
     except KeyError as error:
         raise ValueError(f"a message without {error}") from None
-    if not (isinstance(text, str) and isinstance(signature, bytes) and isinstance(blob, bytes)):
+    if not (isinstance(text, str) and isinstance(signature, bytes) and isinstance(blob, bytes | Stored | Views)):
         raise ValueError("a message of other types")
     return Sealed(text, signature, blob)
 
@@ -69,8 +76,9 @@ class FlowerChannel:
     def ask(self, requests: Mapping[int, Sealed], kind: str, t: int, deadline_s: float) -> dict[int, Sealed | str]:
         """The deadline is also the messages' time to live: a site that was away does not work off rounds that are over."""
         until = time.monotonic() + deadline_s
+        arrays: dict[int, Array] = {}
         messages = [
-            Message(packed(sealed), node, _KINDS[kind], group_id=str(t), ttl=deadline_s)
+            Message(packed(sealed, arrays), node, _KINDS[kind], group_id=str(t), ttl=deadline_s)
             for node, sealed in requests.items()
         ]
         ids = self._pushed(messages, until)

@@ -71,11 +71,15 @@ def changed_files(path: Path, run: Path) -> list[str]:
     """The files of a finished run that no longer have the digests in the last line of its journal."""
     lines = path.read_bytes().splitlines()
     last = json.loads(lines[-1]) if lines else {}
-    return [name for name, sha in last.get("files", {}).items() if _file_digest(run / name) != sha]
+    return [name for name, sha in last.get("files", {}).items() if file_sha256(run / name) != sha]
 
 
-def _file_digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
+def file_sha256(path: Path) -> str:
+    """The digest of a file's content in hexadecimal digits; "" if there is no file."""
+    if not path.exists():
+        return ""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _wrong(line: bytes, count: int, head: str, key: Public) -> str:

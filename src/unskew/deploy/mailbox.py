@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
 
 from unskew.errors import UnskewError, UsageError
 
@@ -27,14 +28,14 @@ try:
     from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree
     from flwr.proto.message_pb2 import Message as MessageProto
     from flwr.proto.node_pb2 import Node
-    from flwr.supercore.inflatable import inflatable_object, inflatable_utils
+    from flwr.supercore.inflatable import inflatable_object
     from flwr.supercore.inflatable.inflatable_protobuf_utils import (
         make_pull_object_fn_protobuf,
         make_push_object_fn_protobuf,
     )
     from flwr.supercore.runtime import RuntimeHttpClient
 
-    from unskew.deploy.pieces import BACK_OFF_S, MOST_BACK_OFF_S, unless_stalled
+    from unskew.deploy.pieces import Arrival, send_all
 except ImportError as error:  # the extra is not installed, or in a version that has other names
     raise UsageError("E501", f"a deployment needs Flower 1.41: pip install 'unskew[flower]' ({error}).") from error
 
@@ -58,10 +59,11 @@ def _while_it_runs() -> Iterator[None]:
 
 
 class Mailbox:
-    """What `FlowerChannel` needs of Flower's Grid. client: speaks for the run; run: its number."""
+    """What `FlowerChannel` needs of Flower's Grid."""
 
-    def __init__(self, client: RuntimeHttpClient, run: int):
-        self._client, self._run = client, run
+    def __init__(self, client: RuntimeHttpClient, run: int, folder: Path):
+        """client: speaks for the run; run: its number. folder: where large replies are kept while they are needed."""
+        self._client, self._run, self._folder = client, run, folder
         self._node, self._fetchers = Node(node_id=SUPERLINK_NODE_ID), ThreadPoolExecutor(FETCHERS)
         self._arriving: dict[str, Future[Message]] = {}
         """By the number of the message that each answers."""
@@ -82,7 +84,7 @@ class Mailbox:
             response = self._client.PushMessages(request)
             objects = {n: o for m in messages for n, o in inflatable_object.get_all_nested_objects(m).items()}
             push = make_push_object_fn_protobuf(self._client.PushObject, self._node, self._run, response.session_id)
-            inflatable_utils.push_objects(objects, push, object_ids_to_push=set(response.objects_to_push))
+            send_all(objects, response.objects_to_push, push)
         return list(response.message_ids)
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
@@ -102,16 +104,12 @@ class Mailbox:
         Which request it answers is what the server says, whatever its sender has written into it.
         """
 
-        def confirm(object_id: str) -> None:
-            request = ConfirmMessageReceivedRequest(node=self._node, run_id=self._run, message_object_id=object_id)
-            self._client.ConfirmMessageReceived(request)
-
-        pull = unless_stalled(make_pull_object_fn_protobuf(self._client.PullObject, self._node, self._run))
         answered = head.metadata.reply_to_message_id
+        pull = make_pull_object_fn_protobuf(self._client.PullObject, self._node, self._run)
         try:
-            message = inflatable_utils.pull_and_inflate_object_from_tree(
-                tree, pull, confirm, return_type=Message, initial_backoff=BACK_OFF_S, backoff_cap=MOST_BACK_OFF_S
-            )
+            message = Arrival(tree, self._folder).go_on(pull)
+            request = ConfirmMessageReceivedRequest(node=self._node, run_id=self._run, message_object_id=tree.object_id)
+            self._client.ConfirmMessageReceived(request)
             message.metadata.__dict__["_reply_to_message_id"] = answered
             return message
         except Exception as error:  # whatever a site makes Flower's parsers raise concerns its reply alone

@@ -1,34 +1,188 @@
-"""The pieces of a message, which are fetched while its sender still sends them."""
+"""Messages in pieces, in Flower's form: a few are on their way at a time, and large tensors go from disk to disk.
+
+Flower's own functions hold all pieces of a message at once, several times over. These hold some, and go on with a message
+whose transfer was interrupted. A message is fetched while its sender still sends it.
+"""
 
 # pyright: reportMissingImports=false
 # Flower lives in an environment of its own, and types are checked in the one without it.
 
 from __future__ import annotations
 
+import json
 import time
-from collections.abc import Callable
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import TypeVar
 
-from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectUnavailableError
+from flwr.app import Array, ArrayRecord, Message
+from flwr.app.message.arraychunk import ArrayChunk
+from flwr.proto.message_pb2 import ObjectTree
+from flwr.supercore.inflatable.inflatable_object import (
+    InflatableObject,
+    get_all_nested_objects,
+    get_object_body,
+    get_object_head_values_from_object_content,
+)
+from flwr.supercore.inflatable.inflatable_utils import (
+    ObjectPullError,
+    ObjectUnavailableError,
+    inflatable_class_registry,
+)
 
+from unskew.deploy.bulk import Bulk, Stored
+
+PIECE = 2 << 20
+"""Bytes of tensors in one call, of which every program on the way holds several copies. The front lets 8 MB through."""
+AT_ONCE = 2
+"""Calls for one message side by side."""
+MOST_BYTES = 8 << 30
+"""The largest tensors of one message; Flower's own form does not say how large they are."""
 BACK_OFF_S, MOST_BACK_OFF_S = 0.05, 0.5
 """How soon a piece that was not there yet is asked for again: at first, and at last."""
 STALLED_S = 15.0
 """A message of which no further piece has come for so long is given up."""
+Pull = Callable[[str], bytes]
+"""A piece by its number. Raises ObjectUnavailableError while it is on its way."""
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
 
 
-def unless_stalled(pull: Callable[[str], bytes]) -> Callable[[str], bytes]:
-    """This way to pull a piece, which gives up when the sender has added none for STALLED_S: it may have been killed."""
+class Piece(ArrayChunk):
+    """Some bytes of a Bulk as Flower's piece of an array; they are read when they are needed."""
+
+    def __init__(self, bulk: Bulk, start: int):
+        self._bulk, self._start = bulk, start
+
+    @property
+    def data(self) -> memoryview:
+        return memoryview(self._bulk.read(self._start, self._start + PIECE))
+
+
+Piece.__qualname__ = ArrayChunk.__qualname__  # by which Flower tells what an object is
+
+
+def record(arrays: Mapping[str, Array]) -> ArrayRecord:
+    """The arrays themselves under these names; Flower's constructor would make others of them."""
+    filled = ArrayRecord()
+    for name, one in arrays.items():
+        filled[name] = one
+    return filled
+
+
+def array(bulk: Bulk) -> Array:
+    """An array of these bytes, of which no copy is made. Each piece is read once here, for its number."""
+    whole = Array("uint8", (len(bulk),), "unskew", b"")
+    whole.data = bulk
+    pieces = [Piece(bulk, start) for start in range(0, len(bulk), PIECE)]
+    whole.__dict__["_chunks"] = [(piece.object_id, piece) for piece in pieces]
+    return whole
+
+
+def send(message: Message, lacking: Sequence[str], push: Callable[[str, bytes], None]) -> None:
+    """Push those pieces of messages that the other side does not have yet."""
+    send_all(get_all_nested_objects(message), lacking, push)
+
+
+def send_all(
+    objects: Mapping[str, InflatableObject], lacking: Sequence[str], push: Callable[[str, bytes], None]
+) -> None:
+    """The same for the pieces of several messages, by their numbers.
+
+    What names the pieces of tensors goes first: who fetches a message meanwhile cannot do without.
+    """
+    missing = set(lacking)
+    in_order = sorted((n for n in objects if n in missing), key=lambda n: isinstance(objects[n], ArrayChunk))
+    for _ in _in_turn(lambda number: push(number, objects[number].deflate()), in_order):
+        pass
+
+
+class Arrival:
+    """A message that arrives in pieces. `go_on` may be called again after a failure, and fetches only what is missing."""
+
+    def __init__(self, tree: ObjectTree, folder: Path):
+        """tree: of the numbers of its pieces. folder: where large tensors are kept."""
+        self.tree, self.folder = tree, folder
+        self._contents: dict[str, bytes] = {}
+        self._stored: dict[str, Stored] = {}
+        self._written: dict[str, int] = {}
+        """By array, how many of its pieces are on the disk."""
+
+    def go_on(self, pull: Pull) -> Message:
+        """The whole message. Raises ObjectPullError if its sender stops, and whatever `pull` or Flower's parsers raise."""
+        message = self._inflated(self.tree, unless_stalled(pull))
+        if not isinstance(message, Message):
+            raise TypeError(f"a {type(message).__name__} instead of a message")
+        return message
+
+    def _inflated(self, tree: ObjectTree, pull: Pull) -> InflatableObject:
+        number = tree.object_id
+        if number not in self._contents:
+            self._contents[number] = pull(number)
+        content = self._contents[number]
+        kind, children, _ = get_object_head_values_from_object_content(content)
+        if kind == Array.__qualname__:
+            return self._array(number, content, children, pull)
+        below = {child.object_id: child for child in tree.children}
+        inflated = {child: self._inflated(below[child], pull) for child in children}
+        if kind == ArrayRecord.__qualname__:
+            return record(
+                {name: inflated[child] for name, child in json.loads(get_object_body(content, ArrayRecord)).items()}
+            )
+        return inflatable_class_registry[kind].inflate(content, children=inflated)
+
+    def _array(self, number: str, content: bytes, children: Sequence[str], pull: Pull) -> Array:
+        facts = json.loads(get_object_body(content, Array))
+        stored = self._stored.setdefault(number, Stored(self.folder))
+        pieces = [str(children[index]) for index in facts["arraychunk_ids"]]
+        for piece in _in_turn(pull, pieces[self._written.get(number, 0) :]):
+            stored.add(get_object_body(piece, ArrayChunk))
+            self._written[number] = self._written.get(number, 0) + 1
+            if len(stored) > MOST_BYTES:
+                raise ValueError(f"more than {MOST_BYTES >> 30} GB of tensors")
+        whole = Array("uint8", (len(stored),), "unskew", b"")
+        whole.data = stored
+        return whole
+
+
+def unless_stalled(pull: Pull) -> Pull:
+    """This way to pull a piece, which waits for it, and gives up when the sender has added none for STALLED_S."""
     last = time.monotonic()
 
     def patient(object_id: str) -> bytes:
         nonlocal last
-        try:
-            content = pull(object_id)
-        except ObjectUnavailableError:
-            if time.monotonic() - last > STALLED_S:
-                raise ObjectPullError(object_id, "its sender has stopped sending it") from None
-            raise
-        last = time.monotonic()
-        return content
+        pause_s = BACK_OFF_S
+        while True:
+            try:
+                content = pull(object_id)
+            except ObjectUnavailableError:
+                if time.monotonic() - last > STALLED_S:
+                    raise ObjectPullError(object_id, "its sender has stopped sending it") from None
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, MOST_BACK_OFF_S)
+                continue
+            last = time.monotonic()
+            return content
 
     return patient
+
+
+def _in_turn(function: Callable[[Item], Answer], items: Sequence[Item]) -> Iterator[Answer]:
+    """The function of every item, in their order, AT_ONCE of them side by side and none further ahead."""
+    if len(items) == 1:
+        yield function(items[0])
+        return
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        waiting: deque[Future[Answer]] = deque()
+        try:
+            for item in items:
+                if len(waiting) == AT_ONCE:
+                    yield waiting.popleft().result()
+                waiting.append(pool.submit(function, item))
+            while waiting:
+                yield waiting.popleft().result()
+        finally:
+            for future in waiting:
+                future.cancel()

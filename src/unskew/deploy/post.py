@@ -15,7 +15,7 @@ from unskew.deploy.hello import Hello
 from unskew.deploy.identity import Private, Public
 from unskew.deploy.journal import Journal
 from unskew.deploy.sealed import Sealed
-from unskew.deploy.wire import Limits, Packet, WireError, seal, unseal
+from unskew.deploy.wire import Limits, Packed, Packet, WireError, pack, seal, unseal
 from unskew.errors import printable
 
 GREETING = Limits(0, 0)
@@ -122,11 +122,13 @@ class Post:
     def ask(self, kind: str, t: int, requests: Mapping[str, Request], limits: Limits) -> dict[str, Packet]:
         """The checked replies by site; a site without one is named (E304, E307, E310, E311, E312 or its own code)."""
         connected, sealed = self.connected(), {}
+        packed: dict[int, Packed] = {}  # most are sent one tree, which is laid out and digested once
         for site, (header, tree) in requests.items():
             if site not in connected or site not in self.contact.keys:
                 self.absent(site, t)
                 continue
-            sealed[site] = self._sealed(site, kind, t, header, tree)
+            packed[id(tree)] = packed.get(id(tree)) or pack(tree)
+            sealed[site] = self._sealed(site, kind, t, header, packed[id(tree)])
             self._note("asked", site=site, kind=kind, t=t, request=sealed[site].digest, bytes=sealed[site].size)
         by_node = {self.nodes[site]: request for site, request in sealed.items()}
         replies = self.contact.channel.ask(by_node, kind, t, self.deadline_s) if by_node else {}
@@ -205,7 +207,7 @@ class Post:
         self._note("refused", site=site, t=t, code=code, text=text)
         self.tell(t, code, text)
 
-    def _sealed(self, site: str, kind: str, t: int, header: Mapping[str, Any], tree: Tree) -> Sealed:
+    def _sealed(self, site: str, kind: str, t: int, header: Mapping[str, Any], tree: Tree | Packed) -> Sealed:
         self._serial += 1
         fixed = {"run": self.run, "serial": self._serial, "site": site, "kind": kind, "t": t}
         return seal({**header, **fixed}, tree, self.contact.key)

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from unskew.core import gate
 from unskew.core.replies import Reply
-from unskew.core.trees import flat
+from unskew.core.trees import Weights, flat
+from unskew.deploy.shelf import Shelf
 from unskew.deploy.wire import Limits, Packet
 
 MALFORMED = "the tensors have other names than a reply's. Reply dropped."
@@ -21,9 +23,9 @@ def reply_of(k: int, packet: Packet) -> Reply | None:
     if packet.header.get("n") == 0:
         return None
     weights, shares = packet.tree.get("w", {}), packet.tree.get("shares", {})
-    if set(packet.tree) - {"w", "shares"} or not isinstance(weights, dict):
+    if set(packet.tree) - {"w", "shares"} or not isinstance(weights, Mapping):
         raise Malformed
-    return Reply(k, _samples(packet), flat(weights), _by_part(shares), {}, _number(packet.header.get("loss")))
+    return Reply(k, _samples(packet), _by_name(weights), _by_part(shares), {}, _number(packet.header.get("loss")))
 
 
 def early_reply_of(k: int, tree: Any, packet: Packet) -> Reply:
@@ -37,9 +39,16 @@ def limits_of(spec: gate.Spec) -> Limits:
 
 
 def _by_part(shares: Any) -> dict[str, Any]:
-    if not isinstance(shares, dict) or not all(isinstance(tree, dict) for tree in shares.values()):
+    if not isinstance(shares, Mapping) or not all(isinstance(shares[part], Mapping) for part in shares):
         raise Malformed
-    return shares
+    return dict(shares)
+
+
+def _by_name(weights: Mapping[str, Any]) -> Weights:
+    """Weights by name. Those that stay on the disk do so, unless they are nested, which the gate will refuse."""
+    if isinstance(weights, Shelf) and not any(isinstance(weights[name], Mapping) for name in weights):
+        return weights  # type: ignore[return-value]
+    return flat(weights)
 
 
 def _samples(packet: Packet) -> float:

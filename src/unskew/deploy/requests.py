@@ -37,7 +37,7 @@ def check_values(header: Mapping[str, Any]) -> None:
 def check_complete(header: Mapping[str, Any], tree: Mapping[str, Any]) -> None:
     """Raises UsageError (E310), naming the first thing that a request of this kind lacks."""
     lacking = [name for name in NEEDED[header["kind"]] if name not in header]
-    if header["kind"] == "setup" and not isinstance(tree.get("w"), dict):
+    if header["kind"] == "setup" and not isinstance(tree.get("w"), Mapping):
         lacking.append("w")
     if lacking:
         raise UsageError("E310", f"the request lacks '{lacking[0]}', which every '{header['kind']}' has.")

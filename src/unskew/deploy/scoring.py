@@ -85,7 +85,7 @@ class SiteScores:
         """The scores that have the declared form; the others are dropped and their sites named."""
         by_scope: Answers = {"global": {}, "personal": {}} | ({"kept": {}} if self.sites.local.kept else {})
         for k, tree in answers.items():
-            for scope, values in tree.items() if isinstance(tree, dict) else [("?", tree)]:
+            for scope, values in tree.items() if isinstance(tree, Mapping) else [("?", tree)]:
                 if problem := self._problem(scope, values, by_scope):
                     code, text = problem
                     site = self.sites.hellos[k].site

@@ -12,6 +12,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from unskew.deploy.bulk import BLOCK, SMALL, Bulk, Stored, blocks
+
 SOCKET = "UNSKEW_SITE_SOCKET"
 """The environment variable that tells a site's worker where to listen."""
 LOADING_S = 0.1
@@ -29,7 +31,7 @@ class Sealed:
 
     text: str
     signature: bytes
-    blob: bytes
+    blob: bytes | Bulk
 
     @property
     def digest(self) -> str:
@@ -44,18 +46,30 @@ class Sealed:
     def send(self, line: socket.socket) -> None:
         text = self.text.encode()
         line.sendall(_LENGTHS.pack(len(text), len(self.signature), len(self.blob)))
-        for piece in (text, self.signature, self.blob):
+        for piece in (text, self.signature, *blocks(self.blob)):
             if piece:  # or the other side, which expects no more, may have closed already
                 line.sendall(piece)
 
     @staticmethod
-    def receive(line: socket.socket) -> Sealed:
-        """Raises ConnectionError if the other side closes early, or announces a message that is too large."""
+    def receive(line: socket.socket, folder: Path) -> Sealed:
+        """folder: where the bytes of large tensors are kept.
+
+        Raises ConnectionError if the other side closes early, or announces a message that is too large.
+        """
         lengths = _LENGTHS.unpack(exactly(line, _LENGTHS.size))
         if any(length > most for length, most in zip(lengths, MOST)):
             raise ConnectionError("the announced message is too large")
-        text, signature, blob = (exactly(line, length) for length in lengths)
-        return Sealed(text.decode(), signature, blob)
+        text, signature = (exactly(line, length) for length in lengths[:2])
+        return Sealed(text.decode(), signature, _blob(line, lengths[2], folder))
+
+
+def _blob(line: socket.socket, count: int, folder: Path) -> bytes | Bulk:
+    if count <= SMALL:
+        return exactly(line, count)
+    stored = Stored(folder)
+    while len(stored) < count:
+        stored.add(exactly(line, min(BLOCK, count - len(stored))))
+    return stored
 
 
 def exactly(line: socket.socket, count: int) -> bytes:
@@ -69,8 +83,10 @@ def exactly(line: socket.socket, count: int) -> bytes:
     return bytes(received)
 
 
-def through_socket(path: Path, request: Sealed, budget_s: float) -> Sealed:
+def through_socket(path: Path, folder: Path, request: Sealed, budget_s: float) -> Sealed:
     """The answer of the worker that listens there; one that is still loading its data is waited for.
+
+    folder: where the bytes of large tensors are kept.
 
     Raises OSError if there is no answer within the budget, so that a site is never blocked for good.
     """
@@ -80,7 +96,7 @@ def through_socket(path: Path, request: Sealed, budget_s: float) -> Sealed:
         line.settimeout(left_s)
         line.sendall(BUDGET.pack(left_s))
         request.send(line)
-        return Sealed.receive(line)
+        return Sealed.receive(line, folder)
 
 
 def _connected(path: Path, until: float) -> socket.socket:

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 
 from unskew import data, disk
@@ -21,7 +20,7 @@ from unskew.data.dataset import Dataset
 from unskew.deploy.deployed import Deployed
 from unskew.deploy.federations import ServersView
 from unskew.deploy.hello import Hello, changed, fitting
-from unskew.deploy.journal import FILE, Journal
+from unskew.deploy.journal import FILE, Journal, file_sha256
 from unskew.deploy.notices import Notices
 from unskew.deploy.orders import Terms
 from unskew.deploy.post import POLL_S, UNDECIDED, Contact, Post, names
@@ -93,7 +92,7 @@ def _conduct(path: Path, settings: Settings, post: Post, terms: Terms, listeners
     listeners.say("\n".join(weighing(hellos, method, settings, post.contact.bounds)))
     folder = Deployed(path, run_on(federation, settings, method), post, notices, hellos, terms.min_sites)
     loop, state = folder.go(listeners.say, listeners.shown, listeners.ready)
-    files = {name: sha256((path / name).read_bytes()).hexdigest() for name in VOUCHED_FOR if (path / name).exists()}
+    files = {name: file_sha256(path / name) for name in VOUCHED_FOR if (path / name).exists()}
     post.journal.note("done", rounds=state.t, model=digest(state.weights), files=files)
     return loop, state
 

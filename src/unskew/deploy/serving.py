@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from unskew import disk
 from unskew.deploy import commands, federation_journal, logs
-from unskew.deploy.addresses import check_free, is_address, is_local
+from unskew.deploy.addresses import check_free, default_bind, is_local
 from unskew.deploy.conductors import Conductors
 from unskew.deploy.front import refusals
 from unskew.deploy.identity import Public
@@ -44,7 +44,7 @@ class Server:
 
     def __post_init__(self) -> None:
         flower = self.home.folder / "flower"
-        self.bind = self.bind or default_bind(self.home)
+        self.bind = self.bind or default_bind(self.home.host)
         if not self.home.tls and not is_local(self.bind):
             raise UsageError("E503", f"without TLS the server listens on loopback only; got --bind {self.bind}.")
         commands.choose_inner_port(self.home)
@@ -117,11 +117,7 @@ class Server:
 
 def begin(home: Coordinator, bind: str, say: Say, form: logs.Form = "text") -> Server:
     """A server whose ports are free. Raises UsageError (E507) if sites could not reach it, or another one runs already."""
-    check_free(bind or default_bind(home), home.port)
+    bind = bind.removeprefix("[").removesuffix("]")
+    check_free(bind or default_bind(home.host), home.port)
     commands.choose_inner_port(home, again=True)
     return Server(home, bind, say, form)
-
-
-def default_bind(home: Coordinator) -> str:
-    """The host of the federation if it is an address of this machine, else all addresses."""
-    return home.host if home.host == "localhost" or is_address(home.host) else "0.0.0.0"

@@ -23,6 +23,7 @@ from unskew.deploy.identity import Private, Public
 from unskew.deploy.judging import Study
 from unskew.deploy.leaving import forecast_of, judged, leaving
 from unskew.deploy.sealed import Sealed
+from unskew.deploy.shelf import put_away
 from unskew.deploy.site_folder import RunFolder
 from unskew.deploy.site_run import SiteRun, build
 from unskew.deploy.spent import Asked
@@ -158,6 +159,8 @@ class Site:
         self.guard.check_hello(here)
         if self._forecast is None or self._forecast[0] != here:
             self._forecast = here, forecast_of(self.data, here)
+            net = self._forecast[1][0].fed.net
+            net.hold(put_away(net.weights(), self.member.folder))
         study, lines = self._forecast[1]
         run, name = request.header["run"], request.header.get("name", "")
         self.guard.check_study(run, replace(study, settings=settings), "\n".join(lines), name)
@@ -236,8 +239,7 @@ class Site:
                 self._keep(number, study, run)
         requests.check_weights(request.tree.get("w", {}), run.first)
         tree = run.moved(request.tree)
-        start = Start(request.header["t"], request.header["lr"], run.first | tree.get("w", {}), tree.get("down", {}))
-        return run, start
+        return run, run.start(request.header["t"], request.header["lr"], tree)
 
     @contextmanager
     def _built(self, facts: dict[str, Any], first: Weights) -> Iterator[tuple[SiteRun, Study]]:
@@ -245,6 +247,8 @@ class Site:
         settings = config.build(dict(facts["settings"]))
         here = allowed(settings, self.model).replace(device=self.device)
         run = build(self.member.name, here, self.data, facts, first)
+        net = run.trainer.fed.net
+        net.hold(put_away(net.weights(), self.member.folder))
         try:
             yield run, judged(settings, run.method, run.trainer, self.data)
         except BaseException:

@@ -18,6 +18,7 @@ from unskew.core.trees import Tree, Weights, tree_map
 from unskew.data.dataset import Dataset
 from unskew.deploy.federations import SitesView
 from unskew.deploy.judging import refusal
+from unskew.deploy.shelf import Shelf
 from unskew.deploy.studies import check_noise, prepared
 from unskew.engine.assemble import scoring_of, trainer_of
 from unskew.engine.client.trainer import Trainer
@@ -73,9 +74,16 @@ class SiteRun:
         states = {self.k: private} if self.trainer.kept else {}
         return self.trainer.visit(part.trips[place], part, start, [self.k], states)
 
+    def start(self, t: int, lr: float, tree: Tree) -> Start:
+        """What round t begins with, from what the server has sent. Weights on the disk stay there, if all were sent."""
+        sent = tree.get("w", {})
+        if isinstance(sent, Shelf) and self.first.keys() <= sent.keys():
+            return Start(t, lr, sent.in_order(self.first), tree.get("down", {}))
+        return Start(t, lr, {n: sent[n] if n in sent else self.first[n] for n in self.first}, tree.get("down", {}))
+
     def moved(self, tree: Tree) -> Tree:
-        """The tensors on the device this site trains on."""
-        return tree_map(lambda t: t.to(self.trainer.device), tree)
+        """The tensors on the device this site trains on; those on the disk may stay there."""
+        return tree if self.trainer.device.type == "cpu" else tree_map(lambda t: t.to(self.trainer.device), tree)
 
 
 def build(site: str, settings: Settings, data: Dataset, facts: Mapping[str, Any], first: Weights) -> SiteRun:
@@ -91,5 +99,6 @@ def build(site: str, settings: Settings, data: Dataset, facts: Mapping[str, Any]
     if forms != {n: (tuple(t.shape), t.dtype) for n, t in first.items()}:
         raise UsageError("E504", f"site {site} builds another model from '{settings.model}' than the server.")
     trainer = trainer_of(run)
-    first = {n: first[n].to(trainer.device) for n in forms}
+    if trainer.device.type != "cpu":
+        first = {n: first[n].to(trainer.device) for n in forms}
     return SiteRun(settings, facts["k"], method, trainer, scoring_of(trainer, view), first)

@@ -10,7 +10,6 @@ import datetime as dt
 import hashlib
 import hmac
 import json
-import re
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -18,12 +17,12 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 
 from unskew import disk
+from unskew.deploy.addresses import is_host, place
 from unskew.deploy.identity import Private, Public, fingerprint
 from unskew.errors import UsageError
 
 PROOF = "unskew-ticket="
 """Stands before a ticket's proof, in the place of the comment of a public key."""
-HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?")
 
 
 @dataclass(frozen=True)
@@ -44,6 +43,11 @@ class Ticket:
     secret: str = ""
     expires: str = ""
     signature: str = ""
+
+    @property
+    def place(self) -> str:
+        """Where the server is, as HOST:PORT."""
+        return place(self.host, self.port)
 
     @property
     def fingerprints(self) -> dict[str, str]:
@@ -95,7 +99,7 @@ class Ticket:
             disk.check_name(ticket.site)
             if ticket.authority:
                 x509.load_pem_x509_certificate(ticket.authority.encode())
-            if not HOST.fullmatch(ticket.host) or not isinstance(ticket.port, int):
+            if not is_host(ticket.host) or not isinstance(ticket.port, int):
                 raise ValueError("neither a host nor a port")
             bytes.fromhex(ticket.signature)
             if ticket.expires and dt.datetime.fromisoformat(ticket.expires).tzinfo is None:

@@ -14,11 +14,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from unskew import disk
-from unskew.deploy.addresses import LOOPBACK, is_local
+from unskew.deploy.addresses import LOOPBACK, is_local, parsed
 from unskew.deploy.certificates import certify
 from unskew.deploy.identity import Private, Public
 from unskew.deploy.proof import connecting
-from unskew.deploy.ticket import HOST, PROOF, Ticket
+from unskew.deploy.ticket import PROOF, Ticket
 from unskew.errors import UsageError
 
 DEFAULT_PORT = 8000
@@ -46,7 +46,7 @@ class Coordinator:
 
         Raises UsageError: E502 if the folder holds one already, E503 or E114 for an address or a name that is not valid.
         """
-        host, port = _parsed(address)
+        host, port = parsed(address, DEFAULT_PORT)
         if len(set(sites)) < len(sites) or not sites:
             raise UsageError("E503", "--sites takes distinct names, separated by commas.")
         for site in (name, *sites):
@@ -132,15 +132,6 @@ class Coordinator:
         """The public keys of admitted sites, in the order of the federation's sites."""
         paths = {site: self.key_file(site) for site in self.now().sites}
         return {site: Public.parse(path.read_text()) for site, path in paths.items() if path.exists()}
-
-
-def _parsed(address: str) -> tuple[str, int]:
-    """HOST or HOST:PORT. Raises UsageError (E503)."""
-    host, _, port = address.partition(":")
-    port = port or str(DEFAULT_PORT)
-    if not HOST.fullmatch(host) or not port.isdecimal() or not 0 < int(port) < 65536:
-        raise UsageError("E503", f"--host takes HOST or HOST:PORT; got '{address}'.")
-    return host, int(port)
 
 
 @dataclass(frozen=True)

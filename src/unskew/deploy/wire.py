@@ -11,7 +11,6 @@ answers one request only.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 from collections.abc import Mapping
@@ -19,13 +18,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load, save
+from safetensors.torch import load
 from torch import Tensor
 
 from unskew.core.trees import Tree, flat, nested
+from unskew.deploy.bulk import SMALL, Bulk, Stored, Views, sha256, whole
 from unskew.deploy.identity import Private, Public
 from unskew.deploy.sealed import Sealed
-from unskew.engine.disk.state import apart
+from unskew.deploy.shelf import in_shape, names, shelved
+from unskew.engine.disk.layout import layout
 
 MOST_HEADER = 1 << 20
 """Bytes of JSON; the settings and names of ten thousand sites fit."""
@@ -74,16 +75,29 @@ class Packet:
     tree: Tree = field(default_factory=dict)
 
 
-def seal(header: Mapping[str, Any], tree: Mapping[str, Any], key: Private) -> Sealed:
-    """Pack and sign a message. Numbers that are not finite become null, because JSON has no word for them."""
+@dataclass(frozen=True)
+class Packed:
+    """A tree as it travels. facts: what the header must say of it."""
+
+    blob: bytes | Bulk
+    facts: Mapping[str, Any]
+
+
+def pack(tree: Mapping[str, Any]) -> Packed:
+    """Lay out a tree, of which nothing must change until it was sent: many bytes are not copied."""
     tensors = {n: t.detach().cpu() for n, t in flat(tree).items()}
     axes = {n: order for n, t in tensors.items() if (order := _axes(t))}
     in_order = {n: (t.permute(axes[n]) if n in axes else t).contiguous() for n, t in tensors.items()}
-    blob = save(apart(in_order)) if in_order else b""
-    whole = {n: _finite(v) for n, v in header.items()} | {"sha256": hashlib.sha256(blob).hexdigest()}
-    whole |= {"axes": axes} if axes else {}
-    text = json.dumps(whole, sort_keys=True, allow_nan=False)
-    return Sealed(text, key.sign(text.encode()), blob)
+    views = Views(layout(in_order) if in_order else [])
+    blob = views if len(views) > SMALL else views.read(0, SMALL)
+    return Packed(blob, {"sha256": sha256(blob)} | ({"axes": axes} if axes else {}))
+
+
+def seal(header: Mapping[str, Any], tree: Mapping[str, Any] | Packed, key: Private) -> Sealed:
+    """Pack and sign a message. Numbers that are not finite become null, because JSON has no word for them."""
+    packed = tree if isinstance(tree, Packed) else pack(tree)
+    text = json.dumps({n: _finite(v) for n, v in header.items()} | dict(packed.facts), sort_keys=True, allow_nan=False)
+    return Sealed(text, key.sign(text.encode()), packed.blob)
 
 
 def unseal(sealed: Sealed, key: Public, limits: Limits) -> Packet:
@@ -97,9 +111,9 @@ def unseal(sealed: Sealed, key: Public, limits: Limits) -> Packet:
     if not key.signed(sealed.text.encode(), sealed.signature):
         raise WireError("E310", "the signature does not match: the message was changed, or sent by somebody else.")
     header = _header(sealed.text)
-    if header.get("sha256") != hashlib.sha256(sealed.blob).hexdigest():
+    if header.get("sha256") != sha256(sealed.blob):
         raise WireError("E310", "the tensors do not have the SHA-256 that was signed.")
-    return Packet(header, _tensors(sealed.blob, limits, header.get("axes", {})) if sealed.blob else {})
+    return Packet(header, _tensors(sealed.blob, limits, header.get("axes", {})) if len(sealed.blob) else {})
 
 
 def _header(text: str) -> dict[str, Any]:
@@ -112,11 +126,12 @@ def _header(text: str) -> dict[str, Any]:
     return header
 
 
-def _tensors(blob: bytes, limits: Limits, axes: Any) -> Tree:
-    if int.from_bytes(blob[:8], "little") > limits.names:
+def _tensors(blob: bytes | Bulk, limits: Limits, axes: Any) -> Tree:
+    start = blob[:8] if isinstance(blob, bytes) else blob.read(0, 8)
+    if int.from_bytes(start, "little") > limits.names:
         raise WireError("E304", f"the message lists more than the {limits.tensors} tensors expected.")
     try:
-        tensors = load(blob)
+        tensors = dict.fromkeys(names(blob)) if isinstance(blob, Stored) else load(whole(blob))
     except (SafetensorError, ValueError, KeyError, RuntimeError, OverflowError, TypeError) as error:
         raise WireError("E310", f"the tensors cannot be read ({type(error).__name__}).") from error
     if len(tensors) > limits.tensors:
@@ -124,13 +139,18 @@ def _tensors(blob: bytes, limits: Limits, axes: Any) -> Tree:
     if any(path.count("/") >= MOST_LEVELS for path in tensors):
         raise WireError("E310", f"a tensor's name has more than {MOST_LEVELS} levels.")
     try:
-        for name, order in dict(axes).items():
-            tensors[name] = tensors[name].permute([order.index(i) for i in range(tensors[name].dim())])
         if any(path[:i] in tensors for path in tensors for i, character in enumerate(path) if character == "/"):
             raise KeyError
-        return nested(tensors)
-    except (AttributeError, KeyError, TypeError, ValueError, IndexError, RuntimeError):
+        return _tree(blob, tensors, dict(axes))
+    except (AttributeError, KeyError, TypeError, ValueError, IndexError, RuntimeError, SafetensorError):
         raise WireError("E310", "the tensors' names or axes do not fit together.") from None
+
+
+def _tree(blob: bytes | Bulk, tensors: Mapping[str, Any], orders: Mapping[str, list[int]]) -> Tree:
+    """The tensors by name, each in its shape; those of a file stay there."""
+    if isinstance(blob, Stored):
+        return shelved(blob, list(tensors), orders)
+    return nested(dict(tensors) | {path: in_shape(tensors[path], order) for path, order in orders.items()})
 
 
 def _axes(t: Tensor) -> list[int] | None:

@@ -17,6 +17,7 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+from unskew.deploy.freed import return_freed
 from unskew.deploy.identity import Public
 from unskew.deploy.loaders import load
 from unskew.deploy.sealed import BUDGET, SOCKET, Sealed, exactly
@@ -46,7 +47,7 @@ def _answer_one(site: Site, line: socket.socket) -> None:
     line.settimeout(READING_S)
     try:
         (budget_s,) = BUDGET.unpack(exactly(line, BUDGET.size))
-        request = Sealed.receive(line)
+        request = Sealed.receive(line, site.member.folder)
     except (OSError, UnicodeDecodeError):
         return
     watchdog = threading.Timer(max(1.0, budget_s), os._exit, (OVERDUE,))
@@ -62,6 +63,7 @@ def _answer_one(site: Site, line: socket.socket) -> None:
 
 def main() -> None:
     """Load the data of a site and serve. Raises UnskewError if the folder or the data cannot be used."""
+    return_freed()
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
     parser.add_argument("data")

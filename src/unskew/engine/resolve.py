@@ -91,8 +91,10 @@ def run_on(federation: Federation, settings: Settings, method: Method, model: nn
     device = hardware.device_of(settings)
     task = task_of(federation.y, settings.loss)
     method.check_task(task.name)
-    module = model_of(settings, federation, task, model)
-    net = Network(_as_parts_need(method, module, federation.n_classes, settings.seed), federation.shape)
+    net = Network(  # of a module that nothing else holds: it may be large
+        _as_parts_need(method, model_of(settings, federation, task, model), federation.n_classes, settings.seed),
+        federation.shape,
+    )
     fed = _facts(settings, federation, net, task)
     for p in method.parts:
         net.add({f"{p.name}.{n}": t for n, t in p.weights(fed).items()})

@@ -7,12 +7,13 @@ What Parts share beside the weights (prototypes, control variates) is not clippe
 Differs from the paper: none; adaptive clipping without noise (cf. Andrew et al., NeurIPS 2021, arXiv 1905.03871).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated
 
 import torch
 from annotated_types import Ge, Le
+from torch import Tensor
 
 from unskew.core import Fed, Part, Tree, Ups, Weights
 from unskew.merge.mean import weighted_mean
@@ -33,18 +34,19 @@ class ClipMedian(Part):
     def merge(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
         merged, statistics = weighted_mean(w, ups), [n for n in ups.replies[0].weights if n not in fed.shared]
         for names in (fed.shared, statistics):
-            merged |= self._clipped(w, ups, names)
+            merged |= self._clipped(w, ups, names)  # one after the other, as the model may be large
         return merged, s
 
-    def _clipped(self, w: Weights, ups: Ups, names: Sequence[str]) -> Weights:
-        """What these weights become together; {} where nobody's change has to be clipped."""
-        moved_K = [sum(float((r.weights[n] - w[n]).double().pow(2).sum()) for n in names) ** 0.5 for r in ups.replies]
+    def _clipped(self, w: Weights, ups: Ups, names: Sequence[str]) -> Iterator[tuple[str, Tensor]]:
+        """What these weights become together; nothing where nobody's change has to be clipped."""
+        moved_K = [sum(float((r.weights[n] - w[n]).double().pow_(2).sum()) for n in names) ** 0.5 for r in ups.replies]
         most = self.factor * float(torch.tensor(moved_K).quantile(0.5))
         keep_K = [min(1.0, most / moved) if moved else 1.0 for moved in moved_K]
         if min(keep_K) == 1:
-            return {}
+            return
         share_K = [p * keep for p, keep in zip(ups.shares_of_weight(), keep_K)]
-        return {n: w[n] + sum(q * (r.weights[n] - w[n]) for q, r in zip(share_K, ups.replies)) for n in names}
+        for n in names:
+            yield n, w[n] + sum(q * (r.weights[n] - w[n]) for q, r in zip(share_K, ups.replies))
 
     def caution(self, replies: int) -> str | None:
         return None if replies > 2 else f"with {replies} of the three replies it takes, nobody's change is bounded"

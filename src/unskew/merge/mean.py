@@ -25,7 +25,16 @@ def weighted_mean(w: Weights, ups: Ups, weighting: str | None = None) -> Weights
     first, *others = ups.replies
     if not first.weights:
         return dict(w)
-    total = torch._foreach_mul(list(first.weights.values()), p_K[0])
-    for p, reply in zip(p_K[1:], others):
-        torch._foreach_add_(total, [reply.weights[n] for n in first.weights], alpha=p)
-    return {**w, **dict(zip(first.weights, total))}
+    merged = dict(w)
+    for names in _together(first.weights):
+        total = torch._foreach_mul([first.weights[n] for n in names], p_K[0])
+        for p, reply in zip(p_K[1:], others):
+            torch._foreach_add_(total, [reply.weights[n] for n in names], alpha=p)
+        merged |= zip(names, total)
+    return merged
+
+
+def _together(w: Weights) -> list[list[str]]:
+    """The names of weights to add up at once: all on a GPU, for few launches; else each alone, as one may be on a disk."""
+    names = list(w)
+    return [names] if names and w[names[0]].device.type != "cpu" else [[n] for n in names]

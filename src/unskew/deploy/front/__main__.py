@@ -13,12 +13,10 @@ import socket
 import sys
 from pathlib import Path
 
-from unskew.deploy.addresses import family
+from unskew.deploy.addresses import listen, place
+from unskew.deploy.freed import return_freed
 from unskew.deploy.front.serving import flower, serve
 from unskew.deploy.tickets import Coordinator
-
-WAITING = 128
-"""Connections that wait in the kernel."""
 
 
 def _say(text: str) -> None:
@@ -36,14 +34,15 @@ async def main(home: Coordinator, listener: socket.socket, port: int) -> None:
 
 
 if __name__ == "__main__":
+    return_freed()
     logging.getLogger("uvicorn").setLevel(logging.CRITICAL)  # what sites can cause is in `Refusals`
     folder, bind, inner = sys.argv[1:]
     federation = Coordinator.open(Path(folder))
     try:
-        door = socket.create_server((bind, federation.port), family=family(bind), backlog=WAITING)
+        door = listen(bind, federation.port)
     except OSError as error:
-        sys.exit(f"E507 the server cannot listen at {bind}:{federation.port}: {error.strerror or error}.")
+        sys.exit(f"E507 the server cannot listen at {place(bind, federation.port)}: {error.strerror or error}.")
     with door:
         door.setblocking(False)
-        _say(f"listening at {bind}:{federation.port}")
+        _say(f"listening at {place(bind, federation.port)}")
         asyncio.run(main(federation, door, int(inner)))

@@ -11,6 +11,7 @@ import socket
 import ssl
 from collections import Counter
 
+from unskew.deploy.addresses import origin
 from unskew.deploy.front.connection import Connection, Connections
 from unskew.deploy.front.pace import Pace
 
@@ -53,7 +54,7 @@ class Door:
             except OSError:  # no file descriptors are left, or the other side is gone already
                 await asyncio.sleep(0.1)
                 continue
-            host = address[0]
+            host = origin(address[0])
             if reason := self._reason(host):
                 self.shared.refusals.note(host, reason)
                 line.close()

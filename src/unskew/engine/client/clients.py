@@ -74,7 +74,10 @@ class Clients:
 
     def held_weights(self, start: Start, private: Mapping[str, Any]) -> Weights:
         """The weights a client holds after a broadcast: the global ones, but its own where it keeps them."""
-        return {**start.weights, **private.get("kept", {})}
+        kept = private.get("kept", {})
+        if isinstance(start.weights, dict) or kept:
+            return {**start.weights, **kept}
+        return start.weights  # on a disk, from which each is read when it is needed
 
     def private_state(self, known: Tree | None, start: Start) -> Tree:
         """A client's private state: the known one, or a new one when the client takes part for the first time."""

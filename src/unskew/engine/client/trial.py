@@ -80,8 +80,9 @@ class Trial:
     def _step(self, axis: Axis, x: Tensor, y: Tensor, lanes: int) -> Weights:
         """The loss, the gradients and the running statistics after a step; stacked where there are several lanes."""
         net, kernels = self.net, Kernels(axis.folded)
-        start = [{n: t.to(x.device) for n, t in net.weights().items()}] * lanes
-        leaves = axis.stack_weights(start)
+        start = {n: t.to(x.device) for n, t in net.initial.items()}
+        changed = net.buffers if lanes == 1 else tuple(start)  # of a large model nothing else is copied
+        leaves = start | axis.stack_weights([{n: start[n] for n in changed}] * lanes)
         leaves |= {n: leaves[n].detach().requires_grad_() for n in net.trainable}
 
         def loss(w: Weights, x: Tensor, y: Tensor) -> Tensor:

@@ -16,11 +16,11 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save
 from torch import Tensor
 
 from unskew import disk
 from unskew.core.trees import Tree, Weights, flat, nested
+from unskew.engine.disk.layout import layout
 from unskew.errors import StateError
 
 LATEST, PREVIOUS = "state.safetensors", "state.previous.safetensors"
@@ -64,19 +64,8 @@ def write(path: Path, tree: Mapping[str, Any], meta: Mapping[str, Any], keep: Pa
 
 def write_vouched(path: Path, tree: Mapping[str, Any], facts: str, sha256: str, keep: Path | None = None) -> None:
     """As `write`, with facts as JSON and a digest of the caller's own, which must let it check what it reads."""
-    tensors = apart({n: t.detach().contiguous().cpu() for n, t in flat(tree).items()})
-    disk.replace(path, save(tensors, {KEY: json.dumps([sha256, facts])}), keep)
-
-
-def apart(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
-    """No two of them in the same memory, which the format refuses and a Part may well hand over."""
-    seen: set[int] = set()
-    for name, tensor in tensors.items():
-        place = tensor.untyped_storage().data_ptr()
-        if place in seen and tensor.numel():
-            tensors[name] = tensor.clone()
-        seen.add(place)
-    return tensors
+    tensors = {n: t.detach().contiguous().cpu() for n, t in flat(tree).items()}
+    disk.replace(path, layout(tensors, {KEY: json.dumps([sha256, facts])}), keep)
 
 
 def vouched(metadata: Mapping[str, str] | None) -> tuple[str, str]:

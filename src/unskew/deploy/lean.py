@@ -1,0 +1,36 @@
+"""Flower's SuperLink with a small cache for each connection to its database: python -m unskew.deploy.lean flower-superlink ...
+
+Flower gives every connection 64 MB of cache and maps 256 MB of the file besides, and a large model's pieces pass through
+a dozen connections: more than the model itself. The operating system keeps the file's pages anyway.
+"""
+
+# pyright: reportMissingImports=false
+# Flower lives in an environment of its own, and types are checked in the one without it.
+
+from __future__ import annotations
+
+import sys
+
+from unskew.deploy.freed import return_freed
+from unskew.errors import UsageError
+
+try:
+    from flwr.supercore import sql_mixin
+    from flwr.superlink.cli import flower_superlink
+except ImportError as error:  # the extra is not installed, or in a version that has other names
+    raise UsageError("E501", f"a deployment needs Flower 1.41: pip install 'unskew[flower]' ({error}).") from error
+
+SMALL = {"cache_size": "-2000", "mmap_size": "0"}
+"""SQLite's settings instead of Flower's: cache in KB if below 0, and bytes that are mapped."""
+
+
+def main() -> None:
+    """Run the SuperLink with the rest of the command line."""
+    return_freed()
+    sql_mixin.SQLITE_PRAGMAS = tuple({**dict(sql_mixin.SQLITE_PRAGMAS), **SMALL}.items())
+    sys.argv = sys.argv[1:]
+    flower_superlink()
+
+
+if __name__ == "__main__":
+    main()

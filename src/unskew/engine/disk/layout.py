@@ -1,0 +1,57 @@
+"""A safetensors file as a list of buffers: its header, and views of the tensors, of which nothing is copied."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+_TYPES = {
+    torch.uint64: "U64",
+    torch.int64: "I64",
+    torch.float64: "F64",
+    torch.complex64: "C64",
+    torch.float32: "F32",
+    torch.uint32: "U32",
+    torch.int32: "I32",
+    torch.bfloat16: "BF16",
+    torch.float16: "F16",
+    torch.uint16: "U16",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+"""The format's names of types, in the order in which tensors lie in a file: the widest first, so that all are aligned."""
+_RANK = {dtype: rank for rank, dtype in enumerate(_TYPES)}
+_ALIGNED = 8
+"""Bytes of which the header's length is a multiple."""
+
+
+def layout(tensors: Mapping[str, Tensor], facts: Mapping[str, str] | None = None) -> list[memoryview]:
+    """The bytes that `safetensors.torch.save` writes for these contiguous tensors on the CPU and these metadata.
+
+    The views are of the tensors' own memory: write them before a tensor changes. Raises ValueError for a type that the
+    format does not have.
+    """
+    for name, tensor in tensors.items():
+        if tensor.dtype not in _TYPES:
+            raise ValueError(f"'{name}' is {tensor.dtype}, which safetensors cannot hold")
+    names = sorted(tensors, key=lambda n: (_RANK[tensors[n].dtype], n.encode()))
+    header: dict[str, object] = {"__metadata__": dict(facts)} if facts else {}
+    end = 0
+    for name in names:
+        t = tensors[name]
+        begin, end = end, end + math.prod(t.shape) * t.element_size()
+        header[name] = {"dtype": _TYPES[t.dtype], "shape": list(t.shape), "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % _ALIGNED)
+    head = memoryview(len(text).to_bytes(8, "little") + text)
+    return [head, *(_view(tensors[name]) for name in names)]
+
+
+def _view(tensor: Tensor) -> memoryview:
+    return tensor.detach().reshape(-1).view(torch.uint8).numpy().data

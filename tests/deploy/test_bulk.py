@@ -1,0 +1,163 @@
+"""Large messages: bytes that no process holds twice, tensors that stay on the disk, and what a liar may put there."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from hashlib import sha256 as sha256_of
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+from tests.deploy import fake
+from unskew.core.trees import flat
+from unskew.deploy import wire
+from unskew.deploy.bulk import SMALL, Stored, Views, blocks, sha256, whole
+from unskew.deploy.sealed import Sealed
+from unskew.deploy.shelf import Shelf, put_away
+from unskew.deploy.wire import Limits, WireError, seal, unseal
+from unskew.engine.disk.layout import layout
+
+WIDE = Limits(1 << 26, 50)
+KEY = fake.KEYS["s0"]
+
+
+def tree() -> dict:
+    """Weights of 6 MB, one of them with its axes in another order in memory, and a share."""
+    torch.manual_seed(0)
+    w = {"b": torch.randn(3), "a": torch.randn(1000, 1500).T, "z": torch.tensor(3), "flag": torch.tensor([True, False])}
+    return {"w": w, "shares": {"p": {"sums": torch.randn(5)}}}
+
+
+def stored(folder: Path, content: bytes) -> Stored:
+    file = Stored(folder)
+    for piece in blocks(content, 1 << 20):
+        file.add(piece)
+    return file
+
+
+def arrived(folder: Path, sealed: Sealed) -> Sealed:
+    return Sealed(sealed.text, sealed.signature, stored(folder, whole(sealed.blob)))
+
+
+def forged(folder: Path, blob: bytes, **facts: object) -> Sealed:
+    """Signed by the site, as whoever has stolen its key can do."""
+    text = json.dumps({"sha256": sha256_of(blob).hexdigest(), **facts})
+    return Sealed(text, KEY.sign(text.encode()), stored(folder, blob))
+
+
+def test_a_layout_is_what_safetensors_writes():
+    tensors = flat(tree()) | {"empty": torch.zeros(0, 3), 'ä"/\\': torch.ones(2, dtype=torch.bfloat16)}
+    tensors = {n: t.contiguous() for n, t in tensors.items()}
+    for facts in (None, {"unskew": '["é\n", 1]'}):
+        assert b"".join(layout(tensors, facts)) == save(tensors, facts)
+    with pytest.raises(ValueError, match=r"'x' is torch.complex128, which safetensors cannot hold"):
+        layout({"x": torch.zeros(1, dtype=torch.complex128)})
+
+
+def test_views_and_files_are_read_at_any_place(tmp_path):
+    content = os.urandom(3000)
+    views = Views([memoryview(content[:7]), memoryview(b""), memoryview(content[7:2000]), memoryview(content[2000:])])
+    for bulk in (views, stored(tmp_path, content)):
+        assert len(bulk) == len(content)
+        for start, stop in ((0, 3000), (0, 7), (5, 9), (7, 2001), (2999, 9000), (3000, 3001)):
+            assert bulk.read(start, stop) == content[start:stop]
+        assert sha256(bulk) == sha256_of(content).hexdigest()
+    assert not list(tmp_path.iterdir())  # a file without a name is gone with this process, however it ends
+
+
+def test_a_large_message_is_the_same_from_memory_and_from_the_disk(tmp_path):
+    sent = seal({"run": "r"}, tree(), KEY)
+    assert isinstance(sent.blob, Views)
+    for sealed in (sent, arrived(tmp_path, sent)):
+        packet = unseal(sealed, KEY.public, WIDE)
+        assert packet.header["run"] == "r"
+        expected, got = flat(tree()), flat(packet.tree)
+        assert list(got) == list(expected)
+        assert all(torch.equal(got[n], t) and got[n].stride() == t.stride() for n, t in expected.items())
+
+
+def test_tensors_on_the_disk_are_in_memory_only_while_somebody_reads_them(tmp_path):
+    w = {f"layer{i}": torch.full((1 << 20,), float(i)) for i in range(8)}
+    shelf = put_away(w, tmp_path)
+    assert isinstance(shelf, Shelf)
+    before = file_pages()
+    assert sum(float(t.sum()) for t in shelf.values()) == sum(range(8)) * (1 << 20)
+    assert file_pages() - before < 6e6  # of 33.6 MB
+    assert put_away({"small": torch.ones(3)}, tmp_path)["small"].sum() == 3
+
+
+def test_changing_a_tensor_of_a_shelf_changes_a_copy(tmp_path):
+    shelf = put_away({"a": torch.zeros(1 << 21)}, tmp_path)
+    shelf["a"].add_(1)
+    assert not shelf["a"].any()
+
+
+def file_pages() -> int:
+    """Bytes of resident pages that belong to files."""
+    return int(Path("/proc/self/statm").read_text().split()[2]) * os.sysconf("SC_PAGE_SIZE")
+
+
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [
+        (lambda blob: blob[:-1], "E310"),
+        (lambda blob: blob[:8], "E310"),
+        (lambda blob: b"\xff" * 8 + blob[8:], "E304"),
+        (lambda blob: blob + b"x", "E310"),
+        (lambda blob: blob.replace(b'"F32"', b'"F64"', 1), "E310"),
+        (lambda blob: blob.replace(b"[0,", b"[1,", 1), "E310"),
+        (lambda blob: blob.replace(b'"w/a"', b'"w"  ', 1), "E310"),
+    ],
+)
+def test_what_a_liar_puts_into_a_file_is_refused_before_anything_is_read_from_it(tmp_path, change, code):
+    """A file is read by pages, so that a header that lies about places could show others' bytes or end the process."""
+    honest = whole(seal({}, tree(), KEY).blob)
+    with pytest.raises(WireError) as refused:
+        unseal(forged(tmp_path, change(honest)), KEY.public, WIDE)
+    assert refused.value.code == code
+
+
+def test_orders_of_axes_that_do_not_fit_are_refused_at_once(tmp_path):
+    """Or the run would end when the tensor is first read."""
+    honest = whole(seal({}, tree(), KEY).blob)
+    for axes in ({"w/b": [1]}, {"w/a": [0, 0]}, {"other": [0]}, {"w/a": "ab"}, ["w/a"], 7):
+        with pytest.raises(WireError) as refused:
+            unseal(forged(tmp_path, honest, axes=axes), KEY.public, WIDE)
+        assert refused.value.code == "E310"
+
+
+def test_a_file_that_is_not_what_was_signed_is_refused(tmp_path):
+    sent = arrived(tmp_path, seal({}, tree(), KEY))
+    sent.blob.add(b"more")  # type: ignore[union-attr]
+    with pytest.raises(WireError, match="SHA-256"):
+        unseal(sent, KEY.public, WIDE)
+    with pytest.raises(WireError, match="at most 1.0 MB are expected"):
+        unseal(arrived(tmp_path, seal({}, tree(), KEY)), KEY.public, Limits(1_000_000, 5))
+
+
+def test_a_large_message_goes_through_a_socket_to_a_file(tmp_path):
+    sent = seal({}, tree(), KEY)
+    here, there = socket.socketpair()
+    with here, there:
+        sender = threading.Thread(target=sent.send, args=(here,))
+        sender.start()
+        received = Sealed.receive(there, tmp_path)
+        sender.join()
+    assert isinstance(received.blob, Stored)
+    assert len(sent.blob) > SMALL
+    assert whole(received.blob) == whole(sent.blob)
+    assert load(whole(received.blob))["w/b"].equal(tree()["w"]["b"])
+
+
+def test_a_tree_that_is_sent_to_several_is_packed_once(monkeypatch, tmp_path):
+    packed = wire.pack(tree())
+    monkeypatch.setattr(wire, "pack", None)
+    texts = [seal({"site": site}, packed, KEY) for site in ("a", "b")]
+    assert texts[0].blob is texts[1].blob
+    assert all(isinstance(t, Tensor) for t in flat(unseal(texts[0], KEY.public, WIDE).tree).values())
