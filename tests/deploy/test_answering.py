@@ -186,11 +186,11 @@ def test_a_worker_that_still_loads_its_data_is_waited_for(tmp_path):
             line, _ = door.accept()
             with line:
                 exactly(line, BUDGET.size)
-                Sealed.receive(line)
+                Sealed.receive(line, tmp_path)
                 ANSWER.send(line)
 
     threading.Thread(target=load, daemon=True).start()
-    assert through_socket(path, REQUEST, 20) == ANSWER
+    assert through_socket(path, tmp_path, REQUEST, 20) == ANSWER
     began = time.monotonic()
     with pytest.raises(TimeoutError):
         through_socket(tmp_path / "none", REQUEST, 0.3)

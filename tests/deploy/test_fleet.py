@@ -148,7 +148,7 @@ def test_a_message_that_nothing_can_read_is_excused_and_forgotten(tmp_path, monk
         def failing(*_, error=error, **__):
             raise error
 
-        monkeypatch.setattr(fleet_module.inflatable_utils, "pull_and_inflate_object_from_tree", failing)
+        monkeypatch.setattr(fleet_module.Arrival, "go_on", failing)
         server = Server(
             activate_node=(200, ACTIVATED), send_node_heartbeat=(200, BEATEN.SerializeToString()),
             push_messages=(200, b""), pull_messages=(200, pulled()),

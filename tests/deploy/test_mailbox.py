@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 import time
 from types import SimpleNamespace
@@ -70,7 +71,7 @@ def pulled(box: Mailbox, numbers: list[str], seconds: float = 10.0) -> list[Mess
 
 def test_small_messages_are_one_piece_and_large_ones_keep_theirs():
     fake.grid_of({})
-    for blob, count in ((b"blob", 3), (b"", 3), (LARGE.blob, 6)):
+    for blob, count in ((b"blob", 3), (b"", 3), (LARGE.blob, 7)):
         sealed = Sealed("{}", b"signature", blob)
         back = unpacked(packed(sealed))
         assert (back.text, back.signature, whole(back.blob)) == (sealed.text, sealed.signature, blob)
@@ -154,7 +155,7 @@ def test_a_reply_that_only_fails_when_it_is_unpacked_is_told_too(tmp_path, monke
     assert len(str(reply)) < 300
 
 
-def test_a_message_whose_head_cannot_be_read_stops_nobody():
+def test_a_message_whose_head_cannot_be_read_stops_nobody(tmp_path):
     """N14: it was read outside the guard, so that one site's message ended the run of all."""
     heads = SuperLink(answered(1), answered(2))
     response = heads.PullMessages(None)
@@ -163,25 +164,25 @@ def test_a_message_whose_head_cannot_be_read_stops_nobody():
     heads.PullMessages = lambda request: response
     with pytest.raises(Exception, match="no such kind"):
         message_from_proto(response.messages_list[0])
-    box = Mailbox(heads, 1)
+    box = Mailbox(heads, 1, tmp_path)
     box.push_messages = lambda messages: ["m1", "m2"]
     replies = FlowerChannel(box).ask({1: LARGE, 2: LARGE}, "train", 1, 5.0)
     assert isinstance(replies[2], Sealed)
 
 
-def test_a_reply_answers_the_request_that_the_server_says():
+def test_a_reply_answers_the_request_that_the_server_says(tmp_path):
     """N2: its sender could have written another site's into it."""
     forged = answered(1)
     link = SuperLink(forged, answered(2))
     heads = link.PullMessages(None)
     heads.messages_list[0].metadata.reply_to_message_id = "m3"
     link.PullMessages = lambda request: heads
-    box = Mailbox(link, 1)
+    box = Mailbox(link, 1, tmp_path)
     assert {m.metadata.reply_to_message_id for m in pulled(box, ["m2", "m3"])} == {"m2", "m3"}
 
 
 @pytest.mark.parametrize(("status", "error"), [(401, UnskewError), (403, UnskewError), (500, httpx.HTTPStatusError)])
-def test_a_run_that_somebody_has_ended_says_so(status, error):
+def test_a_run_that_somebody_has_ended_says_so(tmp_path, status, error):
     """Its ending was "HTTPStatusError: Client error '401 Unauthorized' for url ..."."""
 
     class Ended:
@@ -192,8 +193,73 @@ def test_a_run_that_somebody_has_ended_says_so(status, error):
 
             return refuse
 
-    box = Mailbox(Ended(), 1)
+    box = Mailbox(Ended(), 1, tmp_path)
     for ask in (box.get_node_ids, lambda: box.pull_messages(["m1"]), lambda: box.push_messages([])):
         with pytest.raises(error) as raised:
             ask()
         assert (error is not UnskewError) or "E507 the run was ended at the server" in str(raised.value)
+
+
+def transfer(size: int = 7 << 20) -> tuple[Message, dict[str, bytes], bytes]:
+    """A message with so many random bytes of tensors, its pieces by number, and the bytes."""
+    fake.grid_of({})
+    blob = random.Random(0).randbytes(size)
+    message = Message(packed(Sealed("{}", b"signature", blob)), 1, "train", ttl=60)
+    message.metadata.__dict__["_message_id"] = message.object_id
+    return message, {n: piece.deflate() for n, piece in get_all_nested_objects(message).items()}, blob
+
+
+def test_a_transfer_that_is_cut_goes_on_where_it_was(tmp_path):
+    """It began anew, so that a large model never came through a bad line."""
+    message, content, blob = transfer()
+    pulled, good = [], 6
+
+    def pull(number: str) -> bytes:
+        if len(pulled) == good:
+            raise ConnectionError
+        pulled.append(number)
+        return content[number]
+
+    arrival = pieces.Arrival(get_object_tree(message), tmp_path)
+    with pytest.raises(ConnectionError):
+        arrival.go_on(pull)
+    good = len(content) + 1
+    assert whole(unpacked(arrival.go_on(pull).content).blob) == blob
+    assert len(pulled) <= len(content) + pieces.AT_ONCE  # those that were on their way come twice
+
+
+def test_what_names_the_tensors_pieces_is_sent_before_them_and_only_what_is_missing():
+    """Who fetches a message while it is sent would else wait for its first piece until the last was there."""
+    message, content, _ = transfer()
+    sent = []
+    pieces.send(message, list(content)[1:], lambda number, piece: sent.append((number, piece)))
+    assert sorted(number for number, _ in sent) == sorted(list(content)[1:])
+    kinds = [piece.split(b" ")[0].split(b"\n")[0][:10] == b"ArrayChunk" for _, piece in sent]
+    assert sorted(kinds[: -pieces.AT_ONCE]) == kinds[: -pieces.AT_ONCE]
+    assert all(content[number] == piece for number, piece in sent)
+
+
+def test_a_message_that_is_larger_than_any_is_refused_as_it_comes(tmp_path, monkeypatch):
+    """A site could fill the coordinator's disk: Flower's form does not say how large an array is."""
+    monkeypatch.setattr(pieces, "MOST_BYTES", 4 << 20)
+    message, content, _ = transfer()
+    with pytest.raises(ValueError, match="GB of tensors"):
+        pieces.Arrival(get_object_tree(message), tmp_path).go_on(content.__getitem__)
+
+
+def test_a_superlink_that_is_too_busy_is_asked_again(tmp_path):
+    """One answer of 500, as while it forgets a large model, ended the run with a traceback."""
+    link = SuperLink(answered(1))
+    honest, busy = link.PullMessages, [httpx.Response(500, request=httpx.Request("POST", "http://x"))]
+
+    def pull(request):
+        if busy:
+            busy.pop().raise_for_status()
+        return honest(request)
+
+    link.PullMessages = pull
+    box = Mailbox(link, 1, tmp_path)
+    box.push_messages = lambda messages: ["m1"]
+    reply = FlowerChannel(box).ask({1: LARGE}, "train", 1, 5.0)[1]
+    assert isinstance(reply, Sealed)
+    assert reply.text == "node 1"

@@ -65,7 +65,7 @@ def command(
             compare(joined.ticket, coordinator)  # also where the site joined without it
         site = joined.ticket
         tls = "TLS enabled" if site.authority else "TLS DISABLED"
-        head(f"site {site.site} of {site.federation} → {site.host}:{site.port}  {tls}")
+        head(f"site {site.site} of {site.federation} → {site.place}  {tls}")
         head(f"logs    {folder / 'worker.log'}")
         say = Log(log_format, {"program": "site run", "federation": site.federation, "site": site.site}, timed=True)
         with only_one(folder, site.site):

@@ -16,6 +16,7 @@ from unskew.errors import UsageError
 try:
     from flwr.app import Array, ConfigRecord, Message, RecordDict
     from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
+    from httpx import HTTPStatusError
 
     from unskew.deploy.pieces import array, record
 except ImportError as error:  # the extra is not installed
@@ -85,7 +86,7 @@ class FlowerChannel:
         waiting = {i: m.metadata.dst_node_id for i, m in zip(ids, messages) if i}
         replies: dict[int, Sealed | str] = {}
         while waiting and time.monotonic() < until:
-            for reply in self.grid.pull_messages(list(waiting)):
+            for reply in self._pulled(list(waiting)):
                 node = waiting.pop(reply.metadata.reply_to_message_id, None)
                 if node is not None:
                     replies[node] = _content(reply)
@@ -93,15 +94,29 @@ class FlowerChannel:
                 time.sleep(_POLL_S)
         return replies
 
+    def _pulled(self, numbers: Sequence[str]) -> Iterable[Message]:
+        """The answers to these messages that have arrived since; none while the SuperLink is too busy to say."""
+        try:
+            return self.grid.pull_messages(numbers)
+        except HTTPStatusError as error:
+            if not _may_pass(error):
+                raise
+            return []
+
     def _pushed(self, messages: Sequence[Message], until: float) -> Iterable[str]:
         """The numbers of these messages at the SuperLink; if it was restarted meanwhile, it takes what it still lacks."""
         while True:
             try:
                 return self.grid.push_messages(messages)
-            except ObjectPushError:
-                if time.monotonic() >= until:
+            except (ObjectPushError, HTTPStatusError) as error:
+                if time.monotonic() >= until or not _may_pass(error):
                     raise
                 time.sleep(_POLL_S)
+
+
+def _may_pass(error: Exception) -> bool:
+    """Whether a call that failed may succeed later: the SuperLink was restarted, or waited too long for its database."""
+    return not isinstance(error, HTTPStatusError) or error.response.is_server_error
 
 
 def _content(reply: Message) -> Sealed | str:

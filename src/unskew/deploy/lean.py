@@ -1,7 +1,8 @@
-"""Flower's SuperLink with a small cache for each connection to its database: python -m unskew.deploy.lean flower-superlink ...
+"""Flower's SuperLink with a database for large models: python -m unskew.deploy.lean flower-superlink ...
 
-Flower gives every connection 64 MB of cache and maps 256 MB of the file besides, and a large model's pieces pass through
-a dozen connections: more than the model itself. The operating system keeps the file's pages anyway.
+Flower gives every connection to its database 64 MB of cache and maps 256 MB of the file besides, and a large model's
+pieces pass through a dozen connections: more than the model itself. The operating system keeps the file's pages anyway.
+To forget the pieces of a model of 1 GB takes longer than Flower lets other calls wait, above all by pages of 4 KB.
 """
 
 # pyright: reportMissingImports=false
@@ -20,14 +21,16 @@ try:
 except ImportError as error:  # the extra is not installed, or in a version that has other names
     raise UsageError("E501", f"a deployment needs Flower 1.41: pip install 'unskew[flower]' ({error}).") from error
 
-SMALL = {"cache_size": "-2000", "mmap_size": "0"}
-"""SQLite's settings instead of Flower's: cache in KB if below 0, and bytes that are mapped."""
+PAGE = {"page_size": "65536"}
+"""Bytes; it must be said before anything else, and only a new file obeys."""
+SETTINGS = {"cache_size": "-8000", "mmap_size": "0", "busy_timeout": "60000"}
+"""SQLite's settings instead of Flower's: cache in KB if below 0, bytes that are mapped, ms to wait for another call."""
 
 
 def main() -> None:
     """Run the SuperLink with the rest of the command line."""
     return_freed()
-    sql_mixin.SQLITE_PRAGMAS = tuple({**dict(sql_mixin.SQLITE_PRAGMAS), **SMALL}.items())
+    sql_mixin.SQLITE_PRAGMAS = tuple({**PAGE, **dict(sql_mixin.SQLITE_PRAGMAS), **SETTINGS}.items())
     sys.argv = sys.argv[1:]
     flower_superlink()
 

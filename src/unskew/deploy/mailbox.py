@@ -103,7 +103,6 @@ class Mailbox:
 
         Which request it answers is what the server says, whatever its sender has written into it.
         """
-
         answered = head.metadata.reply_to_message_id
         pull = make_pull_object_fn_protobuf(self._client.PullObject, self._node, self._run)
         try:

@@ -52,7 +52,7 @@ def check_round(t: int, rounds: int) -> None:
 def check_weights(weights: Any, first: Mapping[str, Tensor]) -> None:
     """Raises UsageError (E310), naming the first of a request's weights that the run's model, set up with `first`, lacks,
     or has in another shape or type."""
-    if not isinstance(weights, dict):
+    if not isinstance(weights, Mapping):
         raise UsageError("E310", "the request's weights are one tensor, expected one for each name.")
     for name, tensor in weights.items():
         if name not in first:

@@ -45,7 +45,7 @@ def html(joined: Joined) -> str:
         "site.html.j2",
         site=joined.ticket.site,
         federation=joined.ticket.federation,
-        server=f"{joined.ticket.host}:{joined.ticket.port}",
+        server=joined.ticket.place,
         folder=folder,
         problem=problem,
         policy=policy,

@@ -54,7 +54,7 @@ class Victim:
         return self.send(seal(fixed | header, tree or {}, self.key))
 
     def send(self, request: Sealed) -> Packet:
-        return unseal(through_socket(self.socket, request, ANSWERS_S), self.joined.key.public, WIDE)
+        return unseal(through_socket(self.socket, self.joined.folder, request, ANSWERS_S), self.joined.key.public, WIDE)
 
     def refuses(self, code: str, kind: str, run: str, t: int = 0, tree: Tree | None = None, **header: Any) -> str:
         """Raises Wrong unless the site refuses with this code, and sends no tensor. Returns what it says."""
