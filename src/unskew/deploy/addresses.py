@@ -59,12 +59,15 @@ def default_bind(host: str) -> str:
     return host if host == "localhost" or is_address(host) else "0.0.0.0"
 
 
+def family(bind: str) -> socket.AddressFamily:
+    """Of an address, or of a name, for which it is IPv4."""
+    return socket.AF_INET6 if ":" in bind else socket.AF_INET
+
+
 def listen(bind: str, port: int) -> socket.socket:
     """A listening socket; at `::` it takes IPv4 connections, too. Raises OSError."""
-    if ":" not in bind:
-        return socket.create_server((bind, port), backlog=WAITING)
     both = bind == "::" and socket.has_dualstack_ipv6()
-    return socket.create_server((bind, port), family=socket.AF_INET6, backlog=WAITING, dualstack_ipv6=both)
+    return socket.create_server((bind, port), family=family(bind), backlog=WAITING, dualstack_ipv6=both)
 
 
 def origin(address: str) -> str:

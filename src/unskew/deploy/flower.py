@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 from unskew.deploy.bulk import SMALL, Stored, Views, whole
 from unskew.deploy.sealed import Sealed
@@ -114,7 +114,7 @@ class FlowerChannel:
                 time.sleep(_POLL_S)
 
 
-def _may_pass(error: Exception) -> bool:
+def _may_pass(error: Any) -> bool:
     """Whether a call that failed may succeed later: the SuperLink was restarted, or waited too long for its database."""
     return not isinstance(error, HTTPStatusError) or error.response.is_server_error
 

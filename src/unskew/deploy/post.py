@@ -121,8 +121,7 @@ class Post:
 
     def ask(self, kind: str, t: int, requests: Mapping[str, Request], limits: Limits) -> dict[str, Packet]:
         """The checked replies by site; a site without one is named (E304, E307, E310, E311, E312 or its own code)."""
-        connected, sealed = self.connected(), {}
-        packed: dict[int, Packed] = {}  # most are sent one tree, which is laid out and digested once
+        connected, sealed, packed = self.connected(), {}, dict[int, Packed]()  # most are sent one tree: packed once
         for site, (header, tree) in requests.items():
             if site not in connected or site not in self.contact.keys:
                 self.absent(site, t)
@@ -130,9 +129,8 @@ class Post:
             packed[id(tree)] = packed.get(id(tree)) or pack(tree)
             sealed[site] = self._sealed(site, kind, t, header, packed[id(tree)])
             self._note("asked", site=site, kind=kind, t=t, request=sealed[site].digest, bytes=sealed[site].size)
-        by_node = {self.nodes[site]: request for site, request in sealed.items()}
+        by_node, packets = {self.nodes[site]: request for site, request in sealed.items()}, {}
         replies = self.contact.channel.ask(by_node, kind, t, self.deadline_s) if by_node else {}
-        packets = {}
         for site, request in sealed.items():
             reply = replies.get(self.nodes[site])
             if packet := self._checked(site, t, request, reply, limits):
