@@ -197,6 +197,6 @@ def test_a_full_disk_costs_no_message(tmp_path, monkeypatch):
         raise Paused("E203", "disk full: cannot write.")
 
     monkeypatch.setattr(fleet_module.disk, "replace", full)
-    monkeypatch.setattr(fleet, "_pulled", lambda run, tree: (run, tree))
+    monkeypatch.setattr(fleet, "_pulled", lambda run, arrival: (run, arrival.tree))
     _, tree = fleet.receive()
     assert tree.object_id
