@@ -179,5 +179,6 @@ PAGES = {
     "E521": "A site's policy, or its record of what has left so far, is missing, can be read by other users, or holds something that it must not, so the site refuses everything. `unskew site policy` checks it at the site, and `--default` writes one where there is none.",
     "E522": "A study waits for a site's operator, who sees what would leave with `unskew site approve` and decides with `unskew site approve RUN` or `unskew site refuse RUN`. The run begins when all sites have decided, or when its `--wait` is over; until then nothing is computed there.",
     "E523": "A site's operator has refused a study. The run goes on without the site. The operator can change that with `unskew site approve RUN`.",
+    "E524": "A site and the coordinator run versions of unskew or torch that work together and may yet round numbers differently, so the run's weights need not have the bits of the same run elsewhere. Nothing has to be done, unless somebody wants these bits: then install the same versions everywhere.",
 }
 """What each code means and what to do about it; docs/errors/ has one page for each."""

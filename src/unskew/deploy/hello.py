@@ -9,6 +9,7 @@ from importlib.metadata import version
 from typing import Any
 
 from unskew.data.dataset import Dataset
+from unskew.deploy.versions import COORDINATOR, refusal
 from unskew.errors import UsageError, printable
 from unskew.version import __version__
 
@@ -75,24 +76,17 @@ def _count(value: Any) -> int:
 
 
 def check_alike(hellos: Sequence[Hello]) -> None:
-    """Raises UsageError (E504), naming two sites, unless all hold data of one task and run the same versions."""
+    """Raises UsageError (E504), naming two sites, unless all hold data of one task."""
     for other in hellos:
         if text := difference(hellos[0], other):
             raise UsageError("E504", f"{text}.")
 
 
 def difference(one: Hello, other: Hello) -> str:
-    """Why these two cannot take part in one run, as a sentence without its full stop; "" if they can.
-
-    Which Python they run does not decide about bits.
-    """
+    """Why these two cannot take part in one run by their data, as a sentence without its full stop; "" if they can."""
     for what in ("classes", "shape", "pixels"):
         if getattr(one, what) != getattr(other, what):
             return f"sites hold different data: {what} {_difference(what, one, other)}"
-    for package in ("unskew", "torch"):
-        ours, theirs = one.versions.get(package), other.versions.get(package)
-        if ours != theirs:
-            return f"sites run different versions of {package}: {one.site} has {ours}, {other.site} {theirs}"
     return ""
 
 
@@ -102,11 +96,10 @@ def changed(before: Hello, now: Hello) -> str:
         return f"{now.site} holds {now.train} training samples; it held {before.train} when the run began"
     if now.data != before.data:
         return f"{now.site} has other data than when the run began"
-    for package in ("unskew", "torch"):
-        then, since = before.versions.get(package), now.versions.get(package)
-        if then != since:
-            return f"{now.site} runs another version of {package} than when the run began: it had {then}, now {since}"
-    return ""
+    then, since = before.versions.get("torch"), now.versions.get("torch")
+    if then != since:
+        return f"{now.site} runs another version of torch than when the run began: it had {then}, now {since}"
+    return refusal(now.site, now.versions, COORDINATOR, versions())
 
 
 def fitting(hellos: Sequence[Hello]) -> tuple[list[Hello], dict[str, str]]:
@@ -114,7 +107,7 @@ def fitting(hellos: Sequence[Hello]) -> tuple[list[Hello], dict[str, str]]:
 
     Raises UsageError (E504), naming two sites, where no group is larger than all others.
     """
-    groups: list[list[Hello]] = []
+    groups: list[list[Hello]] = [[]] * (not hellos)
     for hello in hellos:
         group = next((g for g in groups if not difference(g[0], hello)), None)
         groups.append([hello]) if group is None else group.append(hello)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from unskew.core.trees import Tree
-from unskew.deploy.hello import Hello
+from unskew.deploy.hello import Hello, versions
 from unskew.deploy.identity import Private, Public
 from unskew.deploy.journal import Journal
 from unskew.deploy.sealed import Sealed
@@ -166,10 +166,10 @@ class Post:
 
         patience_s: how long they may take at most.
         """
-        requests = {}
+        requests, header = {}, {"settings": settings, "name": self.name, "versions": versions()}
         for node in self.contact.channel.nodes():
             if node not in self.nodes.values() and node not in self._strangers and self._due(node):
-                requests[node] = self._sealed("*", "hello", 0, {"settings": settings, "name": self.name}, {})
+                requests[node] = self._sealed("*", "hello", 0, header, {})
         deadline_s = min(self.deadline_s, patience_s)
         replies = self.contact.channel.ask(requests, "hello", 0, deadline_s) if requests else {}
         hellos = {}

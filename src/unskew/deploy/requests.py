@@ -96,6 +96,17 @@ def _are_trips(value: Any) -> bool:
     )
 
 
+def _are_versions(value: Any) -> bool:
+    """Whether it gives a few versions by package, each in a short text."""
+    return (
+        isinstance(value, dict)
+        and len(value) <= 10
+        and all(
+            isinstance(text, str) and text.isprintable() and len(text) <= 100 for pair in value.items() for text in pair
+        )
+    )
+
+
 _PLACE, _RATE = _whole(0, 1_000), (_is_rate, "a number from 0 to 1e300")
 _VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "name": (_is_name, "the name of a run"),
@@ -111,4 +122,5 @@ _VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "part": (lambda value: isinstance(value, str), "the name of a Part"),
     "settings": (lambda value: isinstance(value, dict), "the settings of a study"),
     "early": (_are_trips, "a list of trips"),
+    "versions": (_are_versions, "versions by package"),
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import secrets
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,12 +19,13 @@ from unskew.config import Settings
 from unskew.data.dataset import Dataset
 from unskew.deploy.deployed import Deployed
 from unskew.deploy.federations import ServersView
-from unskew.deploy.hello import Hello, changed, fitting
+from unskew.deploy.hello import Hello, changed, fitting, versions
 from unskew.deploy.journal import FILE, Journal, file_sha256
 from unskew.deploy.notices import Notices
 from unskew.deploy.orders import Terms
 from unskew.deploy.post import POLL_S, UNDECIDED, Contact, Post, names
 from unskew.deploy.studies import prepared, study
+from unskew.deploy.versions import COORDINATOR, differing, refusal
 from unskew.deploy.weighing import boasts, weighing
 from unskew.engine.disk.folder import Say, Shown
 from unskew.engine.disk.lock import Lock
@@ -144,10 +145,12 @@ def _new(post: Post, expected: Sequence[str], present: Mapping[str, Hello], term
     for site, text in doubted.items():
         remedy = f"If the number is right, admit {site}.pub again with --samples N."
         post.leave_out(site, "E505", f"{text}. It is left out of this run. {remedy}")
-    hellos, differing = fitting([hello for hello in there if hello.site not in doubted])
-    _check_enough(len(hellos), "E504", differing, terms)
-    for site, text in differing.items():
+    too_old = {h.site: text for h in there if (text := refusal(h.site, h.versions, COORDINATOR, versions()))}
+    hellos, apart = fitting([h for h in there if h.site not in doubted and h.site not in too_old])
+    _check_enough(len(hellos), "E504", too_old | apart, terms)
+    for site, text in (too_old | apart).items():
         post.leave_out(site, "E504", f"{text}. {site} is left out of this run.")
+    _tell_versions(post, hellos)
     return hellos
 
 
@@ -157,7 +160,15 @@ def _known(post: Post, before: list[Hello], present: Mapping[str, Hello], terms:
     _check_enough(len(present) - len(differing), "E504", differing, terms)
     for site, text in differing.items():
         post.set_aside(site, text)
+    _tell_versions(post, present.values())
     return before
+
+
+def _tell_versions(post: Post, hellos: Iterable[Hello]) -> None:
+    """Say which versions that decide about bits differ, a line a site."""
+    for hello in hellos:
+        if text := differing(COORDINATOR, versions(), hello.site, hello.versions):
+            post.tell(0, "E524", f"{text}.")
 
 
 def _check_enough(left: int, code: str, out: Mapping[str, str], terms: Terms) -> None:

@@ -28,6 +28,7 @@ from unskew.deploy.site_folder import RunFolder
 from unskew.deploy.site_run import SiteRun, build
 from unskew.deploy.spent import Asked
 from unskew.deploy.studies import allowed, prepared
+from unskew.deploy.versions import COORDINATOR, differing, refusal
 from unskew.deploy.wire import Limits, Packet, WireError, seal, unseal
 from unskew.disk import is_full
 from unskew.engine.client.values import Start
@@ -73,6 +74,8 @@ class Site:
         self.guard = Guard(member.folder, by, approve, lambda text: self.say(text))
         self._forecast: tuple[Settings, tuple[Study, list[str]]] | None = None
         """What the study that asked last would take from this site."""
+        self._differing = ""
+        """Which versions differ from the coordinator's, as the operator was told."""
         self._data: Dataset | None = None
         self._run: tuple[str, str, SiteRun] | None = None
         """The one run that is kept warm, its number before it, and the digest of the study that was judged."""
@@ -154,6 +157,7 @@ class Site:
 
     def _hello(self, request: Packet) -> Answer:
         """How much data this site holds for the study, and of what form, once it may take part in it."""
+        self._check_versions(request.header.get("versions", {}))
         settings = config.build(request.header["settings"])
         here = allowed(settings, self.model).replace(device="cpu", clients=2)
         self.guard.check_hello(here)
@@ -165,6 +169,15 @@ class Site:
         run, name = request.header["run"], request.header.get("name", "")
         self.guard.check_study(run, replace(study, settings=settings), "\n".join(lines), name)
         return {"hello": Hello.of(self.member.name, prepared(self.data, settings), versions()).as_json()}, {}
+
+    def _check_versions(self, theirs: Mapping[str, str]) -> None:
+        """Tell the operator, once, which versions differ from the coordinator's. Raises UsageError (E504)."""
+        ends = self.member.name, versions(), COORDINATOR, theirs
+        if text := refusal(*ends):
+            raise UsageError("E504", f"{text}.")
+        if (text := differing(*ends)) != self._differing:
+            self._differing = text
+            self.say(f"E524 {text}." if text else "the coordinator runs the same versions now")
 
     def _setup(self, request: Packet) -> Answer:
         """Build the run, keep what it was built from, and tell the operator what leaves this site in it."""

@@ -1,0 +1,111 @@
+"""Upgrades: which versions of two ends work together, what both are told, and who must upgrade."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from tests.deploy import fake
+from unskew.deploy import hello, requests, site
+from unskew.deploy.hello import Hello, versions
+from unskew.deploy.versions import COORDINATOR, differing, refusal
+from unskew.errors import UsageError
+
+OTHER = "s1"
+
+
+def at_one_site(monkeypatch, **other: str) -> None:
+    """Let one site say that it runs other versions."""
+    honest = Hello.of
+
+    def of(name, data, known):
+        said = honest(name, data, known)
+        return replace(said, versions={**said.versions, **other}) if name == OTHER else said
+
+    monkeypatch.setattr(hello.Hello, "of", staticmethod(of))
+
+
+def told(tmp_path, code: str) -> list[str]:
+    events = (tmp_path / "run" / "events.jsonl").read_text().splitlines()
+    return [e["text"] for e in map(json.loads, events) if e["code"] == code]
+
+
+def run(tmp_path, say=lambda text: None, **terms):
+    sites = fake.sites(tmp_path / "sites", fake.federation())
+    for one in sites.values():
+        one.say = say
+    return fake.run(tmp_path / "run", fake.Direct(sites), fake.small("fedavg", rounds=1), **terms)
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "who"),
+    [
+        ("0.1.0", "0.1.9", ""),
+        ("0.1.0", "0.1.0.dev3", ""),
+        ("0.1.9", "0.2.0", "a must upgrade to unskew 0.2, as at b"),
+        ("0.10.0", "0.9.4", "b must upgrade to unskew 0.10, as at a"),
+        ("1.0", "0.9.4", "b must upgrade to unskew 1.0, as at a"),
+        ("0.1.0", "new", "b must upgrade to unskew 0.1, as at a"),
+        ("0.1.0", "", ""),
+    ],
+)
+def test_the_first_two_numbers_decide_who_must_upgrade(ours, theirs, who):
+    text = refusal("a", {"unskew": ours}, "b", {"unskew": theirs} if theirs else {})
+    assert text.endswith(who)
+    assert bool(text) == bool(who)
+
+
+def test_only_versions_that_decide_about_bits_are_told():
+    ours = {"unskew": "0.1.0", "torch": "2.13.0", "python": "3.11.7"}
+    assert not differing("a", ours, "b", {**ours, "python": "3.12.1"})
+    text = differing("a", ours, "b", {**ours, "unskew": "0.1.1", "torch": "2.14.0"})
+    assert text.startswith("a runs unskew 0.1.0 and torch 2.13.0, b unskew 0.1.1 and torch 2.14.0: the last bits")
+
+
+def test_a_site_with_another_torch_takes_part_and_the_run_says_so(tmp_path, monkeypatch):
+    """It was left out, though nothing but the last bits can differ."""
+    at_one_site(monkeypatch, torch="9.9")
+    _, state, said = run(tmp_path, min_sites=5)
+    (text,) = told(tmp_path, "E524")
+    assert text.startswith(f"{COORDINATOR} runs torch {versions()['torch']}, {OTHER} torch 9.9: ")
+    assert any(text in line for line in said)
+    assert state.t == 1
+
+
+def test_a_site_of_another_minor_is_left_out_and_told_who_must_upgrade(tmp_path, monkeypatch):
+    at_one_site(monkeypatch, unskew="0.0.7")
+    run(tmp_path, min_sites=4)
+    (text,) = told(tmp_path, "E504")
+    assert f"{OTHER} must upgrade to unskew 0.1, as at {COORDINATOR}. {OTHER} is left out of this run." in text
+    with pytest.raises(UsageError, match=r"E504 s1 runs unskew 0\.0\.7 .* 4 sites would be left, and 5 are needed"):
+        fake.run(
+            tmp_path / "all", fake.Direct(fake.sites(tmp_path / "more", fake.federation())),
+            fake.small("fedavg", rounds=1), min_sites=5,
+        )  # fmt: skip
+
+
+def test_a_site_tells_its_operator_once_and_refuses_a_coordinator_of_another_minor(tmp_path, monkeypatch):
+    """What only the coordinator's screen says, nobody at the site reads."""
+    said = []
+    monkeypatch.setattr(site, "versions", lambda: {**versions(), "torch": "9.9"})
+    run(tmp_path, said.append, min_sites=5)
+    assert sum("E524 s1 runs torch 9.9, the coordinator torch" in line for line in said) == 1
+    monkeypatch.setattr(site, "versions", lambda: {**versions(), "unskew": "7.3.0"})
+    with pytest.raises(
+        UsageError, match=r"E504 .* refuses: s\d runs unskew 7\.3\.0 and the coordinator .* must upgrade to unskew 7\.3"
+    ):
+        fake.run(
+            tmp_path / "new", fake.Direct(fake.sites(tmp_path / "newer", fake.federation())),
+            fake.small("fedavg", rounds=1),
+        )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "nasty", ["0.1", {"unskew": 1}, {"a" * 101: "1"}, {"unskew": "\x1b[2J"}, {str(i): "1" for i in range(11)}]
+)
+def test_versions_that_are_none_are_refused(nasty):
+    """A stolen key could write to the operator's terminal by them."""
+    with pytest.raises(UsageError, match="E310 the request's 'versions' is"):
+        requests.check_values({"versions": nasty})
