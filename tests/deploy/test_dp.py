@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 
@@ -27,7 +29,7 @@ def test_noise_and_cohorts_are_not_drawn_from_the_studys_seed(tmp_path):
     """The sites know the seed: whoever draws the noise again takes it away."""
     (first, said), (second, _) = (weights(tmp_path, name, LOUD, rounds=1) for name in ("one", "two"))
     assert float((first - second).std()) == pytest.approx(2**0.5 * 50.0 / len(fake.SIZES), rel=0.05)
-    assert "drawn from the server's operating system" in (tmp_path / "one" / "privacy.json").read_text()
+    assert "drawn from the operating system" in (tmp_path / "one" / "privacy.json").read_text()
     assert not any("E5" in text for text in said)
 
 
@@ -58,3 +60,14 @@ def test_no_rule_that_reads_single_replies_is_added_to_it():
     assert clipped("dp") == "dp"
     assert clipped("fedprox+dp") == "fedprox+dp"
     assert clipped("fedprox") == "fedprox+clip_median"
+
+
+def test_noise_on_samples_gradients_is_not_drawn_from_the_studys_seed_and_no_loss_leaves(tmp_path):
+    """What protects samples against the coordinator must not be drawn from a seed that it chose."""
+    method = "dpsgd(noise_multiplier=1.0)"
+    (first, said), (second, _) = (weights(tmp_path, name, method, rounds=1) for name in ("one", "two"))
+    assert float((first - second).abs().min()) > 0
+    assert not any("E5" in text for text in said)
+    assert "drawn from the operating system" in (tmp_path / "one" / "privacy.json").read_text()
+    rows = [json.loads(line) for line in (tmp_path / "one" / "metrics.jsonl").read_text().splitlines()]
+    assert not [r for r in rows if (r["scope"], r["metric"]) == ("train", "loss")]

@@ -6,7 +6,7 @@ from typing import Literal
 
 from unskew.core.client import Fed
 from unskew.core.part import HOOKS, Part, overrides
-from unskew.core.protection import unprotected
+from unskew.core.protection import reads_samples, unprotected
 from unskew.core.values import Share
 from unskew.errors import UsageError
 
@@ -59,6 +59,11 @@ class Method:
         return next((p for p in self.parts if p.protects), None)
 
     @property
+    def samples_apart(self) -> Part | None:
+        """The Part that has every sample drawn by itself and sees its gradient, if there is one."""
+        return next((p for p in self.parts if p.samples_apart), None)
+
+    @property
     def weights_read(self) -> Literal["sum", "each"]:
         """Whether the server needs every client's weights, or only their weighted sum."""
         return "each" if any(p.weights_read == "each" for p in self.parts) else "sum"
@@ -98,8 +103,19 @@ class Method:
                 raise UsageError("E108", f"'{p.name}' cannot run here: {reason}.")
             if _changes_nothing(p, fed):
                 raise UsageError("E108", f"'{p.name}' cannot run here: it holds back no weight of this model.")
+        if self.samples_apart:
+            self._check_samples_apart(self.samples_apart, fed)
         if self.protector:
             self._check_protected(self.protector, fed)
+
+    def _check_samples_apart(self, by: Part, fed: Fed) -> None:
+        """Raises UsageError: E107 for a Part that sees a client's samples in another way, E108 for such a model."""
+        for p in self.parts:
+            if p is not by and (reason := reads_samples(p)):
+                raise UsageError("E107", f"'{p.name}' and '{by.name}' cannot be combined: {reason}.")
+        if fed.net.norms:
+            text = "batch normalisation mixes the samples of a batch, so no sample has a gradient of its own"
+            raise UsageError("E108", f"'{by.name}' cannot run here: {text}; take a model without, or with GroupNorm.")
 
     def _check_protected(self, by: Part, fed: Fed) -> None:
         """Raises UsageError: E107 for a Part that sends what `by` cannot protect, E108 for such a model."""

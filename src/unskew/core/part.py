@@ -74,6 +74,9 @@ class Part:
     """Training samples of each class that the server holds back for itself before data are dealt to clients."""
     personal: bool = False
     """Whether `personalise` does something, so that clients' own scores are computed with it."""
+    samples_apart: ClassVar[bool] = False
+    """Training draws every sample of a step independently of the others and sees each one's gradient (`sample_grad`), so
+    that a proof about single samples holds. Parts that read a client's samples otherwise are refused."""
     protects: ClassVar[bool] = False
     """It replaces the clients' replies by noisy sums of them (`protect`), so Parts that read single replies are refused."""
 
@@ -167,8 +170,13 @@ class Part:
         """At every step: a scalar that is added to the task's mean loss, and differentiated with respect to `w`."""
         return 0.0
 
+    def sample_grad(self, g: Weights, c: Client) -> Weights:
+        """At every step, the gradients of one sample's loss: returns what is added up over the step's samples and divided by
+        their expected number. Only called where `samples_apart` is True."""
+        return g
+
     def grad(self, g: Weights, w: Weights, c: Client) -> Weights:
-        """At every step, after the backward pass: returns the gradients, by name, for the optimiser."""
+        """At every step, after the backward pass: returns the gradients, by name, for the optimiser; `c.noise` as in `loss`."""
         return g
 
     def finish(self, w: Weights, c: Client) -> tuple[Tree, Tree]:

@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 from unskew.core.client import Fed
-from unskew.core.part import Part
+from unskew.core.part import HOOKS, Part, overrides
+
+BLIND = (
+    *("refuse", "model", "weights", "keeps", "freezes", "server_init", "loss", "sample_grad", "grad", "shares"),
+    *("merge", "caution", "server", "refine", "protect", "rounds_within", "spent", "account"),
+)
+"""Hooks that see no sample of a client, or one sample at a time."""
 
 
 def unprotected(part: Part, fed: Fed) -> str | None:
@@ -13,8 +19,8 @@ def unprotected(part: Part, fed: Fed) -> str | None:
     """
     if part.weights_read == "each":
         return "it reads each client's weights, and only their noisy sum is there"
-    if part.reserve:
-        return "it trains on samples that the server holds, which no noise protects"
+    if reason := _reserves(part):
+        return reason
     if part.trips:
         return "it exchanges more than training, and what it exchanges gets no noise"
     for leaf, share in part.shares(fed).items():
@@ -23,3 +29,17 @@ def unprotected(part: Part, fed: Fed) -> str | None:
         if not share.dtype.is_floating_point or None in share.shape:
             return f"'{part.name}/{leaf}' is no vector of fixed length to which noise could be added"
     return None
+
+
+def reads_samples(part: Part) -> str | None:
+    """Why no proof about single samples can hold beside this Part, as the end of a sentence; None if one can."""
+    own = next((hook for hook in HOOKS if hook not in BLIND and overrides(part, hook)), None)
+    if reason := _reserves(part):
+        return reason
+    if own or part.trips:
+        return f"its {f'hook {own}' if own else 'own exchange'} could read samples that no noise covers"
+    return None
+
+
+def _reserves(part: Part) -> str | None:
+    return "it trains on samples that the server holds, which no noise protects" if part.reserve else None

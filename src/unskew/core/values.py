@@ -88,12 +88,14 @@ class Noise:
     independently; "cycle" with args (n,): 0..n-1 in shuffled order, again and again, so that a pass meets each equally
     often (drawn independently where n is smaller than the batch).
     shape: of one draw. per_sample: one draw for every sample, a tensor [B, *shape]; else one for the step, [*shape].
+    protects: a guarantee rests on it, so over a network the client's operating system draws it; standard normal, for a step.
     """
 
     law: Literal["uniform", "normal", "beta", "integers", "cycle"]
     args: tuple[float, ...] = ()
     shape: tuple[int, ...] = ()
     per_sample: bool = True
+    protects: bool = False
 
 
 @dataclass(frozen=True)

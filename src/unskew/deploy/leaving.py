@@ -42,6 +42,7 @@ def leaving(method: Method, trainer: Trainer, tests: int) -> list[str]:
     counts_KC = trainer.samples.counts_KC
     protector = method.protector.name if method.protector else None
     lines = leaves.what_leaves(method, trainer.fed, trainer.sent, counts_KC)
+    protector = method.samples_apart.name if method.samples_apart else protector
     if any(name != protector for name in leaves.accounts(method, trainer.fed, counts_KC)):
         reading = "against the coordinator: it knows the study's seed, from which the noise is drawn"
         lines.append(f"{'':<20}  epsilon {number(math.inf):>9}  {reading}")

@@ -21,6 +21,7 @@ from unskew.deploy.judging import refusal
 from unskew.deploy.shelf import Shelf
 from unskew.deploy.studies import check_noise, prepared
 from unskew.engine.assemble import scoring_of, trainer_of
+from unskew.engine.chance import System
 from unskew.engine.client.trainer import Trainer
 from unskew.engine.client.values import Start
 from unskew.engine.resolve import run_on
@@ -99,6 +100,7 @@ def build(site: str, settings: Settings, data: Dataset, facts: Mapping[str, Any]
     if forms != {n: (tuple(t.shape), t.dtype) for n, t in first.items()}:
         raise UsageError("E504", f"site {site} builds another model from '{settings.model}' than the server.")
     trainer = trainer_of(run)
+    trainer.chance = System()  # for what a guarantee rests on; everything else is keyed, as in the simulator
     if trainer.device.type != "cpu":
         first = {n: first[n].to(trainer.device) for n in forms}
     return SiteRun(settings, facts["k"], method, trainer, scoring_of(trainer, view), first)

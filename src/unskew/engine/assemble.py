@@ -50,7 +50,13 @@ def trainer_of(run: Run) -> Trainer:
             federation.label_counts,
         ),
         LocalTraining(
-            Recipe(settings.batch, settings.epochs, bool(fed.net.norms), settings.drop_last),
+            Recipe(
+                settings.batch,
+                settings.epochs,
+                bool(fed.net.norms),
+                settings.drop_last,
+                run.method.samples_apart is not None,
+            ),
             settings.optimiser,
             settings.momentum,
             settings.weight_decay,

@@ -21,9 +21,10 @@ away (Holohan & Braghin, ESORICS 2021)."""
 
 
 class Chance(Protocol):
-    """A source of noise and of cohorts. described: in words, for accounts."""
+    """A source of noise and of cohorts. described: in words, for accounts. secret: nobody can draw the same again."""
 
     described: str
+    secret: bool
 
     def normal(self, t: int, part: str) -> Normal:
         """The noise of this Part in round t."""
@@ -33,13 +34,18 @@ class Chance(Protocol):
         """Decides who is asked in round t."""
         ...
 
+    def samples(self, t: int, client: int) -> np.random.Generator:
+        """Decides which samples a client trains on in round t."""
+        ...
+
 
 @dataclass(frozen=True)
 class Keyed:
     """From a seed: a run can be repeated, and whoever knows the seed can take the noise away."""
 
     seed: int
-    described = "noise and cohorts are drawn from the study's seed, so this holds for a simulation only"
+    described = "noise and samples are drawn from the study's seed, so this holds for a simulation only"
+    secret = False
 
     def normal(self, t: int, part: str) -> Normal:
         def draw(shape: tuple[int, ...], purpose: str) -> Tensor:
@@ -50,18 +56,25 @@ class Keyed:
     def cohort(self, t: int) -> np.random.Generator:
         return numpy_key(self.seed, t, "cohort")
 
+    def samples(self, t: int, client: int) -> np.random.Generator:
+        return numpy_key(self.seed, t, client, "samples")
+
 
 @dataclass(frozen=True)
 class System:
     """From the operating system's generator: nobody can draw it again, and nothing of it is kept."""
 
-    described = "noise and cohorts are drawn from the server's operating system"
+    described = "noise and samples are drawn from the operating system"
+    secret = True
 
     def normal(self, t: int, part: str) -> Normal:
         return lambda shape, purpose: system_normal(shape)
 
     def cohort(self, t: int) -> np.random.Generator:
         return np.random.default_rng(int.from_bytes(os.urandom(32), "big"))
+
+    def samples(self, t: int, client: int) -> np.random.Generator:
+        return self.cohort(t)
 
 
 def system_normal(shape: tuple[int, ...]) -> Tensor:

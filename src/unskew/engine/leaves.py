@@ -81,9 +81,9 @@ def accounts(method: Method, fed: Fed, counts_KC: np.ndarray, drawn: str = SERVE
     noisy = [part for part in method.parts if type(part).account is not Part.account]
     unknown = Account("epsilon depends on samples by class, which sites do not tell; each is told its own")
     known = bool(np.any(counts_KC))
-    accounted = {p: p.account(counts_KC, fed) if known or p.protects else unknown for p in noisy}
+    accounted = {p: p.account(counts_KC, fed) if known or p.protects or p.samples_apart else unknown for p in noisy}
     return {
-        p.name: replace(account, release=f"{account.release}; {drawn}") if p.protects else account
+        p.name: replace(account, release=f"{account.release}; {drawn}") if p.protects or p.samples_apart else account
         for p, account in accounted.items()
         if account
     }

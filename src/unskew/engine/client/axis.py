@@ -138,7 +138,7 @@ class Many:
         if step.width > 1:
             return step
         weight = None if step.weight_GB is None else np.repeat(step.weight_GB, 2, 0)
-        rows, local = np.repeat(step.rows_GB, 2, 0), np.repeat(step.local_G, 2)
+        rows, local = np.repeat(step.rows_GB, 2, 0), np.repeat(step.local_G, 2)  # drawn_G counts active lanes only
         return replace(step, rows_GB=rows, weight_GB=weight, local_G=local)
 
     def padded(self, step: Step) -> bool:

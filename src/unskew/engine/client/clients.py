@@ -22,8 +22,10 @@ from unskew.core.network import Network
 from unskew.core.part import HOOKS, overrides
 from unskew.core.trees import Tree, Weights, tree_map
 from unskew.core.values import Batch
+from unskew.engine.chance import Chance, Keyed
 from unskew.engine.client.dropout import mask_shapes
 from unskew.engine.client.kernels import Kernels, within
+from unskew.engine.client.schedule import Work, drawn_apart
 from unskew.engine.client.transfer import on_device
 from unskew.engine.client.values import LocalTraining, Samples, Start
 
@@ -37,7 +39,8 @@ class Clients:
     kept, frozen, sent, learnt: names of the weights that stay on a client, are never trained, leave a client after its
     training, and are trained. cuts: the blocks of the model that some Part taps.
     masks_before: by cut, how many dropout layers a pass that goes on from there leaves out.
-    hooks: for each hook, the Parts that define it, in the method's order.
+    hooks: for each hook, the Parts that define it, in the method's order. apart: the Part that sees samples one by one.
+    chance: where noise and samples come from that a guarantee rests on.
     """
 
     def __init__(self, method: Method, fed: Fed, samples: Samples, training: LocalTraining):
@@ -52,6 +55,8 @@ class Clients:
         self.mask_shapes = mask_shapes(net)
         self.masks_before = {cut: len(mask_shapes(net, cut)) if net.skips_to_cuts else 0 for cut in self.cuts}
         self.hooks = {hook: [p for p in method.parts if overrides(p, hook)] for hook in HOOKS}
+        self.apart = method.samples_apart
+        self.chance: Chance = Keyed(fed.seed)
         self._thread = threading.local()
 
     @property
@@ -92,6 +97,16 @@ class Clients:
         rows, generator = self.samples.rows[k], key(self.fed.seed, t, k, "batch")
         epochs = range(self.training.recipe.epochs)
         return np.stack([rows[torch.randperm(len(rows), generator=generator).numpy()] for _ in epochs])
+
+    def drawn(self, work: Work, t: int) -> list[np.ndarray]:
+        """The rows of each step of a client in round t, where samples are drawn one by one."""
+        recipe, generator = self.training.recipe, self.chance.samples(t, work.client)
+        return drawn_apart(self.samples.rows[work.client], work.steps(recipe.epochs), recipe.batch, generator)
+
+    @property
+    def withholds_loss(self) -> bool:
+        """Whether a reply says nothing of the training loss, which no noise covers: at a site, where samples are protected."""
+        return self.apart is not None and self.chance.secret
 
     def client(self, k: int, start: Start, part: str, w: Weights, private: Mapping[str, Any]) -> Client:
         """Client k as the hooks of this Part see it outside lanes, with access to its data.

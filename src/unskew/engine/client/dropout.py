@@ -64,6 +64,7 @@ class DropoutMasks:
             numbers = torch.zeros((step.width, step.size, *shape))
             for g, work in enumerate(self.chunk.work[: step.active]):
                 samples = work.short if step.short else step.size
+                samples = samples if step.drawn_G is None else int(step.drawn_G[g])
                 numbers[g, :samples] = torch.rand((samples, *shape), generator=self.generators[g])
             layers.append(numbers)
         return layers

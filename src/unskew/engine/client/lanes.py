@@ -116,9 +116,9 @@ class LaneViews:
         """The Part's hook `finish`, likewise."""
         return lambda w, lane: p.finish(w, self.client(p, lane, {}, with_data=True))
 
-    def grad(self, p: Part) -> Callable[[Weights, Weights, Tree], Weights]:
-        """The Part's hook `grad` as a function of one lane's gradients, weights and table."""
-        return lambda g, w, lane: p.grad(g, w, self.client(p, lane, {}))
+    def grad(self, p: Part) -> Callable[[Weights, Weights, Tree, dict[str, Tensor]], Weights]:
+        """The Part's hook `grad` as a function of one lane's gradients, weights, table and noise."""
+        return lambda g, w, lane, noise: p.grad(g, w, self.client(p, lane, noise))
 
     def _batches(self, lane: Tree, raw: bool) -> Iterator[Batch]:
         """The lane's rows in turn; every lane is padded to the longest, with weight 0."""

@@ -24,13 +24,15 @@ PAD_TO = 8
 class Recipe:
     """How local epochs are cut into steps; the same for all clients.
 
-    has_norms: the model normalises by statistics of the batch. drop_last: leave out an epoch's short batch.
+    has_norms: the model normalises by statistics of the batch. drop_last: leave out an epoch's short batch. apart: at every
+    step each sample is drawn by itself, with the probability that makes B of them expected, or all n if they are fewer.
     """
 
     batch: int
     epochs: int
     has_norms: bool
     drop_last: bool = False
+    apart: bool = False
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class Work:
 
     def samples_seen(self, recipe: Recipe) -> int:
         """How many samples the client's steps train on in all epochs; fewer than n an epoch where a batch is dropped."""
-        return recipe.epochs * (self.full * recipe.batch + self.short)
+        return recipe.epochs * (self.full * min(recipe.batch, self.n) + self.short)
 
 
 @dataclass(frozen=True)
@@ -70,7 +72,7 @@ class Step:
 
     size: samples of a batch, padding included. short: this is the short batch of an epoch.
     rows_GB: the samples of each lane. weight_GB: 1 for a sample and 0 for padding; None where there is no padding.
-    local_G: how many steps each lane has taken before.
+    local_G: how many steps each lane has taken before. drawn_G: how many samples of a lane are no padding, where that differs.
     """
 
     active: int
@@ -79,6 +81,7 @@ class Step:
     rows_GB: np.ndarray
     weight_GB: np.ndarray | None
     local_G: np.ndarray
+    drawn_G: np.ndarray | None = None
 
     @property
     def width(self) -> int:
@@ -91,6 +94,8 @@ def work_of(client: int, n: int, recipe: Recipe) -> Work:
 
     Where the model normalises batches, a short batch of one sample is dropped, unless the client has no other.
     """
+    if recipe.apart:
+        return Work(client, n, -(-n // recipe.batch), 0, False)
     full, short = divmod(n, recipe.batch)
     if full and (recipe.drop_last or (recipe.has_norms and short == 1)):
         short = 0
@@ -142,4 +147,25 @@ def steps(chunk: Chunk, orders: dict[int, np.ndarray], recipe: Recipe) -> list[S
                 weight[g, : len(short)] = 1
             plan.append(Step(len(work), chunk.pad, True, rows, weight, taken.copy()))
             taken += 1
+    return plan
+
+
+def drawn_apart(rows: np.ndarray, count: int, batch: int, generator: np.random.Generator) -> list[np.ndarray]:
+    """The samples of `count` steps: each of a client's rows with probability batch / n, whatever becomes of the others."""
+    chance = min(1.0, batch / len(rows))
+    return [rows[generator.random(len(rows)) < chance] for _ in range(count)]
+
+
+def steps_apart(chunk: Chunk, drawn: dict[int, list[np.ndarray]], recipe: Recipe) -> list[Step]:
+    """The steps of a chunk whose samples are drawn one by one. drawn[client]: the rows of each of its steps."""
+    counts, plan = [w.steps(recipe.epochs) for w in chunk.work], []
+    for s in range(max(counts)):
+        batches = [drawn[w.client][s] for w, count in zip(chunk.work, counts) if count > s]
+        size = max(PAD_TO, math.ceil(max(map(len, batches)) / PAD_TO) * PAD_TO)
+        rows = np.zeros((len(batches), size), dtype=np.int64)
+        weight = np.zeros((len(batches), size), dtype=np.float32)
+        for g, batch in enumerate(batches):
+            rows[g, : len(batch)], weight[g, : len(batch)] = batch, 1
+        lengths = np.array([len(batch) for batch in batches])
+        plan.append(Step(len(batches), size, False, rows, weight, np.full(len(batches), s), lengths))
     return plan

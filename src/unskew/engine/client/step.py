@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from unskew.core.trees import Tree, Weights, tree_map
+from unskew.engine.client.apart import SamplesApart
 from unskew.engine.client.axis import Axis
 from unskew.engine.client.clients import Clients
 from unskew.engine.client.dropout import DropoutMasks
@@ -98,18 +99,31 @@ class LaneStep:
     def __init__(self, clients: Clients, axis: Axis, views: LaneViews, kernels: Kernels, state: LaneState):
         self.clients, self.axis, self.views, self.kernels, self.state = clients, axis, views, kernels, state
         self.loss = axis.loss(ClientLoss(clients, views, kernels))
+        self.apart = SamplesApart(clients, views) if clients.apart else None
 
     def __call__(self, step: Step, feed: Feed) -> None:
         axis, samples, learnt = self.axis, self.clients.samples, self.clients.learnt
         leaves = self._leaves(step)
         step_inputs = self._inputs(step, feed, axis.targets(samples.y.index_select(0, feed.rows), step))
         self.kernels.padded = axis.padded(step)
+        if self.apart:
+            self._step_apart(step, feed, leaves, step_inputs)
+            return
         loss = self.loss(leaves, axis.inputs(samples.x.index_select(0, feed.rows), step), step_inputs)
         grads = torch.autograd.grad(loss.sum(), [leaves[n] for n in learnt], allow_unused=True)
         with torch.no_grad():
-            self._descend(step, feed, leaves, grads, step_inputs.lane)
+            self._descend(step, feed, leaves, grads, step_inputs)
             samples_G = step_inputs.weight.sum(-1).reshape(-1)  # without an axis of lanes it is a scalar
             self.state.loss_sum[: step.active] += (loss.detach().reshape(-1) * samples_G)[: step.active]
+
+    def _step_apart(self, step: Step, feed: Feed, leaves: Weights, inputs: StepInputs) -> None:
+        """The step where every sample has a gradient of its own."""
+        assert self.apart is not None
+        loss_G, grads = self.apart(step, feed.rows, leaves, inputs)
+        fit = self.axis.fit
+        with torch.no_grad():
+            self._descend(step, feed, leaves, [fit(grads[n]) for n in self.clients.learnt], inputs)
+            self.state.loss_sum[: step.active] += loss_G[: step.active]
 
     def _leaves(self, step: Step) -> Weights:
         """The weights as this step's lanes read them; those that learn are leaves of the graph."""
@@ -127,12 +141,14 @@ class LaneStep:
         lane = tree_map(lambda t: axis.first(t, step.width), self.state.lane_table)
         return StepInputs(y, axis.fit(weight), noise, tuple(map(axis.fit, feed.dropout)), lane)
 
-    def _descend(self, step: Step, feed: Feed, leaves: Weights, grads: Sequence[Tensor | None], lane: Tree) -> None:
+    def _descend(
+        self, step: Step, feed: Feed, leaves: Weights, grads: Sequence[Tensor | None], inputs: StepInputs
+    ) -> None:
         """Let the Parts change the gradients, then move the weights of the clients that take this step."""
         first_lanes, learnt, active, state = self.axis.first, self.clients.learnt, step.active, self.state
         g = {n: torch.zeros_like(leaves[n]) if v is None else v for n, v in zip(learnt, grads)}
         for p in self.clients.hooks["grad"]:
-            g = self.axis.map(self.views.grad(p), g, leaves, lane)
+            g = self.axis.map(self.views.grad(p), g, leaves, inputs.lane, inputs.noise.get(p.name, {}))
         w = [first_lanes(state.weights[n], active) for n in learnt]
         groups = [[first_lanes(t, active) for t in group] for group in state.optimiser.state]
         state.optimiser.step(w, [first_lanes(g[n], active) for n in learnt], groups, feed.local[:active])

@@ -14,7 +14,6 @@ from unskew.core.part import Part, Trip
 from unskew.core.replies import Reply
 from unskew.core.trees import Tree
 from unskew.engine import memory
-from unskew.engine.chance import Chance, Keyed
 from unskew.engine.client.axis import axis_for
 from unskew.engine.client.clients import Clients
 from unskew.engine.client.replays import Replays
@@ -40,7 +39,6 @@ class Trainer(Clients):
         super().__init__(method, fed, samples, training)
         self.lanes, self.axis = lanes, axis_for(lanes)
         self.workers = workers if self.device.type == "cpu" else 1
-        self.chance: Chance = Keyed(fed.seed)
         self.replays = Replays() if self.device.type == "cuda" else None
         self._pool = ThreadPoolExecutor(self.workers, initializer=_settle)
 

@@ -23,7 +23,7 @@ from unskew.engine.client.lanes import LaneViews, lane_table
 from unskew.engine.client.noise import NoiseTables
 from unskew.engine.client.replays import Replays
 from unskew.engine.client.rules import rules_of_hooks
-from unskew.engine.client.schedule import Chunk, steps
+from unskew.engine.client.schedule import Chunk, Step, steps, steps_apart
 from unskew.engine.client.step import LaneState, LaneStep, Steps
 from unskew.engine.client.values import Start
 
@@ -40,8 +40,7 @@ class Update:
         # a client that trains alone may have a second lane as filler; only those of `chunk.work` get a reply
         work, training = axis.work(chunk), clients.training
         self.private = [clients.private_state(private.get(w.client), start) for w in work]
-        orders = {w.client: clients.orders(w.client, start.t) for w in work}
-        plan = [axis.widened(step) for step in steps(chunk, orders, training.recipe)]
+        plan = [axis.widened(step) for step in self._plan()]
         drops_out = bool(clients.mask_shapes)
         generators = [key(clients.fed.seed, start.t, w.client, "dropout") for w in work] if drops_out else []
         dropout = DropoutMasks(clients.mask_shapes, chunk, generators)
@@ -55,11 +54,18 @@ class Update:
         self.steps = Steps(clients, axis, start, plan, dropout, chunk.frozen, self.state)
         self.kernels, self.views = Kernels(axis.folded, frozen=chunk.frozen), LaneViews(clients, start)
 
+    def _plan(self) -> list[Step]:
+        """The chunk's steps: epochs in shuffled order, or samples drawn one by one."""
+        clients, recipe, t = self.clients, self.clients.training.recipe, self.start.t
+        if recipe.apart:
+            return steps_apart(self.chunk, {w.client: clients.drawn(w, t) for w in self.chunk.work}, recipe)
+        return steps(self.chunk, {w.client: clients.orders(w.client, t) for w in self.chunk.work}, recipe)
+
     def run(self, replays: Replays | None = None) -> list[Reply]:
         """Train, and return one reply a client. replays: on a GPU, the steps recorded so far."""
         fed, first_client = self.clients.fed, self.chunk.work[0].client
         with own_draws(fed.net, self.clients.device, fed.seed, self.start.t, first_client, "model"):
-            return self._trained(None if fed.net.draws else replays)
+            return self._trained(None if fed.net.draws or self.clients.apart else replays)
 
     def _trained(self, replays: Replays | None) -> list[Reply]:
         hooks, views, axis, state = self.clients.hooks, self.views, self.axis, self.state
@@ -101,5 +107,5 @@ class Update:
             weights={n: w[n] for n in clients.sent},
             shares={name: select_lane(shares) for name, (shares, _) in finished.items()},
             private={name: state for name, state in private.items() if state},
-            loss=self.state.loss_sum[g] / work.samples_seen(clients.training.recipe),
+            loss=0.0 if clients.withholds_loss else self.state.loss_sum[g] / work.samples_seen(clients.training.recipe),
         )

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 from unskew import many
+from unskew.core.method import Method
 from unskew.core.replies import Reply
 from unskew.core.trees import Tree, size_in_bytes
 from unskew.core.values import Share
@@ -16,21 +17,17 @@ from unskew.engine.disk.record import Record
 class Ledger:
     """Adds rows to a run's record; docs/design.md gives their form.
 
-    sent: names of the weights that leave a client. weights_read: whether the server must see each client's weights or
-    only their sum. released: what protects clients against whoever reads a broadcast, "dp" or "none".
+    sent: names of the weights that leave a client. method: says who reads weights, and what protects them.
     """
 
-    def __init__(
-        self,
-        record: Record,
-        sent: Sequence[str],
-        weights_read: Literal["sum", "each"],
-        released: Literal["dp", "none"] = "none",
-    ):
+    def __init__(self, record: Record, sent: Sequence[str], method: Method):
         self.record, self.sent = record, sent
-        self.weights = Share((), reads=weights_read, kind="weights", samples="client")
-        """How clients' weights are declared in the ledger: nothing protects them against the server."""
-        self.down = Share((), reads=weights_read, guarantee=released)
+        up = "dp" if method.samples_apart else "none"
+        down = "dp" if method.samples_apart or method.protector else "none"
+        self.weights = Share((), reads=method.weights_read, kind="weights", samples="client", guarantee=up)
+        """How clients' weights are declared in the ledger."""
+        self.down = Share((), reads=method.weights_read, guarantee=down)
+        """How broadcasts are: made of what a guarantee covers, or not."""
 
     def broadcast(self, t: int, asked: list[int], start: Start) -> None:
         """What a round's clients were sent: the weights, and every Part's slice."""

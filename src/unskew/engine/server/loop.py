@@ -67,13 +67,13 @@ class Loop:
         self.who = availability.Availability.parse(run.settings.availability)
         self.evaluation, self.measures = scoring, measures
         self.weighting = "equal" if run.settings.weighting == "equal" else run.method.weighting
-        released = "dp" if run.method.protector else "none"
-        self.ledger = Ledger(record, trainer.sent, run.method.weights_read, released)
+        self.ledger = Ledger(record, trainer.sent, run.method)
         w = run.fed.net.weights()
         self.declared = run.method.shares(run.fed)
         self.protector = run.method.protector
         self.last = self.protector.rounds_within(run.fed) if self.protector else run.settings.rounds
-        self.chance = trainer.chance if self.protector else Keyed(run.settings.seed)
+        guarded = self.protector or run.method.samples_apart
+        self.chance = trainer.chance if guarded else Keyed(run.settings.seed)
         self.spec = gate.Spec(
             {n: tuple(w[n].shape) for n in trainer.sent},
             {p: s for p, s in self.declared.items() if s},
@@ -125,7 +125,8 @@ class Loop:
             self._event(t, "round", asked=many.written(asked), answered=used, received=len(replies))
             self.store.put(t, {r.client: r.private for r in good})  # what was not used must not go on at its client
             state = self._trips(state, start, [r.client for r in good])
-        losses = torch.stack([torch.as_tensor(r.loss) for r in good]).tolist() if good else []
+        withheld = self.method.samples_apart and self.chance.secret  # sites say nothing of their losses then
+        losses = torch.stack([torch.as_tensor(r.loss) for r in good]).tolist() if good and not withheld else []
         loss = float(np.mean(losses)) if losses else float("nan")
         return state, Round(t, len(asked), len(good), len(replies) - len(good), time.perf_counter() - began, loss)
 

@@ -1,0 +1,141 @@
+"""Sample-level differential privacy: what bounds a sample, how samples are drawn, and what may stand beside it."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from unskew.core.values import Noise
+from unskew.engine import check
+from unskew.engine.chance import System
+from unskew.engine.client.schedule import Recipe, chunks, drawn_apart, steps_apart, work_of
+from unskew.engine.leaves import accounts
+from unskew.errors import UsageError
+from unskew.methods import registry
+from unskew.privacy.dpsgd import DPSGD
+from unskew.privacy.subsampled import epsilon_after
+
+pytest.importorskip("dp_accounting", reason="the extra [dp] is not installed")
+
+
+def norm(g):
+    return float(torch.cat([t.flatten() for t in g.values()]).double().norm())
+
+
+@pytest.mark.parametrize("far", [1.0, 1e3, 1e38])
+def test_one_samples_gradient_is_at_most_the_clip_as_one_vector(far):
+    clipped = DPSGD(clip=0.5).sample_grad({"a": torch.full((3,), far), "b": torch.tensor([-far])}, None)
+    assert norm(clipped) <= 0.5 * (1 + 1e-6)
+    assert norm(clipped) == pytest.approx(0.5, rel=1e-5) or far > 1e30
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_gradient_that_is_not_finite_counts_as_none(bad):
+    clipped = DPSGD().sample_grad({"a": torch.tensor([bad, 1.0])}, None)
+    assert clipped["a"].tolist() == [0.0, 0.0]
+
+
+def test_a_small_gradient_and_none_stay_as_they_are():
+    assert DPSGD().sample_grad({"a": torch.tensor([0.3, 0.4])}, None)["a"].tolist() == pytest.approx([0.3, 0.4])
+    assert DPSGD().sample_grad({"a": torch.zeros(2)}, None)["a"].tolist() == [0.0, 0.0]
+
+
+def test_the_noise_is_divided_by_the_expected_number_of_samples():
+    """And not by how many were drawn, which would tell it."""
+    for n, expected in ((100.0, 16), (5.0, 5)):
+        c = SimpleNamespace(n=torch.tensor(n), fed=SimpleNamespace(batch=16), noise={"a": torch.ones(2)})
+        g = DPSGD(clip=3.0, noise_multiplier=2.0).grad({"a": torch.zeros(2)}, {}, c)
+        assert g["a"].tolist() == pytest.approx([6.0 / expected] * 2)
+
+
+def test_noise_is_declared_as_that_of_a_guarantee_for_every_weight():
+    loop = check.loop(registry.parse("dpsgd"))
+    loop.trainer.close()
+    declared = DPSGD().noise(loop.fed, {})
+    assert set(declared) == set(loop.fed.net.trainable)
+    assert all(noise == Noise("normal", (), noise.shape, False, True) for noise in declared.values())
+
+
+def test_every_sample_is_drawn_by_itself():
+    """Batches of one size would be drawn without replacement, for which the accountant's figure is another."""
+    rows = np.arange(50, 150)
+    drawn = drawn_apart(rows, 2000, 20, np.random.default_rng(0))
+    sizes = np.array([len(batch) for batch in drawn])
+    assert sizes.mean() == pytest.approx(20, abs=0.5)
+    assert sizes.var() == pytest.approx(100 * 0.2 * 0.8, rel=0.15)
+    assert {len(set(batch.tolist())) - len(batch) for batch in drawn} == {0}
+    assert all(len(batch) == 5 for batch in drawn_apart(rows[:5], 10, 20, np.random.default_rng(0)))
+
+
+def test_padding_of_drawn_batches_has_no_weight_and_clients_stop_after_their_steps():
+    recipe = Recipe(batch=16, epochs=2, has_norms=False, apart=True)
+    sizes = np.array([40, 3])
+    (chunk,) = chunks([0, 1], sizes, recipe, 8)
+    assert [w.steps(2) for w in chunk.work] == [6, 2]
+    drawn = {0: [np.arange(s) for s in (5, 0, 9, 1, 2, 3)], 1: [np.array([41, 42])] * 2}
+    plan = steps_apart(chunk, drawn, recipe)
+    assert [s.active for s in plan] == [2, 2, 1, 1, 1, 1]
+    assert [s.weight_GB.sum(1).tolist() for s in plan] == [[5, 2], [0, 2], [9], [1], [2], [3]]
+    assert plan[2].size == 16
+    assert work_of(0, 40, recipe).full == 3
+
+
+def test_epsilon_is_that_of_the_client_that_is_protected_least():
+    loop = check.loop(registry.parse("dpsgd(noise_multiplier=2.0)"), epochs=2, rounds=3)
+    loop.trainer.close()
+    told = accounts(loop.method, loop.fed, np.zeros((8, 3)), "drawn so")["dpsgd"]
+    each = [
+        epsilon_after(3 * 2 * -(-n // 16), min(1.0, 16 / n), 2.0, 1e-5) for n in (int(n) for n in loop.fed.sizes) if n
+    ]
+    assert told.epsilons[0][0] == pytest.approx(max(each), abs=2e-6)
+    assert "17 samples" in told.release
+    assert told.release.endswith("drawn so")
+
+
+@pytest.mark.parametrize(
+    "beside", ["rebafl", "scaffold", "flea", "fedrdn", "fedlc", "feddyn", "fedproto", "feddpms", "fedavg_ft", "moon"]
+)
+def test_what_could_read_samples_in_another_way_is_refused_by_name(beside):
+    with pytest.raises(UsageError, match=f"E107 '{beside}' and 'dpsgd' cannot be combined"):
+        check.loop(registry.parse(f"{beside}+dpsgd"))
+
+
+def test_batch_normalisation_is_refused_in_a_sentence():
+    with pytest.raises(UsageError, match="E108 'dpsgd' cannot run here: batch normalisation mixes the samples"):
+        check.loop(registry.parse("dpsgd"), model="cnn_small(batch_norm=True)")
+
+
+@pytest.mark.parametrize("text", ["fedprox+dpsgd", "fedavgm+dpsgd", "median+dpsgd", "dpsgd+dp"])
+def test_it_goes_with_what_sees_no_samples(text):
+    check.train(registry.parse(text), rounds=2)
+
+
+def test_a_delta_of_one_sample_in_all_is_refused():
+    with pytest.raises(UsageError, match="no less than one in 40 samples"):
+        check.loop(registry.parse("dpsgd(delta=0.025)"))
+
+
+def test_a_loss_that_would_leave_a_site_is_withheld():
+    loop = check.loop(registry.parse("dpsgd"))
+    try:
+        start = loop.down(loop.begin(), 1)
+        assert all(float(r.loss) > 0 for r in loop.trainer.train(start, [0, 4], {}))
+        loop.trainer.chance = System()
+        first, again = (loop.trainer.train(start, [0, 4], {}) for _ in range(2))
+    finally:
+        loop.trainer.close()
+    assert [r.loss for r in first] == [0.0, 0.0]
+    assert not any(torch.equal(first[0].weights[n], t) for n, t in again[0].weights.items())
+
+
+def test_the_ledger_says_that_updates_are_protected():
+    loop = check.loop(registry.parse("dpsgd"))
+    try:
+        loop.round(loop.begin(), 1)
+    finally:
+        loop.trainer.close()
+    told = {(r["way"], r["share"]): r["guarantee"] for r in loop.record.rows["ledger"]}
+    assert told == {("up", "w"): "dp", ("down", "w"): "dp"}
