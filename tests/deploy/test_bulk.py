@@ -161,3 +161,23 @@ def test_a_tree_that_is_sent_to_several_is_packed_once(monkeypatch, tmp_path):
     texts = [seal({"site": site}, packed, KEY) for site in ("a", "b")]
     assert texts[0].blob is texts[1].blob
     assert all(isinstance(t, Tensor) for t in flat(unseal(texts[0], KEY.public, WIDE).tree).values())
+
+
+def test_a_large_message_is_sent_block_by_block():
+    """All blocks were read before the first was sent: the whole model once more in memory, at both ends of the socket."""
+    read, held = [], []
+
+    class Bytes:
+        def __len__(self) -> int:
+            return 9 << 20
+
+        def read(self, start: int, stop: int) -> bytes:
+            read.append(start)
+            return bytes(min(stop, len(self)) - start)
+
+    class Line:
+        def sendall(self, piece: bytes) -> None:
+            held.append(len(read))
+
+    Sealed("{}", b"signature", Bytes()).send(Line())  # type: ignore[arg-type]
+    assert held == [0, 0, 0, *range(1, 10)]

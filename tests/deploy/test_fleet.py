@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import select
+import socket
 import threading
+import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
@@ -44,17 +47,23 @@ def pulled() -> bytes:
 
 
 class Server:
-    """Answers by the call's name with (status, body); everything else with 404. asked: the calls, in order."""
+    """Answers by the call's name with (status, body); everything else with 404.
+
+    asked: the calls, in order. lines: the connections by which they came.
+    """
 
     def __init__(self, **answers: tuple[int, bytes]):
         server = self
-        self.answers, self.asked = answers, []
+        self.answers, self.asked, self.lines = answers, [], set()
 
         class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"  # which keeps connections, as the front does
+
             def do_POST(self) -> None:
                 self.rfile.read(int(self.headers["content-length"]))
                 call = self.path.removeprefix("/v1/fleet/").replace("-", "_")
                 server.asked.append(call)
+                server.lines.add(self.client_address)
                 status, body = server.answers.get(call, (404, b""))
                 self.send_response(status)
                 self.send_header("content-type", "application/x-protobuf")
@@ -200,3 +209,48 @@ def test_a_full_disk_costs_no_message(tmp_path, monkeypatch):
     monkeypatch.setattr(fleet, "_pulled", lambda run, arrival: (run, arrival.tree))
     _, tree = fleet.receive()
     assert tree.object_id
+
+
+class Proxy:
+    """A TCP relay to a port of this machine, as a load balancer is, that drops what has been idle for a while."""
+
+    def __init__(self, to: int, idle_s: float):
+        self.to, self.idle_s, self.dropped = to, idle_s, 0
+        self.door = socket.create_server(("127.0.0.1", 0))
+        self.port = self.door.getsockname()[1]
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self) -> None:
+        while True:
+            here, _ = self.door.accept()
+            threading.Thread(target=self._relay, args=(here,), daemon=True).start()
+
+    def _relay(self, here: socket.socket) -> None:
+        with here, socket.create_connection(("127.0.0.1", self.to)) as there:
+            other = {here: there, there: here}
+            while ready := select.select([here, there], [], [], self.idle_s)[0]:
+                for line in ready:
+                    if not (data := line.recv(1 << 16)):
+                        return
+                    other[line].sendall(data)
+            self.dropped += 1
+
+
+def test_an_idle_connection_that_a_proxy_has_cut_is_opened_again_in_silence(tmp_path):
+    """A load balancer that drops idle connections must look like nothing at all."""
+    server = Server(
+        activate_node=(200, ACTIVATED), send_node_heartbeat=(200, BEATEN.SerializeToString()), pull_messages=(200, b"")
+    )
+    proxy = Proxy(server.port, 0.15)
+    fleet = fleet_at(tmp_path, proxy.port)
+    fleet.connect()
+    for _ in range(3):
+        assert fleet.receive() is None
+        fleet.beat()
+        seen = proxy.dropped
+        end = time.monotonic() + 20
+        while proxy.dropped == seen:
+            assert time.monotonic() < end
+            time.sleep(0.05)
+    assert fleet.receive() is None
+    assert len(server.lines) == 4

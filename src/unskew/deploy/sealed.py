@@ -10,6 +10,7 @@ import socket
 import struct
 import time
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 
 from unskew.deploy.bulk import BLOCK, SMALL, Bulk, Stored, blocks
@@ -46,7 +47,7 @@ class Sealed:
     def send(self, line: socket.socket) -> None:
         text = self.text.encode()
         line.sendall(_LENGTHS.pack(len(text), len(self.signature), len(self.blob)))
-        for piece in (text, self.signature, *blocks(self.blob)):
+        for piece in chain((text, self.signature), blocks(self.blob)):  # one at a time, as they may be many
             if piece:  # or the other side, which expects no more, may have closed already
                 line.sendall(piece)
 
