@@ -8,6 +8,7 @@ import torch
 from tests.attacks.runs import trained
 from tests.cli.calling import call
 from unskew.attacks import generators
+from unskew.attacks.auxiliary import unseen
 from unskew.attacks.kinds.match import Match
 from unskew.attacks.kinds.prototype import Prototype
 from unskew.attacks.kinds.statistics import Statistics
@@ -39,16 +40,19 @@ def test_prototypes_of_one_sample_tell_more_than_those_of_many(rebafl):
     listed = scores(rebafl, Prototype(samples=20, behind=(1, 3), own=200, steps=80))
     groups = {of.split(",")[0] for of, _ in listed}
     assert groups == {"as sent", "of 1 sample", "of 3 samples"}
-    one, few = (listed[f"{of}, upcnn", "SSIM above class mean"] for of in ("of 1 sample", "of 3 samples"))
-    assert one.value > few.value
+    one, few = (listed[f"{of}, linear", "SSIM above class mean"] for of in ("of 1 sample", "of 3 samples"))
+    assert one.value > max(few.value, 0.02)
     assert one.ceiling > one.value
+    assert not [s.doubt for s in listed.values() if s.doubt]
     assert one.n == 20
 
 
-def test_a_prototype_that_was_sent_is_the_mean_of_the_features_behind_it(rebafl):
+def test_a_prototype_that_was_sent_is_the_mean_of_the_features_behind_it(rebafl, monkeypatch):
     scene = Scene(rebafl)
     attack, heard = Prototype(samples=1000, behind=()), scene.last_round
-    (group,) = attack._groups(scene, scene.run.method.parts[0], 0)
+    monkeypatch.setattr(Prototype, "_moved", lambda *_: torch.zeros(10, 64))  # to the merged model's features
+    own = unseen(scene.run.federation, scene.trainer.samples.x[:1], 0)
+    (group,) = attack._groups(scene, scene.run.method.parts[0], own, 0)
     assert heard.start is not None
     for h, y, x in zip(group.h[:3], group.y[:3], group.x[:3]):
         counts = [r for r in heard.replies if r.shares["rebafl"]["counts"][y] == len(x)]

@@ -97,8 +97,9 @@ def told(attack: Attack, finding: Mapping[str, Any]) -> str:
     """A finding as the command line shows it."""
     scores = finding["scores"]
     width = max((len(f"{s['payload']}  {s['of']}") for s in scores), default=0)
+    metric = max((len(s["metric"]) for s in scores), default=0)
     rows = [
-        f"  {s['payload'] + '  ' + s['of']:<{width}}  {s['metric']:<18}{_number(s['value']):>8}"
+        f"  {s['payload'] + '  ' + s['of']:<{width}}  {s['metric']:<{metric}}  {_number(s['value']):>8}"
         f"  [{_number(s['low'])}, {_number(s['high'])}]"
         f"  without payload {_number(s['floor'])}, raw input {_number(s['ceiling'])}  n = {s['n']}"
         for s in scores

@@ -93,7 +93,7 @@ def share_of(hits: int, n: int) -> tuple[float, float, float]:
     """(share, low, high) of hits among n tries: Wilson's 95 % interval."""
     z, p = 1.96, hits / n
     middle, half = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    return p, (middle - half) / (1 + z * z / n), (middle + half) / (1 + z * z / n)
+    return p, max(0.0, (middle - half) / (1 + z * z / n)), min(1.0, (middle + half) / (1 + z * z / n))
 
 
 def _odd(value: object) -> bool:

@@ -2,15 +2,19 @@
 
 A client's prototype of class c is the mean of its features of c, sums_c / n_c. The adversary has the body phi, and
 samples of its own, on which it trains
+    linear the best affine map from phi(x) to x, which needs few samples
     upcnn  a decoder g that minimises |g(phi(x)) - x|^2: dense, then upsampling convolutions
     vae    the same with a stochastic bottleneck, and KL / 1000 to a standard normal law
-and applies both to prototypes.
+and applies them to prototypes.
     grnn   no training set: an image G(e) from noise e, its generator G optimised for |phi(G(e)) - prototype|^2
+The server has each client's model, so features are moved by what the mean of its own samples of the class differs between
+that model and the merged one. Each answer is shrunk towards the class mean by the factor that is best for prototypes of
+as many of its own samples: an attacker that learns nothing then answers with the class mean.
 An image is compared with the client's sample of that class that is nearest to it. The floor is the mean of the adversary's own
 samples of the class: what returns the class mean has learnt nothing of the client. Prototypes are those that were sent
 in the last round, by the number of samples behind them, and `behind` names numbers for which others are computed from as
 many of a client's samples.
-Differs from the paper, which names three attackers and neither their architectures nor a measure: both are ours.
+Differs from the paper, which names upcnn, vae and grnn, and neither their architectures nor a measure: both are ours.
 """
 
 from __future__ import annotations
@@ -24,9 +28,9 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
-from unskew.attacks import generators, likeness
+from unskew.attacks import decoders, generators, likeness
 from unskew.attacks.attack import Attack
-from unskew.attacks.auxiliary import unseen
+from unskew.attacks.auxiliary import Samples, unseen
 from unskew.attacks.kinds.reconstruct import class_means
 from unskew.attacks.payloads import part_of
 from unskew.attacks.replay import Heard
@@ -43,6 +47,8 @@ READS = ("rebafl/sums", "fedproto/sums")
 """The payloads that it attacks, as the ledger calls them."""
 
 AS_SENT = "as sent"
+TRIALS = 24
+"""Prototypes of its own on which an attacker finds out how far to trust its answers."""
 
 
 @dataclass(frozen=True)
@@ -82,19 +88,48 @@ class Prototype(Attack):
         own = unseen(scene.run.federation, scene.trainer.samples.x[rows], seed).first(self.own)
         mine = scene.natural(own.x).float()
         lesson = Lesson(self._features(scene, scene.final.weights)(scene.seen(own.x)), mine, self.steps, seed)
-        attackers = {"upcnn": generators.upcnn(lesson), "vae": generators.vae(lesson)}
+        attackers = {
+            "linear": decoders.linear(lesson),
+            "upcnn": generators.upcnn(lesson),
+            "vae": generators.vae(lesson),
+        }
         attackers["grnn"] = lambda h: self._fitted(scene, h, seed)
         means = class_means(mine, own.y, scene.run.fed.classes)
         span = float(mine.max() - mine.min())
         scores, pictures = list[Score](), dict[str, object]()
-        for group in self._groups(scene, part, seed):
-            answers = {name: attacker(group.h) for name, attacker in attackers.items()}
-            for name, x in answers.items():
-                scores += _scores(f"{part.name}/sums", f"{group.of}, {name}", x, group, means, span)
-            nearest = torch.stack([_nearest(a, x) for a, x in zip(answers["upcnn"], group.x)])
+        for group in self._groups(scene, part, own, seed):
+            trial = self._trial(group, lesson, own.y, seed)
+            answers = dict[str, Tensor]()
+            for name, attacker in attackers.items():
+                both = attacker(torch.cat([trial.h, group.h]))
+                share = _best_share(both[: len(trial.h)], trial, means)
+                plain = means[group.y]
+                answers[name] = plain + share * (both[len(trial.h) :] - plain)
+                scores += _scores(f"{part.name}/sums", f"{group.of}, {name}", answers[name], group, means, span)
+            nearest = torch.stack([_nearest(a, x) for a, x in zip(answers["linear"], group.x)])
             if sheet := likeness.sheet({"nearest sample": nearest, **answers, "class mean": means[group.y]}):
                 pictures[f"prototypes {group.of}"] = sheet
         return Outcome(tuple(scores), f"{len(own)} {own.name}", {"images": pictures} if pictures else {})
+
+    def _trial(self, group: Prototypes, lesson: Lesson, y: Tensor, seed: int) -> Prototypes:
+        """Prototypes of the attacker's own samples, each of as many as are usual behind one of the group."""
+        usual = sorted(len(x) for x in group.x)[len(group.x) // 2]
+        rng = numpy_key(seed, "trial", group.of)
+        classes = [c for c in y.unique().tolist() if int((y == c).sum()) >= min(usual, TRIALS)]
+        h, labels, x = list[Tensor](), list[int](), list[Tensor]()
+        for _ in range(TRIALS):
+            c = int(rng.choice(classes))
+            rows = torch.as_tensor(rng.permutation(torch.nonzero(y == c).flatten().numpy())[:usual])
+            h.append(lesson.sent[rows].mean(0))
+            labels.append(c)
+            x.append(lesson.x[rows])
+        return Prototypes("own", torch.stack(h), torch.tensor(labels), x)
+
+    def _moved(self, scene: Scene, own: Samples, w: Weights) -> Tensor:
+        """[C, D]: what to add to features under these weights, by class, to compare them with those of the merged model."""
+        seen, classes = scene.seen(own.x), scene.run.fed.classes
+        ours, theirs = (self._features(scene, weights)(seen) for weights in (scene.final.weights, w))
+        return class_means(ours - theirs, own.y, classes)
 
     def _features(self, scene: Scene, w: Weights) -> Callable[[Tensor], Tensor]:
         net = scene.trainer.net
@@ -112,24 +147,29 @@ class Prototype(Attack):
         x = generators.fitted(lambda x: net.features_of(w, x), h, shape, (self.steps, digest(seed, "grnn")))
         return scene.natural(scene.unseen_by_model(x)).float()
 
-    def _groups(self, scene: Scene, part: Part, seed: int) -> Iterator[Prototypes]:
+    def _groups(self, scene: Scene, part: Part, own: Samples, seed: int) -> Iterator[Prototypes]:
         """Prototypes as they were sent, and then those of so many samples where clients have as many of a class."""
         heard = scene.last_round
+        assert heard.start is not None
+        moves = {r.client: self._moved(scene, own, {**heard.start.weights, **r.weights}) for r in heard.replies}
         pairs = [(r, c) for r in heard.replies for c in torch.nonzero(r.shares[part.name]["counts"]).flatten().tolist()]
         chosen = numpy_key(seed, "prototypes").permutation(len(pairs))[: self.samples]
         sent = [(pairs[i][0].shares[part.name], pairs[i][1]) for i in chosen]
-        h = torch.stack([shares["sums"][c] / shares["counts"][c] for shares, c in sent])
+        move = torch.stack([moves[pairs[i][0].client][pairs[i][1]] for i in chosen])
+        h = torch.stack([shares["sums"][c] / shares["counts"][c] for shares, c in sent]) + move
         x = [
             scene.natural(scene.trainer.samples.x[_rows(scene, pairs[i][0].client, pairs[i][1])]).float()
             for i in chosen
         ]
         yield Prototypes(AS_SENT, h, torch.tensor([c for _, c in sent]), x)
         for m in sorted(set(self.behind)):
-            if group := self._of(scene, heard, m, seed):
+            if group := self._of(scene, heard, m, (moves, seed)):
                 yield group
 
-    def _of(self, scene: Scene, heard: Heard, m: int, seed: int) -> Prototypes | None:
-        """Prototypes of m samples of one class at one client, under the model that the client had trained."""
+    def _of(self, scene: Scene, heard: Heard, m: int, plan: tuple[dict[int, Tensor], int]) -> Prototypes | None:
+        """Prototypes of m samples of one class at one client, under the model that the client had trained. plan: moves of
+        features by client, seed."""
+        moves, seed = plan
         assert heard.start is not None
         counts = scene.run.federation.label_counts
         pairs = [(r, c) for r in heard.replies for c in range(scene.run.fed.classes) if counts[r.client, c] >= m]
@@ -142,7 +182,7 @@ class Prototype(Attack):
             rows = rng.permutation(_rows(scene, reply.client, c).numpy())[:m]
             stored = scene.trainer.samples.x[torch.as_tensor(rows)]
             w = {**heard.start.weights, **reply.weights}
-            h.append(self._features(scene, w)(scene.seen(stored, reply.client)).mean(0))
+            h.append(self._features(scene, w)(scene.seen(stored, reply.client)).mean(0) + moves[reply.client][c])
             y.append(c)
             x.append(scene.natural(stored).float())
         return Prototypes(f"of {m} sample{'s' * (m > 1)}", torch.stack(h), torch.tensor(y), x)
@@ -161,6 +201,18 @@ def _rows(scene: Scene, k: int, c: int) -> Tensor:
 def _nearest(answer: Tensor, x: Tensor) -> Tensor:
     """Of samples [n, *shape] the one that is nearest to an answer."""
     return x[likeness.mse(answer.expand_as(x), x).argmin()]
+
+
+def _best_share(answers: Tensor, trial: Prototypes, means: Tensor) -> float:
+    """How much of an answer's difference from the class mean is worth keeping: 0, a quarter, a half, three quarters or all."""
+    plain = means[trial.y]
+
+    def error(share: float) -> float:
+        shrunk = plain + share * (answers - plain)
+        near = torch.stack([_nearest(a, x) for a, x in zip(shrunk, trial.x)])
+        return float(likeness.mse(shrunk, near).mean())
+
+    return min((0.0, 0.25, 0.5, 0.75, 1.0), key=error)
 
 
 def _scores(share: str, of: str, answers: Tensor, group: Prototypes, means: Tensor, span: float) -> list[Score]:
