@@ -209,3 +209,20 @@ def test_a_site_sees_before_it_connects_whether_its_policy_allows_a_study(tmp_pa
         assert verdict in done.out
         assert "ok    policy       weights, sums, statistics may leave" in done.out
         assert done.code == 2  # nothing answers at the server's port
+
+
+def test_the_commands_say_what_follows(tmp_path, site):
+    """`site refuse` said a number alone, and the list of what waits did not say how to decide."""
+    folder = site.member.folder
+    home = Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:1", ["s2"], tls=False)
+    Joined.make(folder, home.ticket("s2"))
+    hello(site)
+    listed = call("site", "approve", "--folder", str(folder)).out
+    where = f"r1 --folder {folder}"
+    assert listed.endswith(f"\ndecide: unskew site approve {where}   or: unskew site refuse {where}\n")
+    refused = call("site", "refuse", "r1", "--folder", str(folder)).out.splitlines()
+    assert refused[0] == "refused  r1  fedavg: nothing more is computed for this study here"
+    assert refused[1].endswith(f"unskew site approve {where}")
+    assert "decide:" not in call("site", "approve", "--folder", str(folder)).out
+    approved = call("site", "approve", "r1", "--folder", str(folder)).out
+    assert approved.startswith("approved  r1, and later runs of this study\n")

@@ -153,3 +153,10 @@ def test_without_a_terminal_nobody_is_asked():
         stdin=subprocess.DEVNULL, capture_output=True, text=True, check=True,
     )  # fmt: skip
     assert done.stdout == "False\n"
+
+
+def test_what_was_decided_elsewhere_is_said(tmp_path):
+    """The question stood on the terminal, and nobody said that it had been answered."""
+    wait(tmp_path, "s1", "r1")
+    said = decide(tmp_path, lambda: approvals.decide(tmp_path, "r1", "approved") and None, None)
+    assert said[-1] == "approved: run r1 begins when the coordinator asks again (fedavg, 3 rounds)"

@@ -12,7 +12,7 @@ from unskew.deploy.orders import Order, Terms
 from unskew.deploy.site_folder import only_one
 from unskew.deploy.studies import study
 from unskew.deploy.tickets import Coordinator
-from unskew.errors import Paused, StateError
+from unskew.errors import Paused, StateError, UnskewError
 
 
 class Ending:
@@ -39,6 +39,12 @@ def order(tmp_path):
     ("error", "state", "code", "text"),
     [
         (Paused("E206", "too few."), "stopped", 75, "E206 too few."),
+        (
+            UnskewError("E507", "the run was ended at the server."),
+            "stopped",
+            2,
+            "E507 the run was ended at the server.",
+        ),
         (SystemExit(1), "stopped", 2, "E507 the run's process was told to end"),
         (KeyboardInterrupt(), "stopped", 2, "E507 Flower's server has ended the run"),
         (RuntimeError("why"), "failed", 1, "RuntimeError: why"),
@@ -46,7 +52,7 @@ def order(tmp_path):
     ids=lambda v: type(v).__name__ if isinstance(v, BaseException) else "",
 )
 def test_every_ending_is_written_down(order, error, state, code, text):
-    if isinstance(error, Paused):
+    if isinstance(error, UnskewError):
         conduct_order(Ending(error), order)
     else:
         with pytest.raises(type(error)):
@@ -54,6 +60,7 @@ def test_every_ending_is_written_down(order, error, state, code, text):
     ending = json.loads((order.path / "ending.json").read_text())
     assert (ending["state"], ending["code"]) == (state, code)
     assert ending["text"].startswith(text)
+    assert (f"Resume with: unskew resume {order.path}" in ending["text"]) == text.startswith("E507")
     assert text in (order.path / "server.log").read_text()
 
 

@@ -5,20 +5,24 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from unskew.cli import admit
 from unskew.cli.admit import FOLDER, Where
 
+if TYPE_CHECKING:
+    from unskew.deploy.tickets import Coordinator, Ticket
+
+Name = Annotated[str, typer.Argument(help="the federation's name")]
 app = typer.Typer(help="Create a federation, admit its sites, inspect it.", no_args_is_help=True)
 app.command("admit")(admit.command)
 
 
 @app.command("init")
 def init(
-    name: Annotated[str, typer.Argument(help="the federation's name")],
+    name: Name,
     host: Annotated[
         str, typer.Option(help="where sites reach the server: HOST, HOST:PORT or [IPv6]:PORT (default port 8000)")
     ],
@@ -48,6 +52,15 @@ def init(
     print(f"        unskew federation admit {name} *.pub      once the sites have read their fingerprints out to you")
 
 
+def _print_ticket(home: Coordinator, ticket: Ticket) -> None:
+    """Where a ticket lies, until when it may be used, and what both ends compare."""
+    print(
+        f"ticket  {home.ticket_file(ticket.site)}  for one admission, until {ticket.expires[:10]}; send it to its site only"
+    )
+    _print_fingerprints(home.fingerprints)
+    print("        read the coordinator's out to the site, which compares it: a ticket that was altered has another")
+
+
 def _print_fingerprints(fingerprints: Mapping[str, str]) -> None:
     for whose, fingerprint in fingerprints.items():
         print(f"check   {whose:<11} {fingerprint}")
@@ -55,7 +68,7 @@ def _print_fingerprints(fingerprints: Mapping[str, str]) -> None:
 
 @app.command("ticket")
 def ticket(
-    name: Annotated[str, typer.Argument(help="the federation's name")],
+    name: Name,
     site: Annotated[str, typer.Argument(help="the site that it is for")],
     days: Annotated[int, typer.Option(help="how long it may be used: 1 to 365 days")] = 14,
     folder: Where = FOLDER,
@@ -67,13 +80,12 @@ def ticket(
     home = Coordinator.open(folder / name)
     written = admission.invite(home, site, days)
     federation_journal.note(home, [("ticket", {"site": site, "expires": written.expires})])
-    print(f"ticket  {home.ticket_file(site)}  for one admission, until {written.expires[:10]}")
-    _print_fingerprints(home.fingerprints)
+    _print_ticket(home, written)
 
 
 @app.command("revoke")
 def revoke(
-    name: Annotated[str, typer.Argument(help="the federation's name")],
+    name: Name,
     site: Annotated[str, typer.Argument(help="the site whose key is not to be trusted any more")],
     folder: Where = FOLDER,
 ) -> None:
@@ -90,7 +102,7 @@ def revoke(
 
 @app.command("add")
 def add(
-    name: Annotated[str, typer.Argument(help="the federation's name")],
+    name: Name,
     site: Annotated[str, typer.Argument(help="the name of the new site")],
     folder: Where = FOLDER,
 ) -> None:
@@ -99,15 +111,14 @@ def add(
     from unskew.deploy.tickets import Coordinator
 
     home = Coordinator.open(folder / name)
-    ticket = membership.add(home, site)
+    written = membership.add(home, site)
     print(f"added   {site} to {name}, which has {len(home.sites) + 1} sites now")
-    print(f"ticket  {home.ticket_file(site)}  for one admission, until {ticket.expires[:10]}")
-    _print_fingerprints(home.fingerprints)
+    _print_ticket(home, written)
 
 
 @app.command("remove")
 def remove(
-    name: Annotated[str, typer.Argument(help="the federation's name")],
+    name: Name,
     site: Annotated[str, typer.Argument(help="the site to remove")],
     folder: Where = FOLDER,
 ) -> None:
@@ -117,12 +128,12 @@ def remove(
 
     home = Coordinator.open(folder / name)
     membership.remove(home, site)
-    print(f"removed {site} from {name}; left: {', '.join(home.now().sites)}")
+    print(f"removed {site} from {name}, with its key; left: {', '.join(home.now().sites)}")
 
 
 @app.command("renew")
 def renew_certificate(
-    name: Annotated[str, typer.Argument(help="the federation's name")],
+    name: Name,
     also: Annotated[str, typer.Option(help="further host names or addresses of the server, separated by commas")] = "",
     folder: Where = FOLDER,
 ) -> None:
@@ -141,7 +152,7 @@ def renew_certificate(
 
 @app.command("show")
 def show(
-    name: Annotated[str, typer.Argument(help="the federation's name")],
+    name: Name,
     folder: Where = FOLDER,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
@@ -168,7 +179,7 @@ def show(
 
 @app.command("audit")
 def audit(
-    name: Annotated[str, typer.Argument(help="the federation's name")],
+    name: Name,
     run: Annotated[Path | None, typer.Argument(help="the folder of one of its runs (default: its own journal)")] = None,
     folder: Where = FOLDER,
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
@@ -199,7 +210,7 @@ def audit(
 
 @app.command("export-flower")
 def export_flower(
-    name: Annotated[str, typer.Argument(help="the federation's name")],
+    name: Name,
     folder: Where = FOLDER,
 ) -> None:
     """Print the Flower commands that `serve`, `site run` and `run --on` start, for a security review."""

@@ -31,10 +31,13 @@ def approve(
     Joined.open(folder)
     if number:
         approved = approvals.decide(folder, number, "approved")
-        print(f"approved  {approved.run}\n{approved.text()}")
+        print(f"approved  {approved.run}, and later runs of this study\n{approved.text()}")
         return
     requests = approvals.everything(folder)
     print("\n\n".join(r.text() for r in requests) if requests else "No study has asked for this site's data.")
+    if waiting := [r.run for r in requests if r.state == "waiting"]:
+        where = f"{waiting[0]} --folder {folder}"
+        print(f"\ndecide: unskew site approve {where}   or: unskew site refuse {where}")
 
 
 @app.command("refuse")
@@ -47,7 +50,9 @@ def refuse(
     from unskew.deploy.tickets import Joined
 
     Joined.open(folder)
-    print(f"refused  {approvals.decide(folder, number, 'refused').run}")
+    refused = approvals.decide(folder, number, "refused")
+    print(f"refused  {refused.run}  {refused.method}: nothing more is computed for this study here")
+    print(f"         to allow it after all: unskew site approve {refused.run} --folder {folder}")
 
 
 @app.command("watch")

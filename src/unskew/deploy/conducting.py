@@ -18,6 +18,9 @@ from unskew.engine.leaves import leaves
 from unskew.errors import Paused, UnskewError
 from unskew.failures import explained
 
+ENDED = "E507"
+"""What ended is not the study: the run can go on."""
+
 
 def conduct_order(channel: Channel, order: Order) -> None:
     """Conduct the run. However it ends, `ending.json` says how, unless this process is killed."""
@@ -33,7 +36,8 @@ def _conduct_to_the_end(channel: Channel, order: Order) -> None:
         try:
             _conduct(channel, order, log)
         except UnskewError as error:
-            ending = {"state": "stopped", "code": error.exit_code, "text": str(error)}
+            text = f"{error} Resume with: unskew resume {order.path}" if error.code == ENDED else str(error)
+            ending = {"state": "stopped", "code": error.exit_code, "text": text}
         except OSError as error:
             known = explained(error)
             ending = {"state": "stopped", "code": known.exit_code, "text": str(known)}
