@@ -44,7 +44,8 @@ def test_every_exchange_is_a_line(site):
 
 def test_a_trip_is_a_line_and_so_is_a_refusal(site):
     settings, first = fake.small("flea").as_dict(), {"w": weights(site)}
-    told(site, "setup", tree=first, settings=settings, k=0, clients=1, largest=33)
+    begins = told(site, "setup", tree=first, settings=settings, k=0, clients=1, largest=33)
+    assert begins == "run r1 begins: flea, 3 rounds", "a method that asks sites for something is not called fedavg"
     trip = told(site, "visit", 1, first, part="flea", trip=0, lr=0.1)
     assert trip == "run r1, after round 1 of 3: sent what the method shares beside the weights"
     allow(site, most_rounds=1)
