@@ -1,4 +1,4 @@
-"""A large model passes in bounded memory: both sides of a run in processes of their own, and a transfer that is cut."""
+"""A large model passes in bounded memory: both sides of a run, each in a process of its own."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import pytest
 
 from tests.deploy import fake  # noqa: F401  skips where cryptography is missing
 
+pytestmark = pytest.mark.flower  # with the other tests of processes, as each takes seconds
 ROOT = Path(__file__).parents[2]
 SMALL, LARGE = 8, 1024
 """Widths of a model that is nearly nothing, and of one of 42 MB."""
