@@ -64,6 +64,6 @@ def test_epsilon_is_rounded_up():
 
 
 def test_without_the_library_a_sentence_says_how_to_install_it(monkeypatch):
-    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    monkeypatch.setitem(sys.modules, "dp_accounting.pld", None)
     with pytest.raises(UsageError, match=r"E133 .*pip install 'unskew\[dp\]'"):
         subsampled.noise_for(3.21, 7, 0.3, 1e-5)

@@ -71,20 +71,14 @@ def most_releases(epsilon: float, q: float, sigma: float, delta: float, most: in
 
 @lru_cache(maxsize=8)
 def _one_release(q: float, sigma: float) -> Any:
-    distributions = _library().pld.privacy_loss_distribution
-    largest = 1 / (2 * sigma**2) + 6 / sigma  # of losses that occur, six deviations from their mean without sampling
-    step = max(INTERVAL, largest / STEPS)
-    return distributions.from_gaussian_mechanism(sigma, value_discretization_interval=step, sampling_prob=q)
-
-
-def _library() -> Any:
     try:
-        import dp_accounting
-        import dp_accounting.pld.privacy_loss_distribution
+        from dp_accounting.pld import privacy_loss_distribution
     except ImportError:
         text = "differential privacy is accounted with dp-accounting, which is not installed: pip install 'unskew[dp]'."
         raise UsageError("E133", text) from None
-    return dp_accounting
+    largest = 1 / (2 * sigma**2) + 6 / sigma  # of losses that occur, six deviations from their mean without sampling
+    step = max(INTERVAL, largest / STEPS)
+    return privacy_loss_distribution.from_gaussian_mechanism(sigma, value_discretization_interval=step, sampling_prob=q)
 
 
 def rounded_up(epsilon: float) -> float:
