@@ -193,7 +193,7 @@ def test_a_worker_that_still_loads_its_data_is_waited_for(tmp_path):
     assert through_socket(path, tmp_path, REQUEST, 20) == ANSWER
     began = time.monotonic()
     with pytest.raises(TimeoutError):
-        through_socket(tmp_path / "none", REQUEST, 0.3)
+        through_socket(tmp_path / "none", tmp_path, REQUEST, 0.3)
     assert time.monotonic() - began < 5
 
 

@@ -79,7 +79,7 @@ def test_the_line_goes_to_the_terminal_and_the_answer_to_the_server(site, monkey
     (site.member.folder / "spent.json").write_text("{}")
     joined = SimpleNamespace(folder=site.member.folder, ticket=SimpleNamespace(site="s2"))
     processes = connecting.SiteProcesses(joined, "data", say=said.append)
-    monkeypatch.setattr(connecting, "through_socket", lambda path, request, within_s: answer)
+    monkeypatch.setattr(connecting, "through_socket", lambda path, folder, request, within_s: answer)
     assert processes._answer(Path("socket"), answer, 5.0) is answer
     assert said == ["run r1 was told how many samples this site holds, their shape and the classes"]
 
