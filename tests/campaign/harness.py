@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from tests.campaign import cuts, disks, kills, times
+from tests.campaign import cases, cuts, disks, kills, times
 from tests.campaign.attacks import coordinator, sites, strangers, tickets
 from tests.campaign.cases import RIGHT, Campaign, CannotTry, Case, check
 from tests.campaign.ground import Ground
@@ -43,6 +43,7 @@ def parsed(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--kills", type=int, default=60)
     parser.add_argument("--cuts", type=int, default=10)
+    parser.add_argument("--patience", type=float, default=1.0, help="by which factor everything may take longer")
     parser.add_argument("--only", action="append", choices=FAMILIES, help="a family; may be given several times")
     parser.add_argument("--json", type=Path, help="where all lines are written")
     parser.add_argument("--folder", type=Path, help="where the federation is kept; default: a folder that is removed")
@@ -90,6 +91,7 @@ def ended(ground: Ground) -> str:
 def main(arguments: list[str]) -> int:
     """The exit code: 1 if anything was wrong."""
     options, began = parsed(arguments), time.monotonic()
+    cases.PATIENCE.factor = options.patience
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that what was started is ended, too
     with tempfile.TemporaryDirectory(prefix="unskew-campaign-") as folder:
         root = options.folder or Path(folder)
@@ -99,7 +101,13 @@ def main(arguments: list[str]) -> int:
     minutes = (time.monotonic() - began) / 60
     print(f"{len(campaign.wrong)} wrong of {len(campaign.lines)} lines, in {minutes:.0f} minutes; seed {options.seed}")
     if options.json:
-        facts = {"unskew": revision(), "seed": options.seed, "minutes": round(minutes, 1), "lines": campaign.as_json()}
+        facts = {
+            "unskew": revision(),
+            "seed": options.seed,
+            "patience": options.patience,
+            "minutes": round(minutes, 1),
+            "lines": campaign.as_json(),
+        }
         options.json.write_text(json.dumps(facts, indent=1) + "\n")
     return int(bool(campaign.wrong))
 

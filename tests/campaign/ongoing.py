@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import unskew
-from tests.campaign.cases import Case, Wrong, check, until
+from tests.campaign.cases import PATIENCE, Case, Wrong, check, until
 from tests.campaign.ground import Ground
 from tests.deploy.loopback import SITES, STUDY, samples
 from unskew import many
@@ -61,7 +61,7 @@ class Ongoing:
 
     def begin(self) -> str:
         terms = ["--on", "lung", "--name", self.name, "--json", "--min-sites", str(self.least)]
-        times = [f"--deadline={DEADLINE_S}s", f"--wait={self.wait_s}s"]
+        times = [f"--deadline={DEADLINE_S * PATIENCE.factor:g}s", f"--wait={self.wait_s * PATIENCE.factor:g}s"]
         self.ground.start(self.command, "run", "study.yaml", *terms, *times, "--rounds", str(self.rounds))
         self.wait(lambda: self.round >= 1, 90, "round 1")
         return f"{self.rounds} rounds"
