@@ -132,7 +132,7 @@ def at_the_coordinator(run: Ongoing, site: str = "") -> str:
         fill(disk)
     try:
         until(lambda: process.poll() is not None, 120, run.last_words)
-        said = ground.log(run.command).strip().splitlines()[-1]
+        said = " ".join(ground.log(run.command).strip().splitlines()[-2:])
         check(process.returncode == 75 and "E203" in said, f"exit code {process.returncode}: {said}")
         check(ground.running["serve"].poll() is None, "`unskew serve` has ended")
     finally:
