@@ -19,7 +19,7 @@ from tests.campaign.ongoing import Ongoing, runs
 from tests.deploy.loopback import SITES
 
 FAMILY = "disks"
-ROUNDS = 40
+ROUNDS = 15
 MEGABYTES = 48
 NEW_MOUNTS, NEW_USER = 0x00020000, 0x10000000
 COORDINATOR = ("federations", "runs")

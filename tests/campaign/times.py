@@ -14,7 +14,7 @@ from tests.campaign.ongoing import Ongoing, runs
 from tests.deploy.loopback import SITES
 
 FAMILY = "clocks"
-ROUNDS = 60
+ROUNDS = 30
 HOUR, DECADE = 3600.0, 10 * 365 * 86400.0
 AWAY_S, BACK_S = 90.0, 150.0
 """How soon a site whose clock is off is missed, and how soon everybody is there again."""

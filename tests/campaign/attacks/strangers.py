@@ -26,7 +26,7 @@ from unskew.deploy.superlink import address
 from unskew.deploy.tickets import Coordinator, Joined
 
 FAMILY = "strangers"
-ROUNDS = 60
+ROUNDS = 40
 AT_ONCE_S, MOST_BYTES, MOST_TAKEN = 5.0, 20 << 20, 32 << 20
 """How soon a connection is closed, how much memory the server may take for an attack, and how much of a body the kernel's
 buffers take before anybody has read it."""
