@@ -20,7 +20,8 @@ from tests.deploy.loopback import SITES
 
 FAMILY = "disks"
 ROUNDS = 15
-MEGABYTES = 48
+MEGABYTES = 200
+"""Of each disk. The database of Flower's server alone needs 66: its pages have 64 KB, and it keeps a journal of 1,000."""
 NEW_MOUNTS, NEW_USER = 0x00020000, 0x10000000
 COORDINATOR = ("federations", "runs")
 """What lies on the coordinator's disk."""
