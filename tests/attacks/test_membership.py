@@ -74,6 +74,7 @@ def test_areas_and_rates_by_hand():
     assert rates.auc(members, others) == 0.75
     assert rates.tpr_at(0.01, members, others) == 0.5  # no false positive is allowed
     assert rates.tpr_at(0.5, members, others) == 1.0
+    assert rates.tpr_at(0.01, np.array([2.0]), others) == 0.0  # a tie with a stranger would be a false positive
     fpr, tpr = rates.roc(members, others)
     assert fpr.tolist() == [0, 0.5, 0.5, 1]
     assert tpr.tolist() == [0.5, 0.5, 1, 1]

@@ -117,6 +117,7 @@ def test_what_an_attack_measured_is_kept_beside_what_noise_amounts_to(copy):
     assert kept["feddpms"]["release"] == "r"
     assert kept[privacy.ATTACKS] == told
     assert call("resume", str(copy)).code == 0
+    privacy.put_releases(copy, {"feddpms": {"release": "again", "epsilons": [], "each": []}})
     assert privacy.read(copy)[privacy.ATTACKS] == told
 
 
