@@ -1,0 +1,34 @@
+"""What Flower's SuperLink is told about its database."""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+
+import pytest
+
+pytestmark = pytest.mark.flower
+
+
+def test_the_database_is_set_for_large_models_and_its_log_stays_small(tmp_path, monkeypatch):
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'unskew[flower]'")
+    from flwr.supercore import sql_mixin
+
+    from unskew.deploy import lean
+
+    for name in ("flower_superlink", "return_freed"):
+        monkeypatch.setattr(lean, name, lambda: None)
+    monkeypatch.setattr(sql_mixin, "SQLITE_PRAGMAS", sql_mixin.SQLITE_PRAGMAS)
+    monkeypatch.setattr(sys, "argv", ["lean", "flower-superlink"])
+    lean.main()
+    connection = sqlite3.connect(tmp_path / "state.db")
+    sql_mixin._set_sqlite_pragmas(connection, None)
+    asked = ("page_size", "cache_size", "mmap_size", "busy_timeout", "journal_mode")
+    told = [connection.execute(f"PRAGMA {name}").fetchone()[0] for name in asked]
+    assert told == [65536, -8000, 0, 60000, "wal"]
+    connection.execute("CREATE TABLE poll (n INTEGER)")
+    for n in range(400):  # a transaction each, which writes a whole page
+        connection.execute("INSERT INTO poll VALUES (?)", (n,))
+        connection.commit()
+    assert (tmp_path / "state.db-wal").stat().st_size < 6e6
+    connection.close()
