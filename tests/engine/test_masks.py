@@ -122,7 +122,13 @@ def test_who_serves_masks():
     assert not {"flea", "rebafl", "fedlc", "fedproto", "ccvr", "fedmix", "moon", "fedgen"} & set(BOTH)
 
 
-@pytest.mark.parametrize("name", BOTH)
+@pytest.mark.parametrize(("name", "says"), [("dp", "add fedbn"), ("dpsgd", "no sample has a gradient of its own")])
+def test_protection_is_refused_where_batches_are_normalised(name, says):
+    with pytest.raises(UsageError, match=f"E108 '{name}' cannot run here: .*{says}"):
+        loop(name, availability="full")
+
+
+@pytest.mark.parametrize("name", [*(n for n in BOTH if n not in ("dp", "dpsgd")), "dp(delta=0.1)+fedbn"])
 def test_methods_that_serve_masks_train_on_them(name):
     text = "norm(mean=(0.2,), std=(0.2,))" if name == "norm" else name
     optimiser = {"optimiser": "sgd", "lr": 0.05} if name == "scaffold" else {}

@@ -24,8 +24,8 @@ def test_the_list_tells_how_long_every_table_would_take(monkeypatch):
     assert "small  A small table; 1 of 2 rows can run here, 2 methods" in plain.output
     assert "--time" in plain.output
     listed = CliRunner().invoke(cli.app(), ["list", "experiments", "--time"])
-    scored = 360 * 8 / 3  # test samples, every round, at a third of a training sample's cost
-    trained = 240 * 3 * 8  # samples of four clients, epochs, rounds
+    scored = 360 * 4 / 3  # test samples, every round, at a third of a training sample's cost
+    trained = 240 * 3 * 4  # samples of four clients, epochs, rounds
     each = 0.01 * (trained + scored)
     minutes, seconds = divmod(int(3 * 2 * each / min(hardware.cores(), 6)), 60)
     assert f"About {minutes}:{seconds:02d} for 3 seeds on {hardware.cores()} cores." in listed.output
