@@ -106,7 +106,7 @@ def test_a_part_of_the_campaign(tmp_path):
     campaign, federation = Campaign(print), Ground(tmp_path)
     try:
         federation.begin("a")
-        run = Ongoing(federation, "part", 5, least=1, wait_s=1)
+        run = Ongoing(federation, "part", 8, least=1, wait_s=1)
         bare = strangers.bare(federation)
         campaign.take([
             Case("runs", "begins", run.begin),
