@@ -15,7 +15,7 @@ from unskew.deploy.replies import MALFORMED, Malformed, early_reply_of, limits_o
 from unskew.deploy.scoring import SiteScores
 from unskew.deploy.soundness import Soundness
 from unskew.deploy.wire import Packet
-from unskew.engine.chance import System
+from unskew.engine.chance import Chance, System
 from unskew.engine.client.values import Start
 from unskew.engine.server.loop import due
 from unskew.errors import Paused
@@ -40,7 +40,8 @@ class Remote:
     def __post_init__(self) -> None:
         local = self.sites.local
         self.device, self.sent, self.kept, self.hooks = local.device, local.sent, local.kept, local.hooks
-        self.chance, self.protected = System(), local.method.protector is not None
+        self.chance: Chance = System()
+        self.protected = local.method.protector is not None
         shares = {part: declared for part, declared in local.method.shares(local.fed).items() if declared}
         w, self.soundness = self.sites.first, Soundness(self.sites)
         self.spec = gate.Spec({n: tuple(w[n].shape) for n in self.sent}, shares, {n: w[n].dtype for n in self.sent})
