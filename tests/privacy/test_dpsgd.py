@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+from unskew.core.method import Method
+from unskew.core.part import Part
 from unskew.core.values import Noise
 from unskew.engine import check
 from unskew.engine.chance import System
@@ -139,3 +142,31 @@ def test_the_ledger_says_that_updates_are_protected():
         loop.trainer.close()
     told = {(r["way"], r["share"]): r["guarantee"] for r in loop.record.rows["ledger"]}
     assert told == {("up", "w"): "dp", ("down", "w"): "dp"}
+
+
+READS = {
+    "sum": lambda c: c.counts.sum(),
+    "log": lambda c: torch.log(c.counts).sum(),
+    "item": lambda c: c.counts[0],
+    "times": lambda c: (c.counts * 1).sum(),
+    "under": lambda c: (c.n / c.counts).sum(),
+}
+
+
+@pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize("hook", ["loss", "grad"])
+def test_a_part_that_reads_class_counts_beside_it_is_refused(hook, read):
+    """Zeros would make another method of a loss that balances classes, and a gradient would tell the true ones."""
+
+    @dataclass(frozen=True)
+    class Curious(Part):
+        name = "curious"
+
+    if hook == "loss":
+        Curious.loss = lambda self, w, out, b, c: 0 * READS[read](c)
+    else:
+        Curious.grad = lambda self, g, w, c: {n: t + 0 * READS[read](c) for n, t in g.items()}
+    with pytest.raises(
+        UsageError, match="E108 a hook reads the client's class counts, which no noise of 'dpsgd' covers"
+    ):
+        check.train(Method(Curious(), DPSGD()), rounds=1)

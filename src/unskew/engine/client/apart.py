@@ -19,7 +19,8 @@ from unskew.engine.client.loss import ClientLoss, StepInputs
 from unskew.engine.client.schedule import Step
 
 OF_ALL = ("rows", "rows_weight", "round")
-"""Leaves of a lane's table that no hook may read here: they tell of other samples. So do `counts`, which are zeros."""
+"""Leaves of a lane's table that no hook may read here: they tell of other samples. So do `counts`, which
+`LaneViews` hides."""
 
 
 class SamplesApart:
@@ -47,7 +48,6 @@ class SamplesApart:
 
         w = {n: spread(t.detach()).requires_grad_(n in learnt) for n, t in leaves.items()}
         lane: Tree = tree_map(spread, {n: v for n, v in given.lane.items() if n not in OF_ALL}) | {"round": {}}
-        lane["counts"] = torch.zeros_like(lane["counts"])
         weight_S = apart(given.weight)
         inputs = StepInputs(
             samples.y.index_select(0, rows)[:, None], weight_S, {}, tuple(map(apart, given.dropout)), lane

@@ -19,6 +19,7 @@ from unskew.core.trees import Tree, Weights
 from unskew.core.values import Batch
 from unskew.engine.client.axis import Axis
 from unskew.engine.client.clients import Clients
+from unskew.engine.client.hidden import Hidden
 from unskew.engine.client.schedule import Work
 from unskew.engine.client.transfer import on_device
 from unskew.engine.client.values import Start
@@ -91,7 +92,7 @@ class LaneViews:
         c = kind(
             id=lane["id"],
             n=lane["n"],
-            counts=lane["counts"],
+            counts=Hidden(clients.apart.name) if clients.apart else lane["counts"],  # type: ignore[arg-type]
             steps=lane["steps"],
             lr=start.lr,
             t=start.t,
