@@ -36,9 +36,11 @@ def load(text: str, where: str, code: str) -> Any:
     import yaml
 
     try:
-        if (node := yaml.compose(text, Loader=yaml.SafeLoader)) is not None:
-            _check(node, {}, where, code)
-        return _loader()(text).get_single_data()
+        loader = _loader()(text)
+        if (node := loader.get_single_node()) is None:
+            return None
+        _check(node, {}, where, code)
+        return loader.construct_document(node)
     except (yaml.YAMLError, ValueError) as error:  # a ValueError: a date that does not exist
         reason = " ".join(str(error).replace(' in "<unicode string>",', " at").split())
         raise UsageError(code, f"{where} is not YAML: {reason}.") from None

@@ -13,7 +13,7 @@ from torch import nn
 import unskew
 from unskew.config import build
 from unskew.core import Batch, Client, Out, Part, Weights
-from unskew.engine import check
+from unskew.engine import check, checked
 from unskew.engine.assemble import loop_of
 from unskew.engine.leaves import leaves
 from unskew.engine.resolve import Run, resolve
@@ -170,9 +170,10 @@ def test_hooks_see_their_own_threads_network():
 def test_the_checks_of_a_part_train_with_one_lane_and_two_workers(monkeypatch):
     """M15: they only did so side by side, where every thread had more to do than to meet another."""
     seen = []
-    train = check.train
-    monkeypatch.setattr(check, "train", lambda m, **o: seen.append((o.get("lanes"), o.get("workers"))) or train(m, **o))
-    (result,) = [r for r in check.check_method(SecondPass()) if "one lane" in r.name and "two workers" in r.name]
+    train = checked.train
+    monkeypatch.setattr(checked, "train", lambda *a, **o: seen.append((o["lanes"], o["workers"])) or train(*a, **o))
+    (rule,) = [c for c in check.CHECKS if "one_lane" in c.__name__ and "two_workers" in c.__name__]
+    (result,) = check.check_method(SecondPass(), [rule])
     assert result.ok
     assert ("1", 2) in seen
 

@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from unskew.data.index import Index
-from unskew.engine import check
+from unskew.engine import check, testbed
 from unskew.engine.assemble import loop_of
-from unskew.engine.resolve import resolve
 from unskew.errors import UsageError
 from unskew.methods import registry
 
@@ -38,8 +37,7 @@ SMALL = federation()
 
 
 def run(text):
-    method = registry.parse(text)
-    made = loop_of(resolve(check.settings_for(method, clients=3, rounds=2, batch=8, lanes="4"), SMALL, method))
+    made = loop_of(testbed.run_for(registry.parse(text), SMALL, clients=3, rounds=2, batch=8, lanes="4"))
     try:
         state = made.begin()
         for t in (1, 2):

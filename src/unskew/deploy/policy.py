@@ -10,6 +10,7 @@ import stat
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
+from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -111,14 +112,7 @@ class Policy:
             raise UsageError("E521", f"{reason} {path}, so the site refuses everything; {remedy}") from None
         if stat.S_IMODE(mode) & 0o077:
             raise UsageError("E521", f"other users may read or change the policy {path}; run: chmod 600 {path}")
-        try:
-            values = documents.load(text, str(path), "E521")
-            if not isinstance(values, dict):
-                raise UsageError("E521", "it must hold keys and values, such as `most_rounds: 50`.")
-            return Policy.of(values, documents.lines_of(text))
-        except UnskewError as error:
-            text = error.text if str(path) in error.text else f"{path}: {error.text}"
-            raise UsageError("E521", text) from None
+        return _parsed(text, str(path))
 
     def changed(self, changes: Sequence[str]) -> Policy:
         """With other values, given as `key=value`; several, separated by commas, where a key takes several.
@@ -164,6 +158,18 @@ class Policy:
                 documents.dump({field.name: values[field.name]}).strip(),
             ]
         return "\n".join(lines) + "\n"
+
+
+@lru_cache(maxsize=16)
+def _parsed(text: str, where: str) -> Policy:
+    """The policy of this text, which a site reads at every request and seldom changes. Raises UsageError (E521)."""
+    try:
+        values = documents.load(text, where, "E521")
+        if not isinstance(values, dict):
+            raise UsageError("E521", "it must hold keys and values, such as `most_rounds: 50`.")
+        return Policy.of(values, documents.lines_of(text))
+    except UnskewError as error:
+        raise UsageError("E521", error.text if where in error.text else f"{where}: {error.text}") from None
 
 
 def _more(key: str, old: Policy, new: Policy) -> str:

@@ -21,17 +21,16 @@ from unskew.core.method import Method
 from unskew.core.part import Part
 from unskew.core.trees import flat, size_in_bytes
 from unskew.engine.assemble import loop_of
+from unskew.engine.checked import CheckFailed, Subject, fedavg, loop, train
 from unskew.engine.disk.folder import Folder
 from unskew.engine.disk.state import State, digest
-from unskew.engine.resolve import resolve
-from unskew.engine.server.loop import Loop, Round
-from unskew.engine.testbed import SIZES, federation, settings_for
+from unskew.engine.server.loop import Round
+from unskew.engine.testbed import SIZES, federation, run_for
 from unskew.engine.testbed import settings as settings
+from unskew.engine.testbed import settings_for as settings_for
 from unskew.errors import UnskewError, UsageError
 from unskew.methods import registry
 
-DROPPED = {f"E30{i}" for i in range(1, 9)}
-"""The codes of the gate for replies that are not as declared, in training and in trips."""
 COMPANIONS = ("fedprox", "fedbn", "scaffold", "flea", "rebafl", "fedrdn")
 """Methods with which every Part must combine, or refuse to in a sentence."""
 
@@ -45,21 +44,18 @@ class CheckResult:
     detail: str = ""
 
 
-Check = Callable[[Part], str | None]
+Check = Callable[[Subject], str | None]
 """Raises CheckFailed unless the Part passes, and may return a remark."""
-
-
-class CheckFailed(AssertionError):
-    """A check that failed; the text is for the method's author."""
 
 
 def check_method(part: Part, checks: Sequence[Check] | None = None) -> Iterator[CheckResult]:
     """Run these checks (default: all) on the method made of this Part. A check that raises any error has failed."""
     errors: set[str] = set()
+    subject = Subject(part)
     for check in CHECKS if checks is None else checks:
         name = check.__name__.replace("_", " ")
         try:
-            yield CheckResult(name, True, check(part) or "")
+            yield CheckResult(name, True, check(subject) or "")
         except CheckFailed as failure:
             yield CheckResult(name, False, str(failure))
         except Exception as error:  # whatever a method raises is a result of the check, not a crash of it
@@ -76,70 +72,46 @@ def _described(part: Part, error: Exception) -> str:
     return f"{own.in_one_line(error)}{own.line(file, error)}"
 
 
-def loop(method: Method, **changes: object) -> Loop:
-    """A run of the test federation that is ready to begin; its trainer must be closed."""
-    return loop_of(resolve(settings_for(method, **changes), federation(), method))
-
-
-def train(method: Method, **changes: object) -> tuple[str, Loop]:
-    """(digest of the final weights, the loop), after all rounds.
-
-    Raises CheckFailed if weights are not finite or the gate drops a reply.
-    """
-    run = loop(method, **changes)
-    try:
-        state = run.begin()
-        for t in range(1, run.settings.rounds + 1):
-            state, _ = run.round(state, t)
-            if not all(bool(torch.isfinite(v).all()) for v in state.weights.values()):
-                raise CheckFailed(f"weights are not finite after round {t}")
-        if dropped := [e["text"] for e in run.record.rows["events"] if e["code"] in DROPPED]:
-            raise CheckFailed(f"the gate refused an honest reply: {dropped[0]}")
-        return digest(state.weights), run
-    finally:
-        run.trainer.close()
-
-
-def is_deterministic(part: Part) -> None:
-    if train(Method(part))[0] != train(Method(part))[0]:
+def is_deterministic(subject: Subject) -> None:
+    """The second run is scored after each round, which must not change it either."""
+    if subject.run(scored=True).digest != subject.run().digest:
         raise CheckFailed("two equal runs ended with different bits; draw random numbers through noise()")
 
 
-def gives_the_same_bits_for_any_number_of_workers(part: Part) -> None:
-    if train(Method(part), lanes="8", workers=1)[0] != train(Method(part), lanes="8", workers=2)[0]:
+def gives_the_same_bits_for_any_number_of_workers(subject: Subject) -> None:
+    if subject.run(workers=2).digest != subject.run().digest:
         raise CheckFailed("the number of workers changed the bits; hooks must not share state")
 
 
-def gives_the_same_bits_for_two_workers_with_one_lane(part: Part) -> None:
-    if train(Method(part), lanes="1", workers=1)[0] != train(Method(part), lanes="1", workers=2)[0]:
+def gives_the_same_bits_for_two_workers_with_one_lane(subject: Subject) -> None:
+    if subject.run("1", workers=2).digest != subject.run("1").digest:
         raise CheckFailed("with one lane, two workers changed the bits; hooks must not share state")
 
 
-def agrees_for_three_and_eight_lanes(part: Part) -> str:
-    worst = _difference(_weights(Method(part), "8"), _weights(Method(part), "3"))
+def agrees_for_three_and_eight_lanes(subject: Subject) -> str:
+    worst = _difference(subject.run().first, train(subject.method, lanes="3", until=1).first)
     if worst > 1e-5:
         raise CheckFailed(f"three lanes and eight differ by {worst:.2g} after a round; hooks must not mix clients")
     return f"largest difference {worst:.1e}" if worst else ""
 
 
-def agrees_for_one_lane_and_many(part: Part) -> str:
-    worst = _difference(_weights(Method(part), "8"), _weights(Method(part), "1"))
+def agrees_for_one_lane_and_many(subject: Subject) -> str:
+    worst = _difference(subject.run().first, subject.run("1").first)
     if worst > 1e-3:
         raise CheckFailed(f"one lane and many differ by {worst:.2g} after a round; does a hook average over padding?")
     return f"largest difference {worst:.1e}"
 
 
-def ignores_padding(part: Part) -> None:
+def ignores_padding(subject: Subject) -> None:
     """Short batches are padded with row 0: other values there must not change the bits of clients that do not own it."""
-    if any(trip.everyone for trip in part.trips):
+    if any(trip.everyone for trip in subject.part.trips):
         return  # row 0 is client 0's, and what it shared before round 1 reaches everybody
     digests = []
     for value in (0.1, 0.9):
         fed = federation()
         x = np.array(fed.x)
         x[0] = value
-        method = Method(part)
-        run = loop_of(resolve(settings_for(method, rounds=1), dataclasses.replace(fed, x=x), method))
+        run = loop_of(run_for(subject.method, dataclasses.replace(fed, x=x), rounds=1))
         try:
             start = run.down(run.begin(), 1)
             replies = run.trainer.train(start, range(1, len(SIZES)), {})
@@ -150,16 +122,15 @@ def ignores_padding(part: Part) -> None:
         raise CheckFailed("the padding of short batches reached the result; average with batch.mean")
 
 
-def resumes_to_the_same_bits(part: Part) -> None:
+def resumes_to_the_same_bits(subject: Subject) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        uninterrupted = _train_in_folder(part, Path(folder) / "uninterrupted", stop=None)
-        _train_in_folder(part, Path(folder) / "resumed", stop=2)
-        if uninterrupted != _train_in_folder(part, Path(folder) / "resumed", stop=None):
+        _train_in_folder(subject.part, Path(folder), stop=2)
+        if _train_in_folder(subject.part, Path(folder), stop=None) != subject.run().digest:
             raise CheckFailed("a resumed run ended with other bits; keep state in slices, not on the Part")
 
 
-def shares_only_what_it_declares(part: Part) -> str:
-    run = loop(Method(part))
+def shares_only_what_it_declares(subject: Subject) -> str:
+    part, run = subject.part, loop(subject.method)
     try:
         replies = run.trainer.train(run.down(run.begin(), 1), range(len(SIZES)), {})
     finally:
@@ -179,23 +150,24 @@ def shares_only_what_it_declares(part: Part) -> str:
     return f"{', '.join(undeclared)}: no kind is declared, so real sites count it as inputs" if undeclared else ""
 
 
-def copes_with_absent_clients_and_empty_rounds(part: Part) -> None:
-    train(Method(part), availability="drop:0.4", rounds=5)
-    train(Method(part), availability="drop:1.0", rounds=2)
+def copes_with_absent_clients_and_empty_rounds(subject: Subject) -> None:
+    train(subject.method, availability="drop:0.4", rounds=5)
+    train(subject.method, availability="drop:1.0", rounds=2)
 
 
-def changes_nothing_with_neutral_settings(part: Part) -> str:
+def changes_nothing_with_neutral_settings(subject: Subject) -> str:
+    part = subject.part
     if not part.neutral:
         return "declares no neutral settings"
     neutral = dataclasses.replace(part, **part.neutral)  # type: ignore[type-var]
-    worst = _difference(_weights(Method(), "8"), _weights(Method(neutral), "8"))
+    worst = _difference(fedavg(), train(Method(neutral), lanes="8", until=1).first)
     if worst > 1e-6:
         raise CheckFailed(f"{neutral} and FedAvg differ by {worst:.2g} after a round")
     return ""
 
 
-def combines_with_other_methods(part: Part) -> str:
-    refusals = []
+def combines_with_other_methods(subject: Subject) -> str:
+    part, refusals = subject.part, []
     for name in COMPANIONS:
         if name == part.name:
             continue
@@ -206,15 +178,8 @@ def combines_with_other_methods(part: Part) -> str:
     return "refused " + "; ".join(refusals) if refusals else ""
 
 
-def has_scores_in_every_scope(part: Part) -> None:
-    run = loop(Method(part), rounds=2)
-    try:
-        state = run.begin()
-        for t in (1, 2):
-            state, summary = run.round(state, t)
-            run.evaluate(state, summary)
-    finally:
-        run.trainer.close()
+def has_scores_in_every_scope(subject: Subject) -> None:
+    run = subject.run(scored=True).loop
     scopes = {"personal@client": "mean"}
     if run.trainer.sent:
         scopes |= {"global": "accuracy", "global@client": "worst"}
@@ -241,15 +206,6 @@ CHECKS: tuple[Check, ...] = (
 """All checks, by what they say of a method that passes. They return a remark, and raise CheckFailed."""
 
 
-def _weights(method: Method, lanes: str) -> dict[str, torch.Tensor]:
-    """The weights after one round."""
-    run = loop(method, lanes=lanes)
-    try:
-        return dict(run.round(run.begin(), 1)[0].weights)
-    finally:
-        run.trainer.close()
-
-
 def _difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
     """The largest difference of any of the first's weights."""
     return max(float((t - other[n]).abs().max()) for n, t in one.items())
@@ -267,8 +223,7 @@ def _train_in_folder(part: Part, path: Path, stop: int | None) -> str:
             raise _Stop
 
     try:
-        method = Method(part)
-        run = resolve(settings_for(method, rounds=4, method=part.name), federation(), method)
+        run = run_for(Method(part), lanes="8", method=part.name)
         _, state = Folder(path, run).go(lambda _: None, stop_after)
         return digest(state.weights)
     except _Stop:

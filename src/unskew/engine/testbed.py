@@ -12,7 +12,7 @@ from unskew.config import Settings
 from unskew.core.method import Method
 from unskew.data.federation import Federation
 from unskew.data.index import Index
-from unskew.engine.resolve import resolve
+from unskew.engine.resolve import Run, resolve
 from unskew.errors import UsageError
 
 SIZES = (40, 1, 0, 2, 33, 17, 3, 20)
@@ -38,15 +38,20 @@ def settings(**changes: object) -> Settings:
     return Settings(clients=len(SIZES), rounds=3, epochs=1, batch=16, workers=1, model="cnn_small").replace(**changes)
 
 
-def settings_for(method: Method, /, **changes: object) -> Settings:
-    """The same, with a model that this method accepts: with batch normalisation where it refuses one without."""
-    plain = settings(**changes)
-    if "model" in changes:
-        return plain
+def run_for(method: Method, clients: Federation | None = None, /, **changes: object) -> Run:
+    """A run of this method on the test federation, or on these clients, ready to be begun.
+
+    Its model has batch normalisation where the method refuses one without, unless `changes` name a model.
+    """
+    plain, clients = settings(**changes), federation() if clients is None else clients
     try:
-        resolve(plain, federation(), method)
+        return resolve(plain, clients, method)
     except UsageError as refusal:
-        if refusal.code != "E108":
+        if refusal.code != "E108" or "model" in changes:
             raise
-        return plain.replace(model="cnn_small(batch_norm=True)")
-    return plain
+        return resolve(plain.replace(model="cnn_small(batch_norm=True)"), clients, method)
+
+
+def settings_for(method: Method, /, **changes: object) -> Settings:
+    """The settings of that run."""
+    return run_for(method, **changes).settings
