@@ -66,6 +66,11 @@ class Settings:
     cap: Annotated[
         float, Gt(0), Le(1), "most weight of one client in the merge, as a part of the whole; 1: no bound"
     ] = 1.0
+    secure_aggregation: Annotated[
+        str,
+        "off, or on: the server sees only sums over at least 3 clients of what they send; more in docs/privacy.md: "
+        "on,clip=8,bits=32,threshold=0.8",
+    ] = "off"
     normalise: Annotated[
         Literal["auto", "dataset", "none"],
         "standardise inputs by the data set's constants, or by the mean and standard deviation of your training samples; "
@@ -131,7 +136,7 @@ class Settings:
 FIELDS = {f.name: f for f in dataclasses.fields(Settings)}
 NO_EFFECT = ("workers", "device")
 """Settings that change no bit."""
-LATER = ("measure", "validation", "weighting", "cap")
+LATER = ("measure", "validation", "weighting", "cap", "secure_aggregation")
 """Settings that were added after the first runs; at their defaults they change nothing."""
 SYNONYMS = {
     "learning_rate": "lr", "optimizer": "optimiser", "batch_size": "batch", "local_epochs": "epochs", "dataset": "data",
@@ -173,11 +178,27 @@ def _converted(key: str, value: Any, where: str) -> Any:
         raise UsageError(
             "E109", f"set{where} must hold arguments by Part, such as {{flea: {{alpha: 0.1}}}}; got {excerpt(value)}."
         )
+    if key == "secure_aggregation":
+        return _secure(value, where)
     try:
         converted = _ARGUMENTS[key].convert(value)
     except ValueError as error:
         raise UsageError("E109", str(error).replace(key, f"{key}{where}", 1)) from None
     return _measures(converted, where) if key == "measure" else converted
+
+
+def _secure(value: Any, where: str) -> str:
+    """The text of the setting `secure_aggregation`, checked. YAML reads a bare on or off as true or false."""
+    from unskew.privacy import secure
+
+    text = {True: "on", False: "off"}.get(value, value) if isinstance(value, bool) else value
+    try:
+        secure.parse(str(text))
+    except UsageError as error:
+        raise UsageError(
+            error.code, error.text.replace("secure_aggregation", f"secure_aggregation{where}", 1)
+        ) from None
+    return str(text)
 
 
 _ARGUMENTS = {argument.name: argument for argument in arguments.of(Settings)}

@@ -21,7 +21,7 @@ PAGES = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
 
 SETTINGS = (
     "--data --skew --clients --samples --availability --rounds --epochs --batch --optimiser --lr --lr-decay --lr-min "
-    "--momentum --weight-decay --loss --drop-last --model --weighting --cap --normalise --partition-seed --eval-every --validation "
+    "--momentum --weight-decay --loss --drop-last --model --weighting --cap --secure-aggregation --normalise --partition-seed --eval-every --validation "
     "--measure --lanes --workers --device --precision"
 )
 FROZEN = {

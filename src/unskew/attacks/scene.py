@@ -28,6 +28,7 @@ from unskew.engine.disk.store import Memory, Store
 from unskew.engine.resolve import Run
 from unskew.engine.server.loop import Loop
 from unskew.errors import StateError
+from unskew.privacy import secure
 
 
 class Scene:
@@ -190,6 +191,12 @@ def check_here(path: Path) -> None:
         text = f"the samples of {path} are not named in its settings (they stayed at sites, or were given in Python)"
         raise StateError(
             "E152", f"{text}; an attack is scored on them, so attack a simulated run of the same settings."
+        )
+    if settings and secure.parse(settings.secure_aggregation):
+        text = f"the server of {path} read sums alone (secure_aggregation), and attacks read single replies"
+        raise StateError(
+            "E152",
+            f"{text}; attack a run of the same settings without it: sums tell no more than the replies they are made of.",
         )
     if settings and settings.model == GIVEN:
         raise StateError(

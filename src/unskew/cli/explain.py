@@ -31,13 +31,23 @@ def text(method: str, data: str = DATA, model: str = MODEL) -> str:
 
     loop, beside = _example(method, data, model)
     try:
-        shared = [*leaves(loop), *attacked(loop.run.method, loop.fed)]
+        shared = [*leaves(loop), *_summed(loop), *attacked(loop.run.method, loop.fed)]
     finally:
         loop.trainer.close()
     pages = [page(p, loop.fed, beside).rstrip() for p in loop.run.method.parts] or [
         inspect.cleandoc(mean.__doc__ or "")
     ]
     return "\n\n".join([*pages, f"With {beside}, in all:", "\n".join(shared)])
+
+
+def _summed(loop: Loop) -> list[str]:
+    """Whether secure aggregation can hide what each client sends, and if not, why."""
+    from unskew.core.protection import unsummed
+    from unskew.privacy.secure import LEAST
+
+    reasons = [f"not possible with '{p.name}': {r}" for p in loop.method.parts if (r := unsummed(p, loop.fed))]
+    hidden = f"with --secure-aggregation on, all of it is read only in the sum of {LEAST} or more clients"
+    return [f"secure aggregation  {(reasons or [hidden])[0]}"]
 
 
 def _example(method: str, data: str, model: str) -> tuple[Loop, str]:

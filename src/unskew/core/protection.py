@@ -23,11 +23,26 @@ def unprotected(part: Part, fed: Fed) -> str | None:
         return reason
     if part.trips:
         return "it exchanges more than training, and what it exchanges gets no noise"
+    return _no_sum(part, fed, "noisy sums are there", "to which noise could be added")
+
+
+def unsummed(part: Part, fed: Fed) -> str | None:
+    """Why the sums that secure aggregation gives are not enough for this Part, as the end of a sentence; None if they are."""
+    if part.weights_read != "sum":
+        return "it reads each client's weights, and only their sum is there"
+    if exchanged := [trip.shares(fed) for trip in part.trips]:
+        leaf = next(iter(exchanged[0]), "")
+        return f"it exchanges '{part.name}/{leaf}' beside training, and only what comes with training is summed"
+    return _no_sum(part, fed, "sums are there", "that could be summed")
+
+
+def _no_sum(part: Part, fed: Fed, there: str, vector: str) -> str | None:
+    """Why the sum over clients does not do for a Share of this Part. there, vector: the ends of the sentences."""
     for leaf, share in part.shares(fed).items():
         if share.reads == "each":
-            return f"it reads '{part.name}/{leaf}' of each client, and only noisy sums are there"
+            return f"it reads '{part.name}/{leaf}' of each client, and only {there}"
         if not share.dtype.is_floating_point or None in share.shape:
-            return f"'{part.name}/{leaf}' is no vector of fixed length to which noise could be added"
+            return f"'{part.name}/{leaf}' is no vector of fixed length {vector}"
     return None
 
 

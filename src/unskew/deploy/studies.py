@@ -8,6 +8,7 @@ from unskew.core.method import Method
 from unskew.data.dataset import Dataset
 from unskew.errors import UsageError
 from unskew.methods import registry
+from unskew.privacy import secure
 
 SITES = "(sites)"
 """The setting `data` of a run whose samples are at sites."""
@@ -23,6 +24,9 @@ def study(settings: Settings) -> Settings:
     if settings.validation:
         text = "validation holds samples out before they are dealt to clients; the samples of sites are dealt already."
         raise UsageError("E506", text)
+    if secure.parse(settings.secure_aggregation):
+        text = "secure aggregation is simulated only: over a network the coordinator would read each site's reply."
+        raise UsageError("E506", f"{text} Set secure_aggregation=off.")
     for part in method.parts:
         if part.reserve:
             text = f"'{part.name}' holds back {part.reserve} samples of each class at the server, which has none."

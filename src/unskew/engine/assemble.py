@@ -17,6 +17,7 @@ from unskew.engine.probes.measures import Measures
 from unskew.engine.resolve import Run
 from unskew.engine.server.loop import Loop
 from unskew.engine.server.scores import Evaluation
+from unskew.engine.server.summed import Summed
 from unskew.errors import UsageError
 from unskew.measures import NONE
 
@@ -34,7 +35,8 @@ def loop_of(run: Run, store: Store | None = None, record: Record | None = None) 
     except UsageError:
         trainer.close()
         raise
-    return Loop(run, trainer, scoring, store or Memory(), record, measures)
+    exchange = Summed(trainer, run, run.secure, record) if run.secure else trainer
+    return Loop(run, exchange, scoring, store or Memory(), record, measures)
 
 
 def trainer_of(run: Run) -> Trainer:

@@ -19,6 +19,7 @@ from unskew import own
 from unskew.core import gate
 from unskew.core.method import Method
 from unskew.core.part import Part
+from unskew.core.protection import unsummed
 from unskew.core.trees import flat, size_in_bytes
 from unskew.engine.assemble import loop_of
 from unskew.engine.checked import CheckFailed, Subject, fedavg, loop, train
@@ -155,6 +156,19 @@ def copes_with_absent_clients_and_empty_rounds(subject: Subject) -> None:
     train(subject.method, availability="drop:1.0", rounds=2)
 
 
+def reads_sums_where_it_says_so(subject: Subject) -> str:
+    """What a Part declares to be read as a sum, the server must read as one: sums alone bring it to the same state."""
+    plain = subject.run()
+    if reason := unsummed(subject.part, plain.loop.fed):
+        return f"no secure aggregation: {reason}"
+    summed = train(subject.method, lanes="8", until=1, secure_aggregation="on")
+    worst = max(_difference(plain.first, summed.first), _difference(flat(plain.slices), flat(summed.slices)))
+    if worst > 1e-4:
+        text = f"with sums alone the server's state differs by {worst:.2g}; declare what is read apart as reads='each'"
+        raise CheckFailed(text)
+    return f"largest difference {worst:.1e}"
+
+
 def changes_nothing_with_neutral_settings(subject: Subject) -> str:
     part = subject.part
     if not part.neutral:
@@ -199,6 +213,7 @@ CHECKS: tuple[Check, ...] = (
     resumes_to_the_same_bits,
     shares_only_what_it_declares,
     copes_with_absent_clients_and_empty_rounds,
+    reads_sums_where_it_says_so,
     changes_nothing_with_neutral_settings,
     combines_with_other_methods,
     has_scores_in_every_scope,
@@ -208,7 +223,7 @@ CHECKS: tuple[Check, ...] = (
 
 def _difference(one: dict[str, torch.Tensor], other: dict[str, torch.Tensor]) -> float:
     """The largest difference of any of the first's weights."""
-    return max(float((t - other[n]).abs().max()) for n, t in one.items())
+    return max((float((t - other[n]).abs().max()) for n, t in one.items() if t.numel()), default=0.0)
 
 
 class _Stop(Exception):

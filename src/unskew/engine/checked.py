@@ -10,6 +10,7 @@ import torch
 
 from unskew.core.method import Method
 from unskew.core.part import Part
+from unskew.core.trees import Tree
 from unskew.engine.assemble import loop_of
 from unskew.engine.disk.state import digest
 from unskew.engine.server.loop import Loop
@@ -26,12 +27,14 @@ class CheckFailed(AssertionError):
 class Trained(NamedTuple):
     """A run that has been trained.
 
-    digest: SHA-256 of its weights at the end; loop: the run, whose trainer is closed; first: the weights after round 1.
+    digest: SHA-256 of its weights at the end; loop: the run, whose trainer is closed; first, slices: the weights and the
+    Parts' slices after round 1.
     """
 
     digest: str
     loop: Loop
     first: dict[str, torch.Tensor]
+    slices: dict[str, Tree]
 
 
 def loop(method: Method, **changes: object) -> Loop:
@@ -46,18 +49,20 @@ def train(method: Method, scored: bool = False, until: int | None = None, **chan
     """
     run = loop(method, **changes)
     first: dict[str, torch.Tensor] = {}
+    slices: dict[str, Tree] = {}
     try:
         state = run.begin()
         for t in range(1, (until or run.settings.rounds) + 1):
             state, summary = run.round(state, t)
             if not all(bool(torch.isfinite(v).all()) for v in state.weights.values()):
                 raise CheckFailed(f"weights are not finite after round {t}")
-            first = first or dict(state.weights)
+            if t == 1:
+                first, slices = dict(state.weights), dict(state.slices)
             if scored:
                 run.evaluate(state, summary)
         if dropped := [e["text"] for e in run.record.rows["events"] if e["code"] in DROPPED]:
             raise CheckFailed(f"the gate refused an honest reply: {dropped[0]}")
-        return Trained(digest(state.weights), run, first)
+        return Trained(digest(state.weights), run, first, slices)
     finally:
         run.trainer.close()
 

@@ -11,9 +11,12 @@ from unskew.core.account import Account
 from unskew.core.client import Fed
 from unskew.core.method import Method
 from unskew.core.part import Part
+from unskew.core.trees import size_in_bytes
 from unskew.engine.chance import System
+from unskew.engine.server.ledger import masked
 from unskew.engine.server.loop import Loop
 from unskew.engine.units import size
+from unskew.privacy.secure import LEAST, SecureAggregation
 
 SERVERS = System.described
 
@@ -22,7 +25,8 @@ def leaves(loop: Loop) -> list[str]:
     """The lines for a run that is about to begin."""
     run = loop.run
     remarks = [f"{code} {text}" for code, text in (*run.remarks, *_cautions(loop))]
-    lines = what_leaves(run.method, run.fed, loop.trainer.sent, run.federation.label_counts, loop.chance.described)
+    counts_KC = run.federation.label_counts
+    lines = what_leaves(run.method, run.fed, loop.trainer.sent, counts_KC, loop.chance.described, run.secure)
     return [*lines, *remarks]
 
 
@@ -35,26 +39,38 @@ def _cautions(loop: Loop) -> list[tuple[str, str]]:
 
 
 def what_leaves(
-    method: Method, fed: Fed, sent: Iterable[str], counts_KC: np.ndarray, drawn: str = SERVERS
+    method: Method,
+    fed: Fed,
+    sent: Iterable[str],
+    counts_KC: np.ndarray,
+    drawn: str = SERVERS,
+    secure: SecureAggregation | None = None,
 ) -> list[str]:
     """Lines on the weights and on every declared Share, with their bytes and who reads them, and on what noise amounts to.
 
     sent: names of the weights that leave. counts_KC: samples by client and class; zeros where clients do not say. drawn:
-    as for `accounts`.
+    as for `accounts`. secure: how replies are summed, if the server sees sums alone.
     """
     w = fed.net.weights()
-    total, constant = (sum(w[n].numel() * w[n].element_size() for n in names) for names in (sent, fed.net.constants))
-    weights = f"weights {size(total)} a round (read: {method.weights_read})" if total else "no weights"
+    total, constant = masked(secure, {n: w[n] for n in sent}), size_in_bytes({n: w[n] for n in fed.net.constants})
+    weights = f"weights {size(total)} a round (read: {_read(method.weights_read, secure)})" if total else "no weights"
     if constant:
         weights += f"; {size(constant)} are frozen in the model and stay as they are"
-    lines = [line for part in method.parts for line in _share_lines(part, fed)]
+    lines = [line for part in method.parts for line in _share_lines(part, fed, secure)]
+    if secure:
+        lines.append(f"{secure}, in steps of {2.0 ** -secure.fraction(fed.clients):.2g}")
     for name, account in accounts(method, fed, counts_KC, drawn).items():
         first, *rest = account.lines()
         lines += [f"{name}: {first}", *rest]
     return [f"leaves each client  {weights}", *(f"{'':<20}{line}" for line in lines)]
 
 
-def _share_lines(part: Part, fed: Fed) -> list[str]:
+def _read(reads: str, secure: SecureAggregation | None) -> str:
+    """What the server must see, or the only thing that it can see."""
+    return f"only in the sum of {LEAST} or more clients" if secure else reads
+
+
+def _share_lines(part: Part, fed: Fed, secure: SecureAggregation | None) -> list[str]:
     """One line for all shares of a Part that have a first name, and everything that the line says of them, in common."""
     shares = [(leaf, share, "a round") for leaf, share in part.shares(fed).items()]
     for trip in part.trips:
@@ -63,9 +79,10 @@ def _share_lines(part: Part, fed: Fed) -> list[str]:
     bytes_by_group: dict[tuple[str, str, str], int] = {}
     for leaf, share, often in shares:
         disclosed = f"kind: {share.discloses}, samples behind a number: {share.behind}"
-        protected = f"read: {share.reads}, guarantee: {share.guarantee}"
+        protected = f"read: {_read(share.reads, secure)}, guarantee: {share.guarantee}"
         group = (leaf.split("/", 1)[0], often, f"{disclosed}, {protected}")
-        bytes_by_group[group] = bytes_by_group.get(group, 0) + share.max_bytes
+        each = share.max_bytes // share.dtype.itemsize * secure.bits // 8 if secure else share.max_bytes
+        bytes_by_group[group] = bytes_by_group.get(group, 0) + each
     return [
         f"{part.name}/{leaf} at most {size(bytes_)} {often} ({what})"
         for (leaf, often, what), bytes_ in bytes_by_group.items()

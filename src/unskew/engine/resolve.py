@@ -21,6 +21,7 @@ from unskew.core.keys import key
 from unskew.core.method import Method
 from unskew.core.network import Network
 from unskew.core.part import Part, overrides
+from unskew.core.protection import unsummed
 from unskew.core.values import Batch
 from unskew.data.availability import Availability
 from unskew.data.federation import Federation
@@ -33,6 +34,8 @@ from unskew.engine.sources import dataset_of, dealt_out
 from unskew.errors import UsageError
 from unskew.measures import NONE
 from unskew.methods import registry
+from unskew.privacy import secure
+from unskew.privacy.secure import LEAST, SecureAggregation
 from unskew.tasks import Task, task_of
 
 LOCAL, _CENTRALISED = "local", "centralised"
@@ -64,6 +67,16 @@ class Run:
     @property
     def task(self) -> Task:
         return self.fed.task
+
+    @property
+    def secure(self) -> SecureAggregation | None:
+        """How replies are summed so that the server sees the sum alone; None where it sees each."""
+        return secure.parse(self.settings.secure_aggregation)
+
+    @property
+    def weighting(self) -> str:
+        """How the merge weighs clients: "size" or "equal"."""
+        return "equal" if self.settings.weighting == "equal" else self.method.weighting
 
     @property
     def reference(self) -> bool:
@@ -105,12 +118,32 @@ def run_on(federation: Federation, settings: Settings, method: Method, model: nn
         shared=tuple(n for n in net.trainable if not method.keeps(n, fed) and not method.freezes(n, fed)),
     )
     method.check(fed)
+    _check_secure(settings, method, fed)
     if settings.batch == 1 and net.norms:
         trial.check_single_samples(net, task)
     lanes, remarks = hardware.lanes_of(settings, net, device), ()
     if model is not None or calls.parse(settings.model, "model", "E104").file:
         lanes, remarks = hardware.tried(fed, federation, device, lanes)
     return Run(settings, method, federation, fed, device, lanes, remarks)
+
+
+def _check_secure(settings: Settings, method: Method, fed: Fed) -> None:
+    """Raises UsageError (E134) for a run that cannot do with the sums that secure aggregation gives."""
+    summing = secure.parse(settings.secure_aggregation)
+    if summing is None:
+        return
+    remedy = "set secure_aggregation=off"
+    for part in method.parts:
+        if reason := unsummed(part, fed):
+            text = f"secure aggregation is not possible with '{part.name}': {reason}"
+            raise UsageError("E134", f"{text}; leave '{part.name}' out, or {remedy}.")
+    if fed.clients < LEAST:
+        text = f"secure aggregation takes {LEAST} clients, because each of two could tell the other's part of a sum"
+        raise UsageError("E134", f"{text}; here are {fed.clients}. Take more, or {remedy}.")
+    if settings.measure != NONE:
+        text = f"'{settings.measure}' is measured on single replies, which nobody sees with secure aggregation"
+        raise UsageError("E134", f"{text}; set measure=none, or {remedy}.")
+    summing.fraction(fed.clients)
 
 
 def method_of(settings: Settings, method: Method | Part | None = None) -> Method:
@@ -144,10 +177,11 @@ def in_full(settings: Settings) -> Settings:
 
 def compared(settings: Settings) -> Settings:
     """The settings of a method as one row of a comparison: nobody is absent from centralised training, and references
-    are not measured, for none of their clients share anything."""
+    are neither measured nor summed, for none of their clients share anything."""
     if settings.method == _CENTRALISED:
         settings = settings.replace(availability="full", set={})
-    return in_full(settings.replace(measure=NONE) if is_reference(settings.method) else settings)
+    alone = {"measure": NONE, "secure_aggregation": "off"}
+    return in_full(settings.replace(**alone) if is_reference(settings.method) else settings)
 
 
 def is_reference(method: str) -> bool:

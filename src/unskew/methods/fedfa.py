@@ -48,7 +48,11 @@ class FedFA(Part):
     def shares(self, fed: Fed) -> dict[str, Share]:
         return {
             f"{what}/{cut}": Share(
-                (channels,), what=f"mean of each channel's {statistic}", kind="statistics", samples="client"
+                (channels,),
+                reads="each",
+                what=f"mean of each channel's {statistic}",
+                kind="statistics",
+                samples="client",
             )
             for what, statistic in (("m", "mean"), ("s", "standard deviation"))
             for cut, channels in self._channels(fed).items()

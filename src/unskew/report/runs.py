@@ -29,6 +29,7 @@ class Traffic:
     sum ("sum"). rounds, bytes: [T] rounds and bytes of all clients in them. most: the largest number of bytes that one
     client moved in one round. shape: of a share that is a single tensor, as "3×4". kind, samples: what a share that is
     sent up discloses and how many samples stand behind its numbers, as the Share says; "" in runs from before they did.
+    sum_of: with secure aggregation the fewest clients of a sum, which was all that the server saw; else 0.
     """
 
     way: str
@@ -41,6 +42,7 @@ class Traffic:
     shape: str = ""
     kind: str = ""
     samples: int | str = ""
+    sum_of: int = 0
 
     @property
     def total(self) -> int:

@@ -8,20 +8,22 @@ from typing import Any
 from unskew import many
 from unskew.core.method import Method
 from unskew.core.replies import Reply
-from unskew.core.trees import Tree, size_in_bytes
+from unskew.core.trees import Tree, leaves, size_in_bytes
 from unskew.core.values import Share
 from unskew.engine.client.values import Start
 from unskew.engine.disk.record import Record
+from unskew.privacy.secure import SecureAggregation
 
 
 class Ledger:
     """Adds rows to a run's record; docs/design.md gives their form.
 
-    sent: names of the weights that leave a client. method: says who reads weights, and what protects them.
+    sent: names of the weights that leave a client. method: says who reads weights, and what protects them. secure: in
+    which numbers replies are masked and summed, if they are.
     """
 
-    def __init__(self, record: Record, sent: Sequence[str], method: Method):
-        self.record, self.sent = record, sent
+    def __init__(self, record: Record, sent: Sequence[str], method: Method, secure: SecureAggregation | None = None):
+        self.record, self.sent, self.secure = record, sent, secure
         up = "dp" if method.samples_apart else "none"
         down = "dp" if method.samples_apart or method.protector else "none"
         self.weights = Share((), reads=method.weights_read, kind="weights", samples="client", guarantee=up)
@@ -42,7 +44,8 @@ class Ledger:
     def trained(self, t: int, replies: Sequence[Reply], start: Start) -> None:
         """The weights that came back from training."""
         row = {"t": t, "way": "up", "share": "w"}
-        self._add(row, [r.client for r in replies], self._size_of_weights(start), self.weights)
+        size = masked(self.secure, {n: start.weights[n] for n in self.sent})
+        self._add(row, [r.client for r in replies], size, self.weights)
 
     def shared(self, t: int, replies: Sequence[Reply], declared: Mapping[str, Mapping[str, Share]]) -> None:
         """What the replies hold beside the weights. declared: by Part and leaf.
@@ -52,7 +55,7 @@ class Ledger:
         """
         for part, shares in declared.items():
             for leaf, share in {path.split("/", 1)[0]: share for path, share in shares.items()}.items():
-                sizes = [size_in_bytes(_only(r.shares.get(part, {}), leaf)) for r in replies]
+                sizes = [masked(self.secure, _only(r.shares.get(part, {}), leaf)) for r in replies]
                 row = {"t": t, "way": "up", "share": f"{part}/{leaf}"}
                 self._add(row, [r.client for r in replies], sizes, share, shaped=leaf in shares)
 
@@ -75,9 +78,15 @@ class Ledger:
         }
         if row["way"] == "up":
             whole |= {"kind": share.discloses, "samples": share.samples}
+            whole |= {"sum_of": len(clients)} if self.secure else {}
         if shaped and share.shape:
             whole["shape"] = ["rows" if s is None else s for s in share.shape]
         self.record.add("ledger", [whole])
+
+
+def masked(secure: SecureAggregation | None, tree: Tree) -> int:
+    """Bytes in which a tree leaves a client: as it is, or as masked numbers."""
+    return sum(t.numel() for _, t in leaves(tree)) * secure.bits // 8 if secure else size_in_bytes(tree)
 
 
 def _only(tree: Tree, leaf: str) -> Tree:

@@ -66,8 +66,8 @@ class Loop:
         self.trainer, self.store, self.record = trainer, store, record
         self.who = availability.Availability.parse(run.settings.availability)
         self.evaluation, self.measures = scoring, measures
-        self.weighting = "equal" if run.settings.weighting == "equal" else run.method.weighting
-        self.ledger = Ledger(record, trainer.sent, run.method)
+        self.weighting = run.weighting
+        self.ledger = Ledger(record, trainer.sent, run.method, run.secure)
         w = run.fed.net.weights()
         self.declared = run.method.shares(run.fed)
         self.protector = run.method.protector

@@ -24,7 +24,7 @@ from unskew.report.numbers import size
 from unskew.report.render import figure, render
 from unskew.report.runs import RunData, Traffic
 from unskew.report.section import Section
-from unskew.report.sections.leaves import GUARANTEES, READS
+from unskew.report.sections.leaves import GUARANTEES, reads
 
 ORDER = 52
 NOT_MEASURED = "not measured"
@@ -85,12 +85,12 @@ def _payload(traffic: Traffic, run: RunData, handed_on: set[str]) -> Payload:
         share="weights" if traffic.share == "w" else traffic.share,
         most=size(traffic.most),
         total=size(traffic.total),
-        reads=READS.get(traffic.reads, traffic.reads),
+        reads=reads(traffic),
         adversary=readers,
         guarantee=traffic.guarantee,
         colour=traffic.guarantee if traffic.guarantee in GUARANTEES else "",
         learned=[*_proofs(traffic, run), *_plain(traffic), *_measured(traffic.share, run)]
-        or [_not_measured(traffic.share, run)],
+        or [_not_measured(traffic, run)],
     )
 
 
@@ -111,9 +111,11 @@ def _plain(traffic: Traffic) -> list[tuple[str, str]]:
     return [("raw inputs, in clear", "")] if traffic.kind == "inputs" and traffic.samples == 1 else []
 
 
-def _not_measured(share: str, run: RunData) -> tuple[str, str]:
-    """Together with the commands that would measure it."""
-    attacks = [name for name in catalogue.reading(share) if name != "audit"]
+def _not_measured(traffic: Traffic, run: RunData) -> tuple[str, str]:
+    """Together with the commands that would measure it, if there are any."""
+    if traffic.sum_of:
+        return f"{NOT_MEASURED}; attacks read single replies, and only sums were read here", ""
+    attacks = [name for name in catalogue.reading(traffic.share) if name != "audit"]
     return NOT_MEASURED, " or ".join(f"unskew attack {shlex.quote(str(run.path))} {name}" for name in attacks)
 
 

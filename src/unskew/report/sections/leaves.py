@@ -17,8 +17,9 @@ from unskew.report.section import Section
 
 ORDER = 50
 LEAD = Markup(
-    "Taken from the ledger of each method’s first seed. If the server reads “their sum”, secure aggregation can hide what "
-    "each client sends; if it reads “each one”, nothing can. “Samples” are "
+    "Taken from the ledger of each method’s first seed. If the server needs “their sum”, secure aggregation can hide what "
+    "each client sends; if it needs “each one”, nothing can. “Only the sum of n or more” is said where secure aggregation "
+    "was on: nobody saw a client’s own. “Samples” are "
     "those behind each number. Guarantee: <em>dp</em> is proven, <em>empirical</em> was "
     "measured, <em>none</em> is neither."
 )
@@ -73,12 +74,19 @@ def _item(traffic: Traffic, rounds: int) -> Item:
         most=size(traffic.most),
         often=plural(len(traffic.rounds), "round") if seldom else "every round",
         total=size(traffic.total),
-        reads=READS.get(traffic.reads, traffic.reads) if up else "",
+        reads=reads(traffic) if up else "",
         kind=traffic.kind if up else "",
         samples=SAMPLES.get(str(traffic.samples), str(traffic.samples)) if up else "",
         guarantee=guarantee,
         colour=guarantee if guarantee in GUARANTEES else "",
     )
+
+
+def reads(traffic: Traffic) -> str:
+    """What the server reads of a share, in words."""
+    if traffic.sum_of:
+        return f"only the sum of {traffic.sum_of} or more"
+    return READS.get(traffic.reads, traffic.reads)
 
 
 def _why_nothing(run: RunData) -> str:

@@ -1,0 +1,110 @@
+"""Updates as whole numbers, which can be masked and whose sum does not depend on their order.
+
+    q_k = round(2^F min(clip, max(-clip, x_k)))        x_k: p_k (w_k - w), all it shares, its loss; F: `fraction`
+    w   <- w + 2^-F sum_k q_k / sum_k p_k,             what is shared: 2^-F sum_k q_k
+
+Every client of the sum then counts as if it had replied with the mean, so that a server that needs sums reads the same
+sums. The error of each number is at most K 2^-(F + 1). Letters: K clients of the sum, N numbers of one.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from unskew.core import gate
+from unskew.core.replies import Reply, capped
+from unskew.core.trees import Tree, Weights, flat, nested
+
+
+def shares_of_weight(sizes: Sequence[float], weighting: str, cap: float) -> list[float]:
+    """p_k, by which clients of these sizes multiply their updates; their sum is 1."""
+    raw_K = torch.tensor(sizes if weighting == "size" else [1.0] * len(sizes), dtype=torch.float64)
+    return capped((raw_K / raw_K.sum()).tolist(), cap)
+
+
+@dataclass(frozen=True)
+class FixedPoint:
+    """How replies of this form become whole numbers. clip, fraction: as above; bits: of each number, 32 or 64."""
+
+    spec: gate.Spec
+    clip: float
+    fraction: int
+    bits: int
+
+    @property
+    def length(self) -> int:
+        """N: all numbers of a reply, its loss, and how many were cut."""
+        return 2 + sum(math.prod(shape) for _, shape in self._forms())
+
+    def numbers(self, reply: Reply, w: Weights, p: float) -> Tensor:
+        """[N] int64. w: the weights the client began the round with. p: its weight in the mean."""
+        q_N, at, cut = torch.zeros(self.length, dtype=torch.int64), 2, 0
+        q_N[0], cut = self._steps(torch.as_tensor(reply.loss).reshape(1))
+        shared = flat(reply.shares)
+        for path, shape in self._forms():
+            first, _, name = path.partition("/")
+            x = (reply.weights[name].double() - w[name].double()) * p if first == "w" else shared[name]
+            end = at + math.prod(shape)
+            q_N[at:end], more = self._steps(x.reshape(-1))
+            cut, at = cut + more, end
+        q_N[1] = min(cut, 2 ** (self.bits - 1) // 2**20)  # so that a million clients' counts stay in range
+        return q_N
+
+    def problem(self, total_N: Tensor, clients: int) -> str | None:
+        """Why this cannot be the sum of so many clients' numbers, as the end of a sentence; None if it can."""
+        most = clients * math.ceil(self.clip * 2.0**self.fraction)
+        outside_N = (total_N > most) | (total_N < -most)  # not its size: the lowest int64 has none
+        outside_N[1] = total_N[1] < 0
+        wild = int(outside_N.sum())
+        return (
+            f"{wild:,} of its {self.length:,} numbers are out of the range of {clients} clients' sums" if wild else None
+        )
+
+    def replies(self, total_N: Tensor, w: Weights, members: Sequence[Reply], weight: float) -> list[Reply]:
+        """The reply that every client of the sum counts as having sent.
+
+        members: whose numbers are in the sum, with their sizes and private state. weight: the sum of their p_k.
+        """
+        x, at = total_N.double() * 2.0**-self.fraction, 2
+        sums: dict[str, Tensor] = {}
+        for path, shape in self._forms():
+            end = at + math.prod(shape)
+            sums[path], at = x[at:end].reshape(shape), end
+        K, dtypes = len(members), self.spec.dtypes
+        weights = {n: self._moved(w[n], sums[f"w/{n}"] / weight, dtypes[n]) for n in self.spec.weights}
+        shares: dict[str, Tree] = {}
+        for part, declared in self.spec.shares.items():
+            shares[part] = nested(
+                {
+                    leaf: (sums[f"s/{part}/{leaf}"] / K).clamp(share.low, share.high).to(share.dtype)
+                    for leaf, share in declared.items()
+                }
+            )
+        loss = float(x[0]) / K
+        return [Reply(r.client, r.size, weights, shares, r.private, loss) for r in members]
+
+    def cut(self, total_N: Tensor) -> int:
+        """How many numbers of all clients were cut to the clip."""
+        return int(total_N[1])
+
+    def _moved(self, w: Tensor, by: Tensor, dtype: torch.dtype) -> Tensor:
+        moved = w.double() + by.to(w.device)
+        return moved.to(dtype) if dtype.is_floating_point else moved.round().to(dtype)
+
+    def _steps(self, x: Tensor) -> tuple[Tensor, int]:
+        """Numbers as whole numbers of steps, and how many of them were cut."""
+        x = x.detach().double().cpu()
+        return (x.clamp(-self.clip, self.clip) * 2.0**self.fraction).round().long(), int((x.abs() > self.clip).sum())
+
+    def _forms(self) -> Iterator[tuple[str, tuple[int, ...]]]:
+        """(path, shape) of every tensor of a reply, in the order of the vector."""
+        for part in sorted(self.spec.shares):
+            for leaf, share in sorted(self.spec.shares[part].items()):
+                yield f"s/{part}/{leaf}", tuple(s or 0 for s in share.shape)
+        for name, shape in sorted(self.spec.weights.items()):
+            yield f"w/{name}", shape

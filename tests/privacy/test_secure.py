@@ -1,0 +1,244 @@
+"""Secure aggregation in a simulation: the sums are those of a naive count, nothing else reaches the server, and what cannot
+be summed is refused by name."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import ClassVar
+
+import pytest
+import torch
+
+import unskew
+from tests.cli.calling import call
+from unskew import config
+from unskew.config import Settings
+from unskew.core import Fed, Part, Share, gate
+from unskew.core.method import Method
+from unskew.core.replies import Reply, Ups
+from unskew.engine import check, checked
+from unskew.engine.checked import CheckFailed, Subject
+from unskew.engine.resolve import compared
+from unskew.errors import UsageError
+from unskew.methods import registry
+from unskew.privacy.fixed_point import FixedPoint, shares_of_weight
+from unskew.privacy.secure import parse
+from unskew.report import page
+
+QUICK = {"rounds": 2, "epochs": 1, "batch": 16, "workers": 1, "lanes": "8", "model": "mlp"}
+THERE = int((check.federation().sizes > 0).sum())
+
+
+def run(method="fedavg", **changes):
+    return unskew.run(method, check.federation(), **{**QUICK, "secure_aggregation": "on", **changes})
+
+
+@functools.cache
+def plain() -> unskew.Result:
+    return run("scaffold")
+
+
+def texts(result, code: str) -> list[str]:
+    return [e["text"] for e in result.record.rows["events"] if e["code"] == code]
+
+
+def test_the_sum_is_that_of_exact_fractions_rounded_to_steps():
+    """q_k = round(2^F x_k), halves to even, is a whole number whose sum no order changes."""
+    w = {"a": torch.tensor([0.1, -2.0]), "b": torch.tensor([[3.0]])}
+    sent = [
+        Reply(k, float(k), {n: t + 0.37 * k for n, t in w.items()}, {"p": {"s": torch.tensor([k / 3])}})
+        for k in (1, 2, 5)
+    ]
+    spec = gate.Spec({"a": (2,), "b": (1, 1)}, {"p": {"s": Share((1,))}}, dict.fromkeys("ab", torch.float32))
+    numbers, p_K = FixedPoint(spec, 4.0, 20, 64), shares_of_weight([1, 2, 5], "size", 1.0)
+    total = sum(numbers.numbers(r, w, p) for r, p in zip(sent, p_K))
+    answer = numbers.replies(total, w, sent, sum(p_K))
+
+    def summed(x_K: list[Fraction]) -> Fraction:
+        return sum((Fraction(round(x * 2**20), 2**20) for x in x_K), Fraction(0))
+
+    moved = [Fraction(float(r.weights["a"][0])) - Fraction(float(w["a"][0])) for r in sent]
+    want = Fraction(float(w["a"][0])) + summed([m * Fraction(p) for m, p in zip(moved, p_K)])
+    assert [r.client for r in answer] == [1, 2, 5]
+    assert all(float(r.weights["a"][0]) == float(torch.tensor(float(want), dtype=torch.float32)) for r in answer)
+    shared = summed([Fraction(float(r.shares["p"]["s"])) for r in sent]) / 3
+    assert float(answer[0].shares["p"]["s"]) == float(torch.tensor(float(shared), dtype=torch.float32))
+
+
+def test_weights_are_clients_parts_of_the_mean_as_the_merge_has_them():
+    sent = [Reply(k, n, {}) for k, n in enumerate((3.0, 40.0, 8.0))]
+    for weighting in ("size", "equal"):
+        assert shares_of_weight([3, 40, 8], weighting, 0.5) == Ups.of(sent, 1, weighting, 0.5).shares_of_weight()
+
+
+def test_no_sum_of_honest_numbers_leaves_its_range():
+    for text, clients in (("on", 1000), ("on,bits=32,clip=8", 30), ("on,bits=32,clip=0.5", 1000)):
+        secure = parse(text)
+        assert secure
+        assert clients * secure.clip * 2.0 ** secure.fraction(clients) <= 2.0 ** (secure.bits - 1)
+
+
+def test_a_sum_out_of_range_is_noticed_and_the_lowest_number_too():
+    numbers = FixedPoint(gate.Spec({"a": (2,)}, {}, {"a": torch.float32}), 1.0, 20, 64)
+    fine = torch.tensor([5, 0, 3 << 20, -(3 << 20)])
+    assert numbers.problem(fine, 3) is None
+    for at, wild in ((2, (3 << 20) + 1), (3, -(2**63)), (0, 2**62), (1, -1)):
+        bad = fine.clone()
+        bad[at] = wild
+        assert (numbers.problem(bad, 3) or "").startswith("1 of its 4 numbers are out of the range")
+
+
+@pytest.mark.parametrize("method", ["fedavg", "scaffold", "rebafl", "fedproto+feddyn"])
+def test_a_run_ends_where_it_does_without(method):
+    """All the server's hooks read the sums they would read of single replies."""
+    secured, open_ = run(method), run(method, secure_aggregation="off")
+    assert secured.digest != open_.digest
+    for name, tensor in open_.weights.items():
+        assert float((tensor - secured.weights[name]).abs().max()) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("method", "why"),
+    [
+        ("flea", "with 'flea': it exchanges 'flea/features' beside training"),
+        ("flea(fused=True)", "with 'flea': it exchanges 'flea/features' beside training"),
+        ("fednova", "with 'fednova': it reads 'fednova/a' of each client"),
+        ("fedfa", "with 'fedfa': it reads 'fedfa/m/"),
+        ("median", "with 'median': it reads each client's weights"),
+        ("fedprox+clip_median", "with 'clip_median': it reads each client's weights"),
+    ],
+)
+def test_what_reads_single_replies_is_refused_by_name(method, why):
+    changes = {"model": "cnn_small"} if "f" in method[:3] else {}
+    with pytest.raises(UsageError, match="E134") as refusal:
+        run(method, **changes)
+    assert why in str(refusal.value)
+    assert "secure_aggregation=off" in str(refusal.value)
+
+
+@dataclass(frozen=True)
+class Spread(Part):
+    """Says that its Share is read as a sum, and reads a variance."""
+
+    name: ClassVar[str] = "spread"
+
+    def shares(self, fed: Fed) -> dict[str, Share]:
+        return {"n": Share((), kind="statistics")}
+
+    def finish(self, w, c):
+        return {"n": c.n.float()}, {}
+
+    def server(self, s, ups, fed):
+        return {"v": ups["n"].var(correction=0)}
+
+    def refine(self, w, s, fed, t):
+        return {n: v + s["v"] for n, v in w.items()}, s
+
+
+def test_a_part_that_reads_more_than_the_sums_it_declares_fails_its_check():
+    """FedFA said that its statistics were read as sums, and took their variance over clients."""
+    with pytest.raises(CheckFailed, match="declare what is read apart as reads='each'"):
+        check.reads_sums_where_it_says_so(Subject(Spread()))
+    assert "largest difference" in check.reads_sums_where_it_says_so(Subject(registry.parse("scaffold").parts[0]))
+
+
+def test_two_clients_are_refused_and_a_round_with_two_is_skipped():
+    """Of two sites each knows the other's part of the sum."""
+    with pytest.raises(UsageError, match=r"E134 .*takes 3 clients"):
+        unskew.run("fedavg", "digits", clients=2, secure_aggregation="on", rounds=1)
+    loop = checked.loop(Method(), availability="sample:0.25", secure_aggregation="on")
+    try:
+        before = loop.begin()
+        after, summary = loop.round(before, 1)
+    finally:
+        loop.trainer.close()
+    assert (summary.asked, summary.answered) == (2, 0)
+    assert after.weights is before.weights
+    events = {e["code"]: e.get("text") for e in loop.record.rows["events"]}
+    assert events["E321"].endswith("a sum is opened over 3 or more. Nothing was summed.")
+    assert not [r for r in loop.record.rows["ledger"] if r["way"] == "up"]
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("yes", "unknown secure_aggregation 'yes'"),
+        ("on,bits=16", "bits must be 32 or 64"),
+        ("on,bits=32", "32 bits leave steps of"),
+        ("on,threshold=0.3", "threshold must be"),
+        ("on,clip=0", "clip must be"),
+        ("on,mask=none", "no argument 'mask'"),
+    ],
+)
+def test_wrong_texts_are_refused_in_a_sentence(text, why):
+    with pytest.raises(UsageError, match=r"E109|E134") as refusal:
+        run(secure_aggregation=text)
+    assert why in str(refusal.value)
+
+
+def test_yaml_may_say_on_without_quotes(tmp_path):
+    """YAML reads a bare on as true."""
+    (tmp_path / "s.yaml").write_text("secure_aggregation: on\n")
+    assert config.load(tmp_path / "s.yaml").secure_aggregation == "on"
+    assert config.build({"secure_aggregation": False}).secure_aggregation == "off"
+    (tmp_path / "t.yaml").write_text(config.dump(Settings(secure_aggregation="on")))
+    assert config.load(tmp_path / "t.yaml").secure_aggregation == "on"
+
+
+def test_numbers_that_are_cut_are_counted_where_the_result_stands():
+    cut = run(secure_aggregation="on,clip=0.001", rounds=1)
+    (text,) = texts(cut, "E322")
+    assert text.startswith("round 1: ")
+    assert "were larger than clip=0.001 and were cut to it" in text
+    before = run(rounds=1, lr=1e-30, secure_aggregation="off").weights
+    moved = max(float((t - before[n]).abs().max()) for n, t in cut.weights.items())
+    assert 0 < moved <= THERE * 0.001 + 1e-6
+    assert not texts(plain(), "E322")
+
+
+def test_a_client_with_nan_takes_no_part_and_is_named():
+    @dataclass(frozen=True)
+    class Bad(Part):
+        name: ClassVar[str] = "bad"
+
+        def grad(self, g, w, c):
+            return {n: torch.where(torch.as_tensor(c.id == 0), torch.nan, t) for n, t in g.items()}
+
+    result = unskew.run(Bad(), check.federation(), **QUICK, secure_aggregation="on")
+    assert [text[:16] for text in texts(result, "E301")] == ["client-0 round 1", "client-0 round 2"]
+    used = [len(e["answered"]) for e in result.record.rows["events"] if e["code"] == "round"]
+    assert used == [THERE - 1] * QUICK["rounds"]
+
+
+def test_the_ledger_and_the_report_say_only_in_the_sum(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = run("rebafl", name="r")
+    up = [r for r in result.record.rows["ledger"] if r["way"] == "up"]
+    assert {r["share"] for r in up} == {"w", "rebafl/sums", "rebafl/counts"}
+    assert all(r["sum_of"] == THERE for r in up)
+    counted = sum(t.numel() for t in result.weights.values())
+    assert next(r["bytes"] for r in up if r["share"] == "w") == 8 * counted
+    page.write_report([tmp_path / "runs/r"], tmp_path / "r.html")
+    assert f"only the sum of {THERE} or more" in (tmp_path / "r.html").read_text()
+
+
+def test_what_reads_single_replies_besides_methods_is_refused_or_switched_off(tmp_path, monkeypatch):
+    with pytest.raises(UsageError, match=r"E134 'diversity' is measured on single replies"):
+        run(measure="diversity")
+    assert compared(Settings(method="centralised", secure_aggregation="on")).secure_aggregation == "off"
+    monkeypatch.chdir(tmp_path)
+    ran = ["run", "fedavg", "--data", "digits", "--clients", "4", "--samples", "20", "--rounds", "1", "--model", "mlp"]
+    assert call(*ran, "--secure-aggregation", "on", "--name", "s", cwd=tmp_path).code == 0
+    assert "E152" in call("attack", "runs/s", "membership", cwd=tmp_path).err
+
+
+def test_explain_says_whether_it_is_possible():
+    assert "all of it is read only in the sum of 3 or more clients" in call("explain", "rebafl").out
+    assert "secure aggregation  not possible with 'flea': it exchanges" in call("explain", "flea").out
+
+
+def test_the_setting_is_no_part_of_the_name_of_runs_without_it():
+    assert "secure_aggregation" in config.LATER
+    assert Settings().fingerprint() != Settings(secure_aggregation="on").fingerprint()
