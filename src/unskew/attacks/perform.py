@@ -37,6 +37,17 @@ def perform(path: Path, name: str | None, settings: Settings, seeds: int, say: S
         scene.close()
 
 
+def finding_on(path: Path, name: str, settings: Settings, say: Say) -> dict[str, Any]:
+    """What one attempt of an attack measured on the run of a folder, in which nothing is written; raises as `perform` does."""
+    attack = catalogue.attack_of(name, settings)
+    scene = Scene(path)
+    try:
+        _fitting(scene, [attack], say)
+        return _attempted(scene, attack, 1, say)
+    finally:
+        scene.close()
+
+
 def _fitting(scene: Scene, attacks: Sequence[Attack], say: Say) -> list[Attack]:
     named = len(attacks) == 1
     reasons = {attack.name: (not named and attack.alone) or attack.refuse(scene) for attack in attacks}
@@ -53,13 +64,18 @@ def _fitting(scene: Scene, attacks: Sequence[Attack], say: Say) -> list[Attack]:
 
 
 def _measured(scene: Scene, attack: Attack, seeds: int, say: Say) -> dict[str, Any]:
+    finding = _attempted(scene, attack, seeds, say)
+    with scene.folder.locked():
+        privacy.put_attack(scene.path, attack.name, finding)
+    return finding
+
+
+def _attempted(scene: Scene, attack: Attack, seeds: int, say: Say) -> dict[str, Any]:
     began = time.monotonic()
     with memory.one_core():
         attempts = [attack.attempt(scene, seed) for seed in range(seeds)]
     finding = finding_of(attack, attempts, command_of(scene.path, attack, seeds))
     finding["seconds"] = round(time.monotonic() - began, 1)
-    with scene.folder.locked():
-        privacy.put_attack(scene.path, attack.name, finding)
     say(told(attack, finding))
     return finding
 

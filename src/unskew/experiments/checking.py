@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 
+from unskew.attacks.catalogue import attack_of
 from unskew.engine.resolve import is_reference
 from unskew.engine.sources import check_spelling
 from unskew.errors import UnskewError, UsageError, suggestion
@@ -20,6 +21,9 @@ def check_experiment(experiment: Experiment, where: str) -> None:
     arguments of a Part that none of the methods has.
     """
     for row in experiment.rows:
+        if row.attack:
+            with _naming(f"{where}, row {row.name}"):
+                attack_of(row.attack.name, row.attack.settings)
         used: set[str] = set()
         for method in experiment.methods:
             used |= _check_run(experiment, row, method, f"{where}, row {row.name}, {method}")

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from unskew.experiments import leaks
 from unskew.experiments.experiment import Experiment, TableRow
 from unskew.report import stats
 from unskew.report.runs import RunData
@@ -24,12 +25,26 @@ SCORES = ("last", "best", "mean10", "stability")
 
 
 @dataclass(frozen=True)
+class Bounds:
+    """What stands beside an attack's score, in the table's unit, as means over seeds; NaN stands for no number.
+
+    low, high: the 95 % interval over samples. floor: the score without the payload; ceiling: with the raw input instead.
+    """
+
+    low: float
+    high: float
+    floor: float
+    ceiling: float
+
+
+@dataclass(frozen=True)
 class Entry:
     """One method in one row; scores in the table's unit.
 
     paper: the published number, NaN if there is none. ours: the score that the paper reports, the others are beside it.
     megabytes: sent and received by all clients in one run. ahead: points ahead of the best other method; p: of that
-    difference; both NaN where there is no other method, p also with fewer than two seeds.
+    difference; both NaN where there is no other method, p also with fewer than two seeds. bounds: of a row that reports
+    an attack, what `Bounds` says of its score.
     """
 
     row: str
@@ -43,6 +58,7 @@ class Entry:
     megabytes: float
     ahead: float
     p: float
+    bounds: Bounds | None = None
 
     @property
     def gap(self) -> float:
@@ -54,7 +70,7 @@ def entries_of(experiment: Experiment, runs: Runs) -> list[Entry]:
     """One entry for each row and method that was run, in the experiment's order."""
     entries: list[Entry] = []
     for row in experiment.rows:
-        methods = [method for method in experiment.methods if runs.get((row.name, method))]
+        methods = [method for method in experiment.methods if _is_scored(row, runs.get((row.name, method)))]
         entries += _entries_of_row(experiment, row, {method: runs[row.name, method] for method in methods})
     return entries
 
@@ -78,6 +94,7 @@ def _entries_of_row(experiment: Experiment, row: TableRow, runs: Mapping[str, Se
                 megabytes=sum(map(_megabytes, group)) / len(group),
                 ahead=leads[method][0],
                 p=corrected[method],
+                bounds=_bounds(experiment, row, group),
             )
         )
     return entries
@@ -86,12 +103,17 @@ def _entries_of_row(experiment: Experiment, row: TableRow, runs: Mapping[str, Se
 def series_of(run: RunData, experiment: Experiment, row: TableRow) -> tuple[np.ndarray, np.ndarray]:
     """(rounds, values in the table's unit) of the quantity that a row reports.
 
-    Both are empty where a scaled-down run ends before the round at which the row is read.
+    Both are empty where a scaled-down run ends before the round at which the row is read. What an attack found counts as
+    the value of the last round.
     """
+    if row.attack:
+        value = _found(run, row, "value")
+        points = [] if math.isnan(value) else [value]
+        return np.full(len(points), run.rounds), np.array(points) * _unit(experiment)
     rounds, values = stats.trained(run, row.scope or experiment.scope, row.metric or experiment.metric)
     reached = len(rounds) > 0 and rounds[-1] >= row.at
     kept = (rounds <= (row.at or math.inf)) & reached
-    return rounds[kept], values[kept] * (100 if experiment.unit == "percent" else 1)
+    return rounds[kept], values[kept] * _unit(experiment)
 
 
 def scores_of(run: RunData, experiment: Experiment, row: TableRow) -> dict[str, float]:
@@ -99,6 +121,31 @@ def scores_of(run: RunData, experiment: Experiment, row: TableRow) -> dict[str, 
     rounds, values = series_of(run, experiment, row)
     last, best, mean10 = stats.last_best_mean10(rounds, values)
     return {"last": last, "best": best, "mean10": mean10, "stability": stats.stability(rounds, values)}
+
+
+def _unit(experiment: Experiment) -> int:
+    """What turns a score into the table's unit."""
+    return 100 if experiment.unit == "percent" else 1
+
+
+def _is_scored(row: TableRow, group: Sequence[RunData] | None) -> bool:
+    """Whether a method was run in this row, and the row's attack fits it."""
+    return bool(group) and (not row.attack or all(leaks.fits(run.path, row.attack) for run in group or ()))
+
+
+def _found(run: RunData, row: TableRow, name: str) -> float:
+    """A field of the score that the row's attack has on a run; NaN where there is none."""
+    assert row.attack
+    value = (leaks.score(run.path, row.attack) or {}).get(name)
+    return math.nan if value is None else float(value)
+
+
+def _bounds(experiment: Experiment, row: TableRow, group: Sequence[RunData]) -> Bounds | None:
+    if not row.attack:
+        return None
+    names = ("low", "high", "floor", "ceiling")
+    means = (float(np.mean([_found(run, row, name) for run in group])) for name in names)
+    return Bounds(*(mean * _unit(experiment) for mean in means))
 
 
 def _megabytes(run: RunData) -> float:

@@ -7,6 +7,8 @@ user's own needs only methods and rows.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -22,6 +24,25 @@ from unskew.methods.registry import meant_for
 
 
 @dataclass(frozen=True)
+class Leak:
+    """The score of an attack that a row reports: which attack with which settings, of what (`of`), and in which unit.
+
+    of, metric: as `unskew attack` prints them, such as "linear decoder" and "MSE".
+    """
+
+    name: str
+    of: str
+    metric: str
+    settings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def fingerprint(self) -> str:
+        """The same for all rows that read scores of one attack with the same settings."""
+        text = json.dumps(self.settings, sort_keys=True, default=str)
+        return f"{self.name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+
+
+@dataclass(frozen=True)
 class TableRow:
     """One row of a table: a setting in which every method runs.
 
@@ -29,6 +50,7 @@ class TableRow:
     published: the paper's numbers by the paper's names of the methods, in the table's unit.
     metric, scope: the quantity to report, where it is not the table's; at: the round after which to read it (0: the last).
     x, panel: the row's position on the experiment's `axis`, and the picture in which it is drawn.
+    attack: what to report of an attack on the finished runs, instead of a score of their training.
     """
 
     name: str
@@ -40,6 +62,7 @@ class TableRow:
     at: int = 0
     x: float | None = None
     panel: str = ""
+    attack: Leak | None = None
 
     @property
     def has_data(self) -> bool:

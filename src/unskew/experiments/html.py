@@ -88,13 +88,15 @@ def _beside_paper(result: TableResult, row: str, colours: Colours) -> Markup:
     if all(math.isnan(pair.paper) for pair in pairs):
         return Markup()
     unit = ", %" if result["unit"] == "percent" else ""
-    return both_widths(partial(beside, pairs, f"{wording.quantity(result)}{unit}; ring: the paper, dot: here"))
+    return both_widths(partial(beside, pairs, f"{wording.quantity(result, row)}{unit}; ring: the paper, dot: here"))
 
 
 def _curves(result: TableResult, row: str, colours: Colours) -> Markup:
     by_method = result["curves"].get(row, {})
+    if result["rows"][row].get("attack"):
+        return Markup()  # one value, after the last round
     lines = [_line(result, method, colours[method], seeds) for method, seeds in by_method.items()]
-    return _drawn(result, [line for line in lines if line is not None], "round")
+    return _drawn(result, [line for line in lines if line is not None], ("round", wording.quantity(result)))
 
 
 def _line(result: TableResult, method: str, colour: str, seeds: Sequence[Sequence[Sequence[float]]]) -> Line | None:
@@ -106,10 +108,12 @@ def _line(result: TableResult, method: str, colour: str, seeds: Sequence[Sequenc
 def _sweeps(result: TableResult, colours: Colours) -> list[tuple[str, Markup]]:
     """(panel, picture) of the score against what varies from row to row, where an experiment has an axis."""
     panels: dict[str, dict[str, list[tuple[float, float, float]]]] = {}
+    quantities: dict[str, str] = {}
     for entry in result["entries"]:
         row, mean = result["rows"][entry["row"]], entry["ours"]["mean"]
         if row["x"] is not None and mean is not None:
             methods = panels.setdefault(row["panel"], {})
+            quantities[row["panel"]] = wording.quantity(result, entry["row"])
             methods.setdefault(entry["method"], []).append((float(row["x"]), mean, entry["ours"]["std"] or 0.0))
     pictures = []
     for panel, methods in panels.items():
@@ -118,7 +122,7 @@ def _sweeps(result: TableResult, colours: Colours) -> list[tuple[str, Markup]]:
             x, y, band = (np.array(values, dtype=float) for values in zip(*sorted(points)))
             lines.append(Line(method, colours[method], x, y / _divisor(result), band / _divisor(result)))
         if any(len(line.x) > 1 for line in lines):
-            pictures.append((panel, _drawn(result, lines, result["axis"])))
+            pictures.append((panel, _drawn(result, lines, (result["axis"], quantities[panel]))))
     return pictures
 
 
@@ -127,13 +131,15 @@ def _divisor(result: TableResult) -> int:
     return 100 if result["unit"] == "percent" else 1
 
 
-def _drawn(result: TableResult, lines: Sequence[Line], x: str) -> Markup:
+def _drawn(result: TableResult, lines: Sequence[Line], labels: tuple[str, str]) -> Markup:
+    """labels: of the axis, and what is drawn against it."""
+    x, y = labels
     if not lines:
         return Markup()
     if result["unit"] == "percent":
         unit = {} if x == "round" else {"unit": lambda v: f"{v:g}"}
-        return both_widths(partial(curves, lines, x, f"{wording.quantity(result)}, %", **unit))
-    return both_widths(partial(series, lines, wording.quantity(result), x_label=x))
+        return both_widths(partial(curves, lines, x, f"{y}, %", **unit))
+    return both_widths(partial(series, lines, y, x_label=x))
 
 
 def _nan(value: float | None) -> float:

@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 from unskew import documents
 from unskew.errors import UsageError, suggestion
 from unskew.experiments.claims import Claim, Trend
-from unskew.experiments.experiment import Experiment, TableRow
+from unskew.experiments.experiment import Experiment, Leak, TableRow
 
 T = TypeVar("T")
 
@@ -70,8 +70,12 @@ def _check_settings(experiment: Experiment, where: str) -> None:
 
 
 def _row(where: str, name: str, entry: Any, shared: dict[str, Any]) -> TableRow:
-    row = _build(TableRow, where, {"settings": {}, **entry} if isinstance(entry, dict) else entry, name=name)
-    return dataclasses.replace(row, settings={**shared, **row.settings})
+    leak = entry.get("attack") if isinstance(entry, dict) else None
+    if isinstance(entry, dict):
+        entry = {"settings": {}, **{key: value for key, value in entry.items() if key != "attack"}}
+    row = _build(TableRow, where, entry, name=name)
+    attack = None if leak is None else _build(Leak, f"{where}, attack", leak)
+    return dataclasses.replace(row, settings={**shared, **row.settings}, attack=attack)
 
 
 def _claim(where: str, entry: Any, methods: Iterable[str]) -> Claim | Trend:

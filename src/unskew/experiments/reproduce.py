@@ -19,7 +19,7 @@ from unskew.comparison.rehearsal import rehearse
 from unskew.comparison.watch import Cell, announce
 from unskew.disk import check_name
 from unskew.engine import hardware
-from unskew.experiments import kept, outline, tables
+from unskew.experiments import kept, leaks, outline, tables
 from unskew.experiments.entries import entries_of
 from unskew.experiments.experiment import Experiment
 from unskew.experiments.files import read_experiment
@@ -123,6 +123,7 @@ def carry_out(request: Request, say: Say, watch: Watch) -> Reproduction:
     if request.dry_run:
         return reproduction
     training.train(distinct(runs))
+    leaks.make(((experiment.row(key.row), cell.path) for key, cell in runs.items()), say)
     facts: dict[str, Any] = {"page": page, "command": request.command, "seeds": request.seeds, "scale": request.scale}
     if trials:
         tuned = tuned_records(experiment, trials)

@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
+from pathlib import Path
 from typing import Any, NotRequired, TypedDict, cast
 
 from unskew.engine.server.used import lost
 from unskew.experiments.entries import Entry, Runs, series_of
-from unskew.experiments.experiment import Experiment
+from unskew.experiments.experiment import Experiment, TableRow
 from unskew.experiments.verdict import Verdict
 
 
@@ -19,6 +20,15 @@ class ScoreRecord(TypedDict):
     mean: float | None
     std: float | None
     n: int
+
+
+class BoundsRecord(TypedDict):
+    """What stands beside an attack's score; see entries.Bounds. null stands for NaN."""
+
+    low: float | None
+    high: float | None
+    floor: float | None
+    ceiling: float | None
 
 
 class EntryRecord(TypedDict):
@@ -36,6 +46,7 @@ class EntryRecord(TypedDict):
     ahead: float | None
     p: float | None
     gap: float | None
+    bounds: NotRequired[BoundsRecord | None]
 
 
 class ClaimRecord(TypedDict):
@@ -48,11 +59,14 @@ class ClaimRecord(TypedDict):
 
 
 class RowRecord(TypedDict):
-    """What a table's file says of a row: its note, and where it is drawn."""
+    """What a table's file says of a row: its note, where it is drawn, and what it reports: `quantity`, "" for the table's
+    own, and the command's name of the `attack`, "" for none."""
 
     note: str
     x: float | None
     panel: str
+    quantity: NotRequired[str]
+    attack: NotRequired[str]
 
 
 class TunedRecord(TypedDict):
@@ -125,7 +139,7 @@ def result_of(
         "experiment": experiment.name,
         **{name: getattr(experiment, name) for name in DESCRIPTION},
         **facts,
-        "rows": {row.name: {"note": row.note, "x": row.x, "panel": row.panel} for row in experiment.rows},
+        "rows": {row.name: _row(row) for row in experiment.rows},
         "entries": [{**asdict(entry), "gap": entry.gap} for entry in entries],
         "claims": [{"text": v.claim.text, "verdict": v.word, "margins": v.margins, "paper": v.paper} for v in verdicts],
         "open": list(experiment.open),
@@ -134,6 +148,13 @@ def result_of(
         "curves": _curves(experiment, runs),
     }
     return cast(TableResult, _plain(document))
+
+
+def _row(row: TableRow) -> RowRecord:
+    record = RowRecord(note=row.note, x=row.x, panel=row.panel)
+    if row.attack:
+        record |= {"quantity": row.attack.metric, "attack": row.attack.name}
+    return record
 
 
 def _dropped(runs: Runs) -> list[str]:
@@ -148,7 +169,10 @@ def _dropped(runs: Runs) -> list[str]:
 def _privacy(runs: Runs) -> dict[str, dict[str, dict[str, Any]]]:
     """By row, method and part: what the releases amount to, for the seed that they protect least."""
     accounts: dict[str, dict[str, dict[str, Any]]] = {}
+    told: set[Path] = set()  # rows that read other scores of the same runs say nothing new
     for (row, method), group in runs.items():
+        group = [run for run in group if run.path not in told]
+        told |= {run.path for run in group}
         for part in dict.fromkeys(part for run in group for part in run.privacy):
             worst = max((run.privacy[part] for run in group if part in run.privacy), key=_largest_epsilon)
             account = {name: worst[name] for name in ("release", "epsilons")}

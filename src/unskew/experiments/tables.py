@@ -9,14 +9,27 @@ from unskew.experiments import wording
 from unskew.experiments.result import EntryRecord, TableResult
 from unskew.report.numbers import whole
 
-HEAD = ("row", "method", "paper", "ours", "gap", "last", "best", "mean-10", "vs best other", "MB")
+HEAD = (
+    "row", "method", "paper", "ours", "95 %", "without payload", "raw input", "gap", "last", "best", "mean-10",
+    "vs best other", "MB",
+)  # fmt: skip
 PAPER = ("paper", "gap")
 """The columns that only a table with published numbers has."""
+ATTACKED = ("95 %", "without payload", "raw input")
+"""The columns that only a table with attacks has."""
+TRAINED = ("last", "best", "mean-10")
+"""The columns that a table of attacks alone has not."""
 
 
 def table(result: TableResult) -> tuple[list[str], list[list[str]]]:
     """(column titles, one line of text for each row and method)."""
-    shown = [i for i, title in enumerate(HEAD) if title not in PAPER or wording.has_paper_numbers(result)]
+    attacks, others = wording.attacked(result)
+    hidden = {
+        *(() if wording.has_paper_numbers(result) else PAPER),
+        *(() if attacks else ATTACKED),
+        *(() if others else TRAINED),
+    }
+    shown = [i for i, title in enumerate(HEAD) if title not in hidden]
     lines = [_line(entry, result["unit"]) for entry in result["entries"]]
     return [HEAD[i] for i in shown], [[line[i] for i in shown] for line in lines]
 
@@ -27,10 +40,9 @@ def _line(entry: EntryRecord, unit: str) -> list[str]:
         entry["method"],
         "" if entry["paper"] is None else f"{entry['paper']:.2f}",
         wording.points(entry["ours"], unit),
+        *wording.bounds(entry, unit),
         wording.signed(entry["gap"], unit),
-        wording.points(entry["last"], unit),
-        wording.points(entry["best"], unit),
-        wording.points(entry["mean10"], unit),
+        *("" if entry.get("bounds") else wording.points(entry[name], unit) for name in ("last", "best", "mean10")),
         wording.lead(entry, unit),
         whole(entry["megabytes"]),
     ]

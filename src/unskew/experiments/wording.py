@@ -17,6 +17,10 @@ MEASURE = {
     "mean10": "mean of those of the last ten rounds that were evaluated",
 }
 EPSILON = "Epsilon for the client and class that the release protects least, over all seeds."
+ATTACKS = (
+    "95 %: interval of an attack's score over the attacked samples. Without payload: what the attacker reaches who has not "
+    "seen it; raw input: who has seen the samples themselves. docs/privacy.md explains the attacks; a better one may find more."
+)
 Reading = tuple[str, str, str, list[tuple[str, str]]]
 """(row, method, release, [(epsilon, what it means)])."""
 
@@ -26,21 +30,38 @@ def has_paper_numbers(result: TableResult) -> bool:
     return any(entry["paper"] is not None for entry in result["entries"])
 
 
-def quantity(result: TableResult) -> str:
-    """What the numbers measure: `Dice`, `accuracy`, or the name of the measure."""
-    metric = result["metric"]
+def attacked(result: TableResult) -> tuple[bool, bool]:
+    """(whether some numbers are what an attack found, whether some are scores of training)."""
+    kinds = {bool(entry.get("bounds")) for entry in result["entries"]}
+    return True in kinds, False in kinds or not kinds
+
+
+def bounds(entry: EntryRecord, unit: str) -> tuple[str, str, str]:
+    """(95 % interval, without the payload, with the raw input) of what an attack found; empty where there was none."""
+    beside = entry.get("bounds")
+    if not beside:
+        return "", "", ""
+    low, high, floor, ceiling = (_value(beside[name], unit) for name in ("low", "high", "floor", "ceiling"))
+    return f"{low} to {high}", floor, ceiling
+
+
+def quantity(result: TableResult, row: str = "") -> str:
+    """What the numbers of a row, or of the table, measure: `Dice`, `accuracy`, or the name of the measure."""
+    metric = (row and result["rows"][row].get("quantity")) or result["metric"]
     return "Dice" if metric == "dice" else "accuracy" if metric == "mean" else metric.replace("_", " ")
 
 
 def note(result: TableResult) -> str:
     """What the columns of the table mean, in sentences."""
-    percent, of_measure = result["unit"] == "percent", result["scope"] == "measure"
+    percent, of_measure = result["unit"] == "percent", result["scope"] in ("measure", "attack")
     lines = [
         _ours(result),
         f"vs best other: {'points' if percent else 'how much'} ahead of the {'largest' if of_measure else 'best'} other "
         "method of the row, with a paired t-test over seeds, Holm-corrected.",
     ]
-    if of_measure:
+    if attacked(result)[0]:
+        lines.append(ATTACKS)
+    if result["scope"] == "measure":
         lines.append(
             f"The number is the measure `{result['metric']}`, which docs/measures.md explains; larger is not better by itself."
         )
@@ -61,7 +82,10 @@ def _ours(result: TableResult) -> str:
     reported = ", as the paper reports" if result["paper"] else ""
     percent = ", in %" if result["unit"] == "percent" else ""
     gap = " gap: ours minus the paper's." if has_paper_numbers(result) else ""
-    return f"ours: {MEASURE[result['measure']]}{reported}{percent}; {spread}.{gap}"
+    attacks, others = attacked(result)
+    trained = f"{MEASURE[result['measure']]}{reported}" if others else ""
+    found = f"what the attack{' of the row' if others else ''} found after the last round" if attacks else ""
+    return f"ours: {', or '.join(filter(None, (trained, found)))}{percent}; {spread}.{gap}"
 
 
 def source(result: TableResult) -> str:
@@ -142,6 +166,10 @@ def margins(claim: ClaimRecord, unit: str) -> str:
         paper = claim["paper"].get(place)
         texts.append(f"{place} {signed(margin, unit)}" + ("" if paper is None else f" [{signed(paper, unit)}]"))
     return ", ".join(texts)
+
+
+def _value(value: float | None, unit: str) -> str:
+    return MISSING if value is None else f"{value:.1f}" if unit == "percent" else f"{value:.3g}"
 
 
 def points(score: ScoreRecord, unit: str) -> str:
