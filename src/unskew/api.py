@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from unskew import config, models
-from unskew.comparison import handover, plan, workers
+from unskew.comparison import handover, leakage, plan, workers
 from unskew.comparison.rehearsal import rehearse
 from unskew.comparison.watch import Cell
 from unskew.config import Settings
@@ -162,6 +162,7 @@ def compare(
     name: str | None = None,
     folder: str | Path = "runs",
     references: bool = True,
+    privacy: bool = False,
     processes: int = 0,
     watch: Callable[[list[Cell]], None] | None = None,
     progress: bool = True,
@@ -171,7 +172,8 @@ def compare(
 
     methods, data, label, site: as for `run`; data that are no text are written to `data.npz` in the comparison's folder,
     from which the processes read them. model: a name or `file.py:function`. seeds: how many (0, 1, ...), or which.
-    references: add the rows local-only and centralised. watch: called a few times a second with the state of all cells.
+    references: add the rows local-only and centralised. privacy: then attack every run; the result's `leakages` and its
+    report set scores against what was found and against epsilon. watch: called a few times a second with the state of all cells.
     progress: show a bar where this runs in a notebook.
     Other options: the fields of Settings.
     Raises UnskewError for a method or a setting with which nothing could be trained, before anything is.
@@ -183,7 +185,7 @@ def compare(
     options = {"model": model, **handover.data_as_text(data, parent, label, site), **options}
     cells = plan.plan_cells(parent, named, chosen, options)
     rehearse(cells)
-    plan.describe(parent, plan.Plan(tuple(named), tuple(chosen), options, processes))
+    plan.describe(parent, plan.Plan(tuple(named), tuple(chosen), options, processes, privacy=privacy))
     bar = Bar(sum(cell.settings.rounds for cell in cells)) if progress else None
 
     def look(cells: list[Cell]) -> None:
@@ -194,4 +196,6 @@ def compare(
             watch(cells)
 
     workers.train_all(cells, processes or hardware.at_once(cells[0].settings.device), look)
+    if privacy:
+        leakage.attack_all(cells, lambda _: None)
     return Comparison(parent)

@@ -26,6 +26,7 @@ from unskew.engine.server.used import Replies, doubt
 from unskew.errors import UsageError, excerpt, suggestion
 
 if TYPE_CHECKING:
+    from unskew.report.leakage import Leakage
     from unskew.report.summary import MethodSummary
 
 SCOPES = ("global", "global@client", "personal@client")
@@ -197,6 +198,13 @@ class Comparison:
         from unskew.report import read, summary
 
         return summary.summary_table(read.read_comparison(self.path))
+
+    def leakages(self) -> list[Leakage]:
+        """What attacks measured of each method (`compare(..., privacy=True)`), which payloads nobody attacked, and epsilon."""
+        from unskew.report import leakage, read, runs, summary
+
+        found = read.read_comparison(self.path)
+        return leakage.leakages(runs.by_method(found), summary.summary_table(found))
 
     def table(self) -> str:
         """Mean and standard deviation over seeds, paired tests against the best with Holm's correction."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Annotated, ClassVar
 
@@ -26,6 +27,8 @@ class Attack:
     """Whom the attack plays, in words: what this adversary reads and knows."""
     alone: ClassVar[str] = ""
     """Why it is made only if it is named, as the end of a sentence; "" for an attack that is made with all others."""
+    quick: ClassVar[Mapping[str, object]] = {}
+    """Settings with which it ends in seconds, for comparisons of many runs; it attacks what was sent, and nothing else."""
 
     def refuse(self, scene: Scene) -> str | None:
         """Why it does not fit this run, as the end of a sentence; None if it does. Asked before anything is computed."""

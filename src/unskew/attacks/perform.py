@@ -37,6 +37,28 @@ def perform(path: Path, name: str | None, settings: Settings, seeds: int, say: S
         scene.close()
 
 
+def quickly(path: Path, say: Say) -> None:
+    """Every attack that fits the run of this folder, with its quick settings, unless its privacy.json has one already.
+
+    say: told why an attack that fits measured nothing, which fails nothing else. Raises as opening a Scene does.
+    """
+    done = privacy.read(path).get(privacy.ATTACKS, {})
+    kinds = {name: catalogue.kind_of(name) for name in catalogue.names() if name not in done}
+    left = [catalogue.attack_of(name, kind.quick) for name, kind in kinds.items() if not kind.alone]
+    if not left:
+        return
+    scene = Scene(path)
+    try:
+        for attack in left:
+            if not attack.refuse(scene):
+                try:
+                    _measured(scene, attack, 1, lambda _: None)
+                except UsageError as reason:
+                    say(f"{attack.name}: not measured; {reason}")
+    finally:
+        scene.close()
+
+
 def finding_on(path: Path, name: str, settings: Settings, say: Say) -> dict[str, Any]:
     """What one attempt of an attack measured on the run of a folder, in which nothing is written; raises as `perform` does."""
     attack = catalogue.attack_of(name, settings)

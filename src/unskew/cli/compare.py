@@ -27,6 +27,9 @@ class Arguments:
     references: Annotated[bool, "add the rows local-only and centralised"] = True
     processes: Annotated[int, Ge(0), "how many runs at a time; 0: one on each core, or one on a GPU"] = 0
     target: Annotated[float | None, "score for the column 'bytes to reach it'; 95 % of the best if left out"] = None
+    privacy: Annotated[
+        bool, "then attack every run, and show scores against leakage and epsilon; docs/privacy.md explains it"
+    ] = False
     config: Annotated[Path | None, "read settings from this YAML file; options given here override it"] = None
     name: Annotated[str | None, "name of the comparison; compare and a number if left out"] = None
     folder: Annotated[Path, "where runs are kept"] = Path("runs")
@@ -61,7 +64,7 @@ def command(arguments: Arguments, given: dict[str, Any]) -> None:
     rehearse(cells)
     if arguments.dry_run:
         return
-    plan = Plan(tuple(methods), tuple(seeds), values, arguments.processes, arguments.target)
+    plan = Plan(tuple(methods), tuple(seeds), values, arguments.processes, arguments.target, arguments.privacy)
     describe(path, plan)
     finish(path, cells, plan, arguments.json)
 
@@ -77,18 +80,26 @@ def resume(path: Path, as_json: bool) -> None:
 def finish(path: Path, cells: list[Any], plan: Any, as_json: bool) -> None:
     """Train the runs of a comparison under a live table; then print the final table and write the report."""
     from unskew.cli.progress import Progress
+    from unskew.comparison.leakage import attack_all
     from unskew.comparison.workers import train_all
     from unskew.engine.hardware import at_once
-    from unskew.report import page, read, summary, tables
+    from unskew.report import leakage_tables, page, read, summary, tables
+    from unskew.report.leakage import leakages
+    from unskew.report.runs import by_method
 
     try:
         with Progress(cells, quiet=as_json) as progress:
             train_all(cells, plan.processes or at_once(cells[0].settings.device), progress.look)
+            if plan.privacy:
+                attack_all(cells, progress.say)
     except (KeyboardInterrupt, Terminated):
         print(f"\nInterrupted; every run is saved. Continue with: unskew resume {path}")
         raise
-    rows = summary.summary_table(read.read_comparison(path), target=plan.target)
-    records = tables.as_json(rows)
+    runs = read.read_comparison(path)
+    rows = summary.summary_table(runs, target=plan.target)
+    leaks = leakages(by_method(runs), rows) if plan.privacy else []
+    beside = {leak.method: {"privacy": leakage_tables.as_json(leak)} for leak in leaks}
+    records = [record | beside.get(record["method"], {}) for record in tables.as_json(rows)]
     disk.replace(path / "compare.json", json.dumps(records, indent=1))
     page.write_report(path, path / "report.html", target=plan.target)
     if as_json:
@@ -100,6 +111,7 @@ def finish(path: Path, cells: list[Any], plan: Any, as_json: bool) -> None:
     else:
         print(tables.plain(rows))
     if not as_json:
+        print(leakage_tables.plain(leaks), end="\n" if leaks else "")
         print(f"report  {path / 'report.html'}")
     if untrained := [row.method for row in rows if row.untrained]:
         text = (

@@ -28,6 +28,7 @@ class Plan:
     settings: Annotated[dict[str, Any], "those that all methods share"]
     processes: Annotated[int, Ge(0), "how many runs at a time; 0: one on each core, or one on a GPU"] = 0
     target: Annotated[float | None, "score for the column 'bytes to reach it'"] = None
+    privacy: Annotated[bool, "attack every run when all are finished"] = False
 
 
 def plan_cells(parent: Path, methods: Sequence[str], seeds: Sequence[int], options: dict[str, Any]) -> list[Cell]:

@@ -153,7 +153,7 @@ def result_of(
 def _row(row: TableRow) -> RowRecord:
     record = RowRecord(note=row.note, x=row.x, panel=row.panel)
     if row.attack:
-        record |= {"quantity": row.attack.metric, "attack": row.attack.name}
+        record["quantity"], record["attack"] = row.attack.metric, row.attack.name
     return record
 
 

@@ -9,7 +9,7 @@ samples that are all marked or all not.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -51,6 +51,7 @@ class Context(Attack):
     steps: Annotated[int, Ge(1), Le(1_000_000), "steps of 64 samples that a classifier trains at most"] = 300
     name: ClassVar[str] = "context"
     adversary: ClassVar[str] = "the server, and every client that is sent the same; all have the model"
+    quick: ClassVar[Mapping[str, object]] = {"samples": 200, "own": (100, 300), "steps": 100}
 
     def refuse(self, scene: Scene) -> str | None:
         flea, shape = part_of(scene, FLea), scene.run.fed.shape
@@ -88,7 +89,7 @@ class Context(Attack):
         """The numbers of own samples that there are, and all of them where some number asks for more."""
         asked = sorted(set(self.own))
         fitting = [n for n in asked if n <= most]
-        return fitting if len(fitting) == len(asked) and fitting else [*fitting, max(most, LEAST // 5)]
+        return fitting if fitting and len(fitting) == len(asked) else sorted({*fitting, max(most, LEAST // 5)})
 
     def _marked(self, scene: Scene, x: Tensor, group: int, seed: int, whose: str) -> tuple[Tensor, Tensor]:
         """(samples with the marker on every one of half of the groups, [G] 1 for these)."""

@@ -11,6 +11,7 @@ Differs from the paper: shadows are 16, share their first weights, and minimise 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar
 
@@ -47,6 +48,7 @@ class Membership(Attack):
     adversary: ClassVar[str] = (
         "of the merged model: whoever gets it, all clients included; of an update: the server. Both know the candidates"
     )
+    quick: ClassVar[Mapping[str, object]] = {"shadows": 8, "clients": 1, "samples": 200}
 
     def refuse(self, scene: Scene) -> str | None:
         if scene.run.task.name != "classification":

@@ -46,6 +46,7 @@ class Reconstruct(Attack):
     steps: Annotated[int, Ge(1), Le(1_000_000), "steps of 64 samples that a decoder trains at most"] = 600
     name: ClassVar[str] = "reconstruct"
     adversary: ClassVar[str] = "the server, and every client that is sent the same; all have the model"
+    quick: ClassVar[Mapping[str, object]] = {"samples": 100, "own": 500, "steps": 100}
 
     def refuse(self, scene: Scene) -> str | None:
         part = part_of(scene, FLea)

@@ -9,6 +9,7 @@ adversary computes from its own samples of each; its own are as many as the site
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
@@ -39,6 +40,7 @@ class Statistics(Attack):
     samples: Annotated[int, Ge(1), Le(1_000_000), "the most samples that are added to a site, one after another"] = 100
     name: ClassVar[str] = "statistics"
     adversary: ClassVar[str] = "the server, and every client, for all are sent the table of all sites"
+    quick: ClassVar[Mapping[str, object]] = {"samples": 20}
 
     def refuse(self, scene: Scene) -> str | None:
         return None if part_of(scene, FedRDN) else "its clients share no statistics of their inputs, as FedRDN's do"

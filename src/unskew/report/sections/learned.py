@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from unskew.report.figures.reconstructions import reconstructions
 from unskew.report.figures.roc import roc
 from unskew.report.figures.series import series
 from unskew.report.figures.svg import HUES
+from unskew.report.leakage import in_clear, strongest
 from unskew.report.numbers import size
 from unskew.report.render import figure, render
 from unskew.report.runs import RunData, Traffic
@@ -106,9 +106,8 @@ def _proofs(traffic: Traffic, run: RunData) -> list[tuple[str, str]]:
 
 def _plain(traffic: Traffic) -> list[tuple[str, str]]:
     """What needs no attack, because the payload is it."""
-    if traffic.kind == "labels":
-        return [("labels, in clear" if traffic.samples == 1 else "labels, averaged", "")]
-    return [("raw inputs, in clear", "")] if traffic.kind == "inputs" and traffic.samples == 1 else []
+    words = in_clear(traffic)
+    return [(words, "")] if words else []
 
 
 def _not_measured(traffic: Traffic, run: RunData) -> tuple[str, str]:
@@ -123,18 +122,9 @@ def _measured(share: str, run: RunData) -> list[tuple[str, str]]:
     """For each attack on a payload the score that is furthest from what needs no payload."""
     lines = []
     for name, finding in run.attacks.items():
-        scores = [s for s in finding["scores"] if s["payload"] == share and s["main"] and s["value"] is not None]
-        if scores:
-            lines.append((f"{name}: {in_words(max(scores, key=_reach))}", str(finding["command"])))
+        if best := strongest(finding["scores"], share):
+            lines.append((f"{name}: {in_words(best)}", str(finding["command"])))
     return lines
-
-
-def _reach(score: Mapping[str, Any]) -> float:
-    """How much of the way from the floor to the ceiling an attack goes."""
-    way = (score["ceiling"] if score["ceiling"] is not None else math.inf) - score["floor"]
-    return (
-        (score["value"] - score["floor"]) / way if way and math.isfinite(way) else abs(score["value"] - score["floor"])
-    )
 
 
 def in_words(score: Mapping[str, Any]) -> str:

@@ -1,0 +1,163 @@
+"""What attacks on a method's runs have measured, over its seeds, and which epsilon its noise amounts to.
+
+    reach = (value - floor) / (ceiling - floor)     floor: without the payload, ceiling: with the raw input instead
+
+So scores of different attacks stand on one axis: 0 where a payload tells nothing, 1 where it tells as much as the samples.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.stats import t as student
+
+from unskew.report.runs import RunData, Traffic
+from unskew.report.stats import Score
+from unskew.report.summary import MethodSummary
+
+Found = Mapping[str, Any]
+"""A score as privacy.json keeps it; see attacks.scores.Score."""
+
+
+class Interval(NamedTuple):
+    """A mean and its 95 % interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Leak:
+    """The main score of one attack on one payload that reaches furthest, as mean over n seeds.
+
+    of: whose payload, in the first seed. value, reach: with 95 % intervals, over samples with one seed, over seeds with
+    several; the reach is 0 where the attacker would have done better without the payload. command: what measured it, in the
+    first seed.
+    """
+
+    attack: str
+    payload: str
+    of: str
+    metric: str
+    value: Interval
+    floor: float
+    reach: Interval
+    n: int
+    command: str
+
+
+@dataclass(frozen=True)
+class Leakage:
+    """A method of a report.
+
+    score: what ranks it, in [0, 1]. epsilon: what is guaranteed of its models against whoever gets them, for the seed that
+    is protected least; infinite where nothing is. reading: what that epsilon covers. clear: payloads that need no attack,
+    and what they tell. unmeasured: the payloads that nobody has attacked.
+    """
+
+    method: str
+    score: Score
+    epsilon: float
+    reading: str
+    leaks: tuple[Leak, ...]
+    clear: dict[str, str]
+    unmeasured: tuple[str, ...]
+
+    @property
+    def worst(self) -> Leak | None:
+        """What reaches furthest; None where nothing was measured."""
+        return max(self.leaks, key=lambda leak: leak.reach.mean, default=None)
+
+
+def leakages(methods: Mapping[str, Sequence[RunData]], summaries: Sequence[MethodSummary]) -> list[Leakage]:
+    """What is known of each method that is no reference. methods: its runs, one per seed. summaries: of these methods."""
+    scores = {s.method: s.final for s in summaries}
+    return [leakage_of(m, group, scores[m]) for m, group in methods.items() if not group[0].is_reference]
+
+
+def leakage_of(method: str, group: Sequence[RunData], score: Score) -> Leakage:
+    """What is known of a method. group: its runs, one per seed."""
+    sent = {t.share: t for run in group for t in run.traffic if t.way == "up"}
+    payloads = sorted(sent, key=lambda share: (share != "w", share))
+    clear = {share: words for share, t in sent.items() if (words := in_clear(t))}
+    epsilon, reading = max((_guaranteed(run) for run in group), key=lambda pair: pair[0])
+    leaks = [leak for share in payloads for leak in _leaks(group, share)]
+    known = {leak.payload for leak in leaks} | clear.keys()
+    return Leakage(method, score, epsilon, reading, tuple(leaks), clear, tuple(p for p in payloads if p not in known))
+
+
+def in_clear(traffic: Traffic) -> str:
+    """What a payload tells without any attack, because it is what an attacker would look for; "" for any other."""
+    if traffic.kind == "labels":
+        return "labels, in clear" if traffic.samples == 1 else "labels, averaged"
+    return "raw inputs, in clear" if traffic.kind == "inputs" and traffic.samples == 1 else ""
+
+
+def strongest(scores: Sequence[Found], share: str) -> Found | None:
+    """Of an attack's main scores on a payload the one that reaches furthest; None where there is none."""
+    main = [s for s in scores if s["payload"] == share and s["main"] and s["value"] is not None]
+    return max(main, key=reach, default=None)
+
+
+def reach(score: Found, name: str = "value") -> float:
+    """How much of the way from the floor to the ceiling a score goes, or its `low` or `high`; NaN where that is unknown.
+
+    Without a finite ceiling: the distance from the floor, in the score's unit.
+    """
+    if score[name] is None:
+        return math.nan
+    way = (math.inf if score["ceiling"] is None else score["ceiling"]) - score["floor"]
+    distance = score[name] - score["floor"]
+    return float(distance / way if way and math.isfinite(way) else abs(distance))
+
+
+def _leaks(group: Sequence[RunData], share: str) -> list[Leak]:
+    """One for each attack that has a score of this payload in every seed that was attacked."""
+    names = dict.fromkeys(name for run in group for name in run.attacks)
+    found = {
+        name: [
+            (best, str(run.attacks[name]["command"]))
+            for run in group
+            if name in run.attacks and (best := strongest(run.attacks[name]["scores"], share))
+        ]
+        for name in names
+    }
+    return [_pooled(name, share, pairs) for name, pairs in found.items() if pairs]
+
+
+def _pooled(attack: str, share: str, pairs: Sequence[tuple[Found, str]]) -> Leak:
+    first, command = pairs[0]
+    scores = [score for score, _ in pairs]
+    if len(scores) > 1:
+        value, way = _interval([float(s["value"]) for s in scores]), _interval([reach(s) for s in scores])
+    else:
+        value = Interval(*(_number(first[name]) for name in ("value", "low", "high")))
+        way = Interval(reach(first), *sorted((reach(first, "low"), reach(first, "high"))))
+    floor = float(np.mean([s["floor"] for s in scores]))
+    bounded = Interval(*(float(np.clip(r, 0.0, 1.0)) for r in way))
+    return Leak(attack, share, str(first["of"]), str(first["metric"]), value, floor, bounded, len(scores), command)
+
+
+def _interval(values: Sequence[float]) -> Interval:
+    """The mean of one value per seed, with Student's interval."""
+    k, mean = len(values), float(np.mean(values))
+    half = float(student.ppf(0.975, k - 1) * np.std(values, ddof=1) / math.sqrt(k))
+    return Interval(mean, mean - half, mean + half)
+
+
+def _guaranteed(run: RunData) -> tuple[float, str]:
+    """(epsilon of the run's models, what it covers); infinite where the weights have no proven guarantee."""
+    if not any(t.share == "w" and t.guarantee == "dp" for t in run.traffic):
+        return math.inf, ""
+    readings = [account["epsilons"][0] for account in run.privacy.values() if account.get("epsilons")]
+    first = readings[0] if readings else {"epsilon": None, "reading": ""}
+    return (math.inf if first["epsilon"] is None else float(first["epsilon"])), str(first["reading"])
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else float(value)
