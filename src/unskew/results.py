@@ -203,8 +203,8 @@ class Comparison:
         """What attacks measured of each method (`compare(..., privacy=True)`), which payloads nobody attacked, and epsilon."""
         from unskew.report import leakage, read, runs, summary
 
-        found = read.read_comparison(self.path)
-        return leakage.leakages(runs.by_method(found), summary.summary_table(found))
+        finished = read.read_comparison(self.path)
+        return leakage.leakages(runs.by_method(finished), summary.summary_table(finished))
 
     def table(self) -> str:
         """Mean and standard deviation over seeds, paired tests against the best with Holm's correction."""

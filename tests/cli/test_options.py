@@ -28,8 +28,8 @@ FROZEN = {
     "": "--version",
     "run": "method --set --config --name --folder --dry-run --json --on --min-sites --deadline --wait --without --test-data --clip "
     f"--no-clip --federations --seed {SETTINGS}",
-    "compare": "methods --seeds --set --references --no-references --processes --target --config --name --folder "
-    f"--dry-run --json {SETTINGS}",
+    "compare": "methods --seeds --set --references --no-references --processes --target --privacy --config --name "
+    f"--folder --dry-run --json {SETTINGS}",
     "resume": "run --without --wait --json",
     "attach": "run --stop --json",
     "attack": "run attack --set --samples --seeds --json",

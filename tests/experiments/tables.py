@@ -1,4 +1,4 @@
-"""Small tables that tests run: one of accuracies, one of measures, one with privacy to account for."""
+"""Small tables that tests run: of accuracies, of measures, of attacks, and one with privacy to account for."""
 
 from pathlib import Path
 
@@ -46,6 +46,22 @@ measure: best
 settings: {data: digits, clients: 4, samples: 60, rounds: 2, skew: "classes:3"}
 methods: {FedAvg: fedavg, Noisy: "feddpms(alpha=5, width=8)"}
 rows: {one: {settings: {data: digits}}}
+"""
+
+
+LEAKING = """
+title: "A table with attacks"
+paper: "Nobody, 2026"
+measure: last
+axis: "steps"
+settings: {data: digits, clients: 3, samples: 40, skew: iid, rounds: 1, epochs: 1, model: "mlp(hidden=[8])"}
+methods: {FedAvg: fedavg, Pairs: fedmix(group=2), Fours: fedmix(group=4)}
+rows:
+  accuracy: {settings: {lr: 0.1}}
+  pairs: {attack: {name: context, of: 60 own samples, metric: accuracy, settings: {marker: 2, own: [40, 60], steps: 20}}, x: 60}
+  fewer: {attack: {name: context, of: 40 own samples, metric: accuracy, settings: {marker: 2, own: [40, 60], steps: 20}}, x: 40}
+claims:
+  - {text: "averages of more samples tell less", better: Pairs, than: [Fours]}
 """
 
 

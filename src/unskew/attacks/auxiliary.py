@@ -20,6 +20,8 @@ from unskew.errors import UsageError
 
 LEAST = 50
 """Fewer samples than this teach an attacker nothing that could be told from chance."""
+PIECE = 2000
+"""Samples that are read at a time."""
 
 
 @dataclass(frozen=True)
@@ -33,20 +35,19 @@ class Samples:
     def __len__(self) -> int:
         return len(self.y)
 
-    def first(self, n: int) -> Samples:
-        """At most n of them."""
-        return Samples(self.name, self.x[:n], self.y[:n])
-
     def take(self, rows: np.ndarray) -> Samples:
         """Those with these numbers."""
         index = torch.as_tensor(rows)
         return Samples(self.name, self.x[index], self.y[index])
 
 
-def unseen(federation: Federation, attacked: Tensor, seed: int, half: int | None = None) -> Samples:
+def unseen(
+    federation: Federation, attacked: Tensor, seed: int, half: int | None = None, most: int | None = None
+) -> Samples:
     """Samples that no client holds, in random order. attacked: samples [N, *shape] that must not be among them.
 
-    half: 0 or 1 for one of two disjoint halves, where an attack needs both an auxiliary set and strangers.
+    half: 0 or 1 for one of two disjoint halves, where an attack needs both an auxiliary set and strangers. most: how many
+    are needed; all if left out.
     Raises UsageError (E154) where fewer than LEAST are left.
     """
     held = np.unique(np.concatenate([federation.train.rows, federation.val.rows, federation.reserved]))
@@ -56,16 +57,28 @@ def unseen(federation: Federation, attacked: Tensor, seed: int, half: int | None
     rows = spare if in_training else np.arange(len(y))
     rows = numpy_key(seed, "unseen").permutation(rows)
     rows = rows if half is None else rows[half::2]
-    seen = prints(attacked.cpu().numpy())
-    own = inputs_of(np.asarray(x[rows]), "cpu")[:]
-    fresh = np.array([p not in seen for p in prints_in_order(own.numpy())], dtype=bool)
-    if fresh.sum() < LEAST:
-        text = f"only {int(fresh.sum())} samples of {federation.name} are held by no client and differ from the attacked ones"
+    own, rows = _fresh(x, rows, prints(attacked.cpu().numpy()), len(rows) if most is None else most)
+    if len(rows) < min(LEAST, most or LEAST):
+        text = f"only {len(rows)} samples of {federation.name} are held by no client and differ from the attacked ones"
         raise UsageError(
             "E154", f"{text}; the attacker needs {LEAST}. Train with fewer `samples` a client, or data with a test set."
         )
     name = "training samples that no client holds" if in_training else "test samples"
-    return Samples(name, own[torch.as_tensor(fresh)], torch.as_tensor(np.asarray(y[rows])[fresh]).long())
+    return Samples(name, own, torch.as_tensor(np.asarray(y[rows])).long())
+
+
+def _fresh(x: np.ndarray, rows: np.ndarray, seen: set[bytes], most: int) -> tuple[Tensor, np.ndarray]:
+    """(samples, their rows): the first of these rows that are not among those seen; read piece by piece, as data may be large."""
+    pieces, kept = [inputs_of(np.asarray(x[:0]), "cpu")[:]], [rows[:0]]
+    for begin in range(0, len(rows), PIECE):
+        if sum(map(len, kept)) >= most:
+            break
+        some = rows[begin : begin + PIECE]
+        own = inputs_of(np.asarray(x[some]), "cpu")[:]
+        fresh = np.array([p not in seen for p in prints_in_order(own.numpy())], dtype=bool)
+        pieces.append(own[torch.as_tensor(fresh)])
+        kept.append(some[fresh])
+    return torch.cat(pieces)[:most], np.concatenate(kept)[:most]
 
 
 def prints(x: np.ndarray) -> set[bytes]:

@@ -51,8 +51,8 @@ def read(path: Path, leak: Leak) -> Finding | None:
 
 def score(path: Path, leak: Leak) -> dict[str, Any] | None:
     """The score that a row reports of this run, with the fields of `attacks.scores.Score`; None where it has none."""
-    found = _scores(read(path, leak) or {})
-    return next((s for s in found if (s["of"], s["metric"]) == (leak.of, leak.metric)), None)
+    scores = _scores(read(path, leak) or {})
+    return next((s for s in scores if (s["of"], s["metric"]) == (leak.of, leak.metric)), None)
 
 
 def fits(path: Path, leak: Leak) -> bool:
@@ -85,10 +85,10 @@ def _check_score(row: TableRow, findings: Iterable[Finding]) -> None:
     leak = row.attack
     assert leak
     known = {f"{s['of']}; {s['metric']}" for finding in findings for s in _scores(finding)}
-    wanted = f"{leak.of}; {leak.metric}"
-    if known and wanted not in known:
-        near = suggestion(wanted, sorted(known))
+    asked = f"{leak.of}; {leak.metric}"
+    if known and asked not in known:
+        near = suggestion(asked, sorted(known))
         raise UsageError(
             "E126",
-            f"row {row.name}: '{leak.name}' has no score of '{wanted}'.{near} It has: {', '.join(sorted(known))}.",
+            f"row {row.name}: '{leak.name}' has no score of '{asked}'.{near} It has: {', '.join(sorted(known))}.",
         )

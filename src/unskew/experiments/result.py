@@ -169,10 +169,10 @@ def _dropped(runs: Runs) -> list[str]:
 def _privacy(runs: Runs) -> dict[str, dict[str, dict[str, Any]]]:
     """By row, method and part: what the releases amount to, for the seed that they protect least."""
     accounts: dict[str, dict[str, dict[str, Any]]] = {}
-    told: set[Path] = set()  # rows that read other scores of the same runs say nothing new
+    counted: set[Path] = set()  # rows that read other scores of the same runs say nothing new
     for (row, method), group in runs.items():
-        group = [run for run in group if run.path not in told]
-        told |= {run.path for run in group}
+        group = [run for run in group if run.path not in counted]
+        counted |= {run.path for run in group}
         for part in dict.fromkeys(part for run in group for part in run.privacy):
             worst = max((run.privacy[part] for run in group if part in run.privacy), key=_largest_epsilon)
             account = {name: worst[name] for name in ("release", "epsilons")}

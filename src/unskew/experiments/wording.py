@@ -84,8 +84,8 @@ def _ours(result: TableResult) -> str:
     gap = " gap: ours minus the paper's." if has_paper_numbers(result) else ""
     attacks, others = attacked(result)
     trained = f"{MEASURE[result['measure']]}{reported}" if others else ""
-    found = f"what the attack{' of the row' if others else ''} found after the last round" if attacks else ""
-    return f"ours: {', or '.join(filter(None, (trained, found)))}{percent}; {spread}.{gap}"
+    by_attack = f"what the attack{' of the row' if others else ''} found after the last round" if attacks else ""
+    return f"ours: {', or '.join(filter(None, (trained, by_attack)))}{percent}; {spread}.{gap}"
 
 
 def source(result: TableResult) -> str:

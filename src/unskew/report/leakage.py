@@ -119,7 +119,7 @@ def reach(score: Found, name: str = "value") -> float:
 def _leaks(group: Sequence[RunData], share: str) -> list[Leak]:
     """One for each attack that has a score of this payload in every seed that was attacked."""
     names = dict.fromkeys(name for run in group for name in run.attacks)
-    found = {
+    scores = {
         name: [
             (best, str(run.attacks[name]["command"]))
             for run in group
@@ -127,7 +127,7 @@ def _leaks(group: Sequence[RunData], share: str) -> list[Leak]:
         ]
         for name in names
     }
-    return [_pooled(name, share, pairs) for name, pairs in found.items() if pairs]
+    return [_pooled(name, share, pairs) for name, pairs in scores.items() if pairs]
 
 
 def _pooled(attack: str, share: str, pairs: Sequence[tuple[Found, str]]) -> Leak:

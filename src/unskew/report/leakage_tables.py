@@ -56,9 +56,9 @@ def _leak_as_json(leak: Leak) -> dict[str, Any]:
 
 def _measured(leak: Leak) -> list[str]:
     value, reach = leak.value, leak.reach
-    found = f"{leak.metric} {value.mean:.3g} [{value.low:.3g}, {value.high:.3g}]"
+    score = f"{leak.metric} {value.mean:.3g} [{value.low:.3g}, {value.high:.3g}]"
     share = f"{_percent(reach.mean)} [{_percent(reach.low)}, {_percent(reach.high)}]"
-    return [_payload(leak.payload), leak.attack, found, f"{leak.floor:.3g}", share]
+    return [_payload(leak.payload), leak.attack, score, f"{leak.floor:.3g}", share]
 
 
 def _payload(share: str) -> str:

@@ -72,7 +72,7 @@ class Context(Attack):
             assert mix is not None
             taken, group = inputs(scene, mix), mix.group
             sent = lambda x: torch.stack([g.mean(0) for g in x.split(group)])  # noqa: E731
-        own = unseen(scene.run.federation, taken.x, seed)
+        own = unseen(scene.run.federation, taken.x, seed, most=group * max(self.own, default=LEAST))
         rows = torch.as_tensor(numpy_key(seed, "attacked").permutation(len(taken.x))[: self.samples * group])
         shared, marks = self._marked(scene, taken.x[rows], group, seed, "clients")
         sizes = self._sizes(len(own) // group)

@@ -71,7 +71,7 @@ class Gradient(Attack):
     def attempt(self, scene: Scene, seed: int) -> Outcome:
         start, clients = self._clients(scene, seed)
         attacked = torch.cat([stored for stored, _, _ in clients])
-        own = unseen(scene.run.federation, attacked, seed).first(500)
+        own = unseen(scene.run.federation, attacked, seed, most=500)
         inversion = Inversion(scene.trainer.net, scene.run, (self.steps, self.tv, self.rate), _range(scene.seen(own.x)))
         answers, there, right = list[Tensor](), list[Tensor](), list[tuple[float, float]]()
         for number, (stored, y, after) in enumerate(clients):

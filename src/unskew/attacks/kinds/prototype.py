@@ -86,7 +86,7 @@ class Prototype(Attack):
         part = _part(scene)
         assert part is not None
         rows = torch.as_tensor(np.unique(scene.run.federation.train.rows))
-        own = unseen(scene.run.federation, scene.trainer.samples.x[rows], seed).first(self.own)
+        own = unseen(scene.run.federation, scene.trainer.samples.x[rows], seed, most=self.own)
         mine = scene.natural(own.x).float()
         lesson = Lesson(self._features(scene, scene.final.weights)(scene.seen(own.x)), mine, self.steps, seed)
         attackers = {

@@ -61,7 +61,7 @@ class Reconstruct(Attack):
             taken = activations(scene, part)
         else:
             taken = inputs(scene, part_of(scene, FedMix) or part_of(scene, FedData))  # type: ignore[arg-type]
-        own = unseen(scene.run.federation, taken.x, seed).first(self.own)
+        own = unseen(scene.run.federation, taken.x, seed, most=self.own)
         rows = torch.as_tensor(numpy_key(seed, "attacked").permutation(len(taken.sent))[: self.samples])
         there = scene.natural(taken.x[rows]).float()
         mine = scene.natural(own.x).float().to(there.device)

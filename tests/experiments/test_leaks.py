@@ -1,0 +1,93 @@
+"""Rows of a table that report what an attack finds: made once, kept beside the run, bounded, and refused by name."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+import unskew
+from tests.experiments.tables import LEAKING, PRIVATE, written
+from unskew.errors import StateError, UsageError
+from unskew.experiments import leaks
+from unskew.experiments.parsing import parse_experiment
+
+
+def reproduced(folder, text=LEAKING, name="leaking", **options):
+    table = written(folder, name, text)
+    return unskew.reproduce(table, seeds=1, processes=1, folder=folder, **options)
+
+
+def test_rows_report_what_an_attack_found_between_its_bounds(tmp_path, monkeypatch):
+    done = reproduced(tmp_path, keep=tmp_path / "docs")
+    found = {(e["row"], e["method"]): e for e in done.result["entries"]}
+    assert set(found) == {
+        *(("accuracy", m) for m in ("FedAvg", "Pairs", "Fours")),
+        *((row, m) for row in ("pairs", "fewer") for m in ("Pairs", "Fours")),  # FedAvg's clients share nothing like it
+    }
+    kept = json.loads(next(tmp_path.rglob("leaks/context-*.json")).read_text())
+    scores = {s["of"]: s for s in kept["scores"] if s["metric"] == "accuracy"}
+    values = {100 * scores[f"{n} own samples"]["value"] for n in (40, 60)}
+    assert {round(found[row, m]["ours"]["mean"], 3) for row in ("pairs", "fewer") for m in ("Pairs", "Fours")} >= {
+        round(v, 3) for v in values
+    }
+    bounds = found["pairs", "Pairs"]["bounds"]
+    assert (bounds["floor"], bounds["ceiling"]) == (50, 100)
+    assert bounds["low"] <= found["pairs", "Pairs"]["ours"]["mean"] <= bounds["high"]
+    assert found["accuracy", "Pairs"]["bounds"] is None
+    page = (tmp_path / "docs" / "leaking.md").read_text()
+    assert "| row | method | ours | 95 % | without payload | raw input | last | best | mean-10 |" in page
+    assert "Without payload: what the attacker reaches" in page
+    margins = done.result["claims"][0]["margins"]
+    assert margins["pairs"] == pytest.approx(
+        found["pairs", "Pairs"]["ours"]["mean"] - found["pairs", "Fours"]["ours"]["mean"], abs=1e-3
+    )
+    html = done.page.read_text()
+    assert "accuracy, %" in html
+    monkeypatch.setattr(leaks, "finding_on", lambda *_: pytest.fail("it was attacked twice"))
+    assert reproduced(tmp_path).result["entries"] == done.result["entries"]
+    assert len(list(tmp_path.rglob("leaks/context-*.json"))) == 3  # one a run, and a refusal
+
+
+def test_a_table_of_attacks_alone_has_no_columns_of_training(tmp_path):
+    done = reproduced(tmp_path, rows=["fewer"], methods=["Pairs"])
+    head = done.table().splitlines()[0]
+    assert "raw input" in head
+    assert "mean-10" not in head
+    assert "ours: what the attack found after the last round" in done.table()
+
+
+def test_an_attack_that_cannot_be_made_is_refused_before_anything_is_trained(tmp_path):
+    for wrong, says in (
+        ("name: contxt", "E150 .*row pairs: there is no attack 'contxt'. Did you mean 'context'"),
+        ("name: context, ofs: 60", "E126 .*row pairs, attack: unknown entry 'ofs'. Did you mean 'of'"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            reproduced(tmp_path, LEAKING.replace("pairs: {attack: {name: context", "pairs: {attack: {" + wrong))
+    with pytest.raises(UsageError, match=r"E150 .*row pairs: .*step"):
+        reproduced(tmp_path, LEAKING.replace("steps: 20}}, x: 60}", "step: 20}}, x: 60}"))
+    assert not list(tmp_path.rglob("model.safetensors"))
+    with pytest.raises(UsageError, match=r"E126 .*attack: of is needed"):
+        parse_experiment("own", LEAKING.replace("of: 60 own samples, ", ""))
+
+
+def test_a_score_that_the_attack_does_not_have_is_refused_with_those_that_it_has(tmp_path):
+    text = LEAKING.replace("of: 60 own samples", "of: 60 samples")
+    with pytest.raises(UsageError, match=r"E126 row pairs: 'context' has no score of '60 samples; accuracy'.*60 own"):
+        reproduced(tmp_path, text, rows=["pairs"], methods=["Pairs"])
+
+
+def test_a_damaged_finding_is_told(tmp_path):
+    done = reproduced(tmp_path, rows=["fewer"], methods=["Pairs"])
+    next(done.runs[0].path.glob("leaks/*.json")).write_text("{")
+    with pytest.raises(StateError, match=r"E111 .*remove it, and run the table again"):
+        reproduced(tmp_path, rows=["fewer"], methods=["Pairs"])
+
+
+@pytest.mark.usefixtures("few_attempts")
+def test_rows_with_the_same_runs_tell_epsilon_once(tmp_path):
+    row = "matched: {attack: {name: match, of: all vectors, metric: top-1 match}}"
+    text = PRIVATE.replace("rows: {one:", f"rows: {{{row}, one:").replace("settings: {data: digits}}}", "}}")
+    result = reproduced(tmp_path, text.replace("{one: }", "{one: {}}"), "private", methods=["Noisy"]).result
+    assert [e["row"] for e in result["entries"]] == ["matched", "one"]
+    assert len(result["privacy"]) == 1
