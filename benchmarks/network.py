@@ -1,6 +1,8 @@
 """Real processes on loopback: whether each method ends with the simulator's weights, and what an exchange costs.
 
     python network.py --data uci_har --methods fedavg scaffold flea
+    python network.py --exchange --rounds 8
+    python network.py --model-bytes 1e9 --rounds 2
 
 Our own commands start a coordinator, Flower's SuperLink and one site for each part of a real data set, with TLS and
 authentication enabled. Every method runs over them and in one process; at the end every program is stopped. Prints both
@@ -22,6 +24,7 @@ import tempfile
 import threading
 import time
 from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -193,14 +196,12 @@ def cost(run: Path, seconds: float) -> dict[str, float]:
     }
 
 
-def large_model(size: float, rounds: int, out: Path | None) -> None:
-    """Print what `large.measured` finds, and write it to `out`."""
-    from large import measured
-
+def told(measured: Callable[[Path, list[subprocess.Popen]], dict[str, object]], out: Path | None) -> None:
+    """Print the figures that this measures in a folder, and write them to `out`. What it has started is stopped."""
     programs: list[subprocess.Popen] = []
-    root = Path(tempfile.mkdtemp(prefix="unskew-large-"))
+    root = Path(tempfile.mkdtemp(prefix="unskew-network-"))
     try:
-        figures = measured(root, size, rounds, programs)
+        figures = measured(root, programs)
     finally:
         stop(programs)
     print(json.dumps(figures, indent=1))
@@ -215,10 +216,18 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--samples", type=int, default=100, help="of each site, at most")
     parser.add_argument("--model-bytes", type=float, help="instead: seconds and memory with a model of so many bytes")
+    parser.add_argument("--exchange", action="store_true", help="instead: an exchange's cost, beside plain Flower's")
     parser.add_argument("--out", type=Path)
     options = parser.parse_args()
     if options.model_bytes:
-        return large_model(options.model_bytes, options.rounds, options.out)
+        import large
+
+        size = options.model_bytes
+        return told(lambda root, programs: large.measured(root, size, options.rounds, programs), options.out)
+    if options.exchange:
+        import exchange
+
+        return told(lambda root, programs: exchange.measured(root, options.rounds, programs), options.out)
     data, column, sites, settings = STUDIES[options.data]
     federation = dealt(data, column, sites, options.samples)
     study = {**settings, "rounds": options.rounds, "epochs": 1, "seed": 0, "eval_every": options.rounds}

@@ -172,6 +172,25 @@ def test_no_pause_is_long_beside_the_silence_before_it(monkeypatch):
     assert pauses[-1][1] == 2.0
 
 
+def test_a_question_that_has_waited_at_the_front_is_followed_by_the_next_without_a_pause(monkeypatch):
+    clock, pauses = [100.0], []
+
+    class Over(threading.Event):
+        def wait(self, timeout=None):
+            pauses.append(timeout)
+            return False
+
+    class Held(Script):
+        def receive(self):
+            clock[0] += 2.0
+            return super().receive()
+
+    monkeypatch.setattr(answering.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(answering.threading.Thread, "start", lambda self: None)
+    played(Held([None] * 50, over=Over()))
+    assert set(pauses) == {0.0}
+
+
 def test_a_worker_that_still_loads_its_data_is_waited_for(tmp_path):
     """N10: data that took 70 s to load, and the site was never asked again."""
     path = tmp_path / "worker"

@@ -206,3 +206,19 @@ def test_a_process_whose_token_is_refused_ends_once_and_is_not_taken_for_killed(
         for number, handler in handlers.items():
             signal.signal(number, handler)
     assert (end.value.code, ends) == (1, ["written down"])
+
+
+def test_tasks_are_asked_for_often_only_while_an_order_waits(office, home, tmp_path, monkeypatch):
+    """Every question costs the SuperLink as much as a message."""
+    clock, asked = [50.0], []
+    monkeypatch.setattr(conductors.time, "monotonic", lambda: clock[0])
+    idle = office([], order="")
+    idle.link.take = lambda secret: asked.append(clock[0])
+    for _ in range(100):
+        idle.conductors.tend()
+        clock[0] += 0.1
+    assert len(asked) == pytest.approx(10 / conductors.TAKE_S, abs=1)
+    orders.hand_in(Order(tmp_path / "run", home.folder, {}, Terms()))
+    for _ in range(3):
+        idle.conductors.tend()
+    assert asked[-3:] == [clock[0]] * 3

@@ -5,6 +5,8 @@ from __future__ import annotations
 import random
 import threading
 import time
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -15,11 +17,13 @@ import httpx
 from flwr.app import Message
 from flwr.app.message import remove_content_from_message
 from flwr.common.serde import message_from_proto, message_to_proto
+from flwr.proto.message_pb2 import Message as MessageProto
 from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
 from flwr.supercore.inflatable.inflatable_utils import ObjectPullError, ObjectUnavailableError
 
 from tests.deploy import fake  # skips where cryptography is missing
 from unskew.deploy import flower, pieces
+from unskew.deploy.bell import REPLIES, Bell
 from unskew.deploy.bulk import SMALL, whole
 from unskew.deploy.flower import FlowerChannel, packed, unpacked
 from unskew.deploy.mailbox import Mailbox
@@ -36,13 +40,14 @@ class SuperLink:
     def __init__(self, *replies: Message):
         self.replies, self.pieces, self.missing = list(replies), {}, set()
         for reply in replies:
-            reply.metadata.__dict__["_message_id"] = reply.object_id
-            self.pieces |= {number: piece.deflate() for number, piece in get_all_nested_objects(reply).items()}
+            reply.metadata.__dict__["_message_id"] = pieces.carried(reply).object_id
+            self.pieces |= {n: piece.deflate() for n, piece in get_all_nested_objects(pieces.carried(reply)).items()}
 
     def PullMessages(self, request):
         replies, self.replies = self.replies, []
         heads = [message_to_proto(remove_content_from_message(reply)) for reply in replies]
-        return SimpleNamespace(messages_list=heads, message_object_trees=[get_object_tree(r) for r in replies])
+        trees = [get_object_tree(pieces.carried(reply)) for reply in replies]
+        return SimpleNamespace(messages_list=heads, message_object_trees=trees)
 
     def PullObject(self, request):
         there = request.object_id not in self.missing
@@ -58,6 +63,16 @@ def answered(node: int) -> Message:
     asked = Message(packed(LARGE), node, "train", ttl=60)
     asked.metadata.__dict__["_message_id"] = f"m{node}"
     return Message(packed(Sealed(f"node {node}", b"", LARGE.blob)), reply_to=asked)
+
+
+def answered_at_once(folder: Path, *numbers: str) -> Callable[[list[Message]], list[str]]:
+    """Instead of sending messages: their numbers, and the bell that the front rings when a site has answered."""
+
+    def push(messages: list[Message]) -> list[str]:
+        Bell(folder / REPLIES).ring()
+        return list(numbers)
+
+    return push
 
 
 def pulled(box: Mailbox, numbers: list[str], seconds: float = 10.0) -> list[Message]:
@@ -97,7 +112,7 @@ def test_a_site_that_stops_in_the_middle_holds_nobody_up_and_is_named(tmp_path, 
     link = SuperLink(stalled, answered(2))
     link.missing = set(get_all_nested_objects(stalled)) - set(get_all_nested_objects(answered(2)))
     box = Mailbox(link, 1, tmp_path)
-    box.push_messages = lambda messages: ["m1", "m2"]
+    box.push_messages = answered_at_once(tmp_path, "m1", "m2")
     requests = {1: LARGE, 2: LARGE}
     assert list(FlowerChannel(box).ask(requests, "train", 1, 0.8)) == [2]
     (late,) = pulled(box, ["m1"])
@@ -133,7 +148,7 @@ def test_a_reply_that_is_no_message_of_flowers_is_told_as_its_senders_failure(tm
     for number in set(get_all_nested_objects(garbled)) - set(get_all_nested_objects(answered(2))):
         link.pieces[number] = link.pieces[number].partition(b"\x00")[0] + b"\x00" + b"\xff" * 5000
     box = Mailbox(link, 1, tmp_path)
-    box.push_messages = lambda messages: ["m1", "m2"]
+    box.push_messages = answered_at_once(tmp_path, "m1", "m2")
     replies = FlowerChannel(box).ask({1: LARGE, 2: LARGE}, "train", 1, 5.0)
     assert isinstance(replies[2], Sealed)
     assert isinstance(replies[1], str)
@@ -149,7 +164,7 @@ def test_a_reply_that_only_fails_when_it_is_unpacked_is_told_too(tmp_path, monke
     monkeypatch.setattr(flower, "unpacked", failing)
     link = SuperLink(answered(1))
     box = Mailbox(link, 1, tmp_path)
-    box.push_messages = lambda messages: ["m1"]
+    box.push_messages = answered_at_once(tmp_path, "m1")
     reply = FlowerChannel(box).ask({1: LARGE}, "train", 1, 5.0)[1]
     assert str(reply).startswith("its reply cannot be read (xxx")
     assert len(str(reply)) < 300
@@ -165,7 +180,7 @@ def test_a_message_whose_head_cannot_be_read_stops_nobody(tmp_path):
     with pytest.raises(Exception, match="no such kind"):
         message_from_proto(response.messages_list[0])
     box = Mailbox(heads, 1, tmp_path)
-    box.push_messages = lambda messages: ["m1", "m2"]
+    box.push_messages = answered_at_once(tmp_path, "m1", "m2")
     replies = FlowerChannel(box).ask({1: LARGE, 2: LARGE}, "train", 1, 5.0)
     assert isinstance(replies[2], Sealed)
 
@@ -220,7 +235,7 @@ def test_a_transfer_that_is_cut_goes_on_where_it_was(tmp_path):
         pulled.append(number)
         return content[number]
 
-    arrival = pieces.Arrival(get_object_tree(message), tmp_path)
+    arrival = pieces.Arrival(MessageProto(), get_object_tree(message), tmp_path)
     with pytest.raises(ConnectionError):
         arrival.go_on(pull)
     good = len(content) + 1
@@ -244,7 +259,7 @@ def test_a_message_that_is_larger_than_any_is_refused_as_it_comes(tmp_path, monk
     monkeypatch.setattr(pieces, "MOST_BYTES", 4 << 20)
     message, content, _ = transfer()
     with pytest.raises(ValueError, match="GB of tensors"):
-        pieces.Arrival(get_object_tree(message), tmp_path).go_on(content.__getitem__)
+        pieces.Arrival(MessageProto(), get_object_tree(message), tmp_path).go_on(content.__getitem__)
 
 
 def test_a_superlink_that_is_too_busy_is_asked_again(tmp_path):
@@ -259,7 +274,7 @@ def test_a_superlink_that_is_too_busy_is_asked_again(tmp_path):
 
     link.PullMessages = pull
     box = Mailbox(link, 1, tmp_path)
-    box.push_messages = lambda messages: ["m1"]
+    box.push_messages = answered_at_once(tmp_path, "m1")
     reply = FlowerChannel(box).ask({1: LARGE}, "train", 1, 5.0)[1]
     assert isinstance(reply, Sealed)
     assert reply.text == "node 1"

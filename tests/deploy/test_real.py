@@ -9,6 +9,7 @@ import json
 import os
 import re
 import signal
+import statistics
 import subprocess
 import sys
 import time
@@ -101,6 +102,16 @@ def test_both_ends_have_figures_of_the_run(federation, peace):
     assert site["unskew_message_bytes_total"]["out"] > 2 * 10_000
     assert site["unskew_connected"][""] == 1
     assert federation.figures("serve", "/healthz") == federation.figures("a", "/healthz") == "ok\n"
+
+
+def test_an_exchange_of_a_small_model_costs_little(federation, peace):
+    """It cost 6 to 9 s: programs that ask each other every few seconds, and a process for each message."""
+    federation.start_run("quick", "--min-sites", "3", "--rounds", "6", deadline="120s")
+    federation.end("run")
+    rows = map(json.loads, (federation.root / "runs/quick/metrics.jsonl").read_text().splitlines())
+    seconds = [row["value"] for row in rows if row["metric"] == "seconds"]
+    assert len(seconds) == 6
+    assert statistics.median(seconds) < 1.5 * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
 
 def test_a_second_start_of_a_run_that_is_going_on_is_refused(peace):

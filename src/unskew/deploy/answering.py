@@ -99,12 +99,13 @@ class Answering:
         last = time.monotonic()
         while not self.over.is_set():
             self._send()
+            asked = time.monotonic()
             message = self._received()
             self._failures = 0
             self._say_connected()
             if message is None:
-                silence = time.monotonic() - last
-                self.over.wait(min(IDLE_S, max(QUICK_S, silence / PATIENCE)))
+                silence, waited = time.monotonic() - last, time.monotonic() - asked  # the front waits for us
+                self.over.wait(max(0.0, min(IDLE_S, max(QUICK_S, silence / PATIENCE)) - waited))
                 continue
             began = time.monotonic()
             self._ready = message, self._answered(message), began + message.metadata.ttl

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +18,8 @@ from unskew.errors import UsageError
 
 TASK = "UNSKEW_TASK"
 """The environment variable that tells a conductor its run, its task and its token."""
+TAKE_S = 2.0
+"""How often tasks are asked for while no order waits: of strangers, who can only be refused."""
 MOST_STARTS = 3
 """A run whose process has been killed this often is given up."""
 
@@ -40,6 +43,8 @@ class Conductors:
     form: logs.Form = "text"
     restarts: int = 0
     _runs: list[_Run] = field(default_factory=list)
+    _took: float = -TAKE_S
+    """When tasks were asked for last."""
 
     def __post_init__(self) -> None:
         self.secret_file = self.home.folder / "flower" / "tasks.key"
@@ -47,6 +52,13 @@ class Conductors:
 
     def tend(self) -> None:
         """Take the next task, and keep the processes of all runs running."""
+        ordered = orders.waiting(self.home.folder) - {run.order for run in self._runs}
+        if ordered or time.monotonic() - self._took >= TAKE_S:
+            self._took = time.monotonic()
+            self._take()
+        self._runs = [run for run in self._runs if not self._ended(run)]
+
+    def _take(self) -> None:
         try:
             if task := self._link.take(self._secret):
                 self._begin(task)
@@ -54,7 +66,6 @@ class Conductors:
             pass  # it starts, or is started again
         except Refused as error:
             self.say(f"E507 the SuperLink gives no tasks: {error}")
-        self._runs = [run for run in self._runs if not self._ended(run)]
 
     @property
     def active(self) -> list[Path]:

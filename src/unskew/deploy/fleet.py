@@ -10,6 +10,7 @@ messages only: no code that a server offers is ever fetched, installed or run.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Iterator
 
 from unskew import disk
@@ -40,7 +41,7 @@ try:
     from flwr.supernode.node_auth_http_interceptor import NodeAuthHttpInterceptor
     from google.protobuf.message import DecodeError
 
-    from unskew.deploy.pieces import Arrival, send
+    from unskew.deploy.pieces import Arrival, carried, send
 except ImportError as error:  # the extra is not installed, or in a version that has other names
     raise UsageError("E501", f"a deployment needs Flower 1.41: pip install 'unskew[flower]' ({error}).") from error
 
@@ -155,7 +156,7 @@ class Fleet:
                 with contextlib.suppress(UnskewError, OSError):
                     disk.replace(self._open, self._head)
                 run = response.messages_list[0].metadata.run_id
-                self._pulling = run, Arrival(response.message_object_trees[0], self._folder)
+                self._pulling = run, Arrival(response.messages_list[0], response.message_object_trees[0], self._folder)
             try:
                 message = self._pulled(*self._pulling)
             except (FleetError, httpx.HTTPError, inflatable_utils.ObjectPullError):
@@ -168,11 +169,15 @@ class Fleet:
     def _pulled(self, run: int, arrival: Arrival) -> Message:
         message = arrival.go_on(make_pull_object_fn_protobuf(self._pull_object, self._node, run))
         number = arrival.tree.object_id
-        with _sorted():
-            request = ConfirmMessageReceivedRequest(node=self._node, run_id=run, message_object_id=number)
-            self._client.ConfirmMessageReceived(request)
+        threading.Thread(target=self._confirm, args=(run, number), daemon=True).start()  # the work need not wait for it
         message.metadata.__dict__["_message_id"] = number
         return message
+
+    def _confirm(self, run: int, number: str) -> None:
+        """Let the server delete a message that has arrived. If that fails it is deleted with its run."""
+        request = ConfirmMessageReceivedRequest(node=self._node, run_id=run, message_object_id=number)
+        with contextlib.suppress(FleetError), _sorted():
+            self._client.ConfirmMessageReceived(request)
 
     def _pull_object(self, request: PullObjectRequest) -> PullObjectResponse:
         with _sorted():  # a proxy that answers in the server's place says nothing about the message
@@ -188,16 +193,17 @@ class Fleet:
         # as if sent at once: the server need not share this machine's clock, and a reply sent again is the same one
         reply.metadata.created_at, reply.metadata.ttl = message.metadata.created_at, message.metadata.ttl
         with _sorted(), inflatable_object.no_object_id_recompute():
-            reply.metadata.__dict__["_message_id"] = reply.object_id
+            all_of_it = carried(reply)
+            reply.metadata.__dict__["_message_id"] = all_of_it.object_id
             request = fleet_api.PushMessagesRequest(
                 node=self._node,
                 messages_list=[message_to_proto(remove_content_from_message(reply))],
-                message_object_trees=[inflatable_object.get_object_tree(reply)],
+                message_object_trees=[inflatable_object.get_object_tree(all_of_it)],
             )
             response = self._client.PushMessages(request)
             run = message.metadata.run_id
             push = make_push_object_fn_protobuf(self._client.PushObject, self._node, run, response.session_id)
-            send(reply, response.objects_to_push, push)
+            send(all_of_it, response.objects_to_push, push)
 
     def forget(self) -> None:
         """The last message is dealt with."""

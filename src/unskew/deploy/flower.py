@@ -18,13 +18,18 @@ try:
     from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
     from httpx import HTTPStatusError
 
-    from unskew.deploy.pieces import array, record
+    from unskew.deploy.pieces import HEAD, array, record
 except ImportError as error:  # the extra is not installed
     raise UsageError("E501", "a deployment needs Flower and cryptography: pip install 'unskew[flower]'.") from error
 
 _KINDS = {"hello": "query", "setup": "query", "train": "train", "visit": "train", "score": "evaluate"}
 """Flower's category for each kind of request."""
-_POLL_S = 0.1
+_BUSY_S = 0.1
+"""How long to wait before a SuperLink is asked again that was too busy or away."""
+_LOOK_S = 1.0
+"""How often answers are asked for although none was announced."""
+_NODES_S = 0.25
+"""How long it is remembered which nodes are there: a round asks several times as it begins."""
 
 
 def packed(sealed: Sealed, arrays: dict[int, Array] | None = None) -> RecordDict:
@@ -34,18 +39,18 @@ def packed(sealed: Sealed, arrays: dict[int, Array] | None = None) -> RecordDict
     """
     head: dict[str, str | bytes] = {"text": sealed.text, "signature": sealed.signature}
     if len(sealed.blob) <= SMALL:
-        return RecordDict({"head": ConfigRecord(head | {"blob": whole(sealed.blob)})})
+        return RecordDict({HEAD: ConfigRecord(head | {"blob": whole(sealed.blob)})})
     arrays = {} if arrays is None else arrays
     if id(sealed.blob) not in arrays:
         bulk = Views([memoryview(sealed.blob)]) if isinstance(sealed.blob, bytes) else sealed.blob
         arrays[id(sealed.blob)] = array(bulk)
-    return RecordDict({"head": ConfigRecord(head), "blob": record({"blob": arrays[id(sealed.blob)]})})
+    return RecordDict({HEAD: ConfigRecord(head), "blob": record({"blob": arrays[id(sealed.blob)]})})
 
 
 def unpacked(content: RecordDict) -> Sealed:
     """The inverse of `packed`. Raises ValueError for content that `packed` has not made."""
     try:
-        head = content.config_records["head"]
+        head = content.config_records[HEAD]
         text, signature = head["text"], head["signature"]
         blob = head["blob"] if "blob" in head else content.array_records["blob"]["blob"].data
     except KeyError as error:
@@ -64,15 +69,24 @@ class Grid(Protocol):
 
     def pull_messages(self, message_ids: Sequence[str]) -> Iterable[Message]: ...
 
+    def rest(self, seconds: float) -> None:
+        """Wait until an answer may be there, at most so long."""
+        ...
+
 
 class FlowerChannel:
     """A Channel that sends and fetches Flower's messages, with a deadline of our own."""
 
     def __init__(self, grid: Grid):
         self.grid = grid
+        self._nodes: list[int] = []
+        self._looked = -_NODES_S
 
     def nodes(self) -> list[int]:
-        return sorted(self.grid.get_node_ids())
+        if time.monotonic() - self._looked >= _NODES_S:
+            self._nodes = sorted(self.grid.get_node_ids())
+            self._looked = time.monotonic()
+        return list(self._nodes)
 
     def ask(self, requests: Mapping[int, Sealed], kind: str, t: int, deadline_s: float) -> dict[int, Sealed | str]:
         """The deadline is also the messages' time to live: a site that was away does not work off rounds that are over."""
@@ -85,23 +99,25 @@ class FlowerChannel:
         ids = self._pushed(messages, until)
         waiting = {i: m.metadata.dst_node_id for i, m in zip(ids, messages) if i}
         replies: dict[int, Sealed | str] = {}
+        pause_s = _LOOK_S
         while waiting and time.monotonic() < until:
-            for reply in self._pulled(list(waiting)):
+            self.grid.rest(min(pause_s, until - time.monotonic()))
+            arrived = self._pulled(list(waiting))
+            pause_s = _BUSY_S if arrived is None else _LOOK_S
+            for reply in arrived or ():
                 node = waiting.pop(reply.metadata.reply_to_message_id, None)
                 if node is not None:
                     replies[node] = _content(reply)
-            if waiting:
-                time.sleep(_POLL_S)
         return replies
 
-    def _pulled(self, numbers: Sequence[str]) -> Iterable[Message]:
-        """The answers to these messages that have arrived since; none while the SuperLink is too busy to say."""
+    def _pulled(self, numbers: Sequence[str]) -> Iterable[Message] | None:
+        """The answers to these messages that have arrived since; None if the SuperLink is too busy to say."""
         try:
             return self.grid.pull_messages(numbers)
         except HTTPStatusError as error:
             if not _may_pass(error):
                 raise
-            return []
+            return None
 
     def _pushed(self, messages: Sequence[Message], until: float) -> Iterable[str]:
         """The numbers of these messages at the SuperLink; if it was restarted meanwhile, it takes what it still lacks."""
@@ -111,7 +127,7 @@ class FlowerChannel:
             except (ObjectPushError, HTTPStatusError) as error:
                 if time.monotonic() >= until or not _may_pass(error):
                     raise
-                time.sleep(_POLL_S)
+                time.sleep(_BUSY_S)
 
 
 def _may_pass(error: Any) -> bool:

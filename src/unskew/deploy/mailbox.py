@@ -10,10 +10,12 @@ for those of a node that has stopped sending. This waits for no node: a message 
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
+from unskew.deploy.bell import REPLIES, REQUESTS, Bell
 from unskew.errors import UnskewError, UsageError
 
 try:
@@ -35,12 +37,14 @@ try:
     )
     from flwr.supercore.runtime import RuntimeHttpClient
 
-    from unskew.deploy.pieces import Arrival, send_all
+    from unskew.deploy.pieces import Arrival, carried, send_all
 except ImportError as error:  # the extra is not installed, or in a version that has other names
     raise UsageError("E501", f"a deployment needs Flower 1.41: pip install 'unskew[flower]' ({error}).") from error
 
 FETCHERS = 4
 """How many messages are fetched side by side."""
+LOOK_S = 0.025
+"""How long to rest at least between two questions for answers, and how often the bell is listened to meanwhile."""
 MOST_REASON = 200
 """Characters of the reason why a reply could not be fetched."""
 _UNAVAILABLE = 3
@@ -62,9 +66,13 @@ class Mailbox:
     """What `FlowerChannel` needs of Flower's Grid."""
 
     def __init__(self, client: RuntimeHttpClient, run: int, folder: Path):
-        """client: speaks for the run; run: its number. folder: where large replies are kept while they are needed."""
+        """client: speaks for the run; run: its number.
+
+        folder: where the bells are, and where large replies are kept while they are needed.
+        """
         self._client, self._run, self._folder = client, run, folder
         self._node, self._fetchers = Node(node_id=SUPERLINK_NODE_ID), ThreadPoolExecutor(FETCHERS)
+        self._requests, self._replies = Bell(folder / REQUESTS), Bell(folder / REPLIES)
         self._arriving: dict[str, Future[Message]] = {}
         """By the number of the message that each answers."""
 
@@ -75,17 +83,29 @@ class Mailbox:
     def push_messages(self, messages: Sequence[Message]) -> list[str]:
         """Send messages. Returns their numbers, "" for those to nodes that are not there."""
         with _while_it_runs(), inflatable_object.no_object_id_recompute():
-            for message in messages:
-                message.metadata.__dict__["_message_id"] = message.object_id
+            all_carried = [carried(message) for message in messages]
+            for message, one in zip(messages, all_carried, strict=True):
+                message.metadata.__dict__["_message_id"] = one.object_id
             request = runtime.PushAppMessagesRequest(
                 messages_list=[message_to_proto(remove_content_from_message(m)) for m in messages],
-                message_object_trees=[inflatable_object.get_object_tree(m) for m in messages],
+                message_object_trees=[inflatable_object.get_object_tree(one) for one in all_carried],
             )
             response = self._client.PushMessages(request)
-            objects = {n: o for m in messages for n, o in inflatable_object.get_all_nested_objects(m).items()}
+            objects = {n: o for one in all_carried for n, o in inflatable_object.get_all_nested_objects(one).items()}
             push = make_push_object_fn_protobuf(self._client.PushObject, self._node, self._run, response.session_id)
             send_all(objects, response.objects_to_push, push)
+        self._requests.ring()
         return list(response.message_ids)
+
+    def rest(self, seconds: float) -> None:
+        """Wait until an answer may be there, at most so long."""
+        end = time.monotonic() + seconds
+        time.sleep(min(LOOK_S, max(0.0, seconds)))
+        while not self._replies.rang() and time.monotonic() < end:
+            if not self._arriving:
+                time.sleep(LOOK_S)
+            elif wait(self._arriving.values(), LOOK_S, FIRST_COMPLETED).done:
+                return
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """The answers to these messages that have arrived since."""
@@ -106,9 +126,8 @@ class Mailbox:
         answered = head.metadata.reply_to_message_id
         pull = make_pull_object_fn_protobuf(self._client.PullObject, self._node, self._run)
         try:
-            message = Arrival(tree, self._folder).go_on(pull)
-            request = ConfirmMessageReceivedRequest(node=self._node, run_id=self._run, message_object_id=tree.object_id)
-            self._client.ConfirmMessageReceived(request)
+            message = Arrival(head, tree, self._folder).go_on(pull)
+            self._fetchers.submit(self._confirm, tree.object_id)  # nobody has to wait until it is deleted
             message.metadata.__dict__["_reply_to_message_id"] = answered
             return message
         except Exception as error:  # whatever a site makes Flower's parsers raise concerns its reply alone
@@ -117,3 +136,9 @@ class Mailbox:
                 self._run, "", head.metadata.src_node_id, SUPERLINK_NODE_ID, answered, "", 0.0, 0.0, "train"
             )
             return make_message(metadata=facts, error=Error(_UNAVAILABLE, reason))
+
+    def _confirm(self, number: str) -> None:
+        """Let the SuperLink delete a message that has arrived. If that fails it is deleted with its run."""
+        request = ConfirmMessageReceivedRequest(node=self._node, run_id=self._run, message_object_id=number)
+        with contextlib.suppress(httpx.HTTPError):
+            self._client.ConfirmMessageReceived(request)

@@ -74,6 +74,11 @@ def exists(federation: Path, name: str) -> bool:
     return re.fullmatch("[0-9a-f]{32}", name) is not None and _path(federation, name).exists()
 
 
+def waiting(federation: Path) -> set[str]:
+    """The names of all orders that were handed in here and have not been withdrawn."""
+    return {path.stem for path in _path(federation, "").parent.glob("*.json")}
+
+
 def read(federation: Path, name: str) -> Order:
     return Order.read(json.loads(_path(federation, name).read_text()))
 

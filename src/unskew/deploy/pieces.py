@@ -17,8 +17,10 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TypeVar
 
-from flwr.app import Array, ArrayRecord, Message
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from flwr.app.message.arraychunk import ArrayChunk
+from flwr.common.serde import message_from_proto
+from flwr.proto.message_pb2 import Message as MessageProto
 from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.inflatable.inflatable_object import (
     InflatableObject,
@@ -44,6 +46,8 @@ BACK_OFF_S, MOST_BACK_OFF_S = 0.05, 0.5
 """How soon a piece that was not there yet is asked for again: at first, and at last."""
 STALLED_S = 15.0
 """A message of which no further piece has come for so long is given up."""
+HEAD = "head"
+"""The name of a message's record that holds everything but large tensors."""
 Pull = Callable[[str], bytes]
 """A piece by its number. Raises ObjectUnavailableError while it is on its way."""
 Item = TypeVar("Item")
@@ -81,7 +85,14 @@ def array(bulk: Bulk) -> Array:
     return whole
 
 
-def send(message: Message, lacking: Sequence[str], push: Callable[[str, bytes], None]) -> None:
+def carried(message: Message) -> InflatableObject:
+    """What travels of a message: the record of a small one alone, because each object takes calls of its own."""
+    if message.has_content() and list(message.content) == [HEAD]:
+        return message.content[HEAD]
+    return message
+
+
+def send(message: InflatableObject, lacking: Sequence[str], push: Callable[[str, bytes], None]) -> None:
     """Push those pieces of messages that the other side does not have yet."""
     send_all(get_all_nested_objects(message), lacking, push)
 
@@ -102,9 +113,9 @@ def send_all(
 class Arrival:
     """A message that arrives in pieces. `go_on` may be called again after a failure, and fetches only what is missing."""
 
-    def __init__(self, tree: ObjectTree, folder: Path):
-        """tree: of the numbers of its pieces. folder: where large tensors are kept."""
-        self.tree, self.folder = tree, folder
+    def __init__(self, head: MessageProto, tree: ObjectTree, folder: Path):
+        """head: all but the content. tree: of the numbers of its pieces. folder: where large tensors are kept."""
+        self.head, self.tree, self.folder = head, tree, folder
         self._contents: dict[str, bytes] = {}
         self._stored: dict[str, Stored] = {}
         self._written: dict[str, int] = {}
@@ -112,10 +123,14 @@ class Arrival:
 
     def go_on(self, pull: Pull) -> Message:
         """The whole message. Raises ObjectPullError if its sender stops, and whatever `pull` or Flower's parsers raise."""
-        message = self._inflated(self.tree, unless_stalled(pull))
-        if not isinstance(message, Message):
-            raise TypeError(f"a {type(message).__name__} instead of a message")
-        return message
+        content = self._inflated(self.tree, unless_stalled(pull))
+        if isinstance(content, ConfigRecord):
+            message = message_from_proto(self.head)
+            message.content = RecordDict({HEAD: content})
+            return message
+        if not isinstance(content, Message):
+            raise TypeError(f"a {type(content).__name__} instead of a message")
+        return content
 
     def _inflated(self, tree: ObjectTree, pull: Pull) -> InflatableObject:
         number = tree.object_id

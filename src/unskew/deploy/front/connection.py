@@ -20,6 +20,7 @@ from uvicorn.server import ServerState
 
 from unskew.deploy import proof
 from unskew.deploy.front.members import Members
+from unskew.deploy.front.news import Heard
 from unskew.deploy.front.refusals import Refusals
 
 HEAD_S = 10.0
@@ -89,7 +90,7 @@ class Connection(H11Protocol):
             transport.abort()
             return
         self.shared.open.add(self)
-        self.app_state |= {"key": self.key, "site": self.site}
+        self.app_state |= {"key": self.key, "site": self.site, "heard": Heard()}
         self._wait()
 
     def is_admitted(self) -> bool:

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 _SMALL = 64 << 10
 
+PULL, PUSHED = "/v1/fleet/pull-messages", "/v1/fleet/push-object"
+"""The questions for messages, and the calls of which each brings a piece of an answer."""
 CALLS = {
     "/v1/fleet/activate-node": _SMALL,
     "/v1/fleet/send-node-heartbeat": _SMALL,
-    "/v1/fleet/pull-messages": _SMALL,
+    PULL: _SMALL,
     "/v1/fleet/pull-object": _SMALL,
     "/v1/fleet/confirm-message-received": _SMALL,
     "/v1/fleet/push-messages": 4 << 20,
-    "/v1/fleet/push-object": 8 << 20,  # Flower cuts tensors into pieces of 5 MB
+    PUSHED: 8 << 20,  # Flower cuts tensors into pieces of 5 MB
     "/v1/fleet/deactivate-node": _SMALL,
 }
 REGISTER = "/v1/fleet/register-node"

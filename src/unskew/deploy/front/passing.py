@@ -15,8 +15,10 @@ from typing import Any
 
 import httpx
 
+from unskew.deploy.bell import Bell
 from unskew.deploy.front.connection import HEAD_BYTES, NOBODY
-from unskew.deploy.front.fleet_api import BODY, HEADERS, KEY
+from unskew.deploy.front.fleet_api import BODY, HEADERS, KEY, PULL, PUSHED
+from unskew.deploy.front.news import News
 from unskew.deploy.front.pace import Pace
 from unskew.deploy.front.refusals import Refusals
 from unskew.deploy.identity import Public
@@ -49,10 +51,14 @@ class Refused(Exception):
 
 
 class Passing:
-    """An ASGI application. calls: the most bytes of a body by path; server: where Flower's server is, as an URL."""
+    """An ASGI application. calls: the most bytes of a body by path; server: where Flower's server is, as an URL.
 
-    def __init__(self, server: httpx.AsyncClient, calls: dict[str, int], refusals: Refusals):
+    news: lets questions for messages wait. answers: rung when a site has sent something.
+    """
+
+    def __init__(self, server: httpx.AsyncClient, calls: dict[str, int], refusals: Refusals, news: News, answers: Bell):
         self.server, self.calls, self.refusals, self.pace = server, calls, refusals, Pace(RATE, BURST)
+        self.news, self.answers = news, answers
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one request. An answer that was begun and cannot be ended closes the connection."""
@@ -99,9 +105,15 @@ class Passing:
 
     async def _pass(self, scope: Message, size: int, limit: asyncio.Timeout, receive: Receive, answer: Answer) -> None:
         headers = [(name, value) for name, value in scope["headers"] if name in HEADERS]
-        path = scope["raw_path"].decode("ascii")
-        request = self.server.build_request("POST", path, headers=headers, content=_body(receive))
+        path, content = scope["raw_path"].decode("ascii"), _body(receive)
+        if path == PULL:
+            content = b"".join([piece async for piece in content])
+            if not await self.news.wait(scope["state"]["heard"], receive):
+                raise Gone
+        request = self.server.build_request("POST", path, headers=headers, content=content)
         response = await self.server.send(request, stream=True)
+        if path == PUSHED:
+            self.answers.ring()
         try:
             length = int(response.headers.get("content-length", 0))
             limit.reschedule(asyncio.get_running_loop().time() + PATIENCE_S + (size + length) / SLOWEST)

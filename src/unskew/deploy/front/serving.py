@@ -12,10 +12,12 @@ from collections.abc import Callable
 
 import httpx
 
+from unskew.deploy.bell import REPLIES, REQUESTS, Bell
 from unskew.deploy.front.connection import Connections
 from unskew.deploy.front.door import Door
 from unskew.deploy.front.fleet_api import calls
 from unskew.deploy.front.members import Members
+from unskew.deploy.front.news import News
 from unskew.deploy.front.passing import Passing
 from unskew.deploy.front.refusals import Refusals
 from unskew.deploy.tickets import Coordinator
@@ -36,9 +38,11 @@ async def serve(
     home: Coordinator, listener: socket.socket, server: httpx.AsyncClient, say: Callable[[str], None]
 ) -> None:
     """Serve until cancelled. server: leads to Flower's. say: takes the lines of `Refusals`."""
-    refusals, members = Refusals(say), Members(home)
-    shared = Connections(members, refusals, Passing(server, calls(home.tls), refusals))
+    refusals, members, flower = Refusals(say), Members(home), home.folder / "flower"
+    news, answers = News(Bell(flower / REQUESTS)), Bell(flower / REPLIES)
+    shared = Connections(members, refusals, Passing(server, calls(home.tls), refusals, news, answers))
     door, unreadable = asyncio.create_task(Door(listener, shared).keep_open()), 0
+    listening = asyncio.create_task(news.listen())
     try:
         while not door.done():
             try:
@@ -54,6 +58,7 @@ async def serve(
         await door
     finally:
         door.cancel()
+        listening.cancel()
         refusals.flush(everything=True)
 
 
