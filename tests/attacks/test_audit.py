@@ -67,7 +67,7 @@ def memorised(tmp_path_factory):
 
 
 def test_a_run_that_learns_by_heart_and_claims_little_is_refuted(memorised, monkeypatch):
-    monkeypatch.setattr(audit, "claimed", lambda _: 0.5)
+    monkeypatch.setattr(audit, "claimed", lambda *_: 0.5)
     done = call("audit", str(memorised), "--set", "share=0.5", "--json")
     assert done.code == 0, done.err
     finding = json.loads(done.out)["audit"]

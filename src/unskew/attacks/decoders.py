@@ -59,11 +59,13 @@ def _linear_maps(maps: torch.Size, image: torch.Size) -> nn.Module:
 
 
 def _deep_maps(maps: torch.Size, image: torch.Size) -> nn.Module:
+    """Doublings that do not pass the image's size, for above it a step costs several times as much."""
+    ratio = max(image[1] / maps[1], image[2] / maps[2])
     layers: list[nn.Module] = [nn.Conv2d(maps[0], 2 * WIDTH, 3, padding=1), nn.ReLU()]
-    for _ in range(_doublings(maps, image)):
+    for _ in range(max(0, math.floor(math.log2(ratio)))):
         layers += [nn.Upsample(scale_factor=2.0), nn.Conv2d(2 * WIDTH, 2 * WIDTH, 3, padding=1), nn.ReLU()]
-    layers += [nn.Conv2d(2 * WIDTH, 2 * WIDTH, 3, padding=1), nn.ReLU(), nn.Conv2d(2 * WIDTH, image[0], 3, padding=1)]
-    return nn.Sequential(*layers, _Resized(image))
+    layers += [_Resized(image), nn.Conv2d(2 * WIDTH, 2 * WIDTH, 3, padding=1), nn.ReLU()]
+    return nn.Sequential(*layers, nn.Conv2d(2 * WIDTH, image[0], 3, padding=1))
 
 
 class _Resized(nn.Module):

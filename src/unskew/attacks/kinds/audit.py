@@ -67,7 +67,7 @@ class Audit(Attack):
         sure = self._sure(scene, changed, canaries, weights)
         counts = auditing.guessed(sure, inside, self.share if self.unit == "sample" else 1.0)
         value = auditing.bound(counts, self.delta)
-        claim = claimed(scene)
+        claim = claimed(scene, self.unit)
         right = f"{counts[2]} of {counts[1]} guesses right, {counts[0]} canaries"
         score = Score("w", f"{self.unit}s as canaries", METRIC, value, value, value, 0.0, claim, counts[0], main=True)
         remarks = (f"epsilon {claim:.3g} is claimed, and the audit refutes it: {right}",) if value > claim else ()
@@ -113,9 +113,10 @@ def trained_again(scene: Scene, federation: Federation) -> Weights:
     return now.weights
 
 
-def claimed(scene: Scene) -> float:
-    """The epsilon that privacy.json claims of the merged model, against whoever gets it; infinite where nothing is claimed."""
-    protector = scene.run.method.protector
-    account = privacy.read(scene.path).get(protector.name, {}) if protector else {}
-    claims = [e["epsilon"] for e in account.get("epsilons", [])[:1] if e["epsilon"] is not None]
-    return float(claims[0]) if claims else float("inf")
+def claimed(scene: Scene, unit: str) -> float:
+    """The epsilon that privacy.json claims of the merged model for one canary, against whoever gets it; infinite where nothing
+    is claimed. unit: what a canary is; what protects samples (DP-SGD) claims nothing of whole clients."""
+    parts = (p for p in scene.run.method.parts if p.protects or (p.samples_apart and unit == "sample"))
+    accounts = [privacy.read(scene.path).get(part.name, {}) for part in parts]
+    claims = [a["epsilons"][0]["epsilon"] for a in accounts if a.get("epsilons")]
+    return min((float(c) for c in claims if c is not None), default=float("inf"))
