@@ -139,7 +139,7 @@ def test_the_report_says_what_was_measured_by_which_command_and_what_was_not(cop
     assert '<td class="' not in page.split('id="learned"')[1].split("</section>")[0]
 
 
-def test_the_attackers_own_samples_are_held_by_nobody_and_equal_none_that_is_attacked(run, tmp_path):
+def test_the_attackers_own_samples_are_held_by_nobody_and_equal_none_that_is_attacked(run, monkeypatch):
     scene = Scene(run)
     scene.close()
     federation, stored = scene.run.federation, scene.trainer.samples.x
@@ -151,6 +151,10 @@ def test_the_attackers_own_samples_are_held_by_nobody_and_equal_none_that_is_att
     assert halves[0].name == "training samples that no client holds"
     copied = halves[0].x[:30]
     assert len(auxiliary.unseen(federation, copied, 0, 0)) == len(halves[0]) - 30  # copies are left out
+    monkeypatch.setattr(auxiliary, "PIECE", 7)
+    some = auxiliary.unseen(federation, attacked, 0, 0, most=60)  # the first of the same, read piece by piece
+    assert torch.equal(some.x, halves[0].x[:60])
+    assert torch.equal(some.y, halves[0].y[:60])
     with pytest.raises(UsageError, match="E154"):
         auxiliary.unseen(federation, torch.cat([halves[0].x[10:], halves[1].x]), 0, 0)
 
