@@ -178,6 +178,9 @@ def test_what_is_sent_in_clear_is_called_so(tmp_path):
 
 def test_explain_says_which_attacks_measure_what_is_sent():
     words = " ".join(call("explain", "rebafl").out.split())
-    assert "rebafl/sums: unskew attack RUN prototype" in words
-    assert "rebafl/counts: no attack" in words
-    assert "weights: unskew audit RUN, unskew attack RUN gradient, unskew attack RUN membership" in words
+    seen = "seen by the server, and what it makes of it by every client; not measured (measure it:"
+    assert f"rebafl/sums: {seen} unskew attack RUN prototype)" in words
+    assert f"weights: {seen} unskew attack RUN gradient, unskew attack RUN membership, unskew audit RUN)" in words
+    labels = " ".join(call("explain", "flea").out.split())
+    assert "flea/labels: seen by the server, and what it makes of it by every client; labels, in clear" in labels
+    assert "not measured, and no attack here reads it" in words.split("rebafl/counts: seen")[1]

@@ -177,6 +177,11 @@ def test_the_coordinators_page_shows_sites_scores_what_was_sent_and_events(tmp_p
     assert re.search(r"<td>s2</td><td>33</td><td>3</td><td>3</td><td>round 3</td><td>accuracy [\d.]+%</td>", text)
     assert re.search(r"<td>global accuracy</td><td>[\d.]+%</td><td>[\d.]+%</td>", text)
     assert "<td>scaffold/delta</td><td>weights</td><td>all</td><td>every round</td>" in text
+    assert text.count("<td>the server, and what it makes of it by every client</td>") == 2  # weights and variates
+    assert (
+        text.count("not measured; attacks need the samples, so simulate the same settings") == 1
+    )  # no attack reads variates
+    assert "unskew attack" not in text  # which this run would refuse
     assert "<td>E520</td><td>s0: the site&#39;s policy does not allow it" in text
     assert not Tags(text).wrong
 

@@ -140,7 +140,12 @@ def test_what_the_operator_approves_names_the_run_the_training_and_all_that_leav
     assert leaves[0].startswith("leaves each client  weights ")
     assert "mean training loss and number of training samples, a round (read: each)" in leaves
     assert any(line.startswith("scores on this site's own test samples: accuracy") for line in leaves)
-    assert leaves[-1].startswith("numbers of training and test samples, shape, class names, versions, once")
+    assert any(
+        line.startswith("numbers of training and test samples, shape, class names, versions, once") for line in leaves
+    )
+    tells = next(line for line in leaves if line.startswith("what it tells"))
+    assert "weights: seen by the server" in tells
+    assert "not measured (measure it: unskew attack RUN gradient" in tells
 
 
 @pytest.mark.parametrize("name", ["a\nb", "x" * 65, 5, "\x1b[2J"])

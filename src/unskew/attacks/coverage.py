@@ -1,22 +1,62 @@
-"""Which attacks read what a method's clients send."""
+"""Who reads what a method's clients send, what that tells without any attack, and which attacks measure the rest."""
 
 from __future__ import annotations
+
+from collections.abc import Iterator
 
 from unskew.attacks import catalogue
 from unskew.core.client import Fed
 from unskew.core.method import Method
+from unskew.core.part import Part, overrides
+from unskew.core.values import Share
+
+NOT_MEASURED = "not measured"
+HEAD = "what it tells       "
 
 
-def attacked(method: Method, fed: Fed) -> list[str]:
-    """A line on each payload: the attacks that measure what it tells, or that none does."""
-    payloads = ["w"] if fed.shared else []
+def what_it_tells(method: Method, fed: Fed, run: str = "RUN") -> list[str]:
+    """A line on each payload: its readers, and what it tells, or the commands that would measure that on a run."""
+    lines = [f"weights: seen by {readers(handed_on=True)}; {_measured_by('w', run)}"] if fed.shared else []
+    for part, payload, share in _payloads(method, fed):
+        clear = in_clear(share.discloses, share.samples)
+        lines.append(f"{payload}: seen by {readers(_hands_on(part))}; {clear or _measured_by(payload, run)}")
+    return [(HEAD if i == 0 else " " * len(HEAD)) + line for i, line in enumerate(dict.fromkeys(lines))]
+
+
+def readers(handed_on: bool) -> str:
+    """Who reads a payload, in words. handed_on: whether the server broadcasts what it makes of it."""
+    return "the server, and what it makes of it by every client" if handed_on else "the server"
+
+
+def in_clear(kind: str, samples: int | str) -> str:
+    """What a payload tells without any attack, because it is what an attacker would look for; "" for any other.
+
+    kind, samples: as its Share says.
+    """
+    if kind == "labels":
+        return "labels, in clear" if samples == 1 else "labels, averaged"
+    return "raw inputs, in clear" if kind == "inputs" and samples == 1 else ""
+
+
+def commands(payload: str, run: str) -> list[str]:
+    """What would measure what a payload of this run tells; an audit, which asks another question, comes last."""
+    names = sorted(catalogue.reading(payload), key=lambda name: name == "audit")
+    return [f"unskew audit {run}" if name == "audit" else f"unskew attack {run} {name}" for name in names]
+
+
+def _measured_by(payload: str, run: str) -> str:
+    how = ", ".join(commands(payload, run))
+    return f"{NOT_MEASURED} (measure it: {how})" if how else f"{NOT_MEASURED}, and no attack here reads it"
+
+
+def _payloads(method: Method, fed: Fed) -> Iterator[tuple[Part, str, Share]]:
+    """Each Share once by its first name, with its Part."""
     for part in method.parts:
-        declared = [part.shares(fed), *(trip.shares(fed) for trip in part.trips)]
-        payloads += [f"{part.name}/{leaf.partition('/')[0]}" for shares in declared for leaf in shares]
-    lines = []
-    for payload in dict.fromkeys(payloads):
-        names = catalogue.reading(payload)
-        how = ", ".join(f"unskew {n} RUN" if n == "audit" else f"unskew attack RUN {n}" for n in names)
-        lines.append(f"{'weights' if payload == 'w' else payload}: {how or 'no attack'}")
-    head = "what it tells       "
-    return [(head if i == 0 else " " * len(head)) + line for i, line in enumerate(lines)]
+        for declared in (part.shares(fed), *(trip.shares(fed) for trip in part.trips)):
+            for leaf, share in declared.items():
+                yield part, f"{part.name}/{leaf.partition('/')[0]}", share
+
+
+def _hands_on(part: Part) -> bool:
+    """Whether the server broadcasts a state that it makes of what this Part shares."""
+    return bool(part.trips) or overrides(part, "server") or overrides(part, "server_init")

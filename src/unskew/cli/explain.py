@@ -24,14 +24,14 @@ def command(
 
 def text(method: str, data: str = DATA, model: str = MODEL) -> str:
     """The page `unskew explain` prints."""
-    from unskew.attacks.coverage import attacked
+    from unskew.attacks.coverage import what_it_tells
     from unskew.engine.leaves import leaves
     from unskew.merge import mean
     from unskew.report.methods import page
 
     loop, beside = _example(method, data, model)
     try:
-        shared = [*leaves(loop), *_summed(loop), *attacked(loop.run.method, loop.fed)]
+        shared = [*leaves(loop), *_summed(loop), *what_it_tells(loop.run.method, loop.fed)]
     finally:
         loop.trainer.close()
     pages = [page(p, loop.fed, beside).rstrip() for p in loop.run.method.parts] or [

@@ -1,4 +1,4 @@
-"""What a study takes from one site: bytes, who reads them, guarantees, and epsilon by the site's own samples."""
+"""What a study takes from one site: bytes, who reads them, guarantees, epsilon by the site's own samples, and what it tells."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from unskew import calls, config, models
+from unskew.attacks.coverage import what_it_tells
 from unskew.config import Settings
 from unskew.core.account import number
 from unskew.core.method import Method
@@ -46,7 +47,12 @@ def leaving(method: Method, trainer: Trainer, tests: int) -> list[str]:
     if any(name != protector for name in leaves.accounts(method, trainer.fed, counts_KC)):
         reading = "against the coordinator: it knows the study's seed, from which the noise is drawn"
         lines.append(f"{'':<20}  epsilon {number(math.inf):>9}  {reading}")
-    return lines + [f"{'':<20}{line}" for line in _beside(trainer, tests)]
+    lines += [f"{'':<20}{line}" for line in _beside(trainer, tests)]
+    return [
+        *lines,
+        *what_it_tells(method, trainer.fed, "RUN"),
+        f"{'':<20}RUN: a simulation of this study on data like these",
+    ]
 
 
 def _beside(trainer: Trainer, tests: int) -> list[str]:

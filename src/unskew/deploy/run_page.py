@@ -13,6 +13,7 @@ from unskew.many import clients_in
 from unskew.report.files import read_records
 from unskew.report.read import read_run
 from unskew.report.runs import RunData
+from unskew.report.sections.learned import payloads
 from unskew.report.sections.leaves import items
 
 MOST_EVENTS, MOST_LINES = 100, 30
@@ -44,7 +45,7 @@ def html(path: Path) -> str:
         planned=run.planned if run else 0,
         sites=sites(path, run, events),
         scores=scores(run) if run else [],
-        moved=[item for item in items(run) if item.way == "sends"] if run else [],
+        moved=list(zip([item for item in items(run) if item.way == "sends"], payloads(run))) if run else [],
         events=[e for e in reversed(events) if e["code"] != "round"][:MOST_EVENTS],
         log="\n".join(log.read_text(errors="replace").splitlines()[-MOST_LINES:]) if log.exists() else "",
     )

@@ -15,7 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from scipy.stats import t as student
 
-from unskew.report.runs import RunData, Traffic
+from unskew.attacks.coverage import in_clear
+from unskew.report.runs import RunData
 from unskew.report.stats import Score
 from unskew.report.summary import MethodSummary
 
@@ -84,18 +85,11 @@ def leakage_of(method: str, group: Sequence[RunData], score: Score) -> Leakage:
     """What is known of a method. group: its runs, one per seed."""
     sent = {t.share: t for run in group for t in run.traffic if t.way == "up"}
     payloads = sorted(sent, key=lambda share: (share != "w", share))
-    clear = {share: words for share, t in sent.items() if (words := in_clear(t))}
+    clear = {share: words for share, t in sent.items() if (words := in_clear(t.kind, t.samples))}
     epsilon, reading = max((_guaranteed(run) for run in group), key=lambda pair: pair[0])
     leaks = [leak for share in payloads for leak in _leaks(group, share)]
     known = {leak.payload for leak in leaks} | clear.keys()
     return Leakage(method, score, epsilon, reading, tuple(leaks), clear, tuple(p for p in payloads if p not in known))
-
-
-def in_clear(traffic: Traffic) -> str:
-    """What a payload tells without any attack, because it is what an attacker would look for; "" for any other."""
-    if traffic.kind == "labels":
-        return "labels, in clear" if traffic.samples == 1 else "labels, averaged"
-    return "raw inputs, in clear" if traffic.kind == "inputs" and traffic.samples == 1 else ""
 
 
 def strongest(scores: Sequence[Found], share: str) -> Found | None:

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
+from unskew.attacks.coverage import NOT_MEASURED
 from unskew.core.account import number
 from unskew.report.leakage import Leak, Leakage
 from unskew.report.numbers import MISSING
 
 HEAD = ("method", "score", "epsilon", "payload", "attack", "found, 95 %", "without payload", "leakage")
-NOT_MEASURED = "not measured"
 
 
 def cells(row: Leakage) -> list[list[str]]:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from unskew.attacks import catalogue
+from unskew.attacks.coverage import NOT_MEASURED, commands, in_clear, readers
 from unskew.core.account import number
 from unskew.report.context import Context
 from unskew.report.figures.lines import Line
@@ -19,7 +19,7 @@ from unskew.report.figures.reconstructions import reconstructions
 from unskew.report.figures.roc import roc
 from unskew.report.figures.series import series
 from unskew.report.figures.svg import HUES
-from unskew.report.leakage import in_clear, strongest
+from unskew.report.leakage import strongest
 from unskew.report.numbers import size
 from unskew.report.render import figure, render
 from unskew.report.runs import RunData, Traffic
@@ -27,7 +27,6 @@ from unskew.report.section import Section
 from unskew.report.sections.leaves import GUARANTEES, reads
 
 ORDER = 52
-NOT_MEASURED = "not measured"
 LEAD = (
     "Who reads what, and what could be learned from it? A figure without a command is a proof; one with a command was "
     "measured by an attack, which bounds from below what can be learned. “Not measured” means that nobody has tried, "
@@ -80,13 +79,12 @@ def payloads(run: RunData) -> list[Payload]:
 
 def _payload(traffic: Traffic, run: RunData, handed_on: set[str]) -> Payload:
     part = traffic.share.partition("/")[0]
-    readers = "the server, and what it makes of them every client" if part in handed_on else "the server"
     return Payload(
         share="weights" if traffic.share == "w" else traffic.share,
         most=size(traffic.most),
         total=size(traffic.total),
         reads=reads(traffic),
-        adversary=readers,
+        adversary=readers(traffic.share == "w" or part in handed_on),
         guarantee=traffic.guarantee,
         colour=traffic.guarantee if traffic.guarantee in GUARANTEES else "",
         learned=[*_proofs(traffic, run), *_plain(traffic), *_measured(traffic.share, run)]
@@ -106,7 +104,7 @@ def _proofs(traffic: Traffic, run: RunData) -> list[tuple[str, str]]:
 
 def _plain(traffic: Traffic) -> list[tuple[str, str]]:
     """What needs no attack, because the payload is it."""
-    words = in_clear(traffic)
+    words = in_clear(traffic.kind, traffic.samples)
     return [(words, "")] if words else []
 
 
@@ -114,8 +112,10 @@ def _not_measured(traffic: Traffic, run: RunData) -> tuple[str, str]:
     """Together with the commands that would measure it, if there are any."""
     if traffic.sum_of:
         return f"{NOT_MEASURED}; attacks read single replies, and only sums were read here", ""
-    attacks = [name for name in catalogue.reading(traffic.share) if name != "audit"]
-    return NOT_MEASURED, " or ".join(f"unskew attack {shlex.quote(str(run.path))} {name}" for name in attacks)
+    how = [c for c in commands(traffic.share, shlex.quote(str(run.path))) if not c.startswith("unskew audit")]
+    if how and str(run.config.get("data", "")).startswith("("):  # its samples stayed at sites, or were given in Python
+        return f"{NOT_MEASURED}; attacks need the samples, so simulate the same settings on data like them", ""
+    return NOT_MEASURED, " or ".join(how)
 
 
 def _measured(share: str, run: RunData) -> list[tuple[str, str]]:
