@@ -35,6 +35,7 @@ ROOMS = (
     {"engine"},
     {"attacks"},
     {"comparison"},
+    {"diagnosis"},
     {"report"},
     {"experiments"},
     {"deploy"},

@@ -1,4 +1,5 @@
-"""Write the pages that are made from the code: one for each method and each error code, and the models, the data sets.
+"""Write the pages that are made from the code: one for each method and each error code, and the models, the data sets,
+the evidence.
 
 python tools/docs.py            write them
 python tools/docs.py --check    exit with code 1 if any page differs from what would be written
@@ -18,6 +19,7 @@ from unskew.core.client import Fed
 from unskew.core.method import Method
 from unskew.core.part import Part
 from unskew.data.page import page as data_page
+from unskew.diagnosis.page import page as evidence_page
 from unskew.engine.resolve import resolve
 from unskew.errors import PAGES
 from unskew.methods import catalogue, registry
@@ -56,6 +58,7 @@ def pages() -> dict[Path, str]:
     texts = method_pages()
     texts |= {DOCS / "errors" / f"{code}.md": f"# {code}\n\n{text}\n" for code, text in PAGES.items()}
     texts[DOCS / "models.md"] = models_page()
+    texts[DOCS / "evidence.md"] = evidence_page()
     texts[DOCS / "data-sets.md"] = data_page()
     return texts
 

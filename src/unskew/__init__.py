@@ -29,6 +29,8 @@ if TYPE_CHECKING:  # what editors and type checkers see; a method's class is kno
     from unskew.core.values import Batch as Batch
     from unskew.core.values import Noise as Noise
     from unskew.core.values import Share as Share
+    from unskew.diagnosis.api import diagnose as diagnose
+    from unskew.diagnosis.diagnosis import Diagnosis as Diagnosis
     from unskew.errors import UnskewError as UnskewError
     from unskew.experiments.reproduce import Reproduction as Reproduction
     from unskew.experiments.reproduce import reproduce as reproduce
@@ -39,6 +41,8 @@ _HOMES = {
     "run": "unskew.api",
     "compare": "unskew.api",
     "resume": "unskew.api",
+    "diagnose": "unskew.diagnosis.api",
+    "Diagnosis": "unskew.diagnosis.diagnosis",
     "reproduce": "unskew.experiments.reproduce",
     "Result": "unskew.results",
     "Comparison": "unskew.results",

@@ -30,6 +30,8 @@ FROZEN = {
     f"--no-clip --federations --seed {SETTINGS}",
     "compare": "methods --seeds --set --references --no-references --processes --target --privacy --config --name "
     f"--folder --dry-run --json {SETTINGS}",
+    "diagnose": "data --label --site --features --json --skew --clients --samples --availability --model --seed "
+    "--partition-seed",
     "resume": "run --without --wait --json",
     "attach": "run --stop --json",
     "attack": "run attack --set --samples --seeds --json",

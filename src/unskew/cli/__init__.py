@@ -35,6 +35,7 @@ def _add_commands(commands: Any) -> None:
         check,
         compare,
         data,
+        diagnose,
         explain,
         federation,
         join,
@@ -51,6 +52,7 @@ def _add_commands(commands: Any) -> None:
     for name, command in (
         ("run", run.command),
         ("compare", compare.command),
+        ("diagnose", diagnose.command),
         ("resume", resume.command),
         ("attach", attach.command),
         ("attack", attack.command),

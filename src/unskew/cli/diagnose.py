@@ -1,0 +1,32 @@
+"""`unskew diagnose`: what is skewed in a federation, and which method to take."""
+
+from __future__ import annotations
+
+import json as json_
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from unskew.cli.options import Positional, with_settings
+
+SETTINGS = ("skew", "clients", "samples", "availability", "model", "seed", "partition_seed")
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The options of the command beside the settings that a run takes, too."""
+
+    data: Annotated[str, Positional(), "a path, or a data set by name; arguments in brackets: scans/(size=128)"]
+    label: Annotated[str, "in a table: the column of labels"] = ""
+    site: Annotated[str, "the column that says where a row is from; each of its values is a site"] = ""
+    features: Annotated[bool, "sites may share activations of single samples, so advise methods that do"] = False
+    json: Annotated[bool, "print the diagnosis as JSON and nothing else"] = False
+
+
+@with_settings(Arguments, SETTINGS)
+def command(arguments: Arguments, given: dict[str, Any]) -> None:
+    """Measure the skew of a federation, and recommend a method with its expected gain."""
+    from unskew.diagnosis.api import diagnose
+
+    named = {"label": arguments.label, "site": arguments.site, "features": arguments.features}
+    diagnosis = diagnose(arguments.data, **named, **given)
+    print(json_.dumps(diagnosis.as_dict()) if arguments.json else diagnosis.table())

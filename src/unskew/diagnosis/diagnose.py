@@ -1,0 +1,79 @@
+"""From data to a diagnosis: sites' numbers, their measures, which methods can run, and what to expect of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import get_args
+
+from unskew.data.federation import Federation
+from unskew.diagnosis import advice, evidence, numbers, skews
+from unskew.diagnosis.diagnosis import Diagnosis
+from unskew.diagnosis.evidence import Goal
+from unskew.engine import resolve
+from unskew.errors import DataError, UnskewError
+
+METHODS = (
+    "unskew",
+    "fedavg",
+    "fedprox",
+    "scaffold",
+    "feddyn",
+    "fedlc",
+    "rbsm",
+    "rebafl",
+    "fedrdn",
+    "fedbn",
+)  # fmt: skip
+"""The methods among which a diagnosis chooses."""
+WITH_FEATURES = ("flea(lambda2=0)",)
+"""Methods that it considers beside them where sites may share activations of single samples."""
+
+
+def diagnose_run(run: resolve.Run, features: bool = False) -> Diagnosis:
+    """The diagnosis of the federation of a run, whose own method does not count.
+
+    features: whether sites may share activations of single samples. Raises DataError (E410) for fewer than two sites with
+    samples.
+    """
+    federation, settings = run.federation, run.settings
+    check_sites(federation)
+    sites = numbers.numbers_of(federation)
+    measured = skews.skews_of(sites, settings.availability, settings.seed)
+    ordered = advice.nearest(measured, evidence.settings())
+    refused = refusals(run, (*METHODS, *(WITH_FEATURES if features else ())))
+    able = [method for method, reason in refused.items() if not reason]
+    return Diagnosis(
+        federation.name,
+        federation.skew,
+        measured,
+        numbers.leaving(sites),
+        {goal: tuple(advice.ranking(goal, able, ordered)) for goal in get_args(Goal)},
+        tuple(ordered),
+        {method: reason for method, reason in refused.items() if reason},
+    )
+
+
+def check_sites(federation: Federation) -> None:
+    """Raises DataError (E410) for fewer than two sites with samples."""
+    holding = int((federation.sizes > 0).sum())
+    if holding < 2:
+        raise DataError(
+            "E410",
+            f"{federation.name}: one site holds all samples, so there is nothing to federate; name the column that says "
+            "where a row is from (--site NAME), or give a skew that divides the data, such as dirichlet:0.3.",
+        )
+
+
+def refusals(run: resolve.Run, methods: Sequence[str]) -> Mapping[str, str]:
+    """By method, why it cannot run on these data with this model; "" where it can."""
+    return {method: _refusal(run, method) for method in methods}
+
+
+def _refusal(run: resolve.Run, text: str) -> str:
+    method = resolve.parts_of(text)
+    try:
+        method.check_task(run.task.name)
+        method.check(run.fed)
+    except UnskewError as error:
+        return error.text
+    return ""

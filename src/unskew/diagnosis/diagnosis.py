@@ -1,0 +1,113 @@
+"""What a diagnosis returns: what was measured, what it means, and which method to take."""
+
+from __future__ import annotations
+
+import dataclasses
+import html
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from unskew.diagnosis.advice import NEAREST, Expected, Gain, Near, advised, pays
+from unskew.diagnosis.evidence import Goal
+from unskew.diagnosis.skews import Skews
+from unskew.diagnosis.wording import points, readings
+
+AIMS: dict[Goal, str] = {"sites": "at the sites", "one": "one model for all"}
+"""What the two goals are called in tables."""
+
+
+@dataclass(frozen=True, repr=False)
+class Diagnosis:
+    """The measures of a federation, and the methods that fit it, those with the largest expected gains first.
+
+    federation, split: what was measured, and how it was divided. leaves: what every site tells for it. rankings: by goal,
+    `sites` (what each site uses, on its own test samples) and `one` (one model for everybody, new sites included).
+    nearest: the settings of the evidence, the most similar first. refused: by method, why it cannot run here.
+    """
+
+    federation: str
+    split: str
+    skews: Skews
+    leaves: str
+    rankings: Mapping[Goal, tuple[Expected, ...]]
+    nearest: tuple[Near, ...]
+    refused: Mapping[str, str]
+
+    def best(self, goal: Goal = "sites") -> Expected:
+        """The method with the largest expected gain."""
+        return self.rankings[goal][0]
+
+    @property
+    def pays(self) -> Literal["yes", "no", "open"]:
+        """Whether the best method is expected to beat training alone at the sites by more than the spread of the evidence."""
+        return pays(self.best())
+
+    @property
+    def method(self) -> str:
+        """The method to take at the sites: the best one, or `local` where federating does not pay."""
+        return advised("sites", self.rankings["sites"])
+
+    def __repr__(self) -> str:
+        gain = self.best().over_fedavg
+        return f"<Diagnosis of {self.federation}: take {self.method}, {_points(gain)} points over fedavg expected; federating pays: {self.pays}>"
+
+    def _repr_html_(self) -> str:
+        """The table, as a notebook shows it."""
+        return f"<pre>{html.escape(self.table())}</pre>"
+
+    def table(self) -> str:
+        """Everything as text: measures and their meaning, what leaves the sites, advice, and the evidence it rests on."""
+        lines = [f"{self.federation}, divided by {self.split}", ""]
+        lines += [f"{r.name:<16}{r.value:>8}  {r.meaning}" for r in readings(self.skews)]
+        lines += ["", self.leaves, "", f"{'goal':<19}{'method':<24}{'over fedavg':>15}{'over local':>15}"]
+        for goal, aim in AIMS.items():
+            lines += [_row(aim if i == 0 else "", e) for i, e in enumerate(self.rankings[goal][:3])]
+        lines += ["", _verdict(self), _evidence(self.nearest)]
+        lines += [f"not here  {name}: {reason}" for name, reason in self.refused.items()]
+        return "\n".join(lines)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The diagnosis in plain values, as `--json` prints it; gains are shares, 0.05 is 5 points."""
+        return {
+            "federation": self.federation,
+            "split": self.split,
+            "measures": {r.name: {"value": v, "meaning": r.meaning} for r, v in zip(readings(self.skews), _values(self.skews))},
+            "leaves": self.leaves,
+            "method": self.method,
+            "pays": self.pays,
+            "rankings": {goal: [dataclasses.asdict(e) for e in ranking] for goal, ranking in self.rankings.items()},
+            "nearest": [{"setting": n.setting.name, "about": n.setting.about, "distance": n.distance} for n in self.nearest],
+            "refused": dict(self.refused),
+        }  # fmt: skip
+
+
+def _values(s: Skews) -> list[float | None]:
+    return [s.sites, s.samples, s.imbalance, s.label_skew, s.missing, s.feature_skew, s.absent]
+
+
+def _points(gain: Gain | None) -> str:
+    return "–" if gain is None else f"{points(gain.mean)} ± {100 * gain.spread:.1f}"
+
+
+def _row(aim: str, expected: Expected) -> str:
+    return f"{aim:<19}{expected.method:<24}{_points(expected.over_fedavg):>15}{_points(expected.over_local):>15}"
+
+
+def _verdict(diagnosis: Diagnosis) -> str:
+    best = diagnosis.best()
+    expected = f"{best.method} is expected {_points(best.over_local)} points from training alone, at the sites"
+    if diagnosis.pays == "no":
+        return (
+            f"Federating does not pay: {expected}. Let every site train alone, unless sites without data need a model."
+        )
+    if diagnosis.pays == "open":
+        return f"Whether federating pays cannot be told: {expected}. Compare both on your own data before you decide."
+    return f"Federating pays: {expected}."
+
+
+def _evidence(nearest: tuple[Near, ...]) -> str:
+    named = "; ".join(
+        f"{near.setting.name} ({near.setting.about}; distance {near.distance:.1f})" for near in nearest[:NEAREST]
+    )
+    return f"Evidence: gains in points, ± their spread over runs, in the most similar settings: {named}."

@@ -1,0 +1,95 @@
+"""unskew (this package's default): balanced softmax, FedDyn and FedRDN in one, and each client's own prior at test time.
+
+Client: CE(z + log s_k, y),    s_k = (1 - eps) p_k + eps / C    p_k: the client's label shares (ReBaFL's relaxed prior)
+        and FedDyn's terms and merge, with alpha
+Inputs: FedRDN: images are normalised with the statistics of a client drawn at random for each image, each time it is drawn
+Test:   the global model as it is. A client's own score: z + log q_k,    q_kc = (n_kc + prior / C) / (n_k + prior)
+Samples that are not [channels, H, W] are not normalised. Samples with masks have no label shares: there, only FedDyn and
+FedRDN are left. A head without a bias, or one that two layers share, has no own prior.
+Differs from the paper: it has none; the pieces are as on their own pages, with FedRDN's variant "paper".
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Le
+
+from unskew.core import Batch, Client, Fed, Noise, Share, Tensor, Tree, Trip, Ups, Weights
+from unskew.methods.bsm import MIXTURES
+from unskew.methods.feddyn import FedDyn
+from unskew.methods.fedrdn import FedRDN
+
+_INPUTS = FedRDN()
+_TWICE = "it has the same correction in it"
+
+
+@dataclass(frozen=True)
+class Unskew(FedDyn):
+    """Corrects for label skew, drift and feature skew with settings that need no tuning; adds class counts at test time."""
+
+    alpha: Annotated[
+        float, Ge(1e-12), Le(1_000_000), "strength of FedDyn's regulariser; large values diverge with many local steps"
+    ] = 0.1
+    eps: Annotated[
+        float,
+        Ge(0),
+        Le(1),
+        "smoothing of the label shares in training; 1 is plain cross-entropy, 0 the balanced softmax",
+    ] = 0.3
+    prior: Annotated[
+        float,
+        Ge(1e-6),
+        Le(1_000_000),
+        "samples, spread evenly over the classes, that a client's own label shares begin with",
+    ] = 1.0
+    statistics: Annotated[bool, "normalise images with the statistics of clients drawn at random (FedRDN)"] = True
+    name = "unskew"
+    use_when = "First: one default for label skew, feature skew, few samples and absent clients, without tuning."
+    personal = True
+    clashes = {**MIXTURES, **dict.fromkeys(("bsm", "rebafl", "fedlc", "fedrs", "feddyn", "fedrdn", "norm"), _TWICE)}
+
+    def _normalises(self, fed: Fed) -> bool:
+        return self.statistics and len(fed.shape) == 3 and not fed.net.embeds
+
+    @property
+    def trips(self) -> tuple[Trip, ...]:
+        if not self.statistics:
+            return ()
+        return (Trip(lambda t, T: t == 0, self.measure, self.collect, self.measured, everyone=True),)
+
+    def measured(self, fed: Fed) -> dict[str, Share]:
+        return _INPUTS.statistics(fed) if self._normalises(fed) else {}
+
+    def measure(self, w: Weights, c: Client) -> Tree:
+        return _INPUTS.measure(w, c) if self._normalises(c.fed) else {}
+
+    def collect(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
+        return w, (s | _INPUTS.collect(w, s, ups, fed)[1] if self._normalises(fed) else s)
+
+    def server_init(self, w: Weights, fed: Fed) -> Tree:
+        return super().server_init(w, fed) | (_INPUTS.server_init(w, fed) if self._normalises(fed) else {})
+
+    def noise(self, fed: Fed, down: Tree) -> dict[str, Noise]:
+        return _INPUTS.noise(fed, down) if self._normalises(fed) else {}
+
+    def batch(self, b: Batch, c: Client) -> Batch:
+        return _INPUTS.batch(b, c) if self._normalises(c.fed) else b
+
+    def evaluate_with(self, x: Tensor, c: Client) -> Tensor:
+        return _INPUTS.evaluate_with(x, c) if self._normalises(c.fed) else x
+
+    def logits(self, z: Tensor, b: Batch, c: Client) -> Tensor:
+        if c.fed.task.name != "classification":
+            return z
+        return z + ((1 - self.eps) * c.counts / c.n + self.eps / c.fed.classes).log()
+
+    def merge(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
+        merged, of_feddyn = super().merge(w, s, ups, fed)
+        return merged, s | of_feddyn
+
+    def personalise(self, w: Weights, c: Client) -> Weights:
+        bias = f"{c.net.head}.bias"
+        if c.fed.task.name != "classification" or bias not in w:
+            return w
+        share_C = (c.counts + self.prior / c.fed.classes) / (c.n + self.prior)
+        return w | {bias: w[bias] + share_C.log()}

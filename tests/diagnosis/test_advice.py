@@ -1,0 +1,98 @@
+"""Advice from evidence: which settings count as near, what gains are expected, and how they are tried out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from unskew.diagnosis import evidence
+from unskew.diagnosis.advice import SOFT, advised, gain, nearest, pays, ranking
+from unskew.diagnosis.evidence import Scores, Setting
+from unskew.diagnosis.left_out import trials
+from unskew.diagnosis.skews import Skews
+
+
+def skews(label: float, absent: float = 0.0) -> Skews:
+    return Skews(10, 0, 50.0, 5.0, 0.0, label, label, 0.0, absent)
+
+
+def setting(name: str, label: float, **scores: float | tuple[float, ...]) -> Setting:
+    """Methods with one score a seed, the same for both goals; `local` has none for one model."""
+    by_seed = {m: dict(enumerate(v if isinstance(v, tuple) else (v,))) for m, v in scores.items()}
+    return Setting(name, name, skews(label), {m: Scores({} if m == "local" else s, s) for m, s in by_seed.items()})
+
+
+MILD = setting("mild", 0.1, fedavg=(0.80, 0.82), feddyn=(0.84, 0.84), rbsm=0.70, local=(0.70, 0.70))
+STRONG = setting("strong", 0.6, fedavg=0.50, feddyn=0.40, rbsm=0.60, local=0.90)
+STRONGER = setting("stronger", 0.7, fedavg=0.40, feddyn=0.20, rbsm=0.55, local=0.95)
+
+
+def test_the_most_similar_settings_come_first():
+    assert [n.setting.name for n in nearest(skews(0.12), [STRONGER, STRONG, MILD])] == ["mild", "strong", "stronger"]
+    assert nearest(skews(0.6), [STRONG, MILD])[0].distance == 0
+
+
+def test_a_gain_by_hand():
+    """Distances 0 and d: the gains of each setting weigh 1 / SOFT and 1 / (d^2 + SOFT), shared out over its seeds."""
+    ordered = nearest(MILD.skews, [MILD, STRONG])
+    d = ordered[1].distance
+    ours, theirs = 1 / SOFT, 1 / (d**2 + SOFT)
+    mean = (ours * (0.04 + 0.02) / 2 + theirs * -0.10) / (ours + theirs)
+    expected = gain("feddyn", "fedavg", "sites", ordered)
+    assert expected is not None
+    assert expected.mean == pytest.approx(mean)
+    assert expected.runs == 3
+    squares = (ours * ((0.04 - mean) ** 2 + (0.02 - mean) ** 2) / 2 + theirs * (-0.10 - mean) ** 2) / (ours + theirs)
+    assert expected.spread == pytest.approx(np.sqrt(squares))
+
+
+def test_the_ranking_follows_the_federation():
+    known = [MILD, STRONG, STRONGER]
+    methods = ["fedavg", "feddyn", "rbsm"]
+    assert ranking("sites", methods, nearest(skews(0.1), known))[0].method == "feddyn"
+    assert ranking("sites", methods, nearest(skews(0.7), known))[0].method == "rbsm"
+
+
+def test_training_alone_is_compared_at_the_sites_whatever_the_goal():
+    best = ranking("one", ["rbsm"], nearest(skews(0.7), [STRONG, STRONGER]))[0]
+    assert best.over_local is not None
+    assert best.over_local.mean < -0.2
+    assert not ranking("one", ["local"], nearest(skews(0.7), [STRONG]))
+
+
+def test_training_alone_is_advised_where_every_method_is_behind_it_by_more_than_the_spread():
+    """STRONG and STRONGER: rbsm is 30 and 40 points behind. MILD's feddyn is 14 ahead."""
+    near = nearest(STRONG.skews, [STRONG, STRONGER])
+    behind = ranking("sites", ["fedavg", "rbsm"], near)
+    assert advised("sites", behind) == "local"
+    assert advised("one", behind) == "rbsm"
+    ahead = ranking("sites", ["fedavg", "feddyn"], nearest(MILD.skews, [MILD]))
+    assert (pays(ahead[0]), advised("sites", ahead)) == ("yes", "feddyn")
+    both = ranking("sites", ["fedavg"], nearest(skews(0.3), [MILD, STRONG]))
+    assert (pays(both[0]), advised("sites", both)) == ("open", "fedavg")
+
+
+def test_a_method_without_runs_is_not_advised():
+    assert [e.method for e in ranking("sites", ["fedbn", "fedavg"], nearest(skews(0.1), [MILD]))] == ["fedavg"]
+
+
+def test_a_trial_does_not_see_the_setting_that_is_left_out():
+    """Each of the two is advised what is best in the other, which is its worst."""
+    first, second = trials("one", ["fedavg", "feddyn", "rbsm"], [MILD, STRONG])
+    assert (first.named, first.rank, first.best) == ("rbsm", 3, "feddyn")
+    assert (second.named, second.rank, second.best) == ("feddyn", 3, "rbsm")
+    assert first.lost == pytest.approx(0.14)
+    assert first.expected == pytest.approx(0.10)
+    assert first.gained == pytest.approx(-0.11)
+
+
+def test_every_setting_of_the_evidence_has_measures_and_runs():
+    """No setting is of the sets on which the default method is confirmed."""
+    plans = evidence.plans()
+    assert [s.name for s in evidence.settings()] == list(plans)
+    assert len(plans) >= 10
+    assert not {plan["data"].partition("(")[0] for plan in plans.values()} & {"cifar10", "office_caltech10"}
+    for s in evidence.settings():
+        assert {"fedavg", "local"} <= s.scores.keys()
+        assert all(0 < v < 1 for scores in s.scores.values() for v in (*scores.one.values(), *scores.sites.values()))
+        assert not s.scores["local"].one

@@ -1,0 +1,114 @@
+"""`unskew diagnose` and `unskew.diagnose`: what they print and return, and what they refuse."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import unskew
+from tests.cli.calling import call
+from unskew.errors import DataError
+
+rng = np.random.default_rng(0)
+X = rng.standard_normal((60, 4))
+Y = np.arange(60) % 3
+SITE = np.arange(60) // 20
+
+
+def csv(path: Path, header: str, rows: list[str]) -> str:
+    path.write_text("\n".join([header, *rows]) + "\n")
+    return str(path)
+
+
+def rows() -> list[str]:
+    return [f"{x[0]:.3f},{x[1]:.3f},{s},{y}" for x, s, y in zip(X, SITE, Y)]
+
+
+def test_the_command_prints_measures_meaning_advice_and_evidence():
+    shown = call("diagnose", "digits", "--skew", "classes:2", "--clients", "10")
+    assert (shown.code, shown.err) == (0, "")
+    for part in ("label skew", "missing classes", "80%", "From each site", "over fedavg", "over local", "Evidence:"):
+        assert part in shown.out
+    assert "not here  fedbn: " in shown.out
+
+
+def test_json_holds_what_the_table_says():
+    told = json.loads(call("diagnose", "digits", "--clients", "8", "--json").out)
+    diagnosis = unskew.diagnose("digits", clients=8)
+    assert told == json.loads(json.dumps(diagnosis.as_dict()))
+    assert told["measures"]["sites"]["value"] == 8
+    assert told["method"] == diagnosis.method
+    best = told["rankings"]["sites"][0]
+    assert f"{100 * best['over_fedavg']['mean']:+.1f} ± {100 * best['over_fedavg']['spread']:.1f}" in diagnosis.table()
+
+
+def test_a_table_is_divided_by_its_column_of_sites(tmp_path: Path):
+    """Not by a skew of ours, which would be diagnosed in place of theirs."""
+    path = csv(tmp_path / "t.csv", "a,b,bank,label", rows())
+    told = json.loads(call("diagnose", path, "--site", "bank", "--json").out)
+    assert told["split"] == "column:bank"
+    assert told["measures"]["sites"]["value"] == 3
+    usual = csv(tmp_path / "u.csv", "a,b,site,label", rows())
+    assert json.loads(call("diagnose", usual, "--json").out)["split"] == "column:site"
+
+
+def test_own_data_that_nothing_divides_are_refused():
+    with pytest.raises(DataError, match=r"E410 arrays: nothing says which sample is from which site"):
+        unskew.diagnose((X, Y))
+    assert unskew.diagnose((X, Y), skew="iid", clients=3).skews.sites == 3
+
+
+def test_one_site_is_refused(tmp_path: Path):
+    path = csv(tmp_path / "t.csv", "a,b,site,label", [row.replace(f",{s},", ",7,") for row, s in zip(rows(), SITE)])
+    refused = call("diagnose", path)
+    assert refused.code == 3
+    assert refused.err.startswith("E410 t: one site holds all samples, so there is nothing to federate")
+    assert refused.err.count("\n") == 1
+
+
+def test_data_without_labels_and_nan_are_refused_in_one_sentence(tmp_path: Path):
+    unlabelled = call(
+        "diagnose", csv(tmp_path / "t.csv", "a,b,site", [r.rsplit(",", 1)[0] for r in rows()]), "--label", "y"
+    )
+    assert unlabelled.code != 0
+    assert unlabelled.err.startswith("E4")
+    holed = X.copy()
+    holed[3, 1] = np.nan
+    with pytest.raises(DataError, match="E405"):
+        unskew.diagnose([(holed[:30], Y[:30]), (holed[30:], Y[30:])])
+
+
+def test_a_site_with_one_class_and_an_empty_site_are_measured():
+    clients = [(X[:20], Y[:20]), (X[20:40], np.zeros(20, np.int64)), (X[40:], Y[40:])]
+    skews = unskew.diagnose(clients).skews
+    assert skews.missing == pytest.approx(2 / 9)
+    few = unskew.diagnose((X[:8], Y[:8]), skew="dirichlet:0.1", clients=12).skews
+    assert few.empty > 0
+    assert few.sites + few.empty == 12
+
+
+def test_methods_that_share_activations_are_advised_only_where_they_may():
+    def methods(**options: bool) -> set[str]:
+        return {e.method for e in unskew.diagnose("digits", clients=8, **options).rankings["one"]}
+
+    assert not any("flea" in method for method in methods())
+    assert methods(features=True) - methods() <= {"flea(lambda2=0)"}
+
+
+def test_a_notebook_shows_the_table_and_a_line_stands_for_it():
+    diagnosis = unskew.diagnose("digits", clients=8)
+    assert "&lt;" not in diagnosis._repr_html_() or "<pre>" in diagnosis._repr_html_()
+    assert repr(diagnosis).startswith(f"<Diagnosis of digits: take {diagnosis.method}, ")
+    assert diagnosis.best("one").method == diagnosis.rankings["one"][0].method
+
+
+def test_masks_leave_out_what_needs_one_label_a_sample():
+    x = rng.standard_normal((12, 1, 16, 16)).astype(np.float32)
+    masks = np.zeros((12, 16, 16), np.int64)
+    masks[:, :4] = 1
+    diagnosis = unskew.diagnose([(x[:6], masks[:6]), (x[6:], masks[6:])])
+    assert "rebafl" in diagnosis.refused
+    assert "fedavg" in {e.method for e in diagnosis.rankings["sites"]}

@@ -1,0 +1,116 @@
+"""Measures of skew, on federations whose skew is known, and the numbers that leave a site for them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from unskew.data.federation import Federation
+from unskew.data.index import Index
+from unskew.diagnosis.numbers import FEWEST, leaving, moments, numbers_of
+from unskew.diagnosis.skews import absent, feature_skew, label_skew, skews_of
+
+rng = np.random.default_rng(0)
+
+
+def federation(sites: list[list[int]], shift: float = 0.0, width: int = 6) -> Federation:
+    """Images [1, width, width] of unit normal pixels; each site's labels as listed, every second site brighter by `shift`."""
+    y = np.array([label for site in sites for label in site], np.int64)
+    owner = np.repeat(np.arange(len(sites)), [len(site) for site in sites])
+    x = np.random.default_rng(1).standard_normal((len(y), 1, width, width)).astype(np.float32)
+    x += (0.5 * y + shift * (owner % 2))[:, None, None, None].astype(np.float32)
+    classes = tuple(str(c) for c in range(int(y.max()) + 1))
+    empty = np.zeros((0, 1, width, width), np.float32)
+    index = Index.of([np.flatnonzero(owner == k) for k in range(len(sites))])
+    return Federation("f", x, y, empty, y[:0], classes, index, Index.empty(len(sites)), "by hand")
+
+
+ALIKE = [[0, 1, 2] * 40] * 6
+APART = [[k % 3] * 120 for k in range(6)]
+
+
+def test_label_skew_by_hand():
+    """Two sites of one class each, p = (1/2, 1/2): TV = 1/2; chance 1/2 * 2 sqrt(1 / (2 pi n)) = 0.0399 for n = 100."""
+    counts = np.array([[100.0, 0.0], [0.0, 100.0]])
+    assert label_skew(counts, counts.sum(1)) == pytest.approx(0.5 - 1 / np.sqrt(2 * np.pi * 100), abs=1e-6)
+
+
+def test_dealing_at_random_is_no_skew():
+    draws = [np.bincount(rng.integers(0, 10, 20), minlength=10) for _ in range(200)]
+    counts = np.array(draws, float)
+    raw = np.abs(counts / 20 - counts.sum(0) / counts.sum()).sum(1).mean() / 2
+    assert raw > 0.2
+    assert label_skew(counts, counts.sum(1)) < 0.05
+
+
+def test_feature_skew_is_the_distance_in_standard_deviations():
+    """Brightness of a 6x6 image varies by 1/6 within a class, so sites 0.25 to either side lie 1.5 deviations apart."""
+    sites = numbers_of(federation(ALIKE, shift=0.5))
+    brightness, contrast = 1.5, 0.0
+    assert feature_skew(sites) == pytest.approx((brightness + contrast) / 2, abs=0.12)
+    assert feature_skew(numbers_of(federation(ALIKE))) < 0.05
+
+
+def test_label_skew_does_not_read_as_feature_skew():
+    """Classes differ in brightness by three deviations, so sites of one class do; within classes nothing differs."""
+    skews = skews_of(numbers_of(federation(APART)))
+    assert skews.label_skew > 0.5
+    assert skews.missing == pytest.approx(2 / 3)
+    assert skews.feature_skew is not None
+    assert skews.feature_skew < 0.1
+
+
+def test_a_single_class_and_empty_and_tiny_sites():
+    """A site without samples, one with a single sample, and one with one class are measured like others."""
+    skews = skews_of(numbers_of(federation([[0, 1] * 20, [0] * 40, [1], []])))
+    assert (skews.sites, skews.empty) == (3, 1)
+    assert skews.missing == pytest.approx(2 / 6)
+    assert skews.feature_skew is not None
+    only = skews_of(numbers_of(federation([[0] * 9, [0] * 9])))
+    assert (only.label_skew, only.missing) == (0.0, 0.0)
+
+
+def test_imbalance_by_hand():
+    """n = (10, 30): 1 - 40^2 / (2 (100 + 900)) = 0.2."""
+    assert skews_of(numbers_of(federation([[0, 1] * 5, [0, 1] * 15]))).imbalance == pytest.approx(0.2)
+
+
+def test_blank_inputs_have_no_distance():
+    f = federation(ALIKE)
+    f.x[:] = 0.5
+    assert skews_of(numbers_of(f)).feature_skew is None
+
+
+def test_masks_are_one_group():
+    y = np.zeros((12, 6, 6), np.int64)
+    y[:, :2] = 1
+    x = np.random.default_rng(2).standard_normal((12, 1, 6, 6)).astype(np.float32)
+    index = Index.of([np.arange(6), np.arange(6, 12)])
+    f = Federation("m", x, y, x[:0], y[:0], ("background", "vessel"), index, Index.empty(2), "by hand")
+    skews = skews_of(numbers_of(f))
+    assert skews.label_skew == 0
+    assert skews.feature_skew is not None
+
+
+@pytest.mark.parametrize(("text", "share"), [("full", 0.0), ("sample:0.25", 0.75), ("bernoulli:0.3", 0.7)])
+def test_absence_is_that_of_the_rounds(text: str, share: float):
+    assert absent(text, 40) == pytest.approx(share, abs=0.03)
+
+
+def test_few_samples_leave_no_mean():
+    """What leaves a site with fewer than FEWEST samples are its counts; a mean of one sample would be the sample."""
+    tiny, enough = numbers_of(federation([[0] * (FEWEST - 1), [0] * FEWEST]))
+    assert tiny.mean is None
+    assert not tiny.sums.any()
+    assert not tiny.squares.any()
+    assert enough.mean is not None
+    assert enough.sums.any()
+    assert f"from {FEWEST} samples on" in leaving([tiny, enough])
+
+
+def test_moments_of_images_and_tables():
+    x = np.arange(12.0).reshape(1, 2, 2, 3)
+    assert moments(x) == pytest.approx(np.array([[2.5, 8.5, x[0, 0].std(), x[0, 1].std()]]))
+    rows = np.arange(6.0).reshape(2, 3)
+    assert (moments(rows) == rows).all()
+    assert moments(np.zeros((2, 1000))).shape == (2, 256)

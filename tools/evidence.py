@@ -1,0 +1,130 @@
+"""Run the methods among which `unskew diagnose` chooses, in the settings of src/unskew/diagnosis/settings.yaml.
+
+python tools/evidence.py [--seeds N] [--methods A B] [--settings A B]     run what is missing, one row of runs.csv each
+python tools/evidence.py --check                                          how good advice is for settings left out
+
+Stopped and started again it goes on where it was: a row that is in runs.csv is not run again; delete rows to repeat them. One
+core, minutes a seed. A setting's measures are written to skews.csv.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import dataclasses
+import time
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import unskew
+from unskew import data
+from unskew.config import build
+from unskew.data import Dataset
+from unskew.diagnosis import evidence, numbers
+from unskew.diagnosis.diagnose import METHODS, WITH_FEATURES
+from unskew.diagnosis.left_out import table
+from unskew.diagnosis.skews import Skews, skews_of
+from unskew.engine.resolve import federation_of
+
+FOLDER = Path(evidence.__file__).parent
+COMMON = {"rounds": 24, "epochs": 2, "batch": 16, "lr": 0.05, "eval_every": 3, "workers": 1}
+TESTS = 600
+"""Test samples of a setting at most."""
+RUN = ("setting", "method", "seed", "one", "sites", "worst", "bytes", "seconds")
+MEASURES = tuple(field.name for field in dataclasses.fields(Skews))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--methods", nargs="*", default=[*METHODS, "local", *WITH_FEATURES])
+    parser.add_argument("--settings", nargs="*", default=list(evidence.plans()))
+    parser.add_argument("--check", action="store_true")
+    given = parser.parse_args()
+    if given.check:
+        print(table())
+        return
+    for seed in range(given.seeds):
+        for name in given.settings:
+            if not known("skews.csv", setting=name, seed=seed):
+                append("skews.csv", ("setting", "seed", *MEASURES), measured(name, seed))
+            for method in given.methods:
+                if not known("runs.csv", setting=name, method=method, seed=seed):
+                    row = scored(name, method, seed)
+                    append("runs.csv", RUN, row)
+                    print(*row.values(), flush=True)
+
+
+def known(file: str, **which: object) -> bool:
+    """Whether a file has the row of this setting, method and seed."""
+    path = FOLDER / file
+    rows = list(csv.DictReader(path.open(newline=""))) if path.exists() else []
+    return any(all(row[key] == str(value) for key, value in which.items()) for row in rows)
+
+
+def append(file: str, columns: tuple[str, ...], row: dict[str, Any]) -> None:
+    path = FOLDER / file
+    begins = not path.exists()
+    with path.open("a", newline="") as lines:
+        writer = csv.DictWriter(lines, columns, lineterminator="\n")
+        if begins:
+            writer.writeheader()
+        writer.writerow(row)
+
+
+def scored(name: str, method: str, seed: int) -> dict[str, Any]:
+    """A run's scores; without any where the method cannot run in this setting."""
+    row: dict[str, Any] = {"setting": name, "method": method, "seed": seed}
+    began = time.process_time()
+    try:
+        result = unskew.run(method, dataset(name), seed=seed, progress=False, **COMMON, **evidence.plans()[name]["run"])
+    except unskew.UnskewError as error:
+        if error.code != "E108":
+            raise
+        return row
+    own = "personal@client" if result.scores("personal@client") else "global@client"
+    shared = bool(result.bytes("up")) and not any(
+        part.keeps(n, result.run.fed) for part in result.method.parts for n in result.weights
+    )
+    return row | {
+        "one": round(result.scores()["mean10"], 4) if shared else "",
+        "sites": round(result.scores(own)["mean10"], 4),
+        "worst": round(result.scores(own, "worst")["mean10"], 4),
+        "bytes": result.bytes("up"),
+        "seconds": round(time.process_time() - began, 1),
+    }
+
+
+def measured(name: str, seed: int) -> dict[str, Any]:
+    """The measures of a setting's federation."""
+    settings = build({**COMMON, **evidence.plans()[name]["run"], "seed": seed})
+    federation = federation_of(settings, unskew.Method(), dataset(name))
+    skews = skews_of(numbers.numbers_of(federation), settings.availability, seed)
+    rounded = {k: "" if v is None else round(v, 4) for k, v in dataclasses.asdict(skews).items()}
+    return {"setting": name, "seed": seed, **rounded}
+
+
+@cache
+def dataset(name: str) -> Dataset:
+    """The samples of a setting, made smaller, with some of the test samples."""
+    plan = evidence.plans()[name]
+    full = data.read(plan["data"])
+    kept = np.sort(np.random.default_rng(0).permutation(len(full.y_test))[:TESTS])
+    x, x_test = (averaged(x, *plan.get("smaller", (1, 1))) for x in (full.x, full.x_test[kept]))
+    columns = {column: values[kept] for column, values in full.test_columns.items()}
+    return dataclasses.replace(full, x=x, x_test=x_test, y_test=full.y_test[kept], test_columns=columns)
+
+
+def averaged(x: np.ndarray, high: int, wide: int) -> np.ndarray:
+    """Samples [N, channels, H, W] with the mean of every block of so many rows and columns in its place."""
+    if high * wide == 1:
+        return x
+    h, w = x.shape[-2] // high, x.shape[-1] // wide
+    return x[..., : h * high, : w * wide].reshape(*x.shape[:-2], h, high, w, wide).mean((-3, -1))
+
+
+if __name__ == "__main__":
+    main()
