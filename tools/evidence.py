@@ -1,10 +1,11 @@
 """Run the methods among which `unskew diagnose` chooses, in the settings of src/unskew/diagnosis/settings.yaml.
 
 python tools/evidence.py [--seeds N] [--methods A B] [--settings A B]     run what is missing, one row of runs.csv each
+python tools/evidence.py --confirm [--seeds N] [--methods A B]            the same in confirmation.yaml, into confirmed.csv
 python tools/evidence.py --check                                          how good advice is for settings left out
 
 Stopped and started again it goes on where it was: a row that is in runs.csv is not run again; delete rows to repeat them. One
-core, minutes a seed. A setting's measures are written to skews.csv.
+core, a quarter of an hour a seed. A setting's measures are written to skews.csv.
 """
 
 from __future__ import annotations
@@ -41,20 +42,23 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--methods", nargs="*", default=[*METHODS, "local", *WITH_FEATURES])
-    parser.add_argument("--settings", nargs="*", default=list(evidence.plans()))
+    parser.add_argument("--settings", nargs="*")
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--confirm", action="store_true")
     given = parser.parse_args()
     if given.check:
         print(table())
         return
+    plans = evidence.plans("confirmation.yaml" if given.confirm else "settings.yaml")
     for seed in range(given.seeds):
-        for name in given.settings:
-            if not known("skews.csv", setting=name, seed=seed):
-                append("skews.csv", ("setting", "seed", *MEASURES), measured(name, seed))
+        for name in given.settings or plans:
+            if not given.confirm and not known("skews.csv", setting=name, seed=seed):
+                append("skews.csv", ("setting", "seed", *MEASURES), measured(name, plans[name], seed))
             for method in given.methods:
-                if not known("runs.csv", setting=name, method=method, seed=seed):
-                    row = scored(name, method, seed)
-                    append("runs.csv", RUN, row)
+                file = "confirmed.csv" if given.confirm else "runs.csv"
+                if not known(file, setting=name, method=method, seed=seed):
+                    row = scored(name, plans[name], method, seed)
+                    append(file, RUN, row)
                     print(*row.values(), flush=True)
 
 
@@ -75,12 +79,12 @@ def append(file: str, columns: tuple[str, ...], row: dict[str, Any]) -> None:
         writer.writerow(row)
 
 
-def scored(name: str, method: str, seed: int) -> dict[str, Any]:
+def scored(name: str, plan: dict[str, Any], method: str, seed: int) -> dict[str, Any]:
     """A run's scores; without any where the method cannot run in this setting."""
     row: dict[str, Any] = {"setting": name, "method": method, "seed": seed}
     began = time.process_time()
     try:
-        result = unskew.run(method, dataset(name), seed=seed, progress=False, **COMMON, **evidence.plans()[name]["run"])
+        result = unskew.run(method, dataset_of(plan), seed=seed, progress=False, **{**COMMON, **plan["run"]})
     except unskew.UnskewError as error:
         if error.code != "E108":
             raise
@@ -98,22 +102,25 @@ def scored(name: str, method: str, seed: int) -> dict[str, Any]:
     }
 
 
-def measured(name: str, seed: int) -> dict[str, Any]:
+def measured(name: str, plan: dict[str, Any], seed: int) -> dict[str, Any]:
     """The measures of a setting's federation."""
-    settings = build({**COMMON, **evidence.plans()[name]["run"], "seed": seed})
-    federation = federation_of(settings, unskew.Method(), dataset(name))
+    settings = build({**COMMON, **plan["run"], "seed": seed})
+    federation = federation_of(settings, unskew.Method(), dataset_of(plan))
     skews = skews_of(numbers.numbers_of(federation), settings.availability, seed)
     rounded = {k: "" if v is None else round(v, 4) for k, v in dataclasses.asdict(skews).items()}
     return {"setting": name, "seed": seed, **rounded}
 
 
-@cache
-def dataset(name: str) -> Dataset:
+def dataset_of(plan: dict[str, Any]) -> Dataset:
     """The samples of a setting, made smaller, with some of the test samples."""
-    plan = evidence.plans()[name]
-    full = data.read(plan["data"])
+    return smaller(plan["data"], *plan.get("smaller", (1, 1)))
+
+
+@cache
+def smaller(name: str, high: int, wide: int) -> Dataset:
+    full = data.read(name)
     kept = np.sort(np.random.default_rng(0).permutation(len(full.y_test))[:TESTS])
-    x, x_test = (averaged(x, *plan.get("smaller", (1, 1))) for x in (full.x, full.x_test[kept]))
+    x, x_test = (averaged(x, high, wide) for x in (full.x, full.x_test[kept]))
     columns = {column: values[kept] for column, values in full.test_columns.items()}
     return dataclasses.replace(full, x=x, x_test=x_test, y_test=full.y_test[kept], test_columns=columns)
 

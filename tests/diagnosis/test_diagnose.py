@@ -112,3 +112,12 @@ def test_masks_leave_out_what_needs_one_label_a_sample():
     diagnosis = unskew.diagnose([(x[:6], masks[:6]), (x[6:], masks[6:])])
     assert "rebafl" in diagnosis.refused
     assert "fedavg" in {e.method for e in diagnosis.rankings["sites"]}
+    assert "caution   every setting of the evidence has one label a sample" in diagnosis.table()
+
+
+def test_a_federation_unlike_all_evidence_is_told():
+    """3,000 samples of each class at each of two sites, where settings have a few."""
+    y = np.arange(6000) % 2
+    far = unskew.diagnose([(np.zeros((6000, 2)) + y[:, None], y)] * 2)
+    assert far.nearest[0].distance > 3
+    assert "no setting of the evidence is like this one" in far.table()

@@ -211,3 +211,21 @@ def test_fine_tuning_at_the_server_changes_the_head_alone():
     assert not set(fed.reserved) & set(fed.train.rows)
     assert len(fed.reserved) + len(fed.train.rows) == len(fed.y)
     assert np.array_equal(fed.reserved, same.reserved)
+
+
+def test_unskew_trains_the_model_of_its_pieces():
+    """Its own prior acts at test time only, and without statistics nothing else differs."""
+    pieces = "rbsm(eps=0.3)+feddyn(alpha=0.1)"
+    assert apart(weights("unskew(statistics=False)"), weights(pieces)) < 1e-6
+    assert apart(weights("unskew"), weights(pieces)) > 1e-4
+
+
+@pytest.mark.parametrize("shape", [(4,), (1, 6, 6)])
+def test_unskew_runs_where_statistics_mean_nothing(shape):
+    """Rows of a table have no channels, and a head without a bias has no place for a prior."""
+    generator = np.random.default_rng(0)
+    x, y = generator.standard_normal((48, *shape)).astype(np.float32), np.arange(48) % 3
+    width = int(np.prod(shape))
+    model = nn.Sequential(OrderedDict(flat=nn.Flatten(), body=nn.Linear(width, 5), head=nn.Linear(5, 3, bias=False)))
+    fed = data.build(data.arrays(x, y, x[:9], y[:9]), "iid", 4, generator, generator)
+    assert all(torch.isfinite(v).all() for v in weights("unskew", 2, fed, model).values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import get_args
 
 from unskew.data.federation import Federation
@@ -25,6 +25,8 @@ METHODS = (
     "fedbn",
 )  # fmt: skip
 """The methods among which a diagnosis chooses."""
+FAR = 3.0
+"""Distance of the closest setting beyond which expected gains are guesses."""
 WITH_FEATURES = ("flea(lambda2=0)",)
 """Methods that it considers beside them where sites may share activations of single samples."""
 
@@ -50,7 +52,16 @@ def diagnose_run(run: resolve.Run, features: bool = False) -> Diagnosis:
         {goal: tuple(advice.ranking(goal, able, ordered)) for goal in get_args(Goal)},
         tuple(ordered),
         {method: reason for method, reason in refused.items() if reason},
+        tuple(_cautions(federation, ordered[0])),
     )
+
+
+def _cautions(federation: Federation, closest: advice.Near) -> Iterator[str]:
+    """Why the evidence may not carry over to a federation."""
+    if federation.masks:
+        yield "every setting of the evidence has one label a sample, and these samples have masks: take the order of methods as a guess."
+    if closest.distance > FAR:
+        yield f"no setting of the evidence is like this one (the closest lies at {closest.distance:.1f}): take the gains as a guess."
 
 
 def check_sites(federation: Federation) -> None:

@@ -24,6 +24,7 @@ class Diagnosis:
     federation, split: what was measured, and how it was divided. leaves: what every site tells for it. rankings: by goal,
     `sites` (what each site uses, on its own test samples) and `one` (one model for everybody, new sites included).
     nearest: the settings of the evidence, the most similar first. refused: by method, why it cannot run here.
+    cautions: why the evidence may not carry over.
     """
 
     federation: str
@@ -33,6 +34,7 @@ class Diagnosis:
     rankings: Mapping[Goal, tuple[Expected, ...]]
     nearest: tuple[Near, ...]
     refused: Mapping[str, str]
+    cautions: tuple[str, ...] = ()
 
     def best(self, goal: Goal = "sites") -> Expected:
         """The method with the largest expected gain."""
@@ -64,6 +66,7 @@ class Diagnosis:
         for goal, aim in AIMS.items():
             lines += [_row(aim if i == 0 else "", e) for i, e in enumerate(self.rankings[goal][:3])]
         lines += ["", _verdict(self), _evidence(self.nearest)]
+        lines += [f"caution   {text}" for text in self.cautions]
         lines += [f"not here  {name}: {reason}" for name, reason in self.refused.items()]
         return "\n".join(lines)
 
@@ -79,6 +82,7 @@ class Diagnosis:
             "rankings": {goal: [dataclasses.asdict(e) for e in ranking] for goal, ranking in self.rankings.items()},
             "nearest": [{"setting": n.setting.name, "about": n.setting.about, "distance": n.distance} for n in self.nearest],
             "refused": dict(self.refused),
+            "cautions": list(self.cautions),
         }  # fmt: skip
 
 

@@ -53,21 +53,28 @@ class Setting:
         return np.array([ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())])
 
 
-def plans() -> dict[str, dict[str, Any]]:
-    """By name, each setting as settings.yaml has it: `about`, `data`, what is made smaller, and the settings of its runs."""
-    text = (resources.files(PACKAGE) / "settings.yaml").read_text(encoding="utf-8")
-    return documents.load(text, "settings.yaml", "E126")
+def plans(file: str = "settings.yaml") -> dict[str, dict[str, Any]]:
+    """By name, each setting of a file: `about`, `data`, what is made smaller, and the settings of its runs."""
+    text = (resources.files(PACKAGE) / file).read_text(encoding="utf-8")
+    return documents.load(text, file, "E126")
 
 
 @cache
 def settings() -> tuple[Setting, ...]:
     """Every setting of which there are measures and runs, in the order of settings.yaml."""
-    runs, skews = _rows("runs.csv"), _rows("skews.csv")
+    scores, skews = scores_in("runs.csv"), _rows("skews.csv")
     return tuple(
-        Setting(name, plan["about"], _mean_skews(measured), _scores([row for row in runs if row["setting"] == name]))
+        Setting(name, plan["about"], _mean_skews(measured), scores[name])
         for name, plan in plans().items()
-        if (measured := [row for row in skews if row["setting"] == name])
+        if name in scores and (measured := [row for row in skews if row["setting"] == name])
     )
+
+
+def scores_in(file: str) -> dict[str, dict[str, Scores]]:
+    """By setting and method, the scores that a file of runs holds."""
+    rows = _rows(file)
+    names = dict.fromkeys(row["setting"] for row in rows)
+    return {name: _scores([row for row in rows if row["setting"] == name]) for name in names}
 
 
 def _rows(file: str) -> list[dict[str, str]]:

@@ -33,17 +33,20 @@ class Trial:
     gained: float
 
 
-def trials(goal: Goal, methods: Sequence[str], known: Sequence[Setting] | None = None) -> list[Trial]:
-    """A trial for every setting. methods: those among which advice chooses, FedAvg among them."""
+def trials(goal: Goal, methods: Sequence[str], known: Sequence[Setting] | None = None, always: str = "") -> list[Trial]:
+    """A trial for every setting. methods: those among which advice chooses, FedAvg among them.
+
+    always: a method that is named everywhere, whatever the others advise.
+    """
     known = settings() if known is None else known
-    return [_trial(goal, methods, left, [s for s in known if s is not left]) for left in known]
+    return [_trial(goal, methods, left, [s for s in known if s is not left], always) for left in known]
 
 
-def _trial(goal: Goal, methods: Sequence[str], left: Setting, others: Sequence[Setting]) -> Trial:
+def _trial(goal: Goal, methods: Sequence[str], left: Setting, others: Sequence[Setting], always: str) -> Trial:
     scores = {m: float(np.mean(list(left.scores[m].of(goal).values()))) for m in methods if _ran(left, m, goal)}
     order = sorted(scores, key=lambda m: -scores[m])
     ranked = ranking(goal, [m for m in scores if m != LOCAL], nearest(left.skews, others))
-    named = advised(goal, ranked)
+    named = always or advised(goal, ranked)
     over_fedavg = next((e.over_fedavg.mean for e in ranked if e.method == named), math.nan)
     return Trial(
         left.name,

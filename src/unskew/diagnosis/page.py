@@ -13,6 +13,7 @@ from unskew.diagnosis.evidence import LOCAL, Goal, Setting, settings
 from unskew.diagnosis.left_out import Trial, candidates, trials
 from unskew.markdown import table
 
+DEFAULT = "unskew"
 INTRODUCTION = """# The evidence behind `unskew diagnose`
 
 `python tools/evidence.py` runs every method in every setting of `src/unskew/diagnosis/settings.yaml` and writes
@@ -40,8 +41,9 @@ def page() -> str:
     parts += ["## Settings left out", _left_out()]
     variants = sorted({m for s in known for m in s.scores} - {*METHODS, *WITH_FEATURES, LOCAL})
     if variants:
+        varied = [s for s in known if any(m in s.scores for m in variants)]
         parts += ["## Variants of `unskew`", VARIANTS]
-        parts += [f"{AIMS[goal].capitalize()}:\n\n{_scores(known, ('unskew', *variants), goal)}" for goal in AIMS]
+        parts += [f"{AIMS[goal].capitalize()}:\n\n{_scores(varied, (DEFAULT, *variants), goal)}" for goal in AIMS]
     return "\n\n".join(parts) + "\n"
 
 
@@ -79,6 +81,7 @@ def _measures(known: Sequence[Setting]) -> str:
 
 
 def _scores(known: Sequence[Setting], methods: Sequence[str], goal: Goal) -> str:
+    methods = [m for m in methods if any(s.scores[m].of(goal) for s in known if m in s.scores)]
     rows = []
     for s in known:
         means = {
@@ -92,17 +95,27 @@ def _scores(known: Sequence[Setting], methods: Sequence[str], goal: Goal) -> str
 
 
 def _left_out() -> str:
-    parts = []
-    for goal in AIMS:
+    parts = ["Every setting is left out in turn, and the others advise for it, among the methods that ran there."]
+    for goal, aim in AIMS.items():
         every = trials(goal, candidates(goal))
-        right, best = sum(t.rank <= 2 for t in every), sum(t.rank == 1 for t in every)
-        parts.append(
-            f"**{AIMS[goal].capitalize()}**: what the other settings advise is the best or the second-best method in {right} of "
-            f"{len(every)} settings, the best in {best}."
+        head = ["setting", "advised", "rank", "best", "points behind it", "gain over fedavg expected", "measured"]
+        parts += [f"**{aim.capitalize()}**: {_counted(every)}.", table(head, [_trial(t) for t in every])]
+    always = {goal: trials(goal, candidates(goal), always=DEFAULT) for goal in AIMS}
+    without = {goal: trials(goal, [m for m in candidates(goal) if m != DEFAULT]) for goal in AIMS}
+    parts.append(
+        "Two comparisons show what this is worth. "
+        + " ".join(f"To advise `{DEFAULT}` everywhere, {AIMS[goal]}: {_counted(t)}." for goal, t in always.items())
+        + " "
+        + " ".join(
+            f"Without `{DEFAULT}` among the methods, {AIMS[goal]}: {_counted(t)}." for goal, t in without.items()
         )
-        head = ["setting", "advised", "rank", "best", "behind it", "gain over fedavg expected", "measured"]
-        parts.append(table(head, [_trial(t) for t in every]))
+    )
     return "\n\n".join(parts)
+
+
+def _counted(every: Sequence[Trial]) -> str:
+    right, best = sum(t.rank <= 2 for t in every), sum(t.rank == 1 for t in every)
+    return f"the best or second-best method in {right} of {len(every)} settings, the best in {best}"
 
 
 def _trial(t: Trial) -> list[str]:
