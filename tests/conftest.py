@@ -21,6 +21,15 @@ def forked_workers(request, monkeypatch):
         monkeypatch.setattr(workers, "Worker", forked.Worker)
 
 
+@pytest.fixture(autouse=True)
+def unsynced(monkeypatch):
+    """Files are not forced to the disk, which only a power cut would show; a networked run of three rounds does so 240 times.
+
+    Tests of what happens when syncing fails, and of the order of steps, put their own function in this one's place.
+    """
+    monkeypatch.setattr(os, "fsync", lambda handle: None)
+
+
 @pytest.fixture
 def few_attempts(monkeypatch):
     """FedDPMS gives up soon on a mean that its barely trained decoder and model take for another class."""

@@ -230,7 +230,7 @@ def test_the_picture_of_received_inputs_is_of_what_was_sent():
     assert np.abs(wanted - first).reshape(len(own), -1).max(1).min() < 3
 
 
-def test_latents_are_received_decoded_with_their_labels_once_they_were_shared():
+def test_latents_are_received_decoded_with_their_labels_once_they_were_shared(few_attempts):
     made = check.loop(registry.parse("feddpms(alpha=2,width=8)"), measure="received", lanes="1")
     part, fed = made.trainer.method.parts[0], made.fed
     down = made.down(made.begin(), 1).down["feddpms"]
