@@ -53,5 +53,5 @@ def run_for(method: Method, clients: Federation | None = None, /, **changes: obj
 
 
 def settings_for(method: Method, /, **changes: object) -> Settings:
-    """The settings of that run."""
-    return run_for(method, **changes).settings
+    """The settings of that run; of a model that `changes` name, without building it."""
+    return settings(**changes) if "model" in changes else run_for(method, **changes).settings
