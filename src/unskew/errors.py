@@ -184,5 +184,7 @@ PAGES = {
     "E522": "A study waits for a site's operator, who sees what would leave with `unskew site approve` and decides with `unskew site approve RUN` or `unskew site refuse RUN`. The run begins when all sites have decided, or when its `--wait` is over; until then nothing is computed there.",
     "E523": "A site's operator has refused a study. The run goes on without the site. The operator can change that with `unskew site approve RUN`.",
     "E524": "A site and the coordinator run versions of unskew or torch that work together and may yet round numbers differently, so the run's weights need not have the bits of the same run elsewhere. Nothing has to be done, unless somebody wants these bits: then install the same versions everywhere.",
+    "E525": "A site takes no part in a sum that would not be secure: the coordinator asks for what would show the site's own numbers, names too few sites, or sums a round a second time over other sites; or a site was restarted in the middle of a sum, or has dealt shares that cannot be read. The message says which. The round goes on without the site, or is skipped (E321).",
+    "E526": "In a sum that was aggregated securely a site gave false shares of a key, or numbers that no honest site sends. Where the message names the site, look at it, and leave it out with `--without` if it happens again. Where nobody can tell which site it was, the round was skipped and the model stayed as it was.",
 }
 """What each code means and what to do about it; docs/errors/ has one page for each."""

@@ -31,10 +31,10 @@ STUDY = {"method": "scaffold", "rounds": 2, "epochs": 1, "model": "mlp", "seed":
 
 
 @functools.cache
-def samples() -> Federation:
-    """The digits, dealt to three clients."""
+def samples(clients: int = len(SITES)) -> Federation:
+    """The digits, dealt to three clients, or to so many."""
     digits = unskew.data.read("digits").standardised()
-    return unskew.data.build(digits, "dirichlet:1.0", 3, numpy_key(0, "partition"), numpy_key(0, "test rows"))
+    return unskew.data.build(digits, "dirichlet:1.0", clients, numpy_key(0, "partition"), numpy_key(0, "test rows"))
 
 
 @functools.cache
@@ -52,21 +52,21 @@ def simulated(rounds: int, clients: int) -> str:
 
 
 class Loopback:
-    """A coordinator and three sites that have joined and are admitted, in one folder; `up` starts their processes."""
+    """A coordinator and sites that have joined and are admitted, in one folder; `up` starts their processes."""
 
-    def __init__(self, root: Path):
-        self.root, self.running = root, {}
+    def __init__(self, root: Path, sites: Sequence[str] = SITES):
+        self.root, self.running, self.sites = root, {}, sites
         self.home = Coordinator.make(
-            root / "federations" / "lung", "lung", f"127.0.0.1:{free_port()}", list(SITES), True
+            root / "federations" / "lung", "lung", f"127.0.0.1:{free_port()}", list(sites), True
         )
-        for k, site in enumerate(SITES):
+        for k, site in enumerate(sites):
             self._write_data(site, k)
             joined = Joined.make(root / f"site-{site}", Ticket.read(self.home.folder / "tickets" / f"{site}.ticket"))
             self.home.admit(site, joined.key.public)
         (root / "study.yaml").write_text("\n".join(f"{n}: {v}" for n, v in STUDY.items()))
 
     def _write_data(self, site: str, k: int) -> None:
-        dealt = samples()
+        dealt = samples(len(self.sites))
         train, test = dealt.train[k], dealt.test[k]
         arrays = {"x_train": dealt.x[train], "y_train": dealt.y[train]}
         arrays |= {"x_test": dealt.x_test[test], "y_test": dealt.y_test[test]}
@@ -75,7 +75,7 @@ class Loopback:
     def up(self, sites: Sequence[str] = SITES) -> None:
         self.start("serve", "serve", "lung", "--metrics", "0")
         log = self.root / "serve.log"
-        self.until(lambda: log.read_text().count("is admitted") >= len(SITES), 90)
+        self.until(lambda: log.read_text().count("is admitted") >= len(self.sites), 90)
         for site in sites:
             self.start_site(site)
 

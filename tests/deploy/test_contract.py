@@ -11,6 +11,7 @@ pytest.importorskip("flwr", reason="Flower is not installed: pip install 'unskew
 
 pytestmark = pytest.mark.flower
 PROTO = "flwr.proto."
+SECAGG = "flwr.common.secure_aggregation."
 INFLATABLE = "flwr.supercore.inflatable."
 NAMES = {
     "flwr.app.error:Error": ("code", "reason"),
@@ -47,6 +48,15 @@ NAMES = {
     "flwr.supercore.interceptors:RuntimeVersionHttpInterceptor": ("component_name",),
     "flwr.supercore.interceptors:SuperExecAuthHttpInterceptor": ("master_secret", "protected_methods"),
     "flwr.supercore.primitives.asymmetric:public_key_to_bytes": ("public_key",),
+    "flwr.supercore.primitives.asymmetric:bytes_to_public_key": ("public_key_bytes",),
+    "flwr.supercore.primitives.asymmetric:generate_key_pairs": (),
+    SECAGG + "crypto.shamir:create_shares": ("secret", "threshold", "num"),
+    SECAGG + "crypto.shamir:combine_shares": ("share_list",),
+    SECAGG + "crypto.symmetric_encryption:generate_shared_key": ("private_key", "public_key"),
+    SECAGG + "crypto.symmetric_encryption:encrypt": ("key", "plaintext"),
+    SECAGG + "crypto.symmetric_encryption:decrypt": ("key", "ciphertext"),
+    SECAGG + "secaggplus_utils:share_keys_plaintext_concat": ("src_node_id", "dst_node_id", "b_share", "sk_share"),
+    SECAGG + "secaggplus_utils:share_keys_plaintext_separate": ("plaintext",),
     "flwr.supercore.retry:make_simple_http_retry_invoker": (),
     "flwr.supercore.runtime:RuntimeHttpClient": ("base_url", "interceptors", "verify", "timeout", "retry_invoker"),
     "flwr.supernode.fleet_http_client:FleetHttpClient": ("base_url", "interceptors", "verify", "timeout", "retry_invoker"),

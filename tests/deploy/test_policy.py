@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -324,3 +325,25 @@ def test_the_run_ends_if_too_few_sites_want_to_take_part(tmp_path):
     ) as e:
         fake.run(tmp_path / "run", fake.Direct(sites), fake.small("fedavg"), wait_s=60)
     assert e.value.exit_code == 2
+
+
+def test_a_site_may_demand_secure_aggregation(site):
+    """Also of a run that goes on: a policy counts at once."""
+    open_, summed = (OfRun("s", "fedavg", 3, 0.0, batch=16, summed=on) for on in (False, True))
+    demanding = replace(Policy(), secure_aggregation="required", least_samples=1)
+    summed.check(demanding)
+    with pytest.raises(UsageError, match=r"E520 .*would read this site's own replies \(secure_aggregation\)"):
+        open_.check(demanding)
+    allow(site, secure_aggregation="required")
+    for text in ("off", "on"):
+        settings = fake.small("fedavg", secure_aggregation=text)
+        with pytest.raises(UsageError) if text == "off" else contextlib.nullcontext():
+            site.guard.check_hello(settings)
+    (line,) = demanding.changes(replace(demanding, secure_aggregation="optional"))
+    assert line.endswith("WIDER: replies that the coordinator reads may leave now")
+    assert (
+        "WIDER"
+        not in replace(Policy(), secure_aggregation="optional").changes(
+            replace(Policy(), secure_aggregation="required")
+        )[0]
+    )

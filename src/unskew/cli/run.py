@@ -75,7 +75,7 @@ def _run_on_sites(path: Path, settings: Any, arguments: Arguments) -> None:
 
     if arguments.dry_run:
         raise UsageError("E109", "--dry-run shows a partition, but sites only say what they hold when a run begins.")
-    if arguments.clip:
+    if arguments.clip and settings.secure_aggregation == "off":  # the rule reads single updates
         settings = settings.replace(method=clipped(settings.method))
     terms = {
         "min_sites": arguments.min_sites,

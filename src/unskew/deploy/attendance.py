@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,6 +72,16 @@ class Attendance:
         self.ready -= set(requests) - set(packets)  # whoever failed is set up anew before it is asked again
         by_client = {k: packets[self.hellos[k].site] for k in ids if self.hellos[k].site in packets}
         return {k: packet for k, packet in by_client.items() if self._within_bound(start.t, k, packet)}
+
+    def follow_up(self, kind: str, t: int, headers: Mapping[int, dict[str, Any]], limits: Limits) -> dict[int, Packet]:
+        """The replies, by client id in ascending order, of sites that were asked for something in this round already.
+
+        headers: by client id, what the request says. Sites that are away are not waited for.
+        """
+        sites = {k: self.hellos[k].site for k in sorted(headers)}
+        packets = self.post.ask(kind, t, {sites[k]: (headers[k], {}) for k in sites}, limits)
+        self.ready -= set(sites.values()) - set(packets)
+        return {k: packets[site] for k, site in sites.items() if site in packets}
 
     def _within_bound(self, t: int, k: int, packet: Packet) -> bool:
         """Whether a reply claims no more samples than were agreed with its site, which is named otherwise."""

@@ -73,5 +73,12 @@ class Deployed(Folder):
         local = trainer_of(self.run)
         sites = Attendance(self.post, local, self.hellos, self.run.settings, store, self.min_sites)
         scores = SiteScores(sites, scoring_of(local, self.run.federation), record)
-        remote = Remote(sites, scores)
-        return Loop(self.run, remote, scores, store, record)
+        return Loop(self.run, self._exchange(sites, scores), scores, store, record)
+
+    def _exchange(self, sites: Attendance, scores: SiteScores) -> Remote:
+        """What asks the sites: for their replies, or for the sum of them."""
+        if not self.run.secure:
+            return Remote(sites, scores)
+        from unskew.deploy.summing.remote import SummedRemote  # which needs Flower
+
+        return SummedRemote(sites, scores, run=self.run)

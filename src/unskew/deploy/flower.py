@@ -23,6 +23,7 @@ except ImportError as error:  # the extra is not installed
     raise UsageError("E501", "a deployment needs Flower and cryptography: pip install 'unskew[flower]'.") from error
 
 _KINDS = {"hello": "query", "setup": "query", "train": "train", "visit": "train", "score": "evaluate"}
+_KINDS |= {"share": "query", "mask": "query", "open": "query"}
 """Flower's category for each kind of request."""
 _BUSY_S = 0.1
 """How long to wait before a SuperLink is asked again that was too busy or away."""

@@ -17,6 +17,7 @@ from unskew.deploy.policy import Policy
 from unskew.deploy.spent import Asked, OfRun, Spent
 from unskew.errors import UnskewError, UsageError
 from unskew.methods import registry
+from unskew.privacy import secure
 
 T = TypeVar("T")
 Approve = Literal["ask", "all"]
@@ -60,7 +61,8 @@ class Guard:
     def check_hello(self, settings: Settings) -> None:
         """Before a study's model is built: what it says of itself. Raises UsageError (E520, E521)."""
         method = registry.parse(settings.method, settings.set)
-        check_settings(self._policy(), method, settings.batch, settings.rounds)
+        summed = secure.parse(settings.secure_aggregation) is not None
+        check_settings(self._policy(), method, settings.batch, settings.rounds, summed)
 
     def check_study(self, number: str, study: Study, leaves: str, name: str = "") -> OfRun:
         """Before a site says anything of its data, and again when a run is set up. Returns what the run would count as.
@@ -83,7 +85,9 @@ class Guard:
         self._check_not_refused(digest)
         self._check_approved(number, study, leaves, name)
         now, settings = time.time(), study.settings
-        run = OfRun(digest, study.title, settings.rounds, now, epsilon, last=now, batch=settings.batch)
+        run = OfRun(
+            digest, study.title, settings.rounds, now, epsilon, last=now, batch=settings.batch, summed=study.summed
+        )
         run.kinds, run.metrics, run.fewest = study.kinds, list(score_names(study.fed)), study.fewest_of_all
         return run
 

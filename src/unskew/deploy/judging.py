@@ -21,7 +21,9 @@ from unskew.core.values import Share
 from unskew.deploy.approvals import digest_of
 from unskew.deploy.policy import ALL, Policy
 from unskew.engine.leaves import accounts
+from unskew.engine.server.ledger import masked
 from unskew.errors import UsageError
+from unskew.privacy import secure
 
 WEIGHTS, SCORE = "the weights", "the score"
 AT_THE_SERVER = {"refuse", "server_init", "merge", "caution", "server", "refine"} | {
@@ -85,6 +87,11 @@ class Study:
         return any(isinstance(share.samples, int) for what, share, _ in self.shares() if what != SCORE)
 
     @property
+    def summed(self) -> bool:
+        """Whether the coordinator sees sums over sites alone."""
+        return secure.parse(self.settings.secure_aggregation) is not None
+
+    @property
     def digest(self) -> str:
         """What runs of one study have in common."""
         return digest_of(self.settings, self.draws)
@@ -92,9 +99,10 @@ class Study:
     @property
     def bytes(self) -> int:
         """What leaves at most in the whole study, scores apart."""
-        w = self.fed.net.weights()
-        weights = sum(w[n].numel() * w[n].element_size() for n in self.sent) * self.settings.rounds
-        return weights + sum(share.max_bytes * often for _, share, often in self.shares() if share.shape)
+        w, summed = self.fed.net.weights(), secure.parse(self.settings.secure_aggregation)
+        weights = masked(summed, {n: w[n] for n in self.sent}) * self.settings.rounds
+        wider = summed.bits // 32 if summed else 1  # what is summed is of float32 numbers
+        return weights + sum(share.max_bytes * wider * often for _, share, often in self.shares() if share.shape)
 
     @property
     def epsilon(self) -> float:
@@ -124,8 +132,13 @@ def score_names(fed: Fed) -> tuple[str, ...]:
     return tuple(fed.task.client_scores(one, one, fed.classes))
 
 
-def check_settings(policy: Policy, method: Method, batch: int, rounds: int) -> None:
-    """Hold what a study says of itself against the policy. Raises UsageError (E520)."""
+def check_settings(policy: Policy, method: Method, batch: int, rounds: int, summed: bool) -> None:
+    """Hold what a study says of itself against the policy. summed: whether it aggregates securely.
+
+    Raises UsageError (E520).
+    """
+    if policy.secure_aggregation == "required" and not summed:
+        raise _refusal("secure_aggregation", "the coordinator would read this site's own replies")
     for part in method.parts:
         if ALL not in policy.methods and part.name not in policy.methods and _asks_sites(part):
             raise _refusal("methods", f"the study uses '{part.name}', which is not among {', '.join(policy.methods)}")
@@ -137,7 +150,7 @@ def check_settings(policy: Policy, method: Method, batch: int, rounds: int) -> N
 
 def check_study(policy: Policy, study: Study) -> None:
     """Hold everything that would leave in a study against the policy. Raises UsageError (E520)."""
-    check_settings(policy, study.method, study.settings.batch, study.settings.rounds)
+    check_settings(policy, study.method, study.settings.batch, study.settings.rounds, study.summed)
     for what, share, _ in study.shares():
         if share.discloses not in policy.shares:
             silent = "" if share.kind else " (its Part does not say what it is, so it counts as that)"

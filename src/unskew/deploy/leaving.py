@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from unskew import calls, config, models
-from unskew.attacks.coverage import what_it_tells
+from unskew.attacks.coverage import HEAD, what_it_tells
 from unskew.config import Settings
 from unskew.core.account import number
 from unskew.core.method import Method
@@ -29,25 +29,30 @@ from unskew.engine.units import size
 from unskew.errors import UsageError
 from unskew.methods import registry
 from unskew.models import count
+from unskew.privacy import secure
+from unskew.privacy.secure import LEAST, SecureAggregation
 from unskew.tasks import task_of
 
 COPIES = 8
 """How often training holds a model's weights, roughly: as they came, per lane, gradients, optimiser, the reply."""
 
 
-def leaving(method: Method, trainer: Trainer, tests: int) -> list[str]:
+def leaving(method: Method, trainer: Trainer, tests: int, summed: SecureAggregation | None = None) -> list[str]:
     """What a study takes from this site, by its own data. What its noise amounts to protects against others only.
 
-    tests: how many test samples it holds.
+    tests: how many test samples it holds. summed: how replies are summed, if the coordinator sees sums alone.
     """
     counts_KC = trainer.samples.counts_KC
     protector = method.protector.name if method.protector else None
-    lines = leaves.what_leaves(method, trainer.fed, trainer.sent, counts_KC)
+    lines = leaves.what_leaves(method, trainer.fed, trainer.sent, counts_KC, secure=summed)
     protector = method.samples_apart.name if method.samples_apart else protector
     if any(name != protector for name in leaves.accounts(method, trainer.fed, counts_KC)):
         reading = "against the coordinator: it knows the study's seed, from which the noise is drawn"
         lines.append(f"{'':<20}  epsilon {number(math.inf):>9}  {reading}")
-    lines += [f"{'':<20}{line}" for line in _beside(trainer, tests)]
+    lines += [f"{'':<20}{line}" for line in _beside(trainer, tests, summed)]
+    if summed:
+        text = "of sums nothing is measured; a simulation of this study without secure aggregation bounds it from above"
+        return [*lines, f"{HEAD}{text}"]
     return [
         *lines,
         *what_it_tells(method, trainer.fed, "RUN"),
@@ -55,9 +60,11 @@ def leaving(method: Method, trainer: Trainer, tests: int) -> list[str]:
     ]
 
 
-def _beside(trainer: Trainer, tests: int) -> list[str]:
+def _beside(trainer: Trainer, tests: int, summed: SecureAggregation | None) -> list[str]:
     """What every study takes, whatever its method."""
     lines = ["mean training loss and number of training samples, a round (read: each)"]
+    if summed:
+        lines = ["number of training samples, a round (read: each); mean training loss only in the sum"]
     if tests:
         names = ", ".join(score_names(trainer.fed))
         lines.append(f"scores on this site's own test samples: {names}, a round that is scored (read: each)")
@@ -69,8 +76,9 @@ def forecast(study: Path, data: str, classes: Sequence[str], sites: int) -> tupl
 
     sites: how many take part. Raises UsageError for a study that cannot run over a network, DataError for bad data.
     """
-    asked, lines = forecast_of(load(data, classes), studies.study(config.load(study)).replace(clients=sites))
-    return asked, lines
+    settings = studies.study(config.load(study))
+    sites = max(sites, LEAST) if secure.parse(settings.secure_aggregation) else sites
+    return forecast_of(load(data, classes), settings.replace(clients=sites))
 
 
 def forecast_of(data: Dataset, settings: Settings) -> tuple[Study, list[str]]:
@@ -90,7 +98,7 @@ def forecast_of(data: Dataset, settings: Settings) -> tuple[Study, list[str]]:
     check_room(run.method, run.fed)
     trainer = trainer_of(run)
     trainer.close()
-    return judged(settings, method, trainer, dataset), leaving(method, trainer, len(dataset.y_test))
+    return judged(settings, method, trainer, dataset), leaving(method, trainer, len(dataset.y_test), run.secure)
 
 
 def check_model(settings: Settings, data: Dataset, has: int | None = None) -> None:

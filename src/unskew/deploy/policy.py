@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, Literal, get_args
 
 from annotated_types import Ge, Gt, MinLen
 
@@ -54,6 +54,10 @@ class Policy:
         "figure counts); none: no budget",
     ] = None
     hours: Annotated[str, "hours of the day, local time, in which the site answers: 22:00-06:00"] = "00:00-24:00"
+    secure_aggregation: Annotated[
+        Literal["optional", "required"],
+        "required: only studies in which the coordinator sees the sum over sites alone, and no reply of this site",
+    ] = "optional"
 
     def __post_init__(self) -> None:
         """Raises UsageError (E521) for a method that does not exist, or hours that are none."""
@@ -182,6 +186,8 @@ def _more(key: str, old: Policy, new: Policy) -> str:
         day = [time.struct_time((2000, 1, 1, m // 60, m % 60, 0, 0, 1, 0)) for m in range(24 * 60)]
         gained = [clock for clock in day if new.answers_at(clock) and not old.answers_at(clock)]
         return f"{len(gained) / 60:.3g} more hours a day" if gained else ""
+    if key == "secure_aggregation":
+        return "replies that the coordinator reads may leave now" if after == "optional" else ""
     if key.startswith("least_"):
         return "fewer samples are enough now" if after < before else ""
     return "more may leave now" if after is None or (before is not None and after > before) else ""

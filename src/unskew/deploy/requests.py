@@ -11,6 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
+from unskew.deploy.summing.roster import MOST_SEALED, is_texts
 from unskew.errors import UsageError
 
 MOST_CLIENTS, MOST_SAMPLES, MOST_ROUNDS = 10_000, 1 << 40, 1_000_000
@@ -20,6 +21,9 @@ NEEDED = {
     "train": ("lr",),
     "visit": ("lr", "part", "trip"),
     "score": ("lr",),
+    "share": ("roster",),
+    "mask": ("dealt",),
+    "open": ("came", "left"),
 }
 """By kind of request, what its header must say beside run, serial, site, kind and t."""
 
@@ -107,6 +111,10 @@ def _are_versions(value: Any) -> bool:
     )
 
 
+def _are_names(value: Any) -> bool:
+    return isinstance(value, list) and len(value) <= MOST_CLIENTS and all(isinstance(name, str) for name in value)
+
+
 _PLACE, _RATE = _whole(0, 1_000), (_is_rate, "a number from 0 to 1e300")
 _VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "name": (_is_name, "the name of a run"),
@@ -123,4 +131,8 @@ _VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "settings": (lambda value: isinstance(value, dict), "the settings of a study"),
     "early": (_are_trips, "a list of trips"),
     "versions": (_are_versions, "versions by package"),
+    "roster": (lambda value: isinstance(value, list) and len(value) <= MOST_CLIENTS, "a list of sites"),
+    "dealt": (lambda value: is_texts(value, MOST_SEALED), "sealed shares by site"),
+    "came": (_are_names, "a list of sites"),
+    "left": (_are_names, "a list of sites"),
 }

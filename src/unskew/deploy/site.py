@@ -28,19 +28,19 @@ from unskew.deploy.site_folder import RunFolder
 from unskew.deploy.site_run import SiteRun, build
 from unskew.deploy.spent import Asked
 from unskew.deploy.studies import allowed, prepared
+from unskew.deploy.summing.at_site import Answer, Sums
 from unskew.deploy.versions import COORDINATOR, differing, refusal
 from unskew.deploy.wire import Limits, Packet, WireError, seal, unseal
 from unskew.disk import is_full
 from unskew.engine.client.values import Start
 from unskew.errors import UnskewError, UsageError
 from unskew.failures import explained
+from unskew.privacy.secure import LEAST
 
 REQUESTS = Limits(4 << 30, 100_000)
 """The most a site accepts from its coordinator, whose signature it has checked."""
 PLACE = ("k", "clients", "largest")
 """Which client a site is in a run, and among how many."""
-Answer = tuple[dict[str, Any], Tree]
-"""What a reply's header says beside run, serial, kind, t, re and site; and its tensors."""
 
 
 @dataclass(frozen=True)
@@ -79,12 +79,14 @@ class Site:
         self._data: Dataset | None = None
         self._run: tuple[str, str, SiteRun] | None = None
         """The one run that is kept warm, its number before it, and the digest of the study that was judged."""
+        self.sums = Sums(member.name, member.folder)
         self._answers: dict[str, Callable[[Packet], Answer]] = {
             "hello": self._hello,
             "setup": self._setup,
             "train": self._train,
             "visit": self._visit,
             "score": self._score,
+            **self.sums.answers,
         }
 
     @property
@@ -159,7 +161,8 @@ class Site:
         """How much data this site holds for the study, and of what form, once it may take part in it."""
         self._check_versions(request.header.get("versions", {}))
         settings = config.build(request.header["settings"])
-        here = allowed(settings, self.model).replace(device="cpu", clients=2)
+        fewest = 2 if settings.secure_aggregation == "off" else LEAST
+        here = allowed(settings, self.model).replace(device="cpu", clients=fewest)
         self.guard.check_hello(here)
         if self._forecast is None or self._forecast[0] != here:
             self._forecast = here, forecast_of(self.data, here)
@@ -187,7 +190,7 @@ class Site:
         requests.check_round(request.header["t"], settings.rounds)
         self.guard.check_hello(allowed(settings, self.model))
         with self._built(facts, request.tree["w"]) as (run, study):
-            text = "\n".join(leaving(run.method, run.trainer, len(self.data.y_test)))
+            text = "\n".join(leaving(run.method, run.trainer, len(self.data.y_test), run.secure))
             agreed = self.guard.check_study(number, study, text)
             self.guard.begin(number, replace(agreed, place={n: facts[n] for n in PLACE}))
             folder.write_leaves(f"{run.method}\n{text}\n")
@@ -212,11 +215,13 @@ class Site:
         if reply.private:
             folder.write_private(start.t, reply.private)
         folder.sweep(request)
+        self.say(f"round {start.t}: trained on {reply.size:.0f} samples")
+        if run.secure:
+            return self.sums.begin(request.header["run"], run, run.secure, start, reply), _without_empty(extra)
         extra["early"] = {}
         for name, place in request.header.get("early", ()):
             for early in run.visited(start, name, place, reply.private):
                 extra["early"] |= early.shares
-        self.say(f"round {start.t}: trained on {reply.size:.0f} samples")
         return {"n": reply.size, "loss": float(reply.loss)}, _tree(reply.weights, reply.shares) | _without_empty(extra)
 
     def _visit(self, request: Packet) -> Answer:

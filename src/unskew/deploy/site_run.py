@@ -28,6 +28,8 @@ from unskew.engine.resolve import run_on
 from unskew.engine.server.scores import Evaluation
 from unskew.errors import UsageError, printable
 from unskew.methods import registry
+from unskew.privacy import secure
+from unskew.privacy.secure import SecureAggregation
 
 
 @dataclass
@@ -40,6 +42,11 @@ class SiteRun:
     trainer: Trainer
     scoring: Evaluation
     first: Weights
+
+    @property
+    def secure(self) -> SecureAggregation | None:
+        """How this site's replies are summed so that the coordinator sees the sum alone; None where it sees each."""
+        return secure.parse(self.settings.secure_aggregation)
 
     def scores(self, start: Start, private: Tree) -> Tree:
         """Scores on this site's own test samples, by whose weights: scope -> [M].

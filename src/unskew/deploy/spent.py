@@ -20,6 +20,7 @@ from unskew.deploy.judging import check_settings, refusal
 from unskew.deploy.policy import Policy, write_private
 from unskew.errors import UsageError
 from unskew.methods import registry
+from unskew.privacy.fixed_point import SUM
 
 FILE = "spent.json"
 LEDGER = "ledger.jsonl"
@@ -52,7 +53,7 @@ class OfRun:
     study: the digest of its settings. t: the last round that asked, last: when. answers: how many, by what was asked for.
     kinds: what is disclosed, by name. metrics: the names of scores, in order. place: k, clients and largest, as the server
     set them: a run that was set up otherwise would draw other samples. batch: of training. fewest: the fewest samples that
-    stand behind a number that leaves. orders: by round and Share, the digests of the orders that it was sent for.
+    stand behind a number that leaves. summed: whether the coordinator sees sums alone. orders: by round and Share, the digests of the orders that it was sent for.
     """
 
     study: str
@@ -69,11 +70,12 @@ class OfRun:
     place: dict[str, int] = field(default_factory=dict[str, int])
     batch: int = 0
     fewest: int = 0
+    summed: bool = False
     orders: dict[str, dict[str, list[str]]] = field(default_factory=dict[str, dict[str, list[str]]])
 
     def check(self, policy: Policy) -> None:
         """Hold a run that goes on against the policy as it is now. Raises UsageError (E520)."""
-        check_settings(policy, registry.parse(self.method), self.batch, self.rounds)
+        check_settings(policy, registry.parse(self.method), self.batch, self.rounds, self.summed)
         for name, kind in self.kinds.items():
             if kind not in policy.shares:
                 raise refusal(f"'{name}' is of the kind {kind} (shares)")
@@ -147,7 +149,7 @@ class Spent:
         """Refuse an answer with anything that the study of the run has not declared. Raises UsageError (E520)."""
         for path in flat(tree):
             name = _share(path)
-            if path.split("/")[0] != "score" and name not in self.runs[number].kinds:
+            if path.split("/")[0] not in ("score", SUM) and name not in self.runs[number].kinds:
                 raise refusal(f"'{name}' is not among what the study of run {number} said would leave")
 
     def add(self, number: str, request: Asked, tree: Tree) -> None:

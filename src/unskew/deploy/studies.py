@@ -24,9 +24,11 @@ def study(settings: Settings) -> Settings:
     if settings.validation:
         text = "validation holds samples out before they are dealt to clients; the samples of sites are dealt already."
         raise UsageError("E506", text)
-    if secure.parse(settings.secure_aggregation):
-        text = "secure aggregation is simulated only: over a network the coordinator would read each site's reply."
-        raise UsageError("E506", f"{text} Set secure_aggregation=off.")
+    summed = secure.parse(settings.secure_aggregation)
+    for part in method.parts if summed else ():
+        if part.weights_read == "each":  # the rest is known once the model is built
+            text = f"secure aggregation is not possible with '{part.name}', which reads each site's weights"
+            raise UsageError("E134", f"{text}; leave it out, or set secure_aggregation=off.")
     for part in method.parts:
         if part.reserve:
             text = f"'{part.name}' holds back {part.reserve} samples of each class at the server, which has none."

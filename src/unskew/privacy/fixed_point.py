@@ -10,8 +10,9 @@ sums. The error of each number is at most K 2^-(F + 1). Letters: K clients of th
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -27,6 +28,10 @@ def shares_of_weight(sizes: Sequence[float], weighting: str, cap: float) -> list
     return capped((raw_K / raw_K.sum()).tolist(), cap)
 
 
+SUM = "sum"
+"""The name of what is summed beside weights and Shares."""
+
+
 @dataclass(frozen=True)
 class FixedPoint:
     """How replies of this form become whole numbers. clip, fraction: as above; bits: of each number, 32 or 64."""
@@ -35,6 +40,11 @@ class FixedPoint:
     clip: float
     fraction: int
     bits: int
+
+    @property
+    def tensors(self) -> int:
+        """How many tensors a reply of such numbers has."""
+        return 1 + len(list(self._forms()))
 
     @property
     def length(self) -> int:
@@ -54,6 +64,21 @@ class FixedPoint:
             cut, at = cut + more, end
         q_N[1] = min(cut, 2 ** (self.bits - 1) // 2**20)  # so that a million clients' counts stay in range
         return q_N
+
+    def tree(self, numbers_N: Tensor) -> Tree:
+        """A vector as the tensors of a reply; `sum` holds its loss and how many numbers were cut."""
+        pieces, at = {SUM: numbers_N[:2]}, 2
+        for path, shape in self._forms():
+            end = at + math.prod(shape)
+            pieces[path], at = numbers_N[at:end].reshape(shape), end
+        return nested(pieces)
+
+    def vector(self, tree: Mapping[str, Any], dtype: torch.dtype) -> Tensor:
+        """[N] the inverse of `tree`. Raises ValueError for tensors of other names, shapes or types."""
+        pieces, forms = flat(tree), {SUM: (2,), **dict(self._forms())}
+        if {path: (tuple(t.shape), t.dtype) for path, t in pieces.items()} != {p: (s, dtype) for p, s in forms.items()}:
+            raise ValueError("its numbers are others than those that are summed")
+        return torch.cat([pieces[path].reshape(-1) for path in forms])
 
     def problem(self, total_N: Tensor, clients: int) -> str | None:
         """Why this cannot be the sum of so many clients' numbers, as the end of a sentence; None if it can."""
@@ -81,7 +106,7 @@ class FixedPoint:
         for part, declared in self.spec.shares.items():
             shares[part] = nested(
                 {
-                    leaf: (sums[f"s/{part}/{leaf}"] / K).clamp(share.low, share.high).to(share.dtype)
+                    leaf: (sums[f"shares/{part}/{leaf}"] / K).clamp(share.low, share.high).to(share.dtype)
                     for leaf, share in declared.items()
                 }
             )
@@ -105,6 +130,6 @@ class FixedPoint:
         """(path, shape) of every tensor of a reply, in the order of the vector."""
         for part in sorted(self.spec.shares):
             for leaf, share in sorted(self.spec.shares[part].items()):
-                yield f"s/{part}/{leaf}", tuple(s or 0 for s in share.shape)
+                yield f"shares/{part}/{leaf}", tuple(s or 0 for s in share.shape)
         for name, shape in sorted(self.spec.weights.items()):
             yield f"w/{name}", shape

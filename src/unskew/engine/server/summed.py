@@ -14,6 +14,8 @@ import numpy as np
 import torch
 
 from unskew.core import gate
+from unskew.core.client import Fed
+from unskew.core.method import Method
 from unskew.core.part import Part, Trip
 from unskew.core.replies import Reply
 from unskew.core.trees import Tree
@@ -41,7 +43,7 @@ class Summed:
         inner = self.inner
         self.device, self.sent, self.kept, self.hooks = inner.device, inner.sent, inner.kept, inner.hooks
         self.chance = inner.chance
-        self.numbers = numbers_of(self.run, self.secure, self.sent)
+        self.numbers = numbers_of(self.run.method, self.run.fed, self.secure, self.sent)
 
     def remarks(self) -> list[tuple[str, str]]:
         return self.inner.remarks()
@@ -80,13 +82,13 @@ class Summed:
         self.record.add("events", [{"t": t, "code": code, "text": text}])
 
 
-def numbers_of(run: Run, secure: SecureAggregation, sent: Sequence[str]) -> FixedPoint:
-    """How this run's replies become whole numbers. sent: names of the weights that leave a client."""
-    w, shares = run.fed.net.weights(), run.method.shares(run.fed)
+def numbers_of(method: Method, fed: Fed, secure: SecureAggregation, sent: Sequence[str]) -> FixedPoint:
+    """How the replies of a run become whole numbers. sent: names of the weights that leave a client."""
+    w, shares = fed.net.weights(), method.shares(fed)
     spec = gate.Spec(
         {n: tuple(w[n].shape) for n in sent}, {p: s for p, s in shares.items() if s}, {n: w[n].dtype for n in sent}
     )
-    return FixedPoint(spec, secure.clip, secure.fraction(run.fed.clients), secure.bits)
+    return FixedPoint(spec, secure.clip, secure.fraction(fed.clients), secure.bits)
 
 
 def unsound(reply: Reply, spec: gate.Spec, sizes: Sequence[int] | np.ndarray[Any, Any]) -> tuple[str, str] | None:

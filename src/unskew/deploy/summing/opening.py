@@ -1,0 +1,84 @@
+"""The coordinator's part of one sum: what came is added up, and the masks that do not cancel are taken away.
+
+    sum_i q_i = sum_i y_i - sum_i PRG(seed_i) - sum_{i, d} +- PRG(s_id)        i: sites that came; d: those that left
+Seeds of sites that came and keys of those that left are put together from shares. Each is compared with what its owner has
+published, so that a false share is noticed; where leaving out one giver mends it, that giver is named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+
+from unskew.deploy.summing import primitives
+from unskew.deploy.summing.roster import Roster, add_pairwise
+
+
+class Unopened(Exception):
+    """Why a sum cannot be opened or used, as a sentence. code: of the event that tells it."""
+
+    def __init__(self, text: str, code: str = "E321"):
+        super().__init__(text)
+        self.code = code
+
+
+@dataclass
+class Opening:
+    """needed: how many shares give a secret back. commitments: to the seeds, by site. vectors: by site that came, its y.
+
+    left: sites that have dealt shares and sent no numbers. liars: sites that gave false shares, once it is opened.
+    """
+
+    roster: Roster
+    needed: int
+    bits: int
+    commitments: Mapping[str, str]
+    vectors: Mapping[str, Tensor]
+    left: tuple[str, ...]
+    liars: set[str] = field(default_factory=set)
+
+    def total(self, given: Mapping[str, Mapping[str, bytes]]) -> Tensor:
+        """[N] int64, the sum of all q. given: by giver and by the site it is about, a share.
+
+        Raises Unopened if too few shares came, or false ones.
+        """
+        if len(given) < self.needed:
+            text = f"{len(given)} sites gave shares, and {self.needed} are needed to open the sum"
+            raise Unopened(f"{text}. Nothing was opened.")
+        first, *others = self.vectors.values()
+        total = first.clone()
+        for y in others:
+            total += y
+        for site in self.vectors:
+            seed = self._secret(
+                site, given, lambda secret, site=site: primitives.commitment(secret) == self.commitments[site]
+            )
+            total -= primitives.mask(seed, len(total), self.bits)
+        for site in self.left:
+            public = self.roster[site].masking
+            key = self._secret(site, given, lambda secret, public=public: primitives.public_of(secret) == public)
+            for came in self.vectors:
+                common = primitives.agreed(key, self.roster[came].masking)
+                add_pairwise(total, site, came, primitives.mask(primitives.seed_of(common), len(total), self.bits))
+        return total.long()
+
+    def _secret(self, site: str, given: Mapping[str, Mapping[str, bytes]], is_it: Callable[[bytes], bool]) -> bytes:
+        """The secret of a site, from everybody's shares of it, or from all but one's that is false."""
+        shares = {giver: shares[site] for giver, shares in given.items() if giver not in self.liars}
+        for out in (None, *shares):
+            some = [share for giver, share in shares.items() if giver != out][: self.needed]  # more only take longer
+            if len(some) == self.needed and (secret := _fitting(some, is_it)):
+                self.liars |= {out} if out else set()
+                return secret
+        text = f"the shares of {site} do not give back what it has published: it dealt false ones, or other sites gave them"
+        raise Unopened(f"{text}. Nothing was opened.", "E526")
+
+
+def _fitting(shares: list[bytes], is_it: Callable[[bytes], bool]) -> bytes | None:
+    try:
+        secret = primitives.put_together(shares)
+        return secret if is_it(secret) else None
+    except ValueError:
+        return None
