@@ -18,14 +18,20 @@ def reproduced(folder, text=LEAKING, name="leaking", **options):
     return unskew.reproduce(table, seeds=1, processes=1, folder=folder, **options)
 
 
-def test_rows_report_what_an_attack_found_between_its_bounds(tmp_path, monkeypatch):
-    done = reproduced(tmp_path, keep=tmp_path / "docs")
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """A folder whose runs are trained once for all tests."""
+    return tmp_path_factory.mktemp("leaks")
+
+
+def test_rows_report_what_an_attack_found_between_its_bounds(runs, monkeypatch):
+    done = reproduced(runs, keep=runs / "docs")
     found = {(e["row"], e["method"]): e for e in done.result["entries"]}
     assert set(found) == {
         *(("accuracy", m) for m in ("FedAvg", "Pairs", "Fours")),
         *((row, m) for row in ("pairs", "fewer") for m in ("Pairs", "Fours")),  # FedAvg's clients share nothing like it
     }
-    kept = json.loads(next(tmp_path.rglob("leaks/context-*.json")).read_text())
+    kept = json.loads(next(runs.rglob("leaks/context-*.json")).read_text())
     scores = {s["of"]: s for s in kept["scores"] if s["metric"] == "accuracy"}
     values = {100 * scores[f"{n} own samples"]["value"] for n in (40, 60)}
     assert {round(found[row, m]["ours"]["mean"], 3) for row in ("pairs", "fewer") for m in ("Pairs", "Fours")} >= {
@@ -35,7 +41,7 @@ def test_rows_report_what_an_attack_found_between_its_bounds(tmp_path, monkeypat
     assert (bounds["floor"], bounds["ceiling"]) == (50, 100)
     assert bounds["low"] <= found["pairs", "Pairs"]["ours"]["mean"] <= bounds["high"]
     assert found["accuracy", "Pairs"]["bounds"] is None
-    page = (tmp_path / "docs" / "leaking.md").read_text()
+    page = (runs / "docs" / "leaking.md").read_text()
     assert "| row | method | ours | 95 % | without payload | raw input | last | best | mean-10 |" in page
     assert "Without payload: what the attacker reaches" in page
     margins = done.result["claims"][0]["margins"]
@@ -45,12 +51,12 @@ def test_rows_report_what_an_attack_found_between_its_bounds(tmp_path, monkeypat
     html = done.page.read_text()
     assert "accuracy, %" in html
     monkeypatch.setattr(leaks, "finding_on", lambda *_: pytest.fail("it was attacked twice"))
-    assert reproduced(tmp_path).result["entries"] == done.result["entries"]
-    assert len(list(tmp_path.rglob("leaks/context-*.json"))) == 3  # one a run, and a refusal
+    assert reproduced(runs).result["entries"] == done.result["entries"]
+    assert len(list(runs.rglob("leaks/context-*.json"))) == 3  # one a run, and a refusal
 
 
-def test_a_table_of_attacks_alone_has_no_columns_of_training(tmp_path):
-    done = reproduced(tmp_path, rows=["fewer"], methods=["Pairs"])
+def test_a_table_of_attacks_alone_has_no_columns_of_training(runs):
+    done = reproduced(runs, rows=["fewer"], methods=["Pairs"])
     head = done.table().splitlines()[0]
     assert "raw input" in head
     assert "mean-10" not in head
@@ -71,17 +77,20 @@ def test_an_attack_that_cannot_be_made_is_refused_before_anything_is_trained(tmp
         parse_experiment("own", LEAKING.replace("of: 60 own samples, ", ""))
 
 
-def test_a_score_that_the_attack_does_not_have_is_refused_with_those_that_it_has(tmp_path):
+def test_a_score_that_the_attack_does_not_have_is_refused_with_those_that_it_has(runs):
     text = LEAKING.replace("of: 60 own samples", "of: 60 samples")
     with pytest.raises(UsageError, match=r"E126 row pairs: 'context' has no score of '60 samples; accuracy'.*60 own"):
-        reproduced(tmp_path, text, rows=["pairs"], methods=["Pairs"])
+        reproduced(runs, text, rows=["pairs"], methods=["Pairs"])
 
 
-def test_a_damaged_finding_is_told(tmp_path):
-    done = reproduced(tmp_path, rows=["fewer"], methods=["Pairs"])
-    next(done.runs[0].path.glob("leaks/*.json")).write_text("{")
+def test_a_damaged_finding_is_told(runs):
+    done = reproduced(runs, rows=["fewer"], methods=["Pairs"])
+    (file,) = done.runs[0].path.glob("leaks/*.json")
+    finding = file.read_text()
+    file.write_text("{")
     with pytest.raises(StateError, match=r"E111 .*remove it, and run the table again"):
-        reproduced(tmp_path, rows=["fewer"], methods=["Pairs"])
+        reproduced(runs, rows=["fewer"], methods=["Pairs"])
+    file.write_text(finding)
 
 
 @pytest.mark.usefixtures("few_attempts")
