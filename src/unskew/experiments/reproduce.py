@@ -166,7 +166,8 @@ def _result(experiment: Experiment, runs: Mapping[Key, Cell], facts: dict[str, A
     groups: dict[tuple[str, str], list[RunData]] = {}
     for key, cell in runs.items():
         groups.setdefault((key.row, key.method), []).append(read.read_run(cell.path, key.method))
-    seconds = sum(float(run.series("train", "seconds")[1].sum()) for group in groups.values() for run in group)
+    each = {run.path: run for group in groups.values() for run in group}  # rows may share runs
+    seconds = sum(float(run.series("train", "seconds")[1].sum()) for run in each.values())
     facts |= {
         "unskew": revision(),
         "made_by": kept_runs.makers(cell.path for cell in runs.values()),
