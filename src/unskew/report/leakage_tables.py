@@ -57,12 +57,16 @@ def _leak_as_json(leak: Leak) -> dict[str, Any]:
 def _measured(leak: Leak) -> list[str]:
     value, reach = leak.value, leak.reach
     score = f"{leak.metric} {value.mean:.3g} [{value.low:.3g}, {value.high:.3g}]"
-    share = f"{_percent(reach.mean)} [{_percent(reach.low)}, {_percent(reach.high)}]"
+    share = f"{_whole(reach.mean)} % [{_whole(reach.low)}, {_whole(reach.high)}]"
     return [_payload(leak.payload), leak.attack, score, f"{leak.floor:.3g}", share]
 
 
 def _payload(share: str) -> str:
     return "weights" if share == "w" else share
+
+
+def _whole(share: float) -> str:
+    return MISSING if math.isnan(share) else f"{100 * share:.0f}"
 
 
 def _percent(value: float) -> str:
