@@ -2,7 +2,7 @@
 
 Flower gives every connection to its database 64 MB of cache and maps 256 MB of the file besides, and a large model's
 pieces pass through a dozen connections: more than the model itself. The operating system keeps the file's pages anyway.
-To forget the pieces of a model of 1 GB takes longer than Flower lets other calls wait, above all by pages of 4 KB.
+The pieces themselves lie in files (`piece_files`).
 """
 
 # pyright: reportMissingImports=false
@@ -17,21 +17,22 @@ from unskew.errors import UsageError
 
 try:
     from flwr.supercore import sql_mixin
+    from flwr.supercore.object_store import object_store_factory
     from flwr.superlink.cli import flower_superlink
+
+    from unskew.deploy.piece_files import PieceFiles
 except ImportError as error:  # the extra is not installed, or in a version that has other names
     raise UsageError("E501", f"a deployment needs Flower 1.41: pip install 'unskew[flower]' ({error}).") from error
 
-PAGE = {"page_size": "65536"}
-"""Bytes; it must be said before anything else, and only a new file obeys."""
-SETTINGS = {"cache_size": "-8000", "mmap_size": "0", "busy_timeout": "60000", "wal_autocheckpoint": "64"}
-"""SQLite's settings instead of Flower's: cache in KB if below 0, bytes that are mapped, ms to wait for another call, and
-pages of the log after which it is written back: 4 MB, as much as SQLite takes for pages of its usual size."""
+SETTINGS = {"cache_size": "-8000", "mmap_size": "0", "busy_timeout": "60000"}
+"""SQLite's settings instead of Flower's: cache in KB if below 0, bytes that are mapped, ms to wait for another call."""
 
 
 def main() -> None:
     """Run the SuperLink with the rest of the command line."""
     return_freed()
-    sql_mixin.SQLITE_PRAGMAS = tuple({**PAGE, **dict(sql_mixin.SQLITE_PRAGMAS), **SETTINGS}.items())
+    sql_mixin.SQLITE_PRAGMAS = tuple({**dict(sql_mixin.SQLITE_PRAGMAS), **SETTINGS}.items())
+    object_store_factory.SqlObjectStore = PieceFiles
     sys.argv = sys.argv[1:]
     flower_superlink()
 

@@ -1,0 +1,147 @@
+"""Where Flower's SuperLink keeps the pieces of large messages."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'unskew[flower]'")
+
+from flwr.app import Message
+from flwr.supercore.inflatable.inflatable_object import (
+    UnexpectedObjectContentError,
+    get_all_nested_objects,
+    get_object_tree,
+)
+from flwr.supercore.object_store.object_store import NoObjectInStoreError
+
+from tests.deploy import fake  # skips where cryptography is missing
+from unskew.deploy import piece_files
+from unskew.deploy.flower import packed
+from unskew.deploy.piece_files import LEAST, PieceFiles
+from unskew.deploy.sealed import Sealed
+
+pytestmark = pytest.mark.flower
+
+
+@pytest.fixture(scope="module")
+def empty(tmp_path_factory):
+    """A new database, which takes Flower seconds."""
+    folder = tmp_path_factory.mktemp("empty")
+    opened(folder)
+    return folder / "superlink.db"
+
+
+@pytest.fixture
+def store(tmp_path, empty):
+    shutil.copy(empty, tmp_path)
+    return opened(tmp_path)
+
+
+def opened(folder) -> PieceFiles:
+    store = PieceFiles(str(folder / "superlink.db"))
+    store.initialize()
+    return store
+
+
+def messages(count: int) -> list[Message]:
+    """Messages with the same 9 MB of tensors, as the coordinator sends them."""
+    fake.grid_of({})
+    arrays, blob = {}, os.urandom(9 << 20)
+    return [Message(packed(Sealed(f"{k}", b"", blob), arrays), k, "train") for k in range(1, count + 1)]
+
+
+def keep(store: PieceFiles, message: Message, run: int = 1) -> dict[str, bytes]:
+    """Announce and bring a message. Returns its pieces."""
+    store.preregister(run, get_object_tree(message))
+    pieces = {number: piece.deflate() for number, piece in get_all_nested_objects(message).items()}
+    for number, piece in pieces.items():
+        store.put(number, piece)
+    return pieces
+
+
+def files(store: PieceFiles) -> set[str]:
+    return set(os.listdir(store.folder))
+
+
+def test_large_pieces_lie_in_files_of_this_user_and_are_read_as_they_came(store):
+    (message,) = messages(1)
+    pieces = keep(store, message)
+    assert {number: store.get(number) for number in pieces} == pieces
+    large = {number for number, piece in pieces.items() if len(piece) >= LEAST}
+    assert files(store) == large
+    assert len(large) == 5
+    size = sum(os.path.getsize(store.folder.parent / name) for name in ("superlink.db", "superlink.db-wal"))
+    assert size < 4e6, "the database holds none of them"
+    modes = [store.folder.stat().st_mode] + [file.stat().st_mode for file in store.folder.iterdir()]
+    assert not any(mode & 0o077 for mode in modes)
+
+
+def test_a_piece_goes_with_the_last_message_that_holds_it(store):
+    first, second = messages(2)
+    keep(store, first)
+    keep(store, second)
+    before = files(store)
+    store.delete(first.object_id)
+    assert files(store) == before
+    store.delete(second.object_id)
+    assert files(store) == set()
+    assert len(store) == 0
+
+
+def test_the_end_of_a_run_takes_its_pieces_along(store):
+    """Of messages that nobody has fetched."""
+    keep(store, messages(1)[0], run=5)
+    assert files(store)
+    store.delete_objects_in_run(5)
+    assert files(store) == set()
+
+
+def test_a_superlink_that_was_killed_leaves_no_files_behind(store, tmp_path):
+    keep(store, messages(1)[0])
+    kept = files(store)
+    (store.folder / "tmp4711").write_bytes(b"half a piece")
+    (store.folder / ("0" * 64)).write_bytes(b"a piece whose message was not written down")
+    assert files(opened(tmp_path)) == kept
+
+
+@pytest.mark.parametrize("harm", [os.unlink, lambda path: os.truncate(path, 100)])
+def test_a_file_that_is_lost_or_cut_off_is_a_piece_that_is_not_there(store, harm):
+    pieces = keep(store, messages(1)[0])
+    for name in files(store):
+        harm(store.folder / name)
+        assert store.get(name) is None
+    assert all(store.get(number) for number, piece in pieces.items() if len(piece) < LEAST)
+
+
+def test_a_piece_with_another_number_or_form_or_that_nobody_announced_is_refused(store):
+    """An admitted site could write files of any name."""
+    pieces = keep(store, messages(1)[0])
+    other = {number: piece for number, piece in pieces.items() if len(piece) >= LEAST}
+    number, piece = next(iter(other.items()))
+    for name in ("../../serve.log", "0" * 64):
+        with pytest.raises(ValueError, match="another number"):
+            store.put(name, piece)
+    with pytest.raises(UnexpectedObjectContentError):
+        store.put(piece_files.get_object_id(b"\0" * LEAST), b"\0" * LEAST)
+    store.delete_objects_in_run(1)
+    with pytest.raises(NoObjectInStoreError):
+        store.put(number, piece)
+    assert files(store) == set()
+
+
+def test_a_full_disk_leaves_nothing_of_a_piece(store, monkeypatch):
+    (message,) = messages(1)
+    store.preregister(1, get_object_tree(message))
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(piece_files.os, "replace", full)
+    number, piece = next((n, p) for n, p in get_all_nested_objects(message).items() if len(p.deflate()) >= LEAST)
+    with pytest.raises(OSError, match="No space"):
+        store.put(number, piece.deflate())
+    assert files(store) == set()
+    assert store.get(number) == b""
