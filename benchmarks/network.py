@@ -126,7 +126,7 @@ class Loopback:
             arrays |= {"x_test": federation.x_test[test], "y_test": federation.y_test[test]}
             np.savez(root / f"{site}.npz", **arrays, classes=np.array(federation.classes))
             self.do("join", f"federations/lung/tickets/{site}.ticket", "--folder", f"site-{site}")
-            self.do("federation", "admit", "lung", f"site-{site}/{site}.pub")
+            self.do("federation", "admit", "lung", "--compared", f"site-{site}/{site}.pub")
         self.start("serve", "lung")
         self.wait(lambda: (root / "serve.log").read_text().count("is admitted") == len(self.sites))
         for site in self.sites:

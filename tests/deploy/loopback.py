@@ -54,11 +54,10 @@ def simulated(rounds: int, clients: int) -> str:
 class Loopback:
     """A coordinator and sites that have joined and are admitted, in one folder; `up` starts their processes."""
 
-    def __init__(self, root: Path, sites: Sequence[str] = SITES):
+    def __init__(self, root: Path, sites: Sequence[str] = SITES, host: str = "127.0.0.1"):
+        """host: an address of this machine, as it stands before a port."""
         self.root, self.running, self.sites = root, {}, sites
-        self.home = Coordinator.make(
-            root / "federations" / "lung", "lung", f"127.0.0.1:{free_port()}", list(sites), True
-        )
+        self.home = Coordinator.make(root / "federations" / "lung", "lung", f"{host}:{free_port()}", list(sites), True)
         for k, site in enumerate(sites):
             self._write_data(site, k)
             joined = Joined.make(root / f"site-{site}", Ticket.read(self.home.folder / "tickets" / f"{site}.ticket"))
@@ -185,9 +184,9 @@ class Loopback:
 
 
 @contextlib.contextmanager
-def running(root: Path, sites: Sequence[str] = SITES) -> Iterator[Loopback]:
+def running(root: Path, sites: Sequence[str] = SITES, host: str = "127.0.0.1") -> Iterator[Loopback]:
     """A federation whose processes, and those of these sites, are started, and stopped at the end."""
-    federation = Loopback(root)
+    federation = Loopback(root, host=host)
     try:
         federation.up(sites)
         yield federation

@@ -42,7 +42,7 @@ def test_a_fourth_site_and_a_renewed_certificate_need_no_restart(federation):
     federation.do("federation", "add", "lung", "d")
     shutil.copy(federation.root / "b.npz", federation.root / "d.npz")
     federation.do("join", "federations/lung/tickets/d.ticket", "--folder", "site-d")
-    federation.do("federation", "admit", "lung", "site-d/d.pub", "--samples", "100000")
+    federation.do("federation", "admit", "lung", "--compared", "site-d/d.pub", "--samples", "100000")
     federation.start_site("d")
     federation.until(lambda: federation.is_ready("d"), 60)
     federation.start_run("four", "--without", "c", "--rounds", "2", "--min-sites", "3", wait="60s")

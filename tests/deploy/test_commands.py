@@ -148,7 +148,7 @@ def test_the_commands_of_a_federation(tmp_path):
     joined = call("join", "federations/lung/tickets/a.ticket", "--json", cwd=tmp_path)
     told = json.loads(joined.out)
     assert call("join", "federations/lung/tickets/a.ticket", cwd=tmp_path).code == 2
-    admitted = call("federation", "admit", "lung", told["public"], cwd=tmp_path)
+    admitted = call("federation", "admit", "lung", "--compared", told["public"], cwd=tmp_path)
     assert told["fingerprint"] in admitted.out
     shown = json.loads(call("federation", "show", "lung", "--json", cwd=tmp_path).out)
     assert shown["sites"] == {"a": told["fingerprint"], "b": None}
@@ -183,7 +183,7 @@ def test_a_folder_that_holds_another_run_is_left_as_it_is(tmp_path):
     """And one whose run is going on: refused before its deploy.json is written over."""
     call("federation", "init", "lung", "--host", "127.0.0.1:9000", "--sites", "a", cwd=tmp_path)
     call("join", "federations/lung/tickets/a.ticket", cwd=tmp_path)
-    call("federation", "admit", "lung", "site/a.pub", cwd=tmp_path)
+    call("federation", "admit", "lung", "--compared", "site/a.pub", cwd=tmp_path)
     path = tmp_path / "runs/r"
     path.mkdir(parents=True)
     (path / "deploy.json").write_text("as it was")
@@ -252,11 +252,11 @@ def test_a_ticket_and_an_admission_can_be_taken_back(tmp_path):
     call("join", "federations/lung/tickets/a.ticket", cwd=tmp_path)
     renewed = call("federation", "ticket", "lung", "a", "--days", "3", cwd=tmp_path)
     assert "for one admission, until" in renewed.out
-    refused = call("federation", "admit", "lung", "site/a.pub", cwd=tmp_path)
+    refused = call("federation", "admit", "lung", "--compared", "site/a.pub", cwd=tmp_path)
     assert (refused.code, refused.err[:4]) == (2, "E503")
     assert "unskew federation ticket lung a" in refused.err
     call("join", "federations/lung/tickets/a.ticket", "--folder", "again", cwd=tmp_path)
-    assert call("federation", "admit", "lung", "again/a.pub", cwd=tmp_path).code == 0
+    assert call("federation", "admit", "lung", "--compared", "again/a.pub", cwd=tmp_path).code == 0
     assert "revoked  a" in call("federation", "revoke", "lung", "a", cwd=tmp_path).out
     assert json.loads(call("federation", "show", "lung", "--json", cwd=tmp_path).out)["sites"]["a"] is None
     assert call("federation", "revoke", "lung", "a", cwd=tmp_path).code == 2

@@ -222,3 +222,15 @@ def test_tasks_are_asked_for_often_only_while_an_order_waits(office, home, tmp_p
     for _ in range(3):
         idle.conductors.tend()
     assert asked[-3:] == [clock[0]] * 3
+
+
+def test_a_superlink_that_refuses_to_give_tasks_is_named_once_and_so_is_its_recovery(office, home):
+    """The same line came three times a second for as long as it answered 500."""
+    ill = office([*[Refused("Server error '500'")] * 5, None, Refused("again")])
+    for _ in range(7):
+        ill.conductors.tend()
+    assert ill.said == [
+        "E507 the SuperLink gives no tasks: Server error '500'; it is asked again until it does.",
+        "the SuperLink gives tasks again",
+        "E507 the SuperLink gives no tasks: again; it is asked again until it does.",
+    ]

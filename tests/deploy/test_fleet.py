@@ -23,7 +23,7 @@ from google.protobuf.message import DecodeError
 from tests.deploy import fake  # skips where cryptography is missing
 from unskew.deploy import fleet as fleet_module
 from unskew.deploy.addresses import free_port
-from unskew.deploy.fleet import Fleet, InUse, TurnedAway, Unreachable, Unwanted
+from unskew.deploy.fleet import Fleet, InUse, TurnedAway, Unkept, Unreachable, Unwanted
 from unskew.deploy.flower import packed, unpacked
 from unskew.deploy.sealed import Sealed
 from unskew.deploy.tickets import Coordinator, Joined, Ticket
@@ -209,6 +209,25 @@ def test_a_full_disk_costs_no_message(tmp_path, monkeypatch):
     monkeypatch.setattr(fleet, "_pulled", lambda run, arrival: (run, arrival.tree))
     _, tree = fleet.receive()
     assert tree.object_id
+
+
+def test_a_message_that_the_disk_has_no_room_for_is_handed_on_without_its_content(tmp_path, monkeypatch):
+    def full(*_, **__):
+        raise Paused("E203", "disk full: cannot write a large message.")
+
+    monkeypatch.setattr(fleet_module.Arrival, "go_on", full)
+    server = Server(
+        activate_node=(200, ACTIVATED), send_node_heartbeat=(200, BEATEN.SerializeToString()),
+        push_messages=(200, b""), pull_messages=(200, pulled()),
+    )  # fmt: skip
+    fleet = fleet_at(tmp_path, server.port)
+    fleet.connect()
+    for _ in range(2):  # and the next question is for the next message
+        with pytest.raises(Unkept) as unkept:
+            fleet.receive()
+        assert isinstance(unkept.value.__cause__, Paused)
+        fleet.reply(unkept.value.message, "E203")
+    assert server.asked.count("pull_messages") == 2
 
 
 class Proxy:

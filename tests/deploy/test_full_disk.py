@@ -6,6 +6,8 @@ import contextlib
 import errno
 import json
 import os
+import socket
+import threading
 from collections import namedtuple
 from pathlib import Path
 
@@ -14,10 +16,13 @@ import pytest
 from tests.deploy import fake
 from tests.deploy.test_absent import sites_of, told
 from tests.deploy.test_conducting import Ending
-from unskew.deploy import following, worker
+from unskew.deploy import bulk, following, worker
+from unskew.deploy.bulk import SMALL, Stored
 from unskew.deploy.conducting import conduct_order
 from unskew.deploy.following import Started, follow
 from unskew.deploy.orders import ENDING, Order, Terms
+from unskew.deploy.post import Contact, Post
+from unskew.deploy.sealed import BUDGET, Sealed
 from unskew.deploy.studies import study
 from unskew.deploy.tickets import Coordinator
 from unskew.engine.disk.state import digest
@@ -151,3 +156,63 @@ def test_whoever_follows_a_run_that_cannot_even_write_how_it_ended_hears_why(ord
     monkeypatch.setattr(following.os, "statvfs", lambda path: free(2, 4096))
     with pytest.raises(Paused, match=r"E203 disk full: the run in .* cannot write \(8,192 bytes free\)"):
         follow(order.path, Started(7, 0), lambda: "finished", lambda text: None)
+
+
+@pytest.fixture
+def no_room(monkeypatch) -> None:
+    """The disk has room for the first two megabytes of a large message."""
+    written, pwrite = [], os.pwrite
+
+    def full(handle: int, data: bytes, place: int) -> int:
+        written.append(len(data))
+        if sum(written) > 2 << 20:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return pwrite(handle, data, place)
+
+    monkeypatch.setattr(bulk.os, "pwrite", full)
+
+
+def test_a_worker_without_room_for_a_large_request_refuses_it_with_its_signature(tmp_path, no_room):
+    """The coordinator read "the site's worker ended (ConnectionError)", and the worker's log nothing."""
+    site, said = sites_of(tmp_path)[998], []
+    site.say = said.append
+    request = Sealed("{}", b"signature", bytes(SMALL + (5 << 20)))
+    here, there = socket.socketpair()
+    with here, there:
+        serving = threading.Thread(target=worker._answer_one, args=(site, there))
+        serving.start()
+        here.sendall(BUDGET.pack(20.0))
+        request.send(here)  # all of it is taken, or nobody could answer
+        answer = Sealed.receive(here, tmp_path)
+        serving.join()
+    header = json.loads(answer.text)
+    assert fake.KEYS["s2"].public.signed(answer.text.encode(), answer.signature)
+    assert (header["code"], header["re"]) == ("E203", request.digest)
+    assert header["text"].startswith("disk full: cannot write ")
+    assert any("E203 disk full: cannot write" in text and "large message" in text for text in said)
+
+
+def test_a_site_that_cannot_keep_a_large_message_says_so_at_both_ends(tmp_path, no_room):
+    """Its operator read that nobody who keeps to the protocol sends such a message."""
+    pytest.importorskip("flwr", reason="Flower is not installed: pip install 'unskew[flower]'")
+    from tests.deploy.test_answering import Script, message, played
+    from unskew.deploy.answering import NO_ROOM
+    from unskew.deploy.fleet import Unkept
+
+    file = Stored(tmp_path)
+    with pytest.raises(Paused, match=r"E203 disk full: cannot write .*large message \(needs 9.4 MB, ") as full:
+        file.add(bytes(9 << 20))
+    unkept = Unkept(message())
+    unkept.__cause__ = full.value
+
+    def failing(*_):
+        raise full.value
+
+    for script, answer in ((Script([unkept, None]), None), (Script([message(), None]), failing)):
+        said = played(script, *[answer] * bool(answer))
+        assert script.replies == [NO_ROOM]
+        assert str(full.value) in said
+    told: list[tuple[int, str, str]] = []
+    contact = Contact(None, ("s2",), fake.COORDINATOR, {})
+    Post("r", contact, 1.0, lambda *what: told.append(what))._checked("s2", 3, Sealed("", b"", b""), NO_ROOM, None)
+    assert told == [(3, "E203", "s2 failed: disk full: the site cannot keep so large a message.")]

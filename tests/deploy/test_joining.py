@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from dataclasses import replace
 
@@ -138,7 +139,7 @@ def keys(tmp_path, home):
 
 
 def admitted(tmp_path, *more):
-    return call("federation", "admit", "lung", *more, cwd=tmp_path)
+    return call("federation", "admit", "lung", "--compared", *more, cwd=tmp_path)
 
 
 def test_several_keys_are_admitted_with_one_command(tmp_path, home, keys):
@@ -158,15 +159,27 @@ def test_a_person_at_a_terminal_sees_every_fingerprint_before_anybody_is_admitte
     monkeypatch.setattr(admit.sys.stdin, "isatty", lambda: True, raising=False)
     answers, asked = iter([False, True]), []
     monkeypatch.setattr("typer.confirm", lambda text: asked.append(text) or next(answers))
-    no = admitted(tmp_path, "a.pub", "b.pub")
+    no = call("federation", "admit", "lung", "a.pub", "b.pub", cwd=tmp_path)
     assert (no.code, no.err[:4], home.admitted()) == (2, "E503", {})
     assert all(keys[site] in no.out for site in "ab")
-    assert admitted(tmp_path, "a.pub").code == 0
-    assert admitted(tmp_path, "b.pub", "--compared").code == 0
+    assert call("federation", "admit", "lung", "a.pub", cwd=tmp_path).code == 0
+    assert admitted(tmp_path, "b.pub").code == 0
     assert list(home.admitted()) == ["a", "b"]
     assert asked == [
         f"Has {who} read out this fingerprint, over the telephone or in person?" for who in ("every site", "a")
     ]
+
+
+def test_a_script_that_does_not_say_that_fingerprints_were_compared_admits_nobody(tmp_path, home, keys, monkeypatch):
+    """Whoever piped something into it, or ran it without a terminal, admitted whatever key had come."""
+    for stdin in (io.StringIO("y\n"), None):
+        monkeypatch.setattr(admit.sys, "stdin", stdin)
+        done = call("federation", "admit", "lung", "a.pub", "b.pub", cwd=tmp_path)
+        assert (done.code, home.admitted()) == (2, {})
+        assert "E503 nobody was admitted to lung: nobody is at a terminal" in done.err
+        assert done.err.endswith("add --compared.\n")
+        assert keys["a"] in done.out
+    assert len(list((home.folder / "tickets").iterdir())) == 3
 
 
 def test_one_key_that_is_wrong_keeps_all_out(tmp_path, home, keys):

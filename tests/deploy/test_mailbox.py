@@ -28,7 +28,7 @@ from unskew.deploy.bulk import SMALL, whole
 from unskew.deploy.flower import FlowerChannel, packed, unpacked
 from unskew.deploy.mailbox import Mailbox
 from unskew.deploy.sealed import Sealed
-from unskew.errors import UnskewError
+from unskew.errors import Paused, UnskewError
 
 pytestmark = pytest.mark.flower
 LARGE = Sealed("{}", b"signature", bytes(SMALL + 1))
@@ -213,6 +213,15 @@ def test_a_run_that_somebody_has_ended_says_so(tmp_path, status, error):
         with pytest.raises(error) as raised:
             ask()
         assert (error is not UnskewError) or "E507 the run was ended at the server" in str(raised.value)
+
+
+def test_a_coordinator_without_room_for_a_reply_pauses_and_blames_no_site(tmp_path, monkeypatch):
+    def full(*_):
+        raise Paused("E203", "disk full: cannot write a large message.")
+
+    monkeypatch.setattr(pieces.Arrival, "go_on", full)
+    with pytest.raises(Paused, match="E203"):
+        pulled(Mailbox(SuperLink(answered(1)), 1, tmp_path), ["m1"])
 
 
 def transfer(size: int = 7 << 20) -> tuple[Message, dict[str, bytes], bytes]:

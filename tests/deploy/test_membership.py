@@ -29,7 +29,7 @@ def home(tmp_path):
 def admit(home, site, folder):
     joined = Joined.make(folder / f"site-{site}", Ticket.read(home.ticket_file(site)))
     (folder / f"{site}.pub").write_text((joined.folder / f"{site}.pub").read_text())
-    done = call("federation", "admit", home.name, f"{site}.pub", cwd=folder)
+    done = call("federation", "admit", home.name, "--compared", f"{site}.pub", cwd=folder)
     assert done.code == 0, done.err
     return joined
 

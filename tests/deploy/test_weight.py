@@ -232,12 +232,15 @@ def test_admit_keeps_a_bound_and_shows_it(tmp_path):
     home = Coordinator.make(tmp_path / "federations/lung", "lung", "127.0.0.1:9", ["a", "b"])
     joined = Joined.make(tmp_path / "site", Ticket.read(home.ticket_file("a")))
     (tmp_path / "a.pub").write_text((joined.folder / "a.pub").read_text())
-    no = call("federation", "admit", "lung", "a.pub", "--samples", "0", cwd=tmp_path)
+    no = call("federation", "admit", "lung", "--compared", "a.pub", "--samples", "0", cwd=tmp_path)
     assert (no.code, home.admitted()) == (2, {})
     assert "E109 --samples takes a whole number above 0" in no.err
-    assert "no bound" in call("federation", "admit", "lung", "a.pub", cwd=tmp_path).out
-    assert "at most 5,000" in call("federation", "admit", "lung", "a.pub", "--samples", "5000", cwd=tmp_path).out
-    assert "at most 5,000" in call("federation", "admit", "lung", "a.pub", cwd=tmp_path).out
+    assert "no bound" in call("federation", "admit", "lung", "--compared", "a.pub", cwd=tmp_path).out
+    assert (
+        "at most 5,000"
+        in call("federation", "admit", "lung", "--compared", "a.pub", "--samples", "5000", cwd=tmp_path).out
+    )
+    assert "at most 5,000" in call("federation", "admit", "lung", "--compared", "a.pub", cwd=tmp_path).out
     assert bounds.read(home) == {"a": 5000}
     shown = call("federation", "show", "lung", cwd=tmp_path).out
     assert "  at most 5,000 samples" in shown

@@ -22,7 +22,9 @@ def command(
     samples: Annotated[
         str, typer.Option(help="the most samples a site may say it holds, training and test: 6000, or a=6000,b=800")
     ] = "",
-    compared: Annotated[bool, typer.Option("--compared", help="do not ask whether fingerprints were compared")] = False,
+    compared: Annotated[
+        bool, typer.Option("--compared", help="do not ask: the fingerprints were compared (a script must say so)")
+    ] = False,
     folder: Where = FOLDER,
 ) -> None:
     """Let sites take part: all of these keys, or none. First compare their fingerprints with those that the sites read out."""
@@ -38,6 +40,9 @@ def command(
         bound = most.get(one) or bounds.read(home).get(one)
         words = f"at most {bound:,} samples" if bound else "no bound on its samples; set one with --samples"
         print(f"key       {one:<20} fingerprint {public.fingerprint}  {words}")
+    if not (compared or _somebody_is_there()):
+        text = "nobody is at a terminal to confirm these fingerprints; compare them with what the sites read out"
+        raise UsageError("E503", f"nobody was admitted to {name}: {text}, and add --compared.")
     if not (compared or _confirmed(list(publics))):
         raise UsageError("E503", f"nobody was admitted to {name}: the fingerprints were not confirmed.")
     for one, text in texts.items():
@@ -65,11 +70,13 @@ def _texts(keys: list[Path], site: str | None) -> dict[str, str]:
 
 
 def _confirmed(sites: list[str]) -> bool:
-    """Whether somebody at the terminal says that the fingerprints are right. A script has compared them itself."""
-    if not sys.stdin.isatty():
-        return True
+    """Whether somebody at the terminal says that the fingerprints are right."""
     each = sites[0] if len(sites) == 1 else "every site"
     return typer.confirm(f"Has {each} read out this fingerprint, over the telephone or in person?")
+
+
+def _somebody_is_there() -> bool:
+    return sys.stdin is not None and sys.stdin.isatty()
 
 
 def _print_next(home: Coordinator, name: str) -> None:

@@ -13,11 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from unskew.deploy.fleet import LIFE_S, FleetError, InUse, TurnedAway, Unreachable, Unwanted
+from unskew.deploy.fleet import LIFE_S, FleetError, InUse, TurnedAway, Unkept, Unreachable, Unwanted
 from unskew.deploy.flower import unpacked
 from unskew.deploy.sealed import Sealed
 from unskew.deploy.supervise import Say
 from unskew.deploy.telling import CONNECTED
+from unskew.errors import Paused
 
 QUICK_S, IDLE_S = 0.2, 2.0
 """How often the server is asked for messages: at least and at most."""
@@ -26,6 +27,8 @@ PATIENCE = 50
 RETRY_S = 5.0
 """How long to wait at most before the server is tried again. It begins with a tenth of it."""
 BEAT_S = LIFE_S / 4
+NO_ROOM = "E203 disk full: the site cannot keep so large a message"
+"""What the coordinator is told, who reads nothing of this site's files."""
 
 
 class Connection(Protocol):
@@ -100,7 +103,10 @@ class Answering:
         while not self.over.is_set():
             self._send()
             asked = time.monotonic()
-            message = self._received()
+            try:
+                message, answer = self._received(), None
+            except Unkept as error:
+                message, answer = error.message, self._without_room(error.__cause__)
             self._failures = 0
             self._say_connected()
             if message is None:
@@ -108,7 +114,7 @@ class Answering:
                 self.over.wait(max(0.0, min(IDLE_S, max(QUICK_S, silence / PATIENCE)) - waited))
                 continue
             began = time.monotonic()
-            self._ready = message, self._answered(message), began + message.metadata.ttl
+            self._ready = message, answer or self._answered(message), began + message.metadata.ttl
             last = time.monotonic()
 
     def _say_connected(self) -> None:
@@ -134,12 +140,19 @@ class Answering:
             return f"the request cannot be read: {_brief(error)}"
         try:
             return self.answer(request, message.metadata.ttl)
+        except Paused as error:
+            return self._without_room(error)
         except TimeoutError:
             return "the site's worker did not answer in time"
         except OSError as error:
             return f"the site's worker ended while it worked on this request ({type(error).__name__})"
         except Exception as error:
             return f"the request could not be handed to the site's worker ({type(error).__name__})"
+
+    def _without_room(self, error: BaseException | None) -> str:
+        """Tell the operator which disk is full. Returns what the coordinator is told."""
+        self.say(str(error))
+        return NO_ROOM
 
     def _send(self) -> None:
         """Send the answer that is ready. If the server is lost meanwhile it stays ready, as long as it is of use."""

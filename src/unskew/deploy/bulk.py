@@ -15,6 +15,8 @@ from itertools import accumulate
 from pathlib import Path
 from typing import Protocol
 
+from unskew.disk import explaining_a_full_disk
+
 SMALL = 1 << 22
 """Up to so many bytes travel with the text, and are held as they are."""
 BLOCK = 1 << 20
@@ -55,7 +57,9 @@ class Stored:
     """A file without a name, which grows until it is whole. folder: on which disk."""
 
     def __init__(self, folder: Path):
-        self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
+        self._named = folder / "large message"  # in an error
+        with explaining_a_full_disk(self._named, 0):
+            self._file = tempfile.TemporaryFile(dir=folder, buffering=0)  # noqa: SIM115
         self._size = 0
 
     def __len__(self) -> int:
@@ -67,10 +71,11 @@ class Stored:
         return f"/dev/fd/{self._file.fileno()}"
 
     def add(self, piece: bytes | memoryview) -> None:
-        """Write at the end. Raises OSError, on a full disk for example, and then counts nothing of this piece."""
+        """Write at the end. Raises Paused (E203) when the disk is full, and then counts nothing of this piece."""
         written = 0
-        while written < len(piece):  # one write may take only a part of it
-            written += os.pwrite(self._file.fileno(), memoryview(piece)[written:], self._size + written)
+        with explaining_a_full_disk(self._named, len(piece)):
+            while written < len(piece):  # one write may take only a part of it
+                written += os.pwrite(self._file.fileno(), memoryview(piece)[written:], self._size + written)
         self._size += written
 
     def read(self, start: int, stop: int) -> bytes:

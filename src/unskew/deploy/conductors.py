@@ -45,6 +45,8 @@ class Conductors:
     _runs: list[_Run] = field(default_factory=list)
     _took: float = -TAKE_S
     """When tasks were asked for last."""
+    _refused: bool = False
+    """Whether the SuperLink has refused to give tasks, and has given none since."""
 
     def __post_init__(self) -> None:
         self.secret_file = self.home.folder / "flower" / "tasks.key"
@@ -63,9 +65,15 @@ class Conductors:
             if task := self._link.take(self._secret):
                 self._begin(task)
         except Unavailable:
-            pass  # it starts, or is started again
+            return  # it starts, or is started again
         except Refused as error:
-            self.say(f"E507 the SuperLink gives no tasks: {error}")
+            if not self._refused:
+                self.say(f"E507 the SuperLink gives no tasks: {error}; it is asked again until it does.")
+            self._refused = True
+            return
+        if self._refused:
+            self._refused = False
+            self.say("the SuperLink gives tasks again")
 
     @property
     def active(self) -> list[Path]:

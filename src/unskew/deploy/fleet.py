@@ -17,7 +17,7 @@ from unskew import disk
 from unskew.deploy.flower import packed
 from unskew.deploy.sealed import Sealed
 from unskew.deploy.tickets import Joined
-from unskew.errors import UnskewError, UsageError
+from unskew.errors import Paused, UnskewError, UsageError
 
 try:
     import httpx
@@ -72,6 +72,14 @@ class InUse(TurnedAway):
 
 class Unwanted(FleetError):
     """The server does not want this message any more: its run is over."""
+
+
+class Unkept(Exception):
+    """A message that this machine's disk has no room for. message: all but its content."""
+
+    def __init__(self, message: Message):
+        super().__init__()
+        self.message = message
 
 
 class Fleet:
@@ -144,7 +152,8 @@ class Fleet:
     def receive(self) -> Message | None:
         """The next message with its content, if there is one. Until `forget`, a crash leaves it to be excused.
 
-        After a failure it goes on with the same message. One whose pieces nothing can read comes without content.
+        After a failure it goes on with the same message. One whose pieces nothing can read comes without content. Raises
+        Unkept, caused by Paused (E203), when the disk is full.
         """
         with _sorted():
             if self._pulling is None:
@@ -161,6 +170,9 @@ class Fleet:
                 message = self._pulled(*self._pulling)
             except (FleetError, httpx.HTTPError, inflatable_utils.ObjectPullError):
                 raise
+            except Paused as error:
+                self._pulling = None
+                raise Unkept(_without_content(self._head)) from error
             except Exception:  # whatever a message makes Flower's parsers raise concerns that message alone
                 message = _without_content(self._head)
             self._pulling = None

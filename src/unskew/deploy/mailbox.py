@@ -16,7 +16,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 from unskew.deploy.bell import REPLIES, REQUESTS, Bell
-from unskew.errors import UnskewError, UsageError
+from unskew.errors import Paused, UnskewError, UsageError
 
 try:
     import httpx
@@ -108,7 +108,7 @@ class Mailbox:
                 return
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """The answers to these messages that have arrived since."""
+        """The answers to these messages that have arrived since. Raises Paused (E203) when the disk is full."""
         waiting = [number for number in message_ids if number not in self._arriving]
         if waiting:
             with _while_it_runs():
@@ -130,6 +130,8 @@ class Mailbox:
             self._fetchers.submit(self._confirm, tree.object_id)  # nobody has to wait until it is deleted
             message.metadata.__dict__["_reply_to_message_id"] = answered
             return message
+        except Paused:
+            raise  # this machine's disk is full, which is no fault of the site's
         except Exception as error:  # whatever a site makes Flower's parsers raise concerns its reply alone
             reason = (str(error) or type(error).__name__)[:MOST_REASON]
             facts = Metadata(

@@ -215,7 +215,8 @@ class Post:
             text = f"{site} did not answer within {self.deadline_s:g} s; the round goes on without it."
             return self._refuse(site, t, "E311", text)
         if isinstance(reply, str):
-            return self._refuse(site, t, "E312", f"{site} failed: {printable(reply[:MOST_TEXT])}.")
+            code, text = ("E203", reply[5:]) if reply.startswith("E203 ") else ("E312", reply)
+            return self._refuse(site, t, code, f"{site} failed: {printable(text[:MOST_TEXT])}.")
         key = self.contact.keys.get(site)
         if key is None:
             return self._refuse(site, t, "E310", f"{site}: its admission was taken back meanwhile. Reply dropped.")

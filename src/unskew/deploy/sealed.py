@@ -9,11 +9,12 @@ import hashlib
 import socket
 import struct
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 
 from unskew.deploy.bulk import BLOCK, SMALL, Bulk, Stored, blocks
+from unskew.errors import Paused
 
 SOCKET = "UNSKEW_SITE_SOCKET"
 """The environment variable that tells a site's worker where to listen."""
@@ -24,6 +25,14 @@ BUDGET = struct.Struct(">d")
 _LENGTHS = struct.Struct(">IIQ")
 MOST = (1 << 24, 1 << 12, 1 << 36)
 """The most bytes of text, signature and tensors that are read from a socket."""
+
+
+class NoRoom(Paused):
+    """A message that the disk has no room for. digest: of its text."""
+
+    def __init__(self, digest: str, error: Paused):
+        super().__init__(error.code, error.text)
+        self.digest = digest
 
 
 @dataclass(frozen=True)
@@ -55,21 +64,34 @@ class Sealed:
     def receive(line: socket.socket, folder: Path) -> Sealed:
         """folder: where the bytes of large tensors are kept.
 
-        Raises ConnectionError if the other side closes early, or announces a message that is too large.
+        Raises ConnectionError if the other side closes early, or announces a message that is too large; NoRoom (E203) when
+        the disk is full, after all of it was read, so that the other side can be told.
         """
         lengths = _LENGTHS.unpack(exactly(line, _LENGTHS.size))
         if any(length > most for length, most in zip(lengths, MOST)):
             raise ConnectionError("the announced message is too large")
         text, signature = (exactly(line, length) for length in lengths[:2])
-        return Sealed(text.decode(), signature, _blob(line, lengths[2], folder))
+        without = Sealed(text.decode(), signature, b"")
+        try:
+            return replace(without, blob=_blob(line, lengths[2], folder))
+        except Paused as error:
+            raise NoRoom(without.digest, error) from error
 
 
 def _blob(line: socket.socket, count: int, folder: Path) -> bytes | Bulk:
     if count <= SMALL:
         return exactly(line, count)
-    stored = Stored(folder)
-    while len(stored) < count:
-        stored.add(exactly(line, min(BLOCK, count - len(stored))))
+    stored, full, left = Stored(folder), None, count
+    while left:
+        block = exactly(line, min(BLOCK, left))
+        left -= len(block)
+        try:
+            if full is None:
+                stored.add(block)
+        except Paused as error:
+            full = error
+    if full is not None:
+        raise full
     return stored
 
 

@@ -102,16 +102,7 @@ class Site:
             request = unseal(sealed, member.coordinator, REQUESTS)
             self._check(request.header)
         except Exception as problem:  # whatever a request holds concerns that request alone
-            error = problem if isinstance(problem, WireError) else self._explained(problem)
-            self.say(f"refused a request: {error.code} {error.text}")
-            self.guard.trouble({}, error.code, error.text)
-            refusal = {
-                "re": sealed.digest,
-                "site": member.name,
-                "code": error.code,
-                "text": self._outward(error.text, {}),
-            }
-            return seal(refusal, {}, member.key)
+            return self.refusal(sealed.digest, problem)
         fixed = {n: request.header[n] for n in ("run", "serial", "kind", "t")}
         fixed |= {"re": sealed.digest, "site": member.name}
         try:
@@ -124,6 +115,14 @@ class Site:
             self.guard.trouble(fixed, known.code, known.text)
             header, tree = {"code": known.code, "text": self._outward(known.text, request.header)}, {}
         return seal(fixed | header, tree, member.key)
+
+    def refusal(self, digest: str, problem: Exception) -> Sealed:
+        """The reply to a request that cannot be taken. digest: of its text."""
+        error = problem if isinstance(problem, WireError) else self._explained(problem)
+        self.say(f"refused a request: {error.code} {error.text}")
+        self.guard.trouble({}, error.code, error.text)
+        text = self._outward(error.text, {})
+        return seal({"re": digest, "site": self.member.name, "code": error.code, "text": text}, {}, self.member.key)
 
     def _explained(self, error: Exception) -> UnskewError:
         """The error to answer with; what this site's operator has to mend is said here as well.

@@ -20,7 +20,7 @@ from pathlib import Path
 from unskew.deploy.freed import return_freed
 from unskew.deploy.identity import Public
 from unskew.deploy.loaders import load
-from unskew.deploy.sealed import BUDGET, SOCKET, Sealed, exactly
+from unskew.deploy.sealed import BUDGET, SOCKET, NoRoom, Sealed, exactly
 from unskew.deploy.site import Membership, Site
 from unskew.deploy.tickets import Joined
 from unskew.errors import UnskewError
@@ -48,6 +48,10 @@ def _answer_one(site: Site, line: socket.socket) -> None:
     try:
         (budget_s,) = BUDGET.unpack(exactly(line, BUDGET.size))
         request = Sealed.receive(line, site.member.folder)
+    except NoRoom as error:
+        with suppress(OSError):
+            site.refusal(error.digest, error).send(line)
+        return
     except (OSError, UnicodeDecodeError):
         return
     watchdog = threading.Timer(max(1.0, budget_s), os._exit, (OVERDUE,))

@@ -60,7 +60,7 @@ def arrive(ground: Ground, shown: Shown) -> str:
     ground.do("federation", "add", "lung", "d")
     ground.do("join", str(home.ticket_file("d")), "--folder", "site-d")
     unknown = Joined.make(ground.root / "site-unknown", home.ticket("c"))
-    ground.do("federation", "admit", "lung", "site-d/d.pub")
+    ground.do("federation", "admit", "lung", "--compared", "site-d/d.pub")
     ground.do("federation", "revoke", "lung", "d")
     shown |= {"in plain text": None, "without a certificate": bare(ground)}
     shown |= {"with another authority's certificate": foreign, "with a key that was never admitted": unknown.tls()}

@@ -53,10 +53,13 @@ def twice(ground: Ground, site: str) -> str:
     copy.write_text((ground.home.ticket_file(site)).read_text())
     for folder, ticket in ((f"{site}-1", path), (f"{site}-2", str(copy))):
         check(unskew(ground, "join", ticket, "--folder", folder).code == 0, "the ticket cannot be used")
-    check(unskew(ground, "federation", "admit", "lung", f"{site}-1/{site}.pub").code == 0, "the first key is refused")
-    text = refused(unskew(ground, "federation", "admit", "lung", f"{site}-2/{site}.pub"), "another key")
+    check(
+        unskew(ground, "federation", "admit", "lung", "--compared", f"{site}-1/{site}.pub").code == 0,
+        "the first key is refused",
+    )
+    text = refused(unskew(ground, "federation", "admit", "lung", "--compared", f"{site}-2/{site}.pub"), "another key")
     check(unskew(ground, "federation", "revoke", "lung", site).code == 0, "the first key is not admitted")
-    again = refused(unskew(ground, "federation", "admit", "lung", f"{site}-2/{site}.pub"), "ticket")
+    again = refused(unskew(ground, "federation", "admit", "lung", "--compared", f"{site}-2/{site}.pub"), "ticket")
     return without(ground, site, f"{text} | {again}")
 
 
@@ -76,7 +79,7 @@ def replaced(ground: Ground, site: str) -> str:
     done = unskew(ground, "join", f"{site}.replaced", "--folder", f"{site}-replaced", "--json")
     seen = json.loads(done.out)
     check(seen["coordinator"] != ground.home.fingerprints["coordinator"], "the fingerprint is the true one")
-    text = refused(unskew(ground, "federation", "admit", "lung", f"{site}-replaced/{site}.pub"), "ticket")
+    text = refused(unskew(ground, "federation", "admit", "lung", "--compared", f"{site}-replaced/{site}.pub"), "ticket")
     return without(ground, site, text)
 
 
@@ -88,7 +91,7 @@ def expired(ground: Ground, site: str) -> str:
     text = refused(unskew(ground, "join", str(ground.home.ticket_file(site)), "--folder", f"{site}-late"), "expired")
     key = Private.make().public
     (ground.root / f"{site}.pub").write_text(f"{key.text} unskew-ticket={late.proof(key)}\n")
-    again = refused(unskew(ground, "federation", "admit", "lung", f"{site}.pub"), "expired")
+    again = refused(unskew(ground, "federation", "admit", "lung", "--compared", f"{site}.pub"), "expired")
     return without(ground, site, f"{text} | {again}")
 
 
@@ -96,7 +99,9 @@ def unproven(ground: Ground, site: str) -> str:
     """A key of somebody who has never seen the ticket."""
     invited(ground, site)
     (ground.root / f"{site}.pub").write_text(Private.make().public.text + "\n")
-    return without(ground, site, refused(unskew(ground, "federation", "admit", "lung", f"{site}.pub"), "ticket"))
+    return without(
+        ground, site, refused(unskew(ground, "federation", "admit", "lung", "--compared", f"{site}.pub"), "ticket")
+    )
 
 
 def of_another(ground: Ground, site: str) -> str:
@@ -105,7 +110,7 @@ def of_another(ground: Ground, site: str) -> str:
     invited(ground, site)
     invited(ground, other)
     Joined.make(ground.root / f"{site}-other", Ticket.read(ground.home.ticket_file(site)))
-    done = unskew(ground, "federation", "admit", "lung", f"{site}-other/{site}.pub", "--site", other)
+    done = unskew(ground, "federation", "admit", "lung", "--compared", f"{site}-other/{site}.pub", "--site", other)
     return without(ground, site, without(ground, other, refused(done, "ticket")))
 
 
@@ -113,7 +118,7 @@ def outdated(ground: Ground, site: str) -> str:
     """A key made with a ticket in whose place there is a newer one."""
     Joined.make(ground.root / f"{site}-old", invited(ground, site))
     check(unskew(ground, "federation", "ticket", "lung", site).code == 0, "no new ticket")
-    done = unskew(ground, "federation", "admit", "lung", f"{site}-old/{site}.pub")
+    done = unskew(ground, "federation", "admit", "lung", "--compared", f"{site}-old/{site}.pub")
     return without(ground, site, refused(done, "ticket"))
 
 
