@@ -240,7 +240,7 @@ def _sorted() -> Iterator[None]:
     """Turn what a call raises into one of our three errors."""
     try:
         yield
-    except (FleetError, UnskewError, OSError):  # sorted already, or this machine's own, such as a full disk
+    except (FleetError, Unkept, UnskewError, OSError):  # sorted already, or this machine's own, such as a full disk
         raise
     except httpx.HTTPStatusError as error:
         raise _refusal(error.response) from error

@@ -79,6 +79,9 @@ class Passing:
             await answer.only(408)
         except (httpx.TransportError, Gone):
             await answer.only(503)  # sites try again
+        except asyncio.CancelledError:  # this front is being stopped, and a site's question waits in it
+            await answer.only(503)
+            raise
         except Exception:
             _log.exception("a request of %s failed", site)
             await answer.only(500)
