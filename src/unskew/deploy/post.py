@@ -253,12 +253,11 @@ class Post:
             return self._refuse(site, 0, "E310", f"{site}: {_unread(error)}")
         if hello.site != site:
             return self._refuse(site, 0, "E310", f"{site} introduces itself as '{hello.site}', which is another site.")
-        most = self.contact.bounds.get(site)
-        if most is not None and hello.train + hello.test > most:
+        most, count = self.contact.bounds.get(site), hello.train + hello.test
+        if most is not None and count > most:
             self._strangers.add(node)
-            claim = f"{site} says it holds {hello.train + hello.test:,} samples"
-            text = f"{claim}, but at most {most:,} were agreed with it. It is left out of this run."
-            return self.leave_out(site, "E505", text)
+            text = f"{site} says it holds {count:,} samples, but at most {most:,} were agreed with it."
+            return self.leave_out(site, "E505", f"{text} It is left out of this run.")
         self.refusals.pop(site, None)
         self._note("introduced", site=site, key=key.fingerprint, hello=hello.as_json())
         return hello
