@@ -207,6 +207,32 @@ def test_a_round_is_not_summed_a_second_time_over_other_sites(tmp_path, other):
     assert any("round 2: 0 sites gave shares, and 4 are needed" in p for p in problems(loop)) == other
 
 
+def test_the_same_numbers_are_not_summed_over_other_sites_in_another_run(tmp_path):
+    """Two runs of one study, one of them without a site: round 1 begins with the same weights, and round 2 does not."""
+    by_node, settings = fake.sites(tmp_path / "sites", fake.federation()), fake.small("fedavg", **ON)
+    fake.run(tmp_path / "one", fake.Direct(by_node), settings)
+    loop, _, _ = fake.run(tmp_path / "two", fake.Direct(by_node, lost("s2", "mask", 1)), settings)
+    assert (
+        len([p for p in problems(loop) if "these numbers were summed in another run, over s0, s1, s2, s3, s4" in p])
+        == 4
+    )
+    assert [len(k) for k in used(loop)] == [0, 5, 5]
+    fresh, _, _ = fake.run(tmp_path / "three", fake.Direct(by_node, lost("s2", "mask", 1)), settings.replace(seed=9))
+    assert [len(k) for k in used(fresh)] == [4, 5, 5]
+
+
+def test_an_operator_reads_with_whom_each_sum_was_made(tmp_path):
+    """Who fears that a coordinator invents sites can compare."""
+    by_node, said = fake.sites(tmp_path / "sites", fake.federation()), []
+    by_node[1000].say = said.append
+    fake.run(tmp_path / "run", fake.Direct(by_node, lost("s3", "mask")), fake.small("fedavg", **ON))
+    assert [text for text in said if "in the sum of s" in text] == [
+        "round 1: in the sum of s0, s1, s2, s3, s4",
+        "round 2: in the sum of s0, s1, s2, s4",
+        "round 3: in the sum of s0, s1, s2, s3, s4",
+    ]
+
+
 def test_fewer_sites_than_a_run_demands_open_nothing(tmp_path):
     _, loop, _, _ = run(tmp_path, meddle=lost("s2", "mask"), terms={"min_sites": 5})
     assert any("4 of 5 sites have sent masked numbers, and 5 are needed" in p for p in problems(loop))

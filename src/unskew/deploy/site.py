@@ -79,7 +79,7 @@ class Site:
         self._data: Dataset | None = None
         self._run: tuple[str, str, SiteRun] | None = None
         """The one run that is kept warm, its number before it, and the digest of the study that was judged."""
-        self.sums = Sums(member.name, member.folder)
+        self.sums = Sums(member.name, member.folder, lambda text: self.say(text))
         self._answers: dict[str, Callable[[Packet], Answer]] = {
             "hello": self._hello,
             "setup": self._setup,
@@ -216,7 +216,7 @@ class Site:
         folder.sweep(request)
         self.say(f"round {start.t}: trained on {reply.size:.0f} samples")
         if run.secure:
-            return self.sums.begin(request.header["run"], run, run.secure, start, reply), _without_empty(extra)
+            return self.sums.begin(request, run, run.secure, start, reply), _without_empty(extra)
         extra["early"] = {}
         for name, place in request.header.get("early", ()):
             for early in run.visited(start, name, place, reply.private):

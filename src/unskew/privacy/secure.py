@@ -53,7 +53,7 @@ class SecureAggregation:
         return max(LEAST, math.ceil(self.threshold * sites - 1e-9))
 
     def __str__(self) -> str:
-        return f"secure aggregation, {self.bits}-bit numbers up to {self.clip:g}"
+        return f"secure aggregation, {self.bits}-bit numbers up to {self.clip:.10g}"
 
 
 @dataclass(frozen=True)

@@ -1,23 +1,21 @@
 """What a site answers in the phases of a sum: it trains, holds its reply back, and gives masked numbers instead.
 
-Which sites a round's sum was opened over is kept in the run's folder: a second sum over others would differ from the first
-by what one site sent.
+Its operator reads in the worker's log with whom each sum was made.
 """
 
 from __future__ import annotations
 
 import base64
-import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unskew import disk
 from unskew.core.replies import Reply
 from unskew.core.trees import Tree
 from unskew.deploy.site_run import SiteRun
 from unskew.deploy.summing.roster import refusal
+from unskew.deploy.summing.sums_opened import SumsOpened, digest_of
 from unskew.deploy.wire import Packet
 from unskew.engine.client.values import Start
 from unskew.engine.server.summed import numbers_of, unsound
@@ -30,28 +28,27 @@ if TYPE_CHECKING:
 
 Answer = tuple[dict[str, Any], Tree]
 """What a reply's header says beside run, serial, kind, t, re and site; and its tensors."""
-OPENED = "opened.json"
-KEPT_ROUNDS = 20
-"""Of how many rounds a run remembers who was in the sum; older ones are refused as over long before."""
 MOST_SUMS = 4
 """How many runs may be in the middle of a sum at a site."""
 
 
 @dataclass
 class Underway:
-    """A sum between its phases, in memory only."""
+    """A sum between its phases, in memory only. computed_from: a digest of all that decides about its numbers."""
 
     t: int
+    computed_from: str
     numbers: FixedPoint
     member: Member
 
 
 @dataclass
 class Sums:
-    """The sums that a site takes part in. folder: the site's."""
+    """The sums that a site takes part in. folder: the site's; say: tells its operator."""
 
     site: str
     folder: Path
+    say: Callable[[str], None]
     underway: dict[str, Underway] = field(default_factory=dict)
     """By run; a round that begins anew takes the place of the one before."""
 
@@ -60,8 +57,12 @@ class Sums:
         """By kind of request."""
         return {"share": self._share, "mask": self._mask, "open": self._open}
 
-    def begin(self, number: str, run: SiteRun, secure: SecureAggregation, start: Start, reply: Reply) -> dict[str, Any]:
+    def begin(
+        self, request: Packet, run: SiteRun, secure: SecureAggregation, start: Start, reply: Reply
+    ) -> dict[str, Any]:
         """Hold a reply back for the sum of its round. Returns what the coordinator learns: samples, and keys of this sum.
+
+        request: for which it was computed.
 
         Raises UsageError if the reply must not enter a sum, with the code that the gate would have.
         """
@@ -76,10 +77,13 @@ class Sums:
         from unskew.deploy.summing.member import Member  # which needs Flower
 
         member = Member(self.site, reply.size, secure, steps, weighting, run.settings.cap)
+        header, number = request.header, request.header["run"]
+        decides = (run.settings.as_dict(), run.k, [int(n) for n in run.trainer.fed.sizes])
+        computed_from = digest_of(*decides, *(header.get(name) for name in ("t", "lr", "base", "sha256")))
         self.underway.pop(number, None)
         while len(self.underway) >= MOST_SUMS:
             self.underway.pop(next(iter(self.underway)))
-        self.underway[number] = Underway(start.t, numbers, member)
+        self.underway[number] = Underway(start.t, computed_from, numbers, member)
         return {"n": reply.size, "keys": member.keys}
 
     def _share(self, request: Packet) -> Answer:
@@ -91,16 +95,12 @@ class Sums:
         return {}, underway.numbers.tree(underway.member.masked(request.header["dealt"]))
 
     def _open(self, request: Packet) -> Answer:
-        underway, came = self._of(request), sorted(request.header["came"])
-        path = self.folder / "runs" / request.header["run"] / OPENED
-        before: dict[str, list[str]] = json.loads(path.read_text()) if path.exists() else {}
-        if (known := before.get(str(underway.t))) not in (None, came):
-            raise refusal(
-                f"round {underway.t} was summed over {', '.join(known or [])}, and what differs would be one site's"
-            )
+        underway, came = self._of(request), request.header["came"]
+        opened = SumsOpened(self.folder, request.header["run"])
+        opened.check(underway.t, underway.computed_from, came)
         shares = underway.member.opened(came, request.header["left"])
-        recent = {t: sites for t, sites in before.items() if int(t) > underway.t - KEPT_ROUNDS}
-        disk.replace(path, json.dumps(recent | {str(underway.t): came}))  # before the answer goes out
+        opened.note(underway.t, underway.computed_from, came)
+        self.say(f"round {underway.t}: in the sum of {', '.join(sorted(came))}")
         del self.underway[request.header["run"]]
         return {"shares": {site: base64.b64encode(share).decode() for site, share in shares.items()}}, {}
 

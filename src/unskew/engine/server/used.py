@@ -23,6 +23,8 @@ LARGE_INPUTS = 100.0
 LARGE_RATE = 1.0
 MANY_DROPPED = "E317"
 """The code of the event that says so."""
+CUT = "E322"
+"""The code of the events of rounds in which numbers were cut."""
 _PER_ROUND = "round"
 _NOT_FINITE = ("E301", "E314")
 
@@ -80,11 +82,28 @@ def check_used(run: Run, record: Record) -> None:
     if not replies.enough:
         text = f"{replies}, so the weights are not a result of {run.method}: {likely_cause(run, replies)}"
         raise NothingUsed("E316", text)
-    if text := doubt(run, replies):
+    if text := _many_dropped(run, replies):
         record.add("events", [{"t": run.settings.rounds, "code": MANY_DROPPED, "text": text}])
 
 
 def doubt(run: Run, replies: Replies) -> str:
+    """Why a run's scores say little, as a sentence with the likeliest cause; else "".
+
+    More than a third of the replies was dropped, or numbers were cut before they were summed.
+    """
+    return _many_dropped(run, replies) or cut_short(replies)
+
+
+def cut_short(replies: Replies) -> str:
+    """A sentence on the rounds whose sums are not those of what clients computed (secure aggregation); "" without any."""
+    rounds = replies.reasons[CUT]
+    if not rounds:
+        return ""
+    text = f"in {rounds} of {replies.rounds} rounds numbers were larger than secure_aggregation's clip and were cut ({CUT})"
+    return f"{text}; events.jsonl says how many, and a larger clip or a smaller lr avoids it"
+
+
+def _many_dropped(run: Run, replies: Replies) -> str:
     """A sentence with the likeliest cause where more than a third of the replies was dropped; else ""."""
     if replies.dropped <= MOST_DROPPED * replies.received:
         return ""
