@@ -51,7 +51,7 @@ campaign: $(FLOWER)/.ready
 # breaks one line at a time and asks whether a test notices; about an hour, so a nightly job
 mutants: $(READY) $(FLOWER)/.ready
 	$(BIN)/python tools/mutants.py
-	$(FLOWER)/bin/python tools/mutants.py front
+	$(FLOWER)/bin/python tools/mutants.py front summing
 
 bench: $(READY)
 	$(BIN)/python benchmarks/scale.py

@@ -10,7 +10,9 @@ import torch
 from tests.deploy import fake
 from tests.deploy.test_bits import simulated
 from unskew.core.trees import tree_map
+from unskew.deploy import site_page
 from unskew.deploy.site import REQUESTS
+from unskew.deploy.spent import Spent
 from unskew.deploy.wire import seal, unseal
 from unskew.engine.disk.state import digest
 from unskew.errors import Paused, UsageError
@@ -124,6 +126,11 @@ def test_nothing_but_the_sum_can_be_read_of_what_sites_send(tmp_path):
     (weights,) = {r["bytes"] for r in rows if r["share"] == "weights"}
     assert weights == next(r["bytes"] for r in up if r["share"] == "w")
     assert {r["asked"] for r in rows} == {"mask", "train", "score"}
+    ((number, of_run),) = Spent.read(tmp_path / "run-sites/s0").runs.items()
+    shown = {row.share: row.kind for row in site_page.left(tmp_path / "run-sites/s0", number, of_run)}
+    assert shown["weights"] == "weights, only in a sum"
+    assert shown["rebafl/counts"] == "statistics, only in a sum"
+    assert shown["score/global"] == "statistics"
     left = (tmp_path / "run-sites/s0/runs").glob("*/leaves.txt")
     assert "read: only in the sum of 3 or more clients" in next(left).read_text()
 

@@ -162,6 +162,10 @@ def test_shares_that_were_changed_or_are_anothers_are_refused():
     for boxes, why in (
         ({**one.boxes("a"), "b": one.boxes("a")["b"][:-9] + "AAAAAAAA="}, "the shares of 'b' cannot be read"),
         ({**one.boxes("a"), "b": one.boxes("c")["b"]}, "the shares of 'b' cannot be read"),
+        (
+            {**one.boxes("a"), "b": primitives.packed(one.members["b"]._common["a"], 2, 0, b"s", b"k")},
+            "by or for another site",
+        ),
         ({**one.boxes("a"), "x": one.boxes("a")["b"]}, "'x', which is not among the sites"),
         ({"b": one.boxes("a")["b"]}, "2 sites have dealt shares, and 4 are needed"),
     ):

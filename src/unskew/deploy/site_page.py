@@ -66,9 +66,15 @@ def left(folder: Path, number: str, run: OfRun) -> list[Left]:
     for row in _rows(folder, number):
         by_share.setdefault(row["share"], []).append(row)
     return [
-        Left(share, run.kinds.get(share, "statistics"), len(rows), size(sum(r["bytes"] for r in rows)), _of(rows[-1]))
+        Left(share, _kind(share, run), len(rows), size(sum(r["bytes"] for r in rows)), _of(rows[-1]))
         for share, rows in by_share.items()
     ]
+
+
+def _kind(share: str, run: OfRun) -> str:
+    """What a share discloses, and whether the coordinator sees it in a sum alone."""
+    kind = run.kinds.get(share, "statistics")
+    return f"{kind}, only in a sum" if run.summed and not share.startswith("score/") else kind
 
 
 def scores(folder: Path, number: str, run: OfRun) -> list[tuple[str, str]]:

@@ -103,10 +103,11 @@ class FixedPoint:
         K, dtypes = len(members), self.spec.dtypes
         weights = {n: self._moved(w[n], sums[f"w/{n}"] / weight, dtypes[n]) for n in self.spec.weights}
         shares: dict[str, Tree] = {}
+        device = next((t.device for t in w.values()), x.device)
         for part, declared in self.spec.shares.items():
             shares[part] = nested(
                 {
-                    leaf: (sums[f"shares/{part}/{leaf}"] / K).clamp(share.low, share.high).to(share.dtype)
+                    leaf: (sums[f"shares/{part}/{leaf}"] / K).clamp(share.low, share.high).to(device, share.dtype)
                     for leaf, share in declared.items()
                 }
             )
