@@ -72,6 +72,17 @@ def test_training_alone_is_advised_where_every_method_is_behind_it_by_more_than_
     assert (pays(both[0]), advised("sites", both)) == ("open", "fedavg")
 
 
+@pytest.mark.parametrize(("other", "first"), [(0.84, "unskew"), (0.93, "feddyn")])
+def test_the_default_stands_first_unless_another_is_clearly_ahead(other: float, first: str):
+    """It gains 0 and 10 points, 5 ± 5. FedDyn gains 9, which is 4 more, or 18, which is 13 more."""
+    near = nearest(
+        skews(0.1), [setting("s", 0.1, fedavg=(0.7, 0.7), unskew=(0.7, 0.8), feddyn=(other - 0.05, other - 0.05))]
+    )
+    ranked = ranking("one", ["fedavg", "feddyn", "unskew"], near)
+    assert ranked[0].method == first
+    assert {e.method for e in ranked} == {"fedavg", "feddyn", "unskew"}
+
+
 def test_a_method_without_runs_is_not_advised():
     assert [e.method for e in ranking("sites", ["fedbn", "fedavg"], nearest(skews(0.1), [MILD]))] == ["fedavg"]
 
@@ -86,7 +97,7 @@ def test_a_trial_does_not_see_the_setting_that_is_left_out():
     assert first.gained == pytest.approx(-0.11)
 
 
-@pytest.mark.parametrize(("goal", "right"), [("sites", 10), ("one", 12)])
+@pytest.mark.parametrize(("goal", "right"), [("sites", 12), ("one", 11)])
 def test_advice_is_the_best_or_second_best_where_a_setting_is_left_out(goal: Goal, right: int):
     """The measured figures of docs/evidence.md, of twelve settings."""
     every = trials(goal, candidates(goal))

@@ -60,6 +60,18 @@ def test_label_skew_does_not_read_as_feature_skew():
     assert skews.feature_skew < 0.1
 
 
+def test_mixtures_of_classes_do_not_read_as_feature_skew():
+    """Sites with 3 : 1 and 1 : 3 of two classes differ in brightness by 1.5 deviations, all of it explained by labels."""
+    skews = skews_of(numbers_of(federation([[0, 0, 0, 1] * 30, [0, 1, 1, 1] * 30] * 3)))
+    assert skews.feature_skew is not None
+    assert skews.feature_skew < 0.1
+
+
+def test_chance_is_no_feature_skew():
+    """Means of five samples scatter by 1 / sqrt(5) = 0.45 deviations, at a hundred sites that are alike."""
+    assert feature_skew(numbers_of(federation([[0, 1, 0, 1, 0]] * 100))) == pytest.approx(0, abs=0.15)
+
+
 def test_a_single_class_and_empty_and_tiny_sites():
     """A site without samples, one with a single sample, and one with one class are measured like others."""
     skews = skews_of(numbers_of(federation([[0, 1] * 20, [0] * 40, [1], []])))

@@ -20,6 +20,8 @@ from unskew.diagnosis.skews import Skews
 NEAREST = 3
 SOFT = 0.5
 """Two settings at a distance far below this count the same."""
+DEFAULT = "unskew"
+"""The method that is advised where the evidence does not clearly speak for another one."""
 SCALES: dict[str, Callable[[Skews], float]] = {
     "label_skew": lambda s: s.label_skew,
     "missing": lambda s: s.missing,
@@ -80,13 +82,20 @@ def gain(method: str, over: str, goal: Goal, ordered: Sequence[Near]) -> Gain | 
 
 
 def ranking(goal: Goal, methods: Sequence[str], ordered: Sequence[Near]) -> list[Expected]:
-    """The methods with evidence, the one with the largest expected gain over FedAvg first."""
+    """The methods with evidence, the one with the largest expected gain over FedAvg first.
+
+    The default stands first unless another method is expected to be ahead of it by more than the spread of its own gain.
+    """
     known = [
         Expected(method, over_fedavg, gain(method, LOCAL, "sites", ordered))
         for method in methods
         if (over_fedavg := gain(method, FEDAVG, goal, ordered))
     ]
-    return sorted(known, key=lambda expected: -expected.over_fedavg.mean)
+    ranked = sorted(known, key=lambda expected: -expected.over_fedavg.mean)
+    default = next((e for e in ranked if e.method == DEFAULT), None)
+    if default and ranked[0].over_fedavg.mean - default.over_fedavg.mean <= default.over_fedavg.spread:
+        return [default, *(e for e in ranked if e is not default)]
+    return ranked
 
 
 def pays(best: Expected) -> Literal["yes", "no", "open"]:
