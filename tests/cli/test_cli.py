@@ -83,7 +83,6 @@ def test_a_run_from_start_to_report(tmp_path):
     assert set(told["scores"]) == {"global", "global@client", "personal@client"}
 
 
-@pytest.mark.own_process
 def test_a_comparison_goes_on_where_it_stopped(tmp_path):
     arguments = ["compare", "fedavg", "rbsm", *FAST, "--seeds", "2", "--name", "c", "--set", "rebafl.eps=0.1"]
     planned = call(*arguments, "--dry-run", cwd=tmp_path)
