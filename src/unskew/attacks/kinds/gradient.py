@@ -55,7 +55,7 @@ class Gradient(Attack):
     rate: Annotated[float, Gt(0), Le(10), "first size of a step, in units of standardised inputs"] = 0.1
     name: ClassVar[str] = "gradient"
     adversary: ClassVar[str] = "the server, which reads each update and knows how many samples are behind it"
-    quick: ClassVar[Mapping[str, object]] = {"samples": 4, "steps": 100, "batch": 0}
+    quick: ClassVar[Mapping[str, object]] = {"samples": 1, "steps": 50, "batch": 0}
 
     def refuse(self, scene: Scene) -> str | None:
         if scene.run.task.name != "classification":
