@@ -46,6 +46,7 @@ class Gradient(Attack):
 
     samples: Annotated[int, Ge(1), Le(1_000_000), "the most samples that are attacked"] = 8
     batch: Annotated[int, Ge(0), Le(MOST), "samples of each attacked client; 0: its update as it was sent"] = 1
+    most: Annotated[int, Ge(1), Le(MOST), "the most samples of an attacked client, if batch is 0"] = MOST
     epochs: Annotated[int, Ge(1), Le(100), "local epochs of an attacked client, if batch is not 0"] = 1
     at: Annotated[Literal["last", "first"], "the round on whose first weights clients train, if batch is not 0"] = (
         "last"
@@ -55,7 +56,7 @@ class Gradient(Attack):
     rate: Annotated[float, Gt(0), Le(10), "first size of a step, in units of standardised inputs"] = 0.1
     name: ClassVar[str] = "gradient"
     adversary: ClassVar[str] = "the server, which reads each update and knows how many samples are behind it"
-    quick: ClassVar[Mapping[str, object]] = {"samples": 1, "steps": 50, "batch": 0}
+    quick: ClassVar[Mapping[str, object]] = {"samples": 4, "steps": 100, "batch": 0, "most": 8}
 
     def refuse(self, scene: Scene) -> str | None:
         if scene.run.task.name != "classification":
@@ -64,8 +65,8 @@ class Gradient(Attack):
             return "its clients do not send all weights that they train"
         if scene.run.fed.net.embeds:
             return "its model looks whole numbers up, and an inversion moves inputs"
-        if not self.batch and not (smallest := _smallest(scene)):
-            return f"no client that answered in its last round has at most {MOST} samples{smallest}; set batch"
+        if not self.batch and not self._smallest(scene):
+            return f"no client that answered in its last round has at most {self.most} samples; set batch"
         return None
 
     def attempt(self, scene: Scene, seed: int) -> Outcome:
@@ -85,6 +86,12 @@ class Gradient(Attack):
             there.append(stored)
         return self._outcome(scene, own, torch.cat(answers), torch.cat(there), right)
 
+    def _smallest(self, scene: Scene) -> list[int]:
+        """Clients that answered in the last round and have at most `most` samples, the smallest first."""
+        sizes = scene.run.federation.sizes
+        answered = (k for k in scene.answered(scene.final.t) if 0 < sizes[k] <= self.most)
+        return sorted(answered, key=lambda k: (sizes[k], k))
+
     def _steps(self, scene: Scene, n: int) -> int:
         epochs = self.epochs if self.batch else scene.run.settings.epochs
         return epochs * -(-n // scene.run.settings.batch)
@@ -93,7 +100,7 @@ class Gradient(Attack):
         """What the clients were sent; and of each its samples as stored, their classes, and its weights after training."""
         y = torch.as_tensor(scene.run.federation.y)
         if not self.batch:
-            heard, least = scene.last_round, _smallest(scene)[: max(1, self.samples // 2)]
+            heard, least = scene.last_round, self._smallest(scene)[: max(1, self.samples // 2)]
             assert heard.start is not None
             rows = [torch.as_tensor(np.asarray(scene.run.federation.train[k])) for k in least]
             sent = {r.client: {**heard.start.weights, **r.weights} for r in heard.replies}
@@ -123,12 +130,6 @@ class Gradient(Attack):
         return Outcome(
             tuple(scores), f"{len(own)} {own.name}", {"images": {f"updates inverted, {of}": sheet}} if sheet else {}
         )
-
-
-def _smallest(scene: Scene) -> list[int]:
-    """Clients that answered in the last round and have at most MOST samples, the smallest first."""
-    sizes = scene.run.federation.sizes
-    return sorted((k for k in scene.answered(scene.final.t) if 0 < sizes[k] <= MOST), key=lambda k: (sizes[k], k))
 
 
 def _range(x: Tensor) -> tuple[Tensor, Tensor]:
