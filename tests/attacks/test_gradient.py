@@ -75,7 +75,9 @@ def test_large_updates_as_sent_are_refused(tmp_path):
     run = trained(tmp_path, model="mlp(hidden=[4])", samples=100)
     done = call("attack", str(run), "gradient", "--set", "batch=0")
     assert (done.code, done.err[:4]) == (2, "E151")
-    assert "at most 64 samples" in done.err
+    assert "at most 64 samples; set batch" in done.err
+    fewer = call("attack", str(run), "gradient", "--set", "batch=0", "--set", "most=8")
+    assert "at most 8 samples; set batch" in fewer.err
 
 
 def test_counts_are_rounded_to_the_number_of_samples():
