@@ -126,3 +126,13 @@ def test_structural_similarity_by_hand():
     both_of = [torch.as_tensor(v)[None, None] for v in (a, b)]
     assert float(likeness.ssim(*both_of, 1.0)) == pytest.approx(expected, rel=1e-6)
     assert float(likeness.ssim(both_of[0], both_of[0], 1.0)) == pytest.approx(1.0)
+
+
+def test_ridge_regression_is_the_same_from_either_side():
+    """Features of 8,448 values and 500 samples would take hours by the larger system."""
+    generator = torch.Generator().manual_seed(0)
+    a, b = (torch.randn(9, n, generator=generator, dtype=torch.float64) for n in (14, 3))
+    (w,) = decoders.ridge(a, b, [0.1])  # fewer samples than values
+    torch.testing.assert_close(w, torch.linalg.solve(a.T @ a / 9 + 0.1 * torch.eye(14, dtype=a.dtype), a.T @ b / 9))
+    gradient = 2 * a[:, :5].T @ (a[:, :5] @ (few := decoders.ridge(a[:, :5], b, [0.1])[0]) - b) / 9 + 0.2 * few
+    assert float(gradient.abs().max()) < 1e-9

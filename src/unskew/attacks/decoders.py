@@ -4,13 +4,13 @@
              non-linearities, as in FLea's public code; vectors: ridge regression, the best affine map there is
     deep     maps: convolutions with ReLU and nearest upsampling; vectors: two hidden layers
 
-Letters: N samples, D values of a payload.
+Letters: N samples, D values of a payload, P of a sample.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
@@ -26,7 +26,7 @@ def linear(lesson: Lesson) -> Decoder:
     """The affine decoder."""
     if _is_map(lesson):
         return _trained(lesson, _linear_maps(lesson.sent.shape[1:], lesson.x.shape[1:]))
-    return _ridge(lesson)
+    return _affine(lesson)
 
 
 def deep(lesson: Lesson) -> Decoder:
@@ -83,18 +83,13 @@ def _trained(lesson: Lesson, module: nn.Module) -> Decoder:
     return fit(lesson, module, F.mse_loss)
 
 
-def _ridge(lesson: Lesson) -> Decoder:
+def _affine(lesson: Lesson) -> Decoder:
     """Ridge regression from payloads to pixels, its penalty chosen on the held-back quarter."""
     mean, std = scale(lesson.sent)
     train, held = lesson.parts()
     a = ((lesson.sent - mean) / std).flatten(1).double()
     b, middle = lesson.x.flatten(1).double(), lesson.x.flatten(1).double().mean(0)
-    inner = a[train].T @ a[train] / len(train)
-    outer = a[train].T @ (b[train] - middle) / len(train)
-    fits = [
-        torch.linalg.solve(inner + p * torch.eye(len(inner), dtype=a.dtype), outer)
-        for p in 10.0 ** torch.arange(-8, 3).double()
-    ]
+    fits = ridge(a[train], b[train] - middle, [float(10.0**power) for power in range(-8, 3)])
     best = min(fits, key=lambda w: float((a[held] @ w + middle - b[held]).pow(2).mean()))
     shape = lesson.x.shape[1:]
 
@@ -103,3 +98,17 @@ def _ridge(lesson: Lesson) -> Decoder:
         return (flat @ best + middle).to(lesson.x.dtype).reshape(-1, *shape)
 
     return decode
+
+
+def ridge(a: Tensor, b: Tensor, penalties: Sequence[float]) -> list[Tensor]:
+    """For each penalty the w, [D, P], that minimises |a w - b|^2 / N + penalty |w|^2. a: [N, D]. b: [N, P].
+
+    By whichever of the two systems of equations has fewer unknowns: payloads may have many more values than there are samples.
+    """
+    n, d = a.shape
+    eye = torch.eye(min(n, d), dtype=a.dtype)
+    if d <= n:
+        inner, outer = a.T @ a / n, a.T @ b / n
+        return [torch.linalg.solve(inner + p * eye, outer) for p in penalties]
+    inner = a @ a.T / n
+    return [a.T @ torch.linalg.solve(inner + p * eye, b / n) for p in penalties]
