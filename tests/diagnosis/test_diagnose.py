@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,8 @@ import pytest
 
 import unskew
 from tests.cli.calling import call
-from unskew.errors import DataError
+from unskew.diagnosis.advice import Expected, Gain
+from unskew.errors import DataError, UsageError
 
 rng = np.random.default_rng(0)
 X = rng.standard_normal((60, 4))
@@ -90,6 +92,19 @@ def test_a_site_with_one_class_and_an_empty_site_are_measured():
     assert few.sites + few.empty == 12
 
 
+@pytest.mark.parametrize(
+    ("mean", "pays", "method"), [(0.2, "yes", "unskew"), (-0.2, "no", "local"), (0.02, "open", "unskew")]
+)
+def test_whether_federating_pays_is_said(mean: float, pays: str, method: str):
+    """A gain beyond its spread of 5 points either way, and one within it."""
+    over = Gain(mean, 0.05, 6)
+    ranking = (Expected("unskew", Gain(0.1, 0.02, 6), over), Expected("fedavg", Gain(0, 0, 6), None))
+    diagnosis = replace(unskew.diagnose("digits", clients=8), rankings={"sites": ranking, "one": ranking}, cautions=())
+    assert (diagnosis.pays, diagnosis.method) == (pays, method)
+    words = {"yes": "Federating pays: ", "no": "Federating does not pay: ", "open": "cannot be told: "}
+    assert f"{words[pays]}unskew is expected {100 * mean:+.1f} ± 5.0 points" in diagnosis.table()
+
+
 def test_methods_that_share_activations_are_advised_only_where_they_may():
     def methods(**options: bool) -> set[str]:
         return {e.method for e in unskew.diagnose("digits", clients=8, **options).rankings["one"]}
@@ -121,3 +136,12 @@ def test_a_federation_unlike_all_evidence_is_told():
     far = unskew.diagnose([(np.zeros((6000, 2)) + y[:, None], y)] * 2)
     assert far.nearest[0].distance > 3
     assert "no setting of the evidence is like this one" in far.table()
+    assert far.pays == "open"
+    assert "Whether federating pays cannot be told" in far.table()
+
+
+def test_labels_of_one_class_are_told_and_a_method_is_refused():
+    one = unskew.diagnose([(X[:30], np.zeros(30, np.int64)), (X[30:], np.zeros(30, np.int64))])
+    assert "caution   all labels are of one class" in one.table()
+    with pytest.raises(UsageError, match="E101 a diagnosis takes no method"):
+        unskew.diagnose("digits", method="flea")

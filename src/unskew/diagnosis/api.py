@@ -15,7 +15,7 @@ from unskew.data.intake.take import GIVEN, settings_of, take
 from unskew.diagnosis.diagnose import diagnose_run
 from unskew.diagnosis.diagnosis import Diagnosis
 from unskew.engine import resolve
-from unskew.errors import DataError
+from unskew.errors import DataError, UsageError
 
 
 def diagnose(
@@ -35,6 +35,8 @@ def diagnose(
     Raises UsageError and DataError as `run` does, and DataError (E410) for own data that nothing divides, and
     for fewer than two sites with samples.
     """
+    if "method" in options:
+        raise UsageError("E101", "a diagnosis takes no method, for it recommends one; leave method out.")
     taken, stands_for = settings_of(data, label, site)
     module = None if isinstance(model, str | Path) else models.unwrapped(model)
     settings = config.build({**stands_for, **options, "method": "fedavg", "model": GIVEN if module else str(model)})

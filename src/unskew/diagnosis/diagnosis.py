@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from unskew.diagnosis.advice import NEAREST, Expected, Gain, Near, advised, pays
-from unskew.diagnosis.evidence import Goal
+from unskew.diagnosis.advice import NEAREST, Expected, Gain, Near, pays
+from unskew.diagnosis.evidence import LOCAL, Goal
 from unskew.diagnosis.skews import Skews
 from unskew.diagnosis.wording import points, readings
 
@@ -42,13 +42,16 @@ class Diagnosis:
 
     @property
     def pays(self) -> Literal["yes", "no", "open"]:
-        """Whether the best method is expected to beat training alone at the sites by more than the spread of the evidence."""
-        return pays(self.best())
+        """Whether the best method is expected to beat training alone at the sites by more than the spread of the evidence.
+
+        Always open where the evidence may not carry over.
+        """
+        return "open" if self.cautions else pays(self.best())
 
     @property
     def method(self) -> str:
         """The method to take at the sites: the best one, or `local` where federating does not pay."""
-        return advised("sites", self.rankings["sites"])
+        return LOCAL if self.pays == "no" else self.best().method
 
     def __repr__(self) -> str:
         gain = self.best().over_fedavg
