@@ -6,14 +6,17 @@ import json
 
 import pytest
 import torch
+from safetensors.torch import load
 
 from tests.deploy import fake
 from tests.deploy.test_bits import simulated
-from unskew.core.trees import tree_map
+from unskew.core.trees import nested, tree_map
 from unskew.deploy import site_page
+from unskew.deploy.bulk import whole
+from unskew.deploy.post import Post
 from unskew.deploy.site import REQUESTS
 from unskew.deploy.spent import Spent
-from unskew.deploy.wire import seal, unseal
+from unskew.deploy.wire import pack, seal, unseal
 from unskew.engine.disk.state import digest
 from unskew.errors import Paused, UsageError
 
@@ -114,7 +117,7 @@ def test_nothing_but_the_sum_can_be_read_of_what_sites_send(tmp_path):
 
     _, loop, _, _ = run(tmp_path, "rebafl", meddle=listen)
     assert {tuple(sorted(set(h) - {"run", "serial", "site", "kind", "t", "re", "sha256", "axes"})) for h, _, _ in seen} == {
-        ("keys", "n"), ("dealt", "seed"), (), ("shares",),
+        ("keys", "n"), ("context", "dealt", "seed"), (), ("shares",),
     }  # fmt: skip
     assert all(size < 1500 for head, size, _ in seen if head["kind"] != "mask")
     digests = [head["sha256"] for head, _, _ in seen if head["kind"] == "mask"]
@@ -172,6 +175,7 @@ def altered(site: str, kind: str, change, t: int = 2):
         ("mask", lambda h, tree: (h, {**tree, "w": {}}), "E303 s1 round 2: its numbers are others"),
         ("mask", lambda h, tree: (h, tree_map(lambda t: t.float(), tree)), "E303 s1 round 2: its numbers are others"),
         ("train", lambda h, tree: ({**h, "keys": ["x"]}, tree), "E303 s1 round 2: its number of samples or its keys"),
+        ("share", lambda h, tree: ({**h, "context": "0" * 64}, tree), "E526 s1 round 2: it was sent other weights"),
         ("share", lambda h, tree: ({**h, "dealt": {"s0": "x"}}, tree), "E303 s1 round 2: it has not dealt a share"),
         ("open", lambda h, tree: ({**h, "shares": {"s0": "x"}}, tree), "E303 s1 round 2: it gave shares of other sites"),
         (
@@ -226,6 +230,22 @@ def test_the_same_numbers_are_not_summed_over_other_sites_in_another_run(tmp_pat
     assert [len(k) for k in used(loop)] == [0, 5, 5]
     fresh, _, _ = fake.run(tmp_path / "three", fake.Direct(by_node, lost("s2", "mask", 1)), settings.replace(seed=9))
     assert [len(k) for k in used(fresh)] == [4, 5, 5]
+
+
+def test_a_site_that_is_sent_other_weights_is_in_no_sum(tmp_path, monkeypatch):
+    """A coordinator that has the others train on weights that nothing changes would read one site's update in the sum."""
+    honest = Post._sealed
+
+    def other(self, site, kind, t, header, tree):
+        if (site, kind, t) == ("s1", "train", 2):
+            tree = pack(nested({path: value + 1 for path, value in load(whole(tree.blob)).items()}))
+        return honest(self, site, kind, t, header, tree)
+
+    monkeypatch.setattr(Post, "_sealed", other)
+    _, loop, _, _ = run(tmp_path)
+    (problem,) = problems(loop)
+    assert problem.startswith("E526 s1 round 2: it was sent other weights, settings or another list than most.")
+    assert [len(k) for k in used(loop)] == [5, 4, 5]
 
 
 def test_an_operator_reads_with_whom_each_sum_was_made(tmp_path):

@@ -53,7 +53,15 @@ class Sum:
 
     def opening(self) -> Opening:
         needed = self.secure.needed(len(self.rows))
-        return Opening(Roster.read(self.rows), needed, self.secure.bits, self.seeds, self.y, tuple(self.left))
+        return Opening(
+            Roster.read(self.rows),
+            needed,
+            self.secure.bits,
+            self.members["a"].context,
+            self.seeds,
+            self.y,
+            tuple(self.left),
+        )
 
 
 @pytest.mark.parametrize("bits", [32, 64])
@@ -130,14 +138,32 @@ def test_two_different_stories_to_halves_of_the_sites_do_not_open_anything():
     assert len(of_key) < 4
 
 
+@pytest.mark.parametrize("told", ["list", "weights"])
+def test_sites_that_were_told_different_things_add_up_to_nothing(told):
+    """The worst that needs no other site: a list in which one site alone has weight, or weights that all but one site cannot
+    change, make the sum that site's own."""
+    one = Sum()
+    if told == "weights":
+        one.members["a"].context = "other weights"
+    for s, member in one.members.items():
+        listed = [[site, 1e-9 if site != s else n, *keys] for site, n, *keys in one.rows]
+        one.dealt[s], one.seeds[s] = member.deal(listed if (s, told) == ("a", "list") else one.rows)
+    one.mask()
+    opening = one.opening()
+    total = opening.total(one.shares())
+    assert not (total == sum(one.q.values())).any()
+    assert not (total == one.q["a"]).any()
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
         (lambda rows, own: rows[:2], "2 sites are on the list, and 3 are needed"),
         (lambda rows, own: rows[1:], "this site is not on the list"),
         (lambda rows, own: [*rows, rows[1]], "names one twice"),
-        (lambda rows, own: [["a", 10.0, rows[1][2], own[3]], *rows[2:]], "other keys or more samples"),
-        (lambda rows, own: [[*own[:1], 11.0, *own[2:]], *rows[1:]], "other keys or more samples"),
+        (lambda rows, own: [["a", 10.0, rows[1][2], own[3]], *rows[2:]], "other keys or another number"),
+        (lambda rows, own: [[*own[:1], 11.0, *own[2:]], *rows[1:]], "other keys or another number"),
+        (lambda rows, own: [[*own[:1], 1e-9, *own[2:]], *rows[1:]], "other keys or another number"),
         (lambda rows, own: [own, [*rows[1][:2], "no key", rows[1][3]], *rows[2:]], None),
         (lambda rows, own: [own, [*rows[1][:3], "no key"], *rows[2:]], "'b': a public key cannot be used"),
         (lambda rows, own: [own, ["b", -1, "x", "y"]], "cannot be read"),

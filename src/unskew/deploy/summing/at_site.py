@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 Answer = tuple[dict[str, Any], Tree]
 """What a reply's header says beside run, serial, kind, t, re and site; and its tensors."""
+OWN = ("model", "device", "workers")
+"""Settings in which sites of one study may differ: a model from a file is each site's own."""
 MOST_SUMS = 4
 """How many runs may be in the middle of a sum at a site."""
 
@@ -76,10 +78,11 @@ class Sums:
 
         from unskew.deploy.summing.member import Member  # which needs Flower
 
-        member = Member(self.site, reply.size, secure, steps, weighting, run.settings.cap)
         header, number = request.header, request.header["run"]
-        decides = (run.settings.as_dict(), run.k, [int(n) for n in run.trainer.fed.sizes])
-        computed_from = digest_of(*decides, *(header.get(name) for name in ("t", "lr", "base", "sha256")))
+        settings = {n: v for n, v in run.settings.as_dict().items() if n not in OWN}
+        received = digest_of(settings, *(header.get(name) for name in ("t", "lr", "sha256", "axes")))
+        computed_from = digest_of(received, run.k, [int(n) for n in run.trainer.fed.sizes], header.get("base"))
+        member = Member(self.site, reply.size, secure, steps, weighting, run.settings.cap, received)
         self.underway.pop(number, None)
         while len(self.underway) >= MOST_SUMS:
             self.underway.pop(next(iter(self.underway)))
@@ -87,8 +90,9 @@ class Sums:
         return {"n": reply.size, "keys": member.keys}
 
     def _share(self, request: Packet) -> Answer:
-        dealt, commitment = self._of(request).member.deal(request.header["roster"])
-        return {"dealt": dealt, "seed": commitment}, {}
+        member = self._of(request).member
+        dealt, commitment = member.deal(request.header["roster"])
+        return {"dealt": dealt, "seed": commitment, "context": member.context}, {}
 
     def _mask(self, request: Packet) -> Answer:
         underway = self._of(request)

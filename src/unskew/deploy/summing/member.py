@@ -2,10 +2,13 @@
 
 keys   -> two new key pairs, whose public halves all sites are told
 dealt  -> of a new seed and of the private masking key a share for every site, sealed for it
-masked -> y_i = q_i + PRG(seed_i) + sum_{j < i} PRG(s_ij) - sum_{j > i} PRG(s_ij)    s_ij: what keys of i and j agree on
+masked -> y_i = q_i + PRG(seed_i) + sum_{j < i} PRG(s_ij) - sum_{j > i} PRG(s_ij)
+          s_ij: from what the keys of i and j agree on, and what each was told: the list, the round's weights, the settings
 opened -> a share of the seed of every site whose y came; of the key of every one whose did not; never of both
 
-Whoever knows a site's seed and its key knows its q. Secrets are in memory only: a site that is restarted is one that left.
+Whoever knows a site's seed and its key knows its q. Sites that were told different things do not cancel each other's masks,
+so that nobody can have all but one site train on weights that change nothing, or weigh nothing (Pasquini et al., CCS 2022).
+Secrets are in memory only: a site that is restarted is one that left.
 Letters: i, j sites; q, y vectors of N whole numbers.
 """
 
@@ -29,7 +32,8 @@ Stage = Literal["keys", "dealt", "masked", "opened"]
 @dataclass
 class Member:
     """site: its name; samples: how many it trained on. numbers: its q, given its weight in the mean. weighting, cap: how
-    clients are weighed in the study."""
+    clients are weighed in the study. context: a digest of what every site of the sum must have been told alike; once
+    shares are dealt, of the list as well."""
 
     site: str
     samples: float
@@ -37,6 +41,7 @@ class Member:
     numbers: Callable[[float], Tensor]
     weighting: str = "size"
     cap: float = 1.0
+    context: str = ""
     stage: Stage = "keys"
     _masking: KeyPair = field(default_factory=KeyPair.make)
     _sealing: KeyPair = field(default_factory=KeyPair.make)
@@ -76,7 +81,7 @@ class Member:
             self._common[one.site] = self._agreed(self._sealing, one.sealing, one.site)
             shares = of_seed[place], of_key[place]
             dealt[one.site] = primitives.packed(self._common[one.site], here, place, *shares)
-        self.stage = "dealt"
+        self.context, self.stage = roster.digest(self.context), "dealt"
         return dealt, primitives.commitment(self._seed)
 
     def masked(self, dealt: Mapping[str, str]) -> Tensor:
@@ -101,7 +106,7 @@ class Member:
         y = q.to(primitives.dtype_of(self.secure.bits)) + primitives.mask(self._seed, len(q), self.secure.bits)
         for site in dealt:
             common = self._agreed(self._masking, self._roster[site].masking, site)
-            mask = primitives.mask(primitives.seed_of(common), len(q), self.secure.bits)
+            mask = primitives.mask(primitives.seed_of(common, self.context), len(q), self.secure.bits)
             add_pairwise(y, self.site, site, mask)
         self._shares, self.stage = shares, "masked"
         return y
@@ -128,8 +133,8 @@ class Member:
         if self.site not in roster.sites:
             raise refusal("this site is not on the list")
         own = roster[self.site]
-        if [own.masking, own.sealing] != self.keys or own.samples > self.samples:
-            raise refusal("the list has other keys or more samples of this site than it has sent")
+        if [own.masking, own.sealing] != self.keys or own.samples != self.samples:
+            raise refusal("the list has other keys or another number of samples of this site than it has sent")
         self._enough(len(roster), "are on the list", self.secure.needed(len(roster)))
 
     def _enough(self, sites: int, what: str, needed: int = 0) -> None:

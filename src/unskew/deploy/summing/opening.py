@@ -26,7 +26,7 @@ class Unopened(Exception):
 
 @dataclass
 class Opening:
-    """needed: how many shares give a secret back. commitments: to the seeds, by site. vectors: by site that came, its y.
+    """needed: how many shares give a secret back. context: a digest of what all sites of the sum were told. commitments: to the seeds, by site. vectors: by site that came, its y.
 
     left: sites that have dealt shares and sent no numbers. liars: sites that gave false shares, once it is opened.
     """
@@ -34,6 +34,7 @@ class Opening:
     roster: Roster
     needed: int
     bits: int
+    context: str
     commitments: Mapping[str, str]
     vectors: Mapping[str, Tensor]
     left: tuple[str, ...]
@@ -61,7 +62,9 @@ class Opening:
             key = self._secret(site, given, lambda secret, public=public: primitives.public_of(secret) == public)
             for came in self.vectors:
                 common = primitives.agreed(key, self.roster[came].masking)
-                add_pairwise(total, site, came, primitives.mask(primitives.seed_of(common), len(total), self.bits))
+                add_pairwise(
+                    total, site, came, primitives.mask(primitives.seed_of(common, self.context), len(total), self.bits)
+                )
         return total.long()
 
     def _secret(self, site: str, given: Mapping[str, Mapping[str, bytes]], is_it: Callable[[bytes], bool]) -> bytes:

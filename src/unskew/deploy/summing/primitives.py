@@ -22,8 +22,10 @@ from unskew.errors import UsageError
 
 try:
     from cryptography.fernet import InvalidToken
+    from cryptography.hazmat.primitives import hashes
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+    from cryptography.hazmat.primitives.kdf.hkdf import HKDF
     from flwr.common.secure_aggregation.crypto.shamir import combine_shares, create_shares
     from flwr.common.secure_aggregation.crypto.symmetric_encryption import decrypt, encrypt, generate_shared_key
     from flwr.common.secure_aggregation.secaggplus_utils import (
@@ -106,9 +108,13 @@ def unpacked(common: bytes, text: str) -> tuple[int, int, bytes, bytes]:
         raise ValueError("it was not encrypted by the site that it names") from None
 
 
-def seed_of(common: bytes) -> bytes:
-    """The seed of the mask that two sites have in common."""
-    return base64.urlsafe_b64decode(common)
+def seed_of(common: bytes, context: str) -> bytes:
+    """The seed of the mask that two sites have in common if they were told the same; else two, which do not cancel.
+
+    context: a digest of what they were told.
+    """
+    derived = HKDF(algorithm=hashes.SHA256(), length=SEED, salt=None, info=context.encode())
+    return derived.derive(base64.urlsafe_b64decode(common))
 
 
 def mask(secret: bytes, numbers: int, bits: int) -> Tensor:

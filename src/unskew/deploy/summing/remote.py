@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeGuard
@@ -100,7 +101,9 @@ class SummedRemote(Remote):
         self._need(len(roster), len(roster), max(LEAST, needed), "have trained")
         rows = [one.as_json() for one in roster.listed]
         packets = self.sites.follow_up("share", t, {self._id(s): {"roster": rows} for s in roster.sites}, NOTHING)
-        dealt = {self._site(k): p.header for k, p in packets.items() if self._has_dealt(t, k, p, roster)}
+        dealt = self._alike(
+            t, {self._site(k): p.header for k, p in packets.items() if self._has_dealt(t, k, p, roster)}
+        )
         self._need(len(dealt), len(roster), needed, "have dealt shares of their keys")
         headers = {self._id(s): {"dealt": {o: dealt[o]["dealt"][s] for o in dealt if o != s}} for s in dealt}
         bytes_ = self.numbers.length * self.secure.bits // 8
@@ -109,7 +112,17 @@ class SummedRemote(Remote):
         self._need(len(vectors), len(roster), needed, "have sent masked numbers")
         left = tuple(sorted(set(dealt) - set(vectors)))
         commitments = {site: str(header["seed"]) for site, header in dealt.items()}
-        return Opening(roster, self.secure.needed(len(roster)), self.secure.bits, commitments, vectors, left)
+        context = str(next(iter(dealt.values()))["context"])
+        return Opening(roster, self.secure.needed(len(roster)), self.secure.bits, context, commitments, vectors, left)
+
+    def _alike(self, t: int, dealt: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+        """Without sites that say they were told other things than most, whose masks would not cancel."""
+        (most, _), *_ = [*Counter(header["context"] for header in dealt.values()).most_common(1), ("", 0)]
+        for site in [site for site, header in dealt.items() if header["context"] != most]:
+            text = "it was sent other weights, settings or another list than most. It is left out of the sum."
+            self.sites.tell(t, "E526", f"{site} round {t}: {text}")
+            del dealt[site]
+        return dealt
 
     def _listed(self, t: int, packets: Mapping[int, Packet]) -> Roster:
         """The sites that have trained and sent their keys, in the order of client ids, as a simulation weighs them.
@@ -128,9 +141,9 @@ class SummedRemote(Remote):
         return Roster(tuple(_without_twins(listed)))
 
     def _has_dealt(self, t: int, k: int, packet: Packet, roster: Roster) -> bool:
-        dealt, seed = packet.header.get("dealt"), packet.header.get("seed")
-        others = set(roster.sites) - {self._site(k)}
-        if is_texts(dealt, MOST_SEALED) and set(dealt) == others and re.fullmatch(r"[0-9a-f]{64}", str(seed)):
+        dealt, others = packet.header.get("dealt"), set(roster.sites) - {self._site(k)}
+        digests = all(re.fullmatch(r"[0-9a-f]{64}", str(packet.header.get(name))) for name in ("seed", "context"))
+        if digests and is_texts(dealt, MOST_SEALED) and set(dealt) == others:
             return True
         self._tell(t, k, "E303", "it has not dealt a share to every site. It is left out of the sum.")
         return False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, TypeGuard
@@ -45,6 +47,11 @@ class Roster:
         if len(set(roster.sites)) < len(rows) or len(set(keys)) < len(keys):
             raise ValueError("the list of sites names one twice")
         return roster
+
+    def digest(self, besides: str) -> str:
+        """Of the whole list, and of what else its sites were told."""
+        rows = json.dumps([besides, *(one.as_json() for one in self.listed)])
+        return hashlib.sha256(rows.encode()).hexdigest()
 
     @property
     def sites(self) -> tuple[str, ...]:
