@@ -26,9 +26,10 @@ class Unopened(Exception):
 
 @dataclass
 class Opening:
-    """needed: how many shares give a secret back. context: a digest of what all sites of the sum were told. commitments: to the seeds, by site. vectors: by site that came, its y.
+    """needed: how many shares give a secret back. context: a digest of what all sites of the sum were told.
 
-    left: sites that have dealt shares and sent no numbers. liars: sites that gave false shares, once it is opened.
+    commitments: to the seeds, by site. vectors: by site that came, its y. left: sites that have dealt shares and sent no
+    numbers. liars: sites that gave false shares, once it is opened.
     """
 
     roster: Roster
