@@ -1,6 +1,7 @@
 """Files and folders: names that are safe, and writes that leave a file whole after a crash or on a full disk.
 
-Every file that unskew writes goes through `replace` (the whole file at once) or `Appending` (a file that only grows).
+Every file that unskew writes goes through `replace` (the whole file at once), `replace_unsynced` (where it may be lost) or
+`Appending` (a file that only grows).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import errno
 import hashlib
 import os
 import re
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -71,6 +73,22 @@ def replace(path: Path, data: bytes | str | Sequence[memoryview], keep: Path | N
     except (OSError, Paused):
         with suppress(OSError):
             part.unlink()
+        raise
+
+
+def replace_unsynced(path: Path, data: bytes) -> None:
+    """Make `data` the content of the file at `path`, of which no reader ever sees a part and which only this user can read.
+
+    Several threads may do so at once. For what may be lost: after a power cut the file may be missing or cut off.
+    Raises OSError, and leaves nothing behind then.
+    """
+    number, part = tempfile.mkstemp(dir=path.parent)
+    try:
+        with os.fdopen(number, "wb") as file:
+            file.write(data)
+        os.replace(part, path)
+    except BaseException:
+        os.unlink(part)
         raise
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -24,6 +25,7 @@ def run(seed, values):
     rounds = np.arange(1, len(values) + 1)
     return SimpleNamespace(
         seed=seed,
+        path=Path(f"{values}-{seed}"),
         series=lambda scope, metric: (rounds, np.array(values)),
         bytes_by_round=lambda way: (rounds, np.array([1e6] * len(values))),
         privacy={},

@@ -74,9 +74,9 @@ def test_the_catalogue_holds_the_parts_that_the_files_define():
 
 
 def test_a_method_stands_in_the_file_of_its_name():
-    assert [n for n, e in catalogue.entries().items() if e.module == f"unskew.methods.{n}"] == [
-        n for n, e in catalogue.entries().items() if ".methods." in e.module
-    ]
+    """But for `unskew`, whose file type checkers would take for the package."""
+    files = {n: e.module.rpartition(".")[2] for n, e in catalogue.entries().items() if ".methods." in e.module}
+    assert {n: file for n, file in files.items() if file != n} == {"unskew": "default"}
 
 
 @pytest.mark.parametrize("name", sorted(catalogue.presets()))

@@ -9,12 +9,11 @@ the database for longer than other calls wait.
 
 from __future__ import annotations
 
-import os
-import tempfile
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from unskew import disk
 from unskew.errors import UsageError
 
 try:
@@ -57,7 +56,7 @@ class PieceFiles(SqlObjectStore):
             return super().put(object_id, object_content)
         with self.session():  # nobody reads the number before the file is there
             super().put(object_id, _IN_A_FILE + b"%d" % len(object_content))
-            self._write(object_id, object_content)
+            disk.replace_unsynced(self.folder / object_id, object_content)
 
     def get(self, object_id: str) -> bytes | None:
         """A piece; b"" if it was announced and has not come yet, None if it is not known or its file is lost."""
@@ -75,13 +74,3 @@ class PieceFiles(SqlObjectStore):
         super().delete(object_id)  # which calls this again for each below
         if (self.folder / object_id).exists() and object_id not in self:
             (self.folder / object_id).unlink(missing_ok=True)
-
-    def _write(self, object_id: str, content: bytes) -> None:
-        number, path = tempfile.mkstemp(dir=self.folder)
-        try:
-            with os.fdopen(number, "wb") as file:
-                file.write(content)
-            os.replace(path, self.folder / object_id)
-        except BaseException:
-            os.unlink(path)
-            raise

@@ -19,6 +19,9 @@ SIZES = (40, 1, 0, 2, 33, 17, 3, 20)
 """Samples of the test federation's clients: the first client has one class, the third has no samples."""
 
 
+NORMALISED = "cnn_small(batch_norm=True)"
+
+
 def federation(channels: int = 3) -> Federation:
     """Eight small clients of 8x8 images in three classes."""
     rng = np.random.default_rng(7)
@@ -49,9 +52,17 @@ def run_for(method: Method, clients: Federation | None = None, /, **changes: obj
     except UsageError as refusal:
         if refusal.code != "E108" or "model" in changes:
             raise
-        return resolve(plain.replace(model="cnn_small(batch_norm=True)"), clients, method)
+        return resolve(plain.replace(model=NORMALISED), clients, method)
 
 
 def settings_for(method: Method, /, **changes: object) -> Settings:
-    """The settings of that run; of a model that `changes` name, without building it."""
-    return settings(**changes) if "model" in changes else run_for(method, **changes).settings
+    """The settings of that run, which may be for other clients; of a model that `changes` name, without building it."""
+    plain = settings(**changes)
+    if "model" in changes:
+        return plain
+    try:
+        return resolve(plain, federation(), method).settings
+    except UsageError as refusal:
+        if refusal.code != "E108":
+            raise
+        return plain.replace(model=NORMALISED)
