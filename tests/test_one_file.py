@@ -121,7 +121,7 @@ def tree(tmp_path: Path) -> Path:
 
 def run(tree: Path, *words: str) -> str:
     """What Python prints with the copy's package."""
-    environment = {**os.environ, "PYTHONPATH": str(tree / "src"), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": f"{tree / 'src'}{os.pathsep}{ROOT}", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(
         [sys.executable, *words], cwd=tree, env=environment, capture_output=True, text=True, check=False
     )
@@ -206,6 +206,12 @@ result = unskew.run(
 assert result.weights["head.weight"].shape == (2, 4)
 assert [r["value"] for r in result.record.rows["metrics"] if r["metric"] == "replied"] == [3.0, 3.0]
 assert "<p>counted</p>" in result.report().read_text()
+
+from tests.cli.calling import call
+
+assert "a guess" in call("attack", "runs/new", "guess").out
+assert "factor on the gradient" in call("explain", "halving").out
+assert "replied" in call("run", "--help").out
 """
 
 
@@ -220,7 +226,4 @@ def test_something_new_is_one_new_file(tree: Path):
     run(tree, "-c", USE)
     for what, name in (("methods", "halving"), ("models", "narrow"), ("data", "stripes"), ("attacks", "guess")):
         assert name in run(tree, "-m", "unskew", "list", what)
-    assert "a guess" in run(tree, "-m", "unskew", "attack", "runs/new", "guess")
-    assert "factor on the gradient" in run(tree, "-m", "unskew", "explain", "halving")
-    assert "replied" in run(tree, "-m", "unskew", "run", "--help")
     run(tree, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_structure.py")

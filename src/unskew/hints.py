@@ -47,8 +47,9 @@ def split(hint: Any) -> tuple[Any, tuple[Any, ...]]:
         return hint, ()
     inner, *beside = get_args(hint)
     constraints: list[Any] = []
-    for item in beside:
-        constraints += item if isinstance(item, ranges.GroupedMetadata) else [item]
+    for item in beside:  # whether it is several is asked last: of a protocol that takes long
+        alone = isinstance(item, str | ranges.BaseMetadata | MayBeInfinite | With)
+        constraints += [item] if alone or not isinstance(item, ranges.GroupedMetadata) else item
     return inner, tuple(constraints)
 
 

@@ -18,6 +18,7 @@ from flwr.supercore.inflatable.inflatable_object import (
 from flwr.supercore.object_store.object_store import NoObjectInStoreError
 
 from tests.deploy import fake  # skips where cryptography is missing
+from unskew import disk
 from unskew.deploy import piece_files
 from unskew.deploy.flower import packed
 from unskew.deploy.piece_files import LEAST, PieceFiles
@@ -139,7 +140,7 @@ def test_a_full_disk_leaves_nothing_of_a_piece(store, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(piece_files.os, "replace", full)
+    monkeypatch.setattr(disk.os, "replace", full)
     number, piece = next((n, p) for n, p in get_all_nested_objects(message).items() if len(p.deflate()) >= LEAST)
     with pytest.raises(OSError, match="No space"):
         store.put(number, piece.deflate())
