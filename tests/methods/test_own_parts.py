@@ -83,7 +83,6 @@ def test_a_file_that_cannot_be_a_method_is_refused(tmp_path):
     assert "has no argument 'pul'; it takes pull. Did you mean 'pull'" in refused(f"{EXAMPLE}(pul=1)")
 
 
-@pytest.mark.own_process
 def test_a_changed_file_is_another_run(mine):
     settings = Settings(method=f"fedprox+{mine}")
     before, first = settings.fingerprint(), registry.parse(mine)

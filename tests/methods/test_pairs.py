@@ -42,7 +42,7 @@ def run(text):
         state = made.begin()
         for t in (1, 2):
             state, told = made.round(state, t)
-            rows = made.evaluate(state, told)
+        rows = made.evaluate(state, told)
         events = {e["code"] for e in made.record.rows["events"]}
         assert events <= {"round", "E315"}  # three replies are too few for the proof of Krum
         assert all(math.isfinite(r["value"]) for r in rows)
