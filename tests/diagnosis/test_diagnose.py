@@ -143,5 +143,11 @@ def test_a_federation_unlike_all_evidence_is_told():
 def test_labels_of_one_class_are_told_and_a_method_is_refused():
     one = unskew.diagnose([(X[:30], np.zeros(30, np.int64)), (X[30:], np.zeros(30, np.int64))])
     assert "caution   all labels are of one class" in one.table()
+    with pytest.raises(
+        UsageError, match="E101 lr, secure_aggregation would change nothing in a diagnosis, which looks at skew"
+    ):
+        unskew.diagnose("digits", secure_aggregation="on", lr=0.1)
+    with pytest.raises(UsageError, match=r"E101 .*Did you mean 'skew'"):
+        unskew.diagnose("digits", skw="iid")
     with pytest.raises(UsageError, match="E101 a diagnosis takes no method"):
         unskew.diagnose("digits", method="flea")

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from unskew.cli.options import Positional, with_settings
-
-SETTINGS = ("skew", "clients", "samples", "availability", "model", "seed", "partition_seed")
+from unskew.diagnosis import COUNTED
 
 
 @dataclass(frozen=True)
@@ -22,7 +21,7 @@ class Arguments:
     json: Annotated[bool, "print the diagnosis as JSON and nothing else"] = False
 
 
-@with_settings(Arguments, SETTINGS)
+@with_settings(Arguments, COUNTED)
 def command(arguments: Arguments, given: dict[str, Any]) -> None:
     """Measure the skew of a federation, and recommend a method with its expected gain."""
     from unskew.diagnosis.api import diagnose

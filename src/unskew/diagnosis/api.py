@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from unskew.data.dataset import Dataset
 from unskew.data.federation import Federation
 from unskew.data.intake.sites import site_column
 from unskew.data.intake.take import GIVEN, settings_of, take
+from unskew.diagnosis import COUNTED
 from unskew.diagnosis.diagnose import diagnose_run
 from unskew.diagnosis.diagnosis import Diagnosis
 from unskew.engine import resolve
@@ -30,13 +32,17 @@ def diagnose(
     """Measure how skewed a federation is, and which method to take for it. Nothing is trained.
 
     data, label, site, model: as for `unskew.run`. Own data with a column of sites are divided by it unless a skew is given.
-    features: whether sites may share activations of single samples. Other options: the fields of Settings, such as skew,
-    clients, availability.
-    Raises UsageError and DataError as `run` does, and DataError (E410) for own data that nothing divides, and
+    features: whether sites may share activations of single samples. Other options: the settings of COUNTED, such as skew, clients
+    and availability.
+    Raises UsageError and DataError as `run` does, UsageError (E101) for a setting that does not count, and DataError (E410) for own data that nothing divides, and
     for fewer than two sites with samples.
     """
     if "method" in options:
         raise UsageError("E101", "a diagnosis takes no method, for it recommends one; leave method out.")
+    if idle := sorted({f.name for f in fields(config.Settings)} & options.keys() - {*COUNTED}):
+        raise UsageError(
+            "E101", f"{', '.join(idle)} would change nothing in a diagnosis, which looks at {', '.join(COUNTED)}."
+        )
     taken, stands_for = settings_of(data, label, site)
     module = None if isinstance(model, str | Path) else models.unwrapped(model)
     settings = config.build({**stands_for, **options, "method": "fedavg", "model": GIVEN if module else str(model)})

@@ -76,7 +76,9 @@ def _described(part: Part, error: Exception) -> str:
 def is_deterministic(subject: Subject) -> None:
     """The second run is scored after each round, which must not change it either."""
     if subject.run(scored=True).digest != subject.run().digest:
-        raise CheckFailed("two equal runs ended with different bits; draw random numbers through noise()")
+        raise CheckFailed(
+            "two equal runs, one of them scored, ended with different bits; draw random numbers through noise(), and keep nothing on the Part"
+        )
 
 
 def gives_the_same_bits_for_any_number_of_workers(subject: Subject) -> None:
