@@ -138,6 +138,9 @@ def grid_of(sites: dict[int, Site]):
         def pull_messages(self, message_ids):
             return [self.replies.pop(i) for i in message_ids if i in self.replies]
 
+        def lost(self, message_ids):
+            return []
+
         def rest(self, seconds):
             pass
 

@@ -6,8 +6,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 from unskew.deploy.bulk import SMALL, Stored, Views, whole
 from unskew.deploy.sealed import Sealed
@@ -22,6 +22,8 @@ try:
 except ImportError as error:  # the extra is not installed
     raise UsageError("E501", "a deployment needs Flower and cryptography: pip install 'unskew[flower]'.") from error
 
+T = TypeVar("T")
+
 _KINDS = {"hello": "query", "setup": "query", "train": "train", "visit": "train", "score": "evaluate"}
 _KINDS |= {"share": "query", "mask": "query", "open": "query"}
 """Flower's category for each kind of request."""
@@ -29,6 +31,8 @@ _BUSY_S = 0.1
 """How long to wait before a SuperLink is asked again that was too busy or away."""
 _LOOK_S = 1.0
 """How often answers are asked for although none was announced."""
+MOST_AGAIN = 5
+"""How often requests of an exchange that were lost on their way are sent again: a node may only say that it has none."""
 _NODES_S = 0.25
 """How long it is remembered which nodes are there: a round asks several times as it begins."""
 
@@ -74,6 +78,10 @@ class Grid(Protocol):
         """Wait until an answer may be there, at most so long."""
         ...
 
+    def lost(self, message_ids: Sequence[str]) -> Iterable[str]:
+        """Those of these messages that never reached their nodes."""
+        ...
+
 
 class FlowerChannel:
     """A Channel that sends and fetches Flower's messages, with a deadline of our own."""
@@ -92,33 +100,34 @@ class FlowerChannel:
     def ask(self, requests: Mapping[int, Sealed], kind: str, t: int, deadline_s: float) -> dict[int, Sealed | str]:
         """The deadline is also the messages' time to live: a site that was away does not work off rounds that are over."""
         until = time.monotonic() + deadline_s
-        arrays: dict[int, Array] = {}
-        messages = [
-            Message(packed(sealed, arrays), node, _KINDS[kind], group_id=str(t), ttl=deadline_s)
-            for node, sealed in requests.items()
-        ]
-        ids = self._pushed(messages, until)
-        waiting = {i: m.metadata.dst_node_id for i, m in zip(ids, messages) if i}
+        waiting = self._sent(requests, kind, t, until)
         replies: dict[int, Sealed | str] = {}
-        pause_s = _LOOK_S
-        while waiting and time.monotonic() < until:
+        pause_s, again = _LOOK_S, 0
+        while len(replies) < len(set(waiting.values())) and time.monotonic() < until:
             self.grid.rest(min(pause_s, until - time.monotonic()))
-            arrived = self._pulled(list(waiting))
+            asked = [number for number, node in waiting.items() if node not in replies]
+            arrived = _unless_busy(self.grid.pull_messages, asked)
             pause_s = _BUSY_S if arrived is None else _LOOK_S
             for reply in arrived or ():
-                node = waiting.pop(reply.metadata.reply_to_message_id, None)
+                node = waiting.get(reply.metadata.reply_to_message_id)
                 if node is not None:
-                    replies[node] = _content(reply)
+                    replies.setdefault(node, _content(reply))
+            if arrived is not None and again < MOST_AGAIN:
+                lost = {waiting[number] for number in _unless_busy(self.grid.lost, asked) or ()} - set(replies)
+                waiting |= self._sent({node: requests[node] for node in lost}, kind, t, until) if lost else {}
+                again += bool(lost)
         return replies
 
-    def _pulled(self, numbers: Sequence[str]) -> Iterable[Message] | None:
-        """The answers to these messages that have arrived since; None if the SuperLink is too busy to say."""
-        try:
-            return self.grid.pull_messages(numbers)
-        except HTTPStatusError as error:
-            if not _may_pass(error):
-                raise
-            return None
+    def _sent(self, requests: Mapping[int, Sealed], kind: str, t: int, until: float) -> dict[str, int]:
+        """Send requests, which are of use until then. Returns the nodes by the numbers of their messages."""
+        arrays: dict[int, Array] = {}
+        left_s = max(0.1, until - time.monotonic())
+        messages = [
+            Message(packed(sealed, arrays), node, _KINDS[kind], group_id=str(t), ttl=left_s)
+            for node, sealed in requests.items()
+        ]
+        numbers = self._pushed(messages, until)
+        return {number: m.metadata.dst_node_id for number, m in zip(numbers, messages) if number}
 
     def _pushed(self, messages: Sequence[Message], until: float) -> Iterable[str]:
         """The numbers of these messages at the SuperLink; if it was restarted meanwhile, it takes what it still lacks."""
@@ -129,6 +138,16 @@ class FlowerChannel:
                 if time.monotonic() >= until or not _may_pass(error):
                     raise
                 time.sleep(_BUSY_S)
+
+
+def _unless_busy(call: Callable[[Sequence[str]], Iterable[T]], numbers: Sequence[str]) -> Iterable[T] | None:
+    """What the SuperLink says of these messages; None if it is too busy to say."""
+    try:
+        return call(numbers)
+    except HTTPStatusError as error:
+        if not _may_pass(error):
+            raise
+        return None
 
 
 def _may_pass(error: Any) -> bool:

@@ -16,6 +16,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from pathlib import Path
 
 from unskew.deploy.bell import REPLIES, REQUESTS, Bell
+from unskew.deploy.idle import IDLE, Idle
 from unskew.errors import Paused, UnskewError, UsageError
 
 try:
@@ -75,6 +76,8 @@ class Mailbox:
         self._requests, self._replies = Bell(folder / REQUESTS), Bell(folder / REPLIES)
         self._arriving: dict[str, Future[Message]] = {}
         """By the number of the message that each answers."""
+        self._idle, self._sent = Idle(folder / IDLE), dict[str, tuple[int, float]]()
+        """By number, to which node a message was sent, and when."""
 
     def get_node_ids(self) -> list[int]:
         with _while_it_runs():
@@ -94,8 +97,11 @@ class Mailbox:
             objects = {n: o for one in all_carried for n, o in inflatable_object.get_all_nested_objects(one).items()}
             push = make_push_object_fn_protobuf(self._client.PushObject, self._node, self._run, response.session_id)
             send_all(objects, response.objects_to_push, push)
+        numbers, now = list(response.message_ids), Idle.now()
+        nodes = [message.metadata.dst_node_id for message in messages]
+        self._sent |= {number: (node, now) for number, node in zip(numbers, nodes, strict=True) if number}
         self._requests.ring()
-        return list(response.message_ids)
+        return numbers
 
     def rest(self, seconds: float) -> None:
         """Wait until an answer may be there, at most so long."""
@@ -109,14 +115,31 @@ class Mailbox:
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """The answers to these messages that have arrived since. Raises Paused (E203) when the disk is full."""
-        waiting = [number for number in message_ids if number not in self._arriving]
-        if waiting:
-            with _while_it_runs():
-                response = self._client.PullMessages(runtime.PullAppMessagesRequest(message_ids=waiting))
-            for head, tree in zip(response.messages_list, response.message_object_trees, strict=True):
-                self._arriving[head.metadata.reply_to_message_id] = self._fetchers.submit(self._fetched, head, tree)
+        self._look(message_ids)
         there = [number for number, future in self._arriving.items() if future.done()]
+        for number in there:
+            self._sent.pop(number, None)
         return [self._arriving.pop(number).result() for number in there]
+
+    def lost(self, message_ids: Iterable[str]) -> list[str]:
+        """Those of these messages that nobody will answer, each once: their nodes have asked for messages since and were
+        given none, and have sent no answer."""
+        idle = [n for n in message_ids if n in self._sent and self._idle.last(self._sent[n][0]) > self._sent[n][1]]
+        self._look(idle)  # an answer that was sent before such a question is there by now
+        lost = [number for number in idle if number not in self._arriving]
+        for number in lost:
+            del self._sent[number]
+        return lost
+
+    def _look(self, message_ids: Iterable[str]) -> None:
+        """Begin to fetch the answers to these messages that are there."""
+        waiting = [number for number in message_ids if number not in self._arriving]
+        if not waiting:
+            return
+        with _while_it_runs():
+            response = self._client.PullMessages(runtime.PullAppMessagesRequest(message_ids=waiting))
+        for head, tree in zip(response.messages_list, response.message_object_trees, strict=True):
+            self._arriving[head.metadata.reply_to_message_id] = self._fetchers.submit(self._fetched, head, tree)
 
     def _fetched(self, head: MessageProto, tree: ObjectTree) -> Message:
         """A message with its content, or with an error if its sender does not send that, or nothing can read it.

@@ -10,7 +10,8 @@ from typing import Any
 from unskew.deploy.bell import Bell
 
 HOLD_S = 2.0
-"""How long a question waits at most. A machine that loses its power while it waits loses a message that comes by then."""
+"""How long a question waits at most. A machine that loses its power while it waits loses a message that comes by then, which
+is sent again when it is back."""
 LOOK_S = 0.025
 """How often the bell is listened to."""
 

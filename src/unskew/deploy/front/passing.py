@@ -10,10 +10,13 @@ import base64
 import binascii
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from dataclasses import dataclass
 from email.utils import formatdate
 from typing import Any
 
 import httpx
+from flwr.proto.fleet_pb2 import PullMessagesRequest
+from google.protobuf.message import DecodeError
 
 from unskew.deploy.bell import Bell
 from unskew.deploy.front.connection import HEAD_BYTES, NOBODY
@@ -22,6 +25,7 @@ from unskew.deploy.front.news import News
 from unskew.deploy.front.pace import Pace
 from unskew.deploy.front.refusals import Refusals
 from unskew.deploy.identity import Public
+from unskew.deploy.idle import Idle
 from unskew.errors import UsageError
 
 Message = MutableMapping[str, Any]
@@ -50,15 +54,24 @@ class Refused(Exception):
         self.status = status
 
 
+@dataclass(frozen=True)
+class Signs:
+    """news: lets questions for messages wait. answers: rung when a site has sent something. idle: who was given nothing."""
+
+    news: News
+    answers: Bell
+    idle: Idle
+
+
 class Passing:
     """An ASGI application. calls: the most bytes of a body by path; server: where Flower's server is, as an URL.
 
-    news: lets questions for messages wait. answers: rung when a site has sent something.
+    signs: between this and the coordinator's other programs.
     """
 
-    def __init__(self, server: httpx.AsyncClient, calls: dict[str, int], refusals: Refusals, news: News, answers: Bell):
+    def __init__(self, server: httpx.AsyncClient, calls: dict[str, int], refusals: Refusals, signs: Signs):
         self.server, self.calls, self.refusals, self.pace = server, calls, refusals, Pace(RATE, BURST)
-        self.news, self.answers = news, answers
+        self.signs = signs
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one request. An answer that was begun and cannot be ended closes the connection."""
@@ -111,14 +124,17 @@ class Passing:
         path, content = scope["raw_path"].decode("ascii"), _body(receive)
         if path == PULL:
             content = b"".join([piece async for piece in content])
-            if not await self.news.wait(scope["state"]["heard"], receive):
+            if not await self.signs.news.wait(scope["state"]["heard"], receive):
                 raise Gone
+        asked = Idle.now()
         request = self.server.build_request("POST", path, headers=headers, content=content)
         response = await self.server.send(request, stream=True)
         if path == PUSHED:
-            self.answers.ring()
+            self.signs.answers.ring()
         try:
             length = int(response.headers.get("content-length", 0))
+            if isinstance(content, bytes) and response.status_code == 200 and not length:
+                self.signs.idle.note(_node(content), asked)
             limit.reschedule(asyncio.get_running_loop().time() + PATIENCE_S + (size + length) / SLOWEST)
             kept = [(n.lower(), v) for n, v in response.headers.raw if n.lower() in KEPT]
             await answer.begin(response.status_code, kept)
@@ -164,6 +180,14 @@ async def _body(receive: Receive) -> AsyncIterator[bytes]:
         more = message["more_body"]
         if message["body"]:
             yield message["body"]
+
+
+def _node(question: bytes) -> int:
+    """Whose question for messages this is, which Flower's server has checked if it has answered; 0 if nobody's."""
+    try:
+        return PullMessagesRequest.FromString(question).node.node_id
+    except DecodeError:
+        return 0
 
 
 def _named_key(header: bytes) -> str:

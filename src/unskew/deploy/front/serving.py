@@ -18,8 +18,9 @@ from unskew.deploy.front.door import Door
 from unskew.deploy.front.fleet_api import calls
 from unskew.deploy.front.members import Members
 from unskew.deploy.front.news import News
-from unskew.deploy.front.passing import Passing
+from unskew.deploy.front.passing import Passing, Signs
 from unskew.deploy.front.refusals import Refusals
+from unskew.deploy.idle import IDLE, Idle
 from unskew.deploy.tickets import Coordinator
 from unskew.errors import UnskewError
 
@@ -39,10 +40,11 @@ async def serve(
 ) -> None:
     """Serve until cancelled. server: leads to Flower's. say: takes the lines of `Refusals`."""
     refusals, members, flower = Refusals(say), Members(home), home.folder / "flower"
-    news, answers = News(Bell(flower / REQUESTS)), Bell(flower / REPLIES)
-    shared = Connections(members, refusals, Passing(server, calls(home.tls), refusals, news, answers))
+    signs = Signs(News(Bell(flower / REQUESTS)), Bell(flower / REPLIES), Idle(flower / IDLE))
+    signs.idle.forget()
+    shared = Connections(members, refusals, Passing(server, calls(home.tls), refusals, signs))
     door, unreadable = asyncio.create_task(Door(listener, shared).keep_open()), 0
-    listening = asyncio.create_task(news.listen())
+    listening = asyncio.create_task(signs.news.listen())
     try:
         while not door.done():
             try:
