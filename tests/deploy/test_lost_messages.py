@@ -121,6 +121,23 @@ def test_an_answer_that_came_before_the_node_asked_again_is_taken_and_nothing_se
     assert there[0].metadata.src_node_id == 7
 
 
+def refusing(status: int):
+    def refuse(request):
+        httpx.Response(status, request=httpx.Request("POST", "http://x")).raise_for_status()
+
+    return refuse
+
+
+def test_a_server_that_was_away_until_the_deadline_leaves_everybody_unasked_and_the_run_goes_on(tmp_path):
+    """Once it was back it refused messages whose time was over with 500, which ended the run with a traceback."""
+    link = SuperLink(tmp_path, 0)
+    link.PushMessages = refusing(500)
+    assert asked(link, tmp_path, 0.3) == {}
+    link.PushMessages = refusing(400)
+    with pytest.raises(httpx.HTTPStatusError):
+        asked(link, tmp_path, 0.3)
+
+
 def question(node: int) -> bytes:
     return PullMessagesRequest(node=Node(node_id=node)).SerializeToString()
 

@@ -130,13 +130,18 @@ class FlowerChannel:
         return {number: m.metadata.dst_node_id for number, m in zip(numbers, messages) if number}
 
     def _pushed(self, messages: Sequence[Message], until: float) -> Iterable[str]:
-        """The numbers of these messages at the SuperLink; if it was restarted meanwhile, it takes what it still lacks."""
+        """The numbers of these messages at the SuperLink; if it was restarted meanwhile, it takes what it still lacks.
+
+        None of them if it was away until the deadline: then nobody was reached, which is no reason to end a run.
+        """
         while True:
             try:
                 return self.grid.push_messages(messages)
             except (ObjectPushError, HTTPStatusError) as error:
-                if time.monotonic() >= until or not _may_pass(error):
+                if not _may_pass(error):
                     raise
+                if time.monotonic() >= until:
+                    return ()
                 time.sleep(_BUSY_S)
 
 
