@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 
 import pytest
@@ -9,10 +10,15 @@ import pytest
 from tests.deploy import fake  # skips where cryptography is missing
 from tests.deploy.test_policy import allow, answer, begun, weights
 from unskew.core.trees import tree_map
+from unskew.deploy.cleaning import Kept
 from unskew.deploy.site import Site
 from unskew.deploy.spent import KEPT_ROUNDS, Asked, OfRun, Spent
 from unskew.errors import UsageError
 
+needs_accounting = pytest.mark.skipif(
+    not importlib.util.find_spec("dp_accounting"), reason="the extra [dp] is not installed"
+)
+NOISY = "dpsgd(noise_multiplier=1.0)"
 FEATURES = {"part": "flea", "trip": 0, "lr": 0.1}
 
 
@@ -123,3 +129,42 @@ def test_what_is_remembered_of_orders_is_bounded():
         run.order(t, ["weights"], "a")
         run.t = t
     assert len(run.orders) == KEPT_ROUNDS
+
+
+def noisy(site, rounds: int = 5):
+    """A site that was set up for DP-SGD; asks it to train in round t on weights that were moved by `by`."""
+    settings, first = fake.small(NOISY, rounds=rounds).as_dict(), weights(site)
+    assert answer(site, "setup", tree={"w": first}, settings=settings, k=0, clients=1, largest=33)["ready"]
+    return lambda t, by=0.0: answer(site, "train", t, {"w": tree_map(lambda w: w + by, first)}, lr=0.1)
+
+
+@needs_accounting
+def test_noise_that_a_guarantee_counts_is_drawn_once_a_round(site):
+    """N17: a coordinator that asked again for a round got other noise on the same samples, which epsilon does not count."""
+    train = noisy(site)
+    first = train(1)
+    assert train(1)["sha256"] == first["sha256"]
+    restarted = Site(site.member, site.load, approve="all")
+    again = answer(restarted, "train", 1, {"w": weights(site)}, lr=0.1)
+    assert {n: again[n] for n in ("n", "loss", "sha256")} == {n: first[n] for n in ("n", "loss", "sha256")}
+    assert answer(site, "train", 1, {"w": weights(site)}, lr=0.1, score=0.1)["n"] == 33, "scores are no part of it"
+    for other in (train(1, 0.1), answer(site, "train", 1, {"w": weights(site)}, lr=0.2), train(0)):
+        assert other["code"] == "E520"
+        assert "its guarantee counts one reply a round" in other["text"]
+    assert train(2, 0.1)["sha256"] != first["sha256"]
+
+
+@needs_accounting
+def test_rounds_that_were_answered_with_noise_are_over_once_their_replies_are_gone(site):
+    """N17: also where the operator has removed them."""
+    train = noisy(site)
+    sent = {t: train(t)["sha256"] for t in (1, 2, 3)}
+    assert train(2)["sha256"] == sent[2]
+    assert "round 1 is over" in train(1)["text"]
+    (run,) = (site.member.folder / "runs").iterdir()
+    Kept.of(run).remove()
+    train = noisy(site)
+    assert [train(t)["code"] for t in (1, 2, 3)] == ["E520"] * 3
+    assert train(4)["n"] == 33
+    (run / "noisy").write_text("?")
+    assert "cannot be read" in train(5)["text"]

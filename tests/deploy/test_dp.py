@@ -8,6 +8,7 @@ import pytest
 import torch
 
 from tests.deploy import fake
+from tests.deploy.test_absent import Stop
 from tests.deploy.test_bad import meddling, silence
 from tests.deploy.test_wreckers import events, run, times
 from unskew.cli.deployed import clipped
@@ -71,3 +72,28 @@ def test_noise_on_samples_gradients_is_not_drawn_from_the_studys_seed_and_no_los
     assert "drawn from the operating system" in (tmp_path / "one" / "privacy.json").read_text()
     rows = [json.loads(line) for line in (tmp_path / "one" / "metrics.jsonl").read_text().splitlines()]
     assert not [r for r in rows if (r["scope"], r["metric"]) == ("train", "loss")]
+
+
+def test_a_coordinator_that_is_killed_in_a_round_hears_the_same_noise_again(tmp_path):
+    """N17: the same replies to the bit, so that epsilon is what it was, and no round is lost."""
+    heard: dict[str, list[str]] = {}
+
+    def watched(kills):
+        def meddle(site, asked, honest):
+            header = json.loads(honest.text)
+            if (header["kind"], header["t"]) == ("train", 2):
+                heard.setdefault(site, []).append(header["sha256"])
+                if kills and site == "s4":  # the last one
+                    raise Stop
+            return honest
+
+        return meddle
+
+    sites = fake.sites(tmp_path / "sites", fake.federation())
+    study = fake.small("dpsgd(noise_multiplier=1.0)", rounds=2)
+    with pytest.raises(Stop):
+        fake.run(tmp_path / "run", fake.Direct(sites, watched(True)), study)
+    fake.run(tmp_path / "run", fake.Direct(sites, watched(False)), study)
+    assert {len(digests) for digests in heard.values()} == {2}
+    assert {len(set(digests)) for digests in heard.values()} == {1}
+    assert events(tmp_path / "run") == []

@@ -87,6 +87,16 @@ def test_a_recurrent_model_trains_one_client_after_another(layer):
     assert all(not torch.equal(before[n], after[n]) for n in before)
 
 
+def test_a_recurrent_model_has_no_gradients_of_single_samples_and_is_refused_in_a_sentence():
+    """M18: `dpsgd` ended in "Batching rule not implemented", also with one lane."""
+    pytest.importorskip("dp_accounting", reason="the extra [dp] is not installed")
+    with pytest.raises(
+        UsageError, match=r"E108 'dpsgd' cannot run here: every sample needs .*: .*lstm.*; take a model"
+    ):
+        resolved(Recurrent(nn.LSTM), "dpsgd")
+    resolved(Attention(), "dpsgd")
+
+
 def test_the_sentence_is_shown_before_round_1():
     """M18: with what leaves each client."""
     loop = loop_of(resolved(Recurrent(nn.GRU), lanes="16"))

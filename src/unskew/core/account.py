@@ -6,6 +6,9 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+LITTLE = 10.0
+"""Above this an epsilon promises next to nothing."""
+
 
 @dataclass(frozen=True)
 class Account:
@@ -42,3 +45,8 @@ class Account:
 def number(epsilon: float | None) -> str:
     """An epsilon with four digits; `infinite` for inf, and for the None that a file has in its place."""
     return "infinite" if epsilon is None or math.isinf(epsilon) else f"{epsilon:.4g}"
+
+
+def caution(epsilon: float) -> str:
+    """What to add to the reading of an epsilon that promises little; else ""."""
+    return f"; above {LITTLE:g} this promises little" if epsilon > LITTLE else ""

@@ -1,7 +1,7 @@
-"""Removing what a site keeps of runs that are over: the model it was set up with, and its private state.
+"""Removing what a site keeps of runs that are over: the model it was set up with, its private state, its noisy replies.
 
 What a run may need against its operator's will stays: the number of the last request, so that no old request is answered
-again, and the list and ledger of what has left.
+again, the last round of which a noisy reply was sent, and the list and ledger of what has left.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from unskew import disk
+from unskew.deploy.noisy import FILES
 from unskew.deploy.site_folder import REMOVED, SETUP
 from unskew.errors import StateError, UsageError
 
 IN_USE_S = 3600.0
 """A run that was used within so many seconds may be going on."""
 DAY_S = 86400.0
+PRIVATE = "private-*.safetensors"
 
 
 @dataclass(frozen=True)
@@ -31,13 +33,14 @@ class Kept:
 
     @staticmethod
     def of(path: Path) -> Kept:
-        files = tuple(p for p in (path / SETUP, *sorted(path.glob("private-*.safetensors"))) if p.exists())
+        states = (p for files in (PRIVATE, FILES) for p in sorted(path.glob(files)))
+        files = tuple(p for p in (path / SETUP, *states) if p.exists())
         used = max((p.stat().st_mtime for p in path.iterdir()), default=path.stat().st_mtime)
         return Kept(path, files, sum(p.stat().st_size for p in files), time.time() - used)
 
     def remove(self) -> None:
         """Remove the files. A coordinator that goes on with the run reads that this site has lost its private state."""
-        if any(p.name != SETUP for p in self.files):
+        if any(p.match(PRIVATE) for p in self.files):
             disk.replace(self.path / REMOVED, "")
         for path in self.files:
             path.unlink(missing_ok=True)

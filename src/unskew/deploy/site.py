@@ -14,6 +14,7 @@ from typing import Any
 from unskew import config, disk
 from unskew.config import Settings
 from unskew.core import gate
+from unskew.core.replies import Reply
 from unskew.core.trees import Tree, Weights, flat
 from unskew.data.dataset import Dataset
 from unskew.deploy import outward, requests, unbegun
@@ -22,6 +23,7 @@ from unskew.deploy.hello import Hello, versions
 from unskew.deploy.identity import Private, Public
 from unskew.deploy.judging import Study
 from unskew.deploy.leaving import forecast_of, judged, leaving
+from unskew.deploy.noisy import Noisy
 from unskew.deploy.sealed import Sealed
 from unskew.deploy.shelf import put_away
 from unskew.deploy.site_folder import RunFolder
@@ -205,7 +207,11 @@ class Site:
         private, extra = run.moved(folder.read_private(request)), {}
         if lr := request.header.get("score"):
             extra["score"] = run.scores(replace(start, t=start.t - 1, lr=lr), private)
-        replies = run.trainer.train(start, [run.k], {run.k: private} if private else {})
+
+        def train() -> list[Reply]:
+            return run.trainer.train(start, [run.k], {run.k: private} if private else {})
+
+        replies = Noisy(folder.path).replies(request, train) if run.method.samples_apart else train()
         if not replies:
             return {"n": 0}, _without_empty(extra)
         (reply,) = replies

@@ -11,6 +11,7 @@ import torch
 from unskew.config import Settings
 from unskew.core.client import Fed
 from unskew.core.network import Network
+from unskew.core.part import Part
 from unskew.data.federation import Federation
 from unskew.engine.client import room, trial
 from unskew.engine.precision import FLOAT32
@@ -59,15 +60,24 @@ def lanes_of(settings: Settings, net: Network, device: str) -> int:
         return MOST_LANES
 
 
-def tried(fed: Fed, federation: Federation, device: str, lanes: int) -> tuple[int, tuple[tuple[str, str], ...]]:
-    """(lanes, remarks) for a user's own model, after it has taken a training step. Raises UsageError (E123)."""
+def tried(
+    fed: Fed, federation: Federation, device: str, lanes: int, apart: Part | None = None
+) -> tuple[int, tuple[tuple[str, str], ...]]:
+    """(lanes, remarks) for a user's own model, after it has taken a training step.
+
+    apart: the Part that sees the gradient of each sample, for which samples train side by side.
+    Raises UsageError: E123 for a model that cannot be trained, E108 for one that cannot train with `apart`.
+    """
     samples = torch.as_tensor(np.asarray(federation.x[: trial.SAMPLES]), dtype=torch.float32).to(device)
     trial_ = trial.Trial.of(fed.net, fed.task, samples, fed.classes)
     with torch.random.fork_rng(devices=[]):
         fed.net.draws = trial_.alone()
-        reason = trial_.side_by_side() if lanes > 1 else ""
+        reason = trial_.side_by_side() if lanes > 1 or apart else ""
     if not reason:
         return lanes, ()
+    if apart:
+        text = f"every sample needs a gradient of its own, and this model cannot train several side by side: {reason}"
+        raise UsageError("E108", f"'{apart.name}' cannot run here: {text}; take a model without that layer.")
     return 1, (("E128", f"this model cannot train several clients side by side, so lanes=1 is used: {reason}."),)
 
 

@@ -123,7 +123,7 @@ def run_on(federation: Federation, settings: Settings, method: Method, model: nn
         trial.check_single_samples(net, task)
     lanes, remarks = hardware.lanes_of(settings, net, device), ()
     if model is not None or calls.parse(settings.model, "model", "E104").file:
-        lanes, remarks = hardware.tried(fed, federation, device, lanes)
+        lanes, remarks = hardware.tried(fed, federation, device, lanes, method.samples_apart)
     return Run(settings, method, federation, fed, device, lanes, remarks)
 
 

@@ -26,13 +26,10 @@ from annotated_types import Ge, Gt, Le, Lt
 
 from unskew.arguments import With
 from unskew.core import Fed, Normal, Part, Reply, Share, Tensor, Tree, Ups, Weights
-from unskew.core.account import Account, number
+from unskew.core.account import Account, caution, number
 from unskew.core.trees import flat, nested
 from unskew.errors import UsageError
 from unskew.privacy.subsampled import LEAST_NOISE, epsilon_after, most_releases, noise_for, rounded_up
-
-LITTLE = 10.0
-"""Above this an epsilon promises next to nothing."""
 
 
 @dataclass(frozen=True)
@@ -154,12 +151,14 @@ class DP(Part):
     def account(self, counts_KC: np.ndarray[Any, Any], fed: Fed) -> Account:
         epsilon, rounds, z = self.spent(fed, self.rounds_within(fed)), self.rounds_within(fed), self.multiplier(fed)
         few = f"; the budget of {number(self.epsilon)} allows no more" if rounds < fed.rounds else ""
-        little = "; above 10 this promises little" if epsilon > LITTLE else ""
         return Account(
             f"noise {z:.4g} x clip {self.clip:g}{' to begin with' * self.adaptive}, q = {_sampled(fed):g}, "
             f"{rounds} of {fed.rounds} rounds{few}, {expected(fed)} clients expected in each, delta = {self.delta:.1e}",
             (
-                (epsilon, f"of every model and broadcast, one client more or less, against whoever reads them{little}"),
+                (
+                    epsilon,
+                    f"of every model and broadcast, one client more or less, against whoever reads them{caution(epsilon)}",
+                ),
                 (
                     math.inf,
                     "against the server, which reads every update, and of the scores and losses in the run's files",

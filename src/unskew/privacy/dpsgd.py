@@ -19,11 +19,8 @@ import torch
 from annotated_types import Ge, Gt, Le, Lt
 
 from unskew.core import Client, Fed, Noise, Part, Tree, Weights
-from unskew.core.account import Account
+from unskew.core.account import Account, caution
 from unskew.privacy.subsampled import LEAST_NOISE, epsilon_after, rounded_up
-
-LITTLE = 10.0
-"""Above this an epsilon promises next to nothing."""
 
 
 @dataclass(frozen=True)
@@ -64,13 +61,12 @@ class DPSGD(Part):
 
     def account(self, counts_KC: np.ndarray[Any, Any], fed: Fed) -> Account:
         worst, n = max((self.of_client(n, fed), n) for n in _candidates(fed))
-        little = "; above 10 this promises little" if worst > LITTLE else ""
         q, steps = min(1.0, fed.batch / n), fed.rounds * fed.epochs * -(-n // fed.batch)
         return Account(
             f"noise {self.noise_multiplier:g} x clip {self.clip:g}; the client protected least has {n:,} samples: q = {q:.4g}, "
             f"{steps:,} steps if it is asked in every round, delta = {self.delta:.1e}",
             (
-                (worst, f"of all a client sends, one sample more or less, against whoever reads it{little}"),
+                (worst, f"of all a client sends, one sample more or less, against whoever reads it{caution(worst)}"),
                 (math.inf, "of test scores, and of training losses in a simulation, which carry no noise"),
             ),
         )

@@ -1,0 +1,82 @@
+"""Replies whose noise a guarantee counts: one a round, however often the coordinator asks.
+
+A site draws this noise, and the samples of every step, from its operating system. A second reply to the same request would
+hold other noise, and whoever reads both knows more than epsilon says. So the reply is kept before it goes out, and sent
+again where the coordinator was killed and asks again. Scores are no part of it: no noise covers them anyway.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from unskew import disk
+from unskew.core.replies import Reply
+from unskew.core.trees import flat
+from unskew.deploy.judging import refusal
+from unskew.deploy.spent import Asked
+from unskew.deploy.wire import Packet
+from unskew.engine.disk import state
+from unskew.errors import StateError
+
+FILES = "noisy-*.safetensors"
+"""The replies that are kept of a run, in its folder."""
+KEPT = 2
+"""Of how many rounds; a coordinator goes back by one or two at most."""
+
+
+@dataclass(frozen=True)
+class Noisy:
+    """The replies of one run. folder: the run's."""
+
+    folder: Path
+
+    def replies(self, request: Packet, train: Callable[[], list[Reply]]) -> list[Reply]:
+        """What `train` returns, or what it returned for the same order of this round.
+
+        Raises UsageError (E520) for another order of a round that was answered, or one whose reply is not kept any more.
+        """
+        t, order = request.header["t"], _order(request)
+        if t > self._last():
+            replies = train()
+            for reply in replies:
+                self._keep(t, order, reply)
+            return replies
+        try:
+            tree, facts = state.read(self._file(t))
+        except (FileNotFoundError, StateError):
+            raise refusal(f"round {t} is over, and its guarantee counts one reply a round") from None
+        if facts["order"] != order:
+            text = f"round {t} was answered for another order already"
+            raise refusal(f"{text}, and its guarantee counts one reply a round")
+        return [Reply(facts["client"], facts["size"], tree["w"], tree.get("shares", {}), tree.get("private", {}))]
+
+    def _keep(self, t: int, order: str, reply: Reply) -> None:
+        branches = {"w": reply.weights, "shares": reply.shares, "private": reply.private}
+        tree = {name: branch for name, branch in branches.items() if flat(branch)}
+        state.write(self._file(t), tree, {"order": order, "client": reply.client, "size": reply.size})
+        disk.replace(self._book, str(t))
+        rounds = sorted(int(p.stem.partition("-")[2]) for p in self.folder.glob(FILES))
+        for old in rounds[:-KEPT]:
+            self._file(old).unlink()
+
+    @property
+    def _book(self) -> Path:
+        """The last round that was answered. It stays when an operator removes the replies."""
+        return self.folder / "noisy"
+
+    def _last(self) -> int:
+        """Raises UsageError (E520) if it cannot be read."""
+        text = self._book.read_bytes() if self._book.exists() else b"0"
+        if not text.isdigit():
+            raise refusal(f"which rounds were answered cannot be read from {self._book}, so none is")
+        return int(text)
+
+    def _file(self, t: int) -> Path:
+        return self.folder / f"noisy-{t}.safetensors"
+
+
+def _order(request: Packet) -> str:
+    """The digest of all that decides about a reply to training."""
+    return Asked.of({name: value for name, value in request.header.items() if name != "score"}).order

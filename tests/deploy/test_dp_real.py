@@ -1,0 +1,78 @@
+"""Real processes on loopback: differential privacy at the coordinator and at the sites, whose noise nobody can draw again,
+and whose budgets end runs."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+import torch
+
+from tests.deploy import fake  # noqa: F401  skips where cryptography is missing
+from tests.deploy.loopback import STUDY, Loopback
+from unskew.engine.disk import state
+
+pytest.importorskip("flwr", reason="Flower is not installed: pip install 'unskew[flower]'")
+pytest.importorskip("dp_accounting", reason="the extra [dp] is not installed")
+pytestmark = [pytest.mark.slow, pytest.mark.flower]
+OF_CLIENTS = "dp(epsilon=2.5, noise_multiplier=2.0)"
+"""One round costs 1.993, two cost 2.943."""
+OF_SAMPLES = "fedprox+dpsgd(noise_multiplier=4.0)"
+
+
+@pytest.fixture(scope="module")
+def federation(tmp_path_factory):
+    federation = Loopback(tmp_path_factory.mktemp("lung"), "ab")
+    try:
+        federation.up("ab")
+        yield federation
+    finally:
+        federation.stop()
+
+
+def ended(federation, name: str, method: str, rounds: int, code: int = 0) -> str:
+    """The last line of a run of this method."""
+    study = STUDY | {"method": f'"{method}"', "rounds": rounds}
+    (federation.root / "study.yaml").write_text("\n".join(f"{n}: {v}" for n, v in study.items()))
+    federation.start_run(name, wait="30s")
+    return federation.end("run", code)
+
+
+def weights(federation, name: str) -> torch.Tensor:
+    tree, _ = state.read(federation.root / f"runs/{name}/state.safetensors")
+    return torch.cat([t.flatten().double() for t in tree["w"].values()])
+
+
+def account(federation, name: str) -> str:
+    return (federation.root / f"runs/{name}/privacy.json").read_text()
+
+
+def test_the_coordinators_noise_is_new_in_every_run_and_its_budget_ends_the_run(federation):
+    for name in ("one", "two"):
+        ended(federation, name, OF_CLIENTS, rounds=3)
+        assert len(federation.rounds(name)) == 1
+        assert any(e["code"] == "E320" for e in federation.events(name))
+        assert "drawn from the operating system" in account(federation, name)
+    apart = weights(federation, "one") - weights(federation, "two")
+    assert float(apart.std()) == pytest.approx(2**0.5 * 2.0 / 2, rel=0.05)  # of two sums' noise, over two sites
+
+
+def test_a_sites_noise_is_new_in_every_run_and_its_budget_refuses_the_next(federation):
+    for name in ("three", "four"):
+        ended(federation, name, OF_SAMPLES, rounds=1)
+        assert "drawn from the operating system" in account(federation, name)
+    assert float((weights(federation, "three") - weights(federation, "four")).abs().min()) > 0
+    spent = json.loads((federation.root / "site-a/spent.json").read_text())
+    costs = sorted(run["epsilon"] for run in spent.values())
+    assert costs[0] == costs[1] > 0
+    assert costs[2:] == pytest.approx([1.9931] * 2, abs=1e-4)  # the guarantee of clients counts at the site as well
+    for site in "ab":
+        budget = f"epsilon={sum(costs) + costs[0] / 2}"
+        federation.do("site", "policy", "--folder", f"site-{site}", "--set", budget)
+    ended(federation, "five", OF_SAMPLES, rounds=1, code=2)
+    refused = re.findall(
+        "E520 ([ab]): .* too little of the budget .* is left for the study", federation.log("runs/five/server")
+    )
+    assert sorted(refused) == ["a", "b"]
+    assert json.loads((federation.root / "site-a/spent.json").read_text()).keys() == spent.keys()
