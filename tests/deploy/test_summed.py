@@ -105,6 +105,16 @@ def test_below_the_threshold_nothing_is_opened_and_the_round_is_skipped(tmp_path
     assert not [r for r in loop.record.rows["ledger"] if r["t"] == 2 and r["way"] == "up" and r["share"] == "w"]
 
 
+def test_who_has_left_is_signed_before_the_sum_is_opened(tmp_path):
+    """Only then: a round that nobody leaves has four exchanges. Who is lost here, or signs nonsense, costs nothing."""
+    nonsense = altered("s1", "agree", lambda h, tree: ({**h, "signature": 1}, tree))
+    meddle = both(lost("s2", "mask"), nonsense, lost("s2", "mask", 3), lost("s3", "agree", 3))
+    channel, loop, _, _ = run(tmp_path, meddle=meddle, secure_aggregation="on,threshold=0.51")
+    assert used(loop) == [[0, 1, 2, 3, 4], [0, 1, 3, 4], [0, 1, 3, 4]]
+    agreed = {(s, t) for s, kind, t in channel.asked if kind == "agree"}
+    assert agreed == {(f"s{k}", t) for k in (0, 1, 3, 4) for t in (2, 3)}
+
+
 def test_nothing_but_the_sum_can_be_read_of_what_sites_send(tmp_path):
     """No reply has a loss, a weight or a shared number in clear, and none is sent twice with one mask."""
     seen = []
@@ -175,6 +185,7 @@ def altered(site: str, kind: str, change, t: int = 2):
         ("mask", lambda h, tree: (h, {**tree, "w": {}}), "E303 s1 round 2: its numbers are others"),
         ("mask", lambda h, tree: (h, tree_map(lambda t: t.float(), tree)), "E303 s1 round 2: its numbers are others"),
         ("train", lambda h, tree: ({**h, "keys": ["x"]}, tree), "E303 s1 round 2: its number of samples or its keys"),
+        ("train", lambda h, tree: ({**h, "n": 10**400}, tree), "E303 s1 round 2: its number of samples or its keys"),
         ("share", lambda h, tree: ({**h, "context": "0" * 64}, tree), "E526 s1 round 2: it was sent other weights"),
         ("share", lambda h, tree: ({**h, "dealt": {"s0": "x"}}, tree), "E303 s1 round 2: it has not dealt a share"),
         ("open", lambda h, tree: ({**h, "shares": {"s0": "x"}}, tree), "E303 s1 round 2: it gave shares of other sites"),

@@ -23,8 +23,8 @@ N, SITES = 40, "abcdef"
 class Sum:
     """Six sites, of which four are needed, as far as a phase; they sum numbers that are in the range of 32 bits."""
 
-    def __init__(self, bits: int = 64, sites: str = SITES):
-        self.secure = SecureAggregation(bits=bits)  # type: ignore[arg-type]
+    def __init__(self, bits: int = 64, sites: str = SITES, threshold: float = 0.66):
+        self.secure = SecureAggregation(bits=bits, threshold=threshold)  # type: ignore[arg-type]
         generator = torch.Generator().manual_seed(0)
         self.q = {s: torch.randint(-(2**20), 2**20, (N,), generator=generator) for s in sites}
         self.members = {s: Member(s, 10.0, self.secure, lambda p, s=s: self.q[s]) for s in sites}
@@ -49,7 +49,9 @@ class Sum:
         return sorted(set(self.dealt) - set(self.y))
 
     def shares(self, without: str = "") -> dict[str, dict[str, bytes]]:
-        return {s: self.members[s].opened(list(self.y), self.left) for s in self.y if s not in without}
+        came, left = list(self.y), self.left
+        signed = {s: self.members[s].signed(came, left) for s in came} if left else {}
+        return {s: self.members[s].opened(came, left, signed) for s in self.y if s not in without}
 
     def opening(self) -> Opening:
         needed = self.secure.needed(len(self.rows))
@@ -132,25 +134,73 @@ def test_nobody_gets_both_shares_of_a_site():
 def test_two_different_stories_to_halves_of_the_sites_do_not_open_anything():
     """Of six sites, four are needed: no two sets of four have no site in common, and a site tells one story."""
     one = Sum().deal().mask()
-    of_seed = {s: one.members[s].opened(list("abcdef"), [])["a"] for s in "def"}
-    of_key = {s: one.members[s].opened(list("bcdef"), ["a"])["a"] for s in "bc"}
-    assert len(of_seed) < 4
-    assert len(of_key) < 4
+    assert len({s: one.members[s].opened(list("abcdef"), [])["a"] for s in "def"}) < 4
+    signed = {s: one.members[s].signed(list("bcdef"), ["a"]) for s in "bc"}
+    for s in "bc":
+        with pytest.raises(UsageError, match=r"E525 .*2 sites have signed who left, and 4 are needed"):
+            one.members[s].opened(list("bcdef"), ["a"], signed)
+        with pytest.raises(UsageError, match=r"E525 .*has signed that other sites came and left"):
+            one.members[s].opened(list("abcdef"), [])
+
+
+def test_every_site_its_own_story_of_who_left_gives_no_key_away():
+    """The worst of a coordinator whom nobody helps: each site is told that others left, and together that every partner of
+    `a` did. Ten sites and the least threshold; before, it read `a` alone."""
+    one = Sum(sites="abcdefghij", threshold=0.51).deal()
+    partners, others = "bcdef", "ghij"
+    boxes = {s: one.boxes(s) for s in one.members}
+    boxes["a"] = {o: boxes["a"][o] for o in partners}
+    one.y = {s: member.masked(boxes[s]) for s, member in one.members.items()}
+    stories = {s: partners.replace(s, "") for s in partners}
+    stories |= {s: partners.replace(partners[k], "") for k, s in enumerate(others)}
+    signed = {s: one.members[s].signed([o for o in one.q if o not in left], list(left)) for s, left in stories.items()}
+    for s, left in stories.items():
+        with pytest.raises(UsageError, match=r"E525 .*[12] sites have signed who left, and 6 are needed"):
+            one.members[s].opened([o for o in one.q if o not in left], list(left), signed)
+
+
+def test_what_is_no_signature_of_a_site_of_the_sum_counts_for_nothing():
+    one = Sum().deal().mask("f")
+    came, left = list("abcde"), ["f"]
+    good = {s: one.members[s].signed(came, left) for s in "abc"}
+    for wrong in ({}, {"d": "?"}, {"d": good["a"]}, {"x": good["a"]}, {"d": ""}):
+        with pytest.raises(UsageError, match=r"E525 .*3 sites have signed who left, and 4 are needed"):
+            one.members["a"].opened(came, left, good | wrong)
+    good["d"] = one.members["d"].signed(came, left)
+    assert set(one.members["a"].opened(came, left, good)) == set(SITES)
+
+
+def test_a_site_with_a_list_of_its_own_finds_nobody_in_it():
+    """The worst with the default threshold: `a` is told of three sites, the rest of nine, by which both of its partners have
+    left. Before, it read `a` alone."""
+    one = Sum(sites="abcdefghi")
+    for s, member in one.members.items():
+        one.dealt[s], _ = member.deal(one.rows[:3] if s == "a" else one.rows)
+    with pytest.raises(UsageError, match=r"E525 .*the shares of 'b' cannot be read"):
+        one.members["a"].masked({o: one.dealt[o]["a"] for o in "bc"})
+    with pytest.raises(UsageError, match=r"E525 .*the shares of 'a' cannot be read"):
+        one.members["b"].masked(one.boxes("b"))
 
 
 @pytest.mark.parametrize("told", ["list", "weights"])
-def test_sites_that_were_told_different_things_add_up_to_nothing(told):
+@pytest.mark.parametrize("read", [False, True])
+def test_sites_that_were_told_different_things_add_up_to_nothing(told, read, monkeypatch):
     """The worst that needs no other site: a list in which one site alone has weight, or weights that all but one site cannot
-    change, make the sum that site's own."""
+    change, make the sum that site's own. read: as if they could read each other's shares."""
+    if read:
+        monkeypatch.setattr(primitives, "sealing", lambda common, context: common)
     one = Sum()
     if told == "weights":
         one.members["a"].context = "other weights"
     for s, member in one.members.items():
         listed = [[site, 1e-9 if site != s else n, *keys] for site, n, *keys in one.rows]
         one.dealt[s], one.seeds[s] = member.deal(listed if (s, told) == ("a", "list") else one.rows)
+    if not read:
+        with pytest.raises(UsageError, match=r"E525 .*the shares of '.' cannot be read"):
+            one.mask()
+        return
     one.mask()
-    opening = one.opening()
-    total = opening.total(one.shares())
+    total = one.opening().total(one.shares())
     assert not (total == sum(one.q.values())).any()
     assert not (total == one.q["a"]).any()
 
@@ -161,12 +211,13 @@ def test_sites_that_were_told_different_things_add_up_to_nothing(told):
         (lambda rows, own: rows[:2], "2 sites are on the list, and 3 are needed"),
         (lambda rows, own: rows[1:], "this site is not on the list"),
         (lambda rows, own: [*rows, rows[1]], "names one twice"),
-        (lambda rows, own: [["a", 10.0, rows[1][2], own[3]], *rows[2:]], "other keys or another number"),
+        (lambda rows, own: [["a", 10.0, rows[1][2], *own[3:]], *rows[2:]], "other keys or another number"),
         (lambda rows, own: [[*own[:1], 11.0, *own[2:]], *rows[1:]], "other keys or another number"),
         (lambda rows, own: [[*own[:1], 1e-9, *own[2:]], *rows[1:]], "other keys or another number"),
-        (lambda rows, own: [own, [*rows[1][:2], "no key", rows[1][3]], *rows[2:]], None),
-        (lambda rows, own: [own, [*rows[1][:3], "no key"], *rows[2:]], "'b': a public key cannot be used"),
+        (lambda rows, own: [own, [*rows[1][:2], "no key", *rows[1][3:]], *rows[2:]], None),
+        (lambda rows, own: [own, [*rows[1][:3], "no key", rows[1][4]], *rows[2:]], "'b': a public key cannot be used"),
         (lambda rows, own: [own, ["b", -1, "x", "y"]], "cannot be read"),
+        (lambda rows, own: [own, ["b" * 65, *rows[1][1:]], *rows[2:]], "cannot be read"),
         (lambda rows, own: {"a": own}, "cannot be read"),
     ],
 )

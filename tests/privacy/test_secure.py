@@ -161,6 +161,14 @@ def test_two_clients_are_refused_and_a_round_with_two_is_skipped():
     assert not [r for r in loop.record.rows["ledger"] if r["way"] == "up"]
 
 
+def test_more_than_half_of_the_sites_open_a_sum_whatever_the_threshold_says():
+    """0.5000000001 let half of six sites give away a site's seed, and the other half its key."""
+    for text in ("on,threshold=0.5000000001", "on"):
+        setting = parse(text)
+        assert setting
+        assert all(2 * setting.needed(sites) > sites for sites in range(3, 200))
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [

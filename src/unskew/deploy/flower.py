@@ -25,7 +25,7 @@ except ImportError as error:  # the extra is not installed
 T = TypeVar("T")
 
 _KINDS = {"hello": "query", "setup": "query", "train": "train", "visit": "train", "score": "evaluate"}
-_KINDS |= {"share": "query", "mask": "query", "open": "query"}
+_KINDS |= dict.fromkeys(("share", "mask", "agree", "open"), "query")
 """Flower's category for each kind of request."""
 _BUSY_S = 0.1
 """How long to wait before a SuperLink is asked again that was too busy or away."""

@@ -11,7 +11,7 @@ from typing import Any
 
 from torch import Tensor
 
-from unskew.deploy.summing.roster import MOST_SEALED, is_texts
+from unskew.deploy.summing.roster import MOST_SEALED, MOST_SIGNATURE, is_texts
 from unskew.errors import UsageError
 
 MOST_CLIENTS, MOST_SAMPLES, MOST_ROUNDS = 10_000, 1 << 40, 1_000_000
@@ -23,6 +23,7 @@ NEEDED = {
     "score": ("lr",),
     "share": ("roster",),
     "mask": ("dealt",),
+    "agree": ("came", "left"),
     "open": ("came", "left"),
 }
 """By kind of request, what its header must say beside run, serial, site, kind and t."""
@@ -135,4 +136,5 @@ _VALUES: dict[str, tuple[Callable[[Any], bool], str]] = {
     "dealt": (lambda value: is_texts(value, MOST_SEALED), "sealed shares by site"),
     "came": (_are_names, "a list of sites"),
     "left": (_are_names, "a list of sites"),
+    "signatures": (lambda value: is_texts(value, MOST_SIGNATURE), "signatures by site"),
 }

@@ -33,7 +33,7 @@ def line(folder: Path, answer: Sealed) -> str:
             return f"run {run}, {rounds}: trained on {header['n']:,.0f} samples{_loss(header.get('loss'))}"
         if kind == "visit":
             return f"run {run}, after {rounds}: sent what the method shares beside the weights"
-        if kind in ("share", "open"):
+        if kind in ("share", "agree", "open"):
             return ""  # steps between the training and the next round
         if kind == "mask":
             return f"run {run}, {rounds}: sent masked numbers, of which only the sum over sites can be read"

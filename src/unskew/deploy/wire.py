@@ -5,7 +5,7 @@ combined with another message's. Nothing is parsed before its size, signature an
 ever unpickled.
 
 Header of a request: run, serial (grows with every request to a site), site, kind ("hello", "setup", "train", "visit",
-"score", "share", "mask", "open"), t (the round). Header of a reply: the same, and `re`, the SHA-256 of the request's
+"score", "share", "mask", "agree", "open"), t (the round). Header of a reply: the same, and `re`, the SHA-256 of the request's
 header, so that a reply answers one request only.
 """
 

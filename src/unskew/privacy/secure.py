@@ -28,7 +28,10 @@ class SecureAggregation:
     ] = float(2**20)
     bits: Annotated[Literal[32, 64], "bits of each masked number; 32 halves what sites send, with a small clip"] = 64
     threshold: Annotated[
-        float, Gt(0.5), Le(1), "share of a round's sites that it takes to open the sum; never fewer than 3 sites"
+        float,
+        Gt(0.5),
+        Le(1),
+        "share of a round's sites that it takes to open the sum; always more than half of them, and 3 sites or more",
     ] = 0.66
     name: ClassVar[str] = "on"
     value: ClassVar[tuple[str, ...]] = ()
@@ -50,7 +53,7 @@ class SecureAggregation:
 
     def needed(self, sites: int) -> int:
         """How many of so many sites it takes to open a sum over them."""
-        return max(LEAST, math.ceil(self.threshold * sites - 1e-9))
+        return max(LEAST, sites // 2 + 1, math.ceil(self.threshold * sites - 1e-9))
 
     def __str__(self) -> str:
         return f"secure aggregation, {self.bits}-bit numbers up to {self.clip:.10g}"

@@ -21,7 +21,7 @@ from unskew.version import __version__
 if TYPE_CHECKING:
     from unskew.deploy.answering import Answering  # which needs Flower
 
-KINDS = ("hello", "setup", "train", "visit", "score", "share", "mask", "open")
+KINDS = ("hello", "setup", "train", "visit", "score", "share", "mask", "agree", "open")
 OTHER = "other"
 """Stands for a kind or a code that is none: the coordinator adds no labels to a site's figures."""
 Answer = Callable[[Sealed, float], Sealed]

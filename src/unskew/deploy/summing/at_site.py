@@ -57,7 +57,7 @@ class Sums:
     @property
     def answers(self) -> dict[str, Callable[[Packet], Answer]]:
         """By kind of request."""
-        return {"share": self._share, "mask": self._mask, "open": self._open}
+        return {"share": self._share, "mask": self._mask, "agree": self._agree, "open": self._open}
 
     def begin(
         self, request: Packet, run: SiteRun, secure: SecureAggregation, start: Start, reply: Reply
@@ -98,11 +98,15 @@ class Sums:
         underway = self._of(request)
         return {}, underway.numbers.tree(underway.member.masked(request.header["dealt"]))
 
+    def _agree(self, request: Packet) -> Answer:
+        header = request.header
+        return {"signature": self._of(request).member.signed(header["came"], header["left"])}, {}
+
     def _open(self, request: Packet) -> Answer:
         underway, came = self._of(request), request.header["came"]
         opened = SumsOpened(self.folder, request.header["run"])
         opened.check(underway.t, underway.computed_from, came)
-        shares = underway.member.opened(came, request.header["left"])
+        shares = underway.member.opened(came, request.header["left"], request.header.get("signatures"))
         opened.note(underway.t, underway.computed_from, came)
         self.say(f"round {underway.t}: in the sum of {', '.join(sorted(came))}")
         del self.underway[request.header["run"]]

@@ -4,25 +4,34 @@ keys   -> two new key pairs, whose public halves all sites are told
 dealt  -> of a new seed and of the private masking key a share for every site, sealed for it
 masked -> y_i = q_i + PRG(seed_i) + sum_{j < i} PRG(s_ij) - sum_{j > i} PRG(s_ij)
           s_ij: from what the keys of i and j agree on, and what each was told: the list, the round's weights, the settings
+agreed -> where a site has left: a signature of who came and who left, of which a site makes one
 opened -> a share of the seed of every site whose y came; of the key of every one whose did not; never of both
 
 Whoever knows a site's seed and its key knows its q. Sites that were told different things do not cancel each other's masks,
-so that nobody can have all but one site train on weights that change nothing, or weigh nothing (Pasquini et al., CCS 2022).
+so that nobody can have all but one site train on weights that change nothing, or weigh nothing (Pasquini et al., CCS 2022), and
+cannot read each other's shares, so that nobody can be given a list of few sites. No key is given away unless as many sites as
+it takes to open the sum have signed one list of those that left: two such lists would have an honest site in common.
 Secrets are in memory only: a site that is restarted is one that left.
 Letters: i, j sites; q, y vectors of N whole numbers.
 """
 
 from __future__ import annotations
 
+import base64
+import binascii
+import hashlib
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from torch import Tensor
 
+from unskew.deploy.identity import Private, Public
 from unskew.deploy.summing import primitives
 from unskew.deploy.summing.primitives import KeyPair
 from unskew.deploy.summing.roster import Roster, add_pairwise, refusal
+from unskew.errors import UsageError
 from unskew.privacy.fixed_point import shares_of_weight
 from unskew.privacy.secure import SecureAggregation
 
@@ -45,6 +54,7 @@ class Member:
     stage: Stage = "keys"
     _masking: KeyPair = field(default_factory=KeyPair.make)
     _sealing: KeyPair = field(default_factory=KeyPair.make)
+    _signing: Private = field(default_factory=Private.make)
     _seed: bytes = field(default_factory=primitives.seed)
     _roster: Roster = field(default_factory=lambda: Roster(()))
     _needed: int = 0
@@ -52,11 +62,13 @@ class Member:
     """By site, the key of what the two send each other."""
     _shares: dict[str, tuple[bytes, bytes]] = field(default_factory=dict)
     """By site, what it has dealt to this one: a share of its seed, and one of its key."""
+    _signed: bytes = b""
+    """The digest of who came and who left that this site has signed."""
 
     @property
     def keys(self) -> list[str]:
-        """The public keys of this sum: for masks, and for what is sealed."""
-        return [self._masking.public, self._sealing.public]
+        """The public keys of this sum: for masks, for what is sealed, and for what is signed."""
+        return [self._masking.public, self._sealing.public, self._signing.public.text]
 
     def deal(self, rows: object) -> tuple[dict[str, str], str]:
         """(by other site the shares for it, sealed; a commitment to the seed), given the roster.
@@ -70,6 +82,7 @@ class Member:
             raise refusal(f"{error}") from None
         self._check_listed(roster)
         self._roster, self._needed = roster, self.secure.needed(len(roster))
+        self.context = roster.digest(self.context)
         of_seed, of_key = (
             primitives.shared_out(secret, self._needed, len(roster)) for secret in (self._seed, self._masking.private)
         )
@@ -78,10 +91,11 @@ class Member:
             if one.site == self.site:
                 self._shares[one.site] = of_seed[place], of_key[place]
                 continue
-            self._common[one.site] = self._agreed(self._sealing, one.sealing, one.site)
+            common = self._agreed(self._sealing, one.sealing, one.site)
+            self._common[one.site] = primitives.sealing(common, self.context)
             shares = of_seed[place], of_key[place]
             dealt[one.site] = primitives.packed(self._common[one.site], here, place, *shares)
-        self.context, self.stage = roster.digest(self.context), "dealt"
+        self.stage = "dealt"
         return dealt, primitives.commitment(self._seed)
 
     def masked(self, dealt: Mapping[str, str]) -> Tensor:
@@ -111,12 +125,30 @@ class Member:
         self._shares, self.stage = shares, "masked"
         return y
 
-    def opened(self, came: Sequence[str], left: Sequence[str]) -> dict[str, bytes]:
-        """By site a share of its seed if its numbers came, of its key if it left.
+    def signed(self, came: Sequence[str], left: Sequence[str]) -> str:
+        """A signature of who came and who left. Raises UsageError (E525) as `opened` does."""
+        self._at("masked", "agree on who left")
+        self._signed = self._told(came, left)
+        return base64.b64encode(self._signing.sign(self._signed)).decode()
 
-        Raises UsageError (E525) for a site that is said to have done both, for too few sites, and the second time.
+    def opened(
+        self, came: Sequence[str], left: Sequence[str], signatures: Mapping[str, str] | None = None
+    ) -> dict[str, bytes]:
+        """By site a share of its seed if its numbers came, of its key if it left. signatures: by site, of the same lists.
+
+        Raises UsageError (E525) for a site that is said to have done both, for too few sites or signatures, for other lists
+        than those that this site has signed, and the second time.
         """
         self._at("masked", "open the sum")
+        told = self._told(came, left)
+        if left:
+            agreed = [site for site, text in (signatures or {}).items() if self._has_signed(site, told, text)]
+            self._enough(len(agreed), "have signed who left")
+        self.stage = "opened"
+        return {s: self._shares[s][0] for s in came} | {s: self._shares[s][1] for s in left}
+
+    def _told(self, came: Sequence[str], left: Sequence[str]) -> bytes:
+        """A digest of these lists, and of what else all sites of the sum were told. Raises UsageError (E525)."""
         if both := set(came) & set(left):
             raise refusal(
                 f"'{min(both)}' is said to have sent its numbers and not: both shares would show what it sent"
@@ -126,14 +158,23 @@ class Member:
         if self.site not in came:
             raise refusal("this site's own numbers are said not to have come")
         self._enough(len(came), "have sent their numbers")
-        self.stage = "opened"
-        return {s: self._shares[s][0] for s in came} | {s: self._shares[s][1] for s in left}
+        told = hashlib.sha256(json.dumps([self.context, sorted(came), sorted(left)]).encode()).digest()
+        if self._signed not in (b"", told):
+            raise refusal("this site has signed that other sites came and left")
+        return told
+
+    def _has_signed(self, site: str, told: bytes, text: str) -> bool:
+        """Whether a site of the sum has signed these lists."""
+        try:
+            return Public.parse(self._roster[site].signing).signed(told, base64.b64decode(text, validate=True))
+        except (UsageError, ValueError, binascii.Error):  # it is not on the list, or this is no key or no signature
+            return False
 
     def _check_listed(self, roster: Roster) -> None:
         if self.site not in roster.sites:
             raise refusal("this site is not on the list")
         own = roster[self.site]
-        if [own.masking, own.sealing] != self.keys or own.samples != self.samples:
+        if [*own.keys] != self.keys or own.samples != self.samples:
             raise refusal("the list has other keys or another number of samples of this site than it has sent")
         self._enough(len(roster), "are on the list", self.secure.needed(len(roster)))
 

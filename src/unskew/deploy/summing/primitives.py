@@ -95,6 +95,11 @@ def put_together(shares: list[bytes]) -> bytes:
         raise ValueError(f"shares do not fit together ({type(error).__name__})") from None
 
 
+def sealing(common: bytes, context: str) -> bytes:
+    """The key with which two sites seal what they send each other: one that only sites have which were told the same."""
+    return base64.urlsafe_b64encode(seed_of(common, f"sealing {context}"))
+
+
 def packed(common: bytes, giver: int, taker: int, of_seed: bytes, of_key: bytes) -> str:
     """Two shares from the site at one place of the roster for that at another, readable by these two alone."""
     return encrypt(common, share_keys_plaintext_concat(giver, taker, of_seed, of_key)).decode()

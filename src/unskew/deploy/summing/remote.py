@@ -21,7 +21,7 @@ from unskew.core.trees import Tree
 from unskew.deploy.remote import MOST_VOID_ROUNDS, Remote
 from unskew.deploy.summing.opening import Opening, Unopened
 from unskew.deploy.summing.primitives import dtype_of
-from unskew.deploy.summing.roster import MOST_KEY, MOST_SEALED, Listed, Roster, is_texts
+from unskew.deploy.summing.roster import KEYS, MOST_KEY, MOST_SEALED, MOST_SIGNATURE, Listed, Roster, is_texts
 from unskew.deploy.wire import Limits, Packet
 from unskew.engine.client.values import Start
 from unskew.engine.resolve import Run
@@ -33,6 +33,8 @@ from unskew.privacy.secure import LEAST
 NOTHING = Limits(0, 0)
 MOST_SHARE = 200
 """Characters of one share."""
+MOST_SAMPLES = 1e15
+"""More than any site has, and so few that their sum is exact."""
 
 
 @dataclass
@@ -78,6 +80,9 @@ class SummedRemote(Remote):
         opening = self._opening(start.t, roster)
         came, left = list(opening.vectors), list(opening.left)
         headers = {self._id(site): {"came": came, "left": left} for site in came}
+        if left:
+            signatures = self._signatures(start.t, headers, opening)
+            headers = {k: {**header, "signatures": signatures} for k, header in headers.items()}
         packets = self.sites.follow_up("open", start.t, headers, NOTHING)
         given = {
             self._site(k): shares for k, p in packets.items() if (shares := self._given(start.t, k, p, {*came, *left}))
@@ -115,6 +120,13 @@ class SummedRemote(Remote):
         context = str(next(iter(dealt.values()))["context"])
         return Opening(roster, self.secure.needed(len(roster)), self.secure.bits, context, commitments, vectors, left)
 
+    def _signatures(self, t: int, headers: Mapping[int, dict[str, Any]], opening: Opening) -> dict[str, str]:
+        """By site, its signature of who came and who left, without which no site gives a key away."""
+        packets = self.sites.follow_up("agree", t, headers, NOTHING)
+        signatures = {self._site(k): str(p.header.get("signature"))[:MOST_SIGNATURE] for k, p in packets.items()}
+        self._need(len(signatures), len(opening.roster), opening.needed, "have signed who left")
+        return signatures
+
     def _alike(self, t: int, dealt: dict[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
         """Without sites that say they were told other things than most, whose masks would not cancel."""
         (most, _), *_ = [*Counter(header["context"] for header in dealt.values()).most_common(1), ("", 0)]
@@ -134,7 +146,7 @@ class SummedRemote(Remote):
             n, keys = packet.header.get("n"), packet.header.get("keys")
             if n == 0:
                 continue
-            if not _are_keys(keys) or not isinstance(n, int | float) or not n > 0:
+            if not _are_keys(keys) or not isinstance(n, int | float) or not 0 < n < MOST_SAMPLES:
                 self._tell(t, k, "E303", "its number of samples or its keys are missing. It is left out of the sum.")
                 continue
             listed.append(Listed(self._site(k), min(float(n), float(self.sites.hellos[k].train)), *keys))
@@ -179,13 +191,15 @@ class SummedRemote(Remote):
         return next(k for k, hello in enumerate(self.sites.hellos) if hello.site == site)
 
 
-def _are_keys(value: Any) -> TypeGuard[tuple[str, str]]:
-    """Whether these are two public keys, as far as their form goes."""
-    return isinstance(value, list) and len(value) == 2 and all(isinstance(k, str) and len(k) <= MOST_KEY for k in value)
+def _are_keys(value: Any) -> TypeGuard[tuple[str, str, str]]:
+    """Whether these are a site's public keys, as far as their form goes."""
+    return (
+        isinstance(value, list) and len(value) == KEYS and all(isinstance(k, str) and len(k) <= MOST_KEY for k in value)
+    )
 
 
 def _without_twins(listed: Sequence[Listed]) -> list[Listed]:
     """Without sites that have sent another's keys, which every site would refuse."""
-    keys, counts = np.unique([key for one in listed for key in (one.masking, one.sealing)], return_counts=True)
+    keys, counts = np.unique([key for one in listed for key in one.keys], return_counts=True)
     twice = set(keys[counts > 1].tolist())
-    return [one for one in listed if not {one.masking, one.sealing} & twice]
+    return [one for one in listed if not twice.intersection(one.keys)]

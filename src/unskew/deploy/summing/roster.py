@@ -12,23 +12,32 @@ from torch import Tensor
 
 from unskew.errors import UsageError
 
-MOST_KEY = 1000
-"""Characters of a public key."""
+KEYS, MOST_KEY = 3, 1000
+"""Public keys of a site, and characters of one."""
+MOST_NAME = 64
+"""Characters of a site's name."""
+MOST_SIGNATURE = 200
+"""Characters of a signature."""
 MOST_SEALED = 2000
 """Characters of two shares that are sealed for a site."""
 
 
 @dataclass(frozen=True)
 class Listed:
-    """One site of a sum. samples: by which it is weighed. masking, sealing: its public keys of this sum."""
+    """One site of a sum. samples: by which it is weighed. masking, sealing, signing: its public keys of this sum."""
 
     site: str
     samples: float
     masking: str
     sealing: str
+    signing: str
+
+    @property
+    def keys(self) -> tuple[str, str, str]:
+        return self.masking, self.sealing, self.signing
 
     def as_json(self) -> list[Any]:
-        return [self.site, self.samples, self.masking, self.sealing]
+        return [self.site, self.samples, *self.keys]
 
 
 @dataclass(frozen=True)
@@ -42,8 +51,8 @@ class Roster:
         """Raises ValueError for anything that an honest coordinator does not send."""
         if not isinstance(rows, list) or not all(map(_is_row, rows)):
             raise ValueError("the list of sites cannot be read")
-        roster = Roster(tuple(Listed(site, float(n), masking, sealing) for site, n, masking, sealing in rows))
-        keys = [key for one in roster.listed for key in (one.masking, one.sealing)]
+        roster = Roster(tuple(Listed(site, float(n), *keys) for site, n, *keys in rows))
+        keys = [key for one in roster.listed for key in one.keys]
         if len(set(roster.sites)) < len(rows) or len(set(keys)) < len(keys):
             raise ValueError("the list of sites names one twice")
         return roster
@@ -84,8 +93,13 @@ def refusal(text: str) -> UsageError:
 
 
 def _is_row(row: Any) -> bool:
-    if not isinstance(row, list) or len(row) != 4:
+    if not isinstance(row, list) or len(row) != 2 + KEYS:
         return False
     site, samples, *keys = row
     counted = isinstance(samples, int | float) and not isinstance(samples, bool) and 0 < samples < 1e15
-    return isinstance(site, str) and counted and all(isinstance(key, str) and len(key) <= MOST_KEY for key in keys)
+    return (
+        isinstance(site, str)
+        and len(site) <= MOST_NAME
+        and counted
+        and all(isinstance(key, str) and len(key) <= MOST_KEY for key in keys)
+    )
