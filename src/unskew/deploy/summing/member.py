@@ -128,7 +128,7 @@ class Member:
     def signed(self, came: Sequence[str], left: Sequence[str]) -> str:
         """A signature of who came and who left. Raises UsageError (E525) as `opened` does."""
         self._at("masked", "agree on who left")
-        self._signed = self._told(came, left)
+        self._signed = self._digest_of(came, left)
         return base64.b64encode(self._signing.sign(self._signed)).decode()
 
     def opened(
@@ -140,14 +140,14 @@ class Member:
         than those that this site has signed, and the second time.
         """
         self._at("masked", "open the sum")
-        told = self._told(came, left)
+        digest = self._digest_of(came, left)
         if left:
-            agreed = [site for site, text in (signatures or {}).items() if self._has_signed(site, told, text)]
+            agreed = [site for site, text in (signatures or {}).items() if self._has_signed(site, digest, text)]
             self._enough(len(agreed), "have signed who left")
         self.stage = "opened"
         return {s: self._shares[s][0] for s in came} | {s: self._shares[s][1] for s in left}
 
-    def _told(self, came: Sequence[str], left: Sequence[str]) -> bytes:
+    def _digest_of(self, came: Sequence[str], left: Sequence[str]) -> bytes:
         """A digest of these lists, and of what else all sites of the sum were told. Raises UsageError (E525)."""
         if both := set(came) & set(left):
             raise refusal(
@@ -158,15 +158,15 @@ class Member:
         if self.site not in came:
             raise refusal("this site's own numbers are said not to have come")
         self._enough(len(came), "have sent their numbers")
-        told = hashlib.sha256(json.dumps([self.context, sorted(came), sorted(left)]).encode()).digest()
-        if self._signed not in (b"", told):
+        digest = hashlib.sha256(json.dumps([self.context, sorted(came), sorted(left)]).encode()).digest()
+        if self._signed not in (b"", digest):
             raise refusal("this site has signed that other sites came and left")
-        return told
+        return digest
 
-    def _has_signed(self, site: str, told: bytes, text: str) -> bool:
+    def _has_signed(self, site: str, digest: bytes, text: str) -> bool:
         """Whether a site of the sum has signed these lists."""
         try:
-            return Public.parse(self._roster[site].signing).signed(told, base64.b64decode(text, validate=True))
+            return Public.parse(self._roster[site].signing).signed(digest, base64.b64decode(text, validate=True))
         except (UsageError, ValueError, binascii.Error):  # it is not on the list, or this is no key or no signature
             return False
 
