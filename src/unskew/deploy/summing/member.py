@@ -1,6 +1,6 @@
 """A site's part of one sum (Bonawitz et al., CCS 2017; Bell et al., CCS 2020 with every site a neighbour of every other).
 
-keys   -> two new key pairs, whose public halves all sites are told
+keys   -> three new key pairs, whose public halves all sites are told
 dealt  -> of a new seed and of the private masking key a share for every site, sealed for it
 masked -> y_i = q_i + PRG(seed_i) + sum_{j < i} PRG(s_ij) - sum_{j > i} PRG(s_ij)
           s_ij: from what the keys of i and j agree on, and what each was told: the list, the round's weights, the settings
