@@ -9,7 +9,7 @@ test test-deploy check: export OMP_NUM_THREADS = 1
 QUICK := tests/test_structure.py tests/core tests/engine tests/data tests/tasks tests/report tests/oracles/test_fedavg.py \
 	tests/oracles/test_scaffold.py tests/methods/test_flea.py tests/methods/test_others.py tests/methods/test_rebafl.py
 
-.PHONY: demo test test-deploy lint style types check crash fuzz campaign mutants bench format clean
+.PHONY: demo test test-deploy lint style types check crash fuzz campaign pairs mutants bench format clean
 
 demo: $(READY)
 	@rm -rf runs/demo
@@ -47,6 +47,11 @@ fuzz: $(READY)
 # job. A small part runs with `make test-deploy`. OPTIONS="--only kills --kills 12 --seed 1 --json FILE"
 campaign: $(FLOWER)/.ready
 	OMP_NUM_THREADS=1 $(FLOWER)/bin/python -m tests.campaign.harness $(OPTIONS)
+
+# every pair of methods, or with PAIRS=3/30 a thirtieth of them, for a nightly job
+PAIRS = all
+pairs: $(READY)
+	UNSKEW_PAIRS=$(PAIRS) $(BIN)/python -m pytest -n 2 tests/methods/test_pairs.py
 
 # breaks one line at a time and asks whether a test notices; about an hour, so a nightly job
 mutants: $(READY) $(FLOWER)/.ready
