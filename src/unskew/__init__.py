@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # what editors and type checkers see; a method's class is kno
     from unskew import methods as methods
     from unskew import models as models
     from unskew.api import compare as compare
+    from unskew.api import load as load
     from unskew.api import resume as resume
     from unskew.api import run as run
     from unskew.config import Settings as Settings
@@ -41,6 +42,7 @@ _HOMES = {
     "run": "unskew.api",
     "compare": "unskew.api",
     "resume": "unskew.api",
+    "load": "unskew.api",
     "diagnose": "unskew.diagnosis.api",
     "Diagnosis": "unskew.diagnosis.diagnosis",
     "reproduce": "unskew.experiments.reproduce",

@@ -23,6 +23,7 @@ from unskew.disk import check_name
 from unskew.engine import given, hardware, resolve
 from unskew.engine.assemble import loop_of
 from unskew.engine.disk.folder import Folder, fresh
+from unskew.engine.disk.reopened import Code, reopened
 from unskew.engine.disk.state import State
 from unskew.engine.resolve import Run
 from unskew.engine.server.loop import Loop, Round, rounds
@@ -149,6 +150,30 @@ def resume(
     view = _View(shown, progress)
     loop, state = Folder.open(Path(path)).go(say, view.round, view.ready)
     return result_of(loop, state, Path(path))
+
+
+@torch.inference_mode(False)
+def load(
+    path: str | Path,
+    *,
+    model: nn.Module | str | Path | None = None,
+    method: Method | Part | str | Path | None = None,
+    unfinished: bool = False,
+) -> Result:
+    """The result of a finished run from its folder, ready to predict; the samples it was trained on are not needed.
+
+    model, method: needed only where they are code, because nothing in the folder is run: a module that was given in Python,
+    `file.py:function`, or a method with a Part in a file, each the same as in training. unfinished: also take the model
+    of a run that has not come to its end. Everything is computed on the CPU; `result.model` can be moved.
+    Raises StateError: E117 for no run, E155 for an unfinished one, E156 where model or method cannot be built, E112 for a
+    file that has changed, E201 and E208 for damaged files; NothingUsed (E316) for a run that its clients did not train.
+    """
+    method = os.fspath(method) if isinstance(method, os.PathLike) else method
+    model = os.fspath(model) if isinstance(model, os.PathLike) else model
+    path = Path(path)
+    opened = reopened(path, Code(method, model), unfinished)
+    module = opened.run.fed.net.module_with(opened.weights)
+    return Result(opened.run, opened.record, opened.weights, module, opened.trained, path)
 
 
 def compare(

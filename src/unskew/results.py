@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,12 +14,14 @@ from torch import nn
 from unskew import many
 from unskew.config import Settings
 from unskew.core.method import Method
-from unskew.core.trees import Tree, Weights
+from unskew.core.trees import Weights
 from unskew.data.federation import Federation
 from unskew.data.intake import understood
+from unskew.data.unseen import Unseen
 from unskew.engine import predictions
 from unskew.engine.disk.record import Record
 from unskew.engine.disk.state import State, digest
+from unskew.engine.predictions import Trained
 from unskew.engine.resolve import Run
 from unskew.engine.server.loop import Loop
 from unskew.engine.server.used import Replies, doubt
@@ -36,16 +38,21 @@ SCOPES = ("global", "global@client", "personal@client")
 class Result:
     """A finished run: its settings, record, weights and model; `path` is its folder, or None if it was kept in memory.
 
-    `model` expects samples as they were scaled for training; `predict` takes them as they were given. down: what the
-    method's Parts broadcast at the end beside the weights.
+    `model` is in evaluation mode and expects samples as they were scaled for training; `predict` takes them as they were
+    given. trained: what predicts.
     """
 
     run: Run
     record: Record
     weights: Weights
     model: nn.Module
+    trained: Trained
     path: Path | None = None
-    down: dict[str, Tree] = field(default_factory=dict[str, Tree])
+
+    @property
+    def t(self) -> int:
+        """The last round that was trained."""
+        return self.trained.end.t
 
     @property
     def settings(self) -> Settings:
@@ -64,7 +71,7 @@ class Result:
         scores = self.scores() or self.scores("personal@client")
         last = f"{self.run.task.main_score} {scores['last']:.1%}" if scores else "not evaluated"
         kept = f", kept in {self.path}" if self.path else ""
-        return f"<Result of {self.method}: {last} after {self.settings.rounds} rounds{kept}>"
+        return f"<Result of {self.method}: {last} after {self.t} rounds{kept}>"
 
     def _repr_html_(self) -> str:
         """The table, as a notebook shows it."""
@@ -115,23 +122,29 @@ class Result:
         ]
 
     def predict(self, x: Any, client: int | str | None = None) -> np.ndarray:
-        """The global model's classes for samples as they were given, before any scaling: [N], or masks [N, H, W].
+        """The model's classes for samples as they were given, before any scaling: [N], or masks [N, H, W].
 
         x: [N, *shape], an array or tensor of the type of the training samples (uint8 for images given as uint8).
-        client: by name or number, whose statistics scale the samples where a Part has such (FedRDN).
+        client: by name or number, whose own model answers, where the method gives clients such: with the weights it
+        keeps (FedBN), its statistics (FedRDN), its label shares (unskew). Default: the global model.
         The classes are called as `federation.classes` has them, whole numbers are numbers; masks hold places in it.
-        Raises UsageError (E131) where clients keep weights, DataError (E403, E405) for samples that do not fit.
+        Raises UsageError (E131) where that model is not here, DataError (E403, E405) for samples that do not fit.
         """
-        z = predictions.outputs(self.run, self.weights, self.down, x, client)
+        z = self.trained.outputs(x, client)
         return predictions.labels(self.federation, self.run.task.predictions(z).long().numpy())
 
     def predict_proba(self, x: Any, client: int | str | None = None) -> np.ndarray:
         """The probabilities from which `predict` takes the likeliest class, float32 [N, C], or [N, C, H, W] of pixels."""
-        return predictions.outputs(self.run, self.weights, self.down, x, client).softmax(1).numpy()
+        return self.trained.outputs(x, client).softmax(1).numpy()
 
     @property
     def understood(self) -> str:
-        """What was understood of the samples, as `run(say=print)` shows it before it trains: values, classes, remarks."""
+        """What was understood of the samples, as `run(say=print)` shows it before it trains: values, classes, remarks.
+
+        Of a run that was loaded, whose samples are not here, the remarks.
+        """
+        if isinstance(self.federation, Unseen):
+            return "\n".join(f"{topic:<9}{text}" for topic, text in self.federation.notes)
         return understood.table(self.federation)
 
     @property
@@ -148,9 +161,7 @@ class Result:
         """The three scopes: last, best and mean of the last ten rounds, in percent; and what makes them doubtful."""
         from unskew.report.numbers import size
 
-        lines = [
-            f"{self.method}  {self.settings.rounds} rounds, {self.federation.clients} clients, seed {self.settings.seed}"
-        ]
+        lines = [f"{self.method}  {self.t} rounds, {self.federation.clients} clients, seed {self.settings.seed}"]
         lines.append(f"{self.run.task.main_score:<18}{'last':>7}{'best':>7}{'mean of last 10':>17}")
         for scope in SCOPES:
             if scores := self.scores(scope):
@@ -221,7 +232,8 @@ class Comparison:
 def result_of(loop: Loop, state: State, path: Path | None = None) -> Result:
     """The result of a loop that has come to its end. path: the run's folder, if it has one."""
     model = loop.run.fed.net.module_with(state.weights)
-    return Result(loop.run, loop.record, state.weights, model, path, loop.down(state, state.t).down)
+    trained = Trained(loop.run, loop.down(state, state.t), loop.store)
+    return Result(loop.run, loop.record, state.weights, model, trained, path)
 
 
 def _check_word(word: str, known: Sequence[str], what: str) -> None:

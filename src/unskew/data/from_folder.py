@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from annotated_types import Ge, Gt, Le
@@ -15,7 +16,7 @@ from unskew.data.from_arrays import arrays
 from unskew.data.intake.images import Fit, Picture, each, mask, picture
 from unskew.data.intake.listing import listed
 from unskew.data.intake.masks import Origin, as_masks
-from unskew.data.intake.notes import Note, counted
+from unskew.data.intake.notes import Intake, Note, counted
 from unskew.data.intake.paired import has_masks, pairs
 from unskew.data.intake.roles import Sorted, by_class
 from unskew.data.intake.tree import IMAGES, SOUNDS, Tree, empty_folders, tree_of
@@ -68,7 +69,8 @@ def _images(tree: Tree, ordered: Sorted, size: int, fit: Fit, bits: int) -> Data
     paths = [f.path for f in ordered.files]
     pictures = each(paths, lambda i: picture(paths[i], size, fit, bits))
     notes = (*tree.notes, *ordered.notes, *_sizes(pictures, size, fit, bits))
-    return _set(tree, ordered, np.stack([p.pixels for p in pictures]), notes)
+    form = {"kind": "images", "size": size, "fit": fit, "bits": bits}
+    return _formed(_set(tree, ordered, np.stack([p.pixels for p in pictures]), notes), form)
 
 
 def _sounds(tree: Tree, ordered: Sorted) -> Dataset:
@@ -76,7 +78,8 @@ def _sounds(tree: Tree, ordered: Sorted) -> Dataset:
     format = format_of([f.path for f in ordered.files if f.part == "train"])
     x = np.stack([spectrogram(f.path, format) for f in ordered.files])[:, None]
     text = f"sounds became log-mel spectrograms of {format.seconds:g} s at {format.rate:,} Hz, standardised"
-    return _set(tree, ordered, x, (*tree.notes, *ordered.notes, ("scaled", text))).with_constants()
+    dataset = _set(tree, ordered, x, (*tree.notes, *ordered.notes, ("scaled", text))).with_constants()
+    return _formed(dataset, {"kind": "sounds", **asdict(format)})
 
 
 def _with_masks(tree: Tree, size: int, fit: Fit, bits: int) -> Dataset:
@@ -96,7 +99,13 @@ def _with_masks(tree: Tree, size: int, fit: Fit, bits: int) -> Dataset:
     origin = Origin(None if sites is None else np.array(sites), lambda i: str(drawn[i]))
     (y,), classes = as_masks(tree.root.name, [np.stack([m.values for m in masks])], None, notes, [origin])
     ordered = Sorted(tuple(p.image for p in paired), classes, (), sites)
-    return _set(tree, ordered, np.stack([p.pixels for p in pictures]), notes, y)
+    dataset = _set(tree, ordered, np.stack([p.pixels for p in pictures]), notes, y)
+    return _formed(dataset, {"kind": "images", "size": size, "fit": fit, "bits": bits})
+
+
+def _formed(dataset: Dataset, form: Mapping[str, Any]) -> Dataset:
+    """The set with how its files became samples."""
+    return replace(dataset, intake=replace(dataset.intake or Intake(), form=form))
 
 
 def _set(tree: Tree, ordered: Sorted, x: np.ndarray, notes: Sequence[Note], y: np.ndarray | None = None) -> Dataset:

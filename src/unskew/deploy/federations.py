@@ -1,6 +1,6 @@
 """A federation over a network, as each side sees it: the server no samples at all, a site only its own.
 
-Letters: K sites, C classes.
+Letters: K sites.
 """
 
 from __future__ import annotations
@@ -10,26 +10,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from unskew.data.checks import check_labels
 from unskew.data.dataset import Dataset
 from unskew.data.federation import Federation
 from unskew.data.index import Index
+from unskew.data.unseen import Unseen
 from unskew.deploy.hello import Hello, check_alike
-from unskew.errors import DataError
 
 
-class ServersView(Federation):
-    """K sites of known sizes and none of their samples; perhaps a test set at the server."""
-
-    def __post_init__(self) -> None:
-        if not self.clients or not self.sizes.any():
-            raise DataError("E403", f"{self.name}: no site holds a training sample.")
-        check_labels(self.name, self.y, self.y_test, self.n_classes, self.shape)
-
-    @property
-    def label_counts(self) -> np.ndarray:  # type: ignore[override]
-        """Zeros [K, C]: sites do not say."""
-        return np.zeros((self.clients, self.n_classes), np.int64)
+class ServersView(Unseen):
+    """K sites of known sizes and none of their samples; perhaps a test set at the server. Sites do not count their labels."""
 
     @staticmethod
     def of(name: str, hellos: Sequence[Hello], test: Dataset | None = None) -> ServersView:

@@ -5,47 +5,93 @@ Letters: N samples, C classes, H x W pixels.
 
 from __future__ import annotations
 
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from torch import Tensor
 
-from unskew.core.trees import Tree, Weights
+from unskew.core.trees import Tree
 from unskew.data.convert import DEPTHS, samples, scaled
 from unskew.data.federation import Federation
+from unskew.data.unseen import Unseen
 from unskew.engine.assemble import trainer_of
+from unskew.engine.client.trainer import Trainer
 from unskew.engine.client.values import Start
+from unskew.engine.disk.store import Store
 from unskew.engine.inputs import inputs_of
 from unskew.engine.resolve import Run
 from unskew.engine.server.scores import Evaluation
 from unskew.errors import DataError, UsageError, suggestion
 
+FAR_OFF, LEAST_JUDGED = 3.0, 10
+"""Standardised samples whose channel has a mean or deviation above this are odd, if there are so many of them."""
 NOBODY = -1
 """The client of samples that belong to none."""
 
 
-def outputs(run: Run, w: Weights, down: dict[str, Tree], x: Any, client: int | str | None = None) -> Tensor:
-    """What predictions are read from, by samples: logits [N, C], or [N, C, H, W] where samples have masks.
+class NotHere(Sequence[np.ndarray]):
+    """The rows of clients whose samples are not on this machine."""
 
-    w, down: the global weights, and what the method's Parts broadcast with them. x: [N, *shape], an array or tensor of the
-    kind that was given for training. client: whose statistics scale the samples, by name or number, where a Part has
-    such; default: nobody's.
-    Raises UsageError (E131) where clients keep weights, E109 for an unknown client; DataError (E403, E405) for samples.
-    """
-    k, x_N = number_of(run.federation, client), natural(run, x)
-    trainer = trainer_of(run)
-    try:
-        if trainer.kept or not trainer.sent:
+    def __len__(self) -> int:
+        return 0
+
+    def __getitem__(self, k: Any) -> Any:
+        text = "this method makes a client's own model with its samples, which are not kept with the run"
+        raise UsageError("E131", f"{text}; use the result of unskew.run, which has them, or leave the client out.")
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What predicts after a run. end: what clients would be sent after its last round, the global weights among it.
+    store: the private state that clients keep; None where it is at sites."""
+
+    run: Run
+    end: Start
+    store: Store | None
+
+    def outputs(self, x: Any, client: int | str | None = None) -> Tensor:
+        """What predictions are read from, by samples: logits [N, C], or [N, C, H, W] where samples have masks.
+
+        x: [N, *shape], an array or tensor of the kind that was given for training. client: by name or number, with whose
+        own model and statistics; default: the global model, and nobody's.
+        Raises UsageError: E131 where no such model is here, E109 for an unknown client; DataError (E403, E405) for samples.
+        """
+        k, x_N = number_of(self.run.federation, client), natural(self.run, x)
+        trainer = trainer_of(self.run)
+        try:
+            private = self._private(trainer, k)
+            if isinstance(self.run.federation, Unseen):
+                trainer.samples = replace(trainer.samples, rows=NotHere())
+            x_device = inputs_of(x_N, trainer.device)
+            evaluation = Evaluation(trainer, x_device, np.zeros(len(x_N), np.int64), [])
+            return evaluation.outputs(k, self.end, private, own=k >= 0).cpu()
+        finally:
+            trainer.close()
+
+    def _private(self, trainer: Trainer, k: int) -> Tree:
+        """What client k keeps, {} of nobody. Raises UsageError (E131) where client k's model, or nobody's, is not here."""
+        method, federation = self.run.method, self.run.federation
+        keeps, personal = bool(trainer.kept or not trainer.sent), any(p.personal for p in method.parts)
+        if k == NOBODY:
+            if keeps:
+                text = f"with {method} every client keeps weights of its own, so no global model predicts alone"
+                raise UsageError("E131", f"{text}; name a client, such as {federation.name_of(0)}.")
+            return {}
+        name = federation.name_of(k)
+        if self.store is None and (keeps or personal):
+            text = f"what makes the model of {name} its own stayed at that site"
+            raise UsageError("E131", f"{text}, so it predicts only there.")
+        private = self.store.fetch([k]).get(k, {}) if self.store else {}
+        if keeps and not private:
+            raise UsageError("E131", f"{name} never took part in this run, so it has no model of its own.")
+        if personal and isinstance(federation, Unseen) and not federation.counted(k):
             raise UsageError(
-                "E131",
-                f"with {run.method} every client keeps weights of its own, so no global model predicts alone; "
-                "result.clients() has each client's score.",
+                "E131", f"the run's folder does not say what {name} holds, which its own model is made with."
             )
-        x_device = inputs_of(x_N, trainer.device)
-        evaluation = Evaluation(trainer, x_device, np.zeros(len(x_N), np.int64), [])
-        return evaluation.outputs(k, Start(run.settings.rounds, run.settings.lr, w, down)).cpu()
-    finally:
-        trainer.close()
+        return private
 
 
 def natural(run: Run, x: Any) -> np.ndarray:
@@ -69,9 +115,29 @@ def natural(run: Run, x: Any) -> np.ndarray:
             f"x.astype('{came}') on the scale of the training samples.",
         )
     x_N = federation.from_natural(scaled(given, "predict"))
+    if text := _scaled_twice(federation, x_N):
+        warnings.warn(text, stacklevel=4)
     if not np.isfinite(x_N).all():
         raise DataError("E405", "predict: a sample holds NaN or infinity.")
     return x_N
+
+
+def _scaled_twice(federation: Federation, x_N: np.ndarray) -> str:
+    """Why samples that have been standardised by the training samples' constants look odd, "" if they do not."""
+    if federation.applied is None or len(x_N) < LEAST_JUDGED:
+        return ""
+    axes = (0, *range(2, x_N.ndim))
+    mean, std = x_N.mean(axes, dtype=np.float64), x_N.std(axes, dtype=np.float64)
+    odd = np.flatnonzero((np.abs(mean) > FAR_OFF) | (std > FAR_OFF))
+    if not len(odd):
+        return ""
+    c, (means, stds) = int(odd[0]), federation.applied
+    came = f"mean {mean[c] * stds[c] + means[c]:.3g} and standard deviation {std[c] * stds[c]:.3g}"
+    was = f"mean {means[c]:.3g} and standard deviation {stds[c]:.3g}"
+    return (
+        f"channel {c} of these samples has {came}, that of the training samples {was}: are they scaled already? They must "
+        "come as the training samples did; predict scales them."
+    )
 
 
 def number_of(federation: Federation, client: int | str | None) -> int:
@@ -94,13 +160,16 @@ def facts(federation: Federation) -> dict[str, Any]:
     """What a file with the model's weights says of its inputs and outputs, so that samples can be scaled elsewhere."""
     mean, std = federation.applied or (None, None)
     came = federation.intake.dtype if federation.intake else ""
+    form = dict(federation.intake.form) if federation.intake else {}
+    scaled_by = came and np.dtype(came) in DEPTHS and len(federation.shape) > 1
     return {
         "shape": list(federation.shape),
         "classes": list(federation.classes),
         "dtype": came or "float32",
-        "divided_by": (1 << DEPTHS[np.dtype(came)]) - 1 if came and np.dtype(came) in DEPTHS else 1,
+        "divided_by": (1 << DEPTHS[np.dtype(came)]) - 1 if scaled_by else 1,
         "mean": list(mean) if mean else None,
         "std": list(std) if std else None,
+        **({"form": form} if form else {}),
     }
 
 

@@ -11,7 +11,7 @@ Letters: N rows.
 from __future__ import annotations
 
 import re
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -29,13 +29,18 @@ of different values makes a column that is called `id` one of row numbers."""
 LARGEST = float(np.finfo(np.float32).max)
 
 
-def numbers_of(sheet: Sheet, columns: dict[str, np.ndarray], notes: list[Note]) -> np.ndarray:
-    """float32 [N, columns]; adds to the notes.
+Kinds: TypeAlias = dict[str, list[str]]
+"""By the column of a table that is a feature, the words of which each became a column of 0 and 1; [] for numbers."""
+
+
+def numbers_of(sheet: Sheet, columns: dict[str, np.ndarray], notes: list[Note]) -> tuple[np.ndarray, Kinds]:
+    """(float32 [N, columns], what became of each column that is used); adds to the notes.
 
     columns: those of the sheet that are features. Raises DataError: E403 where none can be used, E405 for missing values
     and for cells that are no numbers in columns of numbers.
     """
     kept: list[np.ndarray] = []
+    used: Kinds = {}
     left_out: list[str] = []
     spread: list[str] = []
     for column, values in columns.items():
@@ -44,6 +49,7 @@ def numbers_of(sheet: Sheet, columns: dict[str, np.ndarray], notes: list[Note]) 
             left_out.append(f"'{column}' (numbers of rows)")
         elif (numbers := _as_numbers(sheet, column, values)) is not None:
             kept.append(numbers)
+            used[column] = []
         else:
             texts = cells.words(values)
             kinds = sorted(set(texts.tolist()))
@@ -51,7 +57,8 @@ def numbers_of(sheet: Sheet, columns: dict[str, np.ndarray], notes: list[Note]) 
                 left_out.append(f"'{column}' ({len(kinds):,} different words)")
                 continue
             spread.append(f"'{column}' ({len(kinds)} kinds)")
-            kept += [texts == kind for kind in (kinds[1:] if len(kinds) == 2 else kinds)]
+            kept += _spread(texts, kinds)
+            used[column] = kinds
             if unseen := sorted(set(kinds) - {cells.word(v) for v in train.tolist()}):
                 notes.append(("note", f"column '{column}' has {excerpt(some(unseen), 60)} only in the test part"))
     if left_out:
@@ -62,7 +69,55 @@ def numbers_of(sheet: Sheet, columns: dict[str, np.ndarray], notes: list[Note]) 
         notes.append(("note", "commas were read as decimal points, because semicolons separate the columns"))
     if not kept:
         raise DataError("E403", f"{sheet.name} has no column of numbers beside its labels.")
-    return np.stack([np.asarray(v, dtype=np.float64) for v in kept], axis=1).astype(np.float32)
+    return _stacked(kept), used
+
+
+def numbers_as(sheet: Sheet, used: Kinds) -> np.ndarray:
+    """float32 [N, columns] of another table, its columns found by name and turned into numbers as `used` says.
+
+    Raises DataError: E403 for a column that is missing, E405 for missing values, cells that are no numbers, and words
+    that the column did not have.
+    """
+    kept: list[np.ndarray] = []
+    for column, kinds in used.items():
+        if column not in sheet.columns:
+            has = some([excerpt(name, 40) for name in sheet.columns], 12)
+            raise DataError(
+                "E403", f"{sheet.name} has no column {excerpt(column, 40)}, which the model reads; it has {has}."
+            )
+        values = sheet.columns[column]
+        if kinds:
+            kept += _spread(_known_words(sheet, column, kinds), kinds)
+        elif (numbers := _as_numbers(sheet, column, values)) is not None:
+            kept.append(numbers)
+        else:
+            text = f"{sheet.name}: column {excerpt(column, 40)} holds words such as {excerpt(values[0], 30)}"
+            raise DataError("E405", f"{text}; the model was trained on numbers there.")
+    return _stacked(kept)
+
+
+def _known_words(sheet: Sheet, column: str, kinds: list[str]) -> np.ndarray:
+    """A column of words, [N]. Raises DataError (E405) for one that training did not have."""
+    texts = cells.words(sheet.columns[column])
+    unknown = ~np.isin(texts, kinds)
+    if unknown.any():
+        row = int(np.argmax(unknown))
+        what = f"holds {excerpt(str(texts[row]), 30)} {sheet.where(row)} ({counted(int(unknown.sum()), 'such cell')})"
+        raise DataError(
+            "E405",
+            f"{sheet.name}: column {excerpt(column, 40)} {what}, which the model has never seen; it knows "
+            f"{some([excerpt(kind, 30) for kind in kinds], 12)}.",
+        )
+    return texts
+
+
+def _spread(texts: np.ndarray, kinds: list[str]) -> list[np.ndarray]:
+    """A column of 0 and 1 for each kind of word; one column for two kinds."""
+    return [texts == kind for kind in (kinds[1:] if len(kinds) == 2 else kinds)]
+
+
+def _stacked(columns: list[np.ndarray]) -> np.ndarray:
+    return np.stack([np.asarray(v, dtype=np.float64) for v in columns], axis=1).astype(np.float32)
 
 
 def is_row_number(column: str, values: np.ndarray) -> bool:

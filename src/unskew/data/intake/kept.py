@@ -7,12 +7,13 @@ import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from unskew import disk
 from unskew.data.dataset import Dataset
-from unskew.data.intake.notes import Intake
+from unskew.data.intake.notes import Intake, Topic
 from unskew.errors import UsageError
 
 FACTS = "unskew_facts"
@@ -55,8 +56,12 @@ def kept(archive: Mapping[str, np.ndarray]) -> Dataset:
         labels={n: tuple(v) for n, v in facts["labels"].items()},
         mean=_tuple(facts["mean"]), std=_tuple(facts["std"]), source=facts["source"],
         applied=(tuple(applied[0]), tuple(applied[1])) if applied else None,
-        intake=Intake(intake["dtype"], tuple((t, s) for t, s in intake["notes"]), intake["divided"]) if intake else None,
+        intake=_intake(**intake) if intake else None,
     )  # fmt: skip
+
+
+def _intake(dtype: str, notes: list[tuple[Topic, str]], divided: str, form: Mapping[str, Any]) -> Intake:
+    return Intake(dtype, tuple((topic, text) for topic, text in notes), divided, form)
 
 
 def _tuple(values: list[float] | None) -> tuple[float, ...] | None:

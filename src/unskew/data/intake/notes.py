@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal, TypeAlias
 
 Topic: TypeAlias = Literal["scaled", "labels", "sites", "left out", "note"]
 Note: TypeAlias = tuple[Topic, str]
@@ -14,12 +15,14 @@ Note: TypeAlias = tuple[Topic, str]
 class Intake:
     """dtype: of the samples as they came. notes: what was changed, left out or looks odd, in the order it was noticed.
 
-    divided: the column by which the samples came divided among clients, "" if they did not.
+    divided: the column by which the samples came divided among clients, "" if they did not. form: how files or the
+    columns of a table became samples (unskew.data.inputs reads it, to do the same again); {} for arrays.
     """
 
     dtype: str = ""
     notes: tuple[Note, ...] = ()
     divided: str = ""
+    form: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
     def noted(self, *notes: Note) -> Intake:
         """The same with further notes; one that is there already is not repeated."""

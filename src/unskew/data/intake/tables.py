@@ -16,7 +16,7 @@ from unskew.data.from_arrays import arrays
 from unskew.data.intake import cells
 from unskew.data.intake.columns import site_of
 from unskew.data.intake.features import numbers_of
-from unskew.data.intake.notes import Note
+from unskew.data.intake.notes import Intake, Note
 from unskew.data.intake.sheets import Sheet, check_header, joined, read_csv
 from unskew.data.intake.targets import column_named, labels_of
 from unskew.data.intake.tree import IMAGES, PARTS, SOUNDS
@@ -113,7 +113,7 @@ def sheet_set(sheet: Sheet, label: str = "", site: str = "", classes: Sequence[s
     del facts[label]
     named, site = bool(site), column_named(facts, site, sheet.name) if site else site_of(facts)
     places = {site: _sites(sheet, site, facts.pop(site))} if site else {}
-    x = numbers_of(sheet, facts, notes)
+    x, used = numbers_of(sheet, facts, notes)
     if site:
         notes.append(("sites", f"from the column '{site}'"))
     test = np.zeros(len(y), dtype=bool) if sheet.test is None else sheet.test
@@ -123,7 +123,9 @@ def sheet_set(sheet: Sheet, label: str = "", site: str = "", classes: Sequence[s
         columns={c: v[~test] for c, v in places.items()},
         test_columns={c: v[test] for c, v in places.items()} if test.any() else None,
     )  # fmt: skip
-    return replace(dataset, intake=replace(dataset.intake, divided=site)) if named and dataset.intake else dataset
+    form = {"kind": "table", "columns": used}
+    divided = site if named else ""
+    return replace(dataset, intake=replace(dataset.intake or Intake(), divided=divided, form=form))
 
 
 def _sites(sheet: Sheet, site: str, values: np.ndarray) -> np.ndarray:

@@ -188,6 +188,7 @@ class Folder:
             "files": self.run.settings.files(),
             **({"given": dict(self.run.given)} if self.run.given else {}),
             "data": self.data,
+            "inputs": predictions.facts(self.run.federation),
         }
         tree: dict[str, Any] = {"w": now.weights, "slices": now.slices}
         state.write(self.path / state.LATEST, tree, meta, keep=self.path / state.PREVIOUS)
@@ -211,10 +212,9 @@ class Folder:
         privacy.put_releases(self.path, {name: account.as_json() for name, account in by_part.items()})
 
     def _finish(self, loop: Loop, now: State) -> None:
-        w = now.weights
         state.write(
             self.path / MODEL,
-            w,
+            now.weights,
             {
                 "t": now.t,
                 "model": self.run.settings.model,

@@ -47,6 +47,24 @@ class Record:
         if folder and self._measured:
             self.measures = json.loads((folder / MEASURES).read_text())
 
+    @classmethod
+    def read(cls, folder: Path, marks: Marks) -> Record:
+        """The record in a folder as it was at a checkpoint, in memory; nothing in the folder is changed.
+
+        Raises StateError (E208) if a file of it is not what the checkpoint says it was.
+        """
+        check(folder, marks)
+        record = cls()
+        for kind in KINDS:
+            name = f"{kind}.jsonl"
+            if name in marks:
+                with open(folder / name, "rb") as file:
+                    lines = file.read(marks[name][0]).splitlines()
+                record.add(kind, map(json.loads, lines))
+        if MEASURES in marks:
+            record.measures = json.loads((folder / MEASURES).read_text())
+        return record
+
     @property
     def rows(self) -> Mapping[str, list[Row]]:
         """All rows, by kind: "metrics", "ledger" or "events". Each access reads them anew."""

@@ -95,12 +95,8 @@ class Loop:
             return self._trips(state, self.down(state, 0), list(range(fed.clients)))
 
     def down(self, state: State, t: int) -> Start:
-        """What is broadcast: the weights, and every Part's slice less what it keeps at the server."""
-        down = {}
-        for p in self.method.parts:
-            if slice_ := state.slices.get(p.name):
-                down[p.name] = {leaf: v for leaf, v in slice_.items() if leaf not in p.keeps_at_server}
-        return Start(t, rate(self.settings, t), state.weights, down)
+        """What is broadcast in round t."""
+        return broadcast(self.method, state, t, rate(self.settings, t))
 
     def round(self, state: State, t: int) -> tuple[State, Round]:
         """One round: train, gate, merge, slices, trips, ledger. With nobody there the model stays as it is."""
@@ -237,6 +233,15 @@ class Loop:
 
     def _event(self, t: int, code: str, text: str = "", **facts: Any) -> None:
         self.record.add("events", [{"t": t, "code": code, **({"text": text} if text else {}), **facts}])
+
+
+def broadcast(method: Method, state: State, t: int, lr: float) -> Start:
+    """What a server sends: the weights, and every Part's slice less what it keeps at the server."""
+    down = {}
+    for p in method.parts:
+        if slice_ := state.slices.get(p.name):
+            down[p.name] = {leaf: v for leaf, v in slice_.items() if leaf not in p.keeps_at_server}
+    return Start(t, lr, state.weights, down)
 
 
 def rate(settings: Settings, t: int) -> float:

@@ -108,21 +108,30 @@ class Evaluation:
         """own: with the weights that Parts make for this client, where one does."""
         trainer = self.trainer
         with trainer.evaluating():
-            w = trainer.held_weights(start, private)
-            for p in self.own_weights if own and trainer.fed.sizes[k] else ():
-                w = p.personalise(w, trainer.client(k, start, p.name, w, private))
+            w = self._weights(k, start, private, own)
             return np.concatenate([self._answers(piece, k, start, private, w) for piece in self._pieces(rows)])
+
+    def _weights(self, k: int, start: Start, private: Tree, own: bool) -> Weights:
+        """The weights that client k holds; own: as Parts make them for this client."""
+        w = self.trainer.held_weights(start, private)
+        for p in self.own_weights if own and self.trainer.fed.sizes[k] else ():
+            w = p.personalise(w, self.trainer.client(k, start, p.name, w, private))
+        return w
 
     def score_at(self, k: int, start: Start, w: Weights) -> float:
         """The task's main score of any weights on client k's test rows, as client k sees them; where a model can run."""
         pieces = [self._answers(piece, k, start, {}, w) for piece in self._pieces(self.test[k])]
         return next(iter(self._brief(k, np.concatenate(pieces)).values()))
 
-    def outputs(self, k: int, start: Start) -> torch.Tensor:
-        """What predictions are read from, [N, C, ...], for all rows as client k, or nobody (-1), sees them."""
+    def outputs(self, k: int, start: Start, private: Tree, own: bool = False) -> torch.Tensor:
+        """What predictions are read from, [N, C, ...], for all rows as client k, or nobody (-1), sees them.
+
+        private, own: as for `client_scores`.
+        """
         with self.trainer.evaluating():
+            w = self._weights(k, start, private, own)
             pieces = self._pieces(np.arange(len(self.y)))
-            return torch.cat([self._outputs(piece, k, start, {}, start.weights) for piece in pieces])
+            return torch.cat([self._outputs(piece, k, start, private, w) for piece in pieces])
 
     def _answers(self, rows: np.ndarray, k: int, start: Start, private: Tree, w: Weights) -> np.ndarray:
         return self.task.predictions(self._outputs(rows, k, start, private, w)).cpu().numpy()

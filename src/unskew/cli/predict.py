@@ -1,0 +1,77 @@
+"""`unskew predict`: what a run's model says of new samples."""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from unskew.cli.options import with_options
+from unskew.errors import UsageError
+
+
+@dataclass(frozen=True)
+class Arguments:
+    """The options of the command."""
+
+    run: Annotated[Path, "folder of a finished run"]
+    input: Annotated[
+        Path,
+        "samples as the training samples were: an .npy, .npz or .csv file, an image or a sound, or a folder of them",
+    ]
+    out: Annotated[Path | None, "write the CSV here instead of printing it; masks are written as .npy"] = None
+    client: Annotated[str | None, "predict with this client's own model, by name or number"] = None
+    model: Annotated[str | None, "FILE.py:FUNCTION of a run whose model is in a Python file"] = None
+    method: Annotated[str | None, "the method of a run of which a Part is in a Python file, with your own file"] = None
+    unfinished: Annotated[bool, "also take the model of a run that has not come to its end"] = False
+
+
+@with_options(Arguments)
+def command(arguments: Arguments) -> None:
+    """Predict new samples with a run's model: a CSV with each one's class and the probability of every class.
+
+    Nothing in the run's folder is run, and the samples it was trained on are not needed.
+    """
+    from unskew import api
+    from unskew.data import inputs
+    from unskew.report import predicted
+
+    result = api.load(arguments.run, model=arguments.model, method=arguments.method, unfinished=arguments.unfinished)
+    client = int(arguments.client) if arguments.client and arguments.client.isdecimal() else arguments.client
+    intake = result.federation.intake
+    names, x = inputs.read(arguments.input, intake.form if intake else {})
+    with warnings.catch_warnings(record=True) as remarks:
+        warnings.simplefilter("always", UserWarning)
+        if result.federation.masks:
+            _write_masks(arguments.out, result, x, client)
+        else:
+            p = result.predict_proba(x, client)
+            text = predicted.as_csv(names, result.federation.classes, p)
+            _write(arguments.out, text)
+    for remark in remarks:
+        print(f"Warning: {remark.message}", file=sys.stderr)
+
+
+def _write(out: Path | None, text: str) -> None:
+    from unskew import disk
+
+    if out is None:
+        print(text, end="")
+    else:
+        disk.replace(out, text)
+
+
+def _write_masks(out: Path | None, result: Any, x: Any, client: int | str | None) -> None:
+    import io
+
+    import numpy as np
+
+    from unskew import disk
+
+    if out is None or out.suffix != ".npy":
+        raise UsageError("E109", "this run's model predicts masks, which are no table; give --out FILE.npy.")
+    buffer = io.BytesIO()
+    np.save(buffer, result.predict(x, client).astype(np.uint8 if result.federation.n_classes <= 256 else np.int64))
+    disk.replace(out, buffer.getvalue())

@@ -1,0 +1,113 @@
+"""Samples without labels from files, read as the training samples were: for a model that predicts.
+
+x.npy, or an .npz with x or one array      samples [N, ...] of the kind that was given for training
+a table                                    its columns found by name, words turned into the numbers they were before
+images, or a folder of them                of the size, and fitted, as the folder that was trained on
+sounds, or a folder of them                spectrograms of the training files' rate and length
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from unskew.data.archives import read_archive
+from unskew.data.convert import mapped
+from unskew.data.intake.features import numbers_as
+from unskew.data.intake.images import each, picture
+from unskew.data.intake.notes import some
+from unskew.data.intake.sheets import read_csv
+from unskew.data.intake.tables import CSV, ending
+from unskew.data.intake.tree import IMAGES, SOUNDS, tree_of
+from unskew.data.wav import Format, spectrogram
+from unskew.errors import DataError, excerpt
+
+Read = tuple[list[str], np.ndarray]
+"""(what each sample is called, the samples [N, ...])."""
+
+
+def read(path: Path, form: Mapping[str, Any]) -> Read:
+    """The samples in a file or folder. form: how the training samples were made (`Intake.form`).
+
+    An array's samples are called by their numbers from 0, a table's rows by their lines, files by their paths.
+    Raises DataError: E402 for what is not there, E403 for another kind of input than the model was trained on, E401 and
+    E405 for what cannot be read.
+    """
+    if not path.exists():
+        raise DataError("E402", f"there is no {path}.")
+    kind = str(form.get("kind", "arrays"))
+    came = _kind_of(path)
+    if came not in ("arrays", kind):
+        expects = {"table": "a table"}.get(kind, kind)
+        what = {"": "no samples that are read", "table": "a table"}.get(came, came)
+        raise DataError(
+            "E403", f"{path} holds {what}; the model was trained on {expects}, and also reads .npy and .npz."
+        )
+    return READERS[came](path, form)
+
+
+def _kind_of(path: Path) -> str:
+    """arrays, table, images or sounds; "" for none of them."""
+    if path.is_dir():
+        kinds = {f.kind for f in tree_of(path).files}
+        return "sounds" if kinds & SOUNDS else "images" if kinds else ""
+    suffix = path.suffix.lower()
+    if suffix in (".npy", ".npz"):
+        return "arrays"
+    if ending(path) in CSV:
+        return "table"
+    return "images" if suffix in IMAGES else "sounds" if suffix in SOUNDS else ""
+
+
+def _arrays(path: Path, form: Mapping[str, Any]) -> Read:
+    if path.suffix.lower() == ".npy":
+        x = mapped(path)
+    else:
+        archive = read_archive(path)
+        names = [name for name in ("x", "x_test") if name in archive] or list(archive)
+        if len(names) != 1 and "x" not in names:
+            raise DataError("E403", f"{path} holds {some(names, 8) or 'no arrays'}; call the one to predict from 'x'.")
+        x = archive[names[0]]
+    if not x.ndim:
+        raise DataError("E403", f"{path} holds a single value; samples are [N, ...].")
+    return [str(i) for i in range(len(x))], x
+
+
+def _table(path: Path, form: Mapping[str, Any]) -> Read:
+    sheet = read_csv(path)
+    return [place.removeprefix("line ") for place in sheet.places], numbers_as(sheet, dict(form["columns"]))
+
+
+def _images(path: Path, form: Mapping[str, Any]) -> Read:
+    files, names = _files(path, IMAGES)
+    pictures = each(files, lambda i: picture(files[i], int(form["size"]), form["fit"], int(form["bits"])))
+    return names, np.stack([p.pixels for p in pictures])
+
+
+def _sounds(path: Path, form: Mapping[str, Any]) -> Read:
+    files, names = _files(path, SOUNDS)
+    format = Format(int(form["rate"]), float(form["seconds"]), int(form["window"]))
+    spectrograms = each(files, lambda i: spectrogram(files[i], format))
+    return names, np.stack(spectrograms)[:, None]
+
+
+def _files(path: Path, kinds: frozenset[str]) -> tuple[list[Path], list[str]]:
+    """(the files of these kinds, each one's path below the folder)."""
+    if path.is_file():
+        return [path], [path.name]
+    files = [f.path for f in tree_of(path).files if f.kind in kinds]
+    if not files:
+        raise DataError("E403", f"{excerpt(str(path))} holds no file to predict from.")
+    return files, [str(file.relative_to(path)) for file in files]
+
+
+READERS: Mapping[str, Callable[[Path, Mapping[str, Any]], Read]] = {
+    "arrays": _arrays,
+    "table": _table,
+    "images": _images,
+    "sounds": _sounds,
+}
+"""What reads each kind of input."""

@@ -1,0 +1,171 @@
+"""A run in its folder opened to predict: its model and what it needs, without the samples it was trained on.
+
+A folder may come from anybody. Nothing in it is run: what is read are safetensors and JSON, and a method or a model in a
+Python file is taken from the file that the caller names, never from the one that the folder names.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from unskew import config, models, own
+from unskew.config import Settings
+from unskew.core.method import Method
+from unskew.core.part import Part
+from unskew.core.trees import Weights
+from unskew.data.intake.take import GIVEN
+from unskew.data.unseen import Unseen
+from unskew.engine import resolve
+from unskew.engine.disk import state
+from unskew.engine.disk.folder import MODEL, maker
+from unskew.engine.disk.record import Record
+from unskew.engine.disk.state import Checkpoint, State
+from unskew.engine.disk.store import Disk
+from unskew.engine.predictions import Trained
+from unskew.engine.resolve import Run
+from unskew.engine.server.loop import broadcast, rate
+from unskew.engine.server.used import check_used
+from unskew.errors import StateError, UsageError
+from unskew.revision import revision
+
+SITES_FILE = "sites.json"
+"""In the folder of a run over a network, whose clients' private state stays with them."""
+
+
+@dataclass(frozen=True)
+class Code:
+    """What a caller gives in place of what a run's settings name, because it is code.
+
+    method: text, Method or Part. model: a module, or the text FILE.py:FUNCTION.
+    """
+
+    method: Method | Part | str | None = None
+    model: nn.Module | str | None = None
+
+
+@dataclass(frozen=True)
+class Reopened:
+    """run: with the run's own settings, and a federation without samples. record: its rows, in memory."""
+
+    run: Run
+    record: Record
+    weights: Weights
+    trained: Trained
+
+
+def reopened(path: Path, code: Code, unfinished: bool = False) -> Reopened:
+    """The run in this folder as its last checkpoint holds it. unfinished: also if it has not come to its end.
+
+    Raises StateError: E117 for no run, E155 for one that has not come to its end, E156 for one whose model cannot be built
+    from what is given, E201 for a damaged checkpoint, E208 for damaged records; NothingUsed (E316) for one that its
+    clients did not train.
+    """
+    checkpoint = _checkpoint(path)
+    tree, facts = checkpoint
+    if not unfinished and not (path / MODEL).is_file():
+        rounds = facts["settings"].get("rounds", "?")
+        text = f"{path} is at round {facts['t']} of {rounds} and has not come to its end; unskew resume {path} goes on"
+        raise StateError("E155", f"{text}, and unfinished=True (--unfinished) takes its model as it is.")
+    settings = _settings(path, facts)
+    run = _run(path, facts, settings, code)
+    now = State(facts["t"], tree["w"], tree.get("slices", {}))
+    _check_weights(path, run, now.weights)
+    record = Record.read(path, facts["records"])
+    check_used(run, record)
+    store = Disk(path / "private", dict(facts["private"]), dict(facts["private_files"]))
+    away = (path / SITES_FILE).exists()
+    end = broadcast(run.method, now, now.t, rate(settings, now.t))
+    return Reopened(run, record, now.weights, Trained(run, end, None if away else store))
+
+
+def _checkpoint(path: Path) -> Checkpoint:
+    try:
+        return state.read(path / state.LATEST)
+    except FileNotFoundError:
+        raise StateError("E117", f"{path} is no run: it has no {state.LATEST}. Runs are folders under runs/.") from None
+    except StateError as error:
+        text = f"{path}: {error.text} Copy the folder again, or let unskew resume {path} go back to the one before it"
+        raise StateError(error.code, f"{text}.") from error
+
+
+def _settings(path: Path, facts: dict[str, Any]) -> Settings:
+    """The settings that the checkpoint holds. Raises StateError (E156) for those of another version."""
+    try:
+        return config.build(facts["settings"])
+    except UsageError as error:
+        text = f"{path} was trained by unskew {maker(path) or '(unknown)'}, and this is {revision()}: {error.text}"
+        raise StateError("E156", f"{text} Open it with the version that trained it.") from error
+
+
+def _run(path: Path, facts: dict[str, Any], settings: Settings, code: Code) -> Run:
+    """The run, put together on a federation without samples."""
+    federation = _federation(path, facts)
+    method, model = _method(path, facts, settings, code.method), code.model
+    if model is None and (settings.model == GIVEN or ".py" in settings.model):
+        was = "a module that a program gave" if settings.model == GIVEN else f"{settings.model}, a Python file"
+        raise StateError("E156", f"the model of {path} was {was}; name yours: model=... (--model FILE.py:FUNCTION).")
+    here = settings.replace(device="cpu", workers=1, lanes="1", normalise="none", set={})
+    if settings.availability.startswith("trace"):
+        here = here.replace(availability="full")
+    if isinstance(model, str):
+        _check_file(path, facts, model)
+        here, model = here.replace(model=model), None
+    module = None if model is None else models.unwrapped(model)
+    return replace(resolve.run_on(federation, here, method, module), settings=settings)
+
+
+def _federation(path: Path, facts: dict[str, Any]) -> Unseen:
+    """Who took part, of federation.json, and what samples are, of the checkpoint or of the finished model."""
+    inputs = facts.get("inputs")
+    if inputs is None and (path / MODEL).is_file():
+        inputs = state.read(path / MODEL)[1].get("inputs")
+    if inputs is None:
+        raise StateError("E156", f"nothing in {path} says how its inputs are scaled; unskew resume {path} writes it.")
+    file = path / "federation.json"
+    try:
+        return Unseen.from_facts(inputs, json.loads(file.read_bytes()))
+    except (OSError, KeyError, TypeError, ValueError) as error:
+        raise StateError("E111", f"{file} cannot be read ({type(error).__name__}); copy the folder again.") from None
+
+
+def _method(path: Path, facts: dict[str, Any], settings: Settings, given: Method | Part | str | None) -> Method:
+    if given is None:
+        if ".py" in settings.method:  # anywhere in it, so that no other way of reading the text can find a file
+            text = f"the method of {path}, {settings.method}, has a Part in a Python file"
+            raise StateError("E156", f"{text}; name the method with your own file: method=... (--method).")
+        try:
+            return resolve.method_of(settings)
+        except UsageError as error:
+            text = f"the method of {path} cannot be read: {error.text} If a program gave its Parts, give them again"
+            raise StateError("E156", f"{text}: method=...") from error
+    if isinstance(given, str):
+        _check_file(path, facts, given)
+        return resolve.parts_of(given, settings.set if given == settings.method else None)
+    return resolve.method_of(settings, given)
+
+
+def _check_file(path: Path, facts: dict[str, Any], text: str) -> None:
+    """Raises StateError (E112) for a file of the caller's whose content is not that of any file the run was trained with."""
+    then = set(facts["files"].values())
+    for file, digest in own.digests(text).items():
+        if then and digest not in then:
+            raise StateError("E112", f"{file} is not the file with which {path} was trained; name that one.")
+
+
+def _check_weights(path: Path, run: Run, w: Weights) -> None:
+    """Raises StateError (E156) where the model has not the weights of the checkpoint."""
+    expected = {n: tuple(t.shape) for n, t in run.fed.net.weights().items()}
+    kept = {n: tuple(t.shape) for n, t in w.items()}
+    if expected == kept:
+        return
+    name = next(n for n in (*expected, *kept) if expected.get(n) != kept.get(n))
+    what, has = (list(shapes[name]) if name in shapes else "missing" for shapes in (expected, kept))
+    text = f"the model built here is not that of {path}: '{name}' is {what}, and {has} in the checkpoint"
+    raise StateError(
+        "E156", f"{text}. Give the model and method it was trained with, or the version that env.json names."
+    )

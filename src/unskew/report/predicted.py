@@ -1,0 +1,34 @@
+"""Predictions as a table that other programs read: a line for each sample, and a column for each class.
+
+Letters: N samples, C classes.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Sequence
+
+import numpy as np
+
+FORMULA = re.compile(r"[=+\-@\t\r]")
+NUMBER = re.compile(r"[+-]?[0-9.]+(e[+-]?[0-9]+)?", re.I)
+
+
+def as_csv(names: Sequence[str], classes: Sequence[str], p_NC: np.ndarray) -> str:
+    """`input,class,p(CLASS),...`: what each sample is called, its likeliest class, and every class's probability."""
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(["input", "class", *(f"p({name})" for name in classes)])
+    for name, likeliest, p_C in zip(names, p_NC.argmax(1).tolist(), p_NC):
+        rows.writerow([cell(name), cell(classes[likeliest]), *(f"{p:.6f}" for p in p_C)])
+    return text.getvalue()
+
+
+def cell(text: str) -> str:
+    """A text that no spreadsheet takes for a formula: one that begins like a formula gets an apostrophe before it.
+
+    The names of classes and files may be somebody else's.
+    """
+    return f"'{text}" if FORMULA.match(text) and not NUMBER.fullmatch(text) else text

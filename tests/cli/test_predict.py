@@ -1,0 +1,78 @@
+"""`unskew predict`: a CSV with classes and probabilities, from a run's folder alone."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import pytest
+from torch import nn
+
+import unskew
+from tests.cli.calling import call
+from unskew.report.predicted import as_csv
+
+X = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
+Y = np.array(["=yes", "no"])[(X[:, 0] > 0).astype(int)]
+SETTINGS = {"rounds": 1, "epochs": 1, "clients": 2, "workers": 1, "skew": "iid", "model": "mlp"}
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory) -> unskew.Result:
+    where = tmp_path_factory.mktemp("predict")
+    np.save(where / "new.npy", X)
+    return unskew.run("fedavg", (X, Y), name="r", folder=where, **SETTINGS)  # type: ignore[arg-type]
+
+
+def test_classes_and_probabilities_are_those_of_the_result(ours):
+    """In a table that no spreadsheet runs: the name of a class may be a formula."""
+    done = call("predict", "r", "new.npy", cwd=ours.path.parent)
+    assert done.code == 0, done.err
+    header, *rows = csv.reader(done.out.splitlines())
+    assert header == ["input", "class", "p(=yes)", "p(no)"]
+    assert [row[0] for row in rows] == [str(i) for i in range(30)]
+    assert [row[1].lstrip("'") for row in rows] == ours.predict(X).tolist()
+    assert {row[1] for row in rows} <= {"'=yes", "no"}
+    assert np.allclose(np.array([row[2:] for row in rows], float), ours.predict_proba(X), atol=1e-6)
+    again = call("predict", "r", "new.npy", "--out", "p.csv", "--client", "1", cwd=ours.path.parent)
+    assert (again.code, again.out) == (0, "")
+    assert (ours.path.parent / "p.csv").read_text() == done.out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "says"),
+    [
+        (["r", "nothing.npy"], 3, "E402 there is no nothing.npy"),
+        (["q", "new.npy"], 2, "E117 q is no run"),
+        (["r", "new.npy", "--client", "9"], 2, "E109 there is no client 9"),
+        (["r", "r"], 3, "E403 r holds no samples that are read"),
+    ],
+)
+def test_what_cannot_be_predicted_is_refused_in_a_sentence(ours, arguments, code, says):
+    done = call("predict", *arguments, cwd=ours.path.parent)
+    assert done.code == code, done.text
+    assert done.err.startswith(says), done.err
+
+
+def test_masks_are_written_as_an_array(tmp_path):
+    x = np.random.default_rng(0).random((12, 1, 8, 8)).astype(np.float32)
+    y = (x[:, 0] > 0.5).astype(np.int64)
+    model = nn.Sequential(nn.Conv2d(1, 2, 1), nn.Conv2d(2, 2, 1))
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\ndef make(shape, classes):\n    return nn.Sequential(nn.Conv2d(1, 2, 1), nn.Conv2d(2, 2, 1))\n"
+    )
+    ours = unskew.run("fedavg", (x, y), name="r", folder=tmp_path, **{**SETTINGS, "model": model})  # type: ignore[arg-type]
+    np.save(tmp_path / "x.npy", x)
+    given = ["predict", "r", "x.npy", "--model", "net.py:make"]
+    assert call(*given, cwd=tmp_path).err.startswith("E109 this run's model predicts masks")
+    assert call(*given, "--out", "m.npy", cwd=tmp_path).code == 0
+    assert (np.load(Path(tmp_path / "m.npy")) == ours.predict(x)).all()
+
+
+def test_a_table_of_predictions_quotes_what_it_must():
+    text = as_csv(["a,b.png", "-1", "@x"], ["1", "-2"], np.array([[0.25, 0.75], [1, 0], [1, 0]]))
+    assert (
+        text
+        == 'input,class,p(1),p(-2)\n"a,b.png",-2,0.250000,0.750000\n-1,1,1.000000,0.000000\n\'@x,1,1.000000,0.000000\n'
+    )
