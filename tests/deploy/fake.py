@@ -86,7 +86,7 @@ class Direct:
     def nodes(self) -> list[int]:
         return sorted(self.sites)
 
-    def ask(self, requests, kind, t, deadline_s):
+    def ask(self, requests, kind, t, deadline_s, most):
         replies = {}
         for node, sealed in requests.items():
             site = self.sites[node]

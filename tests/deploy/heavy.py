@@ -23,6 +23,7 @@ from unskew.data.dataset import Dataset
 from unskew.deploy.bulk import Stored, blocks
 from unskew.deploy.freed import return_freed
 from unskew.deploy.hello import Hello, versions
+from unskew.deploy.post import Answers
 from unskew.deploy.sealed import Sealed
 from unskew.deploy.site import Membership, Site
 from unskew.deploy.studies import study
@@ -65,7 +66,7 @@ class Echo:
     def nodes(self) -> list[int]:
         return [0, 1, 2]
 
-    def ask(self, requests: Mapping[int, Sealed], kind: str, t: int, deadline_s: float) -> dict[int, Sealed | str]:
+    def ask(self, requests: Mapping[int, Sealed], kind: str, t: int, deadline_s: float, most: int) -> Answers:
         return {node: self._answer(node, kind, request) for node, request in requests.items()}
 
     def _answer(self, node: int, kind: str, request: Sealed) -> Sealed:

@@ -24,7 +24,7 @@ class Ending:
     def nodes(self):
         raise self.error
 
-    def ask(self, requests, kind, t, deadline_s):
+    def ask(self, requests, kind, t, deadline_s, most):
         raise NotImplementedError
 
 

@@ -23,6 +23,7 @@ from flwr.supercore.primitives.asymmetric import public_key_to_bytes
 from flwr.superlink.routers.fleet.router import router
 
 from tests.deploy import fake  # noqa: F401  skips where cryptography is missing
+from tests.deploy.test_front_places import announced
 from unskew.deploy import admission, doctor
 from unskew.deploy.fleet import Fleet, TurnedAway
 from unskew.deploy.flower import packed
@@ -145,11 +146,18 @@ def front(shared):
 
 @pytest.mark.parametrize("path", fleet_api.CALLS)
 def test_what_a_site_asks_for_reaches_flowers_server_and_nothing_else_of_it(front, path):
-    assert front.post(path, content=b"hello", cookie="c", **{"x-forwarded-for": "1.2.3.4"}) == 200
+    content = announced() if path == fleet_api.ANSWERED else b"hello"
+    assert front.post(path, content=content, cookie="c", **{"x-forwarded-for": "1.2.3.4"}) == 200
     ((reached, headers, body),) = front.reached
-    assert (reached, body, headers["content-length"]) == (path, b"hello", "5")
+    assert (reached, body, headers["content-length"]) == (path, content, str(len(content)))
     assert headers["flwr-public-key"] == front.header("a")
     assert not {"cookie", "x-forwarded-for"} & set(headers)
+
+
+def test_what_is_no_answer_of_the_site_that_speaks_is_not_passed_on(front):
+    assert front.post(fleet_api.ANSWERED, content=announced(reply_to_message_id="")) == 400
+    front.refused("a", "announced something that is no answer of its own")
+    assert not front.reached
 
 
 @pytest.mark.parametrize(

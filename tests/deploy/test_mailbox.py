@@ -268,7 +268,7 @@ def test_a_message_that_is_larger_than_any_is_refused_as_it_comes(tmp_path, monk
     """A site could fill the coordinator's disk: Flower's form does not say how large an array is."""
     monkeypatch.setattr(pieces, "MOST_BYTES", 4 << 20)
     message, content, _ = transfer()
-    with pytest.raises(ValueError, match="GB of tensors"):
+    with pytest.raises(pieces.TooLarge, match="its tensors have more than the 4,194,304 bytes expected"):
         pieces.Arrival(MessageProto(), get_object_tree(message), tmp_path).go_on(content.__getitem__)
 
 

@@ -53,7 +53,7 @@ class Answers:
     def nodes(self) -> list[int]:
         return [1]
 
-    def ask(self, requests, kind, t, deadline_s):
+    def ask(self, requests, kind, t, deadline_s, most):
         self.requests += requests.values()
         return {node: self.answer(request) for node, request in requests.items()}
 

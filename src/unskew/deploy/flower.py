@@ -18,7 +18,7 @@ try:
     from flwr.supercore.inflatable.inflatable_utils import ObjectPushError
     from httpx import HTTPStatusError
 
-    from unskew.deploy.pieces import HEAD, array, record
+    from unskew.deploy.pieces import HEAD, MOST_BYTES, array, record
 except ImportError as error:  # the extra is not installed
     raise UsageError("E501", "a deployment needs Flower and cryptography: pip install 'unskew[flower]'.") from error
 
@@ -66,7 +66,9 @@ def unpacked(content: RecordDict) -> Sealed:
 
 
 class Grid(Protocol):
-    """What carries Flower's messages: `Mailbox`."""
+    """What carries Flower's messages: `Mailbox`. most: bytes of tensors that an answer to what is sent has at most."""
+
+    most: int
 
     def get_node_ids(self) -> Iterable[int]: ...
 
@@ -97,8 +99,11 @@ class FlowerChannel:
             self._looked = time.monotonic()
         return list(self._nodes)
 
-    def ask(self, requests: Mapping[int, Sealed], kind: str, t: int, deadline_s: float) -> dict[int, Sealed | str]:
+    def ask(
+        self, requests: Mapping[int, Sealed], kind: str, t: int, deadline_s: float, most: int = MOST_BYTES
+    ) -> dict[int, Sealed | str]:
         """The deadline is also the messages' time to live: a site that was away does not work off rounds that are over."""
+        self.grid.most = most
         until = time.monotonic() + deadline_s
         waiting = self._sent(requests, kind, t, until)
         replies: dict[int, Sealed | str] = {}

@@ -10,6 +10,7 @@ for those of a node that has stopped sending. This waits for no node: a message 
 from __future__ import annotations
 
 import contextlib
+import math
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -31,19 +32,19 @@ try:
     from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest, ObjectTree
     from flwr.proto.message_pb2 import Message as MessageProto
     from flwr.proto.node_pb2 import Node
-    from flwr.supercore.inflatable import inflatable_object
+    from flwr.supercore.inflatable import inflatable_object, inflatable_utils
     from flwr.supercore.inflatable.inflatable_protobuf_utils import (
         make_pull_object_fn_protobuf,
         make_push_object_fn_protobuf,
     )
     from flwr.supercore.runtime import RuntimeHttpClient
 
-    from unskew.deploy.pieces import Arrival, carried, send_all
+    from unskew.deploy.pieces import MOST_BYTES, Arrival, Pull, TooLarge, carried, send_all
 except ImportError as error:  # the extra is not installed, or in a version that has other names
     raise UsageError("E501", f"a deployment needs Flower 1.41: pip install 'unskew[flower]' ({error}).") from error
 
-FETCHERS = 4
-"""How many messages are fetched side by side."""
+FETCHERS = 16
+"""How many messages are fetched side by side. Nodes that send theirs slowly keep others waiting only if they are so many."""
 LOOK_S = 0.025
 """How long to rest at least between two questions for answers, and how often the bell is listened to meanwhile."""
 MOST_REASON = 200
@@ -66,6 +67,9 @@ def _while_it_runs() -> Iterator[None]:
 class Mailbox:
     """What `FlowerChannel` needs of Flower's Grid."""
 
+    most: int = MOST_BYTES
+    """Bytes of tensors that an answer to what is sent has at most."""
+
     def __init__(self, client: RuntimeHttpClient, run: int, folder: Path):
         """client: speaks for the run; run: its number.
 
@@ -76,6 +80,8 @@ class Mailbox:
         self._requests, self._replies = Bell(folder / REQUESTS), Bell(folder / REPLIES)
         self._arriving: dict[str, Future[Message]] = {}
         """By the number of the message that each answers."""
+        self._until: dict[str, float] = {}
+        """By number of a message, until when an answer is of use."""
         self._idle, self._sent = Idle(folder / IDLE), dict[str, tuple[int, float]]()
         """By number, to which node a message was sent, and when."""
 
@@ -99,6 +105,9 @@ class Mailbox:
             send_all(objects, response.objects_to_push, push)
         numbers, now = list(response.message_ids), Idle.now()
         nodes = [message.metadata.dst_node_id for message in messages]
+        over = time.monotonic()
+        self._until = {number: until for number, until in self._until.items() if until > over}
+        self._until |= {n: over + m.metadata.ttl for n, m in zip(numbers, messages, strict=True) if n}
         self._sent |= {number: (node, now) for number, node in zip(numbers, nodes, strict=True) if number}
         self._requests.ring()
         return numbers
@@ -139,9 +148,12 @@ class Mailbox:
         with _while_it_runs():
             response = self._client.PullMessages(runtime.PullAppMessagesRequest(message_ids=waiting))
         for head, tree in zip(response.messages_list, response.message_object_trees, strict=True):
-            self._arriving[head.metadata.reply_to_message_id] = self._fetchers.submit(self._fetched, head, tree)
+            answered = head.metadata.reply_to_message_id
+            self._arriving[answered] = self._fetchers.submit(
+                self._fetched, head, tree, self._until.get(answered, math.inf)
+            )
 
-    def _fetched(self, head: MessageProto, tree: ObjectTree) -> Message:
+    def _fetched(self, head: MessageProto, tree: ObjectTree, until: float) -> Message:
         """A message with its content, or with an error if its sender does not send that, or nothing can read it.
 
         Which request it answers is what the server says, whatever its sender has written into it.
@@ -149,21 +161,33 @@ class Mailbox:
         answered = head.metadata.reply_to_message_id
         pull = make_pull_object_fn_protobuf(self._client.PullObject, self._node, self._run)
         try:
-            message = Arrival(head, tree, self._folder).go_on(pull)
-            self._fetchers.submit(self._confirm, tree.object_id)  # nobody has to wait until it is deleted
+            message = Arrival(head, tree, self._folder, self.most).go_on(_until(until, pull))
             message.metadata.__dict__["_reply_to_message_id"] = answered
             return message
         except Paused:
             raise  # this machine's disk is full, which is no fault of the site's
         except Exception as error:  # whatever a site makes Flower's parsers raise concerns its reply alone
-            reason = (str(error) or type(error).__name__)[:MOST_REASON]
+            reason = ("E304 " * isinstance(error, TooLarge) + (str(error) or type(error).__name__))[:MOST_REASON]
             facts = Metadata(
                 self._run, "", head.metadata.src_node_id, SUPERLINK_NODE_ID, answered, "", 0.0, 0.0, "train"
             )
             return make_message(metadata=facts, error=Error(_UNAVAILABLE, reason))
+        finally:
+            self._fetchers.submit(self._confirm, tree.object_id)  # nobody has to wait until it is deleted
 
     def _confirm(self, number: str) -> None:
         """Let the SuperLink delete a message that has arrived. If that fails it is deleted with its run."""
         request = ConfirmMessageReceivedRequest(node=self._node, run_id=self._run, message_object_id=number)
         with contextlib.suppress(httpx.HTTPError):
             self._client.ConfirmMessageReceived(request)
+
+
+def _until(end: float, pull: Pull) -> Pull:
+    """This way to pull a piece, until then: a node that sends one now and then must not keep a fetcher for good."""
+
+    def timely(number: str) -> bytes:
+        if time.monotonic() > end:
+            raise inflatable_utils.ObjectPullError(number, "it came too late to be of use")
+        return pull(number)
+
+    return timely

@@ -42,6 +42,10 @@ AT_ONCE = 2
 """Calls for one message side by side."""
 MOST_BYTES = 8 << 30
 """The largest tensors of one message; Flower's own form does not say how large they are."""
+MOST_PIECES = MOST_BYTES // PIECE
+"""Pieces of one array: a list of them may name one piece millions of times, or pieces that hold nothing."""
+MOST_TEXT = 16 << 20
+"""Bytes of a message beside large tensors, which are held in memory."""
 BACK_OFF_S, MOST_BACK_OFF_S = 0.05, 0.5
 """How soon a piece that was not there yet is asked for again: at first, and at last."""
 STALLED_S = 15.0
@@ -110,19 +114,30 @@ def send_all(
         pass
 
 
+class TooLarge(ValueError):
+    """A message that is larger than any honest one. The text is the end of a sentence."""
+
+
 class Arrival:
     """A message that arrives in pieces. `go_on` may be called again after a failure, and fetches only what is missing."""
 
-    def __init__(self, head: MessageProto, tree: ObjectTree, folder: Path):
-        """head: all but the content. tree: of the numbers of its pieces. folder: where large tensors are kept."""
+    def __init__(self, head: MessageProto, tree: ObjectTree, folder: Path, most: int | None = None):
+        """head: all but the content. tree: of the numbers of its pieces. folder: where large tensors are kept.
+
+        most: bytes of large tensors that are expected at most; default: MOST_BYTES.
+        """
         self.head, self.tree, self.folder = head, tree, folder
+        self.most = MOST_BYTES if most is None else most
         self._contents: dict[str, bytes] = {}
         self._stored: dict[str, Stored] = {}
         self._written: dict[str, int] = {}
         """By array, how many of its pieces are on the disk."""
 
     def go_on(self, pull: Pull) -> Message:
-        """The whole message. Raises ObjectPullError if its sender stops, and whatever `pull` or Flower's parsers raise."""
+        """The whole message.
+
+        Raises ObjectPullError if its sender stops, TooLarge, and whatever `pull` or Flower's parsers raise.
+        """
         content = self._inflated(self.tree, unless_stalled(pull))
         if isinstance(content, ConfigRecord):
             message = message_from_proto(self.head)
@@ -136,6 +151,8 @@ class Arrival:
         number = tree.object_id
         if number not in self._contents:
             self._contents[number] = pull(number)
+            if sum(map(len, self._contents.values())) > MOST_TEXT:
+                raise TooLarge(f"it holds more than {MOST_TEXT >> 20} MB beside its tensors")
         content = self._contents[number]
         kind, children, _ = get_object_head_values_from_object_content(content)
         if kind == Array.__qualname__:
@@ -152,11 +169,14 @@ class Arrival:
         facts = json.loads(get_object_body(content, Array))
         stored = self._stored.setdefault(number, Stored(self.folder))
         pieces = [str(children[index]) for index in facts["arraychunk_ids"]]
+        if len(pieces) > MOST_PIECES:
+            raise TooLarge(f"its tensors are in more than {MOST_PIECES:,} pieces")
         for piece in _in_turn(pull, pieces[self._written.get(number, 0) :]):
-            stored.add(get_object_body(piece, ArrayChunk))
+            body = get_object_body(piece, ArrayChunk)
+            if sum(map(len, self._stored.values())) + len(body) > self.most:
+                raise TooLarge(f"its tensors have more than the {self.most:,} bytes expected")
+            stored.add(body)
             self._written[number] = self._written.get(number, 0) + 1
-            if len(stored) > MOST_BYTES:
-                raise ValueError(f"more than {MOST_BYTES >> 30} GB of tensors")
         whole = Array("uint8", (len(stored),), "unskew", b"")
         whole.data = stored
         return whole

@@ -32,6 +32,7 @@ MOST_TEXT = 500
 
 Request = tuple[dict[str, Any], Tree]
 """What a request's header says beside run, serial, site, kind and t; and its tensors."""
+Answers = dict[int, Sealed | str]
 Tell = Callable[[int, str, str], None]
 """(round, code, sentence)"""
 
@@ -43,8 +44,8 @@ class Channel(Protocol):
         """Those that are connected now."""
         ...
 
-    def ask(self, requests: Mapping[int, Sealed], kind: str, t: int, deadline_s: float) -> dict[int, Sealed | str]:
-        """One reply a node, once all have answered or the deadline is reached.
+    def ask(self, requests: Mapping[int, Sealed], kind: str, t: int, deadline_s: float, most: int) -> Answers:
+        """One reply a node, once all have answered or the deadline is reached. most: bytes of tensors that a reply may have.
 
         A node that failed is represented by a text that says why; one that was silent is missing.
         """
@@ -130,7 +131,7 @@ class Post:
             sealed[site] = self._sealed(site, kind, t, header, packed[id(tree)])
             self._note("asked", site=site, kind=kind, t=t, request=sealed[site].digest, bytes=sealed[site].size)
         by_node, packets = {self.nodes[site]: request for site, request in sealed.items()}, {}
-        replies = self.contact.channel.ask(by_node, kind, t, self.deadline_s) if by_node else {}
+        replies = self.contact.channel.ask(by_node, kind, t, self.deadline_s, limits.blob) if by_node else {}
         for site, request in sealed.items():
             reply = replies.get(self.nodes[site])
             if packet := self._checked(site, t, request, reply, limits):
@@ -162,16 +163,15 @@ class Post:
         self._refuse(site, t, "E311", f"{site} is not connected and was not asked.")
 
     def greet(self, settings: Mapping[str, Any], patience_s: float = GREETING_S) -> dict[str, Hello]:
-        """Ask nodes that have not said which site they are. Returns the sites that now did, also at a new node.
+        """Ask nodes that have not said which site they are, which may take `patience_s` at most.
 
-        patience_s: how long they may take at most.
-        """
+        Returns the sites that now did, also at a new node."""
         requests, header = {}, {"settings": settings, "name": self.name, "versions": versions()}
         for node in self.contact.channel.nodes():
             if node not in self.nodes.values() and node not in self._strangers and self._due(node):
                 requests[node] = self._sealed("*", "hello", 0, header, {})
         deadline_s = min(self.deadline_s, patience_s)
-        replies = self.contact.channel.ask(requests, "hello", 0, deadline_s) if requests else {}
+        replies = self.contact.channel.ask(requests, "hello", 0, deadline_s, GREETING.blob) if requests else {}
         hellos = {}
         for node, request in requests.items():
             if hello := self._introduced(node, request, replies.get(node)):
@@ -215,7 +215,7 @@ class Post:
             text = f"{site} did not answer within {self.deadline_s:g} s; the round goes on without it."
             return self._refuse(site, t, "E311", text)
         if isinstance(reply, str):
-            code, text = ("E203", reply[5:]) if reply.startswith("E203 ") else ("E312", reply)
+            code, text = (reply[:4], reply[5:]) if reply.startswith(("E203 ", "E304 ")) else ("E312", reply)
             return self._refuse(site, t, code, f"{site} failed: {printable(text[:MOST_TEXT])}.")
         key = self.contact.keys.get(site)
         if key is None:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 _SMALL = 64 << 10
 
-PULL, PUSHED = "/v1/fleet/pull-messages", "/v1/fleet/push-object"
-"""The questions for messages, and the calls of which each brings a piece of an answer."""
+PULL, ANSWERED, PUSHED = "/v1/fleet/pull-messages", "/v1/fleet/push-messages", "/v1/fleet/push-object"
+"""The questions for messages, the calls that announce an answer with a list of its pieces, and those that each bring one."""
 CALLS = {
     "/v1/fleet/activate-node": _SMALL,
     "/v1/fleet/send-node-heartbeat": _SMALL,
     PULL: _SMALL,
     "/v1/fleet/pull-object": _SMALL,
     "/v1/fleet/confirm-message-received": _SMALL,
-    "/v1/fleet/push-messages": 4 << 20,
+    ANSWERED: 512 << 10,  # the list of 8 GB in pieces of 2 MB has 300 KB; Flower's database is locked while it is read
     PUSHED: 8 << 20,  # Flower cuts tensors into pieces of 5 MB
     "/v1/fleet/deactivate-node": _SMALL,
 }

@@ -9,18 +9,18 @@ import asyncio
 import base64
 import binascii
 import logging
+from collections import defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from dataclasses import dataclass
 from email.utils import formatdate
 from typing import Any
 
 import httpx
-from flwr.proto.fleet_pb2 import PullMessagesRequest
-from google.protobuf.message import DecodeError
 
 from unskew.deploy.bell import Bell
+from unskew.deploy.front.answers import asking, is_answer
 from unskew.deploy.front.connection import HEAD_BYTES, NOBODY
-from unskew.deploy.front.fleet_api import BODY, HEADERS, KEY, PULL, PUSHED
+from unskew.deploy.front.fleet_api import ANSWERED, BODY, HEADERS, KEY, PULL, PUSHED
 from unskew.deploy.front.news import News
 from unskew.deploy.front.pace import Pace
 from unskew.deploy.front.refusals import Refusals
@@ -39,6 +39,8 @@ SLOWEST = 16 << 10
 """Bytes a second that must arrive, or be taken, at least."""
 RATE, BURST = 100.0, 400.0
 """Requests of one site: a second, and at once. Whoever sends more is answered later."""
+MOST_EACH = 8
+"""Requests of one site that are with Flower's server at a time, or whose bytes are on their way there or back. Others wait."""
 _log = logging.getLogger("unskew.front")
 
 
@@ -72,16 +74,17 @@ class Passing:
     def __init__(self, server: httpx.AsyncClient, calls: dict[str, int], refusals: Refusals, signs: Signs):
         self.server, self.calls, self.refusals, self.pace = server, calls, refusals, Pace(RATE, BURST)
         self.signs = signs
+        self._places = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(MOST_EACH))
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Answer one request. An answer that was begun and cannot be ended closes the connection."""
         answer, site = Answer(send), scope["state"]["site"]
         try:
+            await asyncio.sleep(self.pace.wait_s(site))
             if (scope["method"], scope["raw_path"]) == ("GET", b"/"):
                 await answer.only(204)  # for a site that checks its connection and its clock
                 return
             size = self._size(scope)
-            await asyncio.sleep(self.pace.wait_s(site))
             async with asyncio.timeout(PATIENCE_S + size / SLOWEST) as limit:
                 await self._pass(scope, size, limit, receive, answer)
         except Refused as refusal:
@@ -120,12 +123,21 @@ class Passing:
         return int(length)
 
     async def _pass(self, scope: Message, size: int, limit: asyncio.Timeout, receive: Receive, answer: Answer) -> None:
-        headers = [(name, value) for name, value in scope["headers"] if name in HEADERS]
         path, content = scope["raw_path"].decode("ascii"), _body(receive)
-        if path == PULL:
+        if path != PUSHED:  # which are too large to be held here
             content = b"".join([piece async for piece in content])
-            if not await self.signs.news.wait(scope["state"]["heard"], receive):
-                raise Gone
+        if isinstance(content, bytes) and path == ANSWERED and not is_answer(content):
+            raise Refused(400, "announced something that is no answer of its own")
+        if path == PULL and not await self.signs.news.wait(scope["state"]["heard"], receive):
+            raise Gone
+        async with self._places[scope["state"]["site"]]:
+            await self._pass_on(scope, size, limit, content, answer)
+
+    async def _pass_on(
+        self, scope: Message, size: int, limit: asyncio.Timeout, content: bytes | AsyncIterator[bytes], answer: Answer
+    ) -> None:
+        headers = [(name, value) for name, value in scope["headers"] if name in HEADERS]
+        path = scope["raw_path"].decode("ascii")
         asked = Idle.now()
         request = self.server.build_request("POST", path, headers=headers, content=content)
         response = await self.server.send(request, stream=True)
@@ -133,8 +145,8 @@ class Passing:
             self.signs.answers.ring()
         try:
             length = int(response.headers.get("content-length", 0))
-            if isinstance(content, bytes) and response.status_code == 200 and not length:
-                self.signs.idle.note(_node(content), asked)
+            if isinstance(content, bytes) and path == PULL and response.status_code == 200 and not length:
+                self.signs.idle.note(asking(content), asked)
             limit.reschedule(asyncio.get_running_loop().time() + PATIENCE_S + (size + length) / SLOWEST)
             kept = [(n.lower(), v) for n, v in response.headers.raw if n.lower() in KEPT]
             await answer.begin(response.status_code, kept)
@@ -180,14 +192,6 @@ async def _body(receive: Receive) -> AsyncIterator[bytes]:
         more = message["more_body"]
         if message["body"]:
             yield message["body"]
-
-
-def _node(question: bytes) -> int:
-    """Whose question for messages this is, which Flower's server has checked if it has answered; 0 if nobody's."""
-    try:
-        return PullMessagesRequest.FromString(question).node.node_id
-    except DecodeError:
-        return 0
 
 
 def _named_key(header: bytes) -> str:
