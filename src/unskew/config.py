@@ -47,13 +47,16 @@ class Settings:
     epochs: Annotated[int, Gt(0), "local epochs per round"] = 5
     batch: Annotated[int, Gt(0), "samples per local batch"] = 32
     optimiser: Annotated[
-        Literal["sgd", "adam", "sign"], "local optimiser, reset every round; sign: Adam, reset at every step"
+        Literal["sgd", "adam", "adamw", "sign"],
+        "local optimiser, reset every round; adamw: Adam with decoupled weight decay; sign: Adam, reset at every step",
     ] = "sgd"
     lr: Annotated[float, Gt(0), "local learning rate"] = 0.05
     lr_decay: Annotated[float, Gt(0), Le(1), "factor on the learning rate after every round"] = 1.0
     lr_min: Annotated[float, Ge(0), "lower bound of the learning rate"] = 0.0
     momentum: Annotated[float, Ge(0), Le(0.9999), "momentum of local SGD"] = 0.0
-    weight_decay: Annotated[float, Ge(0), "L2 penalty, added to the gradient"] = 0.0
+    weight_decay: Annotated[
+        float, Ge(0), "L2 penalty, added to the gradient (adamw: weights shrink by the rate times this)"
+    ] = 0.0
     loss: Annotated[
         Literal["auto", "ce", "dice", "ce+dice"], "what clients minimise; auto: ce, or ce+dice where samples have masks"
     ] = "auto"

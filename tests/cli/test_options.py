@@ -102,7 +102,7 @@ def test_help_shows_every_meaning_choice_range_and_default():
                 continue
             assert option.meaning, option.name
             assert help_text(option).replace("\\[", "[") in text, (command, option.name)
-    assert "reset at every step [sgd|adam|sign; default: sgd]" in shown("run")
+    assert "reset at every step [sgd|adam|adamw|sign; default: sgd]" in shown("run")
     assert "added to the gradient [at least 0; default: 0.0]" in shown("run")
 
 

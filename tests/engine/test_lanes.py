@@ -80,6 +80,7 @@ class Anew:
             lambda p: torch.optim.SGD(p, 0.05, momentum=0.9, weight_decay=0.01),
         ),
         ("adam", {"weight_decay": 0.01}, lambda p: torch.optim.Adam(p, 0.05, weight_decay=0.01)),
+        ("adamw", {"weight_decay": 0.1}, lambda p: torch.optim.AdamW(p, 0.05, weight_decay=0.1)),
         ("sign", {"weight_decay": 0.01}, lambda p: Anew(p, 0.05, weight_decay=0.01)),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +20,7 @@ from unskew.engine.resolve import resolve
 from unskew.errors import UsageError
 from unskew.merge.mean import weighted_mean
 from unskew.methods import registry
+from unskew.methods.augment import Augment
 from unskew.methods.fedprox import FedProx
 from unskew.methods.fedrdn import FedRDN
 from unskew.methods.norm import Norm
@@ -165,3 +167,26 @@ def test_no_command_of_the_first_pages_keeps_norms_of_a_model_without_any(page):
     """M4: the default model of the digits has no batch normalisation."""
     lines = (Path(__file__).parents[2] / page).read_text().splitlines()
     assert not [line for line in lines if "fedbn" in line and ("digits" in line or line.startswith(("$", "    -")))]
+
+
+@pytest.mark.parametrize(
+    ("shape", "settings", "why"),
+    [
+        ((3, 40), {}, "mirror a signal in time"),
+        ((1, 4, 9), {}, "up to 4 positions of an axis that has 4"),
+        ((1, 9, 5), {"shift": 0, "blank": 5}, "up to 5 positions of an axis that has 5"),
+        ((12,), {"flip": 0.0}, r"a sample here is \[12\]"),
+    ],
+)
+def test_augmentation_refuses_samples_that_it_would_spoil(shape, settings, why):
+    assert re.search(why, Augment(**settings).refuse(SimpleNamespace(shape=shape)) or "")
+    assert Augment(flip=0.0).refuse(SimpleNamespace(shape=(3, 40))) is None
+
+
+def test_a_direction_is_moved_as_the_inputs_are():
+    """FedMix differentiates along it."""
+    x = torch.arange(8.0).reshape(2, 1, 2, 2)
+    noise = {"mirror": torch.tensor([0.0, 0.9]), "shift": torch.tensor([[1, 2], [1, 1]])}
+    moved = Augment(shift=1).batch(batch(x).replace(along=2 * x), client(noise=noise))
+    assert_close(moved.x, [[[[0, 0], [2, 0]]], [[[4, 5], [6, 7]]]])
+    assert_close(moved.along, 2 * moved.x)

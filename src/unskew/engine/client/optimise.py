@@ -1,4 +1,4 @@
-"""Local optimisers on stacked weights: the arithmetic of torch.optim's SGD and Adam, and Adam made anew at every step.
+"""Local optimisers on stacked weights: the arithmetic of torch.optim's SGD, Adam and AdamW, and Adam made anew at every step.
 
 They are made afresh for every local update, so no momentum crosses rounds. The learning rate is a number, or on a GPU a
 tensor, from which recorded steps read that of their round. Letters: G lanes.
@@ -86,6 +86,16 @@ class Adam:
 
 
 @dataclass
+class AdamW(Adam):
+    """Loshchilov and Hutter, ICLR 2019, with torch.optim.AdamW's other defaults: w <- w - lr weight_decay w before each step."""
+
+    def step(self, w: list[Tensor], g: list[Tensor], state: list[list[Tensor]], local_G: Tensor) -> None:
+        if self.weight_decay:
+            torch._foreach_mul_(w, 1 - self.lr * self.weight_decay)
+        Adam(self.lr, 0.0, self.betas, self.eps).step(w, g, state, local_G)
+
+
+@dataclass
 class Sign:
     """w <- w - lr g / (|g| + eps): Adam made anew at every step, as in the public code of FLea and of its baselines."""
 
@@ -108,10 +118,10 @@ class Sign:
 
 
 def optimiser(name: str, lr: float | Tensor, momentum: float, weight_decay: float) -> Optimiser:
-    """The optimiser of this name: "sgd", "adam" or "sign". Only SGD has momentum."""
+    """The optimiser of this name: "sgd", "adam", "adamw" or "sign". Only SGD has momentum."""
     if name == "sgd":
         return SGD(lr, momentum, weight_decay)
-    return Adam(lr, weight_decay) if name == "adam" else Sign(lr, weight_decay)
+    return {"adam": Adam, "adamw": AdamW, "sign": Sign}[name](lr, weight_decay)
 
 
 def _decayed(w: list[Tensor], g: list[Tensor], weight_decay: float) -> list[Tensor]:

@@ -37,7 +37,7 @@ class Samples:
 class LocalTraining:
     """How every client trains: how its epochs are cut into steps, and its optimiser without the learning rate.
 
-    optimiser: "sgd", "adam" or "sign". momentum: of SGD, in [0, 1). weight_decay: the L2 coefficient. precision: of a GPU's
+    optimiser: "sgd", "adam", "adamw" or "sign". momentum: of SGD, in [0, 1). weight_decay: the L2 coefficient. precision: of a GPU's
     products, "float32" or "tf32".
     """
 

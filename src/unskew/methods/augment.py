@@ -1,0 +1,88 @@
+"""Augmentation of training batches: mirrored and shifted images (Krizhevsky et al., NeurIPS 2012), blanked bands (SpecAugment,
+Park et al., Interspeech 2019, arXiv 1904.08779).
+
+Every time a sample is drawn, in this order:
+    x mirrored left to right with probability `flip`
+    x shifted by a whole number of pixels, uniform in -`shift` .. `shift`, along each of its axes; zeros come in
+    x blanked with zeros along each of its axes, from a uniform start, on a uniform number 0 .. `blank` of positions
+The axes are height and width of an image or spectrogram, or the time of a signal. Test samples stay as they are.
+Differs from the papers: crops of padded images are called shifts, zeros stand for the mean of standardised inputs (black where
+another Part normalises after this one), and SpecAugment's warping of time is left out.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from annotated_types import Ge, Le
+
+from unskew.core import Batch, Client, Fed, Noise, Part, Tensor, Tree
+
+
+@dataclass(frozen=True)
+class Augment(Part):
+    """Mirrors, shifts and blanks training samples at random."""
+
+    flip: Annotated[float, Ge(0), Le(1), "probability that a sample is mirrored left to right"] = 0.5
+    shift: Annotated[int, Ge(0), Le(10_000), "how far a sample is shifted at most along each axis, in pixels"] = 4
+    blank: Annotated[int, Ge(0), Le(10_000), "how many neighbouring positions of each axis are blanked at most"] = 0
+    name = "augment"
+    use_when = "Clients hold few images, whose classes stay the same when mirrored and shifted; digits must not be mirrored: flip=0."
+    neutral = {"flip": 0.0, "shift": 0, "blank": 0}
+    tasks = ("classification",)
+
+    def refuse(self, fed: Fed) -> str | None:
+        if len(fed.shape) < 2:
+            return f"it moves samples along their axes and a sample here is {list(fed.shape)}"
+        if self.flip and len(fed.shape) == 2:
+            return "it would mirror a signal in time; set augment.flip=0"
+        shortest = min(fed.shape[1:])
+        if max(self.shift, self.blank) >= shortest:
+            return f"it shifts or blanks up to {max(self.shift, self.blank)} positions of an axis that has {shortest}"
+        return None
+
+    def noise(self, fed: Fed, down: Tree) -> dict[str, Noise]:
+        axes = (len(fed.shape) - 1,)
+        drawn = {"mirror": Noise("uniform")} if self.flip else {}
+        if self.shift:
+            drawn["shift"] = Noise("integers", (2 * self.shift + 1,), axes)
+        if self.blank:
+            drawn |= {"width": Noise("integers", (self.blank + 1,), axes), "start": Noise("uniform", shape=axes)}
+        return drawn
+
+    def batch(self, b: Batch, c: Client) -> Batch:
+        along = None if b.along is None else self._changed(b.along.expand_as(b.x), c)
+        return b.replace(x=self._changed(b.x, c), along=along)
+
+    def _changed(self, x: Tensor, c: Client) -> Tensor:
+        """Linear in x, [B, channels, *axes], so that a direction changes as x does."""
+        if self.flip:
+            x = torch.where(_for_samples(c.noise["mirror"] < self.flip, x), x.flip(-1), x)
+        for axis in range(2, x.ndim):
+            place = torch.arange(x.shape[axis], device=x.device)
+            if self.shift:
+                x = _shifted(x, axis, place + (c.noise["shift"][:, axis - 2, None] - self.shift))
+            if self.blank:
+                width_B1 = c.noise["width"][:, axis - 2, None]
+                first_B1 = (c.noise["start"][:, axis - 2, None] * (x.shape[axis] - width_B1 + 1)).floor()
+                x = x * _for_axis((place < first_B1) | (place >= first_B1 + width_B1), x, axis)
+        return x
+
+
+def _shifted(x: Tensor, axis: int, from_BL: Tensor) -> Tensor:
+    """x with position i of this axis read from from_BL[:, i]; zero where that lies outside."""
+    length = x.shape[axis]
+    index = _for_axis(from_BL.clamp(0, length - 1), x, axis).expand_as(x)
+    return x.gather(axis, index) * _for_axis((from_BL >= 0) & (from_BL < length), x, axis)
+
+
+def _for_samples(values_B: Tensor, x: Tensor) -> Tensor:
+    """[B] as [B, 1, ...], to go with x."""
+    return values_B.reshape(-1, *[1] * (x.ndim - 1))
+
+
+def _for_axis(values_BL: Tensor, x: Tensor, axis: int) -> Tensor:
+    """[B, L] as [B, 1, ..., L, ..., 1], to go with x."""
+    shape = [1] * x.ndim
+    shape[0], shape[axis] = values_BL.shape
+    return values_BL.reshape(shape)

@@ -1,0 +1,28 @@
+"""Clipping of local gradients (Pascanu et al., ICML 2013, arXiv 1211.5063): no step is longer than the learning rate times a norm.
+
+At every local step:   g <- g min(1, norm / ||g||)     ||g||: over all trained weights together
+Differs from the paper: nothing.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from annotated_types import Gt, Le
+
+from unskew.core import Client, Part, Weights
+
+
+@dataclass(frozen=True)
+class ClipGradients(Part):
+    """Bounds the norm of every local gradient."""
+
+    norm: Annotated[float, Gt(0), Le(1_000_000), "the largest norm of a gradient, over all weights together"] = 1.0
+    name = "clip_gradients"
+    use_when = "Local training diverges: recurrent models, high learning rates, outliers. It protects nothing; for that there is `dpsgd`."
+    neutral = {"norm": 1_000_000.0}
+
+    def grad(self, g: Weights, w: Weights, c: Client) -> Weights:
+        size = torch.stack([t.pow(2).sum() for t in g.values()]).sum().sqrt()
+        factor = (self.norm / size.clamp(min=1e-12)).clamp(max=1.0)
+        return {n: factor * t for n, t in g.items()}
