@@ -103,7 +103,7 @@ def test_help_shows_every_meaning_choice_range_and_default():
             assert option.meaning, option.name
             assert help_text(option).replace("\\[", "[") in text, (command, option.name)
     assert "reset at every step [sgd|adam|adamw|sign; default: sgd]" in shown("run")
-    assert "added to the gradient [at least 0; default: 0.0]" in shown("run")
+    assert "by the rate times this) [at least 0; default: 0.0]" in shown("run")
 
 
 def test_commands_in_the_documentation_exist_with_their_options():
