@@ -45,6 +45,7 @@ class Settings:
     ] = "full"
     rounds: Annotated[int, Gt(0), "number of rounds"] = 50
     epochs: Annotated[int, Gt(0), "local epochs per round"] = 5
+    first_epochs: Annotated[int, Ge(0), "local epochs of round 1; 0: as many as in the others"] = 0
     batch: Annotated[int, Gt(0), "samples per local batch"] = 32
     optimiser: Annotated[
         Literal["sgd", "adam", "adamw", "sign"],
@@ -53,6 +54,9 @@ class Settings:
     lr: Annotated[float, Gt(0), "local learning rate"] = 0.05
     lr_decay: Annotated[float, Gt(0), Le(1), "factor on the learning rate after every round"] = 1.0
     lr_min: Annotated[float, Ge(0), "lower bound of the learning rate"] = 0.0
+    lr_rounds: Annotated[
+        int, Ge(0), "rounds in which the learning rate falls evenly from lr to lr_min, instead of by lr_decay; 0: by lr_decay"
+    ] = 0
     momentum: Annotated[float, Ge(0), Le(0.9999), "momentum of local SGD"] = 0.0
     weight_decay: Annotated[
         float, Ge(0), "L2 penalty, added to the gradient (adamw: weights shrink by the rate times this)"
@@ -115,6 +119,22 @@ class Settings:
         """The seed that the partition is drawn from."""
         return self.seed if self.partition_seed is None else self.partition_seed
 
+    def epochs_in(self, t: int) -> int:
+        """The local epochs of round t."""
+        return self.first_epochs or self.epochs if t == 1 else self.epochs
+
+    @property
+    def passes(self) -> int:
+        """How often a client that answers in every round goes through its samples, in all rounds together."""
+        return self.epochs_in(1) + self.epochs * (self.rounds - 1)
+
+    def lr_in(self, t: int) -> float:
+        """The learning rate of round t; of round 1 before it."""
+        later = max(t, 1) - 1
+        if self.lr_rounds:
+            return max(self.lr - (self.lr - self.lr_min) * min(1.0, later / self.lr_rounds), self.lr_min)
+        return max(self.lr * self.lr_decay**later, self.lr_min)
+
     def files(self) -> dict[str, str]:
         """Digests of the user's own files that the settings name, by file: Parts, the model, and a trace."""
         digests = own.digests(self.method, self.model)
@@ -139,7 +159,7 @@ class Settings:
 FIELDS = {f.name: f for f in dataclasses.fields(Settings)}
 NO_EFFECT = ("workers", "device")
 """Settings that change no bit."""
-LATER = ("measure", "validation", "weighting", "cap", "secure_aggregation")
+LATER = ("measure", "validation", "weighting", "cap", "secure_aggregation", "first_epochs", "lr_rounds")
 """Settings that were added after the first runs; at their defaults they change nothing."""
 SYNONYMS = {
     "learning_rate": "lr", "optimizer": "optimiser", "batch_size": "batch", "local_epochs": "epochs", "dataset": "data",
@@ -161,7 +181,10 @@ def build(values: Mapping[str, Any], lines: Mapping[str, int] | None = None) -> 
         if key not in FIELDS:
             raise UsageError("E101", f"unknown key {excerpt(key)}{where}.{_nearest(str(key))}")
         converted[key] = _converted(key, value, where)
-    return Settings(**converted)
+    settings = Settings(**converted)
+    if settings.lr_rounds and settings.lr_decay != 1:
+        raise UsageError("E109", "lr_rounds and lr_decay are two ways to lower the learning rate; give one of them.")
+    return settings
 
 
 def _divided(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ import unskew
 from unskew.core.method import Method
 from unskew.core.part import Part
 from unskew.engine import check
-from unskew.engine.server.loop import rate
+from unskew.errors import UsageError
 from unskew.methods import registry
 
 KEEP = {"clients": 8, "rounds": 3, "epochs": 1, "batch": 16, "workers": 1, "model": "cnn_small"}
@@ -159,9 +159,38 @@ def test_adding_a_client_changes_nobody_else():
 
 
 def test_learning_rate_falls_to_its_floor():
-    made = check.loop(Method(), lr=0.1, lr_decay=0.5, lr_min=0.02)
-    made.trainer.close()
-    assert [rate(made.settings, t) for t in (0, 1, 2, 3, 4)] == [0.1, 0.1, 0.05, 0.025, 0.02]
+    settings = check.settings(lr=0.1, lr_decay=0.5, lr_min=0.02)
+    assert [settings.lr_in(t) for t in (0, 1, 2, 3, 4)] == [0.1, 0.1, 0.05, 0.025, 0.02]
+    evenly = check.settings(lr=0.1, lr_min=0.02, lr_rounds=4)
+    assert [evenly.lr_in(t) for t in (0, 1, 2, 5, 6)] == pytest.approx([0.1, 0.1, 0.08, 0.02, 0.02], abs=1e-12)
+    assert check.settings(lr=0.1, lr_min=0.2, lr_rounds=4).lr_in(3) == 0.2  # a lower bound above lr holds throughout
+    with pytest.raises(UsageError, match="E109 .*two ways to lower"):
+        check.settings(lr_rounds=4, lr_decay=0.5)
+
+
+def test_the_first_round_may_have_epochs_of_its_own():
+    """FedNova reads the number of steps, so that a wrong one shows in the merge."""
+
+    def after(t: int, **changes) -> list[torch.Tensor]:
+        made = check.loop(registry.parse("fednova+flea"), **changes)
+        try:
+            state, seen = made.begin(), []
+            for now in range(1, t + 1):
+                state, summary = made.round(state, now)
+                seen += [*state.weights.values(), torch.tensor(summary.loss)]
+        finally:
+            made.trainer.close()
+        return seen
+
+    longer, short = after(2, first_epochs=2), after(1)
+    whole = after(2, epochs=2)
+    same = [torch.equal(a, b) for a, b in zip(longer, whole)]
+    first = len(longer) // 2
+    assert all(same[:first])
+    assert not all(same[first:])
+    assert not all(torch.equal(a, b) for a, b in zip(longer, short))
+    assert check.settings(rounds=3, first_epochs=4).passes == 6
+    assert check.settings(rounds=3).passes == 3
 
 
 def test_a_run_in_memory_and_one_in_a_folder_end_alike(tmp_path):

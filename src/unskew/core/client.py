@@ -24,7 +24,8 @@ from unskew.tasks import Task
 class Fed:
     """Facts of a run that are known before round 1 and are the same for the server and all clients.
 
-    clients: K. classes: C. shape: of one input. rounds: T. epochs: local passes a round. batch: samples in a step.
+    clients: K. classes: C. shape: of one input. rounds: T. epochs: local passes a round, first_epochs: those of round 1
+    where they differ (0: they do not). batch: samples in a step.
     lr: the first round's learning rate. net: the model's structure. sizes: [K] training samples of each client.
     task: targets, loss and predictions. momentum, optimiser: of the clients' steps. natural: whether the data name the
     client of every sample. seed: what all randomness is keyed by. proximal: the mu of a term mu/2 ||w - w_t||^2 that the
@@ -53,6 +54,12 @@ class Fed:
     reserved: Batch | None = None
     shared: tuple[str, ...] = ()
     sampled: float | None = None
+    first_epochs: int = 0
+
+    @property
+    def passes(self) -> int:
+        """How often a client that answers in every round goes through its samples, in all rounds together."""
+        return (self.first_epochs or self.epochs) + (self.rounds - 1) * self.epochs
 
     @property
     def features(self) -> int:

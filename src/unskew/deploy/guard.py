@@ -141,7 +141,8 @@ class Guard:
             return
         request = approvals.Request(digest, number, study.title, settings.rounds, self.by, leaves, time.time())
         epochs = "1 epoch" if settings.epochs == 1 else f"{settings.epochs} epochs"
-        trains = f"{settings.model}, {epochs} a round, batches of {settings.batch}, learning rate {settings.lr:g}"
+        epochs += f" a round, {settings.first_epochs} in the first" if settings.first_epochs else " a round"
+        trains = f"{settings.model}, {epochs}, batches of {settings.batch}, learning rate {settings.lr:g}"
         request = replace(request, name=name, trains=trains)
         if approvals.ask(self.folder, request):
             self.say(f"a study asks for this site's data and waits for its operator\n{request.text()}")

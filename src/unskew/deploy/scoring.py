@@ -25,7 +25,6 @@ from unskew.engine.client.values import Start
 from unskew.engine.disk.lines import Row
 from unskew.engine.disk.record import Record
 from unskew.engine.disk.store import Store
-from unskew.engine.server.loop import rate
 from unskew.engine.server.rows import client_rows, pooled, row, summary_rows
 from unskew.engine.server.scores import Evaluation
 
@@ -61,7 +60,7 @@ class SiteScores:
         t = start.t - 1
         if t % self.sites.settings.eval_every or not any(h.test for h in self.sites.hellos):
             return None
-        return replace(start, t=t, lr=rate(self.sites.settings, t))
+        return replace(start, t=t, lr=self.sites.settings.lr_in(t))
 
     def write(self, scored: Start, cohort: Sequence[int], answers: Mapping[int, Any]) -> None:
         """Write the metrics of the round before. answers: of the cohort; sites that did not train are asked here."""

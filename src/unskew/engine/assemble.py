@@ -63,6 +63,7 @@ def trainer_of(run: Run) -> Trainer:
             settings.momentum,
             settings.weight_decay,
             settings.precision,
+            settings.first_epochs,
         ),
         run.lanes,
         settings.workers or cores(),

@@ -258,6 +258,7 @@ def _facts(settings: Settings, federation: Federation, net: Network, task: Task)
         natural=federation.natural,
         seed=settings.seed,
         sampled=Availability.parse(settings.availability).independent,
+        first_epochs=settings.first_epochs,
     )
 
 

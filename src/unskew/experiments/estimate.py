@@ -46,7 +46,7 @@ def seconds(settings: Settings, dataset: Dataset) -> float:
     """Seconds that one run takes on one core."""
     samples, clients = _samples(settings, dataset), _clients(settings, dataset)
     per_sample = _seconds_per_sample(settings, dataset, min(settings.batch, max(1, samples // clients)))
-    trained = samples * _cohort(settings.availability) * settings.epochs * settings.rounds
+    trained = samples * _cohort(settings.availability) * settings.passes
     scored = len(dataset.y_test) * settings.rounds / settings.eval_every
     return per_sample * (trained * _cost(settings.method) + scored * SCORED)
 

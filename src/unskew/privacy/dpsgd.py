@@ -61,7 +61,7 @@ class DPSGD(Part):
 
     def account(self, counts_KC: np.ndarray[Any, Any], fed: Fed) -> Account:
         worst, n = max((self.of_client(n, fed), n) for n in _candidates(fed))
-        q, steps = min(1.0, fed.batch / n), fed.rounds * fed.epochs * -(-n // fed.batch)
+        q, steps = min(1.0, fed.batch / n), fed.passes * -(-n // fed.batch)
         return Account(
             f"noise {self.noise_multiplier:g} x clip {self.clip:g}; the client protected least has {n:,} samples: q = {q:.4g}, "
             f"{steps:,} steps if it is asked in every round, delta = {self.delta:.1e}",
@@ -73,7 +73,7 @@ class DPSGD(Part):
 
     def of_client(self, n: int, fed: Fed) -> float:
         """Epsilon of a client with n samples that is asked in every round."""
-        steps = fed.rounds * fed.epochs * -(-n // fed.batch)
+        steps = fed.passes * -(-n // fed.batch)
         return rounded_up(epsilon_after(steps, min(1.0, fed.batch / n), self.noise_multiplier, self.delta))
 
 

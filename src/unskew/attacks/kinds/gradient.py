@@ -93,7 +93,7 @@ class Gradient(Attack):
         return sorted(answered, key=lambda k: (sizes[k], k))
 
     def _steps(self, scene: Scene, n: int) -> int:
-        epochs = self.epochs if self.batch else scene.run.settings.epochs
+        epochs = self.epochs if self.batch else scene.run.settings.epochs_in(scene.final.t)
         return epochs * -(-n // scene.run.settings.batch)
 
     def _clients(self, scene: Scene, seed: int) -> tuple[Start, list[tuple[Tensor, Tensor, Weights]]]:

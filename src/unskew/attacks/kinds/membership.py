@@ -60,7 +60,7 @@ class Membership(Attack):
         strangers = unseen(scene.run.federation, scene.trainer.samples.x[torch.as_tensor(members)], seed)
         first = Start(1, scene.run.settings.lr, scene.run.fed.net.weights(), {})
         settings = scene.run.settings
-        passes = self.passes or min(settings.rounds * settings.epochs, MOST_PASSES)
+        passes = self.passes or min(settings.passes, MOST_PASSES)
         targets = [Target("merged model", -1, np.unique(members), scene.final.weights, first, passes)]
         targets += self._updates(scene)
         scores, curves = list[Score](), list[dict[str, Any]]()
@@ -82,7 +82,7 @@ class Membership(Attack):
                 np.asarray(scene.run.federation.train[r.client]),
                 {**heard.start.weights, **r.weights},
                 heard.start,
-                scene.run.settings.epochs,
+                scene.run.settings.epochs_in(scene.final.t),
             )
             for r in largest
         ]

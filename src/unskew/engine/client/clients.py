@@ -95,12 +95,12 @@ class Clients:
     def orders(self, k: int, t: int) -> np.ndarray:
         """[E, n] the rows of client k in the order in which it trains on them in round t, shuffled for each epoch."""
         rows, generator = self.samples.rows[k], key(self.fed.seed, t, k, "batch")
-        epochs = range(self.training.recipe.epochs)
+        epochs = range(self.training.recipe_in(t).epochs)
         return np.stack([rows[torch.randperm(len(rows), generator=generator).numpy()] for _ in epochs])
 
     def drawn(self, work: Work, t: int) -> list[np.ndarray]:
         """The rows of each step of a client in round t, where samples are drawn one by one."""
-        recipe, generator = self.training.recipe, self.chance.samples(t, work.client)
+        recipe, generator = self.training.recipe_in(t), self.chance.samples(t, work.client)
         return drawn_apart(self.samples.rows[work.client], work.steps(recipe.epochs), recipe.batch, generator)
 
     @property

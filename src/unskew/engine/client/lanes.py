@@ -25,20 +25,20 @@ from unskew.engine.client.transfer import on_device
 from unskew.engine.client.values import Start
 
 
-def lane_table(clients: Clients, axis: Axis, work: Sequence[Work], private: Sequence[Tree]) -> Tree:
-    """What differs between the clients of a chunk, stacked: `work` and `private` hold one entry a lane.
+def lane_table(clients: Clients, axis: Axis, work: Sequence[Work], private: Sequence[Tree], t: int) -> Tree:
+    """What differs between the clients of a chunk in round t, stacked: `work` and `private` hold one entry a lane.
 
     id, n, steps: [G]. counts: [G, C]. rows, rows_weight: [G, V, B], each client's rows of the samples in V visits,
     padded with row 0 at weight 0. mine: the Parts' private slices. kept: the weights that stay on the client.
     round: what the hook `begin` returned; empty before it ran.
     """
-    recipe = clients.training.recipe
     rows_GVB, weight_GVB = _visits(clients, axis, work)
+    epochs = clients.training.recipe_in(t).epochs
     table = {
         "id": np.array([w.client for w in work]),
         "n": np.array([w.n for w in work], dtype=np.float32),
         "counts": clients.samples.counts_KC[[w.client for w in work]].astype(np.float32),
-        "steps": np.array([w.steps(recipe.epochs) for w in work], dtype=np.float32),
+        "steps": np.array([w.steps(epochs) for w in work], dtype=np.float32),
         "rows": rows_GVB,
         "rows_weight": weight_GVB,
     }

@@ -58,7 +58,7 @@ class NoiseTables:
 
     def __init__(self, clients: Clients, start: Start, work: Sequence[Work]):
         self.device = clients.device
-        fed, recipe = clients.facts, clients.training.recipe
+        fed, recipe = clients.facts, clients.training.recipe_in(start.t)
         most = max(w.steps(recipe.epochs) for w in work)
         if self.device.type == "cuda":  # fewer shapes, so that more rounds have the same
             most = -(-most // PAD_STEPS) * PAD_STEPS

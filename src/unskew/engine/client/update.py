@@ -39,6 +39,7 @@ class Update:
         self.clients, self.axis, self.chunk, self.start = clients, axis, chunk, start
         # a client that trains alone may have a second lane as filler; only those of `chunk.work` get a reply
         work, training = axis.work(chunk), clients.training
+        self.recipe = training.recipe_in(start.t)
         self.private = [clients.private_state(private.get(w.client), start) for w in work]
         plan = [axis.widened(step) for step in self._plan()]
         drops_out = bool(clients.mask_shapes)
@@ -46,7 +47,7 @@ class Update:
         dropout = DropoutMasks(clients.mask_shapes, chunk, generators)
         self.state = LaneState(
             axis.stack_weights([clients.held_weights(start, state) for state in self.private]),
-            lane_table(clients, axis, work, self.private),
+            lane_table(clients, axis, work, self.private, start.t),
             NoiseTables(clients, start, work),
             optimise.optimiser(training.optimiser, self._rate(), training.momentum, training.weight_decay),
             torch.zeros(len(work), device=clients.device),
@@ -56,7 +57,7 @@ class Update:
 
     def _plan(self) -> list[Step]:
         """The chunk's steps: epochs in shuffled order, or samples drawn one by one."""
-        clients, recipe, t = self.clients, self.clients.training.recipe, self.start.t
+        clients, t, recipe = self.clients, self.start.t, self.recipe
         if recipe.apart:
             return steps_apart(self.chunk, {w.client: clients.drawn(w, t) for w in self.chunk.work}, recipe)
         return steps(self.chunk, {w.client: clients.orders(w.client, t) for w in self.chunk.work}, recipe)
@@ -107,5 +108,5 @@ class Update:
             weights={n: w[n] for n in clients.sent},
             shares={name: select_lane(shares) for name, (shares, _) in finished.items()},
             private={name: state for name, state in private.items() if state},
-            loss=0.0 if clients.withholds_loss else self.state.loss_sum[g] / work.samples_seen(clients.training.recipe),
+            loss=0.0 if clients.withholds_loss else self.state.loss_sum[g] / work.samples_seen(self.recipe),
         )

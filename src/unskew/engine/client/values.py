@@ -6,7 +6,7 @@ Letters: N samples, K clients, C classes.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from torch import Tensor
@@ -37,8 +37,8 @@ class Samples:
 class LocalTraining:
     """How every client trains: how its epochs are cut into steps, and its optimiser without the learning rate.
 
-    optimiser: "sgd", "adam", "adamw" or "sign". momentum: of SGD, in [0, 1). weight_decay: the L2 coefficient. precision: of a GPU's
-    products, "float32" or "tf32".
+    optimiser: "sgd", "adam", "adamw" or "sign". momentum: of SGD, in [0, 1). weight_decay: the L2 coefficient. precision: of a
+    GPU's products, "float32" or "tf32". first_epochs: the epochs of round 1, 0 where they are as many as in the others.
     """
 
     recipe: Recipe
@@ -46,6 +46,11 @@ class LocalTraining:
     momentum: float = 0.0
     weight_decay: float = 0.0
     precision: str = FLOAT32
+    first_epochs: int = 0
+
+    def recipe_in(self, t: int) -> Recipe:
+        """How the epochs of round t are cut into steps."""
+        return replace(self.recipe, epochs=self.first_epochs) if t == 1 and self.first_epochs else self.recipe
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,8 @@ class Histograms(Probe):
 
     def _as_trained(self, reply: Reply, sent: Start) -> Tensor:
         """[C], the labels of the client's first local epoch, summed, after the pool's Parts have mixed theirs in."""
-        trainer, k, recipe, fed = self.trainer, reply.client, self.trainer.training.recipe, self.fed
+        trainer, k, fed = self.trainer, reply.client, self.fed
+        recipe = trainer.training.recipe_in(sent.t)
         work, order = work_of(k, int(fed.sizes[k]), recipe), trainer.orders(k, sent.t)[0]
         w = trainer.held_weights(sent, reply.private)
         clients = {p: trainer.client(k, sent, p.name, w, reply.private) for p in self.pools}

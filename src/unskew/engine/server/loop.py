@@ -96,7 +96,7 @@ class Loop:
 
     def down(self, state: State, t: int) -> Start:
         """What is broadcast in round t."""
-        return broadcast(self.method, state, t, rate(self.settings, t))
+        return broadcast(self.method, state, t, self.settings.lr_in(t))
 
     def round(self, state: State, t: int) -> tuple[State, Round]:
         """One round: train, gate, merge, slices, trips, ledger. With nobody there the model stays as it is."""
@@ -242,11 +242,6 @@ def broadcast(method: Method, state: State, t: int, lr: float) -> Start:
         if slice_ := state.slices.get(p.name):
             down[p.name] = {leaf: v for leaf, v in slice_.items() if leaf not in p.keeps_at_server}
     return Start(t, lr, state.weights, down)
-
-
-def rate(settings: Settings, t: int) -> float:
-    """The learning rate of round t; of round 1 before it."""
-    return max(settings.lr * settings.lr_decay ** (max(t, 1) - 1), settings.lr_min)
 
 
 def due(method: Method, t: int, rounds: int) -> list[tuple[Part, Trip]]:
