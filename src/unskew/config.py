@@ -55,8 +55,10 @@ class Settings:
     lr_decay: Annotated[float, Gt(0), Le(1), "factor on the learning rate after every round"] = 1.0
     lr_min: Annotated[float, Ge(0), "lower bound of the learning rate"] = 0.0
     lr_rounds: Annotated[
-        int, Ge(0), "rounds in which the learning rate falls evenly from lr to lr_min, instead of by lr_decay; 0: by lr_decay"
-    ] = 0
+        float,
+        Ge(0),
+        "rounds in which the learning rate falls evenly from lr to lr_min, instead of by lr_decay; 0: by lr_decay",
+    ] = 0.0
     momentum: Annotated[float, Ge(0), Le(0.9999), "momentum of local SGD"] = 0.0
     weight_decay: Annotated[
         float, Ge(0), "L2 penalty, added to the gradient (adamw: weights shrink by the rate times this)"

@@ -11,7 +11,7 @@ Differs from the paper: no batch normalisation in G. `fedgen_images` is the othe
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Self
 
 import torch
 import torch.nn.functional as F
@@ -52,6 +52,9 @@ class FedGen(Part):
         most = float(fed.sizes.max())
         counts = Share((fed.classes,), low=0, high=most, reads="each", what="samples per class", kind="statistics")
         return {"counts": replace(counts, samples="class")}
+
+    def paced(self, whole: int, rounds: int) -> Self:
+        return replace(self, decay=self.decay ** (whole / rounds))
 
     def finish(self, w: Weights, c: Client) -> tuple[Tree, Tree]:
         return {"counts": c.counts}, {}

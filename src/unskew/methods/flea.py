@@ -15,17 +15,18 @@ less than one sample still shares one.
 `variant="official"` is a step of the public code:
     L = CE(z(f)) + CE(z(f~), y~) + lambda1 KL(p_t(fF) || p(fF)) + lambda2 dcor(x, f)
 all in training mode but p_t: layers up to the cut update their running statistics by the batch twice, those after it by
-the batch, the mixture and the buffer's activations in turn. lambda2 falls by 0.1 a round down to 1, and is 1 from round
-21 on. In round 1 (an empty buffer):
+the batch, the mixture and the buffer's activations in turn. lambda2 falls by `fall` a round down to 1, which it reaches
+in round 21. In round 1 (an empty buffer):
     L = CE(z(f)) + 0.5 lambda1 KL(p_t(x) || p(x)) + lambda2 dcor(x, f)
-The tenth is drawn with replacement, and may be nothing. Unlike the code it takes ceil(n / B) steps an epoch (code:
-floor(n / B) + 1), has no first round of three times the length, keeps its optimiser from step to step, draws the
-buffer's rows with replacement where there are fewer than in a batch (code: cuts the batch to their number), adds no
-1e-7 under the roots of dcor, and drops out the same units in all passes of a step.
+The tenth is drawn with replacement, and may be nothing. What else the code does is settings of a run: `optimiser=sign`,
+`lr_min` and `lr_rounds`, and `first_epochs`, three times `epochs`; the experiment flea-official-har has them. Unlike the
+code it takes ceil(n / B) steps an epoch (code: floor(n / B) + 1), draws the buffer's rows with replacement where there are
+fewer than in a batch (code: cuts the batch to their number), adds no 1e-7 under the roots of dcor, and drops out the same
+units in all passes of a step.
 """
 
 from dataclasses import dataclass, replace
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
 import torch
 import torch.nn.functional as F
@@ -48,6 +49,7 @@ class FLea(Part):
     a: Annotated[float, Ge(0.01), Le(10_000), "parameter of Beta(a, a), from which mixing weights are drawn"] = 2.0
     cut: Annotated[str, 'block whose output is shared ("cut": the one the model names)'] = "cut"
     variant: Annotated[Literal["paper", "official"], "the paper's loss, or the public code's"] = "paper"
+    fall: Annotated[float, Ge(0), Le(1_000_000), "with variant=official: what lambda2 loses a round, down to 1"] = 0.1
     fused: Annotated[
         bool,
         "send activations of the model the round began with, together with the update: one exchange a round, not two",
@@ -62,6 +64,9 @@ class FLea(Part):
                 "with variant=official the layers after the cut train on their own; the model must be an nn.Sequential"
             )
         return None
+
+    def paced(self, whole: int, rounds: int) -> Self:
+        return replace(self, fall=self.fall * (whole - 1) / (rounds - 1)) if self.variant == "official" else self
 
     @property
     def taps(self) -> tuple[str, ...]:
@@ -120,7 +125,7 @@ class FLea(Part):
         if c.net.norms:  # the public code computes f in another pass; only running statistics notice
             with torch.no_grad():
                 c.run_training(w, b.x, until=cut)
-        lambda2 = max(1.0, self.lambda2 - 0.1 * (c.t - 1)) if c.t <= 20 else 1.0
+        lambda2 = max(1.0, self.lambda2 - self.fall * (c.t - 1))
         dependence = lambda2 * squared_distance_correlation(b.x, h, b.weight).clamp(min=1e-12).sqrt()
         if not len(c.down["labels"]):
             teacher_BC = c.run(c.start, b.x).detach()
