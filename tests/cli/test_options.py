@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
 
 SETTINGS = (
-    "--data --skew --clients --samples --availability --rounds --epochs --batch --optimiser --lr --lr-decay --lr-min "
+    "--data --skew --clients --samples --availability --rounds --epochs --batch --optimiser --lr --lr-decay --lr-min --lr-rounds --first-epochs "
     "--momentum --weight-decay --loss --drop-last --model --weighting --cap --secure-aggregation --normalise --partition-seed --eval-every --validation "
     "--measure --lanes --workers --device --precision"
 )

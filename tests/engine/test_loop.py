@@ -164,7 +164,7 @@ def test_learning_rate_falls_to_its_floor():
     evenly = check.settings(lr=0.1, lr_min=0.02, lr_rounds=4)
     assert [evenly.lr_in(t) for t in (0, 1, 2, 5, 6)] == pytest.approx([0.1, 0.1, 0.08, 0.02, 0.02], abs=1e-12)
     assert check.settings(lr=0.1, lr_min=0.2, lr_rounds=4).lr_in(3) == 0.2  # a lower bound above lr holds throughout
-    with pytest.raises(UsageError, match="E109 .*two ways to lower"):
+    with pytest.raises(UsageError, match=r"E109 .*two ways to lower"):
         check.settings(lr_rounds=4, lr_decay=0.5)
 
 

@@ -18,15 +18,6 @@ from unskew.experiments.parsing import parse_experiment
 from unskew.experiments.selection import select
 
 
-def test_scale_cuts_rounds_and_nothing_else():
-    experiment = read_experiment("flea-table1")
-    row = experiment.rows[0]
-    full, half = (experiment.settings_of(row, "FLea", s) for s in (1.0, 0.5))
-    assert (full.rounds, half.rounds) == (100, 50)
-    assert full.replace(rounds=50) == half
-    assert experiment.settings_of(row, "FLea", 0.001).rounds == 2
-
-
 def test_unknown_names_are_refused_with_a_suggestion():
     with pytest.raises(UsageError, match="Did you mean 'flea-table1'"):
         read_experiment("flea-table")

@@ -59,7 +59,9 @@ def test_the_command_runs_keeps_and_runs_nothing_twice(tmp_path, monkeypatch):
         "Made up.",
         "standing still",
         "Standing still gets nowhere.",
-        "ring: the paper",
+        "ring: the paper, dot",
+        "a log &lt;of&gt; nobody",
+        "FedAvg, log",
     ):
         assert seen in html, seen
     assert "small.html" in (pages / "index.html").read_text()

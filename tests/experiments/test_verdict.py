@@ -63,7 +63,7 @@ def test_numbers_are_those_of_the_runs():
     }
     result = result_of(experiment, list(entries.values()), [learning, still], runs, facts)
     assert "SCALED: 0.5" in tables.plain(result)
-    assert r"65.0 $\pm$ 7.1 (50.0)" in tables.latex(result)
+    assert r"65.0 $\pm$ 7.1 \textcolor{gray}{(50.0)}" in tables.latex(result)
     assert result["curves"]["even"]["FedAvg"][1] == [[1, 30.0], [2, 40.0], [3, 70.0]]
     assert "Still,,15,7.071,2" in tables.as_csv(result)
     assert wording.rounds(result) == "3 (0.5 of the paper's)"

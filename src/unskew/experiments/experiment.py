@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -19,6 +18,7 @@ from unskew.core.part import Part
 from unskew.engine.resolve import is_reference
 from unskew.errors import UsageError, suggestion
 from unskew.experiments.claims import Claim, Trend
+from unskew.experiments.shortening import shortened
 from unskew.methods import registry
 from unskew.methods.registry import meant_for
 
@@ -43,6 +43,14 @@ class Leak:
 
 
 @dataclass(frozen=True)
+class Log:
+    """What a published log says of one run: the score after every round from the first, in the table's unit, and its source."""
+
+    source: str
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
 class TableRow:
     """One row of a table: a setting in which every method runs.
 
@@ -51,6 +59,7 @@ class TableRow:
     metric, scope: the quantity to report, where it is not the table's; at: the round after which to read it (0: the last).
     x, panel: the row's position on the experiment's `axis`, and the picture in which it is drawn.
     attack: what to report of an attack on the finished runs, instead of a score of their training.
+    logs: published logs of this setting, by the paper's names of the methods.
     """
 
     name: str
@@ -63,6 +72,7 @@ class TableRow:
     x: float | None = None
     panel: str = ""
     attack: Leak | None = None
+    logs: dict[str, Log] = field(default_factory=dict)
 
     @property
     def has_data(self) -> bool:
@@ -123,16 +133,14 @@ class Experiment:
     def settings_of(self, row: TableRow, method: str, scale: float = 1.0) -> Settings:
         """The settings of the runs of one method in one row, apart from the seed.
 
-        scale: the share of the rounds to run, of which at least two remain.
+        scale: the share of the rounds to run, of which at least two remain; what is counted in rounds is shortened, too.
         Arguments that the row sets for a Part reach the methods that have this Part and no others, so that the other
         methods' runs stay the same runs.
         """
         overrides = self.overrides.get(method, {})
         settings = config.build({**row.settings, **overrides, "method": self.methods[method]})
-        settings = settings.replace(
-            rounds=max(2, math.ceil(settings.rounds * scale)), lr=settings.lr * self.factors.get(method, 1.0)
-        )
-        if is_reference(settings.method):
-            return settings
-        arguments = meant_for(settings.method, settings.set)
-        return settings.replace(method=str(registry.parse(settings.method, arguments)), set={})
+        settings = settings.replace(lr=settings.lr * self.factors.get(method, 1.0))
+        if not is_reference(settings.method):
+            arguments = meant_for(settings.method, settings.set)
+            settings = settings.replace(method=str(registry.parse(settings.method, arguments)), set={})
+        return shortened(settings, scale)

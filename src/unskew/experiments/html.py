@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 from markupsafe import Markup
 
-from unskew.experiments import tables, wording
+from unskew.experiments import logs, tables, wording
 from unskew.experiments.result import TableResult
 from unskew.report.figures import svg
 from unskew.report.figures.beside import Pair, beside
@@ -34,6 +34,9 @@ def document(result: TableResult) -> str:
         summary=wording.summary(result),
         cards=_cards(result),
         head=head,
+        grey=head.index("paper") if result["scale"] != 1 and "paper" in head else -1,
+        log=logs.table(result),
+        log_note=logs.note(result),
         lines=[(line, colours[line[1]], i and line[0] == lines[i - 1][0]) for i, line in enumerate(lines)],
         note=wording.note(result),
         claims=[(claim, wording.margins(claim, result["unit"])) for claim in result["claims"]],
@@ -80,15 +83,19 @@ def _rows(result: TableResult, colours: Colours) -> list[tuple[str, str, Markup,
 
 def _beside_paper(result: TableResult, row: str, colours: Colours) -> Markup:
     """Our numbers of a row beside the paper's; empty where it has none."""
+    equal = result["scale"] == 1
     pairs = [
-        Pair(e["method"], colours[e["method"]], _nan(e["paper"]), _nan(e["ours"]["mean"]), _nan(e["ours"]["std"]))
+        Pair(
+            e["method"], colours[e["method"]], _nan(e["paper"]), _nan(e["ours"]["mean"]), _nan(e["ours"]["std"]), equal
+        )
         for e in result["entries"]
         if e["row"] == row
     ]
     if all(math.isnan(pair.paper) for pair in pairs):
         return Markup()
     unit = ", %" if result["unit"] == "percent" else ""
-    return both_widths(partial(beside, pairs, f"{wording.quantity(result, row)}{unit}; ring: the paper, dot: here"))
+    ring = "the paper" if equal else "the paper after all rounds"
+    return both_widths(partial(beside, pairs, f"{wording.quantity(result, row)}{unit}; ring: {ring}, dot: here"))
 
 
 def _curves(result: TableResult, row: str, colours: Colours) -> Markup:
@@ -96,6 +103,10 @@ def _curves(result: TableResult, row: str, colours: Colours) -> Markup:
     if result["rows"][row].get("attack"):
         return Markup()  # one value, after the last round
     lines = [_line(result, method, colours[method], seeds) for method, seeds in by_method.items()]
+    for where, method, log, _ in logs.pairs(result):
+        if where == row:
+            x, y = (np.array(values, dtype=float) for values in zip(*log.items()))
+            lines.append(Line(f"{method}, log", "ref", x, y / _divisor(result), 0 * y, dashed=True))
     return _drawn(result, [line for line in lines if line is not None], ("round", wording.quantity(result)))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from unskew.experiments import wording
+from unskew.experiments import logs, wording
 from unskew.experiments.result import TableResult
 from unskew.experiments.tables import table
 
@@ -21,6 +21,7 @@ def page(result: TableResult) -> str:
         _table(head, lines),
         wording.note(result),
         _claims(result),
+        _logs(result),
         _privacy(result),
         _list("What differs" if result["paper"] else "Notes", wording.notes(result)),
         _list("What the paper leaves open, and our choice" if result["paper"] else "Choices", result["open"]),
@@ -63,6 +64,11 @@ def _claims(result: TableResult) -> str:
         for claim in result["claims"]
     ]
     return f"## Claims\n\n{_table(head, lines)}"
+
+
+def _logs(result: TableResult) -> str:
+    note = logs.note(result)
+    return f"## Beside the published log\n\n{_table(*logs.table(result))}\n\n{note}" if note else ""
 
 
 def _privacy(result: TableResult) -> str:

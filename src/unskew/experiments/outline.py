@@ -42,6 +42,11 @@ def runs(cells_: Sequence[Cell], repeated: Collection[Path], scale: float, cores
     return "\n".join(lines)
 
 
+def schedules(changes: Sequence[str]) -> str:
+    """What a shortened run changes so that it ends where a whole run ends; empty where nothing is counted in rounds."""
+    return f"ends    where the whole run ends: {', '.join(changes)}" if changes else ""
+
+
 def older(paths: Sequence[Path], anew: bool) -> str:
     """Which runs another version of unskew has made, and what becomes of them."""
     versions = ", ".join(f"{n} by {version}" for version, n in makers(paths).items())

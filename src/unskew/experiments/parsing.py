@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
@@ -49,7 +50,7 @@ def _check_outline(document: Any, where: str) -> None:
 
 def _check_names(experiment: Experiment, where: str) -> None:
     """Every method and row that the file mentions is one that it defines."""
-    mentioned = [method for row in experiment.rows for method in row.published]
+    mentioned = [method for row in experiment.rows for method in (*row.published, *row.logs)]
     mentioned += [method for claim in experiment.claims for method in claim.methods]
     for method in [*mentioned, *experiment.overrides, *experiment.factors]:
         if method not in experiment.methods:
@@ -58,6 +59,12 @@ def _check_names(experiment: Experiment, where: str) -> None:
     for claim in experiment.claims:
         for row in claim.rows:
             experiment.row(row)
+    for row in experiment.rows:
+        for method, log in row.logs.items():
+            if not all(map(math.isfinite, log.values)):
+                raise UsageError(
+                    "E126", f"{where}, row {row.name}: the log of {method} should hold finite numbers only."
+                )
 
 
 def _check_settings(experiment: Experiment, where: str) -> None:

@@ -19,7 +19,7 @@ from unskew.comparison.rehearsal import rehearse
 from unskew.comparison.watch import Cell, announce
 from unskew.disk import check_name
 from unskew.engine import hardware
-from unskew.experiments import kept, leaks, outline, tables
+from unskew.experiments import kept, leaks, outline, shortening, tables
 from unskew.experiments.entries import entries_of
 from unskew.experiments.experiment import Experiment
 from unskew.experiments.files import read_experiment
@@ -118,13 +118,15 @@ def carry_out(request: Request, say: Say, watch: Watch) -> Reproduction:
         if not request.dry_run:
             experiment, trials = tune_methods(experiment, _tuning(request, selection, folder), training.train)
     runs = plan_runs(experiment, selection, range(request.seeds), request.scale, folder)
-    say(training.outline(distinct(runs)))
+    say(training.outline(distinct(runs), _schedules(experiment, runs)))
     reproduction = Reproduction(experiment, selection, tuple(distinct(runs)))
     if request.dry_run:
         return reproduction
     training.train(distinct(runs))
     leaks.make(((experiment.row(key.row), cell.path) for key, cell in runs.items()), say)
     facts: dict[str, Any] = {"page": page, "command": request.command, "seeds": request.seeds, "scale": request.scale}
+    if request.scale != 1:
+        facts["schedules"] = _schedules(experiment, runs)
     if trials:
         tuned = tuned_records(experiment, trials)
         facts |= {"tune": request.tune, "sampler": request.sampler, "tuned": tuned}
@@ -150,11 +152,18 @@ class _Training:
         announce(self.folder, runs)
         workers.train_all(list(runs), self.cores, self.watch)
 
-    def outline(self, runs: Sequence[Cell]) -> str:
-        """How many runs there are, how long they take, and which of them another version has made."""
+    def outline(self, runs: Sequence[Cell], schedules: Sequence[str]) -> str:
+        """How many runs there are, how long they take, what shortening changed, and which another version has made."""
         older = kept_runs.by_others(cell.path for cell in runs)
         text = outline.runs(runs, older if self.request.anew else (), self.request.scale, self.cores)
+        text = "\n".join(filter(None, (text, outline.schedules(schedules))))
         return f"{text}\n{outline.older(older, self.request.anew)}" if older else text
+
+
+def _schedules(experiment: Experiment, runs: Mapping[Key, Cell]) -> list[str]:
+    """What the runs have changed beside the number of rounds, so that they end where whole runs end."""
+    each = ((experiment.settings_of(experiment.row(key.row), key.method), cell.settings) for key, cell in runs.items())
+    return shortening.distinct(each)
 
 
 def _tuning(request: Request, selection: Selection, folder: Path) -> Tuning:

@@ -69,6 +69,13 @@ class RowRecord(TypedDict):
     attack: NotRequired[str]
 
 
+class LogRecord(TypedDict):
+    """A published log: where it is from, and the score after every round from the first."""
+
+    source: str
+    values: list[float]
+
+
 class TunedRecord(TypedDict):
     """A tuned method: its text with the best arguments, and every trial with its score."""
 
@@ -80,6 +87,8 @@ class TableResult(TypedDict):
     """Everything that is kept of a reproduction.
 
     page: the name of its files. made_by: how many runs which version of unskew made. hours: of training, in all runs.
+    schedules: what else a shortened run changed; missing where schedules were not shortened with the rounds. logs: by row and
+    method.
     dropped: a sentence for every row and method of which replies were dropped. privacy: by row, method and part. curves: by row, method and seed the points [round, value in the table's unit].
     """
 
@@ -96,6 +105,7 @@ class TableResult(TypedDict):
     command: str
     seeds: int
     scale: float
+    schedules: NotRequired[list[str]]
     seconds_now: float
     tune: NotRequired[int]
     sampler: NotRequired[str]
@@ -106,6 +116,7 @@ class TableResult(TypedDict):
     machine: str
     hours: float
     rows: dict[str, RowRecord]
+    logs: NotRequired[dict[str, dict[str, LogRecord]]]
     entries: list[EntryRecord]
     claims: list[ClaimRecord]
     open: list[str]
@@ -140,13 +151,15 @@ def result_of(
         **{name: getattr(experiment, name) for name in DESCRIPTION},
         **facts,
         "rows": {row.name: _row(row) for row in experiment.rows},
-        "entries": [{**asdict(entry), "gap": entry.gap} for entry in entries],
+        "entries": [{**asdict(entry), "gap": entry.gap if facts["scale"] == 1 else math.nan} for entry in entries],
         "claims": [{"text": v.claim.text, "verdict": v.word, "margins": v.margins, "paper": v.paper} for v in verdicts],
         "open": list(experiment.open),
         "dropped": _dropped(runs),
         "privacy": _privacy(runs),
         "curves": _curves(experiment, runs),
     }
+    if logs := _logs(experiment, runs):
+        document["logs"] = logs
     return cast(TableResult, _plain(document))
 
 
@@ -155,6 +168,15 @@ def _row(row: TableRow) -> RowRecord:
     if row.attack:
         record["quantity"], record["attack"] = row.attack.metric, row.attack.name
     return record
+
+
+def _logs(experiment: Experiment, runs: Runs) -> dict[str, dict[str, LogRecord]]:
+    """The published logs of what was run."""
+    logs: dict[str, dict[str, LogRecord]] = {}
+    for row, method in runs:
+        if log := experiment.row(row).logs.get(method):
+            logs.setdefault(row, {})[method] = LogRecord(source=log.source, values=list(log.values))
+    return logs
 
 
 def _dropped(runs: Runs) -> list[str]:

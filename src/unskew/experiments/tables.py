@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 
-from unskew.experiments import wording
+from unskew.experiments import logs, wording
 from unskew.experiments.result import EntryRecord, TableResult
 from unskew.report.numbers import whole
 
@@ -24,21 +24,25 @@ TRAINED = ("last", "best", "mean-10")
 def table(result: TableResult) -> tuple[list[str], list[list[str]]]:
     """(column titles, one line of text for each row and method)."""
     attacks, others = wording.attacked(result)
+    short = result["scale"] != 1
     hidden = {
         *(() if wording.has_paper_numbers(result) else PAPER),
+        *(("gap",) if short else ()),
         *(() if attacks else ATTACKED),
         *(() if others else TRAINED),
     }
     shown = [i for i, title in enumerate(HEAD) if title not in hidden]
-    lines = [_line(entry, result["unit"]) for entry in result["entries"]]
+    lines = [_line(entry, result["unit"], short) for entry in result["entries"]]
     return [HEAD[i] for i in shown], [[line[i] for i in shown] for line in lines]
 
 
-def _line(entry: EntryRecord, unit: str) -> list[str]:
+def _line(entry: EntryRecord, unit: str, short: bool) -> list[str]:
+    """short: the run has fewer rounds than the paper's, whose number then stands in brackets."""
+    paper = "" if entry["paper"] is None else f"{entry['paper']:.2f}"
     return [
         entry["row"],
         entry["method"],
-        "" if entry["paper"] is None else f"{entry['paper']:.2f}",
+        f"({paper})" if paper and short else paper,
         wording.points(entry["ours"], unit),
         *wording.bounds(entry, unit),
         wording.signed(entry["gap"], unit),
@@ -50,13 +54,9 @@ def _line(entry: EntryRecord, unit: str) -> list[str]:
 
 def plain(result: TableResult) -> str:
     """The table, what its columns mean, the verdicts and the privacy figures, as text."""
-    head, lines = table(result)
-    widths = [max(len(line[i]) for line in [head, *lines]) for i in range(len(head))]
-    text = [
-        "  ".join(c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths))).rstrip()
-        for line in [head, *lines]
-    ]
-    text += ["", wording.note(result), ""]
+    text = [*_aligned(*table(result)), "", wording.note(result), ""]
+    if beside := logs.note(result):
+        text += [*_aligned(*logs.table(result)), "", beside, ""]
     for claim in result["claims"]:
         margins = wording.margins(claim, result["unit"])
         text.append(f"{claim['verdict']:<28}{claim['text']}" + (f"  ({margins})" if margins else ""))
@@ -64,6 +64,15 @@ def plain(result: TableResult) -> str:
         text += ["", f"{row}, {method}: {release}"]
         text += [f"  epsilon {epsilon:>9}  {reading}" for epsilon, reading in readings]
     return "\n".join(text)
+
+
+def _aligned(head: list[str], lines: list[list[str]]) -> list[str]:
+    """Lines whose columns stand below their titles."""
+    widths = [max(len(line[i]) for line in [head, *lines]) for i in range(len(head))]
+    return [
+        "  ".join(c.ljust(w) if i < 2 else c.rjust(w) for i, (c, w) in enumerate(zip(line, widths))).rstrip()
+        for line in [head, *lines]
+    ]
 
 
 def as_csv(result: TableResult) -> str:
@@ -83,11 +92,14 @@ def as_csv(result: TableResult) -> str:
 
 
 def latex(result: TableResult) -> str:
-    """A LaTeX table: a line for each method, a column for each row; ours with the paper's number in brackets."""
+    """A LaTeX table: a line for each method, a column for each row; ours with the paper's number in brackets.
+
+    The number is grey where our runs are shorter, which needs the package xcolor.
+    """
     entries = {(entry["row"], entry["method"]): entry for entry in result["entries"]}
     rows = list(dict.fromkeys(row for row, _ in entries))
     lines = [
-        " & ".join([_escaped(method), *(_cell(entries.get((row, method)), result["unit"]) for row in rows)]) + r" \\"
+        " & ".join([_escaped(method), *(_cell(entries.get((row, method)), result) for row in rows)]) + r" \\"
         for method in dict.fromkeys(method for _, method in entries)
     ]
     return "\n".join(
@@ -108,13 +120,15 @@ def _four_digits(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}"
 
 
-def _cell(entry: EntryRecord | None, unit: str) -> str:
+def _cell(entry: EntryRecord | None, result: TableResult) -> str:
     if entry is None or (mean := entry["ours"]["mean"]) is None:
         return "--"
-    if unit != "percent":
+    if result["unit"] != "percent":
         return f"{mean:.3g}"
     spread = rf" $\pm$ {entry['ours']['std']:.1f}" if entry["ours"]["n"] > 1 else ""
-    paper = "" if entry["paper"] is None else f" ({entry['paper']:.1f})"
+    paper = "" if entry["paper"] is None else f"({entry['paper']:.1f})"
+    if paper:
+        paper = " " + (paper if result["scale"] == 1 else rf"\textcolor{{gray}}{{{paper}}}")
     return f"{mean:.1f}{spread}{paper}"
 
 

@@ -66,8 +66,7 @@ def note(result: TableResult) -> str:
             f"The number is the measure `{result['metric']}`, which docs/measures.md explains; larger is not better by itself."
         )
     if result["scale"] != 1:
-        target = "; the paper's numbers are not a target" if result["paper"] else ""
-        lines.append(f"SCALED: {result['scale']:g} of the {source(result)}'s rounds{target}.")
+        lines += _scaled(result)
     lines += result.get("dropped", [])
     if "tuned" in result:
         tuned = "; ".join(f"{method}: {record['method']}" for method, record in result["tuned"].items())
@@ -76,12 +75,25 @@ def note(result: TableResult) -> str:
     return "\n".join(lines)
 
 
+def _scaled(result: TableResult) -> list[str]:
+    """How many rounds a shortened run has, what the paper's numbers then are, and where its schedules end."""
+    target = "; the paper's numbers, in brackets, are of whole runs and no target" if has_paper_numbers(result) else ""
+    lines = [f"SCALED: {result['scale']:g} of the {source(result)}'s rounds{target}."]
+    if "schedules" not in result:
+        lines.append(
+            "Schedules were not shortened with the rounds: a learning rate that falls had not reached its last values."
+        )
+    elif result["schedules"]:
+        lines.append(f"Schedules end where the whole run's end: {', '.join(result['schedules'])}.")
+    return lines
+
+
 def _ours(result: TableResult) -> str:
     seeds = max((entry["ours"]["n"] for entry in result["entries"]), default=0)
     spread = f"mean ± sample standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
     reported = ", as the paper reports" if result["paper"] else ""
     percent = ", in %" if result["unit"] == "percent" else ""
-    gap = " gap: ours minus the paper's." if has_paper_numbers(result) else ""
+    gap = " gap: ours minus the paper's." if has_paper_numbers(result) and result["scale"] == 1 else ""
     attacks, others = attacked(result)
     trained = f"{MEASURE[result['measure']]}{reported}" if others else ""
     by_attack = f"what the attack{' of the row' if others else ''} found after the last round" if attacks else ""

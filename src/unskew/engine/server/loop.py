@@ -12,7 +12,6 @@ import numpy as np
 import torch
 
 from unskew import many
-from unskew.config import Settings
 from unskew.core import gate
 from unskew.core.method import Method
 from unskew.core.part import Part, Trip, overrides

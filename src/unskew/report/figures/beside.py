@@ -14,13 +14,17 @@ STEP = 24.0
 
 @dataclass(frozen=True)
 class Pair:
-    """One method's scores in a row of a table. paper: NaN if it gives none. std: of ours over seeds. colour: a class."""
+    """One method's scores in a row of a table. paper: NaN if it gives none. std: of ours over seeds. colour: a class.
+
+    equal: both are of equally many rounds; otherwise the ring is grey, and no line measures the gap.
+    """
 
     name: str
     colour: str
     paper: float
     ours: float
     std: float
+    equal: bool = True
 
     @property
     def deviation(self) -> float:
@@ -53,8 +57,11 @@ def _row(p: Pair, x: Scale, y: float, left: float, letters: int) -> list[str]:
     if not math.isnan(p.paper):
         paper = float(x(p.paper))
         title = tip(f"{p.name}: {p.paper:.4g} in the paper")
-        parts.append(f'<path class="leader {p.colour}" d="M{ours:.1f} {y:.1f}H{paper:.1f}"/>')
-        parts.append(f'<circle class="ring" cx="{paper:.1f}" cy="{y:.1f}" r="5">{title}</circle>')
+        if p.equal:
+            parts.append(f'<path class="leader {p.colour}" d="M{ours:.1f} {y:.1f}H{paper:.1f}"/>')
+        parts.append(
+            f'<circle class="ring{"" if p.equal else " grey"}" cx="{paper:.1f}" cy="{y:.1f}" r="5">{title}</circle>'
+        )
     if p.deviation:
         parts.append(line(float(x(p.ours - p.std)), y, float(x(p.ours + p.std)), y, f"mean {p.colour}"))
     title = tip(f"{p.name}: {p.ours:.3g} here" + (f" ± {p.std:.2g}" if p.deviation else ""))

@@ -1,0 +1,107 @@
+"""Pages of shortened runs: the paper's number in brackets or grey, no gap, and a published log at equal rounds."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from unskew.errors import UsageError
+from unskew.experiments import html, logs, markdown, tables
+from unskew.experiments.parsing import parse_experiment
+from unskew.experiments.result import TableResult
+
+WHOLE: TableResult = {
+    **{"experiment": "t", "title": "T", "paper": "P", "measure": "best", "unit": "percent", "metric": "accuracy"},
+    **{"scope": "global", "axis": "", "finding": "", "page": "t", "command": "c", "seeds": 2, "scale": 1.0},
+    **{"seconds_now": 1.0, "unskew": "0", "made_by": {}, "date": "d", "machine": "m", "hours": 0.1, "claims": []},
+    "rows": {"r": {"note": "", "x": None, "panel": ""}},
+    "logs": {"r": {"FLea": {"source": "a log", "values": [10.0, 20.0, 12.0, 40.0] * 6}}},
+    "entries": [
+        {
+            **{"row": "r", "method": "FLea", "paper": 48.43, "gap": -8.1, "megabytes": 1.0, "ahead": None, "p": None},
+            **{s: {"mean": 40.3, "std": 1.0, "n": 2} for s in ("ours", "last", "best", "mean10", "stability")},
+        }
+    ],
+    **{"open": [], "privacy": {}},
+    "curves": {"r": {"FLea": [[[t, 10.0 + t] for t in range(2, 13)], [[t, 12.0 + t] for t in range(2, 13)]]}},
+}  # type: ignore[typeddict-item]
+
+
+def short(**changes) -> TableResult:
+    return copy.deepcopy(WHOLE) | {"scale": 0.25, "schedules": ["lr_decay 0.98 becomes 0.92"]} | changes  # type: ignore[return-value]
+
+
+def test_the_papers_number_is_set_apart_and_without_a_gap():
+    assert "| FLea | 48.43 | 40.3 ± 1.0 | -8.1 |" in markdown.page(WHOLE)
+    page = markdown.page(short())
+    assert "| FLea | (48.43) | 40.3 ± 1.0 | 40.3" in page
+    assert "gap" not in page
+    assert "-8.1" not in tables.plain(short())
+    assert "in brackets, are of whole runs and no target" in page
+    assert "Schedules end where the whole run's end: lr_decay 0.98 becomes 0.92." in page
+    assert r"$\pm$ 1.0 \textcolor{gray}{(48.4)}" in tables.latex(short())
+    assert "textcolor" not in tables.latex(WHOLE)
+
+
+def test_in_html_it_is_grey_and_no_line_measures_the_gap():
+    whole, page = html.document(WHOLE), html.document(short())
+    assert '<td class="grey">(48.43)</td>' in page
+    assert page.count('class="grey"') == 1
+    assert "<td>48.43</td>" in whole
+    assert '<th scope="col">gap</th>' in whole
+    assert '<th scope="col">gap</th>' not in page
+    assert (
+        whole.count('class="leader') - page.count('class="leader') == 2
+    )  # the picture for desks and that for telephones
+    assert 'class="ring grey"' in page
+
+
+def test_a_page_from_before_says_that_schedules_were_not_shortened():
+    before = short()
+    del before["schedules"]
+    assert "had not reached its last values" in markdown.page(before)
+    assert "Schedules" not in markdown.page(short(schedules=[]))
+
+
+def test_a_log_is_compared_at_the_rounds_that_both_have():
+    """Ours begins in round 2 and ends in round 12, the log ends in round 24."""
+    _, lines = logs.table(short())
+    values = {line[2]: line[3:] for line in lines}
+    assert list(values) == ["1 to 10", "11 to 12", "best to 12", "a round to the next"]
+    assert values["1 to 10"] == ["20.4", "17.0 ± 1.4", "-3.4"]  # rounds 2 to 10: the log's mean is 184 / 9
+    assert values["11 to 12"] == ["26.0", "22.5 ± 1.4", "-3.5"]
+    assert values["best to 12"] == ["40.0", "23.0 ± 1.4", "-17.0"]
+    assert values["a round to the next"] == ["19.0", "1.0 ± 0.0", "-18.0"]
+    assert "a log. rounds:" in markdown.page(WHOLE)
+    assert logs.SHORT not in markdown.page(WHOLE)
+    assert logs.SHORT in markdown.page(short())
+    assert "Ours has shortened schedules" in html.document(short())
+    assert "best to 12" in tables.plain(short())
+
+
+def test_without_a_round_in_common_there_is_no_section():
+    late = short(curves={"r": {"FLea": [[[30, 50.0]]]}})
+    assert "published log" not in markdown.page(late)
+    assert "published log" not in html.document(short(logs={}))
+    single = short(curves={"r": {"FLea": [[[3, 50.0]]]}})
+    assert [line[2] for line in logs.table(single)[1]] == ["1 to 3", "best to 3"]
+
+
+TABLE = "methods: {{A: fedavg}}\nrows: {{r: {{logs: {{{method}: {{source: s, values: {values}}}}}}}}}"
+
+
+@pytest.mark.parametrize(
+    ("method", "values", "said"),
+    [
+        ("B", "[1.0]", "mentions 'B'"),
+        ("A", "[1.0, .nan]", "finite numbers only"),
+        ("A", "[1.0, .inf]", "finite numbers only"),
+        ("A", "[one]", "row r: logs.A.values.0"),
+        ("A", "{a: 1}", "row r: logs.A.values"),
+    ],
+)
+def test_a_log_that_cannot_be_one_is_refused(method, values, said):
+    with pytest.raises(UsageError, match="E126") as refused:
+        parse_experiment("t", TABLE.format(method=method, values=values))
+    assert said in str(refused.value)
