@@ -28,7 +28,7 @@ from unskew.engine.disk.state import Checkpoint, State
 from unskew.engine.disk.store import Disk
 from unskew.engine.predictions import Trained
 from unskew.engine.resolve import Run
-from unskew.engine.server.loop import broadcast, rate
+from unskew.engine.server.loop import broadcast
 from unskew.engine.server.used import check_used
 from unskew.errors import StateError, UsageError
 from unskew.revision import revision
@@ -79,7 +79,7 @@ def reopened(path: Path, code: Code, unfinished: bool = False) -> Reopened:
     check_used(run, record)
     store = Disk(path / "private", dict(facts["private"]), dict(facts["private_files"]))
     away = (path / SITES_FILE).exists()
-    end = broadcast(run.method, now, now.t, rate(settings, now.t))
+    end = broadcast(run.method, now, now.t, settings.lr_in(now.t))
     return Reopened(run, record, now.weights, Trained(run, end, None if away else store))
 
 
