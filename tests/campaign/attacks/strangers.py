@@ -13,6 +13,7 @@ import ssl
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
+from pathlib import Path
 
 import httpx
 
@@ -21,6 +22,7 @@ from tests.campaign.ground import Ground, Programs, check_unharmed
 from tests.campaign.ongoing import Ongoing, runs
 from tests.deploy.test_stranger import asking, dripping, pouring
 from tests.deploy.wild import run_of_a_stranger
+from unskew.deploy import piece_files
 from unskew.deploy.front.fleet_api import CALLS
 from unskew.deploy.superlink import address
 from unskew.deploy.tickets import Coordinator, Joined
@@ -28,7 +30,7 @@ from unskew.deploy.tickets import Coordinator, Joined
 FAMILY = "strangers"
 ROUNDS = 40
 AT_ONCE_S, MOST_BYTES, MOST_TAKEN = 5.0, 20 << 20, 32 << 20
-"""How soon a connection is closed, how much memory the server may take for an attack, and how much of a body the kernel's
+"""How soon a connection is closed, how much memory the server, and how much of the disk messages, may take during an attack, and how much of a body the kernel's
 buffers take before anybody has read it."""
 Attack = Callable[[socket.socket], bool | None]
 Shown = dict[str, ssl.SSLContext | None]
@@ -86,15 +88,31 @@ def _guarded(work: Callable[[Ongoing], str], run: Ongoing) -> str:
     grown = ground.memory(("front", "superlink")) - memory
     check(grown < MOST_BYTES, f"the server holds {grown / 2**20:.0f} MB more")
     check(files_of(ground) <= files, f"written: {sorted(files_of(ground) - files)}")
+    check(pieces_of(ground) < MOST_BYTES, f"pieces of messages take {pieces_of(ground) / 2**20:.0f} MB of the disk")
     check(not (ground.root / "was-here").exists(), "an app of a stranger was run")
     run.goes_on()
     return seen
 
 
 def files_of(ground: Ground) -> set[str]:
-    """Files that no stranger may make: all but logs, journals, databases, and those of runs and sites."""
-    names = {str(path.relative_to(ground.root)) for path in (ground.home.folder).rglob("*")}
+    """Files that no stranger may make: all but logs, journals, databases, those of runs and sites, and the pieces of the
+    messages that sites and coordinator exchange meanwhile."""
+    paths = [path for path in ground.home.folder.rglob("*") if path.parent != _pieces(ground)]
+    names = {str(path.relative_to(ground.root)) for path in paths}
     return {name for name in names if not name.endswith((".log", ".jsonl", ".lock", ".part")) and ".db" not in name}
+
+
+def pieces_of(ground: Ground) -> int:
+    """Bytes of all pieces of messages that lie in files."""
+    total = 0
+    for path in _pieces(ground).glob("*"):
+        with contextlib.suppress(FileNotFoundError):  # its message was answered meanwhile
+            total += path.stat().st_size
+    return total
+
+
+def _pieces(ground: Ground) -> Path:
+    return ground.home.folder / "flower" / piece_files.FOLDER
 
 
 def attack(ground: Ground, source: int, what: Attack) -> tuple[bool, float]:
