@@ -15,13 +15,15 @@ from unskew.deploy import approvals, troubles
 from unskew.deploy.judging import Study, check_settings, check_study, refusal, score_names
 from unskew.deploy.policy import Policy
 from unskew.deploy.spent import Asked, OfRun, Spent
-from unskew.errors import UnskewError, UsageError
+from unskew.errors import UnskewError, UsageError, printable
 from unskew.methods import registry
 from unskew.privacy import secure
 
 T = TypeVar("T")
 Approve = Literal["ask", "all"]
 WAITING = "E522"
+MOST_MODEL = 200
+"""Characters of a model's name that an operator is shown; of one from a file the coordinator writes what it likes."""
 ANSWERS_A_ROUND = 3
 """How often a run may ask for the same in a round: after a crash the server repeats one."""
 
@@ -142,7 +144,8 @@ class Guard:
         request = approvals.Request(digest, number, study.title, settings.rounds, self.by, leaves, time.time())
         epochs = "1 epoch" if settings.epochs == 1 else f"{settings.epochs} epochs"
         epochs += f" a round, {settings.first_epochs} in the first" if settings.first_epochs else " a round"
-        trains = f"{settings.model}, {epochs}, batches of {settings.batch}, learning rate {settings.lr:g}"
+        model = printable(settings.model)[:MOST_MODEL]
+        trains = f"{model}, {epochs}, batches of {settings.batch}, learning rate {settings.lr:g}"
         request = replace(request, name=name, trains=trains)
         if approvals.ask(self.folder, request):
             self.say(f"a study asks for this site's data and waits for its operator\n{request.text()}")

@@ -14,6 +14,7 @@ from typing import Any
 
 from unskew import disk
 from unskew.core.trees import Tree
+from unskew.deploy.spent import KEPT_ROUNDS
 from unskew.deploy.wire import Packet
 from unskew.engine.disk import state
 from unskew.engine.disk.lock import Lock
@@ -81,9 +82,13 @@ class RunFolder:
         return {}
 
     def sweep(self, request: Packet) -> None:
-        """Remove old state. Of the rounds before the one counted last one stays: the server may go back that far."""
+        """Remove old state. Of the rounds before the one counted last one stays: the server may go back that far.
+
+        So do those after it that the server may still count, and no others: it may never count one.
+        """
         rounds = sorted(int(p.stem.partition("-")[2]) for p in self.path.glob("private-*.safetensors"))
-        for t in [t for t in rounds if t < request.header.get("base", 0)][:-1]:
+        base, over = request.header.get("base", 0), request.header["t"] - KEPT_ROUNDS
+        for t in [t for t in rounds if t < base][:-1] + [t for t in rounds if base < t <= over]:
             self._private(t).unlink()
 
     def _private(self, t: int) -> Path:

@@ -40,9 +40,12 @@ def allowed(settings: Settings, model: str | None) -> Settings:
     """Settings as a site runs them: one lane, and in place of a model from a file its own file.
 
     model: FILE.py:FUNCTION, which the site's operator allows. Raises UsageError (E506), because a coordinator must not
-    name the Python file that a site loads.
+    name the Python file that a site loads, nor change a method by arguments that its text does not show.
     """
     check_not_from_a_file(settings.method)
+    if settings.set:
+        text = f"the study changes '{settings.method}' by the setting 'set', which its operator would not read"
+        raise UsageError("E506", f"{text}; a coordinator writes all arguments into the method.")
     if ":" in settings.model:
         if model is None:
             text = f"the study's model is {settings.model}; to allow your own, start the site with --model FILE.py:FUNCTION."
