@@ -23,6 +23,7 @@ from unskew.methods.fedntd import FedNTD, not_true
 from unskew.methods.fedproto import FedProto
 from unskew.methods.fedrs import FedRS
 from unskew.methods.moon import MOON, contrast
+from unskew.methods.propfair import PropFair
 from unskew.tasks.classification import Classification
 
 TASK = Classification()
@@ -54,6 +55,14 @@ def test_fedlc_shifts_by_the_fourth_root_of_the_counts():
     assert g[:, 2].tolist() == [0, 0]
     present = torch.tensor([3.0, 2, 1])
     assert_close(ce(FedLC(tau=0.0), counts=present), TASK.loss(Z, onehot(Y)), 7)
+
+
+@pytest.mark.parametrize(("baseline", "expected"), [(2.0, -0.4313), (0.6, 1.7399)])
+def test_propfair_takes_the_logarithm_of_a_utility(baseline, expected):
+    """A loss of 0.4608: utilities 1.5392 and 0.1392, the second below eps = 0.3."""
+    part, plain = PropFair(baseline=baseline, eps=0.3), TASK.loss(Z, onehot(Y)).mean()
+    assert_close(plain, 0.4608)
+    assert_close(plain + part.loss({}, out(Z), batch(), client()), expected)
 
 
 def test_fedrs_leaves_masked_classes_masked():

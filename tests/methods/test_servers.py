@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from types import SimpleNamespace
 
@@ -20,12 +21,17 @@ from unskew.merge.krum import MultiKrum, krum
 from unskew.merge.median import Median
 from unskew.merge.trimmed import TrimmedMean
 from unskew.methods import registry
+from unskew.methods.afl import AFL, on_simplex
 from unskew.methods.ccvr import draw, pooled
+from unskew.methods.fedadam import FedAdam
 from unskew.methods.fedavgm import FedAvgM
+from unskew.methods.feddisco import FedDisco
+from unskew.methods.fedexp import FedExP
 from unskew.methods.fedgen import diversity
 from unskew.methods.fednova import FedNova
+from unskew.methods.qffl import QFFL
 
-FED = SimpleNamespace(shared=("w",), clients=8, proximal=0.0)
+FED = SimpleNamespace(shared=("w",), clients=8, proximal=0.0, rounds=2, lr=0.5)
 
 
 def ups(*values, sizes=None, shares=None, part="", weighting="size"):
@@ -50,6 +56,65 @@ def test_fedavgm_keeps_its_speed():
     assert_close(s["v"]["w"], [-1.9, -1.8])
     assert_close(w["w"], [2.9, 3.8])
     assert w["running_var"].tolist() == [0]  # statistics take the plain mean
+
+
+@pytest.mark.parametrize(
+    ("rule", "v", "step"),
+    [("adam", [1, 1.75], [0.5, 0.8610]), ("yogi", [1, 2], [0.5, 0.8284]), ("adagrad", [2, 5], [0.4142, 0.6180])],
+)
+def test_fedadam_takes_adaptive_steps(rule, v, step):
+    part, start = FedAdam(lr=2, beta1=0.5, beta2=0.75, tau=1, rule=rule), {"w": torch.zeros(2)}
+    w, s = part.merge(start, part.server_init(start, FED), ups([1.0, 2]), FED)
+    assert_close(s["m"]["w"], [0.5, 1])
+    assert_close(s["v"]["w"], v)
+    assert_close(w["w"], step)
+    assert w["running_var"].tolist() == [0]  # statistics take the plain mean
+
+
+@pytest.mark.parametrize(("t", "average", "height"), [(1, True, 5), (2, True, 2.5), (2, False, 5)])
+def test_fedexp_steps_further_where_clients_disagree(t, average, height):
+    """Each moved by sqrt(10), their mean by 1: the step is 20 / (2 * 2) long, and halved by the last average."""
+    part, start = FedExP(eps=0, average=average), {"w": torch.zeros(2)}
+    given = ups([3.0, 1], [-3.0, 1], shares=[{"square": torch.tensor(10.0)}] * 2, part="fedexp", weighting="equal")
+    w, _ = part.merge(start, {}, dataclasses.replace(given, t=t), FED)
+    assert_close(w["w"], [0, height])
+    assert part.finish({"w": torch.tensor([3.0, 1])}, client(start=start, fed=FED))[0]["square"] == 10
+
+
+def test_fedexp_where_nobody_moved():
+    given = ups([0.0], shares=[{"square": torch.tensor(0.0)}], part="fedexp")
+    assert FedExP(eps=0).merge({"w": torch.zeros(1)}, {}, given, FED)[0]["w"].tolist() == [0]
+
+
+def test_qffl_weighs_clients_by_their_loss():
+    """Losses 1 and 3, both moved by 1: (1/6 - 1/2) / (1/6 * 3 + 1/2 * 5/3)."""
+    given = ups([1.0], [-1.0], shares=[{"loss": torch.tensor(v)} for v in (1.0, 3.0)], part="qffl")
+    assert_close(QFFL(q=1).merge({"w": torch.zeros(1)}, {}, given, FED)[0]["w"], [-0.25])
+    assert_close(QFFL(q=900).merge({"w": torch.zeros(1)}, {}, given, FED)[0]["w"], [-1 / 601])
+
+
+def test_afl_moves_its_mixture_to_the_client_with_the_largest_loss():
+    assert_close(on_simplex(torch.tensor([0.5, 0.8, -1.0])), [0.35, 0.65, 0])
+    given = ups([4.0], [8.0], shares=[{"loss": torch.tensor(v)} for v in (1.0, 2.0)], part="afl")
+    w, s = AFL(step=0.5).merge({"w": torch.zeros(1)}, {"mixture": torch.tensor([0.75, 0.25, 0])}, given, FED)
+    assert_close(w["w"], [5])
+    assert_close(s["mixture"], [0.5, 0.5, 0])  # (1.25, 1.25, 0)
+    absent = dataclasses.replace(given, clients=torch.tensor([1, 2]))
+    w, s = AFL().merge({"w": torch.ones(1)}, {"mixture": torch.tensor([1.0, 0, 0])}, absent, FED)
+    assert w["w"].tolist() == [1]  # nobody who replied counts
+    assert_close(s["mixture"], [0.9, 0, 0.1])
+
+
+def test_feddisco_leaves_out_who_is_too_skewed():
+    assert_close([FedDisco(measure=m).finish({}, client())[0]["d"] for m in ("kl", "l2")], [0.5363, 0.5401])
+    even = client(counts=torch.full((3,), 7.0))
+    assert [float(FedDisco(measure=m).finish({}, even)[0]["d"]) for m in ("kl", "l2")] == [0, 0]
+    given = ups([1.0], [5.0], shares=[{"d": torch.tensor(v)} for v in (0.0, 1.3)], part="feddisco")
+    start = {"w": torch.zeros(1)}
+    assert FedDisco(measure="l2").merge(start, {}, given, FED)[0]["w"].tolist() == [1]
+    assert_close(FedDisco(a=0.1, b=0).merge(start, {}, given, FED)[0]["w"], [(0.5 * 1 + 0.4 * 5) / 0.9])
+    given = ups([1.0], [5.0], shares=[{"d": torch.tensor(v)} for v in (1.2, 1.3)], part="feddisco")
+    assert FedDisco(measure="l2").merge(start, {}, given, FED)[0]["w"].tolist() == [3]  # nothing is left of either
 
 
 @pytest.mark.parametrize(

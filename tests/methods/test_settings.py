@@ -29,7 +29,9 @@ WRONG = [
     "norm(mean=(0.5,))", "norm(mean=())", "fedrdn(mean=half)", "fedrdn(variant=0)", "rebafl(eps=1.1)", "rebafl(mu=-1)",
     "rebafl(form=smooth)", "flea(alpha=1.5)", "flea(a=0)", "flea(lambda2=-1)", "flea(cut=3)", "feddpms(stage=1)",
     "feddpms(stage=0)", "feddpms(sigma=0)", "feddpms(top=0)", "feddpms(spread=-1)", "clip_median(factor=0)",
-    "multi_krum(share=0.5)", "trimmed_mean(share=-0.1)",
+    "multi_krum(share=0.5)", "trimmed_mean(share=-0.1)", "fedadam(lr=0)", "fedadam(rule=sgd)", "fedadam(tau=0)",
+    "fedexp(eps=-1)", "qffl(q=-1)", "afl(step=-1)", "feddisco(measure=l1)", "propfair(eps=0)", "propfair(baseline=0)",
+    "fedcm(alpha=0)", "fedcm(alpha=1.1)",
 ]  # fmt: skip
 
 

@@ -1,0 +1,59 @@
+"""AFL (Mohri, Sivek & Suresh, ICML 2019, arXiv 1902.00146): the best model for the worst mixture of the clients.
+
+Client: sends F_k, the mean loss of w_t over its training samples
+Server: w_{t+1} = sum_k l_k w_k / sum_k l_k    over the clients that replied; w_t where all of theirs are 0
+        l_k <- l_k + step F_k,   then l <- the nearest point of the simplex    l begins at n_k / n, over all clients
+Differs from the paper: the model takes a client's whole local training for its gradient there, as federated comparisons
+do, and the last model counts, not the average over all rounds. The paper draws clients at random by l; ours reply as the
+availability says, and l_k moves when client k replies.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import torch
+from annotated_types import Ge, Le
+
+from unskew.core import Client, Fed, Part, Share, Tensor, Tree, Ups, Weights
+from unskew.merge.mean import weighted_mean
+from unskew.methods.qffl import loss_shared, mean_loss
+
+
+@dataclass(frozen=True)
+class AFL(Part):
+    """Weighs clients by a mixture that the server moves towards those with the largest loss."""
+
+    step: Annotated[float, Ge(0), Le(1000), "how far a loss moves its client's weight in the mixture; 0 is FedAvg"] = (
+        0.1
+    )
+    name = "afl"
+    use_when = "The worst client's score counts, and clients are few: silos that all answer."
+    neutral = {"step": 0.0}
+    merges = True
+    weights_read = "each"
+    keeps_at_server = ("mixture",)
+
+    def shares(self, fed: Fed) -> dict[str, Share]:
+        return loss_shared()
+
+    def finish(self, w: Weights, c: Client) -> tuple[Tree, Tree]:
+        return {"loss": mean_loss(c.start, c)}, {}
+
+    def server_init(self, w: Weights, fed: Fed) -> Tree:
+        sizes_K = torch.as_tensor(fed.sizes, dtype=torch.float32)
+        return {"mixture": sizes_K / sizes_K.sum()}
+
+    def merge(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
+        mixture, replied = s["mixture"].clone(), ups.clients.to(s["mixture"].device)
+        weight_K = mixture[replied].double().cpu()
+        merged = weighted_mean(w, replace(ups, sizes=weight_K), "size") if weight_K.sum() else dict(w)
+        mixture[replied] += self.step * ups["loss"].to(mixture)
+        return merged, {"mixture": on_simplex(mixture) if self.step else mixture}
+
+
+def on_simplex(l_K: Tensor) -> Tensor:
+    """The nearest point with no negative number and the sum 1 (Euclidean)."""
+    sorted_K = l_K.sort(descending=True).values
+    excess_K = (sorted_K.cumsum(0) - 1) / torch.arange(1, len(l_K) + 1, device=l_K.device)
+    last = int((sorted_K > excess_K).sum()) - 1
+    return (l_K - excess_K[last]).clamp(min=0)

@@ -1,0 +1,55 @@
+"""FedCM (Xu et al. 2021, arXiv 2106.10874): momentum of the server in every local step.
+
+Client: g <- alpha g + (1 - alpha) D    D: `c.down["delta"]`; 0 in round 1
+        sends a_k lr,   a_k = S local steps for plain SGD, the sum of the weights of all steps' gradients with momentum
+Server: D <- (w_t - w_{t+1}) / mean_k (a_k lr)
+D is the change that the method's merge made, in units of a gradient, also where that is not the mean.
+Differs from the paper: clients are weighted by size, there equally, and the server's step size is fixed at 1. The
+paper's a_k is the same S for all. Weight decay is added after the mixture, as its public reproductions do.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from annotated_types import Gt, Le
+
+from unskew.core import Client, Fed, Part, Share, Tree, Ups, Weights
+
+
+@dataclass(frozen=True)
+class FedCM(Part):
+    """Mixes every local gradient with the last step of the global model."""
+
+    alpha: Annotated[float, Gt(0), Le(1), "share of a client's own gradient in its steps; 1 is FedAvg"] = 0.1
+    name = "fedcm"
+    use_when = "Few of many clients answer a round, so that no state of theirs is fresh: the momentum is the server's."
+    neutral = {"alpha": 1.0}
+    keeps_at_server = ("before", "pull")
+
+    def refuse(self, fed: Fed) -> str | None:
+        return None if fed.optimiser == "sgd" else "its momentum is in units of a gradient of SGD; set optimiser=sgd"
+
+    def shares(self, fed: Fed) -> dict[str, Share]:
+        what = "accumulated weight of the local steps, times the learning rate"
+        return {"pull": Share((), low=0, what=what, kind="statistics", samples="client")}
+
+    def server_init(self, w: Weights, fed: Fed) -> Tree:
+        return {
+            "delta": {n: torch.zeros_like(w[n]) for n in fed.shared},
+            "before": {n: w[n].clone() for n in fed.shared},
+            "pull": torch.ones(()),
+        }
+
+    def grad(self, g: Weights, w: Weights, c: Client) -> Weights:
+        return g | {n: self.alpha * g[n] + (1 - self.alpha) * d for n, d in c.down["delta"].items()}
+
+    def finish(self, w: Weights, c: Client) -> tuple[Tree, Tree]:
+        return {"pull": c.pull * c.lr}, {}
+
+    def server(self, s: Tree, ups: Ups, fed: Fed) -> Tree:
+        return s | {"pull": ups["pull"].mean(0)}
+
+    def refine(self, w: Weights, s: Tree, fed: Fed, t: int) -> tuple[Weights, Tree]:
+        delta = {n: (old - w[n]) / s["pull"] for n, old in s["before"].items()}
+        return w, s | {"delta": delta, "before": {n: w[n].clone() for n in delta}}

@@ -1,0 +1,51 @@
+"""FedDisco (Ye et al., ICML 2023, arXiv 2305.19229): clients whose labels are skewed count less.
+
+Client: sends d_k = sum_c q_kc log(C q_kc)    q_k: the shares of its labels; with measure=l2, ||q_k - 1/C||
+Server: d_k <- d_k / sum_j d_j   for kl;   p_k <- relu(p_k - a d_k + b),   divided by their sum    p_k: n_k / n
+        w_{t+1} = sum_k p_k w_k
+If nothing is left of any client, p_k stays as it is.
+Differs from the paper: labels are compared with uniform ones only, its default. Divergences are divided by their sum, as
+the official code does, whose defaults ours are; without anything left of a client that code fails.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal
+
+import torch
+from annotated_types import Ge, Le
+
+from unskew.core import Client, Fed, Part, Share, Tree, Ups, Weights
+from unskew.merge.mean import weighted_mean
+
+
+@dataclass(frozen=True)
+class FedDisco(Part):
+    """Weighs clients by their size and by how evenly their labels are spread."""
+
+    a: Annotated[float, Ge(0), Le(1_000_000), "how much a client loses for the skew of its labels"] = 0.5
+    b: Annotated[float, Ge(0), Le(1_000_000), "added to every client's weight; large values weigh clients equally"] = (
+        0.1
+    )
+    measure: Annotated[Literal["kl", "l2"], "distance of a client's label shares from the uniform ones"] = "kl"
+    name = "feddisco"
+    use_when = "Label skew differs between clients: some hold all classes, some a few."
+    neutral = {"a": 0.0, "b": 0.0}
+    merges = True
+    weights_read = "each"
+
+    def shares(self, fed: Fed) -> dict[str, Share]:
+        what = "distance of the label shares from the uniform ones"
+        return {"d": Share((), low=0, reads="each", what=what, kind="statistics", samples="client")}
+
+    def finish(self, w: Weights, c: Client) -> tuple[Tree, Tree]:
+        q_C = c.counts / c.counts.sum()
+        if self.measure == "kl":
+            return {"d": torch.special.xlogy(q_C, q_C * c.fed.classes).sum().clamp(min=0)}, {}
+        return {"d": (q_C - 1 / c.fed.classes).square().sum().sqrt()}, {}
+
+    def merge(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
+        p_K, d_K = torch.tensor(ups.shares_of_weight()), ups["d"].double().cpu()
+        if self.measure == "kl" and d_K.sum():
+            d_K = d_K / d_K.sum()
+        left_K = (p_K - self.a * d_K + self.b).relu()
+        return weighted_mean(w, replace(ups, sizes=left_K if left_K.sum() else p_K), "size"), s

@@ -1,0 +1,35 @@
+"""PropFair (Zhang et al., TMLR 2023, arXiv 2202.01666): the product of the clients' utilities, not their sum.
+
+Client: the loss L of a batch becomes  -log[eps](M - L)    M - L: the utility; M is `baseline`
+        log[eps](u) = log u  for u >= eps,  else  u / eps - 1 + log eps, which goes on with the same slope
+So a step is 1 / (M - L) times as long, and no more than 1 / eps times: clients with a larger loss take longer ones.
+Differs from the paper: other Parts' terms of the loss stay outside the logarithm. Its official code is not public;
+a public one takes L / M for u < eps, ours follows the paper.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from annotated_types import Gt, Le
+
+from unskew.core import Batch, Client, Out, Part, Tensor, Weights
+
+
+@dataclass(frozen=True)
+class PropFair(Part):
+    """Trains on the logarithm of a utility, so that clients with a larger loss take longer steps."""
+
+    baseline: Annotated[float, Gt(0), Le(1_000_000), "M, a loss that no client should reach"] = 5.0
+    eps: Annotated[float, Gt(0), Le(1000), "utility below which the logarithm goes on as a straight line"] = 0.2
+    name = "propfair"
+    use_when = (
+        "Clients that fare worse shall gain more than others lose, and the server shall read nothing more for it."
+    )
+
+    def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor:
+        batch_loss = b.mean(c.fed.task.loss(out.logits, b.y))
+        utility = self.baseline - batch_loss
+        line = utility / self.eps - 1 + torch.full_like(utility, self.eps).log()
+        log = torch.where(utility >= self.eps, utility.clamp(min=self.eps).log(), line)
+        return -log - batch_loss

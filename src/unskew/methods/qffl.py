@@ -1,0 +1,65 @@
+"""q-FFL (Li et al., ICLR 2020, arXiv 1905.10497, algorithm 2, q-FedAvg): clients with a larger loss pull harder.
+
+Client: sends F_k, the mean loss of w_t over its training samples
+Server: D_k = F_k^q (w_t - w_k) / lr,   h_k = q F_k^(q-1) ||w_t - w_k||^2 / lr^2 + F_k^q / lr
+        w_{t+1} = w_t - sum_k p_k D_k / sum_k p_k h_k    lr: the first round's learning rate, as the estimate of 1 / L
+Both sums are divided by max_k F_k^q / lr, so that no power overflows. Statistics of batch normalisation take the plain mean.
+Differs from the paper: it asks clients with probability p_k and then weighs them equally, ours are asked as the
+availability says and weighted by p_k, their share of the samples. As in the official code, 1e-10 is added to F_k.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from annotated_types import Ge, Le
+
+from unskew.core import Batch, Client, Fed, Part, Share, Tensor, Tree, Ups, Weights
+from unskew.merge.mean import weighted_mean
+
+
+@dataclass(frozen=True)
+class QFFL(Part):
+    """Weighs clients by a power of their loss, for scores that differ less between clients."""
+
+    q: Annotated[float, Ge(0), Le(1000), "how much clients with a large loss count for; 0 is FedAvg"] = 1.0
+    name = "qffl"
+    use_when = (
+        "The clients that fare worst matter: scores shall differ less between clients, at little cost to their mean."
+    )
+    neutral = {"q": 0.0}
+    merges = True
+    weights_read = "each"
+
+    def shares(self, fed: Fed) -> dict[str, Share]:
+        return loss_shared()
+
+    def finish(self, w: Weights, c: Client) -> tuple[Tree, Tree]:
+        return {"loss": mean_loss(c.start, c)}, {}
+
+    def merge(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
+        p_K, F_K = torch.tensor(ups.shares_of_weight()), ups["loss"].double().cpu() + 1e-10
+        moved_K = torch.tensor(
+            [sum(float((w[n] - r.weights[n]).double().square().sum()) for n in fed.shared) for r in ups.replies]
+        )
+        weight_K = p_K * (F_K / F_K.max()).pow(self.q)
+        h = (weight_K * (1 + self.q * moved_K / (fed.lr * F_K))).sum()
+        scale_K = (weight_K / h).tolist()
+        stepped = {n: w[n] - sum(a * (w[n] - r.weights[n]) for a, r in zip(scale_K, ups.replies)) for n in fed.shared}
+        return weighted_mean(w, ups) | stepped, s
+
+
+def mean_loss(w: Weights, c: Client) -> Tensor:
+    """The mean loss of these weights over all the client's training samples, in evaluation mode."""
+
+    def sums(b: Batch) -> dict[str, Tensor]:
+        return {"loss": (c.fed.task.loss(c.run(w, b.x), b.y) * b.weight).sum(), "n": b.weight.sum()}
+
+    total = c.total(sums)
+    return total["loss"] / total["n"]
+
+
+def loss_shared() -> dict[str, Share]:
+    """The Share of `mean_loss`, which the server reads of every client."""
+    what = "mean loss of the received model"
+    return {"loss": Share((), low=0, reads="each", what=what, kind="statistics", samples="client")}
