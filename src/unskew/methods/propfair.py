@@ -1,7 +1,7 @@
 """PropFair (Zhang et al., TMLR 2023, arXiv 2202.01666): the product of the clients' utilities, not their sum.
 
-Client: the loss L of a batch becomes  -log[eps](M - L)    M - L: the utility; M is `baseline`
-        log[eps](u) = log u  for u >= eps,  else  u / eps - 1 + log eps, which goes on with the same slope
+Client: the loss L of a batch becomes  -log_eps(M - L)    M - L: the utility; M is `baseline`
+        log_eps(u) = log u  for u >= eps,  else  u / eps - 1 + log eps, which goes on with the same slope
 So a step is 1 / (M - L) times as long, and no more than 1 / eps times: clients with a larger loss take longer ones.
 Differs from the paper: other Parts' terms of the loss stay outside the logarithm. Its official code is not public;
 a public one takes L / M for u < eps, ours follows the paper.
