@@ -30,6 +30,10 @@ class Method:
         protecting = [p.name for p in parts if p.protects]
         if len(protecting) > 1:
             raise UsageError("E107", f"{' and '.join(protecting)} each protect what clients send; keep one.")
+        perturbing = [p.name for p in parts if overrides(p, "perturb")]
+        if len(perturbing) > 1:
+            text = f"{' and '.join(perturbing)} each say at which weights a step's gradient is taken; keep one."
+            raise UsageError("E107", text)
         weighing = {p.weighting for p in parts} - {None}
         if len(weighing) > 1:
             raise UsageError(

@@ -35,8 +35,7 @@ class Part:
     `if` on a tensor's value and no boolean-mask indexing; random numbers come from `noise`, and averages over the batch
     from `batch.mean`, because a batch may end in padding.
 
-    The hooks below are grouped by phase, roughly in the order of a run. Throughout, `w` holds weights by name and `c` is the
-    client: its round, sizes and trees.
+    The hooks stand roughly in the order of a run. `w` holds weights by name, `c` is the client: its round, sizes and trees.
     """
 
     # What a Part is
@@ -77,6 +76,8 @@ class Part:
     samples_apart: ClassVar[bool] = False
     """Training draws every sample of a step independently of the others and sees each one's gradient (`sample_grad`), so
     that a proof about single samples holds. Parts that read a client's samples otherwise are refused."""
+    climbs: ClassVar[bool] = False
+    """Its `perturb` is given the gradient at the step's own weights, which costs a second pass forward and back."""
     protects: ClassVar[bool] = False
     """It replaces the clients' replies by noisy sums of them (`protect`), so Parts that read single replies are refused."""
 
@@ -174,6 +175,11 @@ class Part:
         """At every step: a scalar that is added to the task's mean loss, and differentiated with respect to `w`."""
         return 0.0
 
+    def perturb(self, g: Weights, w: Weights, c: Client) -> Weights:
+        """At every step: returns the weights at which its gradient is taken (FedSAM); g: the gradients at `w` if `climbs`.
+        Both passes see the same batch, noise and dropout; the training loss and running statistics are the first one's."""
+        return w
+
     def sample_grad(self, g: Weights, c: Client) -> Weights:
         """At every step, the gradients of one sample's loss: returns what is added up over the step's samples and divided by
         their expected number. Only called where `samples_apart` is True."""
@@ -251,10 +257,8 @@ class Part:
     # What it discloses
 
     def received(self, down: Tree, fed: Fed) -> tuple[Tensor, Tensor] | None:
-        """Inputs of other clients that a broadcast holds, raw, averaged or generated: ([N, *shape], [N] labels).
-
-        The measure `received` shows them. None: clients receive nothing of this Part that looks like an input.
-        """
+        """Inputs of other clients that a broadcast holds, raw, averaged or generated: ([N, *shape], [N] labels), for the
+        measure `received`. None: clients receive nothing of this Part that looks like an input."""
         return None
 
     def account(self, counts_KC: np.ndarray[Any, Any], fed: Fed) -> Account | None:
@@ -270,11 +274,10 @@ class Part:
         return super().__new__(cls)
 
     def __post_init__(self) -> None:
-        """Checks every setting against its annotation and converts it to its type, in Python as on the command line.
-        A setting that has no effect without another one (`With`) is refused.
+        """Checks every setting against its annotation and converts it to its type, in Python as on the command line; one that
+        has no effect without another (`With`) is refused. A subclass that checks more calls this first.
 
-        Raises UsageError (E102). A subclass that checks more, such as how two settings go together, calls this first.
-        """
+        Raises UsageError (E102)."""
         settings = {f.name: getattr(self, f.name) for f in fields(self) if f.init}  # type: ignore[arg-type]
         for name, value in arguments.check(type(self), settings, type(self).__name__, "E102").items():
             object.__setattr__(self, name, value)

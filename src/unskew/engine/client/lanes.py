@@ -121,6 +121,10 @@ class LaneViews:
         """The Part's hook `grad` as a function of one lane's gradients, weights, table and noise."""
         return lambda g, w, lane, noise: p.grad(g, w, self.client(p, lane, noise))
 
+    def perturb(self, p: Part) -> Callable[[Weights, Weights, Tree, dict[str, Tensor]], Weights]:
+        """The Part's hook `perturb`, likewise."""
+        return lambda g, w, lane, noise: p.perturb(g, w, self.client(p, lane, noise))
+
     def _batches(self, lane: Tree, raw: bool) -> Iterator[Batch]:
         """The lane's rows in turn; every lane is padded to the longest, with weight 0."""
         samples = self.clients.samples

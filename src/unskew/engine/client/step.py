@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unskew.core.part import Part
 from unskew.core.trees import Tree, Weights, tree_map
 from unskew.engine.client.apart import SamplesApart
 from unskew.engine.client.axis import Axis
@@ -102,19 +103,44 @@ class LaneStep:
         self.apart = SamplesApart(clients, views) if clients.apart else None
 
     def __call__(self, step: Step, feed: Feed) -> None:
-        axis, samples, learnt = self.axis, self.clients.samples, self.clients.learnt
+        axis, samples = self.axis, self.clients.samples
         leaves = self._leaves(step)
         step_inputs = self._inputs(step, feed, axis.targets(samples.y.index_select(0, feed.rows), step))
         self.kernels.padded = axis.padded(step)
         if self.apart:
             self._step_apart(step, feed, leaves, step_inputs)
             return
-        loss = self.loss(leaves, axis.inputs(samples.x.index_select(0, feed.rows), step), step_inputs)
-        grads = torch.autograd.grad(loss.sum(), [leaves[n] for n in learnt], allow_unused=True)
+        x = axis.inputs(samples.x.index_select(0, feed.rows), step)
+        loss, grads = self._gradients(leaves, x, step_inputs)
         with torch.no_grad():
             self._descend(step, feed, leaves, grads, step_inputs)
             samples_G = step_inputs.weight.sum(-1).reshape(-1)  # without an axis of lanes it is a scalar
             self.state.loss_sum[: step.active] += (loss.detach().reshape(-1) * samples_G)[: step.active]
+
+    def _gradients(self, leaves: Weights, x: Tensor, inputs: StepInputs) -> tuple[Tensor, Sequence[Tensor | None]]:
+        """(loss, gradients of what learns), the gradients where a Part wants them taken."""
+        for p in self.clients.hooks["perturb"]:
+            if not p.climbs:
+                return self._gradients_at(self._perturbed(p, {}, leaves, inputs), x, inputs)
+            loss, grads = self._gradients_at(leaves, x, inputs)
+            there = self._perturbed(p, self._whole(leaves, grads), leaves, inputs)
+            there |= {n: leaves[n].clone() for n in self.clients.fed.net.buffers}  # the first pass has updated them
+            return loss.detach(), self._gradients_at(there, x, inputs)[1]
+        return self._gradients_at(leaves, x, inputs)
+
+    def _gradients_at(self, leaves: Weights, x: Tensor, inputs: StepInputs) -> tuple[Tensor, Sequence[Tensor | None]]:
+        loss = self.loss(leaves, x, inputs)
+        return loss, torch.autograd.grad(loss.sum(), [leaves[n] for n in self.clients.learnt], allow_unused=True)
+
+    def _perturbed(self, p: Part, g: Weights, leaves: Weights, inputs: StepInputs) -> Weights:
+        """The leaves where this Part wants the gradient taken."""
+        with torch.no_grad():
+            w = self.axis.map(self.views.perturb(p), g, leaves, inputs.lane, inputs.noise.get(p.name, {}))
+        return leaves | {n: w[n].detach().requires_grad_() for n in self.clients.learnt}
+
+    def _whole(self, leaves: Weights, grads: Sequence[Tensor | None]) -> Weights:
+        """The gradients by name, zeros where there is none."""
+        return {n: torch.zeros_like(leaves[n]) if v is None else v for n, v in zip(self.clients.learnt, grads)}
 
     def _step_apart(self, step: Step, feed: Feed, leaves: Weights, inputs: StepInputs) -> None:
         """The step where every sample has a gradient of its own."""
@@ -146,7 +172,7 @@ class LaneStep:
     ) -> None:
         """Let the Parts change the gradients, then move the weights of the clients that take this step."""
         first_lanes, learnt, active, state = self.axis.first, self.clients.learnt, step.active, self.state
-        g = {n: torch.zeros_like(leaves[n]) if v is None else v for n, v in zip(learnt, grads)}
+        g = self._whole(leaves, grads)
         for p in self.clients.hooks["grad"]:
             g = self.axis.map(self.views.grad(p), g, leaves, inputs.lane, inputs.noise.get(p.name, {}))
         w = [first_lanes(state.weights[n], active) for n in learnt]

@@ -1,0 +1,50 @@
+"""FedLESAM (Fan et al., ICML 2024, arXiv 2405.18890): the ascent of SAM is estimated from where the global model came from.
+
+Client, in a round:  e = rho (w_old - w_t) / |w_old - w_t|     w_old: the model it received when it last took part
+        at a step:   w <- w - lr grad L(w + e);    e = 0 when it takes part for the first time
+|.| is over all shared weights. A step costs one gradient, as in FedAvg.
+Differs from the paper: nothing. Official code takes the last round's step of the server for all clients
+(`since="round"`, which broadcasts one more model), adds up the norms of the single tensors, and clips gradients at norm 10.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+from annotated_types import Ge, Le
+
+from unskew.core import Client, Fed, Part, Tree, Weights
+from unskew.methods.fedsam import scaled
+
+
+@dataclass(frozen=True)
+class FedLESAM(Part):
+    """Takes every step's gradient against the direction in which the global model last moved."""
+
+    rho: Annotated[float, Ge(0), Le(1000), "how far the gradient is taken from the weights; 0 is FedAvg"] = 0.05
+    since: Annotated[
+        Literal["client", "round"], "measure the global model's move since the client's last round, or since the last one"
+    ] = "client"
+    name = "fedlesam"
+    neutral = {"rho": 0.0}
+    use_when = "As FedSAM, at the cost of FedAvg, and where the global loss is flat matters more than where a client's is."
+
+    def server_init(self, w: Weights, fed: Fed) -> Tree:
+        if self.since == "client":
+            return {}
+        return {which: {n: w[n].clone() for n in fed.shared} for which in ("now", "old")}
+
+    def client_init(self, w: Weights, fed: Fed) -> Tree:
+        return {"old": {n: w[n].clone() for n in fed.shared}} if self.since == "client" else {}
+
+    def begin(self, w: Weights, c: Client) -> Tree:
+        old = (c.mine if self.since == "client" else c.down)["old"]
+        return {"e": scaled({n: t - w[n] for n, t in old.items()}, self.rho)}
+
+    def perturb(self, g: Weights, w: Weights, c: Client) -> Weights:
+        return w | {n: w[n] + e for n, e in c.round["e"].items()}
+
+    def finish(self, w: Weights, c: Client) -> tuple[Tree, Tree]:
+        return {}, {"old": {n: c.start[n] for n in c.mine["old"]}} if self.since == "client" else {}
+
+    def refine(self, w: Weights, s: Tree, fed: Fed, t: int) -> tuple[Weights, Tree]:
+        return w, {"old": s["now"], "now": {n: w[n].clone() for n in s["now"]}} if self.since == "round" else s
