@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -31,11 +33,12 @@ def test_fedasam_climbs_by_the_size_of_a_matrixs_weights():
 
 
 def test_fedlesam_looks_back_to_where_the_global_model_was():
-    c = client(mine={"old": {"w": torch.tensor([[4.0, -2.0]]), "b": torch.tensor([4.5])}})
+    fed = SimpleNamespace(shared=("w", "b"))
+    c = client(fed=fed, mine={"old": {"w": torch.tensor([[4.0, -2.0]]), "b": torch.tensor([4.5])}})
     e = FedLESAM(rho=0.5).begin(W, c)["e"]
     assert_close(e["w"], [[0.3, 0.0]])
     assert_close(e["b"], [0.4])
-    assert FedLESAM().begin(W, client(mine={"old": W}))["e"]["w"].tolist() == [[0, 0]]
+    assert FedLESAM().begin(W, client(fed=fed, mine={"old": W}))["e"]["w"].tolist() == [[0, 0]]
 
 
 def test_only_one_part_says_where_gradients_are_taken():

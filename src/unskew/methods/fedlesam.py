@@ -22,11 +22,14 @@ class FedLESAM(Part):
 
     rho: Annotated[float, Ge(0), Le(1000), "how far the gradient is taken from the weights; 0 is FedAvg"] = 0.05
     since: Annotated[
-        Literal["client", "round"], "measure the global model's move since the client's last round, or since the last one"
+        Literal["client", "round"],
+        "measure the global model's move since the client's last round, or since the last one",
     ] = "client"
     name = "fedlesam"
     neutral = {"rho": 0.0}
-    use_when = "As FedSAM, at the cost of FedAvg, and where the global loss is flat matters more than where a client's is."
+    use_when = (
+        "As FedSAM, at the cost of FedAvg, and where the global loss is flat matters more than where a client's is."
+    )
 
     def server_init(self, w: Weights, fed: Fed) -> Tree:
         if self.since == "client":
@@ -38,7 +41,9 @@ class FedLESAM(Part):
 
     def begin(self, w: Weights, c: Client) -> Tree:
         old = (c.mine if self.since == "client" else c.down)["old"]
-        return {"e": scaled({n: t - w[n] for n, t in old.items()}, self.rho)}
+        return {
+            "e": scaled({n: old[n] - w[n] for n in c.fed.shared}, self.rho)
+        }  # one order everywhere: stored trees come sorted
 
     def perturb(self, g: Weights, w: Weights, c: Client) -> Weights:
         return w | {n: w[n] + e for n, e in c.round["e"].items()}
