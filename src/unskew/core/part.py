@@ -223,10 +223,8 @@ class Part:
         raise TypeError(f"{type(self).__name__} sets merges = True and must define merge")
 
     def caution(self, replies: int) -> str | None:
-        """A warning if this number of replies is too small for what the merge promises, without full stop; else None.
-
-        It is logged in every such round, and printed before training if round 1 is one of them.
-        """
+        """A warning if this number of replies is too small for what the merge promises, without full stop; else None. It is
+        logged in every such round, and printed before training if round 1 is one of them."""
         return None
 
     def server(self, s: Tree, ups: Ups, fed: Fed) -> Tree:
@@ -236,8 +234,7 @@ class Part:
     def refine(self, w: Weights, s: Tree, fed: Fed, t: int) -> tuple[Weights, Tree]:
         """After `server`: the server's own work on the merged weights of round t; returns weights and slice (FedAvg-FT).
 
-        Trips follow it. Neither `merge`, `server` nor `refine` is called in a round in which nobody replied.
-        """
+        Trips follow it. Neither `merge`, `server` nor `refine` is called in a round in which nobody replied."""
         return w, s
 
     # At test time

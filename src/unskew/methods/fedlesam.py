@@ -41,9 +41,8 @@ class FedLESAM(Part):
 
     def begin(self, w: Weights, c: Client) -> Tree:
         old = (c.mine if self.since == "client" else c.down)["old"]
-        return {
-            "e": scaled({n: old[n] - w[n] for n in c.fed.shared}, self.rho)
-        }  # one order everywhere: stored trees come sorted
+        back = {n: old[n] - w[n] for n in c.fed.shared}  # in this order everywhere: a stored tree comes back sorted
+        return {"e": scaled(back, self.rho)}
 
     def perturb(self, g: Weights, w: Weights, c: Client) -> Weights:
         return w | {n: w[n] + e for n, e in c.round["e"].items()}
