@@ -69,8 +69,8 @@ class FedBR(FedAvg):
         return h
 
     def answers(self) -> dict[int, Tensor]:
-        """Everybody who took part keeps a P of its own, so the engine scores clients; P has no part in the logits."""
-        return {k: self.evaluated(self.w, self.ready(self.tests_of(k)))[0] for k in self.kept}
+        """P stays with the clients and has no part in the logits, so the server's model is scored."""
+        return {-1: self.evaluated(self.w, self.x_test)[0]}
 
 
 class Normalised(FedBR):
@@ -83,6 +83,9 @@ class Normalised(FedBR):
 
     def batch(self, c: Client, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
         return self.ready(x), y
+
+    def answers(self) -> dict[int, Tensor]:
+        return {k: self.evaluated(self.w, self.ready(self.tests_of(k)))[0] for k in range(self.clients)}
 
 
 @everywhere

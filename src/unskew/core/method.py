@@ -27,6 +27,14 @@ class Method:
         merging = [p.name for p in parts if p.merges]
         if len(merging) > 1:
             raise UsageError("E107", f"{' and '.join(merging)} each replace the merge of weights; keep one.")
+        dividing = [p.name for p in parts if p.divides]
+        if len(dividing) > 1:
+            raise UsageError(
+                "E107", f"{' and '.join(dividing)} each divide the model into what is shared and what is not; keep one."
+            )
+        personal = [p.name for p in parts if p.personal]
+        if len(personal) > 1:
+            raise UsageError("E107", f"{' and '.join(personal)} each make a client's own model; keep one.")
         protecting = [p.name for p in parts if p.protects]
         if len(protecting) > 1:
             raise UsageError("E107", f"{' and '.join(protecting)} each protect what clients send; keep one.")

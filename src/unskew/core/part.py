@@ -63,6 +63,8 @@ class Part:
     """It replaces the weighted mean of clients' weights by its `merge`. At most one Part of a method may."""
     keeps_at_server: ClassVar[tuple[str, ...]] = ()
     """Leaves of the server's slice that are not broadcast."""
+    divides: ClassVar[bool] = False
+    """It divides the model into what clients share and what they keep or freeze. At most one Part of a method may."""
     weights_read: Literal["sum", "each"] = "sum"
     """Whether the server needs every client's weights, or only their weighted sum (as secure aggregation gives)."""
     weighting: Literal["size", "equal"] | None = None
@@ -72,7 +74,7 @@ class Part:
     reserve: int = 0
     """Training samples of each class that the server holds back for itself before data are dealt to clients."""
     personal: bool = False
-    """Whether `personalise` does something, so that clients' own scores are computed with it."""
+    """Whether `personalise` does something, so that clients' own scores are computed with it. At most one Part may."""
     samples_apart: ClassVar[bool] = False
     """Training draws every sample of a step independently of the others and sees each one's gradient (`sample_grad`), so
     that a proof about single samples holds. Parts that read a client's samples otherwise are refused."""

@@ -46,7 +46,7 @@ class SiteScores:
         self.metrics = score_names(fed)
         self.limits = Limits(8 * len(self.metrics), 2)
         """The most that the scores of a site take."""
-        nobody_uses_the_servers = local.kept and local.sent and any(h.test for h in hellos)
+        nobody_uses_the_servers = local.keeps_model and local.sent and any(h.test for h in hellos)
         self.server_scores = bool(len(self.own.y)) and not nobody_uses_the_servers
         """Whether `global` is the score of the server's test set."""
 
@@ -82,7 +82,7 @@ class SiteScores:
 
     def _checked(self, start: Start, answers: Mapping[int, Any]) -> Answers:
         """The scores that have the declared form; the others are dropped and their sites named."""
-        by_scope: Answers = {"global": {}, "personal": {}} | ({"kept": {}} if self.sites.local.kept else {})
+        by_scope: Answers = {"global": {}, "personal": {}} | ({"kept": {}} if self.sites.local.keeps_model else {})
         for k, tree in answers.items():
             for scope, values in tree.items() if isinstance(tree, Mapping) else [("?", tree)]:
                 if problem := self._problem(scope, values, by_scope):

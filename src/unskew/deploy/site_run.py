@@ -56,9 +56,10 @@ class SiteRun:
         """
         if not len(self.scoring.test[self.k]):
             return {}
-        keeps = bool(self.trainer.kept and private)
-        states = {"kept": private} if keeps else {"global": {}} if self.trainer.sent else {}
-        if self.scoring.own_weights and (keeps or not self.trainer.kept):
+        states = {"global": {}} if self.trainer.sent else {}
+        if self.trainer.keeps_model and private:
+            states = {"kept": private}
+        if self.scoring.own_weights and (private or not self.trainer.kept):
             states["personal"] = private
 
         def score(scope: str) -> torch.Tensor:

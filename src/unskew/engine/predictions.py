@@ -76,7 +76,7 @@ class Trained:
         method, federation = self.run.method, self.run.federation
         keeps, personal = bool(trainer.kept or not trainer.sent), any(p.personal for p in method.parts)
         if k == NOBODY:
-            if keeps:
+            if trainer.keeps_model or not trainer.sent:
                 text = f"with {method} every client keeps weights of its own, so no global model predicts alone"
                 raise UsageError("E131", f"{text}; name a client, such as {federation.name_of(0)}.")
             return {}

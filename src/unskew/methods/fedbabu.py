@@ -30,6 +30,7 @@ class FedBABU(Part):
     )
     weighted: Annotated[bool, "weigh clients by their samples in the merge; False: equally"] = True
     name = "fedbabu"
+    divides = True
     use_when = "Label skew spoils the head first; a common head that nobody trains cannot be spoiled."
 
     def refuse(self, fed: Fed) -> str | None:

@@ -13,6 +13,7 @@ class Local(Part):
     """Keeps every weight on the client."""
 
     name = "local"
+    divides = True
     use_when = "As a reference: what clients reach without any federation."
 
     def keeps(self, name: str, fed: Fed) -> bool:

@@ -43,7 +43,7 @@ class Separation(Probe):
 
         local = lens.each(lambda r: of_client(r, lens.trained_weights, end.sent), end.some_replies)
         indices = {"train_local": mean([a for a, _ in local]), "test_local": mean([b for _, b in local])}
-        if trainer.sent and not trainer.kept:
+        if trainer.sent and not trainer.keeps_model:
             indices |= lens.each(lambda _: self._global(end, rows, y_N), [None])[0]
         elif trainer.sent:  # every client holds a global model of its own
             held = lens.each(lambda r: of_client(r, lens.held_weights, end.after), end.some_replies)

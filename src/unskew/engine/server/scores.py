@@ -46,7 +46,7 @@ class Evaluation:
         if not self.trainer.sent:  # nothing is shared, so there is no global model to score
             own = self._held(start, store, personal=True)
             return summary_rows(t, "personal@client", own) + client_rows(t, "personal@client", own)
-        right = self._held(start, store) if self.trainer.kept else {}
+        right = self._held(start, store) if self.trainer.keeps_model else {}
         if right:  # no client uses the server's weights alone, so every row is scored by its own client's model
             scores = pooled(right, {k: len(self.test[k]) for k in right})
         else:

@@ -1,0 +1,33 @@
+"""FedPer (Arivazhagan et al. 2019, arXiv 1912.00818): the last layers stay with the clients, the ones below are averaged.
+
+Client: trains all weights, the base w and its own personalisation layers p_k, together;  Up: w.
+Server: w <- sum_k n_k/n w_k.   p_k is neither sent nor overwritten, and begins at the common start.
+Differs from the paper: nothing. It keeps whole blocks of a ResNet; here a block is a direct child of the model, whose
+running statistics stay with it.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Le
+
+from unskew.core import Fed, Part
+from unskew.methods.blocks import in_last_blocks, too_many
+
+
+@dataclass(frozen=True)
+class FedPer(Part):
+    """Keeps the head, and perhaps blocks below it, on the client."""
+
+    blocks: Annotated[
+        int, Ge(1), Le(1000), "how many of the model's last blocks stay with the clients; 1: the head"
+    ] = 1
+    name = "fedper"
+    use_when = "Clients have different labels, or label alike samples differently, and each wants a model of its own."
+    divides = True
+
+    def refuse(self, fed: Fed) -> str | None:
+        return too_many(self.blocks, fed)
+
+    def keeps(self, name: str, fed: Fed) -> bool:
+        return in_last_blocks(name, self.blocks, fed)

@@ -1,0 +1,55 @@
+"""FedRoD (Chen & Chao, ICLR 2022, arXiv 2107.00778): a generic head that ignores the client's labels, a personal one on top.
+
+Client: z = G(phi(x)),   loss  CE(z + log n_k, y)  +  CE(P(h) + G(h), y)    n_k: the client's samples of each class
+        in the second term phi and G are constants (h = phi(x)), so that only P, which stays with the client, learns
+Test:   the global model predicts by G; a client's own score is taken with the head P + G.
+Differs from the paper: P begins at 0, so that a client begins with the generic predictions (the public code of others
+copies G). P and the model take their steps at once, by one optimiser. P is the paper's linear head; the hypernetwork
+that makes P from n_k is left out.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from unskew.core import Batch, Client, Fed, Out, Part, Tensor, Weights, under
+from unskew.methods.bsm import MIXTURES
+
+_PRIOR = "both put the client's label counts into the logits"
+
+
+@dataclass(frozen=True)
+class FedRoD(Part):
+    """Trains body and head with balanced softmax, and a personal head on top of both by plain cross-entropy."""
+
+    name = "fedrod"
+    use_when = "Both are wanted: a good model for everybody, and one for each client, with skewed labels."
+    tasks = ("classification",)
+    divides = True
+    personal = True
+    clashes = {**MIXTURES, **dict.fromkeys(("bsm", "rebafl", "unskew"), _PRIOR)}
+
+    def refuse(self, fed: Fed) -> str | None:
+        if fed.net.head_is_frozen:
+            return "it trains the head, which is frozen"
+        head = fed.net.module.get_submodule(fed.net.head)
+        if isinstance(head, nn.Linear) and f"{fed.net.head}.weight" in fed.net.trainable:
+            return None
+        return f"it adds two heads, and the model's '{fed.net.head}' is no linear layer with a weight of its own"
+
+    def weights(self, fed: Fed) -> Weights:
+        return {n: torch.zeros_like(t) for n, t in fed.net.weights().items() if fed.net.of_head(n)}
+
+    def keeps(self, name: str, fed: Fed) -> bool:
+        return name.startswith(f"{self.name}.")
+
+    def logits(self, z: Tensor, b: Batch, c: Client) -> Tensor:
+        return z + c.counts.log()
+
+    def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor:
+        own = c.head(w | under(w, self.name), out.features.detach())
+        return b.mean(c.fed.task.loss(own + out.raw.detach(), b.y))
+
+    def personalise(self, w: Weights, c: Client) -> Weights:
+        return w | {n: w[n] + p for n, p in under(w, self.name).items()}
