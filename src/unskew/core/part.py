@@ -7,23 +7,21 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from torch import Tensor, nn
 
-from unskew import arguments
 from unskew.core.account import Account
 from unskew.core.client import Client, Fed
+from unskew.core.configured import Configured
 from unskew.core.replies import Reply, Ups
 from unskew.core.trees import Tree, Weights
 from unskew.core.trip import Trip
 from unskew.core.values import Batch, Noise, Normal, Out, Share
-from unskew.errors import UsageError
 
 
-class Part:
+class Part(Configured):
     """A piece of a method: an optional hook for each place where a method may differ from FedAvg.
 
     A subclass is a frozen dataclass; its fields are the method's settings, each `Annotated` with its range and meaning.
@@ -263,34 +261,6 @@ class Part:
     def account(self, counts_KC: np.ndarray[Any, Any], fed: Fed) -> Account | None:
         """What its release amounts to as differential privacy, from each client's samples per class; None: no noise."""
         return None
-
-    def __new__(cls, *_values: Any, **settings: Any) -> Self:
-        """Raises UsageError (E102) for a setting that the class does not have."""
-        known = inspect.signature(cls.__init__).parameters
-        unknown = {name: value for name, value in settings.items() if name not in known}
-        if unknown and not any(p.kind is p.VAR_KEYWORD for p in known.values()):
-            arguments.check(cls, unknown, cls.__name__, "E102")
-        return super().__new__(cls)
-
-    def __post_init__(self) -> None:
-        """Checks every setting against its annotation and converts it to its type, in Python as on the command line; one that
-        has no effect without another (`With`) is refused. A subclass that checks more calls this first.
-
-        Raises UsageError (E102)."""
-        settings = {f.name: getattr(self, f.name) for f in fields(self) if f.init}  # type: ignore[arg-type]
-        for name, value in arguments.check(type(self), settings, type(self).__name__, "E102").items():
-            object.__setattr__(self, name, value)
-        if reason := arguments.idle(type(self), {name: getattr(self, name) for name in settings}):
-            raise UsageError("E102", f"{type(self).__name__}: {reason}")
-
-    def __str__(self) -> str:
-        """As users write it, with the settings that are not the defaults: `fedprox(mu=0.1)`."""
-        settings = [
-            f"{f.name}={getattr(self, f.name)}"
-            for f in fields(self)  # type: ignore[arg-type]
-            if f.init and getattr(self, f.name) != f.default
-        ]
-        return (self.spelling or self.name) + (f"({', '.join(settings)})" if settings else "")
 
 
 HOOKS = tuple(n for n, hook in vars(Part).items() if inspect.isfunction(hook) and not n.startswith("_"))
