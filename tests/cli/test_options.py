@@ -31,7 +31,7 @@ FROZEN = {
     "compare": "methods --seeds --set --references --no-references --processes --target --privacy --config --name "
     f"--folder --dry-run --json {SETTINGS}",
     "diagnose": "data --label --site --features --json --skew --clients --samples --availability --model --seed "
-    "--partition-seed",
+    "--partition-seed --secure-aggregation",
     "resume": "run --without --wait --json",
     "attach": "run --stop --json",
     "attack": "run attack --set --samples --seeds --json",

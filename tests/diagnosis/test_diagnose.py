@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import unskew
 from tests.cli.calling import call
+from unskew import config
 from unskew.diagnosis.advice import Expected, Gain
+from unskew.engine.resolve import resolve
 from unskew.errors import DataError, UsageError
 
 rng = np.random.default_rng(0)
@@ -113,6 +116,27 @@ def test_methods_that_share_activations_are_advised_only_where_they_may():
     assert methods(features=True) - methods() == {"flea(lambda2=0)"}
 
 
+def test_where_sites_demand_sums_only_what_can_be_summed_is_advised():
+    """The default collects every site's statistics by itself, so a run of it would be refused."""
+    open_, summed = (unskew.diagnose("digits", clients=8, secure_aggregation=s) for s in ("off", "on,clip=8,bits=32"))
+    assert open_.method == "unskew"
+    for ranking in summed.rankings.values():
+        for expected in ranking:
+            resolve(config.build({"method": expected.method, "clients": 8, "secure_aggregation": "on"}))
+    assert summed.method == "unskew(statistics=False)"
+    assert {"unskew", "fedrdn"} <= {*summed.refused} - {*open_.refused}
+    assert "secure aggregation is not possible with 'unskew'" in summed.table()
+    both = unskew.diagnose("digits", clients=8, secure_aggregation="on", features=True)
+    assert "flea(lambda2=0)" in both.refused
+    assert call("diagnose", "digits", "--clients", "8", "--secure-aggregation", "on").out.count("statistics=False") >= 2
+
+
+@pytest.mark.parametrize(("option", "code"), [({"clients": 2}, "E134"), ({"secure_aggregation": "yes"}, "E1")])
+def test_sums_that_cannot_be_had_are_refused(option: dict[str, Any], code: str):
+    with pytest.raises(UsageError, match=code):
+        unskew.diagnose("digits", **({"clients": 8, "secure_aggregation": "on", "skew": "iid"} | option))
+
+
 def test_a_notebook_shows_the_table_and_a_line_stands_for_it():
     diagnosis = unskew.diagnose("digits", clients=8)
     assert "&lt;" not in diagnosis._repr_html_() or "<pre>" in diagnosis._repr_html_()
@@ -143,10 +167,8 @@ def test_a_federation_unlike_all_evidence_is_told():
 def test_labels_of_one_class_are_told_and_a_method_is_refused():
     one = unskew.diagnose([(X[:30], np.zeros(30, np.int64)), (X[30:], np.zeros(30, np.int64))])
     assert "caution   all labels are of one class" in one.table()
-    with pytest.raises(
-        UsageError, match="E101 lr, secure_aggregation would change nothing in a diagnosis, which looks at skew"
-    ):
-        unskew.diagnose("digits", secure_aggregation="on", lr=0.1)
+    with pytest.raises(UsageError, match="E101 lr, rounds would change nothing in a diagnosis, which looks at skew"):
+        unskew.diagnose("digits", rounds=3, lr=0.1)
     with pytest.raises(UsageError, match=r"E101 .*Did you mean 'skew'"):
         unskew.diagnose("digits", skw="iid")
     with pytest.raises(UsageError, match="E101 a diagnosis takes no method"):

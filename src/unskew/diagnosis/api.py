@@ -33,8 +33,9 @@ def diagnose(
 
     data, label, site, model: as for `unskew.run`. Own data with a column of sites are divided by it unless a skew is given.
     features: whether sites may share activations of single samples. Other options: the settings of COUNTED, such as skew, clients
-    and availability.
-    Raises UsageError and DataError as `run` does, UsageError (E101) for a setting that does not count, and DataError (E410) for own data that nothing divides, and
+    and availability; secure_aggregation="on" where sites demand that nobody sees more than sums of what they send.
+    Raises UsageError and DataError as `run` does, UsageError (E101) for a setting that does not count,
+    UsageError (E134) where secure aggregation has too few sites, and DataError (E410) for own data that nothing divides, and
     for fewer than two sites with samples.
     """
     if "method" in options:

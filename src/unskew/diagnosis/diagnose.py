@@ -31,18 +31,23 @@ WITH_FEATURES = ("flea(lambda2=0)",)
 """Methods that it considers beside them where sites may share activations of single samples."""
 
 
+SUMMED = ("unskew(statistics=False)",)
+"""Methods that it considers beside them where sites demand secure aggregation: the default without what no sum can give."""
+
+
 def diagnose_run(run: resolve.Run, features: bool = False) -> Diagnosis:
     """The diagnosis of the federation of a run, whose own method does not count.
 
-    features: whether sites may share activations of single samples. Raises DataError (E410) for fewer than two sites with
-    samples.
+    features: whether sites may share activations of single samples. With secure aggregation among the settings, only methods
+    are considered whose server can do with sums. Raises DataError (E410) for fewer than two sites with samples.
     """
     federation, settings = run.federation, run.settings
     check_sites(federation)
     sites = numbers.numbers_of(federation)
     measured = skews.skews_of(sites, settings.availability, settings.seed)
     ordered = advice.nearest(measured, evidence.settings())
-    refused = refusals(run, (*METHODS, *(WITH_FEATURES if features else ())))
+    beside = (*(WITH_FEATURES if features else ()), *(SUMMED if run.secure else ()))
+    refused = refusals(run, (*METHODS, *beside))
     able = [method for method, reason in refused.items() if not reason]
     return Diagnosis(
         federation.name,
@@ -78,7 +83,7 @@ def check_sites(federation: Federation) -> None:
 
 
 def refusals(run: resolve.Run, methods: Sequence[str]) -> Mapping[str, str]:
-    """By method, why it cannot run on these data with this model; "" where it can."""
+    """By method, why it cannot run on these data with this model, or not by sums alone where sites demand those; else ""."""
     return {method: _refusal(run, method) for method in methods}
 
 
@@ -87,6 +92,7 @@ def _refusal(run: resolve.Run, text: str) -> str:
     try:
         method.check_task(run.task.name)
         method.check(run.fed)
+        resolve.check_secure(run.settings, method, run.fed)
     except UnskewError as error:
         return error.text
     return ""

@@ -118,7 +118,7 @@ def run_on(federation: Federation, settings: Settings, method: Method, model: nn
         shared=tuple(n for n in net.trainable if not method.keeps(n, fed) and not method.freezes(n, fed)),
     )
     method.check(fed)
-    _check_secure(settings, method, fed)
+    check_secure(settings, method, fed)
     if settings.batch == 1 and net.norms:
         trial.check_single_samples(net, task)
     lanes, remarks = hardware.lanes_of(settings, net, device), ()
@@ -127,7 +127,7 @@ def run_on(federation: Federation, settings: Settings, method: Method, model: nn
     return Run(settings, method, federation, fed, device, lanes, remarks)
 
 
-def _check_secure(settings: Settings, method: Method, fed: Fed) -> None:
+def check_secure(settings: Settings, method: Method, fed: Fed) -> None:
     """Raises UsageError (E134) for a run that cannot do with the sums that secure aggregation gives."""
     summing = secure.parse(settings.secure_aggregation)
     if summing is None:
