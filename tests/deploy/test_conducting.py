@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
+from safetensors.torch import load_file
 
 from tests.deploy import fake
+from tests.deploy.test_bits import simulated
 from unskew.deploy.conducting import conduct_order
 from unskew.deploy.orders import Order, Terms
 from unskew.deploy.site_folder import only_one
 from unskew.deploy.studies import study
 from unskew.deploy.tickets import Coordinator
+from unskew.engine.disk.state import digest
 from unskew.errors import Paused, StateError, UnskewError
 
 
@@ -62,6 +66,36 @@ def test_every_ending_is_written_down(order, error, state, code, text):
     assert ending["text"].startswith(text)
     assert (f"Resume with: unskew resume {order.path}" in ending["text"]) == text.startswith("E507")
     assert text in (order.path / "server.log").read_text()
+
+
+def test_a_run_that_a_jump_of_the_clock_has_ended_says_so_and_is_resumed_to_the_same_bits(tmp_path):
+    """Flower's server takes a run for dead when its clock jumps ahead, and Flower's client then interrupts the run's process."""
+    names = list(fake.KEYS)[: len(fake.SIZES)]
+    home, by_node = (
+        Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:8123", names),
+        fake.sites(tmp_path, fake.federation()),
+    )
+    for site in by_node.values():
+        home.admit(site.member.name, fake.KEYS[site.member.name].public)
+        site.member = replace(site.member, coordinator=home.key.public)
+    order = Order(
+        tmp_path / "run", home.folder, study(fake.small("fedavg", rounds=2)).as_dict(), Terms(deadline_s=1, wait_s=1)
+    )
+
+    def interrupt(site, asked, honest):
+        if '"kind": "train"' in asked.text and '"t": 2' in asked.text:
+            raise KeyboardInterrupt
+        return honest
+
+    with pytest.raises(KeyboardInterrupt):
+        conduct_order(fake.Direct(by_node, interrupt), order)
+    text = json.loads((order.path / "ending.json").read_text())["text"]
+    assert "somebody has stopped it, or this machine's clock has jumped" in text
+    assert text.endswith(f"Resume with: unskew resume {order.path}")
+    conduct_order(fake.Direct(by_node), order)
+    assert json.loads((order.path / "ending.json").read_text())["state"] == "done"
+    assert f"Resuming {order.path} from round 1 of 2." in (order.path / "server.log").read_text()
+    assert digest(load_file(order.path / "model.safetensors")) == simulated("fedavg", rounds=2).digest
 
 
 def test_an_order_survives_its_file(order):

@@ -160,7 +160,7 @@ def clean(
         print(f"{'would remove' if dry_run else 'removed'}  {what}")
         if not dry_run:
             run.remove()
-    going_on = [] if runs else busy(folder)
+    going_on = [] if runs else busy(folder, older)
     for run in going_on:
         print(
             f"kept  {run.path.name}  last used {ago(run.used_s)}, so it may be going on; wait until it was quiet for an hour"

@@ -54,10 +54,10 @@ def ago(seconds: float) -> str:
     return f"{max(0.0, seconds):.0f} seconds ago"
 
 
-def busy(folder: Path) -> list[Kept]:
-    """Runs of which something could be removed, but which may be going on."""
+def busy(folder: Path, older_days: float) -> list[Kept]:
+    """Runs of which something would be removed for their age, but which may be going on."""
     kept = [Kept.of(path) for path in sorted((folder / "runs").glob("*")) if path.is_dir()]
-    return [k for k in kept if k.files and k.used_s < IN_USE_S]
+    return [k for k in kept if k.files and older_days * DAY_S <= k.used_s < IN_USE_S]
 
 
 def removable(folder: Path, runs: Sequence[str], older_days: float) -> list[Kept]:

@@ -245,7 +245,7 @@ def _sorted() -> Iterator[None]:
     except httpx.HTTPStatusError as error:
         raise _refusal(error.response) from error
     except httpx.TransportError as error:
-        raise Unreachable(str(error) or type(error).__name__) from error
+        raise Unreachable(str(error).rstrip(".") or type(error).__name__) from error
     except inflatable_utils.ObjectPullError as error:
         raise Unwanted(str(error)) from error
     except inflatable_utils.ObjectPushError as error:

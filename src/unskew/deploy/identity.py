@@ -129,6 +129,8 @@ def write_secret(path: Path, data: bytes) -> None:
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
-        raise UsageError("E502", f"{path} exists and is not overwritten.") from None
+        raise UsageError(
+            "E502", f"{path} exists and is not overwritten; choose another folder, or move that file away."
+        ) from None
     with os.fdopen(handle, "wb") as file:
         file.write(data)
