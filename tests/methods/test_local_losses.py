@@ -57,10 +57,12 @@ def test_fedlc_shifts_by_the_fourth_root_of_the_counts():
     assert_close(ce(FedLC(tau=0.0), counts=present), TASK.loss(Z, onehot(Y)), 7)
 
 
-@pytest.mark.parametrize(("baseline", "expected"), [(2.0, -0.4313), (0.6, 1.7399)])
-def test_propfair_takes_the_logarithm_of_a_utility(baseline, expected):
+@pytest.mark.parametrize(
+    ("baseline", "huber", "expected"), [(2.0, True, -0.4313), (0.6, True, 1.7399), (0.6, False, 1.2788)]
+)
+def test_propfair_takes_the_logarithm_of_a_utility(baseline, huber, expected):
     """A loss of 0.4608: utilities 1.5392 and 0.1392, the second below eps = 0.3."""
-    part, plain = PropFair(baseline=baseline, eps=0.3), TASK.loss(Z, onehot(Y)).mean()
+    part, plain = PropFair(baseline=baseline, eps=0.3, huber=huber), TASK.loss(Z, onehot(Y)).mean()
     assert_close(plain, 0.4608)
     assert_close(plain + part.loss({}, out(Z), batch(), client()), expected)
 

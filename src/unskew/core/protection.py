@@ -6,7 +6,19 @@ from unskew.core.client import Fed
 from unskew.core.part import HOOKS, Part, overrides
 
 BLIND = (
-    *("refuse", "model", "weights", "keeps", "freezes", "server_init", "loss", "sample_grad", "grad", "shares"),
+    *(
+        "refuse",
+        "model",
+        "weights",
+        "keeps",
+        "freezes",
+        "server_init",
+        "loss",
+        "sample_grad",
+        "grad",
+        "sends",
+        "shares",
+    ),
     *("merge", "caution", "server", "refine", "protect", "rounds_within", "spent", "account"),
 )
 """Hooks that see no sample of a client, or one sample at a time."""

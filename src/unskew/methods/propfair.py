@@ -3,10 +3,11 @@
 Client: the loss L of a batch becomes  -log_eps(M - L)    M - L: the utility; M is `baseline`
         log_eps(u) = log u  for u >= eps,  else  u / eps - 1 + log eps, which goes on with the same slope
 So a step is 1 / (M - L) times as long, and no more than 1 / eps times: clients with a larger loss take longer ones.
-Differs from the paper: other Parts' terms of the loss stay outside the logarithm. Its official code is not public;
-a public one takes L / M for u < eps, ours follows the paper.
+Differs from the paper: other Parts' terms of the loss stay outside the logarithm. The official code goes on with the
+slope 1 / M unless its option huber is set: `huber=False` does, with  log M - L / M  for u < eps.
 """
 
+import math
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -22,6 +23,7 @@ class PropFair(Part):
 
     baseline: Annotated[float, Gt(0), Le(1_000_000), "M, a loss that no client should reach"] = 5.0
     eps: Annotated[float, Gt(0), Le(1000), "utility below which the logarithm goes on as a straight line"] = 0.2
+    huber: Annotated[bool, "go on with the slope 1 / eps, as in the paper; False: 1 / M, as its code by default"] = True
     name = "propfair"
     use_when = (
         "Clients that fare worse shall gain more than others lose, and the server shall read nothing more for it."
@@ -30,6 +32,8 @@ class PropFair(Part):
     def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor:
         batch_loss = b.mean(c.fed.task.loss(out.logits, b.y))
         utility = self.baseline - batch_loss
-        line = utility / self.eps - 1 + torch.full_like(utility, self.eps).log()
+        line = utility / self.eps - 1 + math.log(self.eps)
+        if not self.huber:
+            line = math.log(self.baseline) - batch_loss / self.baseline
         log = torch.where(utility >= self.eps, utility.clamp(min=self.eps).log(), line)
         return -log - batch_loss

@@ -117,6 +117,10 @@ class LaneViews:
         """The Part's hook `finish`, likewise."""
         return lambda w, lane: p.finish(w, self.client(p, lane, {}, with_data=True))
 
+    def sends(self, p: Part) -> Callable[[Weights, Tree], Weights]:
+        """The Part's hook `sends`, likewise."""
+        return lambda w, lane: p.sends(w, self.client(p, lane, {}))
+
     def grad(self, p: Part) -> Callable[[Weights, Weights, Tree, dict[str, Tensor]], Weights]:
         """The Part's hook `grad` as a function of one lane's gradients, weights, table and noise."""
         return lambda g, w, lane, noise: p.grad(g, w, self.client(p, lane, noise))

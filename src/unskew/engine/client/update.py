@@ -13,7 +13,7 @@ import torch
 
 from unskew.core.keys import key
 from unskew.core.replies import Reply
-from unskew.core.trees import Tree, tree_map
+from unskew.core.trees import Tree, Weights, tree_map
 from unskew.engine.client import optimise
 from unskew.engine.client.axis import Axis
 from unskew.engine.client.clients import Clients
@@ -81,7 +81,10 @@ class Update:
                 self._train()
             with torch.no_grad():
                 finished = {p.name: axis.map(views.finish(p), state.weights, state.lane_table) for p in hooks["finish"]}
-        return [self._reply(g, finished) for g in range(len(self.chunk.work))]
+                sent = state.weights
+                for p in hooks["sends"]:
+                    sent = axis.map(views.sends(p), sent, state.lane_table)
+        return [self._reply(g, finished, sent) for g in range(len(self.chunk.work))]
 
     def _rate(self) -> float | torch.Tensor:
         """The learning rate, on a GPU as the tensor that recorded steps read, so that these have the bits of any other."""
@@ -93,15 +96,15 @@ class Update:
         for plan, feed in zip(self.steps.plan, self.steps.feeds()):
             step(plan, feed)
 
-    def _reply(self, g: int, finished: Mapping[str, tuple[Tree, Tree]]) -> Reply:
-        """finished: what each Part's `finish` returned, (shares, private slice), stacked."""
+    def _reply(self, g: int, finished: Mapping[str, tuple[Tree, Tree]], sent: Weights) -> Reply:
+        """finished: what each Part's `finish` returned, (shares, private slice); sent: the weights to send. Both stacked."""
         clients, work = self.clients, self.chunk.work[g]
         select_lane = partial(tree_map, lambda t: self.axis.lane(t, g))
-        w = {n: self.axis.lane(t, g).contiguous() for n, t in self.state.weights.items()}
+        w = {n: self.axis.lane(t, g).contiguous() for n, t in sent.items() if n in clients.sent}
         private: Tree = {n: t for n, t in self.private[g].items() if n != "kept"}
         private |= {name: select_lane(mine) for name, (_, mine) in finished.items()}
         if clients.kept:
-            private["kept"] = {n: w[n] for n in clients.kept}
+            private["kept"] = {n: self.axis.lane(self.state.weights[n], g).contiguous() for n in clients.kept}
         return Reply(
             client=work.client,
             size=float(work.n),

@@ -1,0 +1,52 @@
+"""FedADMM (Gong, Li & Freris, ICDE 2022, arXiv 2204.03529): every client's model and the global one are drawn together by
+multipliers.
+
+Client: g <- g + y_k + rho (w - w_t),   then  y_k' = y_k + rho (w_S - w_t)    S local steps; y_k begins at 0
+        sends w_t + d_k,   d_k = (w_S - w_k) + (y_k' - y_k) / rho,   and keeps w_k' = w_S
+Server: w_{t+1} = w_t + lr mean_k d_k
+Statistics of batch normalisation take the plain mean.
+Differs from the paper: a client's own w_k begins as the model it first receives, not as w_0. The official code takes w_t
+for w_k throughout (`own=False`), so that a round moves the model twice as far as its clients moved.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from annotated_types import Ge, Gt, Le
+
+from unskew.core import Client, Fed, Part, Tree, Ups, Weights
+from unskew.merge.mean import weighted_mean
+
+
+@dataclass(frozen=True)
+class FedADMM(Part):
+    """Pulls clients and server together by multipliers that every client keeps."""
+
+    rho: Annotated[float, Ge(1e-9), Le(1_000_000), "strength of the pull, and step size of the multipliers"] = 0.01
+    lr: Annotated[float, Gt(0), Le(1000), "the server's step; in theory, the share of the clients that answer"] = 1.0
+    own: Annotated[bool, "send the change from the client's own last model; False: from the one it received"] = True
+    name = "fedadmm"
+    use_when = "Clients drift over many local steps and differ in how many they take; they come back often."
+    merges = True
+    weighting = "equal"
+
+    def client_init(self, w: Weights, fed: Fed) -> Tree:
+        own = {"own": {n: w[n].clone() for n in fed.shared}} if self.own else {}
+        return {"y": {n: torch.zeros_like(w[n]) for n in fed.shared}, **own}
+
+    def grad(self, g: Weights, w: Weights, c: Client) -> Weights:
+        return g | {n: g[n] + y + self.rho * (w[n] - c.start[n]) for n, y in c.mine["y"].items()}
+
+    def finish(self, w: Weights, c: Client) -> tuple[Tree, Tree]:
+        own = {"own": {n: w[n].clone() for n in c.fed.shared}} if self.own else {}
+        return {}, {"y": {n: y + self.rho * (w[n] - c.start[n]) for n, y in c.mine["y"].items()}, **own}
+
+    def sends(self, w: Weights, c: Client) -> Weights:
+        """(y_k' - y_k) / rho is w_S - w_t, so w_t + d_k is 2 w_S - w_k."""
+        last = c.mine["own"] if self.own else c.start
+        return w | {n: 2 * w[n] - last[n] for n in c.fed.shared}
+
+    def merge(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
+        mean = weighted_mean(w, ups)
+        return mean | {n: w[n] + self.lr * (mean[n] - w[n]) for n in fed.shared}, s

@@ -1,0 +1,51 @@
+"""FedSpeed (Sun et al., ICLR 2023, arXiv 2302.10429): a pull to the global model, corrected for its bias, on flat ground.
+
+Client, at every step:  g = grad L(w + rho g_1 / ||g_1||),   g_1 = grad L(w)
+        w <- w - lr (g - h_k + mu (w - w_t)),   then  h_k' = h_k - mu (w_S - w_t)    S local steps; h_k begins at 0
+        sends w_S - h_k' / mu
+Server: w_{t+1} = mean_k of what was sent    mu is 1 / lambda of the paper
+Statistics of batch normalisation take the plain mean.
+Differs from the paper: its share alpha of the second gradient is 1, as in the official code, so that g_1 enters by the
+direction alone, and that direction has the length rho. The paper clips no gradients, its code does, at norm 10.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from annotated_types import Ge, Le
+
+from unskew.core import Client, Fed, Part, Tree, Weights
+from unskew.methods.fedsam import scaled
+
+
+@dataclass(frozen=True)
+class FedSpeed(Part):
+    """Corrects a proximal pull for the bias it brings, and takes gradients where the loss is highest nearby."""
+
+    mu: Annotated[float, Ge(1e-9), Le(1_000_000), "strength of the pull towards the received model"] = 0.1
+    rho: Annotated[float, Ge(0), Le(1000), "how far the gradient is taken from the weights"] = 0.1
+    name = "fedspeed"
+    use_when = "Many local steps at a large learning rate, to spare rounds; a step costs two gradients."
+    weighting = "equal"
+    climbs = True
+
+    @property
+    def proximal(self) -> float:  # type: ignore[override]
+        return self.mu
+
+    def client_init(self, w: Weights, fed: Fed) -> Tree:
+        return {"h": {n: torch.zeros_like(w[n]) for n in fed.shared}}
+
+    def perturb(self, g: Weights, w: Weights, c: Client) -> Weights:
+        return w | {n: w[n] + e for n, e in scaled(g, self.rho).items()}
+
+    def grad(self, g: Weights, w: Weights, c: Client) -> Weights:
+        return g | {n: g[n] - h + self.mu * (w[n] - c.start[n]) for n, h in c.mine["h"].items()}
+
+    def finish(self, w: Weights, c: Client) -> tuple[Tree, Tree]:
+        return {}, {"h": {n: h - self.mu * (w[n] - c.start[n]) for n, h in c.mine["h"].items()}}
+
+    def sends(self, w: Weights, c: Client) -> Weights:
+        """w_S - h_k' / mu, with the h_k' of `finish`."""
+        return w | {n: w[n] - (h / self.mu - (w[n] - c.start[n])) for n, h in c.mine["h"].items()}
