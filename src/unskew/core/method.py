@@ -42,6 +42,11 @@ class Method:
         if len(perturbing) > 1:
             text = f"{' and '.join(perturbing)} each say at which weights a step's gradient is taken; keep one."
             raise UsageError("E107", text)
+        sending = [p.name for p in parts if overrides(p, "sends")]
+        if len(sending) > 1:
+            raise UsageError(
+                "E107", f"{' and '.join(sending)} each say what is sent for the trained weights; keep one."
+            )
         weighing = {p.weighting for p in parts} - {None}
         if len(weighing) > 1:
             raise UsageError(

@@ -99,13 +99,17 @@ class Part(Configured):
         return self
 
     def model(self, module: nn.Module, classes: int) -> nn.Module:
-        """The model this Part needs, made from the user's; returns a module (MOON: with a projection before the head). New
-        layers may draw from torch's global generator, which is seeded here."""
+        """The model this Part needs, made from the user's; returns a module (MOON: with a projection before the head).
+
+        New layers may draw from torch's global generator, which is seeded here.
+        """
         return module
 
     def weights(self, fed: Fed) -> Weights:
-        """Weights to train in addition to the model's, by name; they appear in every `w` as `<part>.<name>`, and are sent and
-        merged like the model's, unless `keeps` or `freezes` says otherwise."""
+        """Weights to train in addition to the model's, by name; they appear in every `w` as `<part>.<name>`.
+
+        They are sent and merged like the model's, unless `keeps` or `freezes` says otherwise.
+        """
         return {}
 
     def refuse(self, fed: Fed) -> str | None:
@@ -136,8 +140,10 @@ class Part(Configured):
     # A client's round
 
     def noise(self, fed: Fed, down: Tree) -> dict[str, Noise]:
-        """The random numbers that this round's hooks need, by name; `c.noise` then holds them, new at every step. `down` is
-        the slice as broadcast."""
+        """The random numbers that this round's hooks need, by name; `c.noise` then holds them, new at every step.
+
+        `down` is the slice as broadcast.
+        """
         return {}
 
     def begin(self, w: Weights, c: Client) -> Tree:
