@@ -131,6 +131,7 @@ PAGES = {
     "E154": "The attacker needs samples of his own that no client holds and that differ from the attacked ones, and there are too few. Train with fewer `samples` a client, or on data with a larger test set.",
     "E155": "The model of a run is asked for, and the run has not come to its end. Let `unskew resume RUN` finish it, or take the model as it is with `--unfinished` (in Python `unfinished=True`).",
     "E156": "The model of a run cannot be built again from its folder: its model or a Part of its method is Python code, which is never taken from a folder that may be somebody else's, so name your own file (`--model FILE.py:FUNCTION`, `--method FILE.py`) or give the object; or what was given, or this version of unskew, builds a model of other weights. The message says which.",
+    "E157": "Pictures become PDF files by CairoSVG, which is an optional extra, `pip install 'unskew[figures]'`, and needs the system's library Cairo (`apt install libcairo2`, `brew install cairo`). SVG files need nothing.",
     "E201": "A checkpoint is damaged: its SHA-256 does not match. It is renamed to .bad and the previous checkpoint is used, so that one round is repeated.",
     "E202": "Both checkpoints of a run are damaged, so it cannot be resumed. Start again under another name.",
     "E203": "The disk is full. The last checkpoint is safe: free some space, then resume. The exit code is 75.",

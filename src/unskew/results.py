@@ -6,7 +6,7 @@ import html
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from torch import nn
@@ -227,6 +227,17 @@ class Comparison:
         from unskew.report import page
 
         return page.write_report(self.path, Path(path) if path else self.path / "report.html")
+
+    def figures(
+        self, folder: str | Path | None = None, format: Literal["svg", "pdf"] = "svg", columns: int = 2
+    ) -> list[Path]:
+        """Write the report's pictures, and its table as LaTeX and CSV, for a paper; folder: `figures` in its own.
+
+        columns: of a journal's page that a picture is as wide as. Raises UsageError (E157) for PDF without CairoSVG.
+        """
+        from unskew.report import export
+
+        return [path for path, _ in export.write_figures([self.path], folder or self.path / "figures", format, columns)]
 
 
 def result_of(loop: Loop, state: State, path: Path | None = None) -> Result:

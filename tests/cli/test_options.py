@@ -38,6 +38,7 @@ FROZEN = {
     "audit": "run --set --samples --seeds --json",
     "watch": "run --once --page",
     "report": "runs --out",
+    "figures": "runs --out --format --columns --font",
     "predict": "run input --out --client --model --method --unfinished",
     "reproduce": "table --rows --methods --add --seeds --scale --tune --sampler --processes --folder --keep --page "
     "--anew --dry-run --json",

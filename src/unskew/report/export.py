@@ -1,0 +1,52 @@
+"""A report's pictures and table as files for a paper."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Literal
+
+from unskew import disk
+from unskew.errors import UsageError
+from unskew.report import sections, tables
+from unskew.report.context import context_of
+from unskew.report.read import read_runs
+from unskew.report.standalone import pictures
+
+MOST_LABEL = 100
+"""Characters of what is said of a file."""
+
+
+def write_figures(
+    runs: Sequence[Path | str],
+    out: Path | str,
+    format: Literal["svg", "pdf"] = "svg",
+    columns: int = 2,
+    font: str = "Helvetica, Arial, sans-serif",
+) -> list[tuple[Path, str]]:
+    """Write the pictures of these runs' report, and its table as `table.tex` and `table.csv`, to a folder.
+
+    Returns every file with what it shows. Raises StateError as `write_report` does; UsageError (E157) for PDF without CairoSVG.
+    """
+    convert, out = _to_pdf() if format == "pdf" else str.encode, Path(out)
+    context = context_of(read_runs([Path(p) for p in runs]), "figures", None)
+    drawn = pictures(sections.build(context), columns)
+    out.mkdir(parents=True, exist_ok=True)
+    written = [(out / "table.tex", "the table for LaTeX, with booktabs"), (out / "table.csv", "all its numbers")]
+    disk.replace(written[0][0], tables.latex(context.summaries))
+    disk.replace(written[1][0], tables.as_csv(context.summaries))
+    for picture in drawn:
+        path = out / f"{picture.name}.{format}"
+        disk.replace(path, convert(picture.text(columns, font)))
+        written.append((path, picture.label[:MOST_LABEL]))
+    return written
+
+
+def _to_pdf() -> Callable[[str], bytes]:
+    """A function from SVG text to the bytes of a PDF file."""
+    try:
+        import cairosvg  # pyright: ignore[reportMissingImports]
+    except (ImportError, OSError) as error:  # OSError: the library is there, and Cairo itself is not
+        text = "PDF needs CairoSVG and Cairo: pip install 'unskew[figures]', and your system's package libcairo2"
+        raise UsageError("E157", f"{text} ({error}); --format svg needs nothing.") from error
+    return lambda text: cairosvg.svg2pdf(bytestring=text.encode())  # type: ignore[no-any-return]

@@ -1,0 +1,108 @@
+"""Pictures and table as files for a paper: nothing of the page is needed to see them as the page shows them."""
+
+from __future__ import annotations
+
+import re
+import sys
+from xml.etree import ElementTree
+
+import pytest
+
+from tests.cli.calling import call
+from tests.report.fake_runs import fake_comparison
+from unskew.report import export, standalone
+from unskew.report.section import Section
+from unskew.report.standalone import NAMESPACE, Style
+
+SVG = f"{{{NAMESPACE}}}"
+EVIL = "<b>&\"'"
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    root = tmp_path_factory.mktemp("figures")
+    path = fake_comparison(root / "c", ["fedavg", "flea", "local"], 2, clients=6, rounds=12)
+    return export.write_figures([path], root / "out", "svg", 1, "Times New Roman")
+
+
+def trees(written):
+    return {path.stem: ElementTree.parse(path).getroot() for path, _ in written if path.suffix == ".svg"}
+
+
+def test_every_picture_of_the_page_and_the_table_are_written(written):
+    names = [path.name for path, _ in written]
+    assert names[:2] == ["table.tex", "table.csv"]
+    assert {"rounds-1.svg", "clients-1.svg", "bytes-1.svg", "partition.svg"} <= set(names)
+    assert all(path.stat().st_size for path, _ in written)
+    assert "\\toprule" in written[0][0].read_text()
+    assert all(len(label) <= export.MOST_LABEL and label for _, label in written)
+
+
+def test_a_picture_carries_its_looks_and_needs_nothing_of_the_page(written):
+    for root in trees(written).values():
+        assert (root.tag, root.get("width"), root.get("font-family")) == (f"{SVG}svg", "85mm", "Times New Roman")
+        assert root.get("viewBox").startswith("0 0 380 ")
+        assert root[0].tag == f"{SVG}title"
+        for element in root.iter():
+            assert not [n for n in element.attrib if n in ("class", "role") or n.startswith(("data-", "--", "aria-"))]
+            assert not [v for v in element.attrib.values() if "var(" in v]
+        assert not root.findall(f".//{SVG}text//{SVG}title")
+        assert all(text.get("fill", "").startswith("#") and text.get("font-size") for text in root.iter(f"{SVG}text"))
+
+
+def test_shapes_have_the_colours_that_the_page_has_for_paper(written):
+    style, curves = Style.of_page(), trees(written)["rounds-1"]
+    lines = {e.get("stroke") for e in curves.iter() if e.get("fill") == "none" and e.get("stroke-width") == "2"}
+    assert {style.colours["--c0"], style.colours["--c1"]} <= lines
+    assert style.colours["--ink"] == "#16202c", "of the light page, and not of the dark one or the printed one"
+    grid = [e for e in curves.iter() if e.get("stroke") == style.colours["--hair"]]
+    assert grid
+    assert all(e.get("fill") == "none" for e in grid)
+
+
+def picture(body: str) -> ElementTree.Element:
+    source = f'<svg class="wide" viewBox="0 0 940 400" role="img" aria-label="what">{body}</svg>'
+    (found,) = standalone.pictures([Section("A", "a", source + source.replace("wide", "narrow"))])
+    return ElementTree.fromstring(found.text())
+
+
+def test_outlines_of_text_stand_below_it_for_programs_that_draw_them_above():
+    texts = list(picture('<text class="value" x="1" y="2">7 <tspan class="value">8</tspan></text>').iter(f"{SVG}text"))
+    below, above = texts
+    assert (below.get("stroke"), below.get("fill"), below.get("stroke-width")) == ("#ffffff", "#ffffff", "3px")
+    assert above.get("fill") == "#16202c"
+    assert not [n for part in above.iter() for n in part.attrib if n.startswith("stroke")]
+    assert "".join(below.itertext()) == "".join(above.itertext()) == "7 8"
+
+
+def test_a_rule_of_more_classes_outweighs_one_of_fewer_and_a_colour_is_inherited():
+    root = picture('<g class="m1"><path class="curve"/></g><circle class="ring grey"/><text class="note">n</text>')
+    (path,), (ring,) = root.iter(f"{SVG}path"), root.iter(f"{SVG}circle")
+    assert path.get("stroke") == Style.of_page().colours["--c1"]
+    assert ring.get("stroke") == Style.of_page().colours["--cref"]
+
+
+def test_names_from_outside_stay_text(tmp_path):
+    path = fake_comparison(tmp_path / "c", [EVIL, "fedavg"], 1, clients=3, rounds=4)
+    root = trees(export.write_figures([path], tmp_path))["rounds-1"]
+    assert EVIL in {"".join(t.itertext()).rpartition(" ")[0] for t in root.iter(f"{SVG}text")}
+
+
+def test_the_command_says_what_it_wrote_and_pdf_without_its_library_is_one_sentence(tmp_path, monkeypatch):
+    path = fake_comparison(tmp_path / "c", ["fedavg"], 1, clients=3, rounds=4)
+    assert re.search(r"c/figures/table\.tex  the table for LaTeX", call("figures", str(path)).out)
+    assert (path / "figures" / "partition.svg").exists()
+    monkeypatch.setitem(sys.modules, "cairosvg", None)
+    refused = call("figures", str(path), "--format", "pdf", "--out", str(tmp_path / "none"))
+    assert refused.code == 2
+    assert re.search(r"E157 .*pip install 'unskew\[figures\]'", refused.text)
+    assert not (tmp_path / "none").exists()
+
+
+def test_pdf_files_are_pdf(tmp_path):
+    pytest.importorskip(
+        "cairosvg", reason="CairoSVG is not installed: pip install 'unskew[figures]'", exc_type=(ImportError, OSError)
+    )
+    path = fake_comparison(tmp_path / "c", ["fedavg"], 1, clients=3, rounds=4)
+    written = export.write_figures([path], tmp_path / "out", "pdf")
+    assert all(p.read_bytes().startswith(b"%PDF") for p, _ in written if p.suffix == ".pdf")
