@@ -19,6 +19,8 @@ from unskew.methods import registry
             "fedper and lg_fedavg each divide the model into what is shared and what is not; keep one",
         ),
         ("fedbabu+fedrod", "fedbabu and fedrod each divide the model"),
+        ("fedrep+fedper", "each divide the model"),
+        ("ditto+apfl", "ditto and apfl each make a client's own model; keep one"),
         ("fedrod+bsm", "both put the client's label counts into the logits"),
         ("fedrod+unskew", "cannot be combined|each make a client's own model; keep one"),
     ],

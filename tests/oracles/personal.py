@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from tests.oracles.plain import FedAvg
+from tests.oracles.tiny import Weights, named_tensors
+from tests.oracles.values import Client, Pass
 
 
 class Divided(FedAvg):
@@ -12,3 +15,44 @@ class Divided(FedAvg):
 
     def answers(self) -> dict[int, Tensor]:
         return {k: self.evaluated(self.w | kept, self.tests_of(k))[0] for k, kept in self.kept.items()}
+
+
+class Beside(FedAvg):
+    """Clients train a model of their own beside the global one: `self.named(c)`, by the model's names, kept as `<part>.<name>`.
+
+    Its running statistics are its own. Each client that took part is scored by it, everything else by the global model.
+    """
+
+    def keeps(self, name: str) -> bool:
+        return name.startswith(f"{self.part}.")
+
+    def freezes(self, name: str) -> bool:
+        return self.keeps(name) and "running" in name
+
+    def arrive(self, c: Client) -> None:
+        for name, p in c.extra.items():
+            p.requires_grad_(not self.freezes(name))
+
+    def named(self, c: Client) -> dict[str, Tensor]:
+        """The weights of client c's own model."""
+        return {n.removeprefix(f"{self.part}."): p for n, p in c.extra.items()}
+
+    def loss(self, c: Client, seen: Pass) -> Tensor:
+        return super().loss(c, seen) + self.own_loss(c, self.named(c), seen)
+
+    def own_loss(self, c: Client, v: dict[str, Tensor], seen: Pass) -> Tensor:
+        """What the client's own model descends."""
+        raise NotImplementedError
+
+    def answers(self) -> dict[int, Tensor]:
+        own = {k: self.evaluated(self.own_model(kept), self.tests_of(k))[0] for k, kept in self.kept.items()}
+        return super().answers() | own
+
+    def own_model(self, kept: Weights) -> Weights:
+        """The weights that score a client, from what it keeps."""
+        return {n: kept[f"{self.part}.{n}"] for n, _ in named_tensors(self.module)}
+
+
+def logits_with(model: nn.Module, v: dict[str, Tensor], x: Tensor) -> Tensor:
+    """Logits of this module with other weights; running statistics among them are updated in place."""
+    return torch.func.functional_call(model, v, (x,))

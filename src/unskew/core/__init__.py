@@ -4,6 +4,7 @@ from torch import Tensor
 
 from unskew.core.client import Client, Fed
 from unskew.core.keys import key
+from unskew.core.own_model import OwnModel
 from unskew.core.part import Part
 from unskew.core.replies import Reply, Ups
 from unskew.core.trees import Tree, Weights, under
@@ -18,6 +19,7 @@ __all__ = [
     "Noise",
     "Normal",
     "Out",
+    "OwnModel",
     "Part",
     "Reply",
     "Share",

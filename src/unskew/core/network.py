@@ -88,9 +88,14 @@ class Network:
         return other
 
     def add(self, extra: Weights) -> None:
-        """Name weights that a Part trains beside the model's; the module knows nothing of them."""
+        """Name weights that a Part trains beside the model's, `<part>.<name>`; the module knows nothing of them.
+
+        Where <name> is a running statistic of the model, they are that of a second model, and nothing to train.
+        """
         self.extra = {**self.extra, **extra}
-        self.trainable = (*self.trainable, *(n for n in extra if n not in self.trainable))
+        statistics = [n for n in extra if n.partition(".")[2] in self.buffers]
+        self.buffers = (*self.buffers, *(n for n in statistics if n not in self.buffers))
+        self.trainable = (*self.trainable, *(n for n in extra if n not in (*self.trainable, *statistics)))
 
     @property
     def initial(self) -> Mapping[str, Tensor]:

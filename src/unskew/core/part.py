@@ -189,6 +189,11 @@ class Part(Configured):
         """At every step, after the backward pass: returns the gradients, by name, for the optimiser; `c.noise` as in `loss`."""
         return g
 
+    def holds(self, c: Client) -> dict[str, Tensor]:
+        """At every step: by name, whether a weight stays as it is (a scalar, True or False), and with it what the optimiser
+        remembers of it. Weights that are not named move."""
+        return {}
+
     def finish(self, w: Weights, c: Client) -> tuple[Tree, Tree]:
         """After the last local step, without gradients: returns (what to share, the next private tree).
 

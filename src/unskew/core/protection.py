@@ -17,6 +17,7 @@ BLIND = (
         "sample_grad",
         "grad",
         "sends",
+        "holds",
         "shares",
     ),
     *("merge", "caution", "server", "refine", "protect", "rounds_within", "spent", "account"),

@@ -103,6 +103,7 @@ class LaneViews:
             mine=lane["mine"].get(p.name, {}),
             round=lane["round"].get(p.name, {}),
             noise=noise,
+            **{n: lane[n] for n in ("step",) if n in lane},
             data=(lambda raw: self._batches(lane, raw)) if with_data else None,
         )
         if clients.hooks["evaluate_with"]:
@@ -128,6 +129,10 @@ class LaneViews:
     def perturb(self, p: Part) -> Callable[[Weights, Weights, Tree, dict[str, Tensor]], Weights]:
         """The Part's hook `perturb`, likewise."""
         return lambda g, w, lane, noise: p.perturb(g, w, self.client(p, lane, noise))
+
+    def holds(self, p: Part) -> Callable[[Tree], dict[str, Tensor]]:
+        """The Part's hook `holds` as a function of one lane's table."""
+        return lambda lane: p.holds(self.client(p, lane, {}))
 
     def _batches(self, lane: Tree, raw: bool) -> Iterator[Batch]:
         """The lane's rows in turn; every lane is padded to the longest, with weight 0."""

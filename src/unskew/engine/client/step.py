@@ -164,7 +164,7 @@ class LaneStep:
         if weight is None:
             weight = torch.ones((step.width, step.size), device=y.device)
         noise = tree_map(axis.fit, self.state.noise.at(step, feed.local))
-        lane = tree_map(lambda t: axis.first(t, step.width), self.state.lane_table)
+        lane = tree_map(lambda t: axis.first(t, step.width), self.state.lane_table) | {"step": axis.fit(feed.local)}
         return StepInputs(y, axis.fit(weight), noise, tuple(map(axis.fit, feed.dropout)), lane)
 
     def _descend(
@@ -177,7 +177,24 @@ class LaneStep:
             g = self.axis.map(self.views.grad(p), g, leaves, inputs.lane, inputs.noise.get(p.name, {}))
         w = [first_lanes(state.weights[n], active) for n in learnt]
         groups = [[first_lanes(t, active) for t in group] for group in state.optimiser.state]
+        held = self._held(step, [w, *groups], inputs)
         state.optimiser.step(w, [first_lanes(g[n], active) for n in learnt], groups, feed.local[:active])
+        for t, before, stays in held:
+            t.copy_(torch.where(stays, before, t))
         if step.width > active:  # the copies of `_leaves` hold the new running statistics
             for n in self.clients.fed.net.buffers:
                 state.weights[n][:active] = leaves[n][:active]
+
+    def _held(
+        self, step: Step, groups: Sequence[Sequence[Tensor]], inputs: StepInputs
+    ) -> list[tuple[Tensor, Tensor, Tensor]]:
+        """(tensor, a copy of it, in which lanes it stays) for what Parts hold at this step. groups: each in the order of
+        the weights that learn."""
+        held: list[tuple[Tensor, Tensor, Tensor]] = []
+        for p in self.clients.hooks["holds"]:
+            stays = self.axis.map(self.views.holds(p), inputs.lane)
+            for place, name in enumerate(self.clients.learnt):
+                for t in (group[place] for group in groups if name in stays):
+                    lanes = self.axis.first(stays[name], step.active)
+                    held.append((t, t.clone(), lanes.reshape(*lanes.shape, *[1] * (t.dim() - lanes.dim()))))
+        return held

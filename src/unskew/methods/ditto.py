@@ -1,0 +1,32 @@
+"""Ditto (Li, Hu, Beirami & Smith, ICML 2021, arXiv 2012.04221, algorithm 1): a model of each client's own, near the global.
+
+Client: w descends the loss as ever, and is sent;   v_k descends  CE(v_k; x, y) + (lam/2) ||v_k - w_t||^2, and stays
+Test:   a client's own score is v_k's; all others are the global model's, which Ditto leaves as it is.
+Differs from the paper: v_k and w take their steps at once, on the same batches and with the same optimiser; the paper, and
+its code, give v_k a number of steps and a step size of its own. v_k trains on inputs as they enter the model, without
+what other Parts do to logits or loss.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Le
+
+from unskew.core import Batch, Client, Out, OwnModel, Tensor, Weights
+
+
+@dataclass(frozen=True)
+class Ditto(OwnModel):
+    """Trains a model of the client's own beside the global one, held near it."""
+
+    lam: Annotated[float, Ge(0), Le(1_000_000), "pull of a client's own model towards the received one; 0: none"] = 1.0
+    name = "ditto"
+    use_when = (
+        "Each client wants a model of its own and the global one must stay as good as it is; costs a second model."
+    )
+    neutral = {"lam": 1.0}
+
+    def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor:
+        v = self.own(w)
+        own = out.own.mean(c.fed.task.loss(c.run_training(v, out.own.x), out.own.y))
+        return own + self.lam / 2 * sum((v[n] - c.start[n].detach()).pow(2).sum() for n in self.learns(c))

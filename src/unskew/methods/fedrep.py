@@ -1,0 +1,37 @@
+"""FedRep (Collins et al., ICML 2021, arXiv 2102.07078, algorithm 1): a common representation under heads of the clients' own.
+
+Client: of its S local steps the first round(head S) train its head p_k, under the received body; the others the body w,
+        under the new head;   Up: w.
+Server: w <- sum_k n_k/n w_k.   p_k is neither sent nor overwritten, and begins at the common start.
+Differs from the paper: clients are weighted by size, there equally. The paper counts epochs (its runs: 10 of the head, then
+1 of the body), ours a share of the local steps. A weight that rests is not decayed and keeps its momentum; in
+older versions of torch its code's optimiser moved such weights on. Statistics of normalisation follow every step.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Gt, Lt
+
+from unskew.core import Client, Fed, Part, Tensor
+
+
+@dataclass(frozen=True)
+class FedRep(Part):
+    """Trains first the client's own head, then the common body under it."""
+
+    head: Annotated[float, Gt(0), Lt(1), "share of a round's local steps that train the head, before the body's"] = 0.8
+    name = "fedrep"
+    use_when = "Clients differ in labels, and a head fitted to each lets all of them learn one good representation."
+    divides = True
+
+    def refuse(self, fed: Fed) -> str | None:
+        return "it trains the head, which is frozen" if fed.net.head_is_frozen else None
+
+    def keeps(self, name: str, fed: Fed) -> bool:
+        return fed.net.of_head(name)
+
+    def holds(self, c: Client) -> dict[str, Tensor]:
+        first = c.step < (self.head * c.steps).round()
+        model = [n for n in c.net.trainable if n not in c.net.extra]
+        return {n: ~first if c.net.of_head(n) else first for n in model}

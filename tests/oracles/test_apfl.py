@@ -1,0 +1,51 @@
+"""APFL (Deng, Kamani & Mahdavi 2020, algorithm 1): m = a v + (1 - a) w;  v <- v - lr a grad f(m),  a <- a - lr <grad f(m), v - w>.
+
+w is FedAvg's. A step may carry a out of [0, 1]: m takes the nearest end then, and a is not pushed on.
+"""
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.oracles.agreement import agree
+from tests.oracles.personal import Beside, logits_with
+from tests.oracles.plain import cross_entropy
+from tests.oracles.tiny import Case, Weights
+from tests.oracles.values import Client, Pass
+
+
+class APFL(Beside):
+    part = "apfl"
+    alpha = 0.5
+    adaptive = True
+
+    def freezes(self, name: str) -> bool:
+        return super().freezes(name) or (name == "apfl.alpha" and not self.adaptive)
+
+    def own_loss(self, c: Client, v: dict[str, Tensor], seen: Pass) -> Tensor:
+        """Its gradient is written down by hand, so it is added as a product with constants."""
+        w, a = dict(c.model.named_parameters()), float(v["alpha"].detach().clamp(0, 1))
+        m = {n: (a * v[n] + (1 - a) * p).detach().requires_grad_() for n, p in w.items()}
+        statistics = {n: t for n, t in v.items() if "running" in n}
+        loss = cross_entropy(logits_with(c.model, m | statistics, seen.x), seen.y)
+        slopes = dict(zip(m, torch.autograd.grad(loss, list(m.values()))))
+        gap = torch.stack([((v[n] - w[n]).detach() * g).sum() for n, g in slopes.items()]).sum()
+        if (v["alpha"] >= 1 and gap < 0) or (v["alpha"] <= 0 and gap > 0):
+            gap = torch.zeros(())
+        line = torch.stack([a * (g * v[n]).sum() for n, g in slopes.items()]).sum() + (
+            gap * v["alpha"] if self.adaptive else 0.0
+        )
+        return loss.detach() + line - line.detach()
+
+    def own_model(self, kept: Weights) -> Weights:
+        v, a = super().own_model(kept), kept["apfl.alpha"].clamp(0, 1)
+        return {n: t if "running" in n else a * t + (1 - a) * self.w[n] for n, t in v.items()}
+
+
+@pytest.mark.parametrize(("model", "alpha"), [("mlp", 0.999), ("cnn", 0.3)])
+def test_apfl(model: str, alpha: float) -> None:
+    agree(Case(model, 0.9), APFL, alpha=alpha)
+
+
+def test_a_share_that_stays() -> None:
+    agree(Case(), APFL, alpha=0.25, adaptive=False)

@@ -1,0 +1,48 @@
+"""FedRep (Collins et al., ICML 2021, algorithm 1): of a client's steps the first train its head, the others the body.
+
+Two optimisers, each with its own momentum and decay, take turns. Heads stay; bodies are averaged by size.
+"""
+
+import pytest
+import torch
+from torch import nn
+
+from tests.oracles.agreement import agree
+from tests.oracles.personal import Divided
+from tests.oracles.tiny import Case
+from tests.oracles.values import Client
+
+
+class FedRep(Divided):
+    part = "fedrep"
+    head = 0.8
+
+    def keeps(self, name: str) -> bool:
+        return name.startswith("head.")
+
+    def arrive(self, c: Client) -> None:
+        self.turn = Turns(c, self.head, super().optimiser)
+
+    def optimiser(self, learns: list[nn.Parameter], lr: float) -> torch.optim.Optimizer:
+        return self.turn  # type: ignore[return-value]
+
+
+class Turns:
+    """Whose turn it is follows from the number of the step."""
+
+    def __init__(self, c: Client, head: float, make):
+        self.c, self.heads = c, round(head * c.steps)
+        self.body = make([p for n, p in c.parameters.items() if not n.startswith("head.")], c.lr)
+        self.own = make([p for n, p in c.parameters.items() if n.startswith("head.")], c.lr)
+
+    def zero_grad(self) -> None:
+        self.body.zero_grad()
+        self.own.zero_grad()
+
+    def step(self) -> None:
+        (self.own if self.c.step < self.heads else self.body).step()
+
+
+@pytest.mark.parametrize("case", [Case("mlp", optimiser="sgd", momentum=0.9), Case("cnn", 0.9)], ids=lambda c: c.model)
+def test_fedrep(case: Case) -> None:
+    agree(case, FedRep, head=0.6)
