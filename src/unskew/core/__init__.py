@@ -10,7 +10,7 @@ from unskew.core.replies import Reply, Ups
 from unskew.core.trees import Tree, Weights, under
 from unskew.core.trip import Trip
 from unskew.core.values import Batch, Noise, Normal, Out, Share
-from unskew.models.surgery import with_projection
+from unskew.models.surgery import with_head, with_projection
 
 __all__ = [
     "Batch",
@@ -30,5 +30,6 @@ __all__ = [
     "Weights",
     "key",
     "under",
+    "with_head",
     "with_projection",
 ]

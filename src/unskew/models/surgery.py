@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 from torch import nn
 
@@ -35,15 +36,27 @@ def with_projection(module: nn.Module, width: int) -> nn.Module:
 
     Raises UsageError (E105) if the head is not a single nn.Linear.
     """
+
+    def layers(D: int) -> nn.Sequential:
+        return nn.Sequential(nn.Linear(D, D), nn.ReLU(), nn.Linear(D, width))
+
+    return with_head(module, layers, lambda old: nn.Linear(width, old.out_features, bias=old.bias is not None))
+
+
+def with_head(
+    module: nn.Module, layers: Callable[[int], nn.Sequential], head_like: Callable[[nn.Linear], nn.Linear]
+) -> nn.Module:
+    """A copy with these layers, which read D features, between body and head, and the head that `head_like` makes of the old.
+
+    Raises UsageError (E105) if the head is not a single nn.Linear.
+    """
     module = copy.deepcopy(module)
     plain = isinstance(module, nn.Sequential)
     name = [n for n, _ in children(module)][-1] if plain else last_linear(module)
     head = module.get_submodule(name)
     if not isinstance(head, nn.Linear):
         raise UsageError("E105", f"the model's head '{name}' is not one nn.Linear, so nothing can be put before it.")
-    D = head.in_features
-    projection = nn.Sequential(nn.Linear(D, D), nn.ReLU(), nn.Linear(D, width))
-    new = nn.Linear(width, head.out_features, bias=head.bias is not None)
+    projection, new = layers(head.in_features), head_like(head)
     if plain:
         module._modules.pop(name)
         module.add_module("projection", projection)

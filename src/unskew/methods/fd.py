@@ -1,0 +1,76 @@
+"""FD, federated distillation (Jeong et al. 2018, arXiv 1811.11479): what a class's outputs look like elsewhere is the teacher.
+
+Client k: CE(z, y) + lam CE(z, q_y)     q_c: the mean over the other clients that have class c of their p_jc, a constant;
+                                        0 for a class that none of them has
+Up:       p_kc, the mean softmax output of the trained model over the client's samples of class c
+Those who answered the last round count; a client leaves out its own p of that round. Models stay with the clients.
+`feddistill` (Seo et al. 2020, as FedGen's comparison runs it: FedDistill+) merges weights, too.
+Differs from the paper: its p are means over the steps of training, ours are the trained model's in evaluation mode. Public
+code distils raw logits, whose cross-entropy is no bound on anything; ours are probabilities, as the paper's.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import torch
+from annotated_types import Ge, Le
+
+from unskew.core import Batch, Client, Fed, Out, Part, Share, Tensor, Tree, Ups, Weights
+
+
+@dataclass(frozen=True)
+class FD(Part):
+    """Distils from the mean output that other clients give to samples of the same class."""
+
+    lam: Annotated[float, Ge(0), Le(1_000_000), "weight of the distillation; 0 teaches nothing"] = 1.0
+    aggregate_weights: Annotated[bool, "merge the weights too; False: only outputs are exchanged, as in the paper"] = (
+        False
+    )
+    name = "fd"
+    presets: ClassVar[Mapping[str, Mapping[str, object]]] = {"feddistill": {"aggregate_weights": True}}
+    use_when = "Models must not leave the clients, or links carry only a few numbers: a round sends C x C of them."
+    tasks = ("classification",)
+
+    @property
+    def divides(self) -> bool:  # type: ignore[override]
+        return not self.aggregate_weights
+
+    def keeps(self, name: str, fed: Fed) -> bool:
+        return not self.aggregate_weights
+
+    def shares(self, fed: Fed) -> dict[str, Share]:
+        C = fed.classes
+        return {
+            "p": Share((C, C), low=0, high=1, what="mean output per class", kind="statistics", samples="class"),
+            "has": Share((C,), low=0, high=1, what="which classes it has", kind="statistics", samples="class"),
+        }
+
+    def server_init(self, w: Weights, fed: Fed) -> Tree:
+        C = fed.classes
+        return {"p": torch.zeros(C, C), "has": torch.zeros(C), "t": torch.zeros(())}
+
+    def client_init(self, w: Weights, fed: Fed) -> Tree:
+        return self.server_init(w, fed) | {"t": -torch.ones(())}
+
+    def begin(self, w: Weights, c: Client) -> Tree:
+        own = (c.mine["t"] == c.down["t"]).to(c.down["p"].dtype)
+        others_C = c.down["has"] - own * c.mine["has"]
+        q_CC = (c.down["p"] - own * c.mine["p"]) / others_C.clamp(min=1)[:, None]
+        return {"q": torch.where(others_C[:, None] > 0.5, q_CC, 0.0)}
+
+    def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor:
+        return self.lam * b.mean(-(b.y @ c.round["q"] * out.raw.log_softmax(-1)).sum(-1))
+
+    def finish(self, w: Weights, c: Client) -> tuple[Tree, Tree]:
+        def sums(b: Batch) -> dict[str, Tensor]:
+            y_BC = b.y * b.weight[:, None]
+            return {"p": y_BC.T @ c.run(w, b.x).softmax(-1), "n": y_BC.sum(0)}
+
+        total = c.total(sums)
+        p_CC, has_C = total["p"] / total["n"].clamp(min=1)[:, None], (total["n"] > 0).to(total["n"].dtype)
+        shared = {"p": p_CC.clamp(0, 1), "has": has_C}
+        return shared, shared | {"t": torch.full_like(c.mine["t"], float(c.t))}
+
+    def server(self, s: Tree, ups: Ups, fed: Fed) -> Tree:
+        return {"p": ups["p"].sum(0), "has": ups["has"].sum(0), "t": torch.full_like(s["t"], float(ups.t))}

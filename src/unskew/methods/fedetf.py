@@ -1,0 +1,69 @@
+"""FedETF (Li et al., ICCV 2023, arXiv 2303.10058): all clients learn towards one classifier that is fixed from the start.
+
+Head:   V = sqrt(C / (C - 1)) U (I - 1 1^T / C), [C, C]; U orthonormal, drawn once. Its columns stand at equal angles.
+Model:  before the head a projection P = Linear(D, C);  v = P(h) / |P(h)|;   z = beta v V;   beta is trained, from 1 on
+Client: CE(z + gamma log n_c, y)     n_c: the client's samples of class c; a class it lacks is masked out
+Test:   z.
+Differs from the paper: V's width is C, as in the official code, the paper allows more. Its fine-tuning of projection and
+classifier for a client's own score is left out.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+import torch.nn.functional as F
+from annotated_types import Ge, Le
+from torch import nn
+
+from unskew.core import Batch, Client, Part, Tensor, with_head
+from unskew.methods.bsm import MIXTURES
+
+_FIXED = "its layers would stand where the fixed classifier is"
+_PRIOR = "both put the client's label shares into the logits"
+
+
+class Unit(nn.Module):
+    """beta times each row, scaled to length 1; beta is trained."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.beta = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.beta * F.normalize(x, dim=1)
+
+
+@dataclass(frozen=True)
+class FedETF(Part):
+    """Fixes the classifier to vectors at equal angles, and balances the loss by what a client has."""
+
+    gamma: Annotated[
+        float, Ge(0), Le(1000), "strength of the balance; 0 only masks the classes that a client lacks"
+    ] = 1.0
+    name = "fedetf"
+    use_when = "Label skew makes clients' classifiers, and with them the features, point in different directions."
+    tasks = ("classification",)
+    clashes = {
+        **MIXTURES,
+        "moon": _FIXED,
+        "bsm": _PRIOR,
+        "rebafl": _PRIOR,
+        "fedlc": _PRIOR,
+    }
+
+    def model(self, module: nn.Module, classes: int) -> nn.Module:
+        return with_head(module, lambda D: nn.Sequential(nn.Linear(D, classes), Unit()), lambda old: fixed(classes))
+
+    def logits(self, z: Tensor, b: Batch, c: Client) -> Tensor:
+        balance_C = self.gamma * c.counts.clamp(min=1).log()
+        return (z + balance_C).masked_fill(c.counts == 0, -torch.inf)
+
+
+def fixed(classes: int) -> nn.Linear:
+    """The classifier without bias, [C, C]: rows of length 1 at equal angles, which nobody trains."""
+    U = torch.linalg.qr(torch.randn(classes, classes))[0]
+    V = (classes / (classes - 1)) ** 0.5 * U @ (torch.eye(classes) - 1 / classes)
+    head = nn.Linear(classes, classes, bias=False)
+    head.weight = nn.Parameter(V.T.contiguous(), requires_grad=False)
+    return head

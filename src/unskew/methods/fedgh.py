@@ -1,0 +1,57 @@
+"""FedGH (Yi et al., ACM MM 2023, arXiv 2303.13137): the server trains one head on the clients' class means.
+
+Client: trains its whole model; the body stays, the head begins as the server's
+Up:     m_kc, the mean feature of class c by the trained body, for the classes that the client has
+Server: passes of SGD over the pairs (m_kc, c), in minibatches, from its last head:  CE(head(m_kc), c)
+Differs from the paper: heads are sent with the updates, and nobody reads them. Bodies begin alike and have one
+architecture, there each client may have its own.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from annotated_types import Ge, Gt, Le
+
+from unskew.core import Client, Fed, Part, Share, Tree, Ups, Weights, key
+from unskew.methods.fedavg_ft import Training, train_head
+
+
+@dataclass(frozen=True)
+class FedGH(Part):
+    """Keeps bodies at the clients; the server trains the head they have in common on class means."""
+
+    lr: Annotated[float, Gt(0), Le(1000), "learning rate of the head's SGD at the server"] = 0.01
+    epochs: Annotated[int, Ge(1), Le(10_000), "passes over the clients' class means, a round"] = 1
+    batch_size: Annotated[int, Ge(1), Le(1_000_000), "class means in a step"] = 10
+    name = "fedgh"
+    use_when = "Clients need bodies of their own, and a common head should still tell the classes apart."
+    tasks = ("classification",)
+    merges = True
+    divides = True
+
+    def refuse(self, fed: Fed) -> str | None:
+        return "it trains the head, which is frozen" if fed.net.head_is_frozen else None
+
+    def keeps(self, name: str, fed: Fed) -> bool:
+        return not fed.net.of_head(name)
+
+    def shares(self, fed: Fed) -> dict[str, Share]:
+        C, kind = fed.classes, fed.kind_at("features", "sums")
+        return {
+            "mean": Share((C, fed.features), reads="each", what="mean feature per class", kind=kind, samples="class"),
+            "has": Share(
+                (C,), low=0, high=1, reads="each", what="which classes it has", kind="statistics", samples="class"
+            ),
+        }
+
+    def finish(self, w: Weights, c: Client) -> tuple[Tree, Tree]:
+        sums_CD, n_C = c.class_sums(w)
+        return {"mean": sums_CD / n_C.clamp(min=1)[:, None], "has": (n_C > 0).to(n_C.dtype)}, {}
+
+    def merge(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
+        has_KC = ups["has"] > 0
+        h_ND, y_N = ups["mean"][has_KC], torch.nonzero(has_KC)[:, 1]
+        how = Training(self.epochs, self.batch_size, self.lr, 0.0)
+        y_NC = fed.task.targets(y_N, fed.classes).to(h_ND.dtype)
+        return w | train_head(w, h_ND, y_NC, fed, how, key(fed.seed, ups.t, self.name)), s

@@ -1,0 +1,78 @@
+"""FedIIR (Guo et al., ICML 2023): clients agree on the gradient of the head, so that features serve all of them alike.
+
+Up:     after a round's merge, and before round 1, the sum of the head's gradients over the client's samples at w_t
+Server: m <- ema m + (1 - ema) sum_k / sum_k n_k
+Client: CE(z, y) + gamma |d - m|^2,    d = mean_i (p_i - y_i) (h_i, 1), the gradient of a batch at the head, which the
+        features learn from, too;   p: softmax outputs, h: what the head received
+Differs from the paper: gradients are measured by the clients of the round that ended, there by those of the round that
+begins, and summed over samples, there over batches. m starts at its first value. FL-bench's code never remembers m, so that
+m there is (1 - ema) times the last mean.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from annotated_types import Ge, Le, Lt
+from torch import nn
+
+from unskew.core import Batch, Client, Fed, Out, Part, Share, Tensor, Tree, Trip, Ups, Weights
+
+
+@dataclass(frozen=True)
+class FedIIR(Part):
+    """Pulls the head's gradient in every step towards its mean over clients."""
+
+    gamma: Annotated[float, Ge(0), Le(1_000_000), "weight of the pull; 0 is FedAvg"] = 0.001
+    ema: Annotated[float, Ge(0), Lt(1), "share of the mean gradient that is kept from round to round"] = 0.95
+    name = "fediir"
+    use_when = "Sites' inputs look different and the model must serve sites it has never seen."
+    tasks = ("classification",)
+
+    def refuse(self, fed: Fed) -> str | None:
+        head = fed.net.module.get_submodule(fed.net.head)
+        return (
+            None
+            if isinstance(head, nn.Linear)
+            else "it knows the gradient of a head that is one nn.Linear, and this is none"
+        )
+
+    @property
+    def trips(self) -> tuple[Trip, ...]:
+        return (Trip(lambda t, T: t < T, self.measure, self.collect, self.gradients),)
+
+    def gradients(self, fed: Fed) -> dict[str, Share]:
+        what = "sum of the head's gradients over samples"
+        return {
+            "sum": Share((fed.classes, fed.features + 1), what=what, kind="weights", samples="client"),
+            "n": Share((), low=0, high=float(fed.sizes.max()), what="samples", kind="statistics", samples="client"),
+        }
+
+    def measure(self, w: Weights, c: Client) -> Tree:
+        def sums(b: Batch) -> dict[str, Tensor]:
+            h_BD = c.features(w, b.x)
+            return {"sum": slope(c.head(w, h_BD), h_BD, b.y, b.weight), "n": b.weight.sum()}
+
+        return c.total(sums)
+
+    def collect(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
+        if not len(ups):
+            return w, s
+        mean = ups["sum"].sum(0) / ups["n"].sum().clamp(min=1)
+        old = torch.where(s["known"] > 0, s["m"], mean)
+        return w, {"m": self.ema * old + (1 - self.ema) * mean, "known": torch.ones_like(s["known"])}
+
+    def server_init(self, w: Weights, fed: Fed) -> Tree:
+        return {"m": torch.zeros(fed.classes, fed.features + 1), "known": torch.zeros(())}
+
+    def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor:
+        d = slope(out.raw, out.features, b.y, b.weight) / b.weight.sum().clamp(min=1)
+        return self.gamma * c.down["known"] * (d - c.down["m"]).pow(2).sum()
+
+
+def slope(z_BC: Tensor, h_BD: Tensor, y_BC: Tensor, weight_B: Tensor) -> Tensor:
+    """[C, D + 1]: the gradient of the summed cross-entropy with respect to a linear head's weight and bias."""
+    counts_B1 = weight_B[:, None] > 0
+    apart_BC = torch.where(counts_B1, z_BC.softmax(-1) - y_BC, 0.0)
+    h_BE = torch.cat([h_BD, torch.ones_like(h_BD[:, :1])], 1)
+    return apart_BC.T @ torch.where(counts_B1, h_BE, 0.0)

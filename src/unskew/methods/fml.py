@@ -1,0 +1,56 @@
+"""FML, federated mutual learning (Shen et al. 2020, arXiv 2006.16765): a client's own model and the common one teach each other.
+
+Client: the common model w descends     beta CE(z, y)  + (1 - beta) KL(p_own || p)
+        the client's own model descends alpha CE(z_own, y) + (1 - alpha) KL(p || p_own)      p: softmax outputs
+        Teachers are constants. Both take their step at once; w is merged, the own model stays.
+Test:   a client's own score is its own model's; the other scores are the common model's.
+Differs from the paper: both models have one architecture and begin alike, there a client's own may be any. Public code
+divides KL by the number of classes and clips gradients at norm 10.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Le
+
+from unskew.core import Batch, Client, Fed, Out, Part, Tensor, Weights, under
+
+
+@dataclass(frozen=True)
+class FML(Part):
+    """Trains a model of the client's own beside the common one, each with the other as a teacher."""
+
+    alpha: Annotated[float, Ge(0), Le(1), "weight of the labels for the own model; the rest is the common model's"] = (
+        0.5
+    )
+    beta: Annotated[float, Ge(0), Le(1), "weight of the labels for the common model; the rest is the own model's"] = 0.5
+    name = "fml"
+    use_when = "Clients want models of their own, and a common one besides; training costs twice as much."
+    tasks = ("classification",)
+    personal = True
+
+    def refuse(self, fed: Fed) -> str | None:
+        if fed.net.buffers:
+            return "its two models would share running statistics; take a model without, or with GroupNorm"
+        return None
+
+    def weights(self, fed: Fed) -> Weights:
+        return {n: t for n, t in fed.net.weights().items() if n in fed.net.trainable and n not in fed.net.extra}
+
+    def keeps(self, name: str, fed: Fed) -> bool:
+        return name.startswith(f"{self.name}.")
+
+    def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor:
+        z_own = c.run_training(w | under(w, self.name), out.own.x)
+        common = (self.beta - 1) * c.fed.task.loss(out.raw, b.y) + (1 - self.beta) * apart(z_own.detach(), out.raw)
+        own = self.alpha * c.fed.task.loss(z_own, b.y) + (1 - self.alpha) * apart(out.raw.detach(), z_own)
+        return b.mean(common + own)
+
+    def personalise(self, w: Weights, c: Client) -> Weights:
+        return w | under(w, self.name)
+
+
+def apart(teacher_BC: Tensor, z_BC: Tensor) -> Tensor:
+    """KL(softmax(teacher) || softmax(z)), per sample."""
+    q = teacher_BC.log_softmax(-1)
+    return (q.exp() * (q - z_BC.log_softmax(-1))).sum(-1)

@@ -1,0 +1,56 @@
+"""The methods whose clients learn from a fixed classifier, from each other's outputs or gradients: hand-worked numbers."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+import torch
+from torch import nn
+
+from tests.fixtures import assert_close, client
+from unskew.errors import UsageError
+from unskew.methods import registry
+from unskew.methods.fd import FD
+from unskew.methods.fedetf import FedETF, Unit, fixed
+from unskew.methods.fediir import slope
+from unskew.methods.fml import FML, apart
+
+SEEN = {"p": torch.tensor([[1.6, 0.4], [0.0, 1.0]]), "has": torch.tensor([2.0, 1.0]), "t": torch.tensor(3.0)}
+OWN = {"p": torch.tensor([[0.6, 0.4], [0.0, 1.0]]), "has": torch.tensor([1.0, 1.0]), "t": torch.tensor(3.0)}
+
+
+def test_the_classifier_of_fedetf_stands_at_equal_angles():
+    V = fixed(5).weight
+    assert_close(V @ V.T, torch.eye(5) * 1.25 - 0.25)
+    assert not V.requires_grad
+    assert_close(Unit()(torch.tensor([[3.0, 4.0]])), [[0.6, 0.8]])
+
+
+def test_fedetf_masks_what_the_client_lacks():
+    z = FedETF(gamma=0.0).logits(torch.zeros(1, 3), None, client(counts=torch.tensor([5.0, 1, 0])))
+    assert z.tolist() == [[0, 0, -torch.inf]]
+
+
+def test_fd_leaves_out_what_the_client_itself_said_last_round():
+    assert_close(FD().begin({}, client(down=SEEN, mine=OWN))["q"], [[1.0, 0.0], [0.0, 0.0]])
+    absent = OWN | {"t": torch.tensor(2.0)}
+    assert_close(FD().begin({}, client(down=SEEN, mine=absent))["q"], [[0.8, 0.2], [0.0, 1.0]])
+
+
+def test_the_gradient_of_a_head_is_autograds():
+    head, h, y = nn.Linear(2, 3), torch.randn(4, 2), torch.eye(3)[[0, 2, 1, 1]]
+    nn.functional.cross_entropy(head(h[:3]), y[:3], reduction="sum").backward()
+    padded = slope(head(h), h, y, torch.tensor([1.0, 1, 1, 0]))
+    assert_close(padded, torch.cat([head.weight.grad, head.bias.grad[:, None]], 1))
+
+
+def test_fml_divides_no_statistics_between_two_models():
+    fed = SimpleNamespace(net=SimpleNamespace(buffers=("norm.running_mean",)))
+    assert "running statistics" in str(FML().refuse(fed))
+    assert_close(apart(torch.tensor([[0.0, 0.0]]), torch.tensor([[1.0, 0.0]])), [0.1201])
+
+
+def test_a_projection_after_the_fixed_classifier_is_refused():
+    with pytest.raises(UsageError, match="where the fixed classifier is"):
+        registry.parse("fedetf+moon")
