@@ -58,6 +58,8 @@ NAMES = {
     SECAGG + "secaggplus_utils:share_keys_plaintext_concat": ("src_node_id", "dst_node_id", "b_share", "sk_share"),
     SECAGG + "secaggplus_utils:share_keys_plaintext_separate": ("plaintext",),
     "flwr.supercore.retry:make_simple_http_retry_invoker": (),
+    "flwr.superlink.servicer.fleet.fleet_handlers:push_messages": ("request", "state"),
+    INFLATABLE + "inflatable_object:get_object_children_ids_from_object_content": ("object_content",),
     "flwr.supercore.runtime:RuntimeHttpClient": ("base_url", "interceptors", "verify", "timeout", "retry_invoker"),
     "flwr.supernode.fleet_http_client:FleetHttpClient": ("base_url", "interceptors", "verify", "timeout", "retry_invoker"),
     "flwr.supernode.node_auth_http_interceptor:NodeAuthHttpInterceptor": ("private_key", "public_key"),

@@ -10,16 +10,19 @@ import pytest
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'unskew[flower]'")
 
 from flwr.app import Message
+from flwr.proto.message_pb2 import ObjectTree
 from flwr.supercore.inflatable.inflatable_object import (
     UnexpectedObjectContentError,
     get_all_nested_objects,
     get_object_tree,
+    iterate_object_tree,
 )
 from flwr.supercore.object_store.object_store import NoObjectInStoreError
 
 from tests.deploy import fake  # skips where cryptography is missing
 from unskew import disk
 from unskew.deploy import piece_files
+from unskew.deploy.announcing import from_a_site
 from unskew.deploy.flower import packed
 from unskew.deploy.piece_files import LEAST, PieceFiles
 from unskew.deploy.sealed import Sealed
@@ -146,3 +149,36 @@ def test_a_full_disk_leaves_nothing_of_a_piece(store, monkeypatch):
         store.put(number, piece.deflate())
     assert files(store) == set()
     assert store.get(number) == b""
+
+
+def wrong(*numbers: str, under: str) -> ObjectTree:
+    return ObjectTree(object_id=under, children=[ObjectTree(object_id=number) for number in numbers])
+
+
+def test_what_a_site_says_of_pieces_that_are_not_its_own_keeps_them_from_nobody(store, monkeypatch):
+    """It knew the pieces of a study's first model before they were sent, and announced others below them: the coordinator
+    could then send them to nobody."""
+    first, second = messages(2)
+    tree = get_object_tree(first)
+    pieces = {number: piece.deflate() for number, piece in get_all_nested_objects(first).items()}
+    leaf = next(number for number, piece in pieces.items() if len(piece) > LEAST)
+    parent = next(n.object_id for n in iterate_object_tree(tree) if leaf in {c.object_id for c in n.children})
+    announce = from_a_site(store.preregister)
+    announce(1, wrong(parent, under=leaf))  # a circle, once the coordinator has spoken
+    announce(1, wrong("0" * 64, under=tree.object_id))
+    with pytest.raises(ValueError, match="other pieces are below"):
+        store.put(leaf, pieces[leaf])
+    keep(store, first)
+    keep(store, second)
+    assert get_all(store, store.get_object_tree(tree.object_id)) == pieces
+    with pytest.raises(ValueError, match="different children"):
+        announce(1, wrong(parent, under=leaf))
+    for message in (first, second):
+        store.delete(get_object_tree(message).object_id)
+    assert not files(store)
+    store.delete_objects_in_run(1)
+    assert len(store) == 0
+
+
+def get_all(store: PieceFiles, tree: ObjectTree) -> dict[str, bytes | None]:
+    return {node.object_id: store.get(node.object_id) for node in iterate_object_tree(tree)}

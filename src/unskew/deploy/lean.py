@@ -19,7 +19,9 @@ try:
     from flwr.supercore import sql_mixin
     from flwr.supercore.object_store import object_store_factory
     from flwr.superlink.cli import flower_superlink
+    from flwr.superlink.servicer.fleet import fleet_handlers
 
+    from unskew.deploy.announcing import from_a_site
     from unskew.deploy.piece_files import PieceFiles
 except ImportError as error:  # the extra is not installed, or in a version that has other names
     raise UsageError("E501", f"a deployment needs Flower 1.41: pip install 'unskew[flower]' ({error}).") from error
@@ -33,6 +35,7 @@ def main() -> None:
     return_freed()
     sql_mixin.SQLITE_PRAGMAS = tuple({**dict(sql_mixin.SQLITE_PRAGMAS), **SETTINGS}.items())
     object_store_factory.SqlObjectStore = PieceFiles
+    fleet_handlers.push_messages = from_a_site(fleet_handlers.push_messages)
     sys.argv = sys.argv[1:]
     flower_superlink()
 

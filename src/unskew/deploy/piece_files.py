@@ -14,10 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from unskew import disk
+from unskew.deploy.announcing import below, by_a_site, correct
 from unskew.errors import UsageError
 
 try:
-    from flwr.supercore.inflatable.inflatable_object import get_object_id
+    from flwr.proto.message_pb2 import ObjectTree
+    from flwr.supercore.inflatable.inflatable_object import get_object_children_ids_from_object_content, get_object_id
     from flwr.supercore.inflatable.inflatable_utils import validate_object_content
     from flwr.supercore.object_store.sql_object_store import SqlObjectStore
 except ImportError as error:  # the extra is not installed, or in a version that has other names
@@ -47,11 +49,27 @@ class PieceFiles(SqlObjectStore):
                 file.unlink(missing_ok=True)
         return tables
 
+    def preregister(self, run_id: int, object_tree: ObjectTree) -> list[str]:
+        """Announce pieces. Returns the numbers of those that are not there. Raises ValueError if a site says of a known piece
+        that others are below it."""
+        with self._mutation_session() as session:
+            if not by_a_site.get():
+                correct(session, object_tree)
+            return super().preregister(run_id, object_tree)
+
     def put(self, object_id: str, object_content: bytes) -> None:
-        """Keep a piece. Raises ValueError if it has another number or no form of Flower's, OSError on a full disk."""
+        """Keep a piece.
+
+        Raises ValueError if it has another number, no form of Flower's, or other pieces below it than was announced, and
+        OSError on a full disk.
+        """
         if get_object_id(object_content) != object_id:
             raise ValueError(f"the piece has another number than {object_id}")
         validate_object_content(content=object_content)
+        with self.session() as session:
+            children = below(session, [object_id]).get(object_id)
+        if children not in (None, set(get_object_children_ids_from_object_content(object_content))):
+            raise ValueError(f"other pieces are below {object_id} than was announced")
         if len(object_content) < LEAST:
             return super().put(object_id, object_content)
         with self.session():  # nobody reads the number before the file is there
