@@ -32,6 +32,11 @@ if TYPE_CHECKING:  # what editors and type checkers see; a method's class is kno
     from unskew.core.values import Share as Share
     from unskew.diagnosis.api import diagnose as diagnose
     from unskew.diagnosis.diagnosis import Diagnosis as Diagnosis
+    from unskew.engine.callbacks.callback import Callback as Callback
+    from unskew.engine.callbacks.callback import Progress as Progress
+    from unskew.engine.callbacks.callback import Replied as Replied
+    from unskew.engine.callbacks.early_stopping import EarlyStopping as EarlyStopping
+    from unskew.engine.callbacks.keep_best import KeepBest as KeepBest
     from unskew.errors import UnskewError as UnskewError
     from unskew.experiments.reproduce import Reproduction as Reproduction
     from unskew.experiments.reproduce import reproduce as reproduce
@@ -59,6 +64,11 @@ _HOMES = {
     "Client": "unskew.core.client",
     "Fed": "unskew.core.client",
     "Ups": "unskew.core.replies",
+    "Callback": "unskew.engine.callbacks.callback",
+    "Progress": "unskew.engine.callbacks.callback",
+    "Replied": "unskew.engine.callbacks.callback",
+    "EarlyStopping": "unskew.engine.callbacks.early_stopping",
+    "KeepBest": "unskew.engine.callbacks.keep_best",
     "UnskewError": "unskew.errors",
 }
 _ROOMS = ("data", "models", "methods")

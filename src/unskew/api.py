@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 from torch import nn
@@ -22,18 +23,19 @@ from unskew.data.intake.take import GIVEN, settings_of
 from unskew.disk import check_name
 from unskew.engine import given, hardware, resolve
 from unskew.engine.assemble import loop_of
+from unskew.engine.callbacks.audience import Audience
+from unskew.engine.callbacks.callback import Callback
+from unskew.engine.callbacks.chosen import chosen
 from unskew.engine.disk.folder import Folder, fresh
 from unskew.engine.disk.reopened import Code, reopened
 from unskew.engine.disk.state import State
 from unskew.engine.resolve import Run
 from unskew.engine.server.loop import Loop, Round, rounds
 from unskew.engine.server.used import check_used
-from unskew.errors import UsageError
+from unskew.errors import UsageError, excerpt
 from unskew.notebook import Bar
+from unskew.own import in_one_line
 from unskew.results import Comparison, Result, result_of
-
-if TYPE_CHECKING:
-    pass
 
 Say = Callable[[str], None]
 
@@ -59,6 +61,7 @@ def run(
     folder: str | Path = "runs",
     say: Say = _silent,
     shown: Callable[[State, Round], None] | None = None,
+    callbacks: Sequence[Callback] = (),
     progress: bool = True,
     **options: Any,
 ) -> Result:
@@ -69,7 +72,8 @@ def run(
     `unskew.data.take`. label, site: columns of a table; with `site`, each of its values is a client unless a skew is given.
     model: a name, `file.py:function`, or any nn.Module. name: keep the run in `folder/name`, with checkpoints; without it
     the run stays in memory. say: receives what was understood of the data, before anything trains, and other messages.
-    shown: is called after every round. progress: show a bar where this runs in a notebook.
+    shown: is called after every round. callbacks: are told how the run goes, and may end it; see docs/callbacks.md.
+    progress: show a bar where this runs in a notebook.
     Other options: the fields of Settings.
     Raises UsageError for settings that cannot work, DataError for data that nobody can train on, NothingUsed for a run
     of whose replies all or nearly all were dropped.
@@ -83,19 +87,24 @@ def run(
     data, stands_for = settings_of(data, label, site)
     settings = settings_from(method, {**stands_for, **options, "model": GIVEN if module else model})
     path = None if name is None else Path(folder) / check_name(name)
-    resolved = resolve.resolve(
-        settings,
-        data,
-        None if isinstance(method, str) else method,
-        module,
-    )
+    resolved = resolve.resolve(settings, data, None if isinstance(method, str) else method, module)
     if resolved.federation.intake:
         say(understood.table(resolved.federation))
+    resolved = replace(resolved, callbacks=tuple(_checked(callbacks)))
     view = _View(shown, progress)
     if path is not None:
         loop, state = Folder(path, resolved).go(say, view.round, view.ready)
         return result_of(loop, state, path)
     return _run_in_memory(resolved, view)
+
+
+def _checked(callbacks: Sequence[Callback]) -> Sequence[Callback]:
+    """The callbacks. Raises UsageError (E109) for what is none."""
+    for callback in callbacks:
+        if not isinstance(callback, Callback):
+            what = f"{callback.__name__} is a class; write {callback.__name__}()" if isinstance(callback, type) else ""
+            raise UsageError("E109", f"callbacks take unskew.Callback objects: {what or excerpt(callback)}.")
+    return callbacks
 
 
 class _View:
@@ -124,12 +133,18 @@ class _View:
 def _run_in_memory(run: Run, view: _View) -> Result:
     loop = loop_of(run)
     try:
+        loop.audience = Audience((*chosen(run.settings, None), *run.callbacks), run, loop.record)
         view.ready(loop)
+        loop.audience.begun(0, loop.last)
         state = loop.begin()
         loop.evaluate(state, None)
         for after in rounds(loop, state, view.round):
             state = after
         check_used(run, loop.record)
+        loop.audience.ended("done")
+    except BaseException as error:
+        loop.audience.ended(in_one_line(error))
+        raise
     finally:
         loop.trainer.close()
     return result_of(loop, state)
@@ -141,14 +156,16 @@ def resume(
     path: str | Path,
     say: Say = _silent,
     shown: Callable[[State, Round], None] | None = None,
+    callbacks: Sequence[Callback] = (),
     progress: bool = True,
 ) -> Result:
-    """Continue a run in its folder to the bits it would have had. say, shown, progress: as for `run`.
+    """Continue a run in its folder to the bits it would have had. say, shown, callbacks, progress: as for `run`.
 
     Raises StateError where it cannot.
     """
-    view = _View(shown, progress)
-    loop, state = Folder.open(Path(path)).go(say, view.round, view.ready)
+    view, folder = _View(shown, progress), Folder.open(Path(path))
+    folder.run = replace(folder.run, callbacks=tuple(_checked(callbacks)))
+    loop, state = folder.go(say, view.round, view.ready)
     return result_of(loop, state, Path(path))
 
 
@@ -159,19 +176,20 @@ def load(
     model: nn.Module | str | Path | None = None,
     method: Method | Part | str | Path | None = None,
     unfinished: bool = False,
+    best: bool = False,
 ) -> Result:
     """The result of a finished run from its folder, ready to predict; the samples it was trained on are not needed.
 
     model, method: needed only where they are code, because nothing in the folder is run: a module that was given in Python,
     `file.py:function`, or a method with a Part in a file, each the same as in training. unfinished: also take the model
-    of a run that has not come to its end. Everything is computed on the CPU; `result.model` can be moved.
+    of a run that has not come to its end. best: the global model of the best round, of a run with `keep_best`. Everything is computed on the CPU; `result.model` can be moved.
     Raises StateError: E117 for no run, E155 for an unfinished one, E156 where model or method cannot be built, E112 for a
     file that has changed, E201 and E208 for damaged files; NothingUsed (E316) for a run that its clients did not train.
     """
     method = os.fspath(method) if isinstance(method, os.PathLike) else method
     model = os.fspath(model) if isinstance(model, os.PathLike) else model
     path = Path(path)
-    opened = reopened(path, Code(method, model), unfinished)
+    opened = reopened(path, Code(method, model), unfinished, best)
     module = opened.run.fed.net.module_with(opened.weights)
     return Result(opened.run, opened.record, opened.weights, module, opened.trained, path)
 

@@ -94,6 +94,13 @@ class Settings:
         Lt(1),
         "hold out this share of the training samples and score on it instead of the test set, for choosing settings",
     ] = 0.0
+    patience: Annotated[
+        int, Ge(0), "end the run when its main score has not risen for so many rounds; 0: never. See docs/callbacks.md"
+    ] = 0
+    keep_best: Annotated[bool, "also keep the model of the round with the best main score, best.safetensors"] = False
+    track: Annotated[
+        str, "also hand every score to trackers, joined by commas: tensorboard, mlflow, wandb (offline)"
+    ] = "none"
     measure: Annotated[str, f"what to measure beside scores, joined by commas: {', '.join(measures.NAMES)}"] = (
         measures.NONE
     )
@@ -159,9 +166,10 @@ class Settings:
 
 
 FIELDS = {f.name: f for f in dataclasses.fields(Settings)}
-NO_EFFECT = ("workers", "device")
+TRACKERS = ("tensorboard", "mlflow", "wandb")
+NO_EFFECT = ("workers", "device", "keep_best", "track")
 """Settings that change no bit."""
-LATER = ("measure", "validation", "weighting", "cap", "secure_aggregation", "first_epochs", "lr_rounds")
+LATER = ("measure", "validation", "weighting", "cap", "secure_aggregation", "first_epochs", "lr_rounds", "patience")
 """Settings that were added after the first runs; at their defaults they change nothing."""
 SYNONYMS = {
     "learning_rate": "lr", "optimizer": "optimiser", "batch_size": "batch", "local_epochs": "epochs", "dataset": "data",
@@ -212,6 +220,8 @@ def _converted(key: str, value: Any, where: str) -> Any:
         converted = _ARGUMENTS[key].convert(value)
     except ValueError as error:
         raise UsageError("E109", str(error).replace(key, f"{key}{where}", 1)) from None
+    if key == "track":
+        specs.names_in(str(converted), TRACKERS, f"track{where}")
     return _measures(converted, where) if key == "measure" else converted
 
 

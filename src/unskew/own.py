@@ -66,7 +66,7 @@ def line(file: str | Path, error: Exception) -> str:
     return f" at line {lines[-1]}" if lines else ""
 
 
-def in_one_line(error: Exception) -> str:
+def in_one_line(error: BaseException) -> str:
     """An exception on one line: its type, and the first line of its message if it has one."""
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0].rstrip('.')}" if lines else type(error).__name__

@@ -173,15 +173,28 @@ class Result:
             lines.append(f"Warning: {text}")
         return "\n".join(lines)
 
-    def to_frame(self) -> Any:
-        """The metric rows as a pandas DataFrame. Raises UsageError (E115) where pandas is not installed."""
+    def to_frame(self, kind: str = "metrics") -> Any:
+        """A pandas DataFrame: "metrics" and "events" as they were written, "clients" as `clients` gives them, or "ledger",
+        a row for every payload with how many clients sent or received it and its bytes of all of them together.
+
+        Raises UsageError: E109 for another kind, E115 where pandas is not installed.
+        """
+        _check_word(kind, ("metrics", "clients", "ledger", "events"), "kind of frame")
         try:
             import pandas  # pyright: ignore[reportMissingImports]  (optional)
         except ImportError:
             raise UsageError(
                 "E115", "to_frame() needs pandas; pip install pandas, or use result.record.rows['metrics']."
             ) from None
-        return pandas.DataFrame(self.record.rows["metrics"])
+        return pandas.DataFrame(self._rows(kind))
+
+    def _rows(self, kind: str) -> list[dict[str, Any]]:
+        if kind == "clients":
+            return self.clients()
+        rows = self.record.rows[kind]
+        if kind != "ledger":
+            return rows
+        return [{**row, "clients": many.count(row["clients"]), "bytes": many.total_bytes(row)} for row in rows]
 
     def report(self, path: str | Path | None = None) -> Path:
         """Write the run's page; needs a run with a folder."""

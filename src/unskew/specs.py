@@ -14,7 +14,7 @@ A kind is a frozen dataclass whose annotated fields are its settings (see unskew
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, TypeVar
 
@@ -112,3 +112,20 @@ def _fields(kind: type[K], spec: Spec, owner: str, code: str) -> dict[str, objec
     if len(items) > len(kind.value):
         raise UsageError(code, f"{owner} takes {' x '.join(kind.value)}; got {excerpt(spec.value)}.")
     return {name: number_or_text(item) for name, item in zip(kind.value, items)}
+
+
+def names_in(text: str, known: Sequence[str], what: str) -> tuple[str, ...]:
+    """The names in a text, joined by commas; () for "none". what: for the message.
+
+    Raises UsageError (E109) for one that is not known.
+    """
+    names = tuple(dict.fromkeys(name.strip().lower() for name in text.split(",")))
+    if names in (("",), ("none",)):
+        return ()
+    for name in names:
+        if name not in known:
+            near = suggestion(name, known)
+            raise UsageError(
+                "E109", f"{what} names {excerpt(name)}, which is unknown.{near} Known: {', '.join(known)}."
+            )
+    return names

@@ -22,6 +22,7 @@ PAGES = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
 SETTINGS = (
     "--data --skew --clients --samples --availability --rounds --epochs --batch --optimiser --lr --lr-decay --lr-min --lr-rounds --first-epochs "
     "--momentum --weight-decay --loss --drop-last --model --weighting --cap --secure-aggregation --normalise --partition-seed --eval-every --validation "
+    "--patience --keep-best --track "
     "--measure --lanes --workers --device --precision"
 )
 FROZEN = {
@@ -39,7 +40,7 @@ FROZEN = {
     "watch": "run --once --page",
     "report": "runs --out",
     "figures": "runs --out --format --columns --font",
-    "predict": "run input --out --client --model --method --unfinished",
+    "predict": "run input --out --client --model --method --best --unfinished",
     "reproduce": "table --rows --methods --add --seeds --scale --tune --sampler --processes --folder --keep --page "
     "--anew --dry-run --json",
     "list": "kind --json --time",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -148,3 +150,15 @@ def test_a_result_says_what_was_understood_of_its_data():
     result = unskew.run("fedavg", halves(ROWS, Y), **(SETTINGS | {"rounds": 1}))
     assert "standardised channel by channel" in result.understood
     assert "3: 0 14, 1 13, 2 13" in result.understood
+
+
+def test_frames_hold_what_the_run_wrote(result, monkeypatch):
+    """Checked without pandas, of which only the constructor is needed."""
+    monkeypatch.setitem(sys.modules, "pandas", SimpleNamespace(DataFrame=list))
+    assert result.to_frame() == result.record.rows["metrics"]
+    assert result.to_frame("clients") == result.clients()
+    ledger = result.to_frame("ledger")
+    assert sum(row["bytes"] for row in ledger if row["way"] == "up") == result.bytes("up")
+    assert all(1 <= row["clients"] <= result.federation.clients for row in ledger)
+    with pytest.raises(UsageError, match="E109 there is no kind of frame 'ledgr'"):
+        result.to_frame("ledgr")

@@ -81,7 +81,7 @@ def test_a_run_over_a_network_has_no_clients_own_models(tmp_path):
     (tmp_path / "r" / "sites.json").write_text("{}")
     again = unskew.load(tmp_path / "r")
     assert again.predict(IMAGES).shape == (N,)
-    with pytest.raises(UsageError, match="E131 what makes the model of client-0 its own stayed at that site"):
+    with pytest.raises(UsageError, match="E131 what makes the model of client-0 its own is not in"):
         again.predict(IMAGES, 0)
 
 

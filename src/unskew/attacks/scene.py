@@ -66,6 +66,7 @@ class Scene:
         except FileNotFoundError:
             raise StateError("E152", f"{self.path} has no state.safetensors: it has not begun, or lost it.") from None
         facts, settings = checkpoint[1], self.run.settings
+        self.last_t = facts.get("ends", self.last_t)
         if facts["t"] < self.last_t:
             where = f"round {facts['t']} of {self.last_t}"
             raise StateError(
@@ -82,7 +83,10 @@ class Scene:
     def _loop(self, store: Store) -> tuple[Loop, Listener]:
         listener = Listener(self.trainer)
         scoring = scoring_of(self.trainer, self.run.federation)
-        return Loop(self.run, listener, scoring, store, Record()), listener
+        loop = Loop(self.run, listener, scoring, store, Record())
+        if ends := self.last[1].get("ends"):
+            loop.end_with(ends)
+        return loop, listener
 
     @cached_property
     def before(self) -> Checkpoint:

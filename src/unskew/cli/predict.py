@@ -25,6 +25,7 @@ class Arguments:
     client: Annotated[str | None, "predict with this client's own model, by name or number"] = None
     model: Annotated[str | None, "FILE.py:FUNCTION of a run whose model is in a Python file"] = None
     method: Annotated[str | None, "the method of a run of which a Part is in a Python file, with your own file"] = None
+    best: Annotated[bool, "take the model of the best round, which a run with --keep-best keeps"] = False
     unfinished: Annotated[bool, "also take the model of a run that has not come to its end"] = False
 
 
@@ -38,7 +39,13 @@ def command(arguments: Arguments) -> None:
     from unskew.data import inputs
     from unskew.report import predicted
 
-    result = api.load(arguments.run, model=arguments.model, method=arguments.method, unfinished=arguments.unfinished)
+    result = api.load(
+        arguments.run,
+        model=arguments.model,
+        method=arguments.method,
+        unfinished=arguments.unfinished,
+        best=arguments.best,
+    )
     client = int(arguments.client) if arguments.client and arguments.client.isdecimal() else arguments.client
     intake = result.federation.intake
     names, x = inputs.read(arguments.input, intake.form if intake else {})

@@ -25,6 +25,10 @@ def study(settings: Settings) -> Settings:
         text = "validation holds samples out before they are dealt to clients; the samples of sites are dealt already."
         raise UsageError("E506", text)
     summed = secure.parse(settings.secure_aggregation)
+    if settings.patience or settings.keep_best:
+        name = "patience" if settings.patience else "keep_best"
+        text = f"{name} decides by the scores of a round when it is over, and those of sites come a round later"
+        raise UsageError("E506", f"{text}; leave it out.")
     for part in method.parts if summed else ():
         if part.weights_read == "each":  # the rest is known once the model is built
             text = f"secure aggregation is not possible with '{part.name}', which reads each site's weights"

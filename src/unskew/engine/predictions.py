@@ -46,7 +46,7 @@ class NotHere(Sequence[np.ndarray]):
 @dataclass(frozen=True)
 class Trained:
     """What predicts after a run. end: what clients would be sent after its last round, the global weights among it.
-    store: the private state that clients keep; None where it is at sites."""
+    store: the private state that clients keep; None where it is not here."""
 
     run: Run
     end: Start
@@ -82,8 +82,8 @@ class Trained:
             return {}
         name = federation.name_of(k)
         if self.store is None and (keeps or personal):
-            text = f"what makes the model of {name} its own stayed at that site"
-            raise UsageError("E131", f"{text}, so it predicts only there.")
+            text = f"what makes the model of {name} its own is not in the run's folder"
+            raise UsageError("E131", f"{text}: it stayed at the site, or is kept of the last round only.")
         private = self.store.fetch([k]).get(k, {}) if self.store else {}
         if keeps and not private:
             raise UsageError("E131", f"{name} never took part in this run, so it has no model of its own.")

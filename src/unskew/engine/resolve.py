@@ -27,6 +27,7 @@ from unskew.data.availability import Availability
 from unskew.data.federation import Federation
 from unskew.data.intake.take import take
 from unskew.engine import given, hardware
+from unskew.engine.callbacks.callback import Callback
 from unskew.engine.client import trial
 from unskew.engine.inputs import inputs_of
 from unskew.engine.memory import check_room
@@ -52,7 +53,7 @@ class Run:
     method: its Parts. federation: the clients and their samples. fed: the facts that hooks see, among them the model's
     structure and the task. device: "cpu" or one of torch's GPUs. lanes: the most clients that train side by side.
     remarks: what a user should know before round 1, each with its code. given: digests of the model and of Parts that a
-    program gave as objects.
+    program gave as objects. callbacks: who is told how it goes.
     """
 
     settings: Settings
@@ -63,6 +64,7 @@ class Run:
     lanes: int
     remarks: tuple[tuple[str, str], ...] = ()
     given: Mapping[str, str] = field(default_factory=dict[str, str])
+    callbacks: tuple[Callback, ...] = ()
 
     @property
     def task(self) -> Task:

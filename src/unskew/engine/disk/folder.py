@@ -20,6 +20,8 @@ from unskew.config import Settings
 from unskew.data.intake.take import GIVEN
 from unskew.engine import hardware, predictions, resolve
 from unskew.engine.assemble import loop_of
+from unskew.engine.callbacks.audience import Audience
+from unskew.engine.callbacks.chosen import chosen
 from unskew.engine.disk import privacy, record, state
 from unskew.engine.disk.fingerprint import fingerprint
 from unskew.engine.disk.lock import Lock
@@ -31,6 +33,7 @@ from unskew.engine.resolve import Run
 from unskew.engine.server.loop import Loop, Round, rounds
 from unskew.engine.server.used import check_used
 from unskew.errors import Paused, StateError, UsageError
+from unskew.own import in_one_line
 from unskew.revision import revision
 
 Say = Callable[[str], None]
@@ -97,6 +100,9 @@ class Folder:
         checkpoint = state.latest(self.path, self._check_files, say)
         self._check_same(checkpoint)
         loop = self.opened(checkpoint)
+        if checkpoint and checkpoint[1].get("ends"):
+            loop.end_with(checkpoint[1]["ends"])
+        loop.audience = Audience((*chosen(self.run.settings, self.path), *self.run.callbacks), self.run, loop.record)
         self._account(loop)
         ready(loop)
 
@@ -105,11 +111,16 @@ class Folder:
             shown(after, summary)
 
         try:
+            loop.audience.begun(checkpoint[1]["t"] if checkpoint else 0, loop.last)
             now = self._first(loop, checkpoint, say)
             for after in rounds(loop, now, save):
                 now = after
             self._finish(loop, now)
             check_used(self.run, loop.record)
+            loop.audience.ended("done")
+        except BaseException as error:
+            loop.audience.ended(in_one_line(error))
+            raise
         finally:
             loop.trainer.close()
             loop.record.close()
@@ -164,12 +175,12 @@ class Folder:
         if checkpoint:
             tree, meta = checkpoint
             now = State(meta["t"], tree["w"], tree.get("slices", {}))  # type: ignore[arg-type]
-            if now.t < self.run.settings.rounds:
+            if now.t < loop.last:
                 began = maker(self.path)
                 other = (
                     f" It was begun by unskew {began}; this is {revision()}." if began not in ("", revision()) else ""
                 )
-                say(f"Resuming {self.path} from round {now.t} of {self.run.settings.rounds}.{other}")
+                say(f"Resuming {self.path} from round {now.t} of {loop.last}.{other}")
             return now
         now = loop.begin()
         loop.evaluate(now, None)
@@ -189,6 +200,7 @@ class Folder:
             **({"given": dict(self.run.given)} if self.run.given else {}),
             "data": self.data,
             "inputs": predictions.facts(self.run.federation),
+            **({"ends": loop.ends} if loop.ends else {}),
         }
         tree: dict[str, Any] = {"w": now.weights, "slices": now.slices}
         state.write(self.path / state.LATEST, tree, meta, keep=self.path / state.PREVIOUS)

@@ -32,6 +32,7 @@ class Record:
     def __init__(self, folder: Path | None = None, marks: Marks | None = None):
         self.folder, marks = folder, marks or {}
         self.measures: dict[str, Any] = {}
+        self._new: list[Row] | None = None
         self.last_round = 0
         """The last round with scores."""
         self.lines: dict[str, Lines] = {}
@@ -80,6 +81,17 @@ class Record:
         self.lines[kind].add(new)
         if kind == "metrics":
             self._take(new)
+            if self._new is not None:
+                self._new += new
+
+    def keep_new(self) -> None:
+        """From now on, keep new rows of metrics until `take_new` takes them."""
+        self._new = []
+
+    def take_new(self) -> list[Row]:
+        """The rows of metrics that were added since the last call. Only after `keep_new`."""
+        new, self._new = self._new or [], []
+        return new
 
     def keep_measures(self, pictures: dict[str, Any]) -> None:
         """Matrices and pictures of the last round, into measures.json; written whole or not at all."""

@@ -21,6 +21,7 @@ from unskew.core.trees import Weights
 from unskew.data.intake.take import GIVEN
 from unskew.data.unseen import Unseen
 from unskew.engine import resolve
+from unskew.engine.callbacks.keep_best import BEST
 from unskew.engine.disk import state
 from unskew.engine.disk.folder import MODEL, maker
 from unskew.engine.disk.record import Record
@@ -58,15 +59,16 @@ class Reopened:
     trained: Trained
 
 
-def reopened(path: Path, code: Code, unfinished: bool = False) -> Reopened:
-    """The run in this folder as its last checkpoint holds it. unfinished: also if it has not come to its end.
+def reopened(path: Path, code: Code, unfinished: bool = False, best: bool = False) -> Reopened:
+    """The run in this folder as its last checkpoint holds it. unfinished: also if it has not come to its end. best: with
+    the global model of its best round, which the setting keep_best keeps.
 
     Raises StateError: E117 for no run, E155 for one that has not come to its end, E156 for one whose model cannot be built
     from what is given, E201 for a damaged checkpoint, E208 for damaged records; NothingUsed (E316) for one that its
     clients did not train.
     """
     checkpoint = _checkpoint(path)
-    tree, facts = checkpoint
+    tree, facts = _best(path, checkpoint) if best else checkpoint
     if not unfinished and not (path / MODEL).is_file():
         rounds = facts["settings"].get("rounds", "?")
         text = f"{path} is at round {facts['t']} of {rounds} and has not come to its end; unskew resume {path} goes on"
@@ -80,7 +82,16 @@ def reopened(path: Path, code: Code, unfinished: bool = False) -> Reopened:
     store = Disk(path / "private", dict(facts["private"]), dict(facts["private_files"]))
     away = (path / SITES_FILE).exists()
     end = broadcast(run.method, now, now.t, settings.lr_in(now.t))
-    return Reopened(run, record, now.weights, Trained(run, end, None if away else store))
+    return Reopened(run, record, now.weights, Trained(run, end, None if away or best else store))
+
+
+def _best(path: Path, checkpoint: Checkpoint) -> Checkpoint:
+    """The tensors of the best round, with the facts of the run. Raises StateError (E155) where they were not kept."""
+    if not (path / BEST).is_file():
+        text = f"{path} has no {BEST}: only a run with keep_best=True (--keep-best) keeps the model of its best round"
+        raise StateError("E155", f"{text}.")
+    tree, facts = state.read(path / BEST)
+    return tree, {**checkpoint[1], "t": facts["t"]}
 
 
 def _checkpoint(path: Path) -> Checkpoint:

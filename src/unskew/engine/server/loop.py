@@ -19,6 +19,7 @@ from unskew.core.replies import Reply, Ups
 from unskew.core.trees import Tree, tree_map
 from unskew.data import availability
 from unskew.engine import memory
+from unskew.engine.callbacks.audience import Audience
 from unskew.engine.chance import Keyed
 from unskew.engine.client.values import Start
 from unskew.engine.disk.lines import Row
@@ -71,6 +72,8 @@ class Loop:
         self.declared = run.method.shares(run.fed)
         self.protector = run.method.protector
         self.last = self.protector.rounds_within(run.fed) if self.protector else run.settings.rounds
+        self.ends: int | None = None
+        self.audience = Audience((), run, record)
         guarded = self.protector or run.method.samples_apart
         self.chance = trainer.chance if guarded else Keyed(run.settings.seed)
         self.spec = gate.Spec(
@@ -85,7 +88,7 @@ class Loop:
             self._event(0, code, text)
         if self.last < self.settings.rounds:
             text = f"the privacy budget allows {self.last} of {self.settings.rounds} rounds; the run ends after them."
-            self._event(0, "E320", text)
+            self._event(0, "E320", text, last=self.last)
         fed = self.fed
         with self._computing():
             w = self._placed(fed.net.weights())
@@ -102,6 +105,7 @@ class Loop:
         began = time.perf_counter()
         attendance = self.attendance(t)
         asked, answered = attendance.asked.tolist(), attendance.answered.tolist()
+        self.audience.round_begun(t, asked)
         start = self.down(state, t)
         private = self.store.fetch(answered)
         replies = self.trainer.train(start, answered, private)
@@ -112,6 +116,8 @@ class Loop:
         self.ledger.trained(t, replies, start)
         self.ledger.shared(t, replies, self.declared)
         good = self._gate(t, replies, self.spec)
+        withheld = self.method.samples_apart and self.chance.secret  # sites say nothing of their losses then
+        self.audience.replied(replies, good, bool(withheld))
         with memory.one_core(), self._computing():
             state, good = self._merge(state, t, good)
             if self.measures:
@@ -120,7 +126,7 @@ class Loop:
             self._event(t, "round", asked=many.written(asked), answered=used, received=len(replies))
             self.store.put(t, {r.client: r.private for r in good})  # what was not used must not go on at its client
             state = self._trips(state, start, [r.client for r in good])
-        withheld = self.method.samples_apart and self.chance.secret  # sites say nothing of their losses then
+        self.audience.merged(state)
         losses = torch.stack([torch.as_tensor(r.loss) for r in good]).tolist() if good and not withheld else []
         loss = float(np.mean(losses)) if losses else float("nan")
         return state, Round(t, len(asked), len(good), len(replies) - len(good), time.perf_counter() - began, loss)
@@ -150,7 +156,14 @@ class Loop:
         if due and self.protector and (spent := self.protector.spent(self.fed, t)) is not None:
             rows.append({"t": t, "scope": "privacy", "client": None, "metric": "epsilon", "value": spent})
         self.record.add("metrics", rows)
+        if (why := self.audience.evaluated(state)) and t + 1 < self.last:
+            self.end_with(t + 1)
+            self._event(t, "E323", f"{why}; round {t + 1} is the last.", last=t + 1)
         return rows
+
+    def end_with(self, t: int) -> None:
+        """Round t is the last, with all that the last round does."""
+        self.ends = self.last = t
 
     def _merge(self, state: State, t: int, good: list[Reply]) -> tuple[State, list[Reply]]:
         """The state after the merge, and the replies that it was made of: none where the state stays as it was."""
@@ -195,7 +208,7 @@ class Loop:
 
     def _trips(self, state: State, began: Start, cohort: list[int]) -> State:
         """began: what the round's clients were sent at its beginning."""
-        for part, trip in due(self.method, state.t, self.settings.rounds):
+        for part, trip in due(self.method, state.t, self.ends or self.settings.rounds):
             ids = list(range(self.fed.clients)) if trip.everyone else cohort
             state = self._trip(state, part, trip, ids, began if trip.early else self.down(state, state.t))
         return state
@@ -250,8 +263,8 @@ def due(method: Method, t: int, rounds: int) -> list[tuple[Part, Trip]]:
 
 def rounds(loop: Loop, state: State, after: Callable[[State, Round], None]) -> Iterator[State]:
     """Every remaining round, as far as a privacy budget allows; `after` saves each before it is shown."""
-    for t in range(state.t + 1, loop.last + 1):
-        state, summary = loop.round(state, t)
+    while state.t < loop.last:
+        state, summary = loop.round(state, state.t + 1)
         loop.evaluate(state, summary)
         after(state, summary)
         yield state

@@ -1,0 +1,146 @@
+"""Calls a run's callbacks, so that none of them can change a bit of it."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from unskew.config import Settings
+from unskew.core.replies import Reply
+from unskew.core.trees import Weights
+from unskew.data.federation import SUMMARY_CLIENTS
+from unskew.engine.callbacks.callback import Callback, Replied
+from unskew.engine.disk import state
+from unskew.engine.disk.record import Record
+from unskew.engine.disk.state import State
+from unskew.engine.resolve import Run
+from unskew.errors import StateError, UnskewError
+from unskew.own import in_one_line
+
+
+class View:
+    """A `Progress` of a run. now: the state after the last finished round; t: see there."""
+
+    def __init__(self, run: Run, record: Record, folder: Path | None):
+        self._run, self._record, self._folder = run, record, folder
+        self.now: State | None = None
+        self.t, self.rounds = 0, run.settings.rounds
+
+    @property
+    def settings(self) -> Settings:
+        return copy.deepcopy(self._run.settings)
+
+    @property
+    def method(self) -> str:
+        return str(self._run.method)
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        federation = self._run.federation
+        return tuple(federation.name_of(k) for k in range(min(federation.clients, SUMMARY_CLIENTS)))
+
+    @property
+    def main_score(self) -> str:
+        return self._run.task.main_score
+
+    @property
+    def folder(self) -> Path | None:
+        return self._folder
+
+    def series(self, scope: str, metric: str) -> tuple[list[int], list[float]]:
+        return self._record.series(scope, metric)
+
+    def weights(self) -> Weights:
+        w = self.now.weights if self.now else self._run.fed.net.initial
+        return {n: t.detach().clone() for n, t in w.items()}
+
+    def save(self, name: str, facts: Mapping[str, Any]) -> None:
+        if self._folder is None or self.now is None:
+            raise StateError(
+                "E116", "this run is kept in memory; give run(..., name='my-run') so that files can be kept."
+            )
+        tree = {"w": self.now.weights, "slices": self.now.slices}
+        state.write(self._folder / name, tree, {"t": self.now.t, **facts})
+
+
+class Audience:
+    """The callbacks of one run in this process."""
+
+    def __init__(self, callbacks: Sequence[Callback], run: Run, record: Record):
+        self.callbacks = tuple(callbacks)
+        self._view, self._run = View(run, record, record.folder), run
+        self._record = record
+        if self.callbacks:
+            record.keep_new()
+
+    def begun(self, t: int, rounds: int) -> None:
+        """t: the last finished round."""
+        self._view.t, self._view.rounds = t, rounds
+        for callback in self.callbacks:
+            with self._calling(callback, "begun"):
+                callback.begun(self._view)
+
+    def round_begun(self, t: int, asked: Sequence[int]) -> None:
+        self._view.t = t
+        for callback in self.callbacks:
+            with self._calling(callback, "round_begun"):
+                callback.round_begun(self._view, tuple(asked))
+
+    def replied(self, replies: Sequence[Reply], good: Sequence[Reply], withheld: bool) -> None:
+        """withheld: whether clients say nothing of their losses."""
+        if not self.callbacks:
+            return
+        used, names = {r.client for r in good}, self._run.federation.name_of
+        loss = [float("nan") if withheld else float(torch.as_tensor(r.loss)) for r in replies]
+        news = tuple(
+            Replied(r.client, names(r.client), float(r.size), value, r.client in used)
+            for r, value in zip(replies, loss)
+        )
+        for callback in self.callbacks:
+            with self._calling(callback, "replied"):
+                callback.replied(self._view, news)
+
+    def merged(self, now: State) -> None:
+        self._view.now = now
+        for callback in self.callbacks:
+            with self._calling(callback, "merged"):
+                callback.merged(self._view)
+
+    def evaluated(self, now: State) -> str:
+        """Why the run should end, "" to go on: what the first callback that says so says."""
+        if not self.callbacks:
+            return ""
+        self._view.t, self._view.now, why, rows = now.t, now, "", self._record.take_new()
+        for callback in self.callbacks:
+            with self._calling(callback, "evaluated"):
+                said = callback.evaluated(self._view, [dict(row) for row in rows])
+                why = why or (f"{callback.name}: {said}" if said else "")
+        return why
+
+    def ended(self, why: str) -> None:
+        """Every callback is told, also if one fails; of a run that has failed, no further errors are raised."""
+        for callback in self.callbacks:
+            with suppress(Exception) if why != "done" else self._calling(callback, "ended"):
+                callback.ended(self._view, why)
+
+    @contextmanager
+    def _calling(self, callback: Callback, hook: str) -> Iterator[None]:
+        """Raises StateError (E159) for whatever the callback raises; torch's randomness and modes are as before it."""
+        grad, threads = torch.is_grad_enabled(), torch.get_num_threads()
+        try:
+            with torch.random.fork_rng(devices=[]), torch.inference_mode(False):
+                yield
+        except UnskewError:
+            raise
+        except Exception as error:
+            what = f"the callback {callback.name} failed in '{hook}' at round {self._view.t}: {in_one_line(error)}"
+            raise StateError("E159", f"{what}. The rounds before are saved; mend it, and resume the run.") from error
+        finally:
+            torch.set_grad_enabled(grad)
+            if torch.get_num_threads() != threads:
+                torch.set_num_threads(threads)

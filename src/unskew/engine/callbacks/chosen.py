@@ -1,0 +1,32 @@
+"""The callbacks that settings ask for."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+from unskew import specs
+from unskew.config import TRACKERS, Settings
+from unskew.engine.callbacks.callback import Callback
+from unskew.engine.callbacks.early_stopping import EarlyStopping
+from unskew.engine.callbacks.keep_best import KeepBest
+from unskew.errors import UsageError
+
+TRACKERS_PACKAGE = "unskew.engine.callbacks.trackers"
+
+
+def chosen(settings: Settings, folder: Path | None) -> list[Callback]:
+    """folder: of the run, None if it is kept in memory.
+
+    Raises UsageError: E116 where a file is asked for and there is no folder, E158 for a tracker that is not installed.
+    """
+    callbacks: list[Callback] = []
+    if settings.patience:
+        callbacks.append(EarlyStopping(settings.patience))
+    if settings.keep_best:
+        if folder is None:
+            raise UsageError("E116", "keep_best writes a file; give run(..., name='my-run') to have a folder for it.")
+        callbacks.append(KeepBest())
+    for name in specs.names_in(settings.track, TRACKERS, "track"):
+        callbacks.append(importlib.import_module(f"{TRACKERS_PACKAGE}.{name}").Tracker())
+    return callbacks

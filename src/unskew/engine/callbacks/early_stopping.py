@@ -1,0 +1,40 @@
+"""Ends a run whose score does not rise any more."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from unskew.engine.callbacks.callback import Callback, Progress
+from unskew.errors import UsageError
+
+
+class EarlyStopping(Callback):
+    """Ends the run when a score has not exceeded its best value by more than `least` for `patience` rounds.
+
+    scope, metric: of the score; by default the main score of the global model, or the clients' mean where there is none.
+    The score is the test set's, unless the setting `validation` holds samples out. What it needs to know is in the record
+    of the run, so a resumed run ends where it would have ended.
+    """
+
+    def __init__(self, patience: int, scope: str = "", metric: str = "", least: float = 0.0):
+        if patience < 1:
+            raise UsageError("E109", f"patience is a number of rounds, at least 1; got {patience}.")
+        self.patience, self.scope, self.metric, self.least = patience, scope, metric, least
+
+    def evaluated(self, run: Progress, rows: Sequence[Mapping[str, Any]]) -> str | None:
+        scope, metric = (self.scope, self.metric or run.main_score) if self.scope else judged(run)
+        best, since = float("-inf"), 0
+        for t, value in zip(*run.series(scope, metric)):
+            if t > 0 and value > best + (self.least if best > float("-inf") else 0.0):
+                best, since = value, t
+        if since and run.t - since >= self.patience:
+            return f"{scope} {metric} has not risen above {best:.4g} since round {since}"
+        return None
+
+
+def judged(run: Progress) -> tuple[str, str]:
+    """(scope, metric) of the score by which models of a run are told apart."""
+    if run.series("global", run.main_score)[0]:
+        return "global", run.main_score
+    return "personal@client", "mean"

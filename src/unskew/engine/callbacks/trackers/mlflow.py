@@ -1,0 +1,64 @@
+"""MLflow: a store beside the run's folder, `runs/mlruns`, or the server that MLFLOW_TRACKING_URI names.
+
+`mlflow ui --backend-store-uri runs/mlruns` shows all runs. A run that is resumed goes on in its entry, whose number is in
+mlflow.json. MLflow's names know no '@', so the scope `global@client` is called `global.client` there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from itertools import islice
+from typing import Any
+
+from unskew import disk
+from unskew.engine.callbacks.callback import Callback, Progress
+from unskew.engine.callbacks.trackers.tracker import facts, folder_of, package, scalars
+
+STORE, ENTRY = "mlruns", "mlflow.json"
+EXPERIMENT = "unskew"
+MOST_METRICS, MOST_PARAMS, MOST_SIGNS = 1000, 100, 500
+"""What MLflow takes in one call, and characters of a parameter."""
+QUIET = ("MLFLOW_ALLOW_FILE_STORE", "true")
+"""MLflow's word that a store of files is what one wants."""
+
+
+class Tracker(Callback):
+    """Logs metrics through MLflow's client, and the settings as parameters."""
+
+    name = "mlflow"
+
+    def __init__(self) -> None:
+        os.environ.setdefault(*QUIET)
+        self._mlflow: Any = package("mlflow", "mlflow-skinny")
+
+    def begun(self, run: Progress) -> None:
+        folder = folder_of(run)
+        uri = os.environ.get("MLFLOW_TRACKING_URI") or (folder.parent / STORE).resolve().as_uri()
+        self._client = self._mlflow.MlflowClient(tracking_uri=uri)
+        entry = folder / ENTRY
+        known = json.loads(entry.read_text()) if entry.is_file() else {}
+        if known.get("store") == uri:
+            self._number = str(known["run"])
+            self._client.update_run(self._number, status="RUNNING")
+            return
+        experiment = self._client.get_experiment_by_name(EXPERIMENT)
+        number = experiment.experiment_id if experiment else self._client.create_experiment(EXPERIMENT)
+        self._number = self._client.create_run(number, run_name=folder.name).info.run_id
+        disk.replace(entry, json.dumps({"store": uri, "run": self._number}))
+        params = [self._mlflow.entities.Param(name, value[:MOST_SIGNS]) for name, value in facts(run).items()]
+        for first in range(0, len(params), MOST_PARAMS):
+            self._client.log_batch(self._number, params=params[first : first + MOST_PARAMS])
+
+    def evaluated(self, run: Progress, rows: Sequence[Mapping[str, Any]]) -> str | None:
+        now, metric = int(time.time() * 1000), self._mlflow.entities.Metric
+        named = ((name.replace("@", "."), value, now, t) for name, value, t in scalars(rows))
+        while batch := [metric(*row) for row in islice(named, MOST_METRICS)]:
+            self._client.log_batch(self._number, metrics=batch)
+        return None
+
+    def ended(self, run: Progress, why: str) -> None:
+        if hasattr(self, "_number"):
+            self._client.set_terminated(self._number, status="FINISHED" if why == "done" else "FAILED")
