@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import ast
+import re
+import tomllib
 from pathlib import Path
 
 import pytest
 
 import unskew
+from unskew import documents
 from unskew.engine import check
 
 PACKAGE = Path(unskew.__file__).parent
+ROOT = Path(__file__).parents[1]
+PUBLIC = """
+    Batch Callback Client Comparison Diagnosis EarlyStopping Fed KeepBest Method Noise Part Progress Replied Reproduction
+    Result Settings Share Trip UnskewError Ups compare data diagnose load methods models reproduce resume run __version__
+"""
+"""The names that users import, beside the classes of methods: change this list only as docs/versioning.md says."""
+MODULES = {"dp-accounting": "dp_accounting", "mlflow-skinny": "mlflow"}
+"""What a distribution's module is called where it is not called like the distribution."""
 
 
 def test_what_type_checkers_see_is_what_the_package_gives():
@@ -46,3 +57,26 @@ def test_a_result_shows_itself_in_a_line_and_in_a_notebook_as_its_table(result):
 
 def test_a_comparison_shows_itself_likewise(tmp_path):
     assert repr(unskew.Comparison(tmp_path / "c")) == f"<Comparison in {tmp_path / 'c'}>"
+
+
+def test_the_public_names_are_frozen():
+    assert {*unskew._HOMES, *unskew._ROOMS, "__version__"} == set(PUBLIC.split())
+
+
+def test_every_extra_is_imported_somewhere():
+    """Eight extras were promised, and five were imported nowhere."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    code = "\n".join(path.read_text() for path in PACKAGE.rglob("*.py"))
+    for extra, packages in project["optional-dependencies"].items():
+        for package in packages if extra != "dev" else ():
+            name = re.split(r"[<>=\[ ]", package)[0]
+            module = re.escape(MODULES.get(name, name))
+            imports = rf'(import|from) {module}\b|(import_module|package)\("{module}[".]'
+            assert re.search(imports, code), f"nothing imports {name} of the extra [{extra}]"
+
+
+def test_the_citation_names_this_version():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    citation = documents.load((ROOT / "CITATION.cff").read_text(), "CITATION.cff", "E111")
+    assert citation["version"] == project["version"] == unskew.__version__
+    assert citation["license"] == project["license"]
