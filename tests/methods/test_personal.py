@@ -21,6 +21,8 @@ from unskew.methods import registry
         ("fedbabu+fedrod", "fedbabu and fedrod each divide the model"),
         ("fedrep+fedper", "each divide the model"),
         ("ditto+apfl", "ditto and apfl each make a client's own model; keep one"),
+        ("pfedme+fedsam", "each say at which weights a step's gradient is taken; keep one"),
+        ("pfedme(beta=0.5)+fedavgm", "each replace the merge"),
         ("fedrod+bsm", "both put the client's label counts into the logits"),
         ("fedrod+unskew", "cannot be combined|each make a client's own model; keep one"),
     ],

@@ -82,6 +82,7 @@ class Client:
     down: the Part's slice as the server broadcast it. mine: the Part's private slice. round: what the Part's `begin`
     returned. noise: what the Part's `noise` asked for, drawn for this step.
     step: at a step, how many it has taken before in this round; 0 elsewhere.
+    seen: the gradients that a step's earlier passes gave, "0" the first, where a Part climbs.
     data, chosen, slopes, passes, prepare: the engine's side of `batches`, `sample`, `slope`, `run_training` and `ready`;
     None where a hook has no access to them.
     """
@@ -100,6 +101,7 @@ class Client:
     round: Tree = field(default_factory=dict[str, Any])
     noise: dict[str, Tensor] = field(default_factory=dict[str, Tensor])
     step: Tensor = field(default_factory=lambda: torch.zeros(()))
+    seen: Tree = field(default_factory=dict[str, Any])
     data: Callable[[bool], Iterator[Batch]] | None = None
     chosen: Callable[[int, str, bool, bool], Batch] | None = None
     slopes: Callable[[Weights, Batch], Tensor] | None = None

@@ -76,8 +76,9 @@ class Part(Configured):
     samples_apart: ClassVar[bool] = False
     """Training draws every sample of a step independently of the others and sees each one's gradient (`sample_grad`), so
     that a proof about single samples holds. Parts that read a client's samples otherwise are refused."""
-    climbs: ClassVar[bool] = False
-    """Its `perturb` is given the gradient at the step's own weights, which costs a second pass forward and back."""
+    climbs: int = 0
+    """How often `perturb` is called in a step, each time with the gradient where the last call led; each costs a pass
+    forward and back."""
     protects: ClassVar[bool] = False
     """It replaces the clients' replies by noisy sums of them (`protect`), so Parts that read single replies are refused."""
 
@@ -176,8 +177,9 @@ class Part(Configured):
         return 0.0
 
     def perturb(self, g: Weights, w: Weights, c: Client) -> Weights:
-        """At every step: returns the weights at which its gradient is taken (FedSAM); g: the gradients at `w` if `climbs`.
-        Both passes see the same batch, noise and dropout; the training loss and running statistics are the first one's."""
+        """At every step: returns the weights at which its gradient is taken (FedSAM); g: the gradients where the last
+        call led, at first at `w`, if it `climbs`; `c.seen` has all of this step. Passes see the same samples, noise and
+        dropout; the training loss and running statistics are the first one's."""
         return w
 
     def sample_grad(self, g: Weights, c: Client) -> Weights:

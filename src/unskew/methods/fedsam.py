@@ -29,7 +29,7 @@ class FedSAM(Part):
     presets: ClassVar[Mapping[str, Mapping[str, object]]] = {"fedasam": {"adaptive": True, "rho": 0.7, "eta": 0.2}}
     neutral = {"rho": 0.0}
     use_when = "Label skew, and local models fall into sharp minima of their own; a step costs two gradients."
-    climbs = True
+    climbs = 1
 
     def perturb(self, g: Weights, w: Weights, c: Client) -> Weights:
         T = {n: t.abs() + self.eta if self.adaptive and t.dim() > 1 else torch.ones_like(t) for n, t in w.items()}

@@ -28,7 +28,7 @@ class FedSpeed(Part):
     name = "fedspeed"
     use_when = "Many local steps at a large learning rate, to spare rounds; a step costs two gradients."
     weighting = "equal"
-    climbs = True
+    climbs = 1
 
     @property
     def proximal(self) -> float:  # type: ignore[override]

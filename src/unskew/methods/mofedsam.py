@@ -27,7 +27,7 @@ class MoFedSAM(Part):
     ] = 0.1
     name = "mofedsam"
     use_when = "As FedSAM, where few of many clients answer in a round, so that each must know where the others went."
-    climbs = True
+    climbs = 1
     weighting = "equal"
     keeps_at_server = ("w", "length")
 

@@ -103,7 +103,7 @@ class LaneViews:
             mine=lane["mine"].get(p.name, {}),
             round=lane["round"].get(p.name, {}),
             noise=noise,
-            **{n: lane[n] for n in ("step",) if n in lane},
+            **{n: lane[n] for n in ("step", "seen") if n in lane},
             data=(lambda raw: self._batches(lane, raw)) if with_data else None,
         )
         if clients.hooks["evaluate_with"]:

@@ -111,22 +111,35 @@ class LaneStep:
             self._step_apart(step, feed, leaves, step_inputs)
             return
         x = axis.inputs(samples.x.index_select(0, feed.rows), step)
-        loss, grads = self._gradients(leaves, x, step_inputs)
+        loss, grads, step_inputs = self._gradients(leaves, x, step_inputs)
         with torch.no_grad():
             self._descend(step, feed, leaves, grads, step_inputs)
             samples_G = step_inputs.weight.sum(-1).reshape(-1)  # without an axis of lanes it is a scalar
             self.state.loss_sum[: step.active] += (loss.detach().reshape(-1) * samples_G)[: step.active]
 
-    def _gradients(self, leaves: Weights, x: Tensor, inputs: StepInputs) -> tuple[Tensor, Sequence[Tensor | None]]:
-        """(loss, gradients of what learns), the gradients where a Part wants them taken."""
+    def _gradients(
+        self, leaves: Weights, x: Tensor, inputs: StepInputs
+    ) -> tuple[Tensor, Sequence[Tensor | None], StepInputs]:
+        """(loss, gradients of what learns, inputs): where a Part wants gradients taken, and with those it saw on the way."""
         for p in self.clients.hooks["perturb"]:
-            if not p.climbs:
-                return self._gradients_at(self._perturbed(p, {}, leaves, inputs), x, inputs)
-            loss, grads = self._gradients_at(leaves, x, inputs)
-            there = self._perturbed(p, self._whole(leaves, grads), leaves, inputs)
+            if p.climbs:
+                return self._climbed(p, leaves, x, inputs)
+            return *self._gradients_at(self._perturbed(p, {}, leaves, inputs), x, inputs), inputs
+        return *self._gradients_at(leaves, x, inputs), inputs
+
+    def _climbed(
+        self, p: Part, leaves: Weights, x: Tensor, inputs: StepInputs
+    ) -> tuple[Tensor, Sequence[Tensor | None], StepInputs]:
+        """The same after all of a Part's climbs. Loss and running statistics are those of the pass at the step's weights."""
+        loss, grads = self._gradients_at(leaves, x, inputs)
+        seen: Tree = {}
+        for climb in range(p.climbs):
+            seen = seen | {str(climb): self._whole(leaves, grads)}
+            inputs = inputs._replace(lane=inputs.lane | {"seen": seen})
+            there = self._perturbed(p, seen[str(climb)], leaves, inputs)
             there |= {n: leaves[n].clone() for n in self.clients.fed.net.buffers}  # the first pass has updated them
-            return loss.detach(), self._gradients_at(there, x, inputs)[1]
-        return self._gradients_at(leaves, x, inputs)
+            grads = self._gradients_at(there, x, inputs)[1]
+        return loss.detach(), grads, inputs
 
     def _gradients_at(self, leaves: Weights, x: Tensor, inputs: StepInputs) -> tuple[Tensor, Sequence[Tensor | None]]:
         loss = self.loss(leaves, x, inputs)

@@ -1,0 +1,72 @@
+"""pFedMe (Dinh, Tran & Nguyen, NeurIPS 2020, arXiv 2006.08848, algorithm 1): personal models by Moreau envelopes.
+
+Client, at every step, from theta = w:  K times  theta <- theta - rate (grad f(theta; batch) + lam (theta - w))
+        then  w <- w - lr lam (w - theta)
+Server: w <- (1 - beta) w + beta mean_k w_k
+Test:   a client's own score is theta's, found from the received w in one pass over the client's batches, K steps on each,
+        theta going on from batch to batch;   the global score is w's.
+Differs from the paper: clients are weighted by size, there equally. theta begins at w in every step and is found anew at test
+time, so that clients that were absent have one, too; its code goes on with the last batch's and keeps it. Normalisation's
+statistics follow the pass at w.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Gt, Le
+
+from unskew.core import Client, Fed, Part, Tree, Ups, Weights
+from unskew.merge.mean import weighted_mean
+from unskew.methods.slopes import slopes
+
+
+@dataclass(frozen=True)
+class PFedMe(Part):
+    """Moves the global model towards each client's own, which is held near it."""
+
+    lam: Annotated[float, Gt(0), Le(1_000_000), "pull of a client's own model towards the global one"] = 15.0
+    K: Annotated[int, Ge(1), Le(100), "gradients of a client's own model in a step; each costs a pass"] = 5
+    rate: Annotated[float, Gt(0), Le(1000), "step size of a client's own model"] = 0.01
+    beta: Annotated[float, Gt(0), Le(10), "the server's step towards the clients' mean; 1: all of it"] = 1.0
+    name = "pfedme"
+    use_when = "Clients differ a lot and each is to have a model near the global one; a step costs K gradients."
+    personal = True
+
+    @property
+    def climbs(self) -> int:  # type: ignore[override]
+        return self.K - 1
+
+    @property
+    def merges(self) -> bool:  # type: ignore[override]
+        return self.beta != 1
+
+    def perturb(self, g: Weights, w: Weights, c: Client) -> Weights:
+        return self.theta(w, list(c.seen.values()))
+
+    def grad(self, g: Weights, w: Weights, c: Client) -> Weights:
+        theta = self.theta(w, [*c.seen.values(), g])
+        return {n: self.lam * (w[n] - theta[n]) for n in g}
+
+    def theta(self, w: Weights, gradients: Sequence[Weights]) -> Weights:
+        """The client's own weights after steps with these gradients, from w."""
+        theta = w
+        for g in gradients:
+            theta = self.step(theta, g, w)
+        return theta
+
+    def step(self, theta: Weights, g: Weights, w: Weights) -> Weights:
+        return theta | {n: theta[n] - self.rate * (t + self.lam * (theta[n] - w[n])) for n, t in g.items()}
+
+    def merge(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
+        mean = weighted_mean(w, ups)
+        return mean | {n: (1 - self.beta) * w[n] + self.beta * mean[n] for n in fed.shared}, s
+
+    def personalise(self, w: Weights, c: Client) -> Weights:
+        theta, shuffled = w, c.sample(int(c.n), f"{self.name}/{c.t}")
+        for first in range(0, len(shuffled.y), c.fed.batch):
+            rows = slice(first, first + c.fed.batch)
+            b = shuffled.replace(x=shuffled.x[rows], y=shuffled.y[rows], weight=shuffled.weight[rows])
+            for _ in range(self.K):
+                theta = self.step(theta, slopes(theta, b, c), w)
+        return theta
