@@ -28,6 +28,7 @@ QUICK = {
     "feddpms": "feddpms(alpha=4,width=6)",
     "fedgen_images": "fedgen_images(stage=0,steps=1,batch_size=4,samples=8)",
     "fedgen": "fedgen(steps=2)",
+    "pfedme": "pfedme(K=2)",
     "ccvr": "ccvr(each=10,epochs=1)",
 }
 NAMES = [n for n in registry.names() if n != "fedavg" and n not in catalogue.presets()]
