@@ -42,6 +42,7 @@ try:
     from google.protobuf.message import DecodeError
 
     from unskew.deploy.pieces import Arrival, carried, send
+    from unskew.deploy.swallowing import bounded
 except ImportError as error:  # the extra is not installed, or in a version that has other names
     raise UsageError("E501", f"a deployment needs Flower 1.41: pip install 'unskew[flower]' ({error}).") from error
 
@@ -92,6 +93,7 @@ class Fleet:
         where = f"{'https' if context else 'http'}://{ticket.place}"
         interceptors = [NodeAuthHttpInterceptor(key, key.public_key())]
         self._client = FleetHttpClient(where, interceptors=interceptors, verify=context or False, timeout=TIMEOUT_S)
+        self._client._client.event_hooks = {"response": [bounded]}
         self._key, self._admits_itself = public_key_to_bytes(key.public_key()), context is None
         self._number, self._open = joined.folder / "node", joined.folder / "answering"
         self._node = Node(node_id=int(self._number.read_text())) if self._number.exists() else None
