@@ -14,6 +14,7 @@ from unskew.methods import registry
 from unskew.methods.fd import FD
 from unskew.methods.fedetf import FedETF, Unit, fixed
 from unskew.methods.fediir import slope
+from unskew.methods.fedvls import vacant, wrong
 from unskew.methods.fml import FML, apart
 
 SEEN = {"p": torch.tensor([[1.6, 0.4], [0.0, 1.0]]), "has": torch.tensor([2.0, 1.0]), "t": torch.tensor(3.0)}
@@ -54,3 +55,19 @@ def test_fml_divides_no_statistics_between_two_models():
 def test_a_projection_after_the_fixed_classifier_is_refused():
     with pytest.raises(UsageError, match="where the fixed classifier is"):
         registry.parse("fedetf+moon")
+
+
+def test_fedvls_distils_nothing_where_no_class_is_absent():
+    z = torch.tensor([[1.0, 2.0, 0.0]], requires_grad=True)
+    full = vacant(z, torch.ones(1, 3), torch.tensor([1.0, 1, 1])).sum()
+    full.backward()
+    assert full == 0
+    assert z.grad.tolist() == [[0, 0, 0]]
+    assert_close(vacant(z, torch.zeros(1, 3), torch.tensor([0.0, 1, 0])), [0.1201])
+
+
+def test_fedvls_lowers_the_logits_of_wrong_classes_but_of_no_padding():
+    """p = (3/4, 1/4), C = 2: of class 0 the sample of class 1 counts e^(1 - log 1.5), its own 1; of class 1 e^(2 - log 0.5)."""
+    z, y = torch.tensor([[3.0, 2.0], [1.0, 5.0], [9.0, 9.0]]), torch.eye(2)[[0, 1, 0]]
+    expected = 0.75 * torch.tensor((1 + 2.71828 / 1.5) / 2).log() + 0.25 * torch.tensor((7.38906 / 0.5 + 1) / 2).log()
+    assert_close(wrong(z, y, torch.tensor([1.0, 1, 0]), torch.tensor([3.0, 1])), expected)

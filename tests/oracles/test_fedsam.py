@@ -22,8 +22,9 @@ class FedSAM(FedAvg):
     def ascent(self, c: Client) -> Weights:
         """e, from the gradients at w."""
         T = {n: abs(p) + self.eta if self.adaptive and p.dim() >= 2 else 1.0 for n, p in c.parameters.items()}
-        length = sum(((T[n] * p.grad) ** 2).sum() for n, p in c.parameters.items()) ** 0.5
-        return {n: self.rho * T[n] ** 2 * p.grad / length for n, p in c.parameters.items()}
+        g = {n: p.grad for n, p in c.parameters.items() if p.grad is not None}
+        length = sum(((T[n] * g_n) ** 2).sum() for n, g_n in g.items()) ** 0.5
+        return {n: self.rho * T[n] ** 2 * g_n / length for n, g_n in g.items()}
 
     def gradient(self, c: Client) -> None:
         e = self.ascent(c)
