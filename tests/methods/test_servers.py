@@ -81,6 +81,15 @@ def test_fedexp_steps_further_where_clients_disagree(t, average, height):
     assert part.finish({"w": torch.tensor([3.0, 1])}, client(start=start, fed=FED))[0]["square"] == 10
 
 
+def test_fedexp_weighed_by_size():
+    """Three samples and one: their mean moved by sqrt(3.25)."""
+    part, start = FedExP(eps=0, weighted=True), {"w": torch.zeros(2)}
+    assert part.finish({"w": torch.tensor([3.0, 1])}, client(start=start, fed=FED))[0]["square"] == 10 * 40
+    shares = [{"square": torch.tensor(v)} for v in (30.0, 10.0)]
+    w, _ = part.merge(start, {}, ups([3.0, 1], [-3.0, 1], sizes=[3.0, 1], shares=shares, part="fedexp"), FED)
+    assert_close(w["w"], [1.5 * 40 / 26, 40 / 26])
+
+
 def test_fedexp_where_nobody_moved():
     given = ups([0.0], shares=[{"square": torch.tensor(0.0)}], part="fedexp")
     assert FedExP(eps=0).merge({"w": torch.zeros(1)}, {}, given, FED)[0]["w"].tolist() == [0]
