@@ -6,7 +6,7 @@ Every time a sample is drawn, in this order:
     x shifted by a whole number of pixels, uniform in -`shift` .. `shift`, along each of its axes; zeros come in
     x blanked with zeros along each of its axes, from a uniform start, on a uniform number 0 .. `blank` of positions
 The axes are height and width of an image or spectrogram, or the time of a signal. Test samples stay as they are.
-Differs from the papers: crops of padded images are called shifts, zeros stand for the mean of standardised inputs (black where
+Differs from the paper: crops of padded images are called shifts, zeros stand for the mean of standardised inputs (black where
 another Part normalises after this one), and SpecAugment's warping of time is left out.
 """
 
