@@ -18,7 +18,7 @@ import torch
 from unskew import config, disk
 from unskew.config import Settings
 from unskew.data.intake.take import GIVEN
-from unskew.engine import hardware, predictions, resolve
+from unskew.engine import card, hardware, predictions, resolve
 from unskew.engine.assemble import loop_of
 from unskew.engine.callbacks.audience import Audience
 from unskew.engine.callbacks.chosen import chosen
@@ -234,6 +234,7 @@ class Folder:
                 "inputs": predictions.facts(self.run.federation),
             },
         )
+        disk.replace(self.path / card.FILE, card.card(self.run, loop.record, now))
 
 
 def check_same(path: Path, settings: Settings) -> None:

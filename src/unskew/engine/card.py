@@ -1,0 +1,107 @@
+"""model.md: what somebody should know of a run's model before using it, in Markdown. Equal runs give equal cards."""
+
+from __future__ import annotations
+
+import importlib
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+
+from unskew import many
+from unskew.data import registry
+from unskew.engine.disk.record import Record
+from unskew.engine.disk.state import State, digest
+from unskew.engine.resolve import Run
+from unskew.errors import UnskewError
+from unskew.markdown import table
+from unskew.revision import revision
+
+FILE = "model.md"
+SPECIAL = re.compile(r"[\\`*_{}\[\]<>|!]")
+SCOPES = ("global", "global@client", "personal@client")
+
+
+def card(run: Run, record: Record, now: State) -> str:
+    """The text. now: the state after the last round."""
+    federation, settings = run.federation, run.settings
+    samples, tested = int(federation.sizes.sum()), int(federation.test.sizes.sum()) or len(federation.y_test)
+    lines = [
+        f"# {_escaped(str(run.method))} on {_escaped(federation.name)}",
+        "",
+        "How to use it: `unskew.load(RUN)`, `unskew predict RUN INPUT`.",
+        "",
+    ]
+    lines += _table(
+        ("", ""),
+        [
+            ("task", run.task.name),
+            ("classes", ", ".join(federation.classes)),
+            ("one sample", f"{list(federation.shape)}"),
+            ("model", settings.model.rpartition("/")[2]),
+            ("parameters", f"{sum(t.numel() for t in now.weights.values()):,}"),
+            ("rounds", f"{now.t} of {settings.rounds}, {settings.epochs} local epochs each"),
+            ("seed", settings.seed),
+            ("weights", f"SHA-256 {digest(now.weights)}"),
+        ],
+    )
+    lines += ["## Data", ""]
+    lines += _table(
+        ("", ""),
+        [
+            ("set", federation.name),
+            ("source and licence", _source(settings.data) or "not known to unskew; whoever trained the model knows"),
+            ("samples", f"{samples:,} for training, {tested:,} for the scores below"),
+            ("clients", f"{federation.clients:,}, divided by {federation.skew}"),
+            ("who answers", settings.availability),
+        ],
+    )
+    scored = "training samples held out" if settings.validation else "the test set"
+    lines += ["## Scores", "", f"Of the last evaluated round, on {scored}.", ""]
+    lines += [*_table(("scope", "score", "value"), _scores(record)), "## What left the clients", ""]
+    lines += _table(("payload", "discloses", "read", "guarantee", "bytes of all clients"), _payloads(record))
+    if (epsilon := record.latest("privacy", "epsilon")) is not None:
+        lines += [
+            f"Differential privacy: epsilon {epsilon:.4g} after the last round; `{run.method}` says its delta.",
+            "",
+        ]
+    return "\n".join([*lines, "## Versions", "", f"unskew {revision()}, torch {torch.__version__}.", ""])
+
+
+def _source(data: str) -> str:
+    """Where a named set is from and under which licence; "" for data of a user's own."""
+    try:
+        name, _ = registry.place_of(data)
+    except UnskewError:
+        return ""
+    return str(importlib.import_module(f"unskew.data.sets.{name}").SOURCE) if name in registry.names() else ""
+
+
+def _scores(record: Record) -> list[tuple[Any, ...]]:
+    named = [(scope, metric) for scope in SCOPES for metric in record.metrics(scope)]
+    return [(scope, metric, f"{record.latest(scope, metric):.4f}") for scope, metric in named]
+
+
+def _payloads(record: Record) -> list[tuple[Any, ...]]:
+    """A row for each payload that clients sent."""
+    rows: dict[str, Mapping[str, Any]] = {}
+    sizes: dict[str, int] = {}
+    for row in record.rows["ledger"]:
+        if row["way"] == "up":
+            rows[row["share"]] = row
+            sizes[row["share"]] = sizes.get(row["share"], 0) + many.total_bytes(row)
+    return [
+        ("weights" if name == "w" else name, row["kind"], row["reads"], row["guarantee"], f"{sizes[name]:,}")
+        for name, row in rows.items()
+    ]
+
+
+def _table(head: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> list[str]:
+    """The lines of a table, and an empty one."""
+    return [table(head, ([_escaped(str(value)) for value in row] for row in rows)), ""]
+
+
+def _escaped(text: str) -> str:
+    """A text that Markdown shows as it is: names of classes and data may be somebody else's."""
+    return SPECIAL.sub(r"\\\g<0>", text)
