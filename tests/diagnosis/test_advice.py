@@ -9,6 +9,7 @@ from unskew.diagnosis import evidence
 from unskew.diagnosis.advice import SOFT, advised, gain, nearest, pays, ranking
 from unskew.diagnosis.evidence import Goal, Scores, Setting
 from unskew.diagnosis.left_out import candidates, trials
+from unskew.diagnosis.page import page, seeds_of
 from unskew.diagnosis.skews import Skews
 
 
@@ -115,3 +116,13 @@ def test_every_setting_of_the_evidence_has_measures_and_runs():
         assert {"fedavg", "local"} <= s.scores.keys()
         assert all(0 < v < 1 for scores in s.scores.values() for v in (*scores.one.values(), *scores.sites.values()))
         assert not s.scores["local"].one
+
+
+def test_the_page_says_how_many_seeds_a_row_has():
+    assert [seeds_of(counts) for counts in ([2, 2], [1, 3, 2], [], [1])] == ["2", "1 to 3", "–", "1"]
+    rows = [line.split(" | ") for line in page().splitlines() if line.startswith("| digits-scarce")]
+    seeds = str(len(next(s for s in evidence.settings() if s.name == "digits-scarce").scores["fedavg"].sites))
+    assert [cells[1] for cells in rows[1:3]] == [
+        seeds,
+        seeds,
+    ]  # after the settings: at the sites, and one model for all

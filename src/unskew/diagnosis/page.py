@@ -53,8 +53,16 @@ def _beside(known: Sequence[Setting], methods: Sequence[str], goal: Goal) -> str
     rows = []
     for s in known:
         gains = [s.gains(m, DEFAULT, goal) for m in methods]
-        rows.append([s.name, *(f"{100 * g.mean():+.1f}" if len(g) else "–" for g in gains)])
-    return table(["setting", *(f"`{m}`" for m in methods)], rows)
+        texts = (f"{100 * g.mean():+.1f}" if len(g) else "–" for g in gains)
+        rows.append([s.name, seeds_of([len(g) for g in gains if len(g)]), *texts])
+    return table(["setting", "seeds", *(f"`{m}`" for m in methods)], rows)
+
+
+def seeds_of(counts: Sequence[int]) -> str:
+    """How many seeds the numbers of a row have: `2`, or `1 to 2` where methods differ; a dash without any."""
+    if not counts:
+        return "–"
+    return f"{min(counts)} to {max(counts)}" if min(counts) < max(counts) else str(counts[0])
 
 
 def _confirmed() -> list[str]:
@@ -117,8 +125,8 @@ def _scores(scored: Mapping[str, Mapping[str, Scores]], columns: Sequence[str], 
         texts = {m: f"{100 * np.mean(v):.1f}" for m, v in values.items() if v}
         best = max(map(float, texts.values()))
         cells = [f"**{t}**" if t != "–" and float(t) == best else t for t in (texts.get(m, "–") for m in methods)]
-        rows.append([name, *cells])
-    return table(["setting", *(f"`{m}`" for m in methods)], rows)
+        rows.append([name, seeds_of([len(v) for v in values.values() if v]), *cells])
+    return table(["setting", "seeds", *(f"`{m}`" for m in methods)], rows)
 
 
 def _left_out() -> str:
