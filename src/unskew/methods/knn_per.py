@@ -1,0 +1,46 @@
+"""kNN-Per (Marfoq, Neglia, Kameni & Vidal, ICML 2022, arXiv 2111.09360): the global model and a memory of each client's own.
+
+Train:  as the other Parts say; FedAvg alone.
+Test:   a client's own score: p(c) = share q_c + (1 - share) softmax(z)_c,
+        q_c = sum over its k training samples whose features are nearest to h of e^(-|h - h_i| / scale) 1[y_i = c], made to
+        sum to 1;   features: what the head receives, of the global model. Nothing of it leaves the client.
+Differs from the paper: `share` and `scale` are the same for all clients; the paper chooses each client's share on data of its
+own that it holds out. Neighbours are searched for exactly.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from annotated_types import Ge, Gt, Le
+
+from unskew.core import Client, Part, Tensor, Weights
+
+_LITTLE = 1e-30
+"""Instead of a probability of 0, so that logits are finite."""
+
+
+@dataclass(frozen=True)
+class KNNPer(Part):
+    """Mixes the global model's predictions with the labels of a client's most similar training samples."""
+
+    k: Annotated[int, Ge(1), Le(100_000), "how many of a client's training samples are asked"] = 10
+    share: Annotated[float, Ge(0), Le(1), "share of the neighbours in a client's own predictions; 0: none"] = 0.5
+    scale: Annotated[float, Gt(0), Le(1_000_000), "distance of features at which a neighbour counts 1/e"] = 1.0
+    name = "knn_per"
+    use_when = "Clients want predictions of their own without any more training; their training samples are at hand when they predict."
+    tasks = ("classification",)
+    personal = True
+    neutral = {"share": 0.5}
+
+    def personalise(self, w: Weights, c: Client) -> Weights:
+        memory = [(c.features(w, b.x).flatten(1), b.y) for b in c.batches()]
+        return w | {"knn_per.h": torch.cat([h for h, _ in memory]), "knn_per.y": torch.cat([y for _, y in memory])}
+
+    def scores(self, z: Tensor, h: Tensor, c: Client) -> Tensor:
+        if "knn_per.h" not in c.start:  # not this client's own score
+            return z
+        h_ND, y_NC = c.start["knn_per.h"], c.start["knn_per.y"]
+        near = torch.cdist(h.flatten(1), h_ND).topk(min(self.k, len(h_ND)), largest=False)
+        q_BC = torch.einsum("bk,bkc->bc", (-near.values / self.scale).softmax(1), y_NC[near.indices])
+        return (self.share * q_BC + (1 - self.share) * z.softmax(1)).clamp(min=_LITTLE).log()
