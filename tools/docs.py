@@ -1,4 +1,4 @@
-"""Write the pages that are made from the code: one for each method and each error code, and the models, the data sets,
+"""Write the pages that are made from the code: one for each method and each error code, and all methods, the models, the data sets,
 the evidence.
 
 python tools/docs.py            write them
@@ -25,6 +25,7 @@ from unskew.errors import PAGES
 from unskew.methods import catalogue, registry
 from unskew.models.page import page as models_page
 from unskew.report.methods import page
+from unskew.report.overview import page as overview
 
 DOCS = Path(__file__).parent.parent / "docs"
 SAMPLE = "digits and its default model, 10 clients"
@@ -32,15 +33,9 @@ NORMED = "digits and cnn_small(batch_norm=True), 10 clients"
 COLOUR = "colour images of 32x32 and ReBaFL's CNN for them, 10 clients"
 
 
-def method_pages() -> dict[Path, str]:
-    """By file, the page of every method: on the digits, or on colour images or a model with batch normalisation where it
-    needs them."""
-    pages = {}
-    for name in catalogue.entries():
-        part = registry.parse(name).parts[0]
-        setting = COLOUR if part.normalises else NORMED if name == "fedbn" else SAMPLE
-        pages[DOCS / "methods" / f"{name}.md"] = page(part, facts(part, setting), setting)
-    return pages
+def setting_of(part: Part) -> str:
+    """On what a method's page is made: the digits, or colour images or a model with batch normalisation where it needs them."""
+    return COLOUR if part.normalises else NORMED if part.name == "fedbn" else SAMPLE
 
 
 def facts(part: Part, setting: str) -> Fed:
@@ -55,7 +50,11 @@ def facts(part: Part, setting: str) -> Fed:
 
 def pages() -> dict[Path, str]:
     """Every page that is made from the code: its text by its path."""
-    texts = method_pages()
+    methods = {name: registry.parse(name).parts[0] for name in catalogue.entries()}
+    known = {name: facts(part, setting_of(part)) for name, part in methods.items()}
+    texts = {DOCS / "methods" / f"{n}.md": page(part, known[n], setting_of(part)) for n, part in methods.items()}
+    lines = {name: entry.summary for name, entry in catalogue.entries().items()}
+    texts[DOCS / "methods.md"] = overview({name: (part, known[name], lines[name]) for name, part in methods.items()})
     texts |= {DOCS / "errors" / f"{code}.md": f"# {code}\n\n{text}\n" for code, text in PAGES.items()}
     texts[DOCS / "models.md"] = models_page()
     texts[DOCS / "evidence.md"] = evidence_page()

@@ -1,7 +1,6 @@
-"""Augmentation of training batches: mirrored and shifted images (Krizhevsky et al., NeurIPS 2012), blanked bands (SpecAugment,
-Park et al., Interspeech 2019, arXiv 1904.08779).
+"""Augmentation: mirrored and shifted images (Krizhevsky et al., NeurIPS 2012), blanked bands (Park et al., Interspeech 2019).
 
-Every time a sample is drawn, in this order:
+The second is SpecAugment, arXiv 1904.08779. Every time a sample is drawn, in this order:
     x mirrored left to right with probability `flip`
     x shifted by a whole number of pixels, uniform in -`shift` .. `shift`, along each of its axes; zeros come in
     x blanked with zeros along each of its axes, from a uniform start, on a uniform number 0 .. `blank` of positions

@@ -1,0 +1,43 @@
+"""The table of all methods says of each what it changes and what leaves a client, read from its code."""
+
+from __future__ import annotations
+
+import pytest
+
+from unskew.core.part import HOOKS
+from unskew.engine import check
+from unskew.methods import catalogue, registry
+from unskew.report.overview import HEAD, PLACES, changes, page
+
+
+def row(name: str) -> dict[str, str]:
+    method = registry.parse(name)
+    loop = check.loop(method)
+    loop.trainer.close()
+    text = page({name: (method.parts[0], loop.fed, catalogue.entries()[name].summary)})
+    (line,) = [line for line in text.splitlines() if line.startswith(f"| [`{name}`]")]
+    return dict(zip(HEAD, (cell.strip() for cell in line[1:-1].split(" | ")), strict=True))
+
+
+def test_places_are_named_by_hooks_that_there_are():
+    named = [hook for hooks in PLACES.values() for hook in hooks]
+    assert set(named) - set(HOOKS) == {"normalises"}
+    assert len(set(named)) == len(named)
+
+
+@pytest.mark.parametrize("name", catalogue.entries())
+def test_every_method_changes_something_and_says_when_to_take_it(name):
+    (part,) = registry.parse(name).parts
+    assert changes(part)
+    assert part.use_when
+
+
+def test_a_row_says_what_is_sent_and_who_reads_it():
+    assert row("scaffold") | {"when to take it": ""} == {
+        "method": "[`scaffold`](methods/scaffold.md)", "since": "2020", "changes": "steps, server",
+        "sends beside the weights": "weights", "read": "sums", "exchanges more": "", "tasks": "cs", "when to take it": "",
+    }  # fmt: skip
+    assert row("feddata")["sends beside the weights"] == "labels, inputs"
+    assert (row("feddata")["read"], row("feddata")["exchanges more"]) == ("each", "1")
+    assert row("local")["sends beside the weights"] == "no weights"
+    assert "`rbsm`" in row("rebafl")["method"]
