@@ -42,7 +42,7 @@ class FML(Part):
 
     def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor:
         z_own = c.run_training(w | under(w, self.name), out.own.x)
-        common = (self.beta - 1) * c.fed.task.loss(out.raw, b.y) + (1 - self.beta) * apart(z_own.detach(), out.raw)
+        common = (self.beta - 1) * c.fed.task.loss(out.logits, b.y) + (1 - self.beta) * apart(z_own.detach(), out.raw)
         own = self.alpha * c.fed.task.loss(z_own, b.y) + (1 - self.alpha) * apart(out.raw.detach(), z_own)
         return b.mean(common + own)
 
