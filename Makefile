@@ -9,7 +9,7 @@ test test-deploy check: export OMP_NUM_THREADS = 1
 QUICK := tests/test_structure.py tests/core tests/engine tests/data tests/tasks tests/report tests/oracles/test_fedavg.py \
 	tests/oracles/test_scaffold.py tests/methods/test_flea.py tests/methods/test_others.py tests/methods/test_rebafl.py
 
-.PHONY: demo test test-deploy lint style types check crash fuzz campaign pairs mutants bench format clean
+.PHONY: demo test test-deploy lint style types check crash fuzz campaign matrix mutants bench format clean
 
 demo: $(READY)
 	@rm -rf runs/demo
@@ -48,10 +48,10 @@ fuzz: $(READY)
 campaign: $(FLOWER)/.ready
 	OMP_NUM_THREADS=1 $(FLOWER)/bin/python -m tests.campaign.harness $(OPTIONS)
 
-# every pair of methods, or with PAIRS=3/30 a thirtieth of them, for a nightly job
-PAIRS = all
-pairs: $(READY)
-	UNSKEW_PAIRS=$(PAIRS) $(BIN)/python -m pytest -n 2 tests/methods/test_pairs.py
+# every check of every method and every pair of them, or with PART=3/30 a thirtieth of the pairs, for a nightly job
+PART = all
+matrix: $(READY)
+	UNSKEW_MATRIX=$(PART) $(BIN)/python -m pytest -n 2 tests/methods tests/engine/test_measure.py tests/engine/test_masks.py tests/engine/test_gpu_path.py tests/deploy/test_bits.py
 
 # breaks one line at a time and asks whether a test notices; about an hour, so a nightly job
 mutants: $(READY) $(FLOWER)/.ready

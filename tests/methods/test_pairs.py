@@ -1,8 +1,8 @@
 """Pairs of Parts for two rounds: each works, or it is refused at construction with the reason.
 
 Of all pairs, whose number grows with the square of the methods', a sample is tried in which every method meets eight
-others. UNSKEW_PAIRS=all tries every pair, and UNSKEW_PAIRS=3/30 the third of thirty parts into which they are divided, so
-that a nightly job has tried each once in a month (`make pairs`).
+others. UNSKEW_MATRIX=all tries every pair, and UNSKEW_MATRIX=3/30 the third of thirty parts into which they are divided, so
+that a nightly job has tried each once in a month (`make matrix`).
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def chosen(which: str) -> list[str]:
     return ["+".join(NAMES[k] for k in pair) for pair in sorted({(min(pair), max(pair)) for pair in pairs})]
 
 
-@pytest.mark.parametrize("pair", chosen(os.environ.get("UNSKEW_PAIRS", "")))
+@pytest.mark.parametrize("pair", chosen(os.environ.get("UNSKEW_MATRIX", "")))
 def test_pairs(pair):
     with suppress(UsageError):
         run("+".join(QUICK.get(name, name) for name in pair.split("+")))

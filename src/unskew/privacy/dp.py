@@ -130,7 +130,7 @@ class DP(Part):
         for part, declared in ups.declared.items():
             leaves = flat(shares[part]) if shares else {}
             for leaf, share in declared.items():
-                blank = torch.zeros(*share.shape)  # type: ignore[arg-type]  # a shape with rows is refused
+                blank = torch.zeros(share.shape)  # type: ignore[arg-type]  # a shape with rows is refused
                 yield f"{part}/{leaf}", self.scale * leaves[leaf].double() if leaves else blank
 
     def _alike(self, w: Weights, noisy: Mapping[str, Tensor], ups: Ups, m: int) -> Reply:

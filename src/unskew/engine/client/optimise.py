@@ -130,5 +130,6 @@ def _decayed(w: list[Tensor], g: list[Tensor], weight_decay: float) -> list[Tens
 
 
 def _per_lane(values_G: Tensor, like: Tensor) -> Tensor:
-    """[G, 1, ...] with as many axes as `like`."""
-    return values_G.to(like.dtype).reshape(-1, *[1] * (like.dim() - 1))
+    """[G, 1, ...] with as many axes as `like`, which has none where it is a number and stands without an axis of lanes."""
+    shape = (-1, *[1] * (like.dim() - 1)) if like.dim() else ()
+    return values_G.to(like.dtype).reshape(shape)
