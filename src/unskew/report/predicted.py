@@ -21,8 +21,8 @@ def as_csv(names: Sequence[str], classes: Sequence[str], p_NC: np.ndarray) -> st
     text = io.StringIO()
     rows = csv.writer(text, lineterminator="\n")
     rows.writerow(["input", "class", *(f"p({name})" for name in classes)])
-    for name, likeliest, p_C in zip(names, p_NC.argmax(1).tolist(), p_NC):
-        rows.writerow([cell(name), cell(classes[likeliest]), *(f"{p:.6f}" for p in p_C)])
+    for name, p_C in zip(names, p_NC):
+        rows.writerow([cell(name), cell(classes[int(p_C.argmax())]), *(f"{p:.6f}" for p in p_C)])
     return text.getvalue()
 
 
