@@ -48,31 +48,29 @@ def account(federation, name: str) -> str:
     return (federation.root / f"runs/{name}/privacy.json").read_text()
 
 
-def test_the_coordinators_noise_is_new_in_every_run_and_its_budget_ends_the_run(federation):
-    for name in ("one", "two"):
-        ended(federation, name, OF_CLIENTS, rounds=3)
-        assert len(federation.rounds(name)) == 1
-        assert any(e["code"] == "E320" for e in federation.events(name))
-        assert "drawn from the operating system" in account(federation, name)
-    apart = weights(federation, "one") - weights(federation, "two")
-    assert float(apart.std()) == pytest.approx(2**0.5 * 2.0 / 2, rel=0.05)  # of two sums' noise, over two sites
+def test_the_coordinators_noise_is_the_operating_systems_and_its_budget_ends_the_run(federation):
+    """That two runs differ, tests/deploy/test_dp.py sees without processes."""
+    ended(federation, "one", OF_CLIENTS, rounds=3)
+    assert len(federation.rounds("one")) == 1
+    assert any(e["code"] == "E320" for e in federation.events("one"))
+    assert "drawn from the operating system" in account(federation, "one")
 
 
 def test_a_sites_noise_is_new_in_every_run_and_its_budget_refuses_the_next(federation):
-    for name in ("three", "four"):
+    for name in ("two", "three"):
         ended(federation, name, OF_SAMPLES, rounds=1)
         assert "drawn from the operating system" in account(federation, name)
-    assert float((weights(federation, "three") - weights(federation, "four")).abs().min()) > 0
+    assert float((weights(federation, "two") - weights(federation, "three")).abs().min()) > 0
     spent = json.loads((federation.root / "site-a/spent.json").read_text())
     costs = sorted(run["epsilon"] for run in spent.values())
     assert costs[0] == costs[1] > 0
-    assert costs[2:] == pytest.approx([1.9931] * 2, abs=1e-4)  # the guarantee of clients counts at the site as well
+    assert costs[2:] == pytest.approx([1.9931], abs=1e-4)  # the guarantee of clients counts at the site as well
     for site in "ab":
         budget = f"epsilon={sum(costs) + costs[0] / 2}"
         federation.do("site", "policy", "--folder", f"site-{site}", "--set", budget)
-    ended(federation, "five", OF_SAMPLES, rounds=1, code=2)
+    ended(federation, "four", OF_SAMPLES, rounds=1, code=2)
     refused = re.findall(
-        "E520 ([ab]): .* too little of the budget .* is left for the study", federation.log("runs/five/server")
+        "E520 ([ab]): .* too little of the budget .* is left for the study", federation.log("runs/four/server")
     )
     assert sorted(refused) == ["a", "b"]
     assert json.loads((federation.root / "site-a/spent.json").read_text()).keys() == spent.keys()

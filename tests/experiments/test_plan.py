@@ -88,7 +88,9 @@ def test_every_method_of_every_table_fits_its_model_and_data(name):
             for method in experiment.methods:
                 settings = experiment.settings_of(row, method)
                 assert settings.data == name
-                parts = tuple(part.name for part in registry.parse(settings.method).parts)  # arguments seldom matter here
+                parts = tuple(
+                    part.name for part in registry.parse(settings.method).parts
+                )  # arguments seldom matter here
                 key = settings.model, parts, settings.optimiser, settings.loss
                 if key not in seen:
                     seen.add(key)

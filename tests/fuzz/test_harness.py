@@ -31,9 +31,9 @@ READERS = {
 
 @pytest.mark.parametrize("part", range(3))
 def test_inputs_of_every_kind(tmp_path, part):
-    """R6, R7: of 240 inputs none ends in a traceback, none hangs, no wrong one is taken, no right one refused."""
+    """R6, R7: of 300 inputs none ends in a traceback, none hangs, no wrong one is taken, no right one refused."""
     fuzz = Fuzz(tmp_path)
-    assert not [problem for number in range(80 * part, 80 * part + 80) if (problem := fuzz.problem(number))]
+    assert not [problem for number in range(100 * part, 100 * part + 100) if (problem := fuzz.problem(number))]
 
 
 @pytest.mark.parametrize("reader", READERS)
