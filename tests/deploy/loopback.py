@@ -134,7 +134,7 @@ class Loopback:
 
     def after_round(self, name: str, t: int) -> None:
         """Wait until round t of a run is over."""
-        self.until(lambda: any(f"round {t}:" in line for line in self.rounds(name)), 120)
+        self.until(lambda: any(f"round {t}:" in line for line in self.rounds(name)), 60)
 
     def saved(self, name: str) -> tuple[int, str]:
         """The round of a run's newest checkpoint and the digest of its weights."""

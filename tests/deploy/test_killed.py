@@ -52,7 +52,7 @@ def interrupted(federation) -> Interrupted:
 
     for site in TWO:
         federation.until(lambda site=site: federation.is_ready(site), 90)
-    federation.start_run("killed", "--min-sites", "2", "--rounds", ROUNDS, deadline="100s", wait="1s")
+    federation.start_run("killed", "--min-sites", "2", "--rounds", ROUNDS, deadline="30s", wait="1s")
     federation.after_round("killed", 1)
     for program in ("unskew.deploy.front", "flower-superlink", "unskew.deploy.conductor"):
         os.kill(federation.pid("serve", program), signal.SIGKILL)

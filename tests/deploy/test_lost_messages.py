@@ -36,7 +36,7 @@ ASKED, ANSWER = Sealed("asked", b"signature", b"blob"), Sealed("answer", b"signa
 
 
 class SuperLink:
-    """Takes messages for one node, which then asks for more and is given nothing.
+    """Takes messages for one node, which then asks for more and is given nothing. A message whose number it knows is none.
 
     losing: how many it hands out to somebody who dies with them; all others are answered. working: the node works on the
     first for ever, and asks for nothing.
@@ -49,6 +49,8 @@ class SuperLink:
 
     def PushMessages(self, request):
         ids = [head.metadata.message_id for head in request.messages_list]
+        if not set(ids) - set(self.taken):  # as Flower does, which never hands out again what it knows
+            return SimpleNamespace(message_ids=ids, objects_to_push=[], session_id="s")
         self.taken += ids
         for number, head in zip(ids, request.messages_list, strict=True):
             if len(self.taken) > self.losing and not self.working:

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Protocol, TypeVar
 
@@ -32,17 +33,19 @@ _BUSY_S = 0.1
 _LOOK_S = 1.0
 """How often answers are asked for although none was announced."""
 MOST_AGAIN = 5
-"""How often requests of an exchange that were lost on their way are sent again: a node may only say that it has none."""
+"""How often a request of an exchange that was lost on its way is sent again to a node, which may only say that it has none."""
 _NODES_S = 0.25
 """How long it is remembered which nodes are there: a round asks several times as it begins."""
 
 
-def packed(sealed: Sealed, arrays: dict[int, Array] | None = None) -> RecordDict:
+def packed(sealed: Sealed, arrays: dict[int, Array] | None = None, again: int = 0) -> RecordDict:
     """A sealed message as the content of one of Flower's. A small one is a single piece, as each takes calls of its own.
 
-    arrays: those made so far, by the identity of their bytes, as several messages may have the same.
+    arrays: those made so far, by the identity of their bytes, as several messages may have the same. again: how often the
+    same was sent before; Flower numbers a message by its content, and hands out none whose number it knows.
     """
-    head: dict[str, str | bytes] = {"text": sealed.text, "signature": sealed.signature}
+    head: dict[str, str | bytes | int] = {"text": sealed.text, "signature": sealed.signature}
+    head |= {"again": again} if again else {}
     if len(sealed.blob) <= SMALL:
         return RecordDict({HEAD: ConfigRecord(head | {"blob": whole(sealed.blob)})})
     arrays = {} if arrays is None else arrays
@@ -107,7 +110,7 @@ class FlowerChannel:
         until = time.monotonic() + deadline_s
         waiting = self._sent(requests, kind, t, until)
         replies: dict[int, Sealed | str] = {}
-        pause_s, again = _LOOK_S, 0
+        pause_s, again = _LOOK_S, Counter[int]()
         while len(replies) < len(set(waiting.values())) and time.monotonic() < until:
             self.grid.rest(min(pause_s, until - time.monotonic()))
             asked = [number for number, node in waiting.items() if node not in replies]
@@ -117,18 +120,22 @@ class FlowerChannel:
                 node = waiting.get(reply.metadata.reply_to_message_id)
                 if node is not None:
                     replies.setdefault(node, _content(reply))
-            if arrived is not None and again < MOST_AGAIN:
-                lost = {waiting[number] for number in _unless_busy(self.grid.lost, asked) or ()} - set(replies)
-                waiting |= self._sent({node: requests[node] for node in lost}, kind, t, until) if lost else {}
-                again += bool(lost)
+            if arrived is not None:
+                idle = {waiting[number] for number in _unless_busy(self.grid.lost, asked) or ()} - set(replies)
+                lost = {node: requests[node] for node in idle if again[node] < MOST_AGAIN}
+                again.update(lost.keys())
+                waiting |= self._sent(lost, kind, t, until, again.total()) if lost else {}
         return replies
 
-    def _sent(self, requests: Mapping[int, Sealed], kind: str, t: int, until: float) -> dict[str, int]:
-        """Send requests, which are of use until then. Returns the nodes by the numbers of their messages."""
+    def _sent(self, requests: Mapping[int, Sealed], kind: str, t: int, until: float, again: int = 0) -> dict[str, int]:
+        """Send requests, which are of use until then. Returns the nodes by the numbers of their messages.
+
+        again: how often this was done before.
+        """
         arrays: dict[int, Array] = {}
         left_s = max(0.1, until - time.monotonic())
         messages = [
-            Message(packed(sealed, arrays), node, _KINDS[kind], group_id=str(t), ttl=left_s)
+            Message(packed(sealed, arrays, again), node, _KINDS[kind], group_id=str(t), ttl=left_s)
             for node, sealed in requests.items()
         ]
         numbers = self._pushed(messages, until)
