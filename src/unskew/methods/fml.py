@@ -13,11 +13,11 @@ from typing import Annotated
 
 from annotated_types import Ge, Le
 
-from unskew.core import Batch, Client, Fed, Out, Part, Tensor, Weights, under
+from unskew.core import Batch, Client, Out, OwnModel, Tensor, Weights
 
 
 @dataclass(frozen=True)
-class FML(Part):
+class FML(OwnModel):
     """Trains a model of the client's own beside the common one, each with the other as a teacher."""
 
     alpha: Annotated[float, Ge(0), Le(1), "weight of the labels for the own model; the rest is the common model's"] = (
@@ -27,27 +27,12 @@ class FML(Part):
     name = "fml"
     use_when = "Clients want models of their own, and a common one besides; training costs twice as much."
     tasks = ("classification",)
-    personal = True
-
-    def refuse(self, fed: Fed) -> str | None:
-        if fed.net.buffers:
-            return "its two models would share running statistics; take a model without, or with GroupNorm"
-        return None
-
-    def weights(self, fed: Fed) -> Weights:
-        return {n: t for n, t in fed.net.weights().items() if n in fed.net.trainable and n not in fed.net.extra}
-
-    def keeps(self, name: str, fed: Fed) -> bool:
-        return name.startswith(f"{self.name}.")
 
     def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor:
-        z_own = c.run_training(w | under(w, self.name), out.own.x)
+        z_own = c.run_training(self.own(w), out.own.x)
         common = (self.beta - 1) * c.fed.task.loss(out.logits, b.y) + (1 - self.beta) * apart(z_own.detach(), out.raw)
-        own = self.alpha * c.fed.task.loss(z_own, b.y) + (1 - self.alpha) * apart(out.raw.detach(), z_own)
+        own = self.alpha * c.fed.task.loss(z_own, out.own.y) + (1 - self.alpha) * apart(out.raw.detach(), z_own)
         return b.mean(common + own)
-
-    def personalise(self, w: Weights, c: Client) -> Weights:
-        return w | under(w, self.name)
 
 
 def apart(teacher_BC: Tensor, z_BC: Tensor) -> Tensor:
