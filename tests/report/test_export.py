@@ -13,6 +13,7 @@ from tests.report.fake_runs import fake_comparison
 from unskew.report import export, standalone
 from unskew.report.section import Section
 from unskew.report.standalone import NAMESPACE, Style
+from unskew.results import Comparison
 
 SVG = f"{{{NAMESPACE}}}"
 EVIL = "<b>&\"'"
@@ -92,6 +93,9 @@ def test_the_command_says_what_it_wrote_and_pdf_without_its_library_is_one_sente
     path = fake_comparison(tmp_path / "c", ["fedavg"], 1, clients=3, rounds=4)
     assert re.search(r"c/figures/table\.tex  the table for LaTeX", call("figures", str(path)).out)
     assert (path / "figures" / "partition.svg").exists()
+    written = Comparison(path).figures(tmp_path / "of-python", columns=1)
+    assert tmp_path / "of-python" / "partition.svg" in written
+    assert 'width="85mm"' in (tmp_path / "of-python" / "partition.svg").read_text()
     monkeypatch.setitem(sys.modules, "cairosvg", None)
     refused = call("figures", str(path), "--format", "pdf", "--out", str(tmp_path / "none"))
     assert refused.code == 2
