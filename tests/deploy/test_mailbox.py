@@ -189,9 +189,10 @@ def test_a_reply_answers_the_request_that_the_server_says(tmp_path):
     """N2: its sender could have written another site's into it."""
     forged = answered(1)
     link = SuperLink(forged, answered(2))
-    heads = link.PullMessages(None)
+    heads, link_is_empty = link.PullMessages(None), link.PullMessages(None)
     heads.messages_list[0].metadata.reply_to_message_id = "m3"
-    link.PullMessages = lambda request: heads
+    handed_out = iter([heads])
+    link.PullMessages = lambda request: next(handed_out, link_is_empty)
     box = Mailbox(link, 1, tmp_path)
     assert {m.metadata.reply_to_message_id for m in pulled(box, ["m2", "m3"])} == {"m2", "m3"}
 
