@@ -11,6 +11,8 @@ from torch import nn
 
 import unskew
 from tests.cli.calling import call
+from unskew.data import inputs
+from unskew.errors import DataError
 from unskew.report.predicted import as_csv
 
 X = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
@@ -38,6 +40,22 @@ def test_classes_and_probabilities_are_those_of_the_result(ours):
     again = call("predict", "r", "new.npy", "--out", "p.csv", "--client", "1", cwd=ours.path.parent)
     assert (again.code, again.out) == (0, "")
     assert (ours.path.parent / "p.csv").read_text() == done.out
+
+
+def test_the_columns_of_a_table_keep_their_order_in_the_runs_folder(tmp_path):
+    """D12: they came back in alphabetical order, and the model was given the one as the other."""
+    rows = [f"{x[0]},{100 * x[1]},{x[2]},{y.strip('=')}" for x, y in zip(X, Y)]
+    (tmp_path / "t.csv").write_text("\n".join(["width,area,kind,label", *rows]))
+    ours = unskew.run("fedavg", str(tmp_path / "t.csv"), name="r", folder=tmp_path, **SETTINGS)
+    done = call("predict", "r", "t.csv", cwd=tmp_path)
+    assert (done.code, done.err) == (0, "")
+    expected = ours.predict_proba((X[:, :3] * [1, 100, 1]).astype(np.float32))
+    assert np.allclose(
+        [[float(p) for p in row[2:]] for row in list(csv.reader(done.out.splitlines()))[1:]], expected, atol=1e-5
+    )
+    early = {"kind": "table", "columns": {"area": [], "kind": [], "width": []}}
+    with pytest.raises(DataError, match="E403 this run does not say in which order its columns were"):
+        inputs.read(tmp_path / "t.csv", early)
 
 
 @pytest.mark.parametrize(

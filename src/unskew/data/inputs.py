@@ -77,6 +77,8 @@ def _arrays(path: Path, form: Mapping[str, Any]) -> Read:
 
 
 def _table(path: Path, form: Mapping[str, Any]) -> Read:
+    if isinstance(form["columns"], Mapping):  # early runs, whose files name the columns in alphabetical order
+        raise DataError("E403", f"this run does not say in which order its columns were; train it again to use {path}.")
     sheet = read_csv(path)
     return [place.removeprefix("line ") for place in sheet.places], numbers_as(sheet, dict(form["columns"]))
 

@@ -123,7 +123,7 @@ def sheet_set(sheet: Sheet, label: str = "", site: str = "", classes: Sequence[s
         columns={c: v[~test] for c, v in places.items()},
         test_columns={c: v[test] for c, v in places.items()} if test.any() else None,
     )  # fmt: skip
-    form = {"kind": "table", "columns": used}
+    form = {"kind": "table", "columns": [[column, kinds] for column, kinds in used.items()]}  # their order counts
     divided = site if named else ""
     return replace(dataset, intake=replace(dataset.intake or Intake(), divided=divided, form=form))
 
