@@ -53,7 +53,9 @@ def test_one_piece_that_is_named_over_and_over_is_not_fetched_over_and_over(tmp_
     link.PullObject = lambda request: [calls.append(request.object_id), pull(request)][1]
     (message,) = pulled(box, ["m1"])
     assert message.error.reason == why
-    assert len(calls) <= 5 + 4 + pieces.AT_ONCE  # what names the pieces, those up to one too many, and those on their way
+    assert (
+        len(calls) <= 5 + 4 + pieces.AT_ONCE
+    )  # what names the pieces, those up to one too many, and those on their way
 
 
 def test_a_message_is_held_in_memory_only_as_far_as_an_honest_one_goes(tmp_path, monkeypatch):
