@@ -10,6 +10,7 @@ import errno
 import hashlib
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -89,6 +90,30 @@ def replace_unsynced(path: Path, data: bytes) -> None:
         os.replace(part, path)
     except BaseException:
         os.unlink(part)
+        raise
+
+
+@contextmanager
+def new_folder(path: Path) -> Iterator[Path]:
+    """A new folder to write into, which becomes the one at `path` when the block ends: whole, or not at all.
+
+    The block writes its files with `replace`. Raises FileExistsError where something has that name already, whether before
+    or after the block, and any other OSError unchanged; nothing is left behind then.
+    """
+    path = Path(path)
+    if os.path.lexists(path):
+        raise FileExistsError(errno.EEXIST, "it exists already", str(path))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = Path(tempfile.mkdtemp(prefix=f"{path.name}.", suffix=".part", dir=path.parent))
+    try:
+        part.chmod(0o777 & ~_umask())
+        yield part
+        if os.path.lexists(path):
+            raise FileExistsError(errno.EEXIST, "it exists already", str(path))
+        part.rename(path)
+        _sync_folder(path.parent)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
         raise
 
 
@@ -175,6 +200,13 @@ def _link(path: Path, keep: Path) -> None:
     second.unlink(missing_ok=True)
     os.link(path, second)
     os.replace(second, keep)
+
+
+def _umask() -> int:
+    """What this process forbids in new files, which can only be asked by setting it."""
+    mask = os.umask(0o077)
+    os.umask(mask)
+    return mask
 
 
 def _sync_folder(folder: Path) -> None:

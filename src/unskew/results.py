@@ -21,6 +21,7 @@ from unskew.data.unseen import Unseen
 from unskew.engine import predictions
 from unskew.engine.disk.record import Record
 from unskew.engine.disk.state import State, digest
+from unskew.engine.export.folder import Format, write_export
 from unskew.engine.predictions import Trained
 from unskew.engine.resolve import Run
 from unskew.engine.server.loop import Loop
@@ -136,6 +137,15 @@ class Result:
     def predict_proba(self, x: Any, client: int | str | None = None) -> np.ndarray:
         """The probabilities from which `predict` takes the likeliest class, float32 [N, C], or [N, C, H, W] of pixels."""
         return self.trained.outputs(x, client).softmax(1).numpy()
+
+    def export(self, folder: str | Path, format: Format = "safetensors", client: int | str | None = None) -> list[Path]:
+        """Write the model into a new folder, for use without unskew; returns its files.
+
+        format: "safetensors" (weights), "torch-export" (a graph for PyTorch) or "onnx". client: whose own model; see `predict`.
+        Raises UsageError: E131 where that model is not here, E160 for one that cannot be written so, E161 for a folder that
+        exists, E162 where the extra [export] is missing.
+        """
+        return write_export(self.trained, self.record, Path(folder), format, client)
 
     @property
     def understood(self) -> str:

@@ -41,6 +41,7 @@ FROZEN = {
     "report": "runs --out",
     "figures": "runs --out --format --columns --font",
     "predict": "run input --out --client --model --method --best --unfinished",
+    "export": "run out --format --client --model --method --best --unfinished",
     "reproduce": "table --rows --methods --add --seeds --scale --tune --sampler --processes --folder --keep --page "
     "--anew --dry-run --json",
     "list": "kind --json --time",

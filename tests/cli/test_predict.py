@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 
 import numpy as np
@@ -71,6 +72,22 @@ def test_what_cannot_be_predicted_is_refused_in_a_sentence(ours, arguments, code
     done = call("predict", *arguments, cwd=ours.path.parent)
     assert done.code == code, done.text
     assert done.err.startswith(says), done.err
+
+
+def test_a_model_is_exported_and_nothing_overwritten(ours):
+    done = call("export", "r", "e", "--client", "1", cwd=ours.path.parent)
+    assert done.code == 0, done.err
+    assert done.out.split() == [*(f"e/{n}" for n in ("model.safetensors", "model.json", "model.md", "load.py")), "next", "python", "-i", "e/load.py"]  # fmt: skip
+    assert json.loads((ours.path.parent / "e" / "model.json").read_text())["client"] == "client-1"
+    for arguments, says in (
+        (["r", "e"], "E161 e exists, and nothing is overwritten"),
+        (["r", "model.onnx"], "E161 an export is a folder"),
+        (["q", "f"], "E117 q is no run"),
+        (["r", "f", "--format", "onxx"], "E109 the command: format must be 'safetensors'"),
+    ):
+        refused = call("export", *arguments, cwd=ours.path.parent)
+        assert refused.code == 2
+        assert refused.err.startswith(says), refused.err
 
 
 def test_masks_are_written_as_an_array(tmp_path):

@@ -62,7 +62,7 @@ class Trained:
         k, x_N = number_of(self.run.federation, client), natural(self.run, x)
         trainer = trainer_of(self.run)
         try:
-            private = self._private(trainer, k)
+            private = self.private(trainer, k)
             if isinstance(self.run.federation, Unseen):
                 trainer.samples = replace(trainer.samples, rows=NotHere())
             x_device = inputs_of(x_N, trainer.device)
@@ -71,7 +71,7 @@ class Trained:
         finally:
             trainer.close()
 
-    def _private(self, trainer: Trainer, k: int) -> Tree:
+    def private(self, trainer: Trainer, k: int) -> Tree:
         """What client k keeps, {} of nobody. Raises UsageError (E131) where client k's model, or nobody's, is not here."""
         method, federation = self.run.method, self.run.federation
         keeps, personal = bool(trainer.kept or not trainer.sent), any(p.personal for p in method.parts)

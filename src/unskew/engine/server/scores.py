@@ -108,10 +108,10 @@ class Evaluation:
         """own: with the weights that Parts make for this client, where one does."""
         trainer = self.trainer
         with trainer.evaluating():
-            w = self._weights(k, start, private, own)
+            w = self.weights_of(k, start, private, own)
             return np.concatenate([self._answers(piece, k, start, private, w) for piece in self._pieces(rows)])
 
-    def _weights(self, k: int, start: Start, private: Tree, own: bool) -> Weights:
+    def weights_of(self, k: int, start: Start, private: Tree, own: bool) -> Weights:
         """The weights that client k holds; own: as Parts make them for this client."""
         w = self.trainer.held_weights(start, private)
         for p in self.own_weights if own and self.trainer.fed.sizes[k] else ():
@@ -129,7 +129,7 @@ class Evaluation:
         private, own: as for `client_scores`.
         """
         with self.trainer.evaluating():
-            w = self._weights(k, start, private, own)
+            w = self.weights_of(k, start, private, own)
             pieces = self._pieces(np.arange(len(self.y)))
             return torch.cat([self._outputs(piece, k, start, private, w) for piece in pieces])
 

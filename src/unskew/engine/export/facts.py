@@ -1,0 +1,60 @@
+"""model.json: what somebody needs to use an exported model without unskew, for programs to read."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from unskew import models
+from unskew.engine import predictions
+from unskew.engine.export.whole import Whole
+from unskew.engine.predictions import Trained
+from unskew.revision import revision
+
+LOGITS = "logits; their softmax over axis 1 are the probabilities of the classes, in this order"
+
+
+def facts_of(trained: Trained, whole: Whole, kind: str, dtype: str) -> dict[str, Any]:
+    """The facts. kind: the format; dtype: of the numbers that the model takes."""
+    run = trained.run
+    federation, settings, inputs = run.federation, run.settings, predictions.facts(run.federation)
+    scaled_here = kind == "safetensors"
+    constants = whole.inputs
+    mean, std = (constants.mean.tolist(), constants.std.tolist()) if constants else (None, None)
+    pixels = list(run.task.pixels(federation.shape))
+    name = settings.model.rpartition("/")[2]
+    return {
+        "format": kind,
+        "method": str(run.method),
+        "data": federation.name,
+        "task": run.task.name,
+        "round": trained.end.t,
+        "client": whole.client or None,
+        "inputs": {
+            "name": "x",
+            "dtype": dtype,
+            "shape": ["N", *federation.shape],
+            "divided_by": constants.divided_by if constants else 1,
+            "mean": mean,
+            "std": std,
+            "scaled": "by whoever calls the model: (x / divided_by - mean) / std" if scaled_here else "by the model",
+            **({"form": inputs["form"]} if "form" in inputs else {}),
+        },
+        "outputs": {"name": "logits", "shape": ["N", federation.n_classes, *pixels], "meaning": LOGITS},
+        "classes": list(federation.classes),
+        "model": name,
+        **(
+            {"made_by": _made_by(settings.model, federation.shape, federation.n_classes, pixels)} if scaled_here else {}
+        ),
+        "versions": {"unskew": revision(), "torch": torch.__version__},
+    }
+
+
+def _made_by(model: str, shape: tuple[int, ...], classes: int, pixels: list[int]) -> str:
+    """How a module of the same layers is made in Python."""
+    text = models.default_for(shape, tuple(pixels)) if model == "auto" else model
+    if text.partition("(")[0] not in models.names():
+        return "your own code, with which the run was trained"
+    more = f", {tuple(pixels)}" if pixels else ""
+    return f"unskew.models.build({text!r}, {shape}, {classes}{more})"

@@ -1,0 +1,88 @@
+"""The folder of an exported model: the model, model.json, the model card, and a few lines that load it.
+
+model.safetensors | model.pt2 | model.onnx    model.json    model.md    load.py
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Literal, TypeAlias
+
+import torch
+
+from unskew import disk
+from unskew.engine import card, predictions
+from unskew.engine.disk.record import Record
+from unskew.engine.disk.state import State
+from unskew.engine.export import facts, graph, program, samples, weights
+from unskew.engine.export.whole import Whole, whole_of
+from unskew.engine.predictions import Trained
+from unskew.errors import UsageError, excerpt, suggestion
+
+Format: TypeAlias = Literal["safetensors", "torch-export", "onnx"]
+FORMATS: Mapping[str, ModuleType] = {"safetensors": weights, "torch-export": program, "onnx": graph}
+SNIPPETS = Path(__file__).parent / "snippets"
+CLOSE = 1e-4
+"""How far logits of the exported model may be from ours, relative to the largest: graphs add up in another order."""
+
+
+def write_export(
+    trained: Trained, record: Record, out: Path, kind: Format = "safetensors", client: int | str | None = None
+) -> list[Path]:
+    """Write a run's model into the new folder `out`; returns its files.
+
+    client: by name or number, whose own model is written; default: the global one.
+    Raises UsageError: E109 for an unknown format or client, E131 where that model is not here, E160 for one that cannot be
+    written so, E161 where `out` exists or cannot be made, E162 without what ONNX needs.
+    """
+    if kind not in FORMATS:
+        raise UsageError(
+            "E109",
+            f"there is no format {excerpt(kind)}; there is {', '.join(FORMATS)}.{suggestion(str(kind), FORMATS)}",
+        )
+    _check_name(out)
+    form, whole = FORMATS[kind], whole_of(trained, client)
+    shape = trained.run.federation.shape
+    dtype = samples.type_of(predictions.facts(trained.run.federation)["dtype"], whole)
+    content: bytes = form.write(whole, samples.drawn(whole, shape, dtype, 2), trained.run)
+    _check_same(content, form, whole, samples.drawn(whole, shape, dtype, samples.TRIED), trained, client)
+    explained = {"file": form.FILE, "sha256": hashlib.sha256(content).hexdigest()}
+    explained |= facts.facts_of(trained, whole, kind, dtype)
+    files: dict[str, bytes | str] = {
+        form.FILE: content,
+        "model.json": json.dumps(explained, indent=2) + "\n",
+        "model.md": card.card(trained.run, record, State(trained.end.t, whole.weights, {})),
+        "load.py": (SNIPPETS / f"{kind}.txt").read_text(),
+    }
+    try:
+        with disk.new_folder(out) as folder:
+            for name, text in files.items():
+                disk.replace(folder / name, text)
+    except OSError as error:
+        raise UsageError("E161", f"{out} cannot be written: {error.strerror or error}. Choose another.") from error
+    return [out / name for name in files]
+
+
+def _check_name(out: Path) -> None:
+    """Raises UsageError (E161) for a folder that exists, and for the name of a file."""
+    if out.suffix in {Path(form.FILE).suffix for form in FORMATS.values()}:
+        text = f"an export is a folder with the model, what explains it and how to load it, and {out} is a file's name"
+        raise UsageError("E161", f"{text}; leave {out.suffix} out and say --format.")
+    if out.exists():
+        raise UsageError("E161", f"{out} exists, and nothing is overwritten; name a new folder.")
+
+
+@torch.no_grad()
+def _check_same(
+    content: bytes, form: ModuleType, whole: Whole, x: torch.Tensor, trained: Trained, client: int | str | None
+) -> None:
+    """Raises UsageError (E160) where what was exported answers otherwise than the run's model."""
+    ours, theirs = trained.outputs(x, client), form.answer(content, whole, x)
+    apart = float((ours - theirs).abs().max())
+    if not apart <= CLOSE * max(1.0, float(ours.abs().max())):
+        text = f"the exported model answers otherwise than the run's: logits differ by up to {apart:.3g}"
+        raise UsageError("E160", f"{text}. Nothing was written; try another --format.")

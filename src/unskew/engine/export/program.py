@@ -1,0 +1,68 @@
+"""The format torch-export: a graph for PyTorch, which needs neither unskew nor the source of the model."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import logging
+import warnings
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.export import Dim, ExportedProgram
+
+from unskew.engine.export.whole import Whole
+from unskew.engine.resolve import Run
+from unskew.errors import UsageError
+
+FILE = "model.pt2"
+
+
+def write(whole: Whole, x: Tensor, _run: Run) -> bytes:
+    """The file's content. Raises UsageError (E160) for a model that torch cannot export."""
+    buffer = io.BytesIO()
+    torch.export.save(program_of(whole, x), buffer)
+    return buffer.getvalue()
+
+
+def program_of(whole: Whole, x: Tensor) -> ExportedProgram:
+    """The model's graph for any number of samples. Raises UsageError (E160) where there is none.
+
+    It does not say where on this machine the model's source lies, which torch notes beside every operation.
+    """
+    try:
+        with torch.no_grad(), quiet():
+            program = torch.export.export(whole, (x,), dynamic_shapes={"x": {0: Dim("N")}}, strict=False)
+    except Exception as error:  # torch raises many kinds, for models that it cannot trace
+        reason = str(error).partition("\n")[0]
+        text = (
+            f"torch.export cannot follow this model for any number of samples ({type(error).__name__}: {reason[:200]})"
+        )
+        raise UsageError("E160", f"{text}; --format safetensors needs no graph.") from error
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)
+    return program
+
+
+def answer(content: bytes, _whole: Whole, x: Tensor) -> Any:
+    """What the program of the file says of samples."""
+    return torch.export.load(io.BytesIO(content)).module()(x)
+
+
+@contextlib.contextmanager
+def quiet() -> Iterator[None]:
+    """Within it torch, which comments on every graph, says nothing: what fails is told in a sentence."""
+    before, nowhere = logging.root.manager.disable, io.StringIO()
+    logging.disable(logging.CRITICAL)
+    try:
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(nowhere),
+            contextlib.redirect_stderr(nowhere),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)

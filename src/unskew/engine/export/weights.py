@@ -1,0 +1,41 @@
+"""The format safetensors: the weights alone, by the names they have in the module."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from safetensors.torch import save
+from torch import Tensor
+
+from unskew.core.part import overrides
+from unskew.engine.export.whole import Whole
+from unskew.engine.resolve import Run
+from unskew.errors import UsageError
+
+FILE = "model.safetensors"
+
+
+def write(whole: Whole, _x: Tensor, run: Run) -> bytes:
+    """The file's content.
+
+    Raises UsageError (E160) where weights do not say enough: a Part answers in the head's place, or adds layers.
+    """
+    for part in (a.part for a in whole.answers):
+        raise _refused(f"'{part.name}' answers in place of the model's head")
+    for part in run.method.parts:
+        if overrides(part, "model"):
+            raise _refused(f"'{part.name}' changes the model's layers")
+    tensors = {name: t.detach().contiguous().clone() for name, t in whole.model.state_dict().items()}
+    return save(tensors, {"written_by": "unskew export"})
+
+
+def answer(content: bytes, whole: Whole, x: Tensor) -> Any:
+    """What a module with the weights of the file says of samples: its logits."""
+    from safetensors.torch import load
+
+    whole.model.load_state_dict(load(content))
+    return whole.model(whole.inputs.apply(x) if whole.inputs else x)
+
+
+def _refused(why: str) -> UsageError:
+    return UsageError("E160", f"{why}, which weights alone do not say; try --format torch-export.")
