@@ -72,9 +72,11 @@ def test_the_command_runs_keeps_and_runs_nothing_twice(tmp_path, monkeypatch):
     assert anew.exit_code == 0, anew.output
     assert (pages / "small.html").read_text() == html
     assert (pages / "small.md").read_text() == (tmp_path / "docs" / "small.md").read_text()
+    (tmp_path / "docs" / "mine.md").write_text("# What I found\n\nNothing.\n")
     other = CliRunner().invoke(cli.app(), [*words, "--methods", "FedAvg", "--page", "small-one"])
     assert other.exit_code == 0, other.output
     index = (tmp_path / "docs" / "README.md").read_text()
+    assert "Read first: [What I found](mine.md)." in index
     assert "[A small table (small)](small.md)" in index
     assert "[A small table (small-one)](small-one.md)" in index
     assert (pages / "small.html").read_text() == html

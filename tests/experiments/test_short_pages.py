@@ -44,6 +44,16 @@ def test_the_papers_number_is_set_apart_and_without_a_gap():
     assert "textcolor" not in tables.latex(WHOLE)
 
 
+def test_a_p_value_needs_five_seeds_also_on_pages_of_earlier_versions():
+    led = short(scale=1.0)
+    led["entries"][0] |= {"ahead": 2.3, "p": 0.012}
+    assert "| +2.3 |" in markdown.page(led)
+    assert "; 2 seeds, of the 5 that a test needs." in markdown.page(led)
+    led["entries"][0]["ours"]["n"] = 5
+    assert "| +2.3, p = .012 |" in markdown.page(led)
+    assert ", with a paired t-test over seeds, Holm-corrected." in markdown.page(led)
+
+
 def test_in_html_it_is_grey_and_no_line_measures_the_gap():
     whole, page = html.document(WHOLE), html.document(short())
     assert '<td class="grey">(48.43)</td>' in page

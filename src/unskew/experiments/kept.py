@@ -26,7 +26,13 @@ def document(folder: Path, result: TableResult) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     disk.replace(folder / f"{result['page']}.json", _as_json(result))
     disk.replace(folder / f"{result['page']}.md", markdown.page(result))
-    disk.replace(folder / "README.md", markdown.index(results_in(folder), folder.as_posix()))
+    disk.replace(folder / "README.md", markdown.index(results_in(folder), folder.as_posix(), written_in(folder)))
+
+
+def written_in(folder: Path) -> dict[str, str]:
+    """The pages in a folder that no result made, which somebody wrote: their titles by their file names."""
+    pages = [p for p in sorted(folder.glob("*.md")) if p.name != "README.md" and not p.with_suffix(".json").exists()]
+    return {page.name: page.read_text().partition("\n")[0].lstrip("# ") for page in pages}
 
 
 def write_pages(folder: Path, result: TableResult) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from unskew.experiments import logs, wording
 from unskew.experiments.result import TableResult
@@ -30,8 +30,11 @@ def page(result: TableResult) -> str:
     return "\n\n".join(section for section in sections if section) + "\n"
 
 
-def index(results: Sequence[TableResult], folder: str) -> str:
-    """The page that links to the others. folder: where they are, for the command that it names."""
+def index(results: Sequence[TableResult], folder: str, written: Mapping[str, str]) -> str:
+    """The page that links to the others. folder: where they are, for the command that it names.
+
+    written: titles by file name of pages in that folder that were written by hand.
+    """
     title, contents = wording.index_title(results)
     lines = [
         [
@@ -48,9 +51,10 @@ def index(results: Sequence[TableResult], folder: str) -> str:
         f"# {title}",
         f"Each page has the command that made it, {contents}. The `.json` beside it has every number and curve. "
         f"`unskew report {folder}` makes HTML pages from these files.",
+        f"Read first: {', '.join(f'[{title}]({name})' for name, title in written.items())}." if written else "",
         _table(["table", "rows", "seeds", "rounds", "claims", "when"], lines),
     ]
-    return "\n\n".join(sections) + "\n"
+    return "\n\n".join(section for section in sections if section) + "\n"
 
 
 def _claims(result: TableResult) -> str:

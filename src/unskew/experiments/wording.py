@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from unskew.core.account import number
 from unskew.experiments.result import ClaimRecord, EntryRecord, ScoreRecord, TableResult
 from unskew.report.numbers import MISSING, p_value, plural
+from unskew.report.stats import FEWEST_PAIRS
 
 MEASURE = {
     "best": "best round",
@@ -57,7 +58,7 @@ def note(result: TableResult) -> str:
     lines = [
         _ours(result),
         f"vs best other: {'points' if percent else 'how much'} ahead of the {'largest' if of_measure else 'best'} other "
-        "method of the row, with a paired t-test over seeds, Holm-corrected.",
+        f"method of the row{_tested(result)}.",
     ]
     if attacked(result)[0]:
         lines.append(ATTACKS)
@@ -73,6 +74,14 @@ def note(result: TableResult) -> str:
         trials = plural(result.get("tune", 0), "trial")
         lines.append(f"Tuned with {trials} per method on the first row's validation samples: {tuned}.")
     return "\n".join(lines)
+
+
+def _tested(result: TableResult) -> str:
+    """By what test a lead is judged, if any method has seeds enough for one."""
+    most = max((entry["ours"]["n"] for entry in result["entries"]), default=0)
+    if most >= FEWEST_PAIRS:
+        return ", with a paired t-test over seeds, Holm-corrected"
+    return f"; {plural(most, 'seed')}, of the {FEWEST_PAIRS} that a test needs" if most else ""
 
 
 def _scaled(result: TableResult) -> list[str]:
@@ -204,4 +213,7 @@ def lead(entry: EntryRecord, unit: str) -> str:
     """`+2.3, p = .012`: ahead of the best other method; empty where there is none."""
     if entry["ahead"] is None:
         return ""
-    return signed(entry["ahead"], unit) + ("" if entry["p"] is None else f", {p_value(entry['p'])}")
+    tested = (
+        entry["p"] is not None and entry["ours"]["n"] >= FEWEST_PAIRS
+    )  # results of earlier versions have p of fewer
+    return signed(entry["ahead"], unit) + (f", {p_value(entry['p'])}" if tested else "")

@@ -13,11 +13,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.stats import t as student
 
 from unskew.attacks.coverage import in_clear
 from unskew.report.runs import RunData
-from unskew.report.stats import Score
+from unskew.report.stats import Score, interval
 from unskew.report.summary import MethodSummary
 
 Found = Mapping[str, Any]
@@ -128,20 +127,16 @@ def _pooled(attack: str, share: str, pairs: Sequence[tuple[Found, str]]) -> Leak
     first, command = pairs[0]
     scores = [score for score, _ in pairs]
     if len(scores) > 1:
-        value, way = _interval([float(s["value"]) for s in scores]), _interval([reach(s) for s in scores])
+        value, way = (
+            Interval(*interval([float(s["value"]) for s in scores])),
+            Interval(*interval([reach(s) for s in scores])),
+        )
     else:
         value = Interval(*(_number(first[name]) for name in ("value", "low", "high")))
         way = Interval(reach(first), *sorted((reach(first, "low"), reach(first, "high"))))
     floor = float(np.mean([s["floor"] for s in scores]))
     bounded = Interval(*(float(np.clip(r, 0.0, 1.0)) for r in way))
     return Leak(attack, share, str(first["of"]), str(first["metric"]), value, floor, bounded, len(scores), command)
-
-
-def _interval(values: Sequence[float]) -> Interval:
-    """The mean of one value per seed, with Student's interval."""
-    k, mean = len(values), float(np.mean(values))
-    half = float(student.ppf(0.975, k - 1) * np.std(values, ddof=1) / math.sqrt(k))
-    return Interval(mean, mean - half, mean + half)
 
 
 def _guaranteed(run: RunData) -> tuple[float, str]:

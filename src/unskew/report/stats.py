@@ -112,6 +112,18 @@ def bytes_to(run: RunData, target: float) -> float:
     return float(total[until][-1]) if until.any() else 0.0
 
 
+def interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """(mean, low, high) of one value per seed, with Student's 95 % interval; both bounds are NaN below two values."""
+    from scipy.stats import t as student
+
+    v = np.array(values, dtype=float)
+    mean = float(v.mean())
+    if len(v) < 2:
+        return mean, NAN, NAN
+    half = float(student.ppf(0.975, len(v) - 1) * v.std(ddof=1) / math.sqrt(len(v)))
+    return mean, mean - half, mean + half
+
+
 def paired_p(a: Sequence[float], b: Sequence[float]) -> float:
     """Two-sided p of the paired t-test; 1 if all pairs are equal, 0 if all differ by the same, NaN below five pairs."""
     from scipy.stats import ttest_rel
