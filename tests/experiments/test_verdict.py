@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -51,6 +52,9 @@ def test_numbers_are_those_of_the_runs():
     learning, still = verdicts_of(experiment, list(entries.values()))
     assert learning.margins == {"even": pytest.approx(50)}
     assert (learning.word, still.word) == ("reproduced", "not reproduced")
+    assert (
+        replace(learning, margins={"even": 50.0, "odd": 0.0}).word == "reproduced in 1 of 2 rows"
+    )  # a tie exceeds nothing
     facts = {
         "scale": 0.5,
         "seeds": 2,

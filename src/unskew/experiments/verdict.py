@@ -25,8 +25,8 @@ class Verdict:
 
     @property
     def held(self) -> int:
-        """In how many rows, or at how many steps, the claim holds."""
-        return sum(margin >= self.claim.by for margin in self.margins.values())
+        """In how many rows, or at how many steps, the claim holds; a tie exceeds nothing."""
+        return sum(margin > 0 and margin >= self.claim.by for margin in self.margins.values())
 
     @property
     def word(self) -> str:
