@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +16,11 @@ ROOT = Path(__file__).parents[1]
 def test_generated_pages_are_up_to_date():
     done = subprocess.run([sys.executable, "tools/docs.py", "--check"], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_the_page_of_the_default_holds_what_is_computed_from_the_kept_runs():
+    tables = runpy.run_path(str(ROOT / "tools" / "default.py"))["tables"]()
+    assert tables in (ROOT / "docs" / "results" / "default.md").read_text(), "run python tools/default.py"
 
 
 def test_every_error_code_in_the_code_has_a_page():

@@ -1,7 +1,7 @@
 """The default, `unskew`, beside each paper's method, paired by seed: the tables of docs/results/default.md.
 
-python tools/default.py            print them
-python tools/default.py --check    exit with code 1 if the page does not hold what would be printed
+python tools/default.py            write them below the page's last heading
+python tools/default.py --check    exit with code 1 if the page does not hold what would be written
 
 Every number is read from what is kept: the pages of `unskew reproduce` (docs/results/*.json) and the runs of
 `tools/evidence.py` (src/unskew/diagnosis/*.csv). Nothing is trained.
@@ -25,6 +25,7 @@ from unskew.markdown import table
 from unskew.report.stats import holm, interval, last_best_mean10, paired_p
 
 RESULTS = Path(__file__).parent.parent / "docs" / "results"
+PAGE, HEADING = RESULTS / "default.md", "## Tables\n\n"
 DEFAULT = "unskew"
 RIVALS = ("flea(lambda2=0)", "rebafl", "fedrdn", "feddyn", "fedavg")
 """What the default is compared with in small settings."""
@@ -77,13 +78,13 @@ GROUNDS = (
 
 
 def main() -> int:
-    text = tables()
-    if "--check" not in sys.argv:
-        print(text)
-        return 0
-    stale = text not in (RESULTS / "default.md").read_text()
-    print("stale: docs/results/default.md" if stale else "docs/results/default.md is up to date")
-    return int(stale)
+    was = PAGE.read_text()
+    now = was.partition(HEADING)[0] + HEADING + tables() + "\n"
+    if was != now and "--check" not in sys.argv:
+        PAGE.write_text(now)
+    if was != now:
+        print(("stale: " if "--check" in sys.argv else "wrote ") + PAGE.name)
+    return int(was != now and "--check" in sys.argv)
 
 
 def tables() -> str:

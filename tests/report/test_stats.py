@@ -92,6 +92,12 @@ def test_holm_and_the_paired_test():
     assert math.isnan(stats.paired_p(a[:4], b[:4]))  # four seeds are too few
 
 
+def test_the_interval_of_a_mean_is_students():
+    mean, low, high = stats.interval([1.0, 2.0, 3.0])
+    assert (mean, low, high) == (2.0, pytest.approx(2 - 4.30265 / 3**0.5), pytest.approx(2 + 4.30265 / 3**0.5))
+    assert [math.isnan(x) for x in stats.interval([1.0])] == [False, True, True]
+
+
 def test_a_short_run_is_ranked_by_its_last_round():
     """M17: the mean of the last ten of a run of ten rounds is its learning curve."""
     curve = [0.1, 0.2, 0.9]
