@@ -94,7 +94,11 @@ def test_holm_and_the_paired_test():
 
 def test_the_interval_of_a_mean_is_students():
     mean, low, high = stats.interval([1.0, 2.0, 3.0])
-    assert (mean, low, high) == (2.0, pytest.approx(2 - 4.30265 / 3**0.5), pytest.approx(2 + 4.30265 / 3**0.5))
+    assert (mean, low, high) == (
+        2.0,
+        pytest.approx(2 - 4.302652729911275 / 3**0.5),
+        pytest.approx(2 + 4.302652729911275 / 3**0.5),
+    )
     assert [math.isnan(x) for x in stats.interval([1.0])] == [False, True, True]
 
 
