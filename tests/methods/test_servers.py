@@ -100,6 +100,8 @@ def test_qffl_weighs_clients_by_their_loss():
     given = ups([1.0], [-1.0], shares=[{"loss": torch.tensor(v)} for v in (1.0, 3.0)], part="qffl")
     assert_close(QFFL(q=1).merge({"w": torch.zeros(1)}, {}, given, FED)[0]["w"], [-0.25])
     assert_close(QFFL(q=900).merge({"w": torch.zeros(1)}, {}, given, FED)[0]["w"], [-1 / 601])
+    shorter = QFFL(q=1, L=1.0).merge({"w": torch.zeros(1)}, {}, given, FED)  # sums to 1/6 * 2 + 1/2 * 4/3 = 1
+    assert_close(shorter[0]["w"], [-1 / 3])
 
 
 def test_afl_moves_its_mixture_to_the_client_with_the_largest_loss():

@@ -1,6 +1,7 @@
 """APFL (Deng, Kamani & Mahdavi 2020, algorithm 1): m = a v + (1 - a) w;  v <- v - lr a grad f(m),  a <- a - lr <grad f(m), v - w>.
 
-w is FedAvg's. A step may carry a out of [0, 1]: m takes the nearest end then, and a is not pushed on.
+w is FedAvg's. a moves at the first step of a round only, or at every one. A step may carry it out of [0, 1]: m takes the nearest
+end then, and a is not pushed on.
 """
 
 import pytest
@@ -18,6 +19,7 @@ class APFL(Beside):
     part = "apfl"
     alpha = 0.5
     adaptive = True
+    moves = "round"
 
     def freezes(self, name: str) -> bool:
         return super().freezes(name) or (name == "apfl.alpha" and not self.adaptive)
@@ -32,9 +34,9 @@ class APFL(Beside):
         gap = torch.stack([((v[n] - w[n]).detach() * g).sum() for n, g in slopes.items()]).sum()
         if (v["alpha"] >= 1 and gap < 0) or (v["alpha"] <= 0 and gap > 0):
             gap = torch.zeros(())
-        line = torch.stack([a * (g * v[n]).sum() for n, g in slopes.items()]).sum() + (
-            gap * v["alpha"] if self.adaptive else 0.0
-        )
+        line = torch.stack([a * (g * v[n]).sum() for n, g in slopes.items()]).sum()
+        if self.adaptive and (c.step == 0 or self.moves == "step"):
+            line = line + gap * v["alpha"]
         return loss.detach() + line - line.detach()
 
     def own_model(self, kept: Weights) -> Weights:
@@ -42,9 +44,9 @@ class APFL(Beside):
         return {n: t if "running" in n else a * t + (1 - a) * self.w[n] for n, t in v.items()}
 
 
-@pytest.mark.parametrize(("model", "alpha"), [("mlp", 0.999), ("cnn", 0.3)])
-def test_apfl(model: str, alpha: float) -> None:
-    agree(Case(model, 0.9), APFL, alpha=alpha)
+@pytest.mark.parametrize(("model", "alpha", "moves"), [("mlp", 0.999, "step"), ("cnn", 0.3, "round")])
+def test_apfl(model: str, alpha: float, moves: str) -> None:
+    agree(Case(model, 0.9), APFL, alpha=alpha, moves=moves)
 
 
 def test_a_share_that_stays() -> None:

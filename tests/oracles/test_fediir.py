@@ -18,7 +18,7 @@ class FedIIR(FedAvg):
     ema = 0.95
 
     def begin(self) -> None:
-        self.slice = {"m": torch.zeros(CLASSES, 8).double(), "known": torch.tensor(0.0)}
+        self.slice = {"m": torch.zeros(CLASSES, 8).double()}
 
     def exchange(self, cohort: list[int]) -> None:
         if self.t == self.case.rounds:
@@ -29,8 +29,7 @@ class FedIIR(FedAvg):
         mean = torch.cat(
             [g.reshape(CLASSES, -1) for g in torch.autograd.grad(cross_entropy(h @ W.T + b, self.y[rows]), [W, b])], 1
         )
-        old = self.slice["m"] if self.slice["known"] else mean
-        self.slice = {"m": self.ema * old + (1 - self.ema) * mean, "known": torch.tensor(1.0)}
+        self.slice = {"m": self.ema * self.slice["m"] + (1 - self.ema) * mean}
 
     def loss(self, c: Client, seen: Pass) -> Tensor:
         loss = cross_entropy(seen.z, seen.y)

@@ -1,7 +1,7 @@
 """kNN-Per (Marfoq et al., ICML 2022, eq. 7 to 9): FedAvg, and at test time, for client k and an input with features h,
 
     p = share q + (1 - share) softmax(z),   q_c = sum_{i in kNN(h)} e^{-|h - h_i| / scale} 1[y_i = c] / sum_{i in kNN(h)} e^{-|h - h_i| / scale}
-Client 0 has one sample, fewer than k.
+The gaussian kernel of its code has |h - h_i|^2 / D instead of |h - h_i|. Client 0 has one sample, fewer than k.
 """
 
 import pytest
@@ -18,6 +18,7 @@ class KNNPer(FedAvg):
     k = 10
     share = 0.5
     scale = 1.0
+    kernel = "exponential"
 
     def answers(self) -> dict[int, Tensor]:
         return super().answers() | {k: self.own(k) for k in range(self.clients)}
@@ -30,12 +31,13 @@ class KNNPer(FedAvg):
         for z_i, h_i in zip(z, h):
             far = (own_h - h_i).norm(dim=1)
             near = far.argsort()[: self.k]
-            counts = (-far[near] / self.scale).exp()
+            d = far[near] ** 2 / h.shape[1] if self.kernel == "gaussian" else far[near]
+            counts = (-d / self.scale).exp()
             q = (counts[:, None] * self.y[rows[near]]).sum(0) / counts.sum()
             answers.append(self.share * q + (1 - self.share) * z_i.softmax(0))
         return torch.stack(answers).log()
 
 
-@pytest.mark.parametrize("model", ["mlp", "cnn"])
-def test_knn_per(model: str) -> None:
-    agree(Case(model), KNNPer, k=3, share=0.7, scale=0.5)
+@pytest.mark.parametrize(("model", "kernel"), [("mlp", "exponential"), ("cnn", "gaussian")])
+def test_knn_per(model: str, kernel: str) -> None:
+    agree(Case(model), KNNPer, k=3, share=0.7, scale=0.5, kernel=kernel)

@@ -5,7 +5,8 @@ Up:     the features h of all its samples, by the trained model
 Server: SGD on D with cross-entropy: whose feature is it?     D: Linear-ReLU-Linear-ReLU-Linear without biases
 As in the paper models stay with the clients; with `aggregate_weights`, as FL-bench runs it, they are merged.
 Differs from the paper: D has no batch normalisation. Features are the trained model's in evaluation mode, there those of
-the last epoch as it trains. D begins at random and takes part from round 1 on, as in public code.
+the last epoch as it trains. D begins at random and takes part from round 1 on. Defaults are FL-bench's, which takes the
+softmax of u, equal as it is, and D in evaluation mode.
 """
 
 from dataclasses import dataclass

@@ -5,7 +5,8 @@ Server: w_{t+1} = sum_k l_k w_k / sum_k l_k    over the clients that replied; w_
         l_k <- l_k + step F_k,   then l <- the nearest point of the simplex    l begins at n_k / n, over all clients
 Differs from the paper: the model takes a client's whole local training for its gradient there, as federated comparisons
 do, and the last model counts, not the average over all rounds. The paper draws clients at random by l; ours reply as the
-availability says, and l_k moves when client k replies.
+availability says, and l_k moves when client k replies. The public code of q-FFL begins with equal l; that of PropFair
+moves l before the merge of the same round.
 """
 
 from dataclasses import dataclass, replace

@@ -2,18 +2,21 @@
 
 Client: w descends the loss as ever, and is sent;   m = a v_k + (1 - a) w,   v_k and a descend  CE(m; x, y)
         so that  dv = a grad CE(m),   da = <grad CE(m), v_k - w>;   a lies in [0, 1], v_k and a stay with the client
+        a moves at the first step of a round; with moves=step, at every one
 Test:   a client's own score is that of m, with the received w; all others are the global model's.
-Differs from the paper: both models take their steps at once, with the optimiser's momentum and weight decay, in a, too; its
-code moves a once a round, ours at every step. `adaptive=False` holds a where it begins. The merge weighs clients by
-size, the paper's equally. v_k trains on inputs as they enter the model, without what other Parts do to logits or loss.
+Differs from the paper: steps are the optimiser's, with its momentum and weight decay, in a, too. Its code lets v_k step
+after w, mixes outputs, not weights, and adds 0.02 a to da; others move a at every step (PFLlib) or in a round's first
+epoch (FL-bench). The merge weighs clients by size, the paper's equally. v_k trains on inputs as they enter the
+model, without what other Parts do to logits or loss. `adaptive=False` holds a where it begins, as its code by default.
 """
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from annotated_types import Ge, Le
 
+from unskew.arguments import With
 from unskew.core import Batch, Client, Fed, Out, OwnModel, Tensor, Weights
 
 
@@ -23,6 +26,11 @@ class APFL(OwnModel):
 
     alpha: Annotated[float, Ge(0), Le(1), "share of a client's own model in its mixture, to begin with"] = 0.5
     adaptive: Annotated[bool, "every client learns its share; False: it stays as it is"] = True
+    moves: Annotated[
+        Literal["round", "step"],
+        With("adaptive"),
+        "when a client's share moves: at a round's first step, or at every one",
+    ] = "round"
     name = "apfl"
     use_when = "Clients differ in how much of the global model is of use to them, and each is to find out by itself."
     neutral = {"alpha": 0.5}
@@ -32,6 +40,9 @@ class APFL(OwnModel):
 
     def freezes(self, name: str, fed: Fed) -> bool:
         return name == "apfl.alpha" and not self.adaptive
+
+    def holds(self, c: Client) -> dict[str, Tensor]:
+        return {"apfl.alpha": c.step > 0} if self.adaptive and self.moves == "round" else {}
 
     def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor:
         return out.own.mean(c.fed.task.loss(c.run_training(self.mixed(w, c), out.own.x), out.own.y))

@@ -2,9 +2,10 @@
 
 Client: w descends the loss as ever, and is sent;   v_k descends  CE(v_k; x, y) + (lam/2) ||v_k - w_t||^2, and stays
 Test:   a client's own score is v_k's; all others are the global model's, which Ditto leaves as it is.
-Differs from the paper: v_k and w take their steps at once, on the same batches and with the same optimiser; the paper, and
-its code, give v_k a number of steps and a step size of its own. v_k trains on inputs as they enter the model, without
-what other Parts do to logits or loss.
+Differs from the paper: v_k and w take their steps at once, on the same batches and with the same optimiser, as in its code;
+the paper leaves v_k a number of steps and a step size of its own. Clients are weighted by size; its code asks them
+with probabilities by size and weighs them equally. v_k trains on inputs as they enter the model, without what other
+Parts do to logits or loss.
 """
 
 from dataclasses import dataclass

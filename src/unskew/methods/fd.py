@@ -5,8 +5,10 @@ Client k: CE(z, y) + lam CE(z, q_y)     q_c: the mean over the other clients tha
 Up:       p_kc, the mean softmax output of the trained model over the client's samples of class c
 Those who answered the last round count; a client leaves out its own p of that round. Models stay with the clients.
 `feddistill` (Seo et al. 2020, as FedGen's comparison runs it: FedDistill+) merges weights, too.
-Differs from the paper: its p are means over the steps of training, ours are the trained model's in evaluation mode. Public
-code distils raw logits, whose cross-entropy is no bound on anything; ours are probabilities, as the paper's.
+Differs from the paper: its p are means over the steps of training, ours are the trained model's in evaluation mode. It
+divides by all other clients, ours by those that have the class. FedDistill+ in FedGen's code means logits over all
+clients, the client itself and those without the class among them, and takes the softmax of that mean for q. PFLlib's FD
+distils the logits themselves, whose cross-entropy is no bound on anything; ours are probabilities, as the paper's.
 """
 
 from collections.abc import Mapping

@@ -8,6 +8,7 @@ Statistics of batch normalisation take the plain mean.
 Differs from the paper: clients are weighted by size, algorithm 2 as printed weighs them equally. The paper tunes lr and
 tau for every task and gives no defaults for them; ours are tau = 0.001, which its comparisons fix, and
 lr = 0.01. As in the paper, and unlike Flower and the public code of FedExP, m and v are not corrected for their start.
+FL-bench begins v at 0, with lr = 0.1 and beta2 = 0.999, and has beta1 = 0.9 for adagrad, too.
 """
 
 from dataclasses import dataclass

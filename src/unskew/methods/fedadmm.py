@@ -6,7 +6,8 @@ Client: g <- g + y_k + rho (w - w_t),   then  y_k' = y_k + rho (w_S - w_t)    S 
 Server: w_{t+1} = w_t + lr mean_k d_k
 Statistics of batch normalisation take the plain mean.
 Differs from the paper: a client's own w_k begins as the model it first receives, not as w_0. The official code takes w_t
-for w_k throughout (`own=False`), so that a round moves the model twice as far as its clients moved.
+for w_k throughout (`own=False`), so that a round moves the model twice as far as its clients moved; from round 61 on its
+lr is 0.5. It draws a client's number of epochs at random in every round, ours is the run's.
 """
 
 from dataclasses import dataclass

@@ -4,8 +4,8 @@ Head:   V = sqrt(C / (C - 1)) U (I - 1 1^T / C), [C, C]; U orthonormal, drawn on
 Model:  before the head a projection P = Linear(D, C);  v = P(h) / |P(h)|;   z = beta v V;   beta is trained, from 1 on
 Client: CE(z + gamma log n_c, y)     n_c: the client's samples of class c; a class it lacks is masked out
 Test:   z.
-Differs from the paper: V's width is C, as in the official code, the paper allows more. Its fine-tuning of projection and
-classifier for a client's own score is left out.
+Differs from the paper: V's width is C, as in the official code with its LeNet, the paper allows more (its small CNN: 64, and
+beta from 10 on). Its fine-tuning of projection and classifier for a client's own score is left out.
 """
 
 from dataclasses import dataclass

@@ -3,8 +3,10 @@
 Client: trains its whole model; the body stays, the head begins as the server's
 Up:     m_kc, the mean feature of class c by the trained body, for the classes that the client has
 Server: passes of SGD over the pairs (m_kc, c), in minibatches, from its last head:  CE(head(m_kc), c)
-Differs from the paper: heads are sent with the updates, and nobody reads them. Bodies begin alike and have one
-architecture, there each client may have its own.
+Differs from the paper: a step takes `batch_size` pairs (PFLlib: 10 at a rate of 1), there one. Its code clips gradients at
+norm 50, takes a class's mean over the means of batches, and scores clients right after their training, with the head
+they have trained; ours are scored with the server's. Heads are sent with the updates, and nobody reads them. Bodies
+begin alike and have one architecture, there each client may have its own.
 """
 
 from dataclasses import dataclass

@@ -1,12 +1,12 @@
 """FedIIR (Guo et al., ICML 2023): clients agree on the gradient of the head, so that features serve all of them alike.
 
 Up:     after a round's merge, and before round 1, the sum of the head's gradients over the client's samples at w_t
-Server: m <- ema m + (1 - ema) sum_k / sum_k n_k
+Server: m <- ema m + (1 - ema) sum_k / sum_k n_k    m begins at 0
 Client: CE(z, y) + gamma |d - m|^2,    d = mean_i (p_i - y_i) (h_i, 1), the gradient of a batch at the head, which the
         features learn from, too;   p: softmax outputs, h: what the head received
-Differs from the paper: gradients are measured by the clients of the round that ended, there by those of the round that
-begins, and summed over samples, there over batches. m starts at its first value. FL-bench's code never remembers m, so that
-m there is (1 - ema) times the last mean.
+Differs from the paper: gradients are measured by the clients of the round that ended, in evaluation mode, there by those of
+the round that begins, as they train; and summed over samples, there over batches. Clients are weighted by size, its code
+weighs them equally. FL-bench's code never remembers m, so that m there is (1 - ema) times the last mean.
 """
 
 from dataclasses import dataclass
@@ -59,15 +59,14 @@ class FedIIR(Part):
         if not len(ups):
             return w, s
         mean = ups["sum"].sum(0) / ups["n"].sum().clamp(min=1)
-        old = torch.where(s["known"] > 0, s["m"], mean)
-        return w, {"m": self.ema * old + (1 - self.ema) * mean, "known": torch.ones_like(s["known"])}
+        return w, {"m": self.ema * s["m"] + (1 - self.ema) * mean}
 
     def server_init(self, w: Weights, fed: Fed) -> Tree:
-        return {"m": torch.zeros(fed.classes, fed.features + 1), "known": torch.zeros(())}
+        return {"m": torch.zeros(fed.classes, fed.features + 1)}
 
     def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor:
         d = slope(out.raw, out.features, b.y, b.weight) / b.weight.sum().clamp(min=1)
-        return self.gamma * c.down["known"] * (d - c.down["m"]).pow(2).sum()
+        return self.gamma * (d - c.down["m"]).pow(2).sum()
 
 
 def slope(z_BC: Tensor, h_BD: Tensor, y_BC: Tensor, weight_B: Tensor) -> Tensor:

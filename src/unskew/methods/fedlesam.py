@@ -3,8 +3,9 @@
 Client, in a round:  e = rho (w_old - w_t) / |w_old - w_t|     w_old: the model it received when it last took part
         at a step:   w <- w - lr grad L(w + e);    e = 0 when it takes part for the first time
 |.| is over all shared weights. A step costs one gradient, as in FedAvg.
-Differs from the paper: nothing. Official code takes the last round's step of the server for all clients
-(`since="round"`, which broadcasts one more model), adds up the norms of the single tensors, and clips gradients at norm 10.
+Differs from the paper: clients are weighted by size, there equally. Official code takes the last round's step of the server
+for all clients (`since="round"`, which broadcasts one more model), adds up the norms of the single tensors, and clips
+gradients at norm 10.
 """
 
 from dataclasses import dataclass

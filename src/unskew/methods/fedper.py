@@ -2,8 +2,8 @@
 
 Client: trains all weights, the base w and its own personalisation layers p_k, together;  Up: w.
 Server: w <- sum_k n_k/n w_k.   p_k is neither sent nor overwritten, and begins at the common start.
-Differs from the paper: nothing. It keeps whole blocks of a ResNet; here a block is a direct child of the model, whose
-running statistics stay with it.
+Differs from the paper: there every client draws the layers that it keeps at random for itself. It keeps whole blocks of a
+ResNet; here a block is a direct child of the model, whose running statistics stay with it.
 """
 
 from dataclasses import dataclass

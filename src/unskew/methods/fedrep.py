@@ -3,9 +3,11 @@
 Client: of its S local steps the first round(head S) train its head p_k, under the received body; the others the body w,
         under the new head;   Up: w.
 Server: w <- sum_k n_k/n w_k.   p_k is neither sent nor overwritten, and begins at the common start.
-Differs from the paper: clients are weighted by size, there equally. The paper counts epochs (its runs: 10 of the head, then
-1 of the body), ours a share of the local steps. A weight that rests is not decayed and keeps its momentum; in
-older versions of torch its code's optimiser moved such weights on. Statistics of normalisation follow every step.
+Differs from the paper: clients are weighted by size, there equally. The paper counts epochs, and its head's come on top: its
+runs train the head for 10 and the body for 1 or 5 epochs where FedAvg gets 1. Ours is a share of the local steps (theirs:
+epochs=11, head=0.909), so that at equal steps the body takes fewer. At the end its code fits all heads to the last body
+for 10 epochs more. A weight that rests is not decayed and keeps its momentum; in older versions of torch its code's
+optimiser moved such weights on. Statistics of normalisation follow every step.
 """
 
 from dataclasses import dataclass

@@ -3,8 +3,9 @@
 Client, at every step:  g = grad L(w),   e = rho T^2 g / |T g|,   w <- w - lr grad L(w + e)
 T = 1 (SAM); with `adaptive`, T = |w| + eta for every tensor of two or more axes, and 1 for others (ASAM)
 |.| is over all trained weights. L holds the terms of every Part; weight decay is taken at w.
-Differs from the paper: nothing. `fedasam` has the settings of Caldarola's code. Running statistics of batch normalisation
-are updated by the pass at w alone (official codes: by both).
+Differs from the paper: clients are weighted by size, in Qu's equally, and the server's step size is 1. `fedasam` has the
+settings of Caldarola's runs; its code takes T = |w| + eta for the weights of normalisation, too. Running statistics of
+batch normalisation are updated by the pass at w alone (official codes: by both). FL-Simulator clips gradients at norm 10.
 """
 
 from collections.abc import Mapping

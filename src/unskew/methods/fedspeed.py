@@ -6,7 +6,9 @@ Client, at every step:  g = grad L(w + rho g_1 / ||g_1||),   g_1 = grad L(w)
 Server: w_{t+1} = mean_k of what was sent    mu is 1 / lambda of the paper
 Statistics of batch normalisation take the plain mean.
 Differs from the paper: its share alpha of the second gradient is 1, as in the official code, so that g_1 enters by the
-direction alone, and that direction has the length rho. The paper clips no gradients, its code does, at norm 10.
+direction alone, and that direction has the length rho. The paper clips no gradients, its code does, at norm 10. Its code
+also adds - h_k' / mu of all clients, absent ones too, to the mean of the w_S, where the paper and ours take the same
+clients for both; with full participation they are one.
 """
 
 from dataclasses import dataclass

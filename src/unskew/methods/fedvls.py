@@ -5,7 +5,7 @@ Client: CE(z + log p, y) + lam L_vacant + mu L_logit     p: the client's label s
         L_logit = sum_c p_c log mean_i exp([y_i != c] (z_ic - log p_c - log C))
 q_g is of the received model in evaluation mode, a constant. Test: z.
 Differs from the paper: the terms are those of the official code, whose weight of L_logit is 0.005; it masks by log(p + 1e-9),
-ours exactly. The paper's tables have lam = 0.1, the code's default is 1.
+ours exactly, and its q_g comes of a model in training mode. The command of its page has lam = 0.1, the code's default is 1.
 """
 
 from dataclasses import dataclass

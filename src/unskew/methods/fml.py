@@ -4,8 +4,9 @@ Client: the common model w descends     beta CE(z, y)  + (1 - beta) KL(p_own || 
         the client's own model descends alpha CE(z_own, y) + (1 - alpha) KL(p || p_own)      p: softmax outputs
         Teachers are constants. Both take their step at once; w is merged, the own model stays.
 Test:   a client's own score is its own model's; the other scores are the common model's.
-Differs from the paper: both models have one architecture and begin alike, there a client's own may be any. Public code
-divides KL by the number of classes and clips gradients at norm 10.
+Differs from the paper: both models have one architecture and begin alike, there a client's own may be any. The merge weighs
+clients by size, there equally. PFLlib divides KL by the number of classes, lets it act on the teacher, too, and clips
+gradients at norm 10; its alpha and beta are 1 and 0 unless they are set: the common model then sees no labels.
 """
 
 from dataclasses import dataclass

@@ -2,14 +2,15 @@
 
 Train:  as the other Parts say; FedAvg alone.
 Test:   a client's own score: p(c) = share q_c + (1 - share) softmax(z)_c,
-        q_c = sum over its k training samples whose features are nearest to h of e^(-|h - h_i| / scale) 1[y_i = c], made to
-        sum to 1;   features: what the head receives, of the global model. Nothing of it leaves the client.
+        q_c = sum over its k training samples whose features are nearest to h of e^(-d_i / scale) 1[y_i = c], made to
+        sum to 1;   d_i = |h - h_i|; with kernel=gaussian, |h - h_i|^2 / D, as in its code    D: the features' number
+        features: what the head receives, of the global model. Nothing of it leaves the client.
 Differs from the paper: `share` and `scale` are the same for all clients; the paper chooses each client's share on data of its
-own that it holds out. Neighbours are searched for exactly.
+own that it holds out. Neighbours are searched for exactly. FL-bench mixes q with logits, not with probabilities.
 """
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import torch
 from annotated_types import Ge, Gt, Le
@@ -27,6 +28,9 @@ class KNNPer(Part):
     k: Annotated[int, Ge(1), Le(100_000), "how many of a client's training samples are asked"] = 10
     share: Annotated[float, Ge(0), Le(1), "share of the neighbours in a client's own predictions; 0: none"] = 0.5
     scale: Annotated[float, Gt(0), Le(1_000_000), "distance of features at which a neighbour counts 1/e"] = 1.0
+    kernel: Annotated[
+        Literal["exponential", "gaussian"], "how a neighbour's weight falls with distance: as in the paper, or its code"
+    ] = "exponential"
     name = "knn_per"
     use_when = "Clients want predictions of their own without any more training; their training samples are at hand when they predict."
     tasks = ("classification",)
@@ -42,5 +46,6 @@ class KNNPer(Part):
             return z
         h_ND, y_NC = c.start["knn_per.h"], c.start["knn_per.y"]
         near = torch.cdist(h.flatten(1), h_ND).topk(min(self.k, len(h_ND)), largest=False)
-        q_BC = torch.einsum("bk,bkc->bc", (-near.values / self.scale).softmax(1), y_NC[near.indices])
+        d_Bk = near.values if self.kernel == "exponential" else near.values.square() / h_ND.shape[1]
+        q_BC = torch.einsum("bk,bkc->bc", (-d_Bk / self.scale).softmax(1), y_NC[near.indices])
         return (self.share * q_BC + (1 - self.share) * z.softmax(1)).clamp(min=_LITTLE).log()

@@ -6,7 +6,8 @@ Client, at every step, with the parts D, D', D'' of the batch:   u = w - alpha g
 Test:   a client's own score is that of w - alpha grad f(w; a batch of its own), `steps` such steps; the global score w's.
 Differs from the paper: clients are weighted by size, there equally. D, D' and D'' are parts of one batch, not batches; a batch
 with fewer samples than parts stands for those it has no sample for. Normalisation sees the whole batch, and its
-statistics follow the pass at w. The exact Hessian is left out.
+statistics follow the pass at w. The exact Hessian is left out. Public code (the paper has none) takes whole batches for
+the parts, so that an epoch has half or a third of the steps, and adapts by an epoch of fine-tuning in FL-bench.
 """
 
 from dataclasses import dataclass

@@ -5,9 +5,10 @@ Client, at every step, from theta = w:  K times  theta <- theta - rate (grad f(t
 Server: w <- (1 - beta) w + beta mean_k w_k
 Test:   a client's own score is theta's, found from the received w in one pass over the client's batches, K steps on each,
         theta going on from batch to batch;   the global score is w's.
-Differs from the paper: clients are weighted by size, there equally. theta begins at w in every step and is found anew at test
-time, so that clients that were absent have one, too; its code goes on with the last batch's and keeps it. Normalisation's
-statistics follow the pass at w.
+Differs from the paper: clients are weighted by size, as in its code, there equally. All clients train in every round there,
+and some are heard; ours train when they are asked. theta begins at w in every step and is found anew at test time, so
+that clients that were absent have one, too; its code goes on with the last batch's, keeps it, and adds 0.001 theta to
+its gradients. Normalisation's statistics follow the pass at w.
 """
 
 from collections.abc import Sequence

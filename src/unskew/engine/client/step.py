@@ -209,5 +209,5 @@ class LaneStep:
             for place, name in enumerate(self.clients.learnt):
                 for t in (group[place] for group in groups if name in stays):
                     lanes = self.axis.first(stays[name], step.active)
-                    held.append((t, t.clone(), lanes.reshape(*lanes.shape, *[1] * (t.dim() - lanes.dim()))))
+                    held.append((t, t.clone(), lanes.reshape([*lanes.shape, *[1] * (t.dim() - lanes.dim())])))
         return held
