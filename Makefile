@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 FLOWER := .venv-flower
+DOCS := .venv-docs
 # tests run side by side on all cores; threads of their own would only wait for each other
 test test-deploy check: export OMP_NUM_THREADS = 1
 QUICK := tests/test_structure.py tests/core tests/engine tests/data tests/tasks tests/report tests/oracles/test_fedavg.py \
 	tests/oracles/test_scaffold.py tests/methods/test_flea.py tests/methods/test_others.py tests/methods/test_rebafl.py
 
-.PHONY: demo test test-deploy lint style types check crash fuzz campaign matrix mutants bench format clean
+.PHONY: demo test test-deploy lint style types check crash fuzz campaign matrix mutants bench docs format clean
 
 demo: $(READY)
 	@rm -rf runs/demo
@@ -58,6 +59,13 @@ mutants: $(READY) $(FLOWER)/.ready
 	$(BIN)/python tools/mutants.py
 	$(FLOWER)/bin/python tools/mutants.py front summing
 
+# the documentation site, in site/; a link or an anchor that leads nowhere, a page that is not in the navigation, or one that
+# would fetch something from another host fails it. It needs no network once .venv-docs is there, and takes seconds; tests/test_site.py
+# asks the same of the pages' sources in `make test`.
+docs: $(DOCS)/.ready
+	NO_MKDOCS_2_WARNING=1 PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=src:. $(DOCS)/bin/mkdocs build --strict
+	@echo "open site/index.html"
+
 bench: $(READY)
 	$(BIN)/python benchmarks/scale.py
 	cd benchmarks && ../$(BIN)/python compare.py
@@ -81,5 +89,10 @@ $(FLOWER)/.ready: requirements-flower.lock pyproject.toml
 	$(FLOWER)/bin/pip install --quiet --disable-pip-version-check --no-deps -e .
 	touch $(FLOWER)/.ready
 
+$(DOCS)/.ready: requirements-docs.lock
+	test -x $(DOCS)/bin/python || $(PYTHON) -m venv $(DOCS)
+	$(DOCS)/bin/pip install --quiet --disable-pip-version-check -r requirements-docs.lock
+	touch $(DOCS)/.ready
+
 clean:
-	rm -rf $(VENV) $(FLOWER) .pytest_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) $(FLOWER) $(DOCS) site .pytest_cache .ruff_cache .hypothesis

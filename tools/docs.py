@@ -1,5 +1,5 @@
-"""Write the pages that are made from the code: one for each method and each error code, and all methods, the models, the data sets,
-the evidence.
+"""Write the pages that are made from the code: one for each method and each error code, and all methods, settings, commands and
+error codes, the models, the data sets, the evidence.
 
 python tools/docs.py            write them
 python tools/docs.py --check    exit with code 1 if any page differs from what would be written
@@ -12,6 +12,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import reference
 
 from unskew import data
 from unskew.config import Settings
@@ -56,6 +57,9 @@ def pages() -> dict[Path, str]:
     lines = {name: entry.summary for name, entry in catalogue.entries().items()}
     texts[DOCS / "methods.md"] = overview({name: (part, known[name], lines[name]) for name, part in methods.items()})
     texts |= {DOCS / "errors" / f"{code}.md": f"# {code}\n\n{text}\n" for code, text in PAGES.items()}
+    texts[DOCS / "errors" / "README.md"] = reference.errors()
+    texts[DOCS / "settings.md"] = reference.settings()
+    texts[DOCS / "commands.md"] = reference.commands()
     texts[DOCS / "models.md"] = models_page()
     texts[DOCS / "evidence.md"] = evidence_page()
     texts[DOCS / "data-sets.md"] = data_page()

@@ -162,7 +162,7 @@ def test_a_part_that_only_holds_back_what_the_model_lacks_is_refused():
     assert check.settings_for(Method()).model == "cnn_small"
 
 
-@pytest.mark.parametrize("page", ["README.md", "docs/quickstart.md"])
+@pytest.mark.parametrize("page", ["README.md", "docs/tutorial.md"])
 def test_no_command_of_the_first_pages_keeps_norms_of_a_model_without_any(page):
     """M4: the default model of the digits has no batch normalisation."""
     lines = (Path(__file__).parents[2] / page).read_text().splitlines()

@@ -34,4 +34,6 @@ def rules_of_hooks() -> Iterator[None]:
         frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_TORCH)]
         file, line = frames[-1].filename, frames[-1].lineno or 0
         text = linecache.getline(file, line).strip()
-        raise UsageError("E127", f"{file}, line {line} (`{text}`) {rule}. docs/quickstart.md has the rules.") from error
+        raise UsageError(
+            "E127", f"{file}, line {line} (`{text}`) {rule}. docs/guides/method.md has the rules."
+        ) from error

@@ -16,7 +16,7 @@ from unskew.privacy.secure import SecureAggregation
 
 
 class Ledger:
-    """Adds rows to a run's record; docs/design.md gives their form.
+    """Adds rows to a run's record; docs/files.md gives their form.
 
     sent: names of the weights that leave a client. method: says who reads weights, and what protects them. secure: in
     which numbers replies are masked and summed, if they are.

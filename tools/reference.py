@@ -1,0 +1,116 @@
+"""The pages of reference that are made from the command line, the settings and the error codes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import typer
+
+from unskew import arguments, cli
+from unskew.arguments import Argument
+from unskew.config import Settings
+from unskew.errors import PAGES
+from unskew.markdown import table
+
+ROOMS = {
+    "1": "Wrong use",
+    "2": "State on disk",
+    "3": "Replies of clients",
+    "4": "Data",
+    "5": "Sites and servers",
+}
+"""What the codes that begin with a digit are about."""
+WITH_SETTINGS = ("run", "compare")
+"""The commands that have an option for every setting."""
+
+
+def settings() -> str:
+    """docs/settings.md: every setting of a run."""
+    rows = ((f"`{a.name}`", _values(a), _shown(a.default), _plain(a.meaning)) for a in arguments.of(Settings))
+    return f"""# Settings
+
+All settings of a run. The same word is an option of `unskew run` and `unskew compare` (`--eval-every 5`), a key in YAML (`eval_every: 5`) and an argument of `unskew.run` and `unskew.compare` (`eval_every=5`). Unknown names are refused, with a suggestion.
+
+[Data sets and settings](data-sets.md) has the options of each partition, feature skew and availability. Arguments of a method are on its page ([all methods](methods.md)).
+
+{table(("setting", "value", "default", "meaning"), rows)}
+"""
+
+
+def commands() -> str:
+    """docs/commands.md: every command with its arguments and options."""
+    text = """# Commands
+
+`unskew COMMAND --help` prints the same. Every refusal is one sentence with a [code](errors/README.md).
+
+| exit code | meaning |
+| --- | --- |
+| 0 | done |
+| 1 | an unexpected error |
+| 2 | wrong use, or a folder that cannot be used |
+| 3 | data that are missing or unfit |
+| 4 | the run ended, but so few replies were used that its weights are no result |
+| 75 | paused; `unskew resume` continues it |
+| 130, 143 | interrupted, terminated |
+"""
+    return text + "".join(_command(name, command) for name, command in _commands(typer.main.get_command(cli.app())))
+
+
+def errors() -> str:
+    """docs/errors/README.md: every error code, with the first sentence of its page."""
+    text = "# Errors\n\nEvery refusal is one sentence with a code: what is wrong, where, and what to do. Each code has a page that says more.\n"
+    for digit, title in ROOMS.items():
+        rows = ((f"[{code}]({code}.md)", _first(page)) for code, page in sorted(PAGES.items()) if code[1] == digit)
+        text += f"\n## {title}\n\n{table(('code', 'meaning'), rows)}\n"
+    return text
+
+
+def _commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
+    """Every command by its whole name, groups before what is in them."""
+    for name, inner in group.commands.items():
+        if hasattr(inner, "commands"):
+            yield from _commands(inner, (*path, name))
+        else:
+            yield " ".join((*path, name)), inner
+
+
+def _command(name: str, command: Any) -> str:
+    known = {a.name for a in arguments.of(Settings)} if name in WITH_SETTINGS else set()
+    own = [
+        p
+        for p in command.params
+        if p.name != "help" and not (p.name in known and p.param_type_name == "option" and p.name != "set")
+    ]
+    words = [_word(p) for p in own if p.param_type_name == "argument"]
+    rows = ((", ".join(f"`{o}`" for o in (*p.opts, *p.secondary_opts)) if p.param_type_name == "option" else f"`{_word(p)}`", _plain(p.help)) for p in own)  # fmt: skip
+    text = f"\n## unskew {name}\n\n    unskew {' '.join((name, *words))}\n\n{command.help}\n"
+    if own:
+        text += f"\n{table(('', 'meaning'), rows)}\n"
+    return text + ("\nIt also has an option for every [setting](settings.md).\n" if known else "")
+
+
+def _word(parameter: Any) -> str:
+    """An argument as usage lines write it: METHOD, or [METHOD] where it may be left out."""
+    name = parameter.name.upper() + "..." * (parameter.nargs == -1)
+    return name if parameter.required else f"[{name}]"
+
+
+def _values(argument: Argument) -> str:
+    if argument.choices:
+        return ", ".join(f"`{choice}`" for choice in argument.choices)
+    return ", ".join(filter(None, (argument.type, argument.range)))
+
+
+def _shown(default: Any) -> str:
+    return "" if default is None or callable(default) or default == {} else f"`{default}`"
+
+
+def _plain(text: str | None) -> str:
+    return (text or "").replace("\\[", "[").replace("|", "\\|").replace("<", "&lt;")
+
+
+def _first(page: str) -> str:
+    """The first sentence of an error's page."""
+    end = page.find(". ")
+    return page if end < 0 else page[: end + 1]
