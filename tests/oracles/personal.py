@@ -56,3 +56,29 @@ class Beside(FedAvg):
 def logits_with(model: nn.Module, v: dict[str, Tensor], x: Tensor) -> Tensor:
     """Logits of this module with other weights; running statistics among them are updated in place."""
     return torch.func.functional_call(model, v, (x,))
+
+
+class Dispatched(FedAvg):
+    """Each client is sent weights of its own, `sent_to(k)`, from which it trains and by which it is scored."""
+
+    def sent_to(self, k: int) -> Weights:
+        """The weights that client k is sent."""
+        raise NotImplementedError
+
+    def client(self, k: int) -> Client:
+        common, self.w = self.w, self.sent_to(k)
+        try:
+            return super().client(k)
+        finally:
+            self.w = common
+
+    def answers(self) -> dict[int, Tensor]:
+        return {k: self.evaluated(self.own(k), self.tests_of(k))[0] for k in range(self.clients)}
+
+    def own(self, k: int) -> Weights:
+        """The weights that score client k."""
+        return self.sent_to(k)
+
+    def rows(self, by_client: list[Weights]) -> Weights:
+        """The same by name, [K, ...]."""
+        return {n: torch.stack([w[n] for w in by_client]) for n in by_client[0]}

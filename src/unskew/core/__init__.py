@@ -6,6 +6,7 @@ from unskew.core.client import Client, Fed
 from unskew.core.keys import key
 from unskew.core.own_model import OwnModel
 from unskew.core.part import Part
+from unskew.core.remembered import Remembered
 from unskew.core.replies import Reply, Ups
 from unskew.core.trees import Tree, Weights, under
 from unskew.core.trip import Trip
@@ -21,6 +22,7 @@ __all__ = [
     "Out",
     "OwnModel",
     "Part",
+    "Remembered",
     "Reply",
     "Share",
     "Tensor",

@@ -47,6 +47,9 @@ class Method:
             raise UsageError(
                 "E107", f"{' and '.join(sending)} each say what is sent for the trained weights; keep one."
             )
+        for hook, text in (("starts", "where training starts"), ("dispatch", "what each client is sent")):
+            if len(twice := [p.name for p in parts if overrides(p, hook)]) > 1:
+                raise UsageError("E107", f"{' and '.join(twice)} each say {text}; keep one.")
         weighing = {p.weighting for p in parts} - {None}
         if len(weighing) > 1:
             raise UsageError(
@@ -74,6 +77,11 @@ class Method:
     def protector(self) -> Part | None:
         """The Part that replaces single replies by noisy sums, if there is one."""
         return next((p for p in self.parts if p.protects), None)
+
+    @property
+    def dispatcher(self) -> Part | None:
+        """The Part that sends each client something of its own, if there is one."""
+        return next((p for p in self.parts if overrides(p, "dispatch")), None)
 
     @property
     def samples_apart(self) -> Part | None:

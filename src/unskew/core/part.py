@@ -76,6 +76,9 @@ class Part(Configured):
     samples_apart: ClassVar[bool] = False
     """Training draws every sample of a step independently of the others and sees each one's gradient (`sample_grad`), so
     that a proof about single samples holds. Parts that read a client's samples otherwise are refused."""
+    hands_on: ClassVar[str] = ""
+    """What of single clients its `dispatch` sends to others, for those who decide whether it may: "mixtures of single
+    clients' weights". Empty if all that clients receive is made for all of them."""
     climbs: int = 0
     """How often `perturb` is called in a step, each time with the gradient where the last call led; each costs a pass
     forward and back."""
@@ -153,6 +156,11 @@ class Part(Configured):
         `w` holds the received weights. This is the place for a pass over the client's data.
         """
         return {}
+
+    def starts(self, w: Weights, c: Client) -> Weights:
+        """After `begin`, without gradients: returns the weights that training starts from in place of the received, with
+        their names and shapes (FedALA). `c.start` stays what was received; `c.round` is what `begin` returned."""
+        return w
 
     def batch(self, b: Batch, c: Client) -> Batch:
         """At every step, before the forward pass: returns the batch to train on (mixed, normalised)."""
@@ -248,6 +256,12 @@ class Part(Configured):
 
         Trips follow it. Neither `merge`, `server` nor `refine` is called in a round in which nobody replied."""
         return w, s
+
+    def dispatch(self, w: Weights, s: Tree, k: int, fed: Fed) -> tuple[Weights, Tree]:
+        """Whenever client k is sent something: returns its weights, with the names and shapes of the global `w`, and what
+        it finds in `c.down`, of one shape for all (FedAMP). s: the whole slice. `hands_on` says what of other clients
+        this is. Clients then score what they are sent, as where they keep weights."""
+        return w, {leaf: v for leaf, v in s.items() if leaf not in self.keeps_at_server}
 
     # At test time
 

@@ -67,7 +67,7 @@ class Attendance:
         for k in ids:
             if self.hellos[k].site in self.ready:
                 facts = header | {"lr": start.lr, "base": self.store.index.get(k, 0)}
-                requests[self.hellos[k].site] = (facts, tree)
+                requests[self.hellos[k].site] = (facts, self._broadcast(start.to(k)) if start.own else tree)
         packets = self.post.ask(kind, start.t, requests, limits)
         self.ready -= set(requests) - set(packets)  # whoever failed is set up anew before it is asked again
         by_client = {k: packets[self.hellos[k].site] for k in ids if self.hellos[k].site in packets}

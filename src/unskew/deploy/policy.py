@@ -58,6 +58,10 @@ class Policy:
         Literal["optional", "required"],
         "required: only studies in which the coordinator sees the sum over sites alone, and no reply of this site",
     ] = "optional"
+    handing_on: Annotated[
+        Literal["allowed", "refused"],
+        "refused: no study in which other sites are sent the model of a single site, or a mixture made for one of them",
+    ] = "refused"
 
     def __post_init__(self) -> None:
         """Raises UsageError (E521) for a method that does not exist, or hours that are none."""
@@ -188,6 +192,8 @@ def _more(key: str, old: Policy, new: Policy) -> str:
         return f"{len(gained) / 60:.3g} more hours a day" if gained else ""
     if key == "secure_aggregation":
         return "replies that the coordinator reads may leave now" if after == "optional" else ""
+    if key == "handing_on":
+        return "other sites may be sent what is this site's now" if after == "allowed" else ""
     if key.startswith("least_"):
         return "fewer samples are enough now" if after < before else ""
     return "more may leave now" if after is None or (before is not None and after > before) else ""

@@ -75,8 +75,8 @@ class SiteScores:
         """The checked scores of those sites that have test samples; one exchange."""
         asked = [k for k in ids if self.sites.hellos[k].test]
         if asked:
-            size = size_in_bytes({n: start.weights[n] for n in self.sites.local.sent}) + size_in_bytes(start.down)
-            self._charge(start.t, "down", "w (to be scored)", asked, size)
+            weights = size_in_bytes({n: start.weights[n] for n in self.sites.local.sent})
+            self._charge(start.t, "down", "w (to be scored)", asked, weights + size_in_bytes(start.to(asked[0]).down))
         packets: dict[int, Packet] = self.sites.ask("score", start, asked, {}, self.limits)
         return self._checked(start, {k: packet.tree for k, packet in packets.items()})
 

@@ -57,7 +57,7 @@ class SiteRun:
         if not len(self.scoring.test[self.k]):
             return {}
         states = {"global": {}} if self.trainer.sent else {}
-        if self.trainer.keeps_model and private:
+        if self.trainer.keeps_model and (private or not self.trainer.kept):
             states = {"kept": private}
         if self.scoring.own_weights and (private or not self.trainer.kept):
             states["personal"] = private

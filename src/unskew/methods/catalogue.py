@@ -45,7 +45,7 @@ def presets() -> dict[str, tuple[Entry, Mapping[str, object]]]:
 def _read_folder(folder: Path) -> Iterator[Entry]:
     sources = {path: ast.parse(path.read_text(encoding="utf-8")) for path in sorted(folder.glob("*.py"))}
     classes = [(path, node) for path, tree in sources.items() for node in tree.body if isinstance(node, ast.ClassDef)]
-    parts = {"Part", "OwnModel"}
+    parts = {"Part", "OwnModel", "Remembered"}
     while more := {node.name for _, node in classes if parts & set(_bases(node))} - parts:
         parts |= more  # a Part may inherit from another one's class
     for path, node in classes:

@@ -81,6 +81,7 @@ def _leaves(part: Part, fed: Fed, setting: str) -> str:
     everything = "Nothing" if not fed.shared else "Nothing beside the weights"
     each = "The server must see each client's weights by themselves, so secure aggregation cannot hide them."
     alone = f" {each}" if part.weights_read == "each" else ""
+    alone += f" The server hands on to other clients: {part.hands_on}." if part.hands_on else ""
     if not shares:
         return f"{everything}.{alone}"
     groups: dict[str, list[Share]] = {}

@@ -15,9 +15,9 @@ PLACES = {
     "data": ("batch", "tap", "normalises"),
     "model": ("model", "weights", "keeps", "freezes"),
     "loss": ("logits", "loss"),
-    "steps": ("grad", "perturb", "sample_grad", "holds"),
+    "steps": ("starts", "grad", "perturb", "sample_grad", "holds"),
     "merge": ("merge", "protect", "sends"),
-    "server": ("server", "refine"),
+    "server": ("server", "refine", "dispatch"),
     "prediction": ("evaluate_with", "scores", "personalise"),
 }
 """What a method changes, and the hooks by which it does."""

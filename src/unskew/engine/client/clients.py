@@ -37,8 +37,8 @@ class Clients:
     """What the local training of any client needs to know.
 
     kept, frozen, sent, learnt: names of the weights that stay on a client, are never trained, leave a client after its
-    training, and are trained. keeps_model: whether weights of the model itself are kept, so that no client uses the
-    server's alone; a client may also keep what Parts train beside the model. cuts: the blocks of the model that some Part taps.
+    training, and are trained. keeps_model: whether weights of the model itself are kept, or each client is sent its own, so
+    that none uses the server's alone; a client may also keep what Parts train beside the model. cuts: the blocks of the model that some Part taps.
     masks_before: by cut, how many dropout layers a pass that goes on from there leaves out.
     hooks: for each hook, the Parts that define it, in the method's order. apart: the Part that sees samples one by one.
     chance: where noise and samples come from that a guarantee rests on.
@@ -50,7 +50,7 @@ class Clients:
         net = fed.net
         self.cuts = tuple(dict.fromkeys(cut for p in method.parts for tap in p.taps for cut in net.cuts(tap)))
         self.kept = frozenset(n for n in (*net.trainable, *net.buffers) if method.keeps(n, fed))
-        self.keeps_model = not self.kept <= net.extra.keys()
+        self.keeps_model = not self.kept <= net.extra.keys() or method.dispatcher is not None
         self.frozen = net.constants | {n for n in net.trainable if method.freezes(n, fed)}
         self.sent = tuple(n for n in net.weights() if n not in self.kept and n not in self.frozen)
         self.learnt = tuple(n for n in net.trainable if n not in self.frozen)

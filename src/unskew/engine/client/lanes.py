@@ -48,6 +48,11 @@ def lane_table(clients: Clients, axis: Axis, work: Sequence[Work], private: Sequ
     return {**tensors, "mine": mine, "kept": kept, "round": {}}
 
 
+def sent_table(axis: Axis, sent: Sequence[Start]) -> Tree:
+    """What the clients of a chunk were sent, each its own, stacked: `weights`, and by Part `down`."""
+    return {"weights": axis.stack([to.weights for to in sent]), "down": axis.stack([to.down for to in sent])}
+
+
 def _visits(clients: Clients, axis: Axis, work: Sequence[Work]) -> tuple[np.ndarray, np.ndarray]:
     """(rows, weights), both [G, V, B]."""
     most = max(w.n for w in work)
@@ -96,10 +101,10 @@ class LaneViews:
             steps=lane["steps"],
             lr=start.lr,
             t=start.t,
-            start={**start.weights, **lane["kept"]},
+            start={**start.weights, **lane["sent"].get("weights", {}), **lane["kept"]},
             fed=clients.facts,
             net=clients.net,
-            down=start.down.get(p.name, {}),
+            down=lane["sent"].get("down", start.down).get(p.name, {}),
             mine=lane["mine"].get(p.name, {}),
             round=lane["round"].get(p.name, {}),
             noise=noise,
@@ -113,6 +118,10 @@ class LaneViews:
     def begin(self, p: Part) -> Callable[[Weights, Tree], Tree]:
         """The Part's hook `begin` as a function of one lane's weights and table."""
         return lambda w, lane: p.begin(w, self.client(p, lane, {}, with_data=True))
+
+    def starts(self, p: Part) -> Callable[[Weights, Tree], Weights]:
+        """The Part's hook `starts`, likewise."""
+        return lambda w, lane: p.starts(w, self.client(p, lane, {}, with_data=True))
 
     def finish(self, p: Part) -> Callable[[Weights, Tree], tuple[Tree, Tree]]:
         """The Part's hook `finish`, likewise."""

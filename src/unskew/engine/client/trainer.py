@@ -79,8 +79,9 @@ class Trainer(Clients):
         def answer(k: int) -> Reply:
             state = private.get(k, {})
             with self.evaluating():
-                w = self.held_weights(start, state)
-                c = self.client(k, start, part.name, w, state)
+                to = start.to(k)
+                w = self.held_weights(to, state)
+                c = self.client(k, to, part.name, w, state)
                 return Reply(k, float(self.fed.sizes[k]), {}, {part.name: self.placed(trip.client(w, c))})
 
         return self.each(answer, [k for k in ids if self.fed.sizes[k]])

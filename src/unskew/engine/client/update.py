@@ -12,6 +12,7 @@ from functools import partial
 import torch
 
 from unskew.core.keys import key
+from unskew.core.part import Part
 from unskew.core.replies import Reply
 from unskew.core.trees import Tree, Weights, tree_map
 from unskew.engine.client import optimise
@@ -19,13 +20,14 @@ from unskew.engine.client.axis import Axis
 from unskew.engine.client.clients import Clients
 from unskew.engine.client.dropout import DropoutMasks, own_draws
 from unskew.engine.client.kernels import Kernels, within
-from unskew.engine.client.lanes import LaneViews, lane_table
+from unskew.engine.client.lanes import LaneViews, lane_table, sent_table
 from unskew.engine.client.noise import NoiseTables
 from unskew.engine.client.replays import Replays
 from unskew.engine.client.rules import rules_of_hooks
 from unskew.engine.client.schedule import Chunk, Step, steps, steps_apart
 from unskew.engine.client.step import LaneState, LaneStep, Steps
 from unskew.engine.client.values import Start
+from unskew.errors import UsageError
 
 
 class Update:
@@ -40,14 +42,16 @@ class Update:
         # a client that trains alone may have a second lane as filler; only those of `chunk.work` get a reply
         work, training = axis.work(chunk), clients.training
         self.recipe = training.recipe_in(start.t)
-        self.private = [clients.private_state(private.get(w.client), start) for w in work]
+        sent = [start.to(w.client) for w in work]
+        self.private = [clients.private_state(private.get(w.client), to) for w, to in zip(work, sent)]
         plan = [axis.widened(step) for step in self._plan()]
         drops_out = bool(clients.mask_shapes)
         generators = [key(clients.fed.seed, start.t, w.client, "dropout") for w in work] if drops_out else []
         dropout = DropoutMasks(clients.mask_shapes, chunk, generators)
         self.state = LaneState(
-            axis.stack_weights([clients.held_weights(start, state) for state in self.private]),
-            lane_table(clients, axis, work, self.private, start.t),
+            axis.stack_weights([clients.held_weights(to, state) for to, state in zip(sent, self.private)]),
+            lane_table(clients, axis, work, self.private, start.t)
+            | {"sent": sent_table(axis, sent) if start.own else {}},
             NoiseTables(clients, start, work),
             optimise.optimiser(training.optimiser, self._rate(), training.momentum, training.weight_decay),
             torch.zeros(len(work), device=clients.device),
@@ -73,7 +77,9 @@ class Update:
         with rules_of_hooks(), within(self.clients.net, self.kernels):
             with torch.no_grad():
                 begun = {p.name: axis.map(views.begin(p), state.weights, state.lane_table) for p in hooks["begin"]}
-            state.lane_table["round"] = begun
+                state.lane_table["round"] = begun
+                for p in hooks["starts"]:
+                    self._start_at(p, axis.map(views.starts(p), state.weights, state.lane_table))
             state.optimiser.start([state.weights[n] for n in self.clients.learnt])
             if replays:
                 replays.train(self.steps)
@@ -85,6 +91,17 @@ class Update:
                 for p in hooks["sends"]:
                     sent = axis.map(views.sends(p), sent, state.lane_table)
         return [self._reply(g, finished, sent) for g in range(len(self.chunk.work))]
+
+    def _start_at(self, p: Part, weights: Weights) -> None:
+        """Put in what the Part's `starts` returned. Raises UsageError (E127) for weights that the model does not have."""
+        held = self.state.weights
+        if wrong := [n for n, t in weights.items() if n not in held or t.shape != held[n].shape]:
+            text = (
+                f"'{p.name}' starts training from another '{wrong[0]}' than the model has; `starts` returns what it is "
+            )
+            raise UsageError("E127", f"{text}given, with other values.")
+        for n, t in weights.items():
+            held[n].copy_(t)
 
     def _rate(self) -> float | torch.Tensor:
         """The learning rate, on a GPU as the tensor that recorded steps read, so that these have the bits of any other."""

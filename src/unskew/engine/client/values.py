@@ -5,7 +5,7 @@ Letters: N samples, K clients, C classes.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -59,9 +59,18 @@ class Start:
 
     t: the round, from 1 (0 before the first). lr: its learning rate. weights: the global weights.
     down: the slice that each Part broadcasts, by the Part's name.
+    own: where a Part dispatches, the weights and slices that a client is sent in place of these, by its number.
     """
 
     t: int
     lr: float
     weights: Weights
     down: dict[str, Tree]
+    own: Callable[[int], tuple[Weights, dict[str, Tree]]] | None = None
+
+    def to(self, k: int) -> Start:
+        """What client k is sent; k = -1 stands for nobody, who sees what all have in common."""
+        if self.own is None or k < 0:
+            return self
+        weights, down = self.own(k)
+        return Start(self.t, self.lr, weights, down)

@@ -81,7 +81,7 @@ def reopened(path: Path, code: Code, unfinished: bool = False, best: bool = Fals
     check_used(run, record)
     store = Disk(path / "private", dict(facts["private"]), dict(facts["private_files"]))
     away = (path / SITES_FILE).exists()
-    end = broadcast(run.method, now, now.t, settings.lr_in(now.t))
+    end = broadcast(run.method, now, now.t, settings.lr_in(now.t), run.fed)
     return Reopened(run, record, now.weights, Trained(run, end, None if away or best else store))
 
 

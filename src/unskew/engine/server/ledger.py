@@ -30,16 +30,22 @@ class Ledger:
         """How clients' weights are declared in the ledger."""
         self.down = Share((), reads=method.weights_read, guarantee=down)
         """How broadcasts are: made of what a guarantee covers, or not."""
+        self.dispatcher = method.dispatcher
+        self.handed_on = {"hands_on": self.dispatcher.hands_on} if self.dispatcher and self.dispatcher.hands_on else {}
+        """What of single other clients is in what its Part dispatches, as a fact of a row."""
 
     def broadcast(self, t: int, asked: list[int], start: Start) -> None:
-        """What a round's clients were sent: the weights, and every Part's slice."""
+        """What a round's clients were sent: the weights, and every Part's slice; where a Part dispatches, its own to each."""
         self.weights_down(t, asked, start)
-        for part, slice_ in start.down.items():
-            self._add({"t": t, "way": "down", "share": part}, asked, size_in_bytes(slice_), self.down)
+        for part, slice_ in start.to(asked[0]).down.items() if asked else ():  # all have the same shapes
+            handed = self.handed_on if self.dispatcher and part == self.dispatcher.name else {}
+            self._add({"t": t, "way": "down", "share": part, **handed}, asked, size_in_bytes(slice_), self.down)
 
     def weights_down(self, t: int, clients: list[int], start: Start) -> None:
         """The weights alone, on their way to clients."""
-        self._add({"t": t, "way": "down", "share": "w"}, clients, self._size_of_weights(start), self.down)
+        own = start.own is not None and any(start.to(k).weights is not start.weights for k in clients)
+        row = {"t": t, "way": "down", "share": "w", **(self.handed_on if own else {})}
+        self._add(row, clients, self._size_of_weights(start), self.down)
 
     def trained(self, t: int, replies: Sequence[Reply], start: Start) -> None:
         """The weights that came back from training."""

@@ -13,10 +13,11 @@ import torch
 
 from unskew import many
 from unskew.core import gate
+from unskew.core.client import Fed
 from unskew.core.method import Method
 from unskew.core.part import Part, Trip, overrides
 from unskew.core.replies import Reply, Ups
-from unskew.core.trees import Tree, tree_map
+from unskew.core.trees import Tree, Weights, tree_map
 from unskew.data import availability
 from unskew.engine import memory
 from unskew.engine.callbacks.audience import Audience
@@ -98,7 +99,7 @@ class Loop:
 
     def down(self, state: State, t: int) -> Start:
         """What is broadcast in round t."""
-        return broadcast(self.method, state, t, self.settings.lr_in(t))
+        return broadcast(self.method, state, t, self.settings.lr_in(t), self.fed)
 
     def round(self, state: State, t: int) -> tuple[State, Round]:
         """One round: train, gate, merge, slices, trips, ledger. With nobody there the model stays as it is."""
@@ -247,13 +248,21 @@ class Loop:
         self.record.add("events", [{"t": t, "code": code, **({"text": text} if text else {}), **facts}])
 
 
-def broadcast(method: Method, state: State, t: int, lr: float) -> Start:
-    """What a server sends: the weights, and every Part's slice less what it keeps at the server."""
+def broadcast(method: Method, state: State, t: int, lr: float, fed: Fed) -> Start:
+    """What a server sends: the weights, and every Part's slice less what it keeps at the server; or a client's own."""
     down = {}
     for p in method.parts:
         if slice_ := state.slices.get(p.name):
             down[p.name] = {leaf: v for leaf, v in slice_.items() if leaf not in p.keeps_at_server}
-    return Start(t, lr, state.weights, down)
+    part = method.dispatcher
+    if part is None:
+        return Start(t, lr, state.weights, down)
+
+    def own(k: int) -> tuple[Weights, dict[str, Tree]]:
+        w, slice_ = part.dispatch(state.weights, state.slices.get(part.name, {}), k, fed)
+        return {**state.weights, **w} if w is not state.weights else w, {**down, part.name: slice_}
+
+    return Start(t, lr, state.weights, down, own)
 
 
 def due(method: Method, t: int, rounds: int) -> list[tuple[Part, Trip]]:

@@ -106,13 +106,14 @@ class Evaluation:
 
     def _predict(self, rows: np.ndarray, k: int, start: Start, private: Tree, own: bool = False) -> np.ndarray:
         """own: with the weights that Parts make for this client, where one does."""
-        trainer = self.trainer
+        trainer, start = self.trainer, start.to(k)
         with trainer.evaluating():
             w = self.weights_of(k, start, private, own)
             return np.concatenate([self._answers(piece, k, start, private, w) for piece in self._pieces(rows)])
 
     def weights_of(self, k: int, start: Start, private: Tree, own: bool) -> Weights:
         """The weights that client k holds; own: as Parts make them for this client."""
+        start = start.to(k)
         w = self.trainer.held_weights(start, private)
         for p in self.own_weights if own and self.trainer.fed.sizes[k] else ():
             w = p.personalise(w, self.trainer.client(k, start, p.name, w, private))
@@ -129,6 +130,7 @@ class Evaluation:
         private, own: as for `client_scores`.
         """
         with self.trainer.evaluating():
+            start = start.to(k)
             w = self.weights_of(k, start, private, own)
             pieces = self._pieces(np.arange(len(self.y)))
             return torch.cat([self._outputs(piece, k, start, private, w) for piece in pieces])

@@ -1,0 +1,82 @@
+"""FedALA (Zhang et al., AAAI 2023, arXiv 2212.01197, algorithm 1): a client learns how much of the global model to take.
+
+Client: its model of the last blocks starts at  th = v + (w_t - v) * W,   v: what it trained last;   the lower ones at w_t
+        W is learned first, over its batches:   W <- clip(W - eta grad_th CE * (w_t - v), 0, 1),   from 1, and kept
+        Then it trains all and sends it.   Where it is new, v = w_t and so th = w_t
+Test:   a client's own score is that of th, learned again from the received w_t; the other scores are the global model's.
+Differs from the paper: W is learned on all of a client's samples, in their order; there on a random part of 80 %. In round
+2 it takes `first` passes over them, where the paper goes on until the loss settles; then one, as there. The gradient is
+that of the model in evaluation mode.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from annotated_types import Ge, Le
+
+from unskew.core import Batch, Client, Fed, Remembered, Tensor, Tree, Weights
+from unskew.methods.blocks import in_last_blocks, too_many
+
+
+@dataclass(frozen=True)
+class FedALA(Remembered):
+    """Starts a client's last blocks between the global model and its own, where its own data say."""
+
+    eta: Annotated[float, Ge(0), Le(1_000_000), "step size with which W is learned; 0: the global model as it is"] = 1.0
+    blocks: Annotated[int, Ge(1), Le(1000), "how many of the model's last blocks are mixed; 1: the head"] = 1
+    first: Annotated[int, Ge(1), Le(1000), "passes that learn W in round 2, where it is learned first"] = 10
+    name = "fedala"
+    use_when = "Clients want to start from what is of use to them in the global model; sends nothing more than FedAvg."
+    neutral = {"eta": 0.0}
+
+    def refuse(self, fed: Fed) -> str | None:
+        return too_many(self.blocks, fed)
+
+    def client_init(self, w: Weights, fed: Fed) -> Tree:
+        return super().client_init(w, fed) | {"W": {n: torch.ones_like(w[n]) for n in self.mixed(fed)}}
+
+    def begin(self, w: Weights, c: Client) -> Tree:
+        return {"W": self.learned(w, c, c.t)}
+
+    def starts(self, w: Weights, c: Client) -> Weights:
+        return w | self.between(w, c, c.round["W"])
+
+    def finish(self, w: Weights, c: Client) -> tuple[Tree, Tree]:
+        return {}, super().finish(w, c)[1] | {"W": c.round["W"]}
+
+    def personalise(self, w: Weights, c: Client) -> Weights:
+        return w | self.between(w, c, self.learned(w, c, c.t + 1)) if c.mine else w
+
+    def mixed(self, fed: Fed) -> list[str]:
+        """Names of the weights that start between the global model's and the client's."""
+        model = [n for n in fed.net.trainable if n not in fed.net.extra]
+        return [n for n in model if in_last_blocks(n, self.blocks, fed)]
+
+    def between(self, w: Weights, c: Client, W: Weights) -> Weights:
+        """th, by name."""
+        v = c.mine["w"]
+        return {n: v[n] + (w[n] - v[n]) * share for n, share in W.items()}
+
+    def learned(self, w: Weights, c: Client, t: int) -> Weights:
+        """W as it is in round t, from what the client keeps."""
+        share, v = c.mine["W"], c.mine["w"]
+        for _ in range(self.first if t == 2 else 1):
+            for b in batches(c):
+
+                def loss(th: Weights, b: Batch = b) -> Tensor:
+                    return b.mean(c.fed.task.loss(c.run(w | th, b.x), b.y))
+
+                g = torch.func.grad(loss)(self.between(w, c, share))
+                share = {n: (t - self.eta * g[n] * (w[n] - v[n])).clamp(0, 1) for n, t in share.items()}
+        return share
+
+
+def batches(c: Client) -> Iterator[Batch]:
+    """The client's samples in their order, so many at a time as in a training step; the same wherever a hook runs."""
+    whole = list(c.batches())
+    x, y, weight = (torch.cat([getattr(b, name) for b in whole]) for name in ("x", "y", "weight"))
+    for first in range(0, len(weight), c.fed.batch):
+        rows = slice(first, first + c.fed.batch)
+        yield Batch(x[rows], y[rows], weight[rows])

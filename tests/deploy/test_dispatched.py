@@ -1,0 +1,49 @@
+"""A Part that sends each client something of its own: over a network as in the simulator, counted, and only with leave."""
+
+from __future__ import annotations
+
+import pytest
+
+import unskew
+from tests.deploy import fake
+from unskew.deploy.judging import check_settings
+from unskew.deploy.policy import Policy
+from unskew.engine.disk.state import digest
+from unskew.errors import UsageError
+from unskew.methods import registry
+
+pytestmark = pytest.mark.usefixtures("few_attempts")
+
+
+def test_each_site_is_sent_its_own_with_the_simulators_bits_scores_and_bytes(tmp_path):
+    """SCAFFOLD keeps something at sites that trained; sites are scored by what they were sent whether they did or not."""
+    method, settings = "fedamp+scaffold", fake.small("fedamp+scaffold", availability="sample:0.6")
+    loop, state, _ = fake.run(
+        tmp_path / "run", fake.Direct(fake.sites(tmp_path / "sites", fake.federation())), settings
+    )
+    left = {n: v for n, v in settings.as_dict().items() if n not in ("method", "data")}
+    alone = unskew.run(method, fake.federation(), **left)
+    assert digest(state.weights) == alone.digest
+    for scope in ("global", "global@client", "personal@client"):
+        metric = "accuracy" if scope == "global" else "mean"
+        assert loop.record.series(scope, metric) == alone.record.series(scope, metric)
+    rows = {
+        name: [r for r in record.rows["ledger"] if r["way"] == "down" and "scored" not in r["share"]]
+        for name, record in (("network", loop.record), ("simulator", alone.record))
+    }
+    assert rows["network"] == rows["simulator"]
+    assert {r["share"]: r.get("hands_on", "") for r in rows["network"]} == {
+        "w": "mixtures of the models of single clients, the most similar ones foremost",
+        "scaffold": "",
+    }
+
+
+def test_a_site_takes_part_only_where_its_operator_allows_it_to_be_handed_on():
+    method = registry.parse("fedamp")
+    with pytest.raises(UsageError, match=r"E520 .*send other sites mixtures of the models of single .*\(handing_on\)"):
+        check_settings(Policy(), method, 16, 3, False)
+    check_settings(Policy(handing_on="allowed"), method, 16, 3, False)
+    check_settings(Policy(), registry.parse("ditto"), 16, 3, False)
+    (line,) = Policy().changes(Policy(handing_on="allowed"))
+    assert line.endswith("WIDER: other sites may be sent what is this site's now")
+    assert "WIDER" not in Policy(handing_on="allowed").changes(Policy())[0]

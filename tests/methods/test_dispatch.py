@@ -1,0 +1,125 @@
+"""The hooks `dispatch` and `starts`: what each client is sent, and where its training starts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+import torch
+
+from unskew.core.method import Method
+from unskew.core.part import Part
+from unskew.engine import check, leaves
+from unskew.engine.assemble import loop_of
+from unskew.errors import UsageError
+from unskew.methods import registry
+
+
+@dataclass(frozen=True)
+class Numbered(Part):
+    """Sends client k its number for every weight, and once more beside them; notes what hooks are handed."""
+
+    name: ClassVar[str] = "numbered"
+    hands_on: ClassVar[str] = "their numbers"
+    keeps_at_server: ClassVar[tuple[str, ...]] = ("secret",)
+
+    def server_init(self, w, fed):
+        return {"secret": torch.arange(fed.clients).float()}
+
+    def dispatch(self, w, s, k, fed):
+        return {n: torch.full_like(t, float(s["secret"][k])) for n, t in w.items()}, {"k": s["secret"][k].reshape(1)}
+
+    def begin(self, w, c):
+        return {"seen": torch.stack([t.max() for t in c.start.values()]).max() + 100 * c.down["k"][0]}
+
+    def client_init(self, w, fed):
+        return {"seen": torch.zeros(())}
+
+    def finish(self, w, c):
+        return {}, {"seen": c.round["seen"] + 0 * c.down["k"][0]}
+
+
+@dataclass(frozen=True)
+class Elsewhere(Part):
+    """Starts at 5, wherever the received weights are, and takes no step away from there."""
+
+    name: ClassVar[str] = "elsewhere"
+    wrong: bool = False
+
+    def starts(self, w, c):
+        return {n: torch.full_like(t, 5.0) if not self.wrong else t.flatten()[:1] for n, t in w.items()}
+
+    def grad(self, g, w, c):
+        return {n: 0 * t for n, t in g.items()}
+
+    def client_init(self, w, fed):
+        return {"from": torch.zeros(())}
+
+    def finish(self, w, c):
+        return {}, {"from": torch.stack([t.max() for t in c.start.values()]).max()}
+
+
+@dataclass(frozen=True)
+class Another(Numbered):
+    name: ClassVar[str] = "another"
+
+
+def replies_of(method, lanes="8"):
+    made = check.loop(method, lanes=lanes)
+    try:
+        start = made.down(made.begin(), 1)
+        return made, start, {r.client: r for r in made.trainer.train(start, [1, 4, 5], {})}
+    finally:
+        made.trainer.close()
+
+
+@pytest.mark.parametrize("lanes", ["1", "8"])
+def test_each_client_is_sent_its_own_weights_and_slice(lanes):
+    _, start, replies = replies_of(Method(Numbered()), lanes)
+    assert {k: float(r.private["numbered"]["seen"]) for k, r in replies.items()} == {1: 101, 4: 404, 5: 505}
+    assert start.down["numbered"] == {}
+    assert start.to(-1) is start
+
+
+@pytest.mark.parametrize("lanes", ["1", "8"])
+def test_training_starts_where_the_part_says_and_what_was_received_is_known(lanes):
+    _, start, replies = replies_of(Method(Elsewhere()), lanes)
+    received = float(torch.stack([t.max() for t in start.weights.values()]).max())
+    for reply in replies.values():
+        assert {float(t.min()) for n, t in reply.weights.items() if "running" not in n} == {5}
+        assert float(reply.private["elsewhere"]["from"]) == pytest.approx(received)
+
+
+def test_a_start_of_another_shape_is_refused_by_name():
+    with pytest.raises(UsageError, match=r"E127 'elsewhere' starts training from another '.*' than the model has"):
+        replies_of(Method(Elsewhere(wrong=True)))
+
+
+def test_one_part_alone_says_what_each_client_is_sent_and_where_training_starts():
+    with pytest.raises(UsageError, match="E107 numbered and another each say what each client is sent; keep one"):
+        Method(Numbered(), Another())
+    with pytest.raises(UsageError, match="E107 fedala and fedamp each make a client's own model; keep one"):
+        registry.parse("fedala+fedamp")
+    with pytest.raises(UsageError, match="E107 elsewhere and fedala each say where training starts; keep one"):
+        Method(Elsewhere(), *registry.parse("fedala").parts)
+
+
+def test_the_ledger_counts_what_each_client_was_sent_and_says_what_of_others_it_is():
+    made, start, _ = replies_of(Method(Numbered()))
+    made.ledger.broadcast(1, [1, 4], start)
+    weights, slices = made.record.rows["ledger"]
+    assert (slices["share"], slices["clients"], slices["bytes"]) == ("numbered", [1, 4], 4)
+    assert weights["hands_on"] == slices["hands_on"] == "their numbers"
+    assert "numbered hands on to other clients: their numbers" in "\n".join(leaves.leaves(made))
+
+
+def test_clients_are_scored_by_what_they_are_sent_also_those_that_never_took_part():
+    loop = loop_of(check.run_for(Method(Numbered()), availability="sample:0.3", rounds=1))
+    try:
+        state, summary = loop.round(loop.begin(), 1)
+        loop.evaluate(state, summary)
+    finally:
+        loop.trainer.close()
+    scored = {r["client"] for r in loop.record.rows["metrics"] if r["scope"] == "personal@client"} - {None}
+    assert len(scored) == len(loop.evaluation.clients)
