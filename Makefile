@@ -74,19 +74,24 @@ format: $(READY)
 	$(BIN)/ruff format src tests tools benchmarks examples
 	$(BIN)/ruff check --fix src tests tools benchmarks examples
 
+# What is installed is compiled when it is first imported, which is a small part of it; without files of bytecode, each of
+# the tests' hundreds of processes would compile it again.
+PIP := pip install --quiet --disable-pip-version-check --no-compile
+unexport PYTHONDONTWRITEBYTECODE
+
 # torch first and by itself: a range would pull the largest build there is
 $(READY): requirements.lock pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check "$$(grep '^torch==' requirements.lock)"
-	$(BIN)/pip install --quiet --disable-pip-version-check -r requirements.lock
-	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps -e .
+	$(BIN)/$(PIP) "$$(grep '^torch==' requirements.lock)"
+	$(BIN)/$(PIP) -r requirements.lock
+	$(BIN)/$(PIP) --no-deps -e .
 	touch $(READY)
 
 $(FLOWER)/.ready: requirements-flower.lock pyproject.toml
 	test -x $(FLOWER)/bin/python || $(PYTHON) -m venv $(FLOWER)
-	$(FLOWER)/bin/pip install --quiet --disable-pip-version-check "$$(grep '^torch==' requirements-flower.lock)"
-	$(FLOWER)/bin/pip install --quiet --disable-pip-version-check -r requirements-flower.lock
-	$(FLOWER)/bin/pip install --quiet --disable-pip-version-check --no-deps -e .
+	$(FLOWER)/bin/$(PIP) "$$(grep '^torch==' requirements-flower.lock)"
+	$(FLOWER)/bin/$(PIP) -r requirements-flower.lock
+	$(FLOWER)/bin/$(PIP) --no-deps -e .
 	touch $(FLOWER)/.ready
 
 $(DOCS)/.ready: requirements-docs.lock

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import pytest
 import torch
 from safetensors.torch import save
 
 from tests.deploy import fake
+from unskew.core.method import Method
+from unskew.core.part import Part, Trip
 from unskew.core.trees import tree_map
-from unskew.deploy import hello, leaving
+from unskew.deploy import hello, leaving, studies
 from unskew.deploy import site as site_module
 from unskew.deploy.identity import Private
 from unskew.deploy.post import Contact, Post
@@ -228,6 +231,27 @@ def test_a_stranger_is_not_let_in(tmp_path):
 def test_methods_that_want_samples_at_the_server_are_refused(tmp_path):
     with pytest.raises(UsageError, match="E506 'fedavg_ft' holds back"):
         fake.run(tmp_path / "run", fake.Direct({}), fake.small("fedavg_ft"))
+
+
+@dataclass(frozen=True)
+class Twice(Part):
+    """Two trips of one factory, which a site knows by what they run: the second would have run as the first."""
+
+    name: ClassVar[str] = "twice"
+
+    @property
+    def trips(self) -> tuple[Trip, ...]:
+        return tuple(Trip(lambda t, rounds: True, _sharing(k), lambda *all: all[:2], lambda fed: {}) for k in (1, 2))
+
+
+def _sharing(k: int):
+    return lambda w, c: {"k": k}
+
+
+def test_trips_that_sites_could_not_tell_apart_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(studies.registry, "parse", lambda *text: Method(Twice()))
+    with pytest.raises(UsageError, match="E506 'twice' cannot run over a network: 2 of its trips run the function"):
+        studies.study(fake.small("fedavg"))
 
 
 def test_what_is_measured_where_samples_are_is_refused(tmp_path):

@@ -138,7 +138,6 @@ def renew_certificate(
     folder: Where = FOLDER,
 ) -> None:
     """Renew the server's certificate. No site joins again. A server that runs does this by itself, 30 days in advance."""
-    from unskew.deploy.certificates import days_left
     from unskew.deploy.renewal import renew
     from unskew.deploy.tickets import Coordinator
     from unskew.errors import UsageError
@@ -147,7 +146,7 @@ def renew_certificate(
     if not home.tls:
         raise UsageError("E503", f"TLS is disabled in {name}, so that there is no certificate.")
     hosts = [host.strip() for host in also.split(",") if host.strip()]
-    print(f"renewed  valid for {days_left(renew(home, hosts))} days")
+    print(f"renewed  valid until {renew(home, hosts).not_valid_after_utc:%Y-%m-%d}")
 
 
 @app.command("show")
@@ -174,7 +173,7 @@ def show(
     _print_fingerprints(home.fingerprints)
     for site, fingerprint in fingerprints.items():
         bound = f"  at most {most[site]:,} samples" if site in most else "  no bound on its samples" * bool(fingerprint)
-        print(f"  {site:<20} {fingerprint or 'not admitted yet'}{bound}")
+        print(f"  {site:<20} {fingerprint or 'not admitted'}{bound}")
 
 
 @app.command("audit")

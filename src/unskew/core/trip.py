@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from unskew.core.client import Client, Fed
 from unskew.core.replies import Ups
@@ -30,3 +31,18 @@ class Trip:
     shares: Callable[[Fed], dict[str, Share]]
     everyone: bool = False
     early: bool = False
+
+
+def place(trip: Trip, trips: Sequence[Trip]) -> int:
+    """Which of its Part's trips this is, by what its client runs: a Part may build them anew each time it is asked.
+
+    Raises ValueError where several of them run the same function, such as two that one factory has made.
+    """
+    places = [i for i, other in enumerate(trips) if _code(other.client) == _code(trip.client)]
+    if len(places) != 1:
+        raise ValueError(f"{len(places)} of its trips run the function '{getattr(trip.client, '__name__', '')}'")
+    return places[0]
+
+
+def _code(client: Any) -> Any:
+    return getattr(client, "__code__", client)

@@ -10,6 +10,7 @@ from unskew.core import gate
 from unskew.core.part import Part, Trip
 from unskew.core.replies import Reply
 from unskew.core.trees import Tree
+from unskew.core.trip import place
 from unskew.deploy.attendance import Attendance
 from unskew.deploy.replies import MALFORMED, Malformed, early_reply_of, limits_of, reply_of
 from unskew.deploy.scoring import SiteScores
@@ -63,7 +64,7 @@ class Remote:
         early = [(p, trip) for p, trip in due(local.method, start.t, self.sites.settings.rounds) if trip.early]
         shares = {p.name: trip.shares(local.fed) for p, trip in early}
         limits = limits_of(self.spec) + limits_of(gate.Spec({}, shares, {}))
-        header: dict[str, Any] = {"early": [[p.name, _place(trip, p)] for p, trip in early]} if early else {}
+        header: dict[str, Any] = {"early": [[p.name, place(trip, p.trips)] for p, trip in early]} if early else {}
         if scored := self.scores.due(start):
             header["score"], limits = scored.lr, limits + self.scores.limits
         with self.sites.post.holding("E301") as failed:
@@ -93,7 +94,7 @@ class Remote:
             return [replace(r, shares={part.name: r.shares[part.name]}) for r in replies]
         spec = gate.Spec({}, {part.name: trip.shares(self.sites.local.fed)}, {})
         limits = limits_of(spec)
-        header = {"part": part.name, "trip": _place(trip, part)}
+        header = {"part": part.name, "trip": place(trip, part.trips)}
         replies = self._read(start.t, self.sites.ask("visit", start, ids, header, limits), reply_of)
         replies = self.soundness.in_proportion(start, replies, spec)
         if start.t == 0 and len(replies) < self.sites.min_sites:
@@ -138,12 +139,3 @@ class Remote:
             raise Paused("E206", f"{text} {void}; every round before it is saved.")
         self.sites.tell(t, "E313", f"round {t}: {text} Round skipped, model unchanged.")
         return []
-
-
-def _place(trip: Trip, part: Part) -> int:
-    """Which of its Part's trips this is. A Part may build them anew each time, but from the same functions."""
-    return next(i for i, other in enumerate(part.trips) if _code(other.client) == _code(trip.client))
-
-
-def _code(client: Any) -> Any:
-    return getattr(client, "__code__", client)

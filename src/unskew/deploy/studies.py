@@ -5,6 +5,8 @@ from __future__ import annotations
 from unskew.config import Settings
 from unskew.core.client import Fed
 from unskew.core.method import Method
+from unskew.core.part import Part
+from unskew.core.trip import place
 from unskew.data.dataset import Dataset
 from unskew.errors import UsageError
 from unskew.methods import registry
@@ -37,7 +39,18 @@ def study(settings: Settings) -> Settings:
         if part.reserve:
             text = f"'{part.name}' holds back {part.reserve} samples of each class at the server, which has none."
             raise UsageError("E506", text)
+        _check_trips(part)
     return settings.replace(method=str(method), set={}, data=SITES, lanes="1", device="cpu", samples=None, skew="iid")
+
+
+def _check_trips(part: Part) -> None:
+    """Raises UsageError (E506) for a Part with a trip that a site could not tell from another."""
+    for trip in part.trips:
+        try:
+            place(trip, part.trips)
+        except ValueError as error:
+            text = f"'{part.name}' cannot run over a network: {error}, so that sites could not tell them apart"
+            raise UsageError("E506", f"{text}; give each a function of its own.") from None
 
 
 def allowed(settings: Settings, model: str | None) -> Settings:
