@@ -127,6 +127,12 @@ def private() -> Iterator[None]:
         os.umask(before)
 
 
+def replace_private(path: Path, text: str) -> None:
+    """The same as `replace`, for a file with mode 0600 from the first byte."""
+    with private():
+        replace(path, text)
+
+
 class Appending:
     """A file to which lines are added while a run goes on. It is opened at once and must be closed."""
 

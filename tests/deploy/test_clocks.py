@@ -13,7 +13,7 @@ import pytest
 from tests.cli.calling import call
 from tests.deploy import fake  # noqa: F401  skips where cryptography is missing
 from tests.deploy.test_doctor import Listener, joined_at, looked
-from unskew.deploy import certificates, clocks, doctor
+from unskew.deploy import certificates, clocks, handshake
 from unskew.deploy.tickets import Coordinator
 
 
@@ -137,5 +137,5 @@ def test_a_proxy_that_refuses_is_named(tmp_path, home, monkeypatch):
     assert not finding.ok
     assert f"by the proxy 127.0.0.1:{proxy.port}: Tunnel connection failed: 407" in finding.text
     joined = joined_at(tmp_path, home, 10)
-    monkeypatch.setattr(doctor, "TIMEOUT_S", 0.2)  # the proxy answers once
-    assert not doctor.rejection(joined)  # it may let the site through later
+    monkeypatch.setattr(handshake, "TIMEOUT_S", 0.2)  # the proxy answers once
+    assert not handshake.rejection(joined)  # it may let the site through later

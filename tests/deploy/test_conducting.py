@@ -11,8 +11,8 @@ from safetensors.torch import load_file
 from tests.deploy import fake
 from tests.deploy.test_bits import simulated
 from unskew.deploy.conducting import conduct_order
+from unskew.deploy.one_process import only_one
 from unskew.deploy.orders import Order, Terms
-from unskew.deploy.site_folder import only_one
 from unskew.deploy.studies import study
 from unskew.deploy.tickets import Coordinator
 from unskew.engine.disk.state import digest

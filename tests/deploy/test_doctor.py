@@ -14,7 +14,7 @@ import pytest
 
 from tests.cli.calling import call
 from tests.deploy import fake  # noqa: F401  skips where cryptography is missing
-from unskew.deploy import doctor
+from unskew.deploy import doctor, handshake
 from unskew.deploy.tickets import Coordinator, Joined, Ticket
 
 
@@ -66,7 +66,7 @@ def test_our_certificates_stand_strict_checks(home):
         assert tls.getpeercert()
 
 
-def looked(tmp_path: Path, made: Coordinator, port: int) -> dict[str, doctor.Finding]:
+def looked(tmp_path: Path, made: Coordinator, port: int) -> dict[str, handshake.Finding]:
     ticket = made.ticket("a")
     joined = Joined.make(tmp_path / f"site{port}", Ticket(**{**ticket.__dict__, "port": port}).signed(made.key))
     np.savez(tmp_path / "d.npz", x=np.random.rand(20, 1, 8, 8).astype(np.float32), y=np.arange(20) % 2)
@@ -97,17 +97,17 @@ def test_a_site_does_not_knock_where_it_will_never_be_let_in(tmp_path, home):
     """The reason within 5 s; a server that is not there yet, or whose certificate ends soon, is no such reason."""
     stranger = Coordinator.make(tmp_path / "other", "other", "127.0.0.1", ["a"])
     began = time.monotonic()
-    assert "certificate is rejected" in doctor.rejection(joined_at(tmp_path, home, Listener(stranger).port))
-    assert "does not speak TLS" in doctor.rejection(joined_at(tmp_path, home, Listener(None).port))
-    assert "the server speaks TLS, but" in doctor.rejection(
+    assert "certificate is rejected" in handshake.rejection(joined_at(tmp_path, home, Listener(stranger).port))
+    assert "does not speak TLS" in handshake.rejection(joined_at(tmp_path, home, Listener(None).port))
+    assert "the server speaks TLS, but" in handshake.rejection(
         joined_at(tmp_path, home, Listener(home).port, authority=None)
     )
     assert time.monotonic() - began < 5
-    assert not doctor.rejection(joined_at(tmp_path, home, Listener(home).port))
-    assert not doctor.rejection(joined_at(tmp_path, home, Listener(None).port, authority=None))
+    assert not handshake.rejection(joined_at(tmp_path, home, Listener(home).port))
+    assert not handshake.rejection(joined_at(tmp_path, home, Listener(None).port, authority=None))
     with socket.create_server(("127.0.0.1", 0)) as door:
         port = door.getsockname()[1]
-    assert not doctor.rejection(joined_at(tmp_path, home, port))
+    assert not handshake.rejection(joined_at(tmp_path, home, port))
     listener = Listener(stranger)
     made = joined_at(tmp_path, home, listener.port)
     done = call("site", "run", "--data", "d.npz", "--folder", str(made.folder), cwd=tmp_path)
@@ -116,7 +116,7 @@ def test_a_site_does_not_knock_where_it_will_never_be_let_in(tmp_path, home):
 
 def test_a_proxy_that_accepts_while_the_server_is_down_is_no_reason_to_give_up(tmp_path, home):
     """N12: `site run` ended with E509."""
-    assert not doctor.rejection(joined_at(tmp_path, home, Listener(None, says=b"").port))
+    assert not handshake.rejection(joined_at(tmp_path, home, Listener(None, says=b"").port))
     hung_up = looked(tmp_path, home, Listener(None, says=b"").port)["handshake"]
     assert not hung_up.ok
     assert "Does a proxy stand before a server that is down?" in hung_up.text
@@ -128,6 +128,6 @@ def test_another_host_than_the_certificate_names_is_refused(tmp_path):
     ticket = Ticket(**{**made.ticket("a").__dict__, "port": listener.port, "host": "127.0.0.2"}).signed(made.key)
     joined = Joined.make(tmp_path / "s", ticket)
     line = socket.create_connection(("127.0.0.1", listener.port))
-    (finding,) = doctor.certificate_of(joined, line)
+    (finding,) = handshake.certificate_of(joined, line)
     assert not finding.ok
     assert "IP address mismatch" in finding.text

@@ -24,7 +24,7 @@ from flwr.superlink.routers.fleet.router import router
 
 from tests.deploy import fake  # noqa: F401  skips where cryptography is missing
 from tests.deploy.test_front_places import announced
-from unskew.deploy import admission, doctor
+from unskew.deploy import admission, doctor, handshake
 from unskew.deploy.fleet import Fleet, TurnedAway
 from unskew.deploy.flower import packed
 from unskew.deploy.front import connection, door, fleet_api, passing, serving
@@ -218,7 +218,7 @@ def test_a_site_is_told_whether_its_key_is_admitted(front):
         findings = {f.what: f for f in doctor.check(front.sites[site].folder, "none.npz", ["no", "yes"])}
         assert findings["certificate"].ok
         assert findings[what].ok == ok, findings
-        assert not doctor.rejection(front.sites[site])
+        assert not handshake.rejection(front.sites[site])
     with pytest.raises(TurnedAway, match="a key that is not admitted"):
         Fleet(front.sites["c"]).connect()
 

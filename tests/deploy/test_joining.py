@@ -12,7 +12,7 @@ from tests.cli.calling import call
 from tests.deploy import fake  # noqa: F401  skips where cryptography is missing
 from unskew.cli import admit
 from unskew.deploy import asking, bounds, connecting, doctor, terminal
-from unskew.deploy.doctor import Finding
+from unskew.deploy.handshake import Finding
 from unskew.deploy.tickets import Coordinator, Joined, Ticket
 
 FINE = [Finding("network", False, "no server yet"), Finding("data", True, "40 samples")]

@@ -12,7 +12,7 @@ from tests.cli.calling import call
 from tests.deploy import fake
 from tests.deploy.test_absent import sites_of, told
 from tests.deploy.test_doctor import Listener, joined_at
-from unskew.deploy import certificates, doctor, membership
+from unskew.deploy import certificates, handshake, membership, reaching
 from unskew.deploy.admitted import Admitted
 from unskew.deploy.front.members import Members
 from unskew.deploy.identity import Private
@@ -116,8 +116,8 @@ def test_a_certificate_is_renewed_and_no_site_joins_again(tmp_path, home):
     assert "fd00::7" in addresses
     listener = Listener(home)
     again = Joined.open(joined.folder)
-    line = doctor.reach("127.0.0.1", listener.port, True, 5)
-    assert doctor.certificate_of(again, line)[0].ok
+    line = reaching.reach("127.0.0.1", listener.port, True, 5)
+    assert handshake.certificate_of(again, line)[0].ok
     (home.folder / certificates.KEY).unlink()
     no = call("federation", "renew", "lung", cwd=tmp_path)
     assert (no.code, "E503 the authority's key" in no.err) == (2, True)

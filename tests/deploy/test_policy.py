@@ -12,6 +12,7 @@ from dataclasses import replace
 import pytest
 
 from tests.deploy import fake  # skips where cryptography is missing
+from unskew.deploy.judging import check_run
 from unskew.deploy.policy import FILE, Policy
 from unskew.deploy.spent import OfRun, Spent
 from unskew.deploy.wire import seal
@@ -331,9 +332,9 @@ def test_a_site_may_demand_secure_aggregation(site):
     """Also of a run that goes on: a policy counts at once."""
     open_, summed = (OfRun("s", "fedavg", 3, 0.0, batch=16, summed=on) for on in (False, True))
     demanding = replace(Policy(), secure_aggregation="required", least_samples=1)
-    summed.check(demanding)
+    check_run(demanding, summed)
     with pytest.raises(UsageError, match=r"E520 .*would read this site's own replies \(secure_aggregation\)"):
-        open_.check(demanding)
+        check_run(demanding, open_)
     allow(site, secure_aggregation="required")
     for text in ("off", "on"):
         settings = fake.small("fedavg", secure_aggregation=text)

@@ -15,7 +15,7 @@ from unskew.cli.join import SITE
 from unskew.cli.serve import LOG_FORMAT, METRICS, publish
 
 if TYPE_CHECKING:
-    from unskew.deploy.doctor import Finding
+    from unskew.deploy.handshake import Finding
     from unskew.deploy.logs import Log
     from unskew.deploy.tickets import Joined
 
@@ -55,7 +55,7 @@ def command(
     from unskew.deploy.joining import compare
     from unskew.deploy.logs import Log
     from unskew.deploy.metrics.of_site import OfSite
-    from unskew.deploy.site_folder import only_one
+    from unskew.deploy.one_process import only_one
     from unskew.deploy.tickets import Joined
 
     head = Log(log_format, {"program": "site run"})

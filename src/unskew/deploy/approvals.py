@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 from unskew import disk
 from unskew.config import Settings
-from unskew.deploy.policy import write_private
 from unskew.errors import UsageError, suggestion
 
 FOLDER = "studies"
@@ -166,4 +165,4 @@ def _read(path: Path) -> Request | None:
 
 def _write(folder: Path, request: Request) -> None:
     (folder / FOLDER).mkdir(exist_ok=True, mode=0o700)
-    write_private(_path(folder, request.study), json.dumps(asdict(request), indent=1))
+    disk.replace_private(_path(folder, request.study), json.dumps(asdict(request), indent=1))

@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 
 from unskew.deploy import commands, logs, telling
-from unskew.deploy.doctor import rejection
 from unskew.deploy.freed import return_freed
+from unskew.deploy.handshake import rejection
 from unskew.deploy.metrics.of_site import OfSite
 from unskew.deploy.sealed import SOCKET, Sealed, through_socket
 from unskew.deploy.supervise import Program, Rarely, Say, stopped_at_the_end

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Literal, TypeVar
 
 from unskew.config import Settings
-from unskew.core.trees import Tree
+from unskew.core.trees import Tree, flat
 from unskew.deploy import approvals, troubles
-from unskew.deploy.judging import Study, check_settings, check_study, refusal, score_names
+from unskew.deploy.judging import Study, check_run, check_settings, check_study, score_names
 from unskew.deploy.policy import Policy
+from unskew.deploy.refusing import refusal
 from unskew.deploy.spent import Asked, OfRun, Spent
 from unskew.errors import UnskewError, UsageError, printable
 from unskew.methods import registry
@@ -51,7 +52,7 @@ class Guard:
         if run is None:
             raise UsageError("E205", "the run was not begun at this site.")
         self._check_not_refused(run.study)
-        run.check(policy)
+        check_run(policy, run)
         run.check_round(t)
         if t > run.rounds:
             raise refusal(f"the study was to take {run.rounds} rounds, and this is round {t}")
@@ -108,8 +109,9 @@ class Guard:
         """
         if tree:
             spent = self._read(Spent.read)
-            spent.check_declared(number, {"score": tree} if asked.kind == "score" else tree)
-            spent.add(number, asked, tree)
+            tensors = flat({"score": tree} if asked.kind == "score" else tree)
+            spent.check_declared(number, tensors)
+            spent.add(number, asked, tensors)
 
     def trouble(self, request: Mapping[str, object], code: str, text: str) -> None:
         """Keep for the operator that a request was refused or failed. That must not fail itself."""

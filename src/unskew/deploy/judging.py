@@ -20,9 +20,12 @@ from unskew.core.part import HOOKS, Part, overrides
 from unskew.core.values import Share
 from unskew.deploy.approvals import digest_of
 from unskew.deploy.policy import ALL, Policy
+from unskew.deploy.refusing import refusal
+from unskew.deploy.spent import OfRun
 from unskew.engine.leaves import accounts
 from unskew.engine.server.ledger import masked
 from unskew.errors import UsageError
+from unskew.methods import registry
 from unskew.privacy import secure
 
 WEIGHTS, SCORE = "the weights", "the score"
@@ -174,6 +177,11 @@ def _refusal(key: str, text: str) -> UsageError:
     return refusal(f"{text} ({key})")
 
 
-def refusal(text: str) -> UsageError:
-    """What both ends read when the policy does not allow something."""
-    return UsageError("E520", f"the site's policy does not allow it: {text}.")
+def check_run(policy: Policy, run: OfRun) -> None:
+    """Hold a run that goes on against the policy as it is now. Raises UsageError (E520)."""
+    check_settings(policy, registry.parse(run.method), run.batch, run.rounds, run.summed)
+    for name, kind in run.kinds.items():
+        if kind not in policy.shares:
+            raise refusal(f"'{name}' is of the kind {kind} (shares)")
+    if 0 < run.fewest < policy.least_samples:
+        raise refusal(f"fewer than {policy.least_samples} samples stand behind a number (least_samples)")

@@ -14,7 +14,7 @@ from pathlib import Path
 from unskew import disk
 from unskew.core.replies import Reply
 from unskew.core.trees import flat
-from unskew.deploy.judging import refusal
+from unskew.deploy.refusing import refusal
 from unskew.deploy.spent import Asked
 from unskew.deploy.wire import Packet
 from unskew.engine.disk import state

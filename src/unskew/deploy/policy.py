@@ -150,7 +150,7 @@ class Policy:
 
     def write(self, folder: Path) -> None:
         """Write the policy, with what each key means, so that only this user can read or change it."""
-        write_private(folder / FILE, self.text())
+        disk.replace_private(folder / FILE, self.text())
 
     def text(self) -> str:
         """The policy as YAML, which `read` reads back."""
@@ -204,9 +204,3 @@ def _shown(value: object) -> str:
 
 
 _ARGUMENTS = {argument.name: argument for argument in arguments.of(Policy)}
-
-
-def write_private(path: Path, text: str) -> None:
-    """Replace a file, with mode 0600 from the first byte."""
-    with disk.private():
-        disk.replace(path, text)

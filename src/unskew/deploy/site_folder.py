@@ -6,8 +6,7 @@ as the site's last, so an answer that came too late, or a server that went back 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ from unskew.core.trees import Tree
 from unskew.deploy.spent import KEPT_ROUNDS
 from unskew.deploy.wire import Packet
 from unskew.engine.disk import state
-from unskew.engine.disk.lock import Lock
 from unskew.errors import StateError, UsageError
 
 SETUP = "setup.safetensors"
@@ -93,18 +91,3 @@ class RunFolder:
 
     def _private(self, t: int) -> Path:
         return self.path / f"private-{t}.safetensors"
-
-
-@contextmanager
-def only_one(folder: Path, site: str) -> Iterator[None]:
-    """Within it no other process runs this site: two would share its key, its private state and its record of what left.
-
-    Raises StateError (E110), naming who does.
-    """
-    with ExitStack() as held:
-        try:
-            held.enter_context(Lock(folder))
-        except StateError as error:
-            who = error.text.removeprefix(f"run {folder} is in use by ").rstrip(".")
-            raise StateError("E110", f"site {site} is run already, by {who}; one process runs a site.") from None
-        yield

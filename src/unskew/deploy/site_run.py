@@ -17,7 +17,7 @@ from unskew.core.replies import Reply
 from unskew.core.trees import Tree, Weights, tree_map
 from unskew.data.dataset import Dataset
 from unskew.deploy.federations import SitesView
-from unskew.deploy.judging import refusal
+from unskew.deploy.refusing import refusal
 from unskew.deploy.shelf import Shelf
 from unskew.deploy.studies import check_noise, prepared
 from unskew.engine.assemble import scoring_of, trainer_of

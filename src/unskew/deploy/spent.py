@@ -12,15 +12,15 @@ import time
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from unskew import disk
-from unskew.core.trees import Tree, flat
-from unskew.deploy.judging import check_settings, refusal
-from unskew.deploy.policy import Policy, write_private
+from unskew.deploy.refusing import refusal
 from unskew.errors import UsageError
-from unskew.methods import registry
-from unskew.privacy.fixed_point import SUM
+from unskew.privacy.secure import SUM
+
+if TYPE_CHECKING:
+    from torch import Tensor  # whoever only reads what has left does not wait until torch is loaded
 
 FILE = "spent.json"
 LEDGER = "ledger.jsonl"
@@ -72,15 +72,6 @@ class OfRun:
     fewest: int = 0
     summed: bool = False
     orders: dict[str, dict[str, list[str]]] = field(default_factory=dict[str, dict[str, list[str]]])
-
-    def check(self, policy: Policy) -> None:
-        """Hold a run that goes on against the policy as it is now. Raises UsageError (E520)."""
-        check_settings(policy, registry.parse(self.method), self.batch, self.rounds, self.summed)
-        for name, kind in self.kinds.items():
-            if kind not in policy.shares:
-                raise refusal(f"'{name}' is of the kind {kind} (shares)")
-        if 0 < self.fewest < policy.least_samples:
-            raise refusal(f"fewer than {policy.least_samples} samples stand behind a number (least_samples)")
 
     def check_round(self, t: int) -> None:
         """Refuse a round that is long over: what it was sent for is not known any more. Raises UsageError (E520)."""
@@ -145,20 +136,20 @@ class Spent:
         if number in self.runs and self.runs[number].study != study:
             raise refusal(f"run {number} began with another study; start a new run for this one")
 
-    def check_declared(self, number: str, tree: Tree) -> None:
+    def check_declared(self, number: str, paths: Iterable[str]) -> None:
         """Refuse an answer with anything that the study of the run has not declared. Raises UsageError (E520)."""
-        for path in flat(tree):
+        for path in paths:
             name = _share(path)
             if path.split("/")[0] not in ("score", SUM) and name not in self.runs[number].kinds:
                 raise refusal(f"'{name}' is not among what the study of run {number} said would leave")
 
-    def add(self, number: str, request: Asked, tree: Tree) -> None:
-        """Count an answer and what it holds. Raises UsageError (E520) if too many orders have brought the same."""
+    def add(self, number: str, request: Asked, tensors: Mapping[str, Tensor]) -> None:
+        """Count an answer and what it holds, by path. Raises UsageError (E520) if too many orders have brought the same."""
         run, at = self.runs[number], time.time()
         kind, t = request.kind, request.t
         sizes: dict[str, int] = {}
         values: dict[str, list[float]] = {}
-        for path, tensor in flat({"score": tree} if kind == "score" else tree).items():
+        for path, tensor in tensors.items():
             name = _share(path)
             sizes[name] = sizes.get(name, 0) + tensor.numel() * tensor.element_size()
             if name.startswith("score/"):
@@ -179,7 +170,7 @@ class Spent:
 
     def _write(self) -> None:
         facts = {n: {k: _finite(v) for k, v in asdict(run).items()} for n, run in self.runs.items()}
-        write_private(self.folder / FILE, json.dumps(facts, indent=1))
+        disk.replace_private(self.folder / FILE, json.dumps(facts, indent=1))
 
 
 def _share(path: str) -> str:

@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from unskew.deploy.policy import write_private
+from unskew import disk
 
 FILE = "troubles.json"
 MOST = 50
@@ -21,7 +21,7 @@ def note(folder: Path, run: str, kind: str, code: str, text: str) -> None:
         rows[-1] |= {"at": time.time(), "times": rows[-1].get("times", 1) + 1}
     else:
         rows.append(row | {"at": time.time(), "times": 1})
-    write_private(folder / FILE, json.dumps(rows[-MOST:], indent=1))
+    disk.replace_private(folder / FILE, json.dumps(rows[-MOST:], indent=1))
 
 
 def latest(folder: Path) -> list[dict[str, Any]]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from unskew import disk
 from unskew.deploy import approvals
-from unskew.deploy.judging import refusal
+from unskew.deploy.refusing import refusal
 
 MOST_ASKING = 20
 FILE = "forgotten"

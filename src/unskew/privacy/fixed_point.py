@@ -20,16 +20,13 @@ from torch import Tensor
 from unskew.core import gate
 from unskew.core.replies import Reply, capped
 from unskew.core.trees import Tree, Weights, flat, nested
+from unskew.privacy.secure import SUM
 
 
 def shares_of_weight(sizes: Sequence[float], weighting: str, cap: float) -> list[float]:
     """p_k, by which clients of these sizes multiply their updates; their sum is 1."""
     raw_K = torch.tensor(sizes if weighting == "size" else [1.0] * len(sizes), dtype=torch.float64)
     return capped((raw_K / raw_K.sum()).tolist(), cap)
-
-
-SUM = "sum"
-"""The name of what is summed beside weights and Shares."""
 
 
 @dataclass(frozen=True)

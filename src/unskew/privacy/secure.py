@@ -11,6 +11,8 @@ from annotated_types import Ge, Gt, Le
 from unskew import specs
 from unskew.errors import UsageError
 
+SUM = "sum"
+"""The name of what is summed beside weights and Shares."""
 LEAST = 3
 """Fewer clients in a sum hide too little: of two, each knows the other's part."""
 MOST_FRACTION, LEAST_FRACTION = 32, 12

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 from unskew import disk
-from unskew.deploy.policy import write_private
 from unskew.deploy.summing.roster import refusal
 from unskew.errors import UsageError
 
@@ -46,7 +45,7 @@ class SumsOpened:
             known = _read(path)
             known.pop(key, None)
             recent = dict(list(known.items())[-most + 1 :])
-            write_private(path, json.dumps(recent | {key: sorted(came)}))
+            disk.replace_private(path, json.dumps(recent | {key: sorted(came)}))
 
     @property
     def _of_run(self) -> Path:
