@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from unskew.core import encoding
 from unskew.core.part import Part, Trip
 from unskew.core.replies import Reply
 from unskew.core.trees import Tree
@@ -59,9 +60,11 @@ class Listener:
         self.heard = Heard()
 
     def train(self, start: Start, cohort: Sequence[int], private: Mapping[int, Tree]) -> list[Reply]:
-        """The clients' replies, which are kept."""
+        """The clients' replies, which are kept; encoded weights as whoever reads them decodes them."""
         replies = self.trainer.train(start, cohort, private)
-        self.heard.start, self.heard.private, self.heard.replies = start, private, replies
+        method, fed = self.trainer.method, self.trainer.fed
+        self.heard.start, self.heard.private = start, private
+        self.heard.replies, _ = encoding.decoded(method, replies, start.received, fed, start.t)
         return replies
 
     def visit(

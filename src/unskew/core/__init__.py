@@ -10,13 +10,15 @@ from unskew.core.remembered import Remembered
 from unskew.core.replies import Reply, Ups
 from unskew.core.trees import Tree, Weights, under
 from unskew.core.trip import Trip
-from unskew.core.values import Batch, Noise, Normal, Out, Share
+from unskew.core.undecodable import Undecodable
+from unskew.core.values import Batch, Keys, Noise, Normal, Out, Share
 from unskew.models.surgery import with_head, with_projection
 
 __all__ = [
     "Batch",
     "Client",
     "Fed",
+    "Keys",
     "Noise",
     "Normal",
     "Out",
@@ -28,6 +30,7 @@ __all__ = [
     "Tensor",
     "Tree",
     "Trip",
+    "Undecodable",
     "Ups",
     "Weights",
     "key",

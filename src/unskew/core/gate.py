@@ -22,11 +22,15 @@ from unskew.errors import suggestion
 
 @dataclass(frozen=True)
 class Spec:
-    """What a reply must hold: shapes and dtypes of the weights by name, and by Part the Shares it declared."""
+    """What a reply must hold: shapes and dtypes of the weights by name, and by Part the Shares it declared.
+
+    encoded: whether further weights come encoded among these.
+    """
 
     weights: dict[str, tuple[int, ...]]
     shares: dict[str, dict[str, Share]]
     dtypes: dict[str, torch.dtype]
+    encoded: bool = False
 
     @property
     def max_bytes(self) -> int:

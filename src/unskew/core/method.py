@@ -50,6 +50,9 @@ class Method:
         for hook, text in (("starts", "where training starts"), ("dispatch", "what each client is sent")):
             if len(twice := [p.name for p in parts if overrides(p, hook)]) > 1:
                 raise UsageError("E107", f"{' and '.join(twice)} each say {text}; keep one.")
+        encoding = [p.name for p in parts if overrides(p, "encode")]
+        if len(encoding) > 1:
+            raise UsageError("E107", f"{' and '.join(encoding)} each encode the weights that clients send; keep one.")
         weighing = {p.weighting for p in parts} - {None}
         if len(weighing) > 1:
             raise UsageError(
@@ -84,14 +87,19 @@ class Method:
         return next((p for p in self.parts if overrides(p, "dispatch")), None)
 
     @property
+    def encoder(self) -> Part | None:
+        """The Part that encodes the weights which clients send, if there is one."""
+        return next((p for p in self.parts if overrides(p, "encode")), None)
+
+    @property
     def samples_apart(self) -> Part | None:
         """The Part that has every sample drawn by itself and sees its gradient, if there is one."""
         return next((p for p in self.parts if p.samples_apart), None)
 
     @property
     def weights_read(self) -> Literal["sum", "each"]:
-        """Whether the server needs every client's weights, or only their weighted sum."""
-        return "each" if any(p.weights_read == "each" for p in self.parts) else "sum"
+        """Whether the server needs every client's weights, or only their weighted sum; encoded ones cannot be added up."""
+        return "each" if self.encoder or any(p.weights_read == "each" for p in self.parts) else "sum"
 
     @property
     def normalises(self) -> bool:
@@ -118,7 +126,7 @@ class Method:
             who = "every parameter has requires_grad=False" if not fed.net.trainable else f"{self} freezes all of it"
             raise UsageError("E108", f"nothing of this model is left to train: {who}.")
         for p in self.parts:
-            if not fed.shared and (p.merges or p.weighting):
+            if not fed.shared and (p.merges or p.weighting or p is self.encoder):
                 raise UsageError("E108", f"'{p.name}' cannot run here: clients keep every weight, so none are merged.")
             for cut in p.taps:
                 fed.net.cuts(cut)

@@ -6,22 +6,22 @@ Letters: B batch, C classes, D features, H x W pixels, K clients (in `ups`: thos
 from __future__ import annotations
 
 import inspect
-from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar, Literal, Self
+from collections.abc import Sequence
+from typing import Any, Self
 
 import numpy as np
 from torch import Tensor, nn
 
 from unskew.core.account import Account
 from unskew.core.client import Client, Fed
-from unskew.core.configured import Configured
+from unskew.core.declared import Declared
 from unskew.core.replies import Reply, Ups
 from unskew.core.trees import Tree, Weights
 from unskew.core.trip import Trip
-from unskew.core.values import Batch, Noise, Normal, Out, Share
+from unskew.core.values import Batch, Keys, Noise, Normal, Out, Share
 
 
-class Part(Configured):
+class Part(Declared):
     """A piece of a method: an optional hook for each place where a method may differ from FedAvg.
 
     A subclass is a frozen dataclass; its fields are the method's settings, each `Annotated` with its range and meaning.
@@ -35,55 +35,6 @@ class Part(Configured):
 
     The hooks stand roughly in the order of a run. `w` holds weights by name, `c` is the client: its round, sizes and trees.
     """
-
-    # What a Part is
-
-    name: ClassVar[str] = ""
-    """The method's name, by which its trees are stored and users ask for it."""
-    use_when: ClassVar[str] = ""
-    """When to use it, in a sentence, for the method's page."""
-    presets: ClassVar[Mapping[str, Mapping[str, object]]] = {}
-    """Names under which this Part is also known, each with the settings that it then has: {"rbsm": {"mu": 0.0}}."""
-    neutral: ClassVar[Mapping[str, object]] = {}
-    """Settings with which the Part changes nothing, so that `unskew check` can verify it."""
-    spelling: ClassVar[str] = ""
-    """How users refer to a Part of their own: `file.py` or `file.py:Class`; empty for those that come with unskew."""
-
-    # What it goes with
-
-    tasks: ClassVar[tuple[str, ...]] = ("classification", "segmentation")
-    """The tasks it serves. A Part that reads one label a sample, or the head's features, leaves segmentation out."""
-    clashes: ClassVar[Mapping[str, str]] = {}
-    """Names of Parts it cannot be combined with, and why, as the end of a sentence."""
-    normalises: ClassVar[bool] = False
-    """It normalises inputs itself, so it receives raw values instead of standardised ones."""
-    merges: ClassVar[bool] = False
-    """It replaces the weighted mean of clients' weights by its `merge`. At most one Part of a method may."""
-    keeps_at_server: ClassVar[tuple[str, ...]] = ()
-    """Leaves of the server's slice that are not broadcast."""
-    divides: ClassVar[bool] = False
-    """It divides the model into what clients share and what they keep or freeze. At most one Part of a method may."""
-    weights_read: Literal["sum", "each"] = "sum"
-    """Whether the server needs every client's weights, or only their weighted sum (as secure aggregation gives)."""
-    weighting: Literal["size", "equal"] | None = None
-    """How the merge weighs clients. None leaves it to the other Parts; if none decides, it is by number of samples."""
-    proximal: float = 0.0
-    """The mu of a term mu/2 ||w - w_t||^2 in its loss, which contracts the local update; FedNova corrects for it."""
-    reserve: int = 0
-    """Training samples of each class that the server holds back for itself before data are dealt to clients."""
-    personal: bool = False
-    """Whether `personalise` does something, so that clients' own scores are computed with it. At most one Part may."""
-    samples_apart: ClassVar[bool] = False
-    """Training draws every sample of a step independently of the others and sees each one's gradient (`sample_grad`), so
-    that a proof about single samples holds. Parts that read a client's samples otherwise are refused."""
-    hands_on: ClassVar[str] = ""
-    """What of single clients its `dispatch` sends to others, for those who decide whether it may: "mixtures of single
-    clients' weights". Empty if all that clients receive is made for all of them."""
-    climbs: int = 0
-    """How often `perturb` is called in a step, each time with the gradient where the last call led; each costs a pass
-    forward and back."""
-    protects: ClassVar[bool] = False
-    """It replaces the clients' replies by noisy sums of them (`protect`), so Parts that read single replies are refused."""
 
     @property
     def taps(self) -> tuple[str, ...]:
@@ -215,6 +166,22 @@ class Part(Configured):
         """After `finish`, which has seen the same `c`: returns the weights that leave the client in place of the trained
         ones, with their names and shapes (FedADMM); what the client keeps is not changed by it."""
         return w
+
+    # What travels in place of the weights; a Part has all three hooks or none, and at most one Part of a method has them
+
+    def encoded(self, fed: Fed) -> dict[str, Share]:
+        """Declares what travels in place of the weights in `fed.shared`: the Share of each leaf, by its path."""
+        return {}
+
+    def encode(self, change: Weights, c: Client, keys: Keys) -> tuple[Tree, Tree]:
+        """After `sends`, for one client alone: returns (its change of the shared weights, encoded, the next private tree)."""
+        return {}, c.mine
+
+    def decode(self, tree: Tree, w: Weights, fed: Fed, keys: Keys) -> Weights:
+        """At the server, once the gate has passed a reply: returns the change of `w`, the broadcast weights, in `fed.shared`.
+
+        Raises Undecodable where honest clients never send such a tree; what Shares declare has been checked."""
+        return {}
 
     # The server's round
 

@@ -13,16 +13,20 @@ BLIND = (
         "keeps",
         "freezes",
         "server_init",
+        "client_init",
         "loss",
         "sample_grad",
         "grad",
         "sends",
+        "encoded",
+        "encode",
+        "decode",
         "holds",
         "shares",
     ),
     *("merge", "caution", "server", "refine", "protect", "rounds_within", "spent", "account"),
 )
-"""Hooks that see no sample of a client, or one sample at a time."""
+"""Hooks that see no sample of a client, or one sample at a time. What is encoded has its noise already."""
 
 
 def unprotected(part: Part, fed: Fed) -> str | None:
@@ -41,6 +45,8 @@ def unprotected(part: Part, fed: Fed) -> str | None:
 
 def unsummed(part: Part, fed: Fed) -> str | None:
     """Why the sums that secure aggregation gives are not enough for this Part, as the end of a sentence; None if they are."""
+    if overrides(part, "encode"):
+        return "it encodes the weights that clients send, and encoded weights cannot be added up"
     if part.weights_read != "sum":
         return "it reads each client's weights, and only their sum is there"
     if exchanged := [trip.shares(fed) for trip in part.trips]:

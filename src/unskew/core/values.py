@@ -21,6 +21,9 @@ figures of a class or a client; features of samples; labels of samples; inputs, 
 Normal: TypeAlias = Callable[[tuple[int, ...], str], Tensor]
 """(shape, purpose) -> standard normal numbers, float64."""
 
+Keys: TypeAlias = Callable[[str], torch.Generator]
+"""(purpose) -> a generator on the CPU, for one client in one round; client and server get the same one."""
+
 
 @dataclass(frozen=True)
 class Share:

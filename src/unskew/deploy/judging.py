@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from unskew.config import Settings
+from unskew.core import encoding
 from unskew.core.client import Fed
 from unskew.core.method import Method
 from unskew.core.part import HOOKS, Part, overrides
@@ -29,7 +30,7 @@ from unskew.methods import registry
 from unskew.privacy import secure
 
 WEIGHTS, SCORE = "the weights", "the score"
-AT_THE_SERVER = {"refuse", "server_init", "merge", "caution", "server", "refine"} | {
+AT_THE_SERVER = {"refuse", "server_init", "merge", "caution", "server", "refine", "decode"} | {
     "protect",
     "rounds_within",
     "spent",
@@ -56,11 +57,11 @@ class Study:
 
     def shares(self) -> Iterator[tuple[str, Share, int]]:
         """Everything that leaves, as (what, its declaration, how often in the whole study)."""
-        rounds = self.settings.rounds
-        if self.sent:
+        rounds, beside = self.settings.rounds, encoding.declared(self.method, self.fed)
+        if encoding.in_clear(self.method, self.fed, self.sent):
             yield WEIGHTS, Share((), kind="weights", samples="client"), rounds
         for part in self.method.parts:
-            for leaf, share in part.shares(self.fed).items():
+            for leaf, share in beside.get(part.name, {}).items():
                 yield f"{part.name}/{leaf}", share, rounds
             for trip in part.trips:
                 often = sum(trip.when(t, rounds) for t in range(rounds + 1))
@@ -103,7 +104,8 @@ class Study:
     def bytes(self) -> int:
         """What leaves at most in the whole study, scores apart."""
         w, summed = self.fed.net.weights(), secure.parse(self.settings.secure_aggregation)
-        weights = masked(summed, {n: w[n] for n in self.sent}) * self.settings.rounds
+        plain = encoding.in_clear(self.method, self.fed, self.sent)
+        weights = masked(summed, {n: w[n] for n in plain}) * self.settings.rounds
         wider = summed.bits // 32 if summed else 1  # what is summed is of float32 numbers
         return weights + sum(share.max_bytes * wider * often for _, share, often in self.shares() if share.shape)
 

@@ -50,7 +50,9 @@ class Noisy:
         if facts["order"] != order:
             text = f"round {t} was answered for another order already"
             raise refusal(f"{text}, and its guarantee counts one reply a round")
-        return [Reply(facts["client"], facts["size"], tree["w"], tree.get("shares", {}), tree.get("private", {}))]
+        return [
+            Reply(facts["client"], facts["size"], tree.get("w", {}), tree.get("shares", {}), tree.get("private", {}))
+        ]
 
     def _keep(self, t: int, order: str, reply: Reply) -> None:
         branches = {"w": reply.weights, "shares": reply.shares, "private": reply.private}

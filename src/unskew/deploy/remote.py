@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from unskew.core import gate
+from unskew.core import encoding, gate
 from unskew.core.part import Part, Trip
 from unskew.core.replies import Reply
 from unskew.core.trees import Tree
@@ -43,9 +43,8 @@ class Remote:
         self.device, self.sent, self.kept, self.hooks = local.device, local.sent, local.kept, local.hooks
         self.chance: Chance = System()
         self.protected = local.method.protector is not None
-        shares = {part: declared for part, declared in local.method.shares(local.fed).items() if declared}
-        w, self.soundness = self.sites.first, Soundness(self.sites)
-        self.spec = gate.Spec({n: tuple(w[n].shape) for n in self.sent}, shares, {n: w[n].dtype for n in self.sent})
+        self.soundness = Soundness(self.sites)
+        self.spec = encoding.spec_of(local.method, local.fed, self.sent, self.sites.first)
 
     def remarks(self) -> list[tuple[str, str]]:
         """None: every site trains on a device of its own, and says itself what is to be said."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from unskew.core import gate
+from unskew.core import encoding, gate
 from unskew.core.replies import Reply
 from unskew.deploy.attendance import Attendance
 from unskew.deploy.proportion import Proportions
@@ -47,9 +47,13 @@ class Soundness:
         return self.in_proportion(start, replies, spec)
 
     def in_proportion(self, start: Start, replies: list[Reply], spec: gate.Spec) -> list[Reply]:
-        """The replies without those that are out of all proportion, whose sites are named."""
+        """The replies without those that are out of all proportion, whose sites are named. spec: of this exchange."""
         passing = {r.client for r in self._gate(replies, spec)[0]}
-        refused = self.proportions.check(start.t, start.weights, [r for r in replies if r.client in passing])
+        compared = [r for r in replies if r.client in passing]
+        if spec.encoded:
+            local = self.sites.local
+            compared, _ = encoding.decoded(local.method, compared, start.received, local.fed, start.t)
+        refused = self.proportions.check(start.t, start.weights, compared)
         for change in refused:
             site = self.sites.hellos[change.client].site
             self.sites.tell(start.t, "E318", f"{site} round {start.t}: {change.text}. Reply dropped.")

@@ -138,7 +138,7 @@ def shares_only_what_it_declares(subject: Subject) -> str:
         replies = run.trainer.train(run.down(run.begin(), 1), range(len(SIZES)), {})
     finally:
         run.trainer.close()
-    declared = part.shares(run.fed)
+    declared = run.spec.shares.get(part.name, {})
     for reply in replies:
         shares = flat(reply.shares.get(part.name, {}))
         if differing := sorted(set(shares) ^ set(declared)):

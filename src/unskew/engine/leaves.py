@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from unskew.core import encoding
 from unskew.core.account import Account
 from unskew.core.client import Fed
 from unskew.core.method import Method
@@ -51,9 +52,13 @@ def what_leaves(
     sent: names of the weights that leave. counts_KC: samples by client and class; zeros where clients do not say. drawn:
     as for `accounts`. secure: how replies are summed, if the server sees sums alone.
     """
-    w = fed.net.weights()
+    w, sent = fed.net.weights(), tuple(sent)
     total, constant = masked(secure, {n: w[n] for n in sent}), size_in_bytes({n: w[n] for n in fed.net.constants})
-    weights = f"weights {size(total)} a round (read: {_read(method.weights_read, secure)})" if total else "no weights"
+    read = f"(read: {_read(method.weights_read, secure)})"
+    weights = f"weights {size(total)} a round {read}" if total else "no weights"
+    if encoder := method.encoder:
+        encoded = size(encoding.bytes_of_weights(method, fed, sent))
+        weights = f"weights {encoded} a round, encoded by {encoder.name}, in place of {size(total)} {read}"
     if constant:
         weights += f"; {size(constant)} are frozen in the model and stay as they are"
     lines = [line for part in method.parts for line in _share_lines(part, fed, secure)]

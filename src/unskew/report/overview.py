@@ -17,6 +17,7 @@ PLACES = {
     "loss": ("logits", "loss"),
     "steps": ("starts", "grad", "perturb", "sample_grad", "holds"),
     "merge": ("merge", "protect", "sends"),
+    "messages": ("encode",),
     "server": ("server", "refine", "dispatch"),
     "prediction": ("evaluate_with", "scores", "personalise"),
 }
@@ -37,7 +38,7 @@ def page(methods: Mapping[str, tuple[Part, Fed, str]]) -> str:
                 "sentence. FedAvg is what is left without any.",
                 table(HEAD, rows),
                 "**changes**: where a method differs from FedAvg: the data a step trains on, the model, the loss, the local steps, "
-                "the merge, what else the server does, the prediction. **read**: whether the server reads only sums over clients, "
+                "the merge, the form in which weights are sent, what else the server does, the prediction. **read**: whether the server reads only sums over clients, "
                 "which secure aggregation can give without showing any client's own, or each client's own. **exchanges more**: "
                 "messages beside the one of a round's training, by what sets them off. **tasks**: c classification, s segmentation. "
                 "A name leads to the method's page, with its equations, settings and bytes; `unskew explain METHOD` says the same "
@@ -51,7 +52,7 @@ def page(methods: Mapping[str, tuple[Part, Fed, str]]) -> str:
 def _row(name: str, part: Part, fed: Fed, summary: str) -> tuple[str, ...]:
     shares = {**part.shares(fed), **{leaf: s for trip in part.trips for leaf, s in trip.shares(fed).items()}}
     kinds = sorted({s.discloses for s in shares.values()}, key=get_args(Kind).index)
-    each = part.weights_read == "each" or any(s.reads == "each" for s in shares.values())
+    each = part.weights_read == "each" or overrides(part, "encode") or any(s.reads == "each" for s in shares.values())
     year = re.search(r"\b(20[0-2]\d)\b", re.sub(r"arXiv \S+", "", summary))
     presets = "".join(f", `{preset}`" for preset in part.presets)
     return (

@@ -43,7 +43,7 @@ def lane_table(clients: Clients, axis: Axis, work: Sequence[Work], private: Sequ
         "rows_weight": weight_GVB,
     }
     tensors = {n: axis.fit(on_device(v, clients.device)) for n, v in table.items()}
-    mine = {p.name: axis.stack([state[p.name] for state in private]) for p in clients.hooks["client_init"]}
+    mine = {p.name: axis.stack([state.get(p.name, {}) for state in private]) for p in clients.hooks["client_init"]}
     kept = axis.stack([{n: state["kept"][n] for n in clients.kept} for state in private])
     return {**tensors, "mine": mine, "kept": kept, "round": {}}
 

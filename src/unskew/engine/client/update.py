@@ -11,6 +11,8 @@ from functools import partial
 
 import torch
 
+from unskew.core import encoding
+from unskew.core.client import changed
 from unskew.core.keys import key
 from unskew.core.part import Part
 from unskew.core.replies import Reply
@@ -122,7 +124,7 @@ class Update:
         private |= {name: select_lane(mine) for name, (_, mine) in finished.items()}
         if clients.kept:
             private["kept"] = {n: self.axis.lane(self.state.weights[n], g).contiguous() for n in clients.kept}
-        return Reply(
+        reply = Reply(
             client=work.client,
             size=float(work.n),
             weights={n: w[n] for n in clients.sent},
@@ -130,3 +132,13 @@ class Update:
             private={name: state for name, state in private.items() if state},
             loss=0.0 if clients.withholds_loss else self.state.loss_sum[g] / work.samples_seen(self.recipe),
         )
+        return self._encoded(g, reply) if clients.method.encoder else reply
+
+    def _encoded(self, g: int, reply: Reply) -> Reply:
+        """The reply as it leaves where a Part encodes weights; one client at a time, whatever the lanes."""
+        part = self.clients.method.encoder
+        assert part is not None
+        lane = tree_map(lambda t: self.axis.lane(t, g), self.state.lane_table)
+        c = changed(self.views.client(part, lane, {}), mine=reply.private.get(part.name, {}))
+        with torch.no_grad():
+            return encoding.encoded(part, c, reply)

@@ -74,3 +74,7 @@ class Start:
             return self
         weights, down = self.own(k)
         return Start(self.t, self.lr, weights, down)
+
+    def received(self, k: int) -> Weights:
+        """The weights that client k is sent."""
+        return self.to(k).weights

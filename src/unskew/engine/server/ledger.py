@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from unskew import many
+from unskew.core import encoding
 from unskew.core.method import Method
 from unskew.core.replies import Reply
 from unskew.core.trees import Tree, leaves, size_in_bytes
@@ -23,7 +24,7 @@ class Ledger:
     """
 
     def __init__(self, record: Record, sent: Sequence[str], method: Method, secure: SecureAggregation | None = None):
-        self.record, self.sent, self.secure = record, sent, secure
+        self.record, self.sent, self.method, self.secure = record, sent, method, secure
         up = "dp" if method.samples_apart else "none"
         down = "dp" if method.samples_apart or method.protector else "none"
         self.weights = Share((), reads=method.weights_read, kind="weights", samples="client", guarantee=up)
@@ -48,10 +49,13 @@ class Ledger:
         self._add(row, clients, self._size_of_weights(start), self.down)
 
     def trained(self, t: int, replies: Sequence[Reply], start: Start) -> None:
-        """The weights that came back from training."""
-        row = {"t": t, "way": "up", "share": "w"}
-        size = masked(self.secure, {n: start.weights[n] for n in self.sent})
-        self._add(row, [r.client for r in replies], size, self.weights)
+        """The weights that came back from training, in the bytes in which they came."""
+        row, clients = {"t": t, "way": "up", "share": "w"}, [r.client for r in replies]
+        if encoder := self.method.encoder:
+            sizes = [encoding.bytes_sent(self.method, r) for r in replies]
+            self._add(row | {"encoded": encoder.name}, clients, sizes, self.weights)
+            return
+        self._add(row, clients, masked(self.secure, {n: start.weights[n] for n in self.sent}), self.weights)
 
     def shared(self, t: int, replies: Sequence[Reply], declared: Mapping[str, Mapping[str, Share]]) -> None:
         """What the replies hold beside the weights. declared: by Part and leaf.

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from unskew import many
-from unskew.core import gate
+from unskew.core import encoding, gate
 from unskew.core.client import Fed
 from unskew.core.method import Method
 from unskew.core.part import Part, Trip, overrides
@@ -77,11 +77,7 @@ class Loop:
         self.audience = Audience((), run, record)
         guarded = self.protector or run.method.samples_apart
         self.chance = trainer.chance if guarded else Keyed(run.settings.seed)
-        self.spec = gate.Spec(
-            {n: tuple(w[n].shape) for n in trainer.sent},
-            {p: s for p, s in self.declared.items() if s},
-            {n: w[n].dtype for n in trainer.sent},
-        )
+        self.spec = encoding.spec_of(run.method, run.fed, trainer.sent, w)
 
     def begin(self) -> State:
         """The state before round 1, after the trips that come first."""
@@ -116,7 +112,7 @@ class Loop:
         self.ledger.broadcast(t, asked, start)
         self.ledger.trained(t, replies, start)
         self.ledger.shared(t, replies, self.declared)
-        good = self._gate(t, replies, self.spec)
+        good = self._decoded(start, self._gate(t, replies, self.spec))
         withheld = self.method.samples_apart and self.chance.secret  # sites say nothing of their losses then
         self.audience.replied(replies, good, bool(withheld))
         with memory.one_core(), self._computing():
@@ -228,6 +224,15 @@ class Loop:
             self._event(t, "E314", f"round {t}: after the exchange of '{part.name}' {problem} It is left out.")
             return state
         return State(t, w, {**state.slices, part.name: self._placed(slice_)})
+
+    def _decoded(self, start: Start, replies: list[Reply]) -> list[Reply]:
+        """The replies that have passed the gate, with weights also where these have come encoded."""
+        with memory.one_core(), self._computing():
+            good, refused = encoding.decoded(self.method, replies, start.received, self.fed, start.t)
+        for refusal in refused:
+            text = refusal.sentence(self.run.federation.name_of(refusal.client), start.t)
+            self._event(start.t, refusal.code, f"{text} Reply dropped ({len(good)} of {len(replies)} used).")
+        return good
 
     def _gate(self, t: int, replies: list[Reply], spec: gate.Spec) -> list[Reply]:
         good, refused = gate.check(replies, spec, self.fed.sizes)

@@ -1,0 +1,61 @@
+"""What a Part says of itself beside its hooks: its name, what it goes with, and what it does to a round."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import ClassVar, Literal
+
+from unskew.core.configured import Configured
+
+
+class Declared(Configured):
+    """The attributes of a Part, with what holds where it says nothing."""
+
+    # What a Part is
+
+    name: ClassVar[str] = ""
+    """The method's name, by which its trees are stored and users ask for it."""
+    use_when: ClassVar[str] = ""
+    """When to use it, in a sentence, for the method's page."""
+    presets: ClassVar[Mapping[str, Mapping[str, object]]] = {}
+    """Names under which this Part is also known, each with the settings that it then has: {"rbsm": {"mu": 0.0}}."""
+    neutral: ClassVar[Mapping[str, object]] = {}
+    """Settings with which the Part changes nothing, so that `unskew check` can verify it."""
+    spelling: ClassVar[str] = ""
+    """How users refer to a Part of their own: `file.py` or `file.py:Class`; empty for those that come with unskew."""
+
+    # What it goes with
+
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "segmentation")
+    """The tasks it serves. A Part that reads one label a sample, or the head's features, leaves segmentation out."""
+    clashes: ClassVar[Mapping[str, str]] = {}
+    """Names of Parts it cannot be combined with, and why, as the end of a sentence."""
+    normalises: ClassVar[bool] = False
+    """It normalises inputs itself, so it receives raw values instead of standardised ones."""
+    merges: ClassVar[bool] = False
+    """It replaces the weighted mean of clients' weights by its `merge`. At most one Part of a method may."""
+    keeps_at_server: ClassVar[tuple[str, ...]] = ()
+    """Leaves of the server's slice that are not broadcast."""
+    divides: ClassVar[bool] = False
+    """It divides the model into what clients share and what they keep or freeze. At most one Part of a method may."""
+    weights_read: Literal["sum", "each"] = "sum"
+    """Whether the server needs every client's weights, or only their weighted sum (as secure aggregation gives)."""
+    weighting: Literal["size", "equal"] | None = None
+    """How the merge weighs clients. None leaves it to the other Parts; if none decides, it is by number of samples."""
+    proximal: float = 0.0
+    """The mu of a term mu/2 ||w - w_t||^2 in its loss, which contracts the local update; FedNova corrects for it."""
+    reserve: int = 0
+    """Training samples of each class that the server holds back for itself before data are dealt to clients."""
+    personal: bool = False
+    """Whether `personalise` does something, so that clients' own scores are computed with it. At most one Part may."""
+    samples_apart: ClassVar[bool] = False
+    """Training draws every sample of a step independently of the others and sees each one's gradient (`sample_grad`), so
+    that a proof about single samples holds. Parts that read a client's samples otherwise are refused."""
+    hands_on: ClassVar[str] = ""
+    """What of single clients its `dispatch` sends to others, for those who decide whether it may: "mixtures of single
+    clients' weights". Empty if all that clients receive is made for all of them."""
+    climbs: int = 0
+    """How often `perturb` is called in a step, each time with the gradient where the last call led; each costs a pass
+    forward and back."""
+    protects: ClassVar[bool] = False
+    """It replaces the clients' replies by noisy sums of them (`protect`), so Parts that read single replies are refused."""

@@ -1,0 +1,47 @@
+"""Signs with error feedback, EF-signSGD (Karimireddy et al., ICML 2019, arXiv 1901.09847): one bit a number, nothing lost.
+
+Client: v = (w_S - w_t) + e_k;   sends s_k = mean_i |v_i| sign(v), by tensor;   e_k' = v - s_k
+Server: as ever, with w_t + s_k for the client's weights.    e_k begins at 0; sign(0) = 1
+Differs from the paper: v is a round's change after local steps, not one gradient times the learning rate. Statistics of
+batch normalisation and what other Parts share travel whole, and so does what the server sends.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+from unskew.core import Client, Fed, Keys, Part, Share, Tensor, Tree, Weights
+from unskew.methods.changes import joined, numbers, packed, parted, room, unpacked
+
+
+@dataclass(frozen=True)
+class EFSign(Part):
+    """Sends the sign of every change and its mean size, and remembers the rest for later rounds."""
+
+    name = "efsign"
+    use_when = "A thirtieth of the bytes may be sent, and clients come back often enough to send later what was lost."
+
+    def client_init(self, w: Weights, fed: Fed) -> Tree:
+        return {"error": torch.zeros(numbers(fed), device=w[fed.shared[0]].device)}
+
+    def encoded(self, fed: Fed) -> dict[str, Share]:
+        bits = Share(
+            (room(numbers(fed), 1),), torch.uint8, 0, 255, reads="each", what="signs", kind="weights", samples="client"
+        )
+        sizes = Share((len(fed.shared),), low=0, reads="each", what="mean sizes", kind="weights", samples="client")
+        return {"signs": bits, "sizes": sizes}
+
+    def encode(self, change: Weights, c: Client, keys: Keys) -> tuple[Tree, Tree]:
+        v_D = joined(change) + c.mine["error"]
+        up_D = v_D >= 0
+        sizes = torch.stack([t.abs().mean() for t in parted(v_D, change, c.fed).values()])
+        sent_D = joined(self._scaled(up_D, sizes, change, c.fed))
+        return {"signs": packed(up_D, 1), "sizes": sizes}, {"error": v_D - sent_D}
+
+    def decode(self, tree: Tree, w: Weights, fed: Fed, keys: Keys) -> Weights:
+        return self._scaled(unpacked(tree["signs"], 1, numbers(fed)), tree["sizes"], w, fed)
+
+    def _scaled(self, up_D: Tensor, sizes: Tensor, w: Weights, fed: Fed) -> Weights:
+        """The signs, times the mean size of their tensor's changes."""
+        signs = parted(2.0 * up_D.float() - 1.0, w, fed)
+        return {n: size * t for (n, t), size in zip(signs.items(), sizes)}

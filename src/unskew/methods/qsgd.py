@@ -1,0 +1,69 @@
+"""QSGD (Alistarh et al., NeurIPS 2017, arXiv 1610.02132): every change is rounded to one of a few levels, at random.
+
+Client: v = w_S - w_t, in buckets;   sends |v| of each bucket, and of each number its sign and level l_i,
+        l_i = floor(s |v_i| / |v| + u_i),   u_i uniform on [0, 1);   so E[sign(v_i) |v| l_i / s] = v_i
+Server: as ever, with w_t + sign(v_i) |v| l_i / s for the client's weights.    s = 2**(bits - 1) - 1 levels
+As `fedpaq` it is FedPAQ (Reisizadeh et al., AISTATS 2020, arXiv 1909.13014): one norm for all weights.
+Differs from the paper: v is a round's change after local steps, as in FedPAQ, not a gradient; levels have a fixed number of
+bits, where the paper codes them by Elias' codes; buckets run over all weights together. Norms are Euclidean (`norm=l2`) or,
+as in the paper's experiments, the largest |v_i| (`max`). Statistics of batch normalisation and what other Parts share
+travel whole, and so does what the server sends.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated, Literal
+
+import torch
+from annotated_types import Ge, Le
+
+from unskew.core import Client, Fed, Keys, Part, Share, Tensor, Tree, Undecodable, Weights
+from unskew.methods.changes import joined, numbers, packed, parted, room, unpacked
+
+
+@dataclass(frozen=True)
+class QSGD(Part):
+    """Rounds the change of every weight to a few levels, at random and without bias."""
+
+    bits: Annotated[Literal[2, 4, 8], "bits of each number, its sign among them"] = 4
+    bucket: Annotated[int, Ge(0), Le(1 << 30), "how many numbers share a norm; 0: all of them"] = 512
+    norm: Annotated[Literal["l2", "max"], "what a bucket's numbers are divided by"] = "max"
+    name = "qsgd"
+    use_when = "Links are slow and clients come seldom, so that none can remember what it did not send."
+    presets = {"fedpaq": {"bits": 8, "bucket": 0, "norm": "l2"}}
+
+    def encoded(self, fed: Fed) -> dict[str, Share]:
+        D = numbers(fed)
+        norms = Share((-(-D // self._bucket(D)),), low=0, reads="each", what="norms", kind="weights", samples="client")
+        levels = Share(
+            (room(D, self.bits),), torch.uint8, 0, 255, reads="each", what="levels", kind="weights", samples="client"
+        )
+        return {"norms": norms, "levels": levels}
+
+    def encode(self, change: Weights, c: Client, keys: Keys) -> tuple[Tree, Tree]:
+        v_D = joined(change)
+        parts = v_D.split(self._bucket(len(v_D)))
+        norms = torch.stack([t.norm() if self.norm == "l2" else t.abs().max() for t in parts])
+        u_D = torch.rand(len(v_D), generator=keys("rounding")).to(v_D.device)
+        ratio_D = v_D.abs() / self._spread(norms, len(v_D)).clamp(min=torch.finfo(v_D.dtype).tiny)
+        levels_D = (self._most * ratio_D + u_D).floor().clamp(max=self._most)
+        return {"norms": norms, "levels": packed(self._most + v_D.sign() * levels_D, self.bits)}, {}
+
+    def decode(self, tree: Tree, w: Weights, fed: Fed, keys: Keys) -> Weights:
+        D = numbers(fed)
+        codes_D = unpacked(tree["levels"], self.bits, D)
+        if bool((codes_D > 2 * self._most).any()):
+            raise Undecodable(f"it holds levels beyond {self._most}")
+        v_D = self._spread(tree["norms"], D) * ((codes_D.float() - self._most) / self._most)
+        return parted(v_D, w, fed)
+
+    @property
+    def _most(self) -> int:
+        """s, the largest level."""
+        return 2 ** (self.bits - 1) - 1
+
+    def _bucket(self, D: int) -> int:
+        return min(self.bucket, D) or D
+
+    def _spread(self, norms: Tensor, D: int) -> Tensor:
+        """[D]: for each number the norm of its bucket."""
+        return norms.repeat_interleave(self._bucket(D))[:D]

@@ -1,0 +1,52 @@
+"""Random-k with error feedback (Stich, Cordonnier & Jaggi, NeurIPS 2018, arXiv 1809.07599): a random part of the changes travels.
+
+Client: v = (w_S - w_t) + e_k;   sends v at k indices drawn at random, s_k = v there and 0 elsewhere;   e_k' = v - s_k
+Server: as ever, with w_t + s_k for the client's weights.    k = share D, D numbers in all; e_k begins at 0
+Both ends draw the indices from the run's seed, the round and the client, so only values travel: 4 bytes for each of k.
+Differs from the paper: v is a round's change after local steps, not one gradient times the learning rate. Without memory
+s_k is D / k times as large, which makes it unbiased. Statistics of batch normalisation and what other Parts share travel
+whole, and so does what the server sends.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from annotated_types import Gt, Le
+
+from unskew.core import Client, Fed, Keys, Part, Share, Tensor, Tree, Weights
+from unskew.methods.changes import joined, numbers, parted
+from unskew.methods.topk import kept
+
+
+@dataclass(frozen=True)
+class RandomK(Part):
+    """Sends changes of weights that are drawn at random, and remembers the others for later rounds."""
+
+    share: Annotated[float, Gt(0), Le(1), "part of the numbers that is sent"] = 0.05
+    memory: Annotated[bool, "add what was not sent to the next round's change (error feedback)"] = True
+    name = "randomk"
+    use_when = (
+        "As `topk` where no message may say which weights changed most; it needs more rounds, and half the bytes."
+    )
+    neutral = {"share": 1.0}
+
+    def client_init(self, w: Weights, fed: Fed) -> Tree:
+        return {"error": torch.zeros(numbers(fed), device=w[fed.shared[0]].device)} if self.memory else {}
+
+    def encoded(self, fed: Fed) -> dict[str, Share]:
+        k = kept(self.share, numbers(fed))
+        return {"values": Share((k,), reads="each", what="some changes", kind="weights", samples="client")}
+
+    def encode(self, change: Weights, c: Client, keys: Keys) -> tuple[Tree, Tree]:
+        v_D = joined(change) + (c.mine["error"] if self.memory else 0.0)
+        at_k = self._drawn(len(v_D), keys).to(v_D.device)
+        return {"values": v_D[at_k]}, {"error": v_D.index_fill(0, at_k, 0.0)} if self.memory else {}
+
+    def decode(self, tree: Tree, w: Weights, fed: Fed, keys: Keys) -> Weights:
+        D, values = numbers(fed), tree["values"]
+        at_k, scale = self._drawn(D, keys).to(values.device), 1.0 if self.memory else D / len(values)
+        return parted(torch.zeros(D, device=values.device).index_copy(0, at_k, scale * values), w, fed)
+
+    def _drawn(self, D: int, keys: Keys) -> Tensor:
+        return torch.randperm(D, generator=keys("indices"))[: kept(self.share, D)]

@@ -1,0 +1,58 @@
+"""Top-k with error feedback (Stich, Cordonnier & Jaggi, NeurIPS 2018, arXiv 1809.07599): only the largest changes travel.
+
+Client: v = (w_S - w_t) + e_k;   sends s_k = v at the k indices of the largest |v|, 0 elsewhere;   e_k' = v - s_k
+Server: as ever, with w_t + s_k for the client's weights.    k = share D, D numbers in all; e_k begins at 0
+A message has 8 bytes for each of the k numbers, an index and a value, in place of 4 for each of D.
+Differs from the paper: v is a round's change after local steps, not one gradient times the learning rate, as in
+Qsparse-local-SGD (Basu et al., NeurIPS 2019); the k largest are found over all weights together. Statistics of batch
+normalisation and what other Parts share travel whole, and so does what the server sends. `memory=False` forgets what was
+not sent.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from annotated_types import Gt, Le
+
+from unskew.core import Client, Fed, Keys, Part, Share, Tree, Undecodable, Weights
+from unskew.methods.changes import joined, numbers, parted
+
+
+@dataclass(frozen=True)
+class TopK(Part):
+    """Sends the largest changes of the weights, and remembers the others for later rounds."""
+
+    share: Annotated[float, Gt(0), Le(1), "part of the numbers that is sent"] = 0.05
+    memory: Annotated[bool, "add what was not sent to the next round's change (error feedback)"] = True
+    name = "topk"
+    use_when = "Links are slow, clients come back often, and a model may be learnt from few of its weights at a time."
+    neutral = {"share": 1.0}
+
+    def client_init(self, w: Weights, fed: Fed) -> Tree:
+        return {"error": torch.zeros(numbers(fed), device=w[fed.shared[0]].device)} if self.memory else {}
+
+    def encoded(self, fed: Fed) -> dict[str, Share]:
+        D, k = numbers(fed), kept(self.share, numbers(fed))
+        return {
+            "indices": Share((k,), torch.int32, 0, D - 1, reads="each", what="which", kind="weights", samples="client"),
+            "values": Share((k,), reads="each", what="their change", kind="weights", samples="client"),
+        }
+
+    def encode(self, change: Weights, c: Client, keys: Keys) -> tuple[Tree, Tree]:
+        v_D = joined(change) + (c.mine["error"] if self.memory else 0.0)
+        at_k = v_D.abs().topk(kept(self.share, len(v_D))).indices.sort().values
+        tree = {"indices": at_k.to(torch.int32), "values": v_D[at_k]}
+        return tree, {"error": v_D.index_fill(0, at_k, 0.0)} if self.memory else {}
+
+    def decode(self, tree: Tree, w: Weights, fed: Fed, keys: Keys) -> Weights:
+        at_k = tree["indices"].long()
+        if bool((at_k[1:] <= at_k[:-1]).any()):
+            raise Undecodable("its indices do not grow")
+        v_D = torch.zeros(numbers(fed), device=at_k.device)
+        return parted(v_D.index_copy(0, at_k, tree["values"]), w, fed)
+
+
+def kept(share: float, count: int) -> int:
+    """How many of so many numbers are sent: one at least."""
+    return max(1, round(share * count))
