@@ -230,6 +230,15 @@ def test_what_does_not_go_together_is_refused(method, text):
         check.loop(registry.parse(method))
 
 
+def test_without_memory_clients_hold_what_other_parts_remember():
+    loop = check.loop(registry.parse("topk(memory=False)+scaffold"), rounds=2)
+    state, _ = loop.round(loop.begin(), 1)
+    _, summary = loop.round(state, 2)
+    loop.trainer.close()
+    assert summary.dropped == 0
+    assert set(loop.store.fetch([0])[0]) == {"scaffold"}
+
+
 def test_encoded_weights_cannot_be_summed_securely():
     with pytest.raises(UsageError, match=r"E134 .* 'qsgd': it encodes the weights that clients send"):
         check.loop(registry.parse("qsgd"), secure_aggregation="on")
