@@ -34,6 +34,7 @@ class Part(Declared):
     from `batch.mean`, because a batch may end in padding.
 
     The hooks stand roughly in the order of a run. `w` holds weights by name, `c` is the client: its round, sizes and trees.
+    The attributes with which a Part says what it goes with are in `Declared`.
     """
 
     @property
