@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 from unittest import mock
 
@@ -15,9 +14,6 @@ from unskew import arguments, cli
 from unskew.cli import compare, reproduce, run
 from unskew.cli.options import help_text
 from unskew.config import Settings
-
-ROOT = Path(__file__).parents[2]
-PAGES = [ROOT / "README.md", *(ROOT / "docs").glob("*.md")]
 
 SETTINGS = (
     "--data --skew --clients --samples --availability --rounds --epochs --batch --optimiser --lr --lr-decay --lr-min --lr-rounds --first-epochs "
@@ -107,16 +103,3 @@ def test_help_shows_every_meaning_choice_range_and_default():
             assert help_text(option).replace("\\[", "[") in text, (command, option.name)
     assert "reset at every step [sgd|adam|adamw|sign; default: sgd]" in shown("run")
     assert "by the rate times this) [at least 0; default: 0.0]" in shown("run")
-
-
-def test_commands_in_the_documentation_exist_with_their_options():
-    known = dict(commands(typer.main.get_command(cli.app())))
-    texts = [page.read_text().replace("\\\n", " ") for page in PAGES]
-    lines = [line[2:] for text in texts for line in text.splitlines() if line.startswith("$ ")]
-    written = [part.split() for line in lines for part in line.split("#")[0].split("&&")]
-    ours = [words[1:] for words in written if words[:1] == ["unskew"]]
-    assert len(ours) > 10
-    for words in ours:
-        name = " ".join(words[:2]) if " ".join(words[:2]) in known else words[0]
-        used = {word.partition("=")[0] for word in words if word.startswith("--")}
-        assert used <= known[name] | {"--version"}, words
