@@ -2,6 +2,7 @@
 
     g~ = grad F(w + rho g / ||g||), g = grad F(w);    w <- w - lr (g~ - g^_k + (w - w_t) / lambda), K steps
     g^_k <- g^_k - (w_K - w_t) / lambda;    sends w_K - lambda g^_k;    w_{t+1} = their mean
+everyone: clients send w_K, and the mean of - lambda g^_k over all clients, absent ones too, is added to the mean of the w_K.
 Running statistics are those of the pass at w, and take the plain mean.
 """
 
@@ -18,6 +19,17 @@ class FedSpeed(FedAvg):
     weighting = "equal"
     mu = 0.1
     rho = 0.1
+    everyone = False
+
+    def begin(self) -> None:
+        self.remember()
+
+    def remember(self) -> dict[str, torch.Tensor]:
+        """The mean of - lambda g^_k over all clients, which the server's slice holds."""
+        h = [self.private[k]["h"] if k in self.private else {} for k in range(self.clients)]
+        H = {n: sum(-h_k[n] / self.mu for h_k in h if h_k) / self.clients + 0 * self.w[n] for n in self.learned}
+        self.slice = {"H": H} if self.everyone else {}
+        return H
 
     def arrive(self, c: Client) -> None:
         self.private.setdefault(c.k, {"h": {n: torch.zeros_like(p) for n, p in c.parameters.items()}})
@@ -46,12 +58,18 @@ class FedSpeed(FedAvg):
         w = c.weights
         h = {n: old - self.mu * (w[n] - c.start[n]) for n, old in self.private[c.k]["h"].items()}
         self.private[c.k] = {"h": h}
-        return {"sent": {n: w[n] - h_n / self.mu for n, h_n in h.items()}}
+        return {"sent": {n: w[n] - (0 if self.everyone else h_n / self.mu) for n, h_n in h.items()}}
 
     def merge(self, replies: list[Reply]) -> Weights:
         mean = {n: torch.stack([r.shared["sent"][n] for r in replies]).mean(0) for n in self.learned}
+        if self.everyone:
+            mean = {n: mean[n] + h for n, h in self.remember().items()}
         return self.weighted_mean(replies) | mean
 
 
 def test_fedspeed() -> None:
     agree(Case("cnn", 0.9), FedSpeed, mu=0.5)
+
+
+def test_the_correction_of_absent_clients() -> None:
+    agree(Case(), FedSpeed, everyone=True)
