@@ -93,6 +93,12 @@ def replace_unsynced(path: Path, data: bytes) -> None:
         raise
 
 
+def sha256(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal digits, read piece by piece."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
 @contextmanager
 def new_folder(path: Path) -> Iterator[Path]:
     """A new folder to write into, which becomes the one at `path` when the block ends: whole, or not at all.

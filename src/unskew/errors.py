@@ -179,6 +179,8 @@ PAGES = {
     "E408": "A trace of availability must be a CSV file with the columns round,client[,seconds], all numbers from 0.",
     "E409": "The folders do not say which class a file has: there is neither CLASS/ or SITE/CLASS/, nor images/ with masks/, nor a table that lists the files. Or an image has no mask that fits. `unskew data check PATH` shows what is understood.",
     "E410": "A diagnosis needs two sites with samples: all samples are at one, or nothing says which sample is from which site. Name the column that says where a row is from (`--site`), or give a skew that divides the data (`--skew dirichlet:0.3`).",
+    "E411": "What `unskew data get` was given is not the data set in its original form, or is refused: a file is missing or of the wrong length, an archive names files outside itself, holds links or unpacks to far too much, or a pickle asks for more than arrays of numbers. The message says which. Nothing is downloaded by itself and nothing is ever unpacked or unpickled unsafely.",
+    "E412": "An original archive of a data set has another SHA-256 than the published one, so it was cut off, or is another version or somebody else's. Download it again from the place that the message names.",
     "E501": "Federations of real sites need Flower and cryptography, which are an optional extra: `pip install 'unskew[flower]'`.",
     "E502": "A federation, a key or a site's folder already exists, or does not exist. Nothing was overwritten.",
     "E503": "A ticket, a key, a host or the name of a site cannot be used. The message says which, and why.",

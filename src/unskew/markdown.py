@@ -1,11 +1,20 @@
-"""Tables of the pages in docs/ that are made from the code."""
+"""Tables in Markdown: of the pages in docs/ that are made from the code, and of cards."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from unskew import arguments
+from unskew.errors import printable
+
+SPECIAL = re.compile(r"[\\`*_{}\[\]<>|!]")
+
+
+def escaped(text: str) -> str:
+    """A text that Markdown shows as it is, in one line: names of classes and data may be somebody else's."""
+    return SPECIAL.sub(r"\\\g<0>", printable(text))
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -47,6 +47,7 @@ FROZEN = {
     "join": "ticket --folder --coordinator --json",
     "data": "",
     "data check": "data --label --site --json",
+    "data get": "name --from --out --size",
     "federation": "",
     "federation init": "name --host --sites --folder --no-tls --json",
     "federation admit": "name keys --site --samples --compared --folder",

@@ -1,18 +1,22 @@
-"""`unskew data check`: what is understood of data, without training on them."""
+"""`unskew data`: what is understood of data, without training on them; and data sets from their original archives."""
 
 from __future__ import annotations
 
 import json
+import os
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
-app = typer.Typer(help="Look at data before training on them.", no_args_is_help=True)
+app = typer.Typer(
+    help="Look at data before training on them; make data sets from their original archives.", no_args_is_help=True
+)
 
 
 @app.callback()
 def group() -> None:
-    """Look at data before training on them."""
+    """Look at data before training on them; make data sets from their original archives."""
 
 
 @app.command("check")
@@ -35,3 +39,31 @@ def check(
         print(json.dumps(facts(dataset)))
         return
     print(table(dataset))
+
+
+@app.command("get")
+def get(
+    name: Annotated[str, typer.Argument(help="the data set: cifar10, femnist, pacs, ...; a wrong name lists all")],
+    origin: Annotated[
+        Path | None, typer.Option("--from", help="the archive or folder that you have downloaded")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="the folder to write to [default: UNSKEW_DATA, or data]")] = None,
+    size: Annotated[
+        int | None,
+        typer.Option(min=8, max=1024, help="side of photographs, which are resized, in pixels [default: 64]"),
+    ] = None,
+) -> None:
+    """Make a data set of the field from its original archive: NAME.npz, and a card with licence, digests and counts.
+
+    Nothing is downloaded, and nothing of an archive is unpacked to a disk or unpickled unsafely.
+    """
+    from unskew.data.getting.get import get as made_from
+
+    folder = out or Path(os.environ.get("UNSKEW_DATA") or "data")
+    got = made_from(name, origin, folder, size)
+    for path in got.files:
+        print(path)
+    for remark in got.remarks:
+        print(f"note  {remark}")
+    named = os.environ.get("UNSKEW_DATA") and Path(os.environ["UNSKEW_DATA"]).resolve() == folder.resolve()
+    print(f"next  unskew data check {name if named else got.files[0]}")

@@ -28,6 +28,10 @@ class NamedArchive(Archive):
         y, y_test = self.labels("y_train"), self.labels("y_test")
         return Dataset(self.path.stem, x, y, x_test, y_test, self.words("classes"), source=self.source, **more)
 
+    def images(self, part: str, size: int) -> np.ndarray:
+        """The images of a part as `x_PART` holds them, or `PART_webp` as strips, uint8."""
+        return self[f"x_{part}"] if f"x_{part}" in self else self.pictures(f"{part}_webp", size)
+
     def divided(self, x: np.ndarray, test: np.ndarray, columns: tuple[str, ...], **more: Any) -> Dataset:
         """A set in one piece; test: which rows are the test part, bool [N]. Labels are `y`."""
         y = self.labels("y")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import re
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -18,6 +19,7 @@ from unskew.data.named import place
 from unskew.errors import DataError, UsageError, excerpt, suggestion
 
 FOLDER = Path(__file__).parent / "sets"
+NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 
 
 @cache
@@ -113,9 +115,14 @@ def _check_no_file(text: str) -> None:
 
 
 def _place(text: str) -> tuple[str, dict[str, object]]:
-    """(the path that a text names, the arguments behind it in brackets); ("", {}) for a text that names no path."""
+    """(the path that a text names, the arguments behind it in brackets); ("", {}) for a text that names no path.
+
+    A name that no set of this package has may be that of an archive in the folder of named sets.
+    """
     if os.path.exists(text):  # unlike Path.exists, it answers False for a name that is too long
         return text, {}
+    if NAME.fullmatch(text) and text not in files() and (path := place(text)):
+        return str(path), {}
     if text.endswith(")"):
         for end in (i for i in reversed(range(len(text))) if text[i] == "("):
             if os.path.exists(path := text[:end].strip()):  # the path may have brackets of its own

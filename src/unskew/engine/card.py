@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -15,11 +14,10 @@ from unskew.engine.disk.record import Record
 from unskew.engine.disk.state import State, digest
 from unskew.engine.resolve import Run
 from unskew.errors import UnskewError
-from unskew.markdown import table
+from unskew.markdown import escaped, table
 from unskew.revision import revision
 
 FILE = "model.md"
-SPECIAL = re.compile(r"[\\`*_{}\[\]<>|!]")
 SCOPES = ("global", "global@client", "personal@client")
 
 
@@ -28,7 +26,7 @@ def card(run: Run, record: Record, now: State) -> str:
     federation, settings = run.federation, run.settings
     samples, tested = int(federation.sizes.sum()), int(federation.test.sizes.sum()) or len(federation.y_test)
     lines = [
-        f"# {_escaped(str(run.method))} on {_escaped(federation.name)}",
+        f"# {escaped(str(run.method))} on {escaped(federation.name)}",
         "",
         "How to use it: `unskew.load(RUN)`, `unskew predict RUN INPUT`.",
         "",
@@ -101,9 +99,4 @@ def _payloads(record: Record) -> list[tuple[Any, ...]]:
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> list[str]:
     """The lines of a table, and an empty one."""
-    return [table(head, ([_escaped(str(value)) for value in row] for row in rows)), ""]
-
-
-def _escaped(text: str) -> str:
-    """A text that Markdown shows as it is: names of classes and data may be somebody else's."""
-    return SPECIAL.sub(r"\\\g<0>", text)
+    return [table(head, ([escaped(str(value)) for value in row] for row in rows)), ""]

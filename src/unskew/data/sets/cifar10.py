@@ -1,7 +1,7 @@
 """60,000 colour images of ten classes, 32x32 (CIFAR-10, Krizhevsky, 2009).
 
-`train_webp`, `test_webp`: strips of 100 images as lossless WebP bytes, which `train_off` and `test_off` divide; `y_train`,
-`y_test`; `classes`
+`x_train`, `x_test` uint8 [N, 3, 32, 32]; `y_train`, `y_test`; `classes`. Or `train_webp`, `test_webp` in place of the images:
+strips of 100 as lossless WebP bytes, which `train_off` and `test_off` divide
 """
 
 from __future__ import annotations
@@ -16,5 +16,5 @@ SOURCE = "www.cs.toronto.edu/~kriz/cifar.html (asks to be cited)"
 def cifar10() -> Dataset:
     """50,000 samples of shape (3, 32, 32) to train and 10,000 to test, in [0, 1]."""
     archive = open_archive("cifar10", SOURCE)
-    x, x_test = (unit_interval(archive.pictures(part, 32)) for part in ("train_webp", "test_webp"))
+    x, x_test = (unit_interval(archive.images(part, 32)) for part in ("train", "test"))
     return archive.dataset(x, x_test, mean=(0.4914, 0.4822, 0.4465), std=(0.2470, 0.2435, 0.2616))

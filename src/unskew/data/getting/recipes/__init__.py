@@ -1,0 +1,1 @@
+"""One file for each original format; `SETS` holds the sets that come in it."""

@@ -1,0 +1,112 @@
+"""CIFAR-10 and CIFAR-100, the Python and the binary version.
+
+Python: pickles with `data` uint8 [n, 3072] and labels. Binary: records of one or two bytes of labels and 3,072 of pixels.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from unskew.data.getting.files import Files
+from unskew.data.getting.recipe import Origin, Recipe, Samples
+from unskew.data.getting.unpickled import unpickled
+from unskew.errors import DataError
+
+PIXELS = 3 * 32 * 32
+BATCHES = tuple(f"data_batch_{i}" for i in range(1, 6))
+Part = tuple[np.ndarray, np.ndarray, np.ndarray | None]
+"""(images, labels, superclasses where there are such)."""
+
+
+def cifar10(origin: Origin) -> Samples:
+    """50,000 and 10,000 images of ten classes."""
+    files = origin.files
+    if files.named("test_batch.bin"):
+        train, test = (_binary(files, names, 1) for names in ([f"{b}.bin" for b in BATCHES], ["test_batch.bin"]))
+        return _samples(train, test, _lines(files, "batches.meta.txt"))
+    train, test = (_pickled(files, names, b"labels") for names in (BATCHES, ["test_batch"]))
+    return _samples(train, test, _words(files, "batches.meta", b"label_names"))
+
+
+def cifar100(origin: Origin) -> Samples:
+    """50,000 and 10,000 images of 100 classes in 20 superclasses; the column `superclass`."""
+    files = origin.files
+    if files.named("test.bin"):
+        train, test = (_binary(files, [name], 2) for name in ("train.bin", "test.bin"))
+        coarse = _lines(files, "coarse_label_names.txt")
+        return _samples(train, test, _lines(files, "fine_label_names.txt"), coarse)
+    train, test = (_pickled(files, [name], b"fine_labels") for name in ("train", "test"))
+    coarse = _words(files, "meta", b"coarse_label_names")
+    return _samples(train, test, _words(files, "meta", b"fine_label_names"), coarse)
+
+
+def _pickled(files: Files, names: list[str] | tuple[str, ...], labels: bytes) -> Part:
+    parts = [(name, unpickled(files.read(name), f"{files.place}: {name}")) for name in names]
+    x = [_checked(batch.get(b"data"), f"{files.place}: {name}") for name, batch in parts]
+    y = [_numbers(batch.get(labels), len(rows), f"{files.place}: {name}") for (name, batch), rows in zip(parts, x)]
+    if labels == b"labels":
+        return np.concatenate(x), np.concatenate(y), None
+    coarse = [_numbers(b.get(b"coarse_labels"), len(r), f"{files.place}: {n}") for (n, b), r in zip(parts, x)]
+    return np.concatenate(x), np.concatenate(y), np.concatenate(coarse)
+
+
+def _checked(data: object, place: str) -> np.ndarray:
+    if not isinstance(data, np.ndarray) or data.dtype != np.uint8 or data.ndim != 2 or data.shape[1] != PIXELS:
+        raise DataError("E411", f"{place} holds no images: b'data' must be uint8 [n, {PIXELS:,}]. Download it again.")
+    return data.reshape(-1, 3, 32, 32)
+
+
+def _numbers(labels: object, count: int, place: str) -> np.ndarray:
+    if not isinstance(labels, list) or len(labels) != count or not all(type(v) is int for v in labels):
+        raise DataError("E411", f"{place} does not hold one label for each of its {count:,} images. Download it again.")
+    return np.array(labels, np.int64)
+
+
+def _binary(files: Files, names: list[str], labels: int) -> Part:
+    """labels: bytes of them before each image; with two the first is the superclass."""
+    whole = []
+    for name in names:
+        content = files.read(name)
+        if not content or len(content) % (PIXELS + labels):
+            text = f"{files.place}: {name} has {len(content):,} bytes, which are no records of {PIXELS + labels:,}"
+            raise DataError("E411", f"{text}. Download it again.")
+        whole.append(np.frombuffer(content, np.uint8).reshape(-1, PIXELS + labels))
+    rows = np.concatenate(whole)
+    coarse = rows[:, 0].astype(np.int64) if labels == 2 else None
+    return rows[:, labels:].reshape(-1, 3, 32, 32), rows[:, labels - 1].astype(np.int64), coarse
+
+
+def _words(files: Files, name: str, key: bytes) -> tuple[str, ...]:
+    words = unpickled(files.read(name), f"{files.place}: {name}").get(key)
+    if not isinstance(words, list) or not all(isinstance(w, bytes) for w in words):
+        raise DataError("E411", f"{files.place}: {name} does not name the classes. Download it again.")
+    return tuple(w.decode("utf-8", "replace") for w in words)
+
+
+def _lines(files: Files, name: str) -> tuple[str, ...]:
+    return tuple(line for line in files.read(name).decode("utf-8", "replace").split("\n") if line.strip())
+
+
+def _samples(train: Part, test: Part, classes: tuple[str, ...], coarse: tuple[str, ...] = ()) -> Samples:
+    columns = {}
+    if train[2] is not None and test[2] is not None:
+        if max(train[2].max(), test[2].max()) >= len(coarse):
+            raise DataError("E411", f"a superclass has a number above {len(coarse) - 1}. Download the archive again.")
+        names = np.array(coarse)
+        columns = {"superclass": (names[train[2]], names[test[2]])}
+    return Samples(train[0], train[1], test[0], test[1], classes, columns)
+
+
+_ABOUT = ("www.cs.toronto.edu/~kriz/cifar.html", "")
+SETS = {
+    "cifar10": Recipe(
+        "60,000 colour images of ten classes, 32x32 (Krizhevsky, 2009)", *_ABOUT,
+        "cifar-10-python.tar.gz or cifar-10-binary.tar.gz, or the folder it unpacks to", cifar10, (50_000, 10_000),
+        {"cifar-10-python.tar.gz": "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"},
+    ),
+    "cifar100": Recipe(
+        "60,000 colour images of 100 classes in 20 superclasses, 32x32 (Krizhevsky, 2009)", *_ABOUT,
+        "cifar-100-python.tar.gz or cifar-100-binary.tar.gz, or the folder it unpacks to", cifar100, (50_000, 10_000),
+        {"cifar-100-python.tar.gz": "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7"},
+    ),
+}  # fmt: skip

@@ -1,0 +1,407 @@
+"""`unskew data get`: tiny archives in the original formats become sets that are read by name; what comes from elsewhere does no harm."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+import os
+import pickle
+import struct
+import tarfile
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from scipy.io import wavfile
+
+import unskew
+from tests.cli.calling import call
+from unskew.data.getting import files, get, unpickled
+from unskew.data.getting.catalogue import recipes
+from unskew.data.getting.recipe import Samples
+from unskew.errors import DataError
+
+RNG = np.random.default_rng(5)
+TEN = RNG.integers(0, 256, (10, 3, 32, 32), dtype=np.uint8)
+GREY = RNG.integers(0, 256, (6, 4, 5), dtype=np.uint8)
+
+
+def python_2(value: Any) -> bytes:
+    """A value as Python 2 pickled it, with NumPy's names of that time: the form of CIFAR's files."""
+    if isinstance(value, dict):
+        return b"}(" + b"".join(python_2(k) + python_2(v) for k, v in value.items()) + b"u"
+    if isinstance(value, list):
+        return b"](" + b"".join(map(python_2, value)) + b"e"
+    if isinstance(value, bytes):
+        return b"T" + struct.pack("<i", len(value)) + value
+    if isinstance(value, int):
+        return b"J" + struct.pack("<i", value)
+    dtype = b"cnumpy\ndtype\n" + python_2(value.dtype.str[1:].encode()) + b"K\x00K\x01\x87R(K\x03U\x01|NNN" + python_2(-1) * 2 + b"K\x00tb"  # fmt: skip
+    shape = b"(" + b"".join(map(python_2, value.shape)) + b"t"
+    return b"cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R(K\x01" + shape + dtype + b"\x89" + python_2(value.tobytes()) + b"tb"  # fmt: skip
+
+
+def pickled(value: Any) -> bytes:
+    return b"\x80\x02" + python_2(value) + b"."
+
+
+def idx(values: np.ndarray) -> bytes:
+    return bytes((0, 0, 8, values.ndim)) + struct.pack(f">{values.ndim}I", *values.shape) + values.tobytes()
+
+
+def folder(root: Path, contents: Mapping[str, bytes]) -> Path:
+    for name, content in contents.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content)
+    return root
+
+
+def tar(path: Path, contents: Mapping[str, bytes]) -> Path:
+    with tarfile.open(path, "w:gz") as archive:
+        for name, content in contents.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return path
+
+
+def zipped(contents: Mapping[str, bytes]) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in contents.items():
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+def png(value: int) -> bytes:
+    buffer = io.BytesIO()
+    Image.new("RGB", (9, 6), (value, 0, 255)).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def a_cifar10(rows: Callable[[int], Any] = lambda i: TEN[2 * i : 2 * i + 2].reshape(2, -1)) -> dict[str, bytes]:
+    batches = {
+        f"cifar-10-batches-py/data_batch_{i + 1}": pickled({b"data": rows(i), b"labels": [i, 9]}) for i in range(5)
+    }
+    test = {"cifar-10-batches-py/test_batch": pickled({b"data": TEN[:3].reshape(3, -1), b"labels": [0, 1, 2]})}
+    names = [f"class {i}".encode() for i in range(9)] + [b"<b>|x"]
+    return batches | test | {"cifar-10-batches-py/batches.meta": pickled({b"label_names": names})}
+
+
+def a_har() -> dict[str, bytes]:
+    from unskew.data.getting.recipes.uci_har import SIGNALS
+
+    made: dict[str, bytes] = {"activity_labels.txt": b"1 WALKING\n2 SITTING\n"}
+    for part, n in (("train", 3), ("test", 2)):
+        for i, name in enumerate(SIGNALS):
+            rows = np.arange(n * 128).reshape(n, 128) + 1000 * i
+            made[f"{part}/Inertial Signals/{name}_{part}.txt"] = "\n".join("  ".join(f"{v:.7e}" for v in r) for r in rows).encode()  # fmt: skip
+        made[f"{part}/y_{part}.txt"] = b"1\n2\n1\n"[: 2 * n]
+        made[f"{part}/subject_{part}.txt"] = b"7\n7\n9\n"[: 2 * n]
+    return {f"UCI HAR Dataset/{name}": content for name, content in made.items()}
+
+
+def a_wav() -> bytes:
+    buffer = io.BytesIO()
+    wavfile.write(buffer, 22_050, RNG.integers(-9999, 9999, 2000).astype(np.int16))
+    return buffer.getvalue()
+
+
+def leaf(users: Mapping[str, tuple[list[Any], list[Any]]]) -> bytes:
+    data = {who: {"x": x, "y": y} for who, (x, y) in users.items()}
+    return json.dumps({"users": list(users), "user_data": data}).encode()
+
+
+def made(name: str, origin: Path, tmp_path: Path, **more: Any) -> Samples:
+    return get.get(name, origin, tmp_path / "out", **more).samples
+
+
+def test_cifar10_of_either_version_is_read_by_its_name(tmp_path, monkeypatch):
+    """Pickles of Python 2 and binary records give the same bytes, and the card names files and classes as text."""
+    got = get.get("cifar10", tar(tmp_path / "a.tar.gz", a_cifar10()), tmp_path / "out")
+    assert (got.samples.x == TEN).all()
+    assert got.samples.y.tolist() == [0, 9, 1, 9, 2, 9, 3, 9, 4, 9]
+    assert got.samples.y.dtype == np.int64
+    assert "published set has 50,000 and 10,000" in " ".join(got.remarks)
+    card = (tmp_path / "out" / "cifar10.md").read_text()
+    assert r"\<b\>\|x" in card
+    assert "a.tar.gz" in card
+    assert "not compared" in card
+    monkeypatch.setenv("UNSKEW_DATA", str(tmp_path / "out"))
+    dataset = unskew.data.read("cifar10")
+    assert np.allclose(dataset.x, TEN / np.float32(255))
+    assert dataset.mean == (0.4914, 0.4822, 0.4465)
+    flat, labels = TEN.reshape(10, -1), got.samples.y
+    records = [bytes([y]) + row.tobytes() for y, row in zip(labels.tolist(), flat)]
+    binary = {f"b/data_batch_{i + 1}.bin": b"".join(records[2 * i : 2 * i + 2]) for i in range(5)}
+    binary |= {"b/test_batch.bin": b"".join(bytes([i]) + flat[i].tobytes() for i in range(3)), "b/batches.meta.txt": b"\n".join(b"c%d" % i for i in range(10)) + b"\n\n"}  # fmt: skip
+    again = get.get("cifar10", folder(tmp_path / "folder", binary), tmp_path / "again").samples
+    assert (again.x == got.samples.x).all()
+    assert (again.y == got.samples.y).all()
+    assert again.x_test is not None
+    assert (again.x_test == TEN[:3]).all()
+
+
+def test_cifar100_has_superclasses(tmp_path, monkeypatch):
+    flat = TEN.reshape(10, -1)
+    rows = b"".join(bytes([i % 2, 9 - i]) + flat[i].tobytes() for i in range(10))
+    fine = b"\n".join(b"f%d" % i for i in range(10))
+    origin = folder(tmp_path / "c", {"train.bin": rows, "test.bin": rows, "fine_label_names.txt": fine, "coarse_label_names.txt": b"even\nodd\n"})  # fmt: skip
+    monkeypatch.setenv("UNSKEW_DATA", str(tmp_path / "out"))
+    samples = made("cifar100", origin, tmp_path)
+    assert samples.y.tolist() == list(range(9, -1, -1))
+    dataset = unskew.data.read("cifar100")
+    assert dataset.classes[9] == "f9"
+    assert [dataset.labels["superclass"][i] for i in dataset.columns["superclass"]] == ["even", "odd"] * 5
+    names = [b"f%d" % i for i in range(10)]
+    part = pickled({b"data": flat, b"fine_labels": samples.y.tolist(), b"coarse_labels": [0, 1] * 5})
+    meta = pickled({b"fine_label_names": names, b"coarse_label_names": [b"even", b"odd"]})
+    again = get.get(
+        "cifar100", folder(tmp_path / "p", {"train": part, "test": part, "meta": meta}), tmp_path / "2"
+    ).samples
+    assert (again.columns["superclass"][0] == samples.columns["superclass"][0]).all()
+
+
+def test_idx_files_and_emnists_exchanged_axes(tmp_path, monkeypatch):
+    y = np.array([1, 2, 1, 2, 1, 2], np.uint8)
+    four = {f"{part}-{kind}": idx(v) for part in ("train", "t10k") for kind, v in (("images-idx3-ubyte", GREY), ("labels-idx1-ubyte", y))}  # fmt: skip
+    samples = made("fashion_mnist", folder(tmp_path / "f", four), tmp_path)
+    assert (samples.x[:, 0] == GREY).all()
+    assert samples.classes[1] == "Trouser"
+    letters = {f"gzip/emnist-letters-{part}-{kind}.gz": gzip.compress(idx(v)) for part in ("train", "test") for kind, v in (("images-idx3-ubyte", GREY), ("labels-idx1-ubyte", y))}  # fmt: skip
+    letters["gzip/emnist-letters-mapping.txt"] = b"1 65 97\n2 66 98\n"
+    (tmp_path / "gzip.zip").write_bytes(zipped(letters))
+    monkeypatch.setenv("UNSKEW_DATA", str(tmp_path / "out"))
+    made("emnist_letters", tmp_path / "gzip.zip", tmp_path)
+    dataset = unskew.data.read("emnist_letters")
+    assert np.allclose(dataset.x[:, 0], GREY.transpose(0, 2, 1) / np.float32(255))
+    assert (dataset.classes, dataset.y.tolist()) == (("A/a", "B/b"), [0, 1] * 3)
+
+
+def test_uci_har_is_read_from_the_zip_in_the_zip(tmp_path, monkeypatch):
+    (tmp_path / "h.zip").write_bytes(zipped({"UCI HAR Dataset.zip": zipped(a_har()), "README": b""}))
+    monkeypatch.setenv("UNSKEW_DATA", str(tmp_path / "out"))
+    made("uci_har", tmp_path / "h.zip", tmp_path)
+    dataset = unskew.data.read("uci_har(signals=2)")
+    assert dataset.x.shape == (3, 1, 128, 2)
+    assert dataset.x[1, 0, 5].tolist() == [133, 1133]
+    assert dataset.columns["subject"].tolist() == [7, 7, 9]
+    assert dataset.y_test.tolist() == [0, 1]
+
+
+def test_leafs_files_keep_their_writers_and_roles(tmp_path):
+    users = {"w1": ([[0.0] * 784, [1.0] * 784], [3, 61]), "w2": ([[0.5] * 784], [10])}
+    origin = folder(tmp_path / "data", {"train/a.json": leaf(users), "test/a.json": leaf({"w2": users["w2"]})})
+    samples = made("femnist", origin, tmp_path)
+    assert samples.x.shape == (3, 1, 28, 28)
+    assert samples.x[:, 0, 0, 0].tolist() == [0, 255, 128]
+    assert (samples.columns["writer"][0].tolist(), samples.classes[61]) == (["w1", "w1", "w2"], "z")
+    text = "".join(
+        f"{role}:\n{line * 40}\n\n" for role, line in (("First Citizen", "Speak. "), ("ALL", "Yes: we do.\n"))
+    )
+    (tmp_path / "input.txt").write_text(text)
+    spoken = made("shakespeare", tmp_path / "input.txt", tmp_path)
+    assert set(spoken.columns["role"][0].tolist()) == {"First Citizen", "ALL"}
+    first = "".join(spoken.classes[c] for c in spoken.x[0])
+    assert first == ("Speak. " * 40)[:80]
+    assert spoken.classes[spoken.y[0]] == ("Speak. " * 40)[80]
+    (tmp_path / "l").mkdir()
+    (tmp_path / "l" / "all.json").write_bytes(leaf({"r": (["ab" * 40], ["c"])}))
+    assert get.get("shakespeare", tmp_path / "l", tmp_path / "2").samples.classes == ("a", "b", "c")
+
+
+def test_domains_sounds_and_medical_images(tmp_path, monkeypatch):
+    names = [f"{domain}/{c}/{i}.png" for domain in ("amazon", "dslr") for c in ("bike", "mug") for i in range(3)]
+    origin = folder(tmp_path / "d", {name: png(10 * i) for i, name in enumerate(names)})
+    monkeypatch.setenv("UNSKEW_DATA", str(tmp_path / "out"))
+    made("pacs", origin, tmp_path, size=8)
+    dataset = unskew.data.read("pacs")
+    assert (dataset.shape, dataset.labels["domain"]) == ((3, 8, 8), ("amazon", "dslr"))
+    made("office_caltech10", origin, tmp_path)
+    assert unskew.data.read("office_caltech10").shape == (3, 64, 64)
+    with pytest.raises(DataError, match=r"E403 .*images of 64 x 64"):
+        unskew.data.read("office_caltech10(size=128)")
+    table = "slice_file_name,fsID,fold,classID,class\n1.wav,5,1,0,dog\n2.wav,6,10,1,car\n3.wav,6,2,1,car\n"
+    sounds = folder(tmp_path / "U", {"metadata/UrbanSound8K.csv": table.encode(), **{f"audio/fold{f}/{n}.wav": a_wav() for f, n in ((1, 1), (10, 2), (2, 3))}})  # fmt: skip
+    heard = made("urbansound8k", sounds, tmp_path)
+    assert heard.x.shape == (2, 1, 64, 87)
+    assert heard.columns["recording"][1] is not None
+    assert heard.columns["recording"][1].tolist() == [6]
+    rgb = TEN.transpose(0, 2, 3, 1)
+    y = np.arange(10)[:, None].astype(np.uint8) % 3
+    np.savez(tmp_path / "pathmnist.npz", train_images=rgb, train_labels=y, val_images=rgb, val_labels=y, test_images=rgb[:3], test_labels=y[:3])  # fmt: skip
+    medical = get.get("pathmnist", tmp_path / "pathmnist.npz", tmp_path / "out")
+    assert (medical.samples.x == TEN).all()
+    assert "10 validation images were left out" in medical.remarks
+
+
+class Evil:
+    def __init__(self, call: Any, *arguments: Any):
+        self.call, self.arguments = call, arguments
+
+    def __reduce__(self) -> Any:
+        return self.call, self.arguments
+
+
+ARRAY = b"\x80\x02cnumpy.core.multiarray\n_reconstruct\ncnumpy\nndarray\nK\x00\x85U\x01b\x87R"
+U1 = b"cnumpy\ndtype\nU\x02u1K\x00K\x01\x87R"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pickle.dumps({b"data": Evil(os.system, "touch pwned")}),
+        pickle.dumps({b"data": Evil(eval, "1")}),
+        pickle.dumps({b"data": Evil(np.fromfile, "pwned")}),
+        b"\x80\x02cnumpy\nload\nU\x01x\x85R.",
+        b"\x80\x02cnumpy\nndarray\nJ\xff\xff\xff\x7f\x85R.",  # an array of 16 GiB
+        b"\x80\x02cnumpy\ndtype\nU\x01OK\x00K\x01\x87R.",  # of Python objects
+        b"\x80\x02cnumpy\ndtype\nN}U\x05_makeK\x01s\x86b.",  # another thing behind a name
+        ARRAY + b"(K\x01J\xff\xff\xff\x7f\x85" + U1 + b"\x89U\x01xtb.",  # more numbers than bytes
+        ARRAY + b"(K\x01K\x01\x85U\x01O\x89]K\x01atb.",  # a list of objects
+        ARRAY + b"(K\x01K\x01\x85" + U1 + b"(K\x03U\x01>NNNK\x01K\x01K\x00tb\x89U\x01xtb.",  # bytes exchanged
+    ],
+)
+def test_a_pickle_that_asks_for_more_than_numbers_is_refused(content, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError, match=r"E411 data_batch_1: this pickle is refused"):
+        unpickled.unpickled(content, "data_batch_1")
+    assert not list(tmp_path.iterdir())
+
+
+def linked_tar(path: Path) -> Path:
+    with tarfile.open(path, "w:gz") as archive:
+        member = tarfile.TarInfo("cifar/data_batch_1")
+        member.type, member.linkname = tarfile.SYMTYPE, "/etc/passwd"
+        archive.addfile(member)
+    return path
+
+
+def linked_zip(path: Path) -> Path:
+    with zipfile.ZipFile(path, "w") as archive:
+        member = zipfile.ZipInfo("link")
+        member.external_attr = 0o120777 << 16
+        archive.writestr(member, "/etc/passwd")
+    return path
+
+
+def written(path: Path, content: bytes) -> Path:
+    path.write_bytes(content)
+    return path
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (lambda p: tar(p / "a.tar.gz", {"../../evil": b"x"}), "E411 .*leads out of it"),
+        (lambda p: tar(p / "a.tar.gz", {"/etc/evil": b"x"}), "E411 .*leads out of it"),
+        (lambda p: written(p / "a.zip", zipped({"a/../../evil": b"x"})), "E411 .*leads out of it"),
+        (lambda p: linked_tar(p / "a.tar.gz"), "E411 .*is a link or a device"),
+        (lambda p: linked_zip(p / "a.zip"), "E411 .*is a link"),
+        (lambda p: written(p / "a.zip", zipped({"bomb": bytes(1 << 21)})), "E411 .*unpack to 2,097,152 or more"),
+        (lambda p: tar(p / "a.tar.gz", {"bomb": bytes(1 << 21)}), "E411 .*unpack to 2,097,152 or more"),
+        (lambda p: folder(p / "f", {"data_batch_1.gz": gzip.compress(bytes(1 << 21))}), "E411 .*or more"),
+        (lambda p: written(p / "a.tar.gz", tar(p / "b.tar.gz", a_cifar10()).read_bytes()[:900]), "E401 .*damaged"),
+        (lambda p: written(p / "a.zip", zipped({"x": b"abc" * 99})[:-30]), "E411 .*holds no file"),
+        (lambda p: p / "nothing.zip", "E402 there is no"),
+        (lambda p: tar(p / "a.tar.gz", {"x/data_batch_1": b"", "y/data_batch_1": b""}), "E411 .*twice"),
+        (lambda p: folder(p / "f", {"data_batch_1": b"cos\nsystem\n(S'x'\ntR."}), "E411 .*os.system"),
+        (lambda p: folder(p / "f", {"data_batch_1": b"\x80\x02K\x01."}), "E401 .*not a dictionary"),
+        (lambda p: tar(p / "a.tar.gz", a_cifar10(lambda i: TEN[:2, 0].reshape(2, -1))), "E411 .*no images"),
+        (lambda p: tar(p / "a.tar.gz", a_cifar10(lambda i: TEN[:3].reshape(3, -1))), "E411 .*one label for each"),
+        (lambda p: folder(p / "f", {"data_batch_1.bin": b"x" * 99, "test_batch.bin": b""}), "E411 .*99 bytes"),
+    ],
+)
+def test_bad_archives_are_refused_and_nothing_is_written(make, says, tmp_path, monkeypatch):
+    monkeypatch.setattr(files, "SMALL", 1 << 20)
+    origin = make(tmp_path)
+    before = sorted(tmp_path.rglob("*"))
+    with pytest.raises(DataError, match=says):
+        made("cifar10", origin, tmp_path)
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+@pytest.mark.parametrize(
+    ("name", "contents", "says"),
+    [
+        ("mnist", {"train-images-idx3-ubyte": idx(GREY)[:-1], "train-labels-idx1-ubyte": idx(GREY[:, 0, 0])}, "E411 .*6 x 4 x 5"),
+        ("mnist", {"train-images-idx3-ubyte": idx(GREY), "train-labels-idx1-ubyte": idx(GREY)}, "E411 .*no IDX file of bytes with 1 axes"),
+        ("mnist", {"train-images-idx3-ubyte": idx(GREY), "train-labels-idx1-ubyte": idx(GREY[:2, 0, 0])}, "E411 .*6 images and 2 labels"),
+        ("mnist", {"train-images-idx3-ubyte.gz": gzip.compress(idx(GREY))}, "E412 train-images-idx3-ubyte.gz has the SHA-256"),
+        ("femnist", {"a.json": leaf({"w": ([[2.0] * 784], [1])})}, "E411 .*784 numbers from 0 to 1"),
+        ("femnist", {"a.json": leaf({"w": ([[0.5] * 784], [62])})}, "E404 .*62"),
+        ("femnist", {"a.json": b"[" * 99999}, "E411 .*no file of LEAF"),
+        ("shakespeare", {"input.txt": b"nobody speaks"}, "E411 .*no role"),
+        ("pacs", {"bike/1.png": png(1), "mug/1.png": png(2)}, "E411 .*one folder for each domain"),
+        ("uci_har", a_har() | {"UCI HAR Dataset/train/y_train.txt": b"1\n"}, "E411 .*differ in length"),
+        ("uci_har", a_har() | {"UCI HAR Dataset/train/y_train.txt": b"1\nnan\n1\n"}, "E411 .*not 1 numbers"),
+        ("urbansound8k", {"metadata/UrbanSound8K.csv": b"slice_file_name,fsID,fold,classID,class\n../../x.wav,1,1,0,dog\n"}, "E411 .*files elsewhere"),
+        ("pathmnist", {"pathmnist.npz": b"PK nonsense"}, "E401 .*no whole .npz"),
+    ],
+)  # fmt: skip
+def test_files_of_the_wrong_kind_or_length_are_refused(name, contents, says, tmp_path):
+    with pytest.raises(DataError, match=says):
+        made(name, folder(tmp_path / "f", contents), tmp_path)
+    assert not (tmp_path / "out").exists()
+
+
+def test_links_in_a_folder_are_not_followed(tmp_path):
+    (tmp_path / "secret").write_bytes(b"x")
+    origin = folder(tmp_path / "f", {"a": b""})
+    (origin / "data_batch_1").symlink_to(tmp_path / "secret")
+    with pytest.raises(DataError, match=r"E411 .*holds no file data_batch_1"):
+        made("cifar10", origin, tmp_path)
+
+
+def test_a_file_of_a_published_digest_is_verified(tmp_path, monkeypatch):
+    y = GREY[:, 0, 0] % 10
+    four = {f"{p}-{k}.gz": gzip.compress(idx(v), mtime=0) for p in ("train", "t10k") for k, v in (("images-idx3-ubyte", GREY), ("labels-idx1-ubyte", y))}  # fmt: skip
+    origin = folder(tmp_path / "f", four)
+    recipe = replace(recipes()["mnist"], files={name: get.disk.sha256(origin / name) for name in four})
+    monkeypatch.setattr(get, "recipe_of", lambda name: recipe)
+    got = get.get("mnist", origin, tmp_path / "out")
+    assert "equals the published one" in (tmp_path / "out" / "mnist.md").read_text()
+    assert not any("not compared" in remark for remark in got.remarks)
+
+
+def test_the_command_says_what_it_wrote_and_overwrites_nothing(tmp_path, monkeypatch):
+    monkeypatch.setenv("UNSKEW_DATA", str(tmp_path / "d"))
+    tar(tmp_path / "a.tar.gz", a_cifar10())
+    done = call("data", "get", "cifar10", "--from", "a.tar.gz", cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert done.out.endswith("next  unskew data check cifar10\n")
+    before = (tmp_path / "d" / "cifar10.npz").read_bytes()
+    for arguments, code, says in (
+        (["cifar10", "--from", "a.tar.gz"], 2, "E161"),
+        (["cifar10", "--out", "e"], 3, "E411 nothing is downloaded: get cifar10 from www.cs.toronto.edu"),
+        (["cifar11", "--from", "a.tar.gz"], 2, "E125 unskew data get knows no 'cifar11'. Did you mean 'cifar10'?"),
+        (["cifar10", "--from", "b.tar.gz", "--out", "e"], 3, "E402"),
+        (["cifar10", "--from", "a.tar.gz", "--out", "a.tar.gz"], 2, "E161"),
+        (
+            ["cifar10", "--from", "a.tar.gz", "--out", "e", "--size", "32"],
+            2,
+            "E109 the samples of cifar10 are not resized",
+        ),
+    ):
+        refused = call("data", "get", *arguments, cwd=tmp_path)
+        assert refused.code == code, refused.err
+        assert refused.err.startswith(says), refused.err
+        assert refused.err.count("\n") == 1
+    assert (tmp_path / "d" / "cifar10.npz").read_bytes() == before
+    again = get.get("cifar10", tmp_path / "a.tar.gz", tmp_path / "again")
+    assert again.files[0].read_bytes() == before
+
+
+def test_every_recipe_says_where_it_is_from():
+    assert len(recipes()) >= 20
+    for name, recipe in recipes().items():
+        assert recipe.what, name
+        assert recipe.source, name
+        assert recipe.expects, name
+        assert all(len(digest) == 64 for digest in recipe.files.values())
