@@ -140,6 +140,12 @@ class Client:
         """Raw inputs as this client sees them at test time (normalised with its own statistics, say)."""
         return self.prepare(x) if self.prepare else x
 
+    def gradients(self, loss: Callable[[Weights], Tensor], w: Weights) -> Weights:
+        """The gradients, by name, of loss(w), whose passes through the model take `run`, `features` or `head`; outside
+        training steps: in `begin`, `starts`, `finish`, `personalise` and trips."""
+        with self.net.differentiable():
+            return torch.func.grad(loss)(w)
+
     def maps(self, w: Weights, x: Tensor, cuts: Sequence[str]) -> dict[str, Tensor]:
         """By cut, the activations of one pass in evaluation mode."""
         activations: dict[str, Tensor] = {}

@@ -34,7 +34,8 @@ class Network:
     skips_to_cuts: whether a pass that goes on from a cut leaves out the layers before it; else they run, on zeros.
     embeds: whether the model looks whole numbers up, so that samples must not be scaled or mixed.
     draws: whether a training pass draws random numbers from torch's own generator; the engine finds that out.
-    around: makes the context in which the model runs.
+    around: makes the context in which the model runs; differentiable: the one in which its passes have gradients wherever
+    they run.
     """
 
     def __init__(self, module: nn.Module, shape: tuple[int, ...]):
@@ -59,6 +60,7 @@ class Network:
         self.cut: str = getattr(module, "cut", self.blocks[0])
         self.folds = bool(getattr(module, "folds", False))
         self.around: Around = contextlib.nullcontext
+        self.differentiable: Around = contextlib.nullcontext
         roles = roles_of(self.module)
         self.trainable, self.buffers = roles.trainable, roles.buffers
         self.constants, self.norms = roles.constants, roles.norms

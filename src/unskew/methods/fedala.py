@@ -68,7 +68,7 @@ class FedALA(Remembered):
                 def loss(th: Weights, b: Batch = b) -> Tensor:
                     return b.mean(c.fed.task.loss(c.run(w | th, b.x), b.y))
 
-                g = torch.func.grad(loss)(self.between(w, c, share))
+                g = c.gradients(loss, self.between(w, c, share))
                 share = {n: (t - self.eta * g[n] * (w[n] - v[n])).clamp(0, 1) for n, t in share.items()}
         return share
 

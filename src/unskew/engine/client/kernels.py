@@ -189,11 +189,12 @@ class Kernels(TorchFunctionMode):
 @contextmanager
 def within(net: Network, kernels: Kernels) -> Iterator[None]:
     """Let a network's blocks run within these kernels."""
-    before, net.around = net.around, lambda: kernels
+    before = net.around, net.differentiable
+    net.around, net.differentiable = (lambda: kernels), kernels.differentiating
     try:
         yield
     finally:
-        net.around = before
+        net.around, net.differentiable = before
 
 
 _KERNELS = {

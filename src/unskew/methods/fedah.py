@@ -1,0 +1,37 @@
+"""FedAH (2024, arXiv 2412.01295): FedRep with heads that start between everybody's and the client's own.
+
+Client: its head starts at  p = v + (head of w_t - v) * W,   v: the head it trained last;   the body at w_t's
+        W is learned first, over its batches:   W <- clip(W - eta grad_p CE * (head of w_t - v), 0, 1),   from 1, and kept
+        The first round(head S) of its S local steps then train the head, the others the body;   it sends both
+Server: w = sum_k n_k / n w_k, heads included
+Test:   a client's own score is that of w_t's body under p, learned again; the other scores are the global model's.
+Differs from the paper: it counts epochs of head and body, ours a share of the local steps. The gradient of W is that of the
+model in evaluation mode.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+from annotated_types import Ge, Gt, Le, Lt
+
+from unskew.core import Client, Fed, Tensor
+from unskew.methods.fedala import FedALA
+
+
+@dataclass(frozen=True)
+class FedAH(FedALA):
+    """Starts a client's head between the global one and its own, and trains it before the body."""
+
+    first: Annotated[int, Ge(1), Le(1000), "passes that learn W in round 2, where it is learned first"] = 1
+    head: Annotated[float, Gt(0), Lt(1), "share of a round's local steps that train the head, before the body's"] = 0.5
+    name = "fedah"
+    use_when = "As FedRep, where heads should also learn from each other."
+    neutral = {}
+
+    def refuse(self, fed: Fed) -> str | None:
+        return "it trains the head, which is frozen" if fed.net.head_is_frozen else super().refuse(fed)
+
+    def holds(self, c: Client) -> dict[str, Tensor]:
+        first = c.step < (self.head * c.steps).round()
+        model = [n for n in c.net.trainable if n not in c.net.extra]
+        return {n: ~first if c.net.of_head(n) else first for n in model}

@@ -1,0 +1,83 @@
+"""FedCAC (Wu et al., ICCV 2023, arXiv 2309.11103): clients collaborate on their critical weights with those like them.
+
+Server: with what client k was sent, w_k0, and what it sent back, w_k, for every tensor of weights:
+        M_k marks the share tau of its numbers with the largest |(w_k - w_k0) w_k|
+        O_kj = 1 - |M_k - M_j|_1 / (2 |M_k|_1),   bound = mean O + t / beta (max O - mean O)    over pairs k != j, in round t
+        v_k = mean of w_j over j = k and all j with O_kj >= bound
+        w = sum_k n_k / n w_k,   and client k is sent  M_k v_k + (1 - M_k) w
+Test:   clients are scored by what they are sent.
+Differs from the paper: the server finds M_k, which it can from what it has, so that nothing more is sent than with FedAvg;
+there clients do, and send M_k. Clients count that replied in the round; others keep their M_k and v_k. Public code
+weighs collaborators equally, as ours, and begins with v_k a round later.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from annotated_types import Gt, Le
+
+from unskew.core import Fed, Part, Tensor, Tree, Ups, Weights
+from unskew.merge.mean import weighted_mean
+
+_NOTHING = 1e-10
+"""Up to this much a number counts as no change."""
+
+
+@dataclass(frozen=True)
+class FedCAC(Part):
+    """Gives each client everybody's mean, but for its critical weights the mean of clients with the same critical weights."""
+
+    tau: Annotated[float, Gt(0), Le(1), "share of every tensor's numbers that are critical"] = 0.5
+    beta: Annotated[float, Gt(0), Le(1_000_000), "rounds after which only the most similar clients collaborate"] = 100.0
+    name = "fedcac"
+    use_when = "Clients differ in labels, and you do not know which part of the model should be personal."
+    merges = True
+    weights_read = "each"
+    keeps_at_server = ("M", "v")
+    hands_on = "mixtures of the models of single clients, those that resemble it most"
+
+    def server_init(self, w: Weights, fed: Fed) -> Tree:
+        K = fed.clients
+        return {
+            "M": {n: torch.zeros(K, *w[n].shape, dtype=torch.bool) for n in fed.shared},
+            "v": {n: torch.stack([w[n]] * K) for n in fed.shared},
+        }
+
+    def merge(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
+        sent = [self.dispatch(w, s, k, fed)[0] for k in ups.clients.tolist()]
+        w_K = {n: ups.stack(n) for n in fed.shared}
+        M_K = {n: self.critical(t - torch.stack([w_0[n] for w_0 in sent]), t) for n, t in w_K.items()}
+        with_KK = self.collaborators(torch.cat([m.flatten(1) for m in M_K.values()], 1), ups.t)
+        mean_KK = (with_KK / with_KK.sum(1, keepdim=True)).to(torch.float32)
+        v_K = {n: torch.einsum("kj,j...->k...", mean_KK.to(t), t) for n, t in w_K.items()}
+        at = {n: ups.clients.to(t.device) for n, t in w_K.items()}
+        return weighted_mean(w, ups), {
+            "M": {n: s["M"][n].index_copy(0, at[n], M_K[n].to(s["M"][n].device)) for n in w_K},
+            "v": {n: s["v"][n].index_copy(0, at[n], v_K[n].to(s["v"][n])) for n in w_K},
+        }
+
+    def critical(self, moved: Tensor, w: Tensor) -> Tensor:
+        """[K, ...]: which of one tensor's numbers are critical, for every client."""
+        c_KN = (moved * w).abs().flatten(1)
+        most = int(self.tau * c_KN.shape[1])
+        bound_K = c_KN.topk(most, 1).values[:, -1] if most else torch.full_like(c_KN[:, 0], torch.inf)
+        least_K = torch.where(c_KN > _NOTHING, c_KN, torch.inf).amin(1)
+        bound_K = torch.where(bound_K > _NOTHING, bound_K, least_K)
+        return (c_KN >= bound_K[:, None]).view_as(w)
+
+    def collaborators(self, M_KN: Tensor, t: int) -> Tensor:
+        """[K, K]: whether client j's model is in v_k, 1 or 0."""
+        m_KN, K = M_KN.double(), len(M_KN)
+        size_K, both_KK = m_KN.sum(1), m_KN @ m_KN.T
+        apart_KK = size_K[:, None] + size_K[None, :] - 2 * both_KK
+        O_KK = 1 - apart_KK / (2 * size_K).clamp(min=1)[:, None]
+        others_KK = ~torch.eye(K, dtype=torch.bool, device=O_KK.device)
+        if K == 1:
+            return torch.ones_like(O_KK)
+        among = O_KK[others_KK]
+        bound = among.mean() + t / self.beta * (among.max() - among.mean())
+        return ((bound <= O_KK) | ~others_KK).double()
+
+    def dispatch(self, w: Weights, s: Tree, k: int, fed: Fed) -> tuple[Weights, Tree]:
+        return w | {n: torch.where(m[k], s["v"][n][k], w[n]) for n, m in s["M"].items()}, {}

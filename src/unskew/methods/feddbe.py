@@ -1,0 +1,74 @@
+"""FedDBE (Zhang et al., NeurIPS 2023, arXiv 2311.14975): what is a client's own in features is remembered, and kept out of the body.
+
+Round 1 trains as ever. After it every client sends the sum of its features h by the merged model, once: g is their mean
+over all samples.   From round 2 on client k has a memory m_k, that begins at 0 and stays with it, and descends
+        CE(head(h + m_k)) + kappa mean_d (mean_i h_i - g)_d^2 / 2      means over the batch's samples i and D features d
+Test:   a client's own score is taken with h + m_k; the other scores are the global model's, on h.
+Differs from the paper: there clients train once before round 1 for g, and their features count as they were while they
+trained. The mean of h is the batch's, as with the paper's momentum at 1; public code has 0.1 unless told otherwise. m_k is trained by the
+optimiser of all other weights, where public code's has neither momentum nor decay.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated
+
+import torch
+from annotated_types import Ge, Le
+
+from unskew.core import Batch, Client, Fed, Out, Part, Share, Tensor, Tree, Trip, Ups, Weights
+
+
+@dataclass(frozen=True)
+class FedDBE(Part):
+    """Adds a memory of the client's own to features, and holds their mean at everybody's."""
+
+    kappa: Annotated[float, Ge(0), Le(1_000_000), "weight of the pull of features' mean to everybody's"] = 1.0
+    name = "feddbe"
+    use_when = "Labels differ by client, and both a common and a personal model count; costs D numbers once."
+    tasks = ("classification",)
+    personal = True
+
+    def refuse(self, fed: Fed) -> str | None:
+        return "it trains the head, which is frozen" if fed.net.head_is_frozen else None
+
+    @property
+    def trips(self) -> Sequence[Trip]:
+        return (Trip(lambda t, T: t == 1, self.summed, self.mean, self.sums, everyone=True),)
+
+    def sums(self, fed: Fed) -> dict[str, Share]:
+        kind, most = fed.kind_at("features", "sums"), float(fed.sizes.max())
+        return {
+            "h": Share((fed.features,), what="sum of features", kind=kind, samples="client"),
+            "n": Share((), low=0, high=most, what="samples", kind="statistics", samples="client"),
+        }
+
+    def summed(self, w: Weights, c: Client) -> Tree:
+        def of(b: Batch) -> dict[str, Tensor]:
+            return {"h": b.weight @ c.features(w, b.x).flatten(1), "n": b.weight.sum()}
+
+        return c.total(of)
+
+    def mean(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
+        if not len(ups):
+            return w, s
+        return w, {"g": ups["h"].sum(0) / ups["n"].sum(), "on": torch.ones_like(s["on"])}
+
+    def server_init(self, w: Weights, fed: Fed) -> Tree:
+        return {"g": torch.zeros(fed.features), "on": torch.zeros(())}
+
+    def weights(self, fed: Fed) -> Weights:
+        return {"m": torch.zeros(fed.features)}
+
+    def keeps(self, name: str, fed: Fed) -> bool:
+        return name == "feddbe.m"
+
+    def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor:
+        h_BD, on = out.features.flatten(1), c.down["on"]
+        z_BC = out.logits + on * (c.head(w, h_BD + w["feddbe.m"]) - c.head(w, h_BD))
+        own = b.mean(c.fed.task.loss(z_BC, b.y) - c.fed.task.loss(out.logits, b.y))
+        mean_D = b.weight @ h_BD / b.weight.sum().clamp(min=1)
+        return own + on * self.kappa / 2 * (mean_D - c.down["g"]).pow(2).mean()
+
+    def scores(self, z: Tensor, h: Tensor, c: Client) -> Tensor:
+        return z + c.head(c.start, h.flatten(1) + c.start["feddbe.m"]) - c.head(c.start, h.flatten(1))

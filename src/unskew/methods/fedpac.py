@@ -1,0 +1,126 @@
+"""FedPAC (Xu, Tong & Huang, ICLR 2023, arXiv 2306.11867): features aligned with everybody's, heads combined for each client.
+
+Client: with the received body f, before training:   mu_c its mean feature of class c, p_c its share of samples,
+        h_c = p_c mu_c,   V = (sum_c p_c mean_{y_i = c} |f_i|^2 - sum_c |h_c|^2) / n
+        The first round(head S) of its S local steps train the head; the others the body, with
+        CE + lam mean_i |f_i - z_{y_i}|^2 / D      z_c: the received centroid; mu_c where none is; no term in round 1
+        Up: w, h, V, and by class the sum of the trained model's features and their number
+Server: z_c = sum of features / number;   bodies are averaged;   client k is sent the head  sum_j a_kj head_j,   a_k the
+        shares (a_kj >= 0, sum 1) with the least  sum_j a_kj^2 V_j + sum_c |h_kc - sum_j a_kj h_jc|^2
+Test:   clients are scored by what they are sent.
+Differs from the paper: it trains the head for one pass at a learning rate of its own and then the body, ours a share of
+the local steps at one rate. Shares are those of the clients that replied; others keep the head they were sent last, at
+first the common one. Public code drops shares below 0.001.
+"""
+
+from dataclasses import dataclass
+from typing import Annotated
+
+import numpy as np
+import torch
+from annotated_types import Ge, Gt, Le, Lt
+from scipy.optimize import nnls
+
+from unskew.core import Batch, Client, Fed, Out, Part, Share, Tensor, Tree, Ups, Weights
+
+
+@dataclass(frozen=True)
+class FedPAC(Part):
+    """Aligns features with class means over all clients, and sends each client the combination of heads best for it."""
+
+    lam: Annotated[float, Ge(0), Le(1_000_000), "weight of the pull of features to their class's centroid"] = 1.0
+    head: Annotated[float, Gt(0), Lt(1), "share of a round's local steps that train the head, before the body's"] = 0.2
+    name = "fedpac"
+    use_when = (
+        "Labels differ by client, and clients with few samples should borrow the heads of those with similar ones."
+    )
+    tasks = ("classification",)
+    weights_read = "each"
+    divides = True
+    keeps_at_server = ("head",)
+    hands_on = "mixtures of the heads of single clients, those with similar samples foremost"
+
+    def refuse(self, fed: Fed) -> str | None:
+        return "it trains the head, which is frozen" if fed.net.head_is_frozen else None
+
+    def shares(self, fed: Fed) -> dict[str, Share]:
+        C, D = fed.classes, fed.features
+        kind = fed.kind_at("features", "sums")
+        return {
+            "h": Share((C, D), reads="each", what="mean feature times share, per class", kind=kind, samples="class"),
+            "V": Share((), low=0, reads="each", what="variance of features", kind="statistics", samples="client"),
+            "sums": Share((C, D), what="sum of features per class", kind=kind, samples="class"),
+            "counts": Share(
+                (C,),
+                low=0,
+                high=float(fed.sizes.max()),
+                what="samples per class",
+                kind="statistics",
+                samples="class",
+            ),
+        }
+
+    def server_init(self, w: Weights, fed: Fed) -> Tree:
+        heads = {n: torch.stack([t] * fed.clients) for n, t in w.items() if fed.net.of_head(n)}
+        return {"z": torch.zeros(fed.classes, fed.features), "known": torch.zeros(fed.classes), "head": heads}
+
+    def begin(self, w: Weights, c: Client) -> Tree:
+        def sums(b: Batch) -> dict[str, Tensor]:
+            y_BC, f_BD = b.y * b.weight[:, None], c.features(w, b.x).flatten(1)
+            return {"f": y_BC.T @ f_BD, "n": y_BC.sum(0), "squares": (f_BD.pow(2).sum(1) * b.weight).sum()}
+
+        total = c.total(sums)
+        n = total["n"].sum()
+        h_CD = total["f"] / n
+        V = (total["squares"] / n - h_CD.pow(2).sum()).clamp(min=0) / n
+        return {"h": h_CD, "V": V, "mu": total["f"] / total["n"].clamp(min=1)[:, None]}
+
+    def holds(self, c: Client) -> dict[str, Tensor]:
+        first = c.step < (self.head * c.steps).round()
+        model = [n for n in c.net.trainable if n not in c.net.extra]
+        return {n: ~first if c.net.of_head(n) else first for n in model}
+
+    def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor:
+        known_C = c.down["known"][:, None]
+        target_CD = known_C * c.down["z"] + (1 - known_C) * c.round["mu"]
+        far_B = (out.features.flatten(1) - b.y @ target_CD).pow(2).mean(1)
+        return self.lam * c.down["known"].max() * b.mean(far_B)
+
+    def finish(self, w: Weights, c: Client) -> tuple[Tree, Tree]:
+        sums_CD, n_C = c.class_sums(w)
+        return {"h": c.round["h"], "V": c.round["V"], "sums": sums_CD, "counts": n_C}, {}
+
+    def server(self, s: Tree, ups: Ups, fed: Fed) -> Tree:
+        n_C, replied, heads = ups["counts"].sum(0), ups.clients, dict(s["head"])
+        a_KK = combined(ups["h"].double(), ups["V"].double()).to(s["z"])
+        for n in heads:
+            mixed = torch.einsum("kj,j...->k...", a_KK, ups.stack(n).to(a_KK))
+            heads[n] = heads[n].index_copy(0, replied.to(a_KK.device), mixed)
+        z_CD = ups["sums"].sum(0) / n_C.clamp(min=1)[:, None]
+        return {"z": z_CD, "known": (n_C > 0).to(n_C.dtype), "head": heads}
+
+    def dispatch(self, w: Weights, s: Tree, k: int, fed: Fed) -> tuple[Weights, Tree]:
+        return w | {n: t[k] for n, t in s["head"].items()}, {"z": s["z"], "known": s["known"]}
+
+
+def combined(h_KCD: Tensor, V_K: Tensor) -> Tensor:
+    """[K, K]: a, whose rows are the shares of every client's head in that for client k."""
+    h_KN = h_KCD.flatten(1)
+    rows = []
+    for h_N in h_KN:
+        away_KN = h_N - h_KN
+        rows.append(_least(away_KN @ away_KN.T + torch.diag(V_K)))
+    return torch.stack(rows)
+
+
+def _least(P_KK: Tensor) -> Tensor:
+    """[K]: the shares a, of sum 1, with the least a P a; P is positive semidefinite.
+
+    With P = R'R, the least |R b|^2 + (sum b - 1)^2 over b >= 0 lies in the direction of a.
+    """
+    values_K, vectors_KK = torch.linalg.eigh(P_KK.cpu())
+    R_KK = (vectors_KK * values_K.clamp(min=0).sqrt()).T
+    K = len(P_KK)
+    rows = np.concatenate([R_KK.numpy(), np.ones((1, K))])
+    b_K, _ = nnls(rows, np.eye(K + 1)[K])
+    return torch.as_tensor(b_K / b_K.sum()).to(P_KK)
