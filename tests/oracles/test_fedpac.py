@@ -43,7 +43,7 @@ class FedPAC(Dispatched):
         h = {j: f_j.sum(0) / c.n for j, f_j in f.items()}
         squares = sum(f_j.pow(2).sum() for f_j in f.values()) / c.n
         self.seen: dict[str, Any] = {
-            "h": torch.stack([h.get(j, 0 * self.slice["z"][0].double()) for j in range(CLASSES)]),
+            "h": torch.stack([h[j] if j in h else 0 * f[min(f)][0] for j in range(CLASSES)]),
             "V": (squares - sum(h_j.pow(2).sum() for h_j in h.values())) / c.n,
             "mu": {j: f_j.mean(0) for j, f_j in f.items()},
         }
@@ -70,14 +70,15 @@ class FedPAC(Dispatched):
     def server(self, replies: list[Reply], old: Weights) -> None:
         found = [[r.shared["f"].get(j, torch.zeros(0)) for r in replies] for j in range(CLASSES)]
         n = [sum(len(f) for f in fs) for fs in found]
-        zeros = 0 * self.slice["z"][0].double()
-        z = [sum((f.sum(0) for f in fs if len(f)), zeros) / max(1, m) for fs, m in zip(found, n)]
+        z = 0 * self.slice["z"].double()
+        for j, fs in enumerate(found):
+            z[j] = sum((f.sum(0) for f in fs if len(f)), z[j]) / max(1, n[j])
         heads = {name: t.clone() for name, t in self.slice["head"].items()}
         a = best(torch.stack([r.shared["h"] for r in replies]), torch.stack([r.shared["V"] for r in replies]))
         for r, a_k in zip(replies, a):
             for name in heads:
                 heads[name][r.k] = sum(x * q.w[name] for x, q in zip(a_k, replies))
-        self.slice = {"z": torch.stack(z), "known": torch.tensor([float(m > 0) for m in n]), "head": heads}
+        self.slice = {"z": z, "known": torch.tensor([float(m > 0) for m in n]), "head": heads}
 
 
 def best(h: Tensor, V: Tensor) -> Tensor:
