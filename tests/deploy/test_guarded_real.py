@@ -1,5 +1,5 @@
-"""Real processes on loopback: differential privacy at the coordinator and at the sites, whose noise nobody can draw again,
-and whose budgets end runs."""
+"""Real processes on loopback: what guards sites' updates. Sums alone are read, of which one site is killed in the middle of
+a round; and noise at the coordinator and at the sites, which nobody can draw again, with budgets that end runs."""
 
 from __future__ import annotations
 
@@ -9,13 +9,15 @@ import re
 import pytest
 import torch
 
+import unskew
 from tests.deploy import fake  # noqa: F401  skips where cryptography is missing
-from tests.deploy.loopback import STUDY, Loopback
+from tests.deploy.loopback import STUDY, Loopback, samples
 from unskew.engine.disk import state
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'unskew[flower]'")
 pytest.importorskip("dp_accounting", reason="the extra [dp] is not installed")
 pytestmark = [pytest.mark.slow, pytest.mark.flower]
+ON = ("--secure-aggregation", "on")
 OF_CLIENTS = "dp(epsilon=2.5, noise_multiplier=2.0)"
 """One round costs 1.993, two cost 2.943."""
 OF_SAMPLES = "fedprox+dpsgd(noise_multiplier=4.0)"
@@ -23,20 +25,33 @@ OF_SAMPLES = "fedprox+dpsgd(noise_multiplier=4.0)"
 
 @pytest.fixture(scope="module")
 def federation(tmp_path_factory):
-    federation = Loopback(tmp_path_factory.mktemp("lung"), "ab")
+    federation = Loopback(tmp_path_factory.mktemp("lung"), "abcd")
     try:
-        federation.up("ab")
+        federation.up("abcd")
         yield federation
     finally:
         federation.stop()
 
 
+def test_four_sites_end_with_the_simulators_bits(federation):
+    federation.start_run("whole", *ON)
+    result = json.loads(federation.end("run"))
+    told = [e for e in federation.events("whole") if e["code"] != "round"]
+    assert told == []
+    simulated = unskew.run(**STUDY, data=samples(4), lanes="1", clients=4, secure_aggregation="on")
+    assert result["sha256"] == simulated.digest
+    assert "only in the sum of 3 or more clients" in federation.log("runs/whole/server")
+
+
 def ended(federation, name: str, method: str, rounds: int, code: int = 0) -> str:
-    """The last line of a run of this method."""
+    """The last line of a run of this method at two of the sites."""
     study = STUDY | {"method": f'"{method}"', "rounds": rounds}
+    whole = (federation.root / "study.yaml").read_text()
     (federation.root / "study.yaml").write_text("\n".join(f"{n}: {v}" for n, v in study.items()))
-    federation.start_run(name, wait="30s")
-    return federation.end("run", code)
+    federation.start_run(name, "--without", "c", "--without", "d", wait="30s")
+    told = federation.end("run", code)
+    (federation.root / "study.yaml").write_text(whole)
+    return told
 
 
 def weights(federation, name: str) -> torch.Tensor:
@@ -62,7 +77,7 @@ def test_a_sites_noise_is_new_in_every_run_and_its_budget_refuses_the_next(feder
         assert "drawn from the operating system" in account(federation, name)
     assert float((weights(federation, "two") - weights(federation, "three")).abs().min()) > 0
     spent = json.loads((federation.root / "site-a/spent.json").read_text())
-    costs = sorted(run["epsilon"] for run in spent.values())
+    costs = sorted(run["epsilon"] for run in spent.values() if run["epsilon"])
     assert costs[0] == costs[1] > 0
     assert costs[2:] == pytest.approx([1.9931], abs=1e-4)  # the guarantee of clients counts at the site as well
     for site in "ab":
@@ -74,3 +89,17 @@ def test_a_sites_noise_is_new_in_every_run_and_its_budget_refuses_the_next(feder
     )
     assert sorted(refused) == ["a", "b"]
     assert json.loads((federation.root / "site-a/spent.json").read_text()).keys() == spent.keys()
+
+
+def test_a_site_that_is_killed_after_it_has_trained_is_left_out_of_the_sum(federation):
+    """It is among the sites that the sum began with, so shares of its keys may be out already."""
+    before = len(re.findall("trained on", federation.log("d")))
+    federation.start_run("killed", *ON, "--rounds", "4", deadline="10s")
+    federation.until(lambda: len(re.findall("trained on", federation.log("d"))) == before + 2, 90)
+    federation.kill("d")
+    result = json.loads(federation.end("run"))
+    events = federation.events("killed")
+    assert [e["answered"] for e in events if e["code"] == "round"] == [[0, 1, 2, 3], [0, 1, 2], [0, 1, 2], [0, 1, 2]]
+    assert {e["code"] for e in events if e["code"] != "round"} <= {"E311", "E312"}
+    assert all(e["text"].startswith("d ") for e in events if e["code"] != "round")
+    assert result["scores"]["global"] > 0.3
