@@ -26,6 +26,7 @@ ROOMS = (
         "own",
         "revision",
         "measures",
+        "scores",
     },
     {"data", "models", "tasks"},
     {"core"},

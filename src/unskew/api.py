@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from unskew import config, models
+from unskew import config, models, scores
 from unskew.comparison import handover, leakage, plan, workers
 from unskew.comparison.rehearsal import rehearse
 from unskew.comparison.watch import Cell
@@ -57,6 +57,7 @@ def run(
     model: nn.Module | str | Path = "auto",
     label: str = "",
     site: str = "",
+    target: str = "",
     name: str | None = None,
     folder: str | Path = "runs",
     say: Say = _silent,
@@ -70,6 +71,7 @@ def run(
     method: a string (`"flea+scaffold"`, `"my_method.py"`), a Method or a single Part. data: a set's name or path, (x, y),
     a Dataset of any library, a DataFrame, the sets of several clients, or a Federation that is already dealt out; see
     `unskew.data.take`. label, site: columns of a table; with `site`, each of its values is a client unless a skew is given.
+    target: instead of classes, the number to predict: a column of a table, or what y is called.
     model: a name, `file.py:function`, or any nn.Module. name: keep the run in `folder/name`, with checkpoints; without it
     the run stays in memory. say: receives what was understood of the data, before anything trains, and other messages.
     shown: is called after every round. callbacks: are told how the run goes, and may end it; see docs/callbacks.md.
@@ -84,7 +86,7 @@ def run(
     if model is None:
         raise UsageError("E123", "model is None; leave it out, and one that fits the data is built.")
     module = None if isinstance(model, str) else models.unwrapped(model)
-    data, stands_for = settings_of(data, label, site)
+    data, stands_for = settings_of(data, label, site, target)
     settings = settings_from(method, {**stands_for, **options, "model": GIVEN if module else model})
     path = None if name is None else Path(folder) / check_name(name)
     resolved = resolve.resolve(settings, data, None if isinstance(method, str) else method, module)
@@ -125,7 +127,9 @@ class _View:
             main = self._loop.run.task.main_score
             score = self._loop.record.latest("global", main)
             now = f"round {summary.t} of {self._loop.run.settings.rounds}"
-            self._bar.show(summary.t, now if score is None else f"{now}, global {main} {score:.1%}")
+            self._bar.show(
+                summary.t, now if score is None else f"{now}, global {main} {scores.kind(main).written(score)}"
+            )
         if self._shown:
             self._shown(state, summary)
 
@@ -201,6 +205,7 @@ def compare(
     model: str | Path = "auto",
     label: str = "",
     site: str = "",
+    target: str = "",
     seeds: int | Sequence[int] = 3,
     name: str | None = None,
     folder: str | Path = "runs",
@@ -213,7 +218,7 @@ def compare(
 ) -> Comparison:
     """Train every method with every seed on the same partitions and the same absences, one process a core.
 
-    methods, data, label, site: as for `run`; data that are no text are written to `data.npz` in the comparison's folder,
+    methods, data, label, site, target: as for `run`; data that are no text are written to `data.npz` in the comparison's folder,
     from which the processes read them. model: a name or `file.py:function`. seeds: how many (0, 1, ...), or which.
     references: add the rows local-only and centralised. privacy: then attack every run; the result's `leakages` and its
     report set scores against what was found and against epsilon. watch: called a few times a second with the state of all cells.
@@ -225,7 +230,7 @@ def compare(
     chosen = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
     parent = Path(folder) / check_name(name) if name else fresh(Path(folder), "compare")
     model = handover.model_as_text(model)
-    options = {"model": model, **handover.data_as_text(data, parent, label, site), **options}
+    options = {"model": model, **handover.data_as_text(data, parent, label, site, target), **options}
     cells = plan.plan_cells(parent, named, chosen, options)
     rehearse(cells)
     plan.describe(parent, plan.Plan(tuple(named), tuple(chosen), options, processes, privacy=privacy))

@@ -64,7 +64,8 @@ class Settings:
         float, Ge(0), "L2 penalty, added to the gradient (adamw: weights shrink by the rate times this)"
     ] = 0.0
     loss: Annotated[
-        Literal["auto", "ce", "dice", "ce+dice"], "what clients minimise; auto: ce, or ce+dice where samples have masks"
+        Literal["auto", "ce", "dice", "ce+dice", "mse", "mae"],
+        "what clients minimise; auto: ce, ce+dice where samples have masks, mse where they have a number to predict",
     ] = "auto"
     drop_last: Annotated[bool, "skip the last batch of an epoch if it is smaller than the others"] = False
     model: Annotated[str, "a model by name, or file.py:function(input_shape, classes)"] = "auto"

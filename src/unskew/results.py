@@ -27,6 +27,7 @@ from unskew.engine.resolve import Run
 from unskew.engine.server.loop import Loop
 from unskew.engine.server.used import Replies, doubt
 from unskew.errors import UsageError, excerpt, suggestion
+from unskew.scores import kind
 
 if TYPE_CHECKING:
     from unskew.report.leakage import Leakage
@@ -70,7 +71,8 @@ class Result:
     def __repr__(self) -> str:
         """One line: the method, its last score, and where the run is kept."""
         scores = self.scores() or self.scores("personal@client")
-        last = f"{self.run.task.main_score} {scores['last']:.1%}" if scores else "not evaluated"
+        main = self.run.task.main_score
+        last = f"{main} {kind(main).written(scores['last'])}" if scores else "not evaluated"
         kept = f", kept in {self.path}" if self.path else ""
         return f"<Result of {self.method}: {last} after {self.t} rounds{kept}>"
 
@@ -79,7 +81,7 @@ class Result:
         return f"<pre>{html.escape(self.table())}</pre>"
 
     def scores(self, scope: str = "global", metric: str | None = None) -> dict[str, float]:
-        """last, best and mean of the last ten rounds (of those evaluated), in [0, 1]; the untrained model does not count.
+        """last, best and mean of the last ten rounds (of those evaluated), shares in [0, 1]; the untrained model does not count.
 
         {} for a scope that this run does not have. Raises UsageError (E109) for an unknown scope or metric.
         """
@@ -93,7 +95,8 @@ class Result:
             return {}
         values = [v for _, v in trained]
         tail = [v for t, v in trained if t > trained[-1][0] - 10]
-        return {"last": values[-1], "best": max(values), "mean10": float(np.mean(tail))}
+        which = kind(self.run.task.main_score if metric in ("mean", "worst") else metric)
+        return {"last": values[-1], "best": which.best(values), "mean10": float(np.mean(tail))}
 
     def bytes(self, way: str = "up") -> int:
         """Bytes all clients sent ("up") or received ("down") in the whole run. Raises UsageError (E109) for another way."""
@@ -123,7 +126,7 @@ class Result:
         ]
 
     def predict(self, x: Any, client: int | str | None = None) -> np.ndarray:
-        """The model's classes for samples as they were given, before any scaling: [N], or masks [N, H, W].
+        """The model's classes for samples as they were given, before any scaling: [N], or masks [N, H, W]; or its numbers [N].
 
         x: [N, *shape], an array or tensor of the type of the training samples (uint8 for images given as uint8).
         client: by name or number, whose own model answers, where the method gives clients such: with the weights it
@@ -132,10 +135,16 @@ class Result:
         Raises UsageError (E131) where that model is not here, DataError (E403, E405) for samples that do not fit.
         """
         z = self.trained.outputs(x, client)
-        return predictions.labels(self.federation, self.run.task.predictions(z).long().numpy())
+        guess = self.run.task.predictions(z).numpy()
+        return predictions.labels(self.federation, guess if self.federation.target else guess.astype(np.int64))
 
     def predict_proba(self, x: Any, client: int | str | None = None) -> np.ndarray:
-        """The probabilities from which `predict` takes the likeliest class, float32 [N, C], or [N, C, H, W] of pixels."""
+        """The probabilities from which `predict` takes the likeliest class, float32 [N, C], or [N, C, H, W] of pixels.
+
+        Raises UsageError (E109) where the model predicts a number.
+        """
+        if self.federation.target:
+            raise UsageError("E109", "this model predicts a number, which has no probability; call predict.")
         return self.trained.outputs(x, client).softmax(1).numpy()
 
     def export(self, folder: str | Path, format: Format = "safetensors", client: int | str | None = None) -> list[Path]:
@@ -168,14 +177,17 @@ class Result:
         return digest(self.weights)
 
     def table(self) -> str:
-        """The three scopes: last, best and mean of the last ten rounds, in percent; and what makes them doubtful."""
+        """The three scopes: last, best and mean of the last ten rounds, shares in percent; and what makes them doubtful."""
         from unskew.report.numbers import size
 
         lines = [f"{self.method}  {self.t} rounds, {self.federation.clients} clients, seed {self.settings.seed}"]
-        lines.append(f"{self.run.task.main_score:<18}{'last':>7}{'best':>7}{'mean of last 10':>17}")
+        main = kind(self.run.task.main_score)
+        width = 7 if main.share else 11
+        lines.append(f"{self.run.task.main_score:<18}{'last':>{width}}{'best':>{width}}{'mean of last 10':>17}")
         for scope in SCOPES:
             if scores := self.scores(scope):
-                lines.append(f"{scope:<18}{scores['last']:>7.1%}{scores['best']:>7.1%}{scores['mean10']:>17.1%}")
+                last, best, mean = (main.written(scores[name]) for name in ("last", "best", "mean10"))
+                lines.append(f"{scope:<18}{last:>{width}}{best:>{width}}{mean:>17}")
         if self.replies.dropped:
             lines.append(f"{self.replies}; the others were dropped")
         lines.append(f"sent by clients {size(self.bytes('up'))}, received {size(self.bytes('down'))}")

@@ -27,7 +27,7 @@ FROZEN = {
     f"--no-clip --federations --seed {SETTINGS}",
     "compare": "methods --seeds --set --references --no-references --processes --target --privacy --config --name "
     f"--folder --dry-run --json {SETTINGS}",
-    "diagnose": "data --label --site --features --json --skew --clients --samples --availability --model --seed "
+    "diagnose": "data --label --target --site --features --json --skew --clients --samples --availability --model --seed "
     "--partition-seed --secure-aggregation",
     "resume": "run --without --wait --json",
     "attach": "run --stop --json",
@@ -46,7 +46,7 @@ FROZEN = {
     "serve": "name --folder --bind --metrics --log-format",
     "join": "ticket --folder --coordinator --json",
     "data": "",
-    "data check": "data --label --site --json",
+    "data check": "data --label --site --target --json",
     "data get": "name --from --out --size",
     "federation": "",
     "federation init": "name --host --sites --folder --no-tls --json",

@@ -148,7 +148,9 @@ def test_methods_that_serve_masks_train_on_them(name):
 
 @pytest.mark.parametrize("name", sorted(set(names()) - set(BOTH)))
 def test_methods_that_need_a_label_a_sample_are_refused(name):
-    with pytest.raises(UsageError, match=r"E108 '.*' cannot run here: it is for classification, not for segmentation"):
+    with pytest.raises(
+        UsageError, match=r"E108 '.*' cannot run here: it needs .*, so it is for .*, not for segmentation"
+    ):
         loop(name)
 
 

@@ -26,6 +26,7 @@ def run(seed, values):
     rounds = np.arange(1, len(values) + 1)
     return SimpleNamespace(
         seed=seed,
+        metric="accuracy",
         path=Path(f"{values}-{seed}"),
         series=lambda scope, metric: (rounds, np.array(values)),
         bytes_by_round=lambda way: (rounds, np.array([1e6] * len(values))),

@@ -35,7 +35,7 @@ def test_every_method_changes_something_and_says_when_to_take_it(name):
 def test_a_row_says_what_is_sent_and_who_reads_it():
     assert row("scaffold") | {"when to take it": ""} == {
         "method": "[`scaffold`](methods/scaffold.md)", "since": "2020", "changes": "steps, server",
-        "sends beside the weights": "weights", "read": "sums", "exchanges more": "", "tasks": "cs", "when to take it": "",
+        "sends beside the weights": "weights", "read": "sums", "exchanges more": "", "tasks": "csr", "when to take it": "",
     }  # fmt: skip
     assert row("feddata")["sends beside the weights"] == "labels, inputs"
     assert (row("feddata")["read"], row("feddata")["exchanges more"]) == ("each", "1")

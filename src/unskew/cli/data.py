@@ -24,6 +24,7 @@ def check(
     data: Annotated[str, typer.Argument(help="a path, or a data set by name; arguments in brackets: scans/(size=128)")],
     label: Annotated[str, typer.Option(help="in a table: the column of labels")] = "",
     site: Annotated[str, typer.Option(help="in a table: the column that says where a row is from")] = "",
+    target: Annotated[str, typer.Option(help="the number to predict: a table's column, or what y is called")] = "",
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Print what is understood of data: samples, values, classes, sites, and what would be changed or left out."""
@@ -31,7 +32,9 @@ def check(
     from unskew.data.intake.scale import standardised
     from unskew.data.intake.understood import facts, table
 
-    dataset = read(data, **{name: value for name, value in (("label", label), ("site", site)) if value})
+    dataset = read(
+        data, **{name: value for name, value in (("label", label), ("site", site), ("target", target)) if value}
+    )
     scaled = standardised(dataset, always=False)
     if scaled.intake and dataset.intake and scaled.intake != dataset.intake:
         dataset = dataset.noted(*scaled.intake.notes)

@@ -196,6 +196,7 @@ def _show_result(path: Path, as_json: bool) -> None:
     from unskew.cli.screen import next_steps
     from unskew.engine.disk import state
     from unskew.report import page, read
+    from unskew.scores import kind
 
     page.write_report([path], path / "report.html")
     run = read.read_run(path)
@@ -208,5 +209,5 @@ def _show_result(path: Path, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"run": str(path), "method": run.method, "scores": last, "sha256": state.digest(weights)}))
         return
-    print("\n" + "  ".join(f"{scope} {value:.1%}" for scope, value in last.items()))
+    print("\n" + "  ".join(f"{scope} {kind(run.metric).written(value)}" for scope, value in last.items()))
     print(next_steps(path).splitlines()[0])

@@ -16,6 +16,7 @@ class Arguments:
 
     data: Annotated[str, Positional(), "a path, or a data set by name; arguments in brackets: scans/(size=128)"]
     label: Annotated[str, "in a table: the column of labels"] = ""
+    target: Annotated[str, "the number to predict: a table's column, or what y is called"] = ""
     site: Annotated[str, "the column that says where a row is from; each of its values is a site"] = ""
     features: Annotated[bool, "sites may share activations of single samples, so advise methods that do"] = False
     json: Annotated[bool, "print the diagnosis as JSON and nothing else"] = False
@@ -26,6 +27,11 @@ def command(arguments: Arguments, given: dict[str, Any]) -> None:
     """Measure the skew of a federation, and recommend a method with its expected gain."""
     from unskew.diagnosis.api import diagnose
 
-    named = {"label": arguments.label, "site": arguments.site, "features": arguments.features}
+    named = {
+        "label": arguments.label,
+        "site": arguments.site,
+        "target": arguments.target,
+        "features": arguments.features,
+    }
     diagnosis = diagnose(arguments.data, **named, **given)
     print(json_.dumps(diagnosis.as_dict()) if arguments.json else diagnosis.table())

@@ -31,7 +31,7 @@ class Arguments:
 
 @with_options(Arguments)
 def command(arguments: Arguments) -> None:
-    """Predict new samples with a run's model: a CSV with each one's class and the probability of every class.
+    """Predict new samples with a run's model: a CSV with each one's class and the probability of every class, or its number.
 
     Nothing in the run's folder is run, and the samples it was trained on are not needed.
     """
@@ -53,6 +53,10 @@ def command(arguments: Arguments) -> None:
         warnings.simplefilter("always", UserWarning)
         if result.federation.masks:
             _write_masks(arguments.out, result, x, client)
+        elif result.federation.target:
+            _write(
+                arguments.out, predicted.numbers_as_csv(names, result.federation.classes[0], result.predict(x, client))
+            )
         else:
             p = result.predict_proba(x, client)
             text = predicted.as_csv(names, result.federation.classes, p)

@@ -13,6 +13,7 @@ from rich.table import Table
 from unskew.comparison.watch import Cell
 from unskew.engine.resolve import is_reference
 from unskew.report.numbers import clock, megabytes
+from unskew.scores import Kind, kind
 
 COLUMNS = ("method", "seeds", "round", "global", "clients mean / worst", "up+down MB")
 
@@ -67,7 +68,9 @@ class Progress:
             if cell.done and cell.path not in self._reported:
                 self._reported.add(cell.path)
                 count = f"{len(self._reported)}/{len(self.runs)}"
-                score = "own model" if cell.score != cell.score else f"global {cell.score:6.1%}"
+                score = (
+                    "own model" if cell.score != cell.score else f"global {kind(cell.metric).written(cell.score):>6}"
+                )
                 sent = _megabytes([cell])
                 print(f"{count:>7}  {cell.method:<28} seed {cell.seed}  {score:<13}  {sent:>8} MB", flush=True)
 
@@ -80,13 +83,13 @@ class Progress:
         for cell in self.runs:
             by_method.setdefault(cell.method, []).append(cell)
         for method, group in by_method.items():
-            begun = [cell for cell in group if cell.t]
+            begun, main = [cell for cell in group if cell.t], kind(group[0].metric)
             table.add_row(
                 method,
                 f"{sum(cell.done for cell in group)}/{len(group)}",
                 f"{max(cell.t for cell in group)}/{group[0].settings.rounds}",
-                _mean([cell.score for cell in begun]),
-                f"{_mean([cell.client_mean for cell in begun])} / {_mean([cell.client_worst for cell in begun])}",
+                _mean(main, [cell.score for cell in begun]),
+                f"{_mean(main, [cell.client_mean for cell in begun])} / {_mean(main, [cell.client_worst for cell in begun])}",
                 _megabytes(group) if begun else "",
             )
         return table
@@ -110,7 +113,7 @@ def _megabytes(runs: list[Cell]) -> str:
     return megabytes(1e6 * sum(cell.megabytes for cell in runs) / len(runs))
 
 
-def _mean(values: list[float]) -> str:
-    """The mean of the known values in percent; a hyphen if there are none."""
+def _mean(main: Kind, values: list[float]) -> str:
+    """The mean of the known values, as the main score is written; a hyphen if there are none."""
     known = [value for value in values if value == value]
-    return f"{sum(known) / len(known):.1%}" if known else "-"
+    return main.written(sum(known) / len(known)) if known else "-"

@@ -140,15 +140,18 @@ def finish(folder: Any, screen: Any, as_json: bool) -> None:
         screen.say(f"\n{result.table()}\n{next_steps(folder.path)}")
 
 
-def _latest_scores(loop: Any) -> dict[str, float]:
-    """The scores of the round that was evaluated last, by the names that the screen shows."""
+def _latest_scores(loop: Any) -> dict[str, str]:
+    """The scores of the round that was evaluated last, as they are written, by the names that the screen shows."""
+    from unskew.scores import kind
+
+    main = kind(loop.fed.task.main_score)
     shown = {
         "global": ("global", loop.fed.task.main_score),
         "clients": ("global@client", "mean"),
         "worst": ("global@client", "worst"),
     }
     latest = {name: loop.record.latest(scope, metric) for name, (scope, metric) in shown.items()}
-    return {name: value for name, value in latest.items() if value is not None}
+    return {name: main.written(value) for name, value in latest.items() if value is not None}
 
 
 def _as_json(result: Any) -> dict[str, Any]:

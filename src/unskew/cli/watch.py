@@ -11,12 +11,12 @@ from typing import Annotated, Any
 import typer
 
 from unskew.engine.disk.tail import Tail
+from unskew.scores import MAIN, kind
 
 LOOK_S = 0.5
 """Seconds between two looks."""
 SHOWN = {
-    ("global", "accuracy"): "global",
-    ("global", "dice"): "global",
+    **{("global", main): "global" for main in MAIN.values()},
     ("global@client", "mean"): "clients",
     ("global@client", "worst"): "worst",
 }
@@ -113,6 +113,7 @@ class _History:
         self._metrics, self._events = Tail(run / "metrics.jsonl"), Tail(run / "events.jsonl")
         self._scores: dict[int, dict[str, float]] = {}
         self._attendance: dict[int, str] = {}
+        self._main = kind("accuracy")
 
     def read(self) -> Iterator[str]:
         """Read what is new. Yields a sentence for each event that concerns a site or a reply."""
@@ -125,6 +126,8 @@ class _History:
             else:
                 yield f"{event['code']} {event['text']}"
         for row in self._metrics.read():
+            if row["metric"] in MAIN.values():
+                self._main = kind(row["metric"])
             if row["client"] is None and (name := SHOWN.get((row["scope"], row["metric"]))):
                 self._scores.setdefault(row["t"], {})[name] = row["value"]
             if row["t"] == 0 or (row["scope"], row["metric"]) == ("train", "seconds"):
@@ -132,7 +135,7 @@ class _History:
 
     def line(self, t: int, rounds: int) -> str:
         """One round: its scores, and who answered."""
-        scores = [f"{name} {value:6.1%}" for name, value in self._scores.get(t, {}).items()]
+        scores = [f"{name} {self._main.written(value):>6}" for name, value in self._scores.get(t, {}).items()]
         return "  ".join([f"round {t:>4}/{rounds}", *scores, *filter(None, [self._attendance.get(t, "")])])
 
     def _answered(self, asked: list[int], answered: list[int]) -> str:

@@ -62,15 +62,15 @@ def model_as_text(model: Any) -> str:
     return os.fspath(model)
 
 
-def data_as_text(data: Any, parent: Path, label: str, site: str) -> dict[str, str]:
+def data_as_text(data: Any, parent: Path, label: str, site: str, target: str = "") -> dict[str, str]:
     """The settings that stand for data: their text and, where they came divided, the skew.
 
     What is no text is written to `data.npz` in the comparison's folder. Raises UsageError (E109) for a Federation, and
     as `take` does.
     """
     if isinstance(data, str | os.PathLike):
-        return settings_of(data, label, site)[1]
-    dataset = take(data, label=label, site=site)
+        return settings_of(data, label, site, target)[1]
+    dataset = take(data, label=label, site=site, target=target)
     if isinstance(dataset, Federation):
         raise UsageError(
             "E109",
@@ -78,4 +78,4 @@ def data_as_text(data: Any, parent: Path, label: str, site: str) -> dict[str, st
             "skew, or a list of the clients' sets.",
         )
     keep(dataset, parent / FILE)
-    return {**settings_of(dataset, label, site)[1], "data": str(parent / FILE)}
+    return {**settings_of(dataset, "", site)[1], "data": str(parent / FILE)}

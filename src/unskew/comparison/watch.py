@@ -11,6 +11,7 @@ from typing import Any
 from unskew import disk, many
 from unskew.config import Settings
 from unskew.errors import NothingUsed, StateError
+from unskew.scores import MAIN
 
 NOW = "now.json"
 
@@ -20,7 +21,7 @@ class Cell:
     """One run of a comparison: a method with one seed, its folder, and how far it has come.
 
     t: the last round that is finished. score: of the global model; client_mean, client_worst: of the same model on the
-    clients' test rows. megabytes: sent and received so far. code: the exit code, None while it has none.
+    clients' test rows; metric: the name of that score. megabytes: sent and received so far. code: the exit code, None while it has none.
     """
 
     method: str
@@ -33,6 +34,7 @@ class Cell:
     client_worst: float = float("nan")
     megabytes: float = 0.0
     code: int | None = None
+    metric: str = "accuracy"
     _read: tuple[int, int] = (0, 0)
 
     @property
@@ -72,9 +74,11 @@ class Cell:
             self.megabytes += many.total_bytes(row) / 1e6
             return
         self.t = max(self.t, row["t"])
+        if row["metric"] in MAIN.values():
+            self.metric = row["metric"]
         if row["client"] is None:
             match row["scope"], row["metric"]:
-                case "global", "accuracy" | "dice":
+                case "global", main if main in MAIN.values():
                     self.score = row["value"]
                 case "global@client", "mean":
                     self.client_mean = row["value"]

@@ -26,8 +26,11 @@ class Declared(Configured):
 
     # What it goes with
 
-    tasks: ClassVar[tuple[str, ...]] = ("classification", "segmentation")
-    """The tasks it serves. A Part that reads one label a sample, or the head's features, leaves segmentation out."""
+    tasks: ClassVar[tuple[str, ...]] = ("classification", "segmentation", "regression")
+    """The tasks it serves. A Part that reads one label a sample, or the head's features, leaves segmentation out; one that
+    reads classes at all leaves out regression, where a sample's label is a number."""
+    needs: ClassVar[str] = ""
+    """What it needs of labels that other tasks do not have, such as "class counts", as the refusal names it."""
     clashes: ClassVar[Mapping[str, str]] = {}
     """Names of Parts it cannot be combined with, and why, as the end of a sentence."""
     normalises: ClassVar[bool] = False

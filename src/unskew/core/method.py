@@ -115,9 +115,9 @@ class Method:
         """Raises UsageError (E108) for a Part that does not serve this task."""
         for p in self.parts:
             if name not in p.tasks:
-                raise UsageError(
-                    "E108", f"'{p.name}' cannot run here: it is for {' and '.join(p.tasks)}, not for {name}."
-                )
+                needs = f"it needs {p.needs}, so " if p.needs else ""
+                served = " and ".join(p.tasks)
+                raise UsageError("E108", f"'{p.name}' cannot run here: {needs}it is for {served}, not for {name}.")
 
     def check(self, fed: Fed) -> None:
         """Raises UsageError (E106, E108) for a Part that cannot work with this model or these data, whose task it serves,

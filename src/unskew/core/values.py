@@ -105,7 +105,8 @@ class Noise:
 class Batch:
     """The samples of one step.
 
-    x: inputs [B, *shape]. y: class distributions [B, C], or [B, C, H, W] where samples have masks.
+    x: inputs [B, *shape]. y: class distributions [B, C], or [B, C, H, W] where samples have masks; of a regression the
+    numbers to learn, [B, 1].
     weight: [B], 1 for a sample and 0 for a row that only pads the batch.
     along: a direction in the space of x, [B, *shape], for a directional derivative (FedMix); it scales as x does.
     """
@@ -136,7 +137,7 @@ class Batch:
 class Out:
     """What one forward pass of a training step gives to the losses.
 
-    logits: [B, C], or [B, C, H, W] for masks, after every Part's `logits`; raw: the same before them.
+    logits: [B, C], or [B, C, H, W] for masks, or [B, 1] of a regression, after every Part's `logits`; raw: the same before them.
     features: [B, D], what the head received.
     own: the batch as it entered the model, before any `tap` changed its labels.
     before, after: by cut, the activation there before and after the Parts' `tap` changed it.

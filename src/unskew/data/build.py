@@ -29,7 +29,7 @@ def build(
 ) -> Federation:
     """A set dealt out to clients.
 
-    The test set is dealt to the clients in proportion to their training samples of each class; where the skew makes
+    The test set is dealt to the clients in proportion to their training samples of each class, or tenth of a target; where the skew makes
     clients of a column, by that column.
     skew, clients, samples: see `partition`. validation: the share of its rows that every client holds back, rounded
     down, so that a client with few samples trains on all of them. reserve: samples of each class that the server keeps
@@ -57,7 +57,7 @@ def build(
     )
     if not by_column:
         counts_KC = federation.sizes[:, None] if federation.masks else federation.label_counts
-        federation = replace(federation, test=deal_tests(strata(dataset.y_test), counts_KC, rng_test))
+        federation = replace(federation, test=deal_tests(strata(dataset.y_test, dataset.y), counts_KC, rng_test))
     return shifted(federation, parsed.shifts, dataset) if parsed.shifts else federation
 
 
@@ -78,6 +78,7 @@ def _undealt(dataset: Dataset, skew: str, train: Index) -> Federation:
         columns=dataset.columns,
         intake=dataset.intake,
         applied=dataset.applied,
+        target=dataset.target,
     )
 
 
@@ -85,6 +86,8 @@ def _reserved(dataset: Dataset, each: int, rng: np.random.Generator) -> np.ndarr
     """Rows of `each` samples of every class, ascending. Raises DataError (E406) if a class has too few."""
     if not each:
         return np.zeros(0, np.int64)
+    if dataset.target:
+        raise DataError("E406", f"{each} samples of each class are to be held back, but a target has no classes.")
     least = int(np.bincount(dataset.y, minlength=len(dataset.classes)).min())
     if least <= each:
         raise DataError("E406", f"{each} samples of each class are to be held back, but one class has only {least}.")

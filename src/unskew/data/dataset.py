@@ -11,6 +11,7 @@ import numpy as np
 
 from unskew.data.checks import check_finite, check_labels, check_lengths
 from unskew.data.intake.notes import Intake, Note
+from unskew.data.target import Target, check_targets, edges, tenths
 from unskew.errors import DataError
 
 
@@ -20,13 +21,16 @@ class Dataset:
 
     x: [N, ...] float32, channels first, in natural units (images: [0, 1]); or a large mapped file of uint8, which counts
     255ths.
-    y: int64 [N], 0 to C-1; or masks, whole numbers [N, H, W] for x [N, channels, H, W], a class for every pixel.
+    y: int64 [N], 0 to C-1; or masks, whole numbers [N, H, W] for x [N, channels, H, W], a class for every pixel; or, with a
+    target, numbers, float64 [N].
+    classes: their names; with a target, its name alone.
     columns: further facts per training sample, such as subject or domain, [N] each, by which clients can be formed.
     test_columns: the same per test sample. labels: names of a column's values.
     mean, std: one number per channel, by which `standardised` scales the samples; None if there are none.
     applied: the mean and std by which the samples have been scaled already.
-    intake: what was understood of data that a user brought; None for a named set.
+    intake: what was understood of data that a user brought; None for a named set. target: of labels that are numbers.
 
+    A target without constants of its own gets those of the training samples.
     Raises DataError: E403 for lengths and shapes, E404 for labels, E405 for NaN and infinity.
     """
 
@@ -44,6 +48,7 @@ class Dataset:
     source: str = ""
     applied: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     intake: Intake | None = None
+    target: Target | None = None
 
     def __post_init__(self) -> None:
         check_lengths(self.name, "training", self.x, self.y, self.columns)
@@ -56,7 +61,11 @@ class Dataset:
                 "E403",
                 f"{self.name}: training samples are {shape}, test samples {test_shape}; they must have one shape.",
             )
-        check_labels(self.name, self.y, self.y_test, len(self.classes), self.shape)
+        if self.target:
+            check_targets(self.name, self.y, self.y_test)
+            object.__setattr__(self, "target", self.target.fitted(self.y, self.name))
+        else:
+            check_labels(self.name, self.y, self.y_test, len(self.classes), self.shape)
         check_finite(self.name, "training", self.x)
         check_finite(self.name, "test", self.x_test)
 
@@ -96,8 +105,13 @@ class Dataset:
         return x if self.applied is None else scaled_by(x, self.applied)
 
 
-def strata(y: np.ndarray) -> np.ndarray:
-    """The groups from which samples are drawn in proportion, int64 [N]: their classes; with masks, one group for all."""
+def strata(y: np.ndarray, among: np.ndarray | None = None) -> np.ndarray:
+    """The groups from which samples are drawn in proportion, int64 [N]: their classes; with masks, one group for all.
+
+    Of targets that are numbers, the tenths. among: the targets whose tenths count; default: these.
+    """
+    if y.dtype.kind == "f":
+        return tenths(y, edges(y if among is None else among))
     return y if y.ndim == 1 else np.zeros(len(y), dtype=np.int64)
 
 

@@ -6,16 +6,17 @@ Letters: N samples, K clients, C classes.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from unskew.data.checks import check_labels, check_lengths
-from unskew.data.dataset import scaled_by
+from unskew.data.dataset import scaled_by, strata
 from unskew.data.index import Index
 from unskew.data.intake.notes import Intake
+from unskew.data.target import Target, check_targets, edges, names
 from unskew.errors import DataError, printable
 
 SUMMARY_CLIENTS = 2000
@@ -26,7 +27,7 @@ SUMMARY_CLIENTS = 2000
 class Federation:
     """A set and which of its rows each client holds.
 
-    x, y, x_test, y_test, classes: as in `Dataset`.
+    x, y, x_test, y_test, classes, target: as in `Dataset`.
     train, val, test: `train[k]` and `val[k]` are rows of x, `test[k]` rows of x_test; any of them may be empty. val has
     no clients at all if nothing is held back.
     skew: the text by which the set was dealt out. names: of the clients, or None for `client-0` and so on. Control characters in names are escaped.
@@ -56,6 +57,7 @@ class Federation:
     reserved: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     intake: Intake | None = None
     applied: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    target: Target | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", printable(str(self.name)))
@@ -66,7 +68,10 @@ class Federation:
         check_lengths(self.name, "test", self.x_test, self.y_test, {})
         if not self.clients or not len(self.train.rows):
             raise DataError("E403", f"{self.name}: no client holds a training sample.")
-        check_labels(self.name, self.y, self.y_test, self.n_classes, self.shape)
+        if self.target:
+            check_targets(self.name, self.y, self.y_test)
+        else:
+            check_labels(self.name, self.y, self.y_test, self.n_classes, self.shape)
         for part, index, n in (
             ("train", self.train, len(self.y)),
             ("val", self.val, len(self.y)),
@@ -92,7 +97,7 @@ class Federation:
 
     @property
     def n_classes(self) -> int:
-        """C."""
+        """C, which is how many outputs a model has: 1 for a target."""
         return len(self.classes)
 
     @property
@@ -111,12 +116,18 @@ class Federation:
         return self.y.ndim > 1
 
     @cached_property
+    def groups(self) -> tuple[str, ...]:
+        """What labels are counted by: the classes, or the tenths of a target."""
+        return names(edges(self.y)) if self.target else self.classes
+
+    @cached_property
     def label_counts(self) -> np.ndarray:
-        """Training samples of every client and class, int64 [K, C]; with masks, their pixels."""
+        """Training samples of every client and class, int64 [K, C], or tenth of a target; with masks, their pixels."""
         if self.masks:
             return np.array([self._pixels(rows) for rows in self.train])
-        flat = self.train.owner * self.n_classes + self.y[self.train.rows]
-        return np.bincount(flat, minlength=self.clients * self.n_classes).reshape(self.clients, self.n_classes)
+        groups = len(self.groups)
+        flat = self.train.owner * groups + strata(self.y)[self.train.rows]
+        return np.bincount(flat, minlength=self.clients * groups).reshape(self.clients, groups)
 
     def _pixels(self, rows: np.ndarray) -> np.ndarray:
         """Pixels of these samples by class, int64 [C]."""
@@ -150,7 +161,7 @@ class Federation:
         shown = slice(0, SUMMARY_CLIENTS)
         return {
             "name": self.name,
-            "classes": list(self.classes),
+            "classes": list(self.groups),
             "clients": self.clients,
             "names": [self.name_of(k) for k in range(min(self.clients, SUMMARY_CLIENTS))],
             "sizes": {
@@ -164,5 +175,6 @@ class Federation:
             "skew": self.skew,
             "shape": list(self.shape),
             **({"mean": list(self.applied[0]), "std": list(self.applied[1])} if self.applied else {}),
+            **({"task": "regression", "target": asdict(self.target)} if self.target else {}),
             **({"understood": [list(note) for note in self.intake.notes]} if self.intake else {}),
         }

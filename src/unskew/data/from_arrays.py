@@ -11,10 +11,12 @@ from unskew.data.convert import LARGE, array_of, bits_of, samples, scaled
 from unskew.data.dataset import Dataset
 from unskew.data.holdout import with_test_set
 from unskew.data.intake.columns import numbered, site_of
-from unskew.data.intake.labels import read_labels
+from unskew.data.intake.labels import Labels, read_labels
 from unskew.data.intake.layout import check_layout
 from unskew.data.intake.masks import Origin
 from unskew.data.intake.notes import Intake, Note, counted
+from unskew.data.intake.numbers import read_targets
+from unskew.data.target import Target
 from unskew.errors import DataError
 
 COMPARED = 1 << 28
@@ -37,6 +39,7 @@ def arrays(
     test: float = 0.2,
     layout: Literal["auto", "channels first"] = "auto",
     notes: Sequence[Note] = (),
+    target: str | Target | None = None,
 ) -> Dataset:
     """A set from arrays, tensors or lists.
 
@@ -44,6 +47,8 @@ def arrays(
     stay. Also the path of a .npy file, which is memory-mapped: of a float32 file nothing is copied.
     y: labels [N], whole numbers from 0, words or one-hot rows; or masks [N, H, W] (also [N, 1, H, W]) for x [N, channels,
     H, W]: see unskew.data.intake.labels and masks.
+    target: what y is called where it is a number to predict, [N], instead of a class; its mean and standard deviation are
+    taken out before training, or the constants of a `Target`.
     x_test, y_test: the same; without them the share `test` of every class (at every site) is held out.
     columns: facts per row, [N] each, by which clients can be formed (`--skew column:NAME`). test_columns: the same for
     x_test, which gives clients test rows of their own.
@@ -54,7 +59,8 @@ def arrays(
     given = [samples(part, name) for part in (x, x_test) if part is not None]
     if layout == "auto" and np.shape(y) == given[0].shape and given[0].ndim == 3:
         check_layout(name, given[0], masks=True)
-    labels = read_labels(name, (y, y_test), given[0].ndim, classes, _origins(columns, test_columns))
+    origins = _origins(columns, test_columns)
+    labels = _labels(name, (y, y_test), given[0].ndim, classes, target, origins)
     if layout == "auto":
         for part in given:
             check_layout(name, part, masks=labels.y.ndim == 3)
@@ -63,15 +69,41 @@ def arrays(
     intake = Intake(str(given[0].dtype), (*notes, *_scaling(given), *labels.notes))
     if rest:
         intake = intake.noted(*_duplicates(x, rest[0]), *_other_scale(x, rest[0]))
-        return Dataset(name, x, y, rest[0], labels.y_test, labels.classes, *facts, intake=intake)
-    if len(x) != len(y):
-        raise DataError("E403", f"{name}: {len(x)} samples but {len(y)} labels; give one label per sample.")
+        return Dataset(name, x, y, rest[0], labels.y_test, labels.classes, *facts, intake=intake, target=labels.target)
+    whole = _undivided(name, x, labels, facts, intake)
     if test:
         _check_copy(name, x)
+    return _with_test_set(whole, test) if test else whole
+
+
+def _undivided(
+    name: str,
+    x: np.ndarray,
+    labels: Labels,
+    facts: tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, tuple[str, ...]]],
+    intake: Intake,
+) -> Dataset:
+    """The set without a test part. Raises DataError (E403) for unequal lengths."""
+    if len(x) != len(labels.y):
+        raise DataError("E403", f"{name}: {len(x)} samples but {len(labels.y)} labels; give one label per sample.")
     columns, _, words = facts
     nothing = {n: v[:0] for n, v in columns.items()}
-    whole = Dataset(name, x, y, x[:0], y[:0], labels.classes, columns, nothing, words, intake=intake)
-    return _with_test_set(whole, test) if test else whole
+    parts = (x, labels.y, x[:0], labels.y[:0])
+    return Dataset(name, *parts, labels.classes, columns, nothing, words, intake=intake, target=labels.target)
+
+
+def _labels(
+    name: str,
+    ys: tuple[Any, Any],
+    ndim: int,
+    classes: Sequence[str] | None,
+    target: str | Target | None,
+    origins: tuple[Origin, Origin],
+) -> Labels:
+    """The labels, which are numbers where a target is named."""
+    if target is None:
+        return read_labels(name, ys, ndim, classes, origins)
+    return read_targets(name, ys, classes, target)
 
 
 def _with_test_set(whole: Dataset, share: float) -> Dataset:

@@ -14,27 +14,30 @@ from unskew.data.dataset import Dataset
 from unskew.data.from_arrays import arrays
 from unskew.data.intake.kept import FACTS, kept
 from unskew.data.intake.notes import Note, some
+from unskew.data.target import Target
 from unskew.errors import DataError
 
 NAMES = ("x", "y", "x_train", "y_train", "x_test", "y_test")
 
 
-def npz(path: str | Path) -> Dataset:
+def npz(path: str | Path, *, target: str = "", center: float | None = None, scale: float | None = None) -> Dataset:
     """A set from an archive with x and y, or with x_train, y_train and perhaps x_test, y_test; y are labels or masks.
 
-    Further arrays of their length are columns: NAME, or NAME_train and NAME_test. `classes` names the classes.
+    Further arrays of their length are columns: NAME, or NAME_train and NAME_test. `classes` names the classes. target: what
+    y is called where it is a number to predict, learnt as (y - center) / scale.
     Raises DataError: E401 and E402 for the file, and as `arrays` does.
     """
     archive = read_archive(Path(path))
     if FACTS in archive:
         return kept(archive)
-    return _set(archive, Path(path), Path(path).stem)
+    wished = Target.wished(target, center, scale) if target else None
+    return _set(archive, Path(path), Path(path).stem, wished)
 
 
-def npy(path: str | Path) -> Dataset:
+def npy(path: str | Path, *, target: str = "", center: float | None = None, scale: float | None = None) -> Dataset:
     """A set from .npy files of the names that `npz` knows, in one folder, each memory-mapped.
 
-    path: the folder, or the file of the samples in it. Raises DataError (E401) where the labels are missing.
+    path: the folder, or the file of the samples in it. target, center, scale: as for `npz`. Raises DataError (E401) where the labels are missing.
     """
     root = Path(path)
     if root.suffix == ".npy":
@@ -50,7 +53,7 @@ def npy(path: str | Path) -> Dataset:
     files = {file.stem: mapped(file) for file in sorted(root.glob("*.npy"))}
     if "classes" in files:
         files["classes"] = np.asarray(files["classes"])
-    return _set(files, root, root.resolve().name)
+    return _set(files, root, root.resolve().name, Target.wished(target, center, scale) if target else None)
 
 
 def is_npy_folder(path: Path) -> bool:
@@ -58,7 +61,7 @@ def is_npy_folder(path: Path) -> bool:
     return (path / "x.npy").is_file() or (path / "x_train.npy").is_file()
 
 
-def _set(archive: Mapping[str, np.ndarray], path: Path, name: str) -> Dataset:
+def _set(archive: Mapping[str, np.ndarray], path: Path, name: str, target: Target | None = None) -> Dataset:
     classes = tuple(str(c) for c in archive["classes"]) if "classes" in archive else None
     part = "_train" if "x_train" in archive else ""
     needed = (f"x{part}", f"y{part}")
@@ -78,7 +81,9 @@ def _set(archive: Mapping[str, np.ndarray], path: Path, name: str) -> Dataset:
     if test[1] is not None:
         test_columns, _ = _columns(archive, "_test", len(test[1]))
         in_both = {n: test_columns[n] for n in columns.keys() & test_columns.keys()}
-    return arrays(x, y, *test, name=name, classes=classes, columns=columns, test_columns=in_both, notes=notes)
+    return arrays(
+        x, y, *test, name=name, classes=classes, columns=columns, test_columns=in_both, notes=notes, target=target,
+    )  # fmt: skip
 
 
 def _columns(archive: Mapping[str, np.ndarray], part: str, n: int) -> tuple[dict[str, np.ndarray], list[str]]:

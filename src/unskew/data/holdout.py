@@ -15,7 +15,7 @@ from unskew.errors import DataError
 
 
 def with_test_set(dataset: Dataset, share: float, site: str = "", same: np.ndarray | None = None) -> Dataset:
-    """The set with this share of every class as its test set; of samples with masks, with this share of all.
+    """The set with this share of every class, or tenth of a target, as its test set; with masks, with this share of all.
 
     dataset: without a test set; it is returned unchanged if no training sample would be left. site: the column that says
     where samples are from, if there is one; every class of every site then gives its share. same: of each sample, the first that goes to the side it goes to, int64
@@ -24,7 +24,7 @@ def with_test_set(dataset: Dataset, share: float, site: str = "", same: np.ndarr
     rng, kinds = np.random.default_rng(1797), strata(dataset.y)
     if site:
         kinds = np.unique(np.stack([dataset.columns[site], kinds]), axis=1, return_inverse=True)[1].reshape(-1)
-    counts = np.bincount(kinds, minlength=0 if site else len(dataset.classes))
+    counts = np.bincount(kinds, minlength=0 if site or dataset.target else len(dataset.classes))
     held = np.zeros(len(dataset.y), dtype=bool)
     for c, size in enumerate(largest_remainder(counts * share, counts)):
         held[rng.permutation(np.flatnonzero(kinds == c))[:size]] = True

@@ -25,9 +25,11 @@ def terminal(federation: Federation) -> str:
         holders = (f.label_counts[:, 1:].sum(1) > 0).sum()
         classes = f"{', '.join(f.classes[1:])} in {holders} of {f.clients} clients"
     else:
-        classes = f"{(f.label_counts > 0).sum(1).mean():.1f} of {f.n_classes} classes a client"
+        groups = f"tenths of {f.target.name}" if f.target else "classes"
+        classes = f"{(f.label_counts > 0).sum(1).mean():.1f} of {len(f.groups)} {groups} a client"
+    learnt = f"target {f.target.name}" if f.target else f"{f.n_classes} classes"
     lines = [
-        f"data    {f.name}: {len(np.unique(f.train.rows)):,} training samples of {f.clients:,} clients, {f.n_classes} classes, "
+        f"data    {f.name}: {len(np.unique(f.train.rows)):,} training samples of {f.clients:,} clients, {learnt}, "
         f"samples {'x'.join(map(str, f.shape))}; global test {len(f.y_test):,}",
         f"split   {f.skew}: sizes {sizes.min():,} to {sizes.max():,} (median {int(np.median(sizes)):,}), {classes}",
     ]
@@ -35,7 +37,7 @@ def terminal(federation: Federation) -> str:
         have = "client has" if empty == 1 else "clients have"
         lines.append(f"        {empty} {have} no samples: they receive the model and send nothing")
     own = [understood.table(f), ""] if f.intake else []
-    return "\n".join([*own, *lines, *(_map(f) if f.n_classes <= MOST_CLASSES else ())])
+    return "\n".join([*own, *lines, *(_map(f) if len(f.groups) <= MOST_CLASSES else ())])
 
 
 def _map(f: Federation) -> list[str]:

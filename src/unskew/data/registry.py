@@ -20,6 +20,8 @@ from unskew.errors import DataError, UsageError, excerpt, suggestion
 
 FOLDER = Path(__file__).parent / "sets"
 NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
+ALWAYS = ("diabetes", "digits")
+"""The sets that need no archive."""
 
 
 @cache
@@ -163,7 +165,7 @@ def at_hand(text: str) -> bool:
 
 
 def _is_here(name: str) -> bool:
-    return name == "digits" or place(name) is not None
+    return name in ALWAYS or place(name) is not None
 
 
 def _described(name: str, path: Path) -> str:

@@ -58,7 +58,7 @@ def partition(
 ) -> Index:
     """The rows of every client.
 
-    y: classes [N], or masks [N, H, W]. samples: how many each client has on average; clients * samples rows are drawn
+    y: classes [N], of a target the numbers, whose tenths stand for classes, or masks [N, H, W]. samples: how many each client has on average; clients * samples rows are drawn
     first, by class. With `domain` and `column`, which have their own number of clients, it is the most a client keeps;
     with `pathological:C`, how many it has.
     Raises UsageError (E103) for a text that cannot be read, DataError: E406 for what cannot be dealt out, E407 for a

@@ -15,6 +15,7 @@ from unskew.data.checks import check_labels
 from unskew.data.federation import Federation
 from unskew.data.index import Index
 from unskew.data.intake.notes import Intake, Note
+from unskew.data.target import Target, check_targets
 from unskew.errors import DataError
 
 
@@ -22,20 +23,29 @@ from unskew.errors import DataError
 class Unseen(Federation):
     """A federation without samples.
 
-    counts: training samples of each client and class, int64 [K, C]; all zero where clients do not say.
+    counts: training samples of each client and class, int64 [K, C]; all zero where clients do not say. counted_by: what the
+    columns of counts are, where they are no classes.
     """
 
     counts: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.int64))
+    counted_by: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.clients or not self.sizes.any():
             raise DataError("E403", f"{self.name}: no client holds a training sample.")
-        check_labels(self.name, self.y, self.y_test, self.n_classes, self.shape)
+        if self.target:
+            check_targets(self.name, self.y, self.y_test)
+        else:
+            check_labels(self.name, self.y, self.y_test, self.n_classes, self.shape)
+
+    @property
+    def groups(self) -> tuple[str, ...]:  # type: ignore[override]
+        return self.counted_by or self.classes
 
     @property
     def label_counts(self) -> np.ndarray:  # type: ignore[override]
         """int64 [K, C]; a client of whom nothing is known has zeros."""
-        counts = np.zeros((self.clients, self.n_classes), np.int64)
+        counts = np.zeros((self.clients, len(self.groups)), np.int64)
         if len(self.counts):
             counts[: len(self.counts)] = self.counts
         return counts
@@ -64,11 +74,15 @@ class Unseen(Federation):
         mean, std = inputs["mean"], inputs["std"]
         names = tuple(map(str, summary["names"]))
         notes = tuple((topic, str(text)) for topic, text in summary.get("understood", ()))
-        nothing, unlabelled = np.zeros((0, *shape), np.float32), np.zeros((0, *pixels), np.int64)
+        target = Target(**inputs["target"]) if "target" in inputs else None
+        nothing = np.zeros((0, *shape), np.float32)
+        unlabelled = np.zeros((0, *pixels), np.float64 if target else np.int64)
+        groups = tuple(map(str, summary["classes"]))
         return Unseen(
             str(summary["name"]), nothing, unlabelled, nothing, unlabelled, tuple(map(str, inputs["classes"])),
             train, test, str(summary["skew"]), names=names if len(names) == clients else None,
             intake=Intake(str(inputs["dtype"]), notes, form=dict(inputs.get("form", {}))),
             applied=(tuple(mean), tuple(std)) if mean else None,
-            counts=np.array(summary["labels"], np.int64).reshape(-1, len(inputs["classes"])),
+            counts=np.array(summary["labels"], np.int64).reshape(-1, len(groups)),
+            target=target, counted_by=groups if target else (),
         )  # fmt: skip

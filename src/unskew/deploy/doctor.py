@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from unskew.data.dataset import Dataset
 from unskew.data.intake.scale import unscaled
 from unskew.deploy.handshake import Finding, network
 from unskew.deploy.hello import versions
@@ -54,17 +55,25 @@ def _data(text: str, classes: Sequence[str]) -> Finding:
         dataset = load(text, classes)
     except UnskewError as error:
         return Finding("data", False, str(error))
-    labels = np.unique(dataset.y)
-    missing = [name for i, name in enumerate(dataset.classes) if i not in labels]
-    lacks = f" (none of {','.join(missing[:5])})" if missing else ""
     counts = f"{len(dataset.y):,} training samples, {len(dataset.y_test):,} test samples"
-    held = f"each {list(dataset.shape)}; {len(dataset.classes) - len(missing)} classes{lacks}"
+    held = f"each {list(dataset.shape)}; {_labels(dataset)}"
     low, high = float(dataset.x.min()), float(dataset.x.max())
     scale = unscaled(dataset) if dataset.intake else ""
     remarks = [text for _, text in (dataset.intake.notes if dataset.intake else ())]
     if scale:
         remarks.append(f"{scale}: sites are not standardised, so scale the samples at all sites alike")
     return Finding("data", True, "; ".join([f"{counts}, {held}; values {low:.3g} to {high:.3g}", *remarks]))
+
+
+def _labels(dataset: Dataset) -> str:
+    """What the labels are: how many classes there are samples of, and which are missing; or the target's range."""
+    if target := dataset.target:
+        span = f"{dataset.y.min():.5g} to {dataset.y.max():.5g}"
+        return f"target {target.name} from {span}, learnt as (y - {target.center:.5g}) / {target.scale:.5g}"
+    labels = np.unique(dataset.y)
+    missing = [name for i, name in enumerate(dataset.classes) if i not in labels]
+    lacks = f" (none of {','.join(missing[:5])})" if missing else ""
+    return f"{len(dataset.classes) - len(missing)} classes{lacks}"
 
 
 def _versions() -> Finding:

@@ -28,17 +28,20 @@ class ServersView(Unseen):
         shape, pixels = first.shape, first.pixels
         if test is not None:
             check_alike([first, Hello.of("the server", test, first.versions)])
+        target = first.learnt
+        nothing = np.zeros((0, *pixels), np.float64 if target else np.int64)
         return ServersView(
             name,
             np.zeros((0, *shape), np.float32),
-            np.zeros((0, *pixels), np.int64),
+            nothing,
             np.zeros((0, *shape), np.float32) if test is None else test.x_test,
-            np.zeros((0, *pixels), np.int64) if test is None else test.y_test,
+            nothing if test is None else test.y_test,
             first.classes,
             Index(np.zeros(0, np.int64), np.cumsum([0, *(h.train for h in hellos)], dtype=np.int64)),
             Index.empty(len(hellos)),
             "sites",
             names=tuple(h.site for h in hellos),
+            target=target,
         )
 
 
@@ -67,6 +70,7 @@ class SitesView(Federation):
             _only_client(k, clients, len(data.y_test)),
             "sites",
             largest=largest,
+            target=data.target,
         )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import platform
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -9,6 +10,7 @@ from importlib.metadata import version
 from typing import Any
 
 from unskew.data.dataset import Dataset
+from unskew.data.target import Target
 from unskew.deploy.versions import COORDINATOR, refusal
 from unskew.errors import UsageError, printable
 from unskew.version import __version__
@@ -21,7 +23,7 @@ class Hello:
     """Counts and shapes; neither a sample nor a label.
 
     train, test: numbers of samples; shape: of one sample; pixels: of one label, () or a mask's height and width;
-    versions: of the packages whose version matters.
+    versions: of the packages whose version matters; target: center and scale of a number that is predicted, () of classes.
     """
 
     site: str
@@ -31,15 +33,23 @@ class Hello:
     classes: tuple[str, ...]
     pixels: tuple[int, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict)
+    target: tuple[float, ...] = ()
 
     @property
     def data(self) -> tuple[object, ...]:
         """What it says of its data, without the versions."""
-        return self.site, self.train, self.test, self.shape, self.classes, self.pixels
+        return self.site, self.train, self.test, self.shape, self.classes, self.pixels, self.target
+
+    @property
+    def learnt(self) -> Target | None:
+        """The target of numbers, if there is one."""
+        return Target(self.classes[0], *self.target, given=True) if self.target else None
 
     @staticmethod
     def of(site: str, data: Dataset, versions: Mapping[str, str]) -> Hello:
-        return Hello(site, len(data.y), len(data.y_test), data.shape, data.classes, tuple(data.y.shape[1:]), versions)
+        target = (data.target.center, data.target.scale) if data.target else ()
+        pixels = tuple(data.y.shape[1:])
+        return Hello(site, len(data.y), len(data.y_test), data.shape, data.classes, pixels, versions, target)
 
     @staticmethod
     def read(facts: Mapping[str, Any]) -> Hello:
@@ -52,15 +62,18 @@ class Hello:
             tuple(printable(str(c)[:100]) for c in facts["classes"]),
             tuple(_count(v) for v in facts["pixels"]),
             {printable(str(n)[:100]): printable(str(v)[:100]) for n, v in dict(facts["versions"]).items()},
+            _constants(facts.get("target", ())),
         )
-        if not 2 <= len(hello.classes) <= MOST_CLASSES or not hello.shape:
+        least, most = (1, 1) if hello.target else (2, MOST_CLASSES)
+        if not least <= len(hello.classes) <= most or not hello.shape:
             raise ValueError("no classes or no shape")
         if max(len(hello.shape), len(hello.pixels)) > MOST_AXES or len(hello.versions) > MOST_VERSIONS:
             raise ValueError(f"more than {MOST_AXES} axes or {MOST_VERSIONS} versions")
         return hello
 
     def as_json(self) -> dict[str, Any]:
-        return {**asdict(self), "versions": dict(self.versions)}
+        facts = {**asdict(self), "versions": dict(self.versions)}
+        return facts if self.target else {name: value for name, value in facts.items() if name != "target"}
 
 
 def versions() -> dict[str, str]:
@@ -75,6 +88,14 @@ def _count(value: Any) -> int:
     return value
 
 
+def _constants(values: Any) -> tuple[float, ...]:
+    """(center, scale) as JSON holds them, or (). Raises ValueError for anything else."""
+    numbers = tuple(float(v) for v in values)
+    if numbers and not (len(numbers) == 2 and all(map(math.isfinite, numbers)) and numbers[1] > 0):
+        raise ValueError(f"{values!r} is no center and scale")
+    return numbers
+
+
 def check_alike(hellos: Sequence[Hello]) -> None:
     """Raises UsageError (E504), naming two sites, unless all hold data of one task."""
     for other in hellos:
@@ -84,7 +105,7 @@ def check_alike(hellos: Sequence[Hello]) -> None:
 
 def difference(one: Hello, other: Hello) -> str:
     """Why these two cannot take part in one run by their data, as a sentence without its full stop; "" if they can."""
-    for what in ("classes", "shape", "pixels"):
+    for what in ("classes", "shape", "pixels", "target"):
         if getattr(one, what) != getattr(other, what):
             return f"sites hold different data: {what} {_difference(what, one, other)}"
     return ""

@@ -92,7 +92,9 @@ def forecast_of(data: Dataset, settings: Settings) -> tuple[Study, list[str]]:
     rows = [np.arange(len(dataset.y)), *[nobody] * (sites - 1)]
     tests = [np.arange(len(dataset.y_test)), *[nobody] * (sites - 1)]
     inputs = (dataset.x, dataset.y, dataset.x_test, dataset.y_test)
-    federation = Federation("site", *inputs, dataset.classes, Index.of(rows), Index.of(tests), "site")
+    federation = Federation(
+        "site", *inputs, dataset.classes, Index.of(rows), Index.of(tests), "site", target=dataset.target
+    )
     method = registry.parse(settings.method)
     run = run_on(federation, settings, method)
     check_room(run.method, run.fed)
@@ -111,7 +113,8 @@ def check_model(settings: Settings, data: Dataset, has: int | None = None) -> No
     has = has or memory.total()
     shape = tuple(data.x.shape[1:])
     with torch.device("meta"):  # shapes alone
-        module = models.build(settings.model, shape, len(data.classes), task_of(data.y, settings.loss).pixels(shape))
+        pixels = task_of(data.y, settings.loss, data.target).pixels(shape)
+        module = models.build(settings.model, shape, len(data.classes), pixels)
     weights = 4 * count.parameters(module)
     if COPIES * weights > has:
         raise UsageError(

@@ -31,10 +31,26 @@ def load(text: str, classes: Sequence[str] = ()) -> Dataset:
         raise UsageError(
             "E111", f"--data takes a folder, an .npz, a .csv or FILE.py:FUNCTION that exists; got {excerpt(text)}."
         )
+    if dataset.target:
+        return _check_target(dataset, text, classes)
     if not classes and len(dataset.classes) < 2:
         text = f"{text} holds samples of one class; name all classes of the study, as every site does: --classes a,b"
         raise DataError("E404", f"{text} (in an .npz: the array 'classes').")
     return _renamed(dataset, tuple(classes), text) if classes else dataset
+
+
+def _check_target(dataset: Dataset, text: str, classes: Sequence[str]) -> Dataset:
+    """A set with a target, for which all sites have agreed on one center and scale. Raises DataError (E404) otherwise."""
+    assert dataset.target
+    if classes:
+        raise DataError("E404", f"{text} has a number to predict, and --classes names classes; leave --classes out.")
+    if not dataset.target.given:
+        raise DataError(
+            "E404",
+            f"{text}: every site learns (y - center) / scale with the same two numbers, which this one does not name; agree on "
+            f"them, such as target={dataset.target.name},center=100,scale=50 in the brackets behind the path.",
+        )
+    return dataset
 
 
 def _renamed(dataset: Dataset, classes: tuple[str, ...], text: str) -> Dataset:

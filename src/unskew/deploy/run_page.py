@@ -6,6 +6,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from unskew.deploy.orders import ENDING
 from unskew.deploy.page import clock, rendered
 from unskew.errors import StateError, UsageError
@@ -15,9 +17,10 @@ from unskew.report.read import read_run
 from unskew.report.runs import RunData
 from unskew.report.sections.learned import payloads
 from unskew.report.sections.leaves import items
+from unskew.scores import MAIN, Kind, kind
 
 MOST_EVENTS, MOST_LINES = 100, 30
-SHOWN = ("accuracy", "dice", "mean", "worst")
+SHOWN = (*MAIN.values(), "mean", "worst")
 """Metrics of which scores are shown."""
 
 
@@ -69,17 +72,31 @@ def sites(path: Path, run: RunData | None, events: list[Any]) -> list[dict[str, 
     for (scope, metric), by_client in run.clients.items() if run else ():
         for k, value in by_client.items():
             if scope == "global@client" and metric in SHOWN and k < len(rows):
-                rows[k]["score"] = f"{metric} {value:.1%}"
+                rows[k]["score"] = f"{metric} {kind(metric).written(value)}"
     return rows
 
 
 def scores(run: RunData) -> list[dict[str, str]]:
     """Every score over all clients: the last and the best."""
     return [
-        {"name": f"{scope} {metric}", "last": f"{values[-1]:.1%}", "best": f"{values.max():.1%}"}
+        {"name": f"{scope} {metric}", "last": _written(run, metric, values[-1]), "best": _best(run, metric, values)}
         for (scope, metric), (_, values) in sorted(run.metrics.items())
         if metric in SHOWN and len(values)
     ]
+
+
+def _written(run: RunData, metric: str, value: float) -> str:
+    return _kind(run, metric).written(float(value))
+
+
+def _best(run: RunData, metric: str, values: np.ndarray) -> str:
+    which = _kind(run, metric)
+    return which.written(which.best(values.tolist()))
+
+
+def _kind(run: RunData, metric: str) -> Kind:
+    """What a score is; `mean` and `worst` are those of the run's main score."""
+    return kind(run.metric if metric in ("mean", "worst") else metric)
 
 
 def _state(path: Path, ending: dict[str, Any], run: RunData | None) -> str:

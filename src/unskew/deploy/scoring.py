@@ -98,10 +98,11 @@ class SiteScores:
         return by_scope
 
     def _problem(self, scope: str, values: Any, by_scope: Answers) -> tuple[str, str] | None:
-        """A code and a sentence, unless these are scores in [0, 1] of a scope that was asked for."""
+        """A code and a sentence, unless these are scores in their bounds of a scope that was asked for."""
         if scope not in by_scope or not isinstance(values, Tensor):
             return "E303", f"'score/{scope}' was not asked for."
-        share = Share((len(self.metrics),), low=0, high=1)
+        low, high = self.sites.local.fed.task.bounds
+        share = Share((len(self.metrics),), low=low, high=high)
         return gate.leaf_problem(f"score/{scope}", values, share)
 
     def _charge(self, t: int, way: str, what: str, ids: list[int], size: int) -> None:
@@ -120,7 +121,7 @@ class SiteScores:
         personal = by_site["personal"] or on_clients
         rows: list[Row] = []
         if self.sites.local.sent and not self.server_scores and on_clients:
-            scores = pooled(on_clients, {k: self.sites.hellos[k].test for k in on_clients})
+            scores = pooled(self.sites.local.fed.task, on_clients, {k: self.sites.hellos[k].test for k in on_clients})
             rows = [row(t, "global", metric, value) for metric, value in scores.items()]
         scopes = {"global@client": on_clients} if self.sites.local.sent else {}
         for scope, values in (scopes | {"personal@client": personal}).items():

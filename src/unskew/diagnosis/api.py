@@ -25,13 +25,14 @@ def diagnose(
     *,
     label: str = "",
     site: str = "",
+    target: str = "",
     model: nn.Module | str | Path = "auto",
     features: bool = False,
     **options: Any,
 ) -> Diagnosis:
     """Measure how skewed a federation is, and which method to take for it. Nothing is trained.
 
-    data, label, site, model: as for `unskew.run`. Own data with a column of sites are divided by it unless a skew is given.
+    data, label, site, target, model: as for `unskew.run`. Own data with a column of sites are divided by it unless a skew is given.
     features: whether sites may share activations of single samples. Other options: the settings of COUNTED, such as skew, clients
     and availability; secure_aggregation="on" where sites demand that nobody sees more than sums of what they send.
     Raises UsageError and DataError as `run` does, UsageError (E101) for a setting that does not count,
@@ -44,7 +45,7 @@ def diagnose(
         raise UsageError(
             "E101", f"{', '.join(idle)} would change nothing in a diagnosis, which looks at {', '.join(COUNTED)}."
         )
-    taken, stands_for = settings_of(data, label, site)
+    taken, stands_for = settings_of(data, label, site, target)
     module = None if isinstance(model, str | Path) else models.unwrapped(model)
     settings = config.build({**stands_for, **options, "method": "fedavg", "model": GIVEN if module else str(model)})
     if "skew" not in options and "skew" not in stands_for:

@@ -65,6 +65,8 @@ def _cautions(federation: Federation, closest: advice.Near) -> Iterator[str]:
     """Why the evidence may not carry over to a federation."""
     if (federation.label_counts.sum(0) > 0).sum() < 2:
         yield "all labels are of one class, so there is nothing to learn from them."
+    if federation.target:
+        yield "the evidence is of accuracies, and these samples have a number to predict: the gains are not theirs, and the order is a guess."
     if federation.masks:
         yield "every setting of the evidence has one label a sample, and these samples have masks: take the order of methods as a guess."
     if closest.distance > FAR:

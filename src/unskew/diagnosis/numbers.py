@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from unskew.data.dataset import strata
 from unskew.data.federation import Federation
 
 FEWEST = 5
@@ -69,13 +70,14 @@ def moments(x: np.ndarray) -> np.ndarray:
 
 def _site(f: Federation, k: int) -> SiteNumbers:
     rows, width = np.sort(f.train[k]), moments(f.x[:1]).shape[1]
-    sums, squares = np.zeros((1 if f.masks else f.n_classes, width)), np.zeros(width)
+    sums, squares = np.zeros((1 if f.masks else len(f.groups), width)), np.zeros(width)
     if len(rows) < FEWEST:
         return SiteNumbers(f.name_of(k), len(rows), f.label_counts[k], None, sums, squares)
     step = max(1, CHUNK // max(1, int(np.prod(f.shape))))
+    group = None if f.masks else strata(f.y)
     for begin in range(0, len(rows), step):
         some = rows[begin : begin + step]
         values = moments(f.x[some])
-        np.add.at(sums, np.zeros(len(some), np.int64) if f.masks else f.y[some], values)
+        np.add.at(sums, np.zeros(len(some), np.int64) if group is None else group[some], values)
         squares += (values**2).sum(0)
     return SiteNumbers(f.name_of(k), len(rows), f.label_counts[k], sums.sum(0) / len(rows), sums, squares)

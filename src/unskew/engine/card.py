@@ -35,7 +35,7 @@ def card(run: Run, record: Record, now: State) -> str:
         ("", ""),
         [
             ("task", run.task.name),
-            ("classes", ", ".join(federation.classes)),
+            ("target" if federation.target else "classes", ", ".join(federation.classes)),
             ("one sample", f"{list(federation.shape)}"),
             ("model", settings.model.rpartition("/")[2]),
             ("parameters", f"{sum(t.numel() for t in now.weights.values()):,}"),

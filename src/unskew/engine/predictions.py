@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -167,6 +167,7 @@ def facts(federation: Federation) -> dict[str, Any]:
         "classes": list(federation.classes),
         "dtype": came or "float32",
         "divided_by": (1 << DEPTHS[np.dtype(came)]) - 1 if scaled_by else 1,
+        **({"target": asdict(federation.target)} if federation.target else {}),
         "mean": list(mean) if mean else None,
         "std": list(std) if std else None,
         **({"form": form} if form else {}),
@@ -174,8 +175,9 @@ def facts(federation: Federation) -> dict[str, Any]:
 
 
 def labels(federation: Federation, guess: np.ndarray) -> np.ndarray:
-    """Predicted classes [N] by what they are called: whole numbers where all names are such. Masks stay numbers of classes."""
-    if federation.masks:
+    """Predicted classes [N] by what they are called: whole numbers where all names are such. Masks stay numbers of classes,
+    and so do predicted numbers."""
+    if federation.masks or federation.target:
         return guess
     names = federation.classes
     return np.array([int(c) for c in names] if all(c.isdecimal() for c in names) else names)[guess]

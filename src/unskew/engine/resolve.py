@@ -104,7 +104,7 @@ def resolve(
 def run_on(federation: Federation, settings: Settings, method: Method, model: nn.Module | None = None) -> Run:
     """The run of a method on clients that hold their samples already. Raises UsageError for what cannot work together."""
     device = hardware.device_of(settings)
-    task = task_of(federation.y, settings.loss)
+    task = task_of(federation.y, settings.loss, federation.target)
     method.check_task(task.name)
     net = Network(  # of a module that nothing else holds: it may be large
         _as_parts_need(method, model_of(settings, federation, task, model), federation.n_classes, settings.seed),

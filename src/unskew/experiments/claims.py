@@ -17,7 +17,7 @@ class Claim:
     """In each of `rows` (default: all), the method `better` exceeds every method of `than` by at least `by` points.
 
     measure: the score compared, default the table's own; "stability" is the deviation over the last 50 rounds, where
-    lower is better.
+    lower is better. Of a score that is better when lower, such as rmse, `better` lies below the others.
     less: pairs of methods (a, b). If given, the claim is that the lead of `better` is smaller than the lead of every a
     over its b.
     """

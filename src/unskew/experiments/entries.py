@@ -18,6 +18,7 @@ from unskew.experiments.experiment import Experiment, TableRow
 from unskew.report import stats
 from unskew.report.runs import RunData
 from unskew.report.stats import Score
+from unskew.scores import Kind, kind
 
 Runs = Mapping[tuple[str, str], Sequence[RunData]]
 """The runs of a table by row and method, one per seed."""
@@ -79,7 +80,9 @@ def _entries_of_row(experiment: Experiment, row: TableRow, runs: Mapping[str, Se
     by_seed = {method: {run.seed: scores_of(run, experiment, row) for run in group} for method, group in runs.items()}
     reported = {m: {seed: s[experiment.measure] for seed, s in scores.items()} for m, scores in by_seed.items()}
     means = {method: Score.of(list(values.values())).mean for method, values in reported.items()}
-    leads = {method: _lead(method, means, reported) for method in runs}
+    main = next(iter(runs.values()))[0].metric if runs else "accuracy"
+    which = kind("attack" if row.attack else quantity_of(experiment, row, main))
+    leads = {method: _lead(method, means, reported, which) for method in runs}
     corrected = dict(zip(runs, stats.holm([leads[method][1] for method in runs])))
     entries = []
     for method, group in runs.items():
@@ -119,8 +122,14 @@ def series_of(run: RunData, experiment: Experiment, row: TableRow) -> tuple[np.n
 def scores_of(run: RunData, experiment: Experiment, row: TableRow) -> dict[str, float]:
     """One run's last, best, mean10 and stability for a row, in the table's unit."""
     rounds, values = series_of(run, experiment, row)
-    last, best, mean10 = stats.last_best_mean10(rounds, values)
+    last, best, mean10 = stats.last_best_mean10(rounds, values, quantity_of(experiment, row, run.metric))
     return {"last": last, "best": best, "mean10": mean10, "stability": stats.stability(rounds, values)}
+
+
+def quantity_of(experiment: Experiment, row: TableRow, main: str) -> str:
+    """The score that a row reports; `mean` and `worst` over clients are those of the main one."""
+    metric = row.metric or experiment.metric
+    return main if metric in ("mean", "worst") else metric
 
 
 def _unit(experiment: Experiment) -> int:
@@ -154,12 +163,14 @@ def _megabytes(run: RunData) -> float:
     return sum(float(series[-1]) for series in sums if len(series)) / 1e6
 
 
-def _lead(method: str, means: Mapping[str, float], scores: Mapping[str, Mapping[int, float]]) -> tuple[float, float]:
-    """(points ahead of the best other method, p without correction). scores: by method and seed."""
+def _lead(
+    method: str, means: Mapping[str, float], scores: Mapping[str, Mapping[int, float]], which: Kind
+) -> tuple[float, float]:
+    """(points ahead of the best other method, p without correction). scores: by method and seed; which: the score."""
     others = [other for other in means if other != method and not math.isnan(means[other])]
     if not others:
         return math.nan, math.nan
-    best = max(others, key=lambda other: means[other])
+    best = max(others, key=lambda other: which.ahead(means[other], 0.0))
     seeds = sorted(scores[method].keys() & scores[best].keys())
     p = stats.paired_p([scores[method][seed] for seed in seeds], [scores[best][seed] for seed in seeds])
-    return means[method] - means[best], p
+    return which.ahead(means[method], means[best]), p

@@ -22,6 +22,7 @@ from unskew.experiments.result import TunedRecord
 from unskew.experiments.samplers import SAMPLERS, Point
 from unskew.methods import registry
 from unskew.report import read
+from unskew.scores import KINDS, kind
 
 SEED, VALIDATION, FACTOR = 10_000, 0.2, "lr factor"
 FACTORS = (1.0, 0.3, 3.0)
@@ -61,14 +62,16 @@ class Tuning:
 
 @dataclass
 class Trials:
-    """The trials of one method: points with their scores in the table's unit."""
+    """The trials of one method: points with their scores in the table's unit. metric: the score."""
 
     scored: list[tuple[Point, float]] = field(default_factory=list)
+    metric: str = "accuracy"
 
     @property
     def best(self) -> Point:
-        """The first point with the highest score; one whose training diverged is never chosen over another."""
-        return max(self.scored, key=lambda trial: -math.inf if math.isnan(trial[1]) else trial[1])[0]
+        """The first point with the best score; one whose training diverged is never chosen over another."""
+        which = kind(self.metric)
+        return max(self.scored, key=lambda trial: -math.inf if math.isnan(trial[1]) else which.ahead(trial[1], 0.0))[0]
 
 
 def space_of(experiment: Experiment, method: str) -> tuple[dict[str, list[Any]], Point]:
@@ -87,23 +90,23 @@ def space_of(experiment: Experiment, method: str) -> tuple[dict[str, list[Any]],
 def tune_methods(experiment: Experiment, tuning: Tuning, train: Train) -> tuple[Experiment, dict[str, Trials]]:
     """(the experiment with the best trial of every method as its setting, all trials by method).
 
-    Raises UsageError (E109) for an unknown sampler, and for a table whose numbers are not better when larger.
+    Raises UsageError (E109) for an unknown sampler, and for a table whose numbers are measures, of which neither more nor less is better.
     """
-    if experiment.unit != "percent":
+    if experiment.unit != "percent" and experiment.metric not in KINDS:
         raise UsageError(
             "E109", f"'{experiment.name}' reports a measure, of which more is not better, so it cannot be tuned."
         )
     if tuning.sampler not in SAMPLERS:
         raise UsageError("E109", f"sampler should be {' or '.join(SAMPLERS)}, got '{tuning.sampler}'.")
     samplers = {m: SAMPLERS[tuning.sampler](*space_of(experiment, m)) for m in tuning.methods}
-    trials = {method: Trials() for method in tuning.methods}
+    trials = {method: Trials(metric=experiment.metric) for method in tuning.methods}
     for _ in range(tuning.trials):
         points = {method: point for method in samplers if (point := samplers[method].ask()) is not None}
         cells = {method: _cell(with_points(experiment, {method: p}), method, tuning) for method, p in points.items()}
         train(list(cells.values()))
         for method, cell in cells.items():
             score = scores_of(read.read_run(cell.path, method), experiment, tuning.row)["mean10"]
-            samplers[method].tell(points[method], score)
+            samplers[method].tell(points[method], kind(experiment.metric).ahead(score, 0.0))
             trials[method].scored.append((points[method], score))
     return with_points(experiment, {method: t.best for method, t in trials.items()}), trials
 

@@ -11,6 +11,7 @@ from unskew.core.account import number
 from unskew.experiments.result import ClaimRecord, EntryRecord, ScoreRecord, TableResult
 from unskew.report.numbers import MISSING, p_value, plural
 from unskew.report.stats import FEWEST_PAIRS
+from unskew.scores import kind
 
 MEASURE = {
     "best": "best round",
@@ -49,7 +50,7 @@ def bounds(entry: EntryRecord, unit: str) -> tuple[str, str, str]:
 def quantity(result: TableResult, row: str = "") -> str:
     """What the numbers of a row, or of the table, measure: `Dice`, `accuracy`, or the name of the measure."""
     metric = (row and result["rows"][row].get("quantity")) or result["metric"]
-    return "Dice" if metric == "dice" else "accuracy" if metric == "mean" else metric.replace("_", " ")
+    return "accuracy" if metric == "mean" else kind(metric).title.replace("_", " ")
 
 
 def note(result: TableResult) -> str:

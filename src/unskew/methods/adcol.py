@@ -32,6 +32,7 @@ class AdCol(Part):
     name = "adcol"
     use_when = "Clients' inputs look different, and the server may see the features of single samples."
     tasks = ("classification",)
+    needs = "labels that are classes"
 
     @property
     def divides(self) -> bool:  # type: ignore[override]

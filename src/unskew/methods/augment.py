@@ -29,6 +29,7 @@ class Augment(Part):
     use_when = "Clients hold few images, whose classes stay the same when mirrored and shifted; digits must not be mirrored: flip=0."
     neutral = {"flip": 0.0, "shift": 0, "blank": 0}
     tasks = ("classification",)
+    needs = "labels that are classes"
 
     def refuse(self, fed: Fed) -> str | None:
         if len(fed.shape) < 2:

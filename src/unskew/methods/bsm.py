@@ -21,6 +21,7 @@ class BSM(Part):
     name = "bsm"
     use_when = "Clients lack classes and only the loss may change; `rbsm` is its relaxed form for clients with a few samples of a class."
     tasks = ("classification",)
+    needs = "class counts"
     clashes = {**MIXTURES, "rebafl": "both put the client's label shares into the logits"}
 
     def logits(self, z: Tensor, b: Batch, c: Client) -> Tensor:

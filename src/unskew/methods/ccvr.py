@@ -44,6 +44,7 @@ class CCVR(Part):
     name = "ccvr"
     use_when = "After any run with label skew: one more exchange re-trains the head, which the clients biased."
     tasks = ("classification",)
+    needs = "means of features by class"
     clashes = {"local": "no head is common to the clients"}
 
     def refuse(self, fed: Fed) -> str | None:

@@ -33,6 +33,7 @@ class FD(Part):
     presets: ClassVar[Mapping[str, Mapping[str, object]]] = {"feddistill": {"aggregate_weights": True}}
     use_when = "Models must not leave the clients, or links carry only a few numbers: a round sends C x C of them."
     tasks = ("classification",)
+    needs = "mean outputs by class"
 
     @property
     def divides(self) -> bool:  # type: ignore[override]

@@ -30,6 +30,7 @@ class FedAvgFT(Part):
         "To see how much of a method's loss is due to the head; the server needs a few balanced samples of its own."
     )
     tasks = ("classification",)
+    needs = "samples of each class at the server"
 
     def refuse(self, fed: Fed) -> str | None:
         return "it trains the head, which is frozen" if fed.net.head_is_frozen else None

@@ -40,6 +40,7 @@ class FedBR(Part):
     name = "fedbr"
     use_when = "Small, skewed clients may share averages of inputs without labels."
     tasks = ("classification",)
+    needs = "labels that are classes"
 
     def refuse(self, fed: Fed) -> str | None:
         return "it averages inputs, and the model looks whole numbers up" if fed.net.embeds else None

@@ -26,6 +26,7 @@ class FedData(Part):
     name = "feddata"
     use_when = "As an upper reference: what sharing a tenth of the raw data would bring."
     tasks = ("classification",)
+    needs = "labels that are classes"
 
     @property
     def trips(self) -> tuple[Trip, ...]:

@@ -24,7 +24,8 @@ class FedDecorr(Part):
     form: Annotated[Literal["code", "paper"], "which of the two penalties above"] = "code"
     name = "feddecorr"
     use_when = "There are few clients, and features collapse into few directions."
-    tasks = ("classification",)
+    tasks = ("classification", "regression")
+    needs = "one row of features a sample"
 
     def refuse(self, fed: Fed) -> str | None:
         return None if fed.features > 1 else "the head receives a single feature"

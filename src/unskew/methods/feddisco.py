@@ -28,6 +28,8 @@ class FedDisco(Part):
     )
     measure: Annotated[Literal["kl", "l2"], "distance of a client's label shares from the uniform ones"] = "kl"
     name = "feddisco"
+    tasks = ("classification", "segmentation")
+    needs = "class counts"
     use_when = "Label skew differs between clients: some hold all classes, some a few."
     neutral = {"a": 0.0, "b": 0.0}
     merges = True

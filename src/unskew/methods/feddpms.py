@@ -66,6 +66,7 @@ class FedDPMS(Part):
     name = "feddpms"
     use_when = "Clients lack classes, and may share noisy means of latents from which others draw images."
     tasks = ("classification",)
+    needs = "class counts"
     normalises = True
     keeps_at_server = ("classes", "lacks")
     clashes = {

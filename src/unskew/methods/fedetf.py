@@ -44,6 +44,7 @@ class FedETF(Part):
     name = "fedetf"
     use_when = "Label skew makes clients' classifiers, and with them the features, point in different directions."
     tasks = ("classification",)
+    needs = "one direction for each class"
     clashes = {
         **MIXTURES,
         "moon": _FIXED,

@@ -40,6 +40,7 @@ class FedGen(Part):
     name = "fedgen"
     use_when = "Label skew, and the server may know how many samples of each class a client has."
     tasks = ("classification",)
+    needs = "class counts"
     weights_read = "each"
     keeps_at_server = ("first", "second", "done")
     clashes = {

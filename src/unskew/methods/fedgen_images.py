@@ -43,6 +43,7 @@ class FedGenImages(Part):
     name = "fedgen_images"
     use_when = "To compare with FLea's table; the method is our reconstruction."
     tasks = ("classification",)
+    needs = "labels that are classes"
     keeps_at_server = ("G",)
     clashes = {"local": "there is no global model to train the generator against"}
 

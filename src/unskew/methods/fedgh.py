@@ -29,6 +29,7 @@ class FedGH(Part):
     name = "fedgh"
     use_when = "Clients need bodies of their own, and a common head should still tell the classes apart."
     tasks = ("classification",)
+    needs = "means of features by class"
     merges = True
     divides = True
 

@@ -28,6 +28,7 @@ class FedIIR(Part):
     name = "fediir"
     use_when = "Sites' inputs look different and the model must serve sites it has never seen."
     tasks = ("classification",)
+    needs = "sums of features by class"
 
     def refuse(self, fed: Fed) -> str | None:
         head = fed.net.module.get_submodule(fed.net.head)

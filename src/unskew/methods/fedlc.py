@@ -26,6 +26,7 @@ class FedLC(Part):
     name = "fedlc"
     use_when = "Clients lack classes or hold few samples of some, and only the loss may change."
     tasks = ("classification",)
+    needs = "class counts"
     clashes = MIXTURES
 
     def logits(self, z: Tensor, b: Batch, c: Client) -> Tensor:

@@ -28,6 +28,7 @@ class FedMix(Part):
     name = "fedmix"
     use_when = "Clients are skewed, and averages of five or more inputs may be shared."
     tasks = ("classification",)
+    needs = "labels that mix as shares of classes"
     clashes = {
         "naivemix": "both mix the same averages in",
         "flea": "its derivative is of a pass without FLea's mixture, which its other terms see",

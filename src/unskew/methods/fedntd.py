@@ -24,6 +24,7 @@ class FedNTD(Part):
     name = "fedntd"
     use_when = "Clients forget the classes they lack while they train."
     tasks = ("classification",)
+    needs = "probabilities of classes"
     clashes = {"flea": "its student would see FLea's mixture and its teacher the sample alone"}
 
     def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor:

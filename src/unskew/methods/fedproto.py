@@ -30,6 +30,7 @@ class FedProto(Part):
         "Clients' features drift apart; with `aggregate_weights=False` also for clients that keep models of their own."
     )
     tasks = ("classification",)
+    needs = "prototypes of classes"
 
     def shares(self, fed: Fed) -> dict[str, Share]:
         kind = fed.kind_at("features", "sums")

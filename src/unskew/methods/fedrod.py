@@ -26,6 +26,7 @@ class FedRoD(Part):
     name = "fedrod"
     use_when = "Both are wanted: a good model for everybody, and one for each client, with skewed labels."
     tasks = ("classification",)
+    needs = "class counts"
     divides = True
     personal = True
     clashes = {**MIXTURES, **dict.fromkeys(("bsm", "rebafl", "unskew"), _PRIOR)}

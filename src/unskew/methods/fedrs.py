@@ -27,6 +27,7 @@ class FedRS(Part):
     name = "fedrs"
     use_when = "Clients lack classes; this is the mildest of the corrections of logits."
     tasks = ("classification",)
+    needs = "class counts"
 
     clashes = dict.fromkeys(
         MIXTURES, "it scales down the classes a client lacks, which the other brings into its batches"

@@ -31,6 +31,7 @@ class FedVLS(Part):
     name = "fedvls"
     use_when = "Clients lack many classes and forget them while they train; a step costs one more forward pass."
     tasks = ("classification",)
+    needs = "class counts"
     clashes = {**MIXTURES, "bsm": _PRIOR, "rebafl": _PRIOR, "fedlc": _PRIOR, "fedetf": _PRIOR}
 
     def logits(self, z: Tensor, b: Batch, c: Client) -> Tensor:

@@ -57,6 +57,7 @@ class FLea(Part):
     name = "flea"
     use_when = "Clients hold few samples of few classes, and may share obfuscated activations of a tenth of them."
     tasks = ("classification",)
+    needs = "labels that mix as shares of classes"
 
     def refuse(self, fed: Fed) -> str | None:
         if self.variant == "official" and fed.net.norms and not fed.net.skips_to_cuts:

@@ -34,6 +34,7 @@ class KNNPer(Part):
     name = "knn_per"
     use_when = "Clients want predictions of their own without any more training; their training samples are at hand when they predict."
     tasks = ("classification",)
+    needs = "probabilities of classes"
     personal = True
     neutral = {"share": 0.5}
 

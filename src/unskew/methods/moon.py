@@ -28,7 +28,8 @@ class MOON(Part):
     width: Annotated[int, Ge(0), Le(65_536), "units of the projection; 0: none, and r is what the head receives"] = 256
     name = "moon"
     use_when = "Image models are trained for many local epochs; it costs two more forward passes a step."
-    tasks = ("classification",)
+    tasks = ("classification", "regression")
+    needs = "one row of features a sample"
     clashes = {"flea": "its student would see FLea's mixture and its teacher the sample alone"}
 
     def model(self, module: nn.Module, classes: int) -> nn.Module:

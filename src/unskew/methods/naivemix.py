@@ -34,6 +34,7 @@ class NaiveMix(FedMix):
     name = "naivemix"
     use_when = "Like `fedmix` where a second derivative costs too much."
     tasks = ("classification",)
+    needs = "labels that mix as shares of classes"
     clashes = {"fedmix": "both mix the same averages in"}
 
     def noise(self, fed: Fed, down: Tree) -> dict[str, Noise]:

@@ -30,6 +30,7 @@ class PFedSim(Remembered):
     name = "pfedsim"
     use_when = "Clients have different labels in groups; a head says which labels a client has, so whose body helps it."
     tasks = ("classification",)
+    needs = "a row of the head for each class"
     merges = True
     weights_read = "each"
     keeps_at_server = ("theta", "has", "phi")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from unskew.report.figures.lines import Line, mean_line
 from unskew.report.figures.svg import colours
@@ -11,6 +11,7 @@ from unskew.report.labels import distinct
 from unskew.report.numbers import noun
 from unskew.report.runs import RunData, by_method
 from unskew.report.summary import MethodSummary, summary_table, target_of
+from unskew.scores import KINDS, kind
 
 
 @dataclass(frozen=True)
@@ -18,7 +19,7 @@ class Context:
     """The runs of a report.
 
     name: what the report is about, from the folders' names. methods: each method's runs, one per seed. summaries: the
-    final table, a row per method. target: the score in [0, 1] of "bytes until the target", NaN if no method competes;
+    final table, a row per method. target: the score of "bytes until the target", NaN if no method competes;
     target_given: whether the user chose it. colours: the colour class of each method.
     """
 
@@ -37,7 +38,7 @@ class Context:
 
     @property
     def metric(self) -> str:
-        """The main score, "accuracy" or "dice"."""
+        """The main score, such as "accuracy"."""
         return self.first.metric
 
     @property
@@ -59,7 +60,8 @@ class Context:
         """A method's mean curve over seeds, by default of the main score; None if it has none."""
         group = self.methods[method]
         series = [r.series(scope, metric or r.metric) for r in group]
-        return mean_line(method, self.colours[method], series, dashed=group[0].is_reference)
+        line = mean_line(method, self.colours[method], series, dashed=group[0].is_reference)
+        return line and replace(line, share=kind(metric if metric in KINDS else self.metric).share)
 
 
 def context_of(runs: Sequence[RunData], name: str, target: float | None = None) -> Context:

@@ -10,9 +10,10 @@ import numpy as np
 from unskew.report import tables
 from unskew.report.context import Context
 from unskew.report.figures.svg import shorten
-from unskew.report.numbers import MISSING, p_value, percent, plural, size
+from unskew.report.numbers import digits, one, p_value, plural, size
 from unskew.report.runs import RunData
 from unskew.report.summary import Gap
+from unskew.scores import kind
 
 
 def result(context: Context) -> str:
@@ -22,13 +23,17 @@ def result(context: Context) -> str:
     leader = next((s for s in context.summaries if s.leads), None)
     if leader is None:
         return f"{context.summaries[0].method} {where}: without a global {context.score}"
-    score = f"{leader.method} reaches {percent(leader.final)}\u00a0% global {context.score}"
+    which = kind(context.metric)
+    unit = which.unit.replace(" ", "\u00a0")
+    score = f"{leader.method} reaches {digits(leader.final, context.metric)}{unit} global {context.score}"
     where = f"after {plural(run.rounds, 'round')} {where}"
     rivals = [s for s in context.summaries if not s.leads and not s.reference and s.final.n]
     if not rivals:
         return f"{score} {where}"
-    second = max(rivals, key=lambda s: s.final.mean)
-    ahead = f"{100 * (leader.final.mean - second.final.mean):.1f} points ahead of {second.method}"
+    second = max(rivals, key=lambda s: which.ahead(s.final.mean, 0.0))
+    gap = which.ahead(leader.final.mean, second.final.mean)
+    by = f"{100 * gap:.1f} points ahead of" if which.share else f"{gap:.3g} better than"
+    ahead = f"{by} {second.method}"
     return f"{score} {where}, {ahead}{_certainty(second.gap)}"
 
 
@@ -51,10 +56,10 @@ def cards(context: Context) -> list[tuple[str, str]]:
     """The key numbers: (value, what it is)."""
     run, federation = context.first, context.first.federation
     lead = next((s for s in context.summaries if s.leads), context.summaries[0])
-    final = f"{percent(lead.final, std=False)}\u00a0%" if lead.final.n else MISSING
+    final = one(lead.final.mean, context.metric).replace(" ", "\u00a0")
     numbers = [(final, f"global {context.score}, {shorten(lead.method, 26)}")]
     if lead.worst.n:
-        numbers.append((f"{percent(lead.worst, std=False)} %", "at its worst client"))
+        numbers.append((one(lead.worst.mean, context.metric), "at its worst client"))
     numbers.append((size(lead.up + lead.down), "sent, both ways, all clients"))
     if federation:
         numbers.append((f"{federation['clients']:,}", "clients"))

@@ -55,7 +55,7 @@ class Leak:
 class Leakage:
     """A method of a report.
 
-    score: what ranks it, in [0, 1]. epsilon: what is guaranteed of its models against whoever gets them, for the seed that
+    score: what ranks it; metric: its name. epsilon: what is guaranteed of its models against whoever gets them, for the seed that
     is protected least; infinite where nothing is. reading: what that epsilon covers. clear: payloads that need no attack,
     and what they tell. unmeasured: the payloads that nobody has attacked.
     """
@@ -67,6 +67,7 @@ class Leakage:
     leaks: tuple[Leak, ...]
     clear: dict[str, str]
     unmeasured: tuple[str, ...]
+    metric: str = "accuracy"
 
     @property
     def worst(self) -> Leak | None:
@@ -88,7 +89,8 @@ def leakage_of(method: str, group: Sequence[RunData], score: Score) -> Leakage:
     epsilon, reading = max((_guaranteed(run) for run in group), key=lambda pair: pair[0])
     leaks = [leak for share in payloads for leak in _leaks(group, share)]
     known = {leak.payload for leak in leaks} | clear.keys()
-    return Leakage(method, score, epsilon, reading, tuple(leaks), clear, tuple(p for p in payloads if p not in known))
+    unknown = tuple(p for p in payloads if p not in known)
+    return Leakage(method, score, epsilon, reading, tuple(leaks), clear, unknown, group[0].metric)
 
 
 def strongest(scores: Sequence[Found], share: str) -> Found | None:

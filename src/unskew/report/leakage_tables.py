@@ -10,7 +10,7 @@ from typing import Any
 from unskew.attacks.coverage import NOT_MEASURED
 from unskew.core.account import number
 from unskew.report.leakage import Leak, Leakage
-from unskew.report.numbers import MISSING
+from unskew.report.numbers import MISSING, one
 
 HEAD = ("method", "score", "epsilon", "payload", "attack", "found, 95 %", "without payload", "leakage")
 
@@ -29,7 +29,7 @@ def plain(rows: Sequence[Leakage]) -> str:
         return ""
     lines = [list(HEAD)]
     for row in rows:
-        first = [row.method, _percent(row.score.mean), number(row.epsilon)]
+        first = [row.method, one(row.score.mean, row.metric), number(row.epsilon)]
         lines += [[*(first if i == 0 else ["", "", ""]), *line] for i, line in enumerate(cells(row))]
     widths = [max(len(line[i]) for line in lines) for i in range(len(HEAD))]
     text = ["  ".join(cell.ljust(width) for cell, width in zip(line, widths)).rstrip() for line in lines]
@@ -67,10 +67,6 @@ def _payload(share: str) -> str:
 
 def _whole(share: float) -> str:
     return MISSING if math.isnan(share) else f"{100 * share:.0f}"
-
-
-def _percent(value: float) -> str:
-    return MISSING if math.isnan(value) else f"{100 * value:.1f} %"
 
 
 def _finite(value: Any) -> Any:

@@ -1,25 +1,37 @@
-"""How numbers are written: scores in percent with one decimal, bytes with three digits, p as in papers."""
+"""How numbers are written: scores in percent with one decimal or in their own unit, bytes with three digits, p as in papers."""
 
 from __future__ import annotations
 
 import math
 
 from unskew.report.stats import Score
+from unskew.scores import kind
 
 MISSING = "–"
 
 
 def noun(metric: str) -> str:
-    """A score's name inside a sentence: "accuracy", "Dice"."""
-    return "Dice" if metric == "dice" else metric
+    """A score's name inside a sentence: "accuracy", "Dice", "RMSE"."""
+    return kind(metric).title
 
 
-def percent(score: Score, std: bool = True) -> str:
-    """`90.2 ± 0.8`, or `90.2` for one seed or if `std` is False."""
+def begun(text: str) -> str:
+    """A text as a sentence or heading begins: "Accuracy", "RMSE"."""
+    return text[:1].upper() + text[1:]
+
+
+def digits(score: Score, metric: str, std: bool = True) -> str:
+    """`90.2 ± 0.8` in percent, `57.33 ± 1.2` in a score's own unit; without the deviation for one seed or if `std` is False."""
     if not score.n:
         return MISSING
-    mean = f"{100 * score.mean:.1f}"
-    return f"{mean} ± {100 * score.std:.1f}" if std and score.n > 1 else mean
+    mean = kind(metric).digits(score.mean)
+    deviation = kind(metric).digits(score.std) if kind(metric).share else f"{score.std:.2g}"
+    return f"{mean} ± {deviation}" if std and score.n > 1 else mean
+
+
+def one(value: float, metric: str) -> str:
+    """A single value with its unit: `90.2 %`, `57.3`."""
+    return MISSING if math.isnan(value) else f"{kind(metric).digits(value)}{kind(metric).unit}"
 
 
 def three_digits(score: Score) -> str:

@@ -40,7 +40,7 @@ def page(methods: Mapping[str, tuple[Part, Fed, str]]) -> str:
                 "**changes**: where a method differs from FedAvg: the data a step trains on, the model, the loss, the local steps, "
                 "the merge, the form in which weights are sent, what else the server does, the prediction. **read**: whether the server reads only sums over clients, "
                 "which secure aggregation can give without showing any client's own, or each client's own. **exchanges more**: "
-                "messages beside the one of a round's training, by what sets them off. **tasks**: c classification, s segmentation. "
+                "messages beside the one of a round's training, by what sets them off. **tasks**: c classification, s segmentation, r regression. "
                 "A name leads to the method's page, with its equations, settings and bytes; `unskew explain METHOD` says the same "
                 "of your own data and model.",
             ]

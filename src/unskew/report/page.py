@@ -12,12 +12,13 @@ from unskew.report.read import read_runs
 from unskew.report.render import render
 from unskew.report.runs import RunData
 from unskew.report.verdict import pays
+from unskew.scores import kind
 
 
 def write_report(paths: Path | str | Sequence[Path | str], out: Path | str, target: float | None = None) -> Path:
     """Write the page of run folders, comparison folders, or both to `out`, and return its path.
 
-    target: the score in [0, 1] of "bytes until the target"; default: 95 % of the best method's final score. Raises
+    target: the score of "bytes until the target"; default: 95 % of the best method's final score. Raises
     StateError if a folder is neither a run nor a comparison (E117), or is damaged (E111).
     """
     paths = [Path(paths)] if isinstance(paths, (str, Path)) else [Path(p) for p in paths]
@@ -42,6 +43,6 @@ def page(runs: Sequence[RunData], name: str, target: float | None = None) -> str
         cards=headline.cards(context),
         warnings=headline.warnings(context),
         sections=sections.build(context),
-        noun=context.score,
+        noun=kind(context.metric).of(context.score),
         version=context.first.env.get("unskew", ""),
     )

@@ -26,6 +26,15 @@ def as_csv(names: Sequence[str], classes: Sequence[str], p_NC: np.ndarray) -> st
     return text.getvalue()
 
 
+def numbers_as_csv(names: Sequence[str], target: str, guess_N: np.ndarray) -> str:
+    """`input,TARGET`: what each sample is called, and the number that the model predicts, in the target's own unit."""
+    text = io.StringIO()
+    rows = csv.writer(text, lineterminator="\n")
+    rows.writerow(["input", cell(target)])
+    rows.writerows([cell(name), f"{value:.7g}"] for name, value in zip(names, guess_N))
+    return text.getvalue()
+
+
 def cell(text: str) -> str:
     """A text that no spreadsheet takes for a formula: one that begins like a formula gets an apostrophe before it.
 

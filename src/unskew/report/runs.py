@@ -15,6 +15,7 @@ from unskew.engine.disk import privacy
 from unskew.engine.resolve import is_reference
 from unskew.engine.server.used import MANY_DROPPED, Replies, cut_short
 from unskew.report.files import Record, read_json
+from unskew.scores import MAIN
 
 Series = tuple[np.ndarray, np.ndarray]
 """(rounds, values), both [T], rounds rising."""
@@ -114,8 +115,10 @@ class RunData:
 
     @property
     def metric(self) -> str:
-        """The task's main score: "dice" where every pixel has a label, else "accuracy"."""
-        return "dice" if self.federation.get("unit") == "pixels" else "accuracy"
+        """The task's main score: that of the task which federation.json names; else "dice" where every pixel has a label, and
+        "accuracy"."""
+        pixels = self.federation.get("unit") == "pixels"
+        return MAIN[self.federation.get("task") or ("segmentation" if pixels else "classification")]
 
     def series(self, scope: str, metric: str) -> Series:
         """(rounds, values) of a metric over all clients; empty if it was never written."""

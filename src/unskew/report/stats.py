@@ -19,6 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from unskew.report.runs import RunData, Series
+from unskew.scores import kind
 
 NAN = float("nan")
 LAST_ROUNDS = 10
@@ -50,11 +51,15 @@ class Score:
 NO_SCORE = Score(NAN, NAN, 0)
 
 
-def last_best_mean10(rounds: np.ndarray, values: np.ndarray) -> tuple[float, float, float]:
-    """The last value, the best one, and the mean of those evaluated in the last ten rounds; NaN if there are none."""
+def last_best_mean10(rounds: np.ndarray, values: np.ndarray, metric: str = "accuracy") -> tuple[float, float, float]:
+    """The last value, the best one, and the mean of those evaluated in the last ten rounds; NaN if there are none.
+
+    metric: the score, which says what is best.
+    """
     if not len(values):
         return NAN, NAN, NAN
-    return float(values[-1]), float(values.max()), float(values[rounds > rounds[-1] - LAST_ROUNDS].mean())
+    best = kind(metric).best(values.tolist())
+    return float(values[-1]), best, float(values[rounds > rounds[-1] - LAST_ROUNDS].mean())
 
 
 def stability(rounds: np.ndarray, values: np.ndarray, over: int = STABILITY_ROUNDS) -> float:
@@ -96,14 +101,14 @@ def final(run: RunData, by_last: bool, scope: str = "global", metric: str = "") 
 
 
 def rounds_to(run: RunData, target: float) -> float:
-    """The first evaluated round whose global score is at least the target; NaN if none is."""
+    """The first evaluated round whose global score is the target or better; NaN if none is."""
     rounds, values = run.series("global", run.metric)
-    reached = rounds[values >= target]
+    reached = rounds[values <= target if kind(run.metric).lower else values >= target]
     return float(reached[0]) if len(reached) else NAN
 
 
 def bytes_to(run: RunData, target: float) -> float:
-    """Bytes of all clients, both directions, until the global score was first at least the target; NaN if it never was."""
+    """Bytes of all clients, both directions, until the global score first reached the target; NaN if it never was."""
     first = rounds_to(run, target)
     if math.isnan(first):
         return NAN

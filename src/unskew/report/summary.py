@@ -30,6 +30,7 @@ from unskew.report.stats import (
     stability,
     trained,
 )
+from unskew.scores import kind
 
 TARGET_SHARE = 0.95
 """The default target is this share of the best method's final score."""
@@ -39,7 +40,7 @@ TARGET_SHARE = 0.95
 class Gap:
     """A method against the leader, over the seeds that both have.
 
-    behind: the leader's mean score minus its own, NaN without such seeds. lost, seeds: in how many of them the leader
+    behind: by how much the leader's mean score is better, NaN without such seeds. lost, seeds: in how many of them the leader
     was ahead. p: Holm-corrected, NaN with fewer than five.
     """
 
@@ -51,10 +52,10 @@ class Gap:
 
 @dataclass(frozen=True)
 class MethodSummary:
-    """One method over its n seeds; scores in [0, 1], bytes of all clients in the whole run.
+    """One method over its n seeds; scores in [0, 1] or in their own unit, bytes of all clients in the whole run.
 
-    metric: the main score, "accuracy" or "dice". last, best, mean10, stability, macro_f1, worst_class, dice_both: of the
-    global model on the global test set. clients, worst, spread: mean, minimum and standard deviation over clients of the
+    metric: the main score, such as "accuracy". last, best, mean10, stability, macro_f1, worst_class, dice_both, mae, r2: of the
+    global model on the global test set. clients, worst, spread: mean, worst and standard deviation over clients of the
     global model on their own test rows. personal: mean over clients of their own models. All but last, best, mean10 and
     stability are of the last round if `by_last`, else means over the last ten. up, down: mean over seeds. to_target,
     rounds_to: bytes and rounds until the target, over the `reached` seeds that got there. final: the score that ranks.
@@ -83,6 +84,8 @@ class MethodSummary:
     reference: bool
     leads: bool
     dice_both: Score = NO_SCORE
+    mae: Score = NO_SCORE
+    r2: Score = NO_SCORE
     rounds_to: Score = NO_SCORE
     final: Score = NO_SCORE
     gap: Gap | None = None
@@ -96,7 +99,7 @@ class MethodSummary:
 
 
 def summary_table(runs: Sequence[RunData], target: float | None = None) -> list[MethodSummary]:
-    """One summary per method, in the order given. target: a score in [0, 1]; default: `target_of(runs)`."""
+    """One summary per method, in the order given. target: a score; default: `target_of(runs)`."""
     target = target_of(runs) if target is None else target
     leader = leader_of(runs)
     gaps = against(runs, leader) if leader else {}
@@ -108,15 +111,21 @@ def summary_table(runs: Sequence[RunData], target: float | None = None) -> list[
 
 
 def target_of(runs: Sequence[RunData]) -> float:
-    """95 % of the best method's final score, rounded to a tenth of a percent; NaN if no method competes."""
-    finals = _finals(runs)
-    return round(TARGET_SHARE * max(finals.values()), 3) if finals else NAN
+    """95 % of the best method's final score, rounded to a tenth of a percent; NaN if no method competes.
+
+    Where lower is better, so much above it that it is 95 % of the target, in three digits.
+    """
+    finals, which = _finals(runs), kind(runs[0].metric)
+    if not finals:
+        return NAN
+    best = which.best(finals.values())
+    return float(f"{best / TARGET_SHARE:.3g}") if which.lower else round(TARGET_SHARE * best, 3)
 
 
 def leader_of(runs: Sequence[RunData]) -> str:
-    """The method with the highest final score; "" if none competes."""
-    finals = _finals(runs)
-    return max(finals, key=lambda method: finals[method], default="")
+    """The method with the best final score; "" if none competes."""
+    finals, which = _finals(runs), kind(runs[0].metric)
+    return max(finals, key=lambda method: which.ahead(finals[method], 0.0), default="")
 
 
 def _finals(runs: Sequence[RunData]) -> dict[str, float]:
@@ -130,13 +139,13 @@ def against(runs: Sequence[RunData], leader: str) -> dict[str, Gap]:
     """Every other competing method against the leader, paired by seed."""
     by_last = last_ranks(runs)
     finals = {m: {r.seed: final(r, by_last) for r in g} for m, g in by_method(runs).items() if not g[0].is_reference}
-    others = [m for m in finals if m != leader]
+    others, which = [m for m in finals if m != leader], kind(runs[0].metric)
     gaps: dict[str, Gap] = {}
     for method in others:
         seeds = sorted(finals[leader].keys() & finals[method].keys())
         pairs = [(finals[leader][s], finals[method][s]) for s in seeds]
         pairs = [pair for pair in pairs if not any(map(math.isnan, pair))]
-        ahead = [theirs - ours for theirs, ours in pairs]
+        ahead = [which.ahead(theirs, ours) for theirs, ours in pairs]
         p = paired_p(*zip(*pairs)) if pairs else NAN
         gaps[method] = Gap(float(np.mean(ahead)) if ahead else NAN, sum(a > 0 for a in ahead), len(ahead), p)
     corrected = holm([gap.p for gap in gaps.values()])
@@ -145,7 +154,7 @@ def against(runs: Sequence[RunData], leader: str) -> dict[str, Gap]:
 
 def _scored(runs: Sequence[RunData], by_last: bool, target: float) -> MethodSummary:
     """The summary of one method from its runs, one per seed, as if it competed with nobody."""
-    last, best, tail = zip(*(last_best_mean10(*trained(r)) for r in runs))
+    last, best, tail = zip(*(last_best_mean10(*trained(r), r.metric) for r in runs))
 
     def score(scope: str, metric: str) -> Score:
         return Score.of([final(r, by_last, scope, metric) for r in runs])
@@ -169,6 +178,8 @@ def _scored(runs: Sequence[RunData], by_last: bool, target: float) -> MethodSumm
         macro_f1=score("global", "macro_f1"),
         worst_class=score("global", "worst_class"),
         dice_both=score("global", "dice_both"),
+        mae=score("global", "mae"),
+        r2=score("global", "r2"),
         up=_mean_bytes(runs, "up"),
         down=_mean_bytes(runs, "down"),
         to_target=to_target,
@@ -209,7 +220,8 @@ def _at_clients(runs: Sequence[RunData], by_last: bool) -> dict[int, float]:
     for scope in ("global@client", "personal@client"):
         scores = {r.seed: final(r, by_last, scope, "mean") for r in runs}
         candidates.append({seed: score for seed, score in scores.items() if not math.isnan(score)})
-    return max(candidates, key=lambda scores: Score.of([*scores.values()]).mean if scores else -1.0)
+    which = kind(runs[0].metric)
+    return max(candidates, key=lambda by: which.ahead(Score.of([*by.values()]).mean, 0.0) if by else -math.inf)
 
 
 def _mean_bytes(runs: Sequence[RunData], way: str) -> float:

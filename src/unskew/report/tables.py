@@ -11,10 +11,11 @@ from typing import Any
 
 from unskew.engine.resolve import REFERENCES
 from unskew.engine.server.used import lost
-from unskew.report.numbers import MISSING, megabytes, noun, p_value, percent, plural
+from unskew.report.numbers import MISSING, begun, digits, megabytes, noun, one, p_value, plural
 from unskew.report.stats import FEWEST_PAIRS, SHORT_RUN
 from unskew.report.summary import MethodSummary
 from unskew.report.verdict import pays
+from unskew.scores import kind
 
 Summaries = Sequence[MethodSummary]
 
@@ -37,7 +38,7 @@ def _by_last(summaries: Summaries) -> bool:
 def columns(summaries: Summaries) -> tuple[str, ...]:
     """The columns' headings below those of `column_groups`."""
     target = next((s.target for s in summaries if not math.isnan(s.target)), math.nan)
-    to_target = "MB to target" if math.isnan(target) else f"MB to {100 * target:.1f}\u00a0%"
+    to_target = "MB to target" if math.isnan(target) else f"MB to {_spaced(one(target, _metric(summaries)))}"
     scores = ("last", "best", "mean-10", "mean", "worst", "mean")
     if _by_last(summaries):
         scores = ("last", "best", "mean, last", "worst, last", "mean, last")
@@ -57,11 +58,19 @@ def cells(summary: MethodSummary) -> list[str]:
     of_global = (s.last, s.best) if s.by_last else (s.last, s.best, s.mean10)
     scores = (*of_global, s.clients, s.worst, s.personal)
     sent = MISSING if s.reference else megabytes(s.up + s.down)
-    return [s.method, *map(percent, scores), sent, to_target(s), verdict(s)]
+    return [s.method, *(digits(score, s.metric) for score in scores), sent, to_target(s), verdict(s)]
+
+
+def _spaced(text: str) -> str:
+    """A value and its unit, which no line divides."""
+    return text.replace(" ", "\u00a0")
 
 
 def verdict(summary: MethodSummary) -> str:
-    """Against the best method: `best`, `p = .012`, `p = .210 (tie)`, `-2.3 (3/3)` below five seeds, `not trained`, `reference`."""
+    """Against the best method: `best`, `p = .012`, `p = .210 (tie)`, `-2.3 (3/3)` below five seeds, `not trained`, `reference`.
+
+    A difference is negative where the method is worse, also where lower is better.
+    """
     if summary.reference:
         return "reference"
     if summary.leads:
@@ -72,7 +81,8 @@ def verdict(summary: MethodSummary) -> str:
     if gap is None or not gap.seeds:
         return MISSING
     if math.isnan(gap.p):
-        return f"{-100 * gap.behind:+.1f} ({gap.lost}/{gap.seeds})"
+        behind = f"{-100 * gap.behind:+.1f}" if kind(summary.metric).share else f"{-gap.behind:+.3g}"
+        return f"{behind} ({gap.lost}/{gap.seeds})"
     return p_value(gap.p) + (" (tie)" if gap.p >= 0.05 else "")
 
 
@@ -94,13 +104,14 @@ def note(summaries: Summaries) -> str:
     if _by_last(summaries):
         rounds = f"With fewer than {SHORT_RUN} rounds all scores but best are those of the last round."
     lines = [
-        f"{noun(_metric(summaries)).capitalize()} in %, {over}. {rounds}",
+        f"{_measured(_metric(summaries))}, {over}. {rounds}",
         "clients: the global model on each client's own test rows. personal: each client's own model on the same rows.",
     ]
     if sum(not s.reference for s in summaries) > 1:
         ranks = "the last round" if _by_last(summaries) else "the mean of the last 10 rounds"
         if n < FEWEST_PAIRS:
-            text = f"points by {ranks}, and in how many seeds the best was ahead; a p-value needs {FEWEST_PAIRS} seeds."
+            what = "points" if kind(_metric(summaries)).share else "how much better (+) or worse (-)"
+            text = f"{what} by {ranks}, and in how many seeds the best was ahead; a p-value needs {FEWEST_PAIRS} seeds."
         else:
             text = f"paired t-test over seeds on {ranks}, corrected by Holm. With few seeds it detects only large differences."
         lines.append(f"vs best: {text}")
@@ -108,6 +119,14 @@ def note(summaries: Summaries) -> str:
     if any(s.reference for s in summaries):
         lines.append(f"{' and '.join(REFERENCES)} are references: they do not compete.")
     return "\n".join(lines)
+
+
+def _measured(metric: str) -> str:
+    """What the scores are: `Accuracy in %`, `RMSE in the target's unit, lower is better`."""
+    which = kind(metric)
+    if which.share:
+        return f"{begun(which.title)} in %"
+    return f"{begun(which.title)} in the target's unit" + (", lower is better" if which.lower else "")
 
 
 def dropped(summaries: Summaries) -> list[str]:
@@ -124,9 +143,12 @@ def doubtful(summaries: Summaries) -> list[str]:
 def caption(summaries: Summaries) -> str:
     """The table's caption, for screen readers."""
     best = next((s for s in summaries if s.leads), None)
-    led = f"; best: {best.method}, {percent(best.final)} %" if best and len(summaries) > 1 else ""
-    what = "accuracies" if _metric(summaries) == "accuracy" else noun(_metric(summaries))
-    return f"{plural(len(summaries), 'method')}, {what} in percent{led}"
+    metric = _metric(summaries)
+    led = (
+        f"; best: {best.method}, {digits(best.final, metric)}{kind(metric).unit}" if best and len(summaries) > 1 else ""
+    )
+    what = "accuracies" if metric == "accuracy" else noun(metric)
+    return f"{plural(len(summaries), 'method')}, {what}{' in percent' if kind(metric).share else ''}{led}"
 
 
 def plain(summaries: Summaries) -> str:
@@ -198,12 +220,12 @@ def _tex(text: str) -> str:
 
 SCORES = (
     "last", "best", "mean10", "stability", "clients", "worst", "spread", "personal", "macro_f1", "worst_class",
-    "dice_both", "to_target", "rounds_to",
+    "dice_both", "to_target", "rounds_to", "mae", "r2",
 )  # fmt: skip
 
 
 def as_csv(summaries: Summaries) -> str:
-    """One line per method, nothing rounded; scores in [0, 1], bytes of all clients."""
+    """One line per method, nothing rounded; scores in [0, 1] or in their own unit, bytes of all clients."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     score_columns = [f"{name}{part}" for name in SCORES for part in ("", "_std")]

@@ -12,7 +12,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from unskew.engine.resolve import LOCAL
+from unskew.report.numbers import one
 from unskew.report.summary import MethodSummary
+from unskew.scores import kind
 
 
 def pays(summaries: Sequence[MethodSummary]) -> str:
@@ -24,11 +26,15 @@ def pays(summaries: Sequence[MethodSummary]) -> str:
     paired = [pair for pair in paired if len(pair[1])]
     if not paired:
         return ""
-    method, ours, theirs = max(paired, key=lambda pair: pair[1].mean())
+    which = kind(alone.metric)
+    method, ours, theirs = max(paired, key=lambda pair: which.ahead(float(pair[1].mean()), 0.0))
+    factor, points = (100, "points") if which.share else (1, which.title)
+    ahead = factor * which.ahead(1.0, 0.0) * (ours - theirs)
     rounds = "after the last round" if alone.by_last else "over the last ten rounds"
     return (
-        f"On the clients' own test samples, in the mean over clients {rounds}, {method} reaches {100 * ours.mean():.1f} % "
-        f"and training alone {100 * theirs.mean():.1f} %: {_judgement(method, 100 * (ours - theirs))}."
+        f"On the clients' own test samples, in the mean over clients {rounds}, {method} reaches "
+        f"{one(float(ours.mean()), alone.metric)} and training alone {one(float(theirs.mean()), alone.metric)}: "
+        f"{_judgement(method, ahead, points)}."
     )
 
 
@@ -38,20 +44,28 @@ def _paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> tuple[np.
     return np.array([ours[s] for s in seeds]), np.array([theirs[s] for s in seeds])
 
 
-def _judgement(method: str, gaps: np.ndarray) -> str:
-    """gaps: [S] points by which the method is ahead of training alone, in each seed."""
+def _judgement(method: str, gaps: np.ndarray, points: str) -> str:
+    """gaps: [S] by how much the method is ahead of training alone, in each seed. points: what that is counted in."""
     mean, seeds = float(gaps.mean()), len(gaps)
     ahead = method if mean > 0 else "training alone"
     if not gaps.any():
         return "the two are equal"
     if seeds == 1:
-        return f"{ahead} is ahead by {abs(mean):.1f} points, but one seed cannot tell whether federating pays"
+        return f"{ahead} is ahead by {_written(abs(mean), points)} {points}, but one seed cannot tell whether federating pays"
     spread = float(gaps.std(ddof=1))
     if (gaps > spread).all():
-        return f"federating pays, ahead in all {seeds} seeds by {gaps.min():.1f} to {gaps.max():.1f} points"
+        return f"federating pays, ahead in all {seeds} seeds by {_span(gaps, points)}"
     if (-gaps > spread).all():
-        least, most = (-gaps).min(), (-gaps).max()
-        return f"federating does not pay, for training alone is ahead in all {seeds} seeds by {least:.1f} to {most:.1f} points"
+        return f"federating does not pay, for training alone is ahead in all {seeds} seeds by {_span(-gaps, points)}"
     often = int((gaps * np.sign(mean) > 0).sum())
-    by = f"{abs(mean):.1f} ± {spread:.1f} points in the mean"
+    by = f"{_written(abs(mean), points)} ± {_written(spread, points)} {points} in the mean"
     return f"the two cannot be told apart, for {ahead} is ahead in {often} of {seeds} seeds, by {by}"
+
+
+def _span(gaps: np.ndarray, points: str) -> str:
+    return f"{_written(float(gaps.min()), points)} to {_written(float(gaps.max()), points)} {points}"
+
+
+def _written(gap: float, points: str) -> str:
+    """Points with one decimal; what is in another unit with three digits."""
+    return f"{gap:.1f}" if points == "points" else f"{gap:.3g}"

@@ -1,7 +1,8 @@
-"""What a model is trained for: a class for every sample, or a class for every pixel. The labels decide which."""
+"""What a model is trained for: a class for every sample or pixel, or a number. The labels decide which."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Protocol
 
 import numpy as np
@@ -9,51 +10,76 @@ from torch import Tensor
 
 from unskew.errors import UsageError
 from unskew.tasks.classification import Classification
+from unskew.tasks.regression import LOSSES, Regression
 from unskew.tasks.segmentation import Segmentation
 
-__all__ = ["Classification", "Segmentation", "Task", "task_of"]
+__all__ = ["Classification", "Learnt", "Regression", "Segmentation", "Task", "task_of"]
 
 
 class Task(Protocol):
     """Targets, loss, predictions and scores of one kind of labels.
 
-    Letters: N samples, B batch, C classes; `...` stands for the pixels of a mask, and for nothing in classification.
+    Letters: N samples, B batch, C classes, or 1 for a number; `...` stands for the pixels of a mask, and for nothing else.
     """
 
     name: ClassVar[str]
     main_score: ClassVar[str]
-    """The score by which methods are ranked."""
+    """The score by which methods are ranked; `unskew.scores` says which way is better."""
+    bounds: ClassVar[tuple[float, float]]
+    """Between which values a client's scores lie."""
 
     def pixels(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """The shape of one sample's label: () or (height, width), from the shape of the sample."""
         ...
 
     def targets(self, y: Tensor, classes: int, /) -> Tensor:
-        """Class distributions, float32 [B, C, ...], from labels, int64 [B, ...]."""
+        """Class distributions, float32 [B, C, ...], from labels, int64 [B, ...]; or what a number's output is to be."""
         ...
 
     def loss(self, z: Tensor, y: Tensor, /) -> Tensor:
-        """The loss of each sample, [B], from logits and class distributions, both [B, C, ...]."""
+        """The loss of each sample, [B], from outputs and targets, both [B, C, ...]."""
         ...
 
     def predictions(self, z: Tensor, /) -> Tensor:
-        """The most likely class, [B, ...], from logits [B, C, ...]."""
+        """The most likely class, [B, ...], from logits [B, C, ...]; or the number."""
         ...
 
     def scores(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
-        """The scores, in [0, 1], of predicted and true classes, both [N, ...]; {} for no samples."""
+        """The scores of predicted and true labels, both [N, ...], the main one first; {} for no samples."""
         ...
 
     def client_scores(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
         """Those of the scores that are recorded for each single client; arguments as in `scores`."""
         ...
 
+    def pooled(self, shares: Sequence[float], scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
+        """The scores on all clients' rows, from those of each client and the shares of its rows among all."""
+        ...
 
-def task_of(y: np.ndarray, loss: str = "auto") -> Task:
-    """Classification for labels [N], segmentation for masks [N, height, width].
 
-    loss: the setting of that name. Raises UsageError (E109) if it is a loss for masks and the samples have none.
+class Learnt(Protocol):
+    """What is learnt, as a target of numbers says: (y - center) / scale."""
+
+    @property
+    def center(self) -> float: ...
+    @property
+    def scale(self) -> float: ...
+
+
+def task_of(y: np.ndarray, loss: str = "auto", target: Learnt | None = None) -> Task:
+    """Classification for labels [N], segmentation for masks [N, height, width], regression for a target.
+
+    loss: the setting of that name. target: of data whose labels are numbers.
+    Raises UsageError (E109) for a loss of another task.
     """
+    if target is not None:
+        if loss not in ("auto", *LOSSES):
+            raise UsageError(
+                "E109", f"loss={loss} compares classes, but these samples have a number each: use mse or mae."
+            )
+        return Regression(target.center, target.scale, "mse" if loss == "auto" else loss)
+    if loss in LOSSES:
+        raise UsageError("E109", f"loss={loss} compares numbers, but these samples have classes: leave loss=auto.")
     if y.ndim > 1:
         return Segmentation() if loss == "auto" else Segmentation(loss)
     if loss not in ("auto", "ce"):

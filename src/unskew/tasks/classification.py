@@ -5,12 +5,15 @@ Letters: B batch, C classes.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
 import torch.nn.functional as F
 from torch import Tensor
+
+from unskew.tasks.means import mean
 
 
 @dataclass(frozen=True)
@@ -19,6 +22,7 @@ class Classification:
 
     name: ClassVar[str] = "classification"
     main_score: ClassVar[str] = "accuracy"
+    bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     def pixels(self, shape: tuple[int, ...]) -> tuple[int, ...]:
         """(): a sample has one label."""
@@ -66,3 +70,7 @@ class Classification:
     def client_scores(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
         """The accuracy on one client's test samples; {} if it has none."""
         return {"accuracy": float((guess == true).mean())} if len(true) else {}
+
+    def pooled(self, shares: Sequence[float], scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
+        """The scores on all clients' rows from those of each client."""
+        return mean(shares, scores)

@@ -11,6 +11,7 @@ Letters: N images, B batch, C classes (0 is the background), P pixels.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -18,6 +19,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from unskew.tasks.means import mean
 
 SMOOTH = 1e-5
 LOSSES = ("ce", "dice", "ce+dice")
@@ -30,6 +33,7 @@ class Segmentation:
     kind: str = "ce+dice"
     name: ClassVar[str] = "segmentation"
     main_score: ClassVar[str] = "dice"
+    bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     def __post_init__(self) -> None:
         if self.kind not in LOSSES:
@@ -70,6 +74,10 @@ class Segmentation:
     def client_scores(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
         """`scores` of one client's test images."""
         return self.scores(guess, true, classes)
+
+    def pooled(self, shares: Sequence[float], scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
+        """The scores on all clients' rows from those of each client."""
+        return mean(shares, scores)
 
 
 def cross_entropy(z_BCP: Tensor, y_BCP: Tensor) -> Tensor:

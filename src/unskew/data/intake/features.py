@@ -47,7 +47,7 @@ def numbers_of(sheet: Sheet, columns: dict[str, np.ndarray], notes: list[Note]) 
         train = values if sheet.test is None else values[~sheet.test]
         if is_row_number(column, values) or is_row_number(column, train):
             left_out.append(f"'{column}' (numbers of rows)")
-        elif (numbers := _as_numbers(sheet, column, values)) is not None:
+        elif (numbers := column_of_numbers(sheet, column, values)) is not None:
             kept.append(numbers)
             used[column] = []
         else:
@@ -88,7 +88,7 @@ def numbers_as(sheet: Sheet, used: Kinds) -> np.ndarray:
         values = sheet.columns[column]
         if kinds:
             kept += _spread(_known_words(sheet, column, kinds), kinds)
-        elif (numbers := _as_numbers(sheet, column, values)) is not None:
+        elif (numbers := column_of_numbers(sheet, column, values)) is not None:
             kept.append(numbers)
         else:
             text = f"{sheet.name}: column {excerpt(column, 40)} holds words such as {excerpt(values[0], 30)}"
@@ -141,7 +141,7 @@ def is_row_number(column: str, values: np.ndarray) -> bool:
     return max(whole) - min(whole) == len(whole) - 1
 
 
-def _as_numbers(sheet: Sheet, column: str, values: np.ndarray) -> np.ndarray | None:
+def column_of_numbers(sheet: Sheet, column: str, values: np.ndarray) -> np.ndarray | None:
     """float64 [N], or None for a column of words. Raises DataError (E405) for missing and mistaken values."""
     if values.dtype.kind not in "biufOUS":
         return None

@@ -14,6 +14,7 @@ import numpy as np
 from unskew import disk
 from unskew.data.dataset import Dataset
 from unskew.data.intake.notes import Intake, Topic
+from unskew.data.target import Target
 from unskew.errors import UsageError
 
 FACTS = "unskew_facts"
@@ -34,6 +35,7 @@ def keep(dataset: Dataset, path: Path) -> None:
     facts = {
         "name": dataset.name, "classes": dataset.classes, "labels": dataset.labels, "mean": dataset.mean, "std": dataset.std,
         "applied": dataset.applied, "source": dataset.source, "intake": asdict(dataset.intake) if dataset.intake else None,
+        "target": asdict(dataset.target) if dataset.target else None,
     }  # fmt: skip
     arrays = {name: getattr(dataset, name) for name in _ARRAYS}
     arrays |= {f"column {name}": values for name, values in dataset.columns.items()}
@@ -57,6 +59,7 @@ def kept(archive: Mapping[str, np.ndarray]) -> Dataset:
         mean=_tuple(facts["mean"]), std=_tuple(facts["std"]), source=facts["source"],
         applied=(tuple(applied[0]), tuple(applied[1])) if applied else None,
         intake=_intake(**intake) if intake else None,
+        target=Target(**facts["target"]) if facts.get("target") else None,
     )  # fmt: skip
 
 

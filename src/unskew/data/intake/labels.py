@@ -4,7 +4,7 @@
     True, False; 0.0, 1.0   as 0 and 1
     one column per class    one-hot rows, as the number of the column that holds the 1
     1 to C                  as 0 to C-1, unless a sample has label 0
-    fractions               refused: that is regression
+    fractions               refused, unless they are named as the target of a regression
     numbers far apart       refused above 10 classes for each that occurs
 
 Letters: N samples, C classes.
@@ -22,6 +22,7 @@ from unskew.data.convert import array_of
 from unskew.data.intake import cells
 from unskew.data.intake.masks import Origin, as_masks, one_hot_masks
 from unskew.data.intake.notes import Note, some
+from unskew.data.target import Target
 from unskew.errors import DataError, excerpt, suggestion
 
 MOST_GAPS = 10
@@ -30,12 +31,13 @@ MOST_GAPS = 10
 
 @dataclass(frozen=True)
 class Labels:
-    """y, y_test: int64 [N], or masks; classes: their names."""
+    """y, y_test: int64 [N], or masks; classes: their names. target: of labels that are numbers, float64 [N]."""
 
     y: np.ndarray
     y_test: np.ndarray
     classes: tuple[str, ...]
     notes: tuple[Note, ...] = ()
+    target: Target | None = None
 
 
 def read_labels(
@@ -169,8 +171,8 @@ def _whole(name: str, y: np.ndarray, notes: list[Note]) -> np.ndarray:
         row = int(np.argmax(fractions))
         raise DataError(
             "E404",
-            f"{name}: the label of sample {row} is {y[row]:g}; numbers with fractions ask for regression, and unskew "
-            "classifies. Labels must be whole numbers from 0 or words: divide the values into classes.",
+            f"{name}: the label of sample {row} is {y[row]:g}; numbers with fractions ask for regression: name the "
+            "target, target='price'. Classes are whole numbers from 0 or words.",
         )
     notes.append(("labels", f"{y.dtype} labels, all whole, were read as classes"))
     return y.astype(np.int64)

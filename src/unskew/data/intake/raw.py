@@ -13,6 +13,7 @@ from unskew.data.dataset import Dataset
 from unskew.data.from_arrays import arrays
 from unskew.data.intake.masks import Origin, as_masks
 from unskew.data.intake.notes import Note
+from unskew.data.target import Target
 from unskew.errors import DataError
 
 CLIENT = "client"
@@ -31,17 +32,22 @@ class Raw:
     columns: Mapping[str, Any] = field(default_factory=dict)
     test_columns: Mapping[str, Any] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
+    target: Target | None = None
 
     def dataset(self, name: str) -> Dataset:
         """The set that these samples make; raises as `arrays` does."""
         return arrays(
             self.x, self.y, self.x_test, self.y_test, classes=self.classes, columns=self.columns,
-            test_columns=self.test_columns if self.x_test is not None else None, name=name, notes=self.notes,
+            test_columns=self.test_columns if self.x_test is not None else None, name=name, notes=self.notes, target=self.target,
         )  # fmt: skip
 
 
 def raw_of(dataset: Dataset) -> Raw:
     """A set that is read already, its labels as words again, so that they can be numbered together with others'."""
+    if dataset.target:
+        tested = (dataset.x_test, dataset.y_test) if len(dataset.y_test) else (None, None)
+        notes = dataset.intake.notes if dataset.intake else ()
+        return Raw(dataset.x, dataset.y, *tested, notes=notes, target=dataset.target)
     known = np.array(dataset.classes)
     y, y_test = (part if part.ndim > 1 else known[part] for part in (dataset.y, dataset.y_test))
     test = (dataset.x_test, y_test) if len(y_test) else (None, None)
@@ -72,7 +78,7 @@ def from_clients(sets: Mapping[str, Raw], common: Raw | None = None) -> Dataset:
         origins = [Origin(np.array(names)[of], lambda _: "given as arrays") for _, _, of in parts]
         ys, classes = as_masks("clients", [y for _, y, _ in parts], classes, notes, origins)
         y, test = ys[0], [(x, y, of) for (x, _, of), y in zip(test, ys[1:])]
-    whole = Raw(x, y, classes=classes, columns={CLIENT: owner}, notes=tuple(dict.fromkeys(notes)))
+    whole = Raw(x, y, classes=classes, columns={CLIENT: owner}, notes=tuple(dict.fromkeys(notes)), target=_target(sets))
     if test:
         whole = replace(whole, x_test=test[0][0], y_test=test[0][1], test_columns={CLIENT: test[0][2]})
     if common is not None:
@@ -80,6 +86,22 @@ def from_clients(sets: Mapping[str, Raw], common: Raw | None = None) -> Dataset:
     dataset = whole.dataset("clients").noted(("sites", f"{len(names)} clients brought sets of their own"))
     assert dataset.intake
     return replace(dataset, labels={CLIENT: tuple(names)}, intake=replace(dataset.intake, divided=CLIENT))
+
+
+def _target(sets: Mapping[str, Raw]) -> Target | None:
+    """The target of clients that bring numbers. Raises DataError (E404) where clients differ in it."""
+    known = {name: raw.target for name, raw in sets.items()}
+    first = next(iter(known))
+    for name, target in known.items():
+        one, other = known[first], target
+        if (one and (one.name, one.given)) != (other and (other.name, other.given)) or (
+            one and other and one.given and one != other
+        ):
+            what = [f"the target {t.name}" if t else "classes" for t in (one, other)]
+            raise DataError(
+                "E404", f"'{first}' learns {what[0]}, '{name}' {what[1]}; give all one target, with the same constants."
+            )
+    return known[first]
 
 
 def _classes(sets: Mapping[str, Raw]) -> tuple[str, ...] | None:

@@ -17,21 +17,41 @@ from unskew.data.intake import cells
 from unskew.data.intake.columns import site_of
 from unskew.data.intake.features import numbers_of
 from unskew.data.intake.notes import Intake, Note
+from unskew.data.intake.numbers import target_column
 from unskew.data.intake.sheets import Sheet, check_header, joined, read_csv
 from unskew.data.intake.targets import column_named, labels_of
 from unskew.data.intake.tree import IMAGES, PARTS, SOUNDS
+from unskew.data.target import Target
 from unskew.errors import DataError
 
 CSV = (".csv", ".tsv", ".csv.gz", ".tsv.gz")
 """How the names of tables in text files end."""
 
 
-def csv_set(path: str | Path, label: str = "", site: str = "", classes: Sequence[str] | None = None) -> Dataset:
+def csv_set(
+    path: str | Path,
+    label: str = "",
+    site: str = "",
+    classes: Sequence[str] | None = None,
+    *,
+    target: str = "",
+    center: float | None = None,
+    scale: float | None = None,
+) -> Dataset:
     """The set that a CSV holds; see `table`."""
-    return sheet_set(_sheet(Path(path)), label, site, classes)
+    return sheet_set(_sheet(Path(path)), label, site, classes, _wished(target, label, center, scale))
 
 
-def csv_pair(path: str | Path, label: str = "", site: str = "", classes: Sequence[str] | None = None) -> Dataset:
+def csv_pair(
+    path: str | Path,
+    label: str = "",
+    site: str = "",
+    classes: Sequence[str] | None = None,
+    *,
+    target: str = "",
+    center: float | None = None,
+    scale: float | None = None,
+) -> Dataset:
     """The set of a folder with train.csv and perhaps test.csv, whose columns are matched by name; see `table`.
 
     Raises DataError (E403) for a column that the test table lacks; what else it has is left out and told.
@@ -46,7 +66,9 @@ def csv_pair(path: str | Path, label: str = "", site: str = "", classes: Sequenc
         if more := [c for c in test.columns if c not in train.columns]:
             notes.append(("left out", f"column '{more[0]}', which only {test.name} has"))
         train = joined(train, test)
-    return replace(sheet_set(train, label, site, classes).noted(*notes), name=name)
+    return replace(
+        sheet_set(train, label, site, classes, _wished(target, label, center, scale)).noted(*notes), name=name
+    )
 
 
 def is_csv_pair(path: Path) -> bool:
@@ -87,21 +109,47 @@ def _sheet(path: Path) -> Sheet:
 
 
 def table(
-    columns: Mapping[str, Any], name: str, label: str = "", site: str = "", classes: Sequence[str] | None = None
+    columns: Mapping[str, Any],
+    name: str,
+    label: str = "",
+    site: str = "",
+    classes: Sequence[str] | None = None,
+    *,
+    target: str = "",
+    center: float | None = None,
+    scale: float | None = None,
 ) -> Dataset:
     """A set from columns of equal length, [N] each.
 
-    label: the column of labels, by default one of a usual name, else the last. site: the column that says where rows are
+    label: the column of labels, by default one of a usual name, else the last. target: instead, the column of a number to
+    predict, which is learnt as (y - center) / scale, by default with the training rows' mean and standard deviation. site: the column that says where rows are
     from, by which the set is then divided; by default one of a usual name, if there is one. A column `split` of train and
     test divides the rows.
     Raises DataError: E403 for columns that are not there, E404 for labels, E405 for missing values and for what is no
     number in a column of numbers.
     """
     facts = {cells.word(c): v if isinstance(v, np.ndarray) else np.asarray(v) for c, v in columns.items()}
-    return sheet_set(Sheet(name, facts), label, site, classes)
+    return sheet_set(Sheet(name, facts), label, site, classes, _wished(target, label, center, scale))
 
 
-def sheet_set(sheet: Sheet, label: str = "", site: str = "", classes: Sequence[str] | None = None) -> Dataset:
+def _wished(target: str, label: str, center: float | None, scale: float | None) -> Target | None:
+    """The target that is named, if one is. Raises DataError (E403) where labels are named, too, or constants of no target."""
+    if label and target:
+        raise DataError("E403", f"label={label} names classes, and target={target} a number; give one of them.")
+    if not target:
+        if center is not None or scale is not None:
+            raise DataError("E403", "center and scale are a target's: name its column, target=COLUMN.")
+        return None
+    return Target.wished(target, center, scale)
+
+
+def sheet_set(
+    sheet: Sheet,
+    label: str = "",
+    site: str = "",
+    classes: Sequence[str] | None = None,
+    target: Target | None = None,
+) -> Dataset:
     """The set that a sheet holds; see `table`."""
     if not sheet.columns:
         raise DataError("E403", f"{sheet.name} has no columns.")
@@ -109,7 +157,7 @@ def sheet_set(sheet: Sheet, label: str = "", site: str = "", classes: Sequence[s
     split = next((c for c in facts if c.lower() == "split" and c != label and facts[c].dtype.kind in "OUS"), "")
     if split and sheet.test is None:
         sheet = replace(sheet, test=np.char.lower(facts.pop(split).astype(str)) == "test", columns=dict(facts))
-    label, y = labels_of(sheet, label, classes, notes)
+    label, y = target_column(sheet, target) if target else labels_of(sheet, label, classes, notes)
     del facts[label]
     named, site = bool(site), column_named(facts, site, sheet.name) if site else site_of(facts)
     places = {site: _sites(sheet, site, facts.pop(site))} if site else {}
@@ -121,7 +169,7 @@ def sheet_set(sheet: Sheet, label: str = "", site: str = "", classes: Sequence[s
     dataset = arrays(
         *parts, classes=classes, name=Path(sheet.name.removesuffix(".gz")).stem, notes=notes,
         columns={c: v[~test] for c, v in places.items()},
-        test_columns={c: v[test] for c, v in places.items()} if test.any() else None,
+        test_columns={c: v[test] for c, v in places.items()} if test.any() else None, target=target,
     )  # fmt: skip
     form = {"kind": "table", "columns": [[column, kinds] for column, kinds in used.items()]}  # their order counts
     divided = site if named else ""
@@ -140,7 +188,15 @@ def _sites(sheet: Sheet, site: str, values: np.ndarray) -> np.ndarray:
     return values
 
 
-def parquet_set(path: str | Path, label: str = "", site: str = "") -> Dataset:
+def parquet_set(
+    path: str | Path,
+    label: str = "",
+    site: str = "",
+    *,
+    target: str = "",
+    center: float | None = None,
+    scale: float | None = None,
+) -> Dataset:
     """The set that a Parquet file holds; see `table`. Raises DataError (E401) where it, or pyarrow, is not to be had."""
     try:
         parquet: Any = importlib.import_module("pyarrow.parquet")
@@ -152,4 +208,5 @@ def parquet_set(path: str | Path, label: str = "", site: str = "") -> Dataset:
         columns = parquet.read_table(path).to_pydict()
     except Exception as error:  # pyarrow raises many kinds of error for damaged files
         raise DataError("E401", f"{path} cannot be read as Parquet: {' '.join(str(error).split())}.") from error
-    return table({n: np.array(v) for n, v in columns.items()}, Path(path).name, label, site)
+    values = {n: np.array(v) for n, v in columns.items()}
+    return table(values, Path(path).name, label, site, target=target, center=center, scale=scale)

@@ -18,35 +18,46 @@ from unskew.data.intake.take_forms import check_instance, is_loader, is_pair, is
 from unskew.data.intake.targets import column_named
 from unskew.data.intake.tree import PARTS
 from unskew.data.registry import divided_by, place_of, read
+from unskew.data.target import Target
 from unskew.errors import DataError, excerpt
 
 ARRAYS = frozenset(("x", "y", "x_train", "y_train", "x_test", "y_test", "classes"))
 
 
-def take(data: Any, *, label: str = "", site: str = "") -> Dataset | Federation:
+def take(data: Any, *, label: str = "", site: str = "", target: str = "") -> Dataset | Federation:
     """The set or federation that an object stands for.
 
     data: a name or path, a Federation or Dataset; (x, y), (x, y, x_test, y_test) or ((x, y), (x_test, y_test)); a
     dictionary of such arrays; a pandas DataFrame; a torch or Hugging Face Dataset, or a DataLoader over one; a list of
     pairs of a sample and its label; a pair (train, test) or a dictionary of train and test; or a list or dictionary of
     clients, each with any of these, which is then divided as it came, also as (clients, test).
-    label, site: columns of a table. Raises DataError (E4xx) for what cannot be trained on, UsageError (E125) for a name.
+    label, site: columns of a table. target: the number to predict: a column of a table, or what the labels are called.
+    Raises DataError (E4xx) for what cannot be trained on, UsageError (E125) for a name.
     """
     if isinstance(data, Federation | Dataset):
-        return _with_columns(data, label, site)
+        return _with_columns(data, label or target, site)
     if isinstance(data, str | os.PathLike):
-        return read(os.fspath(data), **{k: v for k, v in (("label", label), ("site", site)) if v})
+        named = (("label", label), ("site", site), ("target", target))
+        return read(os.fspath(data), **{k: v for k, v in named if v})
     check_instance(data)
     if is_frame(data):
-        return table(_columns(data), "table", label, site)
+        return table(_columns(data), "table", label, site, target=target)
+    if label and target:
+        raise DataError("E403", f"label='{label}' names classes, and target='{target}' a number; give one of them.")
+    label = label or target
     if _names_clients(data):
-        return _with_columns(from_clients(_raws(data, label)), "", site)
+        return _with_columns(from_clients(_aimed(_raws(data, label), target)), "", site)
     if isinstance(data, tuple) and len(data) == 2 and _are_clients(data[0]):
-        return _with_columns(from_clients(_raws(data[0], label), _raw(data[1], label)), "", site)
+        return _with_columns(from_clients(_aimed(_raws(data[0], label), target), _raw(data[1], label)), "", site)
     if isinstance(data, list) and not _are_samples(data):
-        return _with_columns(from_clients(_raws(data, label)), "", site)
-    named = "" if _has_columns(data) else label
-    return _with_columns(_raw(data, label).dataset("arrays"), named, site)
+        return _with_columns(from_clients(_aimed(_raws(data, label), target)), "", site)
+    named = "" if _has_columns(data) or target else label
+    return _with_columns(_aimed({"": _raw(data, label)}, target)[""].dataset("arrays"), named, site)
+
+
+def _aimed(raws: dict[str, Raw], target: str) -> dict[str, Raw]:
+    """The sets with this target, where one is named and they do not bring it themselves."""
+    return {n: replace(raw, target=raw.target or Target(target)) for n, raw in raws.items()} if target else raws
 
 
 def _has_columns(data: Any) -> bool:
@@ -75,18 +86,20 @@ GIVEN = "(given)"
 """What the settings `data` and `model` say of an object that was given in Python instead of a name."""
 
 
-def settings_of(data: Any, label: str = "", site: str = "") -> tuple[Dataset | Federation | str, dict[str, str]]:
+def settings_of(
+    data: Any, label: str = "", site: str = "", target: str = ""
+) -> tuple[Dataset | Federation | str, dict[str, str]]:
     """(the data, read unless they are a name or path; the settings that stand for them: `data`, and a `skew` if divided).
 
     Raises as `take` does.
     """
     if isinstance(data, str | os.PathLike):
-        named = {k: v for k, v in (("label", label), ("site", site)) if v}
+        named = {k: v for k, v in (("label", label), ("site", site), ("target", target)) if v}
         place, given = place_of(os.fspath(data)) if named else (os.fspath(data), {})
         text = calls.written(place, given | named)
         divided = divided_by(text)
         return text, {"data": text, **({"skew": f"column:{divided}"} if divided else {})}
-    dataset = take(data, label=label, site=site)
+    dataset = take(data, label=label, site=site, target=target)
     divided = site or (dataset.intake.divided if isinstance(dataset, Dataset) and dataset.intake else "")
     return dataset, {"data": GIVEN, **({"skew": f"column:{divided}"} if divided else {})}
 

@@ -108,7 +108,7 @@ def _numbers_in_one_spelling(
         raise DataError(
             "E404",
             f"{sheet.name}: the label {sheet.where(fraction)}, column '{column}', is {excerpt(texts[fraction], 20)}; numbers "
-            f"with fractions ask for regression, and unskew classifies: divide the values into classes.{other}",
+            f"with fractions ask for regression: name the column as the target, target={column}.{other}",
         )
     plain = np.array([cells.canonical(t) for t in texts])
     if len(set(plain.tolist())) < len(set(texts)):

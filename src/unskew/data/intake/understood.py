@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,7 @@ def table(dataset: Dataset | Federation) -> str:
         ("samples", f"{len(dataset.y):,} for training, {len(dataset.y_test):,} for testing"),
         ("each", _each(dataset)),
         ("values", _values(dataset)),
-        ("classes", _classes(dataset)),
+        ("target", _target(dataset)) if dataset.target else ("classes", _classes(dataset)),
     ]
     if isinstance(dataset, Dataset) and (column := site_column(dataset)):
         rows.append(("sites", _sites(dataset, column)))
@@ -40,14 +41,17 @@ def table(dataset: Dataset | Federation) -> str:
 def facts(dataset: Dataset) -> dict[str, Any]:
     """The table as values for programs: samples, shape, range, shares of classes, sites, columns and notes."""
     sites = by_site(dataset)
-    counts = np.bincount(np.asarray(dataset.y).reshape(-1), minlength=len(dataset.classes))
+    counts = (
+        np.bincount(np.asarray(dataset.y).reshape(-1), minlength=len(dataset.classes)) if not dataset.target else []
+    )
     return {
         "data": dataset.name,
         "samples": {"train": len(dataset.y), "test": len(dataset.y_test)},
         "shape": dataset.shape,
         "values": _range(dataset),
         "classes": dataset.classes,
-        "shares": (counts / max(1, counts.sum())).tolist(),
+        "shares": (np.asarray(counts) / max(1, np.sum(counts))).tolist(),
+        **({"target": {**asdict(dataset.target), "values": _span(dataset.y)}} if dataset.target else {}),
         "sites": [
             {"name": s.name, "samples": s.samples, "values": [s.low, s.high], "shares": list(s.shares)} for s in sites
         ],
@@ -106,6 +110,23 @@ def _classes(dataset: Dataset | Federation) -> str:
         for c, n in zip(dataset.classes, counts)
     ]
     return f"{len(shown)}: {some(shown, MOST_CLASSES)}"
+
+
+def _target(dataset: Dataset | Federation) -> str:
+    """Range, mean and deviation of the training samples' target, and where R² will be missing."""
+    y, y_test, target = dataset.y, dataset.y_test, dataset.target
+    assert target
+    low, high = _span(y)
+    text = f"{_word(target.name)}: {low:.5g} to {high:.5g}, mean {y.mean():.5g}, standard deviation {y.std():.5g}"
+    if target.given:
+        text += f"; learnt as (y - {target.center:.5g}) / {target.scale:.5g}"
+    if len(y_test) and y_test.min() == y_test.max():
+        text += f"; it is {y_test[0]:.5g} in every test sample, so R² is undefined and left out"
+    return text
+
+
+def _span(y: np.ndarray) -> list[float]:
+    return [float(y.min()), float(y.max())]
 
 
 def _sites(dataset: Dataset, column: str) -> str:

@@ -1,4 +1,4 @@
-"""Ends a run whose score does not rise any more."""
+"""Ends a run whose score does not get better any more."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from typing import Any
 
 from unskew.engine.callbacks.callback import Callback, Progress
 from unskew.errors import UsageError
+from unskew.scores import Kind, kind
 
 
 class EarlyStopping(Callback):
-    """Ends the run when a score has not exceeded its best value by more than `least` for `patience` rounds.
+    """Ends the run when a score has not been better than its best value by more than `least` for `patience` rounds.
 
     scope, metric: of the score; by default the main score of the global model, or the clients' mean where there is none.
     The score is the test set's, unless the setting `validation` holds samples out. What it needs to know is in the record
@@ -24,13 +25,20 @@ class EarlyStopping(Callback):
 
     def evaluated(self, run: Progress, rows: Sequence[Mapping[str, Any]]) -> str | None:
         scope, metric = (self.scope, self.metric or run.main_score) if self.scope else judged(run)
-        best, since = float("-inf"), 0
+        which = kind_of(run, metric)
+        best, since = which.nothing, 0
         for t, value in zip(*run.series(scope, metric)):
-            if t > 0 and value > best + (self.least if best > float("-inf") else 0.0):
+            if t > 0 and (not since or which.ahead(value, best) > self.least):
                 best, since = value, t
         if since and run.t - since >= self.patience:
-            return f"{scope} {metric} has not risen above {best:.4g} since round {since}"
+            way = "fallen below" if which.lower else "risen above"
+            return f"{scope} {metric} has not {way} {best:.4g} since round {since}"
         return None
+
+
+def kind_of(run: Progress, metric: str) -> Kind:
+    """What a score of a run is; `mean` and `worst` are those of its main score."""
+    return kind(run.main_score if metric in ("mean", "worst") else metric)
 
 
 def judged(run: Progress) -> tuple[str, str]:

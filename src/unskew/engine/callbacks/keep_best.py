@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from unskew.engine.callbacks.callback import Callback, Progress
-from unskew.engine.callbacks.early_stopping import judged
+from unskew.engine.callbacks.early_stopping import judged, kind_of
 
 BEST = "best.safetensors"
 
@@ -22,6 +22,8 @@ class KeepBest(Callback):
         scope, metric = judged(run)
         rounds, values = run.series(scope, metric)
         trained = [v for t, v in zip(rounds, values) if t > 0]
-        if trained and rounds[-1] == run.t and trained[-1] > max(trained[:-1], default=float("-inf")):
+        which = kind_of(run, metric)
+        before = which.best([*trained[:-1], which.nothing])
+        if trained and rounds[-1] == run.t and which.better(trained[-1], before):
             run.save(BEST, {"score": trained[-1], "scope": scope, "metric": metric})
         return None

@@ -20,7 +20,8 @@ def fingerprint(federation: Federation, whole: int = WHOLE) -> str:
 
     Of an array above `whole` bytes it reads blocks, evenly spread, so a change may go unnoticed there.
     """
-    sha = hashlib.sha256(repr((federation.classes, federation.names, federation.mean, federation.std)).encode())
+    facts = (federation.classes, federation.names, federation.mean, federation.std)
+    sha = hashlib.sha256(repr(facts + ((federation.target,) if federation.target else ())).encode())
     indices = [
         index for part in (federation.train, federation.val, federation.test) for index in (part.rows, part.offsets)
     ]

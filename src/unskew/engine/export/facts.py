@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from unskew import models
+from unskew.data.federation import Federation
 from unskew.engine import predictions
 from unskew.engine.export.whole import Whole
 from unskew.engine.predictions import Trained
@@ -41,14 +42,21 @@ def facts_of(trained: Trained, whole: Whole, kind: str, dtype: str) -> dict[str,
             "scaled": "by whoever calls the model: (x / divided_by - mean) / std" if scaled_here else "by the model",
             **({"form": inputs["form"]} if "form" in inputs else {}),
         },
-        "outputs": {"name": "logits", "shape": ["N", federation.n_classes, *pixels], "meaning": LOGITS},
-        "classes": list(federation.classes),
+        "outputs": {"name": "logits", "shape": ["N", federation.n_classes, *pixels], "meaning": _meaning(federation)},
+        **({"target": inputs["target"]} if federation.target else {"classes": list(federation.classes)}),
         "model": name,
         **(
             {"made_by": _made_by(settings.model, federation.shape, federation.n_classes, pixels)} if scaled_here else {}
         ),
         "versions": {"unskew": revision(), "torch": torch.__version__},
     }
+
+
+def _meaning(federation: Federation) -> str:
+    """What the outputs stand for."""
+    if target := federation.target:
+        return f"one number, of which '{target.name}' is {target.scale!r} times, plus {target.center!r}"
+    return LOGITS
 
 
 def _made_by(model: str, shape: tuple[int, ...], classes: int, pixels: list[int]) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 
 from unskew.engine.probes.probe import Measurement, Probe, RoundEnd
 from unskew.measures.cross_site import off_diagonal_mean
+from unskew.scores import kind
 
 MOST = 20
 """With more clients there are too many pairs."""
@@ -20,6 +21,8 @@ class CrossSite(Probe):
     summary: ClassVar[str] = "every client's trained model on every other client's test rows (FedRDN, Table 3)"
 
     def refuse(self) -> str | None:
+        if not kind(self.fed.task.main_score).share:
+            return f"its pictures show shares, and {kind(self.fed.task.main_score).title} is in the target's own unit"
         clients = len(self.lens.scoring.clients)
         if clients < 2:
             return "fewer than two clients have test rows"

@@ -7,14 +7,21 @@ from typing import Any
 
 import numpy as np
 
+from unskew.scores import kind
+from unskew.tasks import Task
+
 Row = dict[str, Any]
 Scores = dict[int, dict[str, float]]
 """client -> metric -> value; the first metric is the task's main one."""
 
 
-def row(t: int, scope: str, metric: str, value: float, client: int | None = None) -> Row:
-    """One value of round t. client: whose it is; None for a whole scope's."""
-    return {"t": t, "scope": scope, "client": client, "metric": metric, "value": round(float(value), 6)}
+def row(t: int, scope: str, metric: str, value: float, client: int | None = None, of: str = "") -> Row:
+    """One value of round t, rounded: shares to six decimals, numbers to seven digits.
+
+    client: whose it is; None for a whole scope's. of: the score of which the value is a mean or the like.
+    """
+    kept = round(float(value), 6) if kind(of or metric).share else float(f"{value:.7g}")
+    return {"t": t, "scope": scope, "client": client, "metric": metric, "value": kept}
 
 
 def client_rows(t: int, scope: str, scores: Scores) -> list[Row]:
@@ -27,17 +34,13 @@ def means(scores: Scores) -> dict[str, float]:
     return {m: float(np.mean([v[m] for v in scores.values()])) for m in next(iter(scores.values()))}
 
 
-def pooled(scores: Scores, sizes: Mapping[int, int]) -> dict[str, float]:
-    """metric -> its mean over all clients' test rows. sizes: how many each client has.
+def pooled(task: Task, scores: Scores, sizes: Mapping[int, int]) -> dict[str, float]:
+    """metric -> its value over all clients' test rows. sizes: how many each client has.
 
     The same quantity as a global model's score on all rows, where each row is scored by the model of its own client.
     """
     n = np.array([sizes[k] for k in scores], dtype=float)
-    shares = n / n.sum()
-    return {
-        m: float(sum(s * v[m] for s, v in zip(shares, scores.values(), strict=True)))
-        for m in next(iter(scores.values()))
-    }
+    return task.pooled((n / n.sum()).tolist(), list(scores.values()))
 
 
 def summary_rows(t: int, scope: str, scores: Scores) -> list[Row]:
@@ -46,5 +49,7 @@ def summary_rows(t: int, scope: str, scores: Scores) -> list[Row]:
         return []
     main, *others = means(scores).items()
     v = np.array([values[main[0]] for values in scores.values()])
-    rows = [row(t, scope, m, x) for m, x in (("mean", v.mean()), ("worst", v.min()), ("std", v.std()))]
+    worst = kind(main[0]).worst(v.tolist())
+    summary = (("mean", v.mean()), ("worst", worst), ("std", v.std()))
+    rows = [row(t, scope, m, x, of=main[0]) for m, x in summary]
     return rows + [row(t, scope, m, x) for m, x in others]

@@ -48,7 +48,7 @@ class Evaluation:
             return summary_rows(t, "personal@client", own) + client_rows(t, "personal@client", own)
         right = self._held(start, store) if self.trainer.keeps_model else {}
         if right:  # no client uses the server's weights alone, so every row is scored by its own client's model
-            scores = pooled(right, {k: len(self.test[k]) for k in right})
+            scores = pooled(self.task, right, {k: len(self.test[k]) for k in right})
         else:
             scores, right = self._global(start)
         own = self._held(start, store, personal=True) if self.own_weights else right

@@ -1,4 +1,4 @@
-"""Scores in percent against rounds or bytes, with bands over seeds; each curve is named at its end."""
+"""Scores, in percent or in their own unit, against rounds or bytes, with bands over seeds; each curve is named at its end."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from unskew.report.figures.svg import (
     label_with_value,
     least_step,
     line,
-    percent_range,
     plain_number,
+    score_range,
+    score_tick,
     shorten,
     svg,
     text,
@@ -34,7 +35,7 @@ def curves(
     log_x: bool = False,
     unit: Callable[[float], str] = plain_number,
 ) -> str:
-    """SVG text; "" without lines. The lines' y is a score in [0, 1], drawn in percent; `unit` writes a value of x."""
+    """SVG text; "" without lines. The lines' y is a score, in [0, 1] drawn in percent; `unit` writes a value of x."""
     lines = [c.thinned() for c in lines if len(c.x)]
     if not lines:
         return ""
@@ -43,13 +44,13 @@ def curves(
     height = max(300 if narrow else 400, top + bottom + 18 * len(lines))
     x, y, step = _scales(lines, (left, width - right), (height - bottom, top), log_x)
     parts = [
-        _y_axis(y, step, left, width - right, y_label),
+        _y_axis(y, step, (left, width - right), y_label, lines[0].share),
         x_axis(x, height - bottom, top, x_label, unit, 4 if narrow else 7),
     ]
     parts += [band(c, x, y) for c in lines]
-    parts += [curve(c, x, y, f"{100 * c.y[-1]:.1f} %") for c in lines]
+    parts += [curve(c, x, y, _last(c, " %")) for c in lines]
     parts.append(_names(lines, x, y, 9 if narrow else 17))
-    ends = "; ".join(f"{c.name} ends at {100 * c.y[-1]:.1f} %" for c in lines)
+    ends = "; ".join(f"{c.name} ends at {_last(c, ' %')}" for c in lines)
     return svg(width, height, f"{y_label} against {x_label}. {ends}", parts, _for_script(lines, x, y, x_label, unit))
 
 
@@ -61,19 +62,26 @@ def _scales(
     x0, x1 = float(xs.min()), float(xs.max())
     if x1 <= x0:
         x0, x1 = (x0 * 0.9, x0 * 1.1) if log_x else (x0 - 1, x0 + 1)
-    low, high, step = percent_range(
-        min(float((c.y - c.band).min()) for c in lines), max(float((c.y + c.band).max()) for c in lines)
+    low, high, step = score_range(
+        min(float((c.y - c.band).min()) for c in lines),
+        max(float((c.y + c.band).max()) for c in lines),
+        lines[0].share,
     )
     return Scale(x0, x1, *across, log=log_x, least=least_step(xs)), Scale(low, high, *up), step
 
 
-def _y_axis(y: Scale, step: float, begin: float, end: float, label: str) -> str:
-    decimals = 1 if step < 0.01 else 0
+def _last(c: Line, unit: str = "") -> str:
+    """A line's last value; the unit stands behind a share."""
+    return f"{100 * c.y[-1]:.1f}{unit}" if c.share else f"{c.y[-1]:.4g}"
+
+
+def _y_axis(y: Scale, step: float, ends: tuple[float, float], label: str, share: bool) -> str:
+    begin, end = ends
     parts = [text(begin - 34, 12, label, "axis")]
     for v in np.arange(y.low, y.high + step / 2, step):
         height = float(y(v))
         parts += [line(begin, height, end, height, "grid")]
-        parts += [text(begin - 8, height + 4, f"{100 * v:.{decimals}f}", anchor="end")]
+        parts += [text(begin - 8, height + 4, score_tick(float(v), step, share), anchor="end")]
     return "".join(parts)
 
 
@@ -82,7 +90,7 @@ def _names(lines: Sequence[Line], x: Scale, y: Scale, letters: int) -> str:
     early = [c for c in lines if _has_room(c, lines, x, y, letters)]
     late = [c for c in lines if all(c is not e for e in early)]
     at_ends = [_name_at_end(c, x, y, letters) for c in early]
-    return "".join([*at_ends, end_labels(late, x, y, [f"{100 * c.y[-1]:.1f}" for c in late], letters)])
+    return "".join([*at_ends, end_labels(late, x, y, [_last(c) for c in late], letters)])
 
 
 def _has_room(c: Line, lines: Sequence[Line], x: Scale, y: Scale, letters: int) -> bool:
@@ -98,22 +106,26 @@ def _has_room(c: Line, lines: Sequence[Line], x: Scale, y: Scale, letters: int) 
 def _name_at_end(c: Line, x: Scale, y: Scale, letters: int) -> str:
     end, height = float(x(c.x[-1])), float(y(c.y[-1]))
     name = shorten(c.name, letters)
-    label = label_with_value(end + 8, height + 4, name, f"{100 * c.y[-1]:.1f}", f"end {c.colour}")
+    label = label_with_value(end + 8, height + 4, name, _last(c), f"end {c.colour}")
     return end_dot(c, end, height) + label
 
 
 def _for_script(lines: Sequence[Line], x: Scale, y: Scale, x_label: str, unit: Callable[[float], str]) -> str:
-    """What the script's tooltip shows: each line's name, and its values in percent at every place."""
+    """What the script's tooltip shows: each line's name, and its values at every place, in percent; d: digits of a number."""
+    share = lines[0].share
+    digits = 1 if share else int(np.clip(3 - math.floor(math.log10(max(abs(y.high), 1e-9))), 0, 9))
+    factor = 100 if share else 1
     series = [
         {
             "n": c.name,
             "c": c.colour,
             "x": [round(v, 1) for v in np.atleast_1d(x(c.x)).tolist()],
             "l": [unit(v) for v in c.x.tolist()] if unit is not plain_number else [int(v) for v in c.x.tolist()],
-            "v": [round(100 * v, 1) for v in c.y.tolist()],
-            "s": [round(100 * v, 1) for v in c.band.tolist()] if float(c.band.max()) > 0 else [],
+            "v": [round(factor * v, digits) for v in c.y.tolist()],
+            "s": [round(factor * v, digits) for v in c.band.tolist()] if float(c.band.max()) > 0 else [],
         }
         for c in lines
     ]
-    low, high = (round(v, 4) if math.isfinite(v) else 0 for v in (y.low, y.high))
-    return data("plot", {"t": x_label, "b": [low, high, round(y.begin, 1), round(y.end, 1)], "s": series})
+    low, high = ((round(v, 4) if share else v / 100) if math.isfinite(v) else 0 for v in (y.low, y.high))
+    plot = {"t": x_label, "b": [low, high, round(y.begin, 1), round(y.end, 1)], "s": series}
+    return data("plot", plot if share else {**plot, "d": digits})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,7 +15,10 @@ POINTS = 240
 
 @dataclass(frozen=True)
 class Line:
-    """x, and the mean and standard deviation of a score over seeds, all [T]. colour: a class, such as `m0`."""
+    """x, and the mean and standard deviation of a score over seeds, all [T]. colour: a class, such as `m0`.
+
+    share: whether the score lies in [0, 1] and is drawn in percent; all lines of a picture agree.
+    """
 
     name: str
     colour: str
@@ -23,13 +26,14 @@ class Line:
     y: np.ndarray
     band: np.ndarray
     dashed: bool = False
+    share: bool = True
 
     def thinned(self) -> Line:
         """The same line with at most POINTS points."""
         if len(self.x) <= POINTS:
             return self
         keep = np.unique(np.linspace(0, len(self.x) - 1, POINTS).round().astype(int))
-        return Line(self.name, self.colour, self.x[keep], self.y[keep], self.band[keep], self.dashed)
+        return replace(self, x=self.x[keep], y=self.y[keep], band=self.band[keep])
 
 
 def mean_line(

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from unskew.report.figures.svg import NARROW, WIDE, Scale, line, shorten, svg, text, x_axis
-from unskew.report.numbers import size
+from unskew.report.numbers import noun, one, size
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,10 @@ class Reach:
     n: int
 
 
-def reach(rows: Sequence[Reach], target: float, score: str = "accuracy", *, width: int = WIDE) -> str:
+def reach(rows: Sequence[Reach], target: float, metric: str = "accuracy", *, width: int = WIDE) -> str:
     """A row per method, fewest bytes first: a dot per seed, a bar at their mean, and who never reached the target.
 
-    "" if nobody reached it. target: a score in [0, 1], whose name is `score`.
+    "" if nobody reached it. target: a score; metric: which.
     """
     if not any(len(r.bytes) for r in rows):
         return ""
@@ -35,8 +35,8 @@ def reach(rows: Sequence[Reach], target: float, score: str = "accuracy", *, widt
     values = [b for r in rows for b in r.bytes if b > 0] or [1.0]
     x = Scale(min(values) / 1.6, max(values) * 1.6, left, width - right, log=True)
     height = top + bottom + row * len(rows)
-    label = f"bytes of all clients, both ways, until {100 * target:.1f} % global {score}"
-    short = f"bytes until {100 * target:.1f} %"
+    label = f"bytes of all clients, both ways, until {one(target, metric)} global {noun(metric)}"
+    short = f"bytes until {one(target, metric)}"
     parts = [x_axis(x, height - bottom, top, short if narrow else label, size, 4 if narrow else 7)]
     for i, r in enumerate(rows):
         middle = top + row * (i + 0.5) + (8 if narrow else 0)
@@ -47,7 +47,7 @@ def reach(rows: Sequence[Reach], target: float, score: str = "accuracy", *, widt
         )
         parts.append(_row(r, x, middle, width) if len(r.bytes) else text(left + 6, middle + 4, "not reached"))
     words = "; ".join(f"{r.name} {size(float(np.mean(r.bytes))) if len(r.bytes) else 'not reached'}" for r in rows)
-    return svg(width, height, f"Bytes until {100 * target:.1f} %. {words}", parts)
+    return svg(width, height, f"Bytes until {one(target, metric)}. {words}", parts)
 
 
 def _row(r: Reach, x: Scale, middle: float, width: int) -> str:

@@ -1,4 +1,4 @@
-"""Scores in percent against something else that each method has one value of, with both intervals; every point is named."""
+"""Scores against something else that each method has one value of, with both intervals; every point is named."""
 
 from __future__ import annotations
 
@@ -9,7 +9,18 @@ from dataclasses import dataclass
 import numpy as np
 
 from unskew.report.figures.lines import Line, end_labels
-from unskew.report.figures.svg import NARROW, WIDE, Scale, line, percent_range, plain_number, svg, text, x_axis
+from unskew.report.figures.svg import (
+    NARROW,
+    WIDE,
+    Scale,
+    line,
+    plain_number,
+    score_range,
+    score_tick,
+    svg,
+    text,
+    x_axis,
+)
 
 BEYOND = 40.0
 """Width of the lane for points whose x is infinite, in pixels."""
@@ -17,8 +28,8 @@ BEYOND = 40.0
 
 @dataclass(frozen=True)
 class Point:
-    """One method. x: infinite where it has none, which puts it into a lane of its own; low, high: its interval. y: a score in
-    [0, 1]; std: its deviation over seeds. colour: a class. note: what stands behind the name."""
+    """One method. x: infinite where it has none, which puts it into a lane of its own; low, high: its interval. y: a score;
+    std: its deviation over seeds. colour: a class. note: what stands behind the name."""
 
     name: str
     colour: str
@@ -33,12 +44,13 @@ class Point:
 @dataclass(frozen=True)
 class Axis:
     """label: of the x axis. unit: writes a value of x. log: whether it is logarithmic. beyond: the name of the lane for
-    infinite x."""
+    infinite x. share: whether what stands against it is in [0, 1], drawn in percent."""
 
     label: str
     unit: Callable[[float], str] = plain_number
     log: bool = False
     beyond: str = ""
+    share: bool = True
 
 
 def scatter(points: Sequence[Point], axis: Axis, y_label: str, *, width: int = WIDE) -> str:
@@ -52,19 +64,19 @@ def scatter(points: Sequence[Point], axis: Axis, y_label: str, *, width: int = W
     beyond = any(math.isinf(p.x) for p in points)
     lane = width - right - BEYOND / 2
     x = _across(points, axis, left, width - right - (BEYOND if beyond else 0))
-    low, high, step = percent_range(min(p.y - p.std for p in points), max(p.y + p.std for p in points))
+    low, high, step = score_range(min(p.y - p.std for p in points), max(p.y + p.std for p in points), axis.share)
     y = Scale(low, high, height - bottom, top)
     parts = [text(left - 34, 12, y_label, "axis")]
     for v in np.arange(low, high + step / 2, step):
         parts += [line(left, float(y(v)), width - right, float(y(v)), "grid")]
-        parts += [text(left - 8, float(y(v)) + 4, f"{100 * v:.{1 if step < 0.01 else 0}f}", anchor="end")]
+        parts += [text(left - 8, float(y(v)) + 4, score_tick(float(v), step, axis.share), anchor="end")]
     parts.append(x_axis(x, height - bottom, top, axis.label, axis.unit, 4 if narrow else 7))
     if beyond:
         parts.append(line(lane, top, lane, height - bottom, "grid"))
         parts.append(text(lane, height - bottom + 17, axis.beyond, anchor="middle"))
     parts += [_bars(p, x, y, float(x(p.x)) if math.isfinite(p.x) else lane) for p in points]
     parts.append(_names(points, x, y, lane, narrow))
-    words = "; ".join(f"{p.name}: {_x(p, axis)}, {100 * p.y:.1f} %" for p in points)
+    words = "; ".join(f"{p.name}: {_x(p, axis)}, {_y(p, axis)}" for p in points)
     return svg(width, height, f"{y_label} against {axis.label}. {words}", parts)
 
 
@@ -102,6 +114,10 @@ def _value_at(scale: Scale, place: float) -> float:
     if scale.log:
         return scale.low * (scale.high / scale.low) ** share
     return scale.low + share * (scale.high - scale.low)
+
+
+def _y(p: Point, axis: Axis) -> str:
+    return f"{100 * p.y:.1f} %" if axis.share else f"{p.y:.4g}"
 
 
 def _x(p: Point, axis: Axis) -> str:

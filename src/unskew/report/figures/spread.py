@@ -8,18 +8,36 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from unskew.report.figures.svg import NARROW, WIDE, Scale, data, line, shorten, svg, text, x_axis
+from unskew.report.figures.svg import (
+    NARROW,
+    WIDE,
+    Scale,
+    data,
+    line,
+    plain_number,
+    score_range,
+    shorten,
+    svg,
+    text,
+    x_axis,
+)
 from unskew.report.numbers import plural
+from unskew.scores import Kind, kind
 
 
 @dataclass(frozen=True)
 class Strip:
-    """One method's clients: their names and scores in [0, 1], all seeds together. colour: a class."""
+    """One method's clients: their names and scores, all seeds together. colour: a class. metric: which score."""
 
     name: str
     colour: str
     clients: Sequence[str]
     values: Sequence[float]
+    metric: str = "accuracy"
+
+    @property
+    def kind(self) -> Kind:
+        return kind(self.metric)
 
 
 def spread(strips: Sequence[Strip], x_label: str, *, width: int = WIDE) -> str:
@@ -30,9 +48,9 @@ def spread(strips: Sequence[Strip], x_label: str, *, width: int = WIDE) -> str:
     narrow = width == NARROW
     left, row, top, bottom = (12, 76, 4, 56) if narrow else (150, 64, 6, 58)
     height = top + bottom + row * len(strips)
-    low = min(min(s.values) for s in strips)
-    x = Scale(0.0 if low < 0.5 else math.floor(low * 10 - 0.5) / 10, 1.0, left + 8, width - 18)
-    parts = [x_axis(x, height - bottom + 8, top, x_label, lambda v: f"{100 * v:.0f}", 5 if narrow else 10)]
+    x = Scale(*_ends(strips), left + 8, width - 18)
+    tick = (lambda v: f"{100 * v:.0f}") if strips[0].kind.share else plain_number
+    parts = [x_axis(x, height - bottom + 8, top, x_label, tick, 5 if narrow else 10)]
     rows, names = [], list(dict.fromkeys(n for s in strips for n in s.clients))
     for i, s in enumerate(strips):
         middle = top + row * (i + 0.5) + (10 if narrow else 4)
@@ -41,10 +59,25 @@ def spread(strips: Sequence[Strip], x_label: str, *, width: int = WIDE) -> str:
         parts.append(_mean_and_worst(s, x, middle, row, width))
         rows.append({"n": s.name, "c": s.colour, "y": round(middle, 1), "d": _for_script(s, places, names)})
     words = "; ".join(
-        f"{s.name}: mean {100 * np.mean(s.values):.1f} %, worst {100 * min(s.values):.1f} %" for s in strips
+        f"{s.name}: mean {_value(s, float(np.mean(s.values)))}, worst {_value(s, s.kind.worst(s.values))}"
+        for s in strips
     )
-    script = data("dots", {"h": row, "k": names, "r": rows}) if not narrow or len(names) <= 200 else ""
+    unit = {} if strips[0].kind.share else {"u": ""}
+    script = data("dots", {"h": row, "k": names, "r": rows, **unit}) if not narrow or len(names) <= 200 else ""
     return svg(width, height, f"Every client. {words}", parts, script)
+
+
+def _ends(strips: Sequence[Strip]) -> tuple[float, float]:
+    """The ends of the axis: 1 is the last of shares; numbers begin at 0 unless all are far from it."""
+    low = min(min(s.values) for s in strips)
+    if strips[0].kind.share:
+        return (0.0 if low < 0.5 else math.floor(low * 10 - 0.5) / 10), 1.0
+    begin, end, _ = score_range(low, max(max(s.values) for s in strips), share=False)
+    return begin, end
+
+
+def _value(s: Strip, value: float) -> str:
+    return f"{s.kind.digits(value)}{s.kind.unit}"
 
 
 def _label(s: Strip, left: float, middle: float, row: float, narrow: bool) -> str:
@@ -74,12 +107,13 @@ def _dots(s: Strip, places: Sequence[tuple[float, float]], middle: float) -> str
 
 
 def _mean_and_worst(s: Strip, x: Scale, middle: float, row: float, width: float) -> str:
-    mean, low = float(np.mean(s.values)), int(np.argmin(s.values))
-    worst = s.values[low]
+    mean, worst = float(np.mean(s.values)), s.kind.worst(s.values)
+    low = list(s.values).index(worst)
     ring, bar = float(x(worst)), float(x(mean))
-    equal = sum(v <= worst + 1e-9 for v in s.values)
+    equal = sum(abs(v - worst) <= 1e-9 for v in s.values)
     named = s.clients[low] if equal == 1 else plural(equal, "client")
-    words = f"worst {100 * worst:.0f} %: {shorten(named, 22)}"
+    value = f"{100 * worst:.0f} %" if s.kind.share else s.kind.digits(worst)
+    words = f"worst {value}: {shorten(named, 22)}"
     left_of_ring = ring + 6.2 * len(words) > width
     place = ring + (6 if left_of_ring else -6)
     return "".join(
@@ -87,13 +121,14 @@ def _mean_and_worst(s: Strip, x: Scale, middle: float, row: float, width: float)
             line(bar, middle - row * 0.32, bar, middle + row * 0.32, f"mean {s.colour}"),
             f'<circle class="ring {s.colour}" cx="{ring:.1f}" cy="{middle:.1f}" r="6"/>',
             text(place, middle + row * 0.43, words, "note", "end" if left_of_ring else ""),
-            text(bar + 5, middle - row * 0.3, f"{100 * mean:.1f}", "value"),
+            text(bar + 5, middle - row * 0.3, s.kind.digits(mean), "value"),
         ]
     )
 
 
 def _for_script(s: Strip, places: Sequence[tuple[float, float]], names: Sequence[str]) -> list[list[float]]:
-    """What the script's tooltip shows, per dot: x, dy, the index of its name, its score in percent."""
+    """What the script's tooltip shows, per dot: x, dy, the index of its name, its score, in percent of a share."""
+    factor, places_after = (100, 1) if s.kind.share else (1, 6)
     indices = {n: i for i, n in enumerate(names)}
     dots = zip(places, s.clients, s.values)
-    return [[round(x, 1), round(dy, 1), indices[name], round(100 * v, 1)] for (x, dy), name, v in dots]
+    return [[round(x, 1), round(dy, 1), indices[name], round(factor * v, places_after)] for (x, dy), name, v in dots]

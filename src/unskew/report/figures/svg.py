@@ -94,6 +94,23 @@ def percent_range(low: float, high: float) -> tuple[float, float, float]:
     return max(0.0, math.floor(low / step + 1e-9) * step), min(1.0, math.ceil(high / step - 1e-9) * step), step
 
 
+def score_range(low: float, high: float, share: bool) -> tuple[float, float, float]:
+    """(low, high, step) of an axis of scores: `percent_range` of shares; of numbers round ends, from 0 unless all are far off."""
+    if share:
+        return percent_range(low, high)
+    low = 0.0 if 0 <= low < 0.6 * high else low
+    high = high if high > low else low + (abs(low) or 1.0)
+    step = step_of(high - low, 6)
+    return math.floor(low / step + 1e-9) * step, math.ceil(high / step - 1e-9) * step, step
+
+
+def score_tick(value: float, step: float, share: bool) -> str:
+    """A value at an axis of scores: percent of a share."""
+    if share:
+        return f"{100 * value:.{1 if step < 0.01 else 0}f}"
+    return plain_number(round(value, 9))
+
+
 def apart(places: Sequence[float], gap: float, low: float, high: float) -> list[float]:
     """The places, moved as little as possible to be `gap` apart and within [low, high]; their order is kept.
 

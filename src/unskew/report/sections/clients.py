@@ -10,10 +10,12 @@ from markupsafe import Markup
 from unskew.report.context import Context
 from unskew.report.figures.spread import Strip, spread
 from unskew.report.figures.svg import WIDE
+from unskew.report.numbers import noun
 from unskew.report.render import both_widths, render
 from unskew.report.runs import RunData
 from unskew.report.scopes import AT_CLIENTS, Scope
 from unskew.report.section import Section
+from unskew.scores import kind
 
 ORDER = 30
 
@@ -38,12 +40,13 @@ def _panel(context: Context, scope: Scope) -> tuple[str, str, Markup] | None:
     ]
     if not strips:
         return None
-    return scope.title, f"{scope.meaning}.", both_widths(partial(_draw, strips, context.score))
+    return scope.title, f"{scope.meaning}.", both_widths(partial(_draw, strips))
 
 
-def _draw(strips: Sequence[Strip], score: str, *, width: int) -> str:
+def _draw(strips: Sequence[Strip], *, width: int) -> str:
     where = " on the client's own test rows" if width == WIDE else ""
-    return spread(strips, f"{score}{where}, last round, %", width=width)
+    metric = strips[0].metric
+    return spread(strips, kind(metric).of(f"{noun(metric)}{where}, last round"), width=width)
 
 
 def _strip(method: str, colour: str, group: Sequence[RunData], scope: str) -> Strip:
@@ -55,4 +58,4 @@ def _strip(method: str, colour: str, group: Sequence[RunData], scope: str) -> St
         for k, value in sorted(run.per_client(scope).items()):
             clients.append((names[k] if k < len(names) else f"client {k}") + seed)
             values.append(value)
-    return Strip(method, colour, clients, values)
+    return Strip(method, colour, clients, values, group[0].metric)

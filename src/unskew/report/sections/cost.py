@@ -14,11 +14,12 @@ from unskew.report.figures.curves import curves
 from unskew.report.figures.lines import Line
 from unskew.report.figures.reach import Reach, reach
 from unskew.report.figures.svg import WIDE
-from unskew.report.numbers import size
+from unskew.report.numbers import begun, one, size
 from unskew.report.render import figure
 from unskew.report.runs import RunData
 from unskew.report.section import Section
 from unskew.report.stats import bytes_to, mean10
+from unskew.scores import kind
 
 ORDER = 40
 
@@ -29,9 +30,9 @@ def build(context: Context) -> Section | None:
     if not against_bytes:
         return None
     until = figure(partial(_until_target, context))
-    heading = Markup("<h3>Bytes until {:.1f} %</h3>").format(100 * context.target) if until else Markup()
+    heading = Markup("<h3>Bytes until {}</h3>").format(one(context.target, context.metric)) if until else Markup()
     lead = "Bytes are everything that clients send and receive: weights and shares, of all clients, both ways."
-    title = f"{context.score.capitalize()} against bytes sent"
+    title = f"{begun(context.score)} against bytes sent"
     return Section(title, "bytes", against_bytes + heading + until, lead=lead, link="Bytes")
 
 
@@ -43,7 +44,7 @@ def _against_bytes(context: Context, *, width: int) -> str:
             sent = np.mean([_bytes_until(r, line.x) for r in group], axis=0)
             lines.append(_over(line, sent))
     x_label = "bytes of all clients so far, both ways" if width == WIDE else "bytes, both ways"
-    y_label = f"global {context.score}, %"
+    y_label = kind(context.metric).of(f"global {context.score}")
     return curves(lines, f"{x_label} (log scale)", y_label, width=width, log_x=True, unit=size)
 
 
@@ -67,7 +68,7 @@ def _until_target(context: Context, *, width: int) -> str:
         for method, group in context.competing.items()
         if not np.isnan(mean10(group[0]))
     ]
-    return reach(rows, context.target, context.score, width=width)
+    return reach(rows, context.target, context.metric, width=width)
 
 
 def _reached(group: Sequence[RunData], target: float) -> list[float]:

@@ -10,5 +10,5 @@ ORDER = 110
 
 
 def build(context: Context) -> Section:
-    html = render("definitions.html.j2", dice=context.metric == "dice", seeds=context.seeds)
+    html = render("definitions.html.j2", metric=context.metric, seeds=context.seeds)
     return Section("How it was measured", "method", html, link="How it was measured")

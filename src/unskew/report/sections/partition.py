@@ -33,11 +33,14 @@ def sentence(run: RunData) -> str:
     who = f"{federation['name']}, {federation['skew']}, seed {run.seed}: {plural(federation['clients'], 'client')}"
     what = f"{'images' if pixels else 'samples'} (median {np.median(sizes):,.0f})"
     held = np.mean([sum(1 for count in row if count) for row in federation["labels"]])
-    of_classes = "" if pixels else f" from {held:.1f} of the {len(federation['classes'])} classes on average"
+    groups = f"tenths of the target {federation['target']['name']}" if "target" in federation else "classes"
+    of_classes = "" if pixels else f" from {held:.1f} of the {len(federation['classes'])} {groups} on average"
     test = f" The test set has {federation['test']:,} samples." if federation.get("test") else ""
     cells = (
         "Every pixel is labelled: a cell is the class’s share of the client’s training pixels, in percent."
         if pixels
+        else "The darker a cell, the more samples of the tenth, or class, the client has."
+        if "target" in federation
         else "The darker a cell, the more samples of the class the client has."
     )
     return f"{who}, each with {min(sizes):,} to {max(sizes):,} training {what}{of_classes}.{test} {cells}"

@@ -8,17 +8,18 @@ from markupsafe import Markup
 
 from unskew.report.context import Context
 from unskew.report.figures.curves import curves
-from unskew.report.numbers import noun
+from unskew.report.numbers import begun, noun
 from unskew.report.render import both_widths, render
 from unskew.report.scopes import SCOPES, Scope
 from unskew.report.section import Section
+from unskew.scores import kind
 
 ORDER = 20
 
 
 def build(context: Context) -> Section:
     """A tab per scope with a curve per method."""
-    title = f"{context.score.capitalize()} over rounds"
+    title = f"{begun(context.score)} over rounds"
     panels = [panel for scope in SCOPES if (panel := _panel(context, scope))]
     if not panels:
         return Section(title, "rounds", Markup(), lead="No round has been evaluated yet.", link="Rounds")
@@ -34,6 +35,6 @@ def _panel(context: Context, scope: Scope) -> tuple[str, str, Markup] | None:
     if not lines:
         return None
     score = noun(context.runs[0].metric)
-    label = f"{score}, % (mean over clients)" if scope.metric else f"{score}, %"
+    label = kind(context.metric).of(score) + (" (mean over clients)" if scope.metric else "")
     meaning = f"{scope.meaning}; mean over clients." if scope.metric else f"{scope.meaning}."
     return scope.title, meaning, both_widths(partial(curves, lines, "round", label))

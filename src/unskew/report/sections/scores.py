@@ -6,21 +6,26 @@ from collections.abc import Callable, Sequence
 
 from unskew.report import tables
 from unskew.report.context import Context
-from unskew.report.numbers import MISSING, percent
+from unskew.report.numbers import MISSING, digits, one
 from unskew.report.render import render
 from unskew.report.section import Section
 from unskew.report.stats import Score
 from unskew.report.summary import MethodSummary
+from unskew.scores import kind
 
 ORDER = 10
 MORE: tuple[tuple[str, Callable[[MethodSummary], Score]], ...] = (
     ("macro-F1", lambda s: s.macro_f1),
     ("worst class", lambda s: s.worst_class),
     ("Dice of both classes", lambda s: s.dice_both),
+    ("MAE", lambda s: s.mae),
+    ("R²", lambda s: s.r2),
     ("spread over clients", lambda s: s.spread),
     ("stability", lambda s: s.stability),
 )
 """Columns of the second table, which is folded away."""
+UNITS = {"MAE": "mae", "R²": "r2"}
+"""The scores of columns that are not in the unit of the main score."""
 
 
 def build(context: Context) -> Section:
@@ -54,17 +59,22 @@ def _target(context: Context) -> str:
     if context.target != context.target:
         return ""
     chosen = "" if context.target_given else ", 95 % of the best score"
-    score = f"{100 * context.target:.1f} % global {context.score}"
+    if not context.target_given and kind(context.metric).lower:
+        chosen = ", of which the best score is 95 %"
+    score = f"{one(context.target, context.metric)} global {context.score}"
     return f"Target: {score}{chosen}. (k/n): only k of n seeds reached it."
 
 
 def _more(summaries: Sequence[MethodSummary]) -> list[tuple[str, list[str]]]:
     """(heading, each method's value) of the second table; columns that nobody has a value for are left out."""
     columns = [
-        (title, [percent(score(s)) for s in summaries]) for title, score in MORE if any(score(s).n for s in summaries)
+        (title, [digits(score(s), UNITS.get(title, s.metric)) for s in summaries])
+        for title, score in MORE
+        if any(score(s).n for s in summaries)
     ]
     if any(s.rounds_to.n and not s.reference for s in summaries):
-        columns.append((f"rounds to {100 * summaries[0].target:.1f} %", [_rounds(s) for s in summaries]))
+        target = one(summaries[0].target, summaries[0].metric)
+        columns.append((f"rounds to {target}", [_rounds(s) for s in summaries]))
     return columns
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from unskew.data.intake.notes import some
 from unskew.report.context import Context
-from unskew.report.numbers import MISSING
+from unskew.report.numbers import begun, one
 from unskew.report.render import render
 from unskew.report.runs import RunData
 from unskew.report.section import Section
+from unskew.scores import kind
 
 ORDER = 32
 MOST_CLIENTS = 50
@@ -26,15 +28,19 @@ def build(context: Context) -> Section | None:
     if not 2 <= len(names) <= MOST_CLIENTS or not any(scores.values()):
         return None
     rows = [
-        (name, f"{size:,}", [_percent(scores[method].get(k)) for method in scores])
+        (
+            name,
+            f"{size:,}",
+            [one(scores[method].get(k, math.nan), context.metric).removesuffix(" %") for method in scores],
+        )
         for k, (name, size) in enumerate(zip(names, sizes))
         if size
     ]
     html = render("sites.html.j2", methods=list(scores), rows=rows, score=context.score)
     seed = f" Seed {context.first.seed}." if context.seeds > 1 else ""
     note = (
-        f"{context.score.capitalize()} in % on the client's own test samples after the last round, with the model that the "
-        f"client would use.{seed} A score on few samples is uncertain: with 25 of them, 80 % may as well be 64 or 96 %."
+        f"{_measured(context)} on the client's own test samples after the last round, with the model that the "
+        f"client would use.{seed} A score on few samples is uncertain{_example(context)}."
     )
     return Section("Client by client", "sites", html, note=note + _absent(names, sizes), link="By name")
 
@@ -63,5 +69,9 @@ def _own_scores(run: RunData) -> dict[int, float]:
     return run.per_client("personal@client") or run.per_client("global@client")
 
 
-def _percent(value: float | None) -> str:
-    return MISSING if value is None else f"{100 * value:.1f}"
+def _measured(context: Context) -> str:
+    return f"{begun(context.score)} in %" if kind(context.metric).share else begun(context.score)
+
+
+def _example(context: Context) -> str:
+    return ": with 25 of them, 80 % may as well be 64 or 96 %" if kind(context.metric).share else ""

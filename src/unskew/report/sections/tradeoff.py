@@ -13,8 +13,10 @@ from unskew.report import leakage_tables
 from unskew.report.context import Context
 from unskew.report.figures.scatter import Axis, Point, scatter
 from unskew.report.leakage import Interval, Leak, Leakage, leakages
+from unskew.report.numbers import begun
 from unskew.report.render import figure, render
 from unskew.report.section import Section
+from unskew.scores import kind
 
 ORDER = 54
 LEAD = (
@@ -34,21 +36,28 @@ def build(context: Context) -> Section | None:
     if len(rows) < 2 or not any(row.leaks or math.isfinite(row.epsilon) for row in rows):
         return None
     worst = [_point(context, row, row.worst) for row in rows]
-    title = f"{context.score.capitalize()} against leakage"
+    title = f"{begun(context.score)} against leakage"
     pictures = [(title, figure(partial(_against_leakage, context, worst)))]
     for attack in dict.fromkeys(leak.attack for row in rows for leak in row.leaks):
         points = [_point(context, row, _of(row, attack)) for row in rows]
         if sum(not math.isnan(p.x) for p in points) > 1:
             pictures.append((f"The same, {attack} alone", figure(partial(_against_leakage, context, points))))
-    pictures.append((f"{context.score.capitalize()} against epsilon", figure(partial(_against_epsilon, context, rows))))
+    pictures.append((f"{begun(context.score)} against epsilon", figure(partial(_against_epsilon, context, rows))))
     html = render(
         "tradeoff.html.j2",
         pictures=[(title, picture) for title, picture in pictures if picture],
-        rows=[(row, leakage_tables.cells(row), number(row.epsilon)) for row in rows],
-        score=context.score,
+        rows=[(row, _score(row), leakage_tables.cells(row), number(row.epsilon)) for row in rows],
+        noun=context.score,
         guaranteed=GUARANTEED,
     )
     return Section("What privacy costs", "tradeoff", Markup(html), lead=LEAD, note=NOTE, link="What privacy costs")
+
+
+def _score(row: Leakage) -> str:
+    """`90.2 % ± 0.8`, or `90.2 %` for one seed."""
+    which = kind(row.metric)
+    std = f" ± {which.digits(row.score.std)}" if row.score.n > 1 else ""
+    return f"{which.digits(row.score.mean)}{which.unit}{std}"
 
 
 def _of(row: Leakage, attack: str) -> Leak | None:
@@ -64,7 +73,9 @@ def _point(context: Context, row: Leakage, leak: Leak | None) -> Point:
 
 
 def _against_leakage(context: Context, points: Sequence[Point], *, width: int) -> str:
-    return scatter(points, Axis("leakage, %", lambda v: f"{100 * v:.0f}"), f"global {context.score}, %", width=width)
+    main = kind(context.metric)
+    axis = Axis("leakage, %", lambda v: f"{100 * v:.0f}", share=main.share)
+    return scatter(points, axis, main.of(f"global {context.score}"), width=width)
 
 
 def _against_epsilon(context: Context, rows: Sequence[Leakage], *, width: int) -> str:
@@ -72,5 +83,6 @@ def _against_epsilon(context: Context, rows: Sequence[Leakage], *, width: int) -
         Point(row.method, context.colours[row.method], row.epsilon, row.epsilon, row.epsilon, row.score.mean, row.score.std)
         for row in rows
     ]  # fmt: skip
-    axis = Axis("epsilon (log scale)", lambda v: f"{v:.3g}", True, "none")
-    return scatter(points, axis, f"global {context.score}, %", width=width)
+    main = kind(context.metric)
+    axis = Axis("epsilon (log scale)", lambda v: f"{v:.3g}", True, "none", main.share)
+    return scatter(points, axis, main.of(f"global {context.score}"), width=width)

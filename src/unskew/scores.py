@@ -1,0 +1,75 @@
+"""The scores by name: which way is better, and how a value is written. Nothing else in the package says so.
+
+    shares     accuracy, dice and every score that is not named here: in [0, 1], written in percent, higher is better
+    numbers    rmse, mae (in the target's own unit) and loss, lower is better; r2, which is 1 at most, higher is better
+
+The rows `mean` and `worst` over clients are in the unit of the task's main score, so whoever reads them asks for that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A score. title: its name inside a sentence. lower: whether lower is better. share: whether it lies in [0, 1]."""
+
+    title: str
+    lower: bool = False
+    share: bool = True
+
+    def better(self, value: float, than: float) -> bool:
+        """Whether one value is strictly better than another; never with NaN."""
+        return value < than if self.lower else value > than
+
+    def ahead(self, value: float, of: float) -> float:
+        """By how much a value is better than another: negative where it is worse."""
+        return of - value if self.lower else value - of
+
+    def best(self, values: Iterable[float]) -> float:
+        """The best of at least one value."""
+        return min(values) if self.lower else max(values)
+
+    def worst(self, values: Iterable[float]) -> float:
+        """The worst of at least one value."""
+        return max(values) if self.lower else min(values)
+
+    @property
+    def nothing(self) -> float:
+        """What every finite value is better than."""
+        return float("inf") if self.lower else float("-inf")
+
+    @property
+    def unit(self) -> str:
+        """What stands behind a value that `digits` has written: " %", or nothing where values are in a unit of their own."""
+        return " %" if self.share else ""
+
+    def digits(self, value: float) -> str:
+        """A value without its unit: `61.4` of a share, `57.3` of a number."""
+        return f"{100 * value:.1f}" if self.share else f"{value:.4g}"
+
+    def written(self, value: float) -> str:
+        """A value with its unit: `61.4%`, `57.3`."""
+        return f"{value:.1%}" if self.share else f"{value:.4g}"
+
+    def of(self, word: str) -> str:
+        """The heading of an axis or column: `accuracy, %`, `RMSE`. word: the score's name as it stands there."""
+        return f"{word}, %" if self.share else word
+
+
+KINDS = {
+    "dice": Kind("Dice"),
+    "rmse": Kind("RMSE", lower=True, share=False),
+    "mae": Kind("MAE", lower=True, share=False),
+    "r2": Kind("R²", share=False),
+    "loss": Kind("loss", lower=True, share=False),
+}
+MAIN = {"classification": "accuracy", "segmentation": "dice", "regression": "rmse"}
+"""The score by which methods are ranked, by the name of the task."""
+
+
+def kind(metric: str) -> Kind:
+    """The kind of a score, by the name that it has in metrics.jsonl."""
+    return KINDS.get(metric) or Kind(metric)
