@@ -212,6 +212,11 @@ def test_explain_and_check(tmp_path):
     assert "Differs from the paper" in done.out
     disclosed = r"\(kind: features, samples behind a number: 1, read: each, guarantee: empirical\)"
     assert re.search(r"flea/features at most [\d.]+ KB a round " + disclosed, done.out)
+    rows = [f"{'abc'[i % 3]},{i / 40},{'no' if i < 20 else 'yes'}" for i in range(40)]
+    (tmp_path / "t.csv").write_text("\n".join(["hospital,pressure,diagnosis", *rows]))
+    own = call("explain", "unskew", "--data", "t.csv(site=hospital)", cwd=tmp_path).out
+    assert "With t.csv(site=hospital) and its default model, 3 clients, in all:" in own
+    assert "not possible with 'unskew': it exchanges messages beside training" in own
     assert json.loads(call("list", "methods", "--json").out)["scaffold"].startswith("SCAFFOLD")
     (tmp_path / "mine.py").write_text(Path(__file__).parents[2].joinpath("examples/my_method.py").read_text())
     checked = call("check", "mine.py", cwd=tmp_path)

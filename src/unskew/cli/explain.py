@@ -56,15 +56,17 @@ def _example(method: str, data: str, model: str) -> tuple[Loop, str]:
     A method that cannot work with the defaults (FedBN without batch normalisation) has colour images and a model with it.
     """
     from unskew.config import build
+    from unskew.data.registry import divided_by
     from unskew.engine import testbed
     from unskew.engine.assemble import loop_of
     from unskew.engine.resolve import method_of, resolve
     from unskew.errors import UsageError
 
-    settings = build({"method": method, "data": data, "model": model, "skew": "iid", "clients": 10})
+    split = {} if divided_by(data) else {"skew": "iid", "clients": 10}
+    settings = build({"method": method, "data": data, "model": model, **split})
     try:
-        beside = f"{data} and {'its default model' if model == 'auto' else model}, 10 clients"
-        return loop_of(resolve(settings)), beside
+        loop = loop_of(resolve(settings))
+        return loop, f"{data} and {'its default model' if model == 'auto' else model}, {loop.fed.clients} clients"
     except UsageError as refusal:
         if refusal.code != "E108" or (data, model) != (DATA, MODEL):
             raise

@@ -50,8 +50,8 @@ def unsummed(part: Part, fed: Fed) -> str | None:
     if part.weights_read != "sum":
         return "it reads each client's weights, and only their sum is there"
     if exchanged := [trip.shares(fed) for trip in part.trips]:
-        leaf = next(iter(exchanged[0]), "")
-        return f"it exchanges '{part.name}/{leaf}' beside training, and only what comes with training is summed"
+        leaf = next((f"'{part.name}/{leaf}'" for shares in exchanged for leaf in shares), "messages")
+        return f"it exchanges {leaf} beside training, and only what comes with training is summed"
     return _no_sum(part, fed, "sums are there", "that could be summed")
 
 
