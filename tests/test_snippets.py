@@ -52,8 +52,8 @@ SMALLER = {
 """What is added to commands: the last of two equal options counts."""
 COSTLY = ("compare", "check", "diagnose", "attack", "report", "figures", "watch", "resume", "explain", "export")
 """Commands that take seconds, or read what one of them has written."""
-ELSEWHERE = {"serve", "join", "attach", "federation", "site", "audit", "--on", "reproduce", "onnx"}
-"""Words of commands that are tested elsewhere: those of a federation, published tables, and what needs an extra."""
+ELSEWHERE = {"serve", "join", "attach", "federation", "site", "audit", "--on", "reproduce", "onnx", "get", "cifar10"}
+"""Words of commands that are tested elsewhere: those of a federation, published tables, and what needs an extra or an archive."""
 
 
 @cache
@@ -118,6 +118,7 @@ def reader(tmp_path, monkeypatch, a_run) -> Path:
     write_table(tmp_path)
     shutil.copytree(a_run, tmp_path / "runs" / "my-run")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("UNSKEW_DATA", raising=False)  # nobody's sets are touched
     for name, more in (("run", {"workers": 1}), ("compare", {"processes": 1, "seeds": 1, "references": False})):
         monkeypatch.setattr(unskew, name, _smaller(getattr(unskew, name), more), raising=False)
     return tmp_path
