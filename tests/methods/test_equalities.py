@@ -56,6 +56,14 @@ NEUTRAL = [
 ]  # fmt: skip
 
 
+ALIKE = [
+    ("fedvls(lam=0,mu=0)", "bsm"), ("mofedsam(rho=0,beta=0.5)", "fedcm(alpha=0.5)"), ("fedspeed(everyone=true)", "fedspeed"),
+    ("pfedme(lam=100,rate=0.01,K=1)", "fedavg"), ("fedexp(eps=1000000,average=false)", "fedavg"),
+    ("feddisco(b=1000000)", "fedavg"), ("fedadmm(own=false,rho=0.000001,lr=0.5)", "fedavg"),
+]  # fmt: skip
+"""Methods that are one in theory, where all clients answer and are of one size."""
+
+
 @pytest.fixture(scope="module")
 def fedavg():
     return weights("fedavg")
@@ -64,6 +72,11 @@ def fedavg():
 @pytest.mark.parametrize("text", NEUTRAL)
 def test_neutral_settings_are_fedavg(text, fedavg):
     assert apart(weights(text), fedavg) < 1e-6
+
+
+@pytest.mark.parametrize(("text", "other"), ALIKE, ids=[text for text, _ in ALIKE])
+def test_a_method_that_has_another_as_its_special_case(text, other):
+    assert apart(weights(text, federation=equal_sizes()), weights(other, federation=equal_sizes())) < 1e-5
 
 
 @pytest.mark.parametrize("text", [t.split("(")[0] for t in NEUTRAL if t != "multi_krum(share=0)"])

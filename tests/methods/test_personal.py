@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
+import torch
 
 from unskew.engine import testbed
 from unskew.engine.assemble import loop_of
 from unskew.engine.resolve import resolve
 from unskew.errors import UsageError
 from unskew.methods import registry
+from unskew.methods.fedrod import FedRoD
 
 
 @pytest.mark.parametrize(
@@ -62,3 +66,9 @@ def test_the_global_score_is_the_servers_models_also_where_clients_keep_a_head_b
     of_all, of_model = scored("fedrod")
     assert of_all["global", "accuracy"] == pytest.approx(of_model)
     assert of_all["personal@client", "mean"] != of_all["global@client", "mean"]
+
+
+def test_the_personal_head_of_fedrod_begins_at_0():
+    begin = {"body.weight": torch.ones(2), "head.weight": torch.ones(2)}
+    net = SimpleNamespace(weights=lambda: begin, of_head=lambda name: name.startswith("head."))
+    assert {n: t.tolist() for n, t in FedRoD().weights(SimpleNamespace(net=net)).items()} == {"head.weight": [0, 0]}

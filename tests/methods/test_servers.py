@@ -79,6 +79,18 @@ def test_fedexp_steps_further_where_clients_disagree(t, average, height):
     w, _ = part.merge(start, {}, dataclasses.replace(given, t=t), FED)
     assert_close(w["w"], [0, height])
     assert part.finish({"w": torch.tensor([3.0, 1])}, client(start=start, fed=FED))[0]["square"] == 10
+    assert_close(
+        FedExP(eps=1.0, average=False).merge(start, {}, given, FED)[0]["w"], [0, 2.5]
+    )  # 20 / (2 * 2 * (1 + 1))
+
+
+def test_fedadagrad_has_no_momentum():
+    """v = 3^2 + 4^2, so that a change of 4 becomes 4 / (5 + 3)."""
+    (part,) = registry.parse("fedadagrad(lr=1,tau=3)").parts
+    before = {"m": {"w": torch.zeros(1)}, "v": {"w": torch.tensor([9.0])}}
+    w, s = part.merge({"w": torch.zeros(1)}, before, ups([4.0]), FED)
+    assert_close(w["w"], [0.5])
+    assert_close(part.merge(w, s, ups([0.5]), FED)[0]["w"], [0.5])
 
 
 def test_fedexp_weighed_by_size():

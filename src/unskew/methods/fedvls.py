@@ -3,7 +3,7 @@
 Client: CE(z + log p, y) + lam L_vacant + mu L_logit     p: the client's label shares; a class it lacks is masked out of CE
         L_vacant = mean_i KL(q_g || q), both softmax over the classes that the client lacks; 0 where it has all
         L_logit = sum_c p_c log mean_i exp([y_i != c] (z_ic - log p_c - log C))
-q_g is of the received model in evaluation mode, a constant. Test: z.
+q_g is of the received model in evaluation mode, a constant. Test: z. With lam = mu = 0 it is bsm.
 Differs from the paper: the terms are those of the official code, whose weight of L_logit is 0.005; it masks by log(p + 1e-9),
 ours exactly, and its q_g comes of a model in training mode. The command of its page has lam = 0.1, the code's default is 1.
 """
