@@ -17,6 +17,8 @@ from unskew.core import encoding, gate
 from unskew.core.keys import key
 from unskew.core.undecodable import Undecodable
 from unskew.engine import check
+from unskew.engine.card import card
+from unskew.engine.leaves import leaves
 from unskew.errors import UsageError
 from unskew.methods import catalogue, registry
 from unskew.methods.changes import packed, room, unpacked
@@ -26,6 +28,8 @@ from unskew.methods.qsgd import QSGD
 from unskew.methods.randomk import RandomK
 from unskew.methods.signsgd import SignSGD
 from unskew.methods.topk import TopK
+from unskew.report.methods import page
+from unskew.report.records import traffic_of
 
 ENCODINGS = [n for n in catalogue.entries() if registry.parse(n).encoder]
 W = {"a": torch.ones(2, 2), "b": torch.zeros(1)}
@@ -173,8 +177,10 @@ def test_no_encoding_sends_as_much_as_the_weights_and_all_are_read_back(heard, n
 
 
 def ledger_of(loop, start, replies):
+    """The rows that one round's replies add."""
+    before = len(loop.record.rows["ledger"])
     loop.ledger.trained(1, replies, start)
-    return loop.record.rows["ledger"]
+    return loop.record.rows["ledger"][before:]
 
 
 @pytest.mark.parametrize(
@@ -259,3 +265,13 @@ def test_what_dpsgd_has_made_noisy_may_be_encoded():
     loop = check.loop(registry.parse("topk+dpsgd(noise_multiplier=1)"))
     loop.trainer.close()
     assert loop.ledger.weights.guarantee == "dp"
+
+
+def test_tables_say_that_weights_were_encoded(heard):
+    loop, start, replies = heard["topk"]
+    (weights,) = [t for t in traffic_of(ledger_of(loop, start, replies)) if t.way == "up"]
+    assert weights.name == "weights, encoded by topk"
+    assert "| weights, encoded by topk | weights | each |" in card(loop.run, loop.record, loop.begin())
+    text = "\n".join(leaves(loop))
+    assert "KB a round, encoded by topk, in place of " in text
+    assert "In place of the weights that clients train, with it:" in page(loop.method.parts[0], loop.fed, "it")

@@ -17,7 +17,7 @@ class SignSGD(Encoded):
     part = "signsgd"
     weighting = "equal"
     memory = False
-    lr = 0.001
+    lr = 0.01
 
     def read(self, k: int, v: Tensor) -> Tensor:
         coins = torch.randint(2, v.shape, generator=self.draws(k, "coins"))
@@ -30,4 +30,4 @@ class SignSGD(Encoded):
 
 
 def test_signsgd() -> None:
-    agree(Case("cnn", 0.9), SignSGD, lr=0.01)
+    agree(Case("cnn", 0.9), SignSGD, lr=0.002)

@@ -92,9 +92,14 @@ def _payloads(record: Record) -> list[tuple[Any, ...]]:
             rows[row["share"]] = row
             sizes[row["share"]] = sizes.get(row["share"], 0) + many.total_bytes(row)
     return [
-        ("weights" if name == "w" else name, row["kind"], row["reads"], row["guarantee"], f"{sizes[name]:,}")
+        (_named(name, row.get("encoded")), row["kind"], row["reads"], row["guarantee"], f"{sizes[name]:,}")
         for name, row in rows.items()
     ]
+
+
+def _named(share: str, encoded: str | None) -> str:
+    name = "weights" if share == "w" else share
+    return f"{name}, encoded by {encoded}" if encoded else name
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[Any, ...]]) -> list[str]:

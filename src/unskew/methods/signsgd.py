@@ -23,7 +23,7 @@ from unskew.methods.changes import joined, numbers, packed, parted, room, unpack
 class SignSGD(Part):
     """Lets clients vote on which way every weight moves."""
 
-    lr: Annotated[float, Gt(0), Le(1000), "how far every weight moves in a round"] = 0.001
+    lr: Annotated[float, Gt(0), Le(1000), "how far every weight moves in a round"] = 0.01
     name = "signsgd"
     use_when = "Few bits may be sent, or a minority of the clients may send anything; clients are much alike."
     merges = True

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from unskew import arguments, calls
@@ -82,8 +82,15 @@ def _leaves(part: Part, fed: Fed, setting: str) -> str:
     each = "The server must see each client's weights by themselves, so secure aggregation cannot hide them."
     alone = f" {each}" if part.weights_read == "each" else ""
     alone += f" The server hands on to other clients: {part.hands_on}." if part.hands_on else ""
+    if encoded := part.encoded(fed):
+        return f"In place of the weights that clients train, with {setting}:\n\n{_declared(part, encoded)}"
     if not shares:
         return f"{everything}.{alone}"
+    return f"Beside the weights, with {setting}:\n\n{_declared(part, shares)}{alone}"
+
+
+def _declared(part: Part, shares: Mapping[str, Share]) -> str:
+    """A table of Shares, and who sees what."""
     groups: dict[str, list[Share]] = {}
     for leaf, share in shares.items():
         groups.setdefault(leaf.split("/")[0], []).append(share)
@@ -103,7 +110,7 @@ def _leaves(part: Part, fed: Fed, setting: str) -> str:
     table = _table(
         ("share", "what", "shape", "bytes at most", "kind", "samples behind a number", "read", "guarantee"), rows
     )
-    return f"Beside the weights, with {setting}:\n\n{table}\n\n{_privacy(groups)}{alone}"
+    return f"{table}\n\n{_privacy(groups)}"
 
 
 def _shape(group: Iterable[Share]) -> str:

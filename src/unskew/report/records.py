@@ -64,5 +64,6 @@ def _traffic(way: str, share: str, records: Sequence[Record]) -> Traffic:
         bytes=np.array([by_round[t] for t in rounds], dtype=np.int64),
         most=max(many.most_bytes(record) for record in records),
         shape="×".join(map(str, shapes[-1])) if shapes else "",
+        encoded=records[-1].get("encoded", ""),
         sum_of=min((record["sum_of"] for record in records if "sum_of" in record), default=0),
     )

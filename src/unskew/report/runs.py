@@ -30,6 +30,7 @@ class Traffic:
     sum ("sum"). rounds, bytes: [T] rounds and bytes of all clients in them. most: the largest number of bytes that one
     client moved in one round. shape: of a share that is a single tensor, as "3×4". kind, samples: what a share that is
     sent up discloses and how many samples stand behind its numbers, as the Share says; "" in runs from before they did.
+    encoded: the Part by which weights were encoded, "" where they travelled as they are.
     sum_of: with secure aggregation the fewest clients of a sum, which was all that the server saw; else 0.
     """
 
@@ -44,6 +45,13 @@ class Traffic:
     kind: str = ""
     samples: int | str = ""
     sum_of: int = 0
+    encoded: str = ""
+
+    @property
+    def name(self) -> str:
+        """What it is, in words."""
+        name = "weights" if self.share == "w" else self.share
+        return f"{name}, encoded by {self.encoded}" if self.encoded else name
 
     @property
     def total(self) -> int:

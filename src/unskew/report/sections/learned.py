@@ -80,7 +80,7 @@ def payloads(run: RunData) -> list[Payload]:
 def _payload(traffic: Traffic, run: RunData, handed_on: set[str]) -> Payload:
     part = traffic.share.partition("/")[0]
     return Payload(
-        share="weights" if traffic.share == "w" else traffic.share,
+        share=traffic.name,
         most=size(traffic.most),
         total=size(traffic.total),
         reads=reads(traffic),

@@ -69,7 +69,7 @@ def _item(traffic: Traffic, rounds: int) -> Item:
     guarantee = traffic.guarantee if up or traffic.guarantee == "dp" else ""
     return Item(
         way="sends" if up else "receives",
-        share="weights" if traffic.share == "w" else traffic.share,
+        share=traffic.name,
         shape=traffic.shape,
         most=size(traffic.most),
         often=plural(len(traffic.rounds), "round") if seldom else "every round",
