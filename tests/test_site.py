@@ -7,6 +7,7 @@ from collections import Counter
 import pytest
 
 from tools import pages
+from tools.docstrings import itemised
 from unskew import documents
 
 SITE = documents.load((pages.ROOT / "mkdocs.yml").read_text(), "mkdocs.yml", "E111")
@@ -80,3 +81,11 @@ def test_the_site_asks_for_nothing_from_other_hosts():
     theme = pages.ROOT / SITE["theme"]["custom_dir"]
     assert all((theme / script).is_file() for script in SITE["extra"]["polyfills"])
     assert "default-src 'self' file: data: blob: 'unsafe-inline'" in (theme / "main.html").read_text()
+
+
+def test_what_a_docstring_says_of_arguments_becomes_a_list():
+    text = "Deal rows out.\n\nx, y: samples; z: more. n: how many,\nin all. other: no argument. Raises DataError: E403."
+    assert itemised(text, ["x", "y", "z", "n"]) == (
+        "Deal rows out.\n\n- `x`, `y`: samples;\n- `z`: more.\n- `n`: how many,\nin all. other: no argument.\n\nRaises DataError: E403."
+    )
+    assert itemised("Nothing: as it is.", []) == "Nothing: as it is."

@@ -93,12 +93,11 @@ def _homes() -> dict[str, str]:
 FUNCTIONS = ("run", "compare", "load", "resume", "diagnose", "reproduce")
 FOR_AUTHORS = ("Part", "Client", "Fed", "Share", "Trip", "Noise", "Batch", "Ups", "Method")
 FOR_CALLBACKS = ("Callback", "Progress", "Replied", "EarlyStopping", "KeepBest")
-DATA = ("arrays", "read", "build", "images", "table")
 
 
-def _entry(name: str, home: str, members: bool = True) -> str:
+def _entry(name: str, home: str) -> str:
     """The directive that shows a public name with its docstring."""
-    options = f'    options:\n      heading: "unskew.{name}"\n      toc_label: "{name}"\n      members: {str(members).lower()}\n'
+    options = f'    options:\n      heading: "unskew.{name}"\n      toc_label: "{name}"\n'
     return f"::: {home}.{name.rpartition('.')[2]}\n{options}\n"
 
 
