@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
@@ -10,6 +12,8 @@ from tests.cli.calling import call
 from unskew.attacks import inversion
 from unskew.attacks.kinds.gradient import Gradient
 from unskew.attacks.scene import Scene
+from unskew.engine import testbed
+from unskew.methods import registry
 
 SMOOTH = """
 from torch import nn
@@ -69,6 +73,13 @@ def test_clients_that_keep_weights_are_not_attacked(tmp_path):
     done = call("attack", str(run), "gradient")
     assert (done.code, done.err[:4]) == (2, "E151")
     assert "do not send all weights" in done.err
+
+
+@pytest.mark.parametrize("name", ["fedala", "fedcac"])
+def test_clients_that_start_elsewhere_than_all_are_sent_are_not_attacked(name):
+    run = testbed.run_for(registry.parse(name))
+    reason = Gradient().refuse(SimpleNamespace(run=run, sent=run.fed.net.trainable))
+    assert "start from weights of their own" in reason
 
 
 def test_large_updates_as_sent_are_refused(tmp_path):

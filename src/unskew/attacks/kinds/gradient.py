@@ -30,6 +30,7 @@ from unskew.attacks.inversion import Inversion, Update, rounded
 from unskew.attacks.scene import Scene
 from unskew.attacks.scores import Outcome, Score, mean_of
 from unskew.core.keys import digest, numpy_key
+from unskew.core.part import overrides
 from unskew.core.trees import Weights
 from unskew.engine.client.values import Start
 
@@ -63,6 +64,8 @@ class Gradient(Attack):
             return "it needs one label a sample"
         if not set(scene.run.fed.net.trainable) <= set(scene.sent):
             return "its clients do not send all weights that they train"
+        if any(overrides(p, hook) for p in scene.run.method.parts for hook in ("starts", "dispatch")):
+            return "its clients start from weights of their own, and an inversion from those that all are sent"
         if scene.run.fed.net.embeds:
             return "its model looks whole numbers up, and an inversion moves inputs"
         if not self.batch and not self._smallest(scene):
