@@ -125,6 +125,16 @@ def test_masks_are_answered_pixel_by_pixel(tmp_path):
     assert json.loads((tmp_path / "e" / "model.json").read_text())["outputs"]["shape"] == ["N", 2, 8, 8]
 
 
+def test_a_number_is_read_from_an_exported_model_as_its_card_says(tmp_path):
+    """The one output is in units of the target's scale."""
+    y = ROWS[:, 0] * 7 - 500
+    ours = unskew.run("fedavg", (ROWS, y), target="price", model="mlp", **SETTINGS)  # type: ignore[arg-type]
+    ours.export(tmp_path / "e")
+    target = json.loads((tmp_path / "e" / "model.json").read_text())["target"]
+    z = answers(tmp_path / "e", ROWS)[:, 0]
+    assert np.allclose(target["center"] + target["scale"] * z, ours.predict(ROWS), rtol=1e-5)
+
+
 def test_the_best_rounds_model_comes_with_its_own_scores(fedrdn, tmp_path):
     assert fedrdn.path
     best = unskew.load(fedrdn.path, best=True)

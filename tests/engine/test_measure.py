@@ -19,6 +19,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from sklearn.metrics import confusion_matrix
 
 import unskew
 from tests.samples import a_part_of
@@ -85,10 +86,37 @@ def test_every_measure_leaves_its_numbers_and_pictures(measured):
         "sites_global",
     } <= found
     assert {"histogram_pool", "histogram_local", "histogram_mixed"} <= found
-    assert set(measured.record.measures) == {"exposure", "histograms", "cross_site", "tsne"}
+    assert set(measured.record.measures) == {"exposure", "histograms", "cross_site", "tsne", "calibration", "confusion"}
     tsne = measured.record.measures["tsne"]["local"]
     assert len(tsne["xy"]) == len(tsne["client"]) == len(tsne["label"])
     json.dumps(measured.record.measures, allow_nan=False)
+
+
+def test_calibration_and_confusion_are_those_of_the_models_predictions(measured):
+    """Against scikit-learn and a naive sum over bins, from what the result itself predicts."""
+    federation, record = measured.federation, measured.record
+    p = measured.trained.outputs(data.read("digits").x_test).double().softmax(1).numpy()
+    guess, y = p.argmax(1), np.asarray(federation.y_test)
+    assert (
+        record.measures["confusion"]["all"] == confusion_matrix(y, guess, labels=range(federation.n_classes)).tolist()
+    )
+    sure, right = p.max(1), guess == y
+    bins = [(sure > b / 15) & (sure <= (b + 1) / 15) for b in range(15)]
+    ece = sum(i.mean() * abs(right[i].mean() - sure[i].mean()) for i in bins if i.any())
+    assert value(measured, "calibration_ece") == pytest.approx(ece, abs=1e-5)
+    assert value(measured, "calibration_overconfidence") == pytest.approx(sure.mean() - right.mean(), abs=1e-5)
+    assert record.measures["calibration"]["bins"]["count"] == [int(i.sum()) for i in bins]
+    k = record.measures["confusion"]["names"].index("client-2")
+    rows = federation.test[2]
+    own = confusion_matrix(y[rows], guess[rows], labels=range(federation.n_classes)).tolist()
+    assert record.measures["confusion"]["sites"][k] == own
+    assert record.measures["calibration"]["sites"][2]["n"] == len(rows)
+
+
+def test_where_no_global_model_answers_neither_is_measured():
+    for measure in ("calibration", "confusion"):
+        with pytest.raises(UsageError, match=r"E130 .*no global model answers"):
+            unskew.run("fedbn", measure=measure, **{**SMALL, "model": "cnn_small(batch_norm=True)"})
 
 
 def test_the_number_of_workers_changes_no_measure(measured):
@@ -295,7 +323,12 @@ def test_kept_weights_empty_rounds_and_odd_clients_are_measured():
     state, told = empty.round(empty.begin(), 1)
     empty.evaluate(state, told)
     empty.trainer.close()
-    assert {r["metric"] for r in rows_of(empty.record)} <= {"exposure", "separation_test_global"}
+    assert {r["metric"] for r in rows_of(empty.record)} <= {
+        "exposure",
+        "separation_test_global",
+        "calibration_ece",
+        "calibration_overconfidence",
+    }
 
 
 def test_sites_with_their_own_test_rows_are_seen_with_their_own_statistics():

@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from unskew import measures
+from unskew.measures.calibration import reliability
+from unskew.measures.confusion import confusion
 from unskew.measures.correlation import distance_correlation
 from unskew.measures.cross_site import off_diagonal_mean
 from unskew.measures.diversity import weight_diversity
@@ -33,6 +35,21 @@ def test_every_probe_is_a_measure_and_says_what_it_is():
     assert set(measures.NAMES) == files
     assert all(measures.ENTRIES[name].module == f"unskew.engine.probes.{name}" for name in files)
     assert all(len(summary) > 20 for summary in measures.NAMES.values())
+
+
+def test_calibration_by_hand():
+    """Two of four at a confidence of 0.9, one of one at 0.65: 4/5 |0.5 - 0.9| + 1/5 |1 - 0.65|; a bin includes its end."""
+    p = torch.tensor([[0.9, 0.1]] * 4 + [[0.35, 0.65]], dtype=torch.float64)
+    ours = reliability(p.log(), torch.tensor([0, 0, 1, 1, 1]), bins=10)
+    assert ours.count.tolist() == [0, 0, 0, 0, 0, 0, 1, 0, 4, 0]
+    assert ours.ece == pytest.approx(0.8 * 0.4 + 0.2 * 0.35)
+    assert ours.overconfidence == pytest.approx((4 * 0.9 + 0.65 - 3) / 5)
+    assert math.isnan(reliability(p[:0], torch.zeros(0, dtype=torch.int64)).ece)
+
+
+def test_confusion_by_hand():
+    guess, y = torch.tensor([0, 1, 1, 2]), torch.tensor([0, 0, 1, 0])
+    assert confusion(guess, y, 3).tolist() == [[1, 1, 1], [0, 1, 0], [0, 0, 0]]
 
 
 def test_separation_by_hand():

@@ -19,15 +19,11 @@ from unskew.scores import kind
 
 def pays(summaries: Sequence[MethodSummary]) -> str:
     """One sentence on whether federating pays for the clients; "" where nobody trained alone in a seed of a method."""
-    alone = next((s for s in summaries if s.method == LOCAL), None)
-    if alone is None:
+    alone, best = _alone(summaries), best_at_clients(summaries)
+    if alone is None or best is None:
         return ""
-    paired = [(s.method, *_paired(s.at_clients, alone.at_clients)) for s in summaries if not s.reference]
-    paired = [pair for pair in paired if len(pair[1])]
-    if not paired:
-        return ""
+    method, ours, theirs = best
     which = kind(alone.metric)
-    method, ours, theirs = max(paired, key=lambda pair: which.ahead(float(pair[1].mean()), 0.0))
     factor, points = (100, "points") if which.share else (1, which.title)
     ahead = factor * which.ahead(1.0, 0.0) * (ours - theirs)
     rounds = "after the last round" if alone.by_last else "over the last ten rounds"
@@ -36,6 +32,21 @@ def pays(summaries: Sequence[MethodSummary]) -> str:
         f"{one(float(ours.mean()), alone.metric)} and training alone {one(float(theirs.mean()), alone.metric)}: "
         f"{_judgement(method, ahead, points)}."
     )
+
+
+def best_at_clients(summaries: Sequence[MethodSummary]) -> tuple[str, np.ndarray, np.ndarray] | None:
+    """The federated method that serves clients best, its scores and those of training alone in the seeds that both have,
+    [S] each; None where nobody trained alone in a seed of a method."""
+    if (alone := _alone(summaries)) is None:
+        return None
+    paired = [(s.method, *_paired(s.at_clients, alone.at_clients)) for s in summaries if not s.reference]
+    which = kind(alone.metric)
+    there = (pair for pair in paired if len(pair[1]))
+    return max(there, key=lambda pair: which.ahead(float(pair[1].mean()), 0.0), default=None)
+
+
+def _alone(summaries: Sequence[MethodSummary]) -> MethodSummary | None:
+    return next((s for s in summaries if s.method == LOCAL), None)
 
 
 def _paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> tuple[np.ndarray, np.ndarray]:

@@ -68,6 +68,24 @@ class Lens:
             x = self.trainer.prepared(x, self.trainer.client(k, start, "", w, {}), start)
         return self.features(w, x)
 
+    def no_global_answers(self) -> str | None:
+        """Why no global model answers for samples of classes in this run, as the end of a sentence; None if one does."""
+        if self.trainer.fed.task.name != "classification":
+            return "it looks at one class for each sample"
+        if self.trainer.keeps_model or not self.trainer.sent:
+            return "clients keep weights of their own, so no global model answers"
+        return None
+
+    def rows_of(self, k: int) -> np.ndarray:
+        """The test rows of client k, or of the global test set (-1)."""
+        return np.arange(len(self.scoring.y)) if k < 0 else self.scoring.test[k]
+
+    def test_outputs(self, rows: np.ndarray, k: int, start: Start) -> Tensor:
+        """[N, C], what the global model says of test rows as client k, or nobody (-1), sees them; only inside `each`."""
+        scoring = self.scoring
+        pieces = [rows[i : i + scoring.piece] for i in range(0, len(rows), scoring.piece)]
+        return torch.cat([scoring.outputs_of(piece, k, start, {}, start.weights) for piece in pieces])
+
     def test_labels(self, rows: np.ndarray) -> Tensor:
         """[N], on the trainer's device."""
         return torch.as_tensor(self.scoring.y[rows], device=self.trainer.device)

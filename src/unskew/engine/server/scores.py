@@ -133,12 +133,13 @@ class Evaluation:
             start = start.to(k)
             w = self.weights_of(k, start, private, own)
             pieces = self._pieces(np.arange(len(self.y)))
-            return torch.cat([self._outputs(piece, k, start, private, w) for piece in pieces])
+            return torch.cat([self.outputs_of(piece, k, start, private, w) for piece in pieces])
 
     def _answers(self, rows: np.ndarray, k: int, start: Start, private: Tree, w: Weights) -> np.ndarray:
-        return self.task.predictions(self._outputs(rows, k, start, private, w)).cpu().numpy()
+        return self.task.predictions(self.outputs_of(rows, k, start, private, w)).cpu().numpy()
 
-    def _outputs(self, rows: np.ndarray, k: int, start: Start, private: Tree, w: Weights) -> torch.Tensor:
+    def outputs_of(self, rows: np.ndarray, k: int, start: Start, private: Tree, w: Weights) -> torch.Tensor:
+        """As `outputs`, of a few rows and with any weights; where a model can run."""
         trainer = self.trainer
         x = self.x[torch.as_tensor(rows, device=trainer.device)]
         if self.own_inputs:

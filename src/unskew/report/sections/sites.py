@@ -6,10 +6,10 @@ import math
 from collections.abc import Sequence
 
 from unskew.data.intake.notes import some
+from unskew.report.at_clients import own_scores, same_clients
 from unskew.report.context import Context
 from unskew.report.numbers import begun, one
 from unskew.report.render import render
-from unskew.report.runs import RunData
 from unskew.report.section import Section
 from unskew.scores import kind
 
@@ -23,8 +23,8 @@ def build(context: Context) -> Section | None:
     """A row per client and a column per method, of the first seed; None without scores of named clients."""
     sizes = context.first.federation.get("sizes", {}).get("test", [])
     names = context.first.federation.get("names", [])
-    methods = {method: run for method, group in context.methods.items() if (run := _same_clients(context, group))}
-    scores = {method: _own_scores(run) for method, run in methods.items()}
+    methods = {method: run for method, group in context.methods.items() if (run := same_clients(context, group))}
+    scores = {method: own_scores(run) for method, run in methods.items()}
     if not 2 <= len(names) <= MOST_CLIENTS or not any(scores.values()):
         return None
     rows = [
@@ -52,21 +52,6 @@ def _absent(names: Sequence[str], sizes: Sequence[int]) -> str:
         return ""
     have = "has" if len(absent) == 1 else "have"
     return f" {len(absent)} of {len(names)} clients {have} no test samples and no row: {some(absent, MOST_NAMES)}."
-
-
-def _same_clients(context: Context, group: Sequence[RunData]) -> RunData | None:
-    """The run of this method whose clients are those of the report's first run."""
-    first = context.first
-    return next((run for run in group if run.seed == first.seed and not _differs(run, first)), None)
-
-
-def _differs(run: RunData, other: RunData) -> bool:
-    """Whether the clients are others; centralised training keeps the clients' test samples."""
-    return run.federation.get("sizes", {}).get("test") != other.federation.get("sizes", {}).get("test")
-
-
-def _own_scores(run: RunData) -> dict[int, float]:
-    return run.per_client("personal@client") or run.per_client("global@client")
 
 
 def _measured(context: Context) -> str:

@@ -1,0 +1,42 @@
+"""Whether a model is right as often as it is sure (Guo et al., ICML 2017).
+
+Letters: N samples, C classes, B bins of confidence, evenly spaced in [0, 1].
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+BINS = 15
+"""As in the paper."""
+
+
+@dataclass(frozen=True)
+class Reliability:
+    """By bin of confidence, [B]: how many samples, the sum of their confidences, and how many were predicted rightly."""
+
+    count: Tensor
+    confidence: Tensor
+    right: Tensor
+
+    @property
+    def ece(self) -> float:
+        """Expected calibration error, sum_b n_b/N |accuracy_b - confidence_b|; NaN without samples."""
+        return float((self.right - self.confidence).abs().sum() / self.count.sum())
+
+    @property
+    def overconfidence(self) -> float:
+        """Mean confidence less accuracy, in [-1, 1]; NaN without samples."""
+        return float((self.confidence - self.right).sum() / self.count.sum())
+
+
+def reliability(z_NC: Tensor, y_N: Tensor, bins: int = BINS) -> Reliability:
+    """The bins of the likeliest classes' probabilities. z_NC: logits; y_N: true classes. A bin (a, b] includes its end."""
+    p_N, guess_N = z_NC.double().softmax(1).max(1)
+    bin_N = (p_N * bins).ceil().long().clamp(1, bins) - 1
+    empty = torch.zeros(bins, dtype=torch.float64, device=p_N.device)
+    right_N = (guess_N == y_N).double()
+    return Reliability(*(empty.index_add(0, bin_N, v) for v in (torch.ones_like(p_N), p_N, right_N)))

@@ -1,0 +1,38 @@
+"""Whether the global model is right as often as it is sure, in all and at each client (`measure: calibration`)."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from unskew.report.context import Context
+from unskew.report.figures.reliability import reliability
+from unskew.report.render import figure, render
+from unskew.report.section import Section
+
+ORDER = 92
+MEASURE = "calibration"
+
+
+def build(context: Context) -> Section | None:
+    """A reliability diagram of each method, of its first seed, and its error at each client; None if none was measured."""
+    measured = {m: group[0].measures[MEASURE] for m, group in context.methods.items() if MEASURE in group[0].measures}
+    if not measured:
+        return None
+    pictures = [(m, figure(partial(reliability, held, context.colours[m]))) for m, held in measured.items()]
+    named = [site["name"] for site in next(iter(measured.values()))["sites"]]
+    errors = {m: {site["name"]: site for site in held["sites"]} for m, held in measured.items()}
+    rows = [(name, [_shown(by_name.get(name)) for by_name in errors.values()]) for name in named]
+    html = render("calibration.html.j2", methods=list(measured), pictures=pictures, rows=rows)
+    lead = (
+        "Each bar is the share of predictions that are right among those of one confidence; on the line a model is right as "
+        "often as it is sure. Bars below it mean that the model is too sure."
+    )
+    note = (
+        "The expected calibration error is the mean distance from the line, weighted by samples (15 bins, Guo et al., 2017), of "
+        "the global model after the last round, in %. On few samples it is above zero by chance alone."
+    )
+    return Section("Calibration", MEASURE, html, lead=lead, note=note, link="Calibration")
+
+
+def _shown(site: dict[str, float] | None) -> str:
+    return "–" if site is None else f"{100 * site['ece']:.1f} (n = {site['n']:,})"

@@ -1,0 +1,31 @@
+"""Which class the global model takes for which, in all and at each client (`measure: confusion`)."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from unskew.report.context import Context
+from unskew.report.figures.confusion import confusion
+from unskew.report.render import figure, render
+from unskew.report.section import Section
+
+ORDER = 94
+MEASURE = "confusion"
+
+
+def build(context: Context) -> Section | None:
+    """A table of all test samples and one of each client's, for each method's first seed; None if none was measured."""
+    runs = [(m, group[0]) for m, group in context.methods.items() if MEASURE in group[0].measures]
+    if not runs:
+        return None
+    pictures = []
+    for method, run in runs:
+        held, classes = run.measures[MEASURE], run.federation.get("classes", [])
+        tables = [("all test samples", held["all"]), *zip(held["names"], held["sites"])]
+        pictures += [(f"{method}: {where}", figure(partial(confusion, t, classes, where))) for where, t in tables]
+    html = render("confusion.html.j2", pictures=[(title, picture) for title, picture in pictures if picture])
+    note = (
+        "Shares of a class's samples in %, after the last round, as the global model answers at the client. At most twelve "
+        "clients are shown, those with the most test samples."
+    )
+    return Section("Which class is taken for which", MEASURE, html, note=note, link="Confusion")
