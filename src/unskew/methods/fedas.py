@@ -32,6 +32,7 @@ class FedAS(Remembered):
     name = "fedas"
     use_when = "Clients keep heads of their own and often miss rounds, so that heads and the common body drift apart."
     tasks = ("classification",)
+    needs = "means of features by class"
     divides = True
     merges = True
     weights_read = "each"

@@ -35,6 +35,7 @@ class FedPAC(Part):
         "Labels differ by client, and clients with few samples should borrow the heads of those with similar ones."
     )
     tasks = ("classification",)
+    needs = "means of features by class"
     weights_read = "each"
     divides = True
     keeps_at_server = ("head",)
