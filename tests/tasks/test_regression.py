@@ -14,6 +14,7 @@ import torch
 import unskew
 from tests.deploy import fake
 from unskew import data
+from unskew.core import Share, gate
 from unskew.data.dataset import strata
 from unskew.data.skew import partition
 from unskew.data.target import Target
@@ -23,6 +24,8 @@ from unskew.engine.callbacks.early_stopping import EarlyStopping
 from unskew.engine.disk.state import digest
 from unskew.engine.server.rows import summary_rows
 from unskew.errors import DataError, UnskewError, UsageError
+from unskew.experiments.entries import scores_of
+from unskew.experiments.experiment import Experiment, TableRow
 from unskew.methods import registry
 from unskew.report import page, read, summary
 from unskew.results import Comparison
@@ -216,6 +219,7 @@ def test_the_page_speaks_of_the_targets_unit(compared, tmp_path):
     assert "lower is better" in html
     assert "tenths of the target price" in html
     assert "accuracy" not in html.lower()
+    assert "in %" not in html.partition("<style")[0] + html.rpartition("</style>")[2].replace("leakage, in %", "")
     first = next(compared.path.iterdir())
     assert "| task | regression |" in (first / "model.md").read_text()
     assert json.loads((first / "federation.json").read_text())["task"] == "regression"
@@ -302,3 +306,27 @@ def test_an_exported_model_says_how_its_output_becomes_the_target(tmp_path):
 
     whole, _ = five()
     assert facts._meaning(whole) == "one number, of which 'dose' is 0.5 times, plus 1.0"
+
+
+def test_a_table_of_accuracies_does_not_take_errors(compared):
+    """Its cells would stay empty, and an error in percent would be a hundred times as large."""
+    run = runs_of(compared)[0]
+    row = TableRow("one", {})
+    for metric, unit, says in (
+        ("accuracy", "percent", "reports accuracy, and these runs have rmse; say metric: rmse"),
+        ("rmse", "percent", "say unit: number"),
+        ("mean", "percent", "say unit: number"),
+    ):
+        table_of = Experiment("t", {"FedAvg": "fedavg"}, (row,), metric=metric, unit=unit)
+        with pytest.raises(UsageError, match=f"E109 't', row one.*{says}"):
+            scores_of(run, table_of, row)
+    values = scores_of(run, Experiment("t", {"FedAvg": "fedavg"}, (row,), metric="rmse", unit="number"), row)
+    assert values["best"] == run.series("global", "rmse")[1][1:].min()
+
+
+@pytest.mark.parametrize("lie", [float("nan"), float("inf"), -1.0])
+def test_no_site_sends_an_error_that_cannot_be(lie):
+    low, high = Regression.bounds
+    share = Share((2,), low=low, high=high)
+    assert gate.leaf_problem("score/global", torch.tensor([lie, 1.0]), share)
+    assert not gate.leaf_problem("score/global", torch.tensor([1e30, 1.0]), share)

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from unskew.errors import UsageError
 from unskew.experiments import leaks
 from unskew.experiments.experiment import Experiment, TableRow
 from unskew.report import stats
 from unskew.report.runs import RunData
 from unskew.report.stats import Score
-from unskew.scores import Kind, kind
+from unskew.scores import MAIN, Kind, kind
 
 Runs = Mapping[tuple[str, str], Sequence[RunData]]
 """The runs of a table by row and method, one per seed."""
@@ -107,16 +108,29 @@ def series_of(run: RunData, experiment: Experiment, row: TableRow) -> tuple[np.n
     """(rounds, values in the table's unit) of the quantity that a row reports.
 
     Both are empty where a scaled-down run ends before the round at which the row is read. What an attack found counts as
-    the value of the last round.
+    the value of the last round. Raises UsageError (E109) for the main score of another task, and for a number in percent.
     """
     if row.attack:
         value = _found(run, row, "value")
         points = [] if math.isnan(value) else [value]
         return np.full(len(points), run.rounds), np.array(points) * _unit(experiment)
+    _check_quantity(run, experiment, row)
     rounds, values = stats.trained(run, row.scope or experiment.scope, row.metric or experiment.metric)
     reached = len(rounds) > 0 and rounds[-1] >= row.at
     kept = (rounds <= (row.at or math.inf)) & reached
     return rounds[kept], values[kept] * _unit(experiment)
+
+
+def _check_quantity(run: RunData, experiment: Experiment, row: TableRow) -> None:
+    """Raises UsageError (E109) for the main score of another task than the run's, and for a number that is no share in percent."""
+    metric = quantity_of(experiment, row, run.metric)
+    where = f"'{experiment.name}', row {row.name}"
+    if metric in MAIN.values() and metric != run.metric:
+        raise UsageError(
+            "E109", f"{where} reports {metric}, and these runs have {run.metric}; say metric: {run.metric}."
+        )
+    if not kind(metric).share and experiment.unit == "percent":
+        raise UsageError("E109", f"{where}: {metric} is a number in a unit of its own, not a share; say unit: number.")
 
 
 def scores_of(run: RunData, experiment: Experiment, row: TableRow) -> dict[str, float]:

@@ -26,6 +26,8 @@ MORE: tuple[tuple[str, Callable[[MethodSummary], Score]], ...] = (
 """Columns of the second table, which is folded away."""
 UNITS = {"MAE": "mae", "R²": "r2"}
 """The scores of columns that are not in the unit of the main score."""
+UNITS_OF = {True: "All in %, except rounds.", False: "Scores are in the target's unit; R² has none."}
+"""What is said of the second table's units, by whether the main score is a share."""
 
 
 def build(context: Context) -> Section:
@@ -44,6 +46,7 @@ def build(context: Context) -> Section:
         target=_target(context),
         more=_more(summaries),
         noun=context.score,
+        units=UNITS_OF[kind(context.metric).share],
         latex=tables.latex(summaries),
         csv=tables.as_csv(summaries),
     )
