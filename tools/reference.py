@@ -99,7 +99,8 @@ def _word(parameter: Any) -> str:
 def _values(argument: Argument) -> str:
     if argument.choices:
         return ", ".join(f"`{choice}`" for choice in argument.choices)
-    return ", ".join(filter(None, (argument.type, argument.range)))
+    kind = "by Part" if argument.type == "dict" else argument.type
+    return ", ".join(filter(None, (kind, argument.range)))
 
 
 def _shown(default: Any) -> str:
