@@ -24,7 +24,7 @@ def not_a_number(tree):
 
 
 def far_too_large(tree):
-    return tree | {"values": tree["values"] * 1e12 + 1e12}
+    return tree | {"values": tree["values"] + 10}
 
 
 def a_bomb(tree):
@@ -68,6 +68,7 @@ def test_a_site_that_encodes_nonsense_is_named_in_each_round_and_the_run_goes_on
     assert [e["code"] for e in events] == list(WORSE.values())
     assert all(BAD in e["text"] for e in events)
     assert "encoded cannot be read: its indices do not grow. Reply dropped (4 of 5 used)." in events[0]["text"]
+    assert "it changes the model's weights by " in events[list(WORSE).index(far_too_large)]["text"]
     used = [e["answered"] for e in loop.record.rows["events"] if e["code"] == "round"]
     assert used == [[0, 1, 3, 4]] * len(WORSE)
     assert all(bool(t.isfinite().all()) for t in state.weights.values())

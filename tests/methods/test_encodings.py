@@ -103,11 +103,17 @@ def test_signs_of_a_majority_move_weights_and_even_votes_do_not():
     tree, read, _ = there_and_back(part)
     assert tree["signs"].item() & 0b11011 == 0b01001
     assert_close(tree["size"], [9.1 / 5])
-    votes = [{"a": W["a"] + read["a"] * s, "b": W["b"] + read["b"] * s} for s in (1, 1, -1)]
-    ups = SimpleNamespace(replies=[SimpleNamespace(weights=w) for w in votes], shares_of_weight=lambda how: [1 / 3] * 3)
+    votes = [{"a": W["a"] + read["a"] * s, "b": W["b"] + read["b"] * s} for s in (1, 1, 1, -1)]
+    ups = SimpleNamespace(replies=[SimpleNamespace(weights=w) for w in votes], shares_of_weight=lambda how: [1 / 4] * 4)
     assert_close(part.merge(W, {}, ups, fed)[0]["b"], [-0.5])
-    ups.replies = ups.replies[1:]
+    ups.replies = ups.replies[2:]
     assert_close(part.merge(W, {}, ups, fed)[0]["b"], [0.0])
+
+
+def test_where_nothing_has_changed_a_coin_votes():
+    c = at_work()
+    tree, _ = SignSGD().encode({"a": torch.zeros(64), "b": torch.zeros(1)}, c, keys)
+    assert 16 < int(unpacked(tree["signs"], 1, 64).sum()) < 48
 
 
 def test_efsign_sends_the_mean_size_of_a_tensor_and_remembers_the_rest():
