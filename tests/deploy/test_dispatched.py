@@ -11,6 +11,7 @@ from unskew.deploy.policy import Policy
 from unskew.engine.disk.state import digest
 from unskew.errors import UsageError
 from unskew.methods import registry
+from unskew.methods.fedamp import FedAMP
 
 pytestmark = pytest.mark.usefixtures("few_attempts")
 
@@ -47,3 +48,17 @@ def test_a_site_takes_part_only_where_its_operator_allows_it_to_be_handed_on():
     (line,) = Policy().changes(Policy(handing_on="allowed"))
     assert line.endswith("WIDER: other sites may be sent what is this site's now")
     assert "WIDER" not in Policy(handing_on="allowed").changes(Policy())[0]
+
+
+def test_a_site_is_not_blamed_for_what_it_was_sent(tmp_path, monkeypatch):
+    """All class scores of one site's model are higher by a thousand, which changes nothing of its training."""
+
+    def dispatch(self, w, s, k, fed):
+        bias = [n for n in w if n.endswith("bias")][-1]
+        return {**w, bias: w[bias] + 1000.0 * (k == 2)}, s
+
+    monkeypatch.setattr(FedAMP, "dispatch", dispatch)
+    channel = fake.Direct(fake.sites(tmp_path / "sites", fake.federation()))
+    loop, _, _ = fake.run(tmp_path / "run", channel, fake.small("fedamp", rounds=1))
+    told = [row["text"] for row in loop.record.rows["events"] if row["code"] == "E318"]
+    assert not told

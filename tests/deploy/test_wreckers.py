@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
@@ -141,6 +142,15 @@ def test_shared_values_worked_by_hand():
 def test_what_two_sites_share_is_not_compared():
     """Either may be the odd one out."""
     assert not Proportions(("w",), {0: 1, 1: 1}).check(1, START, replies(0, 0, shares={1: 1e9}))
+
+
+def test_a_client_has_changed_what_it_was_sent():
+    """Where each is sent a model of its own, none of them begins at the model of all."""
+    own = {k: {"w": torch.tensor([w])} for k, w in enumerate((1.0, 1.0, 100.0))}
+    moved = [replace(r, weights={"w": own[k]["w"] + 0.1}) for k, r in enumerate(replies(0, 0, 0))]
+    proportions = Proportions(("w",), {0: 1, 1: 1, 2: 1})
+    assert proportions.check(1, START, moved)
+    assert not proportions.check(1, START, moved, own.__getitem__)
 
 
 def test_a_reply_that_was_refused_has_spoilt_nothing():

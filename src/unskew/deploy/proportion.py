@@ -14,7 +14,7 @@ Letters: K replies.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -52,9 +52,16 @@ class Proportions:
     steps: Mapping[int, int]
     _rounds: deque[tuple[int, Change]] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
 
-    def check(self, t: int, start: Weights, replies: Sequence[Reply]) -> list[Change]:
-        """The replies to refuse. Remembers who changed the model most among the others. replies: that passed the gate."""
-        changes = [change for what in self._compared(start, replies) for change in self._changes(replies, *what)]
+    def check(
+        self, t: int, start: Weights, replies: Sequence[Reply], received: Callable[[int], Weights] | None = None
+    ) -> list[Change]:
+        """The replies to refuse. Remembers who changed the model most among the others.
+
+        start: the model of all. replies: that passed the gate. received: the weights that a client was sent, where that is
+        not the model of all; it has changed those.
+        """
+        sent = {r.client: received(r.client) if received else start for r in replies}
+        changes = [change for what in self._compared(start, sent, replies) for change in self._changes(replies, *what)]
         refused = {c.client: c for c in changes if c.refused}
         merged = [c for c in changes if c.client not in refused]
         if merged:
@@ -66,7 +73,9 @@ class Proportions:
         t, change = max(self._rounds, key=lambda entry: entry[1].ratio, default=(0, None))
         return (t, change) if change and change.ratio > MOST else None
 
-    def _compared(self, start: Weights, replies: Sequence[Reply]) -> list[tuple[str, list[float], float, float]]:
+    def _compared(
+        self, start: Weights, received: Mapping[int, Weights], replies: Sequence[Reply]
+    ) -> list[tuple[str, list[float], float, float]]:
         """(what, |d_K|, the most times as far, the norm above which that counts), for each quantity to compare."""
         if len(replies) < 2:
             return []
@@ -77,7 +86,7 @@ class Proportions:
         }
         factor = ALONE if len(replies) == 2 else 1.0
         compared = [
-            (what, [_norm(r.weights[n] - start[n] for n in names) for r in replies], MOST,
+            (what, [_norm(r.weights[n] - received[r.client][n] for n in names) for r in replies], MOST,
              factor * max(1.0, _norm(start[n] for n in names)))
             for what, names in groups.items() if names
         ]  # fmt: skip

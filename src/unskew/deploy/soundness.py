@@ -53,7 +53,7 @@ class Soundness:
         if spec.encoded:
             local = self.sites.local
             compared, _ = encoding.decoded(local.method, compared, start.received, local.fed, start.t)
-        refused = self.proportions.check(start.t, start.weights, compared)
+        refused = self.proportions.check(start.t, start.weights, compared, start.received)
         for change in refused:
             site = self.sites.hellos[change.client].site
             self.sites.tell(start.t, "E318", f"{site} round {start.t}: {change.text}. Reply dropped.")
