@@ -209,6 +209,8 @@ assert "<p>counted</p>" in result.report().read_text()
 
 from tests.cli.calling import call
 
+for what, name in (("methods", "halving"), ("models", "narrow"), ("data", "stripes"), ("attacks", "guess")):
+    assert name in call("list", what).out
 assert "a guess" in call("attack", "runs/new", "guess").out
 assert "factor on the gradient" in call("explain", "halving").out
 assert "replied" in call("run", "--help").out
@@ -224,6 +226,4 @@ def test_something_new_is_one_new_file(tree: Path):
     add(tree, "report/sections/counted.py", SECTION)
     add(tree, "attacks/kinds/guess.py", ATTACK)
     run(tree, "-c", USE)
-    for what, name in (("methods", "halving"), ("models", "narrow"), ("data", "stripes"), ("attacks", "guess")):
-        assert name in run(tree, "-m", "unskew", "list", what)
     run(tree, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/test_structure.py")

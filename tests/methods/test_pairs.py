@@ -1,6 +1,6 @@
 """Pairs of Parts for two rounds: each works, or it is refused at construction with the reason.
 
-Of all pairs, whose number grows with the square of the methods', a sample is tried in which every method meets eight
+Of all pairs, whose number grows with the square of the methods', a sample is tried in which every method meets six
 others. UNSKEW_MATRIX=all tries every pair, and UNSKEW_MATRIX=3/30 the third of thirty parts into which they are divided, so
 that a nightly job has tried each once in a month (`make matrix`).
 """
@@ -57,7 +57,7 @@ def run(text):
         made.trainer.close()
 
 
-STEPS = (3, 7, 12, 17)
+STEPS = (3, 8, 17)
 """A method meets those that stand so far from it in the circle of names."""
 
 
@@ -109,3 +109,14 @@ def refusal(text):
     except UsageError as why:
         return why
     return None
+
+
+@pytest.mark.parametrize("pair", ["fedamp+fedetf", "fedcac+fedetf"])
+def test_weights_that_are_one_number_can_be_compared_by_client(pair):
+    """FedETF trains such a weight beside the tensors."""
+    run(pair)
+
+
+def test_who_sends_each_client_weights_of_its_own_needs_some_that_are_sent():
+    with pytest.raises(UsageError, match="E108 'fedamp' cannot run here: clients keep every weight"):
+        run("fedamp+local")

@@ -126,7 +126,7 @@ class Method:
             who = "every parameter has requires_grad=False" if not fed.net.trainable else f"{self} freezes all of it"
             raise UsageError("E108", f"nothing of this model is left to train: {who}.")
         for p in self.parts:
-            if not fed.shared and (p.merges or p.weighting or p is self.encoder):
+            if not fed.shared and (p.merges or p.weighting or p is self.encoder or overrides(p, "dispatch")):
                 raise UsageError("E108", f"'{p.name}' cannot run here: clients keep every weight, so none are merged.")
             for cut in p.taps:
                 fed.net.cuts(cut)

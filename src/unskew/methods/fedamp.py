@@ -51,7 +51,7 @@ class FedAMP(Remembered):
         for n in v:
             if n in ups.replies[0].weights:
                 v[n] = v[n].index_copy(0, replied.to(v[n].device), ups.stack(n).to(v[n]))
-        xi_KK = self.likeness(torch.cat([v[n].flatten(1) for n in fed.shared], 1))
+        xi_KK = self.likeness(torch.cat([v[n].reshape(len(v[n]), -1) for n in fed.shared], 1))
         return {"v": v, "u": {n: torch.einsum("kj,j...->k...", xi_KK.to(t), t) for n, t in v.items()}}
 
     def likeness(self, v_KN: Tensor) -> Tensor:

@@ -48,7 +48,7 @@ class FedCAC(Part):
         sent = [self.dispatch(w, s, k, fed)[0] for k in ups.clients.tolist()]
         w_K = {n: ups.stack(n) for n in fed.shared}
         M_K = {n: self.critical(t - torch.stack([w_0[n] for w_0 in sent]), t) for n, t in w_K.items()}
-        with_KK = self.collaborators(torch.cat([m.flatten(1) for m in M_K.values()], 1), ups.t)
+        with_KK = self.collaborators(torch.cat([m.reshape(len(m), -1) for m in M_K.values()], 1), ups.t)
         mean_KK = (with_KK / with_KK.sum(1, keepdim=True)).to(torch.float32)
         v_K = {n: torch.einsum("kj,j...->k...", mean_KK.to(t), t) for n, t in w_K.items()}
         at = {n: ups.clients.to(t.device) for n, t in w_K.items()}
@@ -59,7 +59,7 @@ class FedCAC(Part):
 
     def critical(self, moved: Tensor, w: Tensor) -> Tensor:
         """[K, ...]: which of one tensor's numbers are critical, for every client."""
-        c_KN = (moved * w).abs().flatten(1)
+        c_KN = (moved * w).abs().reshape(len(w), -1)
         most = int(self.tau * c_KN.shape[1])
         bound_K = c_KN.topk(most, 1).values[:, -1] if most else torch.full_like(c_KN[:, 0], torch.inf)
         least_K = torch.where(c_KN > _NOTHING, c_KN, torch.inf).amin(1)
