@@ -15,6 +15,7 @@ from itertools import combinations
 
 import numpy as np
 import pytest
+import torch
 
 from unskew.data.index import Index
 from unskew.engine import check, testbed
@@ -120,3 +121,16 @@ def test_weights_that_are_one_number_can_be_compared_by_client(pair):
 def test_who_sends_each_client_weights_of_its_own_needs_some_that_are_sent():
     with pytest.raises(UsageError, match="E108 'fedamp' cannot run here: clients keep every weight"):
         run("fedamp+local")
+    with pytest.raises(UsageError, match="E108 'fedlesam' cannot run here: it follows how the global model moved"):
+        run("fedlesam+local")
+
+
+@pytest.mark.parametrize("name", ["fedcm", "mofedsam"])
+def test_momentum_stays_where_noise_leaves_no_length(name):
+    """Divided by it, every weight became infinite, and the round was lost."""
+    (part,) = registry.parse(name).parts
+    w, s = {"x": torch.ones(2)}, {"m": {"x": torch.ones(2)}, "w": {"x": torch.zeros(2)}, "length": torch.zeros(())}
+    if name == "fedcm":
+        s = {"delta": s["m"], "before": s["w"], "pull": s["length"]}
+    _, now = part.refine(w, s, SMALL, 1)
+    assert torch.equal(now["delta" if name == "fedcm" else "m"]["x"], torch.ones(2))

@@ -51,5 +51,6 @@ class FedCM(Part):
         return s | {"pull": ups["pull"].mean(0)}
 
     def refine(self, w: Weights, s: Tree, fed: Fed, t: int) -> tuple[Weights, Tree]:
-        delta = {n: (old - w[n]) / s["pull"] for n, old in s["before"].items()}
+        there = s["pull"] > 0  # a noisy mean may not be; then the last step stays
+        delta = {n: torch.where(there, (old - w[n]) / s["pull"], s["delta"][n]) for n, old in s["before"].items()}
         return w, s | {"delta": delta, "before": {n: w[n].clone() for n in delta}}

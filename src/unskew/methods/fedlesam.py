@@ -32,6 +32,9 @@ class FedLESAM(Part):
         "As FedSAM, at the cost of FedAvg, and where the global loss is flat matters more than where a client's is."
     )
 
+    def refuse(self, fed: Fed) -> str | None:
+        return None if fed.shared else "it follows how the global model moved, and clients keep every weight"
+
     def server_init(self, w: Weights, fed: Fed) -> Tree:
         if self.since == "client":
             return {}
