@@ -95,7 +95,13 @@ class Loopback:
         with open(self.root / f"{name}.log", "ab") as log:
             command = [sys.executable, "-m", "unskew", *arguments]
             self.running[name] = subprocess.Popen(
-                command, cwd=self.root, stdout=log, stderr=log, env=self.environment(name), start_new_session=True
+                command,
+                cwd=self.root,
+                stdout=log,
+                stderr=log,
+                env=self.environment(name),
+                start_new_session=True,
+                preexec_fn=_interruptible,
             )
 
     def environment(self, name: str) -> dict[str, str] | None:
@@ -272,6 +278,11 @@ def below(pid: int) -> list[int]:
         pids += started
         left += started
     return pids
+
+
+def _interruptible() -> None:
+    """Ctrl-C works in what is started, also where a shell has started these tests in its background, which ignores it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _send(pid: int, number: int) -> None:

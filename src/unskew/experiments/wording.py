@@ -214,7 +214,5 @@ def lead(entry: EntryRecord, unit: str) -> str:
     """`+2.3, p = .012`: ahead of the best other method; empty where there is none."""
     if entry["ahead"] is None:
         return ""
-    tested = (
-        entry["p"] is not None and entry["ours"]["n"] >= FEWEST_PAIRS
-    )  # results of earlier versions have p of fewer
-    return signed(entry["ahead"], unit) + (f", {p_value(entry['p'])}" if tested else "")
+    p = entry["p"] if entry["ours"]["n"] >= FEWEST_PAIRS else None  # results of earlier versions have p of fewer
+    return signed(entry["ahead"], unit) + ("" if p is None else f", {p_value(p)}")
