@@ -6,6 +6,7 @@ import pytest
 
 import unskew
 from tests.deploy import fake
+from unskew.core.method import Method
 from unskew.deploy.judging import check_settings
 from unskew.deploy.policy import Policy
 from unskew.engine.disk.state import digest
@@ -45,6 +46,9 @@ def test_a_site_takes_part_only_where_its_operator_allows_it_to_be_handed_on():
         check_settings(Policy(), method, 16, 3, False)
     check_settings(Policy(handing_on="allowed"), method, 16, 3, False)
     check_settings(Policy(), registry.parse("ditto"), 16, 3, False)
+    silent = type("Silent", (FedAMP,), {"hands_on": ""})()  # a Part of somebody's own may not say what it hands on
+    with pytest.raises(UsageError, match="send other sites what it makes for each of them"):
+        check_settings(Policy(), Method(silent), 16, 3, False)
     (line,) = Policy().changes(Policy(handing_on="allowed"))
     assert line.endswith("WIDER: other sites may be sent what is this site's now")
     assert "WIDER" not in Policy(handing_on="allowed").changes(Policy())[0]
