@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 
 import pytest
@@ -94,3 +95,14 @@ def test_a_run_that_goes_on_after_all_hears_that_the_state_is_gone(tmp_path):
     assert set(named) == {(3, "s1: site s1 has lost its private state of round 2. Reply dropped.")}
     events = [json.loads(line) for line in (tmp_path / "run/events.jsonl").read_text().splitlines()]
     assert [e["answered"] for e in events if e["code"] == "round"][-1] == [0, 2, 3, 4]
+
+
+@pytest.mark.parametrize("method", ["scaffold", "fedavg"])
+def test_a_site_whose_folder_is_lost_hears_that_the_state_is_gone_if_there_was_any(tmp_path, method):
+    """N16: the folder came back from no backup, was set up anew, and went on as if the site had never taken part."""
+    with pytest.raises(Stop):
+        fake.run(tmp_path / "run", fake.Direct(sites_of(tmp_path)), fake.small(method), shown=until_round(2))
+    shutil.rmtree(only_run(tmp_path / "sites/s1"))
+    fake.run(tmp_path / "run", fake.Direct(sites_of(tmp_path)), fake.small(method))
+    lost = {(3, "s1: site s1 has lost its private state of round 2. Reply dropped.")}
+    assert set(told(tmp_path / "run", "E204")) == (lost if method == "scaffold" else set())

@@ -217,9 +217,7 @@ class Site:
         (reply,) = replies
         if problem := gate.state_problem(reply.private):  # the server cannot see it, so the site must look
             raise UsageError(*problem)
-        if reply.private:
-            folder.write_private(start.t, reply.private)
-        folder.sweep(request)
+        folder.keep(request, reply.private)
         self.say(f"round {start.t}: trained on {reply.size:.0f} samples")
         if run.secure:
             return self.sums.begin(request, run, run.secure, start, reply), _without_empty(extra)

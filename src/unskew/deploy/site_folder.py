@@ -20,7 +20,10 @@ from unskew.errors import StateError, UsageError
 
 SETUP = "setup.safetensors"
 REMOVED = "private-removed"
-"""Stands for private state that the operator has removed: its run cannot go on here as if there had been none."""
+"""Stands for private state that the operator has removed, or that was lost: its run cannot go on here as if there had been
+none."""
+STATELESS = "stateless"
+"""Says that this site has trained in the run and kept nothing."""
 
 
 @dataclass(frozen=True)
@@ -64,9 +67,6 @@ class RunFolder:
         except (FileNotFoundError, StateError):
             raise StateError("E205", f"site {self.site} has not been set up for this run.") from None
 
-    def write_private(self, t: int, tree: Tree) -> None:
-        state.write(self._private(t), tree, {"t": t})
-
     def read_private(self, request: Packet) -> Tree:
         """The state after the round that the server counts as this site's last; {} before that.
 
@@ -78,6 +78,22 @@ class RunFolder:
         if t and any(self.path.glob("private-*")):
             raise StateError("E204", f"site {self.site} has lost its private state of round {t}.")
         return {}
+
+    def keep(self, request: Packet, private: Tree) -> None:
+        """Keep the private state after the round that was asked for, {} if there is none, and remove old state.
+
+        Raises StateError (E204) if the server has counted a round of this site, and the folder, which may have been lost and
+        set up anew, knows of none: what the site kept after it is gone.
+        """
+        base, stateless = request.header.get("base", 0), self.path / STATELESS
+        if private:
+            if base and not any(self.path.glob("private-*")) and not stateless.exists():
+                disk.replace(self.path / REMOVED, "")
+                raise StateError("E204", f"site {self.site} has lost its private state of round {base}.")
+            state.write(self._private(request.header["t"]), private, {"t": request.header["t"]})
+        elif not stateless.exists():
+            disk.replace(stateless, "")
+        self.sweep(request)
 
     def sweep(self, request: Packet) -> None:
         """Remove old state. Of the rounds before the one counted last one stays: the server may go back that far.
