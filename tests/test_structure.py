@@ -16,6 +16,7 @@ ROOMS = (
         "disk",
         "locks",
         "ram",
+        "cores",
         "calls",
         "hints",
         "many",

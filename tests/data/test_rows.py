@@ -172,7 +172,7 @@ def test_a_dataset_that_does_not_fit_is_asked_again_for_each_sample(monkeypatch,
     """D5: it was read into memory as a whole, whatever its size. A random transform would train on other samples than were
     checked."""
     whole = unskew.run("fedavg", Items(), **SETTINGS)
-    monkeypatch.setattr("unskew.data.intake.drawn.memory", lambda: 1000)
+    monkeypatch.setattr("unskew.data.intake.room.memory", lambda: 1000)
     read = data.take(Items())
     assert streams(read.x)
     result = unskew.run("fedavg", read, **SETTINGS)

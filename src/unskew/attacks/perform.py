@@ -12,7 +12,7 @@ from unskew.attacks import catalogue
 from unskew.attacks.attack import Attack
 from unskew.attacks.scene import Scene
 from unskew.attacks.scores import Outcome, Score, pooled
-from unskew.engine import memory
+from unskew.cores import one_core
 from unskew.engine.disk import privacy
 from unskew.errors import UsageError
 from unskew.revision import revision
@@ -94,7 +94,7 @@ def _measured(scene: Scene, attack: Attack, seeds: int, say: Say) -> dict[str, A
 
 def _attempted(scene: Scene, attack: Attack, seeds: int, say: Say) -> dict[str, Any]:
     began = time.monotonic()
-    with memory.one_core():
+    with one_core():
         attempts = [attack.attempt(scene, seed) for seed in range(seeds)]
     finding = finding_of(attack, attempts, command_of(scene.path, attack, seeds))
     finding["seconds"] = round(time.monotonic() - began, 1)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from unskew.cores import one_core
 from unskew.errors import DataError
 
 if TYPE_CHECKING:
@@ -49,11 +50,12 @@ def log_mel(
             "E403",
             f"a waveform must be [N] with N above {window // 2} for a window of {window}; got {list(wave.shape)}.",
         )
-    spectrum = torch.stft(
-        wave, window, hop or window, window=torch.hann_window(window), pad_mode="reflect", return_complex=True
-    )
-    bands_MF = torch.from_numpy(mel_bands(rate, window, mels, low_hz, high_hz or rate / 2))
-    power_MT = bands_MF @ spectrum.abs().pow(2)
+    with one_core():  # products of matrices have other last bits on many
+        spectrum = torch.stft(
+            wave, window, hop or window, window=torch.hann_window(window), pad_mode="reflect", return_complex=True
+        )
+        bands_MF = torch.from_numpy(mel_bands(rate, window, mels, low_hz, high_hz or rate / 2))
+        power_MT = bands_MF @ spectrum.abs().pow(2)
     loudest = float(power_MT.max())
     if loudest <= FLOOR:
         return np.zeros(power_MT.shape, dtype=np.float32)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -13,14 +14,17 @@ from annotated_types import Ge, Gt, Le
 
 from unskew.data.dataset import Dataset
 from unskew.data.from_arrays import arrays
-from unskew.data.intake.images import Fit, Picture, each, mask, picture
+from unskew.data.intake.decoded import decoded
+from unskew.data.intake.images import Fit, Form, each, mask, picture
 from unskew.data.intake.listing import listed
 from unskew.data.intake.masks import Origin, as_masks
 from unskew.data.intake.notes import Intake, Note, counted
 from unskew.data.intake.paired import has_masks, pairs
 from unskew.data.intake.roles import Sorted, by_class
+from unskew.data.intake.room import told
 from unskew.data.intake.tree import IMAGES, SOUNDS, Tree, empty_folders, tree_of
-from unskew.data.wav import format_of, spectrogram
+from unskew.data.rows import chosen, streams
+from unskew.data.wav import Format, format_of, shape_of, spectrogram
 from unskew.errors import DataError
 
 
@@ -66,32 +70,42 @@ def _left_out(tree: Tree) -> str:
 
 
 def _images(tree: Tree, ordered: Sorted, size: int, fit: Fit, bits: int) -> Dataset:
-    paths = [f.path for f in ordered.files]
-    pictures = each(paths, lambda i: picture(paths[i], size, fit, bits))
-    notes = (*tree.notes, *ordered.notes, *_sizes(pictures, size, fit, bits))
+    x, forms = _pictures(tree, [f.path for f in ordered.files], size, fit, bits)
+    notes = (*tree.notes, *ordered.notes, *_sizes(forms, size, fit, bits))
     form = {"kind": "images", "size": size, "fit": fit, "bits": bits}
-    return _formed(_set(tree, ordered, np.stack([p.pixels for p in pictures]), notes), form)
+    return _formed(_set(tree, ordered, x, notes), form)
+
+
+def _pictures(tree: Tree, files: Sequence[Path], size: int, fit: Fit, bits: int) -> tuple[np.ndarray, list[Form]]:
+    """(image files as samples, what each was)."""
+    return decoded(tree.root.name, files, (3, size, size), partial(picture, size=size, fit=fit, bits=bits))
 
 
 def _sounds(tree: Tree, ordered: Sorted) -> Dataset:
     """Log-mel spectrograms, in the format of the training files, so that test files cannot change it."""
     format = format_of([f.path for f in ordered.files if f.part == "train"])
-    x = np.stack([spectrogram(f.path, format) for f in ordered.files])[:, None]
+    files = [f.path for f in ordered.files]
+    x, _ = decoded(tree.root.name, files, (1, *shape_of(format)), partial(_sound, format=format))
     text = f"sounds became log-mel spectrograms of {format.seconds:g} s at {format.rate:,} Hz, standardised"
     dataset = _set(tree, ordered, x, (*tree.notes, *ordered.notes, ("scaled", text))).with_constants()
     return _formed(dataset, {"kind": "sounds", **asdict(format)})
 
 
+def _sound(file: Path, format: Format) -> tuple[np.ndarray, None]:
+    """The spectrogram of a file with a channel, [1, 64, T]."""
+    return spectrogram(file, format)[None], None
+
+
 def _with_masks(tree: Tree, size: int, fit: Fit, bits: int) -> Dataset:
     paired, left_out = pairs(tree)
     images, drawn = [p.image.path for p in paired], [p.mask.path for p in paired]
-    pictures = each(images, lambda i: picture(images[i], size, fit, bits))
-    masks = each(drawn, lambda i: mask(drawn[i], size, fit, pictures[i].shape))
-    notes = [*tree.notes, *empty_folders(tree), *left_out, *_sizes(pictures, size, fit, bits)]
-    smaller = [i for i, (m, p) in enumerate(zip(masks, pictures)) if m.shape != p.shape]
+    x, forms = _pictures(tree, images, size, fit, bits)
+    masks = each(drawn, lambda i: mask(drawn[i], size, fit, forms[i].shape))
+    notes = [*tree.notes, *empty_folders(tree), *left_out, *_sizes(forms, size, fit, bits)]
+    smaller = [i for i, (m, form) in enumerate(zip(masks, forms)) if m.shape != form.shape]
     if smaller:
         i = smaller[0]
-        sizes = "{} x {} for {} x {}".format(*masks[i].shape, *pictures[i].shape)
+        sizes = "{} x {} for {} x {}".format(*masks[i].shape, *forms[i].shape)
         notes.append(
             ("scaled", f"{counted(len(smaller), 'mask')} of another size than the image ({sizes}, {drawn[i]})")
         )
@@ -99,7 +113,7 @@ def _with_masks(tree: Tree, size: int, fit: Fit, bits: int) -> Dataset:
     origin = Origin(None if sites is None else np.array(sites), lambda i: str(drawn[i]))
     (y,), classes = as_masks(tree.root.name, [np.stack([m.values for m in masks])], None, notes, [origin])
     ordered = Sorted(tuple(p.image for p in paired), classes, (), sites)
-    dataset = _set(tree, ordered, np.stack([p.pixels for p in pictures]), notes, y)
+    dataset = _set(tree, ordered, x, notes, y)
     return _formed(dataset, {"kind": "images", "size": size, "fit": fit, "bits": bits})
 
 
@@ -116,7 +130,8 @@ def _set(tree: Tree, ordered: Sorted, x: np.ndarray, notes: Sequence[Note], y: n
     if not train.any():
         raise DataError("E409", f"{tree.root} holds no training files.")
     columns = {} if ordered.sites is None else {"site": np.array(ordered.sites)}
-    parts = (x[train], y[train], x[test], y[test]) if test.any() else (x, y)
+    parts = (chosen(x, train), y[train], chosen(x, test), y[test]) if test.any() else (x, y)
+    notes = (*notes, told(len(x), x.shape[1:])) if streams(x) else notes
     return arrays(
         *parts,
         classes=ordered.classes or None,
@@ -128,22 +143,22 @@ def _set(tree: Tree, ordered: Sorted, x: np.ndarray, notes: Sequence[Note], y: n
     )
 
 
-def _sizes(pictures: Sequence[Picture], size: int, fit: Fit, bits: int) -> list[Note]:
+def _sizes(forms: Sequence[Form], size: int, fit: Fit, bits: int) -> list[Note]:
     """What became of the images' sizes, bit depths and further frames."""
-    shapes = Counter(p.shape for p in pictures)
+    shapes = Counter(f.shape for f in forms)
     others = [shape for shape, _ in shapes.most_common() if shape != (size, size)]
     notes: list[Note] = []
     if others:
         (width, height), also = others[0], f" and {counted(len(others) - 1, 'other size')}" if others[1:] else ""
         notes.append(("scaled", f"images of {width} x {height}{also} were resized to {size} x {size} (size={size})"))
-    if n := sum(p.shape[0] != p.shape[1] for p in pictures):
+    if n := sum(f.shape[0] != f.shape[1] for f in forms):
         done = {"pad": "padded with black", "crop": "cut to their middle", "squash": "squashed"}[fit]
         notes.append(("scaled", f"{counted(n, 'image')} not square, {done} (fit={fit})"))
-    for depth, n in Counter(p.depth for p in pictures).items():
+    for depth, n in Counter(f.depth for f in forms).items():
         how = {"8 bit": "divided by 255", "16 bit": f"divided by {(1 << bits) - 1:,}", "float": "taken as they are"}[
             depth
         ]
         notes.append(("scaled", f"{counted(n, 'image')} of {depth}, {how}"))
-    if n := sum(p.frames > 1 for p in pictures):
+    if n := sum(f.frames > 1 for f in forms):
         notes.append(("left out", f"all frames but the first of {counted(n, 'image')}"))
     return notes

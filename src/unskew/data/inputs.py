@@ -89,7 +89,7 @@ def _table(path: Path, form: Mapping[str, Any]) -> Read:
 def _images(path: Path, form: Mapping[str, Any]) -> Read:
     files, names = _files(path, IMAGES)
     pictures = each(files, lambda i: picture(files[i], int(form["size"]), form["fit"], int(form["bits"])))
-    return names, np.stack([p.pixels for p in pictures])
+    return names, np.stack([pixels for pixels, _ in pictures])
 
 
 def _sounds(path: Path, form: Mapping[str, Any]) -> Read:

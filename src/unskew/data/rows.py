@@ -49,8 +49,13 @@ class Source:
     @cached_property
     def survey(self) -> Survey:
         """One pass over all rows, made once."""
-        parts = [_found(self.read(rows)) for rows in blocks(self.shape)]
-        return Survey(*(np.concatenate(values) for values in zip(*parts)))
+        return surveyed(self.shape, self.read)
+
+
+def surveyed(shape: tuple[int, ...], read: Callable[[np.ndarray], np.ndarray]) -> Survey:
+    """One pass over all samples of this shape. read: gives the samples at these numbers."""
+    parts = [_found(read(rows)) for rows in blocks(shape)]
+    return Survey(*(np.concatenate(values) for values in zip(*parts)))
 
 
 def checksums(x: np.ndarray) -> np.ndarray:

@@ -21,6 +21,7 @@ LEAST_HZ, HIGHEST_HZ = 1_000, 1_000_000
 """Of a file; outside, its header is damaged or it is no sound."""
 MOST_S = 4.0
 WINDOW_S = 1024 / 22_050
+MELS = 64
 
 
 @dataclass(frozen=True)
@@ -56,8 +57,18 @@ def spectrogram(file: Path, format: Format) -> np.ndarray:
     if rate != format.rate:
         common = math.gcd(rate, format.rate)
         wave = resample_poly(wave, format.rate // common, rate // common).astype(np.float32)
-    size = max(round(format.seconds * format.rate), format.window)
-    return log_mel(np.pad(wave, (0, max(0, size - len(wave))))[:size], format.rate, window=format.window)
+    size = _samples(format)
+    return log_mel(np.pad(wave, (0, max(0, size - len(wave))))[:size], format.rate, mels=MELS, window=format.window)
+
+
+def shape_of(format: Format) -> tuple[int, int]:
+    """The shape of a file's spectrogram, [64, T]."""
+    return MELS, 1 + _samples(format) // format.window
+
+
+def _samples(format: Format) -> int:
+    """How many samples of a waveform are kept."""
+    return max(round(format.seconds * format.rate), format.window)
 
 
 def waveform(file: Path) -> tuple[np.ndarray, int]:

@@ -1,14 +1,11 @@
-"""Memory and cores of the process: freed memory is kept, the server's sums run on one core, too large runs are refused."""
+"""Memory of the process: freed memory is kept, too large runs are refused."""
 
 from __future__ import annotations
 
 import ctypes
 import platform
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import lru_cache
-
-import torch
 
 from unskew.core.client import Fed
 from unskew.core.method import Method
@@ -32,17 +29,6 @@ def keep_freed() -> bool:
         mallopt = ctypes.CDLL(None).mallopt
         return all(mallopt(option, value) for option, value in _SETTINGS)
     return False
-
-
-@contextmanager
-def one_core() -> Iterator[None]:
-    """Run the server's sums on one thread: faster for short sums, and the result does not depend on the number of cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def check_room(method: Method, fed: Fed, has: int | None = None) -> None:

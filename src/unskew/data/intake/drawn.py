@@ -14,17 +14,9 @@ import numpy as np
 from unskew.data.convert import DEPTHS
 from unskew.data.rows import Source, Survey, checksums
 from unskew.errors import DataError
-from unskew.ram import memory
 
-SHARE = 0.5
-"""Of the memory that this process may use, what samples may take that are all read at once."""
 LOOKED_AT = 16
 """Samples, evenly spaced, that are read twice before anything trains."""
-
-
-def fits(count: int, sample: np.ndarray) -> bool:
-    """Whether so many samples like this one may be in memory together, as float32."""
-    return 4 * count * sample.size <= SHARE * memory()
 
 
 class Drawn(Source):

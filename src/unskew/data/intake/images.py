@@ -21,23 +21,23 @@ Fit: TypeAlias = Literal["pad", "crop", "squash"]
 
 
 @dataclass(frozen=True)
-class Picture:
-    """pixels: float32 [3, size, size]. shape: (width, height) of the file. depth: "8 bit", "16 bit" or "float"."""
+class Form:
+    """What an image file was. shape: (width, height). depth: "8 bit", "16 bit" or "float"."""
 
-    pixels: np.ndarray
     shape: tuple[int, int]
     depth: str
     frames: int = 1
 
 
-def picture(file: Path, size: int, fit: Fit, bits: int = 16) -> Picture:
-    """An image file in colour. bits: that files of 16 bits use. Raises DataError (E401) for one that cannot be read."""
+def picture(file: Path, size: int, fit: Fit, bits: int = 16) -> tuple[np.ndarray, Form]:
+    """An image file in colour, float32 [3, size, size], and what it was. bits: that files of 16 bits use. Raises DataError
+    (E401) for one that cannot be read."""
     from PIL import Image
 
     try:
         with Image.open(file) as image:
             pixels, depth = pixels_of(image, size, fit, str(file), bits)
-            return Picture(pixels, image.size, depth, getattr(image, "n_frames", 1))
+            return pixels, Form(image.size, depth, getattr(image, "n_frames", 1))
     except DataError:
         raise
     except Exception as error:  # Pillow's readers raise many kinds of error for damaged files
@@ -45,7 +45,7 @@ def picture(file: Path, size: int, fit: Fit, bits: int = 16) -> Picture:
 
 
 def pixels_of(image: Any, size: int, fit: Fit, name: str, bits: int = 16) -> tuple[np.ndarray, str]:
-    """(pixels, depth), as `Picture` holds them, of an image of Pillow's. name: for the message. bits: that
+    """(pixels, depth), as `picture` and `Form` have them, of an image of Pillow's. name: for the message. bits: that
     whole numbers of more than 8 bits use.
 
     Raises DataError (E401) for whole numbers of more bits.

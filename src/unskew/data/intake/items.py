@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from unskew.data.convert import array_of
-from unskew.data.intake.drawn import Drawn, fits, scaling
+from unskew.data.intake.drawn import Drawn, scaling
 from unskew.data.intake.images import pixels_of
 from unskew.data.intake.notes import Note, counted
 from unskew.data.intake.raw import Raw
+from unskew.data.intake.room import fits, told
 from unskew.data.intake.targets import label_of
 from unskew.data.rows import standing_in, streams
 from unskew.errors import DataError, excerpt
@@ -24,8 +25,9 @@ SIZE = 64
 """Side of images that differ in size."""
 
 
-def from_items(items: Any, label: str = "") -> Raw:
-    """All samples of a set with a length and items. label: of dictionaries, the key of labels.
+def from_items(items: Any, label: str = "", beside: int = 0) -> Raw:
+    """All samples of a set with a length and items. label: of dictionaries, the key of labels. beside: bytes that samples
+    of other clients take in memory.
 
     Raises DataError: E401 for an item that fails, E403 for items that are no pair and for samples of unequal shapes.
     """
@@ -38,7 +40,8 @@ def from_items(items: Any, label: str = "") -> Raw:
     if not len(items):
         raise DataError("E403", f"{name} has no samples.")
     first = _item(items, 0, name, label)
-    if fits(len(items), like := _array(first[0])):
+    like = _array(first[0])
+    if fits(len(items), like.shape, beside):
         xs, ys = zip(first, *(_item(items, i, name, label) for i in range(1, len(items))))
         x, ys = _stacked(list(xs), name, notes), list(ys)
     else:
@@ -62,7 +65,7 @@ def _drawn(items: Any, name: str, label: str, like: np.ndarray, notes: list[Note
         return _array(x)
 
     source = Drawn(name, len(items), give, like)
-    notes.append(("note", "samples are read when they are wanted, as they do not fit into memory"))
+    notes.append(told(len(items), like.shape))
     if text := scaling(source):
         notes.append(("scaled", text))
     return standing_in(source), [labels[i] for i in range(len(items))]

@@ -13,6 +13,7 @@ from unskew.data.dataset import Dataset
 from unskew.data.from_arrays import arrays
 from unskew.data.intake.masks import Origin, as_masks
 from unskew.data.intake.notes import Intake, Note
+from unskew.data.joined import joined
 from unskew.data.target import Target
 from unskew.errors import DataError
 
@@ -172,7 +173,7 @@ def _part(by_client: Mapping[str, tuple[Any, Any]]) -> tuple[np.ndarray, np.ndar
             )
     if any(one.dtype.kind in "OUS" for one in y):
         y = [one.astype(str) for one in y]
-    return np.concatenate(x), np.concatenate(y), np.repeat(np.arange(len(x)), [len(one) for one in x])
+    return joined(x), np.concatenate(y), np.repeat(np.arange(len(x)), [len(one) for one in x])
 
 
 def parts_of(values: Sequence[Any], name: str) -> Raw:

@@ -13,7 +13,7 @@ import numpy as np
 
 from unskew.data.convert import DEPTHS, LARGE
 from unskew.data.dataset import Dataset
-from unskew.data.rows import changed
+from unskew.data.rows import changed, chosen, moments
 from unskew.errors import UsageError
 
 FAR = 5.0
@@ -68,9 +68,8 @@ def _counted(x: np.ndarray, bits: int) -> np.ndarray:
 
 def unscaled(dataset: Dataset) -> str:
     """Why the samples need standardising, "" if they do not. Of many samples, evenly spaced ones are looked at."""
-    rows = dataset.x[:: max(1, len(dataset.x) // LOOKED_AT)]
-    axes = (0, *range(2, rows.ndim))
-    mean, std = rows.mean(axes, dtype=np.float64), rows.std(axes, dtype=np.float64)
+    rows = chosen(dataset.x, np.arange(0, len(dataset.x), max(1, len(dataset.x) // LOOKED_AT)))
+    mean, std = moments(rows)
     far = np.flatnonzero((np.abs(mean) > FAR) | (std > FAR))
     if len(far):
         c = int(far[0])
@@ -78,7 +77,7 @@ def unscaled(dataset: Dataset) -> str:
         return f"{which} unscaled, such as channel {c} with mean {mean[c]:.3g} and standard deviation {std[c]:.3g}"
     if std.max() < FAINT and std.max() > 0:
         return f"they hardly vary, with standard deviations up to {std.max():.2g}"
-    if rows.ndim == 2 and (why := _apart(rows, mean, std)):
+    if dataset.x.ndim == 2 and (why := _apart(rows[:], mean, std)):
         return why
     return ""
 

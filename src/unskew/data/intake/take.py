@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
+
 from unskew import calls
 from unskew.data.dataset import Dataset
 from unskew.data.federation import Federation
@@ -18,6 +20,7 @@ from unskew.data.intake.take_forms import check_instance, is_loader, is_pair, is
 from unskew.data.intake.targets import column_named
 from unskew.data.intake.tree import PARTS
 from unskew.data.registry import divided_by, place_of, read
+from unskew.data.rows import streams
 from unskew.data.target import Target
 from unskew.errors import DataError, excerpt
 from unskew.own import GIVEN
@@ -116,24 +119,24 @@ def _values(column: Any) -> Any:
     return column.to_numpy() if hasattr(column, "to_numpy") else column
 
 
-def _raw(given: Any, label: str) -> Raw:
-    """The samples of one set. Raises DataError (E403) for what is none."""
+def _raw(given: Any, label: str, beside: int = 0) -> Raw:
+    """The samples of one set. beside: bytes that others take in memory. Raises DataError (E403) for what is none."""
     data: Any = set_of(given) if is_loader(given) else given
     check_instance(data)
     if isinstance(data, Raw):
         return data
     if isinstance(data, tuple):
-        return _tuple(data, label)
+        return _tuple(data, label, beside)
     if isinstance(data, Mapping) and set(data) <= ARRAYS:
         return _named(data)
     if isinstance(data, Mapping) and _is_split(data):
-        return _split(data, label)
+        return _split(data, label, beside)
     if isinstance(data, Dataset | str | os.PathLike) or is_frame(data):
         taken = take(data, label=label)
         assert isinstance(taken, Dataset)
         return raw_of(taken)
     if _is_set(data) or (isinstance(data, list) and _are_samples(data)):
-        return from_items(data, label)
+        return from_items(data, label, beside)
     if (shape := getattr(data, "shape", None)) is not None:
         raise DataError("E403", f"an array of {list(shape)} was given without labels; give (x, y).")
     raise DataError(
@@ -143,7 +146,7 @@ def _raw(given: Any, label: str) -> Raw:
     )
 
 
-def _tuple(data: tuple[Any, ...], label: str) -> Raw:
+def _tuple(data: tuple[Any, ...], label: str, beside: int) -> Raw:
     """(x, y), (x, y, x_test, y_test) or (train, test). Raises DataError (E403) for another number of parts."""
     sets = [_is_set(part) or is_frame(part) or is_pair(part) for part in data]
     if not any(sets):
@@ -154,7 +157,7 @@ def _tuple(data: tuple[Any, ...], label: str) -> Raw:
             f"a tuple of {len(data)} was given, and what each part is for cannot be told; give (train, test), or name them: "
             '{"train": ..., "val": ..., "test": ...}.',
         )
-    return _split({"train": data[0], "test": data[1]}, label)
+    return _split({"train": data[0], "test": data[1]}, label, beside)
 
 
 def _are_clients(data: Any) -> bool:
@@ -175,7 +178,16 @@ def _are_samples(data: list[Any]) -> bool:
 def _raws(data: Any, label: str) -> dict[str, Raw]:
     """The sets of clients by name."""
     named = {f"client-{i}": one for i, one in enumerate(_listed(data))} if isinstance(data, list) else _clients(data)
-    return {str(name): _raw(one, label) for name, one in named.items()}
+    raws, held = dict[str, Raw](), 0
+    for name, one in named.items():
+        raws[str(name)] = raw = _raw(one, label, held)
+        held += _held(raw)
+    return raws
+
+
+def _held(raw: Raw) -> int:
+    """Bytes that the samples of a set take in memory as float32."""
+    return sum(0 if part is None or streams(part) else 4 * int(np.size(part)) for part in (raw.x, raw.x_test))
 
 
 def _is_set(data: Any) -> bool:
@@ -193,10 +205,12 @@ def _is_split(data: Mapping[str, Any]) -> bool:
     return {PARTS.get(str(name).lower()) for name in data} >= {"train"} and all(str(n).lower() in PARTS for n in data)
 
 
-def _split(data: Mapping[str, Any], label: str) -> Raw:
+def _split(data: Mapping[str, Any], label: str, beside: int) -> Raw:
     """Train and test as one; validation samples are left out and told."""
     parts = {
-        PARTS[str(name).lower()]: _raw(one, label) for name, one in data.items() if PARTS[str(name).lower()] != "val"
+        PARTS[str(name).lower()]: _raw(one, label, beside)
+        for name, one in data.items()
+        if PARTS[str(name).lower()] != "val"
     }
     train, test = parts["train"], parts.get("test")
     left = [str(n) for n in data if PARTS[str(n).lower()] == "val"]

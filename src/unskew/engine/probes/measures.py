@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from unskew.core.replies import Reply
-from unskew.engine import memory
+from unskew.cores import one_core
 from unskew.engine.client.values import Start
 from unskew.engine.disk.lines import Row
 from unskew.engine.probes.probe import Probe, RoundEnd
@@ -33,7 +33,7 @@ class Measures:
         """(rows for metrics.jsonl, pictures by measure: none before the last round) of the round last remembered."""
         assert self._round is not None, "a round is remembered before it is measured"
         end = RoundEnd(t, last, self._round[0], after, self._round[1])
-        with memory.one_core():
+        with one_core():
             measured = {name: probe.measure(end) for name, probe in self.probes.items()}
         rows = [row for m in measured.values() for row in _rows(t, m.values)]
         return rows, {name: m.picture for name, m in measured.items() if m.picture}

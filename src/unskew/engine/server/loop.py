@@ -18,8 +18,8 @@ from unskew.core.method import Method
 from unskew.core.part import Part, Trip, overrides
 from unskew.core.replies import Reply, Ups
 from unskew.core.trees import Tree, Weights, tree_map
+from unskew.cores import one_core
 from unskew.data import availability
-from unskew.engine import memory
 from unskew.engine.callbacks.audience import Audience
 from unskew.engine.chance import Keyed
 from unskew.engine.client.values import Start
@@ -115,7 +115,7 @@ class Loop:
         good = self._decoded(start, self._gate(t, replies, self.spec))
         withheld = self.method.samples_apart and self.chance.secret  # sites say nothing of their losses then
         self.audience.replied(replies, good, bool(withheld))
-        with memory.one_core(), self._computing():
+        with one_core(), self._computing():
             state, good = self._merge(state, t, good)
             if self.measures:
                 self.measures.remember(start, good)
@@ -227,7 +227,7 @@ class Loop:
 
     def _decoded(self, start: Start, replies: list[Reply]) -> list[Reply]:
         """The replies that have passed the gate, with weights also where these have come encoded."""
-        with memory.one_core(), self._computing():
+        with one_core(), self._computing():
             good, refused = encoding.decoded(self.method, replies, start.received, self.fed, start.t)
         for refusal in refused:
             text = refusal.sentence(self.run.federation.name_of(refusal.client), start.t)

@@ -34,7 +34,7 @@ def domains(origin: Origin) -> Samples:
         )
 
     def pixels(i: int) -> np.ndarray:
-        return np.rint(picture(paths[i], origin.size, "squash").pixels.clip(0, 1) * 255).astype(np.uint8)
+        return np.rint(picture(paths[i], origin.size, "squash")[0].clip(0, 1) * 255).astype(np.uint8)
 
     x, y, domain = np.stack(each(paths, pixels)), np.array(ordered.labels, np.int64), np.array(ordered.sites)
     test = np.array([f.part == "test" for f in ordered.files])

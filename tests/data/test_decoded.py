@@ -1,0 +1,166 @@
+"""Files that hold a sample each, and sets of several clients, which are too many for memory: decoded when they are wanted.
+
+Likely mistakes: images of several sizes, a damaged file among them, a client whose set is small beside one that is not. What
+others may do: take a file away, write another one in its place, damage it, while a run trains.
+"""
+
+import os
+import wave
+
+import numpy as np
+import pytest
+from PIL import Image
+
+import unskew
+from unskew import data
+from unskew.data.intake import kept
+from unskew.data.joined import joined
+from unskew.data.rows import moments, streams
+from unskew.errors import DataError
+
+SETTINGS = {"clients": 3, "rounds": 1, "epochs": 1, "batch": 8, "lanes": "1"}
+
+
+def images(root, n=12, sites=("",)):
+    rng = np.random.default_rng(0)
+    for site in sites:
+        for label in ("a", "b"):
+            (root / site / label).mkdir(parents=True)
+            for i in range(n):
+                pixels = rng.integers(0, 256, (8, 8 + i % 2, 3)).astype(np.uint8)
+                Image.fromarray(pixels).save(root / site / label / f"{i}.png")
+    return f"{root}(size=8)"
+
+
+def sounds(root, n=6):
+    rng = np.random.default_rng(0)
+    for label in ("a", "b"):
+        (root / label).mkdir(parents=True)
+        for i in range(n):
+            with wave.open(str(root / label / f"{i}.wav"), "wb") as file:
+                file.setparams((1, 2, 4000 if i else 8000, 0, "NONE", ""))
+                file.writeframes(rng.integers(-9000, 9000, 900 + i).astype("<i2").tobytes())
+    return str(root)
+
+
+@pytest.fixture
+def little(monkeypatch):
+    """Memory into which nothing fits, from when it is called."""
+    return lambda: monkeypatch.setattr("unskew.data.intake.room.memory", lambda: 1000)
+
+
+@pytest.mark.parametrize(
+    ("make", "more"),
+    [
+        (images, {"skew": "iid"}),
+        (lambda root: images(root, 6, ("x", "y")), {"skew": "column:site", "clients": 2, "normalise": "dataset"}),
+        (sounds, {"skew": "iid", "clients": 2}),
+    ],
+)
+def test_files_that_are_decoded_when_they_are_wanted_train_to_the_same_bits(tmp_path, little, make, more):
+    """D8: folders were decoded into memory as a whole, whatever their size."""
+    text = make(tmp_path / "set")
+    whole = data.read(text)
+    one = unskew.run("fedavg", text, **SETTINGS | more)
+    little()
+    read = data.read(text)
+    assert streams(read.x)
+    assert not streams(whole.x)
+    assert np.array_equal(read.x_test[:], whole.x_test)
+    assert (read.mean, read.std, read.classes) == (whole.mean, whole.std, whole.classes)
+    notes = [note for note in read.intake.notes if "read when they are wanted: together they would take" not in note[1]]
+    assert (notes, len(read.intake.notes)) == (list(whole.intake.notes), len(notes) + 1)
+    other = unskew.run("fedavg", text, **SETTINGS | more)
+    assert (other.digest, other.scores()) == (one.digest, one.scores())
+    kept.keep(read, tmp_path / "data.npz")
+    assert np.array_equal(data.read(tmp_path / "data.npz").x[:], whole.x)
+
+
+def test_a_test_folder_is_decoded_when_it_is_wanted(tmp_path, little):
+    images(tmp_path / "set", 4, ("train", "test"))
+    whole = data.read(f"{tmp_path}/set(size=8)")
+    little()
+    read = data.read(f"{tmp_path}/set(size=8)")
+    assert np.array_equal(read.x[:], whole.x)
+    assert np.array_equal(read.x_test[:], whole.x_test)
+
+
+def test_a_file_that_changes_while_a_run_trains_is_an_error(tmp_path, little):
+    """D8: gone, written anew, cut short, and damaged in a way that its time and length do not tell."""
+    little()
+    read = data.read(images(tmp_path / "set"))
+    file = read.x.source.files[0]
+    before, other, now = file.read_bytes(), read.x.source.files[1].read_bytes(), file.stat()
+    row = np.zeros(1, np.int64)
+    for content, what in (
+        (other, "has changed since it was checked"),
+        (before[:50], "has changed since it was checked"),
+        (None, "is gone; leave data alone"),
+    ):
+        file.write_bytes(content) if content else file.unlink()
+        with pytest.raises(DataError, match=rf"E413 .*0\.png {what}"):
+            read.x.source.read(row)
+        file.write_bytes(before)
+        os.utime(file, ns=(now.st_atime_ns, now.st_mtime_ns))
+    assert len(read.x.source.read(row))
+    file.write_bytes(b"?" * len(before))
+    os.utime(file, ns=(now.st_atime_ns, now.st_mtime_ns))
+    with pytest.raises(
+        DataError, match=r"E413 .*0\.png cannot be read as an image: .*, and could be before; see to its disk"
+    ):
+        read.x.source.read(row)
+    file.unlink()
+    with pytest.raises(DataError, match=r"E413 .* is gone"):
+        unskew.run("fedavg", read, **SETTINGS | {"skew": "iid"})
+
+
+def test_all_files_that_cannot_be_read_are_named_before_anything_trains(tmp_path, little):
+    little()
+    text = images(tmp_path / "set")
+    for i in (2, 3):
+        (tmp_path / f"set/b/{i}.png").write_bytes(b"no image")
+    with pytest.raises(DataError, match=r"E401 .*2\.png .* 2 of 24 files cannot be read; also .*3\.png"):
+        data.read(text)
+
+
+class Items:
+    """A set that hands out one sample at a time."""
+
+    def __init__(self, seed, n):
+        rng = np.random.default_rng(seed)
+        self.x, self.y = rng.random((n, 2, 4, 4), dtype=np.float32), np.arange(n) % 2
+
+    def __len__(self):
+        return len(self.x)
+
+    def __getitem__(self, i):
+        return self.x[i], int(self.y[i])
+
+
+def test_clients_whose_sets_do_not_fit_together_are_read_when_they_are_wanted(monkeypatch):
+    """D8: sets by client were put into one array, E414 where one of them did not fit, and never asked whether all do."""
+    sets = {name: Items(i, n) for i, (name, n) in enumerate({"p": 20, "q": 30, "r": 10}.items())}
+    settings = SETTINGS | {"epochs": 2}
+    whole = unskew.run("fedavg", sets, **settings)
+    monkeypatch.setattr(
+        "unskew.data.intake.room.memory", lambda: 4 * 4 * 32 * 31
+    )  # p fits, and beside it r, but not q
+    taken = data.take(sets)
+    assert [streams(part) for part in taken.x.source.parts] == [False, True, False]
+    result = unskew.run("fedavg", taken, skew="column:client", **settings)
+    assert (result.digest, result.scores()) == (whole.digest, whole.scores())
+    assert unskew.run("fedavg", sets, **settings).digest == whole.digest
+
+
+def test_clients_samples_are_found_again_one_after_another(monkeypatch, tmp_path):
+    parts = [np.random.default_rng(i).random((n, 2, 3), dtype=np.float32) for i, n in enumerate((5, 1, 7))]
+    np.save(tmp_path / "x.npy", parts[1])
+    monkeypatch.setattr("unskew.data.convert.LARGE", 1)
+    monkeypatch.setattr("unskew.data.from_arrays.LARGE", 1)
+    one = data.arrays(tmp_path / "x.npy", [0], test=0).with_constants().standardised().x
+    whole = np.concatenate([parts[0], one[:], parts[2]])
+    read = joined([parts[0], one, parts[2]])
+    rows = np.array([12, 0, 5, 4, 6, 5])
+    assert np.array_equal(read[rows], whole[rows])
+    assert np.array_equal(read.survey.low, whole.reshape(13, -1).min(1))
+    assert np.array_equal(moments(read), moments(whole))
