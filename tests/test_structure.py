@@ -236,6 +236,15 @@ def test_names_say_what_things_are():
     assert not vague
 
 
+def test_no_text_holds_the_marks_of_a_merge_that_stopped():
+    marks = ("<" * 7 + " ", ">" * 7 + " ")
+    folders = ("docs", "src", "tests", "tools", "benchmarks", "examples")
+    paths = [*ROOT.glob("*.*"), *(path for folder in folders for path in (ROOT / folder).rglob("*"))]
+    texts = [path for path in paths if path.suffix in (".md", ".py", ".yaml", ".toml", ".yml")]
+    assert len(texts) > 500
+    assert not [path for path in texts if any(line.startswith(marks) for line in path.read_text("utf-8").splitlines())]
+
+
 def test_the_version_of_the_package_is_that_of_the_code():
     from unskew.version import __version__
 

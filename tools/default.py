@@ -56,8 +56,8 @@ GROUNDS = (
     ),
     Ground(
         "sounds, three classes a client (FLea)",
-        (("flea-table1-two", "urbansound8k-qua3-100"), ("default-sounds", "sounds-qua3")),
-        ("FLea, no decorrelation", "FLea", "FedAvg"),
+        (("flea-table1-sounds-seeds", "urbansound8k-qua3-100"), ("default-sounds", "sounds-qua3")),
+        ("FLea, no decorrelation", "FLea, public code's loss", "FLea", "FedAvg"),
     ),
     Ground(
         "clothing, two classes, p = 0.2 (ReBaFL)",

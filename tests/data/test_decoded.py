@@ -142,9 +142,7 @@ def test_clients_whose_sets_do_not_fit_together_are_read_when_they_are_wanted(mo
     sets = {name: Items(i, n) for i, (name, n) in enumerate({"p": 20, "q": 30, "r": 10}.items())}
     settings = SETTINGS | {"epochs": 2}
     whole = unskew.run("fedavg", sets, **settings)
-    monkeypatch.setattr(
-        "unskew.data.intake.room.memory", lambda: 4 * 4 * 32 * 31
-    )  # p fits, and beside it r, but not q
+    monkeypatch.setattr("unskew.data.intake.room.memory", lambda: 4 * 4 * 32 * 31)  # p fits, and beside it r, but not q
     taken = data.take(sets)
     assert [streams(part) for part in taken.x.source.parts] == [False, True, False]
     result = unskew.run("fedavg", taken, skew="column:client", **settings)
