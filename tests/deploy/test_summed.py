@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -19,6 +20,8 @@ from unskew.deploy.spent import Spent
 from unskew.deploy.wire import pack, seal, unseal
 from unskew.engine.disk.state import digest
 from unskew.errors import Paused, UsageError
+from unskew.report.records import traffic_of
+from unskew.report.sections.learned import payloads
 
 pytest.importorskip("flwr", reason="Flower is not installed: pip install 'unskew[flower]'")
 pytestmark = pytest.mark.flower
@@ -134,6 +137,8 @@ def test_nothing_but_the_sum_can_be_read_of_what_sites_send(tmp_path):
     assert len(set(digests)) == len(digests) == 15
     up = [r for r in loop.record.rows["ledger"] if r["way"] == "up" and not r["share"].startswith("score")]
     assert all(r["sum_of"] == 5 for r in up)
+    facts = SimpleNamespace(traffic=traffic_of(up), privacy={}, attacks={}, path="r", config={})
+    assert {p.adversary.partition(", and")[0] for p in payloads(facts)} == {"the server, in sums of 5 or more clients"}
     (own,) = (tmp_path / "run-sites/s0/runs").glob("*/ledger.jsonl")
     rows = [json.loads(line) for line in own.read_text().splitlines()]
     (weights,) = {r["bytes"] for r in rows if r["share"] == "weights"}

@@ -165,7 +165,7 @@ def test_no_label_is_renumbered():
         (np.where(np.arange(N)[:, None] == 4, -100, Y), None, "no place of sample 4 has a label; leave the sample out"),
         (np.where(Y > 0, 100 * Y, Y), None, "only 7 different labels, but the largest is 600; give classes"),
         (Y, ["a", "b"], "2 classes need labels from 0 to 1"),
-        (Y.astype(float), None, "but not one-hot"),
+        (Y.astype(float), None, "but not zeros and ones"),
     ],
 )  # fmt: skip
 def test_labels_that_cannot_be_meant_so(y, classes, says):

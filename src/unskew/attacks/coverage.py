@@ -24,14 +24,16 @@ def what_it_tells(method: Method, fed: Fed, run: str = "RUN") -> list[str]:
     return [(HEAD if i == 0 else " " * len(HEAD)) + line for i, line in enumerate(dict.fromkeys(lines))]
 
 
-def readers(handed_on: bool, single: str = "") -> str:
+def readers(handed_on: bool, single: str = "", sum_of: int = 0) -> str:
     """Who reads a payload, in words.
 
-    handed_on: whether the server broadcasts what it makes of it. single: what of single clients it sends to others.
+    handed_on: whether the server broadcasts what it makes of it. single: what of single clients it sends to others. sum_of: of
+    how many clients it can open a sum, and nothing else, by secure aggregation; 0 where it reads replies.
     """
+    server = f"the server, in sums of {sum_of} or more clients" if sum_of else "the server"
     if single:
-        return f"the server, and other clients, who are sent {single}"
-    return "the server, and what it makes of it by every client" if handed_on else "the server"
+        return f"{server}, and other clients, who are sent {single}"
+    return f"{server}, and what it makes of it by every client" if handed_on else server
 
 
 def in_clear(kind: str, samples: int | str) -> str:

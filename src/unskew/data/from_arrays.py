@@ -11,7 +11,7 @@ from unskew.data.convert import LARGE, array_of, bits_of, samples, scaled
 from unskew.data.dataset import Dataset
 from unskew.data.holdout import with_test_set
 from unskew.data.intake.columns import numbered, site_of
-from unskew.data.intake.labels import Labels, read_labels
+from unskew.data.intake.labels import Labels, label_array, read_labels
 from unskew.data.intake.layout import check_layout
 from unskew.data.intake.masks import Origin
 from unskew.data.intake.notes import Intake, Note, counted
@@ -45,8 +45,7 @@ def arrays(
 
     x: [N, ...], channels first; uint8 is divided by 255, uint16 by 65,535, except in columns [N, columns]; other numbers
     stay. Also the path of a .npy file, which is memory-mapped: of a float32 file nothing is copied.
-    y: labels [N], whole numbers from 0, words or one-hot rows; or masks [N, H, W] (also [N, 1, H, W]) for x [N, channels,
-    H, W]: see unskew.data.intake.labels and masks.
+    y: labels [N], whole numbers from 0, words or one-hot rows; or masks [N, H, W]: see unskew.data.intake.labels, masks.
     Rows [N, L] of zeros and ones, of which some have none or several ones, say which of L labels a sample has.
     Labels [N, T] for samples [N, T] are one for each token, see unskew.data.intake.places; -100 where one does not count.
     target: what y is called where it is a number to predict, [N], instead of a class; its mean and standard deviation are
@@ -59,6 +58,7 @@ def arrays(
     """
     _check_parts(name, (x, y), (x_test, y_test), test)
     given = [samples(part, name) for part in (x, x_test) if part is not None]
+    y, y_test = label_array(name, y), None if y_test is None else label_array(name, y_test)
     if layout == "auto" and np.shape(y) == given[0].shape and given[0].ndim == 3:
         check_layout(name, given[0], masks=True)
     origins = _origins(columns, test_columns)

@@ -15,6 +15,9 @@ from unskew.report.runs import RunData
 from unskew.report.summary import Gap
 from unskew.scores import kind
 
+AS_ASKED = ("E320", "E323", "E325", "E327")
+"""Codes of events that happened to no reply and no round: a budget or patience that ended the run, and cautions."""
+
 
 def result(context: Context) -> str:
     """One sentence, without its full stop: which method leads, by how much, and whether the seeds can tell."""
@@ -78,7 +81,8 @@ def warnings(context: Context) -> list[str]:
     runs = context.runs
     sentences = [*_unfinished(runs), *_uneven_seeds(context), *_different_tasks(context)]
     sentences += [*tables.doubtful(context.summaries), *tables.dropped(context.summaries)]
-    events = sum(str(e.get("code", "")).startswith("E3") for r in runs for e in r.events)
+    codes = [str(e.get("code", "")) for r in runs for e in r.events]
+    events = sum(code.startswith("E3") and code not in AS_ASKED for code in codes)
     if events:
         listed = "is listed" if events == 1 else "are listed"
         sentences.append(f"{plural(events, 'event')} such as a dropped reply or a skipped round {listed} at the end.")

@@ -78,6 +78,24 @@ def read_labels(
     return Labels(parts[0], y_test, names, tuple(notes))
 
 
+def label_array(name: str, y: Any) -> np.ndarray:
+    """Labels as an array, as they are.
+
+    name: of the set, for the message. Raises DataError: E404 for lists of unequal lengths and for rows without a column, E403
+    for what is no array.
+    """
+    rows = y if isinstance(y, list | tuple) else ()
+    if len({len(row) if isinstance(row, list | tuple | set) else -1 for row in rows}) > 1:
+        text = "the labels of some samples are more than of others"
+        raise DataError("E404", f"{name}: {text}; write a row of as many zeros and ones for each sample, [N, labels].")
+    values = array_of(y)
+    if values.ndim > 1 and len(values) and not values.shape[1]:
+        raise DataError(
+            "E404", f"{name}: labels are {list(values.shape)}, so no sample has any; give one column for each."
+        )
+    return values
+
+
 def _flat(name: str, y: np.ndarray, ndim: int) -> np.ndarray:
     """Without an axis of length 1 behind the samples' own; objects as words."""
     if y.ndim > 1 and y.shape[1] == 1 and y.ndim in (2, ndim) and y.size:
@@ -134,10 +152,12 @@ def _without_one_hot(name: str, y: np.ndarray, ndim: int, notes: list[Note]) -> 
             )
         return y
     if y.dtype.kind in "US" or not np.isin(y, (0, 1)).all():
+        row, column = np.argwhere(~np.isin(y, (0, 1)))[0].tolist()
+        value = excerpt(str(y[row, column])) if y.dtype.kind in "US" else f"{y[row, column]:g}"
         raise DataError(
             "E404",
-            f"{name}: labels are {y.dtype} {list(y.shape)}, but not one-hot; give one class per sample, [N], such as "
-            "y.argmax(1).",
+            f"{name}: labels are {y.dtype} {list(y.shape)}, but not zeros and ones: column {column} of sample {row} is {value}; "
+            "write 1 for each label that the sample has and 0 elsewhere, or give one class a sample, [N].",
         )
     notes.append(("labels", f"one-hot rows of {y.shape[1]} columns were read as classes"))
     return y.argmax(1)

@@ -81,8 +81,8 @@ def _adversary(traffic: Traffic, run: RunData) -> str:
     """Who sees a payload, or what is made of it, in words."""
     down = [t for t in run.traffic if t.way == "down"]
     if traffic.share == "w":
-        return readers(True, next((t.hands_on for t in down if t.hands_on), ""))
-    return readers(traffic.share.partition("/")[0] in {t.share for t in down})
+        return readers(True, next((t.hands_on for t in down if t.hands_on), ""), traffic.sum_of)
+    return readers(traffic.share.partition("/")[0] in {t.share for t in down}, sum_of=traffic.sum_of)
 
 
 def _payload(traffic: Traffic, run: RunData) -> Payload:
