@@ -260,7 +260,7 @@ def test_an_idle_connection_that_a_proxy_has_cut_is_opened_again_in_silence(tmp_
     server = Server(
         activate_node=(200, ACTIVATED), send_node_heartbeat=(200, BEATEN.SerializeToString()), pull_messages=(200, b"")
     )
-    proxy = Proxy(server.port, 0.15)
+    proxy = Proxy(server.port, 0.6)
     fleet = fleet_at(tmp_path, proxy.port)
     fleet.connect()
     for _ in range(3):
