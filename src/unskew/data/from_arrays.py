@@ -45,7 +45,7 @@ def arrays(
 
     x: [N, ...], channels first; uint8 is divided by 255, uint16 by 65,535, except in columns [N, columns]; other numbers
     stay. Also the path of a .npy file, which is memory-mapped: of a float32 file nothing is copied.
-    y: labels [N], whole numbers from 0, words or one-hot rows; or masks [N, H, W]: see unskew.data.intake.labels, masks.
+    y: labels [N], whole numbers from 0, words or one-hot rows; or masks [N, H, W] or [N, 1, H, W]: see unskew.data.intake.labels, masks.
     Rows [N, L] of zeros and ones, of which some have none or several ones, say which of L labels a sample has.
     Labels [N, T] for samples [N, T] are one for each token, see unskew.data.intake.places; -100 where one does not count.
     target: what y is called where it is a number to predict, [N], instead of a class; its mean and standard deviation are
