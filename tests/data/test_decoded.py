@@ -15,7 +15,7 @@ import unskew
 from unskew import data
 from unskew.data.intake import kept
 from unskew.data.joined import joined
-from unskew.data.rows import moments, streams
+from unskew.data.rows import moments, streams, surveyed
 from unskew.errors import DataError
 
 SETTINGS = {"clients": 3, "rounds": 1, "epochs": 1, "batch": 8, "lanes": "1"}
@@ -68,6 +68,8 @@ def test_files_that_are_decoded_when_they_are_wanted_train_to_the_same_bits(tmp_
     assert not streams(whole.x)
     assert np.array_equal(read.x_test[:], whole.x_test)
     assert (read.mean, read.std, read.classes) == (whole.mean, whole.std, whole.classes)
+    source, found = read.x.source, read.x.source.survey
+    assert all(np.array_equal(getattr(surveyed(source.shape, source.read), n), getattr(found, n)) for n in vars(found))
     notes = [note for note in read.intake.notes if "read when they are wanted: together they would take" not in note[1]]
     assert (notes, len(read.intake.notes)) == (list(whole.intake.notes), len(notes) + 1)
     other = unskew.run("fedavg", text, **SETTINGS | more)

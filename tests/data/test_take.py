@@ -331,6 +331,14 @@ def test_a_federation_and_a_dataset_pass_as_they_are():
     assert data.take(federation) is federation
     assert isinstance(federation, Federation)
     assert data.take(ONE) is ONE
+    with pytest.raises(DataError, match=r"E403 site='client' was given, but a Federation is dealt out already"):
+        data.take(federation, site="client")
+    with pytest.raises(DataError, match=r"E403 label='y' names a column of a table, and these data come with"):
+        data.take(ONE, label="y")
+    with pytest.raises(DataError, match=r"E403 .*no column 'clinic'"):
+        data.take(ONE, site="clinic")
+    with pytest.raises(DataError, match=r"E403 label='y' names classes, and target='z' a number"):
+        data.take((X, Y), label="y", target="z")
 
 
 TRAIN, TEST = (TensorDataset(torch.tensor(x), torch.tensor(y)) for x, y in ((X, Y), (X_TEST, Y_TEST)))
