@@ -42,6 +42,7 @@ ROOMS = (
     {"comparison"},
     {"diagnosis"},
     {"report"},
+    {"tuning"},
     {"experiments"},
     {"deploy"},
     {"notebook", "results", "api", "unskew"},

@@ -40,6 +40,7 @@ from unskew.notebook import Bar
 from unskew.own import in_one_line
 from unskew.results import Comparison, Result, result_of
 from unskew.tasks.metrics import Asked, as_text
+from unskew.tuning.tuned import cells_of, trials_of, tuning_of
 
 Say = Callable[[str], None]
 
@@ -225,6 +226,7 @@ def compare(
     folder: str | Path = "runs",
     references: bool = True,
     privacy: bool = False,
+    tune: int | None = None,
     processes: int = 0,
     on: str = HERE,
     watch: Callable[[list[Cell]], None] | None = None,
@@ -236,7 +238,8 @@ def compare(
     methods, data, label, site, target: as for `run`; data that are no text are written to `data.npz` in the comparison's
     folder, from which the processes read them. model: a name or `file.py:function`. seeds: how many (0, 1, ...), or which.
     references: add the rows local-only and centralised. privacy: then attack every run; the result's `leakages` and its
-    report set scores against what was found and against epsilon. on: "here", or a Ray cluster as `--on` takes it.
+    report set scores against what was found and against epsilon. tune: first try so many settings of every method, at least
+    2, on held-out training samples; see docs/guides/tune.md. on: "here", or a Ray cluster as `--on` takes it.
     watch: called a few times a second with the state of all cells.
     progress: show a bar where this runs in a notebook.
     Other options: the fields of Settings.
@@ -248,26 +251,31 @@ def compare(
     parent = Path(folder) / check_name(name) if name else fresh(Path(folder), "compare")
     model = handover.model_as_text(model)
     options = {"model": model, **handover.data_as_text(data, parent, label, site, target), **options}
-    cells = plan.plan_cells(parent, named, chosen, options)
-    rehearse(cells)
-    plan.describe(parent, plan.Plan(tuple(named), tuple(chosen), options, processes, privacy=privacy, on=on))
-    training.train_all(cells, processes, _looking(cells, watch, progress), on)
+    asked = plan.Plan(tuple(named), tuple(chosen), options, processes, privacy=privacy, on=on, tune=trials_of(tune))
+    tuning = tuning_of(parent, asked)
+    rehearse(tuning.rehearsed() if tuning else plan.plan_cells(parent, named, chosen, options))
+    plan.describe(parent, asked)
+    look = _Looking(watch, progress)
+    cells = cells_of(parent, asked, look, _silent)
+    training.train_all(cells, processes, look, on)
     if privacy:
         leakage.attack_all(cells, lambda _: None)
     return Comparison(parent)
 
 
-def _looking(
-    cells: list[Cell], watch: Callable[[list[Cell]], None] | None, progress: bool
-) -> Callable[[list[Cell]], None]:
-    """What is called with the state of all cells: the caller's own function, and a bar in a notebook."""
-    bar = Bar(sum(cell.settings.rounds for cell in cells)) if progress else None
+class _Looking:
+    """What is called with the state of all cells: the caller's own function, and a bar in a notebook for each set of runs."""
 
-    def look(cells: list[Cell]) -> None:
-        if bar:
+    def __init__(self, watch: Callable[[list[Cell]], None] | None, progress: bool):
+        self._watch, self._progress = watch, progress
+        self._bar: Bar | None = None
+        self._paths: list[Path] = []
+
+    def __call__(self, cells: list[Cell]) -> None:
+        if self._progress and [cell.path for cell in cells] != self._paths:
+            self._bar, self._paths = Bar(sum(cell.settings.rounds for cell in cells)), [cell.path for cell in cells]
+        if self._bar:
             ended = sum(cell.done for cell in cells)
-            bar.show(sum(cell.t for cell in cells), f"{ended} of {len(cells)} runs have ended")
-        if watch:
-            watch(cells)
-
-    return look
+            self._bar.show(sum(cell.t for cell in cells), f"{ended} of {len(cells)} runs have ended")
+        if self._watch:
+            self._watch(cells)

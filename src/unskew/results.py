@@ -120,14 +120,9 @@ class Result:
             if row["client"] is not None and row["metric"] == main:
                 last.setdefault(row["scope"], {})[row["client"]] = row["value"]
         scores = last.get("personal@client") or last.get("global@client") or {}
+        name, train, test = federation.name_of, federation.sizes, federation.test.sizes
         return [
-            {
-                "client": k,
-                "name": federation.name_of(k),
-                "train": int(federation.sizes[k]),
-                "test": int(federation.test.sizes[k]),
-                main: scores.get(k),
-            }
+            {"client": k, "name": name(k), "train": int(train[k]), "test": int(test[k]), main: scores.get(k)}
             for k in range(federation.clients)
         ]
 
@@ -254,6 +249,12 @@ class Comparison:
         from unskew.report import read, summary
 
         return summary.summary_table(read.read_comparison(self.path))
+
+    def tuned(self) -> dict[str, dict[str, Any]]:
+        """The best settings of each method, as `compare(tune=...)` found them, `{"flea": {"lr": 0.02, "flea.a": 1.5}}`; {} without."""
+        from unskew.tuning.tuned import best_of
+
+        return best_of(self.path)
 
     def leakages(self) -> list[Leakage]:
         """What attacks measured of each method (`compare(..., privacy=True)`), which payloads nobody attacked, and epsilon."""

@@ -232,7 +232,7 @@ def test_a_comparison_remembers_how_it_was_asked_for(tmp_path, monkeypatch):
     from unskew.cli import compare
 
     asked: list[plan.Plan] = []
-    monkeypatch.setattr(compare, "finish", lambda path, cells, of, as_json: asked.append(of))
+    monkeypatch.setattr(compare, "finish", lambda path, of, as_json: asked.append(of))
     options = ["--seeds", "2", "--processes", "3", "--target", "0.75", "--name", "c", "--no-references"]
     called = call("compare", "fedavg", "bsm", *FAST, *options, cwd=tmp_path)
     assert called.code == 0, called.text

@@ -25,7 +25,7 @@ FROZEN = {
     "": "--version",
     "run": "method --set --config --name --folder --dry-run --json --on --min-sites --deadline --wait --without --test-data --clip "
     f"--no-clip --federations --seed {SETTINGS}",
-    "compare": "methods --seeds --set --references --no-references --processes --on --target --privacy --config --name "
+    "compare": "methods --seeds --set --references --no-references --processes --on --tune --target --privacy --config --name "
     f"--folder --dry-run --json {SETTINGS}",
     "diagnose": "data --label --target --site --features --json --skew --clients --samples --availability --model --seed "
     "--partition-seed --secure-aggregation",

@@ -10,9 +10,10 @@ from typer.testing import CliRunner
 from tests.experiments.tables import MEASURED, SMALL, written
 from unskew import cli, config
 from unskew.errors import UsageError
-from unskew.experiments import samplers, tune, wording
+from unskew.experiments import tune, wording
 from unskew.experiments.parsing import parse_experiment
 from unskew.methods import registry
+from unskew.tuning import samplers
 
 
 def test_every_method_is_tuned_with_as_many_trials_and_never_on_the_test_set(tmp_path, monkeypatch):
@@ -56,19 +57,6 @@ def test_what_cannot_be_tuned_is_refused(tmp_path, monkeypatch):
                 tune.Tuning(experiment.rows[0], list(experiment.methods), 2, sampler, 1.0, tmp_path),
                 lambda cells: None,
             )
-
-
-def test_optunas_sampler_finds_the_best_of_a_grid():
-    pytest.importorskip("optuna", reason="Optuna is not installed: pip install 'unskew[sweep]'")
-    space = {tune.FACTOR: [1.0, 0.3, 3.0], "part.mu": [0.1, 0.01, 1.0]}
-    search, tried = samplers.Parzen(space, {tune.FACTOR: 1.0, "part.mu": 0.01}), tune.Trials()
-    for _ in range(15):
-        point = search.ask()
-        score = -abs(point["part.mu"] - 1.0) - abs(point[tune.FACTOR] - 3.0)
-        search.tell(point, score)
-        tried.scored.append((point, score))
-    assert tried.scored[0][0] == {tune.FACTOR: 1.0, "part.mu": 0.01}
-    assert tried.best == {tune.FACTOR: 3.0, "part.mu": 1.0}
 
 
 def test_every_grid_names_arguments_that_exist_and_values_that_they_take():

@@ -358,6 +358,6 @@ def test_settings_that_differ_and_the_command_that_repeats_the_runs(tmp_path):
     assert repeat.command(context_of(runs, "x")).splitlines() == [
         f"unskew run {m}--s{s}/config.yaml" for m in "ab" for s in (0, 1)
     ]
-    (tmp_path / "compare.yaml").write_text("")
+    (tmp_path / "compare.yaml").write_text("methods: [a, b]")
     inside = [changed(r, path=tmp_path / r.name) for r in runs]
     assert repeat.command(context_of(inside, "x")) == "unskew compare a b --lr 0.1 --epochs 7 --clients 3 --seeds 2"

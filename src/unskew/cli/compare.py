@@ -31,6 +31,11 @@ class Arguments:
         str,
         "where: here, or the nodes of a Ray cluster, such as ray or ray://HOST:10001,gpus=0.5; see docs/guides/cluster.md",
     ] = HERE
+    tune: Annotated[
+        int | None,
+        Ge(2),
+        "first try so many settings of every method on held-out training samples; docs/guides/tune.md (needs unskew[tune])",
+    ] = None
     target: Annotated[float | None, "score for the column 'bytes to reach it'; 95 % of the best if left out"] = None
     privacy: Annotated[
         bool, "then attack every run, and show scores against leakage and epsilon; docs/privacy.md explains it"
@@ -53,6 +58,7 @@ def command(arguments: Arguments, given: dict[str, Any]) -> None:
     from unskew.disk import check_name
     from unskew.engine.disk.folder import fresh
     from unskew.engine.resolve import REFERENCES, parts_of
+    from unskew.tuning.tuned import tuning_of
 
     place.parse(arguments.on)
     values = {**(values_in(arguments.config) if arguments.config else {}), **given}
@@ -65,39 +71,43 @@ def command(arguments: Arguments, given: dict[str, Any]) -> None:
     name, folder = arguments.name, arguments.folder
     path = folder / check_name(name) if name else fresh(folder, "compare")
     seeds = list(range(arguments.seeds))
-    cells = plan_cells(path, methods, seeds, values)
+    plan = Plan(
+        tuple(methods), tuple(seeds), values, arguments.processes, arguments.target, arguments.privacy, arguments.on,
+        arguments.tune or 0,
+    )  # fmt: skip
+    tuning = tuning_of(path, plan)
+    cells = tuning.rehearsed() if tuning else plan_cells(path, methods, seeds, values)
     if not arguments.json:
         _introduce(settings, methods, arguments.seeds)
+        print(*tuning.outline() if tuning else (), sep="\n", end="\n" if tuning else "", flush=True)
     rehearse(cells)
     if arguments.dry_run:
         return
-    plan = Plan(
-        tuple(methods), tuple(seeds), values, arguments.processes, arguments.target, arguments.privacy, arguments.on
-    )
     describe(path, plan)
-    finish(path, cells, plan, arguments.json)
+    finish(path, plan, arguments.json)
 
 
 def resume(path: Path, as_json: bool, on: str = "") -> None:
     """Finish a comparison that was interrupted. on: where, if not where it began."""
-    from unskew.comparison.plan import described, plan_cells
+    from unskew.comparison.plan import described
 
     plan = described(path)
-    plan = replace(plan, on=on or plan.on)
-    finish(path, plan_cells(path, plan.methods, plan.seeds, plan.settings), plan, as_json)
+    finish(path, replace(plan, on=on or plan.on), as_json)
 
 
-def finish(path: Path, cells: list[Any], plan: Any, as_json: bool) -> None:
-    """Train the runs of a comparison under a live table; then print the final table and write the report."""
+def finish(path: Path, plan: Any, as_json: bool) -> None:
+    """Train the runs of a comparison under a live table, after its tuning; then print the final table and write the report."""
     from unskew.cli.progress import Progress
     from unskew.comparison.leakage import attack_all
     from unskew.comparison.training import lost_in, train_all
     from unskew.report import leakage_tables, page, read, summary, tables
     from unskew.report.leakage import leakages
     from unskew.report.runs import by_method
+    from unskew.tuning.tuned import best_of, cells_of
 
     try:
-        with Progress(cells, quiet=as_json) as progress:
+        with Progress(quiet=as_json) as progress:
+            cells = cells_of(path, plan, progress.look, progress.say)
             train_all(cells, plan.processes, progress.look, plan.on)
             if plan.privacy:
                 attack_all(cells, progress.say)
@@ -109,7 +119,9 @@ def finish(path: Path, cells: list[Any], plan: Any, as_json: bool) -> None:
     runs = read.read_comparison(path)
     rows = summary.summary_table(runs, target=plan.target)
     leaks = leakages(by_method(runs), rows) if plan.privacy else []
-    beside = {leak.method: {"privacy": leakage_tables.as_json(leak)} for leak in leaks}
+    beside = {method: {"tuned": point} for method, point in best_of(path).items()}
+    for leak in leaks:
+        beside.setdefault(leak.method, {})["privacy"] = leakage_tables.as_json(leak)
     records = [record | beside.get(record["method"], {}) for record in tables.as_json(rows)]
     disk.replace(path / "compare.json", json.dumps(records, indent=1))
     page.write_report(path, path / "report.html", target=plan.target)

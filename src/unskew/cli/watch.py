@@ -33,15 +33,21 @@ def command(
     page: Annotated[bool, typer.Option("--page", help="show a run in a browser instead, on this machine only")] = False,
 ) -> None:
     """Follow a run: its scores, which clients answered, were late or were dropped. Ctrl-C does not stop the run itself."""
-    from unskew.comparison.plan import described, plan_cells
+    from unskew.comparison.plan import described
     from unskew.comparison.watch import announced
     from unskew.errors import UsageError
+    from unskew.tuning import tuned
 
     if page:
         _serve(run)
     elif (run / "compare.yaml").exists():
         plan = described(run)
-        _watch_many(plan_cells(run, plan.methods, plan.seeds, plan.settings), run / "report.html", once)
+        while plan.tune and (run / "now.json").exists() and tuned.Tuning(run, plan).missing():
+            _watch_many(announced(run), run / "report.html", once)
+            if once:
+                return
+            time.sleep(LOOK_S)
+        _watch_many(tuned.tuned_cells(run, plan), run / "report.html", once)
     elif (run / "now.json").exists():
         _watch_many(announced(run), run / "pages" / "index.html", once)
     elif (run / "config.yaml").exists() or (run / "deploy.json").exists():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -12,6 +12,7 @@ from annotated_types import Ge, MinLen
 from unskew import arguments, config, disk, documents
 from unskew.cluster.place import HERE
 from unskew.comparison.watch import Cell
+from unskew.config import Settings
 from unskew.disk import slug
 from unskew.engine import resolve
 from unskew.engine.disk.sameness import check_same
@@ -31,12 +32,19 @@ class Plan:
     target: Annotated[float | None, "score for the column 'bytes to reach it'"] = None
     privacy: Annotated[bool, "attack every run when all are finished"] = False
     on: Annotated[str, "where runs train: here, or a Ray cluster"] = HERE
+    tune: Annotated[int, Ge(0), "trials of every method that choose its settings first; 0: none"] = 0
 
 
-def plan_cells(parent: Path, methods: Sequence[str], seeds: Sequence[int], options: dict[str, Any]) -> list[Cell]:
+def plan_cells(
+    parent: Path,
+    methods: Sequence[str],
+    seeds: Sequence[int],
+    options: dict[str, Any],
+    tuned: Mapping[str, Mapping[str, Any]] | None = None,
+) -> list[Cell]:
     """The runs of a comparison, each in a folder of its own under `parent`; nothing is written.
 
-    options: settings that all methods share. Raises UsageError for a method or a setting that cannot be read, for
+    options: settings that all methods share. tuned: by method, settings of its own, as `with_point` takes them. Raises UsageError for a method or a setting that cannot be read, for
     arguments that no method has (E102) and for equal methods (E119), StateError (E112) for a folder with another run.
     """
     cells, unused = [], dict(options.get("set") or {})
@@ -46,7 +54,7 @@ def plan_cells(parent: Path, methods: Sequence[str], seeds: Sequence[int], optio
         base = config.build({**options, "method": method})
         meant = resolve.arguments_for(method, base.set)
         unused = {part: values for part, values in unused.items() if part not in meant}
-        base = resolve.compared(base.replace(set=meant))
+        base = with_point(resolve.compared(base.replace(set=meant)), (tuned or {}).get(method, {}))
         for seed in seeds:
             cells.append(Cell(method, seed, parent / f"{slug(method)}--s{seed}", base.replace(seed=seed)))
     if unused:
@@ -60,6 +68,20 @@ def plan_cells(parent: Path, methods: Sequence[str], seeds: Sequence[int], optio
         if (cell.path / "config.yaml").exists():
             check_same(cell.path, cell.settings)
     return cells
+
+
+def with_point(settings: Settings, point: Mapping[str, Any]) -> Settings:
+    """The settings of a run with other values: a setting by its name, a Part's argument as `part.argument`.
+
+    Raises UsageError (E102, E109) for values that do not go together.
+    """
+    arguments: dict[str, dict[str, Any]] = {}
+    for name, value in point.items():
+        part, dot, argument = name.partition(".")
+        if dot:
+            arguments.setdefault(part, {})[argument] = value
+    own = {name: value for name, value in point.items() if "." not in name}
+    return settings.replace(**own, method=resolve.written(settings.method, arguments)) if point else settings
 
 
 def describe(parent: Path, plan: Plan) -> None:

@@ -37,6 +37,9 @@ class Declared(Configured):
     """Names under which this Part is also known, each with the settings that it then has: {"rbsm": {"mu": 0.0}}."""
     neutral: ClassVar[Mapping[str, object]] = {}
     """Settings with which the Part changes nothing, so that `unskew check` can verify it."""
+    untuned: ClassVar[Mapping[str, str]] = {}
+    """Settings that a search for the best score must leave as they are, and why, as a sentence without its full stop:
+    {"share": "it decides how much leaves a client"}."""
     spelling: ClassVar[str] = ""
     """How users refer to a Part of their own: `file.py` or `file.py:Class`; empty for those that come with unskew."""
 

@@ -26,7 +26,7 @@ class Request:
     scale: Annotated[float, Gt(0), Le(1), "share of the rounds to run; the result says so"] = 1.0
     tune: Annotated[int, Ge(0), "first try so many settings of every method on held-out training samples"] = 0
     sampler: Annotated[
-        Literal["random", "tpe"], "how the settings to try are chosen: at random, or by Optuna (needs unskew[sweep])"
+        Literal["random", "tpe"], "how the settings to try are chosen: at random, or by Optuna (needs unskew[tune])"
     ] = "random"
     processes: Annotated[int, Ge(0), "how many runs at a time; 0: one on each core, or one on a GPU"] = 0
     on: Annotated[

@@ -7,9 +7,8 @@ the test set nor the runs of the table.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +18,14 @@ from unskew.experiments.entries import scores_of
 from unskew.experiments.experiment import Experiment, TableRow
 from unskew.experiments.plan import path_of
 from unskew.experiments.result import TunedRecord
-from unskew.experiments.samplers import SAMPLERS, Point
 from unskew.methods import registry
 from unskew.report import read
-from unskew.scores import KINDS, kind
+from unskew.scores import KINDS
+from unskew.tuning.samplers import SAMPLERS, Point
+from unskew.tuning.search import Trial, Trials, search
+from unskew.tuning.tuned import SEED, VALIDATION
 
-SEED, VALIDATION, FACTOR = 10_000, 0.2, "lr factor"
+FACTOR = "lr factor"
 FACTORS = (1.0, 0.3, 3.0)
 GRIDS: dict[str, dict[str, list[Any]]] = {
     "fedprox": {"mu": [0.1, 0.01, 0.001]},
@@ -60,20 +61,6 @@ class Tuning:
     folder: Path
 
 
-@dataclass
-class Trials:
-    """The trials of one method: points with their scores in the table's unit. metric: the score."""
-
-    scored: list[tuple[Point, float]] = field(default_factory=list)
-    metric: str = "accuracy"
-
-    @property
-    def best(self) -> Point:
-        """The first point with the best score; one whose training diverged is never chosen over another."""
-        which = kind(self.metric)
-        return max(self.scored, key=lambda trial: -math.inf if math.isnan(trial[1]) else which.ahead(trial[1], 0.0))[0]
-
-
 def space_of(experiment: Experiment, method: str) -> tuple[dict[str, list[Any]], Point]:
     """(the values to choose from by name, the table's own setting). Names are `lr factor` and `part.argument`."""
     space: dict[str, list[Any]] = {FACTOR: list(FACTORS)}
@@ -99,16 +86,19 @@ def tune_methods(experiment: Experiment, tuning: Tuning, train: Train) -> tuple[
     if tuning.sampler not in SAMPLERS:
         raise UsageError("E109", f"sampler should be {' or '.join(SAMPLERS)}, got '{tuning.sampler}'.")
     samplers = {m: SAMPLERS[tuning.sampler](*space_of(experiment, m)) for m in tuning.methods}
-    trials = {method: Trials(metric=experiment.metric) for method in tuning.methods}
-    for _ in range(tuning.trials):
-        points = {method: point for method in samplers if (point := samplers[method].ask()) is not None}
+
+    def trained(_: int, points: Mapping[str, Point], __: Mapping[str, Trials]) -> dict[str, Trial]:
         cells = {method: _cell(with_points(experiment, {method: p}), method, tuning) for method, p in points.items()}
         train(list(cells.values()))
-        for method, cell in cells.items():
-            score = scores_of(read.read_run(cell.path, method), experiment, tuning.row)["mean10"]
-            samplers[method].tell(points[method], kind(experiment.metric).ahead(score, 0.0))
-            trials[method].scored.append((points[method], score))
+        return {method: _scored(cell, experiment, tuning.row, points[method]) for method, cell in cells.items()}
+
+    trials = search(samplers, tuning.trials, trained)
     return with_points(experiment, {method: t.best for method, t in trials.items()}), trials
+
+
+def _scored(cell: Cell, experiment: Experiment, row: TableRow, point: Point) -> Trial:
+    score = scores_of(read.read_run(cell.path, cell.method), experiment, row)["mean10"]
+    return Trial(point, score, experiment.metric)
 
 
 def with_points(experiment: Experiment, points: Mapping[str, Point]) -> Experiment:
@@ -131,7 +121,7 @@ def tuned_records(experiment: Experiment, trials: Mapping[str, Trials]) -> dict[
     return {
         method: {
             "method": experiment.methods[method] + _factor(experiment.factors[method]),
-            "trials": [{**point, "score": score} for point, score in tried.scored],
+            "trials": [{**trial.point, "score": trial.score} for trial in tried.tried],
         }
         for method, tried in trials.items()
     }

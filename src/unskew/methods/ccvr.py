@@ -45,6 +45,7 @@ class CCVR(Part):
     family = "classifier"
     against = ("labels",)
     use_when = "After any run with label skew: one more exchange re-trains the head, which the clients biased."
+    untuned = {"share": "it decides how much leaves a client"}
     tasks = ("classification",)
     needs = "means of features by class"
     clashes = {"local": "no head is common to the clients"}

@@ -27,6 +27,7 @@ class FedData(Part):
     family = "data"
     against = ("labels", "scarcity")
     use_when = "As an upper reference: what sharing a tenth of the raw data would bring."
+    untuned = {"share": "it decides how much leaves a client"}
     tasks = ("classification",)
     needs = "labels that are classes"
 

@@ -67,6 +67,10 @@ class FedDPMS(Part):
     family = "data"
     against = ("labels",)
     use_when = "Clients lack classes, and may share noisy means of latents from which others draw images."
+    untuned = {
+        "sigma": "it is the noise on what leaves a client",
+        "spread": "it belongs to the noise on what leaves a client",
+    }
     tasks = ("classification",)
     needs = "class counts"
     normalises = True

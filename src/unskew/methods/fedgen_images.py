@@ -44,6 +44,7 @@ class FedGenImages(Part):
     family = "distillation"
     against = ("labels",)
     use_when = "To compare with FLea's table; the method is our reconstruction."
+    untuned = {"scale": "it says what values images have"}
     tasks = ("classification",)
     needs = "labels that are classes"
     keeps_at_server = ("G",)

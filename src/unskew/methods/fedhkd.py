@@ -36,6 +36,7 @@ class FedHKD(Part):
     use_when = (
         "Labels differ by client, no public data are there to distil on, and both a common and local models count."
     )
+    untuned = {"threshold": "it decides whose classes leave a client"}
     neutral = {"lam": 0.0, "gamma": 0.0}
     tasks = ("classification",)
     needs = "means by class"

@@ -58,6 +58,11 @@ class FLea(Part):
     family = "data"
     against = ("labels", "scarcity")
     use_when = "Clients hold few samples of few classes, and may share obfuscated activations of a tenth of them."
+    untuned = {
+        "alpha": "it decides how much leaves a client",
+        "lambda2": "it hides inputs in the activations that leave a client",
+        "fall": "it belongs to lambda2",
+    }
     tasks = ("classification",)
     needs = "labels that mix as shares of classes"
 

@@ -30,6 +30,7 @@ class RandomK(Part):
     use_when = (
         "As `topk` where no message may say which weights changed most; it needs more rounds, and half the bytes."
     )
+    untuned = {"share": "it decides how much leaves a client"}
     neutral = {"share": 1.0}
 
     def client_init(self, w: Weights, fed: Fed) -> Tree:

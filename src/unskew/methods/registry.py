@@ -50,6 +50,21 @@ def meant_for(text: str, set_: Mapping[str, Mapping[str, object]]) -> dict[str, 
     return {part: dict(arguments) for part, arguments in set_.items() if part in names}
 
 
+def named_arguments(text: str, set_: Mapping[str, Mapping[str, object]]) -> set[str]:
+    """`part.argument` of every argument that the text, a preset in it, or set_ gives a value."""
+    named = set[str]()
+    for call in calls.parse_sum(text, "method", "E102"):
+        if call.file:
+            kind, preset, name = own_parts.kind(call.file, call.member), {}, ""
+        elif (name := _normalised(call.name)) == "fedavg":
+            continue
+        else:
+            kind, preset = _known(name)
+        given = {**preset, **call.arguments, **set_.get(name, {}), **set_.get(kind.name, {})}
+        named |= {f"{kind.name}.{argument}" for argument in given}
+    return named
+
+
 def part_of(kind: type[Part], name: str, values: Mapping[str, object]) -> Part:
     """A Part of this class with these arguments. Raises UsageError (E102) for an argument that does not fit.
 

@@ -28,6 +28,7 @@ class SVD(Part):
     use_when = (
         "Models with large matrices and slow links, where how much may be lost matters more than how many bytes travel."
     )
+    untuned = {"start": "it decides how much leaves a client", "end": "it decides how much leaves a client"}
 
     def encoded(self, fed: Fed) -> dict[str, Share]:
         w, shares = fed.net.weights(), dict[str, Share]()

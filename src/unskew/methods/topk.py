@@ -28,6 +28,7 @@ class TopK(Part):
     name = "topk"
     family = "compression"
     use_when = "Links are slow, clients come back often, and a model may be learnt from few of its weights at a time."
+    untuned = {"share": "it decides how much leaves a client"}
     neutral = {"share": 1.0}
 
     def client_init(self, w: Weights, fed: Fed) -> Tree:

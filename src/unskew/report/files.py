@@ -10,6 +10,8 @@ import yaml
 
 from unskew.errors import StateError
 
+TUNED = "tuning.json"
+"""In a comparison's folder: what its tuning tried and found."""
 Record = dict[str, Any]
 """One line of a .jsonl file."""
 

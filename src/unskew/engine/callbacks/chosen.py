@@ -1,4 +1,4 @@
-"""The callbacks that settings ask for."""
+"""The callbacks that settings ask for, and for a trial of a search its pruning."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 
 from unskew import specs
 from unskew.config import Settings
+from unskew.engine.callbacks import pruning
 from unskew.engine.callbacks.callback import Callback
 from unskew.engine.callbacks.early_stopping import EarlyStopping
 from unskew.engine.callbacks.keep_best import KeepBest
@@ -28,6 +29,8 @@ def chosen(settings: Settings, folder: Path | None) -> list[Callback]:
         if folder is None:
             raise UsageError("E116", "keep_best writes a file; give run(..., name='my-run') to have a folder for it.")
         callbacks.append(KeepBest())
+    if folder is not None and (folder / pruning.FILE).exists():
+        callbacks.append(pruning.Pruning(pruning.read(folder)))
     for name in specs.names_in(settings.track, TRACKERS, "track"):
         callbacks.append(importlib.import_module(f"{TRACKERS_PACKAGE}.{name}").Tracker())
     return callbacks

@@ -11,6 +11,7 @@ import yaml
 
 from unskew.config import FIELDS
 from unskew.report.context import Context
+from unskew.report.files import read_yaml
 from unskew.report.render import render
 from unskew.report.runs import RunData
 from unskew.report.section import Section
@@ -61,11 +62,16 @@ def command(context: Context) -> str:
     runs = context.runs
     if len(runs) == 1 or not (runs[0].path.parent / "compare.yaml").is_file():
         return "\n".join(_run_command(r) for r in runs[:MOST_COMMANDS])
+    plan = read_yaml(runs[0].path.parent / "compare.yaml")
+    tuned, shared = plan.get("tune", 0), plan.get("settings") or {}
     options = [
         f"--{k.replace('_', '-')} {shlex.quote(str(v))}"
-        for k, v in context.first.config.items()
+        for k, v in (context.first.config | ({"lr": shared["lr"]} if tuned and "lr" in shared else {})).items()
         if k not in NO_OPTIONS and v is not None and v != (FIELDS[k].default if k in FIELDS else None)
     ]
+    for part, values in (shared.get("set") or {}).items():
+        options += [f"--set {shlex.quote(f'{part}.{name}={value}')}" for name, value in values.items()]
+    options += [f"--tune {tuned}"] if tuned else []
     options += [f"--seeds {context.seeds}", *["--privacy"] * any(r.attacks for r in runs)]
     return " ".join(["unskew compare", *map(shlex.quote, context.competing), *options])
 

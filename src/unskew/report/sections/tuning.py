@@ -1,0 +1,103 @@
+"""How the methods of a comparison were tuned: how many trials each got, where they searched, what they found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from unskew.report.context import Context
+from unskew.report.figures.curves import curves
+from unskew.report.figures.lines import Line
+from unskew.report.files import TUNED, read_json
+from unskew.report.numbers import noun
+from unskew.report.render import figure, render
+from unskew.report.section import Section
+from unskew.scores import Kind, kind
+
+ORDER = 56
+NOTE = (
+    "The scores of trials are those of held-out training samples and of another seed than the runs', so they are not those "
+    "of the table above. A trial that was ended early is never the best."
+)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One trial as the page's table shows it."""
+
+    number: int
+    values: list[str]
+    score: str
+    rounds: int
+    fate: str
+
+
+def build(context: Context) -> Section | None:
+    """None for runs that are no comparison, or one that was not tuned."""
+    parents = {run.path.parent for run in context.runs}
+    facts = read_json(next(iter(parents)) / TUNED) if len(parents) == 1 else {}
+    methods = {m: entry for m, entry in facts.get("methods", {}).items() if m in context.methods}
+    if not methods:
+        return None
+    each = [_described(method, entry) for method, entry in methods.items()]
+    lines = [line for method, entry in methods.items() if (line := _best_so_far(context, method, entry))]
+    label = f"best {noun(context.metric)} so far, held-out samples"
+    html = render(
+        "tuning.html.j2",
+        picture=figure(partial(curves, lines, "trial", kind(context.metric).of(label))) if lines else "",
+        methods=each,
+    )
+    return Section("How the methods were tuned", "tuning", html, lead=_lead(facts), note=NOTE, link="Tuning")
+
+
+def _lead(facts: dict[str, Any]) -> str:
+    return (
+        f"Every method was given {facts['trials']} trials of {facts['rounds']} rounds with seed {facts['seed']}, scored on "
+        f"{facts['validation']:.0%} of the training samples, which were held out; no trial saw a test sample. The first is the "
+        "settings as they were given; Optuna's tree-structured Parzen estimator chose the others. From round "
+        f"{facts['warmup']} on, and once {facts['startup']} trials were complete, a trial below the median of those was ended "
+        "early. All seeds above were run with the best settings."
+    )
+
+
+def _best_so_far(context: Context, method: str, entry: dict[str, Any]) -> Line | None:
+    which, best, x, y = kind(entry["metric"]), None, list[int](), list[float]()
+    for number, trial in enumerate(entry["trials"], 1):
+        score = None if trial["pruned"] else trial["score"]
+        if score is not None and (best is None or which.ahead(score, best) > 0):
+            best = float(score)
+        if best is not None:
+            x.append(number)
+            y.append(best)
+    if not x:
+        return None
+    dashed = context.methods[method][0].is_reference
+    return Line(method, context.colours[method], np.array(x), np.array(y), np.zeros(len(x)), dashed, which.share)
+
+
+def _described(method: str, entry: dict[str, Any]) -> dict[str, Any]:
+    """What the template reads of a method."""
+    which = kind(entry["metric"])
+    best = next(i for i, trial in enumerate(entry["trials"]) if trial["point"] == entry["best"] and not trial["pruned"])
+    return {
+        "name": method,
+        "space": [(name, _range(axis), f"{entry['best'][name]:g}") for name, axis in entry["space"].items()],
+        "left_out": list(entry["left_out"].items()),
+        "pruned": sum(trial["pruned"] for trial in entry["trials"]),
+        "trials": [_row(i, trial, list(entry["space"]), which, best) for i, trial in enumerate(entry["trials"])],
+        "scored": "clients' own models" if entry["own"] else "the global model",
+    }
+
+
+def _range(axis: dict[str, Any]) -> str:
+    return f"{axis['low']:g} to {axis['high']:g}" + (", log scale" if axis["log"] else "")
+
+
+def _row(place: int, trial: dict[str, Any], names: list[str], which: Kind, best: int) -> _Row:
+    rounds = trial["curve"][-1][0] if trial["curve"] else 0
+    fate = "best" if place == best else "ended early" if trial["pruned"] else ""
+    score = which.written(trial["score"]) if trial["score"] is not None else "diverged"
+    return _Row(place + 1, [f"{trial['point'][name]:g}" for name in names], score, rounds, fate)

@@ -1,0 +1,179 @@
+"""Where settings are searched, which points are tried, when a trial is ended, and which one is best."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated
+
+import pytest
+from annotated_types import Ge, Gt, Le, Lt
+
+from unskew.arguments import Argument
+from unskew.config import Settings
+from unskew.engine.callbacks import pruning
+from unskew.engine.callbacks.pruning import Rule, falls_behind
+from unskew.errors import StateError, UsageError
+from unskew.methods import registry
+from unskew.tuning import tuned
+from unskew.tuning.samplers import Parzen, Range
+from unskew.tuning.search import Trial, Trials, search
+from unskew.tuning.spaces import range_of, searched
+
+SPACE = {"lr": Range(0.005, 0.5, log=True), "p.mu": Range(0.0, 1.0, log=False)}
+FIRST = {"lr": 0.05123, "p.mu": 0.5}
+
+
+def space(text: str, lr: float = 0.05, **chosen: dict[str, object]) -> dict[str, str]:
+    settings = Settings(method=str(registry.parse(text, chosen)), lr=lr)
+    found = searched(text, settings, chosen)
+    return {name: str(axis) for name, axis in found.space.items()} | found.left_out
+
+
+def test_learning_rates_and_numbers_are_searched_and_what_users_gave_is_not():
+    assert space("fedavg", lr=0.2) == {"lr": "0.02 to 2, log scale"}
+    assert space("fedprox")["fedprox.mu"] == "0.0001 to 0.01, log scale"
+    assert (
+        space("fedprox(mu=0.1)")["fedprox.mu"] == space("fedprox", fedprox={"mu": 0.1})["fedprox.mu"] == "it is given"
+    )
+    assert space("rbsm")["rebafl.mu"] == "it is given"  # which is what makes it this preset
+    assert space("fedprox+fedrs")["fedrs.alpha"] == "0 to 1"
+
+
+def test_no_score_chooses_what_protects_clients_or_leaves_them():
+    for name in ("dp", "dpsgd", "trimmed_mean", "multi_krum", "qffl", "afl", "propfair"):
+        assert not [setting for setting, axis in space(name).items() if setting != "lr" and " to " in axis]
+    assert "leaves" in space("flea")["flea.alpha"]
+    assert "hides" in space("flea")["flea.lambda2"]
+    assert "noise" in space("feddpms")["feddpms.sigma"]
+    assert "leaves" in space("topk")["topk.share"]
+
+
+def test_what_each_part_leaves_out_is_a_setting_that_it_has():
+    for name in registry.names():
+        for part in registry.parse(name).parts:
+            assert all(hasattr(part, setting) and why for setting, why in part.untuned.items()), name
+
+
+@pytest.mark.parametrize(
+    ("hint", "value", "expected"),
+    [
+        (Annotated[float, Ge(0)], 2.0, Range(0.2, 20.0, True)),
+        (Annotated[float, Ge(0), Le(5)], 2.0, Range(0.2, 5.0, True)),
+        (Annotated[float, Ge(0), Le(1)], 0.5, Range(0.0, 1.0, False)),
+        (Annotated[float, Ge(0), Le(1)], 0.01, Range(0.001, 0.1, True)),
+        (Annotated[float, Gt(0), Lt(1)], 0.5, Range(0.01, 0.99, False)),
+        (Annotated[float, Ge(0), Lt(1)], 0.999, Range(0.0, 0.999, False)),
+        (Annotated[float, Gt(1), Lt(3)], 2.0, Range(1.01, 2.99, True)),
+    ],
+)
+def test_a_range_follows_from_what_is_declared(hint, value, expected):
+    assert range_of(Argument("it", hint), value) == expected
+
+
+def asked(answers: int) -> list[dict[str, float]]:
+    sampler, points = Parzen(SPACE, FIRST, drawn=3), []
+    for n in range(answers):
+        point = sampler.ask()
+        assert point is not None
+        points.append(point)
+        if n == 1:
+            sampler.tell(point, math.nan)
+        else:
+            pruned = [(1, 0.1)] if n == 2 else None
+            sampler.tell(point, -abs(math.log(point["lr"] / 0.3)) - abs(point["p.mu"] - 0.2), pruned)
+    return points
+
+
+def test_points_begin_with_what_is_lie_within_the_ranges_and_repeat():
+    points = asked(12)
+    assert points == asked(12)
+    assert points[0] == FIRST
+    assert all(0.005 <= p["lr"] <= 0.5 and 0 <= p["p.mu"] <= 1 for p in points)
+    assert all(float(f"{v:.3g}") == v for p in points[1:] for v in p.values())
+    assert Range(0.00123456, 1.0, True).written(0.0012345) == 0.00123456  # rounded, and still inside
+    grid = Parzen({"a": [1.0, 0.3, 3.0], "b": [0.1, 1.0]}, {"a": 1.0, "b": 0.1})
+    for _ in range(12):
+        point = grid.ask()
+        assert point is not None
+        grid.tell(point, point["a"] + point["b"])
+        best = point
+    assert best == {"a": 3.0, "b": 1.0}
+
+
+def test_a_trial_ends_where_its_best_score_is_below_the_median():
+    rule = Rule(False, 2, 2, [[(1, 0.5), (2, 0.6), (3, 0.9)], [(1, 0.3), (2, 0.4), (3, 0.5)]])
+    assert falls_behind([(1, 0.1), (2, 0.45)], rule, lower=False)
+    assert not falls_behind([(1, 0.1), (2, 0.55)], rule, lower=False)
+    assert not falls_behind([(1, 0.1)], rule, lower=False)  # in round 1 nothing is judged
+    assert not falls_behind([(1, 0.1), (2, 0.1)], Rule(False, 3, 2, rule.finished), lower=False)
+    assert falls_behind([(1, math.nan), (2, math.nan)], rule, lower=False)
+    assert falls_behind([(1, 0.9), (2, 0.9)], rule, lower=True)
+    assert not falls_behind([(1, 0.9), (2, 0.4)], rule, lower=True)
+    assert not falls_behind([(1, 0.1), (2, 0.1)], Rule(False, 2, 2, [[], []]), lower=False)
+
+
+def test_what_a_trial_is_held_against_is_read_as_it_was_written_or_refused(tmp_path):
+    rule = Rule(True, 2, 3, [[(1, 0.1), (2, 1 / 3)]])
+    rule.write(tmp_path / "trial")
+    assert pruning.read(tmp_path / "trial") == rule
+    (tmp_path / "trial" / pruning.FILE).write_text('{"own": true')
+    with pytest.raises(StateError, match=r"E111 .*pruning.json cannot be read"):
+        pruning.read(tmp_path / "trial")
+
+
+def test_the_best_trial_came_to_its_end_and_did_not_diverge():
+    trials = Trials(
+        [Trial({"lr": 1}, math.nan), Trial({"lr": 2}, 0.9, pruned=True), Trial({"lr": 3}, 0.5), Trial({"lr": 4}, 0.5)]
+    )
+    assert trials.best == {"lr": 3}
+    lower = [Trial({"lr": 1}, 3.0, "rmse"), Trial({"lr": 2}, 1.0, "rmse")]
+    assert Trials(lower).best == {"lr": 2}
+
+
+def test_each_method_is_asked_as_often_and_told_before_it_is_asked_again():
+    log = []
+
+    class Listed:
+        def __init__(self, name):
+            self.name, self.n = name, 0
+
+        def ask(self):
+            self.n += 1
+            log.append(("ask", self.name, self.n))
+            return {"n": self.n}
+
+        def tell(self, point, score, pruned=None):
+            log.append(("tell", self.name, point["n"], score, pruned))
+
+    def train(number, points, before):
+        assert all(len(trials.tried) == number - 1 for trials in before.values())
+        return {m: Trial(p, 0.1 * number, "accuracy", number == 2, [(1, 0.2)]) for m, p in points.items()}
+
+    found = search({"a": Listed("a"), "b": Listed("b")}, 2, train)
+    assert {m: len(t.tried) for m, t in found.items()} == {"a": 2, "b": 2}
+    assert [entry for entry in log if entry[1] == "a"] == [
+        ("ask", "a", 1), ("tell", "a", 1, 0.1, None), ("ask", "a", 2), ("tell", "a", 2, 0.2, [(1, 0.2)])
+    ]  # fmt: skip
+
+
+def test_points_whose_values_do_not_go_together_are_drawn_again():
+    class Odd:
+        n = 0
+
+        def ask(self):
+            self.n += 1
+            return {"n": self.n}
+
+        def tell(self, point, score, pruned=None):
+            assert math.isnan(score)
+
+    class OnlyThree:
+        def trial(self, method, number, point):
+            if point["n"] != 3:
+                raise UsageError("E102", "no")
+
+    assert tuned._Fitting(Odd(), OnlyThree(), "a").ask() == {"n": 3}  # type: ignore[arg-type]
+    hopeless = Odd()
+    hopeless.n = 3
+    with pytest.raises(UsageError, match="none can be trained"):
+        tuned._Fitting(hopeless, OnlyThree(), "a").ask()  # type: ignore[arg-type]
