@@ -44,7 +44,8 @@ def problems(loop) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    "name", a_part_of(METHODS, 4, [*FEW, *METHODS[-6:], "ditto", "fedadmm", "fedlesam", "fediir", "dpsgd", "topk"])
+    "name",
+    a_part_of(METHODS, 4, [*FEW, *METHODS[-6:], "apple", "ditto", "fedadmm", "fedlesam", "fediir", "dpsgd", "topk"]),
 )
 def test_the_same_bits_as_the_simulator(tmp_path, name, monkeypatch):
     """With the noise of a guarantee drawn from the seed for once, which otherwise comes from the operating system."""

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from safetensors.torch import load, save
+from safetensors import safe_open
+from safetensors.torch import load
 from torch import Tensor
 
 from tests.deploy import fake
@@ -51,11 +52,20 @@ def forged(folder: Path, blob: bytes, **facts: object) -> Sealed:
     return Sealed(text, KEY.sign(text.encode()), stored(folder, blob))
 
 
-def test_a_layout_is_what_safetensors_writes():
+def test_a_layout_is_what_safetensors_reads(tmp_path):
     tensors = flat(tree()) | {"empty": torch.zeros(0, 3), 'ä"/\\': torch.ones(2, dtype=torch.bfloat16)}
+    tensors |= {"odd": torch.ones(3, dtype=torch.uint8), "even": torch.ones(64, dtype=torch.uint8)}
     tensors = {n: t.contiguous() for n, t in tensors.items()}
     for facts in (None, {"unskew": '["é\n", 1]'}):
-        assert b"".join(layout(tensors, facts)) == save(tensors, facts)
+        content = b"".join(layout(tensors, facts))
+        read = load(content)
+        assert set(read) == set(tensors)
+        assert all(read[n].dtype == t.dtype and torch.equal(read[n], t) for n, t in tensors.items())
+        (tmp_path / "file").write_bytes(content)
+        with safe_open(str(tmp_path / "file"), "pt") as file:
+            assert file.metadata() == facts
+            whole_lines = [n for n, t in tensors.items() if t.nbytes % 64 == 0]
+            assert not any(file.get_tensor(n).data_ptr() % 64 for n in whole_lines)
     with pytest.raises(ValueError, match=r"'x' is torch.complex128, which safetensors cannot hold"):
         layout({"x": torch.zeros(1, dtype=torch.complex128)})
 

@@ -172,3 +172,11 @@ def test_another_python_resumes_and_another_torch_does_not():
     assert not difference(before, another), "sites of one run may have different ones, which is told"
     assert "must upgrade" in changed(before, replace(before, versions={**versions, "unskew": "7.7"}))
     assert before.data != replace(before, test=1).data
+
+
+def test_tensors_arrive_in_the_order_of_names_at_addresses_where_torch_would_put_them():
+    """Else what a hook adds up, or the kernel that it calls, has other last bits than in the simulator, now and then."""
+    sent = {name: {f"{i}.w": torch.zeros(i) for i in range(13, 0, -1)} for name in ("w", "down")}
+    tree = unseal(seal({}, sent, KEY), KEY.public, WIDE).tree
+    assert [list(tree), *(list(tree[n]) for n in tree)] == [["down", "w"], *2 * [sorted(sent["w"])]]
+    assert {t.data_ptr() % 64 for t in (*tree["w"].values(), *tree["down"].values())} == {0}

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from unskew.core.trees import Tree, Weights
+from unskew.core.trees import Tree, Weights, ordered
 from unskew.core.values import Share
 
 
@@ -28,6 +28,9 @@ class Reply:
     shares: dict[str, Tree] = field(default_factory=dict[str, Tree])
     private: Tree = field(default_factory=dict[str, Any])
     loss: float | Tensor = 0.0
+
+    def __post_init__(self):
+        self.shares, self.private = ordered(self.shares), ordered(self.private)
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from typing import Any
 from safetensors import safe_open
 from torch import Tensor
 
-from unskew.core.trees import Weights, nested, size_in_bytes
+from unskew.core.trees import Weights, aligned, nested, size_in_bytes
 from unskew.deploy.bulk import SMALL, Stored
 from unskew.engine.disk.layout import layout
 
@@ -33,7 +33,7 @@ class Shelf(Mapping[str, Any]):
         if isinstance(place, Mapping):
             return Shelf(self._stored, place, self._orders)
         with safe_open(self._stored.path, "pt") as file:
-            return in_shape(file.get_tensor(place), self._orders.get(place))
+            return in_shape(aligned(file.get_tensor(place)), self._orders.get(place))
 
     def in_order(self, names: Iterable[str]) -> Weights:
         """Those of these names, in this order."""

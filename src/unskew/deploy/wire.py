@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
-from unskew.core.trees import Tree, flat, nested
+from unskew.core.trees import Tree, aligned, flat, nested
 from unskew.deploy.bulk import SMALL, Bulk, Stored, Views, sha256, whole
 from unskew.deploy.identity import Private, Public
 from unskew.deploy.sealed import Sealed
@@ -131,7 +131,7 @@ def _tensors(blob: bytes | Bulk, limits: Limits, axes: Any) -> Tree:
     if int.from_bytes(start, "little") > limits.names:
         raise WireError("E304", f"the message lists more than the {limits.tensors} tensors expected.")
     try:
-        tensors = dict.fromkeys(names(blob)) if isinstance(blob, Stored) else load(whole(blob))
+        tensors = dict.fromkeys(names(blob)) if isinstance(blob, Stored) else _loaded(blob)
     except (SafetensorError, ValueError, KeyError, RuntimeError, OverflowError, TypeError) as error:
         raise WireError("E310", f"the tensors cannot be read ({type(error).__name__}).") from error
     if len(tensors) > limits.tensors:
@@ -144,6 +144,12 @@ def _tensors(blob: bytes | Bulk, limits: Limits, axes: Any) -> Tree:
         return _tree(blob, tensors, dict(axes))
     except (AttributeError, KeyError, TypeError, ValueError, IndexError, RuntimeError, SafetensorError):
         raise WireError("E310", "the tensors' names or axes do not fit together.") from None
+
+
+def _loaded(blob: bytes | Bulk) -> dict[str, Tensor]:
+    """The tensors of a file's bytes. Bytes and tensors are let go one after the other, before and while others are made."""
+    tensors = load(whole(blob))
+    return {name: aligned(tensors.pop(name)) for name in sorted(tensors)}
 
 
 def _tree(blob: bytes | Bulk, tensors: Mapping[str, Any], orders: Mapping[str, list[int]]) -> Tree:

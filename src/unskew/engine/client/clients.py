@@ -20,7 +20,7 @@ from unskew.core.keys import key
 from unskew.core.method import Method
 from unskew.core.network import Network
 from unskew.core.part import HOOKS, overrides
-from unskew.core.trees import Tree, Weights, tree_map
+from unskew.core.trees import Tree, Weights, ordered, tree_map
 from unskew.core.values import Batch
 from unskew.engine.chance import Chance, Keyed
 from unskew.engine.client.dropout import mask_shapes
@@ -96,7 +96,7 @@ class Clients:
         if known:
             return known
         w = start.weights
-        state: Tree = {p.name: self.placed(p.client_init(w, self.facts)) for p in self.hooks["client_init"]}
+        state: Tree = {p.name: ordered(self.placed(p.client_init(w, self.facts))) for p in self.hooks["client_init"]}
         return state | ({"kept": {n: w[n] for n in self.kept}} if self.kept else {})
 
     def orders(self, k: int, t: int) -> np.ndarray:

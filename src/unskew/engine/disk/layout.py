@@ -25,14 +25,15 @@ _TYPES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-"""The format's names of types, in the order in which tensors lie in a file: the widest first, so that all are aligned."""
+"""The format's names of types, the widest first, in which order those tensors lie in a file whose sizes are odd."""
 _RANK = {dtype: rank for rank, dtype in enumerate(_TYPES)}
-_ALIGNED = 8
-"""Bytes of which the header's length is a multiple."""
+_ALIGNED = 64
+"""Bytes: a tensor whose size is a multiple of it begins at a multiple of it, so who reads it need not move it to compute
+with the kernels of tensors that torch allocated (`aligned` in core/trees.py)."""
 
 
 def layout(tensors: Mapping[str, Tensor], facts: Mapping[str, str] | None = None) -> list[memoryview]:
-    """The bytes that `safetensors.torch.save` writes for these contiguous tensors on the CPU and these metadata.
+    """A file in the format of safetensors of these contiguous tensors on the CPU and these metadata.
 
     The views are of the tensors' own memory: write them before a tensor changes. Raises ValueError for a type that the
     format does not have.
@@ -40,7 +41,7 @@ def layout(tensors: Mapping[str, Tensor], facts: Mapping[str, str] | None = None
     for name, tensor in tensors.items():
         if tensor.dtype not in _TYPES:
             raise ValueError(f"'{name}' is {tensor.dtype}, which safetensors cannot hold")
-    names = sorted(tensors, key=lambda n: (_RANK[tensors[n].dtype], n.encode()))
+    names = sorted(tensors, key=lambda n: (tensors[n].nbytes % _ALIGNED != 0, _RANK[tensors[n].dtype], n.encode()))
     header: dict[str, object] = {"__metadata__": dict(facts)} if facts else {}
     end = 0
     for name in names:
@@ -48,7 +49,7 @@ def layout(tensors: Mapping[str, Tensor], facts: Mapping[str, str] | None = None
         begin, end = end, end + math.prod(t.shape) * t.element_size()
         header[name] = {"dtype": _TYPES[t.dtype], "shape": list(t.shape), "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % _ALIGNED)
+    text += b" " * (-(8 + len(text)) % _ALIGNED)
     head = memoryview(len(text).to_bytes(8, "little") + text)
     return [head, *(_view(tensors[name]) for name in names)]
 

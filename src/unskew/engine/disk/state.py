@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from unskew import disk
-from unskew.core.trees import Tree, Weights, flat, nested
+from unskew.core.trees import Tree, Weights, aligned, flat, nested
 from unskew.engine.disk.layout import layout
 from unskew.errors import StateError
 
@@ -79,7 +79,7 @@ def read(path: Path) -> Checkpoint:
     try:
         with safe_open(str(path), "pt") as file:
             sha256, text = vouched(file.metadata())
-            tensors: dict[str, Tensor] = {n: file.get_tensor(n) for n in file.keys()}
+            tensors: dict[str, Tensor] = {n: aligned(file.get_tensor(n)) for n in file.keys()}
         if digest(tensors, text) != sha256:
             raise StateError("E201", f"{path.name} fails its SHA-256.")
         return nested(tensors), json.loads(text)

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from safetensors import safe_open
 
-from unskew.core.trees import Tree, nested
+from unskew.core.trees import Tree, aligned, nested
 from unskew.engine.disk.state import UNREADABLE, digest, vouched, write_vouched
 from unskew.errors import StateError
 
@@ -93,7 +93,7 @@ class Disk:
         try:
             with safe_open(str(self._path(t)), "pt") as file:
                 sha256, facts = vouched(file.metadata())
-                tensors = {n: file.get_tensor(n) for n in file.keys() if n.split("/", 1)[0] in clients}
+                tensors = {n: aligned(file.get_tensor(n)) for n in file.keys() if n.split("/", 1)[0] in clients}
             trees, digests = nested(tensors), json.loads(facts)["clients"]
             whole = sha256 == _sha(facts) == self.files[t]
             if whole and all(digest(trees.get(name, {})) == digests[name] for name in clients):

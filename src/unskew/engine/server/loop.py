@@ -17,7 +17,7 @@ from unskew.core.client import Fed
 from unskew.core.method import Method
 from unskew.core.part import Part, Trip, overrides
 from unskew.core.replies import Reply, Ups
-from unskew.core.trees import Tree, Weights, tree_map
+from unskew.core.trees import Tree, Weights, ordered, tree_map
 from unskew.cores import one_core
 from unskew.data import availability
 from unskew.engine.callbacks.audience import Audience
@@ -88,7 +88,7 @@ class Loop:
             self._event(0, "E320", text, last=self.last)
         fed = self.fed
         with self._computing():
-            w = self._placed(fed.net.weights())
+            w = tree_map(self._there, fed.net.weights())
             slices = {p.name: self._placed(p.server_init(w, fed)) for p in self.method.parts}
             state = State(0, w, {n: s for n, s in slices.items() if s})
             return self._trips(state, self.down(state, 0), list(range(fed.clients)))
@@ -246,8 +246,12 @@ class Loop:
         return computing(self.trainer.device, self.settings.precision)
 
     def _placed(self, tree: Tree) -> Tree:
-        """A tree that a hook made, on the device of the run."""
-        return tree_map(lambda tensor: tensor.to(self.trainer.device), tree)
+        """A slice that a hook made, on the device of the run and in the order that it has after a resume."""
+        return tree_map(self._there, ordered(tree))
+
+    def _there(self, tensor: torch.Tensor) -> torch.Tensor:
+        """On the device of the run."""
+        return tensor.to(self.trainer.device)
 
     def _event(self, t: int, code: str, text: str = "", **facts: Any) -> None:
         self.record.add("events", [{"t": t, "code": code, **({"text": text} if text else {}), **facts}])
@@ -265,7 +269,7 @@ def broadcast(method: Method, state: State, t: int, lr: float, fed: Fed) -> Star
 
     def own(k: int) -> tuple[Weights, dict[str, Tree]]:
         w, slice_ = part.dispatch(state.weights, state.slices.get(part.name, {}), k, fed)
-        return {**state.weights, **w} if w is not state.weights else w, {**down, part.name: slice_}
+        return {**state.weights, **w} if w is not state.weights else w, {**down, part.name: ordered(slice_)}
 
     return Start(t, lr, state.weights, down, own)
 
