@@ -1,15 +1,16 @@
 """Training on a set that is read from its file row by row, beside the same set in memory: samples a second and memory.
 
-Writes a file of random images (float32, 3 x 32 x 32), trains rounds of ten clients on it in processes of their own, and
-prints for each: seconds until the first round (reading and checking every row, dealing out), samples trained a second, and a
-second of the processor's time (which other programs on the core do not change), in a round (median), and the most memory
-that the process held. `--limit` bounds the memory that a process may ask for
-(RLIMIT_DATA). "cold" drops the file from the system's cache before every round.
+Writes a file of images (float32, 3 x 32 x 32: 10,000 random ones again and again, each with a number of its own), trains
+rounds of ten clients on it in processes of their own, and prints for each: seconds until the first round (reading and
+checking every row, dealing out), samples trained a second, and a second of the processor's time (which other programs on the
+core do not change), in a round (median), and the most memory that the process held; `--json` keeps them. `--limit` bounds
+the memory that a process may ask for (RLIMIT_DATA). "cold" drops the file from the system's cache before every round.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import resource
 import statistics
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import numpy as np
@@ -25,19 +27,35 @@ SHAPE, CLIENTS, AT_WORK = (3, 32, 32), 100, 10
 KINDS = ("memory", "rows", "cold")
 
 
+@dataclass(frozen=True)
+class Line:
+    """ready: seconds until the first round. rate, core_rate: samples a second, and a second of the processor's time. peak,
+    first: MiB that the process held at most, and before any data. load: of the machine, the mean of the last minute."""
+
+    kind: str
+    ready: float
+    rate: float
+    core_rate: float
+    peak: float
+    first: float
+    load: float
+
+
 def write(folder: Path, size: float) -> None:
     """x.npy of so many GB, in blocks, and y.npy."""
     rng, rows = np.random.default_rng(0), int(size * 1e9 / (4 * np.prod(SHAPE)))
+    block = rng.random((10_000, *SHAPE), dtype=np.float32)
     with open(folder / "x.npy", "wb") as file:
         form = {"descr": "<f4", "fortran_order": False, "shape": (rows, *SHAPE)}
         np.lib.format.write_array_header_1_0(file, form)
-        for begin in range(0, rows, 10_000):
-            file.write(rng.random((min(10_000, rows - begin), *SHAPE), dtype=np.float32).tobytes())
+        for begin in range(0, rows, len(block)):
+            block[:, 0, 0, 0] = np.arange(begin, begin + len(block)) / rows
+            file.write(block[: rows - begin].data)
     np.save(folder / "y.npy", rng.integers(0, 10, rows))
 
 
 def measure(folder: Path, kind: str, rounds: int, model: str) -> None:
-    """One line of the table, printed."""
+    """One line of the table, printed as JSON."""
     from unskew.config import Settings
     from unskew.core.method import Method
     from unskew.data import arrays
@@ -65,7 +83,8 @@ def measure(folder: Path, kind: str, rounds: int, model: str) -> None:
     loop.trainer.close()
     rate, core_rate = (AT_WORK * len(x) / CLIENTS / statistics.median(s[1:]) for s in (seconds, of_core))
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    print(f"{kind:<8} {ready:>10.1f} {rate:>10,.0f} {core_rate:>14,.0f} {peak / 1024:>10,.0f} {base / 1024:>10,.0f}")
+    line = Line(kind, ready, rate, core_rate, peak / 1024, base / 1024, os.getloadavg()[0])
+    print(json.dumps(asdict(line)))
 
 
 def main() -> None:
@@ -74,7 +93,12 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--model", default="cnn_small")
     parser.add_argument("--limit", type=float, default=0, help="GB that each process may ask for; 0: no limit")
-    parser.add_argument("--kinds", nargs="*", default=KINDS, choices=KINDS)
+    parser.add_argument("--kinds", nargs="*", default=[*KINDS], choices=KINDS)
+    parser.add_argument("--times", type=int, default=1, help="how often each kind is measured, in turn")
+    parser.add_argument(
+        "--at", help="the folder in which the file is written (default: the system's for temporary files)"
+    )
+    parser.add_argument("--json", type=Path, help="write the table there")
     parser.add_argument("--child", nargs=2, metavar=("FOLDER", "KIND"), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
@@ -82,17 +106,24 @@ def main() -> None:
             resource.setrlimit(resource.RLIMIT_DATA, (int(options.limit * 1e9),) * 2)
         measure(Path(options.child[0]), options.child[1], options.rounds, options.model)
         return
-    with tempfile.TemporaryDirectory() as folder:
+    lines: list[Line] = []
+    with tempfile.TemporaryDirectory(dir=options.at) as folder:
         write(Path(folder), options.gb)
-        print(
-            f"{'samples':<8} {'ready, s':>10} {'samples/s':>10} {'a core-second':>14} {'peak, MiB':>10} {'at first':>10}",
-            flush=True,
-        )
-        for kind in options.kinds:
+        print("samples    ready, s  samples/s  a core-second  peak, MiB   at first   load", flush=True)
+        for kind in options.kinds * options.times:
             asked = ["--rounds", str(options.rounds), "--model", options.model, "--limit", str(options.limit)]
             child = [sys.executable, __file__, *asked, "--child", folder, kind]
             done = subprocess.run(child, capture_output=True, text=True)
-            print(done.stdout.rstrip() or f"{kind:<8} {done.stderr.strip().splitlines()[-1]}", flush=True)
+            if done.returncode:
+                print(f"{kind:<8} {done.stderr.strip().splitlines()[-1]}", flush=True)
+                continue
+            one = Line(**json.loads(done.stdout.splitlines()[-1]))
+            lines.append(one)
+            rates = f"{one.rate:>10,.0f} {one.core_rate:>14,.0f} {one.peak:>10,.0f} {one.first:>10,.0f}"
+            print(f"{kind:<8} {one.ready:>10.1f} {rates} {one.load:>6.1f}", flush=True)
+    if options.json:
+        asked = {n: v for n, v in vars(options).items() if n in ("gb", "rounds", "model", "limit")}
+        options.json.write_text(json.dumps({**asked, "lines": [asdict(one) for one in lines]}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

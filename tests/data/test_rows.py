@@ -5,7 +5,7 @@ others may do: cut the file off while it is used, write to it, take it away befo
 """
 
 import os
-from itertools import islice
+import pickle
 
 import numpy as np
 import pytest
@@ -15,10 +15,10 @@ import unskew
 from unskew import data
 from unskew.data.holdout import with_test_set
 from unskew.data.intake import kept
-from unskew.data.rows import checksums, moments, streams
+from unskew.data.rows import checksums, moments, standing_in, streams
 from unskew.data.same import first_alike, occurs
 from unskew.data.stored import stored
-from unskew.engine.inputs import AHEAD, Streamed
+from unskew.engine.inputs import AHEAD, TOGETHER, Streamed
 from unskew.errors import DataError
 
 RNG = np.random.default_rng(0)
@@ -138,16 +138,50 @@ def test_the_same_samples_are_found_although_checksums_collide(monkeypatch):
         assert occurs(x, x[1:2]).tolist() == [False, True, False, False, True]
 
 
-def test_only_a_few_batches_are_read_ahead(tmp_path):
+def test_only_a_few_batches_are_read_ahead(tmp_path, monkeypatch):
+    """The first by itself, then some together, as long as they are small."""
     read = on_disk(tmp_path)
-    asked = []
-    samples = Streamed(read.x, torch.device("cpu"))
     monitored = type(read.x).__getitem__
-    samples.rows = type("Rows", (), {"__getitem__": lambda _, rows: asked.append(rows) or monitored(read.x, rows)})()
-    batches = [np.array([i, i + 1]) for i in range(40)]
-    first = list(islice(samples.ahead(batches), 3))
-    assert len(asked) <= 3 + AHEAD
-    assert torch.equal(first[2], torch.as_tensor(read.x[[2, 3]]))
+    batches = [np.array([i, i + 1]) for i in range(70)]
+    for most, counts in ((1 << 20, [1, *[TOGETHER] * 8, 5]), (1024, [1] + [2] * 34 + [1]), (1, [1] * 70)):
+        monkeypatch.setattr("unskew.engine.inputs.TOGETHER_BYTES", most)
+        asked: list[np.ndarray] = []
+        samples = Streamed(read.x, torch.device("cpu"))
+        take = lambda _, rows, asked=asked: asked.append(rows) or monitored(read.x, rows)  # noqa: E731
+        samples.rows = type("Rows", (), {"__getitem__": take})()
+        coming = samples.ahead(batches)
+        first = next(coming)
+        assert len(asked) <= 1 + AHEAD
+        parts = [first, *coming]
+        assert all(torch.equal(part, torch.as_tensor(read.x[rows])) for part, rows in zip(parts, batches, strict=True))
+        assert [len(rows) // 2 for rows in asked] == counts
+    assert list(samples.ahead([])) == []
+
+
+@pytest.mark.parametrize("lacks", ["nothing", "AT_ONCE", "POSITIONED"])
+def test_rows_are_read_in_every_way_that_a_system_has(tmp_path, monkeypatch, lacks):
+    """In any order, twice, none; with what lies in the system's memory, and without what it lacks."""
+    if lacks != "nothing":
+        monkeypatch.setattr("unskew.data.ranges.AT_ONCE", False)
+        monkeypatch.setattr(f"unskew.data.ranges.{lacks}", False)
+    whole = X.astype(np.float32) / np.float32(255)
+    source = on_disk(tmp_path).x.source
+    for rows in ([3], [], [5, 4, 4, 60, 61, 62, 0, 89], range(90), [89, 88, 0, 1]):
+        rows = np.array(rows, np.int64)
+        for absent in (False, True):
+            if absent:
+                monkeypatch.setattr("unskew.data.ranges.Ranges._held", lambda *_: False)
+            assert np.array_equal(source.read(rows), whole[rows])
+    assert np.array_equal(pickle.loads(pickle.dumps(source)).read(rows), whole[rows])
+
+
+def test_rows_are_chosen_as_those_of_an_array(tmp_path):
+    rows, whole = standing_in(on_disk(tmp_path).x.source), X / np.float32(255)
+    for index in (5, -1, slice(3, 20, 4), slice(-3, None), [1, -2], np.arange(90) % 7 == 0, []):
+        assert np.array_equal(rows[index], whole[index])
+    for index in (90, -91, [0, 90]):
+        with pytest.raises(IndexError):
+            rows[index]
 
 
 def test_a_tenth_held_out_reads_nothing(tmp_path):

@@ -70,14 +70,19 @@ def test_windows_locks_a_byte_that_nobody_reads(tmp_path, monkeypatch):
 
 
 def test_nothing_but_real_sites_needs_what_windows_lacks():
-    """No simulation imports or calls it; `unskew.locks` and `unskew.ram` have ways of their own."""
+    """No simulation imports or calls it; `unskew.locks`, `unskew.ram` and `unskew.data.ranges` have ways of their own."""
     package = Path(locks.__file__).parent
     needs = re.compile(r"^\s*(?:import|from) (fcntl|termios|tty|pwd|grp|resource)\b", re.MULTILINE)
     told = {str(f.relative_to(package)) for f in package.rglob("*.py") if needs.search(f.read_text())}
     assert told == {"locks.py", str(Path("deploy", "terminal.py"))}
     calls = re.compile(r"\bos\.(?:preadv?|sysconf|fork|killpg|getuid|posix_\w+)\(")
     asks = {str(f.relative_to(package)) for f in package.rglob("*.py") if calls.search(f.read_text())}
-    assert asks == {"ram.py", str(Path("deploy", "bulk.py")), str(Path("deploy", "supervise.py"))}
+    assert asks == {
+        "ram.py",
+        str(Path("data", "ranges.py")),
+        str(Path("deploy", "bulk.py")),
+        str(Path("deploy", "supervise.py")),
+    }
 
 
 def test_where_a_system_does_not_tell_its_memory_nothing_is_refused_for_it(monkeypatch):

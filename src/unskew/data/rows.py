@@ -116,8 +116,8 @@ class Rows:
 
     def __getitem__(self, index: Any) -> np.ndarray:
         """The samples at a number, a slice or an array of numbers or truth values, read now; of a number the sample itself."""
-        rows = np.arange(len(self))[index]
-        x = self.source.read(np.atleast_1d(rows if self.rows is None else self.rows[rows]).astype(np.int64))
+        rows = _numbers(index, len(self)) if self.rows is None else self.rows[index]
+        x = self.source.read(np.atleast_1d(rows).astype(np.int64, copy=False))
         for change in self.changes:
             x = change(x)
         return x if np.ndim(rows) else x[0]
@@ -139,6 +139,16 @@ class Rows:
         """What was found of the source's rows that are in here, before any change."""
         survey = self.source.survey
         return survey if self.rows is None else Survey(*(v[self.rows] for v in (survey.crc, survey.low, survey.high)))
+
+
+def _numbers(index: Any, count: int) -> np.ndarray:
+    """The numbers below `count` that an index chooses. Raises IndexError for one that is out of bounds."""
+    numbers = np.asarray(index) if isinstance(index, np.ndarray | list | int | np.integer) else None
+    if numbers is None or numbers.dtype.kind not in "iu" or not numbers.size:
+        return np.arange(count)[index]
+    if numbers.min() < -count or numbers.max() >= count:
+        raise IndexError(f"row {int(numbers.max())} or {int(numbers.min())} of {count}")
+    return np.where(numbers < 0, numbers + count, numbers)
 
 
 def streams(x: object) -> bool:

@@ -5,10 +5,7 @@ from __future__ import annotations
 
 import io
 import mmap
-import os
-import threading
-import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from unskew import disk
+from unskew.data.ranges import Range, Ranges
 from unskew.data.rows import Rows, Source, blocks, chosen, standing_in
 from unskew.errors import DataError
 
@@ -30,56 +28,40 @@ class Stored(Source):
         self.path, self.offset, self.shape, self.kind, self.full = path, offset, shape, kind, full
         self.name = path.name
         self.row_bytes = int(np.prod(shape[1:], dtype=np.int64)) * kind.itemsize
-        self._open()
-        self._stamp = self._now()
-
-    def _open(self) -> None:
-        try:
-            self._file = open(self.path, "rb", buffering=0)  # noqa: SIM115  (closed with the source)
-        except FileNotFoundError:
-            raise DataError("E402", f"there is no {self.path}.") from None
-        self._one_at_a_time = threading.Lock()
-        weakref.finalize(self, self._file.close)
-
-    def _now(self) -> tuple[int, int]:
-        """Length and time of the last change."""
-        now = os.fstat(self._file.fileno())
-        return now.st_size, now.st_mtime_ns
+        self._file = Ranges(path)
+        self._stamp = self._file.stamp()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("_file", "_one_at_a_time")}
+        return {name: value for name, value in vars(self).items() if name != "_file"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        self._open()
+        self._file = Ranges(self.path)
 
     def read(self, rows: np.ndarray) -> np.ndarray:
-        place, back = np.unique(rows, return_inverse=True)  # in the order of the file, each once
-        raw = np.empty((len(place), *self.shape[1:]), self.kind)
-        whole, size = raw.reshape(-1).view(np.uint8).data, self.row_bytes
-        ends = [*(np.flatnonzero(np.diff(place) != 1) + 1).tolist(), len(place)] if len(place) else []
+        raw = np.empty((len(rows), *self.shape[1:]), self.kind)
         try:
-            for begin, end in zip([0, *ends], ends):
-                self._fill(whole[begin * size : end * size], self.offset + int(place[begin]) * size)
+            whole = self._file.read(memoryview(raw.reshape(-1).view(np.uint8)), self._ranges(rows))
         except OSError as error:
             raise DataError(
                 "E413", f"{self.path} cannot be read: {error.strerror}; see to its disk, and resume."
             ) from error
-        if self._now() != self._stamp:
+        if not whole:
+            raise self._altered("is shorter than when it was checked")
+        if self._file.stamp() != self._stamp:
             raise self._altered("has changed since it was checked")
-        x = raw.astype(np.float32) if self.full is None else raw.astype(np.float32) / np.float32(self.full)
-        return x if len(place) == len(rows) and (back[1:] > back[:-1]).all() else x[back]
+        x = raw.astype(np.float32, copy=False)
+        return x if self.full is None else np.divide(x, np.float32(self.full), out=x)
 
-    def _fill(self, into: memoryview, at: int) -> None:
-        """Read bytes of the file from this place on. Raises DataError (E413) where it ends before."""
-        done = 0
-        with self._one_at_a_time:
-            self._file.seek(at)
-            while done < len(into):
-                got = self._file.readinto(into[done:])
-                if not got:
-                    raise self._altered("is shorter than when it was checked")
-                done += got
+    def _ranges(self, rows: np.ndarray) -> Iterator[Range]:
+        """Where rows go and lie, in the order of the file, which a disk serves fastest; those side by side in both are one."""
+        if not len(rows):
+            return iter(())
+        places, size = np.argsort(rows, kind="stable"), self.row_bytes
+        rows = rows[places]
+        begins = np.flatnonzero(np.r_[True, (np.diff(rows) != 1) | (np.diff(places) != 1)])
+        counts = np.diff(begins, append=len(rows)) * size
+        return zip((places[begins] * size).tolist(), counts.tolist(), (self.offset + rows[begins] * size).tolist())
 
     def _altered(self, what: str) -> DataError:
         return DataError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -16,7 +17,9 @@ from unskew.data.rows import Rows
 from unskew.engine.client.transfer import on_device
 
 AHEAD = 4
-"""Batches that are read before they are wanted, for each thread that trains."""
+"""Reads that are made before they are wanted, for each thread that trains."""
+TOGETHER, TOGETHER_BYTES = 8, 4 << 20
+"""Batches that are read at once, where they take no more than so many bytes: small reads cost more than what they bring."""
 SHARE_OF_GPU = 0.25
 """Samples that take at most this share of a GPU's memory are read once and stay there."""
 
@@ -48,17 +51,27 @@ class Streamed:
     def ahead(self, batches: Sequence[np.ndarray]) -> Iterator[Tensor]:
         """The samples of each batch of numbers [n], of which the next few are read meanwhile."""
         pending: deque[Future[np.ndarray]] = deque()
-        coming = iter(batches)
+        groups = self._together(batches)
+        coming = iter(groups)
         try:
-            for _ in batches:
-                for rows in coming:
-                    pending.append(self._reader.submit(self.rows.__getitem__, rows))
+            for group in groups:
+                for following in coming:
+                    pending.append(self._reader.submit(self.rows.__getitem__, np.concatenate(following)))
                     if len(pending) > AHEAD:
                         break
-                yield on_device(pending.popleft().result(), self.device)
+                x = pending.popleft().result()
+                ends = np.cumsum([len(batch) for batch in group])
+                yield from (on_device(part, self.device) for part in np.split(x, ends[:-1]))
         finally:
-            for batch in pending:
-                batch.cancel()
+            for read in pending:
+                read.cancel()
+
+    def _together(self, batches: Sequence[np.ndarray]) -> list[Sequence[np.ndarray]]:
+        """The batches in groups that are read at once; the first is alone, so that training need not wait for more."""
+        sample_bytes = 4 * math.prod(self.shape[1:])
+        most = max(1, min(TOGETHER, TOGETHER_BYTES // max(1, sample_bytes * max(map(len, batches), default=1))))
+        rest = batches[1:]
+        return [batches[:1], *(rest[i : i + most] for i in range(0, len(rest), most))] if batches else []
 
 
 class _Taken(torch.autograd.Function):
