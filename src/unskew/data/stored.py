@@ -41,7 +41,7 @@ class Stored(Source):
     def read(self, rows: np.ndarray) -> np.ndarray:
         raw = np.empty((len(rows), *self.shape[1:]), self.kind)
         try:
-            whole = self._file.read(memoryview(raw.reshape(-1).view(np.uint8)), self._ranges(rows))
+            whole = self._file.read(raw.reshape(-1).view(np.uint8).data, self._ranges(rows))
         except OSError as error:
             raise DataError(
                 "E413", f"{self.path} cannot be read: {error.strerror}; see to its disk, and resume."
