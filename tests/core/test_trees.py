@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -55,6 +56,21 @@ def test_a_reply_is_in_the_order_of_names():
     reply = Reply(0, 1.0, {}, {"p": {"tree": {"b": one, "a": one}}}, {"p": {"d": one, "c": one}})
     assert list(reply.shares["p"]["tree"]) == ["a", "b"]
     assert list(reply.private["p"]) == ["c", "d"]
+
+
+def test_of_shares_that_lie_in_a_file_nothing_is_read():
+    class InAFile(Mapping):
+        def __getitem__(self, name):
+            raise AssertionError("read")
+
+        def __iter__(self):
+            return iter("ab")
+
+        def __len__(self):
+            return 2
+
+    held = InAFile()
+    assert Reply(0, 1.0, {}, {"p": held}).shares["p"] is held  # type: ignore[dict-item]
 
 
 @dataclass(frozen=True)

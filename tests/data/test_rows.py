@@ -155,6 +155,7 @@ def test_only_a_few_batches_are_read_ahead(tmp_path, monkeypatch):
         parts = [first, *coming]
         assert all(torch.equal(part, torch.as_tensor(read.x[rows])) for part, rows in zip(parts, batches, strict=True))
         assert [len(rows) // 2 for rows in asked] == counts
+        assert not any(part.data_ptr() % 64 for part in parts)  # as samples in memory, which kernels compute with alike
     assert list(samples.ahead([])) == []
 
 

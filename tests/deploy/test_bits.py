@@ -11,6 +11,7 @@ import pytest
 import unskew
 from tests.deploy import fake
 from tests.samples import a_part_of
+from unskew.core import gate
 from unskew.deploy import remote, site_run
 from unskew.engine.chance import Keyed
 from unskew.engine.disk.state import digest
@@ -68,6 +69,20 @@ def test_the_same_bits_through_flower(tmp_path, name):
     loop, state, _ = fake.run(tmp_path / "run", FlowerChannel(grid), fake.small(name), deadline_s=60)
     assert digest(state.weights) == simulated(name).digest
     assert not problems(loop)
+
+
+def test_the_server_sees_weights_in_the_order_of_the_model(tmp_path, monkeypatch):
+    """A Part that adds them up in their order would have other last bits than in the simulator."""
+    check, seen = gate.check, []
+
+    def looking(replies, spec, sizes):
+        seen.extend((list(reply.weights), list(spec.weights)) for reply in replies)
+        return check(replies, spec, sizes)
+
+    monkeypatch.setattr(gate, "check", looking)
+    fake.run(tmp_path / "run", fake.Direct(fake.sites(tmp_path / "sites", fake.federation())), fake.small("fedavg"))
+    assert seen
+    assert all(sent == expected != sorted(expected) for sent, expected in seen)
 
 
 def test_scores_come_from_the_sites(tmp_path):

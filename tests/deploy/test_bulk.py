@@ -19,6 +19,7 @@ from tests.deploy import fake
 from unskew.core.trees import flat
 from unskew.deploy import wire
 from unskew.deploy.bulk import SMALL, Stored, Views, blocks, sha256, whole
+from unskew.deploy.replies import reply_of
 from unskew.deploy.sealed import Sealed
 from unskew.deploy.shelf import Shelf, put_away
 from unskew.deploy.wire import Limits, WireError, seal, unseal
@@ -90,6 +91,15 @@ def test_a_large_message_is_the_same_from_memory_and_from_the_disk(tmp_path):
         expected, got = flat(tree()), flat(packet.tree)
         assert list(got) == list(expected)
         assert all(torch.equal(got[n], t) and got[n].stride() == t.stride() for n, t in expected.items())
+
+
+def test_a_reply_has_weights_in_the_models_order_and_keeps_those_that_nobody_expects(tmp_path):
+    w = {name: torch.ones(1 << 20) for name in ("b", "a", "x", "c")}
+    sent = seal({"n": 3}, {"w": w}, KEY)
+    for sealed in (sent, arrived(tmp_path, sent)):
+        reply = reply_of(0, unseal(sealed, KEY.public, WIDE), ["c", "b", "a", "d"])
+        assert reply is not None
+        assert list(reply.weights) == ["c", "b", "a", "x"]
 
 
 def test_tensors_on_the_disk_are_in_memory_only_while_somebody_reads_them(tmp_path):

@@ -53,10 +53,10 @@ def test_whatever_reading_a_reply_raises_concerns_its_site_alone(tmp_path, monke
             raise error
         return read(site, key, request, reply, limits)
 
-    def failing_later(k, packet):
+    def failing_later(k, packet, *names):
         if (k, packet.header["t"]) == (bad, 2):
             raise error
-        return reply_of(k, packet)
+        return reply_of(k, packet, *names)
 
     text = f"its reply cannot be read ({error.__name__}). Reply dropped."
     with monkeypatch.context() as patched:

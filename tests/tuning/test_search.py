@@ -128,6 +128,15 @@ def test_the_best_trial_came_to_its_end_and_did_not_diverge():
     assert trials.best == {"lr": 3}
     lower = [Trial({"lr": 1}, 3.0, "rmse"), Trial({"lr": 2}, 1.0, "rmse")]
     assert Trials(lower).best == {"lr": 2}
+    assert not Trials(lower).lost
+    assert Trials([Trial({"lr": 1}, math.nan), Trial({"lr": 2}, math.nan)]).lost
+
+
+def test_a_sampler_is_told_scores_and_curves_so_that_more_is_better():
+    told = []
+    sampler = type("S", (), {"ask": lambda _: {"lr": 1}, "tell": lambda _, *what: told.append(what)})()
+    search({"a": sampler}, 1, lambda *_: {"a": Trial({"lr": 1}, 3.0, "rmse", True, [(1, 4.0), (2, 3.0)])})
+    assert told == [({"lr": 1}, -3.0, [(1, -4.0), (2, -3.0)])]
 
 
 def test_each_method_is_asked_as_often_and_told_before_it_is_asked_again():

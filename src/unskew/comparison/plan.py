@@ -44,8 +44,9 @@ def plan_cells(
 ) -> list[Cell]:
     """The runs of a comparison, each in a folder of its own under `parent`; nothing is written.
 
-    options: settings that all methods share. tuned: by method, settings of its own, as `with_point` takes them. Raises UsageError for a method or a setting that cannot be read, for
-    arguments that no method has (E102) and for equal methods (E119), StateError (E112) for a folder with another run.
+    options: settings that all methods share. tuned: by method, settings of its own, as `with_point` takes them.
+    Raises UsageError for a method or a setting that cannot be read, for arguments that no method has (E102) and for equal
+    methods (E119), StateError (E112) for a folder with another run.
     """
     cells, unused = [], dict(options.get("set") or {})
     if not methods or not seeds:

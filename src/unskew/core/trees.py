@@ -45,9 +45,10 @@ def ordered(tree: Mapping[str, Any]) -> Tree:
     """The tree in the order of names, as every hook sees what comes from a file or over a network.
 
     A hook that adds up leaves one after the other has other last bits in another order, so what stays in memory is
-    brought into this one, too. Weights keep their model's order instead.
+    brought into this one, too. Weights keep their model's order instead. Of trees whose tensors lie in a file, which have
+    this order already, nothing is read.
     """
-    return {n: ordered(tree[n]) if isinstance(tree[n], Mapping) else tree[n] for n in sorted(tree)}
+    return {n: ordered(v) if isinstance(v := tree[n], dict) else v for n in sorted(tree)}
 
 
 def under(tree: Mapping[str, Tensor], name: str) -> dict[str, Tensor]:

@@ -73,7 +73,7 @@ class Remote:
             self.scores.write(scored, cohort, answers)
         trees = {k: packet.tree.pop("early", {}) for k, packet in packets.items()}
         self._early = self._read(start.t, packets, lambda k, packet: early_reply_of(k, trees[k], packet))
-        replies = self._read(start.t, packets, reply_of)
+        replies = self._read(start.t, packets, lambda k, packet: reply_of(k, packet, self.spec.weights))
         if self.protected:  # whether a reply counts must not depend on the others, and the clip bounds each
             for event in failed:
                 self.sites.tell(*event)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from unskew.core import gate
@@ -18,14 +18,19 @@ class Malformed(Exception):
     """The tensors of a packet do not have the names of a reply."""
 
 
-def reply_of(k: int, packet: Packet) -> Reply | None:
-    """Client k's reply to "train" or "visit"; None if it has nothing to send. Raises Malformed."""
+def reply_of(k: int, packet: Packet, names: Iterable[str] = ()) -> Reply | None:
+    """Client k's reply to "train" or "visit"; None if it has nothing to send. Raises Malformed.
+
+    names: of the weights that are expected, in their model's order, in which the reply then has them.
+    """
     if packet.header.get("n") == 0:
         return None
     weights, shares = packet.tree.get("w", {}), packet.tree.get("shares", {})
     if set(packet.tree) - {"w", "shares"} or not isinstance(weights, Mapping):
         raise Malformed
-    return Reply(k, _samples(packet), _by_name(weights), _by_part(shares), {}, _number(packet.header.get("loss")))
+    return Reply(
+        k, _samples(packet), _by_name(weights, names), _by_part(shares), {}, _number(packet.header.get("loss"))
+    )
 
 
 def early_reply_of(k: int, tree: Any, packet: Packet) -> Reply:
@@ -44,11 +49,18 @@ def _by_part(shares: Any) -> dict[str, Any]:
     return dict(shares)
 
 
-def _by_name(weights: Mapping[str, Any]) -> Weights:
-    """Weights by name. Those that stay on the disk do so, unless they are nested, which the gate will refuse."""
+def _by_name(weights: Mapping[str, Any], names: Iterable[str]) -> Weights:
+    """Weights in the order of `names`, before any others, which the gate will refuse. Those that stay on the disk do so,
+    unless they are nested, which the gate will refuse, too."""
     if isinstance(weights, Shelf) and not any(isinstance(weights[name], Mapping) for name in weights):
-        return weights  # type: ignore[return-value]
-    return flat(weights)
+        return weights.in_order(_first(names, weights))
+    by_name = flat(weights)
+    return {n: by_name[n] for n in _first(names, by_name)}
+
+
+def _first(names: Iterable[str], sent: Mapping[str, Any]) -> list[str]:
+    """The names of what was sent, those that are expected first."""
+    return list(dict.fromkeys([*(n for n in names if n in sent), *sent]))
 
 
 def _samples(packet: Packet) -> float:

@@ -30,6 +30,11 @@ class Trial:
         """The score, so that more is better."""
         return kind(self.metric).ahead(self.score, 0.0)
 
+    @property
+    def curve_ahead(self) -> Curve:
+        """The curve, likewise."""
+        return [(t, kind(self.metric).ahead(value, 0.0)) for t, value in self.curve]
+
 
 @dataclass
 class Trials:
@@ -41,6 +46,11 @@ class Trials:
     def best(self) -> Point:
         """The first point with the best score; one that was ended early or diverged is never chosen over another."""
         return max(self.tried, key=_rank).point
+
+    @property
+    def lost(self) -> bool:
+        """Whether no trial has a score, so that `best` is what there was before."""
+        return all(_rank(trial) == -math.inf for trial in self.tried)
 
 
 def _rank(trial: Trial) -> float:
@@ -57,6 +67,6 @@ def search(samplers: Mapping[str, Sampler], trials: int, train: Train) -> dict[s
     for number in range(1, trials + 1):
         points = {method: point for method in samplers if (point := samplers[method].ask()) is not None}
         for method, trial in train(number, points, all_trials).items():
-            samplers[method].tell(trial.point, trial.ahead, trial.curve if trial.pruned else None)
+            samplers[method].tell(trial.point, trial.ahead, trial.curve_ahead if trial.pruned else None)
             all_trials[method].tried.append(trial)
     return all_trials

@@ -138,7 +138,10 @@ class Tuning:
             train_all(list(cells.values()), self.plan.processes, look)
             return {method: self._ended(method, cell, points[method]) for method, cell in cells.items()}
 
-        self._write(search(samplers, self.plan.tune, train))
+        tried = search(samplers, self.plan.tune, train)
+        for method in (m for m, trials in tried.items() if trials.lost):
+            say(f"tuning, {method}: training diverged in every trial, so its settings stay as they are")
+        self._write(tried)
 
     def _judge(self, method: str, before: Trials) -> pruning.Rule:
         finished = [list(trial.curve) for trial in before.tried if not trial.pruned]

@@ -98,6 +98,8 @@ def _range(axis: dict[str, Any]) -> str:
 
 def _row(place: int, trial: dict[str, Any], names: list[str], which: Kind, best: int) -> _Row:
     rounds = trial["curve"][-1][0] if trial["curve"] else 0
-    fate = "best" if place == best else "ended early" if trial["pruned"] else ""
-    score = which.written(trial["score"]) if trial["score"] is not None else "diverged"
+    diverged = trial["score"] is None
+    chosen = "taken, as no trial has a score" if diverged else "best"
+    fate = chosen if place == best else "ended early" if trial["pruned"] else ""
+    score = "diverged" if diverged else which.written(trial["score"])
     return _Row(place + 1, [f"{trial['point'][name]:g}" for name in names], score, rounds, fate)
