@@ -97,6 +97,7 @@ def test_a_folder_alone_answers_as_the_run_does(kind, client, fedrdn, tmp_path):
         ("fedbn", IMAGES, 0, {"model": "cnn_small(batch_norm=True)"}),
         ("fedproto(aggregate_weights=False)", IMAGES, 0, {}),
         ("ditto", ROWS, 1, {}),
+        ("fedem", ROWS, 1, {"model": "mlp"}),
         ("fedetf", ROWS, None, {}),
         ("fedavg", TOKENS, None, {"model": nn.Sequential(nn.Embedding(9, 4), nn.Flatten(), nn.Linear(24, 3))}),
         ("fedavg", IMAGES.astype(np.uint16) * 250, None, {}),

@@ -23,7 +23,7 @@ VARIANTS = [
     "fedproto(aggregate_weights=False)", "fedbabu(finetune_epochs=1)", "feddecorr(form=paper)", "fedrs(soft=True)",
     "naivemix(per_batch=True)", "fedgen(steps=3)", "fedgen_images(stage=0, steps=2, batch_size=8, samples=8)",
     "feddpms(alpha=5, width=8)", "feddpms(alpha=5, width=8, mechanism=single)",
-    "pfedme(K=2)", "pfedhn(hidden=8)",
+    "fedem(models=2)", "pfedme(K=2)", "pfedhn(hidden=8)",
 ]  # fmt: skip
 
 

@@ -7,11 +7,13 @@ from types import SimpleNamespace
 import pytest
 import torch
 
+from unskew.core import Batch, Out
 from unskew.engine import testbed
 from unskew.engine.assemble import loop_of
 from unskew.engine.resolve import resolve
 from unskew.errors import UsageError
 from unskew.methods import registry
+from unskew.methods.fedem import FedEM
 from unskew.methods.fedrod import FedRoD
 
 
@@ -72,3 +74,48 @@ def test_the_personal_head_of_fedrod_begins_at_0():
     begin = {"body.weight": torch.ones(2), "head.weight": torch.ones(2)}
     net = SimpleNamespace(weights=lambda: begin, of_head=lambda name: name.startswith("head."))
     assert {n: t.tolist() for n, t in FedRoD().weights(SimpleNamespace(net=net)).items()} == {"head.weight": [0, 0]}
+
+
+def test_fedem_mixes_models_by_how_well_they_explain_a_clients_samples() -> None:
+    """Two models that say p(0) = 0.8 and 0.2 of everything; a client with three samples of class 0 and one of class 1, whose
+    pi is (1/2, 1/2): q of model 0 is 0.8 for class 0 and 0.2 for class 1, so pi becomes (0.65, 0.35)."""
+    part = FedEM(models=2)
+    says = torch.tensor([0.8, 0.2]).log()
+    w = {"z": says, "fedem.1.z": says.flip(0), "fedem.pi": torch.tensor([0.5, 0.5])}
+    y = torch.eye(2)[torch.tensor([0, 0, 0, 1])]
+    b = Batch(torch.zeros(4, 1), y, torch.ones(4))
+
+    def run(w, x):
+        return w["z"].expand(len(x), 2)
+
+    def loss(z, y):
+        return -(y * z.log_softmax(1)).sum(1)
+
+    c = SimpleNamespace(start=w, run=run, run_training=run, fed=SimpleNamespace(task=SimpleNamespace(loss=loss)))
+    c.total = lambda measure: measure(b)
+    pi = part.begin(w, c)["pi"]
+    torch.testing.assert_close(pi, torch.tensor([0.65, 0.35]))
+    out = Out(logits=run(w, b.x), raw=run(w, b.x), features=b.x, own=b)
+    l0, l1 = -torch.tensor(0.8).log(), -torch.tensor(0.2).log()
+    own = 3 * 0.8 * l0 + 0.2 * l1 + 3 * 0.2 * l1 + 0.8 * l0
+    torch.testing.assert_close(part.loss(w, out, b, c), (own - 3 * l0 - l1) / 4)
+    c.start, c.inputs = w | {"fedem.pi": pi}, torch.zeros(1, 1)
+    z = part.scores(run(w, c.inputs), c.inputs, c)
+    torch.testing.assert_close(z.exp(), torch.tensor([[0.65 * 0.8 + 0.35 * 0.2, 0.65 * 0.2 + 0.35 * 0.8]]))
+
+
+def test_fedem_scores_clients_with_their_own_shares_of_the_models() -> None:
+    scores, _ = scored("fedem")
+    assert scores["personal@client", "mean"] != scores["global@client", "mean"]
+
+
+@pytest.mark.parametrize(
+    ("text", "model", "why"),
+    [
+        ("fedem+fedper", "mlp", "other Parts keep or freeze some of the first one's"),
+        ("fedem", "cnn_small(batch_norm=True)", "running statistics of batch normalisation in common"),
+    ],
+)
+def test_fedem_refuses_models_that_are_not_wholly_common(text: str, model: str, why: str) -> None:
+    with pytest.raises(UsageError, match=f"E108 'fedem' cannot run here: .*{why}"):
+        resolve(testbed.settings(model=model), testbed.federation(), registry.parse(text))

@@ -89,6 +89,7 @@ class Client:
     step: at a step, how many it has taken before in this round; 0 elsewhere.
     seen: the gradients that a step's earlier passes gave, "0" the first, where a Part climbs.
     pulled: `pull`, where the learning rate changes within the round.
+    inputs: in the hook `scores`, the inputs [B, *shape] that the logits are of, as the model saw them; empty elsewhere.
     data, chosen, slopes, passes, prepare: the engine's side of `batches`, `sample`, `slope`, `run_training` and `ready`;
     None where a hook has no access to them.
     """
@@ -109,6 +110,7 @@ class Client:
     step: Tensor = field(default_factory=lambda: torch.zeros(()))
     seen: Tree = field(default_factory=dict[str, Any])
     pulled: Tensor | None = None
+    inputs: Tensor = field(default_factory=lambda: torch.zeros(0))
     data: Callable[[bool], Iterator[Batch]] | None = None
     chosen: Callable[[int, str, bool, bool], Batch] | None = None
     slopes: Callable[[Weights, Batch], Tensor] | None = None

@@ -243,7 +243,9 @@ class Part(Declared):
         return x
 
     def scores(self, z: Tensor, h: Tensor, c: Client) -> Tensor:
-        """Logits [B, C] to predict with, from the model's, `z`, and the features [B, D] (FedProto: nearest prototype)."""
+        """Logits [B, C] to predict with, from the model's, `z`, and the features [B, D] (FedProto: nearest prototype).
+
+        `c.inputs` holds the inputs that they are of, for further passes by `c.run` (FedEM: a mixture of models)."""
         return z
 
     def personalise(self, w: Weights, c: Client) -> Weights:

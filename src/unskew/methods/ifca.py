@@ -15,9 +15,10 @@ from typing import Annotated
 import torch
 from annotated_types import Ge, Le
 
-from unskew.core import Batch, Client, Fed, Part, Share, Tensor, Tree, Ups, Weights, key
+from unskew.core import Batch, Client, Fed, Part, Share, Tensor, Tree, Ups, Weights
 from unskew.core.trees import row_at
 from unskew.merge.mean import weighted_mean
+from unskew.methods.reordered import reordered
 
 
 @dataclass(frozen=True)
@@ -41,7 +42,7 @@ class IFCA(Part):
 
     def server_init(self, w: Weights, fed: Fed) -> Tree:
         return {
-            "models": {n: torch.stack([self._mixed(w[n], n, j, fed) for j in range(self.clusters)]) for n in fed.shared}
+            "models": {n: torch.stack([self._drawn(w[n], n, j, fed) for j in range(self.clusters)]) for n in fed.shared}
         }
 
     def shares(self, fed: Fed) -> dict[str, Share]:
@@ -86,7 +87,6 @@ class IFCA(Part):
     def _model(self, j: Tensor, c: Client) -> Weights:
         return {n: row_at(t, j) for n, t in c.down["models"].items()}
 
-    def _mixed(self, t: Tensor, name: str, j: int, fed: Fed) -> Tensor:
+    def _drawn(self, t: Tensor, name: str, j: int, fed: Fed) -> Tensor:
         """The tensor as model j begins: model 0 as it is."""
-        order = torch.randperm(t.numel(), generator=key(fed.seed, self.name, name, j))
-        return t.flatten()[order.to(t.device)].reshape(t.shape) if j else t.clone()
+        return reordered(t, fed.seed, self.name, name, j) if j else t.clone()

@@ -55,7 +55,7 @@ class Whole(nn.Module):
         x = self.inputs.apply(x) if self.inputs else x.to(torch.float32)
         z, h = self._net.run(_named(self.model), x)
         for answer in self.answers:
-            z = answer.part.scores(z, h, answer.client)
+            z = answer.part.scores(z, h, changed(answer.client, inputs=x))
         return z
 
 

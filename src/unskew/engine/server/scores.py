@@ -14,6 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
+from unskew.core.client import changed
 from unskew.core.trees import Tree, Weights
 from unskew.data.index import Index
 from unskew.engine.client.trainer import Trainer
@@ -152,7 +153,7 @@ class Evaluation:
             x = trainer.prepared(x, trainer.client(k, start, "", w, private), start)
         z, h = trainer.net.run(w, x)
         for p in trainer.hooks["scores"]:
-            z = p.scores(z, h, trainer.client(k, start, p.name, w, private))
+            z = p.scores(z, h, changed(trainer.client(k, start, p.name, w, private), inputs=x))
         return z
 
     def _scores(self, rows: np.ndarray, answers: Answers) -> dict[str, float]:
