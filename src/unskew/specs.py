@@ -129,3 +129,11 @@ def names_in(text: str, known: Sequence[str], what: str) -> tuple[str, ...]:
                 "E109", f"{what} names {excerpt(name)}, which is unknown.{near} Known: {', '.join(known)}."
             )
     return names
+
+
+def without_folders(text: str) -> str:
+    """A text in this grammar, with every file in it by its name alone: "trace:who.csv" for "trace:/home/me/who.csv".
+
+    For what is handed on to others, who need not know how folders of this machine are called.
+    """
+    return re.sub(r"[^+(),=:'\"]*[/\\]", "", text)

@@ -409,3 +409,36 @@ def test_a_test_set_on_another_scale_is_noted(factor):
         assert isinstance(taken, Dataset)
         assert taken.intake
         assert any("are both scaled alike?" in text for _, text in taken.intake.notes) is noted
+
+
+class Patients:
+    """Samples that are dictionaries with more than an input and a label."""
+
+    def __init__(self, *more: str):
+        self.more = more
+
+    def __len__(self):
+        return 12
+
+    def __getitem__(self, i):
+        return {"image": np.full((1, 8, 8), i, np.float32), "label": i % 2} | dict.fromkeys(self.more, float(i))
+
+
+def test_keys_of_samples_that_nobody_uses_are_named():
+    def left_out(items: Patients) -> list[str]:
+        intake = taken(items).intake
+        return [text for kind, text in intake.notes if kind == "left out"] if intake else []
+
+    assert left_out(Patients("age", "scanner")) == ["['age', 'scanner'] of every sample: models take one input"]
+    assert not left_out(Patients())
+
+
+def test_samples_with_several_inputs_are_refused():
+    with pytest.raises(DataError, match=r"E403 Patients: sample 0 has several inputs, \['image', 'features'\]"):
+        data.take(Patients("features"))
+
+
+@pytest.mark.parametrize("x", [{"image": np.zeros(4), "age": 1.0}, (np.zeros(4), np.zeros(2))])
+def test_an_input_that_is_several_is_refused(x):
+    with pytest.raises(DataError, match="E4"):
+        data.take([(x, i % 2) for i in range(12)])

@@ -33,3 +33,39 @@ def test_names_of_somebody_elses_do_not_become_markup(tmp_path):
     text = (tmp_path / "r" / "model.md").read_text()
     assert r"\!\[x\](http://e.org/p.png), a\|b" in text
     assert "not known to unskew" in text
+
+
+MINE = '''"""A Part that changes nothing."""
+from dataclasses import dataclass
+from typing import ClassVar
+from unskew.core import Part
+
+@dataclass(frozen=True)
+class Mine(Part):
+    name: ClassVar[str] = "mine"
+'''
+
+
+def test_folders_of_the_machine_stay_out_of_what_is_handed_on(tmp_path):
+    """A method's file, a trace and data of the user's own are named without the folders that they lie in."""
+    home = tmp_path / "marked home"
+    home.mkdir()
+    (home / "my.py").write_text(MINE)
+    (home / "who.csv").write_text("round,client\n1,0\n1,1\n1,2\n")
+    np.savez(home / "rows.npz", x=np.random.default_rng(0).normal(size=(40, 4)), y=np.arange(40) % 2)
+    ours = unskew.run(
+        str(home / "my.py"),
+        str(home / "rows.npz"),
+        folder=home,
+        name="r",
+        availability=f"trace:{home / 'who.csv'}",
+        **SETTINGS,  # type: ignore[arg-type]
+    )
+    ours.export(tmp_path / "e")
+    told = [home / "r" / "model.md", *(tmp_path / "e").iterdir()]
+    assert len(told) >= 4
+    for file in told:
+        assert b"marked" not in file.read_bytes(), file.name
+    text = told[0].read_text()
+    assert text.startswith("# my.py on rows\n")
+    assert "| who answers | trace:who.csv |" in text

@@ -16,6 +16,7 @@ from unskew.engine.resolve import Run
 from unskew.errors import UnskewError
 from unskew.markdown import escaped, table
 from unskew.revision import revision
+from unskew.specs import without_folders
 
 FILE = "model.md"
 SCOPES = ("global", "global@client", "personal@client")
@@ -26,7 +27,7 @@ def card(run: Run, record: Record, now: State) -> str:
     federation, settings = run.federation, run.settings
     samples, tested = int(federation.sizes.sum()), int(federation.test.sizes.sum()) or len(federation.y_test)
     lines = [
-        f"# {escaped(str(run.method))} on {escaped(federation.name)}",
+        f"# {escaped(without_folders(str(run.method)))} on {escaped(federation.name)}",
         "",
         "How to use it: `unskew.load(RUN)`, `unskew predict RUN INPUT`.",
         "",
@@ -37,7 +38,7 @@ def card(run: Run, record: Record, now: State) -> str:
             ("task", run.task.name),
             ("target" if federation.target else "classes", ", ".join(federation.classes)),
             ("one sample", f"{list(federation.shape)}"),
-            ("model", settings.model.rpartition("/")[2]),
+            ("model", without_folders(settings.model)),
             ("parameters", f"{sum(t.numel() for t in now.weights.values()):,}"),
             ("rounds", f"{now.t} of {settings.rounds}, {settings.epochs} local epochs each"),
             ("seed", settings.seed),
@@ -52,7 +53,7 @@ def card(run: Run, record: Record, now: State) -> str:
             ("source and licence", _source(settings.data) or "not known to unskew; whoever trained the model knows"),
             ("samples", f"{samples:,} for training, {tested:,} for the scores below"),
             ("clients", f"{federation.clients:,}, divided by {federation.skew}"),
-            ("who answers", settings.availability),
+            ("who answers", without_folders(settings.availability)),
         ],
     )
     scored = "training samples held out" if settings.validation else "the test set"
@@ -61,7 +62,7 @@ def card(run: Run, record: Record, now: State) -> str:
     lines += _table(("payload", "discloses", "read", "guarantee", "bytes of all clients"), _payloads(record))
     if (epsilon := record.latest("privacy", "epsilon")) is not None:
         lines += [
-            f"Differential privacy: epsilon {epsilon:.4g} after the last round; `{run.method}` says its delta.",
+            f"Differential privacy: epsilon {epsilon:.4g} after the last round; `{without_folders(str(run.method))}` says its delta.",
             "",
         ]
     return "\n".join([*lines, "## Versions", "", f"unskew {revision()}, torch {torch.__version__}.", ""])

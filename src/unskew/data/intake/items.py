@@ -39,7 +39,10 @@ def from_items(items: Any, label: str = "", beside: int = 0) -> Raw:
     notes: list[Note] = []
     if not len(items):
         raise DataError("E403", f"{name} has no samples.")
-    first = _item(items, 0, name, label)
+    item = _read(items, 0, name)
+    first = _sample(item, 0, name, label)
+    if unused := _unused(item, label):
+        notes.append(("left out", f"{excerpt(unused)} of every sample: models take one input"))
     like = _array(first[0])
     if fits(len(items), like.shape, beside):
         xs, ys = zip(first, *(_item(items, i, name, label) for i in range(1, len(items))))
@@ -72,11 +75,19 @@ def _drawn(items: Any, name: str, label: str, like: np.ndarray, notes: list[Note
 
 
 def _item(items: Any, i: int, name: str, label: str) -> tuple[Any, Any]:
-    """Sample i and its label. Raises DataError (E401) for one that fails."""
+    """Sample i and its label."""
+    return _sample(_read(items, i, name), i, name, label)
+
+
+def _read(items: Any, i: int, name: str) -> Any:
+    """Item i. Raises DataError (E401) for one that fails."""
     try:
-        item = items[i]
+        return items[i]
     except Exception as error:  # whatever a user's set raises
         raise DataError("E401", f"{name}: sample {i} failed: {type(error).__name__}: {error}.") from error
+
+
+def _sample(item: Any, i: int, name: str, label: str) -> tuple[Any, Any]:
     x, y = _pair(item, i, name, label)
     return x, array_of(y) if hasattr(y, "detach") or isinstance(y, np.ndarray) else y
 
@@ -91,10 +102,12 @@ def _array(x: Any) -> np.ndarray:
 
 def _pair(item: Any, i: int, name: str, label: str) -> tuple[Any, Any]:
     if isinstance(item, Mapping):
-        key = label or label_of(item)
-        x = next((k for k in INPUTS if k in item and k != key), None)
-        if x is not None and key in item:
-            return item[x], item[key]
+        key, inputs = _keys(item, label)
+        if len(inputs) > 1:
+            text = f"{name}: sample {i} has several inputs, {excerpt(inputs)}, and models take one"
+            raise DataError("E403", f"{text}; hand over samples with one of them, or join them into one array 'x'.")
+        if inputs and key in item:
+            return item[inputs[0]], item[key]
         raise DataError(
             "E403",
             f"{name}: sample {i} has {excerpt(list(item))}; name the samples 'x' or 'image', the labels 'label'.",
@@ -103,6 +116,20 @@ def _pair(item: Any, i: int, name: str, label: str) -> tuple[Any, Any]:
         return item[0], item[1]
     what = f"{len(item)} values" if isinstance(item, tuple | list) else f"a {type(item).__name__}"
     raise DataError("E403", f"{name}: sample {i} is {what}; it should be a pair (x, y). Models take one input.")
+
+
+def _keys(item: Mapping[Any, Any], label: str) -> tuple[Any, list[Any]]:
+    """(the key of the label, the keys by which inputs usually go) of a sample that is a dictionary."""
+    key = label or label_of(item)
+    return key, [k for k in INPUTS if k in item and k != key]
+
+
+def _unused(item: Any, label: str) -> list[Any]:
+    """The keys of a sample that is a dictionary which are neither its input nor its label."""
+    if not isinstance(item, Mapping):
+        return []
+    key, inputs = _keys(item, label)
+    return [k for k in item if k not in (key, *inputs)]
 
 
 def _stacked(xs: list[Any], name: str, notes: list[Note]) -> np.ndarray:

@@ -7,9 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from unskew import calls
+from unskew.data.convert import array_of
 from unskew.data.dataset import Dataset
 from unskew.data.federation import Federation
 from unskew.data.intake.items import from_items
@@ -187,7 +186,7 @@ def _raws(data: Any, label: str) -> dict[str, Raw]:
 
 def _held(raw: Raw) -> int:
     """Bytes that the samples of a set take in memory as float32."""
-    return sum(0 if part is None or streams(part) else 4 * int(np.size(part)) for part in (raw.x, raw.x_test))
+    return sum(0 if part is None or streams(part) else 4 * array_of(part).size for part in (raw.x, raw.x_test))
 
 
 def _is_set(data: Any) -> bool:

@@ -13,6 +13,7 @@ from unskew.engine.export.whole import Whole
 from unskew.engine.predictions import Trained
 from unskew.models.blocks import outputs
 from unskew.revision import revision
+from unskew.specs import without_folders
 
 LOGITS = "logits; their softmax over axis 1 are the probabilities of the classes, in this order"
 TOKENS = "logits; their softmax over axis 2 are the probabilities of the classes at every token, in this order"
@@ -28,10 +29,10 @@ def facts_of(trained: Trained, whole: Whole, kind: str, dtype: str) -> dict[str,
     mean, std = (constants.mean.tolist(), constants.std.tolist()) if constants else (None, None)
     pixels = list(run.task.pixels(federation.shape))
     shape = ["N", *outputs(federation.shape, federation.n_classes, tuple(pixels))]
-    name = settings.model.rpartition("/")[2]
+    name = without_folders(settings.model)
     return {
         "format": kind,
-        "method": str(run.method),
+        "method": without_folders(str(run.method)),
         "data": federation.name,
         "task": run.task.name,
         "round": trained.end.t,
