@@ -16,9 +16,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar, Protocol, TypeVar
 
-from unskew import arguments
+from unskew import arguments, own
 from unskew.errors import UsageError, excerpt, suggestion
 
 
@@ -136,4 +137,6 @@ def without_folders(text: str) -> str:
 
     For what is handed on to others, who need not know how folders of this machine are called.
     """
-    return re.sub(r"[^+(),=:'\"]*[/\\]", "", text)
+    for file in own.files(text):  # of which a folder's name may hold signs of the grammar
+        text = text.replace(file, Path(file).name)
+    return re.sub(r"[^+(),=:'\"]*[/\\](?=[^+(),=:'\"])", "", text)

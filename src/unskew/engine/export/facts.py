@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from unskew.engine import predictions
 from unskew.engine.export.whole import Whole
 from unskew.engine.predictions import Trained
 from unskew.models.blocks import outputs
+from unskew.models.folder import named_in
 from unskew.revision import revision
 from unskew.specs import without_folders
 
@@ -69,5 +71,7 @@ def _made_by(model: str, shape: tuple[int, ...], classes: int, pixels: list[int]
     text = models.default_for(shape, tuple(pixels)) if model == "auto" else model
     if text.partition("(")[0] not in models.names():
         return "your own code, with which the run was trained"
+    if folder := named_in(text):
+        return f"the folder {Path(folder).name} with a model of Hugging Face, with which the run was trained"
     more = f", {tuple(pixels)}" if pixels else ""
     return f"unskew.models.build({text!r}, {shape}, {classes}{more})"
