@@ -19,11 +19,15 @@ from unskew.data.intake.masks import Origin, as_masks
 from unskew.data.intake.notes import Intake, Note, counted
 from unskew.data.intake.tree import IMAGES, SOUNDS, VOLUMES, kind_of, tree_of
 from unskew.data.volumes.apart import parts_of
+from unskew.data.volumes.dicom import NAME
+from unskew.data.volumes.exports import holds_dicom
 from unskew.data.volumes.layout import Layout, Scan, layout_of
 from unskew.data.volumes.nifti import nifti
 from unskew.data.volumes.participants import with_participants
+from unskew.data.volumes.series import Series, stacked
 from unskew.data.volumes.slices import Axis, mask_slices, slices
-from unskew.data.volumes.volume import check_fits
+from unskew.data.volumes.studies import numbered, studies
+from unskew.data.volumes.volume import Volume, check_fits
 from unskew.errors import DataError
 
 MOST = 4 << 30
@@ -55,16 +59,16 @@ def volumes(
     site: Annotated[str, "in participants.tsv: the column that says where a patient is from"] = "",
     label: Annotated[str, "in participants.tsv: the column of classes, for volumes without masks"] = "",
 ) -> Dataset:
-    """The slices of all volumes (.nii, .nii.gz) below `path/`: float32 [N, 1, size, size], in the order of the files.
+    """The slices of all volumes (.nii, .nii.gz, or DICOM) below `path/`: float32 [N, 1, size, size], in the order of the files.
 
-    unskew.data.volumes.layout says which layouts are read. Columns: `patient`, and `site` where folders or a table name it.
+    unskew.data.volumes.layout says which layouts are read, and unskew.data.volumes.studies for DICOM. Columns: `patient`, and `site` where folders or a table name it.
     Without a folder test/, a fifth of the patients of every site is held out; no patient is on both sides.
     Raises DataError: E409 for other layouts and for masks that do not fit, E401 and E403 for files that are no volumes, E404
     for labels that are not whole numbers.
     """
-    tree = tree_of(Path(path), VOLUMES)
-    layout = with_participants(layout_of(tree, image, bool(label)), tree.root, site, label)
-    name, scans = tree.root.resolve().name, layout.scans
+    root = Path(path)
+    layout = _layout(root, image, site, label)
+    name, scans = NAME if layout.private else root.resolve().name, layout.scans
     test = parts_of(name, scans, TEST_SHARE)
     cuts = _cuts(name, scans, axis, size, empty == "drop")
     counts = np.array([len(cut.x) for cut in cuts])
@@ -86,8 +90,23 @@ def volumes(
     return replace(dataset, intake=replace(dataset.intake or Intake(), form=form))
 
 
+def _layout(root: Path, image: str, site: str, label: str) -> Layout:
+    tree = tree_of(root, VOLUMES)
+    if tree.files or not holds_dicom(root):
+        return with_participants(layout_of(tree, image, bool(label)), root, site, label)
+    layout = studies(root, image, bool(label))
+    try:
+        return numbered(with_participants(layout, root, site, label))
+    except DataError as error:  # of the table, whose path may name somebody
+        raise DataError(error.code, error.text.replace(str(root), NAME)) from None
+
+
 def holds_volumes(path: Path) -> bool:
-    """Whether the first file of data below a folder, folder by folder, is a volume."""
+    """Whether the first file of data below a folder, folder by folder, is NIfTI, or most pictures below it are DICOM."""
+    return _holds_nifti(path) or holds_dicom(path)
+
+
+def _holds_nifti(path: Path) -> bool:
     for place, _, names in os.walk(path):
         kinds = {kind_of(Path(place) / name) for name in names}
         if kinds & VOLUMES:
@@ -97,10 +116,15 @@ def holds_volumes(path: Path) -> bool:
     return False
 
 
-def unlabelled(path: Path, axis: Axis, size: int) -> tuple[list[str], np.ndarray]:
+def unlabelled(source: Path | Series, axis: Axis, size: int) -> tuple[list[str], np.ndarray]:
     """(what each slice is called, the slices [N, 1, size, size]) of a volume, to predict from."""
-    x = slices(nifti(path), axis, size)
-    return [f"{path.name} slice {i}" for i in range(len(x))], x[:, None]
+    x = slices(_volume(source), axis, size)
+    name = source.name if isinstance(source, Path) else str(source)
+    return [f"{name} slice {i}" for i in range(len(x))], x[:, None]
+
+
+def _volume(source: Path | Series) -> Volume:
+    return stacked(source) if isinstance(source, Series) else nifti(source)
 
 
 def _cuts(name: str, scans: Sequence[Scan], axis: Axis, size: int, drop: bool) -> list[_Cut]:
@@ -120,10 +144,10 @@ def _cuts(name: str, scans: Sequence[Scan], axis: Axis, size: int, drop: bool) -
 
 
 def _cut(scan: Scan, axis: Axis, size: int, drop: bool) -> _Cut:
-    volume = nifti(scan.path)
+    volume = _volume(scan.path)
     x, y = slices(volume, axis, size), None
     if scan.mask is not None:
-        mask = nifti(scan.mask)
+        mask = _volume(scan.mask)
         check_fits(volume, mask)
         y = mask_slices(mask, axis, size)
         full = y.any((1, 2))
@@ -136,7 +160,7 @@ def _cut(scan: Scan, axis: Axis, size: int, drop: bool) -> _Cut:
 def _people(scans: Sequence[Scan]) -> list[str]:
     """The patient of each volume, with the site where several sites have patients of one name."""
     sites = {name: {s.site for s in scans if s.patient == name} for name in {s.patient for s in scans}}
-    return [f"{s.site}/{s.patient}" if len(sites[s.patient]) > 1 else s.patient for s in scans]
+    return [f"{s.site}/{s.patient}" if len(sites[s.patient]) > 1 and not s.person else s.patient for s in scans]
 
 
 def _labels(
@@ -155,7 +179,7 @@ def _remarks(scans: Sequence[Scan], cuts: Sequence[_Cut], axis: Axis, size: int)
     """What became of orientations, shapes and empty slices."""
     ways = Counter(cut.stored or "not told" for cut in cuts)
     ways_text = ", ".join(f"{way} {n:,}" for way, n in ways.most_common())
-    patients = len({(scan.site, scan.patient) for scan in scans})
+    patients = len({scan.owner for scan in scans})
     shape = " x ".join(map(str, Counter(cut.shape for cut in cuts).most_common(1)[0][0]))
     notes: list[Note] = [
         ("note", f"{counted(len(scans), 'volume')} of {counted(patients, 'patient')}, whose slices are on one side of the test split"),

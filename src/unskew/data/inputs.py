@@ -24,6 +24,7 @@ from unskew.data.intake.notes import some
 from unskew.data.intake.sheets import read_csv
 from unskew.data.intake.tables import CSV, ending
 from unskew.data.intake.tree import IMAGES, SOUNDS, VOLUMES, kind_of, tree_of
+from unskew.data.volumes.exports import found, holds_dicom
 from unskew.data.wav import Format, spectrogram
 from unskew.errors import DataError, excerpt
 
@@ -55,6 +56,8 @@ def _kind_of(path: Path) -> str:
     """arrays, table, images or sounds; "" for none of them."""
     if path.is_dir():
         kinds = {f.kind for f in tree_of(path, IMAGES | SOUNDS | VOLUMES).files}
+        if not kinds & VOLUMES and holds_dicom(path):
+            return "volumes"
         return "sounds" if kinds & SOUNDS else "images" if kinds & IMAGES else "volumes" if kinds else ""
     suffix = kind_of(path)
     if suffix in (".npy", ".npz"):
@@ -62,7 +65,7 @@ def _kind_of(path: Path) -> str:
     if ending(path) in CSV:
         return "table"
     kinds = {"images": IMAGES, "sounds": SOUNDS, "volumes": VOLUMES}
-    return next((kind for kind, endings in kinds.items() if suffix in endings), "")
+    return next((kind for kind, endings in kinds.items() if suffix in endings), "volumes" if holds_dicom(path) else "")
 
 
 def _arrays(path: Path, form: Mapping[str, Any]) -> Read:
@@ -100,8 +103,9 @@ def _sounds(path: Path, form: Mapping[str, Any]) -> Read:
 
 
 def _volumes(path: Path, form: Mapping[str, Any]) -> Read:
-    files, _ = _files(path, VOLUMES)
-    read = each(files, lambda i: unlabelled(files[i], form["axis"], int(form["size"])))
+    dicom = kind_of(path) not in VOLUMES and not (path.is_dir() and tree_of(path, VOLUMES).files)
+    sources = [one.series for one in found(path)[0]] if dicom else _files(path, VOLUMES)[0]
+    read = each(sources, lambda i: unlabelled(sources[i], form["axis"], int(form["size"])))
     return [name for names, _ in read for name in names], np.concatenate([x for _, x in read])
 
 

@@ -93,10 +93,10 @@ def mask(file: Path, size: int, fit: Fit, shape: tuple[int, int]) -> Mask:
     return Mask(values.astype(np.uint8) if values.dtype == bool else values, original)
 
 
-def each(files: Sequence[Path], read: Callable[[int], T]) -> list[T]:
+def each(files: Sequence[object], read: Callable[[int], T]) -> list[T]:
     """What `read` gives for each of these files, by number. Raises its DataError, with all files that cannot be read."""
     read_files: list[T] = []
-    errors: list[tuple[Path, DataError]] = []
+    errors: list[tuple[object, DataError]] = []
     for i, file in enumerate(files):
         try:
             read_files.append(read(i))

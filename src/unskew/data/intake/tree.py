@@ -79,8 +79,8 @@ def tree_of(root: Path, kinds: frozenset[str] = IMAGES | SOUNDS) -> Tree:
     files = []
     for path in paths:
         names = _names(path, root)[:-1]
-        part = next((PARTS[n.lower()] for n in names if n.lower() in PARTS), "train") if split else "train"
-        files.append(File(path, part, _without_parts(names) if split else names))
+        part, others = in_part(names) if split else ("train", names)
+        files.append(File(path, part or "train", others))
     known = tuple(f for f in files if f.kind in kinds)
     other = Counter(f.kind or "no ending" for f in files if f.kind not in kinds | {".csv"})
     notes: list[Note] = []
@@ -125,10 +125,10 @@ def _walk(root: Path) -> tuple[list[Path], list[tuple[str, ...]], list[str], lis
         within = here.resolve()
         circular = [n for n in below if (here / n).is_symlink() and within.is_relative_to((here / n).resolve())]
         circles += [str((here / n).relative_to(root)) for n in circular]
-        litter += [str((here / n).relative_to(root)) for n in (*below, *names) if _is_litter(n)]
-        below[:] = sorted(n for n in below if not _is_litter(n) and n not in circular)
+        litter += [str((here / n).relative_to(root)) for n in (*below, *names) if is_litter(n)]
+        below[:] = sorted(n for n in below if not is_litter(n) and n not in circular)
         folders += [_names(here / n, root) for n in below]
-        files += [here / n for n in names if not _is_litter(n)]
+        files += [here / n for n in names if not is_litter(n)]
     return sorted(files), folders, sorted(litter), sorted(circles)
 
 
@@ -137,8 +137,14 @@ def _names(path: Path, root: Path) -> tuple[str, ...]:
     return tuple(unicodedata.normalize("NFC", name) for name in path.relative_to(root).parts)
 
 
-def _is_litter(name: str) -> bool:
+def is_litter(name: str) -> bool:
+    """Whether a name is hidden, or what an operating system leaves behind."""
     return name.startswith(".") or name.lower() in LITTER
+
+
+def in_part(names: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
+    """(the part of the data that folders name, "" if none does; the other names)."""
+    return next((PARTS[n.lower()] for n in names if n.lower() in PARTS), ""), _without_parts(names)
 
 
 def _without_parts(names: tuple[str, ...]) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ def parts_of(name: str, scans: Sequence[Scan], share: float) -> np.ndarray:
     Raises DataError: E409 for a patient in both parts, E403 where one patient is all there is.
     """
     test = np.array([scan.part == "test" for scan in scans])
-    owners = np.array([f"{scan.site}/{scan.patient}" for scan in scans])
+    owners = np.array([scan.owner for scan in scans])
     if test.any():
         both = sorted(set(owners[test]) & set(owners[~test]))
         if both:

@@ -19,6 +19,7 @@ from unskew.data.intake.notes import Note
 from unskew.data.intake.paired import CHANNEL, MASKS, SUFFIXES, has_masks, pairs, plain
 from unskew.data.intake.roles import by_class
 from unskew.data.intake.tree import File, Tree
+from unskew.data.volumes.series import Series
 from unskew.errors import DataError
 
 ENDINGS = (*SUFFIXES, "_dseg", "-label", "_labels")
@@ -29,23 +30,32 @@ _SESSION = re.compile(r"(?:^|_)(ses-[A-Za-z0-9]+)")
 
 @dataclass(frozen=True)
 class Scan:
-    """A volume. mask: its file, None where volumes have classes; label: its class, -1 where they have masks."""
+    """A volume, in a file or a series. mask: where its mask is, None where volumes have classes; label: its class, -1 where
+    they have masks. person: who the patient is, at whichever site; "" where patients of two sites are two people."""
 
-    path: Path
+    path: Path | Series
     patient: str
     site: str
     part: str
-    mask: Path | None = None
+    mask: Path | Series | None = None
     label: int = -1
+    person: str = ""
+
+    @property
+    def owner(self) -> str:
+        """The person, whose scans no split may part."""
+        return self.person or f"{self.site}/{self.patient}"
 
 
 @dataclass(frozen=True)
 class Layout:
-    """scans: in the order of paths. classes: () where volumes have masks."""
+    """scans: in the order of paths. classes: () where volumes have masks. private: patients are called by what their files
+    call them, which no message may say."""
 
     scans: tuple[Scan, ...]
     classes: tuple[str, ...]
     notes: tuple[Note, ...]
+    private: bool = False
 
 
 def layout_of(tree: Tree, image: str = "", labelled: bool = False) -> Layout:
@@ -61,8 +71,8 @@ def layout_of(tree: Tree, image: str = "", labelled: bool = False) -> Layout:
         paired, notes = pairs(Tree(tree.root, files, tree.folders, ()))
         scans = [Scan(p.image.path, _patient(p.image), p.site, p.image.part, p.mask.path) for p in paired]
         return Layout(tuple(scans), (), (*tree.notes, *notes))
-    masks = [f for f in tree.files if _is_mask(f)]
-    images = [f for f in tree.files if not _is_mask(f) and f.stem.endswith(image)]
+    masks = [f for f in tree.files if is_mask(f)]
+    images = [f for f in tree.files if not is_mask(f) and f.stem.endswith(image)]
     if not images:
         ending = f" whose names end in {image}" if image else ""
         raise DataError("E409", f"{tree.root} holds no volumes{ending} that are not masks; check the setting image.")
@@ -93,7 +103,8 @@ def _in_images(file: File) -> bool:
     return not any(plain(name) in MASKS for name in file.folders)
 
 
-def _is_mask(file: File) -> bool:
+def is_mask(file: File) -> bool:
+    """Whether a file is called as a mask is."""
     stem = file.stem.lower()
     return stem in MASKS or stem.endswith(ENDINGS)
 

@@ -33,7 +33,8 @@ def with_participants(layout: Layout, root: Path, site: str, label: str) -> Layo
     rows = {patient: i for i, patient in reversed(list(enumerate(patients)))}
     lacking = [scan.patient for scan in layout.scans if scan.patient not in rows]
     if lacking:
-        raise DataError("E403", f"{path} has no line for {some(lacking)}; its first column names patients.")
+        who = f"{len(set(lacking)):,} of the patients, by PatientID" if layout.private else some(lacking)
+        raise DataError("E403", f"{path} has no line for {who}; its first column names patients.")
     scans = list(layout.scans)
     if site:
         values = _column(sheet, site, path)

@@ -1,0 +1,227 @@
+"""DICOM that is damaged, hostile or laid out in a way that cannot be read: each ends in one sentence that names nobody.
+
+Skipped where pydicom is not installed (pip install 'unskew[medical]').
+"""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.data.dicoms import SECRETS, hospital, told, write_series
+from unskew.data.from_volumes import volumes
+from unskew.data.volumes import dicom, planes
+from unskew.errors import DataError
+
+EXTRA = "DICOM needs the extra: pip install 'unskew[medical]'"
+pydicom = pytest.importorskip("pydicom", reason=EXTRA)
+pytest.importorskip("nibabel", reason=EXTRA)
+
+RNG = np.random.default_rng(11)
+
+
+def spoilt(root: Path, change, n=4) -> None:
+    """A hospital whose first ill patient has a series with one file changed."""
+    hospital(root, n)
+    change(sorted((root / "ill").rglob("*.dcm"))[1])
+
+
+def tagged(**tags):
+    def change(path):
+        ds = pydicom.dcmread(path)
+        for keyword, value in tags.items():
+            if value is None:
+                delattr(ds, keyword)
+            else:
+                setattr(ds, keyword, value)
+        ds.save_as(path)
+
+    return change
+
+
+def packed(syntax):
+    def change(path):
+        ds = pydicom.dcmread(path)
+        ds.PixelData = pydicom.encaps.encapsulate([bytes(100)])
+        ds["PixelData"].VR = "OB"
+        ds["PixelData"].is_undefined_length = True
+        ds.file_meta.TransferSyntaxUID = syntax
+        ds.save_as(path)
+
+    return change
+
+
+def raw(keyword, value):
+    """A tag with text that pydicom would not write."""
+
+    def change(path):
+        content = path.read_bytes()
+        old = pydicom.dcmread(path)[keyword]
+        text = value.encode().ljust(len(value) + len(value) % 2)
+        head = old.tag.group.to_bytes(2, "little") + old.tag.element.to_bytes(2, "little") + b"DS"
+        at = content.index(head)
+        length = int.from_bytes(content[at + 6 : at + 8], "little")
+        new = head + len(text).to_bytes(2, "little") + text
+        path.write_bytes(content[:at] + new + content[at + 8 + length :])
+
+    return change
+
+
+def bomb(path):
+    content = path.read_bytes()
+    ds = pydicom.dcmread(path)
+    ds.file_meta.TransferSyntaxUID = pydicom.uid.DeflatedExplicitVRLittleEndian
+    ds.save_as(path)
+    meta = pydicom.filereader.read_file_meta_info(path)
+    deflate = zlib.compressobj(wbits=-zlib.MAX_WBITS)
+    begin = path.read_bytes()[: 144 + meta.FileMetaInformationGroupLength]
+    path.write_bytes(begin + deflate.compress(content + bytes(1 << 17)) + deflate.flush())
+
+
+def run_lengths(path):
+    ds = pydicom.dcmread(path)
+    ds.compress(pydicom.uid.RLELossless)
+    segment = bytes([0x81, 7]) * 20000
+    ds.PixelData = pydicom.encaps.encapsulate(
+        [(1).to_bytes(4, "little") + (64).to_bytes(4, "little") + bytes(56) + segment]
+    )
+    ds.save_as(path)
+
+
+def halves(share):
+    return lambda p: p.write_bytes(p.read_bytes()[: int(len(p.read_bytes()) * share)])
+
+
+def colours(light):
+    def change(path):
+        values = np.zeros((8, 8, 3), np.uint8)
+        tagged(SamplesPerPixel=3, PhotometricInterpretation=light, PlanarConfiguration=0, BitsAllocated=8, BitsStored=8,
+               HighBit=7, PixelRepresentation=0, PixelData=values.tobytes())(path)  # fmt: skip
+
+    return change
+
+
+DANGERS = {
+    "more frames than bytes": (tagged(NumberOfFrames=9), "E401", "promises 9 x 8 x 8"),
+    "more rows than bytes": (tagged(Rows=65000, Columns=60000), "E401", "more than 32,768 voxels"),
+    "a deflated bomb": (bomb, "E401", "unpacks to more than 65,536 bytes"),
+    "run lengths without end": (run_lengths, "E401", "packed into more than it needs"),
+    "a missing slice": (lambda p: p.unlink(), "E401", "lacks images: one lies 4 mm behind its neighbour, others 2 mm"),
+    "one place twice": (tagged(ImagePositionPatient=[0, 0, 2.0]), "E409", "two images in one place"),
+    "beside the others": (tagged(ImagePositionPatient=[9, 0, 6.0]), "E401", "off the line"),
+    "a scout": (tagged(ImageOrientationPatient=[0, 1, 0, 0, 0, 1]), "E409", "several orientations"),
+    "another size": (tagged(Rows=4, Columns=16), "E409", "images of 8 x 8 and of 4 x 16"),
+    "another scale": (tagged(PixelSpacing=[2, 2]), "E409", "several pixel sizes"),
+    "half of a file": (halves(0.9), "E401", "promises 1 x 8 x 8|cut off"),
+    "a cut header": (halves(0.4), "E401", "cannot be read as DICOM"),
+    "an early cut": (halves(0.2), "E401", "cannot be read as DICOM"),
+    "nothing": (lambda p: p.write_bytes(b""), "E401", "is not DICOM"),
+    "noise": (lambda p: p.write_bytes(bytes(128) + b"DICM" + RNG.bytes(500)), "E401", "cannot be read as DICOM"),
+    "no patient": (tagged(PatientID=None), "E409", "several patients"),
+    "no series": (tagged(SeriesInstanceUID=None), "E401", "no SeriesInstanceUID"),
+    "no rows": (tagged(Rows=None), "E401", "no Rows"),
+    "no pixels": (tagged(PixelData=None), "E401", "it has no pixels"),
+    "no place": (tagged(ImagePositionPatient=None), "E409", "where they lie"),
+    "no scale": (tagged(PixelSpacing=None), "E409", "several pixel sizes"),
+    "colours": (colours("RGB"), "E403", "holds colours"),
+    "video colours": (colours("YBR_FULL"), "E403", "holds colours"),
+    "odd bits": (tagged(BitsAllocated=12), "E403", "12 bits"),
+    "bits in the middle": (tagged(BitsStored=12, HighBit=14), "E403", "in the middle"),
+    "a slope that is no number": (raw("RescaleSlope", "NaN"), "E401", "RescaleSlope is not finite|cut off"),
+    "a slope without end": (tagged(RescaleSlope="1e300"), "E401", "values are not finite"),
+    "a slope of nothing": (tagged(RescaleSlope=0), "E401", "RescaleSlope is 0"),
+    "a name for a number": (raw("RescaleIntercept", "Zebedee"), "E401", "cut off or damaged"),
+    "a skewed place": (tagged(ImageOrientationPatient=[1, 0, 0, 1, 0, 0]), "E401", "right angle"),
+    "no scale at all": (tagged(PixelSpacing=[0, 1]), "E401", "PixelSpacing is not above 0"),
+    "packed as JPEG-LS": (packed("1.2.840.10008.1.2.4.80"), "E403", "JPEG-LS.*pip install pylibjpeg"),
+    "packed as nobody knows": (packed(SECRETS[4] + ".9"), "E403|E401", "does not know|damaged"),
+    "broken JPEG": (packed("1.2.840.10008.1.2.4.50"), "E401|E403", "damaged|pip install"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("danger", DANGERS)
+def test_what_is_wrong_ends_in_one_sentence_that_names_nobody(tmp_path, monkeypatch, caplog, danger):
+    change, code, text = DANGERS[danger]
+    monkeypatch.setattr(planes, "MOST", 1 << 16)
+    monkeypatch.setattr(dicom, "MOST", 1 << 16)
+    monkeypatch.setattr("unskew.data.volumes.series.MOST", 1 << 16)
+    spoilt(tmp_path / "Quillfeather", change)
+    with warnings.catch_warnings(record=True) as warned:
+        warnings.simplefilter("always")
+        with pytest.raises(DataError, match=text) as caught:
+            volumes(tmp_path / "Quillfeather", size=8)
+    assert caught.value.code in code.split("|")
+    assert "\n" not in str(caught.value)
+    assert not told(f"{caught.value} {caught.value.__cause__} {caplog.text} {[str(w.message) for w in warned]}")
+    assert str(tmp_path) not in str(caught.value)
+
+
+def without_identifier(root):
+    for i in range(4):
+        write_series(root / "ab"[i % 2] / str(i), np.ones((8, 8, 2), np.uint8), i, PatientID=None)
+
+
+def one_for_all(root):
+    for i in range(4):
+        write_series(root / "ab"[i % 2] / str(i), np.ones((8, 8, 2), np.uint8), i, PatientID="ANON")
+
+
+def folders_of_people(root):
+    for i in range(4):
+        write_series(root / f"Zebedee{i}" / "a", np.ones((8, 8, 2), np.uint8), i)
+
+
+def same_names_for_people(root):
+    for i, j in itertools.product("ab", range(2)):
+        write_series(root / i / f"Zebedee{j}", np.ones((8, 8, 2), np.uint8), 10 * ord(i) + j)
+
+
+def no_mask(root):
+    folders_of_people(root / "images")
+    write_series(root / "masks" / "Quillfeather", np.ones((8, 8, 2), np.uint8), 9)
+
+
+def mask_of_another(root):
+    for i in range(2):
+        write_series(root / "images" / f"{i}", np.ones((8, 8, 2), np.uint8), i, 1)
+        write_series(root / "masks" / f"{i}", np.ones((8, 8, 2), np.uint8), 1 - i, 2)
+
+
+def on_both_sides(root):
+    for i, part in itertools.product(range(2), ("train", "test")):
+        write_series(root / part / "ab"[i] / "x", np.ones((8, 8, 2), np.uint8), 3, ord(part[1]) + i)
+        write_series(root / part / "ab"[i] / "y", np.ones((8, 8, 2), np.uint8), 10 * (i + 1) + len(part), 3)
+
+
+def only_reports(root):
+    hospital(root, 2)
+    for path in [p for p in root.rglob("*") if p.name.startswith(("IM", "0"))]:
+        path.unlink()
+
+
+MISTAKES = {
+    "no PatientID": (without_identifier, "E409", "without|have no PatientID"),
+    "one PatientID for all": (one_for_all, "E403|E409", "one patient"),
+    "folders of people": (folders_of_people, "E409", "those of one patient each are patients'"),
+    "people called alike in two classes": (same_names_for_people, "E409", "may be patients'"),
+    "an image without a mask": (no_mask, "E409", "not every series of images has one mask"),
+    "the mask of another": (mask_of_another, "E409", "another PatientID"),
+    "one patient in train and test": (on_both_sides, "E409", "patient 1 is in train/ and in test/"),
+    "reports only": (only_reports, "E409", "no image of DICOM"),
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_a_users_mistakes_end_in_one_sentence_that_names_nobody(tmp_path, mistake):
+    lay, code, text = MISTAKES[mistake]
+    lay(tmp_path / "Quillfeather")
+    with pytest.raises(DataError, match=text) as caught:
+        volumes(tmp_path / "Quillfeather", size=8)
+    assert caught.value.code in code.split("|")
+    assert "\n" not in str(caught.value)
+    assert not told(str(caught.value))
