@@ -35,6 +35,7 @@ def test_a_tensor_from_a_file_lies_where_torch_would_put_it(tmp_path):
     kept = Disk(Path(tmp_path))
     kept.put(1, {3: {"part": ODD}})
     assert addresses(kept.fetch([3])[3]) == {0}
+    kept.close()
 
 
 def test_moving_a_tensor_keeps_its_numbers_and_strides():

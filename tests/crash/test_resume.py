@@ -43,7 +43,7 @@ def ends(path: Path):
     """What must be equal: weights, private state, ledger, and metrics but for the seconds."""
     tree, meta = state.read(path / state.LATEST)
     metrics = [line for line in (path / "metrics.jsonl").read_text().splitlines() if '"seconds"' not in line]
-    store = Disk(path / "private", dict(meta["private"]), dict(meta["private_files"]))
+    store = Disk(path / "private", meta)
     kept = {str(k): tree for k, tree in store.fetch(range(SETTINGS["clients"])).items()}
     return state.digest(tree), state.digest(kept), metrics, (path / "ledger.jsonl").read_text(), meta["t"]
 
@@ -200,13 +200,13 @@ def test_private_state_is_swept_but_never_what_a_checkpoint_needs(tmp_path):
     store = Disk(tmp_path / "private")
     for t, clients in enumerate(((0, 1), (1, 2), (0, 2)), 1):
         store.put(t, {k: {"p": {"x": torch.tensor([float(10 * t + k)])}} for k in clients})
-    before = {0: 1, 1: 2, 2: 2}
-    store.sweep(before)
+    store.sweep()
     assert len(list((tmp_path / "private").iterdir())) == 3
     store.sweep()
     assert {int(p.stem[1:]) for p in (tmp_path / "private").iterdir()} == {2, 3}
     found = store.fetch([0, 1, 2, 7])
     assert {k: v["p"]["x"].item() for k, v in found.items()} == {0: 30, 1: 21, 2: 32}
+    store.close()
 
 
 def test_a_resumed_run_that_is_done_changes_nothing(tmp_path, straight):

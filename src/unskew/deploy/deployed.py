@@ -28,19 +28,20 @@ from unskew.errors import UsageError
 class Away(Disk):
     """The store of a run whose private state stays at the sites: only the round of each one's counted state is here."""
 
-    def __init__(self, folder: Path, index: Mapping[int, int] | None = None):
-        super().__init__(folder, index)
+    def facts(self) -> dict[str, Any]:
+        """Every site with its round: sites are few, and nothing of theirs is in this folder."""
+        return {"private": sorted(self.index.items()), "private_files": []}
 
     def fetch(self, clients: Iterable[int]) -> dict[int, Tree]:
         return {}
 
     def put(self, t: int, trees: Mapping[int, Tree]) -> None:
-        self.index |= dict.fromkeys(trees, t)
+        self.index.update(dict.fromkeys(trees, t))
 
     def check(self) -> None:
         """Sites check their own files."""
 
-    def sweep(self, *also: Mapping[int, int]) -> None:
+    def sweep(self) -> None:
         """Sites remove their own files."""
 
 
@@ -57,13 +58,12 @@ class Deployed(Folder):
         return nullcontext()
 
     def store(self, checkpoint: Checkpoint | None) -> Away:
-        return Away(self.path / "private", dict(checkpoint[1]["private"]) if checkpoint else None)
+        return Away(self.path / "private", checkpoint[1] if checkpoint else None)
 
     def opened(self, checkpoint: Checkpoint | None) -> Loop:
         assert self.post is not None
         assert self.notices is not None
         record, store = self.record(checkpoint), self.store(checkpoint)
-        self.saved_index = dict(store.index)
         self.notices.open(record)
         check_noise(self.run.method, self.run.fed)
         if (part := self.run.method.protector) and self.min_sites > 1:

@@ -107,7 +107,7 @@ class Folder:
         ready(loop)
 
         def save(after: State, summary: Round) -> None:
-            self._save(loop, after)
+            self.save(loop, after)
             shown(after, summary)
 
         try:
@@ -124,6 +124,8 @@ class Folder:
         finally:
             loop.trainer.close()
             loop.record.close()
+            if isinstance(loop.store, Disk):
+                loop.store.close()
         return loop, now
 
     def locked(self) -> AbstractContextManager[Any]:
@@ -132,9 +134,7 @@ class Folder:
 
     def opened(self, checkpoint: Checkpoint | None) -> Loop:
         """The loop of this run, its record and store as they were at the checkpoint."""
-        store = self.store(checkpoint)
-        self.saved_index = dict(store.index)
-        return loop_of(self.run, store, self.record(checkpoint))
+        return loop_of(self.run, self.store(checkpoint), self.record(checkpoint))
 
     def record(self, checkpoint: Checkpoint | None) -> Record:
         """The record as it was at the checkpoint."""
@@ -142,8 +142,7 @@ class Folder:
 
     def store(self, checkpoint: Checkpoint | None) -> Disk:
         """The clients' private state as it was at the checkpoint."""
-        facts = checkpoint[1] if checkpoint else {}
-        return Disk(self.path / "private", dict(facts.get("private", ())), dict(facts.get("private_files", ())))
+        return Disk(self.path / "private", checkpoint[1] if checkpoint else None)
 
     def _check_files(self, checkpoint: Checkpoint) -> None:
         """Raises StateError (E204, E208) if a file that a checkpoint vouches for is damaged."""
@@ -186,7 +185,7 @@ class Folder:
         now = loop.begin()
         self._tell_rescored(loop, files_at_first(self.path), now.t, say)
         loop.evaluate(now, None)
-        self._save(loop, now)
+        self.save(loop, now)
         return now
 
     def _tell_rescored(self, loop: Loop, before: Mapping[str, str], t: int, say: Say) -> None:
@@ -196,14 +195,14 @@ class Folder:
         for event in events:
             say(f"{event['code']} {event['text']}")
 
-    def _save(self, loop: Loop, now: State) -> None:
+    def save(self, loop: Loop, now: State) -> None:
+        """Write the checkpoint of a round that is finished. Raises Paused (E203) on a full disk; the one before stays."""
         store = loop.store
         assert isinstance(store, Disk)
         meta = {
             "t": now.t,
             "records": loop.record.marks(),
-            "private": sorted(store.index.items()),
-            "private_files": sorted(store.files.items()),
+            **store.facts(),
             "settings": self.run.settings.as_dict(),
             "files": self.run.settings.files(),
             **({"given": dict(self.run.given)} if self.run.given else {}),
@@ -213,8 +212,7 @@ class Folder:
         }
         tree: dict[str, Any] = {"w": now.weights, "slices": now.slices}
         state.write(self.path / state.LATEST, tree, meta, keep=self.path / state.PREVIOUS)
-        store.sweep(self.saved_index)
-        self.saved_index = dict(store.index)
+        store.sweep()
 
     def _describe(self) -> None:
         """config.yaml, federation.json and env.json; an existing config must be the same run's."""

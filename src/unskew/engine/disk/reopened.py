@@ -64,7 +64,7 @@ def reopened(path: Path, code: Code, unfinished: bool = False, best: bool = Fals
     the global model of its best round, which the setting keep_best keeps.
 
     Raises StateError: E117 for no run, E155 for one that has not come to its end, E156 for one whose model cannot be built
-    from what is given, E201 for a damaged checkpoint, E208 for damaged records; NothingUsed (E316) for one that its
+    from what is given, E201 for a damaged checkpoint, E204 for a damaged index of private state, E208 for damaged records; NothingUsed (E316) for one that its
     clients did not train.
     """
     checkpoint = _checkpoint(path)
@@ -79,7 +79,7 @@ def reopened(path: Path, code: Code, unfinished: bool = False, best: bool = Fals
     _check_weights(path, run, now.weights)
     record = Record.read(path, facts["records"])
     check_used(run, record)
-    store = Disk(path / "private", dict(facts["private"]), dict(facts["private_files"]))
+    store = Disk(path / "private", facts)
     away = (path / SITES_FILE).exists()
     end = broadcast(run.method, now, now.t, settings.lr_in(now.t), run.fed)
     return Reopened(run, record, now.weights, Trained(run, end, None if away or best else store))

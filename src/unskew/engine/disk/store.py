@@ -1,6 +1,6 @@
 """Clients' private state between rounds: in memory, or one file a round on disk.
 
-On disk a million clients cost an index entry each; only the cohort's state is in memory. A round's file is written
+On disk a client that took part costs an index entry; only the cohort's state is in memory. A round's file is written
 before the checkpoint that refers to it, and removed when no checkpoint refers to it any more.
 """
 
@@ -10,11 +10,12 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from safetensors import safe_open
 
 from unskew.core.trees import Tree, aligned, nested
+from unskew.engine.disk.holdings import FILE, Holdings
 from unskew.engine.disk.state import UNREADABLE, digest, vouched, write_vouched
 from unskew.errors import StateError
 
@@ -44,12 +45,24 @@ class Memory:
 class Disk:
     """`private/r000041.safetensors` holds what round 41's clients kept; `index` says which round is each one's last.
 
-    A file's facts hold the SHA-256 of every client's tensors, and `files` the SHA-256 of these facts by round. Both
-    `index` and `files` are in the checkpoint, so what is read is what was written.
+    A file's facts hold the SHA-256 of every client's tensors, and the holdings the SHA-256 of these facts by round. The
+    checkpoint vouches for the holdings, so what is read is what was written.
+
+    facts: of a checkpoint; default: before the first. Raises StateError (E204) where its index is missing or damaged.
     """
 
-    def __init__(self, folder: Path, index: Mapping[int, int] | None = None, files: Mapping[int, str] | None = None):
-        self.folder, self.index, self.files = folder, dict(index or {}), dict(files or {})
+    def __init__(self, folder: Path, facts: Mapping[str, Any] | None = None):
+        self.folder, self.holdings = folder, Holdings(folder / FILE, facts or {})
+        self._swept = False
+
+    @property
+    def index(self) -> dict[int, int]:
+        """By client, the round of its last state."""
+        return self.holdings.index
+
+    def facts(self) -> dict[str, Any]:
+        """What a checkpoint has to know of the store, of a size that does not depend on how many clients took part."""
+        return self.holdings.facts()
 
     def fetch(self, clients: Iterable[int]) -> dict[int, Tree]:
         """The state of those of the clients that have any. Raises StateError (E204) if a file is missing or damaged."""
@@ -63,10 +76,10 @@ class Disk:
         kept = {str(k): tree for k, tree in trees.items() if tree}
         if kept:
             self.folder.mkdir(exist_ok=True)
+            self.holdings.open()  # before the round's file, whose writing syncs the folder that names both
             facts = json.dumps({"t": t, "clients": {k: digest(tree) for k, tree in kept.items()}}, sort_keys=True)
-            self.files[t] = _sha(facts)
-            write_vouched(self._path(t), kept, facts, self.files[t])
-            self.index |= dict.fromkeys(map(int, kept), t)
+            write_vouched(self._path(t), kept, facts, sha256 := _sha(facts))
+            self.holdings.add(t, sha256, [int(k) for k in kept])
 
     def known(self) -> list[int]:
         return sorted(self.index)
@@ -79,13 +92,24 @@ class Disk:
         for t, members in by_round.items():
             self._read(t, members)
 
-    def sweep(self, *also: Mapping[int, int]) -> None:
-        """Remove files that neither this index nor the given ones (of the checkpoint before) refer to."""
-        needed = {t for index in (self.index, *also) for t in index.values()}
-        for path in self.folder.glob("r*.safetensors") if self.folder.exists() else ():
-            if path.stem[1:].isdecimal() and int(path.stem[1:]) not in needed:
-                path.unlink()
-        self.files = {t: sha256 for t, sha256 in self.files.items() if t in needed}
+    def sweep(self) -> None:
+        """Call after every checkpoint: remove the files that neither it nor the one before it refers to.
+
+        The first call looks through the folder for what a killed run left; later ones only at what was replaced.
+        """
+        for t in self.holdings.released() if self._swept else self._left_over():
+            self._path(t).unlink(missing_ok=True)
+        self._swept = True
+
+    def close(self) -> None:
+        self.holdings.close()
+
+    def _left_over(self) -> list[int]:
+        paths = self.folder.glob("r*.safetensors") if self.folder.exists() else ()
+        rounds = [int(path.stem[1:]) for path in paths if path.stem[1:].isdecimal()]
+        left = [t for t in rounds if not self.holdings.needs(t)]
+        self.holdings.released()
+        return left
 
     def _read(self, t: int, members: Iterable[int]) -> dict[int, Tree]:
         """The state that these clients kept in round t."""
@@ -95,7 +119,7 @@ class Disk:
                 sha256, facts = vouched(file.metadata())
                 tensors = {n: aligned(file.get_tensor(n)) for n in file.keys() if n.split("/", 1)[0] in clients}
             trees, digests = nested(tensors), json.loads(facts)["clients"]
-            whole = sha256 == _sha(facts) == self.files[t]
+            whole = sha256 == _sha(facts) == self.holdings.files[t]
             if whole and all(digest(trees.get(name, {})) == digests[name] for name in clients):
                 return {k: trees[name] for name, k in clients.items() if name in trees}
         except UNREADABLE:
