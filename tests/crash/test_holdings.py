@@ -91,7 +91,7 @@ def test_a_damaged_beginning_is_refused_in_a_sentence(stopped, damage):
     file.unlink()
     if damage != "removed":
         file.write_bytes(content if damage == "first row" else b"")
-    with pytest.raises(StateError, match="E204 .*which file holds whose private state"):
+    with pytest.raises(StateError, match=r"E204 .*which file holds whose private state"):
         unskew.resume(stopped[0], say=lambda _: None)
 
 
