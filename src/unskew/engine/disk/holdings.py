@@ -42,7 +42,7 @@ class Holdings:
         try:
             for row in _rows(path, facts[MARK]) if MARK in facts else ():
                 self._take(int(row["t"]), str(row["sha256"]), [int(k) for k in row["clients"]])
-        except (OSError, ValueError, TypeError, KeyError) as error:
+        except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
             why = "it is missing" if isinstance(error, FileNotFoundError) else "it is not as the run wrote it"
             raise StateError("E204", f"{path} says which file holds whose private state, and {why}.") from None
         self._idle.clear()
