@@ -32,12 +32,14 @@ from unskew.engine.callbacks.chosen import chosen
 from unskew.engine.disk.folder import Folder, fresh
 from unskew.engine.disk.reopened import Code, reopened
 from unskew.engine.disk.state import State
+from unskew.engine.export import hub
 from unskew.engine.resolve import Run
 from unskew.engine.server.loop import Loop, Round, rounds
 from unskew.engine.server.used import check_used
 from unskew.errors import UsageError, excerpt
 from unskew.notebook import Bar
 from unskew.own import in_one_line
+from unskew.predicting import Published
 from unskew.results import Comparison, Result, result_of
 from unskew.tasks.metrics import Asked, as_text
 from unskew.tuning.tuned import cells_of, trials_of, tuning_of
@@ -196,18 +198,24 @@ def load(
     method: Method | Part | str | Path | None = None,
     unfinished: bool = False,
     best: bool = False,
-) -> Result:
+) -> Result | Published:
     """The result of a finished run from its folder, ready to predict; the samples it was trained on are not needed.
+    A folder that `export` wrote for the hub gives a Published, which predicts and knows nothing of the run.
 
     model, method: needed only where they are code, because nothing in the folder is run: a module that was given in Python,
     `file.py:function`, or a method with a Part in a file, each the same as in training. unfinished: also take the model
     of a run that has not come to its end. best: the global model of the best round, of a run with `keep_best`. Everything is computed on the CPU; `result.model` can be moved.
-    Raises StateError: E117 for no run, E155 for an unfinished one, E156 where model or method cannot be built, E112 for a
+    Raises UsageError (E109) for these with a folder of the hub; StateError: E117 for no run, E155 for an unfinished one, E156 where model or method cannot be built, E112 for a
     file that has changed, E201 and E208 for damaged files; NothingUsed (E316) for a run that its clients did not train.
     """
     method = os.fspath(method) if isinstance(method, os.PathLike) else method
     model = os.fspath(model) if isinstance(model, os.PathLike) else model
     path = Path(path)
+    if hub.is_hub(path):
+        if model is not None or method is not None or unfinished or best:
+            raise UsageError("E109", f"{path} holds one finished model; leave out model, method, unfinished and best.")
+        trained = hub.opened(path)
+        return Published(trained.run, trained.run.fed.net.module_with(trained.end.weights), trained, path)
     opened = reopened(path, Code(method, model), unfinished, best)
     module = opened.run.fed.net.module_with(opened.weights)
     return Result(opened.run, opened.record, opened.weights, module, opened.trained, path)

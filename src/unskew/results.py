@@ -15,10 +15,8 @@ from unskew import many
 from unskew.config import Settings
 from unskew.core.method import Method
 from unskew.core.trees import Weights
-from unskew.data.federation import Federation
 from unskew.data.intake import understood
 from unskew.data.unseen import Unseen
-from unskew.engine import predictions
 from unskew.engine.disk.record import Record
 from unskew.engine.disk.state import State, digest
 from unskew.engine.export.folder import Format, write_export
@@ -28,6 +26,7 @@ from unskew.engine.server import beside
 from unskew.engine.server.loop import Loop
 from unskew.engine.server.used import Replies, doubt
 from unskew.errors import UsageError, excerpt, suggestion
+from unskew.predicting import Predicting
 from unskew.scores import kind, of_setting
 
 if TYPE_CHECKING:
@@ -38,7 +37,7 @@ SCOPES = ("global", "global@client", "personal@client")
 
 
 @dataclass(repr=False, eq=False)
-class Result:
+class Result(Predicting):
     """A finished run: its settings, record, weights and model; `path` is its folder, or None if it was kept in memory.
 
     `model` is in evaluation mode and expects samples as they were scaled for training; `predict` takes them as they were
@@ -64,10 +63,6 @@ class Result:
     @property
     def method(self) -> Method:
         return self.run.method
-
-    @property
-    def federation(self) -> Federation:
-        return self.run.federation
 
     @property
     def metrics(self) -> list[str]:
@@ -126,39 +121,17 @@ class Result:
             for k in range(federation.clients)
         ]
 
-    def predict(self, x: Any, client: int | str | None = None) -> np.ndarray:
-        """The model's classes for samples as they were given, before any scaling: [N], or masks [N, H, W], or classes of tokens [N, T]; or its numbers [N], or
-        which labels a sample has, bool [N, L].
-
-        x: [N, *shape], an array or tensor of the type of the training samples (uint8 for images given as uint8).
-        client: by name or number, whose own model answers, where the method gives clients such: with the weights it
-        keeps (FedBN), its statistics (FedRDN), its label shares (unskew). Default: the global model.
-        The classes are called as `federation.classes` has them, whole numbers are numbers; masks hold places in it.
-        Raises UsageError (E131) where that model is not here, DataError (E403, E405) for samples that do not fit.
-        """
-        z = self.trained.outputs(x, client)
-        guess = self.run.task.predictions(z).numpy()
-        return predictions.labels(self.federation, guess)
-
-    def predict_proba(self, x: Any, client: int | str | None = None) -> np.ndarray:
-        """The probabilities from which `predict` takes the likeliest class, float32 [N, C], or [N, C, H, W] of pixels, [N, T, C] of tokens; of
-        several labels a sample each one's own, [N, L].
-
-        Raises UsageError (E109) where the model predicts a number.
-        """
-        if self.federation.target:
-            raise UsageError("E109", "this model predicts a number, which has no probability; call predict.")
-        z = self.trained.outputs(x, client)
-        return (z.sigmoid() if self.federation.several else z.softmax(-1 if self.federation.tokens else 1)).numpy()
-
-    def export(self, folder: str | Path, format: Format = "safetensors", client: int | str | None = None) -> list[Path]:
+    def export(
+        self, folder: str | Path, format: Format = "safetensors", client: int | str | None = None, license: str = ""
+    ) -> list[Path]:
         """Write the model into a new folder, for use without unskew; returns its files.
 
-        format: "safetensors" (weights), "torch-export" (a graph for PyTorch) or "onnx". client: whose own model; see `predict`.
+        format: "safetensors" (weights), "torch-export" (a graph for PyTorch), "onnx", or "hub" (a folder for the Hugging Face
+        Hub, which `unskew.load` opens). client: whose own model; see `predict`. license: SPDX's name, for the hub's card.
         Raises UsageError: E131 where that model is not here, E160 for one that cannot be written so, E161 for a folder that
         exists, E162 where the extra [export] is missing.
         """
-        return write_export(self.trained, self.record, Path(folder), format, client)
+        return write_export(self.trained, self.record, Path(folder), format, client, license)
 
     @property
     def understood(self) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 from unskew.cli.finished import Finished
 from unskew.cli.options import with_options
+from unskew.errors import UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -16,9 +17,11 @@ class Arguments(Finished):
 
     out: Annotated[Path, "the new folder to write"]
     format: Annotated[
-        Literal["safetensors", "torch-export", "onnx"],
-        "weights alone, a graph for PyTorch, or one for ONNX Runtime (pip install 'unskew[export]')",
+        Literal["safetensors", "torch-export", "onnx", "hub"],
+        "weights alone, a graph for PyTorch, one for ONNX Runtime (pip install 'unskew[export]'), or a folder for the "
+        "Hugging Face Hub, which unskew opens again",
     ] = "safetensors"
+    license: Annotated[str, "SPDX's name of the licence, for the card of --format hub"] = ""
 
 
 @with_options(Arguments)
@@ -27,6 +30,14 @@ def command(arguments: Arguments) -> None:
 
     Nothing in the run's folder is run, and the samples it was trained on are not needed.
     """
-    for path in arguments.result().export(arguments.out, arguments.format, arguments.whose):
+    from unskew.results import Result
+
+    result = arguments.result()
+    if not isinstance(result, Result):
+        raise UsageError("E160", f"{arguments.run} is an export already; export from the run it came from.")
+    for path in result.export(arguments.out, arguments.format, arguments.whose, arguments.license):
         print(path)
-    print(f"next  python -i {arguments.out / 'load.py'}")
+    if arguments.format == "hub":
+        print(f"next  hf upload NAME/MODEL {arguments.out}")
+    else:
+        print(f"next  python -i {arguments.out / 'load.py'}")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 if TYPE_CHECKING:
+    from unskew.predicting import Published
     from unskew.results import Result
 
 
@@ -14,14 +15,14 @@ if TYPE_CHECKING:
 class Finished:
     """Which run's model a command takes, and whose."""
 
-    run: Annotated[Path, "folder of a finished run"]
+    run: Annotated[Path, "folder of a finished run, or one that was exported for the hub"]
     client: Annotated[str | None, "take this client's own model, by name or number"] = None
     model: Annotated[str | None, "FILE.py:FUNCTION of a run whose model is in a Python file"] = None
     method: Annotated[str | None, "the method of a run of which a Part is in a Python file, with your own file"] = None
     best: Annotated[bool, "take the model of the best round, which a run with --keep-best keeps"] = False
     unfinished: Annotated[bool, "also take the model of a run that has not come to its end"] = False
 
-    def result(self) -> Result:
+    def result(self) -> Result | Published:
         """The run, as `unskew.load` reads it; raises UsageError as that does."""
         from unskew import api
 

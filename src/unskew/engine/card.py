@@ -58,7 +58,11 @@ def card(run: Run, record: Record, now: State) -> str:
     )
     scored = "training samples held out" if settings.validation else "the test set"
     lines += ["## Scores", "", f"Of the last evaluated round, on {scored}.", ""]
-    lines += [*_table(("scope", "score", "value"), _scores(record, now.t)), "## What left the clients", ""]
+    lines += [
+        *_table(("scope", "score", "value"), ((*name, f"{v:.4f}") for *name, v in last_scores(record, now.t))),
+        "## What left the clients",
+        "",
+    ]
     lines += _table(("payload", "discloses", "read", "guarantee", "bytes of all clients"), _payloads(record))
     if (epsilon := record.latest("privacy", "epsilon")) is not None:
         lines += [
@@ -77,11 +81,11 @@ def _source(data: str) -> str:
     return str(importlib.import_module(f"unskew.data.sets.{name}").SOURCE) if name in registry.names() else ""
 
 
-def _scores(record: Record, t: int) -> list[tuple[Any, ...]]:
-    """A row for each score over all clients, of the last evaluated round up to round t."""
+def last_scores(record: Record, t: int) -> list[tuple[str, str, float]]:
+    """(scope, metric, value) of each score over all clients, of the last evaluated round up to round t."""
     named = [(scope, metric) for scope in SCOPES for metric in record.metrics(scope)]
     values = {name: [v for at, v in zip(*record.series(*name)) if at <= t] for name in named}
-    return [(*name, f"{series[-1]:.4f}") for name, series in values.items() if series]
+    return [(*name, series[-1]) for name, series in values.items() if series]
 
 
 def _payloads(record: Record) -> list[tuple[Any, ...]]:

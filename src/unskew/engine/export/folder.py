@@ -1,6 +1,7 @@
 """The folder of an exported model: the model, model.json, the model card, and a few lines that load it.
 
 model.safetensors | model.pt2 | model.onnx    model.json    model.md    load.py
+model.safetensors    config.json    README.md                                     of the format hub
 """
 
 from __future__ import annotations
@@ -18,25 +19,30 @@ from unskew import disk
 from unskew.engine import card, predictions
 from unskew.engine.disk.record import Record
 from unskew.engine.disk.state import State
-from unskew.engine.export import facts, graph, program, samples, weights
+from unskew.engine.export import facts, graph, hub, hub_card, program, samples, weights
 from unskew.engine.export.whole import Whole, whole_of
 from unskew.engine.predictions import Trained
 from unskew.errors import UsageError, excerpt, suggestion
 
-Format: TypeAlias = Literal["safetensors", "torch-export", "onnx"]
-FORMATS: Mapping[str, ModuleType] = {"safetensors": weights, "torch-export": program, "onnx": graph}
+Format: TypeAlias = Literal["safetensors", "torch-export", "onnx", "hub"]
+FORMATS: Mapping[str, ModuleType] = {"safetensors": weights, "torch-export": program, "onnx": graph, "hub": weights}
 SNIPPETS = Path(__file__).parent / "snippets"
 CLOSE = 1e-4
 """How far logits of the exported model may be from ours, relative to the largest: graphs add up in another order."""
 
 
 def write_export(
-    trained: Trained, record: Record, out: Path, kind: Format = "safetensors", client: int | str | None = None
+    trained: Trained,
+    record: Record,
+    out: Path,
+    kind: Format = "safetensors",
+    client: int | str | None = None,
+    license: str = "",
 ) -> list[Path]:
     """Write a run's model into the new folder `out`; returns its files.
 
-    client: by name or number, whose own model is written; default: the global one.
-    Raises UsageError: E109 for an unknown format or client, E131 where that model is not here, E160 for one that cannot be
+    client: by name or number, whose own model is written; default: the global one. license: SPDX's name, of the format hub.
+    Raises UsageError: E109 for an unknown format, client or licence, E131 where that model is not here, E160 for one that cannot be
     written so, E161 where `out` exists or cannot be made, E162 without what ONNX needs.
     """
     if kind not in FORMATS:
@@ -44,24 +50,33 @@ def write_export(
             "E109",
             f"there is no format {excerpt(kind)}; there is {', '.join(FORMATS)}.{suggestion(str(kind), FORMATS)}",
         )
+    if license and kind != "hub":
+        raise UsageError("E109", "license (--license) is written into the card of the format hub alone; leave it out.")
     _check_name(out)
+    licensed = hub_card.checked(license)
     form, whole = FORMATS[kind], whole_of(trained, client)
     shape = trained.run.federation.shape
     dtype = samples.type_of(predictions.facts(trained.run.federation)["dtype"], whole)
     content: bytes = form.write(whole, samples.drawn(whole, shape, dtype, 2), trained.run)
-    _check_same(content, form, whole, samples.drawn(whole, shape, dtype, samples.TRIED), trained, client)
-    explained = {"file": form.FILE, "sha256": hashlib.sha256(content).hexdigest()}
-    explained |= facts.facts_of(trained, whole, kind, dtype)
-    files: dict[str, bytes | str] = {
-        form.FILE: content,
-        "model.json": json.dumps(explained, indent=2) + "\n",
-        "model.md": card.card(trained.run, record, State(trained.end.t, whole.weights, {})),
-        "load.py": (SNIPPETS / f"{kind}.txt").read_text(),
-    }
+    x = samples.drawn(whole, shape, dtype, samples.TRIED)
+    _check_same(content, form, whole, x, trained, client)
+    files: dict[str, bytes | str] = {form.FILE: content}
+    now = State(trained.end.t, whole.weights, {})
+    if kind == "hub":
+        files[hub.CONFIG] = json.dumps(hub.settings_of(trained, whole, content), indent=2) + "\n"
+        files[hub.CARD] = hub_card.text_of(trained, record, now, licensed)
+    else:
+        explained = {"file": form.FILE, "sha256": hashlib.sha256(content).hexdigest()}
+        explained |= facts.facts_of(trained, whole, kind, dtype)
+        files["model.json"] = json.dumps(explained, indent=2) + "\n"
+        files[card.FILE] = card.card(trained.run, record, now)
+        files["load.py"] = (SNIPPETS / f"{kind}.txt").read_text()
     try:
         with disk.new_folder(out) as folder:
             for name, text in files.items():
                 disk.replace(folder / name, text)
+            if kind == "hub":
+                hub.check_same(folder, x, trained)
     except OSError as error:
         raise UsageError("E161", f"{out} cannot be written: {error.strerror or error}. Choose another.") from error
     return [out / name for name in files]

@@ -1,0 +1,185 @@
+"""The format hub: a folder for the Hugging Face Hub, from which unskew makes the model again elsewhere.
+
+README.md (the card)    config.json (how the network is made, what a sample is)    model.safetensors
+
+A folder may come from anybody, and nothing in it is run: its files are found by these three names and by no name that is
+written in one of them, the network is one of ours, and the network is built only after its weights were found to fit it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import safe_open
+
+from unskew import calls, config, models
+from unskew.core.method import Method
+from unskew.core.trees import aligned
+from unskew.data.unseen import Unseen
+from unskew.engine import predictions, resolve
+from unskew.engine.client.values import Start
+from unskew.engine.disk.state import LATEST, UNREADABLE
+from unskew.engine.export.weights import FILE
+from unskew.engine.export.whole import Whole
+from unskew.engine.predictions import Trained
+from unskew.errors import DataError, StateError, UsageError, excerpt
+from unskew.models import folder
+from unskew.revision import revision
+
+CONFIG, CARD, KIND, VERSION = "config.json", "README.md", "unskew", 1
+LONGEST, LARGEST = 1 << 22, 1 << 24
+"""Bytes of config.json, and numbers of one sample, at most."""
+DTYPES = {torch.float32: "F32", torch.int64: "I64"}
+"""What safetensors calls the types that our networks have."""
+UNITS = ("samples", "pixels", "tokens")
+"""Of what there is a label each."""
+LONGEST_TEXT = 200
+"""Characters of the text that names an architecture."""
+
+
+def settings_of(trained: Trained, whole: Whole, content: bytes) -> dict[str, Any]:
+    """What config.json holds. content: of model.safetensors.
+
+    Raises UsageError (E160) for a model that is code or a file of the user's own, and for a client's own model.
+    """
+    run, federation = trained.run, trained.run.federation
+    pixels = tuple(run.task.pixels(federation.shape))
+    text = run.settings.model
+    if text == "auto":
+        text = models.default_for(federation.shape, pixels)
+    if whole.client:
+        raise _refused(f"it would hold what {whole.client} alone has", "leave --client out")
+    if text.partition("(")[0].strip() not in models.names() or folder.is_named_in(text):
+        what = "a folder of Hugging Face" if folder.is_named_in(text) else "code of your own, which is not handed on"
+        raise _refused(f"its model is {what}", "--format torch-export holds the graph")
+    unit = "tokens" if federation.tokens else "pixels" if federation.masks else "samples"
+    return {
+        "model_type": KIND,
+        "version": VERSION,
+        "architecture": text,
+        "task": run.task.name,
+        "unit": unit,
+        "inputs": predictions.facts(federation),
+        "weights": {"file": FILE, "sha256": hashlib.sha256(content).hexdigest()},
+        "made_with": revision(),
+    }
+
+
+def check_same(path: Path, x: Any, trained: Trained) -> None:
+    """Raises UsageError (E160) where the folder, opened, answers with other bits than the run's model. x: samples."""
+    ours, theirs = trained.outputs(x), opened(path).outputs(x)
+    if not torch.equal(ours, theirs):
+        why = f"'{trained.run.method}' changes inputs or answers, or adds layers, which {CONFIG} does not say"
+        raise _refused(why, "--format torch-export holds them")
+
+
+def is_hub(path: Path) -> bool:
+    """Whether a folder is one for the hub, and no run's."""
+    return (path / CONFIG).is_file() and (path / FILE).is_file() and not (path / LATEST).exists()
+
+
+def opened(path: Path) -> Trained:
+    """What predicts, from a folder of this format.
+
+    Raises StateError: E111 for a config.json that is none of ours, E156 for weights that do not fit it, E201 for damaged
+    weights.
+    """
+    try:
+        with open(path / CONFIG, "rb") as file:
+            raw = file.read(LONGEST + 1)
+        if len(raw) > LONGEST:
+            raise ValueError(f"it has more than {LONGEST:,} bytes")
+        facts = json.loads(raw)
+        _check(facts)
+        federation = _federation(facts)
+        content = (path / FILE).read_bytes()
+    except (OSError, KeyError, TypeError, ValueError, OverflowError, RecursionError, UsageError, DataError) as error:
+        why = str(error).partition("\n")[0] or type(error).__name__
+        text = f"{path / CONFIG} describes no model that unskew exported ({excerpt(why, 200)})"
+        raise StateError("E111", f"{text}; download the folder again, or ask whoever made it.") from None
+    if hashlib.sha256(content).hexdigest() != facts["weights"]["sha256"]:
+        raise StateError("E201", f"{path / FILE} fails the SHA-256 of {CONFIG}; download the folder again.")
+    return _trained(path, facts, federation)
+
+
+def _check(facts: Any) -> None:
+    """Raises ValueError, KeyError, TypeError or UsageError for what this format does not hold."""
+    if facts["model_type"] != KIND or facts["version"] != VERSION:
+        raise ValueError(f"model_type {KIND} in version {VERSION} is read here")
+    text, inputs = facts["architecture"], facts["inputs"]
+    if not isinstance(text, str) or len(text) > LONGEST_TEXT:
+        raise ValueError("its architecture is no short text")
+    call = calls.parse(text, "model", "E104")
+    if call.file or call.name not in models.names() or folder.is_named_in(text) or call.name == "auto":
+        raise ValueError(f"its architecture {excerpt(text)} is not one that comes with unskew")
+    models.check_text(text)
+    if facts["unit"] not in UNITS:
+        raise ValueError(f"its unit is {excerpt(facts['unit'])}")
+    shape = inputs["shape"]
+    if not all(type(n) is int and n > 0 for n in shape) or not 0 < math.prod(shape) <= LARGEST:
+        raise ValueError(f"samples of shape {excerpt(shape)}")
+    if np.dtype(inputs["dtype"]).kind not in "uifb":
+        raise ValueError(f"samples of type {excerpt(inputs['dtype'])}")
+    scale = (inputs["mean"], inputs["std"])
+    if scale != (None, None) and not all(_is_row(values, shape[0]) for values in scale):
+        raise ValueError("its mean and std are not one finite number for each channel")
+    if scale[1] and min(scale[1]) <= 0:
+        raise ValueError("its std is not above 0")
+
+
+def _is_row(values: Any, channels: int) -> bool:
+    """Whether these are so many finite numbers."""
+    return isinstance(values, list) and len(values) == channels and all(map(math.isfinite, values))
+
+
+def _federation(facts: dict[str, Any]) -> Unseen:
+    """Nobody's samples, of the shape and the classes that config.json says."""
+    inputs = facts["inputs"]
+    nobody = {"name": "unknown", "classes": inputs["classes"], "clients": 1, "names": ["nobody"], "skew": "unknown"}
+    counted = {"sizes": {"train": [1], "test": [0]}, "labels": [], "unit": facts["unit"], "task": facts["task"]}
+    return Unseen.from_facts(inputs, {**nobody, **counted})
+
+
+def _trained(path: Path, facts: dict[str, Any], federation: Unseen) -> Trained:
+    """The network with the weights of the file. Raises StateError: E156 where they do not fit, E201 where unreadable."""
+    settings = config.build(
+        {"model": facts["architecture"], "clients": 1, "device": "cpu", "workers": 1, "lanes": "1", "normalise": "none"}
+    )
+    try:
+        with safe_open(str(path / FILE), "pt") as file:
+            kept = {n: _form(file.get_slice(n)) for n in file.keys()}
+            _check_fits(path, settings, federation, kept)
+            w = {n: aligned(file.get_tensor(n)) for n in file.keys()}
+    except UNREADABLE as error:
+        raise StateError("E201", f"{path / FILE} cannot be read ({type(error).__name__}).") from error
+    run = resolve.run_on(federation, settings, Method())
+    named = run.fed.net.weights()
+    return Trained(run, Start(0, settings.lr, {n: w[n].to(t.dtype) for n, t in named.items()}, {}), None)
+
+
+def _check_fits(path: Path, settings: config.Settings, federation: Unseen, kept: dict[str, str]) -> None:
+    """Raises StateError (E156) where the file's tensors are not those of the network, which takes no memory here."""
+    task = resolve.task_of(federation.y, "auto", federation.target, federation.shape)
+    with torch.device("meta"):
+        net = models.build(settings.model, federation.shape, federation.n_classes, tuple(task.pixels(federation.shape)))
+    expected = {n: f"{list(t.shape)} {DTYPES.get(t.dtype, t.dtype)}" for n, t in net.state_dict().items()}
+    for name in (*expected, *kept):
+        if expected.get(name) != kept.get(name):
+            what, has = (s.get(name, "missing") for s in (expected, kept))
+            text = f"{path / FILE} does not fit its {CONFIG}: {excerpt(name)} is {what}, and {has} in the file"
+            raise StateError("E156", f"{text}; download the folder again.")
+
+
+def _form(part: Any) -> str:
+    """Shape and type of a tensor in a file, which is not read for it."""
+    return f"{part.get_shape()} {part.get_dtype()}"
+
+
+def _refused(why: str, instead: str) -> UsageError:
+    return UsageError("E160", f"this model cannot be exported for the hub: {why}; {instead}.")

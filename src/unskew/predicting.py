@@ -1,0 +1,79 @@
+"""What a trained model says of new samples: of a finished run, or of a folder for the Hugging Face Hub."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor, nn
+
+from unskew.data.federation import Federation
+from unskew.engine import predictions
+from unskew.engine.predictions import Trained
+from unskew.engine.resolve import Run
+from unskew.errors import UsageError
+
+
+class Predicting:
+    """Samples in, classes or numbers out. run, trained: what predicts, and what it was trained as."""
+
+    run: Run
+    trained: Trained
+
+    @property
+    def federation(self) -> Federation:
+        """What samples and classes are; without samples unless the run is of this process."""
+        return self.run.federation
+
+    def predict(self, x: Any, client: int | str | None = None) -> np.ndarray:
+        """The model's classes for samples as they were given, before any scaling: [N], or masks [N, H, W], or classes of tokens [N, T]; or its numbers [N], or
+        which labels a sample has, bool [N, L].
+
+        x: [N, *shape], an array or tensor of the type of the training samples (uint8 for images given as uint8).
+        client: by name or number, whose own model answers, where the method gives clients such: with the weights it
+        keeps (FedBN), its statistics (FedRDN), its label shares (unskew). Default: the global model.
+        The classes are called as `federation.classes` has them, whole numbers are numbers; masks hold places in it.
+        Raises UsageError (E131) where that model is not here, DataError (E403, E405) for samples that do not fit.
+        """
+        z = self._outputs(x, client)
+        guess = self.run.task.predictions(z).numpy()
+        return predictions.labels(self.federation, guess)
+
+    def predict_proba(self, x: Any, client: int | str | None = None) -> np.ndarray:
+        """The probabilities from which `predict` takes the likeliest class, float32 [N, C], or [N, C, H, W] of pixels, [N, T, C] of tokens; of
+        several labels a sample each one's own, [N, L].
+
+        Raises UsageError (E109) where the model predicts a number.
+        """
+        if self.federation.target:
+            raise UsageError("E109", "this model predicts a number, which has no probability; call predict.")
+        z = self._outputs(x, client)
+        return (z.sigmoid() if self.federation.several else z.softmax(-1 if self.federation.tokens else 1)).numpy()
+
+    def _outputs(self, x: Any, client: int | str | None) -> Tensor:
+        """What predictions are read from; arguments as of `predict`."""
+        return self.trained.outputs(x, client)
+
+
+@dataclass(repr=False, eq=False)
+class Published(Predicting):
+    """A model from a folder of the format hub. Neither its run nor any client is known; README.md there holds its scores.
+
+    `model` is in evaluation mode and expects samples as they were scaled for training; `predict` takes them as they were
+    given.
+    """
+
+    run: Run
+    model: nn.Module
+    trained: Trained
+    path: Path
+
+    def _outputs(self, x: Any, client: int | str | None) -> Tensor:
+        if client is not None:
+            raise UsageError("E131", f"{self.path} holds the global model alone; leave the client out.")
+        return self.trained.outputs(x)
+
+    def __repr__(self) -> str:
+        return f"<{self.run.settings.model} for {list(self.federation.shape)} from {self.path}>"

@@ -1,0 +1,191 @@
+"""The format hub: the folder alone gives the run's bits elsewhere, and a stranger's folder does nothing but fail in a sentence."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+import unskew
+from tests.cli.calling import call
+from unskew.errors import UnskewError, UsageError
+from unskew.predicting import Published
+
+N = 30
+RNG = np.random.default_rng(3)
+Y = np.array(["red", "green", "blue"])[np.arange(N) % 3]
+IMAGES = RNG.integers(0, 255, size=(N, 3, 8, 8)).astype(np.uint8)
+ROWS = (RNG.normal(size=(N, 5)) * 40 + 300).astype(np.float32)
+SETTINGS = {"rounds": 1, "epochs": 1, "clients": 3, "workers": 1, "skew": "iid", "lanes": "1"}
+
+
+def trained(method: str, x: np.ndarray, y: np.ndarray = Y, **more: Any) -> unskew.Result:
+    return unskew.run(method, (x, y), **{"model": "mlp", **SETTINGS, **more})  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def ours(tmp_path_factory) -> unskew.Result:
+    return trained("fedavg", ROWS, name="r", folder=tmp_path_factory.mktemp("hub"))
+
+
+@pytest.fixture
+def folder(ours, tmp_path) -> Path:
+    ours.export(tmp_path / "e", "hub", license="MIT")
+    return tmp_path / "e"
+
+
+@pytest.mark.parametrize(
+    ("method", "x", "y", "more"),
+    [
+        ("fedprox", ROWS, Y, {"model": "mlp(hidden=[7])"}),
+        ("fedavg", IMAGES, Y, {"model": "auto"}),
+        ("scaffold", IMAGES, Y, {"model": "cnn_small(batch_norm=True)", "normalise": "dataset"}),
+        ("fedavg", ROWS, ROWS[:, 0] * 7 - 500, {"target": "price"}),
+        ("fedavg", ROWS, RNG.random((N, 3)) > 0.5, {"target": "a,b,c"}),
+        ("fedavg", IMAGES, (IMAGES[:, 0] > 99).astype(int), {"model": "unet(base=4, levels=2)"}),
+    ],
+)
+def test_the_folder_alone_gives_the_bits_of_the_run(method, x, y, more, tmp_path):
+    ours = trained(method, x, y, **more)
+    files = ours.export(tmp_path / "e", "hub")
+    assert {file.name for file in files} == {"README.md", "config.json", "model.safetensors"}
+    shutil.move(tmp_path / "e", tmp_path / "elsewhere")
+    theirs = unskew.load(tmp_path / "elsewhere")
+    assert isinstance(theirs, Published)
+    assert torch.equal(theirs.trained.outputs(x), ours.trained.outputs(x))
+    assert np.array_equal(theirs.predict(x), ours.predict(x))
+
+
+def test_the_command_predicts_from_it_as_from_the_run(ours, folder):
+    np.save(folder.parent / "x.npy", ROWS)
+    assert ours.path
+    runs = call("predict", str(ours.path), "x.npy", cwd=folder.parent)
+    hubs = call("predict", "e", "x.npy", cwd=folder.parent)
+    assert (runs.code, hubs.code, hubs.err) == (0, 0, "")
+    assert hubs.out == runs.out
+    for option, code in ((("--best",), "E109"), (("--client", "0"), "E131")):
+        refused = call("predict", "e", "x.npy", *option, cwd=folder.parent)
+        assert (refused.code, code in refused.err) == (2, True)
+    refused = call("export", "e", "f", cwd=folder.parent)
+    assert (refused.code, "E160" in refused.err) == (2, True)
+
+
+def test_the_card_says_what_the_hub_reads(ours, folder):
+    _, front, body = (folder / "README.md").read_text().split("---\n", 2)
+    facts = yaml.safe_load(front)
+    assert (facts["license"], facts["library_name"]) == ("mit", "unskew")
+    (result,) = facts["model-index"][0]["results"]
+    values = {m["name"]: m["value"] for m in result["metrics"]}
+    assert values["accuracy, global"] == ours.scores()["last"]
+    assert facts["metrics"] == ["accuracy", "macro_f1", "worst_class"]
+    assert values["worst accuracy, global@client"] == ours.scores("global@client", "worst")["last"]
+    assert "fedavg on" in body
+    assert "has not said under which licence" not in body
+    unsaid = trained("fedavg", ROWS)
+    unsaid.export(folder.parent / "g", "hub")
+    text = (folder.parent / "g" / "README.md").read_text()
+    assert "license: unknown\n" in text
+    assert "has not said under which licence" in text
+
+
+@pytest.mark.parametrize(
+    ("method", "more", "client", "license", "says"),
+    [
+        ("fedavg", {}, None, "mti", "E109 the hub knows no licence 'mti'. Did you mean 'mit'"),
+        ("fedavg", {}, 0, "", "E160 .*what client-0 alone has"),
+        ("fedavg", {"model": nn.Sequential(nn.Linear(5, 3))}, None, "", "E160 .*code of your own"),
+        ("fedetf", {}, None, "", "E160 'fedetf' changes the model's layers"),
+        ("local", {}, None, "", "E131"),
+    ],
+)
+def test_what_cannot_be_handed_on_is_refused_by_name(method, more, client, license, says, tmp_path):
+    with pytest.raises(UsageError, match=says):
+        trained(method, ROWS, **more).export(tmp_path / "e", "hub", client, license)
+    assert not (tmp_path / "e").exists()
+
+
+def test_a_licence_for_another_format_is_refused(ours, tmp_path):
+    with pytest.raises(UsageError, match="E109 license"):
+        ours.export(tmp_path / "e", license="mit")
+
+
+def test_inputs_that_a_part_scales_are_refused_where_their_bits_would_differ(tmp_path):
+    with pytest.raises(UsageError, match=r"E160 .*'fedrdn'"):
+        trained("fedrdn", IMAGES).export(tmp_path / "e", "hub")
+    assert not (tmp_path / "e").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"architecture": "/tmp/x.py:net"}, "E111"),
+        ({"architecture": "os.system('true')"}, "E111"),
+        ({"architecture": "hf(path='/etc')"}, "E111"),
+        ({"architecture": "auto"}, "E111"),
+        ({"architecture": "mlp(hidden=[99999999, 99999999])"}, "E156"),
+        ({"architecture": ["mlp"]}, "E111"),
+        ({"version": 2}, "E111"),
+        ({"inputs": {"shape": [99999, 99999, 99999]}}, "E111"),
+        ({"inputs": {"shape": [-5]}}, "E111"),
+        ({"inputs": {"shape": ["5"]}}, "E111"),
+        ({"inputs": {"shape": [6], "mean": None, "std": None}}, "E156"),
+        ({"inputs": {"classes": ["a"] * 9}}, "E156"),
+        ({"inputs": {"dtype": "O"}}, "E111"),
+        ({"inputs": {"dtype": "nothing"}}, "E111"),
+        ({"inputs": {"mean": [0.0], "std": [1.0]}}, "E111"),
+        ({"inputs": {"mean": [0.0] * 5, "std": [0.0] * 5}}, "E111"),
+        ({"inputs": {"mean": [float("nan")] * 5, "std": [1.0] * 5}}, "E111"),
+        ({"unit": 5}, "E111|E156"),
+        ({"inputs": None}, "E111"),
+        ({"weights": {"file": "../../x", "sha256": "0"}}, "E201"),
+    ],
+)
+def test_a_stranger_s_config_does_nothing(changes, says, folder):
+    config = json.loads((folder / "config.json").read_text())
+    for key, value in changes.items():
+        config[key] = {**config[key], **value} if isinstance(value, dict) else value
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UnskewError, match=says):
+        unskew.load(folder)
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{", "[" * 100_000, "null", "x" * (5 << 20), "\udcff"])
+def test_a_config_that_is_none_is_named(text, folder):
+    (folder / "config.json").write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(UnskewError, match=r"E111 .*config\.json"):
+        unskew.load(folder)
+
+
+@pytest.mark.parametrize("how", ["extra", "missing", "shape", "cut", "type"])
+def test_other_weights_are_refused(how, folder):
+    """Also where their SHA-256 was written into config.json."""
+    path = folder / "model.safetensors"
+    w = load_file(path)
+    name = max(w, key=lambda n: w[n].dim())
+    if how == "extra":
+        w["more"] = torch.zeros(1)
+    elif how == "missing":
+        del w[name]
+    elif how == "shape":
+        w[name] = w[name].reshape(-1)
+    elif how == "type":
+        w[name] = w[name].to(torch.float64)
+    save_file(w, path)
+    if how == "cut":
+        path.write_bytes(path.read_bytes()[:-8])
+    with pytest.raises(UnskewError, match=r"E201 .*SHA-256"):
+        unskew.load(folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["weights"]["sha256"] = hashlib.sha256(path.read_bytes()).hexdigest()
+    (folder / "config.json").write_text(json.dumps(config))
+    with pytest.raises(UnskewError, match="E201" if how == "cut" else "E156"):
+        unskew.load(folder)
