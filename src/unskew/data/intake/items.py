@@ -16,6 +16,7 @@ from unskew.data.intake.images import pixels_of
 from unskew.data.intake.notes import Note, counted
 from unskew.data.intake.raw import Raw
 from unskew.data.intake.room import fits, told
+from unskew.data.intake.take_forms import inputs_in
 from unskew.data.intake.targets import label_of
 from unskew.data.rows import standing_in, streams
 from unskew.errors import DataError, excerpt
@@ -89,6 +90,9 @@ def _read(items: Any, i: int, name: str) -> Any:
 
 def _sample(item: Any, i: int, name: str, label: str) -> tuple[Any, Any]:
     x, y = _pair(item, i, name, label)
+    if several := inputs_in(x):  # of one shape, they would be stacked into a single sample
+        text = f"{name}: sample {i} has {several}, and models take one"
+        raise DataError("E403", f"{text}; hand over one of them, or join them into one array.")
     return x, array_of(y) if hasattr(y, "detach") or isinstance(y, np.ndarray) else y
 
 

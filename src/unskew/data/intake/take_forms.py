@@ -5,11 +5,12 @@ Nothing of torch is imported: a loader's parts are known by their names.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from unskew.errors import DataError
+from unskew.errors import DataError, excerpt
 
 WHOLE_SAMPLERS = ("SequentialSampler", "RandomSampler")
 PLAIN_COLLATES = ("default_collate", "default_convert")
@@ -67,7 +68,23 @@ def is_pair(data: Any) -> bool:
 
 def is_sample(data: Any) -> bool:
     """Whether it is a sample with its label: a pair whose second part is one number or word."""
-    return isinstance(data, tuple | list) and len(data) == 2 and hasattr(data[0], "shape") and np.ndim(data[1]) == 0
+    if not (isinstance(data, tuple | list) and len(data) == 2 and np.ndim(data[1]) == 0):
+        return False
+    return hasattr(data[0], "shape") or inputs_in(data[0]) != ""
+
+
+def inputs_in(x: Any) -> str:
+    """In words, the inputs of a sample that has several, a tuple of arrays or a dictionary; "" for one input."""
+    if isinstance(x, Mapping):
+        return f"inputs by name, {excerpt(list(x))}"
+    if isinstance(x, tuple | list) and len(x) > 1 and any(map(_is_whole_input, x)):
+        return f"{len(x)} inputs, a {type(x).__name__} of arrays"
+    return ""
+
+
+def _is_whole_input(value: Any) -> bool:
+    """Whether it is an array, a tensor or an image, not a single number of a row."""
+    return hasattr(value, "getbands") or len(getattr(value, "shape", ())) > 0
 
 
 def check_instance(data: Any) -> None:
