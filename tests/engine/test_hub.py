@@ -146,7 +146,16 @@ def test_inputs_that_a_part_scales_are_refused_where_their_bits_would_differ(tmp
         ({"inputs": {"mean": [float("nan")] * 5, "std": [1.0] * 5}}, "E111"),
         ({"unit": 5}, "E111|E156"),
         ({"inputs": None}, "E111"),
-        ({"weights": {"file": "../../x", "sha256": "0"}}, "E201"),
+        ({"inputs": {"dtype": "float32,("}}, "E111"),
+        ({"inputs": {"dtype": None}}, "E111"),
+        ({"inputs": {"divided_by": 255}}, "E111"),
+        ({"inputs": {"classes": [None, True, 0]}}, "E111"),
+        ({"task": "segmentation"}, "E111"),
+        ({"weights": {"file": "../../x", "sha256": "0"}}, "E111"),
+        ({"weights": {"sha256": 0}}, "E111"),
+        ({"weights": {"sha256": "0"}}, "E201"),
+        ({"weights": []}, "E111"),
+        ({"weights": None}, "E111"),
     ],
 )
 def test_a_stranger_s_config_does_nothing(changes, says, folder):
@@ -189,3 +198,53 @@ def test_other_weights_are_refused(how, folder):
     (folder / "config.json").write_text(json.dumps(config))
     with pytest.raises(UnskewError, match="E201" if how == "cut" else "E156"):
         unskew.load(folder)
+
+
+WRONG = (
+    None,
+    True,
+    0,
+    -1,
+    1.5,
+    float("nan"),
+    "",
+    "float32,(",
+    "O",
+    [],
+    [1],
+    ["a"],
+    {},
+    {"a": 1},
+    10**30,
+    [[1]],
+    [1e308],
+)
+
+
+def places(tree: Any) -> list[tuple[Any, Any]]:
+    """(what holds it, its key) of every value in what JSON gives."""
+    keys = list(tree) if isinstance(tree, dict) else list(range(len(tree))) if isinstance(tree, list) else []
+    return [(tree, k) for k in keys] + [place for k in keys for place in places(tree[k])]
+
+
+@pytest.mark.parametrize("y", [Y, ROWS[:, 0]], ids=["classes", "price"])
+def test_whatever_stands_anywhere_in_a_config_is_read_or_refused_in_a_sentence(y, tmp_path):
+    """What is read is a model that predicts: nothing of another type gets as far as that."""
+    more = {} if y is Y else {"target": "price"}
+    x = IMAGES[:, :1] if y is Y else ROWS
+    trained("fedavg", x, y, normalise="dataset", **more).export(tmp_path / "e", "hub")
+    file = tmp_path / "e" / "config.json"
+    config = json.loads(file.read_text())
+    read, refused = 0, 0
+    for holder, key in places(config):
+        was = holder[key]
+        for value in WRONG:
+            holder[key] = value
+            file.write_text(json.dumps(config))
+            try:
+                unskew.load(tmp_path / "e").predict(x[:2])
+                read += 1
+            except UnskewError:
+                refused += 1
+        holder[key] = was
+    assert refused > 3 * read > 0

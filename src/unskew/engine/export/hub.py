@@ -31,6 +31,7 @@ from unskew.engine.predictions import Trained
 from unskew.errors import DataError, StateError, UsageError, excerpt
 from unskew.models import folder
 from unskew.revision import revision
+from unskew.tasks import Task
 
 CONFIG, CARD, KIND, VERSION = "config.json", "README.md", "unskew", 1
 LONGEST, LARGEST = 1 << 22, 1 << 24
@@ -98,6 +99,7 @@ def opened(path: Path) -> Trained:
         facts = json.loads(raw)
         _check(facts)
         federation = _federation(facts)
+        _check_agrees(facts, federation)
         content = (path / FILE).read_bytes()
     except (OSError, KeyError, TypeError, ValueError, OverflowError, RecursionError, UsageError, DataError) as error:
         why = str(error).partition("\n")[0] or type(error).__name__
@@ -122,20 +124,43 @@ def _check(facts: Any) -> None:
     if facts["unit"] not in UNITS:
         raise ValueError(f"its unit is {excerpt(facts['unit'])}")
     shape = inputs["shape"]
-    if not all(type(n) is int and n > 0 for n in shape) or not 0 < math.prod(shape) <= LARGEST:
+    if not shape or not all(type(n) is int and n > 0 for n in shape) or not 0 < math.prod(shape) <= LARGEST:
         raise ValueError(f"samples of shape {excerpt(shape)}")
-    if np.dtype(inputs["dtype"]).kind not in "uifb":
-        raise ValueError(f"samples of type {excerpt(inputs['dtype'])}")
+    dtype = inputs["dtype"]
+    if not isinstance(dtype, str) or not dtype.isalnum() or np.dtype(dtype).kind not in "uifb":
+        raise ValueError(f"samples of type {excerpt(dtype)}")
     scale = (inputs["mean"], inputs["std"])
     if scale != (None, None) and not all(_is_row(values, shape[0]) for values in scale):
         raise ValueError("its mean and std are not one finite number for each channel")
     if scale[1] and min(scale[1]) <= 0:
         raise ValueError("its std is not above 0")
+    if target := inputs.get("target"):
+        if not isinstance(target["name"], str) or not isinstance(target["given"], bool):
+            raise ValueError("its target has no name")
+        if not _is_row([target["center"], target["scale"]], 2) or target["scale"] <= 0:
+            raise ValueError("its target's center and scale are not finite numbers, the scale above 0")
+
+
+def _check_agrees(facts: dict[str, Any], federation: Unseen) -> None:
+    """Raises ValueError, KeyError or TypeError where config.json says what nobody would read, or does not say it as `settings_of`
+    would: it would be wrong unnoticed."""
+    if predictions.facts(federation) != facts["inputs"]:
+        raise ValueError("what it says of its inputs does not agree with itself")
+    if (task := _task_of(federation).name) != facts["task"]:
+        raise ValueError(f"its task is {excerpt(facts['task'])}, and its inputs are those of {task}")
+    if facts["weights"]["file"] != FILE or not isinstance(facts["weights"]["sha256"], str):
+        raise ValueError(f"its weights are not {FILE} with its SHA-256")
+
+
+def _task_of(federation: Unseen) -> Task:
+    return resolve.task_of(federation.y, "auto", federation.target, federation.shape)
 
 
 def _is_row(values: Any, channels: int) -> bool:
-    """Whether these are so many finite numbers."""
-    return isinstance(values, list) and len(values) == channels and all(map(math.isfinite, values))
+    """Whether these are so many numbers, finite also in the precision that the model computes in."""
+    if not isinstance(values, list) or len(values) != channels or any(type(v) is not float for v in values):
+        return False
+    return all(abs(v) <= torch.finfo(torch.float32).max for v in values)
 
 
 def _federation(facts: dict[str, Any]) -> Unseen:
@@ -165,7 +190,7 @@ def _trained(path: Path, facts: dict[str, Any], federation: Unseen) -> Trained:
 
 def _check_fits(path: Path, settings: config.Settings, federation: Unseen, kept: dict[str, str]) -> None:
     """Raises StateError (E156) where the file's tensors are not those of the network, which takes no memory here."""
-    task = resolve.task_of(federation.y, "auto", federation.target, federation.shape)
+    task = _task_of(federation)
     with torch.device("meta"):
         net = models.build(settings.model, federation.shape, federation.n_classes, tuple(task.pixels(federation.shape)))
     expected = {n: f"{list(t.shape)} {DTYPES.get(t.dtype, t.dtype)}" for n, t in net.state_dict().items()}
