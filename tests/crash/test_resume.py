@@ -201,9 +201,9 @@ def test_private_state_is_swept_but_never_what_a_checkpoint_needs(tmp_path):
     for t, clients in enumerate(((0, 1), (1, 2), (0, 2)), 1):
         store.put(t, {k: {"p": {"x": torch.tensor([float(10 * t + k)])}} for k in clients})
     store.sweep()
-    assert len(list((tmp_path / "private").glob("r*"))) == 3
+    assert len(list((tmp_path / "private").glob("*.safetensors"))) == 3
     store.sweep()
-    assert {int(p.stem[1:]) for p in (tmp_path / "private").glob("r*")} == {2, 3}
+    assert {int(p.stem[1:]) for p in (tmp_path / "private").glob("*.safetensors")} == {2, 3}
     found = store.fetch([0, 1, 2, 7])
     assert {k: v["p"]["x"].item() for k, v in found.items()} == {0: 30, 1: 21, 2: 32}
     store.close()
