@@ -205,7 +205,8 @@ def load(
     model, method: needed only where they are code, because nothing in the folder is run: a module that was given in Python,
     `file.py:function`, or a method with a Part in a file, each the same as in training. unfinished: also take the model
     of a run that has not come to its end. best: the global model of the best round, of a run with `keep_best`. Everything is computed on the CPU; `result.model` can be moved.
-    Raises UsageError (E109) for these with a folder of the hub; StateError: E117 for no run, E155 for an unfinished one, E156 where model or method cannot be built, E112 for a
+    Raises UsageError (E109) where they are given for a folder of the hub; StateError: E111 for such a folder that somebody
+    changed, E117 for no run, E155 for an unfinished one, E156 where model or method cannot be built, E112 for a
     file that has changed, E201 and E208 for damaged files; NothingUsed (E316) for a run that its clients did not train.
     """
     method = os.fspath(method) if isinstance(method, os.PathLike) else method

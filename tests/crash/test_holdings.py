@@ -134,7 +134,7 @@ def test_files_stay_while_this_checkpoint_or_the_one_before_refers_to_them(tmp_p
 
 
 @pytest.mark.parametrize("method", ["scaffold"])
-def test_a_kill_at_any_write_loses_nothing(tmp_path, runs, monkeypatch, method):
+def test_an_interruption_at_any_step_of_a_save_loses_nothing(tmp_path, runs, monkeypatch, method):
     """Every operation by which a save changes the disk fails once, of a run that goes on from there each time."""
     for step in range(1, 60):
         done = 0
@@ -149,7 +149,7 @@ def test_a_kill_at_any_write_loses_nothing(tmp_path, runs, monkeypatch, method):
 
             return call
 
-        name = f"r{step % 7}"  # so that kills also meet runs that were killed before
+        name = f"r{step % 7}"  # so that it also meets runs that were interrupted before
         with monkeypatch.context() as patch:
             for operation in ("fsync", "replace", "link", "unlink"):
                 patch.setattr(os, operation, failing(getattr(os, operation)))
