@@ -1,0 +1,152 @@
+"""FedFed (Yang et al., NeurIPS 2023, arXiv 2310.05077): clients share what of their images a generator leaves over, with noise.
+
+Generator: x^ = decode(mu + s e), with mu and log s^2 of an encoder, e standard normal;   r = x - x^, what it leaves over
+Stage I  (t <= T_p):  CE(f(x)) + rec MSE(x^, x) + ce mean_j CE(f(r + sigma_j e_j)) + kl KL(N(mu, s^2) || N(0, I)) / (3 l)
+At T_p   everybody sends r + sigma_j e_j, with x^ = decode(mu), for all its samples and j = 1, 2, and their labels
+Stage II (t > T_p):   CE(f(x)) + weight CE(f(x~)), x~ as many rows of the pool of all that was sent as the batch has samples
+The generator's weights are trained beside the model's and merged as they are.
+Differs from the paper: stage I is rounds of the run, in which the model is the classifier that the generator is trained
+with and goes on from there (paper: 15 rounds before the run, of a network of their own; the model begins afresh), so that
+CE(f(x)) counts 1 in it, not 0.4, and clients that miss all of these rounds share all the same. The steps are those of the
+run's optimiser (public code: AdamW). Encoder and decoder are smaller, have no batch normalisation, and x^ lies in [0, 1].
+Stage II adds the two losses up, a row of the pool for each sample; public code takes the mean over the batch and both
+noisy copies, and turns the images at random. It trains the classifier first on mixtures and the generator on mosaics of
+samples, and draws new noise for each step from its r; ours stay as they were sent. The generator travels on in stage II.
+Privacy: the paper derives differential privacy from the noise; r is not clipped, so its sensitivity has no bound that is
+enforced, the generator has seen the data without noise, and labels are in clear. Nothing is guaranteed here.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Annotated
+
+import torch
+import torch.nn.functional as F
+from annotated_types import Ge, Gt, Le, Lt
+
+from unskew.core import Batch, Client, Fed, Noise, Out, Part, Share, Tensor, Tree, Trip, Ups, Weights, key, under
+from unskew.methods import decoder
+from unskew.methods.decoder import decode
+from unskew.methods.feddpms import divergence
+
+CHANNELS = (32, 64)
+"""Of the encoder's two convolutions, each 4x4 with stride 2."""
+
+
+@dataclass(frozen=True)
+class FedFed(Part):
+    """Shares noisy residues of images that a generator trained by all leaves over, and trains on everybody's."""
+
+    stage: Annotated[float, Gt(0), Lt(1), "share of the rounds in which the generator is trained, at least one"] = 0.25
+    rec: Annotated[float, Ge(0), Le(1_000_000), "weight of the generator's squared error, a mean over pixels"] = 5.0
+    ce: Annotated[float, Ge(0), Le(1_000_000), "weight of the cross-entropy of noisy residues in stage I"] = 2.0
+    kl: Annotated[float, Ge(0), Le(1_000_000), "weight of the divergence of latents from a standard normal"] = 0.005
+    width: Annotated[int, Ge(1), Le(65_536), "l, the coordinates of a latent"] = 64
+    sigma1: Annotated[
+        float, Ge(0), Le(1_000_000), "standard deviation of the noise on the first copy, in units of the model's inputs"
+    ] = 0.15
+    sigma2: Annotated[
+        float, Ge(0), Le(1_000_000), "standard deviation of the noise on the second copy, in the same units"
+    ] = 0.25
+    weight: Annotated[float, Ge(0), Le(1_000_000), "weight of shared residues' cross-entropy in stage II"] = 1.0
+    name = "fedfed"
+    family = "data"
+    against = ("labels",)
+    use_when = "Clients lack classes, and may share noisy residues of all their images with their labels."
+    untuned = {
+        "sigma1": "it decides how well a client's images are hidden",
+        "sigma2": "it decides how well a client's images are hidden",
+    }
+    tasks = ("classification",)
+    needs = "labels that are classes"
+    clashes = {"local": "there would be no common generator, and so no residues that others can learn from"}
+
+    def last_of_stage(self, rounds: int) -> int:
+        """T_p, at least 1 and below the last round where there are two."""
+        return max(1, min(rounds - 1, round(self.stage * rounds)))
+
+    def refuse(self, fed: Fed) -> str | None:
+        if len(fed.shape) != 3 or fed.shape[1] % 4 or fed.shape[2] % 4:
+            return f"its generator draws images whose sides are multiples of 4 and a sample here is {list(fed.shape)}"
+        return None
+
+    def weights(self, fed: Fed) -> Weights:
+        """The encoder, named `enc_...`, and the decoder, named `dec_...`."""
+        if self.refuse(fed):
+            return {}  # there is no generator of such samples
+        generator = key(fed.seed, self.name, "weights")
+        return encoder(fed.shape, self.width, generator) | decoder.initial(fed.shape, self.width, generator)
+
+    @property
+    def trips(self) -> tuple[Trip, ...]:
+        return (Trip(lambda t, T: t == self.last_of_stage(T) < T, self.send, self.pool, self.residues, everyone=True),)
+
+    def server_init(self, w: Weights, fed: Fed) -> Tree:
+        return {"x": torch.zeros(0, *fed.shape), "labels": torch.zeros(0, dtype=torch.int64)}
+
+    def received(self, down: Tree, fed: Fed) -> tuple[Tensor, Tensor]:
+        return down["x"], down["labels"]
+
+    def noise(self, fed: Fed, down: Tree) -> dict[str, Noise]:
+        if len(down["labels"]):
+            return {"row": Noise("cycle", (len(down["labels"]),))}
+        images = {f"e{j}": Noise("normal", shape=tuple(fed.shape)) for j in (1, 2)}
+        return {"e": Noise("normal", shape=(self.width,))} | images
+
+    def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor | float:
+        if "row" in c.noise:
+            return self.on_pool(w, b, c) if self.weight else 0.0
+        return self.of_generator(w, out.own, c) if c.t <= self.last_of_stage(c.fed.rounds) else 0.0
+
+    def of_generator(self, w: Weights, b: Batch, c: Client) -> Tensor:
+        """What stage I adds to the loss of the batch itself."""
+        P, task = under(w, self.name), c.fed.task
+        mu, log_var = encode(P, b.x)
+        drawn = decode(P, mu + (log_var / 2).exp() * c.noise["e"], c.fed.shape)
+        far_B = (drawn - b.x).pow(2).flatten(1).mean(1)
+        noisy = [b.x - drawn + sigma * c.noise[e] for e, sigma in (("e1", self.sigma1), ("e2", self.sigma2))]
+        wrong_B = sum(task.loss(c.run_training(w, r), b.y) for r in noisy) / 2
+        return b.mean(self.rec * far_B + self.ce * wrong_B + self.kl * divergence(mu, log_var) / (3 * self.width))
+
+    def on_pool(self, w: Weights, b: Batch, c: Client) -> Tensor:
+        """What stage II adds: the loss of as many shared residues as the batch has samples."""
+        y_BC = c.fed.task.targets(c.down["labels"][c.noise["row"]], c.fed.classes)
+        return self.weight * b.mean(c.fed.task.loss(c.run_training(w, c.down["x"][c.noise["row"]]), y_BC))
+
+    def residues(self, fed: Fed) -> dict[str, Share]:
+        rows = 2 * int(fed.sizes.max())
+        what = "all inputs less what the generator makes of them, with noise, twice"
+        x = Share((None, *fed.shape), rows=rows, reads="each", what=what, kind="inputs")
+        labels = Share((None,), torch.int64, 0, fed.classes - 1, rows=rows, reads="each", kind="labels")
+        return {"x": x, "labels": replace(labels, what="their labels, in clear")}
+
+    def send(self, w: Weights, c: Client) -> Tree:
+        b = c.sample(int(c.n), self.name)
+        P = under(w, self.name)
+        left_over = torch.cat([x - decode(P, encode(P, x)[0], c.fed.shape) for x in b.x.split(256)])
+        draw = key(c.fed.seed, self.name, "release", int(c.id))
+        noisy = [left_over + s * torch.randn(left_over.shape, generator=draw).to(b.x) for s in (self.sigma1, self.sigma2)]
+        return {"x": torch.cat(noisy), "labels": b.y.argmax(1).repeat(2)}
+
+    def pool(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
+        return w, {leaf: torch.cat(tuple(ups[leaf])) for leaf in ("x", "labels")} if len(ups) else s
+
+
+def encoder(shape: tuple[int, ...], width: int, generator: torch.Generator) -> Weights:
+    """Initial weights, named `enc_...`, of an encoder of images of this shape to `width` coordinates."""
+    (a, b), inside = CHANNELS, CHANNELS[1] * (shape[1] // 4) * (shape[2] // 4)
+    return {
+        "enc_a_w": decoder.uniform(a, shape[0], 4, 4, fan=16 * shape[0], generator=generator),
+        "enc_a_b": torch.zeros(a),
+        "enc_b_w": decoder.uniform(b, a, 4, 4, fan=16 * a, generator=generator),
+        "enc_b_b": torch.zeros(b),
+        "enc_w": decoder.uniform(2 * width, inside, fan=inside, generator=generator),
+        "enc_b": torch.zeros(2 * width),
+    }
+
+
+def encode(P: Weights, x: Tensor) -> tuple[Tensor, Tensor]:
+    """(mu, log s^2), both [B, L], of images [B, *shape]; P: the encoder's weights, named `enc_...`."""
+    h = F.conv2d(x, P["enc_a_w"], P["enc_a_b"], stride=2, padding=1).relu()
+    h = F.conv2d(h, P["enc_b_w"], P["enc_b_b"], stride=2, padding=1).relu()
+    mu, log_var = F.linear(h.flatten(1), P["enc_w"], P["enc_b"]).chunk(2, -1)
+    return mu, log_var.clamp(-10, 10)
