@@ -14,6 +14,7 @@ noisy copies, and turns the images at random. It trains the classifier first on 
 samples, and draws new noise for each step from its r; ours stay as they were sent. The generator travels on in stage II.
 Privacy: the paper derives differential privacy from the noise; r is not clipped, so its sensitivity has no bound that is
 enforced, the generator has seen the data without noise, and labels are in clear. Nothing is guaranteed here.
+The noise is drawn from the run's seed, so whoever knows that, such as the coordinator, can take it off again.
 """
 
 from dataclasses import dataclass, replace
@@ -124,7 +125,9 @@ class FedFed(Part):
         P = under(w, self.name)
         left_over = torch.cat([x - decode(P, encode(P, x)[0], c.fed.shape) for x in b.x.split(256)])
         draw = key(c.fed.seed, self.name, "release", int(c.id))
-        noisy = [left_over + s * torch.randn(left_over.shape, generator=draw).to(b.x) for s in (self.sigma1, self.sigma2)]
+        noisy = [
+            left_over + s * torch.randn(left_over.shape, generator=draw).to(b.x) for s in (self.sigma1, self.sigma2)
+        ]
         return {"x": torch.cat(noisy), "labels": b.y.argmax(1).repeat(2)}
 
     def pool(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
