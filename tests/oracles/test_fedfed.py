@@ -9,16 +9,23 @@ Every pass is one in training mode, in this order: x, r + sigma_1 e_1, r + sigma
 """
 
 from dataclasses import replace
+from types import SimpleNamespace
 
+import pytest
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+import unskew
+from tests.fixtures import assert_close
 from tests.oracles.agreement import agree
 from tests.oracles.plain import FedAvg, cross_entropy
 from tests.oracles.tiny import CLASSES, Case, Law, Weights
 from tests.oracles.values import Client, Pass, Reply
+from unskew.core import Batch
+from unskew.errors import UsageError
 from unskew.methods.fedfed import FedFed as Ours
+from unskew.methods.fedfed import encode
 
 
 class FedFed(FedAvg):
@@ -112,3 +119,50 @@ def test_stage_one_is_a_quarter_of_the_rounds_but_one_at_least_and_never_all() -
     (trip,) = Ours().trips
     assert [t for t in range(61) if trip.when(t, 60)] == [15]
     assert not any(trip.when(t, 1) for t in (0, 1)), "in a run of one round nobody would train on what was sent"
+
+
+def sender(x: Tensor, label: list[int]) -> SimpleNamespace:
+    b = Batch(x, F.one_hot(torch.tensor(label), CLASSES).float(), torch.ones(len(x)))
+    fed = SimpleNamespace(seed=3, shape=tuple(x.shape[1:]))
+    return SimpleNamespace(id=1, n=len(x), fed=fed, sample=lambda count, purpose: b)
+
+
+def still(shape: tuple[int, ...], width: int) -> Weights:
+    """A generator of zeros, whose every pixel is sigmoid(0) = 1/2."""
+    weights = Ours(width=width).weights(SimpleNamespace(shape=shape, seed=0))  # type: ignore[arg-type]
+    return {f"fedfed.{n}": torch.zeros_like(t) for n, t in weights.items()}
+
+
+def test_what_leaves_is_the_residue_twice_each_copy_with_noise_of_its_own() -> None:
+    """x = 0.75 and 0.25 less 1/2: residues 1/4 and -1/4. Without noise both copies are these, in the same order."""
+    x = torch.tensor([0.75, 0.25]).reshape(2, 1, 1, 1).expand(2, 1, 16, 16)
+    c, w = sender(x, [2, 0]), still((1, 16, 16), 2)
+    clear = Ours(width=2, sigma1=0, sigma2=0).send(w, c)  # type: ignore[arg-type]
+    assert_close(clear["x"][:, 0, 0, 0], [0.25, -0.25, 0.25, -0.25])
+    assert clear["labels"].tolist() == [2, 0, 2, 0]
+    noise = Ours(width=2, sigma1=0.5, sigma2=2.0).send(w, c)["x"] - clear["x"]  # type: ignore[arg-type]
+    assert noise[:2].std() == pytest.approx(0.5, rel=0.1), "512 draws: a standard error of 3 %"
+    assert noise[2:].std() == pytest.approx(2.0, rel=0.1)
+    assert not torch.allclose(noise[:2] * 4, noise[2:]), "copies with the same noise would give the residue away"
+
+
+def test_log_variances_stay_where_their_exponential_is_finite() -> None:
+    P = {n.removeprefix("fedfed."): t for n, t in still((1, 4, 4), 1).items()}
+    mu, log_var = encode(P | {"enc_b": torch.tensor([50.0, 50.0])}, torch.zeros(1, 1, 4, 4))
+    assert (float(mu), float(log_var)) == (50, 10)
+
+
+@pytest.mark.parametrize(
+    ("method", "shape", "said"),
+    [
+        ("fedfed", (1, 6, 6), "sides are multiples of 4 and a sample here is \\[1, 6, 6\\]"),
+        ("fedfed", (9,), "a sample here is \\[9\\]"),
+        ("fedfed(stage=1)", (1, 8, 8), "stage"),
+        ("fedfed+local", (1, 8, 8), "common generator"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_trains(method: str, shape: tuple[int, ...], said: str) -> None:
+    x, y = torch.zeros(40, *shape), torch.arange(40) % CLASSES
+    data = unskew.data.arrays(x, y, x, y)
+    with pytest.raises(UsageError, match=said):
+        unskew.run(method, data, model="mlp", clients=2, rounds=1)
