@@ -21,15 +21,15 @@ Say = Callable[[str], None]
 Settings = Mapping[str, object]
 
 
-def perform(path: Path, name: str | None, settings: Settings, seeds: int, say: Say) -> dict[str, dict[str, Any]]:
+def perform(path: Path | Scene, name: str | None, settings: Settings, seeds: int, say: Say) -> dict[str, dict[str, Any]]:
     """What each attack measured, by its name, written into the run's privacy.json as soon as it is there.
 
-    name: of one attack; None for all that fit the run. settings: of the attack, or of all. say: told of each attack that
+    path: of the run, or the run opened, which is closed. name: of one attack; None for all that fit the run. settings: of the attack, or of all. say: told of each attack that
     does not fit, and of each finding. Raises UsageError: E150 for an attack or a setting that does not exist, E151 where
     nothing fits this run; and as opening a Scene does.
     """
     attacks = [catalogue.attack_of(n, settings) for n in ([name] if name else catalogue.names())]
-    scene = Scene(path)
+    scene = path if isinstance(path, Scene) else Scene(path)
     try:
         fitting = _fitting(scene, attacks, say)
         return {attack.name: _measured(scene, attack, seeds, say) for attack in fitting}
@@ -72,7 +72,7 @@ def finding_on(path: Path, name: str, settings: Settings, say: Say) -> dict[str,
 
 def _fitting(scene: Scene, attacks: Sequence[Attack], say: Say) -> list[Attack]:
     named = len(attacks) == 1
-    reasons = {attack.name: (not named and attack.alone) or attack.refuse(scene) for attack in attacks}
+    reasons = {a.name: (a.alone and (scene.only_named or (not named and a.alone))) or a.refuse(scene) for a in attacks}
     fitting = [attack for attack in attacks if not reasons[attack.name]]
     if named and not fitting:
         text = f"attack '{attacks[0].name}' does not fit {scene.path}: {reasons[attacks[0].name]}."
@@ -96,7 +96,9 @@ def _attempted(scene: Scene, attack: Attack, seeds: int, say: Say) -> dict[str, 
     began = time.monotonic()
     with one_core():
         attempts = [attack.attempt(scene, seed) for seed in range(seeds)]
-    finding = finding_of(attack, attempts, command_of(scene.path, attack, seeds))
+    finding = finding_of(attack, attempts, command_of(scene.words(), attack, seeds))
+    if not scene.pictures and finding["pictures"].pop("images", None):
+        finding["doubts"].append("pictures that stand beside samples of the sites are not kept (--pictures keeps them)")
     finding["seconds"] = round(time.monotonic() - began, 1)
     say(told(attack, finding))
     return finding
@@ -123,10 +125,10 @@ def _doubts(attack: Attack, scores: Sequence[Score]) -> list[str]:
     return [score.doubt for score in scores if score.doubt and not attack.alone]
 
 
-def command_of(path: Path, attack: Attack, seeds: int) -> str:
-    """The command that measures the same again."""
+def command_of(run: Sequence[str], attack: Attack, seeds: int) -> str:
+    """The command that measures the same again. run: the words that name the run."""
     settings = attack.changed()
-    words = ["unskew", "attack", str(path), attack.name]
+    words = ["unskew", "attack", run[0], attack.name, *run[1:]]
     words += [f"--samples={settings.pop('samples')}"] if "samples" in settings else []
     words += [word for name, value in settings.items() for word in ("--set", f"{name}={value}")]
     return shlex.join([*words, *([f"--seeds={seeds}"] if seeds > 1 else [])])

@@ -6,9 +6,10 @@ Nothing of the run's folder is changed. Letters: N samples.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -39,11 +40,20 @@ class Scene:
     trainer: the clients with their samples.
     """
 
-    def __init__(self, path: Path):
-        """Raises StateError: E117 for no run, E152 for one that cannot be attacked, and as resuming does for a damaged one."""
+    pictures = True
+    """Whether pictures of samples may stay in the run's folder."""
+    only_named = ""
+    """Why attacks that train the run anew are not made here; "" where they may be."""
+
+    def __init__(self, path: Path, folder: Folder | None = None):
+        """folder: the run with samples that its settings do not name; opened from the path if left out.
+
+        Raises StateError: E117 for no run, E152 for one that cannot be attacked, and as resuming does for a damaged one.
+        """
         self.path = path
-        check_here(path)
-        self.folder = Folder.open(path)
+        if folder is None:
+            check_here(path)
+        self.folder = folder or Folder.open(path)
         self.run: Run = self.folder.run
         protector = self.run.method.protector
         self.last_t = protector.rounds_within(self.run.fed) if protector else self.run.settings.rounds
@@ -77,12 +87,24 @@ class Scene:
         check_files(facts["files"], settings, self.path)
         record.check(self.path, facts["records"])
         self.folder.store(checkpoint).check()
-        if facts["data"] != self.folder.data:
-            raise StateError("E112", f"the data of {self.path} have changed since it ran, so nothing can be scored.")
+        self.check_data(facts)
         return checkpoint
 
+    def check_data(self, facts: Mapping[str, Any]) -> None:
+        """Raises StateError (E112) for other data than a checkpoint's facts vouch for."""
+        if facts["data"] != self.folder.data:
+            raise StateError("E112", f"the data of {self.path} have changed since it ran, so nothing can be scored.")
+
+    def heard_by(self) -> Listener:
+        """What carries a round that is computed again."""
+        return Listener(self.trainer)
+
+    def words(self) -> list[str]:
+        """The run, as a command that measures the same again names it."""
+        return [str(self.path)]
+
     def _loop(self, store: Store) -> tuple[Loop, Listener]:
-        listener = Listener(self.trainer)
+        listener = self.heard_by()
         scoring = scoring_of(self.trainer, self.run.federation)
         loop = Loop(self.run, listener, scoring, store, Record())
         if ends := self.last[1].get("ends"):

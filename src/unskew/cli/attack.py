@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 from annotated_types import Ge, Le
 
 from unskew.cli.options import Positional, with_options
 from unskew.errors import UsageError
+
+if TYPE_CHECKING:
+    from unskew.attacks.scene import Scene
 
 
 @dataclass(frozen=True)
@@ -24,6 +27,10 @@ class Arguments:
         int | None, Ge(1), Le(1_000_000), "the most samples that are attacked; each attack has a default"
     ] = None
     seeds: Annotated[int, Ge(1), Le(100), "how often the attack is made, each time with another seed"] = 1
+    data: Annotated[
+        tuple[str, ...], "SITE=PATH: a site's samples, to attack a run of sites; name every one (repeatable)"
+    ] = ()
+    pictures: Annotated[bool, "keep pictures beside samples of the sites in privacy.json and the report"] = False
     json: Annotated[bool, "print what was measured as JSON and nothing else"] = False
 
 
@@ -43,9 +50,20 @@ def perform_and_print(arguments: Arguments) -> None:
 
     settings = _settings(arguments)
     say = (lambda _: None) if arguments.json else print
-    findings = perform(arguments.run, arguments.attack, settings, arguments.seeds, say)
+    findings = perform(_run(arguments), arguments.attack, settings, arguments.seeds, say)
     report = page.write_report([arguments.run], arguments.run / "report.html")
     print(json.dumps(findings) if arguments.json else f"report  {report}")
+
+
+def _run(arguments: Arguments) -> Path | Scene:
+    """The run's folder, or a coordinator's run with the samples that --data names. Raises UsageError (E150) for --pictures alone."""
+    if arguments.data:
+        from unskew.deploy.reheard import opened
+
+        return opened(arguments.run, arguments.data, arguments.pictures)
+    if arguments.pictures:
+        raise UsageError("E150", "--pictures belongs to --data; pictures of a simulated run are always kept.")
+    return arguments.run
 
 
 def _settings(arguments: Arguments) -> dict[str, object]:
