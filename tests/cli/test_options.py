@@ -31,7 +31,7 @@ FROZEN = {
     "--partition-seed --secure-aggregation",
     "resume": "run --without --wait --on --json",
     "attach": "run --stop --json",
-    "attack": "run attack --set --samples --seeds --json",
+    "attack": "run attack --set --samples --seeds --data --pictures --json",
     "audit": "run --set --samples --seeds --json",
     "watch": "run --once --page",
     "report": "runs --out",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 from pathlib import Path
@@ -26,7 +27,7 @@ def federation() -> Federation:
     y = rng.integers(0, 3, 2 * n)
     x = rng.random((2 * n, 3, 8, 8)).astype(np.float32)
     ends = np.cumsum([0, *SIZES])
-    rows = [np.arange(a, b) for a, b in zip(ends[:-1], ends[1:])]
+    rows = [np.arange(a, b) for a, b in itertools.pairwise(ends)]
     return Federation("three", x[:n], y[:n], x[n:], y[n:], ("a", "b", "c"), Index.of(rows), Index.of(rows), "iid")
 
 
@@ -35,7 +36,9 @@ def conducted(root: Path, method: str, absent: str = "", **changes) -> Path:
     everything = federation()
     for k in range(len(SIZES)):
         d = fake.data_of(everything, k)
-        np.savez(root / f"s{k}.npz", x=d.x, y=d.y, x_test=d.x_test, y_test=d.y_test, classes=np.array(d.classes))
+        np.savez(
+            root / f"s{k}.npz", x_train=d.x, y_train=d.y, x_test=d.x_test, y_test=d.y_test, classes=np.array(d.classes)
+        )
     count = {"train": 0}
 
     def meddle(site, asked, honest):
@@ -111,7 +114,7 @@ def test_data_of_another_size_name_both(run, copy):
 
 def test_other_samples_of_the_same_size_have_other_bits(run, copy, tmp_path):
     held = dict(np.load(run.parent / "s1.npz"))
-    held["x"] = held["x"] + np.float32(0.01)
+    held["x_train"] = held["x_train"] + np.float32(0.01)
     np.savez(tmp_path / "other.npz", **held)
     refused(copy, given(run, s1=str(tmp_path / "other.npz")), "E153", "samples given")
 

@@ -21,7 +21,9 @@ Say = Callable[[str], None]
 Settings = Mapping[str, object]
 
 
-def perform(path: Path | Scene, name: str | None, settings: Settings, seeds: int, say: Say) -> dict[str, dict[str, Any]]:
+def perform(
+    path: Path | Scene, name: str | None, settings: Settings, seeds: int, say: Say
+) -> dict[str, dict[str, Any]]:
     """What each attack measured, by its name, written into the run's privacy.json as soon as it is there.
 
     path: of the run, or the run opened, which is closed. name: of one attack; None for all that fit the run. settings: of the attack, or of all. say: told of each attack that
@@ -72,7 +74,7 @@ def finding_on(path: Path, name: str, settings: Settings, say: Say) -> dict[str,
 
 def _fitting(scene: Scene, attacks: Sequence[Attack], say: Say) -> list[Attack]:
     named = len(attacks) == 1
-    reasons = {a.name: (a.alone and (scene.only_named or (not named and a.alone))) or a.refuse(scene) for a in attacks}
+    reasons = {a.name: (a.alone and (scene.no_anew or (not named and a.alone))) or a.refuse(scene) for a in attacks}
     fitting = [attack for attack in attacks if not reasons[attack.name]]
     if named and not fitting:
         text = f"attack '{attacks[0].name}' does not fit {scene.path}: {reasons[attacks[0].name]}."

@@ -42,7 +42,7 @@ class Scene:
 
     pictures = True
     """Whether pictures of samples may stay in the run's folder."""
-    only_named = ""
+    no_anew = ""
     """Why attacks that train the run anew are not made here; "" where they may be."""
 
     def __init__(self, path: Path, folder: Folder | None = None):

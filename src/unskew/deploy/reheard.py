@@ -18,7 +18,6 @@ from unskew import config, many
 from unskew.attacks.replay import Listener
 from unskew.attacks.scene import Scene
 from unskew.config import Settings
-from unskew.core.part import Part, Trip
 from unskew.core.replies import Reply
 from unskew.core.trees import Tree
 from unskew.data.dataset import Dataset
@@ -31,7 +30,7 @@ from unskew.engine.client.trainer import Trainer
 from unskew.engine.client.values import Start
 from unskew.engine.disk.folder import Folder
 from unskew.engine.disk.reopened import SITES_FILE
-from unskew.engine.disk.state import Checkpoint, State, digest
+from unskew.engine.disk.state import Checkpoint, digest
 from unskew.engine.disk.store import Disk, Memory
 from unskew.engine.resolve import run_on
 from unskew.errors import StateError, UsageError
@@ -51,7 +50,7 @@ class Kept(Memory):
 class Reheard(Folder):
     """The folder of a coordinator, with the sites' samples in its run.
 
-    vouched: the fingerprint of the data as the coordinator saw them, which is of counts alone. kept: the sites' private state.
+    kept: the sites' private state after the last round but one.
     """
 
     kept: Kept = field(default_factory=Kept)
@@ -70,16 +69,11 @@ class Attended(Listener):
     def train(self, start: Start, cohort: Sequence[int], private: Mapping[int, Tree]) -> list[Reply]:
         return super().train(start, [k for k in cohort if k in self.used.get(start.t, ())], private)
 
-    def visit(
-        self, trip: Trip, part: Part, start: Start, ids: Sequence[int], private: Mapping[int, Tree]
-    ) -> list[Reply]:
-        return super().visit(trip, part, start, ids, private)
-
 
 class SitesScene(Scene):
     """A scene whose samples were given beside the folder, and whose every round ends as the coordinator's did."""
 
-    only_named = "it trains the run anew, in which every site would be there in every round"
+    no_anew = "it trains the run anew, in which every site would be there in every round"
 
     def __init__(self, path: Path, folder: Reheard, used: Mapping[int, Collection[int]], pictures: bool):
         """Raises StateError (E153) unless the run, computed again from its beginning, has the bits of both its checkpoints."""
@@ -136,14 +130,13 @@ def opened(path: Path, given: Sequence[str], pictures: bool = False) -> SitesSce
     if missing := [h.site for h in hellos if h.site not in places]:
         text = f"{path} can only be computed again from every site's samples, and those of {', '.join(missing)} are missing"
         raise StateError("E152", f"{text}; give --data {missing[0]}=PATH.")
-    sets = [_checked(path, h, places[h.site], settings) for h in hellos]
     method = registry.parse(settings.method, settings.set)
     if noisy := [p.name for p in (method.protector, method.samples_apart) if p]:
         text = f"the noise of '{noisy[0]}' in {path} came from the operating system, so no round can be computed again"
         raise StateError("E152", f"{text}; attack a simulated run of the same settings.")
-    return SitesScene(
-        path, Reheard(path, run_on(_federation(hellos, sets), settings, method)), _used(path), pictures
-    )
+    used = _used(path)
+    sets = [_checked(path, h, places[h.site], settings) for h in hellos]
+    return SitesScene(path, Reheard(path, run_on(_federation(hellos, sets), settings, method)), used, pictures)
 
 
 def _places(given: Iterable[str]) -> dict[str, str]:
@@ -214,12 +207,17 @@ def _checked(path: Path, hello: Hello, place: str, settings: Settings) -> Datase
 
 def _federation(hellos: Sequence[Hello], sets: Sequence[Dataset]) -> Federation:
     """The sites as clients in the order in which the coordinator numbered them."""
-    train, test = ([np.arange(a, b) for a, b in itertools.pairwise(np.cumsum([0, *sizes]))] for sizes in (
-        [h.train for h in hellos], [h.test for h in hellos]))
+    train, test = (
+        [np.arange(a, b) for a, b in itertools.pairwise(np.cumsum([0, *sizes]))]
+        for sizes in ([h.train for h in hellos], [h.test for h in hellos])
+    )
     scaled = {data.applied for data in sets}
     return Federation(
         "sites",
-        *(np.concatenate([np.asarray(getattr(data, part)[:]) for data in sets]) for part in ("x", "y", "x_test", "y_test")),
+        *(
+            np.concatenate([np.asarray(getattr(data, part)[:]) for data in sets])
+            for part in ("x", "y", "x_test", "y_test")
+        ),
         hellos[0].classes,
         Index.of(train),
         Index.of(test),
