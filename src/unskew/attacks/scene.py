@@ -216,9 +216,8 @@ def check_here(path: Path) -> None:
     settings = config.load(file) if file.exists() else None  # without one, whatever opens the folder says so
     if settings and settings.data.startswith("("):
         text = f"the samples of {path} are not named in its settings (they stayed at sites, or were given in Python)"
-        raise StateError(
-            "E152", f"{text}; an attack is scored on them, so attack a simulated run of the same settings."
-        )
+        remedy = "for a run of sites name each site's data (unskew attack RUN --data SITE=PATH), else attack a simulated run of the same settings"
+        raise StateError("E152", f"{text}, and an attack is scored on them; {remedy}.")
     if settings and secure.parse(settings.secure_aggregation):
         text = f"the server of {path} read sums alone (secure_aggregation), and attacks read single replies"
         raise StateError(

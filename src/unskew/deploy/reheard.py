@@ -207,6 +207,9 @@ def _checked(path: Path, hello: Hello, place: str, settings: Settings) -> Datase
 
 def _federation(hellos: Sequence[Hello], sets: Sequence[Dataset]) -> Federation:
     """The sites as clients in the order in which the coordinator numbered them."""
+    x, y, x_test, y_test = (
+        np.concatenate([np.asarray(getattr(data, part)[:]) for data in sets]) for part in ("x", "y", "x_test", "y_test")
+    )
     train, test = (
         [np.arange(a, b) for a, b in itertools.pairwise(np.cumsum([0, *sizes]))]
         for sizes in ([h.train for h in hellos], [h.test for h in hellos])
@@ -214,10 +217,10 @@ def _federation(hellos: Sequence[Hello], sets: Sequence[Dataset]) -> Federation:
     scaled = {data.applied for data in sets}
     return Federation(
         "sites",
-        *(
-            np.concatenate([np.asarray(getattr(data, part)[:]) for data in sets])
-            for part in ("x", "y", "x_test", "y_test")
-        ),
+        x,
+        y,
+        x_test,
+        y_test,
         hellos[0].classes,
         Index.of(train),
         Index.of(test),
