@@ -3,6 +3,9 @@
 Up to 1,000 clients a row lists them: `"clients": [0, 3, 4]`, `"bytes": [1200, 900, 900]`. Of more it holds a text, the
 bits of a set (client k is bit k, from the lowest bit of the first byte; compressed by zlib, in base64), and of bytes
 that differ by client their sum and the largest: `{"sum": 3000, "most": 1200}`.
+
+A record may be a stranger's, and a text of some kilobytes may stand for millions of clients: whoever reads a set says how
+many clients the run has, and no more of a text than that is ever inflated.
 """
 
 from __future__ import annotations
@@ -14,8 +17,12 @@ from typing import Any
 
 import numpy as np
 
+from unskew.errors import StateError
+
 MOST_LISTED = 1000
 """Clients that a row lists one by one, at most."""
+MOST = 1 << 27
+"""More clients than any run has, for readers that do not know how many theirs has."""
 
 
 def written(clients: Sequence[int]) -> list[int] | str:
@@ -27,14 +34,23 @@ def written(clients: Sequence[int]) -> list[int] | str:
     return base64.b64encode(zlib.compress(np.packbits(present, bitorder="little").tobytes())).decode()
 
 
-def clients_in(value: Sequence[int] | str) -> list[int]:
-    """The clients that a row holds, ascending; the inverse of `written`."""
-    return _bits(value).nonzero()[0].tolist() if isinstance(value, str) else list(value)
+def clients_in(value: Sequence[int] | str, clients: int = MOST) -> list[int]:
+    """The clients that a row holds, ascending; the inverse of `written`. clients: how many there are in the run.
+
+    Raises StateError (E111) for what is no such set, or names a client that the run does not have.
+    """
+    if isinstance(value, str):
+        return np.unpackbits(_packed(value, clients), bitorder="little").nonzero()[0].tolist()
+    if not (isinstance(value, list) and all(type(k) is int and 0 <= k < clients for k in value)):
+        raise _damaged(clients)
+    return list(value)
 
 
-def count(value: Sequence[int] | str) -> int:
-    """How many clients a row holds."""
-    return int(_bits(value).sum()) if isinstance(value, str) else len(value)
+def count(value: Sequence[int] | str, clients: int = MOST) -> int:
+    """How many clients a row holds. clients: how many there are in the run. Raises StateError (E111) as `clients_in` does."""
+    if isinstance(value, str):
+        return int(_ONES[_packed(value, clients)].sum(dtype=np.int64))
+    return len(clients_in(value, clients))
 
 
 def written_bytes(sizes: Sequence[int]) -> int | list[int] | dict[str, int]:
@@ -44,11 +60,11 @@ def written_bytes(sizes: Sequence[int]) -> int | list[int] | dict[str, int]:
     return list(sizes) if len(sizes) <= MOST_LISTED else {"sum": sum(sizes), "most": max(sizes)}
 
 
-def total_bytes(row: Mapping[str, Any]) -> int:
-    """Bytes of all clients in a row of the ledger."""
+def total_bytes(row: Mapping[str, Any], clients: int = MOST) -> int:
+    """Bytes of all clients in a row of the ledger. clients, and raises: as for `count`."""
     match row["bytes"]:
         case int(each):
-            return each * count(row["clients"])
+            return each * count(row["clients"], clients)
         case {"sum": total}:
             return total
         case sizes:
@@ -66,5 +82,27 @@ def most_bytes(row: Mapping[str, Any]) -> int:
             return max(sizes, default=0)
 
 
-def _bits(text: str) -> np.ndarray:
-    return np.unpackbits(np.frombuffer(zlib.decompress(base64.b64decode(text)), np.uint8), bitorder="little")
+_ONES = np.array([byte.bit_count() for byte in range(256)], np.uint8)
+"""How many clients a byte names."""
+
+
+def _packed(text: str, clients: int) -> np.ndarray:
+    """The bits of a set, uint8, eight clients in each; inflated no further than there are clients."""
+    most = -(-clients // 8)
+    inflating = zlib.decompressobj()
+    try:
+        content = inflating.decompress(base64.b64decode(text, validate=True), most + 1)  # 0 would mean without bound
+    except (ValueError, zlib.error):
+        raise _damaged(clients) from None
+    packed = np.frombuffer(content, np.uint8)
+    beyond = len(packed) == most and clients % 8 and packed[-1] >> clients % 8
+    if len(packed) > most or beyond or not inflating.eof:
+        raise _damaged(clients)
+    return packed
+
+
+def _damaged(clients: int) -> StateError:
+    whom = f" of the {clients} that it has" if clients < MOST else ""
+    return StateError(
+        "E111", f"a record of this run does not say which clients{whom} took part; copy its folder again."
+    )

@@ -102,7 +102,9 @@ class Result(Predicting):
     def bytes(self, way: str = "up") -> int:
         """Bytes all clients sent ("up") or received ("down") in the whole run. Raises UsageError (E109) for another way."""
         _check_word(way, ("up", "down"), "way")
-        return sum(many.total_bytes(row) for row in self.record.rows["ledger"] if row["way"] == way)
+        return sum(
+            many.total_bytes(row, self.federation.clients) for row in self.record.rows["ledger"] if row["way"] == way
+        )
 
     def clients(self) -> list[dict[str, Any]]:
         """Each client's number, name, training and test samples, and its last score, None if it has none.
@@ -146,7 +148,7 @@ class Result(Predicting):
     @property
     def replies(self) -> Replies:
         """How many replies came, how many were used, and why the others were dropped."""
-        return Replies.of(self.record.rows["events"])
+        return Replies.of(self.record.rows["events"], self.federation.clients)
 
     @property
     def digest(self) -> str:
@@ -194,7 +196,8 @@ class Result(Predicting):
         rows = self.record.rows[kind]
         if kind != "ledger":
             return rows
-        return [{**row, "clients": many.count(row["clients"]), "bytes": many.total_bytes(row)} for row in rows]
+        K = self.federation.clients
+        return [{**row, "clients": many.count(row["clients"], K), "bytes": many.total_bytes(row, K)} for row in rows]
 
     def report(self, path: str | Path | None = None) -> Path:
         """Write the run's page; needs a run with a folder."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import itertools
 import json
 import shutil
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -138,7 +140,18 @@ def test_a_malformed_roster_is_one_sentence(run, copy, content):
     refused(copy, given(run), "E152", "sites.json")
 
 
-@pytest.mark.parametrize("content", [b"{", b"[]\n", b'{"code": "round", "t": 1, "answered": "xx"}\n'])
+BOMB = base64.b64encode(zlib.compress(bytes(1 << 20))).decode()
+"""A kilobyte that stands for eight million sites."""
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"{",
+        b"[]\n",
+        *(f'{{"code": "round", "t": 1, "answered": {json.dumps(v)}}}\n'.encode() for v in ("xx", BOMB, [3])),
+    ],
+)
 def test_malformed_events_are_one_sentence(run, copy, content):
     (copy / "events.jsonl").write_bytes(content)
     refused(copy, given(run), "E152", "events.jsonl")

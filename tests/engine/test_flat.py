@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import gc
 import json
 import tracemalloc
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ import unskew
 from unskew import many
 from unskew.data.availability import Availability
 from unskew.engine.disk.record import Record
+from unskew.errors import StateError
 
 ROUNDS, CLIENTS = 1000, 20
 
@@ -115,6 +118,45 @@ def test_sets_of_clients_are_read_as_they_were_written(clients):
     assert isinstance(value, str) == (len(clients) > 1000)
     assert many.clients_in(value) == clients
     assert many.count(value) == len(clients)
+
+
+def bomb(megabytes: int) -> str:
+    """A set of a few kilobytes that stands for eight million clients a megabyte."""
+    return base64.b64encode(zlib.compress(bytes(megabytes << 20))).decode()
+
+
+@pytest.mark.parametrize(("clients", "megabytes"), [(5000, 1), (many.MOST, 4 * many.MOST >> 23)])
+@pytest.mark.parametrize("read", [many.clients_in, many.count])
+def test_a_set_is_inflated_no_further_than_the_run_has_clients(read, clients, megabytes):
+    text = bomb(200)
+    tracemalloc.start()
+    try:
+        with pytest.raises(StateError, match="E111 a record of this run does not say which clients"):
+            read(text, clients)
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert peak < megabytes << 20
+
+
+@pytest.mark.parametrize("last", [4992, 4999, 5000])
+def test_the_last_client_of_a_run_is_in_a_set_and_the_one_after_it_is_not(last):
+    """5,000 clients fill 625 bytes, 4,993 fill all but the last seven bits."""
+    text = many.written([*range(2000), last])
+    assert many.clients_in(text, last + 1)[-1] == last
+    assert many.count(text, last + 1) == 2001
+    for read in (many.clients_in, many.count):
+        with pytest.raises(StateError, match="E111"):
+            read(text, last)
+
+
+@pytest.mark.parametrize(
+    "value", ["xx", "", "é", many.written(list(range(1500)))[:-8], [0, -1], [3], [1.0], [True], None, 3, {"a": 1}]
+)
+def test_what_is_no_set_of_clients_is_one_sentence(value):
+    for read in (many.clients_in, many.count):
+        with pytest.raises(StateError, match="E111 a record of this run does not say which clients"):
+            read(value, 3)
 
 
 def test_bytes_of_many_clients_are_summed_up():

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tests.report.fake_runs import fake_comparison, fake_run
+from unskew import many
 from unskew.errors import StateError
 from unskew.report.read import read_comparison, read_run, read_runs
 
@@ -39,6 +40,19 @@ def test_series_clients_and_bytes_are_what_the_rows_say(tmp_path):
     assert np.all(np.diff(run.bytes_down[1]) > 0)
     assert run.bytes_by_round()[1][-1] == up + run.bytes_down[1][-1]
     assert run.bytes_by_round("up", "flea/features")[1][-1] < up
+
+
+@pytest.mark.parametrize(
+    ("name", "key"), [("events.jsonl", "asked"), ("events.jsonl", "answered"), ("ledger.jsonl", "clients")]
+)
+def test_a_list_that_names_more_clients_than_the_run_has_is_one_sentence(tmp_path, name, key):
+    """A compressed one could stand for any number of them."""
+    path = fake_run(tmp_path / "r", clients=4, rounds=2)
+    rows = lines(path / name)
+    rows[-1] |= {key: many.written([*range(1001)])} | ({"bytes": 5} if key == "clients" else {})
+    (path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    with pytest.raises(StateError, match=r"E111 .*which clients of the 4 that it has took part"):
+        _ = read_run(path).attendance
 
 
 def test_a_list_of_bytes_counts_each_client(tmp_path):

@@ -157,7 +157,7 @@ class Scene:
         """The clients whose replies of round t were used, in the order of their numbers."""
         lines = (self.path / "events.jsonl").read_text(encoding="utf-8").splitlines()
         events = [event for event in map(json.loads, lines) if event["code"] == "round" and event["t"] == t]
-        return sorted(int(k) for k in many.clients_in(events[-1]["answered"])) if events else []
+        return sorted(int(k) for k in many.clients_in(events[-1]["answered"], self.run.fed.clients)) if events else []
 
     def start_at(self, checkpoint: Checkpoint, t: int) -> Start:
         """What clients were sent on the state of a checkpoint, in round t."""

@@ -64,7 +64,12 @@ class Cell:
             try:
                 for line in whole.splitlines():
                     self._take(json.loads(line))
-            except (ValueError, TypeError, KeyError):  # rewritten behind our mark: read all of it at the next look
+            except (
+                ValueError,
+                TypeError,
+                KeyError,
+                StateError,
+            ):  # rewritten behind our mark: read all of it at the next look
                 self._read, self.t, self.megabytes = (0, 0), 0, 0.0
                 return
             marks.append(begin + len(whole) + (1 if whole else 0))

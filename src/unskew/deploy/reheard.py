@@ -134,7 +134,7 @@ def opened(path: Path, given: Sequence[str], pictures: bool = False) -> SitesSce
     if noisy := [p.name for p in (method.protector, method.samples_apart) if p]:
         text = f"the noise of '{noisy[0]}' in {path} came from the operating system, so no round can be computed again"
         raise StateError("E152", f"{text}; attack a simulated run of the same settings.")
-    used = _used(path)
+    used = _used(path, len(hellos))
     sets = [_checked(path, h, places[h.site], settings) for h in hellos]
     return SitesScene(path, Reheard(path, run_on(_federation(hellos, sets), settings, method)), used, pictures)
 
@@ -181,12 +181,12 @@ def _roster(path: Path) -> list[Hello]:
     return hellos
 
 
-def _used(path: Path) -> dict[int, set[int]]:
+def _used(path: Path, sites: int) -> dict[int, set[int]]:
     """Whose replies each round used, of its last line where it was computed more than once."""
     file = path / "events.jsonl"
     try:
         rows = [json.loads(line) for line in file.read_bytes().splitlines()]
-        return {int(r["t"]): set(many.clients_in(r["answered"])) for r in rows if r["code"] == "round"}
+        return {int(r["t"]): set(many.clients_in(r["answered"], sites)) for r in rows if r["code"] == "round"}
     except Exception as error:  # the folder may come from anybody, and its lists may be compressed
         text = f"{file} does not say who was there in each round ({type(error).__name__})"
         raise StateError("E152", f"{text}; copy the folder again.") from None

@@ -16,7 +16,7 @@ from unskew.errors import StateError
 from unskew.report.files import read_json, read_records, read_yaml
 from unskew.report.labels import distinct
 from unskew.report.records import scores_of, traffic_of
-from unskew.report.runs import RunData
+from unskew.report.runs import RunData, clients_of
 
 RUN_OF_COMPARISON = re.compile(r"(.+)--s(\d+)")
 """The folder of a method and seed in a comparison."""
@@ -36,17 +36,18 @@ def read_run(path: str | Path, label: str = "") -> RunData:
                 "E117", f"{path} is not a run: it has no {name}. A run is a folder such as runs/flea-0001."
             )
     series, clients = scores_of(read_records(path / "metrics.jsonl"))
-    events = read_records(path / "events.jsonl")
-    if not Replies.of(events).enough:
+    events, federation = read_records(path / "events.jsonl"), read_json(path / "federation.json")
+    K = clients_of(federation)
+    if not Replies.of(events, K).enough:
         series, clients = {key: values for key, values in series.items() if key[0] == "train"}, {}
     return RunData(
         path=path,
         config=read_yaml(path / "config.yaml"),
-        federation=read_json(path / "federation.json"),
+        federation=federation,
         env=read_json(path / "env.json"),
         metrics=series,
         clients=clients,
-        traffic=traffic_of(read_records(path / "ledger.jsonl")),
+        traffic=traffic_of(read_records(path / "ledger.jsonl"), K),
         events=events,
         label=label,
     )

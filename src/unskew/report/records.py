@@ -39,18 +39,18 @@ def _series(values: dict[int, float]) -> Series:
     return np.array(rounds, int), np.array([values[t] for t in rounds], float)
 
 
-def traffic_of(records: Sequence[Record]) -> tuple[Traffic, ...]:
-    """What moved, by direction and share, in the order of first appearance."""
+def traffic_of(records: Sequence[Record], clients: int = many.MOST) -> tuple[Traffic, ...]:
+    """What moved, by direction and share, in the order of first appearance. clients: of the run."""
     by_share: dict[Key, list[Record]] = defaultdict(list)
     for record in records:
         by_share[record["way"], record["share"]].append(record)
-    return tuple(_traffic(way, share, group) for (way, share), group in by_share.items())
+    return tuple(_traffic(way, share, group, clients) for (way, share), group in by_share.items())
 
 
-def _traffic(way: str, share: str, records: Sequence[Record]) -> Traffic:
+def _traffic(way: str, share: str, records: Sequence[Record], clients: int) -> Traffic:
     by_round: dict[int, int] = defaultdict(int)
     for record in records:
-        by_round[record["t"]] += many.total_bytes(record)
+        by_round[record["t"]] += many.total_bytes(record, clients)
     rounds = sorted(by_round)
     shapes = [record["shape"] for record in records if record.get("shape")]
     return Traffic(

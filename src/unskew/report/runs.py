@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -163,19 +163,21 @@ class RunData:
     def bytes_down(self) -> Series:
         return self.bytes_by_round("down")
 
+    @property
+    def K(self) -> int:
+        """How many clients it has, as federation.json says; more than any run has where that does not say."""
+        return clients_of(self.federation)
+
     @cached_property
     def attendance(self) -> list[Attendance]:
         """Who was asked and who answered, by round."""
-        return [
-            Attendance(e["t"], many.clients_in(e["asked"]), many.clients_in(e["answered"]))
-            for e in self.events
-            if e.get("code") == "round"
-        ]
+        rounds = (e for e in self.events if e.get("code") == "round")
+        return [Attendance(e["t"], *(many.clients_in(e[k], self.K) for k in ("asked", "answered"))) for e in rounds]
 
     @cached_property
     def replies(self) -> Replies:
         """How many replies came and how many were used."""
-        return Replies.of(self.events)
+        return Replies.of(self.events, self.K)
 
     @property
     def doubt(self) -> str:
@@ -202,6 +204,12 @@ class RunData:
     def measures(self) -> dict[str, Any]:
         """Matrices and pictures of the last round, by measure; {} if nothing was measured."""
         return read_json(self.path / "measures.json")
+
+
+def clients_of(federation: Mapping[str, Any]) -> int:
+    """How many clients federation.json speaks of; more than any run has where it does not say."""
+    clients = federation.get("clients")
+    return min(clients, many.MOST) if isinstance(clients, int) and clients > 0 else many.MOST
 
 
 def by_method(runs: Sequence[RunData]) -> dict[str, list[RunData]]:

@@ -14,7 +14,7 @@ from unskew import many
 from unskew.deploy.metrics.exposition import Metric, counter, gauge
 from unskew.deploy.orders import ENDING
 from unskew.engine.disk.tail import Tail
-from unskew.errors import PAGES
+from unskew.errors import PAGES, StateError
 
 LOOK_S = 1.0
 ENDINGS = ("done", "stopped", "failed")
@@ -62,7 +62,7 @@ class Runs:
             self._files[path] = _Files(path)
         for path, files in list(self._files.items()):
             with contextlib.suppress(
-                OSError, ValueError, KeyError, IndexError, TypeError
+                OSError, ValueError, KeyError, IndexError, TypeError, StateError
             ):  # a damaged record is not ours
                 self._read(files)
             if path not in going:

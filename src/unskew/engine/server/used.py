@@ -45,14 +45,14 @@ class Replies:
     reasons: Counter[str] = field(default_factory=Counter)
 
     @staticmethod
-    def of(events: Iterable[Mapping[str, Any]]) -> Replies:
-        """Counted from the rows of events.jsonl."""
+    def of(events: Iterable[Mapping[str, Any]], clients: int = many.MOST) -> Replies:
+        """Counted from the rows of events.jsonl. clients: of the run. Raises StateError (E111) where they name more."""
         rounds = received = used = 0
         reasons: Counter[str] = Counter()
         for event in events:
             if event["code"] == _PER_ROUND:
                 rounds += 1
-                merged = many.count(event["answered"])
+                merged = many.count(event["answered"], clients)
                 used += merged
                 received += event.get("received", merged)
             else:
@@ -80,7 +80,7 @@ def check_used(run: Run, record: Record) -> None:
 
     Raises NothingUsed (E316) with the likeliest cause where clients did not train the run.
     """
-    replies = Replies.of(record.rows["events"])
+    replies = Replies.of(record.rows["events"], run.fed.clients)
     if not replies.enough:
         text = f"{replies}, so the weights are not a result of {run.method}: {likely_cause(run, replies)}"
         raise NothingUsed("E316", text)
