@@ -29,8 +29,9 @@ from unskew.engine.assemble import loop_of
 from unskew.engine.callbacks.audience import Audience
 from unskew.engine.callbacks.callback import Callback
 from unskew.engine.callbacks.chosen import chosen
+from unskew.engine.disk.code import Code
 from unskew.engine.disk.folder import Folder, fresh
-from unskew.engine.disk.reopened import Code, reopened
+from unskew.engine.disk.reopened import reopened
 from unskew.engine.disk.state import State
 from unskew.engine.export import hub
 from unskew.engine.resolve import Run

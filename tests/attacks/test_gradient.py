@@ -13,6 +13,7 @@ from unskew.attacks import inversion
 from unskew.attacks.kinds.gradient import Gradient
 from unskew.attacks.scene import Scene
 from unskew.engine import testbed
+from unskew.engine.disk.code import Code
 from unskew.methods import registry
 
 SMOOTH = """
@@ -31,7 +32,7 @@ def smooth(tmp_path_factory):
     folder = tmp_path_factory.mktemp("smooth")
     (folder / "smooth.py").write_text(SMOOTH)
     model = f"{folder / 'smooth.py'}:smooth"
-    scene = Scene(trained(folder, model=model, clients=4, samples=5, rounds=2))
+    scene = Scene(trained(folder, model=model, clients=4, samples=5, rounds=2), code=Code(model=model))
     yield scene
     scene.close()
 

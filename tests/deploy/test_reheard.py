@@ -157,7 +157,7 @@ def test_malformed_events_are_one_sentence(run, copy, content):
     refused(copy, given(run), "E152", "events.jsonl")
 
 
-@pytest.mark.parametrize(("key", "code"), [("method", "E506"), ("model", "E152"), ("metrics", "E506")])
+@pytest.mark.parametrize(("key", "code"), [("method", "E506"), ("model", "E156"), ("metrics", "E506")])
 def test_code_that_the_folder_names_is_not_run(run, copy, tmp_path, key, code):
     evil, mark = tmp_path / "evil.py", tmp_path / "ran"
     evil.write_text(f"open({str(mark)!r}, 'w')\n")

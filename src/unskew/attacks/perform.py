@@ -10,10 +10,12 @@ from typing import Any
 
 from unskew.attacks import catalogue
 from unskew.attacks.attack import Attack
+from unskew.attacks.opening import NONE
 from unskew.attacks.scene import Scene
 from unskew.attacks.scores import Outcome, Score, pooled
 from unskew.cores import one_core
 from unskew.engine.disk import privacy
+from unskew.engine.disk.code import Code
 from unskew.errors import UsageError
 from unskew.revision import revision
 
@@ -22,16 +24,17 @@ Settings = Mapping[str, object]
 
 
 def perform(
-    path: Path | Scene, name: str | None, settings: Settings, seeds: int, say: Say
+    opening: Callable[[], Scene], name: str | None, settings: Settings, seeds: int, say: Say
 ) -> dict[str, dict[str, Any]]:
     """What each attack measured, by its name, written into the run's privacy.json as soon as it is there.
 
-    path: of the run, or the run opened, which is closed. name: of one attack; None for all that fit the run. settings: of the attack, or of all. say: told of each attack that
-    does not fit, and of each finding. Raises UsageError: E150 for an attack or a setting that does not exist, E151 where
+    opening: opens the run, once the attack and its settings were found to exist; it is closed. name: of one attack; None
+    for all that fit the run. settings: of the attack, or of all. say: told of each attack that does not fit, and of each
+    finding. Raises UsageError: E150 for an attack or a setting that does not exist, E151 where
     nothing fits this run; and as opening a Scene does.
     """
     attacks = [catalogue.attack_of(n, settings) for n in ([name] if name else catalogue.names())]
-    scene = path if isinstance(path, Scene) else Scene(path)
+    scene = opening()
     try:
         fitting = _fitting(scene, attacks, say)
         return {attack.name: _measured(scene, attack, seeds, say) for attack in fitting}
@@ -39,17 +42,17 @@ def perform(
         scene.close()
 
 
-def quickly(path: Path, say: Say) -> None:
+def quickly(path: Path, say: Say, code: Code = NONE) -> None:
     """Every attack that fits the run of this folder, with its quick settings, unless its privacy.json has one already.
 
-    say: told why an attack that fits measured nothing, which fails nothing else. Raises as opening a Scene does.
+    code: as for a Scene. say: told why an attack that fits measured nothing, which fails nothing else. Raises as opening a Scene does.
     """
     done = privacy.read(path).get(privacy.ATTACKS, {})
     kinds = {name: catalogue.kind_of(name) for name in catalogue.names() if name not in done}
     left = [catalogue.attack_of(name, kind.quick) for name, kind in kinds.items() if not kind.alone]
     if not left:
         return
-    scene = Scene(path)
+    scene = Scene(path, code=code)
     try:
         for attack in left:
             if not attack.refuse(scene):
@@ -61,10 +64,13 @@ def quickly(path: Path, say: Say) -> None:
         scene.close()
 
 
-def finding_on(path: Path, name: str, settings: Settings, say: Say) -> dict[str, Any]:
-    """What one attempt of an attack measured on the run of a folder, in which nothing is written; raises as `perform` does."""
+def finding_on(path: Path, code: Code, name: str, settings: Settings, say: Say) -> dict[str, Any]:
+    """What one attempt of an attack measured on the run of a folder, in which nothing is written; raises as `perform` does.
+
+    code: as for a Scene.
+    """
     attack = catalogue.attack_of(name, settings)
-    scene = Scene(path)
+    scene = Scene(path, code=code)
     try:
         _fitting(scene, [attack], say)
         return _attempted(scene, attack, 1, say)

@@ -15,13 +15,14 @@ import torch
 from torch import Tensor
 
 from unskew import config, many
+from unskew.attacks.opening import NONE, last, opened, settings_of, without_code
 from unskew.attacks.replay import Heard, Listener, Overlay, Visit
 from unskew.core.client import changed
 from unskew.core.trees import Tree, Weights
-from unskew.data.intake.take import GIVEN
 from unskew.engine.assemble import scoring_of, trainer_of
 from unskew.engine.client.values import Start
 from unskew.engine.disk import record, state
+from unskew.engine.disk.code import Code
 from unskew.engine.disk.folder import Folder
 from unskew.engine.disk.record import Record
 from unskew.engine.disk.sameness import check_files
@@ -30,7 +31,6 @@ from unskew.engine.disk.store import Memory, Store
 from unskew.engine.resolve import Run
 from unskew.engine.server.loop import Loop
 from unskew.errors import StateError
-from unskew.privacy import secure
 
 
 class Scene:
@@ -45,16 +45,19 @@ class Scene:
     no_anew = ""
     """Why attacks that train the run anew are not made here; "" where they may be."""
 
-    def __init__(self, path: Path, folder: Folder | None = None):
-        """folder: the run with samples that its settings do not name; opened from the path if left out.
+    def __init__(self, path: Path, folder: Folder | None = None, code: Code = NONE):
+        """folder: the run with samples that its settings do not name; opened from the path if left out. code: Python files
+        of the run, which may be anybody's, so that none is imported because its folder names it.
 
-        Raises StateError: E117 for no run, E152 for one that cannot be attacked, and as resuming does for a damaged one.
+        Raises StateError: E117 for no run, E152 for one that cannot be attacked, E156 and E112 for code that is missing or
+        another than the run's, and as resuming does for a damaged one.
         """
         self.path = path
-        if folder is None:
-            check_here(path)
-        self.folder = folder or Folder.open(path)
+        self.settings = settings_of(path)
+        self.folder = folder or opened(path, self.settings, code)
         self.run: Run = self.folder.run
+        given = {"--method": code.method, "--model": code.model}
+        self.named = [word for option, text in given.items() if isinstance(text, str) for word in (option, text)]
         protector = self.run.method.protector
         self.last_t = protector.rounds_within(self.run.fed) if protector else self.run.settings.rounds
         self.last = self._checked()
@@ -72,19 +75,16 @@ class Scene:
 
     def _checked(self) -> Checkpoint:
         """The last checkpoint, if the run has come to its end and everything it vouches for is whole."""
-        try:
-            checkpoint = state.read(self.path / state.LATEST)
-        except FileNotFoundError:
-            raise StateError("E152", f"{self.path} has no state.safetensors: it has not begun, or lost it.") from None
-        facts, settings = checkpoint[1], self.run.settings
+        checkpoint = last(self.path)
+        facts = checkpoint[1]
         self.last_t = facts.get("ends", self.last_t)
         if facts["t"] < self.last_t:
             where = f"round {facts['t']} of {self.last_t}"
             raise StateError(
                 "E152", f"{self.path} is at {where}; attacks need a finished run: unskew resume {self.path}"
             )
-        config.check_same(config.build(facts["settings"]), settings, self.path)
-        check_files(facts["files"], settings, self.path)
+        config.check_same(config.build(facts["settings"]), self.settings, self.path)
+        check_files(facts["files"], without_code(self.run.settings), self.path)
         record.check(self.path, facts["records"])
         self.folder.store(checkpoint).check()
         self.check_data(facts)
@@ -101,7 +101,7 @@ class Scene:
 
     def words(self) -> list[str]:
         """The run, as a command that measures the same again names it."""
-        return [str(self.path)]
+        return [str(self.path), *self.named]
 
     def _loop(self, store: Store) -> tuple[Loop, Listener]:
         listener = self.heard_by()
@@ -208,26 +208,6 @@ class Scene:
 
             visit.trip.client(w, changed(c, chosen=keep))
         return drawn
-
-
-def check_here(path: Path) -> None:
-    """Raises StateError (E152) for a run whose samples or model are not in reach of this machine."""
-    file = path / "config.yaml"
-    settings = config.load(file) if file.exists() else None  # without one, whatever opens the folder says so
-    if settings and settings.data.startswith("("):
-        text = f"the samples of {path} are not named in its settings (they stayed at sites, or were given in Python)"
-        remedy = "for a run of sites name each site's data (unskew attack RUN --data SITE=PATH), else attack a simulated run of the same settings"
-        raise StateError("E152", f"{text}, and an attack is scored on them; {remedy}.")
-    if settings and secure.parse(settings.secure_aggregation):
-        text = f"the server of {path} read sums alone (secure_aggregation), and attacks read single replies"
-        raise StateError(
-            "E152",
-            f"{text}; attack a run of the same settings without it: sums tell no more than the replies they are made of.",
-        )
-    if settings and settings.model == GIVEN:
-        raise StateError(
-            "E152", f"the model of {path} was given in Python; attack a run whose model has a name or a file."
-        )
 
 
 def _state(checkpoint: Checkpoint) -> State:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -31,6 +32,8 @@ class Arguments:
         tuple[str, ...], "SITE=PATH: a site's samples, to attack a run of sites; name every one (repeatable)"
     ] = ()
     pictures: Annotated[bool, "keep pictures beside samples of the sites in privacy.json and the report"] = False
+    method: Annotated[str | None, "the method of a run of which a Part is in a Python file, with your own file"] = None
+    model: Annotated[str | None, "FILE.py:FUNCTION of a run whose model is in a Python file"] = None
     json: Annotated[bool, "print what was measured as JSON and nothing else"] = False
 
 
@@ -50,20 +53,24 @@ def perform_and_print(arguments: Arguments) -> None:
 
     settings = _settings(arguments)
     say = (lambda _: None) if arguments.json else print
-    findings = perform(_run(arguments), arguments.attack, settings, arguments.seeds, say)
+    findings = perform(partial(_run, arguments), arguments.attack, settings, arguments.seeds, say)
     report = page.write_report([arguments.run], arguments.run / "report.html")
     print(json.dumps(findings) if arguments.json else f"report  {report}")
 
 
-def _run(arguments: Arguments) -> Path | Scene:
-    """The run's folder, or a coordinator's run with the samples that --data names. Raises UsageError (E150) for --pictures alone."""
+def _run(arguments: Arguments) -> Scene:
+    """The run, a coordinator's with the samples that --data names. Raises UsageError (E150) for --pictures alone."""
+    from unskew.attacks.scene import Scene
+    from unskew.engine.disk.code import Code
+
+    code = Code(arguments.method, arguments.model)
     if arguments.data:
         from unskew.deploy.reheard import opened
 
-        return opened(arguments.run, arguments.data, arguments.pictures)
+        return opened(arguments.run, arguments.data, arguments.pictures, code)
     if arguments.pictures:
         raise UsageError("E150", "--pictures belongs to --data; pictures of a simulated run are always kept.")
-    return arguments.run
+    return Scene(arguments.run, code=code)
 
 
 def _settings(arguments: Arguments) -> dict[str, object]:

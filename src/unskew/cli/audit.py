@@ -20,6 +20,8 @@ class Arguments:
     set: Annotated[tuple[str, ...], "a setting of the audit, such as unit=client (repeatable)"] = ()
     samples: Annotated[int | None, Ge(1), Le(1_000_000), "the most canaries; 1000 if left out"] = None
     seeds: Annotated[int, Ge(1), Le(100), "how often the run is trained anew, each time with other canaries"] = 1
+    method: Annotated[str | None, "the method of a run of which a Part is in a Python file, with your own file"] = None
+    model: Annotated[str | None, "FILE.py:FUNCTION of a run whose model is in a Python file"] = None
     json: Annotated[bool, "print what was measured as JSON and nothing else"] = False
 
 
@@ -29,5 +31,4 @@ def command(arguments: Arguments) -> None:
 
     The bound stands beside the epsilon that the run claims, in its privacy.json and its report; docs/privacy.md explains it.
     """
-    given = {"set": arguments.set, "samples": arguments.samples, "seeds": arguments.seeds, "json": arguments.json}
-    attack.perform_and_print(attack.Arguments(arguments.run, "audit", **given))
+    attack.perform_and_print(attack.Arguments(attack="audit", **vars(arguments)))

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from unskew.attacks.perform import quickly
 from unskew.comparison.watch import Cell
+from unskew.engine.disk.code import Code
 from unskew.engine.resolve import is_reference
 from unskew.errors import StateError
 
@@ -17,6 +18,6 @@ def attack_all(cells: Sequence[Cell], say: Callable[[str], None]) -> None:
             continue
         say(f"attacks on {cell.method}, seed {cell.seed}")
         try:
-            quickly(cell.path, say)
+            quickly(cell.path, say, Code.of(cell.settings))
         except StateError as reason:  # nothing is wrong with the comparison: it has a run that cannot be attacked
             say(f"not measured: {reason}")

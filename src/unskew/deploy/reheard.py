@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from unskew import config, many
+from unskew.attacks.opening import NONE, last, settings_of
 from unskew.attacks.replay import Listener
 from unskew.attacks.scene import Scene
 from unskew.config import Settings
@@ -28,6 +29,7 @@ from unskew.deploy.loaders import load
 from unskew.deploy.studies import SITES, check_metrics_not_own, check_not_from_a_file, prepared
 from unskew.engine.client.trainer import Trainer
 from unskew.engine.client.values import Start
+from unskew.engine.disk.code import Code, check_model
 from unskew.engine.disk.folder import Folder
 from unskew.engine.disk.reopened import SITES_FILE
 from unskew.engine.disk.state import Checkpoint, digest
@@ -79,6 +81,7 @@ class SitesScene(Scene):
         """Raises StateError (E153) unless the run, computed again from its beginning, has the bits of both its checkpoints."""
         self.used, self.pictures, self._folder = used, pictures, folder
         self.given = [word for name in folder.run.federation.names or () for word in ("--data", f"{name}=PATH")]
+        self.given += ["--model", "MODEL"] if folder.run.settings.model != settings_of(path).model else []
         super().__init__(path, folder)
         try:
             self._replay(folder)
@@ -115,14 +118,15 @@ class SitesScene(Scene):
             )
 
 
-def opened(path: Path, given: Sequence[str], pictures: bool = False) -> SitesScene:
+def opened(path: Path, given: Sequence[str], pictures: bool = False, code: Code = NONE) -> SitesScene:
     """The scene of a coordinator's run. given: SITE=PATH for every site. pictures: whether pictures of samples may be kept.
+    code: the model's file, where the sites' models were in files of their own.
 
     Raises UsageError (E150) for an entry that is not SITE=PATH; StateError (E152) for a run that cannot be computed again,
     for sites without data and for data that are not as sites.json says, (E153) where the bits differ; as `load` does.
     """
     places = _places(given)
-    settings = _settings(path)
+    settings = _with(code, path, _settings(path))
     hellos = _roster(path)
     if unknown := [name for name in places if name not in {h.site for h in hellos}]:
         known = ", ".join(h.site for h in hellos)
@@ -161,13 +165,25 @@ def _settings(path: Path) -> Settings:
         raise StateError("E152", f"{path} is no run of sites, so it has its data already; leave --data out.")
     check_not_from_a_file(settings.method)
     check_metrics_not_own(settings.metrics)
-    if ".py" in settings.model or folders.is_named_in(settings.model):
-        text = f"the model of {path} is {settings.model}, and nothing that a run's folder names is loaded"
-        raise StateError("E152", f"{text}; attack a simulated run of the same settings.")
     if secure.parse(settings.secure_aggregation):
         text = f"the server of {path} read sums alone (secure_aggregation), and attacks read single replies"
         raise StateError("E152", f"{text}; attack a run of the same settings without it.")
     return settings
+
+
+def _with(code: Code, path: Path, settings: Settings) -> Settings:
+    """The settings with the caller's model in place of one that is a file or folder: nothing is loaded that the run names.
+
+    Raises UsageError (E150) for a method, which no site takes from a file; StateError (E156, E112) for a model that is
+    missing or another.
+    """
+    if code.method is not None:
+        raise UsageError("E150", "--method belongs to simulated runs: no site takes a method from a Python file.")
+    if folders.is_named_in(settings.model) and code.model is None:
+        text = f"the model of {path} was {settings.model}, a folder of Hugging Face"
+        raise StateError("E156", f"{text}; name yours: --model \"hf(path='FOLDER')\".")
+    check_model(path, last(path)[1]["files"], settings, code.model)
+    return settings.replace(model=code.model) if isinstance(code.model, str) else settings
 
 
 def _roster(path: Path) -> list[Hello]:

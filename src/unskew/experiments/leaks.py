@@ -13,6 +13,8 @@ from typing import Any
 
 from unskew import disk
 from unskew.attacks.perform import finding_on
+from unskew.comparison.watch import Cell
+from unskew.engine.disk.code import Code
 from unskew.errors import StateError, UsageError, suggestion
 from unskew.experiments.experiment import Leak, TableRow
 
@@ -23,23 +25,23 @@ Finding = Mapping[str, Any]
 Say = Callable[[str], None]
 
 
-def make(runs: Iterable[tuple[TableRow, Path]], say: Say) -> None:
+def make(runs: Iterable[tuple[TableRow, Cell]], say: Say) -> None:
     """Every attack that the rows of these runs report and that is not kept yet; refusals of an attack are kept, too.
 
     Raises UsageError (E126) where a row reports a score that none of its runs' attacks has.
     """
     by_row: dict[str, tuple[TableRow, list[Finding]]] = {}
-    for row, path in runs:
+    for row, cell in runs:
         if leak := row.attack:
-            finding = read(path, leak) or _made(path, leak, say)
+            finding = read(cell.path, leak) or _made(cell, leak, say)
             by_row.setdefault(row.name, (row, []))[1].append(finding)
     for row, findings in by_row.values():
         _check_score(row, findings)
 
 
-def left(runs: Iterable[tuple[TableRow, Path]]) -> int:
+def left(runs: Iterable[tuple[TableRow, Cell]]) -> int:
     """How many attacks the rows of these runs report that are not kept yet; rows may share one."""
-    files = {_file(path, row.attack) for row, path in runs if row.attack}
+    files = {_file(cell.path, row.attack) for row, cell in runs if row.attack}
     return sum(not file.exists() for file in files)
 
 
@@ -66,14 +68,17 @@ def fits(path: Path, leak: Leak) -> bool:
     return REFUSED not in (read(path, leak) or {})
 
 
-def _made(path: Path, leak: Leak, say: Say) -> Finding:
+def _made(cell: Cell, leak: Leak, say: Say) -> Finding:
     try:
-        finding: Finding = {**finding_on(path, leak.name, leak.settings, say), "pictures": {}}
+        finding: Finding = {
+            **finding_on(cell.path, Code.of(cell.settings), leak.name, leak.settings, say),
+            "pictures": {},
+        }
     except UsageError as refusal:
         if refusal.code != "E151":
             raise
         finding = {REFUSED: refusal.text}
-    file = _file(path, leak)
+    file = _file(cell.path, leak)
     file.parent.mkdir(exist_ok=True)
     disk.replace(file, json.dumps(finding, indent=1, allow_nan=False))
     return finding

@@ -122,7 +122,7 @@ def carry_out(request: Request, say: Say, watch: Watch) -> Reproduction:
         if not request.dry_run:
             experiment, trials = tune_methods(experiment, _tuning(request, selection, folder), training.train)
     runs = plan_runs(experiment, selection, range(request.seeds), request.scale, folder)
-    attacked = [(experiment.row(key.row), cell.path) for key, cell in runs.items()]
+    attacked = [(experiment.row(key.row), cell) for key, cell in runs.items()]
     say(training.outline(distinct(runs), _schedules(experiment, runs)))
     if text := outline.attacks(leaks.left(attacked)):
         say(text)

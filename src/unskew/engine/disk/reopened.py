@@ -1,7 +1,7 @@
 """A run in its folder opened to predict: its model and what it needs, without the samples it was trained on.
 
 A folder may come from anybody. Nothing in it is run: what is read are safetensors and JSON, and a method or a model in a
-Python file is taken from the file that the caller names, never from the one that the folder names.
+Python file is taken from the file that the caller names, never from the one that the folder names (`code.py`).
 """
 
 from __future__ import annotations
@@ -11,18 +11,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from torch import nn
-
-from unskew import config, models, own
+from unskew import config, models
 from unskew.config import Settings
-from unskew.core.method import Method
-from unskew.core.part import Part
 from unskew.core.trees import Weights
-from unskew.data.intake.take import GIVEN
 from unskew.data.unseen import Unseen
 from unskew.engine import resolve
 from unskew.engine.callbacks.keep_best import BEST
 from unskew.engine.disk import state
+from unskew.engine.disk.code import Code, check_model, method_of
 from unskew.engine.disk.folder import MODEL, maker
 from unskew.engine.disk.record import Record
 from unskew.engine.disk.state import Checkpoint, State
@@ -36,17 +32,6 @@ from unskew.revision import revision
 
 SITES_FILE = "sites.json"
 """In the folder of a run over a network, whose clients' private state stays with them."""
-
-
-@dataclass(frozen=True)
-class Code:
-    """What a caller gives in place of what a run's settings name, because it is code.
-
-    method: text, Method or Part. model: a module, or the text FILE.py:FUNCTION.
-    """
-
-    method: Method | Part | str | None = None
-    model: nn.Module | str | None = None
 
 
 @dataclass(frozen=True)
@@ -116,15 +101,12 @@ def _settings(path: Path, facts: dict[str, Any]) -> Settings:
 def _run(path: Path, facts: dict[str, Any], settings: Settings, code: Code) -> Run:
     """The run, put together on a federation without samples."""
     federation = _federation(path, facts)
-    method, model = _method(path, facts, settings, code.method), code.model
-    if model is None and (settings.model == GIVEN or ".py" in settings.model):
-        was = "a module that a program gave" if settings.model == GIVEN else f"{settings.model}, a Python file"
-        raise StateError("E156", f"the model of {path} was {was}; name yours: model=... (--model FILE.py:FUNCTION).")
+    method, model = method_of(path, facts["files"], settings, code.method), code.model
+    check_model(path, facts["files"], settings, model)
     here = settings.replace(device="cpu", workers=1, lanes="1", normalise="none", set={}, metrics="none")
     if settings.availability.startswith("trace"):
         here = here.replace(availability="full")
     if isinstance(model, str):
-        _check_file(path, facts, model)
         here, model = here.replace(model=model), None
     module = None if model is None else models.unwrapped(model)
     return replace(resolve.run_on(federation, here, method, module), settings=settings)
@@ -142,30 +124,6 @@ def _federation(path: Path, facts: dict[str, Any]) -> Unseen:
         return Unseen.from_facts(inputs, json.loads(file.read_bytes()))
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise StateError("E111", f"{file} cannot be read ({type(error).__name__}); copy the folder again.") from None
-
-
-def _method(path: Path, facts: dict[str, Any], settings: Settings, given: Method | Part | str | None) -> Method:
-    if given is None:
-        if ".py" in settings.method:  # anywhere in it, so that no other way of reading the text can find a file
-            text = f"the method of {path}, {settings.method}, has a Part in a Python file"
-            raise StateError("E156", f"{text}; name the method with your own file: method=... (--method).")
-        try:
-            return resolve.method_of(settings)
-        except UsageError as error:
-            text = f"the method of {path} cannot be read: {error.text} If a program gave its Parts, give them again"
-            raise StateError("E156", f"{text}: method=...") from error
-    if isinstance(given, str):
-        _check_file(path, facts, given)
-        return resolve.parts_of(given, settings.set if given == settings.method else None)
-    return resolve.method_of(settings, given)
-
-
-def _check_file(path: Path, facts: dict[str, Any], text: str) -> None:
-    """Raises StateError (E112) for a file of the caller's whose content is not that of any file the run was trained with."""
-    then = set(facts["files"].values())
-    for file, digest in own.digests(text).items():
-        if then and digest not in then:
-            raise StateError("E112", f"{file} is not the file with which {path} was trained; name that one.")
 
 
 def _check_weights(path: Path, run: Run, w: Weights) -> None:

@@ -1,0 +1,135 @@
+"""A run's folder may be anybody's: an attack imports no Python file because the folder names it, only those the user names."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.attacks.runs import trained
+from tests.cli.calling import call
+from unskew.comparison import leakage as stage
+from unskew.comparison.watch import Cell
+from unskew.config import load
+from unskew.engine.disk import privacy
+from unskew.methods import own_parts
+
+QUICK = ("membership", "--set", "clients=1", "--set", "shadows=2", "--set", "passes=1", "--samples", "40")
+MARK = "open({mark!r}, 'a').write('{name} ')\n"
+METHOD = """
+from dataclasses import dataclass
+from typing import ClassVar
+from unskew import Part
+
+@dataclass(frozen=True)
+class Halved(Part):
+    name: ClassVar[str] = "halved"
+
+    def grad(self, g, w, c):
+        return {n: 0.5 * t for n, t in g.items()}
+"""
+MODEL = """
+from torch import nn
+
+def make(shape, classes):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
+"""
+METRIC = """
+def share(y, p):
+    return float((y == p.argmax(1)).mean())
+"""
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    """A run of its user's own method, model and metric, and a file that says which of them were imported since."""
+    folder = tmp_path_factory.mktemp("own")
+    mark = folder / "imported"
+    for name, text in (("method", METHOD), ("model", MODEL), ("metric", METRIC)):
+        (folder / f"my_{name}.py").write_text(MARK.format(mark=str(mark), name=name) + text)
+    files = {name: str(folder / f"my_{name}.py") for name in ("method", "model", "metric")}
+    run = trained(folder, files["method"], model=f"{files['model']}:make", metrics=f"{files['metric']}:share")
+    return run, files, mark
+
+
+@pytest.fixture
+def copy(own, tmp_path):
+    run, files, mark = own
+    own_parts._kinds.cache_clear()  # methods are imported once in a process, which would hide a second import
+    mark.write_text("")
+    return Path(shutil.copytree(run, tmp_path / "r")), files, mark
+
+
+def test_a_file_that_only_the_folder_names_is_not_imported(copy):
+    run, files, mark = copy
+    done = call("attack", str(run), *QUICK)
+    assert (done.code, done.err[:4]) == (2, "E156"), done.err
+    assert "--method" in done.err
+    assert mark.read_text() == ""
+    done = call("attack", str(run), *QUICK, "--method", files["method"])
+    assert (done.code, done.err[:4]) == (2, "E156"), done.err
+    assert "--model FILE.py:FUNCTION" in done.err
+    assert set(mark.read_text().split()) == {"method"}
+    assert call("audit", str(run)).err.startswith("E156")
+    assert privacy.read(run) == {}
+
+
+def test_files_that_the_user_names_are_those_of_the_training_wherever_they_lie(copy, tmp_path):
+    """No attack reads metrics, so a file of those is not imported at all."""
+    run, files, mark = copy
+    method, model = (shutil.copy(files[name], tmp_path / f"another_{name}.py") for name in ("method", "model"))
+    words = ("--method", str(method), "--model", f"{model}:make")
+    done = call("attack", str(run), *QUICK, *words)
+    assert done.code == 0, done.err
+    assert set(mark.read_text().split()) == {"method", "model"}
+    assert f"--method {method} --model {model}:make" in privacy.read(run)["attacks"]["membership"]["command"]
+    audited = call("audit", str(run), "--samples", "10", *words)
+    assert audited.code == 0, audited.err
+    Path(method).write_text(Path(method).read_text().replace("0.5", "0.25"))
+    changed = call("attack", str(run), *QUICK, *words)
+    assert (changed.code, changed.err[:4]) == (2, "E112"), changed.err
+
+
+def test_a_folder_that_was_made_elsewhere_cannot_say_which_file_is_the_users(copy, tmp_path):
+    """Its digests are its own word, and so is where the file lies, here within the folder itself."""
+    run, _, mark = copy
+    (run / "evil.py").write_text(MARK.format(mark=str(mark), name="evil") + METHOD)
+    file = run / "config.yaml"
+    file.write_text(
+        "".join(
+            f"method: {run}/evil.py\n" if line.startswith("method:") else line
+            for line in file.read_text().splitlines(keepends=True)
+        )
+    )
+    for words in (("attack", str(run), *QUICK), ("attack", str(run)), ("audit", str(run)), ("report", str(run))):
+        call(*words)
+    assert mark.read_text() == ""
+
+
+def test_an_attack_that_does_not_exist_is_refused_before_anything_is_imported(copy):
+    run, files, mark = copy
+    done = call("attack", str(run), "membrship", "--method", files["method"])
+    assert (done.code, done.err[:4]) == (2, "E150")
+    assert mark.read_text() == ""
+
+
+def test_a_comparison_attacks_with_the_files_that_its_own_plan_names(copy):
+    run, _, mark = copy
+    said = []
+    stage.attack_all([Cell("mine", 0, run, load(run / "config.yaml"), code=None)], said.append)
+    assert "membership" in privacy.read(run)["attacks"], said
+    assert set(mark.read_text().split()) == {"method", "model"}
+
+
+def test_resuming_a_run_of_the_users_own_imports_what_it_names_and_refuses_a_changed_file(copy):
+    run, files, mark = copy
+    assert call("resume", str(run)).code == 0
+    assert {"method", "model"} <= set(mark.read_text().split())
+    before = Path(files["method"]).read_text()
+    try:
+        Path(files["method"]).write_text(before.replace("0.5", "0.25"))
+        done = call("resume", str(run))
+        assert (done.code, done.err[:4]) == (2, "E112"), done.err
+    finally:
+        Path(files["method"]).write_text(before)
