@@ -19,6 +19,7 @@ from unskew.engine.server.loop import Loop
 from unskew.errors import UsageError
 from unskew.merge.clip import ClipMedian
 from unskew.merge.krum import MultiKrum, krum
+from unskew.merge.mean import weighted_mean
 from unskew.merge.median import Median
 from unskew.merge.trimmed import TrimmedMean
 from unskew.methods import registry
@@ -47,6 +48,26 @@ def ups(*values, sizes=None, shares=None, part="", weighting="size"):
         for k, (n, v) in enumerate(zip(sizes, values))
     ]
     return Ups.of(replies, 1, weighting).seen_by(part)
+
+
+@pytest.mark.parametrize(
+    ("name", "length", "m", "before"), [("fedcm", "pull", "delta", "before"), ("mofedsam", "length", "m", "w")]
+)
+def test_momentum_keeps_its_size_where_clients_take_unequal_numbers_of_steps(name, length, m, before):
+    """Two clients take 1 and 9 steps of 0.1, all with the gradient 1; weighed by size, the momentum was 1.64."""
+    method = registry.parse(name)
+    (part,) = method.parts
+    s = {m: {"w": torch.zeros(1)}, before: {"w": torch.zeros(1)}, length: torch.ones(())}
+    sent = ups(
+        [-0.1],
+        [-0.9],
+        sizes=[1.0, 9.0],
+        shares=[{length: torch.tensor(0.1)}, {length: torch.tensor(0.9)}],
+        part=name,
+        weighting=method.weighting,
+    )
+    w = weighted_mean({"w": torch.zeros(1)}, sent)
+    assert_close(part.refine(w, part.server(s, sent, FED), FED, 1)[1][m]["w"], [1.0])
 
 
 def test_fedavgm_keeps_its_speed():

@@ -1,7 +1,7 @@
-"""FedCM (Xu et al. 2021, algorithm 1), server step size 1, clients weighted by size.
+"""FedCM (Xu et al. 2021, algorithm 1), server step size 1.
 
     v = alpha g + (1 - alpha) Delta_t;    y <- y - lr v, K steps
-    Delta_{t+1} = (w_t - sum_k p_k y_k) / (K lr);    w_{t+1} = w_t - K lr Delta_{t+1}
+    Delta_{t+1} = (w_t - mean_k y_k) / (K lr);    w_{t+1} = w_t - K lr Delta_{t+1}
 Clients differ in K here: K lr is its mean over clients. With momentum rho, K becomes the sum of 1 + rho + ... + rho^(K-1-s).
 """
 
@@ -15,6 +15,7 @@ from tests.oracles.values import Client, Reply
 
 class FedCM(FedAvg):
     part = "fedcm"
+    weighting = "equal"
     alpha = 0.1
 
     def begin(self) -> None:

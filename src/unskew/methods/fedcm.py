@@ -4,8 +4,10 @@ Client: g <- alpha g + (1 - alpha) D    D: `c.down["delta"]`; 0 in round 1
         sends a_k lr,   a_k = S local steps for plain SGD, the sum of the weights of all steps' gradients with momentum
 Server: D <- (w_t - w_{t+1}) / mean_k (a_k lr)
 D is the change that the method's merge made, in units of a gradient, also where that is not the mean.
-Differs from the paper: clients are weighted by size, there equally, and the server's step size is fixed at 1. The
-paper's a_k is the same S for all. Weight decay is added after the mixture, as its public reproductions do.
+The merge weighs clients equally, as the mean of a_k does: by size, those that take more steps would count for more than
+that, and D grow in every round until nothing is finite.
+Differs from the paper: the server's step size is fixed at 1. The paper's a_k is the same S for all. Weight decay is added
+after the mixture, as its public reproductions do.
 """
 
 from dataclasses import dataclass
@@ -21,12 +23,12 @@ from unskew.core import Client, Fed, Part, Share, Tree, Ups, Weights
 class FedCM(Part):
     """Mixes every local gradient with the last step of the global model."""
 
-    alpha: Annotated[float, Gt(0), Le(1), "share of a client's own gradient in its steps; 1 is FedAvg"] = 0.1
+    alpha: Annotated[float, Gt(0), Le(1), "share of a client's own gradient in its steps; 1: all of it"] = 0.1
     name = "fedcm"
     family = "steps"
     against = ("labels", "absence")
     use_when = "Few of many clients answer a round, so that no state of theirs is fresh: the momentum is the server's."
-    neutral = {"alpha": 1.0}
+    weighting = "equal"
     keeps_at_server = ("before", "pull")
 
     def refuse(self, fed: Fed) -> str | None:
