@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from functools import partial
@@ -15,7 +14,7 @@ from annotated_types import Ge, Gt, Le
 from unskew.data.dataset import Dataset
 from unskew.data.from_arrays import arrays
 from unskew.data.intake.decoded import decoded
-from unskew.data.intake.images import Fit, Form, each, mask, picture
+from unskew.data.intake.images import Fit, Form, each, mask, picture, sizes_told
 from unskew.data.intake.listing import listed
 from unskew.data.intake.masks import Origin, as_masks
 from unskew.data.intake.notes import Intake, Note, counted
@@ -71,7 +70,7 @@ def _left_out(tree: Tree) -> str:
 
 def _images(tree: Tree, ordered: Sorted, size: int, fit: Fit, bits: int) -> Dataset:
     x, forms = _pictures(tree, [f.path for f in ordered.files], size, fit, bits)
-    notes = (*tree.notes, *ordered.notes, *_sizes(forms, size, fit, bits))
+    notes = (*tree.notes, *ordered.notes, *sizes_told(forms, size, fit, bits))
     form = {"kind": "images", "size": size, "fit": fit, "bits": bits}
     return _formed(_set(tree, ordered, x, notes), form)
 
@@ -101,7 +100,7 @@ def _with_masks(tree: Tree, size: int, fit: Fit, bits: int) -> Dataset:
     images, drawn = [p.image.path for p in paired], [p.mask.path for p in paired]
     x, forms = _pictures(tree, images, size, fit, bits)
     masks = each(drawn, lambda i: mask(drawn[i], size, fit, forms[i].shape))
-    notes = [*tree.notes, *empty_folders(tree), *left_out, *_sizes(forms, size, fit, bits)]
+    notes = [*tree.notes, *empty_folders(tree), *left_out, *sizes_told(forms, size, fit, bits)]
     smaller = [i for i, (m, form) in enumerate(zip(masks, forms)) if m.shape != form.shape]
     if smaller:
         i = smaller[0]
@@ -141,24 +140,3 @@ def _set(tree: Tree, ordered: Sorted, x: np.ndarray, notes: Sequence[Note], y: n
         notes=notes,
         layout="channels first",
     )
-
-
-def _sizes(forms: Sequence[Form], size: int, fit: Fit, bits: int) -> list[Note]:
-    """What became of the images' sizes, bit depths and further frames."""
-    shapes = Counter(f.shape for f in forms)
-    others = [shape for shape, _ in shapes.most_common() if shape != (size, size)]
-    notes: list[Note] = []
-    if others:
-        (width, height), also = others[0], f" and {counted(len(others) - 1, 'other size')}" if others[1:] else ""
-        notes.append(("scaled", f"images of {width} x {height}{also} were resized to {size} x {size} (size={size})"))
-    if n := sum(f.shape[0] != f.shape[1] for f in forms):
-        done = {"pad": "padded with black", "crop": "cut to their middle", "squash": "squashed"}[fit]
-        notes.append(("scaled", f"{counted(n, 'image')} not square, {done} (fit={fit})"))
-    for depth, n in Counter(f.depth for f in forms).items():
-        how = {"8 bit": "divided by 255", "16 bit": f"divided by {(1 << bits) - 1:,}", "float": "taken as they are"}[
-            depth
-        ]
-        notes.append(("scaled", f"{counted(n, 'image')} of {depth}, {how}"))
-    if n := sum(f.frames > 1 for f in forms):
-        notes.append(("left out", f"all frames but the first of {counted(n, 'image')}"))
-    return notes

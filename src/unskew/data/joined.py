@@ -20,6 +20,8 @@ class Joined(Source):
         self.parts = parts
         self.name = next(part.source.name for part in parts if isinstance(part, Rows))
         self.starts = np.cumsum([0, *map(len, parts)])
+        asked = [part.source.together for part in parts if isinstance(part, Rows)]
+        self.together = max((most for most in asked if most), default=None)
         self.shape = (int(self.starts[-1]), *parts[0].shape[1:])
 
     def read(self, rows: np.ndarray) -> np.ndarray:

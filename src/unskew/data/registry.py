@@ -14,9 +14,11 @@ from unskew import arguments, calls, sources
 from unskew.data.dataset import Dataset
 from unskew.data.from_folder import folder
 from unskew.data.from_npz import is_npy_folder, npy, npz
+from unskew.data.from_parquet import parquet
 from unskew.data.from_volumes import holds_volumes, volumes
-from unskew.data.intake.tables import csv_pair, csv_set, ending, is_csv_pair, parquet_set
+from unskew.data.intake.tables import csv_pair, csv_set, ending, is_csv_pair
 from unskew.data.named import place
+from unskew.data.parquet.places import holds_parquet, is_pattern
 from unskew.errors import DataError, UsageError, excerpt, suggestion
 
 FOLDER = Path(__file__).parent / "sets"
@@ -122,15 +124,22 @@ def _place(text: str) -> tuple[str, dict[str, object]]:
 
     A name that no set of this package has may be that of an archive in the folder of named sets.
     """
-    if os.path.exists(text):  # unlike Path.exists, it answers False for a name that is too long
+    if _is_there(text):
         return text, {}
     if NAME.fullmatch(text) and text not in files() and (path := place(text)):
         return str(path), {}
     if text.endswith(")"):
         for end in (i for i in reversed(range(len(text))) if text[i] == "("):
-            if os.path.exists(path := text[:end].strip()):  # the path may have brackets of its own
+            if _is_there(path := text[:end].strip()):  # the path may have brackets of its own
                 return path, calls.parse(f"path{text[end:]}", "data set", "E125").arguments
     return "", {}
+
+
+def _is_there(text: str) -> bool:
+    """Whether a text is the path of a file or folder, or a pattern of Parquet files that are there."""
+    return os.path.exists(text) or is_pattern(
+        text
+    )  # unlike Path.exists, the first answers False for a name that is too long
 
 
 FILES: dict[str, tuple[Callable[..., Dataset], str]] = {
@@ -140,7 +149,7 @@ FILES: dict[str, tuple[Callable[..., Dataset], str]] = {
     ".tsv": (csv_set, "table"),
     ".csv.gz": (csv_set, "table"),
     ".tsv.gz": (csv_set, "table"),
-    ".parquet": (parquet_set, "table"),
+    ".parquet": (parquet, "table"),
 }
 """What reads a file of each ending, and what to call it."""
 
@@ -150,7 +159,9 @@ def _reader_of_path(path: Path) -> tuple[Callable[..., Dataset], str]:
     if path.is_dir():
         if is_npy_folder(path):
             return npy, "folder"
-        return (volumes if holds_volumes(path) else csv_pair if is_csv_pair(path) else folder), "folder"
+        if holds_volumes(path):
+            return volumes, "folder"
+        return (csv_pair if is_csv_pair(path) else parquet if holds_parquet(path) else folder), "folder"
     if ending(path) in FILES:
         return FILES[ending(path)]
     if not path.suffix:

@@ -41,6 +41,8 @@ class Source:
 
     name: str
     shape: tuple[int, ...]
+    together: int | None = None
+    """Bytes of samples that are read at once for training, where a read costs much whatever it brings; None where it does not."""
 
     def read(self, rows: np.ndarray) -> np.ndarray:
         """These rows, int64 [n], as float32 [n, ...]; from any thread. Raises DataError (E413) for rows that cannot be read."""

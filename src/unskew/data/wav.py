@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import importlib
+import io
 import math
 import struct
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 
@@ -22,6 +24,8 @@ LEAST_HZ, HIGHEST_HZ = 1_000, 1_000_000
 MOST_S = 4.0
 WINDOW_S = 1024 / 22_050
 MELS = 64
+RIFF = (b"RIFF", b"RIFX", b"RF64")
+"""How the content of .wav files begins."""
 
 
 @dataclass(frozen=True)
@@ -39,21 +43,25 @@ def format_of(files: Sequence[Path]) -> Format:
     The rate that most of them have, at most 22,050 Hz; the length of the longest, at most 4 s; as window the power of
     two below 46 ms. Raises DataError as `waveform` does.
     """
-    lengths = [(len(wave), rate) for wave, rate in map(waveform, files)]
+    return format_for([(len(wave), rate) for wave, rate in map(waveform, files)])
+
+
+def format_for(lengths: Sequence[tuple[int, int]]) -> Format:
+    """The same for sounds of these lengths: (samples of a waveform, samples per second)."""
     rates = [rate for _, rate in lengths]
     rate = min(max(set(rates), key=lambda r: (rates.count(r), r)), MOST_HZ)
     seconds = min(max(n / r for n, r in lengths), MOST_S)
     return Format(rate, seconds, 1 << math.floor(math.log2(WINDOW_S * rate)))
 
 
-def spectrogram(file: Path, format: Format) -> np.ndarray:
+def spectrogram(file: Path | io.BytesIO, format: Format, name: str = "") -> np.ndarray:
     """The log-mel spectrogram of a file, float32 [64, T]: resampled, then cut or padded with zeros at its end.
 
-    Raises DataError as `waveform` does.
+    name: of a file in memory. Raises DataError as `waveform` does.
     """
     from scipy.signal import resample_poly
 
-    wave, rate = waveform(file)
+    wave, rate = waveform(file, name)
     if rate != format.rate:
         common = math.gcd(rate, format.rate)
         wave = resample_poly(wave, format.rate // common, rate // common).astype(np.float32)
@@ -71,65 +79,69 @@ def _samples(format: Format) -> int:
     return max(round(format.seconds * format.rate), format.window)
 
 
-def waveform(file: Path) -> tuple[np.ndarray, int]:
+def waveform(file: Path | io.BytesIO, name: str = "") -> tuple[np.ndarray, int]:
     """(the mean of a file's channels, float32 [N] in [-1, 1]; samples per second).
 
-    Raises DataError: E401 for a file that cannot be read or is cut off, E403 for one without a sample.
+    file: on a disk, or in memory and then called `name` in messages. Raises DataError: E401 for a file that cannot be read or
+    is cut off, E403 for one without a sample.
     """
-    if file.suffix.lower() != ".wav":
-        return _compressed(file)
+    if not (file.suffix.lower() == ".wav" if isinstance(file, Path) else file.getvalue()[:4] in RIFF):
+        return _compressed(file, name)
     from scipy.io import wavfile
 
+    name = name or str(file)
     try:
-        _check_chunks(file)
+        with open(file, "rb") if isinstance(file, Path) else nullcontext(file) as content:
+            _check_chunks(content)
+        if not isinstance(file, Path):
+            file.seek(0)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", wavfile.WavFileWarning)  # of chunks that hold no sound
             warnings.filterwarnings("error", "Reached EOF prematurely")  # what is there would be taken for all of it
             rate, wave = wavfile.read(file)
     except Exception as error:  # SciPy's reader raises many kinds of error for damaged files
-        raise DataError("E401", f"{file} cannot be read as a .wav file: {str(error).rstrip('.')}.") from error
+        raise DataError("E401", f"{name} cannot be read as a .wav file: {str(error).rstrip('.')}.") from error
     if not LEAST_HZ <= rate <= HIGHEST_HZ:
         expected = f"expected {LEAST_HZ:,} to {HIGHEST_HZ:,}"
-        raise DataError("E401", f"{file} cannot be read as a .wav file: {rate:,} samples per second, {expected}.")
+        raise DataError("E401", f"{name} cannot be read as a .wav file: {rate:,} samples per second, {expected}.")
     if np.issubdtype(wave.dtype, np.integer):
         info = np.iinfo(wave.dtype)
         middle = 128 if info.min == 0 else 0  # bytes have no sign
         wave = (wave.astype(np.float32) - middle) / (128 if info.min == 0 else -float(info.min))
     if not wave.size:
-        raise DataError("E403", f"{file} holds no sound.")
+        raise DataError("E403", f"{name} holds no sound.")
     return (wave.mean(1) if wave.ndim > 1 else wave).astype(np.float32), int(rate)
 
 
-def _compressed(file: Path) -> tuple[np.ndarray, int]:
+def _compressed(file: Path | io.BytesIO, name: str) -> tuple[np.ndarray, int]:
     """As `waveform`, of a file that the optional package soundfile reads (.ogg, .flac, .mp3, .aiff)."""
+    how = "save its sounds as .wav"
+    if isinstance(file, Path):
+        name, how = str(file), f"convert it (ffmpeg -i {file.name} {file.stem}.wav)"
     try:
         soundfile: Any = importlib.import_module("soundfile")
     except ImportError:
-        raise DataError(
-            "E401",
-            f"{file} is compressed; convert it (ffmpeg -i {file.name} {file.stem}.wav), or pip install soundfile.",
-        ) from None
+        raise DataError("E401", f"{name} is compressed; {how}, or pip install soundfile.") from None
     try:
         wave, rate = soundfile.read(file, dtype="float32", always_2d=True)
     except Exception as error:  # soundfile raises errors of its own
-        raise DataError("E401", f"{file} cannot be read as a sound: {str(error).rstrip('.')}.") from error
+        raise DataError("E401", f"{name} cannot be read as a sound: {str(error).rstrip('.')}.") from error
     if not wave.size:
-        raise DataError("E403", f"{file} holds no sound.")
+        raise DataError("E403", f"{name} holds no sound.")
     return wave.mean(1), int(rate)
 
 
-def _check_chunks(file: Path) -> None:
+def _check_chunks(wav: IO[bytes]) -> None:
     """What SciPy's reader passes over: chunks that are none, and samples of an impossible size. Raises ValueError."""
-    with open(file, "rb") as wav:
-        kind, _, _ = wav.read(4), wav.read(4), wav.read(4)
-        order = ">" if kind == b"RIFX" else "<"
-        while kind != b"RF64" and len(head := wav.read(8)) == 8:
-            name, size = struct.unpack(f"{order}4sI", head)
-            if not name.decode("latin-1").isprintable():
-                raise ValueError("a chunk in it has no name")
-            if name == b"fmt ":
-                _, channels, _, _, frame, bits = struct.unpack(f"{order}HHIIHH", wav.read(16))
-                if not bits or frame != channels * ((bits + 7) // 8):
-                    raise ValueError(f"{channels} channels of {bits} bits do not fill a frame of {frame} bytes")
-                size -= 16
-            wav.seek(size + size % 2, 1)
+    kind, _, _ = wav.read(4), wav.read(4), wav.read(4)
+    order = ">" if kind == b"RIFX" else "<"
+    while kind != b"RF64" and len(head := wav.read(8)) == 8:
+        name, size = struct.unpack(f"{order}4sI", head)
+        if not name.decode("latin-1").isprintable():
+            raise ValueError("a chunk in it has no name")
+        if name == b"fmt ":
+            _, channels, _, _, frame, bits = struct.unpack(f"{order}HHIIHH", wav.read(16))
+            if not bits or frame != channels * ((bits + 7) // 8):
+                raise ValueError(f"{channels} channels of {bits} bits do not fill a frame of {frame} bytes")
+            size -= 16
+        wav.seek(size + size % 2, 1)

@@ -29,6 +29,7 @@ class Streamed:
 
     def __init__(self, rows: Rows, device: torch.device):
         self.rows, self.device, self.shape = rows, device, torch.Size(rows.shape)
+        self.together = rows.source.together
         self._reader = ThreadPoolExecutor(1, thread_name_prefix="reader")
 
     def __len__(self) -> int:
@@ -57,7 +58,7 @@ class Streamed:
             for group in groups:
                 for following in coming:
                     pending.append(self._reader.submit(self.rows.__getitem__, np.concatenate(following)))
-                    if len(pending) > AHEAD:
+                    if len(pending) > (1 if self.together else AHEAD):
                         break
                 x = pending.popleft().result()
                 ends = np.cumsum([len(batch) for batch in group])
@@ -67,8 +68,12 @@ class Streamed:
                 read.cancel()
 
     def _together(self, batches: Sequence[np.ndarray]) -> list[Sequence[np.ndarray]]:
-        """The batches in groups that are read at once; the first is alone, so that training need not wait for more."""
+        """The batches in groups that are read at once; the first is alone, so that training need not wait for more, unless it
+        would have to wait as long for itself."""
         sample_bytes = 4 * math.prod(self.shape[1:])
+        if self.together:
+            most = max(1, self.together // max(1, sample_bytes * max(map(len, batches), default=1)))
+            return [batches[i : i + most] for i in range(0, len(batches), most)]
         most = max(1, min(TOGETHER, TOGETHER_BYTES // max(1, sample_bytes * max(map(len, batches), default=1))))
         rest = batches[1:]
         return [batches[:1], *(rest[i : i + most] for i in range(0, len(rest), most))] if batches else []

@@ -11,6 +11,8 @@ Letters: N rows.
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -33,43 +35,71 @@ Kinds: TypeAlias = dict[str, list[str]]
 """By the column of a table that is a feature, the words of which each became a column of 0 and 1; [] for numbers."""
 
 
-def numbers_of(sheet: Sheet, columns: dict[str, np.ndarray], notes: list[Note]) -> tuple[np.ndarray, Kinds]:
+@dataclass(frozen=True)
+class Judged:
+    """What becomes of a column. kinds: as in `Kinds`; None where it numbers the rows. unseen: words that only test rows have."""
+
+    kinds: list[str] | None
+    unseen: tuple[str, ...] = ()
+
+
+def numbers_of(sheet: Sheet, columns: Mapping[str, np.ndarray], notes: list[Note]) -> tuple[np.ndarray, Kinds]:
     """(float32 [N, columns], what became of each column that is used); adds to the notes.
 
     columns: those of the sheet that are features. Raises DataError: E403 where none can be used, E405 for missing values
     and for cells that are no numbers in columns of numbers.
     """
-    kept: list[np.ndarray] = []
+    parts: dict[str, list[np.ndarray]] = {}
+
+    def judge(column: str) -> Judged:
+        one, parts[column] = judged(sheet, column, columns[column])
+        return one
+
+    used = kinds_of(sheet, columns, judge, notes)
+    return _stacked([part for column in used for part in parts[column]]), used
+
+
+def kinds_of(sheet: Sheet, columns: Iterable[str], judge: Callable[[str], Judged], notes: list[Note]) -> Kinds:
+    """What becomes of each column that is used; adds to the notes. Raises DataError (E403) where none can be used."""
     used: Kinds = {}
     left_out: list[str] = []
     spread: list[str] = []
-    for column, values in columns.items():
-        train = values if sheet.test is None else values[~sheet.test]
-        if is_row_number(column, values) or is_row_number(column, train):
+    for column in columns:
+        one = judge(column)
+        if one.kinds is None:
             left_out.append(f"'{column}' (numbers of rows)")
-        elif (numbers := column_of_numbers(sheet, column, values)) is not None:
-            kept.append(numbers)
-            used[column] = []
-        else:
-            texts = cells.words(values)
-            kinds = sorted(set(texts.tolist()))
-            if len(kinds) > MOST_KINDS:
-                left_out.append(f"'{column}' ({len(kinds):,} different words)")
-                continue
-            spread.append(f"'{column}' ({len(kinds)} kinds)")
-            kept += _spread(texts, kinds)
-            used[column] = kinds
-            if unseen := sorted(set(kinds) - {cells.word(v) for v in train.tolist()}):
-                notes.append(("note", f"column '{column}' has {excerpt(some(unseen), 60)} only in the test part"))
+            continue
+        if len(one.kinds) > MOST_KINDS:
+            left_out.append(f"'{column}' ({len(one.kinds):,} different words)")
+            continue
+        used[column] = one.kinds
+        if one.kinds:
+            spread.append(f"'{column}' ({len(one.kinds)} kinds)")
+        if one.unseen:
+            notes.append(("note", f"column '{column}' has {excerpt(some(list(one.unseen)), 60)} only in the test part"))
     if left_out:
         notes.append(("left out", f"columns {some(left_out, 5)}"))
     if spread:
         notes.append(("note", f"words became columns of 0 and 1: {some(spread, 5)}"))
     if sheet.decimal_commas:
         notes.append(("note", "commas were read as decimal points, because semicolons separate the columns"))
-    if not kept:
+    if not used:
         raise DataError("E403", f"{sheet.name} has no column of numbers beside its labels.")
-    return _stacked(kept), used
+    return used
+
+
+def judged(sheet: Sheet, column: str, values: np.ndarray) -> tuple[Judged, list[np.ndarray]]:
+    """(what becomes of a column, the columns of numbers that it becomes, [N] each). Raises DataError (E405) as `column_of_numbers` does."""
+    train = values if sheet.test is None else values[~sheet.test]
+    if is_row_number(column, values) or is_row_number(column, train):
+        return Judged(None), []
+    if (numbers := column_of_numbers(sheet, column, values)) is not None:
+        return Judged([]), [numbers]
+    texts = cells.words(values)
+    kinds = sorted(set(texts.tolist()))
+    if len(kinds) > MOST_KINDS:
+        return Judged(kinds), []
+    return Judged(kinds, tuple(sorted(set(kinds) - {cells.word(v) for v in train.tolist()}))), _spread(texts, kinds)
 
 
 def numbers_as(sheet: Sheet, used: Kinds) -> np.ndarray:
@@ -120,25 +150,37 @@ def _stacked(columns: list[np.ndarray]) -> np.ndarray:
     return np.stack([np.asarray(v, dtype=np.float64) for v in columns], axis=1).astype(np.float32)
 
 
+def names_rows(column: str) -> bool:
+    """Whether a column's name says that it numbers rows, if its values differ."""
+    return _is_id(column) or column.strip().lower() in ROW_NUMBERS
+
+
+def _is_id(column: str) -> bool:
+    return "id" in (w.lower() for w in WORDS_OF_NAME.split(column))
+
+
 def is_row_number(column: str, values: np.ndarray) -> bool:
     """Whether a column numbers the rows: by its name, if its values differ, or as whole numbers one after the other."""
-    listed = values.tolist()
-    kinds = len(set(listed))
-    if len(listed) < 2 or kinds <= MOSTLY * len(listed):
+    count = len(values)
+    if count < 2:
         return False
-    if "id" in (w.lower() for w in WORDS_OF_NAME.split(column)):
+    numbers = values.dtype.kind in "biuf"
+    kinds = len(np.unique(values, equal_nan=False)) if numbers else len(set(values.tolist()))
+    if kinds <= MOSTLY * count:
+        return False
+    if _is_id(column):
         return True
-    if kinds < len(listed):
+    if kinds < count:
         return False
     if column.strip().lower() in ROW_NUMBERS:
         return True
     if values.dtype.kind in "iu":
-        whole: list[int] = listed
-    elif values.dtype.kind in "US" and all(t.isascii() and t.isdigit() and len(t) < 19 for t in listed):
-        whole = [int(t) for t in listed]
-    else:
+        return int(values.max()) - int(values.min()) == count - 1
+    texts = values.tolist() if values.dtype.kind in "US" else []
+    if not texts or not all(t.isascii() and t.isdigit() and len(t) < 19 for t in texts):
         return False
-    return max(whole) - min(whole) == len(whole) - 1
+    whole = [int(t) for t in texts]
+    return max(whole) - min(whole) == count - 1
 
 
 def column_of_numbers(sheet: Sheet, column: str, values: np.ndarray) -> np.ndarray | None:

@@ -6,14 +6,15 @@ longer side fits and padded with black, and its mask with it.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, TypeVar
+from typing import IO, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
-from unskew.data.intake.notes import some
+from unskew.data.intake.notes import Note, counted, some
 from unskew.errors import DataError
 
 T = TypeVar("T")
@@ -32,16 +33,21 @@ class Form:
 def picture(file: Path, size: int, fit: Fit, bits: int = 16) -> tuple[np.ndarray, Form]:
     """An image file in colour, float32 [3, size, size], and what it was. bits: that files of 16 bits use. Raises DataError
     (E401) for one that cannot be read."""
+    return opened(file, str(file), size, fit, bits)
+
+
+def opened(file: Path | IO[bytes], name: str, size: int, fit: Fit, bits: int) -> tuple[np.ndarray, Form]:
+    """As `picture`, also of a file in memory. name: of the file, for the message."""
     from PIL import Image
 
     try:
         with Image.open(file) as image:
-            pixels, depth = pixels_of(image, size, fit, str(file), bits)
+            pixels, depth = pixels_of(image, size, fit, name, bits)
             return pixels, Form(image.size, depth, getattr(image, "n_frames", 1))
     except DataError:
         raise
     except Exception as error:  # Pillow's readers raise many kinds of error for damaged files
-        raise _unreadable(file, error) from error
+        raise _unreadable(name, error) from error
 
 
 def pixels_of(image: Any, size: int, fit: Fit, name: str, bits: int = 16) -> tuple[np.ndarray, str]:
@@ -114,7 +120,28 @@ def each(files: Sequence[object], read: Callable[[int], T]) -> list[T]:
     return read_files
 
 
-def _unreadable(file: Path, error: Exception) -> DataError:
+def sizes_told(forms: Sequence[Form], size: int, fit: Fit, bits: int) -> list[Note]:
+    """What became of the images' sizes, bit depths and further frames."""
+    shapes = Counter(f.shape for f in forms)
+    others = [shape for shape, _ in shapes.most_common() if shape != (size, size)]
+    notes: list[Note] = []
+    if others:
+        (width, height), also = others[0], f" and {counted(len(others) - 1, 'other size')}" if others[1:] else ""
+        notes.append(("scaled", f"images of {width} x {height}{also} were resized to {size} x {size} (size={size})"))
+    if n := sum(f.shape[0] != f.shape[1] for f in forms):
+        done = {"pad": "padded with black", "crop": "cut to their middle", "squash": "squashed"}[fit]
+        notes.append(("scaled", f"{counted(n, 'image')} not square, {done} (fit={fit})"))
+    for depth, n in Counter(f.depth for f in forms).items():
+        how = {"8 bit": "divided by 255", "16 bit": f"divided by {(1 << bits) - 1:,}", "float": "taken as they are"}[
+            depth
+        ]
+        notes.append(("scaled", f"{counted(n, 'image')} of {depth}, {how}"))
+    if n := sum(f.frames > 1 for f in forms):
+        notes.append(("left out", f"all frames but the first of {counted(n, 'image')}"))
+    return notes
+
+
+def _unreadable(file: Path | str, error: Exception) -> DataError:
     why = " ".join(str(error).split()).rstrip(".") or type(error).__name__
     return DataError("E401", f"{file} cannot be read as an image: {why}.")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import gzip
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -31,13 +31,31 @@ class Sheet:
 
     name: str
     columns: Mapping[str, np.ndarray]
-    places: tuple[str, ...] = ()
+    places: Sequence[str] = ()
     decimal_commas: bool = False
     test: np.ndarray | None = None
 
     def where(self, row: int) -> str:
         """`at line 17`, or `in row 15` (from 0) of a table in memory."""
         return f"at {self.places[row]}" if self.places else f"in row {row}"
+
+
+class Only(Mapping[str, np.ndarray]):
+    """Some columns of a table, in this order; nothing is read before it is asked for."""
+
+    def __init__(self, columns: Mapping[str, np.ndarray], names: Sequence[str]):
+        self._columns, self._names = columns, dict.fromkeys(names)
+
+    def __getitem__(self, name: str) -> np.ndarray:
+        if name not in self._names:
+            raise KeyError(name)
+        return self._columns[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._names)
+
+    def __len__(self) -> int:
+        return len(self._names)
 
 
 def read_csv(path: Path) -> Sheet:

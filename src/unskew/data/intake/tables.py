@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,16 +11,17 @@ from typing import Any
 import numpy as np
 
 from unskew.data.dataset import Dataset
-from unskew.data.from_arrays import arrays
 from unskew.data.intake import cells
 from unskew.data.intake.columns import site_of
-from unskew.data.intake.features import numbers_of
+from unskew.data.intake.features import Kinds, numbers_of
 from unskew.data.intake.notes import Intake, Note
 from unskew.data.intake.numbers import target_column
+from unskew.data.intake.raw import Raw
 from unskew.data.intake.several import in_columns, several_columns
-from unskew.data.intake.sheets import Sheet, check_header, joined, read_csv
+from unskew.data.intake.sheets import Only, Sheet, check_header, joined, read_csv
 from unskew.data.intake.targets import column_named, labels_of
 from unskew.data.intake.tree import IMAGES, PARTS, SOUNDS
+from unskew.data.rows import chosen
 from unskew.data.target import Target
 from unskew.errors import DataError
 
@@ -40,7 +40,7 @@ def csv_set(
     scale: float | None = None,
 ) -> Dataset:
     """The set that a CSV holds; see `table`."""
-    return sheet_set(_sheet(Path(path)), label, site, classes, _wished(target, label, center, scale))
+    return sheet_set(_sheet(Path(path)), label, site, classes, wished(target, label, center, scale))
 
 
 def csv_pair(
@@ -68,7 +68,7 @@ def csv_pair(
             notes.append(("left out", f"column '{more[0]}', which only {test.name} has"))
         train = joined(train, test)
     return replace(
-        sheet_set(train, label, site, classes, _wished(target, label, center, scale)).noted(*notes), name=name
+        sheet_set(train, label, site, classes, wished(target, label, center, scale)).noted(*notes), name=name
     )
 
 
@@ -130,10 +130,10 @@ def table(
     number in a column of numbers.
     """
     facts = {cells.word(c): v if isinstance(v, np.ndarray) else np.asarray(v) for c, v in columns.items()}
-    return sheet_set(Sheet(name, facts), label, site, classes, _wished(target, label, center, scale))
+    return sheet_set(Sheet(name, facts), label, site, classes, wished(target, label, center, scale))
 
 
-def _wished(target: str, label: str, center: float | None, scale: float | None) -> Target | None:
+def wished(target: str, label: str, center: float | None, scale: float | None) -> Target | None:
     """The target that is named, if one is. Raises DataError (E403) where labels are named, too, or constants of no target."""
     if label and target:
         raise DataError("E403", f"label={label} names classes, and target={target} a number; give one of them.")
@@ -144,45 +144,73 @@ def _wished(target: str, label: str, center: float | None, scale: float | None) 
     return Target.wished(target, center, scale)
 
 
+Features = Callable[[Sheet, Mapping[str, np.ndarray], list[Note]], tuple[np.ndarray, Kinds]]
+"""What makes samples of the columns that are features; see `numbers_of`."""
+
+
 def sheet_set(
     sheet: Sheet,
     label: str = "",
     site: str = "",
     classes: Sequence[str] | None = None,
     target: Target | None = None,
+    *,
+    features: Features = numbers_of,
 ) -> Dataset:
-    """The set that a sheet holds; see `table`."""
+    """The set that a sheet holds; see `table`. features: what makes samples of the columns that are neither labels nor sites."""
     if not sheet.columns:
         raise DataError("E403", f"{sheet.name} has no columns.")
-    facts, notes = dict(sheet.columns), list[Note]()
-    split = next((c for c in facts if c.lower() == "split" and c != label and facts[c].dtype.kind in "OUS"), "")
-    if split and sheet.test is None:
-        sheet = replace(sheet, test=np.char.lower(facts.pop(split).astype(str)) == "test", columns=dict(facts))
-    if target and in_columns(sheet.columns, target.name):
-        labels, y = several_columns(sheet, target.name)
-    else:
-        label, y = target_column(sheet, target) if target else labels_of(sheet, label, classes, notes)
-        labels = (label,)
-    for column in labels:
-        del facts[column]
-    named, site = bool(site), column_named(facts, site, sheet.name) if site else site_of(facts)
-    places = {site: _sites(sheet, site, facts.pop(site))} if site else {}
-    x, used = numbers_of(sheet, facts, notes)
+    notes = list[Note]()
+    sheet = with_split(sheet, label)
+    labels, y = labels_in(sheet, label, classes, target, notes)
+    rest = [column for column in sheet.columns if column not in labels]
+    named = bool(site)
+    site = column_named(dict.fromkeys(rest), site, sheet.name) if named else site_of(dict.fromkeys(rest))
+    places = {site: sites_in(sheet, site, sheet.columns[site])} if site else {}
+    x, used = features(sheet, Only(sheet.columns, [column for column in rest if column != site]), notes)
     if site:
         notes.append(("sites", f"from the column '{site}'"))
-    test = np.zeros(len(y), dtype=bool) if sheet.test is None else sheet.test
-    parts = (x[~test], y[~test], x[test], y[test]) if test.any() else (x, y)
-    dataset = arrays(
-        *parts, classes=classes, name=Path(sheet.name.removesuffix(".gz")).stem, notes=notes,
-        columns={c: v[~test] for c, v in places.items()},
-        test_columns={c: v[test] for c, v in places.items()} if test.any() else None, target=target,
-    )  # fmt: skip
+    whole = Raw(
+        x, y, columns=places, notes=tuple(notes), target=target, classes=None if classes is None else tuple(classes)
+    )
+    dataset = by_part(whole, sheet.test).dataset(Path(sheet.name.removesuffix(".gz")).stem)
     form = {"kind": "table", "columns": [[column, kinds] for column, kinds in used.items()]}  # their order counts
     divided = site if named else ""
     return replace(dataset, intake=replace(dataset.intake or Intake(), divided=divided, form=form))
 
 
-def _sites(sheet: Sheet, site: str, values: np.ndarray) -> np.ndarray:
+def with_split(sheet: Sheet, label: str) -> Sheet:
+    """The sheet with its rows divided as a column `split` of train and test says, if there is one and nothing else says so."""
+    if sheet.test is not None:
+        return sheet
+    named = [c for c in sheet.columns if c.lower() == "split" and c != label]
+    split = next((c for c in named if sheet.columns[c].dtype.kind in "OUS"), "")
+    if not split:
+        return sheet
+    test = np.char.lower(sheet.columns[split].astype(str)) == "test"
+    return replace(sheet, test=test, columns=Only(sheet.columns, [c for c in sheet.columns if c != split]))
+
+
+def labels_in(
+    sheet: Sheet, label: str, classes: Sequence[str] | None, target: Target | None, notes: list[Note]
+) -> tuple[tuple[str, ...], np.ndarray]:
+    """(the columns of labels, their values). Raises DataError as `labels_of` does; adds to the notes."""
+    if target and in_columns(sheet.columns, target.name):
+        return several_columns(sheet, target.name)
+    column, y = target_column(sheet, target) if target else labels_of(sheet, label, classes, notes)
+    return (column,), y
+
+
+def by_part(raw: Raw, test: np.ndarray | None) -> Raw:
+    """Samples of both parts divided. test: which are test samples, bool [N]; None where nothing says so."""
+    if test is None or not test.any():
+        return raw
+    columns, test_columns = ({c: v[part] for c, v in raw.columns.items()} for part in (~test, test))
+    parts = {"x": chosen(raw.x, ~test), "y": raw.y[~test], "x_test": chosen(raw.x, test), "y_test": raw.y[test]}
+    return replace(raw, **parts, columns=columns, test_columns=test_columns)
+
+
+def sites_in(sheet: Sheet, site: str, values: np.ndarray) -> np.ndarray:
     """The column of sites, [N]. Raises DataError (E403) for missing ones."""
     missing = cells.missing(values)
     if missing.any():
@@ -192,27 +220,3 @@ def _sites(sheet: Sheet, site: str, values: np.ndarray) -> np.ndarray:
             "missing); fill it, or leave these rows out.",
         )
     return values
-
-
-def parquet_set(
-    path: str | Path,
-    label: str = "",
-    site: str = "",
-    *,
-    target: str = "",
-    center: float | None = None,
-    scale: float | None = None,
-) -> Dataset:
-    """The set that a Parquet file holds; see `table`. Raises DataError (E401) where it, or pyarrow, is not to be had."""
-    try:
-        parquet: Any = importlib.import_module("pyarrow.parquet")
-    except ImportError:
-        raise DataError(
-            "E401", f"reading {path} needs pyarrow; pip install pyarrow, or save the table as CSV."
-        ) from None
-    try:
-        columns = parquet.read_table(path).to_pydict()
-    except Exception as error:  # pyarrow raises many kinds of error for damaged files
-        raise DataError("E401", f"{path} cannot be read as Parquet: {' '.join(str(error).split())}.") from error
-    values = {n: np.array(v) for n, v in columns.items()}
-    return table(values, Path(path).name, label, site, target=target, center=center, scale=scale)

@@ -77,7 +77,9 @@ def labels_of(sheet: Sheet, label: str, classes: Sequence[str] | None, notes: li
 
 def _check_missing(sheet: Sheet, column: str, classes: Sequence[str] | None) -> None:
     values = sheet.columns[column]
-    missing = cells.missing(values) & ~np.isin(values.astype(str), list(map(str, classes or ())))
+    missing = cells.missing(values)
+    if missing.any():
+        missing &= ~np.isin(values.astype(str), list(map(str, classes or ())))
     if missing.any():
         row = int(np.argmax(missing))
         raise DataError(
@@ -174,5 +176,8 @@ def _one_hot(columns: Mapping[str, np.ndarray], label: str) -> list[str]:
 
 def _bits(values: np.ndarray) -> np.ndarray | None:
     """A column of 0 and 1, or of False and True, as int16 [N]; None for any other."""
+    if values.dtype.kind in "biuf":
+        plain = ((values == 0) | (values == 1)).all() and not (values.dtype.kind == "f" and np.signbit(values).any())
+        return values.astype(np.int16) if plain else None
     bits = [BITS.get(str(v).lower()) for v in values.tolist()]
     return None if None in bits else np.array(bits, dtype=np.int16)

@@ -1,0 +1,255 @@
+"""A set from Parquet files: the columns of a table, or a column of lists or of files with labels and facts beside it.
+
+Letters: N samples.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from annotated_types import Ge, Gt, Le
+
+from unskew.data.dataset import Dataset
+from unskew.data.from_arrays import arrays
+from unskew.data.intake.columns import site_of
+from unskew.data.intake.features import is_row_number
+from unskew.data.intake.images import Fit, each, opened, sizes_told
+from unskew.data.intake.items import INPUTS
+from unskew.data.intake.layout import check_layout
+from unskew.data.intake.notes import Intake, Note, some
+from unskew.data.intake.raw import Raw
+from unskew.data.intake.several import names_in
+from unskew.data.intake.sheets import Sheet
+from unskew.data.intake.tables import by_part, labels_in, sheet_set, sites_in, wished, with_split
+from unskew.data.intake.targets import column_named, label_of
+from unskew.data.parquet.forms import Layout, Listed, Packed
+from unskew.data.parquet.groups import RowGroups
+from unskew.data.parquet.reading import files_of, samples_of
+from unskew.data.parquet.several import Columns, Named, Shards, shards_at
+from unskew.data.parquet.tabular import numbers_in
+from unskew.data.target import Target
+from unskew.data.wav import RIFF, Format, format_for, shape_of, spectrogram, waveform
+from unskew.errors import DataError, excerpt
+
+PLAIN = ("number", "text", "value")
+SOUNDS = (*RIFF, b"OggS", b"fLaC", b"ID3", b"\xff\xfb", b"\xff\xf3", b"FORM")
+"""How the content of files of sounds begins."""
+NOTHING = partial(opened, size=1, fit="pad", bits=16)
+"""What makes samples where only the content of files is read."""
+LONGEST = 100
+"""Characters of a word by which clients can be formed, at most."""
+
+
+@dataclass(frozen=True)
+class Files:
+    """How files in a column become samples, as `folder` has it."""
+
+    size: int
+    fit: Fit
+    bits: int
+
+
+def parquet(
+    path: str | Path,
+    label: Annotated[str, "the column of labels"] = "",
+    site: Annotated[str, "the column that says where rows are from"] = "",
+    x: Annotated[str, "the column of samples, where several hold lists or files"] = "",
+    layout: Annotated[
+        Layout, "of lists that are images: which axis holds the channels; channels last also without any"
+    ] = "auto",
+    size: Annotated[int, Gt(0), Le(4096), "side to which images are resized, in pixels"] = 64,
+    *,
+    fit: Annotated[
+        Literal["pad", "crop", "squash"],
+        "images that are not square: padded with black, cut to the middle, or squashed",
+    ] = "pad",
+    bits: Annotated[int, Ge(9), Le(16), "bits that image files of 16 bits really use, such as 12"] = 16,
+    target: str = "",
+    center: float | None = None,
+    scale: float | None = None,
+) -> Dataset:
+    """The set in Parquet files. path: a file, a folder with any number of them, or a pattern such as shards/part-*.parquet.
+
+    A column of lists of numbers, or of files {bytes, path} as the hub keeps images and sounds, holds the samples, and the
+    other columns facts about them; without one, all columns are features, see `table`. Files or folders called train and test
+    say which rows are test rows. What would take more than a quarter of the memory is read when it is wanted.
+    Raises DataError: E401 for files that cannot be read, or without pyarrow, E402 where there are none, E403 for columns
+    and for shapes that differ, E404 for labels, E405 for missing values, E414 for what does not fit into memory.
+    """
+    table, aim = shards_at(Path(path)), wished(target, label, center, scale)
+    column = _samples_in(table, x, {label, *names_in(target)})
+    heavy = [n for n in table.columns if table.heavy(n) and n not in {label, site, *names_in(target)}]
+    names = [n for n, c in table.columns.items() if n not in heavy and (not column or c.kind in PLAIN)]
+    sheet = Sheet(table.name, Columns(table, names), Named(table), test=table.test())
+    left_out = [*table.more, *(f"column '{n}', whose words take too much memory" for n in heavy)]
+    notes: tuple[Note, ...] = (("left out", some(left_out)),) if left_out else ()
+    if not column:
+        return sheet_set(sheet, label, site, None, aim, features=partial(numbers_in, table)).noted(*notes)
+    if table.columns[column].kind == "list":
+        return _lists(table, sheet, (column, label, site), layout, aim).noted(*notes)
+    return _files(table, sheet, (column, label, site), Files(size, fit, bits), aim).noted(*notes)
+
+
+def _samples_in(table: Shards, x: str, labels: set[str]) -> str:
+    """The column of lists or files that holds the samples, "" for a table of features. x: the one that is named.
+
+    Raises DataError (E403) where several may be meant, and for a column that is named and holds neither.
+    """
+    if x:
+        x = column_named(dict.fromkeys(table.columns), x, table.name)
+        if table.columns[x].kind not in ("list", "packed"):
+            form = excerpt(table.columns[x].form, 40)[1:-1]
+            text = f"{table.name}: x={x} names a column of {form}; samples are lists of numbers, or files"
+            raise DataError("E403", f"{text}: leave x out, and every column is a feature.")
+        return x
+    label = "" if labels - {""} else label_of(table.columns)
+    rich = [n for n, c in table.columns.items() if c.kind in ("list", "packed") and n not in {*labels, label}]
+    if len(rich) < 2:
+        return rich[0] if rich else ""
+    usual = [n for n in rich if n.lower() in INPUTS]
+    if len(usual) != 1:
+        raise DataError(
+            "E403",
+            f"{table.name} has several columns of samples, {some(rich)}, and models take one: name it, x={rich[0]}.",
+        )
+    return usual[0]
+
+
+def _lists(table: Shards, sheet: Sheet, named: tuple[str, str, str], layout: Layout, aim: Target | None) -> Dataset:
+    """A set whose samples are lists. named: the columns of samples, labels and sites."""
+    notes = list[Note]()
+    raw, test = _beside(table, sheet, named, aim, notes)
+    form = Listed(table, named[0], layout)
+    x = samples_of(table, form, notes)
+    if layout == "auto":
+        _check_layout(table.name, named[0], x)
+    if form.full:
+        notes.append(("scaled", f"{form.kind.itemsize * 8}-bit whole numbers were divided by {form.full:,}"))
+    dataset = _set(table, by_part(replace(raw, x=x), test), notes)
+    return replace(dataset, intake=replace(dataset.intake or Intake(), dtype=str(form.kind), divided=named[2]))
+
+
+def _files(table: Shards, sheet: Sheet, named: tuple[str, str, str], files: Files, aim: Target | None) -> Dataset:
+    """A set whose samples are images or sounds. named: the columns of samples, labels and sites."""
+    notes = list[Note]()
+    raw, test = _beside(table, sheet, named, aim, notes)
+    if _are_sounds(table, named[0]):
+        format = _format(table, named[0])
+        form: Mapping[str, Any] = {"kind": "sounds", **asdict(format)}
+        x, _ = files_of(table, Packed(table, named[0], (1, *shape_of(format)), partial(_sound, format=format)), notes)
+        notes.append(
+            (
+                "scaled",
+                f"sounds became log-mel spectrograms of {format.seconds:g} s at {format.rate:,} Hz, standardised",
+            )
+        )
+    else:
+        form = {"kind": "images", **asdict(files)}
+        decode = partial(opened, **asdict(files))
+        x, seen = files_of(table, Packed(table, named[0], (3, files.size, files.size), decode), notes)
+        notes += sizes_told(seen, files.size, files.fit, files.bits)
+    dataset = _set(table, by_part(replace(raw, x=x), test), notes)
+    dataset = dataset.with_constants() if form["kind"] == "sounds" else dataset
+    return replace(dataset, intake=replace(dataset.intake or Intake(), form=form, divided=named[2]))
+
+
+def _set(table: Shards, raw: Raw, notes: list[Note]) -> Dataset:
+    tested = raw.x_test is not None
+    return arrays(
+        raw.x, raw.y, raw.x_test, raw.y_test, classes=raw.classes, columns=raw.columns, target=raw.target, notes=notes,
+        test_columns=raw.test_columns if tested else None, name=Path(table.name).stem, layout="channels first",
+    )  # fmt: skip
+
+
+def _beside(
+    table: Shards, sheet: Sheet, named: tuple[str, str, str], aim: Target | None, notes: list[Note]
+) -> tuple[Raw, np.ndarray | None]:
+    """(labels and facts beside a column of samples, which rows are test rows); adds to the notes."""
+    column, label, site = named
+    lists = label or ("" if aim else label_of(table.columns))
+    if lists in table.columns and table.columns[lists].kind == "list":
+        labels, y = (
+            (lists,),
+            np.concatenate([held for _, held in RowGroups(table, Listed(table, lists, "auto")).passed()]),
+        )
+        notes.append(("labels", f"from the column '{lists}'"))
+    elif not sheet.columns:
+        raise DataError("E403", f"{table.name} has no column of labels beside '{column}'.")
+    else:
+        sheet = with_split(sheet, label)
+        labels, y = labels_in(sheet, label, None, aim, notes)
+    classes = table.classes(labels[0]) if y.dtype.kind in "iu" and y.ndim == 1 and not aim else None
+    if classes and len(y) and int(y.max()) >= len(classes):
+        classes = None
+    rest = [c for c in sheet.columns if c not in labels]
+    site = column_named(dict.fromkeys(rest), site, sheet.name) if site else site_of(dict.fromkeys(rest))
+    facts: dict[str, np.ndarray] = {}
+    left_out = [c for c, one in table.columns.items() if c not in (*labels, column) and one.kind not in PLAIN]
+    for name in rest:
+        values = _fact(table, sheet, name, name == site)
+        if values is None:
+            left_out.append(name)
+        else:
+            facts[name] = values
+    if left_out:
+        notes.append(("left out", f"columns {some([excerpt(c, 40) for c in left_out], 5)}"))
+    if site:
+        notes.append(("sites", f"from the column '{site}'"))
+    return Raw(None, y, classes=classes, columns=facts, target=aim), sheet.test
+
+
+def _fact(table: Shards, sheet: Sheet, name: str, is_site: bool) -> np.ndarray | None:
+    """The values of a column by which clients can be formed, [N]; None for one by which they cannot."""
+    if is_site:
+        return sites_in(sheet, name, sheet.columns[name])
+    if table.columns[name].kind == "value":
+        return None
+    values = sheet.columns[name]
+    if values.dtype.kind not in "biuUS" or is_row_number(name, values):
+        return None
+    return values if values.dtype.kind in "biu" or values.dtype.itemsize <= 4 * LONGEST else None
+
+
+def _check_layout(name: str, column: str, x: np.ndarray) -> None:
+    """Raises DataError (E403), with what to write, for lists that look like images with their channels last, or without any."""
+    try:
+        check_layout(name, x)
+    except DataError:
+        shape = list(x.shape[1:])
+        raise DataError(
+            "E403",
+            f"{name}: lists in column '{column}' are {shape}, which looks like images whose channels come last or are missing; "
+            "write layout='channels last', or layout='channels first' if the first axis does hold channels.",
+        ) from None
+
+
+def _are_sounds(table: Shards, column: str) -> bool:
+    """Whether a column of files holds sounds, by the first of them."""
+    content = RowGroups(table, Packed(table, column, (), NOTHING)).one(0) if len(table) else None
+    return content is not None and content.startswith(SOUNDS)
+
+
+def _format(table: Shards, column: str) -> Format:
+    """The format of all sounds, by those of the training rows. Raises DataError (E401) for those that cannot be read."""
+    source = RowGroups(table, Packed(table, column, (), NOTHING))
+    rows = range(table.trained)
+
+    def look(row: int) -> tuple[int, int]:
+        content = source.one(row)
+        if content is None:
+            raise DataError("E401", f"{table.where(row)} holds no file of its own in column '{column}'.")
+        wave, rate = waveform(io.BytesIO(content), table.where(row))
+        return len(wave), rate
+
+    return format_for(each(rows, look))
+
+
+def _sound(file: io.BytesIO, name: str, format: Format) -> tuple[np.ndarray, None]:
+    """The spectrogram of a file with a channel, [1, 64, T]."""
+    return spectrogram(file, format, name)[None], None

@@ -1,0 +1,1 @@
+"""Parquet files of any size: what they hold, and their rows, row group by row group."""

@@ -1,0 +1,542 @@
+"""Parquet by path, in memory and larger than it: read row group by row group, to the same bits and scores.
+
+Likely mistakes: shards of several sets in one folder, a test shard without labels, lists of unequal length. What others may do:
+lie about the number of rows, pack something else than an image, write another file in a file's place while a run trains.
+"""
+
+import datetime
+import io
+import os
+import pickle
+import sys
+import wave
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import unskew
+from tests.data import arrow
+from unskew import data
+from unskew.data.intake import kept
+from unskew.data.intake.tables import table
+from unskew.data.rows import streams, surveyed
+from unskew.engine.inputs import Streamed
+from unskew.errors import DataError
+
+RNG = np.random.default_rng(0)
+N = 60
+SETTINGS = {"clients": 3, "rounds": 1, "epochs": 1, "batch": 8, "lanes": "1"}
+FILE = "struct<bytes: binary, path: string>"
+
+
+@pytest.fixture(params=["stand-in", "pyarrow"])
+def write(request, monkeypatch):
+    """What writes a file, by pyarrow where it is installed, and by a stand-in that is read in its place."""
+    if request.param == "pyarrow":
+        pytest.importorskip("pyarrow.parquet")
+        return arrow.write_real
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", SimpleNamespace(ParquetFile=arrow.ParquetFile))
+    return arrow.write
+
+
+@pytest.fixture
+def stand_in(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", SimpleNamespace(ParquetFile=arrow.ParquetFile))
+    return arrow.write
+
+
+@pytest.fixture
+def little(monkeypatch):
+    """Memory into which few samples fit, from when it is called, and small pieces."""
+
+    def call(fits=1000, memory=40_000):
+        monkeypatch.setattr("unskew.data.intake.room.memory", lambda: fits)
+        monkeypatch.setattr("unskew.data.parquet.groups.memory", lambda: memory)
+        monkeypatch.setattr("unskew.data.parquet.groups.PIECE", 64)
+
+    return call
+
+
+def words(*kinds):
+    return [kinds[i] for i in RNG.integers(0, len(kinds), N)]
+
+
+def columns():
+    return {
+        "patient_id": ("int64", [3 * i for i in reversed(range(N))]),
+        "row": ("int32", list(range(100, 100 + N))),
+        "a": ("double", RNG.normal(size=N).tolist()),
+        "b": ("float", RNG.normal(size=N).astype(np.float32).tolist()),
+        "k": ("uint8", RNG.integers(0, 9, N).tolist()),
+        "flag": ("bool", (RNG.random(N) < 0.5).tolist()),
+        "w": ("string", words("u", "v", "w")),
+        "t": ("string", [f"{v:.3f}" for v in RNG.normal(size=N)]),
+        "free": ("string", [f"x{i}" for i in range(N)]),
+        "split": ("string", ["test" if i % 5 == 1 else "train" for i in range(N)]),
+        "hospital": ("string", words("n", "s")),
+        "label": ("string", words("no", "yes")),
+    }
+
+
+def same(one, other):
+    assert (one.classes, one.intake.form, one.intake.dtype) == (other.classes, other.intake.form, other.intake.dtype)
+    assert (one.applied, one.mean, one.labels) == (other.applied, other.mean, other.labels)
+    for name in ("x", "x_test", "y", "y_test"):
+        assert np.array_equal(getattr(one, name)[:], getattr(other, name)[:]), name
+    for name in ("columns", "test_columns"):
+        values = ({n: v.tolist() for n, v in getattr(d, name).items()} for d in (one, other))
+        assert next(values) == next(values)
+
+
+def trains_the_same(text, little, **more):
+    """The set in memory, which is compared with the same one read when it is wanted."""
+    whole = data.read(text)
+    result = unskew.run("fedavg", text, **SETTINGS | more)
+    little(memory=400_000)
+    read = data.read(text)
+    assert streams(read.x)
+    assert not streams(whole.x)
+    same(whole, read)
+    notes = [note for note in read.intake.notes if "read when they are wanted: together they would take" not in note[1]]
+    assert (sorted(notes), len(read.intake.notes)) == (sorted(whole.intake.notes), len(notes) + 1)
+    source = read.x.source
+    assert len(source.pieces) > 8
+    assert all(
+        np.array_equal(getattr(surveyed(source.shape, source.read), n), v) for n, v in vars(source.survey).items()
+    )
+    other = unskew.run("fedavg", text, **SETTINGS | more)
+    assert (other.digest, other.scores()) == (result.digest, result.scores())
+    return whole
+
+
+def test_a_table_is_what_it_is_in_memory(tmp_path, write, little):
+    """D8: a Parquet file was read into memory as a whole, each value as an object of Python's."""
+    given = columns()
+    write(tmp_path / "x.parquet", given)
+    text = f"{tmp_path}/x.parquet"
+    whole = trains_the_same(f"{text}(site=hospital)", little, skew="iid")
+    old = table({name: np.array(values) for name, (_, values) in given.items()}, "x.parquet", site="hospital")
+    same(whole, old)
+    assert whole.intake.notes == old.intake.notes
+    assert [c for c, _ in whole.intake.form["columns"]] == ["a", "b", "k", "flag", "w", "t"]
+    same(data.read(text, target="a"), table({n: np.array(v) for n, (_, v) in given.items()}, "x.parquet", target="a"))
+
+
+def test_whole_numbers_of_training_rows_that_count_them_are_left_out(tmp_path, write, little):
+    """The column numbers the rows only of the training part, as a pass over all rows alone cannot tell."""
+    split = ["train" if i % 3 else "test" for i in range(N)]
+    part = {"train": 0, "test": 0}
+    count = []
+    for one in split:
+        count.append(part[one] if one == "train" else 5)
+        part[one] += 1
+    given = {"a": ("double", RNG.normal(size=N).tolist()), "n": ("int64", count), "split": ("string", split)}
+    write(tmp_path / "x.parquet", given | {"y": ("int64", [i % 2 for i in range(N)])})
+    for _ in range(2):
+        read = data.read(tmp_path / "x.parquet")
+        assert ("left out", "columns 'n' (numbers of rows)") in read.intake.notes
+        little()
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ({"a": ("double", [0.5] * 40 + [None] + [1.5] * 19)}, r"E405 x\.parquet: column 'a' has no value at row 40 of .*x\.parquet"),
+        ({"a": ("double", [0.5] * 41 + [float("inf")] * 2 + [1.5] * 17)}, r"E405 x\.parquet: column 'a' holds inf at row 41 of"),
+        ({"a": ("double", [0.5] * 41 + [float("nan")] * 2 + [1.5] * 17)}, r"E405 x\.parquet: column 'a' has no value at row 41 of"),
+        ({"a": ("string", ["0.5"] * 42 + ["1,5"] + ["2"] * 17)}, r"E405 x\.parquet: column 'a' holds numbers but '1,5' at row 42 of"),
+        ({"label": ("string", ["u"] * 30 + [None] + ["v"] * 29)}, r"E404 x\.parquet: column 'label' has no label at row 30 of"),
+    ],
+)  # fmt: skip
+def test_what_a_table_must_not_hold_is_named_by_its_row(change, says, tmp_path, write, little):
+    write(tmp_path / "x.parquet", {"a": ("double", [0.5] * N), "label": ("string", ["u", "v"] * 30)} | change)
+    little()
+    with pytest.raises(DataError, match=says):
+        data.read(tmp_path / "x.parquet")
+
+
+@pytest.mark.parametrize(
+    ("form", "shape", "options", "turned"),
+    [
+        ("list<element: double>", (6,), "", lambda x: x),
+        ("fixed_size_list<element: uint8>[4]", (4,), "", lambda x: x),
+        ("list<element: list<element: list<element: uint8>>>", (3, 8, 8), "", lambda x: x),
+        ("list<element: list<element: list<element: uint16>>>", (8, 8, 3), "(layout=channels last)", lambda x: x.transpose(0, 3, 1, 2)),
+        ("list<element: list<element: uint8>>", (9, 8), "(layout='channels last')", lambda x: x[:, None]),
+    ],
+)  # fmt: skip
+def test_lists_are_the_arrays_that_they_spell(form, shape, options, turned, tmp_path, write, little):
+    kind = {"double": "f8", "uint8": "u1", "uint16": "u2"}[form.rpartition(" ")[2].partition(">")[0]]
+    x = RNG.integers(0, 256, (N, *shape)).astype(kind)
+    y = [i % 3 for i in range(N)]
+    write(tmp_path / "x.parquet", {"pixels": (form, x.tolist()), "label": ("int64", y)})
+    options = options.replace("channels last)", "'channels last')").replace("''", "'")
+    whole = trains_the_same(f"{tmp_path}/x.parquet{options}", little, skew="dirichlet:0.5")
+    other = data.arrays(turned(x), y, name="x", layout="channels first")
+    assert np.array_equal(whole.x, other.x)
+    assert whole.intake.dtype == other.intake.dtype
+    assert {note for note in other.intake.notes if note[0] == "scaled"} <= set(whole.intake.notes)
+
+
+def test_labels_may_be_lists_too(tmp_path, write, little):
+    """A label for every token; of several columns of lists the samples are named."""
+    ids = RNG.integers(0, 20, (N, 5))
+    tokens = "list<element: int64>"
+    given = {
+        "input_ids": (tokens, ids.tolist()),
+        "mask": (tokens, (ids > 0).astype(int).tolist()),
+        "labels": (tokens, (ids % 3).tolist()),
+    }
+    write(tmp_path / "x.parquet", given)
+    with pytest.raises(
+        DataError, match=r"E403 x\.parquet has several columns of samples, input_ids, mask, .* name it, x=input_ids"
+    ):
+        data.read(tmp_path / "x.parquet")
+    for _ in range(2):
+        read = data.read(f"{tmp_path}/x.parquet(x=input_ids)")
+        assert read.tokens
+        assert sorted((*read.y.ravel(), *read.y_test.ravel())) == sorted((ids % 3).ravel())
+        assert ("left out", "columns 'mask'") in read.intake.notes
+        little()
+
+
+@pytest.mark.parametrize(
+    ("lists", "says"),
+    [
+        ([[1.0, 2.0]] * 40 + [[1.0]] + [[1.0, 2.0]] * 19, r"column 'v' is \[2\] in row 0 of .* and is \[1\] in row 40 of .*x\.parquet"),
+        ([[1.0, 2.0]] * 40 + [None] + [[1.0, 2.0]] * 19, r"column 'v' is \[2\] in row 0 of .* and lacks a value in row 40 of"),
+        ([[1.0, 2.0]] * 40 + [[1.0, None]] + [[1.0, 2.0]] * 19, r"and lacks a value in row 40 of"),
+        ([[1.0, 2.0]] * 40 + [[1.0], [1.0, 2.0, 3.0]] + [[1.0, 2.0]] * 18, r"and is \[1\] in row 40 of"),
+        ([[]] * 60, r"column 'v' holds no numbers in row 0"),
+    ],
+)  # fmt: skip
+def test_lists_of_several_lengths_are_refused(lists, says, tmp_path, write):
+    """Also where as many numbers are missing in one as another has more."""
+    write(tmp_path / "x.parquet", {"v": ("list<element: double>", lists), "y": ("int64", [0, 1] * 30)})
+    with pytest.raises(DataError, match=f"E403 .*{says}"):
+        data.read(tmp_path / "x.parquet")
+
+
+def test_lists_that_look_like_images_without_channels_are_refused_with_what_to_write(tmp_path, write):
+    form = "list<element: list<element: uint8>>"
+    write(tmp_path / "x.parquet", {"v": (form, np.zeros((N, 8, 8), int).tolist()), "y": ("int64", [0, 1] * 30)})
+    with pytest.raises(
+        DataError, match=r"E403 x.parquet: lists in column 'v' are \[8, 8\], .* write layout='channels last', or"
+    ):
+        data.read(tmp_path / "x.parquet")
+
+
+def png(i, side=8):
+    file = io.BytesIO()
+    Image.fromarray(np.random.default_rng(i).integers(0, 256, (side, side + i % 2, 3)).astype(np.uint8)).save(
+        file, "PNG"
+    )
+    return file.getvalue()
+
+
+def wav(i):
+    file = io.BytesIO()
+    with wave.open(file, "wb") as sound:
+        sound.setparams((1, 2, 4000 if i else 8000, 0, "NONE", ""))
+        sound.writeframes(np.random.default_rng(i).integers(-9000, 9000, 900 + i).astype("<i2").tobytes())
+    return file.getvalue()
+
+
+def packed(make, n=24):
+    """(columns of files and their labels, the same files in a folder for each class)."""
+    contents = [make(i) for i in range(n)]
+    files = [{"bytes": content, "path": None} for content in contents]
+    given = {
+        "image": (FILE, files),
+        "writer": ("string", [f"w{i % 4}" for i in range(n)]),
+        "label": ("int64", [i % 2 for i in range(n)]),
+    }
+    return given, contents
+
+
+@pytest.mark.parametrize(("make", "ending", "options"), [(png, "png", "(size=8)"), (wav, "wav", "")])
+def test_files_in_rows_are_those_of_a_folder(make, ending, options, tmp_path, write, little):
+    """D8: images and sounds as the hub keeps them, with the classes' names that its schema has."""
+    given, contents = packed(make)
+    notes = {"info": {"features": {"label": {"names": ["a", "b"]}, "image": {"_type": "Image"}}}}
+    write(tmp_path / "set" / "train-00000-of-00001.parquet", given, notes=notes)
+    for i, content in enumerate(contents):
+        (tmp_path / "files" / "ab"[i % 2]).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "files" / "ab"[i % 2] / f"{i:02}.{ending}").write_bytes(content)
+    whole = trains_the_same(f"{tmp_path}/set{options}", little, skew="column:writer", clients=4)
+    other = data.read(
+        f"{tmp_path}/files{options}",
+    )
+    assert whole.classes == other.classes == ("a", "b")
+    assert whole.intake.form == other.intake.form
+    rows, others = ({row.tobytes() for row in np.concatenate([d.x[:], d.x_test[:]])} for d in (whole, other))
+    assert rows == others
+    assert set(whole.labels["writer"]) == {"w0", "w1", "w2", "w3"}
+    assert {n for n in other.intake.notes if n[0] == "scaled"} == {n for n in whole.intake.notes if n[0] == "scaled"}
+
+
+def test_files_that_cannot_be_read_are_all_named_and_no_path_is_opened(tmp_path, write, little):
+    """A row may hold the path of a file instead of its content: somebody else's file must not become a sample."""
+    given, contents = packed(png)
+    secret = tmp_path / "secret.png"
+    secret.write_bytes(contents[0])
+    given["image"][1][3] = {"bytes": b"no image", "path": None}
+    given["image"][1][17] = {"bytes": None, "path": str(secret)}
+    write(tmp_path / "x.parquet", given)
+    for _ in range(2):
+        with pytest.raises(
+            DataError,
+            match=r"E401 Row 3 of .*x\.parquet cannot be read as an image: .* 2 of 24 files cannot be read; also row 17 of",
+        ):
+            data.read(f"{tmp_path}/x.parquet(size=8)")
+        little()
+
+
+def test_shards_are_divided_by_their_names(tmp_path, write, little):
+    rows = {part: {"a": ("double", RNG.normal(size=9).tolist()), "y": ("int64", [0, 1, 0] * 3)} for part in "pqrs"}
+    names = {"p": "train-00000-of-00002", "q": "train-00001-of-00002", "r": "test-00000-of-00001", "s": "validation-0"}
+    for part, name in names.items():
+        write(tmp_path / "set" / f"{name}.parquet", rows[part], group=4)
+    (tmp_path / "set" / "_SUCCESS").write_bytes(b"")
+    (tmp_path / "set" / ".hidden.parquet").write_bytes(b"")
+    for _ in range(2):
+        read = data.read(tmp_path / "set")
+        assert np.allclose(read.x[:].ravel(), rows["p"]["a"][1] + rows["q"]["a"][1])
+        assert np.allclose(read.x_test[:].ravel(), rows["r"]["a"][1])
+        assert ("left out", "validation-0.parquet: choose settings with validation=0.1") in read.intake.notes
+        some = data.read(f"{tmp_path}/set/train-*.parquet")
+        assert len(some.y) + len(some.y_test) == 18
+        little(100)
+    assert data.read(f"{tmp_path}/set/train-*.parquet(label=y)").classes == ("0", "1")
+    for part in ("train", "test"):
+        write(tmp_path / "folders" / part / "0.parquet", rows["p" if part == "train" else "r"])
+    assert len(data.read(tmp_path / "folders").y_test) == 9
+
+
+def test_folders_whose_parts_cannot_be_told_are_refused(tmp_path, write):
+    given = {"a": ("double", [0.5, 1.5]), "y": ("int64", [0, 1])}
+    for name in ("train", "more"):
+        write(tmp_path / "one" / f"{name}.parquet", given)
+    for name in ("en/train", "de/train"):
+        write(tmp_path / "two" / f"{name}.parquet", given)
+    write(tmp_path / "three" / "test.parquet", given)
+    write(tmp_path / "four" / "a.parquet", given)
+    os.symlink("a.parquet", tmp_path / "four" / "b.parquet")
+    write(tmp_path / "five" / "train.parquet", given)
+    write(tmp_path / "five" / "test.parquet", {"a": given["a"]})
+    write(tmp_path / "six" / "a.parquet", given)
+    write(tmp_path / "six" / "b.parquet", given | {"a": ("string", ["u", "v"])})
+    for name, says in {
+        "one": r"E403 .*train\.parquet names what its rows are for, and .*more\.parquet does not",
+        "two": r"E403 .*two holds several sets, .*de and .*en; name one",
+        "three": r"E403 .*three holds no training rows",
+        "four": r"E403 .*a\.parquet and .*b\.parquet are one file",
+        "five": r"E403 .*test\.parquet has no column 'y', which .*train\.parquet has",
+        "six": r"E403 column 'a' is double in .*a\.parquet and string in .*b\.parquet",
+    }.items():
+        with pytest.raises(DataError, match=says):
+            data.read(tmp_path / name)
+    with pytest.raises(DataError, match=r"E402 there is no .*none-\*\.parquet"):
+        data.read(f"{tmp_path}/none-*.parquet")
+
+
+def test_a_file_that_changes_while_a_run_trains_is_an_error(tmp_path, write, little):
+    """D8: gone, written anew, cut short, and other rows of the same length and time, which checksums tell."""
+    given, _ = packed(png)
+    path = tmp_path / "x.parquet"
+    write(path, given)
+    little()
+    read = data.read(f"{path}(size=8)")
+    source, row = read.x.source, np.zeros(1, np.int64)
+    before, now = path.read_bytes(), path.stat()
+    given["image"][1][0] = {"bytes": given["image"][1][0]["bytes"][:-60] + b"?" * 60, "path": None}
+    other = tmp_path / "other.parquet"
+    write(other, given)
+    again = lambda: os.utime(path, ns=(now.st_atime_ns, now.st_mtime_ns))  # noqa: E731
+    for content, what in (
+        (before + b"x", "has changed since"),
+        (before[:50], "has changed since"),
+        (None, "is gone; leave data"),
+    ):
+        path.write_bytes(content) if content else path.unlink()
+        for fresh in (False, True):
+            if fresh:
+                source = pickle.loads(pickle.dumps(source))
+            with pytest.raises(DataError, match=rf"E413 .*x\.parquet {what}"):
+                source.read(row)
+        path.write_bytes(before)
+        again()
+    assert len(source.read(row))
+    if other.stat().st_size == len(before):
+        path.write_bytes(other.read_bytes())
+        again()
+        with pytest.raises(
+            DataError, match=r"E413 Row 0 of .*x\.parquet cannot be read as an image: .*, and could be before"
+        ):
+            pickle.loads(pickle.dumps(source)).read(row)
+    path.write_bytes(b"?" * len(before))
+    again()
+    with pytest.raises(
+        DataError, match=r"E413 .*x\.parquet cannot be read as Parquet: .*, and could be before; see to its disk"
+    ):
+        pickle.loads(pickle.dumps(source)).read(row)
+    path.unlink()
+    with pytest.raises(DataError, match=r"E413 .* is gone"):
+        unskew.run("fedavg", read, **SETTINGS | {"skew": "iid"})
+
+
+def test_other_numbers_of_the_same_length_and_time_are_noticed(tmp_path, stand_in, little):
+    path, values = tmp_path / "x.parquet", [1.25 + i for i in range(N)]
+    stand_in(path, {"a": ("double", values), "y": ("int64", [0, 1] * 30)})
+    little(100)
+    source, now = data.read(path).x.source, path.stat()
+    stand_in(path, {"a": ("double", [*values[:9], 18.25, *values[10:]]), "y": ("int64", [0, 1] * 30)})
+    os.utime(path, ns=(now.st_atime_ns, now.st_mtime_ns))
+    assert path.stat().st_size == now.st_size
+    source = pickle.loads(pickle.dumps(source))
+    assert source.read(np.array([8, 10])).tolist() == [[9.25], [11.25]]
+    with pytest.raises(DataError, match=r"E413 row 9 of .*x\.parquet is another than when it was checked"):
+        source.read(np.array([8, 9]))
+
+
+@pytest.mark.parametrize(
+    ("lies", "says"),
+    [
+        ({"rows": 61}, r"E401 the footer of .* declares 61 rows, and its row groups 60; write it again"),
+        ({"rows": 70, "groups": [60, 10]}, r"E401 .*x\.parquet holds 0 rows in row group 1, and its footer says 10"),
+        ({"rows": 61, "groups": [61]}, r"E401 .*x\.parquet holds 60 rows in row group 0, and its footer says 61"),
+        ({"rows": 1 << 60, "groups": [1 << 60]}, r"E414 .* declares 1,152,921,504,606,846,976 rows, whose labels alone do not fit"),
+        ({"rows": -1, "groups": [-1]}, r"E401 the footer of .* declares -1 rows"),
+        ({"rows": 0, "groups": []}, r"E40\d .*"),
+    ],
+)  # fmt: skip
+def test_a_footer_that_lies_about_its_rows_is_refused(lies, says, tmp_path, stand_in):
+    stand_in(tmp_path / "x.parquet", {"a": ("double", [0.5] * N), "y": ("int64", [0, 1] * 30)}, **lies)
+    with pytest.raises(DataError, match=says):
+        data.read(tmp_path / "x.parquet")
+
+
+def test_damaged_files_and_a_missing_package_are_one_sentence(tmp_path, write, monkeypatch):
+    write(tmp_path / "x.parquet", columns())
+    whole = (tmp_path / "x.parquet").read_bytes()
+    for content in (b"", whole[:-3], whole[: len(whole) // 2], b"PAR1PAR1"):
+        (tmp_path / "torn.parquet").write_bytes(content)
+        with pytest.raises(DataError, match=r"E401 .*torn\.parquet cannot be read as Parquet: [^\n]*\.$"):
+            data.read(tmp_path / "torn.parquet")
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
+    with pytest.raises(DataError, match=r"E401 reading .*x\.parquet needs pyarrow; pip install 'unskew\[tables\]'"):
+        data.read(tmp_path / "x.parquet")
+
+
+def test_rows_that_take_too_much_are_refused(tmp_path, write, little, monkeypatch):
+    """A single row, and rows of which the footer says less than they unpack to."""
+    write(tmp_path / "x.parquet", {"v": ("list<element: double>", [[0.5] * 400] * 4), "y": ("int64", [0, 1] * 2)})
+    little(1000, 16_000)
+    with pytest.raises(
+        DataError, match=r"E414 x\.parquet: a row takes 3,200 bytes, and at most 1,000 are read at once"
+    ):
+        data.read(tmp_path / "x.parquet")
+    given, _ = packed(lambda i: png(i, 40 if i == 9 else 8))
+    write(tmp_path / "x.parquet", given)
+    little(1000, 40_000)
+    monkeypatch.setattr("unskew.data.parquet.several.Shards.row_bytes", 1)
+    with pytest.raises(
+        DataError, match=r"E414 the 7 rows from row 7 of .*x\.parquet on unpack to more than 2,500 bytes"
+    ):
+        data.read(f"{tmp_path}/x.parquet(size=8)")
+
+
+def test_words_that_would_fill_memory_are_left_out_or_refused(tmp_path, write, monkeypatch):
+    given = {
+        "a": ("double", [0.5 + i for i in range(N)]),
+        "w": ("string", ["u" * 50, "v" * 60] * 30),
+        "label": ("int64", [0, 1] * 30),
+    }
+    write(tmp_path / "x.parquet", given)
+    monkeypatch.setattr("unskew.data.parquet.several.memory", lambda: 7700)
+    read = data.read(tmp_path / "x.parquet")
+    assert [c for c, _ in read.intake.form["columns"]] == ["a"]
+    assert any(re_says(note[1], r"column 'w', whose words take too much memory") for note in read.intake.notes)
+    monkeypatch.setattr("unskew.data.parquet.several.AT_ONCE", 5)
+    write(tmp_path / "x.parquet", given | {"label": ("string", [f"{i:050}" for i in range(N)])})
+    with pytest.raises(DataError, match=r"E414 x\.parquet: column 'label' would have to be in memory as a whole"):
+        data.read(f"{tmp_path}/x.parquet(label=label)")
+
+
+def re_says(text, pattern):
+    import re
+
+    return re.search(pattern, text) is not None
+
+
+def test_dates_and_other_forms_are_left_out(tmp_path, write):
+    day = datetime.date(2020, 1, 1)
+    given = {
+        "a": ("double", [0.5 + i for i in range(N)]),
+        "label": ("int64", [0, 1] * 30),
+        "names": ("list<element: string>", [["u"]] * N),
+    }
+    if write is arrow.write_real:
+        given["day"] = ("date32[day]", [day + datetime.timedelta(i) for i in range(N)])
+    write(tmp_path / "x.parquet", given)
+    read = data.read(tmp_path / "x.parquet")
+    assert [c for c, _ in read.intake.form["columns"]] == ["a"]
+    assert any("'names' of list<" in note[1] for note in read.intake.notes)
+
+
+def test_pieces_are_unpacked_once_in_order_and_what_was_used_last_is_kept(tmp_path, stand_in, little, monkeypatch):
+    stand_in(
+        tmp_path / "x.parquet", {"a": ("double", list(map(float, range(N)))), "y": ("int64", [0, 1] * 30)}, group=20
+    )
+    little(100, 3500)  # at most 218 bytes are kept, of 16 rows (64 bytes) each
+    source = data.read(tmp_path / "x.parquet").x.source
+    assert [end - begin for begin, end in zip(source.pieces[:, 0], source.ends)] == [16, 4] * 3
+    source = pickle.loads(pickle.dumps(source))
+    arrow.ParquetFile.opened = 0
+    for begin in range(0, N, 5):
+        assert source.read(np.arange(begin, begin + 5)).ravel().tolist() == list(range(begin, begin + 5))
+    assert arrow.ParquetFile.opened == 3
+    assert sum(held.nbytes for held in source._held.values()) == source._held_bytes <= 218
+    source.read(np.array([59, 41, 42]))
+    assert arrow.ParquetFile.opened == 3  # kept
+    source.read(np.array([59, 1]))
+    assert arrow.ParquetFile.opened == 4
+    source.read(np.array([18]))  # further on in the row group that is open
+    assert arrow.ParquetFile.opened == 4
+    source.read(np.array([38, 22]))
+    assert arrow.ParquetFile.opened == 5
+    rows = RNG.permutation(N)
+    assert np.array_equal(source.read(rows).ravel(), rows)
+    assert source.read(np.array([], np.int64)).shape == (0, 1)
+
+
+def test_as_many_batches_are_read_at_once_as_memory_allows(tmp_path, stand_in, little):
+    """Each read unpacks every row group in which a row lies, so few large reads are made; also of clients' sets together."""
+    stand_in(tmp_path / "x.parquet", {"a": ("double", list(map(float, range(N)))), "y": ("int64", [0, 1] * 30)})
+    little(100, 64 * 96)  # 96 bytes are read at once, 24 rows
+    read = data.take({"p": f"{tmp_path}/x.parquet", "q": f"{tmp_path}/x.parquet"})
+    for rows in (data.read(tmp_path / "x.parquet").x, read.x):
+        samples = Streamed(rows, torch.device("cpu"))
+        asked = []
+        samples.rows = SimpleNamespace(__getitem__=None)
+        samples.rows = type(
+            "Rows", (), {"__getitem__": lambda _, n, rows=rows, asked=asked: asked.append(len(n)) or rows[n]}
+        )()
+        batches = list(RNG.permutation(40).reshape(10, 4))
+        coming = samples.ahead(batches)
+        parts = [next(coming)]
+        assert len(asked) <= 2
+        parts += coming
+        assert asked == [24, 16]
+        assert all(np.array_equal(part, rows[batch]) for part, batch in zip(parts, batches, strict=True))
+
+
+def test_other_processes_read_the_rows_in_a_file_of_their_own(tmp_path, write, little):
+    write(tmp_path / "x.parquet", columns())
+    little()
+    read = data.read(tmp_path / "x.parquet")
+    kept.keep(read, tmp_path / "data.npz")
+    assert np.array_equal(data.read(tmp_path / "data.npz").x[:], read.x[:])
