@@ -73,7 +73,7 @@ def write_parquet(folder: Path) -> None:
             file.write_table(pa.table({"x": lists, "y": y[begin : begin + GROUP]}, schema=file.schema), GROUP)
 
 
-def dataset_of(folder: Path, kind: str):  # noqa: ANN201
+def dataset_of(folder: Path, kind: str):
     """The set, and a thousand of its samples to test on."""
     from unskew.data import arrays
 
@@ -139,13 +139,14 @@ def main() -> None:
     if options.child:
         if options.limit:
             resource.setrlimit(resource.RLIMIT_DATA, (int(options.limit * 1e9),) * 2)
-        measure(Path(options.child[0]), options.child[1], options.rounds, options.model)
+        folder, kind = options.child
+        write_parquet(Path(folder)) if kind == "write" else measure(Path(folder), kind, options.rounds, options.model)
         return
     lines: list[Line] = []
     with tempfile.TemporaryDirectory(dir=options.at) as folder:
         write(Path(folder), options.gb)
         if "parquet" in options.kinds:
-            write_parquet(Path(folder))
+            subprocess.run([sys.executable, __file__, "--child", folder, "write"], check=True)
         print("samples    ready, s  samples/s  a core-second  peak, MiB   at first   load", flush=True)
         for kind in options.kinds * options.times:
             asked = ["--rounds", str(options.rounds), "--model", options.model, "--limit", str(options.limit)]

@@ -339,7 +339,7 @@ def test_folders_whose_parts_cannot_be_told_are_refused(tmp_path, write):
     }.items():
         with pytest.raises(DataError, match=says):
             data.read(tmp_path / name)
-    with pytest.raises(DataError, match=r"E402 there is no .*none-\*\.parquet"):
+    with pytest.raises(DataError, match="E402 there is no "):
         data.read(f"{tmp_path}/none-*.parquet")
 
 
