@@ -87,6 +87,26 @@ def test_a_run_whose_samples_are_elsewhere_is_not_attacked(copy):
     assert "attack a simulated run of the same settings" in done.err
 
 
+def test_of_a_run_whose_server_read_sums_alone_the_merged_model_is_attacked(tmp_path):
+    folder = trained(tmp_path, secure_aggregation="on")
+    page = write_report([folder], tmp_path / "page.html").read_text()
+    assert f"<code>unskew attack {folder} membership</code>" in page
+    done = call("attack", str(folder))
+    assert done.code == 0, done.err
+    (name,) = privacy.read(folder)["attacks"]
+    finding = privacy.read(folder)["attacks"][name]
+    assert (name, finding["only"]) == (
+        "membership",
+        "only the merged model was attacked, because the server read sums alone (secure_aggregation)",
+    )
+    assert all(s["of"].startswith("merged model") for s in finding["scores"])
+    refused = call("attack", str(folder), "gradient")
+    assert (refused.code, refused.err[:4]) == (2, "E151")
+    assert "'gradient'" in refused.err
+    assert "the server read sums alone" in refused.err
+    assert call("audit", str(folder), "--samples", "10").code == 0
+
+
 def test_an_attack_that_does_not_fit_is_refused_in_one_sentence(tmp_path):
     done = call("attack", str(trained(tmp_path, "local")), "membership")
     assert (done.code, done.err[:4]) == (2, "E151")

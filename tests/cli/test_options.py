@@ -31,7 +31,7 @@ FROZEN = {
     "--partition-seed --secure-aggregation",
     "resume": "run --without --wait --on --json",
     "attach": "run --stop --json",
-    "attack": "run attack --set --samples --seeds --data --pictures --method --model --json",
+    "attack": "run attack --set --samples --seeds --data --pictures --merged --method --model --json",
     "audit": "run --set --samples --seeds --method --model --json",
     "watch": "run --once --page",
     "report": "runs --out",

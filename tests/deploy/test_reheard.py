@@ -26,31 +26,23 @@ pytestmark = pytest.mark.usefixtures("few_attempts")
 def federation() -> Federation:
     rng = np.random.default_rng(7)
     n = sum(SIZES)
-    y = rng.integers(0, 3, 2 * n)
-    x = rng.random((2 * n, 3, 8, 8)).astype(np.float32)
+    y = rng.integers(0, 3, 3 * n)
+    x = rng.random((3 * n, 3, 8, 8)).astype(np.float32)
     ends = np.cumsum([0, *SIZES])
-    rows = [np.arange(a, b) for a, b in itertools.pairwise(ends)]
-    return Federation("three", x[:n], y[:n], x[n:], y[n:], ("a", "b", "c"), Index.of(rows), Index.of(rows), "iid")
+    rows, test = ([np.arange(a, b) for a, b in itertools.pairwise(e)] for e in (ends, 2 * ends))
+    return Federation("three", x[:n], y[:n], x[n:], y[n:], ("a", "b", "c"), Index.of(rows), Index.of(test), "iid")
 
 
-def conducted(root: Path, method: str, absent: str = "", **changes) -> Path:
-    """A finished run; in round 2 one site's answer is lost."""
+def conducted(root: Path, method: str, lost: tuple[str, str, int] = ("", "", 0), **changes) -> Path:
+    """A finished run. lost: the answer of this site, to a request of this kind, in this round."""
     everything = federation()
     for k in range(len(SIZES)):
         d = fake.data_of(everything, k)
         np.savez(
             root / f"s{k}.npz", x_train=d.x, y_train=d.y, x_test=d.x_test, y_test=d.y_test, classes=np.array(d.classes)
         )
-    count = {"train": 0}
-
-    def meddle(site, asked, honest):
-        if site == absent:
-            count["train"] += 1
-            if count["train"] == 4:  # hello, setup, round 1, round 2
-                return None
-        return honest
-
-    channel = fake.Direct(fake.sites(root / "sites", everything), meddle)
+    channel = fake.Direct(fake.sites(root / "sites", everything))
+    channel.meddle = lambda site, asked, honest: None if channel.asked[-1] == lost else honest
     settings = {"clients": len(SIZES), "rounds": 3} | changes
     fake.run(root / "run", channel, fake.small(method, **settings))
     return root / "run"
@@ -58,7 +50,7 @@ def conducted(root: Path, method: str, absent: str = "", **changes) -> Path:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return conducted(tmp_path_factory.mktemp("coordinator"), "fedavg", absent="s1")
+    return conducted(tmp_path_factory.mktemp("coordinator"), "fedavg", lost=("s1", "train", 2))
 
 
 @pytest.fixture
@@ -81,6 +73,19 @@ def test_a_round_without_a_site_is_computed_again_and_its_model_attacked(run, co
     assert str(run.parent) not in json.dumps(finding)
     assert str(copy.parent) not in json.dumps(finding)
     assert "--data s0=PATH" in finding["command"]
+
+
+@pytest.mark.parametrize(
+    ("method", "lost"), [("flea", ("s1", "visit", 1)), ("fedmix", ("s2", "visit", 0)), ("flea", ("s1", "train", 2))]
+)
+def test_a_site_that_answered_training_and_failed_a_later_exchange_is_absent_from_that_alone(tmp_path, method, lost):
+    folder = conducted(tmp_path, method, lost)
+    sent = [r for r in map(json.loads, (folder / "ledger.jsonl").open()) if r["way"] == "up" and r["t"] == lost[2]]
+    absent = int(lost[0][1])
+    assert {absent in r["clients"] for r in sent if r["share"] == "w"} == ({lost[1] == "visit"} if lost[2] else set())
+    assert not any(absent in r["clients"] for r in sent if r["share"].startswith(method))
+    done = call("attack", str(folder), *QUICK, *given(folder))
+    assert done.code == 0, done.err
 
 
 @pytest.mark.parametrize("method", ["scaffold", "rebafl"])
@@ -122,7 +127,6 @@ def test_other_samples_of_the_same_size_have_other_bits(run, copy, tmp_path):
 
 
 def test_missing_unknown_and_odd_sites(run, copy):
-    refused(copy, given(run)[:4], "E152", "s2")
     refused(copy, [*given(run), "--data", "s9=x.npz"], "E150", "s9", "s0, s1, s2")
     refused(copy, ["--data", "s0"], "E150", "SITE=PATH")
     refused(copy, [*given(run), "--data", "s0=x.npz"], "E150", "twice")
@@ -132,6 +136,17 @@ def test_pictures_without_data_and_runs_anew_are_refused(run, copy):
     refused(copy, ["--pictures"], "E150", "--pictures")
     done = call("attack", str(copy), "audit", *given(run))
     assert (done.code, done.err[:4]) == (2, "E151"), done.err
+
+
+def rows_of(hellos: list[dict]) -> bytes:
+    return json.dumps({"sites": hellos}).encode()
+
+
+def test_sites_that_cannot_have_been_in_one_run_are_one_sentence(run, copy):
+    hellos = json.loads((copy / "sites.json").read_bytes())["sites"]
+    for change in ({"shape": [3, 9, 9]}, {"classes": ["a", "b"]}, {"site": "s0"}):
+        (copy / "sites.json").write_bytes(rows_of([*hellos[:-1], {**hellos[-1], **change}]))
+        refused(copy, given(run)[:2], "E152", "sites.json")
 
 
 @pytest.mark.parametrize("content", [b"", b"[]", b'{"sites": [{}]}', b'{"sites": []}', b"\xff", b"[" * 100_000])
@@ -166,8 +181,3 @@ def test_code_that_the_folder_names_is_not_run(run, copy, tmp_path, key, code):
     file.write_text("\n".join([*lines, f'{key}: "{evil}:f"', ""]))
     refused(copy, given(run), code)
     assert not mark.exists()
-
-
-def test_noise_of_the_operating_system_cannot_be_computed_again(tmp_path):
-    folder = conducted(tmp_path, "dp(clip=1.0, noise_multiplier=1.0)", availability="poisson:0.9")
-    refused(folder, given(folder), "E152", "'dp'", "operating system")

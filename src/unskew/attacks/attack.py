@@ -29,6 +29,8 @@ class Attack:
     """What it asks of a payload, as a question for readers who know no attacks."""
     alone: ClassVar[str] = ""
     """Why it is made only if it is named, as the end of a sentence; "" for an attack that is made with all others."""
+    on_merged: ClassVar[bool] = False
+    """Whether it can do with the merged model, where no round can be computed again."""
     quick: ClassVar[Mapping[str, object]] = {}
     """Settings with which it ends in seconds, for comparisons of many runs; it attacks what was sent, and nothing else."""
 

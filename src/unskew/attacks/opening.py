@@ -13,8 +13,9 @@ from unskew.engine.disk.code import Code, check_model, method_of
 from unskew.engine.disk.folder import Folder
 from unskew.engine.disk.state import Checkpoint
 from unskew.errors import StateError
-from unskew.privacy import secure
 
+SUMMED = "the server read sums alone (secure_aggregation)"
+"""Why single replies cannot be attacked in a run, as the end of a sentence."""
 NONE = Code()
 """No code: what a run takes that needs none."""
 
@@ -64,12 +65,6 @@ def _check_here(path: Path, settings: Settings) -> None:
         text = f"the samples of {path} are not named in its settings (they stayed at sites, or were given in Python)"
         remedy = "for a run of sites name each site's data (unskew attack RUN --data SITE=PATH), else attack a simulated run of the same settings"
         raise StateError("E152", f"{text}, and an attack is scored on them; {remedy}.")
-    if secure.parse(settings.secure_aggregation):
-        text = f"the server of {path} read sums alone (secure_aggregation), and attacks read single replies"
-        raise StateError(
-            "E152",
-            f"{text}; attack a run of the same settings without it: sums tell no more than the replies they are made of.",
-        )
     if settings.model == GIVEN:
         raise StateError(
             "E152", f"the model of {path} was given in Python; attack a run whose model has a name or a file."

@@ -55,7 +55,7 @@ def quickly(path: Path, say: Say, code: Code = NONE) -> None:
     scene = Scene(path, code=code)
     try:
         for attack in left:
-            if not attack.refuse(scene):
+            if not _reason(scene, attack, True):
                 try:
                     _measured(scene, attack, 1, lambda _: None)
                 except UsageError as reason:
@@ -80,7 +80,7 @@ def finding_on(path: Path, code: Code, name: str, settings: Settings, say: Say) 
 
 def _fitting(scene: Scene, attacks: Sequence[Attack], say: Say) -> list[Attack]:
     named = len(attacks) == 1
-    reasons = {a.name: (a.alone and (scene.no_anew or (not named and a.alone))) or a.refuse(scene) for a in attacks}
+    reasons = {a.name: _reason(scene, a, named) for a in attacks}
     fitting = [attack for attack in attacks if not reasons[attack.name]]
     if named and not fitting:
         text = f"attack '{attacks[0].name}' does not fit {scene.path}: {reasons[attacks[0].name]}."
@@ -91,6 +91,17 @@ def _fitting(scene: Scene, attacks: Sequence[Attack], say: Say) -> list[Attack]:
     if not fitting:
         raise UsageError("E151", f"no attack fits what the clients of {scene.path} send.")
     return fitting
+
+
+def _reason(scene: Scene, attack: Attack, named: bool) -> str | None:
+    """Why an attack is not made here, as the end of a sentence; None if it is."""
+    if attack.alone and (scene.no_anew or not named):
+        return scene.no_anew or attack.alone
+    if scene.merged_only and not attack.on_merged:
+        return (
+            f"it reads what single clients send, and only the merged model can be attacked, because {scene.merged_only}"
+        )
+    return attack.refuse(scene)
 
 
 def _measured(scene: Scene, attack: Attack, seeds: int, say: Say) -> dict[str, Any]:
@@ -107,6 +118,7 @@ def _attempted(scene: Scene, attack: Attack, seeds: int, say: Say) -> dict[str, 
     finding = finding_of(attack, attempts, command_of(scene.words(), attack, seeds))
     if not scene.pictures and finding["pictures"].pop("images", None):
         finding["doubts"].append("pictures that stand beside samples of the sites are not kept (--pictures keeps them)")
+    finding |= {"only": scene.told} if scene.told else {}
     finding["seconds"] = round(time.monotonic() - began, 1)
     say(told(attack, finding))
     return finding
@@ -154,7 +166,8 @@ def told(attack: Attack, finding: Mapping[str, Any]) -> str:
         for s in scores
     ]
     head = f"{attack.name}: {attack.adversary}; the attacker's own data: {finding['auxiliary']}"
-    return "\n".join([head, *rows, *(f"  Doubt: {doubt}." for doubt in finding["doubts"])])
+    only = [f"  Note: {finding['only']}."] if finding.get("only") else []
+    return "\n".join([head, *rows, *only, *(f"  Doubt: {doubt}." for doubt in finding["doubts"])])
 
 
 def _number(value: float | None) -> str:

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from unskew import config, many
-from unskew.attacks.opening import NONE, last, opened, settings_of, without_code
+from unskew.attacks.opening import NONE, SUMMED, last, opened, settings_of, without_code
 from unskew.attacks.replay import Heard, Listener, Overlay, Visit
 from unskew.core.client import changed
 from unskew.core.trees import Tree, Weights
@@ -44,6 +44,8 @@ class Scene:
     """Whether pictures of samples may stay in the run's folder."""
     no_anew = ""
     """Why attacks that train the run anew are not made here; "" where they may be."""
+    merged_only = ""
+    """Why the merged model alone can be attacked here and no reply, as the end of a sentence; "" where replies can be, too."""
 
     def __init__(self, path: Path, folder: Folder | None = None, code: Code = NONE):
         """folder: the run with samples that its settings do not name; opened from the path if left out. code: Python files
@@ -56,6 +58,7 @@ class Scene:
         self.settings = settings_of(path)
         self.folder = folder or opened(path, self.settings, code)
         self.run: Run = self.folder.run
+        self.merged_only = SUMMED if self.run.secure else ""
         given = {"--method": code.method, "--model": code.model}
         self.named = [word for option, text in given.items() if isinstance(text, str) for word in (option, text)]
         protector = self.run.method.protector
@@ -102,6 +105,11 @@ class Scene:
     def words(self) -> list[str]:
         """The run, as a command that measures the same again names it."""
         return [str(self.path), *self.named]
+
+    @property
+    def told(self) -> str:
+        """What a finding says where the merged model alone was attacked; "" elsewhere."""
+        return f"only the merged model was attacked, because {self.merged_only}" if self.merged_only else ""
 
     def _loop(self, store: Store) -> tuple[Loop, Listener]:
         listener = self.heard_by()

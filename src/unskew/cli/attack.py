@@ -29,9 +29,13 @@ class Arguments:
     ] = None
     seeds: Annotated[int, Ge(1), Le(100), "how often the attack is made, each time with another seed"] = 1
     data: Annotated[
-        tuple[str, ...], "SITE=PATH: a site's samples, to attack a run of sites; name every one (repeatable)"
+        tuple[str, ...],
+        "SITE=PATH: a site's samples, to attack a run of sites; of all sites, to attack their replies, too (repeatable)",
     ] = ()
     pictures: Annotated[bool, "keep pictures beside samples of the sites in privacy.json and the report"] = False
+    merged: Annotated[bool, "with --data: attack the merged model alone, although rounds could be computed again"] = (
+        False
+    )
     method: Annotated[str | None, "the method of a run of which a Part is in a Python file, with your own file"] = None
     model: Annotated[str | None, "FILE.py:FUNCTION of a run whose model is in a Python file"] = None
     json: Annotated[bool, "print what was measured as JSON and nothing else"] = False
@@ -59,7 +63,7 @@ def perform_and_print(arguments: Arguments) -> None:
 
 
 def _run(arguments: Arguments) -> Scene:
-    """The run, a coordinator's with the samples that --data names. Raises UsageError (E150) for --pictures alone."""
+    """The run, a coordinator's with the samples that --data names. Raises UsageError (E150) for --pictures or --merged alone."""
     from unskew.attacks.scene import Scene
     from unskew.engine.disk.code import Code
 
@@ -67,9 +71,11 @@ def _run(arguments: Arguments) -> Scene:
     if arguments.data:
         from unskew.deploy.reheard import opened
 
-        return opened(arguments.run, arguments.data, arguments.pictures, code)
+        return opened(arguments.run, arguments.data, arguments.pictures, code, arguments.merged)
     if arguments.pictures:
         raise UsageError("E150", "--pictures belongs to --data; pictures of a simulated run are always kept.")
+    if arguments.merged:
+        raise UsageError("E150", "--merged belongs to --data; the rounds of a simulated run can be computed again.")
     return Scene(arguments.run, code=code)
 
 

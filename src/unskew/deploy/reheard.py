@@ -1,4 +1,4 @@
-"""A coordinator's run opened for attacks by somebody who has the sites' samples: computed again, to the bits it has.
+"""A coordinator's run opened for attacks by somebody who has samples of its sites: computed again, or its merged model alone.
 
 The folder may come from anybody: nothing that it names is run, and no file that it names is read as Python.
 """
@@ -7,123 +7,45 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from unskew import config, many
-from unskew.attacks.opening import NONE, last, settings_of
-from unskew.attacks.replay import Listener
-from unskew.attacks.scene import Scene
+from unskew.attacks.opening import NONE, SUMMED, last
 from unskew.config import Settings
-from unskew.core.replies import Reply
-from unskew.core.trees import Tree
+from unskew.core.method import Method
 from unskew.data.dataset import Dataset
 from unskew.data.federation import Federation
 from unskew.data.index import Index
-from unskew.deploy.hello import Hello
+from unskew.deploy.hello import Hello, difference
 from unskew.deploy.loaders import load
+from unskew.deploy.sites_scene import Came, Given, MergedScene, Reheard, SitesScene
 from unskew.deploy.studies import SITES, check_metrics_not_own, check_not_from_a_file, prepared
-from unskew.engine.client.trainer import Trainer
-from unskew.engine.client.values import Start
 from unskew.engine.disk.code import Code, check_model
-from unskew.engine.disk.folder import Folder
 from unskew.engine.disk.reopened import SITES_FILE
-from unskew.engine.disk.state import Checkpoint, digest
-from unskew.engine.disk.store import Disk, Memory
 from unskew.engine.resolve import run_on
 from unskew.errors import StateError, UsageError
 from unskew.methods import registry
 from unskew.models import folder as folders
 from unskew.privacy import secure
 
-
-class Kept(Memory):
-    """What the sites kept after the last round but one, computed again; the coordinator's folder holds none of it."""
-
-    def check(self) -> None:
-        """Nothing of it is on a disk."""
+EVENTS, LEDGER = "events.jsonl", "ledger.jsonl"
+MOST_NAMED = 10
+"""Sites that a sentence names, at most."""
 
 
-@dataclass
-class Reheard(Folder):
-    """The folder of a coordinator, with the sites' samples in its run.
+def opened(
+    path: Path, given: Sequence[str], pictures: bool = False, code: Code = NONE, merged: bool = False
+) -> SitesScene | MergedScene:
+    """The scene of a coordinator's run, whose rounds are computed again if every site's data are given and that is possible;
+    else of its merged model alone.
 
-    kept: the sites' private state after the last round but one.
-    """
-
-    kept: Kept = field(default_factory=Kept)
-
-    def store(self, checkpoint: Checkpoint | None) -> Disk:
-        return self.kept  # pyright: ignore[reportReturnType]  # which is read the same way
-
-
-class Attended(Listener):
-    """A listener in whose rounds only those sites train whose replies the coordinator used. used: by round."""
-
-    def __init__(self, trainer: Trainer, used: Mapping[int, Collection[int]]):
-        super().__init__(trainer)
-        self.used = used
-
-    def train(self, start: Start, cohort: Sequence[int], private: Mapping[int, Tree]) -> list[Reply]:
-        return super().train(start, [k for k in cohort if k in self.used.get(start.t, ())], private)
-
-
-class SitesScene(Scene):
-    """A scene whose samples were given beside the folder, and whose every round ends as the coordinator's did."""
-
-    no_anew = "it trains the run anew, in which every site would be there in every round"
-
-    def __init__(self, path: Path, folder: Reheard, used: Mapping[int, Collection[int]], pictures: bool):
-        """Raises StateError (E153) unless the run, computed again from its beginning, has the bits of both its checkpoints."""
-        self.used, self.pictures, self._folder = used, pictures, folder
-        self.given = [word for name in folder.run.federation.names or () for word in ("--data", f"{name}=PATH")]
-        self.given += ["--model", "MODEL"] if folder.run.settings.model != settings_of(path).model else []
-        super().__init__(path, folder)
-        try:
-            self._replay(folder)
-        except BaseException:
-            self.close()
-            raise
-
-    def _replay(self, folder: Reheard) -> None:
-        loop, _ = self._loop(folder.kept)
-        now = loop.begin()
-        for t in range(1, self.last_t):
-            now, _ = loop.round(now, t)
-        tree, facts = self.before
-        self._same({"w": now.weights, **now.slices}, {"w": tree["w"], **tree.get("slices", {})}, facts["t"])
-        _ = self.last_round
-
-    def heard_by(self) -> Listener:
-        return Attended(self.trainer, self.used)
-
-    def words(self) -> list[str]:
-        """Without the paths of this machine: whoever reads the report need not know them."""
-        return [self.path.name, *self.given]
-
-    def check_data(self, facts: Mapping[str, Any]) -> None:
-        """The coordinator has seen counts alone, which `opened` has compared; the bits say the rest."""
-
-    def _same(self, ours: Tree, kept: Tree, t: int) -> None:
-        if digest(ours) != digest(kept):
-            text = f"round {t} of {self.path}, computed again from the samples given, does not end with the bits that the run has"
-            raise StateError(
-                "E153",
-                f"{text}: they are not those that the sites trained on, or versions or machines differ (sites.json and "
-                "env.json name the versions).",
-            )
-
-
-def opened(path: Path, given: Sequence[str], pictures: bool = False, code: Code = NONE) -> SitesScene:
-    """The scene of a coordinator's run. given: SITE=PATH for every site. pictures: whether pictures of samples may be kept.
-    code: the model's file, where the sites' models were in files of their own.
-
-    Raises UsageError (E150) for an entry that is not SITE=PATH; StateError (E152) for a run that cannot be computed again,
-    for sites without data and for data that are not as sites.json says, (E153) where the bits differ; as `load` does.
+    given: SITE=PATH for some or all sites. pictures: whether pictures of samples may be kept. code: the model's file, where
+    the sites' models were in files of their own. merged: the merged model alone, although rounds might be computed again.
+    Raises UsageError (E150) for an entry that is not SITE=PATH; StateError (E152) for a folder that does not say who took
+    part and for data that are not as sites.json says, (E153) where the bits differ; as `load` does.
     """
     places = _places(given)
     settings = _with(code, path, _settings(path))
@@ -131,16 +53,28 @@ def opened(path: Path, given: Sequence[str], pictures: bool = False, code: Code 
     if unknown := [name for name in places if name not in {h.site for h in hellos}]:
         known = ", ".join(h.site for h in hellos)
         raise UsageError("E150", f"--data names '{unknown[0]}', and the sites of {path} are {known}.")
-    if missing := [h.site for h in hellos if h.site not in places]:
-        text = f"{path} can only be computed again from every site's samples, and those of {', '.join(missing)} are missing"
-        raise StateError("E152", f"{text}; give --data {missing[0]}=PATH.")
     method = registry.parse(settings.method, settings.set)
-    if noisy := [p.name for p in (method.protector, method.samples_apart) if p]:
-        text = f"the noise of '{noisy[0]}' in {path} came from the operating system, so no round can be computed again"
-        raise StateError("E152", f"{text}; attack a simulated run of the same settings.")
-    used = _used(path, len(hellos))
-    sets = [_checked(path, h, places[h.site], settings) for h in hellos]
-    return SitesScene(path, Reheard(path, run_on(_federation(hellos, sets), settings, method)), used, pictures)
+    asked = "only the merged model was to be attacked (--merged)" if merged else ""
+    why = asked or _unrepeatable(settings, method) or _missing([h.site for h in hellos if h.site not in places])
+    came = Came({}, {}) if why else _came(path, len(hellos))
+    sets = {h.site: _checked(path, h, places[h.site], settings) for h in hellos if h.site in places}
+    folder = Reheard(path, run_on(_federation(hellos, sets), settings, method))
+    there = Given(tuple(sets), pictures, ("--merged",) if merged else ())
+    return MergedScene(path, folder, there, why) if why else SitesScene(path, folder, there, came)
+
+
+def _unrepeatable(settings: Settings, method: Method) -> str:
+    """Why the rounds of a run cannot be computed again from any data; "" if they can."""
+    if secure.parse(settings.secure_aggregation):
+        return SUMMED
+    noisy = [part.name for part in (method.protector, method.samples_apart) if part]
+    return f"the noise of '{noisy[0]}' came from the operating system" if noisy else ""
+
+
+def _missing(sites: Sequence[str]) -> str:
+    """Why the rounds of a run cannot be computed again without the data of these sites; "" if there are none."""
+    listed = ", ".join(sites[:MOST_NAMED]) + (f" and {len(sites) - MOST_NAMED} more" if len(sites) > MOST_NAMED else "")
+    return f"the samples of {listed} are missing" if sites else ""
 
 
 def _places(given: Iterable[str]) -> dict[str, str]:
@@ -165,9 +99,6 @@ def _settings(path: Path) -> Settings:
         raise StateError("E152", f"{path} is no run of sites, so it has its data already; leave --data out.")
     check_not_from_a_file(settings.method)
     check_metrics_not_own(settings.metrics)
-    if secure.parse(settings.secure_aggregation):
-        text = f"the server of {path} read sums alone (secure_aggregation), and attacks read single replies"
-        raise StateError("E152", f"{text}; attack a run of the same settings without it.")
     return settings
 
 
@@ -189,22 +120,27 @@ def _with(code: Code, path: Path, settings: Settings) -> Settings:
 def _roster(path: Path) -> list[Hello]:
     try:
         hellos = [Hello.read(h) for h in json.loads((path / SITES_FILE).read_bytes())["sites"]]
-        if not hellos or len({h.site for h in hellos}) < len(hellos):
-            raise ValueError("no sites, or one of them twice")
+        if not hellos or len({h.site for h in hellos}) < len(hellos) or any(difference(hellos[0], h) for h in hellos):
+            raise ValueError("no sites, one of them twice, or of different data")
     except (OSError, KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         text = f"{path / SITES_FILE} does not say who took part ({type(error).__name__})"
         raise StateError("E152", f"{text}; copy the folder again.") from None
     return hellos
 
 
-def _used(path: Path, sites: int) -> dict[int, set[int]]:
-    """Whose replies each round used, of its last line where it was computed more than once."""
-    file = path / "events.jsonl"
+def _came(path: Path, sites: int) -> Came:
+    """Whose replies came in each round, of its last lines where it was computed more than once."""
     try:
-        rows = [json.loads(line) for line in file.read_bytes().splitlines()]
-        return {int(r["t"]): set(many.clients_in(r["answered"], sites)) for r in rows if r["code"] == "round"}
+        events, ledger = ([json.loads(r) for r in (path / name).read_bytes().splitlines()] for name in (EVENTS, LEDGER))
+        used = {int(r["t"]): set(many.clients_in(r["answered"], sites)) for r in events if r["code"] == "round"}
+        shared: dict[tuple[int, str], list[set[int]]] = {}
+        for row in ledger:
+            if row["way"] == "up" and row["share"] != "w":
+                clients = set(many.clients_in(row["clients"], sites))
+                shared.setdefault((int(row["t"]), str(row["share"])), []).append(clients)
+        return Came(used, shared)
     except Exception as error:  # the folder may come from anybody, and its lists may be compressed
-        text = f"{file} does not say who was there in each round ({type(error).__name__})"
+        text = f"{path / EVENTS} and {LEDGER} do not say who was there in each round ({type(error).__name__})"
         raise StateError("E152", f"{text}; copy the folder again.") from None
 
 
@@ -221,16 +157,20 @@ def _checked(path: Path, hello: Hello, place: str, settings: Settings) -> Datase
     return data
 
 
-def _federation(hellos: Sequence[Hello], sets: Sequence[Dataset]) -> Federation:
-    """The sites as clients in the order in which the coordinator numbered them."""
+def _federation(hellos: Sequence[Hello], sets: Mapping[str, Dataset]) -> Federation:
+    """The sites as clients in the order in which the coordinator numbered them; those without data have no samples."""
     x, y, x_test, y_test = (
-        np.concatenate([np.asarray(getattr(data, part)[:]) for data in sets]) for part in ("x", "y", "x_test", "y_test")
+        np.concatenate([np.asarray(getattr(data, part)[:]) for data in sets.values()])
+        for part in ("x", "y", "x_test", "y_test")
     )
     train, test = (
         [np.arange(a, b) for a, b in itertools.pairwise(np.cumsum([0, *sizes]))]
-        for sizes in ([h.train for h in hellos], [h.test for h in hellos])
+        for sizes in (
+            [h.train if h.site in sets else 0 for h in hellos],
+            [h.test if h.site in sets else 0 for h in hellos],
+        )
     )
-    scaled = {data.applied for data in sets}
+    scaled = {data.applied for data in sets.values()}
     return Federation(
         "sites",
         x,
@@ -243,5 +183,5 @@ def _federation(hellos: Sequence[Hello], sets: Sequence[Dataset]) -> Federation:
         "sites",
         names=tuple(h.site for h in hellos),
         applied=scaled.pop() if len(scaled) == 1 else None,
-        target=sets[0].target,
+        target=next(iter(sets.values())).target,
     )

@@ -48,6 +48,7 @@ class Audit(Attack):
     name: ClassVar[str] = "audit"
     asks: ClassVar[str] = "which epsilon can the run not have?"
     adversary: ClassVar[str] = "whoever gets the merged model and knows the canaries"
+    on_merged: ClassVar[bool] = True
     alone: ClassVar[str] = "it trains the run once more; name it, or use unskew audit"
 
     def refuse(self, scene: Scene) -> str | None:

@@ -49,6 +49,7 @@ class Membership(Attack):
     adversary: ClassVar[str] = (
         "of the merged model: whoever gets it, all clients included; of an update: the server. Both know the candidates"
     )
+    on_merged: ClassVar[bool] = True
     quick: ClassVar[Mapping[str, object]] = {"shadows": 8, "clients": 1, "samples": 200}
 
     def refuse(self, scene: Scene) -> str | None:
@@ -71,7 +72,7 @@ class Membership(Attack):
         return Outcome(tuple(scores), f"{len(strangers)} {strangers.name}", {"roc": curves} if curves else {})
 
     def _updates(self, scene: Scene) -> list[Target]:
-        if not self.clients:
+        if not self.clients or scene.merged_only:
             return []
         heard = scene.last_round
         assert heard.start is not None

@@ -61,7 +61,7 @@ def reopened(path: Path, code: Code, unfinished: bool = False, best: bool = Fals
     settings = _settings(path, facts)
     run = _run(path, facts, settings, code)
     now = State(facts["t"], tree["w"], tree.get("slices", {}))
-    _check_weights(path, run, now.weights)
+    check_weights(path, run, now.weights)
     record = Record.read(path, facts["records"])
     check_used(run, record)
     store = Disk(path / "private", facts)
@@ -126,7 +126,7 @@ def _federation(path: Path, facts: dict[str, Any]) -> Unseen:
         raise StateError("E111", f"{file} cannot be read ({type(error).__name__}); copy the folder again.") from None
 
 
-def _check_weights(path: Path, run: Run, w: Weights) -> None:
+def check_weights(path: Path, run: Run, w: Weights) -> None:
     """Raises StateError (E156) where the model has not the weights of the checkpoint."""
     expected = {n: tuple(t.shape) for n, t in run.fed.net.weights().items()}
     kept = {n: tuple(t.shape) for n, t in w.items()}

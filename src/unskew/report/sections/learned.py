@@ -13,6 +13,7 @@ from markupsafe import Markup
 
 from unskew.attacks.coverage import NOT_MEASURED, commands, in_clear, readers
 from unskew.core.account import number
+from unskew.engine.disk.reopened import SITES_FILE
 from unskew.report.context import Context
 from unskew.report.figures.lines import Line
 from unskew.report.figures.reconstructions import reconstructions
@@ -117,12 +118,22 @@ def _plain(traffic: Traffic) -> list[tuple[str, str]]:
 
 def _not_measured(traffic: Traffic, run: RunData) -> tuple[str, str]:
     """Together with the commands that would measure it, if there are any."""
-    if traffic.sum_of:
-        return f"{NOT_MEASURED}; attacks read single replies, and only sums were read here", ""
     how = [c for c in commands(traffic.share, shlex.quote(str(run.path))) if not c.startswith("unskew audit")]
-    if how and str(run.config.get("data", "")).startswith("("):  # its samples stayed at sites, or were given in Python
-        return f"{NOT_MEASURED}; attacks need the samples, so simulate the same settings on data like them", ""
-    return NOT_MEASURED, " or ".join(how)
+    words, data = NOT_MEASURED, str(run.config.get("data", ""))
+    if traffic.sum_of:
+        how = [c for c in how if c.endswith(" membership")]  # which reads the merged model
+        words += (
+            "; only sums were read here, so what can be attacked is the merged model"
+            if how
+            else "; only sums were read here"
+        )
+    if how and (run.path / SITES_FILE).is_file():
+        return f"{words}; whoever has samples of its sites can attack it", " or ".join(
+            f"{c} --data SITE=PATH" for c in how
+        )
+    if how and data.startswith("("):  # they were given in Python
+        return f"{words}; attacks need the samples, so simulate the same settings on data like them", ""
+    return words, " or ".join(how)
 
 
 def _measured(share: str, run: RunData) -> list[tuple[str, str]]:
