@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
 from types import SimpleNamespace
 from typing import ClassVar
 
@@ -12,10 +13,14 @@ import torch
 from unskew.attacks.coverage import what_it_tells
 from unskew.core.method import Method
 from unskew.core.part import Part
+from unskew.deploy.judging import check_settings
+from unskew.deploy.policy import Policy
 from unskew.engine import check, leaves
 from unskew.engine.assemble import loop_of
 from unskew.errors import UsageError
 from unskew.methods import registry
+from unskew.report import methods
+from unskew.report.profile import Profile
 from unskew.report.records import traffic_of
 from unskew.report.sections.learned import payloads
 
@@ -118,9 +123,40 @@ def test_the_ledger_counts_what_each_client_was_sent_and_says_what_of_others_it_
     assert "numbered hands on to other clients: their numbers" in "\n".join(leaves.leaves(made))
     made.ledger.trained(1, list(replies.values()), start)
     traffic = traffic_of(made.record.rows["ledger"])
-    (sent,) = payloads(SimpleNamespace(traffic=traffic, privacy={}, attacks={}, path="r", config={}))
+    (sent,) = payloads(SimpleNamespace(traffic=traffic, privacy={}, attacks={}, path=Path("r"), config={}))
     assert sent.adversary == "the server, and other clients, who are sent their numbers"
     assert f"weights: seen by {sent.adversary};" in what_it_tells(made.method, made.fed)[0]
+
+
+@dataclass(frozen=True)
+class Silent(Numbered):
+    """Says nothing of what it hands on. None of a paper; nothing differs."""
+
+    name: ClassVar[str] = "silent"
+    hands_on: ClassVar[str] = ""
+
+
+def test_every_reader_says_that_a_part_hands_on_which_dispatches_and_does_not_say_it():
+    """Explain and the lines before round 1, the ledger, attacks, the method's page, its profile and a site's policy."""
+    silent, words = Silent(), "what it makes for each of them"
+    made = check.loop(Method(silent), lanes="8")
+    try:
+        start = made.down(made.begin(), 1)
+        made.ledger.broadcast(1, [1, 4], start)
+        assert [row["hands_on"] for row in made.record.rows["ledger"]] == [words, words]
+        assert f"silent hands on to other clients: {words}" in "\n".join(leaves.leaves(made))
+        assert f"who are sent {words};" in what_it_tells(made.method, made.fed)[0]
+        assert f"The server hands on to other clients: {words}." in methods.page(silent, made.fed, "its defaults")
+        assert Profile(silent, made.fed, "").hands_on == words
+        with pytest.raises(UsageError, match=rf"'silent' has the coordinator send other sites {words}"):
+            check_settings(Policy(), made.method, 16, 3, False)
+    finally:
+        made.trainer.close()
+
+
+@pytest.mark.parametrize("method", ["fedprox", "fedala", "ditto"])
+def test_a_part_that_sends_all_the_same_hands_nothing_on(method):
+    assert not any(part.handed_on for part in registry.parse(method).parts)
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ HEAD = "what it tells       "
 
 def what_it_tells(method: Method, fed: Fed, run: str = "RUN") -> list[str]:
     """A line on each payload: its readers, and what it tells, or the commands that would measure that on a run."""
-    single = next((p.hands_on for p in method.parts if p.hands_on), "")
+    single = next((p.handed_on for p in method.parts if p.handed_on), "")
     lines = [f"weights: seen by {readers(True, single)}; {_measured_by('w', run)}"] if fed.shared else []
     for part, payload, share in _payloads(method, fed):
         clear = in_clear(share.discloses, share.samples)

@@ -75,7 +75,8 @@ class Declared(Configured):
     that a proof about single samples holds. Parts that read a client's samples otherwise are refused."""
     hands_on: ClassVar[str] = ""
     """What of single clients its `dispatch` sends to others, for those who decide whether it may: "mixtures of single
-    clients' weights". Empty if all that clients receive is made for all of them."""
+    clients' weights". Empty if all that clients receive is made for all of them. Readers ask `handed_on`, which
+    says something of every Part that dispatches."""
     climbs: int = 0
     """How often `perturb` is called in a step, each time with the gradient where the last call led; each costs a pass
     forward and back."""

@@ -48,6 +48,12 @@ class Part(Declared):
         """The exchanges of messages that it needs in addition to training."""
         return ()
 
+    @property
+    def handed_on(self) -> str:
+        """What of single clients others are sent, in words: `hands_on`, or for a Part that dispatches and does not say it what
+        that may be; "" where all are sent the same."""
+        return self.hands_on or "what it makes for each of them" * overrides(self, "dispatch")
+
     # Before round 1
 
     def paced(self, whole: int, rounds: int) -> Self:

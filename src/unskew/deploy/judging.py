@@ -152,9 +152,8 @@ def check_settings(policy: Policy, method: Method, batch: int, rounds: int, summ
     for part in method.parts:
         if ALL not in policy.methods and part.name not in policy.methods and _asks_sites(part):
             raise _refusal("methods", f"the study uses '{part.name}', which is not among {', '.join(policy.methods)}")
-        handed_on = part.hands_on or "what it makes for each of them" * overrides(part, "dispatch")
-        if handed_on and policy.handing_on == "refused":
-            raise _refusal("handing_on", f"'{part.name}' has the coordinator send other sites {handed_on}")
+        if part.handed_on and policy.handing_on == "refused":
+            raise _refusal("handing_on", f"'{part.name}' has the coordinator send other sites {part.handed_on}")
     if batch < policy.least_batch:
         raise _refusal("least_batch", f"the study trains with batches of {batch}")
     if rounds > policy.most_rounds:

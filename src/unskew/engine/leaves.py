@@ -62,7 +62,7 @@ def what_leaves(
     if constant:
         weights += f"; {size(constant)} are frozen in the model and stay as they are"
     lines = [line for part in method.parts for line in _share_lines(part, fed, secure)]
-    lines += [f"{p.name} hands on to other clients: {p.hands_on}" for p in method.parts if p.hands_on]
+    lines += [f"{p.name} hands on to other clients: {p.handed_on}" for p in method.parts if p.handed_on]
     if secure:
         lines.append(f"{secure}, in steps of {2.0 ** -secure.fraction(fed.clients):.2g}")
     for name, account in accounts(method, fed, counts_KC, drawn).items():

@@ -81,7 +81,7 @@ def _leaves(part: Part, fed: Fed, setting: str) -> str:
     everything = "Nothing" if not fed.shared else "Nothing beside the weights"
     each = "The server must see each client's weights by themselves, so secure aggregation cannot hide them."
     alone = f" {each}" if part.weights_read == "each" else ""
-    alone += f" The server hands on to other clients: {part.hands_on}." if part.hands_on else ""
+    alone += f" The server hands on to other clients: {part.handed_on}." if part.handed_on else ""
     if encoded := part.encoded(fed):
         return f"In place of the weights that clients train, with {setting}:\n\n{_declared(part, encoded)}"
     if not shares:

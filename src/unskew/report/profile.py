@@ -86,7 +86,7 @@ class Profile:
     @property
     def hands_on(self) -> str:
         """What of single clients others are sent; "" if nothing."""
-        return self.part.hands_on or "what it makes for each of them" * overrides(self.part, "dispatch")
+        return self.part.handed_on
 
     @property
     def roles(self) -> list[str]:

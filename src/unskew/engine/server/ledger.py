@@ -32,7 +32,7 @@ class Ledger:
         self.down = Share((), reads=method.weights_read, guarantee=down)
         """How broadcasts are: made of what a guarantee covers, or not."""
         self.dispatcher = method.dispatcher
-        self.handed_on = {"hands_on": self.dispatcher.hands_on} if self.dispatcher and self.dispatcher.hands_on else {}
+        self.handed_on = {"hands_on": self.dispatcher.handed_on} if self.dispatcher else {}
         """What of single other clients is in what its Part dispatches, as a fact of a row."""
 
     def broadcast(self, t: int, asked: list[int], start: Start) -> None:
