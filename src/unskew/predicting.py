@@ -31,7 +31,8 @@ class Predicting:
         """The model's classes for samples as they were given, before any scaling: [N], or masks [N, H, W], or classes of tokens [N, T]; or its numbers [N], or
         which labels a sample has, bool [N, L].
 
-        x: [N, *shape], an array or tensor of the type of the training samples (uint8 for images given as uint8).
+        x: [N, *shape], an array or tensor of the type of the training samples (uint8 for images given as uint8); of samples
+        with several inputs, a dictionary or tuple of them.
         client: by name or number, whose own model answers, where the method gives clients such: with the weights it
         keeps (FedBN), its statistics (FedRDN), its label shares (unskew). Default: the global model.
         The classes are called as `federation.classes` has them, whole numbers are numbers; masks hold places in it.
@@ -76,4 +77,6 @@ class Published(Predicting):
         return self.trained.outputs(x)
 
     def __repr__(self) -> str:
-        return f"<{self.run.settings.model} for {list(self.federation.shape)} from {self.path}>"
+        return (
+            f"<{self.run.settings.model} for {self.federation.layout or list(self.federation.shape)} from {self.path}>"
+        )

@@ -34,6 +34,9 @@ class Attack:
     quick: ClassVar[Mapping[str, object]] = {}
     """Settings with which it ends in seconds, for comparisons of many runs; it attacks what was sent, and nothing else."""
 
+    compares_inputs: ClassVar[bool] = True
+    """Whether it recovers inputs or compares them, for which a sample must have one; else it reads what models say of them."""
+
     def refuse(self, scene: Scene) -> str | None:
         """Why it does not fit this run, as the end of a sentence; None if it does. Asked before anything is computed."""
         raise NotImplementedError

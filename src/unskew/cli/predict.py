@@ -35,7 +35,7 @@ def command(arguments: Arguments) -> None:
 
     result, client = arguments.result(), arguments.whose
     intake = result.federation.intake
-    names, x = inputs.read(arguments.input, intake.form if intake else {})
+    names, x = inputs.read(arguments.input, intake.form if intake else {}, result.federation.layout)
     with warnings.catch_warnings(record=True) as remarks:
         warnings.simplefilter("always", UserWarning)
         if result.federation.masks:

@@ -19,11 +19,11 @@ class Hooked:
     """A module whose forward is its own; its cuts are its direct children, its head the last dense layer.
 
     It can go on from a cut only by running from the start and replacing what the cut gave, so a model whose skip
-    connections pass a cut by (`skips`) cannot go on from it. One pass at a time: the hooks read what `run` has set.
+    connections pass a cut by (`skips`) cannot go on from it, nor one of several inputs, which do so too (passed_by). One pass at a time: the hooks read what `run` has set.
     """
 
-    def __init__(self, module: nn.Module, shape: tuple[int, ...]):
-        self.module, self.shape = module, shape
+    def __init__(self, module: nn.Module, shape: tuple[int, ...], passed_by: bool = False):
+        self.module, self.shape, self.passed_by = module, shape, passed_by
         self.head = _head_of(module)
         self.before_head = "features"
         self.taps: dict[str, Tap] = {}
@@ -44,6 +44,8 @@ class Hooked:
                 return head(x), x
         if since is not None and getattr(self.module, "skips", False):
             raise UsageError("E106", f"a pass cannot go on from '{since}' alone: skip connections pass it by.")
+        if since is not None and self.passed_by:
+            raise UsageError("E106", f"a pass cannot go on from '{since}' alone: other inputs of a sample pass it by.")
         stopped: list[Tensor] = []
         self.taps = dict(taps)
         if since is not None:

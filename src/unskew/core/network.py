@@ -14,8 +14,9 @@ from torch import Tensor, nn
 from unskew.core.blocks import Around, Blocks, Tap
 from unskew.core.hooked import Hooked
 from unskew.core.trees import Weights
+from unskew.data.layout import Layout
 from unskew.errors import UsageError, suggestion
-from unskew.models import tokens
+from unskew.models import tokens, unpacking
 from unskew.models.children import children
 from unskew.models.modes import nothing_in_place
 from unskew.models.roles import batch_norms, mixes, roles_of, slots, tensors
@@ -32,30 +33,36 @@ class Network:
     trainable, buffers, constants, norms: names of weights, see `roles.py`; a pass in training mode leaves batch
     normalisation of constants in evaluation mode. extra: weights that Parts train beside the model's, by name.
     skips_to_cuts: whether a pass that goes on from a cut leaves out the layers before it; else they run, on zeros.
-    embeds: whether the model looks whole numbers up, so that samples must not be scaled or mixed.
+    embeds: whether the model looks whole numbers up, or they are among several inputs, so that samples must not be scaled
+    or mixed. layout: of samples with several inputs, which the module takes one by one; the network takes them as rows.
     draws: whether a training pass draws random numbers from torch's own generator; the engine finds that out.
     around: makes the context in which the model runs; differentiable: the one in which its passes have gradients wherever
     they run.
     """
 
-    def __init__(self, module: nn.Module, shape: tuple[int, ...], handed_over: bool = False):
-        """shape: of one input. handed_over: whether nobody else will use the module, so that it need not be copied.
+    def __init__(
+        self, module: nn.Module, shape: tuple[int, ...], handed_over: bool = False, layout: Layout | None = None
+    ):
+        """shape: of one input, or of the row of several. handed_over: whether nobody else will use the module, so that it need not be copied.
 
         Raises UsageError (E105) for a module without children.
         """
-        self._build(module if handed_over else copy.deepcopy(module), shape)
+        self._build(module if handed_over else copy.deepcopy(module), shape, layout)
 
-    def _build(self, module: nn.Module, shape: tuple[int, ...]) -> None:
+    def _build(self, module: nn.Module, shape: tuple[int, ...], layout: Layout | None) -> None:
         """module: nobody else's, though it may hold the tensors of another network."""
         self.module = nothing_in_place(module)
         tokens.attach(self.module)
-        self.embeds = tokens.embeds(self.module)
-        self.shape = tuple(shape)
+        unpacking.attach(self.module, layout)
+        self.embeds = tokens.embeds(self.module) or bool(layout and layout.whole)
+        self.shape, self.layout = tuple(shape), layout
         self.blocks = tuple(n for n, _ in children(self.module))
         if not self.blocks:
             raise UsageError("E105", "the model has no named children, so it has no head; wrap it in nn.Sequential.")
         self._passes = (
-            Blocks(self.module) if isinstance(self.module, nn.Sequential) else Hooked(self.module, self.shape)
+            Blocks(self.module)
+            if isinstance(self.module, nn.Sequential)
+            else Hooked(self.module, self.shape, passed_by=layout is not None)
         )
         self.skips_to_cuts = isinstance(self._passes, Blocks)
         self.head = self._passes.head
@@ -85,7 +92,7 @@ class Network:
     def copy(self) -> Network:
         """The same network for another thread. Both hold the same initial weights, which neither changes."""
         other = Network.__new__(Network)
-        other._build(self._holding(self._start), self.shape)
+        other._build(self._holding(self._start), self.shape, self.layout)
         other._start = self._start
         other.cut, other.folds, other.draws = self.cut, self.folds, self.draws
         other.add(self.extra)
@@ -124,6 +131,7 @@ class Network:
         module = copy.deepcopy(self.module)
         self._passes.unhook(module)
         tokens.detach(module)
+        unpacking.detach(module)
         held = dict(w) | {n: nn.Parameter(w[n], learns) for n, learns in self._learns.items() if n in w}
         for store, key, place in slots(module):
             if self._name_of.get(place) in held:
@@ -166,7 +174,9 @@ class Network:
 
     def is_input_at(self, cut: str) -> bool:
         """Whether what lies at a cut ("features": at the head's input) is still the input, flattened, scaled or looked up,
-        because no layer before it has weights that mix an input's numbers."""
+        because no layer before it has weights that mix an input's numbers. Of several inputs any may get there by itself."""
+        if self.layout:
+            return True
         blocks = [b for b in self.blocks if b != self.head] if cut == "features" else list(self.blocks)
         before = blocks if cut == "features" else blocks[: blocks.index(self.check_cut(cut)) + 1]
         return not any(block in self._mixing for block in before)

@@ -91,6 +91,7 @@ def _undealt(dataset: Dataset, skew: str, train: Index) -> Federation:
         intake=dataset.intake,
         applied=dataset.applied,
         target=dataset.target,
+        layout=dataset.layout,
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from unskew.data.layout import Layout
 from unskew.data.rows import Rows
 from unskew.errors import DataError
 
@@ -43,6 +44,20 @@ def check_labels(name: str, y: np.ndarray, y_test: np.ndarray, classes: int, sha
                 "E404",
                 f"{name}: {where} is {labels[tuple(wrong[0])]}; {classes} classes need labels from 0 to {classes - 1}.",
             )
+
+
+def check_rows(name: str, layout: Layout | None, shape: tuple[int, ...], masks: bool) -> None:
+    """Raises DataError unless samples with several inputs are rows of their layout's length (E403) with one answer each (E404).
+
+    name: of the set; shape: of one sample; masks: whether every pixel or token of a sample has a label.
+    """
+    if layout and shape != (layout.width,):
+        raise DataError(
+            "E403", f"{name}: samples are {list(shape)}, and their inputs take {layout.width} numbers a row."
+        )
+    if layout and masks:
+        text = "samples with several inputs have one class, several labels or a number each, not a label at every place"
+        raise DataError("E404", f"{name}: {text}; put the inputs into one array.")
 
 
 def check_finite(name: str, part: str, x: np.ndarray) -> None:

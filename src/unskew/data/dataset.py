@@ -10,8 +10,9 @@ from functools import partial
 
 import numpy as np
 
-from unskew.data.checks import check_finite, check_labels, check_lengths
+from unskew.data.checks import check_finite, check_labels, check_lengths, check_rows
 from unskew.data.intake.notes import Intake, Note
+from unskew.data.layout import Layout
 from unskew.data.rows import changed, moments
 from unskew.data.target import Target, check_targets, edges, tenths
 from unskew.errors import DataError
@@ -31,6 +32,7 @@ class Dataset:
     mean, std: one number per channel, by which `standardised` scales the samples; None if there are none.
     applied: the mean and std by which the samples have been scaled already.
     intake: what was understood of data that a user brought; None for a named set. target: of labels that are numbers.
+    layout: of samples with several inputs, each of which is then a row of x, [N, D].
 
     A target without constants of its own gets those of the training samples.
     Raises DataError: E403 for lengths and shapes, E404 for labels, E405 for NaN and infinity.
@@ -51,6 +53,7 @@ class Dataset:
     applied: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     intake: Intake | None = None
     target: Target | None = None
+    layout: Layout | None = None
 
     def __post_init__(self) -> None:
         check_lengths(self.name, "training", self.x, self.y, self.columns)
@@ -63,6 +66,7 @@ class Dataset:
                 "E403",
                 f"{self.name}: training samples are {shape}, test samples {test_shape}; they must have one shape.",
             )
+        check_rows(self.name, self.layout, self.shape, self.masks)
         if self.target:
             check_targets(self.name, self.y, self.y_test)
             object.__setattr__(self, "target", self.target.fitted(self.y, self.name))

@@ -12,10 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from unskew.data.checks import check_labels, check_lengths
+from unskew.data.checks import check_labels, check_lengths, check_rows
 from unskew.data.dataset import scaled_by, strata
 from unskew.data.index import Index
 from unskew.data.intake.notes import Intake
+from unskew.data.layout import Layout
 from unskew.data.target import Target, check_targets, edges, names
 from unskew.errors import DataError, printable
 
@@ -34,7 +35,7 @@ class Federation:
     natural: whether clients come from a column of the data and every test row belongs to one of them.
     mean, std: one number per channel, by which samples can be standardised; None if they are already, or never are.
     columns: facts per row of x. reserved: rows of x that no client holds, because the server keeps them for itself.
-    intake, applied: as in `Dataset`.
+    intake, applied, layout: as in `Dataset`.
 
     Raises DataError: E403 for rows and lengths, E404 for labels.
     """
@@ -58,6 +59,7 @@ class Federation:
     intake: Intake | None = None
     applied: tuple[tuple[float, ...], tuple[float, ...]] | None = None
     target: Target | None = None
+    layout: Layout | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "name", printable(str(self.name)))
@@ -68,6 +70,7 @@ class Federation:
         check_lengths(self.name, "test", self.x_test, self.y_test, {})
         if not self.clients or not len(self.train.rows):
             raise DataError("E403", f"{self.name}: no client holds a training sample.")
+        check_rows(self.name, self.layout, self.shape, self.masks)
         if self.target:
             check_targets(self.name, self.y, self.y_test)
         else:
@@ -188,6 +191,7 @@ class Federation:
             "test": len(self.y_test),
             "skew": self.skew,
             "shape": list(self.shape),
+            **({"layout": self.layout.as_json()} if self.layout else {}),
             **({"mean": list(self.applied[0]), "std": list(self.applied[1])} if self.applied else {}),
             **({"task": "multilabel"} if self.several else {}),
             **({"task": "regression", "target": asdict(self.target)} if self.target else {}),

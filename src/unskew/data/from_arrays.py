@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
 
-from unskew.data.convert import LARGE, array_of, bits_of, samples, scaled
+from unskew.data.convert import LARGE, array_of, bits_of, scaled
 from unskew.data.dataset import Dataset
 from unskew.data.holdout import with_test_set
 from unskew.data.intake.columns import numbered, site_of
@@ -16,8 +17,10 @@ from unskew.data.intake.layout import check_layout
 from unskew.data.intake.masks import Origin
 from unskew.data.intake.notes import Intake, Note, counted
 from unskew.data.intake.numbers import read_targets
+from unskew.data.intake.parts import parts_in
 from unskew.data.intake.places import at_every_place, read_places
 from unskew.data.intake.several import names_in, read_several
+from unskew.data.layout import Layout
 from unskew.data.same import first_alike, occurs
 from unskew.data.target import Target
 from unskew.errors import DataError
@@ -44,7 +47,8 @@ def arrays(
     """A set from arrays, tensors or lists.
 
     x: [N, ...], channels first; uint8 is divided by 255, uint16 by 65,535, except in columns [N, columns]; other numbers
-    stay. Also the path of a .npy file, which is memory-mapped: of a float32 file nothing is copied.
+    stay. Also the path of a .npy file, which is memory-mapped: of a float32 file nothing is copied. Where a sample has
+    several inputs, a dictionary or a tuple of such arrays, see unskew.data.packed.
     y: labels [N], whole numbers from 0, words or one-hot rows; or masks [N, H, W] or [N, 1, H, W]: see unskew.data.intake.labels, masks.
     Rows [N, L] of zeros and ones, of which some have none or several ones, say which of L labels a sample has.
     Labels [N, T] for samples [N, T] are one for each token, see unskew.data.intake.places; -100 where one does not count.
@@ -57,25 +61,24 @@ def arrays(
     Raises DataError: E403 for shapes, E404 for labels, E405 for NaN and infinity, E401 and E402 for files.
     """
     _check_parts(name, (x, y), (x_test, y_test), test)
-    given = [samples(part, name) for part in (x, x_test) if part is not None]
+    given, inputs, done = parts_in(name, (x, y), (x_test, y_test), layout != "auto")
     y, y_test = label_array(name, y), None if y_test is None else label_array(name, y_test)
+    layout = "channels first" if inputs else layout  # each input has been looked at
     if layout == "auto" and np.shape(y) == given[0].shape and given[0].ndim == 3:
         check_layout(name, given[0], masks=True)
-    origins = _origins(columns, test_columns)
-    labels = _labels(name, (y, y_test), given, classes, target, origins)
+    places = [part[:, :0] for part in given] if inputs else given  # what several inputs are packed into has no places
+    labels = _labels(name, (y, y_test), places, classes, target, _origins(columns, test_columns))
     if layout == "auto":
         for part in given:
             check_layout(name, part, masks=labels.y.ndim == 3)
     x, *rest = [scaled(part, name) for part in given]
     y, facts = labels.y, numbered(name, columns, test_columns)
-    intake = Intake(str(given[0].dtype), (*notes, *_scaling(given), *labels.notes))
+    intake = Intake("" if inputs else str(given[0].dtype), (*notes, *done, *_scaling(given), *labels.notes))
     if rest:
-        intake = intake.noted(*_duplicates(x, rest[0]), *_other_scale(x, rest[0]))
-        return Dataset(name, x, y, rest[0], labels.y_test, labels.classes, *facts, intake=intake, target=labels.target)
-    whole = _undivided(name, x, labels, facts, intake)
-    if test:
-        _check_copy(name, x)
-    return _with_test_set(whole, test) if test else whole
+        intake = intake.noted(*_duplicates(x, rest[0]), *_other_scales(x, rest[0], inputs))
+        parts = (x, y, rest[0], labels.y_test)
+        return Dataset(name, *parts, labels.classes, *facts, intake=intake, target=labels.target, layout=inputs)
+    return _with_test_set(replace(_undivided(name, x, labels, facts, intake), layout=inputs), test)
 
 
 def _undivided(
@@ -114,9 +117,12 @@ def _labels(
 
 
 def _with_test_set(whole: Dataset, share: float) -> Dataset:
-    """The set with a share of it held out; identical images stay on one side, and other identical samples are told."""
+    """The set with a share of it held out, unless that is 0; identical images stay on one side, and other identical samples are told."""
+    if not share:
+        return whole
+    _check_copy(whole.name, whole.x)
     site = site_of(whole.columns)
-    if whole.x.ndim == 2:
+    if whole.x.ndim == 2 and not (whole.layout and any(len(each.shape) > 1 for each in whole.layout.inputs)):
         divided = with_test_set(whole, share, site)
         return divided.noted(*_duplicates(divided.x, divided.x_test))
     same = first_alike(whole.x)
@@ -178,6 +184,15 @@ def _duplicates(x: np.ndarray, x_test: np.ndarray) -> list[Note]:
         if twice
         else []
     )
+
+
+def _other_scales(x: np.ndarray, x_test: np.ndarray, inputs: Layout | None) -> list[Note]:
+    """The note of `_other_scale`, of several inputs for each that is made of floats."""
+    if inputs is None:
+        return _other_scale(x, x_test)
+    floats = [i for i, each in enumerate(inputs.inputs) if each.kind == "float32"]
+    columns = ((inputs.inputs[i].name, inputs.column(x, i), inputs.column(x_test, i)) for i in floats)
+    return [(topic, f"input {name}: {text}") for name, *two in columns for topic, text in _other_scale(*two)]
 
 
 def _other_scale(x: np.ndarray, x_test: np.ndarray) -> list[Note]:

@@ -24,16 +24,19 @@ from unskew.data.intake.notes import some
 from unskew.data.intake.sheets import read_csv
 from unskew.data.intake.tables import CSV, ending
 from unskew.data.intake.tree import IMAGES, SOUNDS, VOLUMES, kind_of, tree_of
+from unskew.data.layout import Layout
+from unskew.data.packed import rows_of
 from unskew.data.volumes.exports import found, holds_dicom
 from unskew.data.wav import Format, spectrogram
 from unskew.errors import DataError, excerpt
 
-Read = tuple[list[str], np.ndarray]
-"""(what each sample is called, the samples [N, ...])."""
+Read = tuple[list[str], Any]
+"""(what each sample is called, the samples [N, ...], or a dictionary or tuple of them where each has several inputs)."""
 
 
-def read(path: Path, form: Mapping[str, Any]) -> Read:
-    """The samples in a file or folder. form: how the training samples were made (`Intake.form`).
+def read(path: Path, form: Mapping[str, Any], layout: Layout | None = None) -> Read:
+    """The samples in a file or folder. form: how the training samples were made (`Intake.form`). layout: of samples with
+    several inputs, which an .npz holds by their names, or in their order as `numpy.savez(file, a, b)` writes them.
 
     An array's samples are called by their numbers from 0, a table's rows by their lines, files by their paths.
     Raises DataError: E402 for what is not there, E403 for another kind of input than the model was trained on, E401 and
@@ -41,6 +44,8 @@ def read(path: Path, form: Mapping[str, Any]) -> Read:
     """
     if not path.exists():
         raise DataError("E402", f"there is no {path}.")
+    if layout:
+        return _several(path, layout)
     kind = str(form.get("kind", "arrays"))
     came = _kind_of(path)
     if came not in ("arrays", kind):
@@ -80,6 +85,17 @@ def _arrays(path: Path, form: Mapping[str, Any]) -> Read:
     if not x.ndim:
         raise DataError("E403", f"{path} holds a single value; samples are [N, ...].")
     return [str(i) for i in range(len(x))], x
+
+
+def _several(path: Path, layout: Layout) -> Read:
+    """Samples with several inputs, by name or place."""
+    if path.suffix.lower() != ".npz":
+        raise DataError(
+            "E403", f"{path} is no .npz; samples with several inputs are read from one that holds {layout}."
+        )
+    archive = dict(read_archive(path))
+    x = archive if layout.named else tuple(archive.values())
+    return [str(i) for i in range(len(rows_of(layout, x, str(path))))], x
 
 
 def _table(path: Path, form: Mapping[str, Any]) -> Read:

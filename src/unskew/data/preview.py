@@ -30,7 +30,7 @@ def terminal(federation: Federation) -> str:
     learnt = f"target {f.target.name}" if f.target else f"{f.n_classes} {'labels' if f.several else 'classes'}"
     lines = [
         f"data    {f.name}: {len(np.unique(f.train.rows)):,} training samples of {f.clients:,} clients, {learnt}, "
-        f"samples {'x'.join(map(str, f.shape))}; global test {len(f.y_test):,}",
+        f"samples {f.layout or 'x'.join(map(str, f.shape))}; global test {len(f.y_test):,}",
         f"split   {f.skew}: sizes {sizes.min():,} to {sizes.max():,} (median {int(np.median(sizes)):,}), {classes}",
     ]
     if empty := int((sizes == 0).sum()):

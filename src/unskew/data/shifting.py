@@ -12,7 +12,7 @@ from unskew.data.federation import Federation
 from unskew.data.index import Index
 from unskew.data.rows import streams
 from unskew.data.shifts import Client, Shift
-from unskew.errors import DataError
+from unskew.errors import DataError, UsageError
 
 
 def shifted(federation: Federation, shifts: Sequence[Shift], dataset: Dataset) -> Federation:
@@ -23,6 +23,9 @@ def shifted(federation: Federation, shifts: Sequence[Shift], dataset: Dataset) -
     Raises DataError (E406) for a memory-mapped set, UsageError (E103) for samples that a shift cannot change.
     """
     f = federation
+    if f.layout:
+        text = f"feature skew '+{shifts[0].name}' changes samples of one input, and a sample here has several"
+        raise UsageError("E103", f"{text}: {f.layout}; give a skew without it.")
     if isinstance(dataset.x, np.memmap) or streams(dataset.x) or streams(dataset.x_test):
         raise DataError(
             "E406", f"{f.name} is read from files row by row; a feature skew needs a set that fits into memory."

@@ -15,6 +15,7 @@ from unskew.data.checks import check_labels
 from unskew.data.federation import Federation
 from unskew.data.index import Index
 from unskew.data.intake.notes import Intake, Note
+from unskew.data.layout import Layout
 from unskew.data.target import Target, check_targets
 from unskew.errors import DataError
 
@@ -75,6 +76,7 @@ class Unseen(Federation):
         names = tuple(map(str, summary["names"]))
         notes = tuple((topic, str(text)) for topic, text in summary.get("understood", ()))
         target = Target(**inputs["target"]) if "target" in inputs else None
+        layout = Layout.from_json(inputs["layout"], *shape) if "layout" in inputs else None
         nothing = np.zeros((0, *shape), np.float32)
         unlabelled = np.zeros((0, *pixels), np.float64 if target else np.int64)
         if summary.get("task") == "multilabel":
@@ -86,5 +88,5 @@ class Unseen(Federation):
             intake=Intake(str(inputs["dtype"]), notes, form=dict(inputs.get("form", {}))),
             applied=(tuple(mean), tuple(std)) if mean else None,
             counts=np.array(summary["labels"], np.int64).reshape(-1, len(groups)),
-            target=target, counted_by=groups if target else (),
+            target=target, layout=layout, counted_by=groups if target else (),
         )  # fmt: skip

@@ -75,6 +75,11 @@ def _cautions(federation: Federation, closest: advice.Near) -> Iterator[str]:
 
 def check_classes(federation: Federation) -> None:
     """Raises DataError (E410) where samples have a number, several labels or labelled tokens: gains of accuracy say nothing of them."""
+    if federation.layout:
+        text = "a diagnosis compares sites by their samples' numbers, and a sample here has several inputs"
+        raise DataError(
+            "E410", f"{federation.name}: {text}; compare methods on your data: unskew compare fedavg fedprox scaffold."
+        )
     if federation.target or federation.several or federation.tokens:
         have = (
             "a number to predict"

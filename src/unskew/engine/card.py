@@ -37,7 +37,7 @@ def card(run: Run, record: Record, now: State) -> str:
         [
             ("task", run.task.name),
             ("target" if federation.target else "classes", ", ".join(federation.classes)),
-            ("one sample", f"{list(federation.shape)}"),
+            ("one sample", f"{federation.layout or list(federation.shape)}"),
             ("model", without_folders(settings.model)),
             ("parameters", f"{sum(t.numel() for t in now.weights.values()):,}"),
             ("rounds", f"{now.t} of {settings.rounds}, {settings.epochs} local epochs each"),

@@ -6,7 +6,7 @@ Letters: N samples, C classes, H x W pixels.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -16,6 +16,7 @@ from torch import Tensor
 from unskew.core.trees import Tree
 from unskew.data.convert import DEPTHS, samples, scaled
 from unskew.data.federation import Federation
+from unskew.data.packed import rows_of
 from unskew.data.unseen import Unseen
 from unskew.engine.assemble import trainer_of
 from unskew.engine.client.trainer import Trainer
@@ -55,11 +56,14 @@ class Trained:
     def outputs(self, x: Any, client: int | str | None = None) -> Tensor:
         """What predictions are read from, by samples: logits [N, C], or [N, C, H, W] where samples have masks.
 
-        x: [N, *shape], an array or tensor of the kind that was given for training. client: by name or number, with whose
+        x: [N, *shape], an array or tensor of the kind that was given for training; of samples with several inputs, a
+        dictionary or tuple of them. client: by name or number, with whose
         own model and statistics; default: the global model, and nobody's.
         Raises UsageError: E131 where no such model is here, E109 for an unknown client; DataError (E403, E405) for samples.
         """
         k, x_N = number_of(self.run.federation, client), natural(self.run, x)
+        if not len(x_N):
+            raise DataError("E403", "predict: no samples were given; give one at least.")
         trainer = trainer_of(self.run)
         try:
             private = self.private(trainer, k)
@@ -100,6 +104,10 @@ def natural(run: Run, x: Any) -> np.ndarray:
     Raises DataError: E403 for another shape or kind of numbers, E405 for NaN and infinity.
     """
     federation = run.federation
+    if federation.layout:
+        return rows_of(federation.layout, x, "predict")
+    if isinstance(x, Mapping):
+        raise DataError("E403", "predict: a dictionary was given; samples have one input, so give an array [N, ...].")
     given = samples(x, "predict")
     if given.shape[1:] != federation.shape:
         raise DataError(
@@ -165,6 +173,7 @@ def facts(federation: Federation) -> dict[str, Any]:
     return {
         "shape": list(federation.shape),
         "classes": list(federation.classes),
+        **({"layout": federation.layout.as_json()} if federation.layout else {}),
         "dtype": came or "float32",
         "divided_by": (1 << DEPTHS[np.dtype(came)]) - 1 if scaled_by else 1,
         **({"target": asdict(federation.target)} if federation.target else {}),

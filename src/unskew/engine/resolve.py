@@ -122,7 +122,7 @@ def run_on(
     method.check_task(task.name)
     theirs = model is not None or folder.is_on_disk(settings.model)
     module = _as_parts_need(method, model_of(settings, federation, task, model), federation.n_classes, settings.seed)
-    net = Network(module, federation.shape, handed_over=not theirs)
+    net = Network(module, federation.shape, handed_over=not theirs, layout=federation.layout)
     del module  # it may be large
     fed = _facts(settings, federation, net, task)
     for p in method.parts:
@@ -242,14 +242,14 @@ def model_of(settings: Settings, federation: Federation, task: Task, model: nn.M
     Raises UsageError: E104 for an unknown model, E122 or E123 for one that does not fit the data.
     """
     shape, classes = federation.shape, federation.n_classes
-    pixels = task.pixels(shape)
+    pixels, layout = task.pixels(shape), federation.layout
     if model is not None:
-        return models.check_module(model, shape, classes, pixels)
+        return models.check_module(model, shape, classes, pixels, layout)
     if calls.parse(settings.model, "model", "E104").file:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(key(settings.seed, "model").initial_seed())
-            return models.from_file(settings.model, shape, classes, pixels)
-    module = models.build(settings.model, shape, classes, pixels)
+            return models.from_file(settings.model, shape, classes, pixels, layout)
+    module = models.build(settings.model, shape, classes, pixels, layout)
     models.initialise(module, key(settings.seed, "model"))
     tokens.check_known(module, federation.x, federation.x_test)
     return module

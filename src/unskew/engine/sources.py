@@ -54,7 +54,7 @@ def dealt_out(settings: Settings, method: Method, dataset: Dataset, model: nn.Mo
     method.check_task(task_of(dataset.y, target=dataset.target, shape=dataset.shape).name)
     if settings.validation:
         dataset = validation_of(dataset, settings.validation)
-    if _looked_up(settings, dataset, model):
+    if not dataset.layout and _looked_up(settings, dataset, model):
         dataset = whole_numbers(dataset)
     elif settings.normalise == "dataset" or (settings.normalise == "auto" and not method.normalises):
         dataset = standardised(dataset, always=settings.normalise == "dataset")

@@ -45,7 +45,7 @@ class FedBR(Part):
     needs = "labels that are classes"
 
     def refuse(self, fed: Fed) -> str | None:
-        return "it averages inputs, and the model looks whole numbers up" if fed.net.embeds else None
+        return "it averages inputs, and whole numbers are among them" if fed.net.embeds else None
 
     @property
     def trips(self) -> tuple[Trip, ...]:

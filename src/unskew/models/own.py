@@ -10,8 +10,9 @@ import torch
 from torch import nn
 
 from unskew import arguments, calls, own
+from unskew.data.layout import Layout
 from unskew.errors import UnskewError, UsageError, suggestion
-from unskew.models import tokens
+from unskew.models import tokens, unpacking
 from unskew.models.blocks import outputs
 from unskew.models.modes import evaluating, nothing_in_place
 from unskew.models.roles import batch_norms, roles_of
@@ -20,10 +21,12 @@ _INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 _PLACES = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
-def from_file(text: str, shape: tuple[int, ...], classes: int, pixels: tuple[int, ...] = ()) -> nn.Module:
+def from_file(
+    text: str, shape: tuple[int, ...], classes: int, pixels: tuple[int, ...] = (), layout: Layout | None = None
+) -> nn.Module:
     """The model that `path/to/file.py:function` makes when it is called with a sample's shape and the number of classes.
 
-    The text may hold further arguments of the function: `file.py:function(width=64)`.
+    layout: of samples with several inputs; the function is then called with the shape of each, by name or in a tuple. The text may hold further arguments of the function: `file.py:function(width=64)`.
     Raises UsageError: E104 for a function or argument that does not exist, E111 for the file, E123 if the function or
     its model fails.
     """
@@ -38,26 +41,29 @@ def from_file(text: str, shape: tuple[int, ...], classes: int, pixels: tuple[int
         near = suggestion(call.member, vars(defined))
         raise UsageError("E104", f"{call.file} has no function '{call.member}'.{near}")
     values = arguments.check(make, call.arguments, f"model '{call.name}'", "E104") if call.arguments else {}
+    given = layout.shapes if layout else tuple(shape)
     try:
-        module = make(tuple(shape), classes, **values)
+        module = make(given, classes, **values)
     except UnskewError:
         raise
     except Exception as error:
         raise UsageError(
-            "E123", f"{text} fails when called with {tuple(shape)}, {classes}: {own.in_one_line(error)}."
+            "E123", f"{text} fails when called with {given}, {classes}: {own.in_one_line(error)}."
         ) from error
-    return check_module(module, shape, classes, pixels)
+    return check_module(module, shape, classes, pixels, layout)
 
 
-def check_module(module: object, shape: tuple[int, ...], classes: int, pixels: tuple[int, ...] = ()) -> nn.Module:
+def check_module(
+    module: object, shape: tuple[int, ...], classes: int, pixels: tuple[int, ...] = (), layout: Layout | None = None
+) -> nn.Module:
     """The module itself, if it turns two samples of this shape into logits [2, classes, *pixels], or
     [2, tokens, classes].
 
-    pixels: the shape of a sample's mask or tokens, () where a sample has one label. Weights, statistics and modes stay as they are.
+    pixels: the shape of a sample's mask or tokens, () where a sample has one label. layout: of samples with several inputs. Weights, statistics and modes stay as they are.
     Raises UsageError (E123) otherwise, and for layers and names with which nobody can train it among clients.
     """
     module = unwrapped(module)
-    logits = _answers(module, shape)
+    logits = _answers(module, shape, layout)
     expected = [2, *outputs(shape, classes, pixels)]
     if not isinstance(logits, torch.Tensor) or list(logits.shape) != expected:
         returned = list(logits.shape) if isinstance(logits, torch.Tensor) else type(logits).__name__
@@ -73,7 +79,7 @@ def check_module(module: object, shape: tuple[int, ...], classes: int, pixels: t
         copied = nothing_in_place(copy.deepcopy(module))
     except Exception as error:
         raise UsageError("E123", f"the model cannot be copied: {own.in_one_line(error)}.") from error
-    if changed := _changed_in_place(copied, shape):
+    if changed := _changed_in_place(copied, shape, layout):
         raise UsageError("E123", f"{changed} changes its input in place, which others still read; return a new tensor.")
     return module
 
@@ -97,28 +103,40 @@ def unwrapped(model: object) -> nn.Module:
     return unwrapped(inner) if isinstance(inner, nn.Module) else model
 
 
-def _answers(module: nn.Module, shape: tuple[int, ...]) -> object:
+def _answers(module: nn.Module, shape: tuple[int, ...], layout: Layout | None) -> object:
     """What the module returns for two samples. Raises UsageError (E123) if it fails."""
-    required = [p for p in signature(module.forward).parameters.values() if p.default is p.empty and p.kind in _PLACES]
-    if len(required) > 1:
-        names = ", ".join(f"'{p.name}'" for p in required)
-        raise UsageError(
-            "E123",
-            f"the model takes {len(required)} inputs ({names}), but a sample is one array; join them, and let forward "
-            "take them apart.",
-        )
+    if layout:
+        unpacking.check_takes(module, layout)
+    else:
+        _check_takes_one(module)
     tokens.attach(module)
+    unpacking.attach(module, layout)
     try:
         with torch.no_grad(), evaluating(module):
             return module(torch.zeros(2, *shape))
     except Exception as error:
         others = {str(p.dtype).removeprefix("torch.") for p in module.parameters() if p.dtype != torch.float32}
         why = f" Its parameters are {others.pop()}, samples are float32; give model.float()." if others else ""
+        if layout and layout.whole:
+            why += " Whole numbers come as int64 and truth values as bool; give what is to be computed with as floats."
         raise UsageError(
-            "E123", f"the model fails on two samples of {list(shape)}: {own.in_one_line(error)}.{why}"
+            "E123", f"the model fails on two samples of {layout or list(shape)}: {own.in_one_line(error)}.{why}"
         ) from error
     finally:
         tokens.detach(module)
+        unpacking.detach(module)
+
+
+def _check_takes_one(module: nn.Module) -> None:
+    """Raises UsageError (E123) for a module whose forward asks for several inputs."""
+    required = [p for p in signature(module.forward).parameters.values() if p.default is p.empty and p.kind in _PLACES]
+    if len(required) > 1:
+        names = ", ".join(f"'{p.name}'" for p in required)
+        raise UsageError(
+            "E123",
+            f"the model takes {len(required)} inputs ({names}), but a sample is one array; give samples whose x is a "
+            "dictionary or a tuple of as many.",
+        )
 
 
 def _problem(module: nn.Module) -> str:
@@ -146,7 +164,7 @@ def _problem(module: nn.Module) -> str:
     return ""
 
 
-def _changed_in_place(module: nn.Module, shape: tuple[int, ...]) -> str:
+def _changed_in_place(module: nn.Module, shape: tuple[int, ...], layout: Layout | None) -> str:
     """Which of the module and its direct children changes its input, in words; "" if none does."""
     before: dict[str, int] = {}
     changed: list[str] = []
@@ -166,6 +184,7 @@ def _changed_in_place(module: nn.Module, shape: tuple[int, ...]) -> str:
         child.register_forward_pre_hook(note(name))
         child.register_forward_hook(compare(name))
     tokens.attach(module)
+    unpacking.attach(module, layout)
     x = torch.zeros(2, *shape)
     with torch.no_grad(), evaluating(module):
         module(x)

@@ -20,6 +20,13 @@ Any `torch.nn.Module` works: a name from this page, `file.py:function`, or a mod
 your file is called with the shape of a sample and the number of classes, `function(shape, classes)`, and further
 arguments may follow in the text: `file.py:function(width=64)`.
 
+## Several inputs
+
+A module whose forward takes several inputs trains on samples whose `x` is a dictionary, whose entries are its keyword
+arguments, or a tuple, whose entries are its positional ones ([Data](data.md#several-inputs-a-sample)). The function in a
+file is then called with the shape of each, `function({"scan": (1, 64, 64), "age": ()}, classes)`. A result's `model` takes
+the inputs as your own module does.
+
 ## Freezing
 
 Parameters with `requires_grad=False` are constants of the run: they are neither trained nor sent, no client stores them,

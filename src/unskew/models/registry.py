@@ -10,6 +10,7 @@ from typing import Any
 from torch import nn
 
 from unskew import arguments, calls
+from unskew.data.layout import Layout
 from unskew.errors import UsageError, suggestion
 from unskew.models.auto import default_for
 from unskew.models.catalogue import aliases, names
@@ -33,13 +34,23 @@ def check_text(text: str) -> None:
     arguments.check(maker_of(call.name), call.arguments, f"model '{call.name}'", "E104")
 
 
-def build(text: str, shape: tuple[int, ...], classes: int, pixels: tuple[int, ...] = (), **options: Any) -> nn.Module:
+def build(
+    text: str,
+    shape: tuple[int, ...],
+    classes: int,
+    pixels: tuple[int, ...] = (),
+    layout: Layout | None = None,
+    **options: Any,
+) -> nn.Module:
     """The model that a text names, for samples of this shape; its weights are not initialised yet.
 
     pixels: the shape of a sample's mask, () where a sample has one label. options: further arguments of the model, which
-    take precedence over those in the text.
+    take precedence over those in the text. layout: of samples with several inputs, which no model with a name takes.
     Raises UsageError: E104 for a name or argument that does not exist or does not fit, E122 for samples that do not fit.
     """
+    if layout:
+        whose = f"samples have several inputs ({layout}), and the model '{text}' takes one"
+        raise UsageError("E122", f"{whose}; give a module of your own whose forward takes each.")
     shape = tuple(shape)
     call = calls.parse(default_for(shape, pixels) if text.strip() == "auto" else text, "model", "E104")
     make = maker_of(call.name)

@@ -14,6 +14,7 @@ from typing import IO, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
+from unskew.data.convert import array_of
 from unskew.data.intake.notes import Note, counted, some
 from unskew.errors import DataError
 
@@ -97,6 +98,14 @@ def mask(file: Path, size: int, fit: Fit, shape: tuple[int, int]) -> Mask:
     except Exception as error:  # as above
         raise _unreadable(file, error) from error
     return Mask(values.astype(np.uint8) if values.dtype == bool else values, original)
+
+
+def channels_first(x: Any) -> np.ndarray:
+    """A sample as an array, channels first; an image of Pillow's in its own size."""
+    if not hasattr(x, "getbands"):
+        return array_of(x)
+    pixels = np.asarray(x)
+    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
 
 
 def each(files: Sequence[object], read: Callable[[int], T]) -> list[T]:

@@ -5,19 +5,21 @@ Nothing of these libraries is imported: a sample is a pair (x, y) or a dictionar
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
 
 from unskew.data.convert import array_of
 from unskew.data.intake.drawn import Drawn, scaling
-from unskew.data.intake.images import pixels_of
+from unskew.data.intake.gathered import gathered
+from unskew.data.intake.images import channels_first, pixels_of
 from unskew.data.intake.notes import Note, counted
 from unskew.data.intake.raw import Raw
 from unskew.data.intake.room import fits, told
-from unskew.data.intake.take_forms import inputs_in
+from unskew.data.intake.take_forms import has_several_inputs
 from unskew.data.intake.targets import label_of
+from unskew.data.packed import Packed
 from unskew.data.rows import standing_in, streams
 from unskew.errors import DataError, excerpt
 
@@ -43,9 +45,12 @@ def from_items(items: Any, label: str = "", beside: int = 0) -> Raw:
     item = _read(items, 0, name)
     first = _sample(item, 0, name, label)
     if unused := _unused(item, label):
-        notes.append(("left out", f"{excerpt(unused)} of every sample: models take one input"))
-    like = _array(first[0])
-    if fits(len(items), like.shape, beside):
+        notes.append(
+            ("left out", f"{excerpt(unused)} of every sample: several inputs go into a dictionary of their own")
+        )
+    if has_several_inputs(first[0]):
+        x, ys = _together(items, first, name, label)
+    elif fits(len(items), (like := channels_first(first[0])).shape, beside):
         xs, ys = zip(first, *(_item(items, i, name, label) for i in range(1, len(items))))
         x, ys = _stacked(list(xs), name, notes), list(ys)
     else:
@@ -59,6 +64,19 @@ def from_items(items: Any, label: str = "", beside: int = 0) -> Raw:
     )
 
 
+def _together(items: Any, first: tuple[Any, Any], name: str, label: str) -> tuple[Packed, list[Any]]:
+    """(samples with several inputs, their labels). first: the sample that is read already."""
+    labels: list[Any] = []
+
+    def give() -> Iterator[Any]:
+        for i in range(len(items)):
+            x, y = _item(items, i, name, label) if i else first
+            labels.append(y)
+            yield x
+
+    return gathered(name, len(items), give()), labels
+
+
 def _drawn(items: Any, name: str, label: str, like: np.ndarray, notes: list[Note]) -> tuple[np.ndarray, list[Any]]:
     """(what stands in for the samples, labels) of a set that does not; labels are those of the first reading."""
     labels: dict[int, Any] = {}
@@ -66,7 +84,7 @@ def _drawn(items: Any, name: str, label: str, like: np.ndarray, notes: list[Note
     def give(i: int) -> np.ndarray:
         x, y = _item(items, i, name, label)
         labels.setdefault(i, y)
-        return _array(x)
+        return channels_first(x)
 
     source = Drawn(name, len(items), give, like)
     notes.append(told(len(items), like.shape))
@@ -90,36 +108,30 @@ def _read(items: Any, i: int, name: str) -> Any:
 
 def _sample(item: Any, i: int, name: str, label: str) -> tuple[Any, Any]:
     x, y = _pair(item, i, name, label)
-    if several := inputs_in(x):  # of one shape, they would be stacked into a single sample
-        text = f"{name}: sample {i} has {several}, and models take one"
-        raise DataError("E403", f"{text}; hand over one of them, or join them into one array.")
     return x, array_of(y) if hasattr(y, "detach") or isinstance(y, np.ndarray) else y
-
-
-def _array(x: Any) -> np.ndarray:
-    """A sample as an array, channels first; an image of Pillow's in its own size."""
-    if not hasattr(x, "getbands"):
-        return array_of(x)
-    pixels = np.asarray(x)
-    return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
 
 
 def _pair(item: Any, i: int, name: str, label: str) -> tuple[Any, Any]:
     if isinstance(item, Mapping):
         key, inputs = _keys(item, label)
         if len(inputs) > 1:
-            text = f"{name}: sample {i} has several inputs, {excerpt(inputs)}, and models take one"
-            raise DataError("E403", f"{text}; hand over samples with one of them, or join them into one array 'x'.")
+            text = f"{name}: sample {i} has {excerpt(inputs)}, and which of them the model takes cannot be told"
+            raise DataError(
+                "E403", f"{text}; give ({{{inputs[0]!r}: ..., {inputs[1]!r}: ...}}, label), or leave one out."
+            )
         if inputs and key in item:
             return item[inputs[0]], item[key]
         raise DataError(
             "E403",
-            f"{name}: sample {i} has {excerpt(list(item))}; name the samples 'x' or 'image', the labels 'label'.",
+            f"{name}: sample {i} has {excerpt(list(item))}; name the samples 'x' or 'image', the labels 'label', or give (a dictionary of inputs, label).",
         )
     if isinstance(item, tuple | list) and len(item) == 2:
         return item[0], item[1]
     what = f"{len(item)} values" if isinstance(item, tuple | list) else f"a {type(item).__name__}"
-    raise DataError("E403", f"{name}: sample {i} is {what}; it should be a pair (x, y). Models take one input.")
+    raise DataError(
+        "E403",
+        f"{name}: sample {i} is {what}; it should be a pair (x, y); several inputs go into a tuple or a dictionary x.",
+    )
 
 
 def _keys(item: Mapping[Any, Any], label: str) -> tuple[Any, list[Any]]:
@@ -141,7 +153,7 @@ def _stacked(xs: list[Any], name: str, notes: list[Note]) -> np.ndarray:
     if all(hasattr(x, "getbands") for x in xs):
         shapes = {(x.size, x.mode) for x in xs}
         if len(shapes) == 1:
-            return np.stack([_array(x) for x in xs])
+            return np.stack([channels_first(x) for x in xs])
         notes.append(
             ("scaled", f"{counted(len(xs), 'image')} of unequal sizes were padded and resized to {SIZE} x {SIZE}")
         )

@@ -14,6 +14,7 @@ import numpy as np
 from unskew import disk
 from unskew.data.dataset import Dataset
 from unskew.data.intake.notes import Intake, Topic
+from unskew.data.layout import Layout
 from unskew.data.rows import Rows, streams
 from unskew.data.stored import laid_down, lies_as_used, picked_up
 from unskew.data.target import Target
@@ -41,6 +42,7 @@ def keep(dataset: Dataset, path: Path) -> None:
         "name": dataset.name, "classes": dataset.classes, "labels": dataset.labels, "mean": dataset.mean, "std": dataset.std,
         "applied": dataset.applied, "source": dataset.source, "intake": asdict(dataset.intake) if dataset.intake else None,
         "target": asdict(dataset.target) if dataset.target else None,
+        "layout": dataset.layout.as_json() if dataset.layout else None,
     }  # fmt: skip
     path.parent.mkdir(parents=True, exist_ok=True)
     arrays = {name: part for name in _ARRAYS if not isinstance(part := getattr(dataset, name), Rows)}
@@ -69,6 +71,7 @@ def kept(archive: Mapping[str, np.ndarray]) -> Dataset:
         applied=(tuple(applied[0]), tuple(applied[1])) if applied else None,
         intake=_intake(**intake) if intake else None,
         target=Target(**facts["target"]) if facts.get("target") else None,
+        layout=Layout.from_json(facts["layout"], x.shape[1]) if facts.get("layout") else None,
     )  # fmt: skip
 
 

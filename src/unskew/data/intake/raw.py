@@ -14,6 +14,8 @@ from unskew.data.from_arrays import arrays
 from unskew.data.intake.masks import Origin, as_masks
 from unskew.data.intake.notes import Intake, Note
 from unskew.data.joined import joined
+from unskew.data.layout import Layout
+from unskew.data.packed import Packed, are_inputs, difference, packed
 from unskew.data.target import Target
 from unskew.errors import DataError
 
@@ -54,21 +56,22 @@ class Raw:
 
 def raw_of(dataset: Dataset) -> Raw:
     """A set that is read already, its labels as words again, so that they can be numbered together with others'."""
+    x, x_test = (Packed(part, dataset.layout) if dataset.layout else part for part in (dataset.x, dataset.x_test))
     if dataset.target:
-        tested = (dataset.x_test, dataset.y_test) if len(dataset.y_test) else (None, None)
+        tested = (x_test, dataset.y_test) if len(dataset.y_test) else (None, None)
         notes = dataset.intake.notes if dataset.intake else ()
-        return Raw(dataset.x, dataset.y, *tested, notes=notes, target=dataset.target)
+        return Raw(x, dataset.y, *tested, notes=notes, target=dataset.target)
     if dataset.several:
-        tested = (dataset.x_test, dataset.y_test) if len(dataset.y_test) else (None, None)
-        return Raw(dataset.x, dataset.y, *tested, target=Target(",".join(dataset.classes)))
+        tested = (x_test, dataset.y_test) if len(dataset.y_test) else (None, None)
+        return Raw(x, dataset.y, *tested, target=Target(",".join(dataset.classes)))
     known = np.array(dataset.classes)
     y, y_test = (part if part.ndim > 1 else known[part] for part in (dataset.y, dataset.y_test))
-    test = (dataset.x_test, y_test) if len(y_test) else (None, None)
+    test = (x_test, y_test) if len(y_test) else (None, None)
     classes = dataset.classes if dataset.y.ndim > 1 else None
     name = dataset.intake.form.get("together") if dataset.intake else None
     together = (name, dataset.columns[name]) if name else None
     notes = dataset.intake.notes if dataset.intake else ()
-    return Raw(dataset.x, y, *test, classes, notes=notes, together=together)
+    return Raw(x, y, *test, classes, notes=notes, together=together)
 
 
 def from_clients(sets: Mapping[str, Raw], common: Raw | None = None) -> Dataset:
@@ -90,7 +93,7 @@ def from_clients(sets: Mapping[str, Raw], common: Raw | None = None) -> Dataset:
     (x, y, owner), *test = parts
     notes = [note for raw in sets.values() for note in raw.notes]
     classes = _classes(sets)
-    if y.ndim == 3 and x.ndim == 4 and y.dtype.kind in "biuf":
+    if not isinstance(x, Packed) and y.ndim == 3 and x.ndim == 4 and y.dtype.kind in "biuf":
         origins = [Origin(np.array(names)[of], lambda _: "given as arrays") for _, _, of in parts]
         ys, classes = as_masks("clients", [y for _, y, _ in parts], classes, notes, origins)
         y, test = ys[0], [(x, y, of) for (x, _, of), y in zip(test, ys[1:])]
@@ -155,9 +158,9 @@ def _classes(sets: Mapping[str, Raw]) -> tuple[str, ...] | None:
     return known.get(first)
 
 
-def _part(by_client: Mapping[str, tuple[Any, Any]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _part(by_client: Mapping[str, tuple[Any, Any]]) -> tuple[np.ndarray | Packed, np.ndarray, np.ndarray]:
     """(samples, labels, number of the client) of all clients."""
-    x = [scaled(samples(one, f"client '{name}'"), name) for name, (one, _) in by_client.items()]
+    layout, x, notes = _samples(by_client)
     y = [array_of(labels) for _, labels in by_client.values()]
     for name, samples_, labels in zip(by_client, x, y):
         if samples_.shape[1:] != x[0].shape[1:]:
@@ -173,7 +176,28 @@ def _part(by_client: Mapping[str, tuple[Any, Any]]) -> tuple[np.ndarray, np.ndar
             )
     if any(one.dtype.kind in "OUS" for one in y):
         y = [one.astype(str) for one in y]
-    return joined(x), np.concatenate(y), np.repeat(np.arange(len(x)), [len(one) for one in x])
+    whole = Packed(joined(x), layout, notes) if layout else joined(x)
+    return whole, np.concatenate(y), np.repeat(np.arange(len(x)), [len(one) for one in x])
+
+
+def _samples(by_client: Mapping[str, tuple[Any, Any]]) -> tuple[Layout | None, list[np.ndarray], tuple[Note, ...]]:
+    """(the layout of samples with several inputs; the samples of every client; what was done to them).
+
+    Raises DataError (E403) for clients whose samples have other inputs than those of the first.
+    """
+    if not any(are_inputs(x, y) for x, y in by_client.values()):
+        return None, [scaled(samples(x, f"client '{name}'"), name) for name, (x, _) in by_client.items()], ()
+    for name, (x, y) in by_client.items():
+        if not are_inputs(x, y):
+            text = "some clients' samples have several inputs, and one here; give all of them the same"
+            raise DataError("E403", f"'{name}': {text}.")
+    each = {name: packed(x, f"client '{name}'") for name, (x, _) in by_client.items()}
+    first = next(iter(each))
+    for name, one in each.items():
+        if one.layout != each[first].layout:
+            text = difference(each[first].layout, one.layout)
+            raise DataError("E403", f"samples of '{first}' and '{name}' have other inputs: {text}; give all the same.")
+    return each[first].layout, [one.x for one in each.values()], each[first].notes
 
 
 def parts_of(values: Sequence[Any], name: str) -> Raw:

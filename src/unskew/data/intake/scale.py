@@ -6,6 +6,7 @@ always where a run asks for it, otherwise only where the samples cannot be train
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -29,8 +30,13 @@ LOOKED_AT = 5_000
 def standardised(dataset: Dataset, always: bool) -> Dataset:
     """The set scaled by its constants. always: also where it has none, or where its samples seem to be scaled.
 
-    Raises UsageError (E109) where constants are asked for and the set is a mapped file too large to be scaled.
+    Samples with several inputs stay as they are, for a channel of one says nothing of another; of floats that seem to be
+    unscaled it is told.
+    Raises UsageError (E109) where constants are asked for and the set is a mapped file too large to be scaled, or its
+    samples have several inputs.
     """
+    if dataset.layout:
+        return _told(dataset, always)
     if dataset.mean is not None:
         return dataset.standardised()
     if dataset.applied is not None or not (always or dataset.intake):
@@ -47,6 +53,17 @@ def standardised(dataset: Dataset, always: bool) -> Dataset:
     if not why:
         return dataset
     return dataset.with_constants().standardised().noted(("scaled", f"standardised channel by channel: {why}"))
+
+
+def _told(dataset: Dataset, always: bool) -> Dataset:
+    """A set of several inputs with a note on those that seem to be unscaled. Raises UsageError (E109) for `always`."""
+    if always:
+        text = f"samples have several inputs ({dataset.layout}), which no common rule scales"
+        raise UsageError("E109", f"normalise=dataset: {text}; scale each before, and give normalise=none.")
+    why = unscaled(dataset) if dataset.intake else ""
+    return (
+        dataset.noted(("note", f"{why}; several inputs are not standardised, so scale it before")) if why else dataset
+    )
 
 
 def whole_numbers(dataset: Dataset) -> Dataset:
@@ -69,6 +86,21 @@ def _counted(x: np.ndarray, bits: int) -> np.ndarray:
 def unscaled(dataset: Dataset) -> str:
     """Why the samples need standardising, "" if they do not. Of many samples, evenly spaced ones are looked at."""
     rows = chosen(dataset.x, np.arange(0, len(dataset.x), max(1, len(dataset.x) // LOOKED_AT)))
+    return (
+        "; ".join(f"input {name}: {why}" for name, why in _by_input(dataset, rows[:])) if dataset.layout else _why(rows)
+    )
+
+
+def _by_input(dataset: Dataset, rows: np.ndarray) -> Iterator[tuple[str, str]]:
+    """(name, why it needs standardising) of the inputs of floats that do."""
+    assert dataset.layout
+    for i, each in enumerate(dataset.layout.inputs):
+        if each.kind == "float32" and (why := _why(dataset.layout.column(rows, i).reshape(-1, *(each.shape or (1,))))):
+            yield each.name, why
+
+
+def _why(rows: np.ndarray) -> str:
+    """Why these samples [n, channels, ...] need standardising, "" if they do not."""
     mean, std = moments(rows)
     far = np.flatnonzero((np.abs(mean) > FAR) | (std > FAR))
     if len(far):
@@ -77,7 +109,7 @@ def unscaled(dataset: Dataset) -> str:
         return f"{which} unscaled, such as channel {c} with mean {mean[c]:.3g} and standard deviation {std[c]:.3g}"
     if std.max() < FAINT and std.max() > 0:
         return f"they hardly vary, with standard deviations up to {std.max():.2g}"
-    if dataset.x.ndim == 2 and (why := _apart(rows[:], mean, std)):
+    if rows.ndim == 2 and (why := _apart(rows[:], mean, std)):
         return why
     return ""
 

@@ -18,6 +18,7 @@ from unskew.data.intake.tables import table
 from unskew.data.intake.take_forms import check_instance, is_loader, is_pair, is_sample, set_of
 from unskew.data.intake.targets import column_named
 from unskew.data.intake.tree import PARTS
+from unskew.data.packed import Packed, are_inputs
 from unskew.data.registry import divided_by, place_of, read
 from unskew.data.rows import streams
 from unskew.data.target import Target
@@ -147,6 +148,8 @@ def _raw(given: Any, label: str, beside: int = 0) -> Raw:
 
 def _tuple(data: tuple[Any, ...], label: str, beside: int) -> Raw:
     """(x, y), (x, y, x_test, y_test) or (train, test). Raises DataError (E403) for another number of parts."""
+    if len(data) in (2, 4) and _is_labelled(data[0], data[1]):
+        return parts_of(data, "data")
     sets = [_is_set(part) or is_frame(part) or is_pair(part) for part in data]
     if not any(sets):
         return parts_of(data, "data")
@@ -157,6 +160,11 @@ def _tuple(data: tuple[Any, ...], label: str, beside: int) -> Raw:
             '{"train": ..., "val": ..., "test": ...}.',
         )
     return _split({"train": data[0], "test": data[1]}, label, beside)
+
+
+def _is_labelled(x: Any, y: Any) -> bool:
+    """Whether it is several inputs with their labels, not a training and a test set."""
+    return not isinstance(y, tuple | Mapping) and not _is_set(y) and not is_frame(y) and are_inputs(x, y)
 
 
 def _are_clients(data: Any) -> bool:
@@ -186,7 +194,15 @@ def _raws(data: Any, label: str) -> dict[str, Raw]:
 
 def _held(raw: Raw) -> int:
     """Bytes that the samples of a set take in memory as float32."""
-    return sum(0 if part is None or streams(part) else 4 * array_of(part).size for part in (raw.x, raw.x_test))
+    return sum(map(_bytes, (raw.x, raw.x_test)))
+
+
+def _bytes(x: Any) -> int:
+    if isinstance(x, Mapping):
+        return sum(map(_bytes, x.values()))
+    if isinstance(x, Packed):
+        return x.x.nbytes
+    return 0 if x is None or streams(x) else 4 * array_of(x).size
 
 
 def _is_set(data: Any) -> bool:

@@ -10,7 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from unskew.errors import DataError, excerpt
+from unskew.data.packed import are_inputs
+from unskew.errors import DataError
 
 WHOLE_SAMPLERS = ("SequentialSampler", "RandomSampler")
 PLAIN_COLLATES = ("default_collate", "default_convert")
@@ -59,7 +60,9 @@ def _is_torchs(thing: Any, names: tuple[str, ...]) -> bool:
 
 
 def is_pair(data: Any) -> bool:
-    """Whether it is (x, y), arrays with a row for each sample, and not two samples or two rows."""
+    """Whether it is (x, y), arrays with a row for each sample, and not two samples or two rows; x may be several inputs."""
+    if isinstance(data, tuple | list) and len(data) == 2 and isinstance(data[0], Mapping | tuple):
+        return len(getattr(data[1], "shape", ())) > 0 and are_inputs(*data)
     if not (isinstance(data, tuple | list) and len(data) == 2 and all(hasattr(part, "shape") for part in data)):
         return False
     x, y = (tuple(part.shape) for part in data)
@@ -70,16 +73,12 @@ def is_sample(data: Any) -> bool:
     """Whether it is a sample with its label: a pair whose second part is one number or word."""
     if not (isinstance(data, tuple | list) and len(data) == 2 and np.ndim(data[1]) == 0):
         return False
-    return hasattr(data[0], "shape") or inputs_in(data[0]) != ""
+    return hasattr(data[0], "shape") or has_several_inputs(data[0])
 
 
-def inputs_in(x: Any) -> str:
-    """In words, the inputs of a sample that has several, a tuple of arrays or a dictionary; "" for one input."""
-    if isinstance(x, Mapping):
-        return f"inputs by name, {excerpt(list(x))}"
-    if isinstance(x, tuple | list) and len(x) > 1 and any(map(_is_whole_input, x)):
-        return f"{len(x)} inputs, a {type(x).__name__} of arrays"
-    return ""
+def has_several_inputs(x: Any) -> bool:
+    """Whether a sample's x is several inputs, a dictionary or a tuple of arrays, and not an array or a row of numbers."""
+    return isinstance(x, Mapping) or (isinstance(x, tuple | list) and len(x) > 1 and any(map(_is_whole_input, x)))
 
 
 def _is_whole_input(value: Any) -> bool:

@@ -10,8 +10,9 @@ import numpy as np
 
 from unskew.data.dataset import Dataset
 from unskew.data.federation import Federation
-from unskew.data.intake.notes import some
+from unskew.data.intake.notes import counted, some
 from unskew.data.intake.sites import apart, by_site, site_column
+from unskew.data.layout import Input
 from unskew.data.rows import Rows
 from unskew.errors import excerpt
 
@@ -28,7 +29,7 @@ def table(dataset: Dataset | Federation) -> str:
         ("data", excerpt(dataset.name).strip("'\"")),
         ("samples", f"{len(dataset.y):,} for training, {len(dataset.y_test):,} for testing"),
         ("each", _each(dataset)),
-        ("values", _values(dataset)),
+        *(_inputs(dataset) if dataset.layout else [("values", _values(dataset))]),
         ("target", _target(dataset))
         if dataset.target
         else ("labels" if dataset.several else "classes", _classes(dataset)),
@@ -49,6 +50,7 @@ def facts(dataset: Dataset) -> dict[str, Any]:
         "data": dataset.name,
         "samples": {"train": len(dataset.y), "test": len(dataset.y_test)},
         "shape": dataset.shape,
+        **({"inputs": _facts_of_inputs(dataset)} if dataset.layout else {}),
         "values": span(dataset),
         "classes": dataset.classes,
         "shares": (np.asarray(counts) / max(1, np.sum(counts))).tolist(),
@@ -82,6 +84,9 @@ def _ranges(dataset: Dataset | Federation) -> list[tuple[str, str]]:
 
 def _each(dataset: Dataset | Federation) -> str:
     shape = dataset.shape
+    if dataset.layout:
+        count = len(dataset.layout.inputs)
+        return f"{counted(count, 'input')}, {'by name' if dataset.layout.named else 'by place'}"
     if len(shape) == 3:
         kind = f"{shape[0]} {'channel' if shape[0] == 1 else 'channels'} of {shape[1]} x {shape[2]}"
     else:
@@ -89,6 +94,22 @@ def _each(dataset: Dataset | Federation) -> str:
     if dataset.tokens:
         return f"{shape[0]} tokens, with a label each"
     return f"{kind}, with a mask" if dataset.masks else kind
+
+
+def _inputs(dataset: Dataset | Federation) -> list[tuple[str, str]]:
+    """A row for each input: what it is, and its smallest and largest value."""
+    lines = (f"{each}, {low:.4g} to {high:.4g}" for each, (low, high) in _spans(dataset))
+    return [("inputs" if not i else "", line) for i, line in enumerate(lines)]
+
+
+def _facts_of_inputs(dataset: Dataset) -> list[dict[str, Any]]:
+    return [{"name": e.name, "shape": e.shape, "type": e.kind, "values": v} for e, v in _spans(dataset)]
+
+
+def _spans(dataset: Dataset | Federation) -> list[tuple[Input, list[float]]]:
+    """Every input of a sample that has several, with its smallest and largest value."""
+    assert dataset.layout
+    return [(e, _span(dataset.layout.column(dataset.x, i))) for i, e in enumerate(dataset.layout.inputs)]
 
 
 def _values(dataset: Dataset | Federation) -> str:

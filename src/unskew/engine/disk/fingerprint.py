@@ -23,7 +23,8 @@ def fingerprint(federation: Federation, whole: int = WHOLE) -> str:
     when they are wanted have checksums instead.
     """
     facts = (federation.classes, federation.names, federation.mean, federation.std)
-    sha = hashlib.sha256(repr(facts + ((federation.target,) if federation.target else ())).encode())
+    further = tuple(fact for fact in (federation.target, federation.layout) if fact)
+    sha = hashlib.sha256(repr(facts + further).encode())
     indices = [
         index for part in (federation.train, federation.val, federation.test) for index in (part.rows, part.offsets)
     ]

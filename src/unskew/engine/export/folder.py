@@ -52,6 +52,7 @@ def write_export(
         )
     if license and kind != "hub":
         raise UsageError("E109", "license (--license) is written into the card of the format hub alone; leave it out.")
+    _check_one_input(trained)
     _check_name(out)
     licensed = hub_card.checked(license)
     form, whole = FORMATS[kind], whole_of(trained, client)
@@ -80,6 +81,13 @@ def write_export(
     except OSError as error:
         raise UsageError("E161", f"{out} cannot be written: {error.strerror or error}. Choose another.") from error
     return [out / name for name in files]
+
+
+def _check_one_input(trained: Trained) -> None:
+    """Raises UsageError (E160) for a model of samples with several inputs."""
+    if layout := trained.run.federation.layout:
+        text = f"samples have several inputs ({layout}), and an exported model takes one array"
+        raise UsageError("E160", f"{text}; save result.model, an ordinary module that takes each, with torch.")
 
 
 def _check_name(out: Path) -> None:
