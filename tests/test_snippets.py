@@ -158,7 +158,7 @@ def follow(snippet: Snippet, known: dict[str, Any], folder: Path) -> None:
         assert done.code == 0, f"unskew {' '.join(words)}: {done.text}"
 
 
-@pytest.mark.parametrize("page", a_part_of(RUN, 2, always=["docs/tutorial.md", "docs/using.md"]))
+@pytest.mark.parametrize("page", a_part_of(RUN, 2, always=["docs/tutorial.md", "docs/using.md", "docs/data.md"]))
 def test_a_reader_can_follow_the_page(page, reader):
     known = names(page)
     for snippet in snippets(pages.ROOT / page):

@@ -1,61 +1,382 @@
-"""A sample of several inputs is refused in one sentence: inputs of one shape are never stacked into one unnoticed."""
+"""Samples of several inputs: every form gives the same rows, and what cannot be meant is refused in one sentence."""
 
 from __future__ import annotations
+
+import json
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch.utils.data import DataLoader, Subset
 from torch.utils.data import Dataset as TorchDataset
 
 from unskew import data
+from unskew.data import packed
 from unskew.data.dataset import Dataset
-from unskew.errors import DataError
+from unskew.data.federation import Federation
+from unskew.data.intake import kept, room, understood
+from unskew.data.intake.scale import standardised
+from unskew.data.layout import Input, Layout
+from unskew.engine.disk.fingerprint import fingerprint
+from unskew.errors import DataError, UsageError
+
+N = 40
+RNG = np.random.default_rng(4)
+SCANS, AGES = RNG.random((N, 1, 8, 8), dtype=np.float32), RNG.normal(size=N).astype(np.float32)
+IDS, PRESENT = RNG.integers(0, 50, (N, 6)), RNG.random((N, 6)) > 0.3
+Y = np.arange(N) % 2
+BY_NAME = {"image": SCANS, "age": AGES}
 
 
 class Samples(TorchDataset):
-    """Forty samples of which each has the same input."""
+    """Samples that a function of their number gives, with the classes 0 and 1 in turn."""
 
-    def __init__(self, x):
-        self.x = x
+    def __init__(self, give):
+        self.give = give
 
     def __len__(self):
-        return 40
+        return N
 
     def __getitem__(self, i):
-        return self.x, i % 2
+        return self.give(i), int(Y[i])
 
 
-SCAN, AGE = np.ones((1, 8, 8), np.float32), torch.ones(3)
-PICTURE = Image.new("L", (8, 8))
+def read(given: Any) -> Dataset:
+    taken = data.take(given)
+    assert isinstance(taken, Dataset)
+    return taken
+
+
+def same(one: Dataset, other: Dataset) -> bool:
+    """Whether the two hold the same samples, which are packed alike."""
+    pairs = ((one.x, other.x), (one.x_test, other.x_test), (one.y, other.y))
+    return one.layout == other.layout and all(np.array_equal(a, b) for a, b in pairs)
+
+
+def by_name(i: int) -> dict[str, Any]:
+    return {"image": torch.tensor(SCANS[i]), "age": float(AGES[i])}
+
+
+FORMS = {
+    "a torch Dataset": lambda: Samples(by_name),
+    "names in another order": lambda: Samples(lambda i: dict(reversed(by_name(i).items()))),
+    "a DataLoader": lambda: DataLoader(Samples(by_name), batch_size=4),
+    "a list of samples": lambda: [(by_name(i), int(Y[i])) for i in range(N)],
+    "labels that are tensors": lambda: [(by_name(i), torch.tensor(int(Y[i]))) for i in range(N)],
+    "arrays": lambda: (BY_NAME, Y),
+    "arrays called x and y": lambda: {"x": BY_NAME, "y": Y},
+    "tensors of float64": lambda: ({"age": torch.tensor(AGES, dtype=torch.float64), "image": torch.tensor(SCANS)}, Y),
+    "data.arrays": lambda: data.arrays(BY_NAME, Y),
+}
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_of_inputs_by_name_is_the_same_set(form):
+    taken = read(FORMS[form]())
+    assert taken.layout == Layout((Input("age", ()), Input("image", (1, 8, 8))), named=True)
+    assert same(taken, data.arrays(BY_NAME, Y))
+    rows = np.concatenate([taken.x, taken.x_test])
+    assert sorted(map(bytes, rows)) == sorted(bytes(np.r_[age, scan.ravel()]) for age, scan in zip(AGES, SCANS))
 
 
 @pytest.mark.parametrize(
-    "x", [(SCAN, SCAN), [SCAN, SCAN], (SCAN, AGE), (AGE, AGE), (AGE, 1.0), (PICTURE, PICTURE)], ids=range(6)
+    "give",
+    [
+        lambda: Samples(lambda i: (SCANS[i], AGES[i])),
+        lambda: Samples(lambda i: [SCANS[i], torch.tensor(AGES[i])]),
+        lambda: [((SCANS[i], AGES[i]), int(Y[i])) for i in range(N)],
+        lambda: [((SCANS[i], AGES[i]), torch.tensor(int(Y[i]))) for i in range(N)],
+        lambda: ((SCANS, AGES), Y),
+        lambda: ((SCANS, AGES), Y.tolist()),
+    ],
+    ids=range(6),
 )
-def test_a_tuple_of_arrays_is_several_inputs(x):
-    with pytest.raises(
-        DataError, match=r"E403 .*: sample 0 has 2 inputs, a (tuple|list) of arrays, and models take one"
+def test_every_form_of_inputs_by_place_is_the_same_set(give):
+    taken = read(give())
+    assert taken.layout == Layout((Input("1", (1, 8, 8)), Input("2", ())), named=False)
+    assert same(taken, data.arrays((SCANS, AGES), Y))
+
+
+def test_a_test_set_may_be_given_in_every_form():
+    for given in (
+        (BY_NAME, Y, {"age": AGES[:9], "image": SCANS[:9]}, Y[:9]),
+        ((BY_NAME, Y), ({"age": AGES[:9], "image": SCANS[:9]}, Y[:9])),
+        {"train": (BY_NAME, Y), "test": ({"age": AGES[:9], "image": SCANS[:9]}, Y[:9])},
     ):
-        data.take(Samples(x))
+        taken = read(given)
+        assert len(taken.x) == N
+        assert np.array_equal(taken.x_test, taken.x[:9])
+    taken = read(((SCANS, AGES), Y, (SCANS[:9], AGES[:9]), Y[:9]))
+    assert np.array_equal(taken.x_test, taken.x[:9])
 
 
-@pytest.mark.parametrize("x", [(SCAN, SCAN), (SCAN, AGE)], ids=range(2))
-def test_so_is_one_in_a_list_of_samples(x):
-    with pytest.raises(DataError, match="E403 list: sample 0 has 2 inputs, a tuple of arrays"):
-        data.take([(x, i % 2) for i in range(40)])
+def test_an_archive_holds_inputs_by_name(tmp_path):
+    np.savez(tmp_path / "a.npz", **{"x.image": SCANS, "x.age": AGES, "y": Y, "site": Y})
+    taken = data.npz(tmp_path / "a.npz")
+    assert same(taken, data.arrays(BY_NAME, Y, columns={"site": Y}))
+    assert list(taken.columns) == ["site"]
+    halves = {f"x_{part}.{n}": v for part in ("train", "test") for n, v in BY_NAME.items()}
+    np.savez(tmp_path / "b.npz", **halves, y_train=Y, y_test=Y)
+    assert np.array_equal(data.npz(tmp_path / "b.npz").x_test, data.arrays(BY_NAME, Y, test=0).x)
 
 
-def test_inputs_by_name_are_listed():
-    with pytest.raises(DataError, match=r"E403 list: sample 0 has inputs by name, \['image', 'age'\]"):
-        data.take([({"image": SCAN, "age": AGE}, i % 2) for i in range(40)])
-    with pytest.raises(DataError, match=r"E403 Samples: sample 0 has inputs by name, \['image', 'age'\]"):
-        data.take(Samples({"image": SCAN, "age": AGE}))
+def test_types_are_those_that_the_model_will_see():
+    levels = (SCANS * 255).astype(np.uint8)
+    taken = data.arrays({"image": levels, "ids": IDS, "mask": PRESENT, "row": IDS.astype(np.uint8)}, Y, test=0)
+    assert taken.layout
+    assert str(taken.layout) == ("ids int64 [6], image uint8 [1, 8, 8], mask bool [6], row int64 [6]")
+    assert taken.layout.whole
+    columns = [taken.layout.column(taken.x, i) for i in range(4)]
+    assert np.array_equal(columns[0], IDS)
+    assert np.array_equal(columns[1], levels.reshape(N, -1) / np.float32(255))
+    assert np.array_equal(columns[2], PRESENT)
+    assert taken.intake
+    assert taken.intake.notes[0] == (
+        "scaled",
+        "input 'image': whole numbers of an image were divided by 255",
+    )
+    assert taken.x.dtype == np.float32
 
 
-@pytest.mark.parametrize("x", [(1.0, 2.0, 3.0), [1, 2, 3], tuple(torch.ones(3)), AGE], ids=range(4))
+def test_a_picture_of_pillow_is_an_input():
+    picture = Image.new("RGB", (4, 3), (255, 0, 51))
+    taken = read(Samples(lambda i: {"image": picture, "age": i}))
+    assert taken.layout == Layout((Input("age", (), "int64"), Input("image", (3, 3, 4), "float32", 255)), True)
+    assert np.allclose(taken.x[0, 1:], np.repeat([1, 0, 0.2], 12))
+
+
+@pytest.mark.parametrize("x", [(1.0, 2.0, 3.0), [1, 2, 3], tuple(torch.ones(3)), torch.ones(3)], ids=range(4))
 def test_a_row_of_numbers_is_one_input(x):
-    taken = data.take(Samples(x))
-    taken = taken[0] if isinstance(taken, tuple) else taken
-    assert isinstance(taken, Dataset)
+    taken = read(Samples(lambda i: x))
     assert taken.x.shape[1:] == (3,)
+    assert taken.layout is None
+
+
+def test_a_tuple_of_as_many_samples_as_labels_is_a_list_of_samples():
+    taken = data.arrays(tuple(SCANS), Y, test=0)
+    assert taken.layout is None
+    assert np.array_equal(taken.x, SCANS)
+
+
+class Odd:
+    """Samples of which number 3 is given otherwise."""
+
+    def __init__(self, other: Any):
+        self.other = other
+
+    def __len__(self):
+        return N
+
+    def __getitem__(self, i):
+        return (self.other if i == 3 else by_name(i)), int(Y[i])
+
+
+@pytest.mark.parametrize(
+    ("given", "text"),
+    [
+        (lambda: Odd({"image": SCANS[0]}), r"E403 Odd: sample 0 has the inputs \['image', 'age'\], sample 3 \['image'\]"),
+        (lambda: Odd((SCANS[0], 1.0)), r"E403 Odd: sample 0 has the inputs .*, sample 3 \[1, 2\]; give every sample"),
+        (lambda: Odd(SCANS[0]), "E403 Odd: sample 0 has several inputs, sample 3 a single ndarray"),
+        (lambda: Odd({"image": SCANS[0], "age": None}), "E403 Odd: input 'age' of sample 3 is missing"),
+        (lambda: Odd({"image": SCANS[0], "age": "63"}), "E403 Odd: input 'age' of sample 3 is text"),
+        (lambda: Odd({"image": SCANS[0], "age": {"in years": 3}}), "E403 Odd: input 'age' of sample 3 is a dictionary"),
+        (
+            lambda: Odd({"image": SCANS[0, :, :4], "age": 1.0}),
+            r"E403 Odd: input 'image' is \[1, 8, 8\] in sample 0 and \[1, 4, 8\] in sample 3; cut, pad or resize",
+        ),
+        (lambda: Odd({"image": SCANS[0], "age": np.nan}), "E405 Odd: input 'age' of sample 3 holds nan"),
+        (lambda: ({"age": AGES, "image": SCANS[1:]}, Y), "E403 arrays: input 'age' has 40 samples, input 'image' 39"),
+        (lambda: ((AGES, SCANS[1:]), Y), "E403 arrays: input 1 has 40 samples, input 2 39"),
+        (lambda: ({"age": AGES[1:], "image": SCANS[1:]}, Y), "E403 arrays: 39 samples but 40 labels"),
+        (lambda: ({"age": 63.0, "image": SCANS}, Y), "E403 arrays: input 'age': x is float64"),
+        (lambda: ({"the age": AGES, "image": SCANS}, Y), "E403 arrays: the input 'the age' has a name that is no keyword"),
+        (lambda: ({"class": AGES, "image": SCANS}, Y), "E403 .*'class' has a name that is no keyword"),
+        (lambda: ({1: AGES, "image": SCANS}, Y), "E403 .*the input 1 has a name that is no keyword"),
+        (lambda: ({}, Y), "E403 arrays: an empty dictionary of inputs"),
+        (lambda: ({"image": SCANS.transpose(0, 2, 3, 1), "age": AGES}, Y), r"E403 arrays: input 'image': .*\[N, H, W, ch"),
+        (lambda: ({"age": AGES[:, None][:, :0], "image": SCANS}, Y), r"E403 arrays: input 'age' is \[0\] in a sample"),
+        (lambda: ({"ids": IDS + 2**24, "age": AGES}, Y), "E405 .*input 'ids' of sample 0 holds 167772.*up to 16,777,216"),
+        (lambda: ({"age": np.full(N, 1e39), "image": SCANS}, Y), "E405 arrays: input 'age' of sample 0 holds inf"),
+        (lambda: (BY_NAME, IDS), "E404 arrays: labels are .*samples with several inputs have one class"),
+        (lambda: (BY_NAME, SCANS[:, 0].round()), "E404 arrays: labels are .*samples with several inputs have one class"),
+        (
+            lambda: (BY_NAME, Y, {"age": AGES, "image": SCANS.astype(np.float64)[:, :, :4]}, Y),
+            r"E403 .*training and test samples have other inputs: image float32 \[1, 8, 8\] and image float32 \[1, 4, 8\]",
+        ),
+        (lambda: (BY_NAME, Y, {"age": AGES}, Y), "E403 arrays: training and test samples have other inputs: age"),
+        (lambda: (BY_NAME, Y, SCANS, Y), "E403 arrays: training samples have several inputs and test samples one"),
+        (lambda: (SCANS, Y, BY_NAME, Y), "E403 arrays: training samples have one input and test samples several"),
+        (
+            lambda: {"north": (BY_NAME, Y), "south": ({"age": IDS[:, 0], "image": SCANS}, Y)},
+            "E403 samples of 'north' and 'south' have other inputs: age float32 number and age int64 number",
+        ),
+        (lambda: {"north": (BY_NAME, Y), "south": (SCANS, Y)}, "E403 'south': some clients' samples have several inputs"),
+    ],
+    ids=range(28),
+)  # fmt: skip
+def test_what_cannot_be_meant_is_refused_in_one_sentence(given, text):
+    with pytest.raises(DataError, match=text) as refused:
+        data.take(given())
+    assert "\n" not in str(refused.value)
+
+
+def test_whole_numbers_up_to_the_limit_are_kept_exactly():
+    ids = np.array([[-packed.LARGEST], [packed.LARGEST]] * 20)
+    assert np.array_equal(data.arrays({"ids": ids}, Y, test=0).x, ids)
+    for beyond in (ids + 1, ids - 1, ids.astype(np.uint64) * 0 + np.uint64(2**64 - 1)):
+        with pytest.raises(DataError, match=r"E405 .*16,777,216"):
+            data.arrays({"ids": beyond}, Y)
+
+
+def test_samples_that_do_not_fit_into_memory_are_refused_before_they_are_read(monkeypatch):
+    asked: list[int] = []
+    monkeypatch.setattr(room, "memory", lambda: 4 * 4 * N)
+    with pytest.raises(DataError, match="E403 Samples: samples with several inputs are kept in memory"):
+        data.take(Samples(lambda i: asked.append(i) or by_name(i)))
+    assert asked == [0]
+
+
+def test_clients_may_each_bring_a_set():
+    half = {name: values[:20] for name, values in BY_NAME.items()}
+    taken = read({"north": (half, Y[:20]), "south": Subset(Samples(by_name), range(20, N))})
+    assert taken.layout == data.arrays(BY_NAME, Y).layout
+    assert taken.labels["client"] == ("north", "south")
+    again = read({"north": data.arrays(half, Y[:20], test=0), "south": (half, Y[:20])})
+    assert again.layout == taken.layout
+    common = read(([(half, Y[:20]), (half, Y[:20])], (BY_NAME, Y)))
+    assert np.array_equal(common.x_test, data.arrays(BY_NAME, Y, test=0).x)
+
+
+def test_equal_samples_with_an_image_stay_on_one_side_of_the_split():
+    twice = {name: np.concatenate([values, values]) for name, values in BY_NAME.items()}
+    taken = data.arrays(twice, np.concatenate([Y, Y]))
+    assert len(taken.x_test) >= 8
+    assert not {bytes(row) for row in taken.x} & {bytes(row) for row in taken.x_test}
+
+
+def test_inputs_are_not_scaled_by_each_other_and_it_is_told():
+    taken = data.arrays({"image": SCANS, "age": AGES * 12 + 63, "ids": IDS * 100}, Y)
+    after = standardised(taken, always=False)
+    assert np.array_equal(after.x, taken.x)
+    assert after.applied is None
+    assert after.intake
+    assert (note := after.intake.notes[-1])[0] == "note"
+    assert note[1].startswith("input age: they are unscaled, such as channel 0 with mean 6")
+    assert "ids" not in note[1]
+    assert standardised(data.arrays(BY_NAME, Y), always=False).intake == data.arrays(BY_NAME, Y).intake
+    with pytest.raises(UsageError, match="E109 normalise=dataset: samples have several inputs"):
+        standardised(taken, always=True)
+
+
+def test_test_samples_of_another_scale_are_told_input_by_input():
+    taken = data.arrays(BY_NAME, Y, {"image": SCANS, "age": AGES * 100}, Y)
+    notes = [text for _, text in taken.intake.notes] if taken.intake else []
+    assert len(notes) == 1
+    assert notes[0].startswith("input age: test samples are")
+
+
+def test_a_feature_skew_is_refused():
+    rng = np.random.default_rng(0)
+    with pytest.raises(
+        UsageError, match=r"E103 feature skew '\+noise' changes samples of one input.*age float32 number"
+    ):
+        data.build(data.arrays(BY_NAME, Y), "iid+noise:0.1", 2, rng, rng)
+
+
+def test_what_was_understood_names_every_input():
+    taken = data.arrays(BY_NAME | {"ids": IDS}, Y)
+    lines = understood.table(taken).splitlines()
+    assert lines[2:5] == [
+        "each     3 inputs, by name",
+        f"inputs   age float32 number, {taken.x[:, 0].min():.4g} to {taken.x[:, 0].max():.4g}",
+        f"         ids int64 [6], {taken.x[:, 1:7].min():.4g} to {taken.x[:, 1:7].max():.4g}",
+    ]
+    first = understood.facts(taken)["inputs"][0]
+    ages = [float(taken.x[:, 0].min()), float(taken.x[:, 0].max())]
+    assert first == {"name": "age", "shape": (), "type": "float32", "values": ages}
+
+
+def test_another_process_reads_the_same_set(tmp_path):
+    taken = data.arrays(BY_NAME, Y)
+    kept.keep(taken, tmp_path / "set.npz")
+    assert same(data.npz(tmp_path / "set.npz"), taken)
+
+
+def dealt(layout: Layout | None, x: np.ndarray) -> Federation:
+    rng = np.random.default_rng(0)
+    nobody = {"x_test": x[:0], "y_test": Y[:0]}
+    whole = Dataset("rows", x, Y, classes=("a", "b"), layout=layout, **nobody)
+    return data.build(whole, "iid", 2, rng, rng)
+
+
+def test_equal_rows_of_other_inputs_have_another_digest():
+    x = RNG.random((N, 4), dtype=np.float32)
+    layouts = [
+        None,
+        Layout((Input("1", (4,)),), False),
+        Layout((Input("1", (2, 2)),), False),
+        Layout((Input("a", (4,)),), True),
+        Layout((Input("b", (4,)),), True),
+        Layout((Input("1", (4,), "int64"),), False),
+        Layout((Input("1", (2,)), Input("2", (2,))), False),
+    ]
+    assert len({fingerprint(dealt(layout, x)) for layout in layouts}) == len(layouts)
+
+
+def test_a_set_whose_rows_are_not_its_layouts_is_refused():
+    with pytest.raises(DataError, match=r"E403 rows: samples are \[4\], and their inputs take 3 numbers"):
+        dealt(Layout((Input("1", (3,)),), False), np.zeros((N, 4), np.float32))
+    with pytest.raises(DataError, match="E404 rows: samples with several inputs have one class"):
+        Dataset("rows", np.zeros((4, 4), np.float32), np.ones((4, 4), int), np.zeros((0, 4), np.float32),
+                np.ones((0, 4), int), ("a", "b"), layout=Layout((Input("1", (4,)),), False))  # fmt: skip
+
+
+LAYOUT = Layout((Input("age", ()), Input("image", (1, 8, 8), "float32", 255), Input("ids", (6,), "int64")), True)
+LAYOUT = Layout(tuple(sorted(LAYOUT.inputs, key=lambda each: each.name)), True)
+
+
+def test_a_layout_comes_back_from_a_file_as_it_was():
+    assert Layout.from_json(json.loads(json.dumps(LAYOUT.as_json())), LAYOUT.width) == LAYOUT
+
+
+def changed(*path: Any, to: Any) -> dict[str, Any]:
+    facts = json.loads(json.dumps(LAYOUT.as_json()))
+    inner = facts
+    for step in path[:-1]:
+        inner = inner[step]
+    inner[path[-1]] = to
+    return facts
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        changed("inputs", 2, 1, to=[1 << 40]),  # rows of a terabyte
+        changed("inputs", 2, 1, to=[-1, -64]),
+        changed("inputs", 2, 1, to=[True, 8, 8]),
+        changed("inputs", 2, 1, to=[1] * 9 + [64]),
+        changed("inputs", 0, 0, to="self.weight"),  # names that no function takes, or that write to a terminal
+        changed("inputs", 0, 0, to="a\x1b[2Jb"),
+        changed("inputs", 0, 0, to="image"),
+        changed("inputs", 0, 0, to=7),
+        changed("inputs", 0, 0, to="zz"),
+        changed("inputs", 0, 2, to="object"),
+        changed("inputs", 0, 2, to=["float32"]),
+        changed("inputs", 0, 3, to=0),
+        changed("inputs", 0, 3, to=True),
+        changed("inputs", 0, to=["age"]),
+        changed("inputs", to=[]),
+        changed("inputs", to=[["age", [], "float32", 1]] * 101),
+        changed("inputs", to={"age": 1}),
+        changed("named", to=False),
+        changed("named", to="yes"),
+        changed("inputs", 2, 1, to=[1, 8, 7]),  # places beside the row
+        {},
+    ],
+    ids=range(21),
+)
+def test_a_layout_of_a_stranger_is_read_strictly(facts):
+    with pytest.raises((KeyError, TypeError, ValueError)):
+        Layout.from_json(facts, LAYOUT.width)

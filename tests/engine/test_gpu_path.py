@@ -17,6 +17,7 @@ from tests.engine.training import build, trainer
 from tests.samples import EVERYTHING, turn
 from unskew import config, models
 from unskew.core.network import Network
+from unskew.core.replies import Reply
 from unskew.core.trees import tree_map
 from unskew.engine import assemble, hardware, resolve
 from unskew.engine.client import room
@@ -53,7 +54,15 @@ def test_a_round_of_any_method_asks_no_tensor_for_its_value(method, lanes):
     """Tensors on `meta` have shapes and no values: to read one, or to mix devices, raises; on a GPU it would wait."""
     model = "cnn_small(batch_norm=True)" if method == "fedbn" else "cnn_small"
     given = {"rounds": 2, "epochs": 1, "batch": 8, "clients": 4, "samples": 12, "workers": 1}
-    run = resolve.resolve(config.build({**given, "model": model, "lanes": lanes, "method": method}), arrays())
+    replies = on_shapes(
+        resolve.resolve(config.build({**given, "model": model, "lanes": lanes, "method": method}), arrays())
+    )
+    assert [r.client for r in replies] == [0, 1, 2, 3]
+    assert all(t.is_meta for r in replies for t in r.weights.values())
+
+
+def on_shapes(run: resolve.Run) -> list[Reply]:
+    """The replies of a first round of four clients on tensors that have shapes only."""
     loop = assemble.loop_of(run)
     start, real = loop.down(loop.begin(), 1), loop.trainer
     real.close()
@@ -71,8 +80,7 @@ def test_a_round_of_any_method_asks_no_tensor_for_its_value(method, lanes):
     there = Start(1, start.lr, *sent(-1), own=sent if start.own else None)
     replies = trainer_.train(there, range(4), {})
     trainer_.close()
-    assert [r.client for r in replies] == [0, 1, 2, 3]
-    assert all(t.is_meta for r in replies for t in r.weights.values())
+    return replies
 
 
 class Plain:
@@ -102,6 +110,10 @@ def weights_after(method: str, recorder: Plain | None, lanes: str = "8", rounds:
     """The weights after some rounds with a learning rate that falls."""
     given = {"rounds": rounds, "epochs": 2, "batch": 16, "clients": 6, "samples": 40, "workers": 1, "lr_decay": 0.5}
     run = resolve.resolve(config.build({**given, "model": "cnn_small", "lanes": lanes, "method": method}), arrays())
+    return weights_of(run, recorder, rounds)
+
+
+def weights_of(run: resolve.Run, recorder: Plain | None, rounds: int) -> dict[str, Tensor]:
     loop = assemble.loop_of(run)
     loop.trainer.replays = Replays(recorder) if recorder else None
     state = loop.begin()

@@ -1,0 +1,466 @@
+"""Samples of several inputs are trained on as those of one: the same bits, the same promises, and nothing wrong in silence."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import unskew
+from tests.cli.calling import call
+from tests.engine.test_gpu_path import Plain, on_shapes, rate_as_tensor, weights_of  # noqa: F401
+from unskew import config
+from unskew.core import Part
+from unskew.core.network import Network
+from unskew.deploy import loaders
+from unskew.diagnosis.diagnose import diagnose_run
+from unskew.engine.client import room
+from unskew.engine.disk import state
+from unskew.engine.resolve import resolve
+from unskew.errors import DataError, StateError, UsageError
+from unskew.models import unpacking
+
+N = 120
+RNG = np.random.default_rng(7)
+Y = np.arange(N) % 3
+SCANS = (RNG.random((N, 1, 8, 8)) + 0.3 * Y[:, None, None, None]).astype(np.float32)
+AGES = (RNG.normal(size=N) + Y).astype(np.float32)
+IDS, PRESENT = (RNG.integers(0, 20, (N, 6)) + 5 * Y[:, None]), RNG.random((N, 6)) > 0.3
+BY_NAME = {"scan": SCANS, "age": AGES}
+SETTINGS = {"clients": 4, "rounds": 2, "epochs": 1, "batch": 8, "workers": 1, "skew": "dirichlet:1", "eval_every": 2}
+
+
+class Scans(nn.Module):
+    """A convolution of the scan, beside whose features the age is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.convolution = nn.Conv2d(1, 8, 3)
+        self.body = nn.Linear(8 * 36 + 1, 16)
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, scan: Tensor, age: Tensor) -> Tensor:
+        h = self.convolution(scan).relu().flatten(1)
+        return self.head(self.body(torch.cat([h, age[:, None]], 1)).relu())
+
+
+class Ends(Scans):
+    """With so many outputs."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        self.head = nn.Linear(16, outputs)
+
+
+class Row(Scans):
+    """The same of one input, in which the age comes first."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x[:, 1:].unflatten(1, (1, 8, 8)), x[:, 0])
+
+
+class Words(nn.Module):
+    """A language model as Hugging Face's are called, of whole numbers and truth values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table = nn.Embedding(40, 8)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        assert (input_ids.dtype, attention_mask.dtype) == (torch.int64, torch.bool)
+        count = attention_mask.sum(1, keepdim=True).clamp(min=1)
+        return self.head((self.table(input_ids) * attention_mask[..., None]).sum(1) / count)
+
+
+WORDS = {"input_ids": IDS, "attention_mask": PRESENT}
+
+
+def trained(method: Any = "fedavg", given: Any = BY_NAME, model: nn.Module | None = None, **more: Any) -> unskew.Result:
+    return unskew.run(method, (given, Y), model=model or Scans(), **{**SETTINGS, **more})
+
+
+@pytest.mark.parametrize("method", ["fedavg", "unskew", "scaffold", "fedmix", "feddata", "fedala", "fedrep"])
+@pytest.mark.parametrize("lanes", ["1", "4"])
+def test_packed_inputs_train_to_the_bits_of_one_row(method, lanes):
+    x = np.concatenate([AGES[:, None], SCANS.reshape(N, -1)], 1)
+    row = unskew.run(method, unskew.data.arrays(x, Y), model=Row(), lanes=lanes, normalise="none", **SETTINGS)
+    federation = row.federation
+    several = unskew.data.Federation(
+        **{
+            n: getattr(federation, n)
+            for n in ("name", "x", "y", "x_test", "y_test", "classes", "train", "test", "skew")
+        },
+        layout=unskew.data.arrays(BY_NAME, Y).layout,
+    )
+    by_name = unskew.run(
+        method, several, model=Scans(), lanes=lanes, **{n: v for n, v in SETTINGS.items() if n != "skew"}
+    )
+    assert by_name.digest == row.digest
+    assert by_name.scores() == row.scores()
+
+
+def test_numbers_and_several_labels_are_learnt_from_several_inputs():
+    number = unskew.run("fedavg", (BY_NAME, AGES * 10 + 3), target="dose", model=Ends(1), **SETTINGS)
+    assert number.run.task.name == "regression"
+    assert number.predict({"scan": SCANS[:5], "age": AGES[:5]}).shape == (5,)
+    flags = np.stack([Y == 0, Y > 0, AGES > 0], 1).astype(int)
+    several = unskew.run("fedavg", (BY_NAME, flags), model=Ends(3), **{**SETTINGS, "skew": "iid"})
+    assert several.run.task.name == "multilabel"
+    assert several.predict({"scan": SCANS[:5], "age": AGES[:5]}).shape == (5, 3)
+
+
+def test_inputs_by_place_and_by_name_train_to_the_same_bits_where_they_lie_alike():
+    class Placed(Scans):
+        def forward(self, first: Tensor, second: Tensor) -> Tensor:
+            return super().forward(scan=second, age=first)
+
+    assert trained().digest == trained(given=(AGES, SCANS), model=Placed()).digest
+
+
+@pytest.mark.parametrize(("given", "model"), [(BY_NAME, Scans), (WORDS, Words)], ids=["scans", "words"])
+def test_lanes_bound_what_they_change(given, model):
+    one, many = (trained(given=given, model=model(), lanes=lanes, rounds=1) for lanes in ("1", "16"))
+    start = dict(model().named_parameters())
+    moved = max(float((t - start[n]).detach().abs().max()) for n, t in one.model.named_parameters())
+    apart = [float((a - b).detach().abs().max()) for a, b in zip(one.model.parameters(), many.model.parameters())]
+    assert moved > 1e-3
+    assert max(apart) <= 1e-5
+
+
+def test_a_module_sees_whole_numbers_and_truth_values_as_they_came():
+    seen: list[tuple[Tensor, Tensor]] = []
+
+    class Looks(Words):
+        def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+            seen.append((input_ids, attention_mask))
+            return super().forward(input_ids, attention_mask)
+
+    net = Network(Looks(), (12,), layout=unskew.data.arrays(WORDS, Y).layout)
+    rows = unskew.data.arrays(WORDS, Y, test=0).x
+    net.run(net.weights(), torch.as_tensor(rows))
+    assert torch.equal(seen[-1][0], torch.as_tensor(IDS))
+    assert torch.equal(seen[-1][1], torch.as_tensor(PRESENT))
+    assert net.embeds
+
+
+def test_the_memory_of_a_lane_is_predicted_from_shapes_alone():
+    net = Network(Scans(), (65,), layout=unskew.data.arrays(BY_NAME, Y).layout)
+    row = Network(Row(), (65,))
+    assert room.bytes_a_lane(net, 16) == room.bytes_a_lane(row, 16)
+    assert room.bytes_a_lane(Network(Words(), (12,), layout=unskew.data.arrays(WORDS, Y).layout), 16) > 0
+
+
+@pytest.mark.parametrize("method", ["fedavg", "unskew", "fedmix", "fedala"])
+@pytest.mark.parametrize("lanes", ["1", "4"])
+def test_a_round_on_shapes_alone_asks_no_tensor_for_its_value(method, lanes):
+    replies = on_shapes(
+        resolve(config.build({**SETTINGS, "method": method, "lanes": lanes}), (BY_NAME, Y), model=Scans())
+    )
+    assert [r.client for r in replies] == [0, 1, 2, 3]
+    assert all(t.is_meta for r in replies for t in r.weights.values())
+
+
+@pytest.mark.usefixtures("rate_as_tensor")
+@pytest.mark.parametrize(("given", "model"), [(BY_NAME, Scans), (WORDS, Words)], ids=["scans", "words"])
+def test_replayed_steps_end_with_the_same_bits(given, model):
+    recorder = Plain()
+    run = resolve(config.build({**SETTINGS, "lanes": "4", "epochs": 2}), (given, Y), model=model())
+    plain, replayed = weights_of(run, None, 2), weights_of(run, recorder, 2)
+    assert all(torch.equal(plain[n], replayed[n]) for n in plain)
+    assert recorder.replayed > recorder.recorded > 0
+
+
+class Stop(Exception):
+    pass
+
+
+def test_a_run_goes_on_to_the_same_bits_and_only_with_the_same_inputs(tmp_path):
+    def stop(_: object, summary: Any) -> None:
+        if summary.t == 1:
+            raise Stop
+
+    for folder in ("a", "b"):
+        with pytest.raises(Stop):
+            trained(folder=tmp_path / folder, name="r", shown=stop)
+    assert trained(folder=tmp_path / "a", name="r").digest == trained().digest
+
+    class Younger(Scans):
+        def forward(self, scan: Tensor, years: Tensor) -> Tensor:
+            return super().forward(scan, years)
+
+    with pytest.raises(StateError, match="E112"):
+        trained(given={"scan": SCANS, "years": AGES}, model=Younger(), folder=tmp_path / "b", name="r")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory) -> unskew.Result:
+    levels = (SCANS / SCANS.max() * 255).astype(np.uint8)
+    return trained(
+        given={"scan": levels, "age": AGES}, folder=tmp_path_factory.mktemp("runs"), name="r", method="unskew"
+    )
+
+
+def new(n: int = 9) -> dict[str, Any]:
+    return {"scan": (SCANS[:n] / SCANS.max() * 255).astype(np.uint8), "age": AGES[:n]}
+
+
+def test_a_loaded_run_answers_as_the_run_did(finished):
+    again = unskew.load(finished.path, model=Scans())
+    assert np.array_equal(again.predict_proba(new()), finished.predict_proba(new()))
+    assert np.array_equal(again.predict(new()), finished.predict(dict(reversed(new().items()))))
+    assert np.array_equal(again.predict_proba(new(), 1), finished.predict_proba(new(), 1))
+    assert repr(again.federation.layout) == repr(finished.federation.layout)
+
+
+def test_the_model_of_a_result_is_the_users_own_module(finished):
+    z = finished.model(age=torch.tensor(AGES[:9]), scan=torch.tensor(new()["scan"] / np.float32(255)))
+    assert np.allclose(z.softmax(1).detach(), finished.predict_proba(new()), atol=1e-6)
+    assert list(dict(finished.model.named_parameters())) == list(dict(Scans().named_parameters()))
+
+
+@pytest.mark.parametrize(
+    ("x", "text"),
+    [
+        ({"scan": new()["scan"]}, "E403 predict: input 'age' is missing; samples have age float32 number, scan uint8"),
+        (new() | {"sex": AGES[:9]}, "E403 predict: there is no input 'sex'"),
+        (new() | {"age": AGES[:8]}, "E403 predict: input 'age' has 8 samples, input 'scan' 9"),
+        (new() | {"age": SCANS[:9]}, r"E403 predict: input 'age' is \[1, 8, 8\] in a sample"),
+        (new() | {"scan": SCANS[:9]}, r"E403 predict: input 'scan' is float32, and scan uint8 \[1, 8, 8\] is needed"),
+        (new() | {"age": np.full(9, np.nan)}, "E405 predict: input 'age' of sample 0 holds nan"),
+        ((AGES[:9], new()["scan"]), "E403 predict: samples have several inputs; give a dictionary of age, scan"),
+        (SCANS[:9], "E403 predict: samples have several inputs; give a dictionary or a tuple"),
+        (new(0), "E403 predict: no samples were given"),
+    ],
+    ids=range(9),
+)
+def test_what_does_not_fit_is_not_predicted(finished, x, text):
+    with pytest.raises(DataError, match=text):
+        finished.predict(x)
+
+
+def test_whole_numbers_may_stand_for_floats_but_not_floats_for_whole_numbers(finished):
+    years = new() | {"age": np.arange(9)}
+    assert np.array_equal(finished.predict_proba(years), finished.predict_proba(years | {"age": np.arange(9.0)}))
+    result = trained(given=WORDS, model=Words(), rounds=1)
+    with pytest.raises(
+        DataError, match=r"E403 predict: input 'input_ids' is float64, and input_ids int64 \[6\] is needed"
+    ):
+        result.predict({"input_ids": IDS + 0.5, "attention_mask": PRESENT})
+    with pytest.raises(DataError, match=r"E403 predict: input 'attention_mask' is int64, and attention_mask bool"):
+        result.predict({"input_ids": IDS, "attention_mask": PRESENT.astype(int)})
+
+
+def test_a_single_input_is_not_predicted_from_a_dictionary():
+    result = unskew.run("fedavg", (SCANS, Y), model="mlp", **SETTINGS)
+    with pytest.raises(DataError, match="E403 predict: a dictionary was given; samples have one input"):
+        result.predict({"x": SCANS})
+
+
+MODULE = """
+import torch
+from torch import nn
+
+class Net(nn.Module):
+    def __init__(self, shapes, classes):
+        super().__init__()
+        assert shapes == {"age": (), "scan": (1, 8, 8)}
+        self.body, self.head = nn.Linear(65, 8), nn.Linear(8, classes)
+
+    def forward(self, scan, age):
+        return self.head(self.body(torch.cat([scan.flatten(1), age[:, None]], 1)).relu())
+"""
+
+
+def test_the_command_line_trains_and_predicts(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.savez(tmp_path / "all.npz", **{"x.scan": SCANS, "x.age": AGES, "y": Y})
+    np.savez(tmp_path / "new.npz", scan=SCANS[:3], age=AGES[:3])
+    (tmp_path / "net.py").write_text(MODULE)
+    checked = call("data", "check", "all.npz")
+    assert "inputs   age float32 number" in checked.out
+    ran = call("run", "fedavg", "--data", "all.npz", "--model", "net.py:Net", "--rounds", "1", "--epochs", "1",
+               "--clients", "2", "--workers", "1", "--name", "r")  # fmt: skip
+    assert ran.code == 0, ran.text
+    answers = call("predict", "runs/r", "new.npz", "--model", "net.py:Net")
+    assert len(answers.out.splitlines()) == 4, answers.text
+    other = call("predict", "runs/r", "net.py", "--model", "net.py:Net")
+    assert other.code == 3
+    assert "E403 net.py is no .npz" in other.text
+    card = (tmp_path / "runs/r/model.md").read_text().replace("\\", "")
+    assert "| one sample | age float32 number, scan float32 [1, 8, 8] |" in card
+
+
+@pytest.mark.parametrize("width", [1 << 40, 7, -1])
+def test_a_layout_that_somebody_changed_in_a_folder_is_refused(finished, tmp_path, width):
+    shutil.copytree(finished.path, tmp_path / "r")
+    for file in (state.LATEST, "model.safetensors"):
+        tree, facts = state.read(tmp_path / "r" / file)
+        facts["inputs"]["layout"]["inputs"][0][1] = [width]
+        state.write(tmp_path / "r" / file, tree, facts)
+    with pytest.raises(StateError, match=r"E111 .*ValueError"):
+        unskew.load(tmp_path / "r", model=Scans())
+
+
+class TakesOne(Scans):
+    def forward(self, batch: Tensor) -> Tensor:
+        return super().forward(batch["scan"], batch["age"])  # type: ignore[call-overload]
+
+
+class Renamed(Scans):
+    def forward(self, image: Tensor, age: Tensor) -> Tensor:
+        return super().forward(image, age)
+
+
+class Counts(nn.Module):
+    """Computes with whole numbers, which a linear layer does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        return self.head(input_ids)
+
+
+@pytest.mark.parametrize(
+    ("given", "model", "text"),
+    [
+        (BY_NAME, TakesOne(), r"E123 the model's forward takes \(batch: .*, and the inputs .* as keywords age, scan: "),
+        (BY_NAME, Renamed(), r"E123 the model's forward takes \(image: .* as keywords age, scan: "),
+        ((SCANS, AGES, AGES), Scans(), "E123 the model's forward takes .* come as 3 positional arguments: too many"),
+        (BY_NAME, nn.Sequential(nn.Flatten(), nn.Linear(65, 3)), "E123 samples have several inputs .*nn.Sequential takes one"),
+        (WORDS, Counts(), "E123 the model fails on two samples of attention_mask bool .*Whole numbers come as int64"),
+        (BY_NAME, "mlp", "E122 samples have several inputs .*the model 'mlp' takes one; give a module of your own"),
+        (BY_NAME, "auto", "E122 samples have several inputs .*the model 'auto' takes one; give a module of your own"),
+        (SCANS, Scans(), r"E123 the model takes 2 inputs \('scan', 'age'\), but a sample is one array; give samples whose x"),
+    ],
+    ids=range(8),
+)  # fmt: skip
+def test_a_model_that_does_not_take_the_inputs_is_refused(given, model, text):
+    with pytest.raises(UsageError, match=text):
+        unskew.run("fedavg", (given, Y), model=model, **SETTINGS)
+
+
+def test_a_model_that_changes_an_input_in_place_is_refused():
+    class Changes(Scans):
+        def forward(self, scan: Tensor, age: Tensor) -> Tensor:
+            return super().forward(scan.mul_(2), age)
+
+    with pytest.raises(UsageError, match="E123 the model changes its input in place"):
+        trained(model=Changes())
+
+
+@pytest.mark.parametrize(
+    ("method", "given", "model", "text"),
+    [
+        ("fedrdn", BY_NAME, Scans, "E108 'fedrdn' cannot run here: it scales inputs channel by channel"),
+        ("norm(mean=[0.0],std=[1.0])", BY_NAME, Scans, "E108 'norm' cannot run here: it scales inputs channel by channel"),
+        ("flea", BY_NAME, Scans, "E108 'flea' cannot run here: it changes what a layer gives on"),
+        ("fedfa", BY_NAME, Scans, "E108 'fedfa' cannot run here: it changes what a layer gives on"),
+        ("augment", BY_NAME, Scans, "E108 'augment' cannot run here: it moves samples along their axes"),
+        ("fedfed", BY_NAME, Scans, "E108 'fedfed' cannot run here: its generator draws images"),
+        ("fedmix", WORDS, Words, "E108 'fedmix' cannot run here: it averages inputs, and whole numbers are among them"),
+        ("naivemix", WORDS, Words, "E108 'naivemix' cannot run here: it averages inputs, and whole numbers are among them"),
+        ("fedbr", WORDS, Words, "E108 'fedbr' cannot run here: it averages inputs, and whole numbers are among them"),
+    ],
+)  # fmt: skip
+def test_a_part_that_cannot_work_on_several_inputs_is_refused(method, given, model, text):
+    with pytest.raises(UsageError, match=text):
+        trained(method, given, model())
+
+
+def test_a_users_part_is_judged_by_what_it_does():
+    @dataclass(frozen=True)
+    class Scales(Part):
+        name = "scales"
+        normalises = True
+
+    @dataclass(frozen=True)
+    class Looks(Part):
+        name = "looks"
+        taps = ("convolution",)
+
+    for part in (Scales(), Looks()):
+        with pytest.raises(UsageError, match=f"E108 '{part.name}' cannot run here: .*sample"):
+            trained(part)
+
+
+def test_a_pass_cannot_go_on_from_a_cut_that_other_inputs_pass_by():
+    net = Network(Scans(), (65,), layout=unskew.data.arrays(BY_NAME, Y).layout)
+    h = net.run(net.weights(), torch.zeros(2, 65), until="convolution")[0]
+    with pytest.raises(UsageError, match="E106 a pass cannot go on from 'convolution' alone: other inputs"):
+        net.run(net.weights(), h, since="convolution")
+    assert net.head_of(net.weights(), torch.zeros(2, 16)).shape == (2, 3)
+
+
+def test_features_count_as_inputs_because_any_of_several_may_get_there():
+    assert Network(Scans(), (65,), layout=unskew.data.arrays(BY_NAME, Y).layout).is_input_at("features")
+    assert not Network(Row(), (65,)).is_input_at("features")
+
+
+def test_settings_that_read_inputs_are_refused():
+    for more, text in (
+        ({"normalise": "dataset"}, "E109 normalise=dataset: samples have several inputs"),
+        ({"skew": "iid+gamma:0.5"}, r"E103 feature skew '\+gamma' changes samples of one input"),
+    ):
+        with pytest.raises(UsageError, match=text):
+            trained(**more)
+
+
+def test_unscaled_inputs_are_told_and_stay_as_they_are():
+    said: list[str] = []
+    result = trained(given={"scan": SCANS, "age": AGES * 12 + 63}, rounds=1, say=said.append)
+    assert "input age: they are unscaled" in "\n".join(said)
+    assert result.federation.applied is None
+
+
+def test_export_diagnosis_and_sites_refuse_several_inputs(finished, tmp_path):
+    for kind in ("safetensors", "torch-export", "onnx", "hub"):
+        with pytest.raises(UsageError, match="E160 samples have several inputs"):
+            finished.export(tmp_path / kind, kind)
+    run = resolve(config.build(SETTINGS), (BY_NAME, Y), model=Scans())
+    with pytest.raises(DataError, match=r"E410 arrays: .*a sample here has several inputs"):
+        diagnose_run(run)
+    np.savez(tmp_path / "site.npz", **{"x.scan": SCANS, "x.age": AGES, "y": Y})
+    with pytest.raises(
+        DataError, match=r"E403 .*site.npz holds samples with several inputs .*join them into one array"
+    ):
+        loaders.load(str(tmp_path / "site.npz"))
+
+
+def test_attacks_that_compare_inputs_are_left_out_and_membership_is_measured(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    strangers = {"x_test.scan": SCANS + RNG.random((N, 1, 8, 8), np.float32), "x_test.age": AGES, "y_test": Y}
+    np.savez(tmp_path / "all.npz", **{"x_train.scan": SCANS, "x_train.age": AGES, "y_train": Y}, **strangers)
+    (tmp_path / "net.py").write_text(MODULE)
+    settings = {**SETTINGS, "model": "net.py:Net"}
+    unskew.run("fedavg", "all.npz", folder=tmp_path, name="r", **settings)
+    refused = call("attack", "r", "gradient", "--model", "net.py:Net")
+    assert refused.code == 2
+    assert "E151 attack 'gradient' does not fit r: it compares inputs, and a sample here has several" in refused.text
+    done = call("attack", "r", "membership", "--model", "net.py:Net", "--set", "shadows=2", "--set", "clients=1")
+    assert done.code == 0, done.text
+    done = call("audit", "r", "--model", "net.py:Net", "--set", "samples=20")
+    assert done.code == 0, done.text
+    assert {"membership", "audit"} <= set(json.loads((tmp_path / "r/privacy.json").read_text())["attacks"])
+
+
+def test_the_hook_comes_off_a_copy_and_leaves_others_on():
+    module = Scans()
+    module.register_forward_pre_hook(lambda _module, _args: None)
+    layout = unskew.data.arrays(BY_NAME, Y).layout
+    for _ in range(2):
+        unpacking.attach(module, layout)
+    assert len(module._forward_pre_hooks) == 2
+    unpacking.detach(module)
+    assert len(module._forward_pre_hooks) == 1
+    assert not module._forward_pre_hooks_with_kwargs
