@@ -5,6 +5,7 @@ writes it.
 """
 
 import base64
+import itertools
 import json
 import re
 from types import SimpleNamespace
@@ -105,8 +106,11 @@ class ParquetFile:
         ParquetFile.opened += 1
         begin = sum(self._said["groups"][: row_groups[0]])
         end = min(begin + self._said["groups"][row_groups[0]], len(next(iter(self._columns.values()))))
-        for first in range(begin, end, batch_size):
-            part = {n: self._columns[n].slice(first, min(batch_size, end - first)) for n in columns}
+        sizes = itertools.cycle((max(1, 2 * batch_size // 3), batch_size))  # fewer rows than asked for are allowed
+        while begin < end:
+            count = min(next(sizes), end - begin)
+            part = {n: self._columns[n].slice(begin, count) for n in columns}
+            begin += count
             for name in self._dictionaries:
                 part[name].type = "dictionary<values=string, indices=int32, ordered=0>"
             yield Batch(part)

@@ -396,6 +396,11 @@ def test_other_numbers_of_the_same_length_and_time_are_noticed(tmp_path, stand_i
     stand_in(path, {"a": ("double", [*values[:9], 18.25, *values[10:]]), "y": ("int64", [0, 1] * 30)})
     os.utime(path, ns=(now.st_atime_ns, now.st_mtime_ns))
     assert path.stat().st_size == now.st_size
+    assert source.read(np.array([N - 1])).tolist() == [[N + 0.25]]  # kept
+    os.utime(path, ns=(1, 1))
+    with pytest.raises(DataError, match=r"E413 .*x\.parquet has changed since it was checked"):
+        source.read(np.array([N - 1]))
+    os.utime(path, ns=(now.st_atime_ns, now.st_mtime_ns))
     source = pickle.loads(pickle.dumps(source))
     assert source.read(np.array([8, 10])).tolist() == [[9.25], [11.25]]
     with pytest.raises(DataError, match=r"E413 row 9 of .*x\.parquet is another than when it was checked"):
@@ -511,6 +516,15 @@ def test_pieces_are_unpacked_once_in_order_and_what_was_used_last_is_kept(tmp_pa
     rows = RNG.permutation(N)
     assert np.array_equal(source.read(rows).ravel(), rows)
     assert source.read(np.array([], np.int64)).shape == (0, 1)
+
+
+def test_an_earlier_piece_is_unpacked_from_the_beginning_of_its_row_group(tmp_path, stand_in, little):
+    stand_in(
+        tmp_path / "x.parquet", {"a": ("double", list(map(float, range(N)))), "y": ("int64", [0, 1] * 30)}, group=60
+    )
+    little(100, 2200)  # two pieces of 16 rows are kept
+    source = data.read(tmp_path / "x.parquet").x.source
+    assert [source.read(np.array([row])).item() for row in (3, 20, 40, 5, 59, 17)] == [3, 20, 40, 5, 59, 17]
 
 
 def test_as_many_batches_are_read_at_once_as_memory_allows(tmp_path, stand_in, little):

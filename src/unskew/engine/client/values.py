@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from torch import Tensor
 
-from unskew.core.trees import Tree, Weights
+from unskew.core.trees import Tree, Weights, all_aligned
 from unskew.data.index import Index
 from unskew.engine.client.course import Course
 from unskew.engine.client.schedule import Recipe
@@ -72,11 +72,13 @@ class Start:
     own: Callable[[int], tuple[Weights, dict[str, Tree]]] | None = None
 
     def to(self, k: int) -> Start:
-        """What client k is sent; k = -1 stands for nobody, who sees what all have in common."""
+        """What client k is sent, at addresses where a message would bring it; k = -1 stands for nobody, who sees what all
+        have in common."""
         if self.own is None or k < 0:
             return self
         weights, down = self.own(k)
-        return Start(self.t, self.lr, weights, down)
+        weights = all_aligned(weights) if isinstance(weights, dict) else weights  # else on a disk, read when needed
+        return Start(self.t, self.lr, weights, {part: all_aligned(tree) for part, tree in down.items()})
 
     def received(self, k: int) -> Weights:
         """The weights that client k is sent."""

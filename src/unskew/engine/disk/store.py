@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from safetensors import safe_open
 
-from unskew.core.trees import Tree, aligned, nested
+from unskew.core.trees import Tree, aligned, all_aligned, nested
 from unskew.engine.disk.holdings import FILE, Holdings
 from unskew.engine.disk.state import UNREADABLE, digest, vouched, write_vouched
 from unskew.errors import StateError
@@ -36,7 +36,7 @@ class Memory:
         return {k: self._trees[k] for k in clients if k in self._trees}
 
     def put(self, t: int, trees: Mapping[int, Tree]) -> None:
-        self._trees |= {k: tree for k, tree in trees.items() if tree}
+        self._trees |= {k: all_aligned(tree) for k, tree in trees.items() if tree}  # as they are read from a disk
 
     def known(self) -> list[int]:
         return sorted(self._trees)

@@ -17,7 +17,7 @@ from unskew.core.client import Fed
 from unskew.core.method import Method
 from unskew.core.part import Part, Trip, overrides
 from unskew.core.replies import Reply, Ups
-from unskew.core.trees import Tree, Weights, ordered, tree_map
+from unskew.core.trees import Tree, Weights, aligned, ordered, tree_map
 from unskew.cores import one_core
 from unskew.data import availability
 from unskew.engine.callbacks.audience import Audience
@@ -250,8 +250,8 @@ class Loop:
         return tree_map(self._there, ordered(tree))
 
     def _there(self, tensor: torch.Tensor) -> torch.Tensor:
-        """On the device of the run."""
-        return tensor.to(self.trainer.device)
+        """On the device of the run, at an address where a resumed run has it."""
+        return aligned(tensor.to(self.trainer.device))
 
     def _event(self, t: int, code: str, text: str = "", **facts: Any) -> None:
         self.record.add("events", [{"t": t, "code": code, **({"text": text} if text else {}), **facts}])
