@@ -535,10 +535,8 @@ def test_as_many_batches_are_read_at_once_as_memory_allows(tmp_path, stand_in, l
     for rows in (data.read(tmp_path / "x.parquet").x, read.x):
         samples = Streamed(rows, torch.device("cpu"))
         asked = []
-        samples.rows = SimpleNamespace(__getitem__=None)
-        samples.rows = type(
-            "Rows", (), {"__getitem__": lambda _, n, rows=rows, asked=asked: asked.append(len(n)) or rows[n]}
-        )()
+        take = lambda _, n, rows=rows, asked=asked: asked.append(len(n)) or rows[n]  # noqa: E731
+        samples.rows = type("Rows", (), {"__getitem__": take, "coming": lambda *_: None})()
         batches = list(RNG.permutation(40).reshape(10, 4))
         coming = samples.ahead(batches)
         parts = [next(coming)]

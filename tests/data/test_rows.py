@@ -15,6 +15,8 @@ import unskew
 from unskew import data
 from unskew.data.holdout import with_test_set
 from unskew.data.intake import kept
+from unskew.data.joined import joined
+from unskew.data.ranges import AT_ONCE
 from unskew.data.rows import checksums, moments, standing_in, streams
 from unskew.data.same import first_alike, occurs
 from unskew.data.stored import stored
@@ -148,7 +150,7 @@ def test_only_a_few_batches_are_read_ahead(tmp_path, monkeypatch):
         asked: list[np.ndarray] = []
         samples = Streamed(read.x, torch.device("cpu"))
         take = lambda _, rows, asked=asked: asked.append(rows) or monitored(read.x, rows)  # noqa: E731
-        samples.rows = type("Rows", (), {"__getitem__": take})()
+        samples.rows = type("Rows", (), {"__getitem__": take, "coming": lambda *_: None})()
         coming = samples.ahead(batches)
         first = next(coming)
         assert len(asked) <= 1 + AHEAD
@@ -171,9 +173,29 @@ def test_rows_are_read_in_every_way_that_a_system_has(tmp_path, monkeypatch, lac
         rows = np.array(rows, np.int64)
         for absent in (False, True):
             if absent:
-                monkeypatch.setattr("unskew.data.ranges.Ranges._held", lambda *_: False)
+                monkeypatch.setattr("unskew.data.ranges.Ranges._absent", lambda _, into, ranges: list(ranges))
             assert np.array_equal(source.read(rows), whole[rows])
     assert np.array_equal(pickle.loads(pickle.dumps(source)).read(rows), whole[rows])
+
+
+@pytest.mark.skipif(not AT_ONCE, reason="this system does not say what it holds in memory")
+def test_a_disk_fetches_the_next_rows_while_some_are_read(tmp_path, monkeypatch):
+    """D8: the disk was asked for rows when they were read, and lay idle between two reads. Only of rows that it must fetch."""
+    read, asked = on_disk(tmp_path).x, []
+    monkeypatch.setattr("os.posix_fadvise", lambda _, at, count, advice: asked.append((at - read.source.offset) // 64))
+    batches = [np.array([i, i + 40]) for i in range(20)]
+    where = read.rows
+    assert len(list(Streamed(read, torch.device("cpu")).ahead(batches))) == 20
+    assert not asked
+    monkeypatch.setattr(
+        "unskew.data.ranges.Ranges._is_held", lambda _, one: one[2] != read.source.offset + 64 * where[1]
+    )
+    assert len(list(Streamed(read, torch.device("cpu")).ahead(batches))) == 20
+    assert asked == sorted(where[np.concatenate(batches[1:9])])
+    both = joined([np.zeros((3, 1, 8, 8), np.float32), read, np.zeros((2, 1, 8, 8), np.float32)])
+    asked.clear()
+    both.coming(np.array([75, 1, 4, 3]))
+    assert asked == sorted(where[[0, 1]])
 
 
 def test_rows_are_chosen_as_those_of_an_array(tmp_path):

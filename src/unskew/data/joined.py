@@ -32,6 +32,11 @@ class Joined(Source):
             x[here] = self.parts[number][rows[here] - self.starts[number]]
         return x
 
+    def coming(self, rows: np.ndarray) -> None:
+        for part, start in zip(self.parts, self.starts):
+            if isinstance(part, Rows):
+                part.coming(rows[(rows >= start) & (rows < start + len(part))] - start)
+
     @cached_property
     def survey(self) -> Survey:
         surveys = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import threading
 import weakref
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -17,6 +17,9 @@ POSITIONED = hasattr(os, "preadv")
 """Whether this system reads by position; where it does not, as on Windows, one thread reads at a time."""
 AT_ONCE = POSITIONED and hasattr(os, "RWF_NOWAIT") and hasattr(os, "posix_fadvise")
 """Whether this system says which bytes it would have to fetch from the disk, and fetches several ranges at once."""
+
+LOOKED_AT = 8
+"""Ranges by which it is judged whether the system holds all."""
 
 
 class Ranges:
@@ -42,17 +45,38 @@ class Ranges:
         Ranges that the system holds in memory are copied first; the disk is asked for all others together, because it serves
         many requests in little more time than one. Raises OSError where the disk cannot be read.
         """
-        absent = [one for one in ranges if not self._held(into, one)] if AT_ONCE else list(ranges)
-        for _, count, at in absent if AT_ONCE else ():
-            os.posix_fadvise(self._number, at, count, os.POSIX_FADV_WILLNEED)
+        absent = self._absent(into, ranges) if AT_ONCE else list(ranges)
+        self._ask(absent)
         return all(self._fill(into[place : place + count], at) for place, count, at in absent)
 
-    def _held(self, into: memoryview, one: Range) -> bool:
-        """Whether the system held the range in memory, from where it was copied."""
-        place, count, at = one
+    def fetch(self, ranges: Sequence[Range]) -> None:
+        """Have the disk fetch ranges that are read soon, and go on meanwhile. Nothing is done where the system seems to hold them,
+        as some of them, evenly spaced, tell."""
+        if AT_ONCE and not all(map(self._is_held, ranges[:: max(1, len(ranges) // LOOKED_AT)])):
+            self._ask(ranges)
+
+    def _ask(self, ranges: Iterable[Range]) -> None:
+        for _, count, at in ranges if AT_ONCE else ():
+            os.posix_fadvise(self._number, at, count, os.POSIX_FADV_WILLNEED)
+
+    def _absent(self, into: memoryview, ranges: Iterable[Range]) -> list[Range]:
+        """The ranges that the system does not hold in memory; the others are copied from there."""
+        absent, preadv, number, flags = list[Range](), os.preadv, self._number, os.RWF_NOWAIT
+        for one in ranges:  # this loop runs once for nearly every sample that is trained on
+            place, count, at = one
+            try:
+                if preadv(number, (into[place : place + count],), at, flags) == count:
+                    continue
+            except OSError:  # most often BlockingIOError; some file systems cannot tell
+                pass
+            absent.append(one)
+        return absent
+
+    def _is_held(self, one: Range) -> bool:
+        """Whether the system holds the first byte of a range in memory."""
         try:
-            return os.preadv(self._number, [into[place : place + count]], at, os.RWF_NOWAIT) == count
-        except OSError:  # most often BlockingIOError; some file systems cannot tell
+            return os.preadv(self._number, (bytearray(1),), one[2], os.RWF_NOWAIT) == 1
+        except OSError:
             return False
 
     def _fill(self, into: memoryview, at: int) -> bool:

@@ -48,6 +48,9 @@ class Source:
         """These rows, int64 [n], as float32 [n, ...]; from any thread. Raises DataError (E413) for rows that cannot be read."""
         raise NotImplementedError
 
+    def coming(self, rows: np.ndarray) -> None:
+        """Rows that are read next, which a disk may fetch meanwhile; from any thread. Nothing is raised."""
+
     @cached_property
     def survey(self) -> Survey:
         """One pass over all rows, made once."""
@@ -123,6 +126,10 @@ class Rows:
         for change in self.changes:
             x = change(x)
         return x if np.ndim(rows) else x[0]
+
+    def coming(self, rows: np.ndarray) -> None:
+        """The samples at these numbers are read next, so that a disk may fetch them meanwhile."""
+        self.source.coming(rows if self.rows is None else self.rows[rows])
 
     def __array__(self, *_args: object, **_more: object) -> np.ndarray:
         raise DataError(

@@ -53,6 +53,9 @@ class Stored(Source):
         x = raw.astype(np.float32, copy=False)
         return x if self.full is None else np.divide(x, np.float32(self.full), out=x)
 
+    def coming(self, rows: np.ndarray) -> None:
+        self._file.fetch(list(self._ranges(rows)))
+
     def _ranges(self, rows: np.ndarray) -> Iterator[Range]:
         """Where rows go and lie, in the order of the file, which a disk serves fastest; those side by side in both are one."""
         if not len(rows):

@@ -53,11 +53,11 @@ class Streamed:
         """The samples of each batch of numbers [n], of which the next few are read meanwhile."""
         pending: deque[Future[np.ndarray]] = deque()
         groups = self._together(batches)
-        coming = iter(groups)
+        coming = iter(range(len(groups)))
         try:
             for group in groups:
-                for following in coming:
-                    pending.append(self._reader.submit(self.rows.__getitem__, np.concatenate(following)))
+                for number in coming:
+                    pending.append(self._reader.submit(self._read, groups, number))
                     if len(pending) > (1 if self.together else AHEAD):
                         break
                 x = pending.popleft().result()
@@ -66,6 +66,12 @@ class Streamed:
         finally:
             for read in pending:
                 read.cancel()
+
+    def _read(self, groups: Sequence[Sequence[np.ndarray]], number: int) -> np.ndarray:
+        """The samples of a group of batches; a disk fetches those of the next one meanwhile."""
+        if number + 1 < len(groups):
+            self.rows.coming(np.concatenate(groups[number + 1]))
+        return self.rows[np.concatenate(groups[number])]
 
     def _together(self, batches: Sequence[np.ndarray]) -> list[Sequence[np.ndarray]]:
         """The batches in groups that are read at once; the first is alone, so that training need not wait for more, unless it
