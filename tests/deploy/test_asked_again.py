@@ -168,3 +168,55 @@ def test_rounds_that_were_answered_with_noise_are_over_once_their_replies_are_go
     assert train(4)["n"] == 33
     (run / "noisy").write_text("?")
     assert "cannot be read" in train(5)["text"]
+
+
+STATISTICS = "fedrdn+dpsgd(noise_multiplier=1.0)"
+
+
+def measured(site, method=STATISTICS):
+    """A site that was set up for FedRDN beside DP-SGD; asks for its statistics with weights that were moved by `by`."""
+    settings, first = fake.small(method, rounds=3).as_dict(), weights(site)
+    assert answer(site, "setup", tree={"w": first}, settings=settings, k=0, clients=1, largest=33)["ready"]
+    trip = {"part": "fedrdn", "trip": 0, "lr": 0.1}
+    return lambda by=0.0, t=0, **other: answer(
+        site, "visit", t, {"w": tree_map(lambda w: w + by, first)}, **{**trip, **other}
+    )
+
+
+@needs_accounting
+def test_sums_with_noise_are_drawn_once_a_trip(site):
+    """From means with noise of their own, asked for again and again, the mean without noise can be computed."""
+    ask = measured(site)
+    first = ask()
+    assert ask()["sha256"] == first["sha256"]
+    restarted = Site(site.member, site.load, approve="all")
+    again = answer(restarted, "visit", 0, {"w": weights(site)}, part="fedrdn", trip=0, lr=0.1)
+    assert again["sha256"] == first["sha256"]
+    for other in (ask(0.1), ask(lr=0.2)):
+        assert other["code"] == "E520"
+        assert "its guarantee counts one reply a round" in other["text"]
+    assert "nothing to ask" in ask(t=1)["text"]
+    early = answer(site, "train", 0, {"w": weights(site)}, lr=0.1, early=[["fedrdn", 0]])
+    assert early["code"] == "E520", "nor in another kind of request"
+
+
+@needs_accounting
+def test_what_was_sent_once_is_removed_and_not_made_again(site):
+    settings, first = fake.small("ccvr+dpsgd", rounds=2).as_dict(), weights(site)
+    assert answer(site, "setup", tree={"w": first}, settings=settings, k=0, clients=1, largest=33)["ready"]
+    trip = {"part": "ccvr", "trip": 0, "lr": 0.1}
+    sent = answer(site, "visit", 2, {"w": first}, **trip)
+    assert sent["n"] == 33
+    (run,) = (site.member.folder / "runs").iterdir()
+    assert {p.name for p in run.glob("noisy*")} == {"noisy-trip0.0", "noisy-trip0.0-2.safetensors"}
+    Kept.of(run).remove()
+    assert [p.name for p in run.glob("noisy*")] == ["noisy-trip0.0"]
+    assert answer(site, "setup", tree={"w": first}, settings=settings, k=0, clients=1, largest=33)["ready"]
+    assert "round 2 is over" in answer(site, "visit", 2, {"w": first}, **trip)["text"]
+
+
+def test_without_a_proof_statistics_are_computed_anew_and_are_the_same(site):
+    ask = measured(site, "fedrdn")
+    assert ask()["sha256"] == ask()["sha256"]
+    assert ask(0.1)["n"] == 33
+    assert not list((site.member.folder / "runs").glob("*/noisy*"))

@@ -10,6 +10,7 @@ import torch
 from tests.deploy import fake
 from tests.deploy.test_absent import Stop
 from tests.deploy.test_bad import meddling, silence
+from tests.deploy.test_policy import allow, hello
 from tests.deploy.test_wreckers import events, run, times
 from unskew.cli.deployed import clipped
 from unskew.errors import NothingUsed, UsageError
@@ -97,3 +98,53 @@ def test_a_coordinator_that_is_killed_in_a_round_hears_the_same_noise_again(tmp_
     assert {len(digests) for digests in heard.values()} == {2}
     assert {len(set(digests)) for digests in heard.values()} == {1}
     assert events(tmp_path / "run") == []
+
+
+def test_statistics_are_noisy_at_the_site_and_heard_once_by_a_coordinator_that_is_killed(tmp_path):
+    """The same sites give the same table to a coordinator that begins again, and other sites with the same data another."""
+    study = fake.small("fedrdn+dpsgd(noise_multiplier=1.0, sums_noise=0.5)", rounds=1)
+
+    def killed(site, asked, honest):
+        if json.loads(honest.text)["kind"] == "visit" and site == "s4":  # the last one
+            raise Stop
+        return honest
+
+    def table(name, sites, meddle=None):
+        channel = fake.Direct(sites, meddle) if meddle else fake.Direct(sites)
+        _, state, _ = fake.run(tmp_path / name, channel, study)
+        return state.slices["fedrdn"]
+
+    digests: list[dict[str, str]] = [{}, {}]
+
+    def listening(to, then=None):
+        def meddle(site, asked, honest):
+            header = json.loads(honest.text)
+            if header["kind"] == "visit":
+                digests[to][site] = header["sha256"]
+            return then(site, asked, honest) if then else honest
+
+        return meddle
+
+    sites = fake.sites(tmp_path / "sites", fake.federation())
+    with pytest.raises(Stop):
+        table("run", sites, listening(0, killed))
+    first = table("run", sites, listening(1))
+    assert len(digests[0]) == len(fake.SIZES)
+    assert digests[0] == digests[1]
+    other = table("other", fake.sites(tmp_path / "others", fake.federation()))
+    known = first["sigma"][:, 0] != 1.0
+    assert known.any()
+    assert float((first["mu"] - other["mu"]).abs()[known].min()) > 0
+    assert [code for code, _ in events(tmp_path / "run")] == ["E326"], "of the site with one sample"
+    told = (tmp_path / "run" / "privacy.json").read_text()
+    assert "1 sums over its samples" in told
+    assert "drawn from the operating system" in told
+
+
+def test_a_sites_budget_counts_sums_beside_steps(tmp_path):
+    """Fifty rounds of class means cost more than the steps alone."""
+    site = fake.sites(tmp_path / "sites", fake.federation())[998]
+    allow(site, epsilon=30.0)
+    kept = "dpsgd(noise_multiplier=8.0, sums_noise=0.5)"
+    assert "hello" in hello(site, f"fedprox+{kept}", rounds=50)
+    assert hello(site, f"fedproto+{kept}", rounds=50, run="r2")["code"] == "E520"

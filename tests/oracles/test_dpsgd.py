@@ -9,16 +9,23 @@ from __future__ import annotations
 import pytest
 import torch
 
+from unskew.core.values import Noise
 from unskew.engine import check
 from unskew.engine.chance import Keyed
+from unskew.engine.client.noise import draw
 from unskew.engine.client.schedule import drawn_apart
 from unskew.methods import registry
 
 CLIP, NOISE, BATCH, LR, EPOCHS = 0.7, 0.5, 16, 0.05, 2
 
 
-def naive(loop, k, momentum):
-    """The weights of client k after one round from the initial ones."""
+def untouched(_step, _place, x):
+    return x
+
+
+def naive(loop, k, momentum, seen=untouched):
+    """The weights of client k after one round from the initial ones. seen: (step, place in its batch, input) -> the input
+    that the model trains on."""
     fed, data, n = loop.fed, loop.trainer.samples, int(loop.fed.sizes[k])
     steps = EPOCHS * -(-n // BATCH)
     drawn = drawn_apart(data.rows[k], steps, BATCH, Keyed(fed.seed).samples(1, k))
@@ -27,9 +34,10 @@ def naive(loop, k, momentum):
     v = {name: torch.zeros_like(t) for name, t in w.items()}
     for step, rows in enumerate(drawn):
         total = {name: torch.zeros_like(t) for name, t in w.items()}
-        for i in rows.tolist():
+        for place, i in enumerate(rows.tolist()):
+            x = seen(step, place, data.x[i : i + 1].double())
             leaves = {name: t.clone().requires_grad_() for name, t in w.items()}
-            z = fed.net.run(leaves, data.x[i : i + 1].double(), train=True)[0]
+            z = fed.net.run(leaves, x, train=True)[0]
             loss = -(data.y[i : i + 1].double() * z.log_softmax(1)).sum()
             g = dict(zip(leaves, torch.autograd.grad(loss, list(leaves.values()))))
             norm = sum(float(t.pow(2).sum()) for t in g.values()) ** 0.5
@@ -56,3 +64,28 @@ def test_the_engines_weights_are_those_of_the_plain_loop(lanes, momentum, model)
     finally:
         loop.trainer.close()
     assert sorted(replies) == [1, 5, 6]
+
+
+@pytest.mark.parametrize("lanes", ["1", "8"])
+def test_every_sample_has_numbers_of_its_own_whatever_the_other_clients_draw(lanes):
+    """FedRDN beside it: each image is normalised by the pair that its own number picks, once for each time it is drawn."""
+    method = registry.parse(f"fedrdn+dpsgd(clip={CLIP}, noise_multiplier={NOISE}, sums_noise=0.1)")
+    loop = check.loop(method, lanes=lanes, model="mlp(hidden=(8,))", epochs=EPOCHS, batch=BATCH, lr=LR)
+    try:
+        state = loop.begin()
+        table = {leaf: t.double() for leaf, t in state.slices["fedrdn"].items()}
+        replies = {r.client: r for r in loop.trainer.train(loop.down(state, 1), [1, 5, 6], {})}
+        for k, reply in replies.items():
+            n = int(loop.fed.sizes[k])
+            drawn = drawn_apart(loop.trainer.samples.rows[k], EPOCHS * -(-n // BATCH), BATCH, Keyed(0).samples(1, k))
+            law = Noise("integers", (float(len(table["mu"])),))
+            picks = draw(law, len(drawn), max(map(len, drawn)), loop.fed.seed, 1, k, "fedrdn", "of_pair")
+
+            def seen(step, place, x, picks=picks):
+                mu, sigma = (table[leaf][picks[step, place]][None, :, None, None] for leaf in ("mu", "sigma"))
+                return (x - mu) / sigma
+
+            for name, expected in naive(loop, k, 0.0, seen).items():
+                torch.testing.assert_close(reply.weights[name].double(), expected, rtol=0, atol=1e-6)
+    finally:
+        loop.trainer.close()

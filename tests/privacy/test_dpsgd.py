@@ -99,7 +99,7 @@ def test_epsilon_is_that_of_the_client_that_is_protected_least():
 
 
 @pytest.mark.parametrize(
-    "beside", ["rebafl", "scaffold", "flea", "fedrdn", "fedlc", "feddyn", "fedproto", "feddpms", "fedavg_ft", "moon"]
+    "beside", ["rebafl", "scaffold", "flea", "fedlc", "feddyn", "feddpms", "fedavg_ft", "moon", "knn_per"]
 )
 def test_what_could_read_samples_in_another_way_is_refused_by_name(beside):
     with pytest.raises(UsageError, match=f"E107 '{beside}' and 'dpsgd' cannot be combined"):
@@ -161,6 +161,7 @@ def test_a_part_that_reads_class_counts_beside_it_is_refused(hook, read):
     @dataclass(frozen=True)
     class Curious(Part):
         name = "curious"
+        alone = True
 
     if hook == "loss":
         Curious.loss = lambda self, w, out, b, c: 0 * READS[read](c)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -19,6 +19,12 @@ from unskew.core.trees import Tree, Weights
 from unskew.core.values import Batch, Kind
 from unskew.tasks import Task
 from unskew.tasks.metrics import Metric
+
+SURE = 3.0
+"""Deviations of its noise that a count must exceed, or it counts as none; noise alone does so once in 740 times."""
+
+Measure: TypeAlias = Callable[[Batch], dict[str, Tensor]]
+"""What of a batch is added up over a client's samples, by name."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +43,8 @@ class Fed:
     where clients are chosen in another way.
     metrics: the scores beside the task's own that were asked for.
     even: whether all steps of a round have one learning rate.
+    sums: how many sums over its samples a client that is always asked releases in the run, beside its updates; counted where
+    a Part protects single samples.
     """
 
     clients: int
@@ -60,6 +68,7 @@ class Fed:
     first_epochs: int = 0
     metrics: tuple[Metric, ...] = ()
     even: bool = True
+    sums: int = 0
 
     @property
     def passes(self) -> int:
@@ -91,7 +100,8 @@ class Client:
     pulled: `pull`, where the learning rate changes within the round.
     inputs: in the hook `scores`, the inputs [B, *shape] that the logits are of, as the model saw them; empty elsewhere.
     data, chosen, slopes, passes, prepare: the engine's side of `batches`, `sample`, `slope`, `run_training` and `ready`;
-    None where a hook has no access to them.
+    None where a hook has no access to them. summed: what stands for passes in `total` where sums have noise. floor: a count
+    among such sums that is not above it may be noise alone; 0 without noise.
     """
 
     id: Tensor | int
@@ -116,6 +126,8 @@ class Client:
     slopes: Callable[[Weights, Batch], Tensor] | None = None
     passes: Callable[[Weights, Tensor, str | None, str | None], Tensor] | None = None
     prepare: Callable[[Tensor], Tensor] | None = None
+    summed: Callable[[Measure, bool], dict[str, Tensor]] | None = None
+    floor: float = 0.0
 
     @property
     def pull(self) -> Tensor:
@@ -196,26 +208,41 @@ class Client:
             raise RuntimeError("batches() is for the hooks begin, finish and personalise, and for trips")
         return self.data(raw)
 
-    def total(self, measure: Callable[[Batch], dict[str, Tensor]], raw: bool = False) -> dict[str, Tensor]:
+    def total(self, measure: Measure, raw: bool = False) -> dict[str, Tensor]:
         """The sums of what `measure(batch)` returns over all the client's samples, where `batches` is allowed.
 
-        Weight each term by `batch.weight`, so that padding does not count.
+        Weight each term by `batch.weight`, so that padding does not count. Where a Part protects single samples, `measure`
+        sees one at a time, all that it returns of one is clipped as one vector, and the sums have noise; `floor` is then
+        three deviations of it.
         """
+        if self.summed is not None:
+            return self.summed(measure, raw)
         sums: dict[str, Tensor] = {}
         for b in self.batches(raw):
             for name, value in measure(b).items():
                 sums[name] = sums[name] + value if name in sums else value
         return sums
 
+    def mean_of(self, total: Tensor, count: Tensor, unknown: float) -> Tensor:
+        """total / count, or `unknown` where the count is not above `floor`, so that it may be noise alone."""
+        known = count > self.floor
+        return torch.where(known, total / torch.where(known, count, 1.0), unknown)
+
     def class_sums(self, w: Weights) -> tuple[Tensor, Tensor]:
-        """By class, over all the client's samples: ([C, D] sum of features in evaluation mode, [C] number of samples)."""
+        """By class, over all the client's samples: ([C, D] sum of features in evaluation mode, [C] number of samples).
+
+        Both are 0 for a class whose number is not above `floor`, where there is noise.
+        """
 
         def sums(b: Batch) -> dict[str, Tensor]:
             y_BC = b.y * b.weight[:, None]
             return {"h": torch.einsum("bc,bd->cd", y_BC, self.features(w, b.x)), "n": y_BC.sum(0)}
 
         total = self.total(sums)
-        return total["h"], total["n"]
+        if not self.floor:
+            return total["h"], total["n"]
+        known_C = (total["n"] > self.floor).to(total["n"].dtype)
+        return total["h"] * known_C[:, None], total["n"] * known_C
 
     def sample(self, count: int, purpose: str, replace: bool = False, raw: bool = False) -> Batch:
         """`count` of the client's samples drawn at random, the same at every call with this purpose. Only in trips and `personalise`.

@@ -73,6 +73,15 @@ class Declared(Configured):
     samples_apart: ClassVar[bool] = False
     """Training draws every sample of a step independently of the others and sees each one's gradient (`sample_grad`), so
     that a proof about single samples holds. Parts that read a client's samples otherwise are refused."""
+    alone: ClassVar[bool] = False
+    """Its `batch`, `tap`, `logits` and `loss` do to a sample what they would do if it were the only one of its batch, so
+    that they may stand beside a Part that sees samples apart."""
+    totals: ClassVar[Mapping[str, int]] = {}
+    """Hooks that read a client's samples through `Client.total` alone, with how often they call it: {"finish": 1}; only for
+    `finish`. Trips say it of themselves. Beside a Part that protects samples these sums have noise, and nothing else of the
+    samples can be read there."""
+    sum_noise: float = 0.0
+    """The deviation of the noise on each number of the sums that `sample_sum` bounds."""
     hands_on: ClassVar[str] = ""
     """What of single clients its `dispatch` sends to others, for those who decide whether it may: "mixtures of single
     clients' weights". Empty if all that clients receive is made for all of them. Readers ask `handed_on`, which

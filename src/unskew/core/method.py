@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 from unskew.core.client import Fed
@@ -125,7 +126,7 @@ class Method:
     def _check_samples_apart(self, by: Part, fed: Fed) -> None:
         """Raises UsageError: E107 for a Part that sees a client's samples in another way, E108 for such a model."""
         for p in self.parts:
-            if p is not by and (reason := reads_samples(p)):
+            if p is not by and (reason := reads_samples(p, by)):
                 raise UsageError("E107", f"'{p.name}' and '{by.name}' cannot be combined: {reason}.")
         if fed.net.norms:
             text = "batch normalisation mixes the samples of a batch, so no sample has a gradient of its own"
@@ -142,7 +143,13 @@ class Method:
 
     def shares(self, fed: Fed) -> dict[str, dict[str, Share]]:
         """What each Part declares to send after training, by the Part's name."""
-        return {p.name: p.shares(fed) for p in self.parts}
+        return {p.name: self.covered(p.shares(fed)) for p in self.parts}
+
+    def covered(self, shares: dict[str, Share]) -> dict[str, Share]:
+        """Shares that a Part declares, with what protects them in this method: where samples are, a proof covers all."""
+        if not self.samples_apart:
+            return shares
+        return {leaf: replace(share, guarantee="dp") for leaf, share in shares.items()}
 
     def keeps(self, name: str, fed: Fed) -> bool:
         """Whether a Part keeps this weight on the client."""

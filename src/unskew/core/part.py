@@ -153,6 +153,12 @@ class Part(Declared):
         their expected number. Only called where `samples_apart` is True."""
         return g
 
+    def sample_sum(self, v: dict[str, Tensor], c: Client) -> dict[str, Tensor]:
+        """What another Part measures of one sample for `Client.total`: returns what is added up over the client's samples,
+        to which noise of the deviation `sum_noise` is added. Only called where `samples_apart` is True; a Part that does
+        not define it has every Part refused that releases such sums."""
+        return v
+
     def grad(self, g: Weights, w: Weights, c: Client) -> Weights:
         """At every step, after the backward pass: returns the gradients, by name, for the optimiser; `c.noise` as in `loss`."""
         return g

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import fields, replace
 
@@ -18,8 +19,9 @@ BLIND = (
         "freezes",
         "server_init",
         "client_init",
-        "loss",
         "sample_grad",
+        "sample_sum",
+        "noise",
         "grad",
         "sends",
         "encoded",
@@ -31,6 +33,11 @@ BLIND = (
     *("merge", "caution", "server", "refine", "protect", "rounds_within", "spent", "account"),
 )
 """Hooks that see no sample of a client, or one sample at a time. What is encoded has its noise already."""
+
+ALONE = ("batch", "tap", "logits", "loss")
+"""Hooks that see one sample at a time where each trains by itself. A Part that mixes samples would then mix none."""
+AT_TEST = ("evaluate_with", "scores", "received")
+"""Hooks of which only scores come: the client that they see offers no training samples then."""
 
 
 def unprotected(part: Part, fed: Fed) -> str | None:
@@ -79,14 +86,24 @@ def _without_trips(part: Part) -> str:
     return ""
 
 
-def reads_samples(part: Part) -> str | None:
-    """Why no proof about single samples can hold beside this Part, as the end of a sentence; None if one can."""
-    own = next((hook for hook in HOOKS if hook not in BLIND and overrides(part, hook)), None)
+def reads_samples(part: Part, by: Part) -> str | None:
+    """Why no proof of `by` about single samples can hold beside this Part, as the end of a sentence; None if one can."""
+    summed = part.totals if overrides(by, "sample_sum") else {}
+    allowed = {*BLIND, *AT_TEST, *(ALONE if part.alone else ()), *({"finish"} & summed.keys())}
+    own = next((hook for hook in HOOKS if hook not in allowed and overrides(part, hook)), None)
     if reason := _reserves(part):
         return reason
-    if own or part.trips:
+    if own in ALONE:
+        return f"its hook {own} may mix the samples of a batch, and here each trains by itself (alone = True says it does not)"
+    if own or any(not trip.sums or not overrides(by, "sample_sum") for trip in part.trips):
         return f"its {f'hook {own}' if own else 'own exchange'} could read samples that no noise covers"
     return None
+
+
+def sums_released(parts: Sequence[Part], rounds: int) -> int:
+    """How many sums over its samples a client that is always asked releases for these Parts in a run of so many rounds."""
+    of_training = sum(often for part in parts for hook, often in part.totals.items() if overrides(part, hook))
+    return rounds * of_training + sum(trip.sums * trip.often(rounds) for part in parts for trip in part.trips)
 
 
 def _reserves(part: Part) -> str | None:

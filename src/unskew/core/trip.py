@@ -23,6 +23,7 @@ class Trip:
     everyone: ask all clients, not only those of the round.
     early: run `client` on the weights and slice that the round began with, so that over a network its answers travel
     with the training's; `server` still follows the merge.
+    sums: how often `client` calls `Client.total`, if it reads samples in no other way; 0: it may read them in any.
     """
 
     when: Callable[[int, int], bool]
@@ -31,6 +32,11 @@ class Trip:
     shares: Callable[[Fed], dict[str, Share]]
     everyone: bool = False
     early: bool = False
+    sums: int = 0
+
+    def often(self, rounds: int) -> int:
+        """How often it is due in a run of so many rounds."""
+        return sum(bool(self.when(t, rounds)) for t in range(rounds + 1))
 
 
 def place(trip: Trip, trips: Sequence[Trip]) -> int:

@@ -64,9 +64,8 @@ class Study:
             for leaf, share in beside.get(part.name, {}).items():
                 yield f"{part.name}/{leaf}", share, rounds
             for trip in part.trips:
-                often = sum(trip.when(t, rounds) for t in range(rounds + 1))
                 for leaf, share in trip.shares(self.fed).items():
-                    yield f"{part.name}/{leaf}", share, often
+                    yield f"{part.name}/{leaf}", share, trip.often(rounds)
         if self.tests:
             yield SCORE, Share((), kind="statistics"), rounds
 

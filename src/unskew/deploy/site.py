@@ -23,7 +23,7 @@ from unskew.deploy.hello import Hello, versions
 from unskew.deploy.identity import Private, Public
 from unskew.deploy.judging import Study
 from unskew.deploy.leaving import forecast_of, judged, leaving
-from unskew.deploy.noisy import Noisy
+from unskew.deploy.noisy import Noisy, visited
 from unskew.deploy.sealed import Sealed
 from unskew.deploy.shelf import put_away
 from unskew.deploy.site_folder import RunFolder
@@ -223,7 +223,7 @@ class Site:
             return self.sums.begin(request, run, run.secure, start, reply), _without_empty(extra)
         extra["early"] = {}
         for name, place in request.header.get("early", ()):
-            for early in run.visited(start, name, place, reply.private):
+            for early in visited(run, folder.path, request, start, (name, place), reply.private):
                 extra["early"] |= early.shares
         return {"n": reply.size, "loss": float(reply.loss)}, _tree(reply.weights, reply.shares) | _without_empty(extra)
 
@@ -232,7 +232,7 @@ class Site:
         run, start = self._opened(request)
         name, place = request.header["part"], request.header["trip"]
         private = run.moved(self._folder(request).read_private(request)) if run.trainer.kept else {}
-        replies = run.visited(start, name, place, private)
+        replies = visited(run, self._folder(request).path, request, start, (name, place), private)
         if not replies:
             return {"n": 0}, {}
         self.say(f"after round {start.t}: answered {name}")

@@ -61,7 +61,7 @@ def what_leaves(
         weights = f"weights {encoded} a round, encoded by {encoder.name}, in place of {size(total)} {read}"
     if constant:
         weights += f"; {size(constant)} are frozen in the model and stay as they are"
-    lines = [line for part in method.parts for line in _share_lines(part, fed, secure)]
+    lines = [line for part in method.parts for line in _share_lines(part, method, fed, secure)]
     lines += [f"{p.name} hands on to other clients: {p.handed_on}" for p in method.parts if p.handed_on]
     if secure:
         lines.append(f"{secure}, in steps of {2.0 ** -secure.fraction(fed.clients):.2g}")
@@ -76,12 +76,12 @@ def _read(reads: str, secure: SecureAggregation | None) -> str:
     return f"only in the sum of {LEAST} or more clients" if secure else reads
 
 
-def _share_lines(part: Part, fed: Fed, secure: SecureAggregation | None) -> list[str]:
+def _share_lines(part: Part, method: Method, fed: Fed, secure: SecureAggregation | None) -> list[str]:
     """One line for all shares of a Part that have a first name, and everything that the line says of them, in common."""
-    shares = [(leaf, share, "a round") for leaf, share in part.shares(fed).items()]
+    shares = [(leaf, share, "a round") for leaf, share in method.covered(part.shares(fed)).items()]
     for trip in part.trips:
         often = "once" if trip.everyone else "a round"
-        shares += [(leaf, share, often) for leaf, share in trip.shares(fed).items()]
+        shares += [(leaf, share, often) for leaf, share in method.covered(trip.shares(fed)).items()]
     bytes_by_group: dict[tuple[str, str, str], int] = {}
     for leaf, share, often in shares:
         disclosed = f"kind: {share.discloses}, samples behind a number: {share.behind}"

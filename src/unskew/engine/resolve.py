@@ -21,7 +21,7 @@ from unskew.core.keys import key
 from unskew.core.method import Method
 from unskew.core.network import Network
 from unskew.core.part import Part, overrides
-from unskew.core.protection import unsummed
+from unskew.core.protection import sums_released, unsummed
 from unskew.core.values import Batch
 from unskew.data.availability import Availability
 from unskew.data.federation import Federation
@@ -37,7 +37,8 @@ from unskew.errors import UsageError
 from unskew.measures import NONE
 from unskew.methods import registry
 from unskew.models import folder, tokens
-from unskew.privacy import dp, secure
+from unskew.privacy import secure
+from unskew.privacy.remarks import on_noise
 from unskew.privacy.secure import LEAST, SecureAggregation
 from unskew.tasks import Task, task_of
 from unskew.tasks.metrics import Functions, metrics_of
@@ -132,6 +133,7 @@ def run_on(
         metrics=metrics_of(settings.metrics, task.name, metrics),
         proximal=method.proximal,
         reserved=_reserved(federation, device),
+        sums=sums_released(method.parts, settings.rounds) if method.samples_apart else 0,
         shared=tuple(n for n in net.trainable if not method.keeps(n, fed) and not method.freezes(n, fed)),
     )
     method.check(fed)
@@ -141,7 +143,7 @@ def run_on(
     lanes, remarks = hardware.lanes_of(settings, net, device), ()
     if theirs:
         lanes, remarks = hardware.tried(fed, federation, device, lanes, method.samples_apart)
-    return Run(settings, method, federation, fed, device, lanes, (*remarks, *dp.remarks(method, fed)))
+    return Run(settings, method, federation, fed, device, lanes, (*remarks, *on_noise(method, fed)))
 
 
 def check_secure(settings: Settings, method: Method, fed: Fed) -> None:
@@ -261,8 +263,7 @@ def _plain(arguments: Mapping[str, Mapping[str, Any]] | None) -> dict[str, dict[
 
 def _facts(settings: Settings, federation: Federation, net: Network, task: Task) -> Fed:
     return Fed(
-        clients=federation.clients,
-        classes=federation.n_classes,
+        clients=federation.clients, classes=federation.n_classes,
         shape=federation.shape,
         rounds=settings.rounds,
         epochs=settings.epochs,
@@ -271,8 +272,7 @@ def _facts(settings: Settings, federation: Federation, net: Network, task: Task)
         net=net,
         sizes=federation.sizes,
         task=task,
-        momentum=settings.momentum,
-        optimiser=settings.optimiser,
+        momentum=settings.momentum, optimiser=settings.optimiser,
         natural=federation.natural, seed=settings.seed,
         sampled=Availability.parse(settings.availability).independent,
         first_epochs=settings.first_epochs,

@@ -57,7 +57,7 @@ class CCVR(Part):
     def trips(self) -> tuple[Trip, ...]:
         if self.mode == "features":
             return (Trip(lambda t, T: t == T, self.some, self.from_features, self.features, everyone=True),)
-        return (Trip(lambda t, T: t == T, self.moments, self.from_moments, self.statistics, everyone=True),)
+        return (Trip(lambda t, T: t == T, self.moments, self.from_moments, self.statistics, everyone=True, sums=2),)
 
     def statistics(self, fed: Fed) -> dict[str, Share]:
         C, D = fed.classes, fed.features

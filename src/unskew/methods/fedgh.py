@@ -33,6 +33,7 @@ class FedGH(Part):
     tasks = ("classification",)
     needs = "means of features by class"
     merges = True
+    totals = {"finish": 1}
     divides = True
 
     def refuse(self, fed: Fed) -> str | None:

@@ -22,6 +22,7 @@ class FedNTD(Part):
     beta: Annotated[float, Ge(0), Le(1_000_000), "weight of the distillation; 0 is FedAvg"] = 1.0
     tau: Annotated[float, Ge(1e-3), Le(1000), "temperature of both softmaxes"] = 1.0
     name = "fedntd"
+    alone = True
     family = "distillation"
     against = ("labels",)
     use_when = "Clients forget the classes they lack while they train."

@@ -33,6 +33,8 @@ class FedProto(Part):
     )
     tasks = ("classification",)
     needs = "prototypes of classes"
+    alone = True
+    totals = {"finish": 1}
 
     def shares(self, fed: Fed) -> dict[str, Share]:
         kind = fed.kind_at("features", "sums")

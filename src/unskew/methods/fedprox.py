@@ -18,6 +18,7 @@ class FedProx(Part):
 
     mu: Annotated[float, Ge(0), Le(1_000_000), "strength of the pull towards the received model; 0 is FedAvg"] = 0.001
     name = "fedprox"
+    alone = True
     family = "steps"
     against = ("labels",)
     use_when = "Clients drift apart over many local steps on skewed data; the pull holds them near the global model."

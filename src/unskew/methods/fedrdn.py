@@ -5,6 +5,8 @@ Once, before round 1, client k sends, over its images i, per channel
 Train: for each image, each time it is drawn, j uniform in 1..K:    x <- (x - mu_j) / sigma_j
 Test:  client k's images use its own pair; an image of no client uses the mean pair over clients.
 FedRDN-V (`mean=True`): the mean pair for every image, at training and test.
+Beside `dpsgd`: sums of (mean_hw x_i, std_hw x_i, 1) with clip and noise; sigma is at least three deviations of its noise,
+and where the count is not above three deviations of its own, the pair is (0, 1).
 Differs from the paper: it prints sums where its code has means; means are meant. `variant="official"` draws mean
 and std from two different clients, one pick per batch, with the unbiased std, as the public code does.
 """
@@ -32,6 +34,7 @@ class FedRDN(Part):
     use_when = "Images look different from site to site; it goes with any method and sends two numbers a channel, once."
     presets = {"fedrdn_v": {"mean": True}}
     normalises = True
+    alone = True
     clashes = {"norm": "both normalise the input"}
 
     def refuse(self, fed: Fed) -> str | None:
@@ -41,7 +44,7 @@ class FedRDN(Part):
 
     @property
     def trips(self) -> tuple[Trip, ...]:
-        return (Trip(lambda t, T: t == 0, self.measure, self.collect, self.statistics, everyone=True),)
+        return (Trip(lambda t, T: t == 0, self.measure, self.collect, self.statistics, everyone=True, sums=1),)
 
     def statistics(self, fed: Fed) -> dict[str, Share]:
         each = Share((fed.shape[0],), reads="each", kind="statistics", samples="client")
@@ -58,7 +61,9 @@ class FedRDN(Part):
             return {"mu": (pixels_BCP.mean(-1) * weight).sum(0), "sigma": (std_BC * weight).sum(0), "n": b.weight.sum()}
 
         total = c.total(sums, raw=True)
-        return {"mu": total["mu"] / total["n"], "sigma": (total["sigma"] / total["n"]).clamp(min=FLOOR)}
+        mu, sigma = (c.mean_of(total[what], total["n"], unknown) for what, unknown in (("mu", 0.0), ("sigma", 1.0)))
+        least = c.mean_of(torch.full_like(sigma, c.floor), total["n"], FLOOR)  # of a deviation that is no noise alone
+        return {"mu": mu, "sigma": torch.maximum(sigma, least).clamp(min=FLOOR)}
 
     def collect(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
         """The table of all pairs; the row of a client that never reported is the mean pair."""

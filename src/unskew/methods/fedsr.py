@@ -30,6 +30,7 @@ class FedSR(Part):
     cmi: Annotated[float, Ge(0), Le(1_000_000), "weight of what features tell of a sample beyond its class"] = 0.001
     merged: Annotated[bool, "merge the distributions of classes, too; False: each client has its own"] = False
     name = "fedsr"
+    alone = True
     family = "representation"
     against = ("features",)
     use_when = "Sites differ in how their images look, and the model is to serve a site that nobody has seen."

@@ -36,6 +36,7 @@ class Norm(Part):
     against = ("features",)
     use_when = "As the plain alternative to FedRDN: one pair of constants for all clients."
     normalises = True
+    alone = True
     clashes = {"fedrdn": "both normalise the input"}
 
     def __post_init__(self) -> None:

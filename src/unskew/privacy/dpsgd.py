@@ -3,9 +3,12 @@
 Step:   each of the client's n samples is drawn with probability q = B / n (all if n < B), whatever becomes of the others
         g = (sum_i g_i min(1, C / |g_i|) + N(0, (z C)^2)) / (q n)       g_i: the gradient of sample i's loss, as one vector
 An epoch takes n / B steps, rounded up.
+Sums:   where another Part shares sums over samples (FedRDN's statistics, FedProto's class sums), all that sample i adds is
+        one vector v_i, counts included, and   sum_i v_i min(1, S / |v_i|) + N(0, (y S)^2)   stands for sum_i v_i
 Guarantee: of all that a client sends in the run, for one of its samples more or less, against whoever reads it, the server
 included; its number of samples is taken as known. Scores on test samples and, in a simulation, losses carry no noise.
-Differs from the paper: nothing; every client accounts for itself, at its own q and number of steps.
+Steps and sums are one composition, with one epsilon.
+Differs from the paper: every client accounts for itself, at its own q and number of steps; the sums are ours.
 """
 
 from __future__ import annotations
@@ -18,9 +21,11 @@ import numpy as np
 import torch
 from annotated_types import Ge, Gt, Le, Lt
 
-from unskew.core import Client, Fed, Noise, Part, Tree, Weights
+from unskew.core import Client, Fed, Noise, Part, Tensor, Tree, Weights
 from unskew.core.account import Account, caution
-from unskew.privacy.subsampled import LEAST_NOISE, epsilon_after, rounded_up
+from unskew.core.client import SURE
+from unskew.core.method import Method
+from unskew.privacy.subsampled import LEAST_NOISE, epsilon_of, rounded_up
 
 
 @dataclass(frozen=True)
@@ -31,6 +36,18 @@ class DPSGD(Part):
     noise_multiplier: Annotated[
         float, Ge(LEAST_NOISE), Le(1_000_000), "z, the deviation of the noise in units of the clip"
     ] = 1.0
+    sums_clip: Annotated[
+        float,
+        Gt(0),
+        Le(1_000_000),
+        "S, the largest L2 norm of what one sample adds to a sum that another Part releases",
+    ] = 1.0
+    sums_noise: Annotated[
+        float,
+        Ge(LEAST_NOISE),
+        Le(1_000_000),
+        "y, the deviation of the noise on each number of such a sum, in units of its clip",
+    ] = 10.0
     delta: Annotated[
         float, Ge(1e-12), Lt(1), "chance with which more may leak; well below one in a client's number of samples"
     ] = 1e-5
@@ -51,10 +68,15 @@ class DPSGD(Part):
         return {n: Noise("normal", shape=tuple(w[n].shape), per_sample=False, protects=True) for n in learnt}
 
     def sample_grad(self, g: Weights, c: Client) -> Weights:
-        square = torch.stack([t.double().pow(2).sum() for t in g.values()]).sum()
-        norm = square.sqrt().to(torch.float32)
-        keep = torch.where(norm.isfinite(), (self.clip / norm.clamp(min=1e-30)).clamp(max=1.0), 0.0)
-        return {n: torch.where(norm.isfinite(), t * keep, 0.0) for n, t in g.items()}
+        return clipped(g, self.clip)
+
+    def sample_sum(self, v: dict[str, Tensor], c: Client) -> dict[str, Tensor]:
+        return clipped(v, self.sums_clip)
+
+    @property
+    def sum_noise(self) -> float:  # type: ignore[override]
+        """The deviation of the noise on each number of a sum."""
+        return self.sums_noise * self.sums_clip
 
     def grad(self, g: Weights, w: Weights, c: Client) -> Weights:
         deviation = self.noise_multiplier * self.clip / c.n.clamp(max=c.fed.batch)
@@ -63,9 +85,10 @@ class DPSGD(Part):
     def account(self, counts_KC: np.ndarray[Any, Any], fed: Fed) -> Account:
         worst, n = max((self.of_client(n, fed), n) for n in _candidates(fed))
         q, steps = min(1.0, fed.batch / n), fed.passes * -(-n // fed.batch)
+        sums = f", {fed.sums:,} sums over its samples, each with noise {self.sums_noise:g} x clip {self.sums_clip:g}"
         return Account(
             f"noise {self.noise_multiplier:g} x clip {self.clip:g}; the client protected least has {n:,} samples: q = {q:.4g}, "
-            f"{steps:,} steps if it is asked in every round, delta = {self.delta:.1e}",
+            f"{steps:,} steps{sums if fed.sums else ''} if it is asked in every round, delta = {self.delta:.1e}",
             (
                 (worst, f"of all a client sends, one sample more or less, against whoever reads it{caution(worst)}"),
                 (math.inf, "of test scores, and of training losses in a simulation, which carry no noise"),
@@ -73,9 +96,34 @@ class DPSGD(Part):
         )
 
     def of_client(self, n: int, fed: Fed) -> float:
-        """Epsilon of a client with n samples that is asked in every round."""
-        steps = fed.passes * -(-n // fed.batch)
-        return rounded_up(epsilon_after(steps, min(1.0, fed.batch / n), self.noise_multiplier, self.delta))
+        """Epsilon of a client with n samples that is asked in every round, of its updates and all other sums together."""
+        steps = (fed.passes * -(-n // fed.batch), min(1.0, fed.batch / n), self.noise_multiplier)
+        return rounded_up(epsilon_of((steps, (fed.sums, 1.0, self.sums_noise)), self.delta))
+
+
+def clipped(v: dict[str, Tensor], most: float) -> dict[str, Tensor]:
+    """What one sample adds to a sum, as one vector of L2 norm at most `most`; zeros for one that is not finite."""
+    square = torch.stack([t.double().pow(2).sum() for t in v.values()]).sum()
+    norm = square.sqrt().to(torch.float32)
+    keep = torch.where(norm.isfinite(), (most / norm.clamp(min=1e-30)).clamp(max=1.0), 0.0)
+    return {n: torch.where(norm.isfinite(), t * keep, 0.0) for n, t in v.items()}
+
+
+def remarks(method: Method, fed: Fed) -> tuple[tuple[str, str], ...]:
+    """What to know of sums over samples before round 1, with its code (E326): counts so small that they pass for noise."""
+    part, sizes = method.samples_apart, fed.sizes[fed.sizes > 0]
+    if part is None or not fed.sums or not len(sizes):
+        return ()
+    floor = SURE * part.sum_noise
+    few = int(np.count_nonzero(sizes <= floor))
+    if not few:
+        return ()
+    text = (
+        f"{few:,} of {len(sizes):,} clients have no more than {floor:,.0f} samples, three deviations of the noise that "
+        f"'{part.name}' adds to sums over samples, so what their sums say counts as unknown: lower sums_noise, which costs "
+        "epsilon, or leave out what asks for the sums."
+    )
+    return (("E326", text),)
 
 
 def _candidates(fed: Fed) -> list[int]:

@@ -24,6 +24,8 @@ FINE = 10
 losses with large steps would add up to several times the epsilon that there is."""
 STEPS = 1e4
 """About how many steps the losses of one release take at most."""
+MOST_STEPS = 1e6
+"""The same where releases of several kinds have one step, the finest of theirs."""
 TOLERANCE = 1e-3
 """How far above the least noise the noise that is solved for may lie, as a part of it."""
 LEAST_NOISE = 0.1
@@ -37,6 +39,23 @@ def epsilon_after(releases: int, q: float, sigma: float, delta: float) -> float:
         return 0.0
     one = _one_release(q, sigma)
     return float(one.self_compose(releases).get_epsilon_for_delta(delta))
+
+
+@lru_cache(maxsize=4096)
+def epsilon_of(kinds: tuple[tuple[int, float, float], ...], delta: float) -> float:
+    """Epsilon at `delta` of releases of several kinds about the same records, all together: of each kind how many, q and
+    sigma. Raises UsageError (E133) without dp-accounting."""
+    occurring = [kind for kind in kinds if kind[0]]
+    if len(occurring) < 2:
+        return epsilon_after(*occurring[0], delta) if occurring else 0.0
+    step = max(
+        min(step_of(q, sigma) for _, q, sigma in occurring),
+        max(largest_loss(q, s) for _, q, s in occurring) / MOST_STEPS,
+    )
+    whole, *others = (_one_release(q, sigma, step).self_compose(releases) for releases, q, sigma in occurring)
+    for other in others:
+        whole = whole.compose(other)
+    return float(whole.get_epsilon_for_delta(delta))
 
 
 @lru_cache(maxsize=256)
@@ -72,22 +91,27 @@ def most_releases(epsilon: float, q: float, sigma: float, delta: float, most: in
 
 
 @lru_cache(maxsize=8)
-def _one_release(q: float, sigma: float) -> Any:
+def _one_release(q: float, sigma: float, step: float | None = None) -> Any:
+    """step: to whose multiples losses are rounded; by default the one that suits such releases alone."""
     try:
         from dp_accounting.pld import privacy_loss_distribution
     except ImportError:
         text = "differential privacy is accounted with dp-accounting, which is not installed: pip install 'unskew[dp]'."
         raise UsageError("E133", text) from None
-    step = step_of(q, sigma)
+    step = step or step_of(q, sigma)
     return privacy_loss_distribution.from_gaussian_mechanism(sigma, value_discretization_interval=step, sampling_prob=q)
 
 
 def step_of(q: float, sigma: float) -> float:
     """The step to whose multiples the losses of one release are rounded."""
-    unsampled = 1 / (2 * sigma**2) + 6 / sigma  # the largest that occurs: six deviations from the mean
-    largest = math.log1p(q * math.expm1(unsampled))
     deviation = q * math.sqrt(math.expm1(1 / sigma**2))
-    return max(min(INTERVAL, deviation / FINE), largest / STEPS)
+    return max(min(INTERVAL, deviation / FINE), largest_loss(q, sigma) / STEPS)
+
+
+def largest_loss(q: float, sigma: float) -> float:
+    """The largest loss of one release that occurs: six deviations from the mean."""
+    unsampled = 1 / (2 * sigma**2) + 6 / sigma
+    return math.log1p(q * math.expm1(unsampled))
 
 
 def rounded_up(epsilon: float) -> float:

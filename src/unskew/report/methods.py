@@ -10,8 +10,10 @@ from pathlib import Path
 from unskew import arguments, calls
 from unskew.core.client import Fed
 from unskew.core.part import HOOKS, Part, overrides
+from unskew.core.protection import reads_samples, sums_released
 from unskew.core.trip import Trip
 from unskew.core.values import Share
+from unskew.privacy.dpsgd import DPSGD
 
 
 def page(part: Part, fed: Fed, setting: str, *, title: str = "#") -> str:
@@ -86,7 +88,19 @@ def _leaves(part: Part, fed: Fed, setting: str) -> str:
         return f"In place of the weights that clients train, with {setting}:\n\n{_declared(part, encoded)}"
     if not shares:
         return f"{everything}.{alone}"
-    return f"Beside the weights, with {setting}:\n\n{_declared(part, shares)}{alone}"
+    return f"Beside the weights, with {setting}:\n\n{_declared(part, shares)}{alone}{_made_noisy(part, fed)}"
+
+
+def _made_noisy(part: Part, fed: Fed) -> str:
+    """What `dpsgd` makes of what it shares, where that goes with it, as a sentence."""
+    by = DPSGD()
+    if reads_samples(part, by) or not (sums := sums_released([part], fed.rounds)):
+        return ""
+    many = "one sum" if sums == 1 else f"{sums:,} sums"
+    return (
+        f" Beside `{by.name}` each sample's part in these is clipped, the sums over samples have noise of the client's own, "
+        f"and a run of {fed.rounds} rounds counts {many} of a client in its [epsilon](../privacy.md#what-methods-share)."
+    )
 
 
 def _declared(part: Part, shares: Mapping[str, Share]) -> str:

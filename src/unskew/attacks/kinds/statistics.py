@@ -44,6 +44,8 @@ class Statistics(Attack):
     quick: ClassVar[Mapping[str, object]] = {"samples": 20}
 
     def refuse(self, scene: Scene) -> str | None:
+        if scene.run.method.samples_apart:
+            return "what it differences has noise here, and `privacy.json` says what that hides of a sample"
         return None if part_of(scene, FedRDN) else "its clients share no statistics of their inputs, as FedRDN's do"
 
     def attempt(self, scene: Scene, seed: int) -> Outcome:

@@ -7,10 +7,13 @@ Letters: B batch, G lanes, S = B G samples, the first of every client before the
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 from torch import Tensor
 
 from unskew.core.trees import Tree, Weights, tree_map
+from unskew.core.values import Noise
 from unskew.engine.client.axis import Many
 from unskew.engine.client.clients import Clients
 from unskew.engine.client.kernels import Kernels, within
@@ -26,9 +29,9 @@ OF_ALL = ("rows", "rows_weight", "round")
 class SamplesApart:
     """Called with a step, its rows [S], samples [S, ...], weights and inputs, returns ([G] losses summed over samples, gradients by name [G, ...])."""
 
-    def __init__(self, clients: Clients, views: LaneViews):
+    def __init__(self, clients: Clients, views: LaneViews, laws: Mapping[str, Mapping[str, Noise]]):
         assert clients.apart is not None
-        self.clients, self.views, self.part = clients, views, clients.apart
+        self.clients, self.views, self.part, self.laws = clients, views, clients.apart, laws
         self.kernels = Kernels(folded=True)
         self.loss = Many().loss(ClientLoss(clients, views, self.kernels))
 
@@ -51,8 +54,18 @@ class SamplesApart:
         w = {n: spread(t.detach()).requires_grad_(n in learnt) for n, t in leaves.items()}
         lane: Tree = tree_map(spread, {n: v for n, v in given.lane.items() if n not in OF_ALL}) | {"round": {}}
         weight_S = apart(given.weight)
+        noise = {
+            part: {
+                name: (apart if laws[name].per_sample else spread)(given.noise[part][name]) for name in self._read(laws)
+            }
+            for part, laws in self.laws.items()
+        }
         inputs = StepInputs(
-            self.clients.samples.y.index_select(0, rows)[:, None], weight_S, {}, tuple(map(apart, given.dropout)), lane
+            self.clients.samples.y.index_select(0, rows)[:, None],
+            weight_S,
+            noise,
+            tuple(map(apart, given.dropout)),
+            lane,
         )
         with within(self.clients.net, self.kernels):
             loss_S = self.loss(w, x[None], inputs)
@@ -63,6 +76,11 @@ class SamplesApart:
             expected_G = spread(given.lane["n"])[:G].clamp(max=self.clients.training.recipe.batch)
             sums = {n: self._sum(t, weight_S, B, G) / _per_lane(expected_G, t) for n, t in g.items()}
             return (loss_S.detach() * weight_S[:, 0]).reshape(B, G).sum(0), sums
+
+    @staticmethod
+    def _read(laws: Mapping[str, Noise]) -> list[str]:
+        """The numbers that samples may see: not those of a guarantee, which are for their sum."""
+        return [name for name, law in laws.items() if not law.protects]
 
     def _sample_grad(self, g: Weights, lane: Tree) -> Weights:
         return self.part.sample_grad(g, self.views.client(self.part, lane, {}))

@@ -110,6 +110,16 @@ class Clients:
         recipe, generator = self.training.recipe_in(t), self.chance.samples(t, work.client)
         return drawn_apart(self.samples.rows[work.client], work.steps(recipe.epochs), recipe.batch, generator)
 
+    def stream(self, t: int, client: int) -> object:
+        """What the random numbers of a client's steps in round t are keyed by beside their names: the study's seed.
+
+        Where samples are protected against whoever knows it, something that nobody can draw again: which sample of a step
+        has which number depends on which others were drawn, and who knew the numbers could tell.
+        """
+        if self.apart is None or not self.chance.secret:
+            return self.fed.seed
+        return self.chance.samples(t, client).bytes(32).hex()
+
     @property
     def withholds_loss(self) -> bool:
         """Whether a reply says nothing of the training loss, which no noise covers: at a site, where samples are protected."""

@@ -6,7 +6,7 @@ Letters: B batch, G lanes, S steps.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from torch import Tensor
 from unskew.core.keys import key
 from unskew.core.values import Noise
 from unskew.engine.client.clients import Clients
-from unskew.engine.client.schedule import Step, Work
+from unskew.engine.client.schedule import PAD_TO, Step, Work
 from unskew.engine.client.transfer import on_device
 from unskew.engine.client.values import Start
 
@@ -54,14 +54,26 @@ def _cycle(high: int, shape: tuple[int, ...], generator: torch.Generator) -> Ten
 
 
 class NoiseTables:
-    """All the noise that a chunk's clients need in a round, drawn before their first step."""
+    """All the noise that a chunk's clients need in a round, drawn before their first step.
 
-    def __init__(self, clients: Clients, start: Start, work: Sequence[Work]):
+    streams: by client, what its numbers are keyed by. widths: by client, the most samples of a step where that differs from
+    the batch; what is drawn for a client depends on no other.
+    """
+
+    def __init__(
+        self,
+        clients: Clients,
+        start: Start,
+        work: Sequence[Work],
+        streams: Mapping[int, object],
+        widths: Mapping[int, int],
+    ):
         self.device = clients.device
         fed, recipe = clients.facts, clients.training.recipe_in(start.t)
         most = max(w.steps(recipe.epochs) for w in work)
         if self.device.type == "cuda":  # fewer shapes, so that more rounds have the same
             most = -(-most // PAD_STEPS) * PAD_STEPS
+        widest = -(-max(widths.values(), default=recipe.batch) // PAD_TO) * PAD_TO if widths else recipe.batch
         self.laws: dict[str, dict[str, Noise]] = {
             p.name: p.noise(fed, start.down.get(p.name, {})) for p in clients.hooks["noise"]
         }
@@ -73,8 +85,10 @@ class NoiseTables:
             """[G, S, ...]; clients that take fewer steps than others are padded with their first."""
             lanes = []
             for w in work:
-                own = w.steps(recipe.epochs)
-                drawn = draw(law, own, recipe.batch, fed.seed, start.t, w.client, part, name)
+                own, width = w.steps(recipe.epochs), max(1, widths.get(w.client, recipe.batch))
+                drawn = draw(law, own, width, streams[w.client], start.t, w.client, part, name)
+                if law.per_sample and width < widest:
+                    drawn = torch.cat([drawn, drawn[:, :1].expand(own, widest - width, *drawn.shape[2:])], 1)
                 lanes.append(torch.cat([drawn, drawn[:1].expand(most - own, *drawn.shape[1:])]))
             return on_device(torch.stack(lanes), self.device)
 

@@ -156,6 +156,12 @@ def drawn_apart(rows: np.ndarray, count: int, batch: int, generator: np.random.G
     return [rows[generator.random(len(rows)) < chance] for _ in range(count)]
 
 
+def widths(chunk: Chunk, plan: Sequence[Step]) -> dict[int, int]:
+    """By client, the most samples that it has in a step, where they are drawn one by one; empty where they are not."""
+    drawn = [(w.client, g) for g, w in enumerate(chunk.work) if plan and plan[0].drawn_G is not None]
+    return {k: max(int(s.drawn_G[g]) for s in plan if s.drawn_G is not None and g < s.active) for k, g in drawn}
+
+
 def steps_apart(chunk: Chunk, drawn: dict[int, list[np.ndarray]], recipe: Recipe) -> list[Step]:
     """The steps of a chunk whose samples are drawn one by one. drawn[client]: the rows of each of its steps."""
     counts, plan = [w.steps(recipe.epochs) for w in chunk.work], []

@@ -13,14 +13,17 @@ from unskew.core.method import Method
 from unskew.core.part import Part, Trip
 from unskew.core.replies import Reply
 from unskew.core.trees import Tree
+from unskew.core.trip import place
 from unskew.engine import memory
 from unskew.engine.client.axis import axis_for
 from unskew.engine.client.clients import Clients
 from unskew.engine.client.replays import Replays
 from unskew.engine.client.schedule import Chunk, chunks
+from unskew.engine.client.sums import Release, with_sums, within_bounds
 from unskew.engine.client.update import Update
 from unskew.engine.client.values import LocalTraining, Samples, Start
 from unskew.engine.precision import computing
+from unskew.errors import UsageError
 
 Item = TypeVar("Item")
 Answer = TypeVar("Answer")
@@ -102,9 +105,24 @@ class Trainer(Clients):
                 to = start.to(k)
                 w = self.held_weights(to, state)
                 c = self.client(k, to, part.name, w, state)
-                return Reply(k, float(self.fed.sizes[k]), {}, {part.name: self.placed(trip.client(w, c))})
+                if self.apart:
+                    release = Release(part.name, _named(trip, part), trip.sums)
+                    answered = trip.client(w, with_sums(self, c, k, start, release))
+                    tree = within_bounds(answered, trip.shares(self.facts))
+                else:
+                    tree = trip.client(w, c)
+                return Reply(k, float(self.fed.sizes[k]), {}, {part.name: self.placed(tree)})
 
         return self.each(answer, [k for k in ids if self.fed.sizes[k]])
+
+
+def _named(trip: Trip, part: Part) -> str:
+    """What a trip is called among its Part's. Raises UsageError (E108) where two are the same function: noise of both would
+    be drawn for one name."""
+    try:
+        return f"trip {place(trip, part.trips)}"
+    except ValueError as error:
+        raise UsageError("E108", f"'{part.name}' cannot run here: {error}; give each a function of its own.") from None
 
 
 def _settle() -> None:

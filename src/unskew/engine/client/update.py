@@ -26,8 +26,9 @@ from unskew.engine.client.lanes import LaneViews, lane_table, sent_table
 from unskew.engine.client.noise import NoiseTables
 from unskew.engine.client.replays import Replays
 from unskew.engine.client.rules import rules_of_hooks
-from unskew.engine.client.schedule import Chunk, Step, steps, steps_apart
+from unskew.engine.client.schedule import Chunk, Step, steps, steps_apart, widths
 from unskew.engine.client.step import LaneState, LaneStep, Steps
+from unskew.engine.client.sums import Release, with_sums, within_bounds
 from unskew.engine.client.values import Start
 from unskew.errors import UsageError
 
@@ -48,13 +49,14 @@ class Update:
         self.private = [clients.private_state(private.get(w.client), to) for w, to in zip(work, sent)]
         plan = [axis.widened(step) for step in self._plan()]
         drops_out = bool(clients.mask_shapes)
-        generators = [key(clients.fed.seed, start.t, w.client, "dropout") for w in work] if drops_out else []
+        streams = {w.client: clients.stream(start.t, w.client) for w in work}
+        generators = [key(streams[w.client], start.t, w.client, "dropout") for w in work] if drops_out else []
         dropout = DropoutMasks(clients.mask_shapes, chunk, generators)
         self.state = LaneState(
             axis.stack_weights([clients.lane_weights(to, state) for to, state in zip(sent, self.private)]),
             lane_table(clients, axis, work, self.private, start.t)
             | {"sent": sent_table(axis, sent) if start.own else {}},
-            NoiseTables(clients, start, work),
+            NoiseTables(clients, start, work, streams, widths(chunk, plan)),
             optimise.optimiser(training.optimiser, self._rate(), training.momentum, training.weight_decay),
             torch.zeros(len(work), device=clients.device),
         )
@@ -90,7 +92,7 @@ class Update:
             else:
                 self._train()
             with torch.no_grad():
-                finished = {p.name: axis.map(views.finish(p), state.weights, state.lane_table) for p in hooks["finish"]}
+                finished = {p.name: self._finished(p) for p in hooks["finish"]}
                 sent = state.weights
                 for p in hooks["sends"]:
                     sent = axis.map(views.sends(p), sent, state.lane_table)
@@ -106,6 +108,24 @@ class Update:
             raise UsageError("E127", f"{text}given, with other values.")
         for n, t in weights.items():
             held[n].copy_(t)
+
+    def _finished(self, p: Part) -> tuple[Tree, Tree]:
+        """What the Part's `finish` returned, (shares, private slice), both stacked.
+
+        Where a Part protects samples it is one client after the other, each with noisy sums in place of samples.
+        """
+        clients, views, axis, state = self.clients, self.views, self.axis, self.state
+        if clients.apart is None:
+            return axis.map(views.finish(p), state.weights, state.lane_table)
+        release = Release(p.name, "finish", p.totals["finish"])
+        shared, kept = [], []
+        for g, work in enumerate(self.chunk.work):
+            w, lane = (tree_map(lambda t: axis.lane(t, g), tree) for tree in (state.weights, state.lane_table))  # noqa: B023
+            c = with_sums(clients, views.client(p, lane, {}), work.client, self.start, release)
+            shares, mine = p.finish(views.whole(w), c)
+            shared.append(within_bounds(shares, p.shares(clients.facts)))
+            kept.append(mine)
+        return axis.stack(shared), axis.stack(kept)
 
     def _rate(self) -> float | torch.Tensor:
         """The learning rate, on a GPU as the tensor that recorded steps read, so that these have the bits of any other."""

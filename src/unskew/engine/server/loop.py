@@ -213,7 +213,7 @@ class Loop:
     def _trip(self, state: State, part: Part, trip: Trip, ids: list[int], start: Start) -> State:
         t = state.t
         replies = self.trainer.visit(trip, part, start, ids, self.store.fetch(ids) if self.trainer.kept else {})
-        declared = {part.name: trip.shares(self.fed)}
+        declared = {part.name: self.method.covered(trip.shares(self.fed))}
         if not trip.early:  # else the weights are the round's own
             self.ledger.weights_down(t, [r.client for r in replies], start)
         self.ledger.shared(t, replies, declared)

@@ -14,9 +14,10 @@ from collections.abc import Sequence
 import numpy as np
 import torch
 
-from unskew.core.client import changed
+from unskew.core.client import Client, changed
 from unskew.core.trees import Tree, Weights
 from unskew.data.index import Index
+from unskew.engine.client.sums import without_samples
 from unskew.engine.client.trainer import Trainer
 from unskew.engine.client.values import Start
 from unskew.engine.disk.store import Store
@@ -150,11 +151,15 @@ class Evaluation:
         trainer = self.trainer
         x = self.x[torch.as_tensor(rows, device=trainer.device)]
         if self.own_inputs:
-            x = trainer.prepared(x, trainer.client(k, start, "", w, private), start)
+            x = trainer.prepared(x, self._seen(k, start, "", w, private), start)
         z, h = trainer.net.run(w, x)
         for p in trainer.hooks["scores"]:
-            z = p.scores(z, h, changed(trainer.client(k, start, p.name, w, private), inputs=x))
+            z = p.scores(z, h, changed(self._seen(k, start, p.name, w, private), inputs=x))
         return z
+
+    def _seen(self, k: int, start: Start, part: str, w: Weights, private: Tree) -> Client:
+        """The client as hooks see it that make scores: without samples where a proof covers them."""
+        return without_samples(self.trainer, self.trainer.client(k, start, part, w, private))
 
     def _scores(self, rows: np.ndarray, answers: Answers) -> dict[str, float]:
         fed, y = self.trainer.fed, self.y[rows]

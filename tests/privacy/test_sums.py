@@ -1,0 +1,448 @@
+"""Sums over a client's samples with noise of its own: what bounds a sample, what is counted, and what may ask for them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from unskew.core.client import Client
+from unskew.core.method import Method
+from unskew.core.part import Part
+from unskew.core.protection import sums_released
+from unskew.core.trip import Trip
+from unskew.core.values import Share
+from unskew.engine import check
+from unskew.engine.chance import Keyed, System
+from unskew.engine.client.sums import NoisySums, Release, with_sums, within_bounds
+from unskew.engine.leaves import accounts, what_leaves
+from unskew.errors import UsageError
+from unskew.methods import catalogue, registry
+from unskew.methods.fedrdn import FedRDN
+from unskew.privacy.dpsgd import DPSGD
+from unskew.privacy.subsampled import epsilon_after, epsilon_of
+
+pytest.importorskip("dp_accounting", reason="the extra [dp] is not installed")
+
+
+def norm(v) -> float:
+    return float(torch.cat([t.flatten() for t in v.values()]).double().norm())
+
+
+@pytest.fixture
+def loop_of():
+    """Runs of the test federation, by method, whose trainers are closed in the end."""
+    loops = []
+
+    def of(text, **changes):
+        loops.append(check.loop(registry.parse(text) if isinstance(text, str) else text, **changes))
+        return loops[-1]
+
+    yield of
+    for loop in loops:
+        loop.trainer.close()
+
+
+def measured(loop, k, measure, rows=None, raw=True):
+    """The sum without noise that client k would release of these rows, by default its own."""
+    trainer = loop.trainer
+    own = list(trainer.samples.rows)
+    own[k] = own[k] if rows is None else rows
+    trainer.samples = replace(trainer.samples, rows=own)
+    start = loop.down(loop.begin(), 1)
+    c = trainer.client(k, start, "", start.weights, {})
+    with trainer.evaluating():
+        return NoisySums(trainer, c, k, start, Release("x", "finish", 1))._sums(measure, raw)
+
+
+def pixels(b):
+    return {"x": (b.x.flatten(1) * b.weight[:, None]).sum(0), "n": b.weight.sum()}
+
+
+def test_what_one_sample_adds_is_at_most_the_clip_as_one_vector():
+    kept = DPSGD(sums_clip=0.5).sample_sum({"mu": torch.tensor([3.0, 4.0]), "n": torch.tensor(12.0)}, None)
+    assert kept["mu"].tolist() == pytest.approx([0.5 * 3 / 13, 0.5 * 4 / 13])
+    assert float(kept["n"]) == pytest.approx(0.5 * 12 / 13)
+    short = DPSGD(sums_clip=20.0).sample_sum({"mu": torch.tensor([3.0, 4.0]), "n": torch.tensor(12.0)}, None)
+    assert [*short["mu"].tolist(), float(short["n"])] == [3.0, 4.0, 12.0]
+    for bad in (float("nan"), float("inf")):
+        assert norm(DPSGD().sample_sum({"mu": torch.tensor([bad, 1.0]), "n": torch.tensor(1.0)}, None)) == 0
+
+
+def test_statistics_are_those_of_a_plain_loop_with_clip_and_noise_by_hand(loop_of):
+    loop = loop_of("fedrdn+dpsgd(sums_clip=0.8, sums_noise=2.0)")
+    fed, k = loop.fed, 0
+    (trip,) = FedRDN().trips
+    (reply,) = loop.trainer.visit(trip, loop.method.parts[0], loop.down(loop.begin(), 0), [k], {})
+    total = {
+        "mu": torch.zeros(3, dtype=torch.float64),
+        "sigma": torch.zeros(3, dtype=torch.float64),
+        "n": torch.zeros(()),
+    }
+    for i in loop.trainer.samples.rows[k].tolist():
+        pixels_CP = loop.trainer.samples.x[i].double().flatten(1)
+        v = {"mu": pixels_CP.mean(1), "sigma": pixels_CP.std(1, correction=0), "n": torch.ones(())}
+        for name, t in v.items():
+            total[name] = total[name] + t * min(1.0, 0.8 / norm(v))
+    normal = Keyed(fed.seed).normal(0, "fedrdn")
+    noisy = {n: t + 1.6 * normal(tuple(t.shape), f"sums {k} trip 0 0 {n}") for n, t in total.items()}
+    n = noisy["n"]
+    assert n > 3 * 1.6
+    least = 3 * 1.6 / n
+    torch.testing.assert_close(reply.shares["fedrdn"]["mu"].double(), noisy["mu"] / n, rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        reply.shares["fedrdn"]["sigma"].double(), (noisy["sigma"] / n).clamp(min=least), rtol=0, atol=1e-5
+    )
+
+
+@pytest.mark.parametrize("far", [1.0, 1e4])
+@pytest.mark.parametrize("model", ["cnn_small", "mlp(hidden=(8,))"])
+def test_one_sample_more_moves_a_sum_by_the_clip_at_most(loop_of, far, model):
+    """Also of what the model makes of it, and whatever the other samples are."""
+    loop = loop_of("dpsgd(sums_clip=0.3)", model=model)
+    w, rows = loop.fed.net.weights(), loop.trainer.samples.rows[4]
+    extra = int(rows[7])
+    loop.trainer.samples.x[extra] *= far
+
+    def of_features(b):
+        y_BC = b.y * b.weight[:, None]
+        return {"h": torch.einsum("bc,bd->cd", y_BC, loop.trainer.net.features_of(w, b.x)), "n": y_BC.sum(0)}
+
+    for measure, raw in ((pixels, True), (of_features, False)):
+        sums = [measured(loop, 4, measure, r, raw) for r in (rows, rows[rows != extra])]
+        apart = norm({n: sums[0][n] - sums[1][n] for n in sums[0]})
+        assert apart <= 0.3 * (1 + 1e-6)
+        assert apart == pytest.approx(0.3, rel=1e-4), "every sample here is longer than that"
+
+
+def test_sums_without_a_clip_that_bites_are_those_of_total(loop_of):
+    """Of many pieces as of one, and of what is measured through a model with convolutions."""
+    loop = loop_of("fedproto+dpsgd(sums_clip=1000.0)")
+    plain, k = loop_of("fedproto"), 0
+    start = plain.down(plain.begin(), 1)
+    with plain.trainer.evaluating():
+        expected_CD, n_C = plain.trainer.client(k, start, "fedproto", start.weights, {}).class_sums(start.weights)
+
+    def sums(b):
+        y_BC = b.y * b.weight[:, None]
+        return {
+            "h": torch.einsum("bc,bd->cd", y_BC, loop.trainer.net.features_of(start.weights, b.x)),
+            "n": y_BC.sum(0),
+        }
+
+    for at_once in (1 << 24, 500):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("unskew.engine.client.sums.AT_ONCE", at_once)
+            total = measured(loop, k, sums, raw=False)
+        torch.testing.assert_close(total["h"].float(), expected_CD, rtol=1e-5, atol=1e-5)
+        torch.testing.assert_close(total["n"].float(), n_C)
+
+
+def test_no_two_sums_have_the_same_noise(loop_of):
+    """Of two in one hook, two rounds, two clients, a hook and a trip."""
+    loop = loop_of("fedproto+ccvr+dpsgd")
+    trainer, start = loop.trainer, loop.down(loop.begin(), 1)
+    seen = []
+
+    def noise_of(part, place, k, t, times=1):
+        c = with_sums(
+            trainer, trainer.client(k, start, part, start.weights, {}), k, replace(start, t=t), Release(part, place, 2)
+        )
+        for _ in range(times):
+            seen.append(tuple(c.total(lambda b: {"zero": torch.zeros(4)})["zero"].tolist()))
+
+    noise_of("ccvr", "trip 0", 0, 1, times=2)
+    for part, place, k, t in (
+        ("ccvr", "trip 0", 0, 2),
+        ("ccvr", "trip 0", 1, 1),
+        ("ccvr", "finish", 0, 1),
+        ("fedproto", "trip 0", 0, 1),
+    ):
+        noise_of(part, place, k, t)
+    assert len(set(seen)) == len(seen) == 6
+    deviations = np.array(seen).std()
+    assert 4 < deviations < 20
+
+
+def test_noise_has_its_deviation_and_over_a_network_is_nobodys_to_draw_again(loop_of):
+    loop = loop_of("fedproto+dpsgd(sums_noise=2.0, sums_clip=3.0)")
+    trainer, start = loop.trainer, loop.down(loop.begin(), 1)
+
+    def drawn():
+        c = with_sums(trainer, trainer.client(0, start, "x", start.weights, {}), 0, start, Release("x", "finish", 1))
+        return c.total(lambda b: {"zero": torch.zeros(20_000)})["zero"]
+
+    first, again = drawn(), drawn()
+    assert torch.equal(first, again), "in a simulation it comes from the study's seed"
+    assert float(first.std()) == pytest.approx(6.0, rel=0.02)
+    trainer.chance = System()
+    secret, other = drawn(), drawn()
+    assert not torch.isclose(secret, other).any()
+    assert float(secret.std()) == pytest.approx(6.0, rel=0.02)
+
+
+def test_over_a_network_what_a_sample_is_given_is_nobodys_to_draw_again(loop_of):
+    """Which sample of a step has which number depends on the others: whoever knew the numbers could tell."""
+    apart, plain = loop_of("fedrdn+dpsgd").trainer, loop_of("fedrdn").trainer
+    assert apart.stream(1, 0) == apart.fed.seed
+    for trainer in (apart, plain):
+        trainer.chance = System()
+    assert apart.stream(1, 0) != apart.stream(1, 0) != apart.fed.seed
+    assert plain.stream(1, 0) == plain.fed.seed
+
+
+def by_hand(kinds, delta, renyi):
+    """Epsilon by an accountant of dp-accounting."""
+    import dp_accounting
+    from dp_accounting import pld, rdp
+
+    accountant = rdp.RdpAccountant() if renyi else pld.PLDAccountant(value_discretization_interval=1e-4)
+    for times, q, z in kinds:
+        accountant.compose(dp_accounting.PoissonSampledDpEvent(q, dp_accounting.GaussianDpEvent(z)), times)
+    return accountant.get_epsilon(delta)
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        ((300, 0.05, 1.0), (1, 1.0, 10.0)),
+        ((300, 0.05, 1.0), (30, 1.0, 10.0)),
+        ((3000, 0.005, 0.8), (5, 1.0, 4.0)),
+        ((40, 0.2, 6.0), (2, 1.0, 1.0)),
+    ],
+)
+def test_steps_and_sums_together_cost_what_dp_accounting_says(kinds):
+    ours = epsilon_of(kinds, 1e-5)
+    assert by_hand(kinds, 1e-5, renyi=False) - 5e-5 <= ours <= 1.005 * by_hand(kinds, 1e-5, renyi=False)
+    assert ours <= 1.02 * by_hand(kinds, 1e-5, renyi=True)
+    assert ours > max(epsilon_after(*kind, 1e-5) for kind in kinds)
+
+
+def test_one_kind_alone_costs_what_it_did_before():
+    steps = (300, 0.05, 1.0)
+    assert epsilon_of((steps, (0, 1.0, 10.0)), 1e-5) == epsilon_after(*steps, 1e-5)
+    assert epsilon_of(((0, 0.1, 1.0), (0, 1.0, 10.0)), 1e-5) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("text", "sums"),
+    [("dpsgd", 0), ("fedrdn+dpsgd", 1), ("fedproto+dpsgd", 7), ("ccvr+dpsgd", 2), ("fedrdn+fedproto+ccvr+dpsgd", 10)],
+)
+def test_every_sum_of_a_run_is_in_its_account(loop_of, text, sums):
+    loop = loop_of(text.replace("dpsgd", "dpsgd(noise_multiplier=2.0, sums_noise=5.0)"), rounds=7)
+    assert loop.fed.sums == sums
+    told = accounts(loop.method, loop.fed, np.zeros((8, 3)), "drawn so")["dpsgd"]
+    sizes = [int(n) for n in loop.fed.sizes if n]
+    each = [epsilon_of(((7 * -(-n // 16), min(1.0, 16 / n), 2.0), (sums, 1.0, 5.0)), 1e-5) for n in sizes]
+    assert told.epsilons[0][0] == pytest.approx(max(each), abs=2e-6)
+    assert (f"{sums} sums over its samples, each with noise 5 x clip 1" in told.release) == bool(sums)
+
+
+def test_trips_count_as_often_as_they_are_due():
+    part = SimpleNamespace(totals={}, trips=(Trip(lambda t, T: t < T, None, None, None, sums=2),))
+    assert sums_released([part], 5) == 10
+    assert sums_released([SimpleNamespace(totals={}, trips=(Trip(lambda t, T: t == T, None, None, None),))], 5) == 0
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["fedrdn+dpsgd", "fedrdn(variant=official)+dpsgd", "fedrdn_v+dpsgd", "fedproto+dpsgd", "fedproto(aggregate_weights=False)+dpsgd",
+     "fedgh+dpsgd", "norm(mean=[0.5, 0.5, 0.5], std=[0.2, 0.2, 0.2])+dpsgd", "fedrdn+fedproto+fedprox+dpsgd", "ccvr+dpsgd", "fedsr+dpsgd"],
+)  # fmt: skip
+def test_what_shares_sums_trains_beside_it_with_finite_weights(text):
+    """Also where a client's count is noise alone."""
+    check.train(registry.parse(text), scored=True, rounds=2)
+
+
+def test_shares_are_covered_by_the_proof_and_said_to_be(loop_of):
+    loop = loop_of("fedrdn+fedproto+dpsgd")
+    loop.round(loop.begin(), 1)
+    told = {(r["way"], r["share"]): r["guarantee"] for r in loop.record.rows["ledger"]}
+    assert set(told.values()) == {"dp"}
+    assert {("up", "fedrdn/mu"), ("up", "fedproto/counts")} <= set(told)
+    lines = "\n".join(what_leaves(loop.method, loop.fed, loop.trainer.sent, np.zeros((8, 3))))
+    assert lines.count("guarantee: dp") == 4
+    assert "guarantee: none" not in lines
+    assert FedRDN().trips[0].shares(loop.fed)["mu"].guarantee == "none"
+
+
+def test_a_count_that_may_be_noise_is_unknown_and_said_before_round_1(loop_of):
+    loop = loop_of("fedrdn+dpsgd(sums_noise=10.0)")
+    ((code, text),) = loop.run.remarks
+    assert code == "E326"
+    assert "5 of 7 clients have no more than 30 samples" in text
+    (trip,), start = FedRDN().trips, loop.down(loop.begin(), 0)
+    sent = {r.client: r.shares["fedrdn"] for r in loop.trainer.visit(trip, loop.method.parts[0], start, range(8), {})}
+    assert sent[1]["mu"].tolist() == [0.0] * 3
+    assert sent[1]["sigma"].tolist() == [1.0] * 3
+    assert not [r for r in loop_of("fedrdn+dpsgd(sums_noise=0.1)").run.remarks if "30 samples" in r[1]]
+    assert loop_of("dpsgd").run.remarks == ()
+
+
+def test_a_class_whose_count_may_be_noise_is_absent(loop_of):
+    """Client 0 has one class; noise alone must not bring others into the prototypes."""
+    loop = loop_of("fedproto+dpsgd(sums_clip=100.0, sums_noise=0.1)")
+    trainer, start = loop.trainer, loop.down(loop.begin(), 1)
+    (reply,) = trainer.train(start, [0], {})
+    shared = reply.shares["fedproto"]
+    assert (shared["counts"] > 0).tolist() == [False, True, False]
+    assert shared["sums"].abs().sum(1).gt(0).tolist() == [False, True, False]
+
+
+def test_deviations_are_no_smaller_than_their_noise():
+    """A tiny one would make every input of every client huge."""
+    totals = {"mu": torch.tensor([10.0]), "sigma": torch.tensor([-3.0]), "n": torch.tensor(50.0)}
+    c = SimpleNamespace(total=lambda *_, **__: totals, floor=30.0)
+    c.mean_of = partial(Client.mean_of, c)
+    shared = FedRDN().measure({}, c)
+    assert shared["sigma"].tolist() == pytest.approx([0.6])
+    assert shared["mu"].tolist() == pytest.approx([0.2])
+
+
+def test_noise_does_not_leave_the_bounds_that_shares_declare():
+    shares = {"n": Share((2,), low=0, high=5), "v": Share((2,), norm=1.0), "i": Share((1,), dtype=torch.int64)}
+    tree = {"n": torch.tensor([-3.0, 9.0]), "v": torch.tensor([3.0, 4.0]), "i": torch.tensor([7])}
+    bounded = within_bounds(tree, shares)
+    assert bounded["n"].tolist() == [0.0, 5.0]
+    assert bounded["v"].tolist() == pytest.approx([0.6, 0.8], abs=1e-5)
+    assert float(bounded["v"].norm()) <= 1
+    assert bounded["i"].tolist() == [7]
+
+
+def with_trip(client, sums=1):
+    """A Part whose one trip runs `client`, and shares what it returns, a number."""
+
+    @dataclass(frozen=True)
+    class Asking(Part):
+        name = "asking"
+
+        @property
+        def trips(self):
+            return (
+                Trip(
+                    lambda t, T: t == 0, client, lambda w, s, ups, fed: (w, s), lambda fed: {"v": Share(())}, sums=sums
+                ),
+            )
+
+    return Method(Asking(), DPSGD())
+
+
+READS = {
+    "batches": lambda w, c: {"v": sum(b.x.sum() for b in c.batches())},
+    "sample": lambda w, c: {"v": c.sample(1, "x").x.sum()},
+    "counts": lambda w, c: {"v": c.counts.sum()},
+}
+
+
+@pytest.mark.parametrize("read", READS)
+def test_a_part_that_says_sums_only_and_reads_samples_is_stopped_in_a_sentence(read):
+    with pytest.raises(
+        UsageError, match=r"E108 a hook reads the client's (samples|class counts), which no noise of 'dpsgd' covers"
+    ):
+        check.train(with_trip(READS[read]), rounds=1)
+
+
+@pytest.mark.parametrize("read", READS)
+def test_the_same_in_finish(read):
+    @dataclass(frozen=True)
+    class Asking(Part):
+        name = "asking"
+        totals = {"finish": 1}
+
+        def shares(self, fed):
+            return {"v": Share(())}
+
+        def finish(self, w, c):
+            return READS[read](w, c), {}
+
+    with pytest.raises(
+        UsageError, match=r"E108 a hook reads the client's (samples|class counts), which no noise of 'dpsgd' covers"
+    ):
+        check.train(Method(Asking(), DPSGD()), rounds=1)
+
+
+def test_a_sum_more_than_declared_is_refused_because_epsilon_does_not_count_it():
+    def twice(w, c):
+        return {"v": c.total(pixels)["n"] + c.total(pixels)["n"]}
+
+    check.train(with_trip(twice, sums=2), rounds=1)
+    with pytest.raises(
+        UsageError, match="E108 'asking' asks for more sums over samples than the 1 of 'trip 0' that it declares"
+    ):
+        check.train(with_trip(twice, sums=1), rounds=1)
+
+
+def test_a_trip_that_declares_nothing_is_refused_before_anything_trains():
+    with pytest.raises(
+        UsageError, match="E107 'asking' and 'dpsgd' cannot be combined: its own exchange could read samples"
+    ):
+        check.loop(with_trip(lambda w, c: {"v": torch.zeros(())}, sums=0))
+    with pytest.raises(
+        UsageError, match="E107 'ccvr' and 'dpsgd' cannot be combined: its own exchange could read samples"
+    ):
+        check.loop(registry.parse("ccvr(mode=features)+dpsgd"))
+
+
+def test_a_protecting_part_that_bounds_no_sums_takes_none():
+    @dataclass(frozen=True)
+    class Halves(DPSGD):
+        name = "halves"
+        sample_sum = Part.sample_sum
+
+    for beside in ("fedrdn", "fedproto"):
+        with pytest.raises(UsageError, match=f"E107 '{beside}' and 'halves' cannot be combined"):
+            check.loop(Method(*registry.parse(beside).parts, Halves()))
+
+
+@pytest.mark.parametrize("name", ["feddecorr", "propfair"])
+def test_a_loss_that_mixes_samples_is_refused_because_none_are_mixed_here(name):
+    with pytest.raises(
+        UsageError, match=f"E107 '{name}' and 'dpsgd' cannot be combined: its hook loss may mix the samples"
+    ):
+        check.loop(registry.parse(f"{name}+dpsgd"))
+
+
+ALONE = ("fedprox", "fedntd", "fedsr", "fedproto", "fedrdn", "fedrdn(variant=official)", "fedgen_images",
+         "norm(mean=[0.5, 0.5, 0.5], std=[0.2, 0.2, 0.2])")  # fmt: skip
+
+
+def test_the_list_of_what_sees_one_sample_at_a_time_is_whole():
+    named = {part.name for text in ALONE for part in registry.parse(text).parts}
+    assert named == {p.name for n in catalogue.entries() for p in registry.parse(n).parts if p.alone}
+
+
+@pytest.mark.parametrize("text", ALONE)
+def test_a_batch_trains_as_its_samples_one_by_one_do(loop_of, text):
+    """What `alone` declares: the mean loss of a batch and its gradient are the means of the samples' own."""
+    from unskew.engine.client.kernels import Kernels, within
+    from unskew.engine.client.lanes import LaneViews
+    from unskew.engine.client.loss import ClientLoss, StepInputs
+    from unskew.engine.client.noise import draw
+
+    loop = loop_of(text, lanes="1")
+    trainer, start = loop.trainer, loop.down(loop.begin(), 1)
+    rows = torch.as_tensor(trainer.samples.rows[4][:6])
+    laws = {p.name: p.noise(loop.fed, start.down.get(p.name, {})) for p in trainer.hooks["noise"]}
+    noise = {p: {n: (draw(law, 1, 6, 0, p, n)[0], law) for n, law in own.items()} for p, own in laws.items()}
+    kernels = Kernels(folded=False)
+    loss = ClientLoss(trainer, LaneViews(trainer, start), kernels)
+    lane = {"id": torch.tensor(4), "n": torch.tensor(33.0), "counts": torch.ones(3), "steps": torch.tensor(3.0),
+            "step": torch.tensor(0), "sent": {}, "kept": {}, "mine": {}, "round": {}}  # fmt: skip
+    w = {n: t + 0.01 for n, t in start.weights.items()}
+
+    def at(i):
+        chosen = {p: {n: t[i] if law.per_sample else t for n, (t, law) in own.items()} for p, own in noise.items()}
+        given = StepInputs(trainer.samples.y[rows[i]], torch.ones(len(rows[i])), chosen, (), lane)
+        leaves = {n: t.clone().requires_grad_() for n, t in w.items()}
+        with within(trainer.net, kernels):
+            value = loss(leaves, trainer.samples.x[rows[i]], given)
+        return [value.detach(), *torch.autograd.grad(value, [leaves[n] for n in trainer.learnt], allow_unused=True)]
+
+    whole, each = at(slice(0, 6)), [at(slice(i, i + 1)) for i in range(6)]
+    for t, *of_samples in zip(whole, *each):
+        if t is not None:
+            torch.testing.assert_close(t, torch.stack(of_samples).mean(0), rtol=1e-4, atol=1e-5)
