@@ -304,6 +304,26 @@ def test_another_process_reads_the_same_set(tmp_path):
     assert same(data.npz(tmp_path / "set.npz"), taken)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda facts: facts["layout"]["inputs"][0].__setitem__(1, [1 << 40]),
+        lambda facts: facts["layout"].__setitem__("named", 3),
+        lambda facts: facts.pop("intake"),
+        lambda facts: facts.__setitem__("labels", 7),
+    ],
+    ids=range(4),
+)
+def test_a_set_that_somebody_changed_in_its_file_is_refused(tmp_path, change):
+    kept.keep(data.arrays(BY_NAME, Y), tmp_path / "set.npz")
+    arrays = dict(np.load(tmp_path / "set.npz"))
+    facts = json.loads(str(arrays[kept.FACTS]))
+    change(facts)
+    np.savez(tmp_path / "other.npz", **{**arrays, kept.FACTS: np.array(json.dumps(facts))})
+    with pytest.raises(DataError, match=r"E401 .*other.npz says that unskew wrote it, and what it holds is damaged"):
+        data.npz(tmp_path / "other.npz")
+
+
 def dealt(layout: Layout | None, x: np.ndarray) -> Federation:
     rng = np.random.default_rng(0)
     nobody = {"x_test": x[:0], "y_test": Y[:0]}

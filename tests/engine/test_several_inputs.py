@@ -454,6 +454,15 @@ def test_attacks_that_compare_inputs_are_left_out_and_membership_is_measured(tmp
     assert {"membership", "audit"} <= set(json.loads((tmp_path / "r/privacy.json").read_text())["attacks"])
 
 
+def test_a_hook_of_the_users_own_sees_the_inputs_and_not_the_row():
+    seen: list[Any] = []
+    module = Scans()
+    module.register_forward_pre_hook(lambda _module, _args, kwargs: seen.append(kwargs), with_kwargs=True)
+    net = Network(module, (65,), layout=unskew.data.arrays(BY_NAME, Y).layout)
+    net.run(net.weights(), torch.zeros(2, 65))
+    assert {name: tuple(value.shape) for name, value in seen[-1].items()} == {"age": (2,), "scan": (2, 1, 8, 8)}
+
+
 def test_the_hook_comes_off_a_copy_and_leaves_others_on():
     module = Scans()
     module.register_forward_pre_hook(lambda _module, _args: None)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from unskew import own
 from unskew.data.archives import read_archive
 from unskew.data.convert import mapped
 from unskew.data.dataset import Dataset
@@ -29,7 +30,11 @@ def npz(path: str | Path, *, target: str = "", center: float | None = None, scal
     """
     archive = read_archive(Path(path))
     if FACTS in archive:
-        return kept(archive)
+        try:
+            return kept(archive)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            text = f"{path} says that unskew wrote it, and what it holds is damaged ({own.in_one_line(error)})"
+            raise DataError("E401", f"{text}; write it again.") from error
     wished = Target.wished(target, center, scale) if target else None
     return _set(archive, Path(path), Path(path).stem, wished)
 

@@ -51,7 +51,7 @@ def attach(module: nn.Module, layout: Layout | None) -> None:
     """Let the module read rows of this layout, in place of any it has read before; None: inputs as they are."""
     detach(module)
     if layout:
-        module.register_forward_pre_hook(Unpacks(layout), with_kwargs=True)
+        module.register_forward_pre_hook(Unpacks(layout), prepend=True, with_kwargs=True)  # before hooks of the user's
 
 
 def detach(module: nn.Module) -> None:
