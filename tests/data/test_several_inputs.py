@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Subset
 from torch.utils.data import Dataset as TorchDataset
 
 from unskew import data
-from unskew.data import packed
+from unskew.data import inputs, packed
 from unskew.data.dataset import Dataset
 from unskew.data.federation import Federation
 from unskew.data.intake import kept, room, understood
@@ -120,6 +120,23 @@ def test_an_archive_holds_inputs_by_name(tmp_path):
     halves = {f"x_{part}.{n}": v for part in ("train", "test") for n, v in BY_NAME.items()}
     np.savez(tmp_path / "b.npz", **halves, y_train=Y, y_test=Y)
     assert np.array_equal(data.npz(tmp_path / "b.npz").x_test, data.arrays(BY_NAME, Y, test=0).x)
+
+
+def test_samples_to_predict_are_read_by_name_or_in_order(tmp_path):
+    np.savez(tmp_path / "named.npz", age=AGES, image=SCANS)
+    names, x = inputs.read(tmp_path / "named.npz", {}, data.arrays(BY_NAME, Y).layout)
+    assert names == [str(i) for i in range(N)]
+    assert np.array_equal(x["image"], SCANS)
+    placed = data.arrays((SCANS, AGES), Y).layout
+    np.savez(tmp_path / "placed.npz", SCANS, AGES)
+    _, x = inputs.read(tmp_path / "placed.npz", {}, placed)
+    assert np.array_equal(x[1], AGES)
+    np.savez(tmp_path / "turned.npz", AGES, SCANS)
+    with pytest.raises(DataError, match=r"E403 .*turned.npz: input 1 is \[\] in a sample"):
+        inputs.read(tmp_path / "turned.npz", {}, placed)
+    np.save(tmp_path / "x.npy", SCANS)
+    with pytest.raises(DataError, match=r"E403 .*x.npy is no .npz"):
+        inputs.read(tmp_path / "x.npy", {}, placed)
 
 
 def test_types_are_those_that_the_model_will_see():
