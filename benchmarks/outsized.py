@@ -6,7 +6,8 @@ checking every row, dealing out), samples trained a second, and a second of the 
 core do not change), in a round (median), and the most memory that the process held; `--json` keeps them. `--limit` bounds
 the memory that a process may ask for (RLIMIT_DATA). "cold" drops the file from the system's cache before every round.
 "parquet" reads the same samples as lists of float32 in row groups of 1,000 (it needs pyarrow), on a machine that has, so far as
-unskew knows, twice as much memory as the set takes.
+unskew knows, twice as much memory as the set takes. `--disk` measures instead what the disk allows: rows of the file a second,
+read without unskew, in the order of the file and at random, one at a time and 256 asked for together.
 """
 
 from __future__ import annotations
@@ -56,6 +57,37 @@ def write(folder: Path, size: float) -> None:
             block[:, 0, 0, 0] = np.arange(begin, begin + len(block)) / rows
             file.write(block[: rows - begin].data)
     np.save(folder / "y.npy", rng.integers(0, 10, rows))
+
+
+def disk(folder: Path, of: int = 10_000) -> None:
+    """Rows a second that the disk gives, the file dropped from the system's cache before each way of reading."""
+    row, together = 4 * int(np.prod(SHAPE)), 256
+    with open(folder / "x.npy", "rb", buffering=0) as file:
+        number, rows = file.fileno(), os.fstat(file.fileno()).st_size // row
+        drawn = np.random.default_rng(0).permutation(rows)[:of]
+        groups = [np.sort(drawn[i : i + together]).tolist() for i in range(0, len(drawn), together)]
+
+        def timed(read) -> str:
+            os.fsync(number)
+            os.posix_fadvise(number, 0, 0, os.POSIX_FADV_DONTNEED)
+            began = time.perf_counter()
+            return f"{read() / (time.perf_counter() - began):>10,.0f}"
+
+        def in_order() -> int:
+            return sum(len(os.pread(number, 1 << 22, at)) for at in range(0, rows * row, 1 << 22)) // row
+
+        def at_random(ahead: int | None) -> int:
+            for i, group in enumerate(groups):
+                asked = [] if ahead is None else groups[: ahead + 1] if not i else groups[i + ahead : i + ahead + 1]
+                for other in (r for one in asked for r in one):
+                    os.posix_fadvise(number, other * row, row, os.POSIX_FADV_WILLNEED)
+                for other in group:
+                    os.pread(number, row, other * row)
+            return len(drawn)
+
+        print("rows/s   in order  at random   together  and the next", flush=True)
+        ways = (in_order, *(lambda ahead=ahead: at_random(ahead) for ahead in (None, 0, 1)))
+        print("       ", *(timed(way) for way in ways), f"  load {os.getloadavg()[0]:.1f}", flush=True)
 
 
 def write_parquet(folder: Path) -> None:
@@ -133,6 +165,7 @@ def main() -> None:
     parser.add_argument(
         "--at", help="the folder in which the file is written (default: the system's for temporary files)"
     )
+    parser.add_argument("--disk", action="store_true", help="measure the disk alone")
     parser.add_argument("--json", type=Path, help="write the table there")
     parser.add_argument("--child", nargs=2, metavar=("FOLDER", "KIND"), help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -145,6 +178,10 @@ def main() -> None:
     lines: list[Line] = []
     with tempfile.TemporaryDirectory(dir=options.at) as folder:
         write(Path(folder), options.gb)
+        if options.disk:
+            for _ in range(options.times):
+                disk(Path(folder))
+            return
         if "parquet" in options.kinds:
             subprocess.run([sys.executable, __file__, "--child", folder, "write"], check=True)
         print("samples    ready, s  samples/s  a core-second  peak, MiB   at first   load", flush=True)
