@@ -123,8 +123,9 @@ class Settings:
     workers: Annotated[int, Ge(0), "threads, one core each; 0: all cores"] = 0
     device: Annotated[str, "auto, cpu, cuda or cuda:1"] = "auto"
     precision: Annotated[
-        Literal["float32", "tf32"],
-        "of a GPU's products and convolutions; tf32 is faster on recent ones and keeps 10 of 23 bits of the factors",
+        Literal["float32", "tf32", "bf16"],
+        "tf32: a GPU's products and convolutions keep 10 of the factors' 23 bits, which is faster on recent ones. bf16: a "
+        "CPU's convolutions keep 7 of them while clients train, which is faster on processors that have units for it",
     ] = "float32"
     set: Annotated[dict[str, dict[str, Any]], "arguments of Parts, such as {flea: {alpha: 0.1}}"] = field(
         default_factory=dict

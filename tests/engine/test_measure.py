@@ -352,7 +352,7 @@ def test_sites_with_their_own_test_rows_are_seen_with_their_own_statistics():
     assert rdn.record.measures["tsne"]["names"] == ["site-0", "site-1", "site-2"]
 
 
-MEASURED = [n for n in registry.names() if n not in ("local", "fd", "adcol")]
+MEASURED = [n for n in registry.names() if n not in ("local", "fd", "adcol", "fedpcl")]
 """Those whose clients share weights that they have trained."""
 SHORTER = {"fedgen": "fedgen(steps=2)", "fedgen_images": "fedgen_images(steps=2, batch_size=8, samples=8)"}
 

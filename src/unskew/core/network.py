@@ -29,7 +29,8 @@ class Network:
     One Network serves one thread, for a pass puts its weights into the module; `copy()` makes another.
 
     blocks: the names of the direct children, in order. head: the name of the layer that gives logits. cut: the cut
-    that Parts use unless told otherwise. folds: whether training clients side by side pays for this model.
+    that Parts use unless told otherwise. folds: whether training clients side by side pays for this model on a CPU,
+    None where it does not say.
     trainable, buffers, constants, norms: names of weights, see `roles.py`; a pass in training mode leaves batch
     normalisation of constants in evaluation mode. extra: weights that Parts train beside the model's, by name.
     skips_to_cuts: whether a pass that goes on from a cut leaves out the layers before it; else they run, on zeros.
@@ -68,7 +69,7 @@ class Network:
         self.head = self._passes.head
         self._mixing = {n for n, block in children(self.module) if mixes(block)}
         self.cut: str = getattr(module, "cut", self.blocks[0])
-        self.folds = bool(getattr(module, "folds", False))
+        self.folds: bool | None = getattr(module, "folds", None)
         self.around: Around = contextlib.nullcontext
         self.differentiable: Around = contextlib.nullcontext
         roles = roles_of(self.module)

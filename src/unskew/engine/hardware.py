@@ -13,8 +13,8 @@ from unskew.core.client import Fed
 from unskew.core.network import Network
 from unskew.core.part import Part
 from unskew.data.federation import Federation
-from unskew.engine.client import room, trial
-from unskew.engine.precision import FLOAT32
+from unskew.engine.client import room, small, trial
+from unskew.engine.precision import BF16, TF32, has_bf16
 from unskew.errors import UsageError, excerpt, suggestion
 
 MOST_LANES, MOST_LANES_ON_GPU = 16, 256
@@ -29,15 +29,23 @@ def device_of(settings: Settings) -> str:
     if not re.fullmatch(r"cpu|cuda(:\d{1,4})?", device):
         near = suggestion("cuda" if device.lower() in ("gpu", "mps") else device, ("auto", "cpu", "cuda"))
         raise UsageError("E109", f"device must be auto, cpu, cuda or cuda:1; got {excerpt(device)}.{near}")
-    if device == "cpu" and settings.precision != FLOAT32:
-        raise UsageError(
-            "E109", f"precision={settings.precision} is for GPUs, and this run computes on the CPU; leave it out."
-        )
+    _check_precision(settings.precision, device)
     index = int(device.partition(":")[2] or 0)
     if device != "cpu" and index >= torch.cuda.device_count():
         gpus = f"finds {torch.cuda.device_count() or 'no'} GPU{'s' * (torch.cuda.device_count() > 1)}"
         raise UsageError("E113", f"device is {device}, and torch {torch.__version__} {gpus}; use device=cpu.")
     return device
+
+
+def _check_precision(precision: str, device: str) -> None:
+    if device == "cpu" and precision == TF32:
+        raise UsageError("E109", "precision=tf32 is for GPUs, and this run computes on the CPU; leave it out.")
+    if device != "cpu" and precision == BF16:
+        text = "precision=bf16 is for CPUs, and this run computes on a GPU; leave it out, or take precision=tf32"
+        raise UsageError("E109", f"{text}.")
+    if precision == BF16 and not has_bf16():
+        text = "precision=bf16 needs a processor that computes with bfloat16 numbers, which this one does not"
+        raise UsageError("E109", f"{text}; leave it out.")
 
 
 def lanes_of(settings: Settings, net: Network, device: str) -> int:
@@ -52,7 +60,8 @@ def lanes_of(settings: Settings, net: Network, device: str) -> int:
             raise UsageError("E109", text)
         return int(settings.lanes)
     if device == "cpu":
-        return MOST_LANES if net.folds else 1
+        pays = small.is_small(net, settings.batch) if net.folds is None else net.folds
+        return MOST_LANES if pays else 1
     memory = torch.cuda.get_device_properties(device).total_memory
     try:
         return room.lanes_in(memory, net, settings.batch, MOST_LANES_ON_GPU)
@@ -61,11 +70,12 @@ def lanes_of(settings: Settings, net: Network, device: str) -> int:
 
 
 def tried(
-    fed: Fed, federation: Federation, device: str, lanes: int, apart: Part | None = None
+    fed: Fed, federation: Federation, device: str, lanes: int, apart: Part | None = None, auto: bool = False
 ) -> tuple[int, tuple[tuple[str, str], ...]]:
     """(lanes, remarks) for a user's own model, after it has taken a training step.
 
-    apart: the Part that sees the gradient of each sample, for which samples train side by side.
+    apart: the Part that sees the gradient of each sample, for which samples train side by side. auto: whether nobody asked
+    for several lanes, so that nobody need be told that there is one.
     Raises UsageError: E123 for a model that cannot be trained, E108 for one that cannot train with `apart`.
     """
     samples = torch.as_tensor(np.asarray(federation.x[: trial.SAMPLES]), dtype=torch.float32).to(device)
@@ -78,6 +88,8 @@ def tried(
     if apart:
         text = f"every sample needs a gradient of its own, and this model cannot train several side by side: {reason}"
         raise UsageError("E108", f"'{apart.name}' cannot run here: {text}; take a model without that layer.")
+    if auto and device == "cpu":
+        return 1, ()
     return 1, (("E128", f"this model cannot train several clients side by side, so lanes=1 is used: {reason}."),)
 
 

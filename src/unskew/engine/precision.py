@@ -17,12 +17,18 @@ from contextlib import contextmanager
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-FLOAT32, TF32 = "float32", "tf32"
+FLOAT32, TF32, BF16 = "float32", "tf32", "bf16"
+"""tf32 is of GPUs. bf16 is of CPUs: the convolutions of training steps, see `Kernels`; everything else is float32."""
+
+
+def has_bf16() -> bool:
+    """Whether this processor computes with bfloat16; others would imitate it, and slowly."""
+    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
 
 
 @contextmanager
 def computing(device: torch.device, precision: str = FLOAT32) -> Iterator[None]:
-    """Within it this process's GPUs compute so; a CPU computes in float32 always."""
+    """Within it this process's GPUs compute so. A CPU needs no telling."""
     if device.type != "cuda":
         yield
         return

@@ -142,7 +142,7 @@ def run_on(
         trial.check_single_samples(net, task)
     lanes, remarks = hardware.lanes_of(settings, net, device), ()
     if theirs:
-        lanes, remarks = hardware.tried(fed, federation, device, lanes, method.samples_apart)
+        lanes, remarks = hardware.tried(fed, federation, device, lanes, method.samples_apart, settings.lanes == "auto")
     return Run(settings, method, federation, fed, device, lanes, (*remarks, *on_noise(method, fed)))
 
 

@@ -20,6 +20,7 @@ from unskew.engine.client.kernels import Kernels, within
 from unskew.engine.client.lanes import LaneViews
 from unskew.engine.client.loss import ClientLoss, StepInputs
 from unskew.engine.client.schedule import Step
+from unskew.engine.precision import BF16
 
 OF_ALL = ("rows", "rows_weight", "round")
 """Leaves of a lane's table that no hook may read here: they tell of other samples. So do `counts`, which
@@ -32,7 +33,7 @@ class SamplesApart:
     def __init__(self, clients: Clients, views: LaneViews, laws: Mapping[str, Mapping[str, Noise]]):
         assert clients.apart is not None
         self.clients, self.views, self.part, self.laws = clients, views, clients.apart, laws
-        self.kernels = Kernels(folded=True)
+        self.kernels = Kernels(folded=True, rounded=clients.training.precision == BF16)
         self.loss = Many().loss(ClientLoss(clients, views, self.kernels))
 
     def __call__(

@@ -59,6 +59,11 @@ def pair(values: int | tuple[int, ...] | list[int]) -> Pair:
     return (values, values) if isinstance(values, int) else (values[0], values[-1])
 
 
+def first(values: int | tuple[int, ...] | list[int]) -> int:
+    """A layer's setting for its one axis."""
+    return values if isinstance(values, int) else values[0]
+
+
 class BatchedConvolution(torch.autograd.Function):
     """y = w * x for every lane: x [G, C, B, H, W], w [G, O, C, i, j] -> [G, O, B, h, v].
 

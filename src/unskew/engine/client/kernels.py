@@ -6,6 +6,7 @@ Letters: B batch.
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -16,8 +17,9 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from unskew.core.network import Network
-from unskew.engine.client.batched import Convolution, pair
+from unskew.engine.client.batched import Convolution, first, pair
 from unskew.engine.client.folded import FoldedConvolution, FoldedGroupNorm, FoldedNorm, FoldedPool, affine, masked_norm
+from unskew.engine.client.rectified import Rectified
 from unskew.models.columns import edged_norm_relu
 
 LAST = torch.channels_last
@@ -29,17 +31,19 @@ class Kernels(TorchFunctionMode):
     """Enter it around a model's blocks, see `within`.
 
     folded: the layers run inside vmap, with all clients in one tensor. frozen: normalise by running statistics although
-    the model trains (for a client with one sample). padded: batches end in padding, which no statistics may count.
+    the model trains (for a client with one sample). rounded: convolutions of several channels, depthwise ones aside,
+    compute with factors rounded to bfloat16, which processors with units for it do faster. padded: batches end in padding, which no statistics may count.
     mask_shapes: a list to which every dropout layer adds the shape of its mask, or None.
     """
 
-    def __init__(self, folded: bool, frozen: bool = False):
+    def __init__(self, folded: bool, frozen: bool = False, rounded: bool = False):
         super().__init__()
-        self.folded, self.frozen, self.padded = folded, frozen, False
+        self.folded, self.frozen, self.rounded, self.padded = folded, frozen, rounded, False
         self.mask_shapes: list[tuple[int, ...]] | None = None
         self._weight_B: Tensor | None = None
         self._dropout: Iterator[Tensor] | None = None
         self._differentiating = False
+        self._rectified: Rectified | None = None
 
     @contextmanager
     def training(self, weight_B: Tensor, dropout: Sequence[Tensor]) -> Iterator[None]:
@@ -61,6 +65,10 @@ class Kernels(TorchFunctionMode):
         self, func: Callable, types: Any, args: tuple = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        rectified, self._rectified = self._rectified, None  # whatever is called next, it alone may use it
+        if rectified and func in _POOLS and args and rectified.value() is args[0]:
+            pooled = _KERNELS[func](self, rectified.of, *args[1:], **kwargs)
+            return rectified.again(pooled)
         if self._differentiating and func not in (F.batch_norm, F.dropout, edged_norm_relu):
             return func(*args, **kwargs)
         kernel = _KERNELS.get(func)
@@ -77,12 +85,34 @@ class Kernels(TorchFunctionMode):
         groups: int = 1,
     ) -> Tensor:
         def run(x: Tensor, w: Tensor, b: Tensor | None, groups: int) -> Tensor:
-            return F.conv2d(x.contiguous(memory_format=LAST), w, b, stride, padding, dilation, groups)  # type: ignore[arg-type]
+            x = x.contiguous(memory_format=LAST)
+            ways = stride, padding, dilation, groups
+            if not self.rounded or w.shape[1] == 1:
+                return F.conv2d(x, w, b, *ways)  # type: ignore[arg-type]
+            bias = None if b is None else b.bfloat16()
+            return F.conv2d(x.bfloat16(), w.bfloat16(), bias, *ways).float()  # type: ignore[arg-type]
 
         if isinstance(padding, str) and padding != "valid":
             return self._convolution(Convolution(run), x, weight, bias, groups)
         pads = (0, 0) if isinstance(padding, str) else pair(padding)
         return self._convolution(Convolution(run, pair(stride), pads, pair(dilation)), x, weight, bias, groups)
+
+    def conv1d(
+        self,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None = None,
+        stride: Size = 1,
+        padding: Size | str = 0,
+        dilation: Size = 1,
+        groups: int = 1,
+    ) -> Tensor:
+        """As a convolution of one row of pixels, whose kernels are faster."""
+        if x.dim() != 3:
+            return F.conv1d(x, weight, bias, stride, padding, dilation, groups)  # type: ignore[arg-type]
+        pads = padding if isinstance(padding, str) else (0, first(padding))
+        ways = (1, first(stride)), pads, (1, first(dilation))
+        return self.conv2d(x.unsqueeze(-2), weight.unsqueeze(-2), bias, *ways, groups).squeeze(-2)
 
     def conv_transpose2d(
         self,
@@ -117,6 +147,43 @@ class Kernels(TorchFunctionMode):
         return_indices: bool = False,
     ) -> Tensor:
         return self._pooling(F.max_pool2d, x, kernel_size, stride, padding, dilation, ceil_mode)
+
+    def max_pool1d(
+        self,
+        x: Tensor,
+        kernel_size: Size,
+        stride: Size | None = None,
+        padding: Size = 0,
+        dilation: Size = 1,
+        ceil_mode: bool = False,
+        return_indices: bool = False,
+    ) -> Tensor:
+        if x.dim() != 3:
+            return F.max_pool1d(x, kernel_size, stride, padding, dilation, ceil_mode)
+        step = first(kernel_size if stride is None else stride)
+        ways = (1, first(kernel_size)), (1, step), (0, first(padding)), (1, first(dilation)), ceil_mode
+        return self._pooling(F.max_pool2d, x.unsqueeze(-2), *ways).squeeze(-2)
+
+    def _rectify(self, rectify: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        """The rectified x; if it is pooled next, the smaller pooled x is rectified instead, see `Rectified`."""
+        y = rectify(x)
+        if x.requires_grad or self.folded:
+            self._rectified = Rectified(weakref.ref(y), x, rectify)
+        return y
+
+    def relu(self, x: Tensor, inplace: bool = False) -> Tensor:
+        return self._rectify(F.relu, x)
+
+    def relu6(self, x: Tensor, inplace: bool = False) -> Tensor:
+        return self._rectify(F.relu6, x)
+
+    def hardtanh(self, x: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
+        return self._rectify(lambda t: F.hardtanh(t, min_val, max_val), x)  # nn.ReLU6 is one, too
+
+    def leaky_relu(self, x: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
+        if negative_slope < 0:
+            return F.leaky_relu(x, negative_slope)
+        return self._rectify(lambda t: F.leaky_relu(t, negative_slope), x)
 
     def avg_pool2d(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         return self._pooling(F.avg_pool2d, x, *args, **kwargs)
@@ -197,7 +264,18 @@ def within(net: Network, kernels: Kernels) -> Iterator[None]:
         net.around, net.differentiable = before
 
 
+_POOLS = {F.max_pool1d, torch.max_pool1d, F.max_pool2d, torch.max_pool2d}
 _KERNELS = {
+    torch.conv1d: Kernels.conv1d,
+    F.conv1d: Kernels.conv1d,
+    F.max_pool1d: Kernels.max_pool1d,
+    torch.max_pool1d: Kernels.max_pool1d,
+    F.relu: Kernels.relu,
+    torch.relu: Kernels.relu,
+    Tensor.relu: Kernels.relu,
+    F.relu6: Kernels.relu6,
+    F.hardtanh: Kernels.hardtanh,
+    F.leaky_relu: Kernels.leaky_relu,
     torch.conv2d: Kernels.conv2d,
     F.conv2d: Kernels.conv2d,
     F.conv_transpose2d: Kernels.conv_transpose2d,

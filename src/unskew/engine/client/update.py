@@ -30,6 +30,7 @@ from unskew.engine.client.schedule import Chunk, Step, steps, steps_apart, width
 from unskew.engine.client.step import LaneState, LaneStep, Steps
 from unskew.engine.client.sums import Release, with_sums, within_bounds
 from unskew.engine.client.values import Start
+from unskew.engine.precision import BF16
 from unskew.errors import UsageError
 
 
@@ -61,7 +62,8 @@ class Update:
             torch.zeros(len(work), device=clients.device),
         )
         self.steps = Steps(clients, axis, start, plan, dropout, chunk.frozen, self.state)
-        self.kernels, self.views = Kernels(axis.folded, frozen=chunk.frozen), LaneViews(clients, start)
+        self.kernels = Kernels(axis.folded, chunk.frozen, training.precision == BF16)
+        self.views = LaneViews(clients, start)
 
     def _plan(self) -> list[Step]:
         """The chunk's steps: epochs in shuffled order, or samples drawn one by one."""

@@ -38,8 +38,8 @@ class Samples:
 class LocalTraining:
     """How every client trains: how its epochs are cut into steps, and its optimiser without the learning rate.
 
-    optimiser: "sgd", "adam", "adamw" or "sign". momentum: of SGD, in [0, 1). weight_decay: the L2 coefficient. precision: of a
-    GPU's products, "float32" or "tf32". first_epochs: the epochs of round 1, 0 where they are as many as in the others.
+    optimiser: "sgd", "adam", "adamw" or "sign". momentum: of SGD, in [0, 1). weight_decay: the L2 coefficient. precision:
+    "float32", "tf32" or "bf16", see `precision.py`. first_epochs: the epochs of round 1, 0 where they are as many as in the others.
     course: of the learning rate over a client's steps of a round.
     """
 

@@ -103,7 +103,8 @@ def _run(path: Path, facts: dict[str, Any], settings: Settings, code: Code) -> R
     federation = _federation(path, facts)
     method, model = method_of(path, facts["files"], settings, code.method), code.model
     check_model(path, facts["files"], settings, model)
-    here = settings.replace(device="cpu", workers=1, lanes="1", normalise="none", set={}, metrics="none")
+    here = settings.replace(device="cpu", precision="float32", workers=1, lanes="1")  # whatever machine trained it
+    here = here.replace(normalise="none", set={}, metrics="none")
     if settings.availability.startswith("trace"):
         here = here.replace(availability="full")
     if isinstance(model, str):
