@@ -84,6 +84,19 @@ def test_means_of_few_records_are_matched_once_the_noise_is_small(tmp_path):
     assert trials["one vector", "top-1 match"].floor == 0.5
 
 
+def test_every_seed_of_an_attack_reads_payloads_that_were_computed_again_once(tmp_path, monkeypatch):
+    """A round costs what training it cost; the attacker draws anew with each seed, and the run's payloads stay as they are."""
+    few = {"samples": 6, "clients": 4, "model": "cnn_small", "rounds": 3}
+    scene = Scene(trained(tmp_path, "feddpms(alpha=20,least=1,mechanism=single,width=8)", **few))
+    began, rounds = [], scene.rounds
+    monkeypatch.setattr(scene, "rounds", lambda: began.append(1) or rounds())
+    attempts = [Match().attempt(scene, seed) for seed in (0, 1, 0)]
+    scene.close()
+    assert len(began) == 1
+    assert attempts[0].scores == attempts[2].scores
+    assert attempts[0].scores[0].n > 0
+
+
 @pytest.mark.parametrize("name", ["statistics", "prototype", "match"])
 def test_runs_that_share_no_such_thing_are_refused(name, tmp_path):
     done = call("attack", str(trained(tmp_path)), name)

@@ -60,9 +60,7 @@ def activations(scene: Scene, part: FLea) -> Taken:
 
 def inputs(scene: Scene, part: FedMix | FedData) -> Taken:
     """What FedMix's or FedData's clients sent before round 1: averages of inputs, or inputs, a row for each behind them."""
-    _, heard, _ = next(scene.rounds())
-    visit = heard.visit(part.name)
-    assert visit is not None
+    visit = before_first(scene, part)
     group = part.group if isinstance(part, FedMix) else 1
     sent = [r.shares[part.name]["x"] for r in visit.replies]
     scene.check_same(torch.cat(sent), scene.final.slices[part.name]["x"], f"{part.name}/x")
@@ -70,6 +68,13 @@ def inputs(scene: Scene, part: FedMix | FedData) -> Taken:
     each = torch.cat([s.repeat_interleave(group, 0)[: len(own)] for s, own in zip(sent, x)])
     y = torch.zeros(len(each), dtype=torch.int64)
     return Taken(f"{part.name}/x", each, torch.cat(x), y, visit.start.weights, "", visit.start)
+
+
+def before_first(scene: Scene, part: Part) -> Visit:
+    """The trip of this Part before round 1, made again."""
+    visit = scene.first(f"{part.name} before round 1", lambda t, heard, _: heard.visit(part.name))
+    assert visit is not None
+    return visit
 
 
 def _late(scene: Scene, part: Part, trip: Trip) -> Visit:
@@ -82,7 +87,7 @@ def _late(scene: Scene, part: Part, trip: Trip) -> Visit:
 
 def _early(scene: Scene, part: Part) -> Visit:
     """The same where activations were computed on weights that the folder has lost: the run, up to there, once more."""
-    for t, heard, _ in scene.rounds():
-        if t == scene.final.t - 1 and (visit := heard.visit(part.name)):
-            return visit
-    raise AssertionError("a trip that left a buffer took place")
+    last = scene.final.t - 1
+    visit = scene.first(f"{part.name} early", lambda t, heard, _: heard.visit(part.name) if t == last else None)
+    assert visit is not None  # a trip that left a buffer took place
+    return visit

@@ -6,10 +6,10 @@ Nothing of the run's folder is changed. Letters: N samples.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -31,6 +31,8 @@ from unskew.engine.disk.store import Memory, Store
 from unskew.engine.resolve import Run
 from unskew.engine.server.loop import Loop
 from unskew.errors import StateError
+
+T = TypeVar("T")
 
 
 class Scene:
@@ -55,6 +57,7 @@ class Scene:
         another than the run's, and as resuming does for a damaged one.
         """
         self.path = path
+        self._kept = dict[str, Any]()
         self.settings = settings_of(path)
         self.folder = folder or opened(path, self.settings, code)
         self.run: Run = self.folder.run
@@ -148,6 +151,13 @@ class Scene:
             listener.forget()
             now, _ = loop.round(now, t)
             yield t, listener.heard, now
+
+    def first(self, what: str, look: Callable[[int, Heard, State], T | None]) -> T | None:
+        """The first thing that `look` returns of `rounds`, None if it returns nothing. what: its name in this run, under which
+        it is kept: a round costs what training it cost, and every seed of an attack reads the same payloads."""
+        if what not in self._kept:
+            self._kept[what] = next((thing for r in self.rounds() if (thing := look(*r)) is not None), None)
+        return self._kept[what]
 
     def _same(self, ours: Tree, kept: Tree, t: int) -> None:
         if digest(ours) != digest(kept):

@@ -22,10 +22,11 @@ from unskew.attacks import likeness
 from unskew.attacks.attack import Attack
 from unskew.attacks.auxiliary import Samples, unseen
 from unskew.attacks.payloads import part_of
-from unskew.attacks.replay import Visit
+from unskew.attacks.replay import Heard, Visit
 from unskew.attacks.scene import Scene
 from unskew.attacks.scores import Outcome, Score, share_of
 from unskew.core.keys import numpy_key
+from unskew.engine.disk.state import State
 from unskew.errors import UsageError
 from unskew.methods.decoder import decode
 from unskew.methods.feddpms import FedDPMS
@@ -112,14 +113,18 @@ class Match(Attack):
 
 def _release(scene: Scene, part: FedDPMS) -> Visit:
     """The first trip in which clients released anything. Raises StateError (E153) if the server kept other latents."""
-    for _, heard, after in scene.rounds():
+
+    def look(_: int, heard: Heard, after: State) -> tuple[Visit, Tensor] | None:
         for visit in heard.visits:
-            if visit.part is not part or not any(len(r.shares[part.name].get("z", ())) for r in visit.replies):
-                continue
-            ids = [r.client for r in visit.replies]
-            ours, kept = after.slices[part.name]["z"][ids], scene.final.slices[part.name]["z"][ids]
-            scene.check_same(ours, kept, f"{part.name}/z")
-            return visit
-    raise UsageError(
-        "E151", f"no client of {scene.path} released anything: no class is large enough, or no round was left."
-    )
+            if visit.part is part and any(len(r.shares[part.name].get("z", ())) for r in visit.replies):
+                return visit, after.slices[part.name]["z"][[r.client for r in visit.replies]]
+        return None
+
+    release = scene.first(f"{part.name} release", look)
+    if release is None:
+        raise UsageError(
+            "E151", f"no client of {scene.path} released anything: no class is large enough, or no round was left."
+        )
+    visit, ours = release
+    scene.check_same(ours, scene.final.slices[part.name]["z"][[r.client for r in visit.replies]], f"{part.name}/z")
+    return visit

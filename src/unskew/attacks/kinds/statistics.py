@@ -20,7 +20,7 @@ from torch import Tensor
 
 from unskew.attacks.attack import Attack
 from unskew.attacks.auxiliary import unseen
-from unskew.attacks.payloads import part_of
+from unskew.attacks.payloads import before_first, part_of
 from unskew.attacks.scene import Scene
 from unskew.attacks.scores import Outcome, Score, mean_of, share_of
 from unskew.core.client import changed
@@ -51,9 +51,7 @@ class Statistics(Attack):
     def attempt(self, scene: Scene, seed: int) -> Outcome:
         part = part_of(scene, FedRDN)
         assert part is not None
-        _, heard, _ = next(scene.rounds())
-        visit = heard.visit(part.name)
-        assert visit is not None
+        visit = before_first(scene, part)
         for leaf in ("mu", "sigma"):
             sent = torch.stack([r.shares[part.name][leaf] for r in visit.replies])
             scene.check_same(sent, scene.final.slices[part.name][leaf], f"{part.name}/{leaf}")
