@@ -125,14 +125,22 @@ def test_who_serves_masks():
     assert not {"flea", "rebafl", "fedlc", "fedproto", "ccvr", "fedmix", "moon", "fedgen"} & set(BOTH)
 
 
-@pytest.mark.parametrize(("name", "says"), [("dp", "add fedbn"), ("dpsgd", "no sample has a gradient of its own")])
-def test_protection_is_refused_where_batches_are_normalised(name, says):
+NORMALISED = {
+    "dp": "add fedbn",
+    "dpsgd": "no sample has a gradient of its own",
+    "ifca": "would be those of all clusters",
+}
+"""Those that cannot train a U-Net, whose batches are normalised, and why."""
+
+
+@pytest.mark.parametrize(("name", "says"), NORMALISED.items())
+def test_what_cannot_have_normalised_batches_is_refused(name, says):
     with pytest.raises(UsageError, match=f"E108 '{name}' cannot run here: .*{says}"):
         loop(name, availability="full")
 
 
 @pytest.mark.parametrize(
-    "name", [*a_part_of((n for n in BOTH if n not in ("dp", "dpsgd")), 3, FIRST), "dp(delta=0.1)+fedbn"]
+    "name", [*a_part_of((n for n in BOTH if n not in NORMALISED), 3, FIRST), "dp(delta=0.1)+fedbn"]
 )
 def test_methods_that_serve_masks_train_on_them(name):
     text = "norm(mean=(0.2,), std=(0.2,))" if name == "norm" else name
