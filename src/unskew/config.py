@@ -208,6 +208,8 @@ def build(values: Mapping[str, Any], lines: Mapping[str, int] | None = None) -> 
     """
     converted: dict[str, Any] = _divided(values)
     for key, value in values.items():
+        if key == "lanes" and type(value) is int and abs(value) < 10**6:  # `lanes: 4` in YAML, lanes=4 in Python
+            value = str(value)
         where = f" at line {lines[key]}" if lines and key in lines else ""
         if key not in FIELDS:
             raise UsageError("E101", f"unknown key {excerpt(key)}{where}.{_nearest(str(key))}")

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from unskew.errors import Paused, UnskewError, UsageError
+from unskew.errors import Paused, StateError, UnskewError, UsageError
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _LONGEST_SLUG = 42
@@ -32,6 +32,13 @@ def check_name(name: str) -> str:
         rule = "use at most 64 of a-z, 0-9, '.', '_' and '-', and begin with a letter or a digit"
         raise UsageError("E114", f"'{name}' is not a valid name: {rule}.")
     return name
+
+
+def no_run(path: Path, lacks: str) -> StateError:
+    """What is said of a folder that is no run, E117. lacks: the file that it would have."""
+    near = Path("runs") / path.name
+    hint = f"Did you mean {near}?" if near != path and (near / lacks).is_file() else "Runs are folders under runs/."
+    return StateError("E117", f"{path} is no run: it has no {lacks}. {hint}")
 
 
 def slug(text: str) -> str:

@@ -327,3 +327,12 @@ def test_a_bad_file_is_named_and_its_sample_by_the_number_it_has_there(tmp_path)
     x[7, 1] = np.nan
     np.savez(tmp_path / "n.npz", x=x, y=np.arange(10) % 2)
     assert "sample 7 holds nan at [1]" in call("run", "fedavg", "--data", "n.npz", cwd=tmp_path).err
+
+
+@pytest.mark.parametrize(("given", "is_"), [(4, "4"), ("4", "4"), ("auto", "auto")])
+def test_lanes_may_be_written_as_a_number(given, is_, tmp_path):
+    """`lanes: 4`, as everybody writes it in YAML."""
+    (tmp_path / "c.yaml").write_text(f"lanes: {given}\n")
+    assert config.load(tmp_path / "c.yaml").lanes == config.build({"lanes": given}).lanes == is_
+    with pytest.raises(UsageError, match="E109 lanes must be text; got True"):
+        config.build({"lanes": True})

@@ -168,6 +168,8 @@ def test_one_function_reads_every_text_that_names_data(tmp_path):
         data.check_text("nowhere.npz")
     with pytest.raises(UsageError, match=r"E125 unknown data 'digit'.*Did you mean 'digits'"):
         data.read("digit")
+    with pytest.raises(UsageError, match=r"E125 there is no data set 'mnist' here.*unskew data get mnist --from PATH"):
+        data.read("mnist")
     with pytest.raises(UsageError, match="E125 data set 'digits' has no argument 'size'; it takes none"):
         data.read("digits", size=3)
     with pytest.raises(UsageError, match=r"E125 folder .*: size must be a whole number, above 0, at most 4096; got 0"):

@@ -83,6 +83,15 @@ def test_a_file_that_cannot_be_a_method_is_refused(tmp_path):
     assert "has no argument 'pul'; it takes pull. Did you mean 'pull'" in refused(f"{EXAMPLE}(pul=1)")
 
 
+def test_a_file_that_is_called_without_its_ending_is_pointed_out(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert "a file" not in refused("pulled")
+    (tmp_path / "pulled.py").write_text("")
+    assert refused("pulled").startswith(
+        "E102 unknown method 'pulled'. There is a file pulled.py here: a method in a file is called 'pulled.py'."
+    )
+
+
 def test_a_changed_file_is_another_run(mine):
     settings = Settings(method=f"fedprox+{mine}")
     before, first = settings.fingerprint(), registry.parse(mine)
@@ -118,7 +127,10 @@ def test_it_is_compared_explained_and_added_to_a_table(mine, tmp_path):
         assert done.exit_code == 0, done.output
         return done.output
 
-    assert "myproto/sums" in run("explain", mine)
+    explained = run("explain", mine)
+    assert "myproto/sums" in explained
+    assert f"`unskew run {mine}`" in explained
+    assert "unskew run myproto" not in explained
     options = [f"--{n}={v}" for n, v in TINY.items()]
     told = json.loads(run("compare", "fedavg", f"{mine}(pull=1.0)", *options, "--seeds=1", "--no-references", "--json"))
     assert {r["method"] for r in told["rows"]} == {"fedavg", f"{mine}(pull=1.0)"}

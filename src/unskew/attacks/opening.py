@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from unskew import config, scores
+from unskew import config, disk, scores
 from unskew.config import Settings
 from unskew.data.intake.take import GIVEN
 from unskew.engine import resolve
@@ -24,7 +24,7 @@ def settings_of(path: Path) -> Settings:
     """The settings of the run in this folder. Raises StateError (E117) where there is none."""
     file = path / "config.yaml"
     if not file.exists():
-        raise StateError("E117", f"{path} is no run: it has no config.yaml. Runs are folders under runs/.")
+        raise disk.no_run(path, "config.yaml")
     return config.load(file)
 
 

@@ -16,6 +16,7 @@ from unskew.data.from_folder import folder
 from unskew.data.from_npz import is_npy_folder, npy, npz
 from unskew.data.from_parquet import parquet
 from unskew.data.from_volumes import holds_volumes, volumes
+from unskew.data.getting.catalogue import recipes
 from unskew.data.intake.tables import csv_pair, csv_set, ending, is_csv_pair
 from unskew.data.named import place
 from unskew.data.parquet.places import holds_parquet, is_pattern
@@ -46,8 +47,11 @@ def describe() -> dict[str, str]:
 def reader_of(name: str) -> Callable[..., Dataset]:
     """The function that reads this set. Raises UsageError (E125) if no set has that name."""
     if name not in files():
+        if name in recipes():
+            text = f"there is no data set {excerpt(name)} here, but its original files can be made into one"
+            raise UsageError("E125", f"{text}: unskew data get {name} --from PATH (docs/data.md says which PATH).")
         known = f"Known: {', '.join(files())}; or a path, looked for in {Path.cwd()}."
-        raise UsageError("E125", f"unknown data {excerpt(name)}.{suggestion(name, files())} {known}")
+        raise UsageError("E125", f"unknown data {excerpt(name)}.{suggestion(name, [*files(), *recipes()])} {known}")
     return getattr(importlib.import_module(f"unskew.data.sets.{name}"), name)
 
 

@@ -9,6 +9,7 @@ import importlib
 from collections.abc import Mapping
 from functools import lru_cache
 from importlib.metadata import entry_points
+from pathlib import Path
 
 from unskew import arguments, calls
 from unskew.core.method import Method
@@ -108,6 +109,8 @@ def _known(name: str) -> tuple[type[Part], dict[str, object]]:
     ours, presets = catalogue.entries(), catalogue.presets()
     if name not in ours and name not in presets:
         near = suggestion(name, ["fedavg", *ours, *presets, *installed()])
+        if Path(f"{name}.py").is_file():
+            near = f" There is a file {name}.py here: a method in a file is called '{name}.py'."
         raise UsageError("E102", f"unknown method '{name}'.{near} `unskew list methods` shows all.")
     entry, settings = (ours[name], {}) if name in ours else presets[name]
     return getattr(importlib.import_module(entry.module), entry.kind), dict(settings)

@@ -22,6 +22,7 @@ def page(part: Part, fed: Fed, setting: str, *, title: str = "#") -> str:
     setting: what `fed` stands for, such as "digits and its default model, 10 clients". title: of the first heading.
     """
     kind = type(part)
+    called = part.spelling or part.name  # a method in a file is called by its file
     module = inspect.cleandoc(sys.modules[kind.__module__].__doc__ or part.name)
     first, _, rest = module.partition("\n")
     pieces = [
@@ -36,8 +37,8 @@ def page(part: Part, fed: Fed, setting: str, *, title: str = "#") -> str:
         _settings(part),
         f"{title}# What leaves a client",
         _leaves(part, fed, setting),
-        f"Run it with `unskew run {part.name}`, or together with others: "
-        f"`unskew run {part.name}+{_companion(part)}`. Its code is {_code(kind)}.",
+        f"Run it with `unskew run {called}`, or together with others: "
+        f"`unskew run {called}+{_companion(part)}`. Its code is {_code(kind)}.",
     ]
     return "\n\n".join(p for p in pieces if p) + "\n"
 

@@ -63,7 +63,7 @@ class Folder:
         """
         file = path / "config.yaml"
         if not file.exists():
-            raise StateError("E117", f"{path} is no run: it has no config.yaml. Runs are folders under runs/.")
+            raise disk.no_run(path, "config.yaml")
         settings = config.load(file)
         goes_on = f"unskew.run(..., name='{path.name}')"
         if GIVEN in (settings.data, settings.model) or GIVEN in settings.metrics:

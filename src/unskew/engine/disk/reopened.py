@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from unskew import config, models
+from unskew import config, disk, models
 from unskew.config import Settings
 from unskew.core.trees import Weights
 from unskew.data.unseen import Unseen
@@ -83,7 +83,7 @@ def _checkpoint(path: Path) -> Checkpoint:
     try:
         return state.read(path / state.LATEST)
     except FileNotFoundError:
-        raise StateError("E117", f"{path} is no run: it has no {state.LATEST}. Runs are folders under runs/.") from None
+        raise disk.no_run(path, state.LATEST) from None
     except StateError as error:
         text = f"{path}: {error.text} Copy the folder again, or let unskew resume {path} go back to the one before it"
         raise StateError(error.code, f"{text}.") from error
