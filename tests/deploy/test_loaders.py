@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import sys
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
+from tests.data import arrow
 from tests.deploy import fake  # noqa: F401  skips where cryptography is missing
+from unskew.data.rows import streams
 from unskew.deploy import loaders
 from unskew.errors import DataError, UsageError
 
@@ -31,6 +36,25 @@ def test_tables_folders_and_lines_of_python(tmp_path):
     for text in ("nothing", f"{tmp_path / 'mine.py'}:none", "no.py:load"):
         with pytest.raises(UsageError, match="E111"):
             loaders.load(text)
+
+
+def test_parquet_is_read_when_it_is_wanted_at_a_site_too(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", SimpleNamespace(ParquetFile=arrow.ParquetFile))
+    for part in "pq":
+        rows = {"a": ("double", [0.5 + i for i in range(20)]), "label": ("string", ["well", "sick"] * 10)}
+        arrow.write(tmp_path / "shards" / f"{part}.parquet", rows)
+    wholes = [
+        loaders.load(f"{tmp_path}/shards{name}", ["well", "sick", "unknown"])
+        for name in ("", "/*.parquet(label=label)")
+    ]
+    monkeypatch.setattr("unskew.data.intake.room.memory", lambda: 100)
+    for name, whole in zip(("", "/*.parquet(label=label)", "/p.parquet"), [*wholes, None]):
+        found = loaders.load(f"{tmp_path}/shards{name}", ["well", "sick", "unknown"])
+        assert streams(found.x)
+        assert found.classes == ("well", "sick", "unknown")
+        assert whole is None or np.array_equal(found.x[:], whole.x)
+    with pytest.raises(UsageError, match="E111"):
+        loaders.load(f"{tmp_path}/shards/none-*.parquet")
 
 
 @pytest.mark.parametrize(

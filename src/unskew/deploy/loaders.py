@@ -14,18 +14,19 @@ import numpy as np
 from unskew import data, own
 from unskew.data.dataset import Dataset
 from unskew.data.intake.take import take
+from unskew.data.parquet.places import is_pattern
 from unskew.errors import DataError, UnskewError, UsageError, excerpt
 
 
 def load(text: str, classes: Sequence[str] = ()) -> Dataset:
-    """`folder/`, `file.npz`, `file.csv` or `file.py:function`, which returns whatever `unskew.data.take` understands.
+    """`folder/`, `file.npz`, `file.csv`, `shards/*.parquet` or `file.py:function`, which returns whatever `unskew.data.take` understands.
 
     classes: all class names, in the order on which the sites have agreed; a site need not hold samples of each.
     Raises DataError for data that cannot be trained on, UsageError (E111) for a loader that does not exist.
     """
     if ".py:" in text:
         dataset = _from_python(text)
-    elif Path(text.partition("(")[0]).exists():
+    elif (place := Path(text.partition("(")[0])).exists() or is_pattern(str(place)):
         dataset = data.read(text)
     else:
         raise UsageError(
