@@ -197,6 +197,8 @@ X = rng().random((30, 4)).astype(np.float32)
         (np.array([0, 2, 2] * 10), ("0", "1", "2"), "no training sample of class 1"),
         (np.array(["a", "b", "b"] * 10, dtype=object), ("a", "b"), "words"),
         (np.array([0, 1, 1] * 10)[:, None], ("0", "1"), ""),
+        (np.zeros(30, int), ("0",), "all samples are of one class, 0, so there is nothing to tell apart"),
+        (np.array(["ill"] * 30), ("ill",), "all samples are of one class, ill, so there is nothing to tell apart"),
     ],
 )  # fmt: skip
 def test_labels_are_read_in_the_forms_people_keep_them(y, classes, says):

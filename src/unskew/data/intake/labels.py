@@ -244,7 +244,9 @@ def _numbers(name: str, parts: list[np.ndarray], notes: list[Note]) -> tuple[lis
 
 
 def _tell_missing(parts: list[np.ndarray], classes: tuple[str, ...], notes: list[Note]) -> None:
-    """Notes on classes of which there are no training or no test samples."""
+    """Notes on classes of which there are no training or no test samples, and on a single class."""
+    if len(classes) == 1 and parts[0].size:
+        notes.append(("labels", f"all samples are of one class, {classes[0]}, so there is nothing to tell apart"))
     for part, y in zip(("training", "test"), parts):
         if not y.size or y.min() < 0 or y.max() >= len(classes):
             continue
