@@ -320,6 +320,17 @@ class Renamed(Scans):
         return super().forward(image, age)
 
 
+class Floats(Words):
+    """Makes floats of whole numbers by itself, and looks nothing up."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Linear(6, 8), nn.Linear(8, 3)
+
+    def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+        return self.head(self.table((input_ids * attention_mask).float()))
+
+
 class Counts(nn.Module):
     """Computes with whole numbers, which a linear layer does not."""
 
@@ -370,6 +381,7 @@ def test_a_model_that_changes_an_input_in_place_is_refused():
         ("fedfed", BY_NAME, Scans, "E108 'fedfed' cannot run here: its generator draws images"),
         ("fedmix", WORDS, Words, "E108 'fedmix' cannot run here: it averages inputs, and whole numbers are among them"),
         ("naivemix", WORDS, Words, "E108 'naivemix' cannot run here: it averages inputs, and whole numbers are among them"),
+        ("fedmix", WORDS, Floats, "E108 'fedmix' cannot run here: it averages inputs, and whole numbers are among them"),
         ("fedbr", WORDS, Words, "E108 'fedbr' cannot run here: it averages inputs, and whole numbers are among them"),
     ],
 )  # fmt: skip
