@@ -239,7 +239,8 @@ def test_every_sum_of_a_run_is_in_its_account(loop_of, text, sums):
     sizes = [int(n) for n in loop.fed.sizes if n]
     each = [epsilon_of(((7 * -(-n // 16), min(1.0, 16 / n), 2.0), (sums, 1.0, 5.0)), 1e-5) for n in sizes]
     assert told.epsilons[0][0] == pytest.approx(max(each), abs=2e-6)
-    assert (f"{sums} sums over its samples, each with noise 5 x clip 1" in told.release) == bool(sums)
+    said = f"{sums} sums over its samples, each" if sums > 1 else "a sum over its samples"
+    assert (f"{said} with noise 5 x clip 1" in told.release) == bool(sums)
 
 
 def test_trips_count_as_often_as_they_are_due():

@@ -85,7 +85,8 @@ class DPSGD(Part):
     def account(self, counts_KC: np.ndarray[Any, Any], fed: Fed) -> Account:
         worst, n = max((self.of_client(n, fed), n) for n in _candidates(fed))
         q, steps = min(1.0, fed.batch / n), fed.passes * -(-n // fed.batch)
-        sums = f", {fed.sums:,} sums over its samples, each with noise {self.sums_noise:g} x clip {self.sums_clip:g}"
+        many = f"{fed.sums:,} sums over its samples, each" if fed.sums > 1 else "a sum over its samples"
+        sums = f", {many} with noise {self.sums_noise:g} x clip {self.sums_clip:g}"
         return Account(
             f"noise {self.noise_multiplier:g} x clip {self.clip:g}; the client protected least has {n:,} samples: q = {q:.4g}, "
             f"{steps:,} steps{sums if fed.sums else ''} if it is asked in every round, delta = {self.delta:.1e}",
