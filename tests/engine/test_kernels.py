@@ -83,6 +83,38 @@ def test_a_rectifiers_answer_that_something_else_uses_or_changes_keeps_its_meani
     torch.testing.assert_close(ours[1], theirs[1])
 
 
+IN_PLACE = [
+    lambda t: F.relu(t, inplace=True),
+    lambda t: F.relu6(t, inplace=True),
+    lambda t: F.hardtanh(t, inplace=True),
+    lambda t: F.leaky_relu(t, 0.2, inplace=True),
+]
+
+
+@pytest.mark.parametrize("rectify", IN_PLACE)
+def test_what_a_rectifier_changes_in_place_is_changed_for_whoever_goes_on_with_it(rectify):
+    def shortcut(x: Tensor) -> Tensor:
+        h = x + 1
+        y = F.max_pool2d(rectify(h), 2)
+        return y + F.avg_pool2d(h, 2)
+
+    ours = gradients(shortcut, pictures(), Kernels(folded=False))
+    theirs = gradients(shortcut, pictures(), None)
+    assert torch.equal(ours[0], theirs[0])
+    torch.testing.assert_close(ours[1], theirs[1])
+    x_BG = torch.stack([pictures(), -pictures()], 1)
+    with Kernels(folded=True):
+        found = torch.func.vmap(shortcut, in_dims=1)(x_BG)
+    torch.testing.assert_close(found, torch.stack([shortcut(x_BG[:, g]) for g in range(2)]))
+
+
+def test_layers_take_their_input_by_its_name():
+    x, w, w1 = torch.randn(2, 3, 8, 8), torch.randn(4, 3, 3, 3), torch.randn(4, 3, 3)
+    with Kernels(folded=False):
+        found = torch.relu(input=torch.conv2d(input=x, weight=w)), torch.conv1d(input=x[:, :, 0], weight=w1)
+    torch.testing.assert_close(found, (torch.relu(torch.conv2d(x, w)), torch.conv1d(x[:, :, 0], w1)))
+
+
 def test_a_rectifier_that_falls_is_pooled_as_it_is():
     falling = gradients(lambda x: F.max_pool2d(F.leaky_relu(x, -0.5), 2), pictures(), Kernels(folded=False))
     theirs = gradients(lambda x: F.max_pool2d(F.leaky_relu(x, -0.5), 2), pictures(), None)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -72,6 +73,8 @@ class Kernels(TorchFunctionMode):
         if self._differentiating and func not in (F.batch_norm, F.dropout, edged_norm_relu):
             return func(*args, **kwargs)
         kernel = _KERNELS.get(func)
+        if kernel and "input" in kwargs:  # torch's own name of the first argument
+            args = (kwargs.pop("input"), *args)
         return kernel(self, *args, **kwargs) if kernel else func(*args, **kwargs)
 
     def conv2d(
@@ -164,26 +167,28 @@ class Kernels(TorchFunctionMode):
         ways = (1, first(kernel_size)), (1, step), (0, first(padding)), (1, first(dilation)), ceil_mode
         return self._pooling(F.max_pool2d, x.unsqueeze(-2), *ways).squeeze(-2)
 
-    def _rectify(self, rectify: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+    def _rectify(self, rectify: Callable[..., Tensor], x: Tensor, inplace: bool) -> Tensor:
         """The rectified x; if it is pooled next, the smaller pooled x is rectified instead, see `Rectified`."""
+        if inplace:  # a model may go on with x itself
+            return rectify(x, inplace=True)
         y = rectify(x)
         if x.requires_grad or self.folded:
             self._rectified = Rectified(weakref.ref(y), x, rectify)
         return y
 
     def relu(self, x: Tensor, inplace: bool = False) -> Tensor:
-        return self._rectify(F.relu, x)
+        return self._rectify(F.relu, x, inplace)
 
     def relu6(self, x: Tensor, inplace: bool = False) -> Tensor:
-        return self._rectify(F.relu6, x)
+        return self._rectify(F.relu6, x, inplace)
 
     def hardtanh(self, x: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
-        return self._rectify(lambda t: F.hardtanh(t, min_val, max_val), x)  # nn.ReLU6 is one, too
+        return self._rectify(partial(F.hardtanh, min_val=min_val, max_val=max_val), x, inplace)  # nn.ReLU6 is one, too
 
     def leaky_relu(self, x: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
         if negative_slope < 0:
-            return F.leaky_relu(x, negative_slope)
-        return self._rectify(lambda t: F.leaky_relu(t, negative_slope), x)
+            return F.leaky_relu(x, negative_slope, inplace)
+        return self._rectify(partial(F.leaky_relu, negative_slope=negative_slope), x, inplace)
 
     def avg_pool2d(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         return self._pooling(F.avg_pool2d, x, *args, **kwargs)
