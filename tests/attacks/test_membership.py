@@ -46,6 +46,28 @@ def test_shadows_tell_more_than_the_loss_alone(memorised):
     assert scores["merged model, lira", "AUC"] > 0.9
 
 
+def test_shadows_start_from_what_the_attacked_client_was_sent(tmp_path):
+    """FedAMP sends each client a mixture of its own, and there are more shadows than clients."""
+    scene = Scene(trained(tmp_path, "fedamp", lr=0.5))
+    attack = Membership(clients=1, shadows=4)
+    start = scene.last_round.start
+    assert start is not None
+    (target,) = attack._updates(scene)
+    received, all_are_sent = start.received(target.client), start.weights
+    assert any(not torch.equal(received[n], all_are_sent[n]) for n in received)
+    assert all(torch.equal(target.start.weights[n], received[n]) for n in received)
+
+    x = scene.trainer.samples.x[:8]
+    y = torch.as_tensor(scene.run.federation.y[:8]).long()
+    models = shadows.trained(scene, x, y, np.ones((4, 8), dtype=bool), target.start, (1, 0))
+    for n in scene.run.fed.net.trainable:
+        assert not torch.equal(models[0][n], received[n])
+        for other in models[1:]:  # one batch of the same samples
+            torch.testing.assert_close(other[n], models[0][n])
+    assert {of for of, _ in values(scene, attack)} >= {f"{target.of}, lira", "merged model, lira"}
+    scene.close()
+
+
 @pytest.mark.slow
 def test_lira_tells_members_of_overlapping_classes(tmp_path):
     """Digits, whose samples resemble each other, so that the loss alone says little."""

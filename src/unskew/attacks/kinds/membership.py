@@ -83,11 +83,11 @@ class Membership(Attack):
                 f"update of {scene.run.federation.name_of(r.client)}",
                 r.client,
                 np.asarray(scene.run.federation.train[r.client]),
-                {**heard.start.weights, **r.weights},
-                heard.start,
+                {**start.weights, **r.weights},
+                start,
                 scene.run.settings.epochs_in(scene.final.t),
             )
-            for r in largest
+            for r, start in zip(largest, [heard.start.to(r.client) for r in largest])
         ]
 
     def _attacked(
