@@ -240,7 +240,9 @@ def test_what_reads_single_replies_besides_methods_is_refused_or_switched_off(tm
     monkeypatch.chdir(tmp_path)
     ran = ["run", "fedavg", "--data", "digits", "--clients", "4", "--samples", "20", "--rounds", "1", "--model", "mlp"]
     assert call(*ran, "--secure-aggregation", "on", "--name", "s", cwd=tmp_path).code == 0
-    assert "E152" in call("attack", "runs/s", "membership", cwd=tmp_path).err
+    assert "E151" in call("attack", "runs/s", "gradient", cwd=tmp_path).err
+    attacked = call("attack", "runs/s", "membership", "--set", "shadows=2", cwd=tmp_path)
+    assert "only the merged model was attacked, because the server read sums alone" in attacked.out
 
 
 def test_explain_says_whether_it_is_possible():
