@@ -173,3 +173,13 @@ def test_a_sample_without_a_batch_goes_along_time_too():
     expected = layer(x)
     with Kernels(folded=False):
         assert torch.equal(layer(x), expected)
+
+
+@pytest.mark.parametrize("folded", [False, True])
+def test_an_image_without_a_batch_is_convolved_too(folded):
+    layer = nn.Sequential(nn.Conv2d(4, 6, 3), nn.ReLU(), nn.MaxPool2d(2))
+    x_G = torch.randn(3, 4, 8, 8)
+    expected = torch.stack([layer(x) for x in x_G])
+    with Kernels(folded=folded):
+        found = torch.func.vmap(layer)(x_G) if folded else torch.stack([layer(x) for x in x_G])
+    torch.testing.assert_close(found, expected)

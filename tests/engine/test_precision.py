@@ -64,6 +64,15 @@ def test_only_convolutions_of_several_channels_are_rounded():
 
 
 @NEEDED
+def test_layers_in_double_precision_are_not_rounded():
+    x, w = torch.randn(2, 8, 6, 6).double(), torch.randn(4, 8, 3, 3).double()
+    with Kernels(folded=False, rounded=True):
+        y = F.conv2d(x, w)
+    assert y.dtype == torch.float64
+    torch.testing.assert_close(y, F.conv2d(x, w))
+
+
+@NEEDED
 def test_a_run_says_its_precision_and_scores_in_float32(tmp_path):
     result = trained("bf16", folder=tmp_path, name="run")
     assert "precision: bf16" in (tmp_path / "run" / "config.yaml").read_text()

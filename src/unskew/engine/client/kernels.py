@@ -87,10 +87,13 @@ class Kernels(TorchFunctionMode):
         dilation: Size = 1,
         groups: int = 1,
     ) -> Tensor:
+        if x.dim() != 4:
+            return F.conv2d(x, weight, bias, stride, padding, dilation, groups)  # type: ignore[arg-type]
+
         def run(x: Tensor, w: Tensor, b: Tensor | None, groups: int) -> Tensor:
             x = x.contiguous(memory_format=LAST)
             ways = stride, padding, dilation, groups
-            if not self.rounded or w.shape[1] == 1:
+            if not self.rounded or w.shape[1] == 1 or w.dtype != torch.float32:
                 return F.conv2d(x, w, b, *ways)  # type: ignore[arg-type]
             bias = None if b is None else b.bfloat16()
             return F.conv2d(x.bfloat16(), w.bfloat16(), bias, *ways).float()  # type: ignore[arg-type]
