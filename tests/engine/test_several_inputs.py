@@ -259,6 +259,17 @@ def test_whole_numbers_may_stand_for_floats_but_not_floats_for_whole_numbers(fin
         result.predict({"input_ids": IDS, "attention_mask": PRESENT.astype(int)})
 
 
+@pytest.mark.parametrize("lanes", ["1", "4"])
+def test_a_whole_number_that_the_model_has_no_row_for_is_a_sentence(lanes):
+    beyond = IDS.copy()
+    beyond[-1, 2] = 40
+    with pytest.raises(UsageError, match=r"E122 a sample holds a whole number for which an nn\.Embedding"):
+        trained(given=WORDS | {"input_ids": beyond}, model=Words(), lanes=lanes)
+    result = trained(given=WORDS, model=Words(), lanes=lanes)
+    with pytest.raises(UsageError, match="numbers go from 0 to num_embeddings - 1"):
+        result.predict(WORDS | {"input_ids": beyond})
+
+
 def test_a_single_input_is_not_predicted_from_a_dictionary():
     result = unskew.run("fedavg", (SCANS, Y), model="mlp", **SETTINGS)
     with pytest.raises(DataError, match="E403 predict: a dictionary was given; samples have one input"):

@@ -206,7 +206,7 @@ class Network:
         until: stop at this cut; the output is then the activation there.
         train: run in training mode: dropout is active, batch normalisation uses and updates batch statistics.
         taps: by cut, a function that sees the activation and returns what the pass goes on with.
-        The features are what the head received.
+        The features are what the head received. Raises UsageError (E122) where an embedding has no row for a number.
         """
         if self._training is not train:
             self.module.train(train)
@@ -217,6 +217,9 @@ class Network:
             store[key] = w[name]
         try:
             return self._passes.run(x, since, until, taps or {}, self.around)
+        except IndexError as error:
+            tokens.refuse_unknown(error)
+            raise
         finally:
             self._empty()
 

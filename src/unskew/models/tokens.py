@@ -69,6 +69,13 @@ def check_known(module: nn.Module, *samples: np.ndarray) -> None:
                 raise UsageError("E122", f"{text}; give token ids.")
 
 
+def refuse_unknown(error: IndexError) -> None:
+    """Raises UsageError (E122) if this is torch's error for a number that an embedding has no row for."""
+    if str(error) == "index out of range in self":
+        text = "a sample holds a whole number for which an nn.Embedding of the model has no row"
+        raise UsageError("E122", f"{text}; numbers go from 0 to num_embeddings - 1.") from error
+
+
 def _check(_layer: nn.Module, args: tuple[Any, ...]) -> None:
     first = args[0]
     if bool((fractions := first != first.round()).any()):
