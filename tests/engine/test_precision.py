@@ -24,7 +24,7 @@ def network() -> nn.Module:
     return nn.Sequential(*layers, nn.Flatten(), nn.Linear(32, 3))
 
 
-def trained(precision: str, **options) -> unskew.Result:
+def trained(precision: str, method: str = "fedavg", **options) -> unskew.Result:
     x = np.random.default_rng(0).random((24, 1, 8, 8)).astype(np.float32)
     data = unskew.data.arrays(x, np.arange(24) % 3, x, np.arange(24) % 3)
     settings = {
@@ -36,7 +36,7 @@ def trained(precision: str, **options) -> unskew.Result:
         "normalise": "none",
         "device": "cpu",
     }
-    return unskew.run("fedavg", data, model=network(), precision=precision, **settings | options)
+    return unskew.run(method, data, model=network(), precision=precision, **settings | options)
 
 
 @NEEDED
@@ -49,6 +49,18 @@ def test_bf16_trains_near_float32_to_the_same_bits_each_time(lanes):
     apart = sum(float((float32[n] - bf16[n]).square().sum()) for n in start)
     assert 0 < apart < 0.1**2 * moved
     assert all(t.dtype == torch.float32 for t in bf16.values())
+
+
+@NEEDED
+def test_samples_that_train_apart_are_rounded_too():
+    pytest.importorskip("dp_accounting", reason="the extra [dp] is not installed")
+    ours, again, plain = (trained(p, "dpsgd(delta=0.01)") for p in ("bf16", "bf16", "float32"))
+    assert ours.digest == again.digest != plain.digest
+
+
+def test_torch_without_onednn_has_no_bfloat16(monkeypatch):
+    monkeypatch.setattr(torch.ops, "mkldnn", object())
+    assert not has_bf16()
 
 
 @NEEDED

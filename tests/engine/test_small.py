@@ -57,6 +57,12 @@ def test_large_weights_make_a_step_large_whatever_is_multiplied():
     assert not is_small(net, 1)  # 0.56 million products a sample, and 2.2 MB of weights eight times
 
 
+def test_of_a_large_model_nothing_is_copied_or_computed(monkeypatch):
+    net = Network(nn.Sequential(nn.Flatten(), nn.Linear(784, 700), nn.Linear(700, 10)), (1, 28, 28))
+    monkeypatch.setattr(Network, "copy", lambda self: pytest.fail("copied"))
+    assert not is_small(net, 1)
+
+
 def test_activations_make_a_step_large_whatever_is_multiplied():
     layers = [nn.Conv2d(1, 1, 1), *[nn.Tanh() for _ in range(40)], nn.Flatten(), nn.Linear(784, 10)]
     net = Network(nn.Sequential(*layers), (1, 28, 28))

@@ -23,7 +23,10 @@ FLOAT32, TF32, BF16 = "float32", "tf32", "bf16"
 
 def has_bf16() -> bool:
     """Whether this processor computes with bfloat16; others would imitate it, and slowly."""
-    return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    try:
+        return bool(torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    except (AttributeError, RuntimeError):  # torch was built without oneDNN, as for some processors
+        return False
 
 
 @contextmanager

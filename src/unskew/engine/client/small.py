@@ -30,6 +30,9 @@ COPIES = 8
 
 def is_small(net: Network, batch: int) -> bool:
     """Whether a step of one client is small. False for a model that cannot run on zeros; the trial of it says why."""
+    weighs = COPIES * size_in_bytes(dict(net.initial))
+    if weighs > MOST_BYTES:  # nothing of a large model is copied
+        return False
     net, kept, products = net.copy(), dict[int, int](), Products()
     w = net.weights()
     own = {t.untyped_storage().data_ptr() for t in w.values()}
@@ -49,9 +52,7 @@ def is_small(net: Network, batch: int) -> bool:
     except Exception:
         return False
     share = batch / ROWS
-    return (
-        share * sum(kept.values()) + COPIES * size_in_bytes(w) <= MOST_BYTES and share * products.count <= MOST_PRODUCTS
-    )
+    return share * sum(kept.values()) + weighs <= MOST_BYTES and share * products.count <= MOST_PRODUCTS
 
 
 class Products(TorchFunctionMode):
