@@ -181,8 +181,9 @@ def test_noise_has_its_deviation_and_over_a_network_is_nobodys_to_draw_again(loo
     assert float(first.std()) == pytest.approx(6.0, rel=0.02)
     trainer.chance = System()
     secret, other = drawn(), drawn()
-    assert not torch.isclose(secret, other).any()
-    assert float(secret.std()) == pytest.approx(6.0, rel=0.02)
+    alike = float(torch.corrcoef(torch.stack([secret, other]))[0, 1])
+    assert abs(alike) < 0.06, "eight deviations of what chance gives"
+    assert float(secret.std()) == pytest.approx(6.0, rel=0.04)
 
 
 def test_over_a_network_what_a_sample_is_given_is_nobodys_to_draw_again(loop_of):
