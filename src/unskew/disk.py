@@ -69,6 +69,20 @@ def replace(path: Path, data: bytes | str | Sequence[memoryview], keep: Path | N
     replace_piecewise(path, buffers, sum(map(len, buffers)), keep)
 
 
+def linked(path: Path, target: Path) -> bool:
+    """Whether what lies at `path` is now a link to this file, or the file itself; False where there can be no links."""
+    if path.resolve() == target.resolve():
+        return True
+    part = path.with_name(path.name + ".part")
+    try:
+        part.unlink(missing_ok=True)
+        part.symlink_to(target.absolute())
+        os.replace(part, path)
+    except OSError:
+        return False
+    return True
+
+
 def replace_piecewise(path: Path, buffers: Iterable[bytes | memoryview], size: int, keep: Path | None = None) -> None:
     """The same for content that is made piece by piece. size: bytes of all pieces."""
     part = path.with_name(path.name + ".part")

@@ -4,6 +4,7 @@ it is used is an error and not the end of the process, and memory stays what the
 from __future__ import annotations
 
 import io
+import math
 import mmap
 from collections.abc import Iterator, Mapping
 from itertools import chain
@@ -89,30 +90,42 @@ def lies_as_used(x: Rows) -> bool:
 
 
 def laid_down(x: Rows, path: Path) -> dict[str, Any]:
-    """Where samples lie, as JSON: in their own file, or written to this one, as float32, block by block.
+    """Put samples at this path, by a link to their own file, or written as float32, block by block; how they lie there, as JSON.
 
-    Raises Paused (E203) on a full disk, and DataError (E413) for rows that cannot be read.
+    The facts name no file, because they may come from anybody. Raises Paused (E203) on a full disk, and DataError (E413) for
+    rows that cannot be read.
     """
     if lies_as_used(x):
         source = x.source
         assert isinstance(source, Stored)
-        facts = {
-            "path": str(source.path.absolute()),
-            "offset": source.offset,
-            "kind": source.kind.str,
-            "full": source.full,
-        }
-        return {**facts, "shape": list(source.shape)}
+        if disk.linked(path, source.path):
+            return {
+                "offset": source.offset,
+                "kind": source.kind.str,
+                "full": source.full,
+                "shape": list(source.shape),
+            }
+        x = Rows(source)  # whoever picks them up chooses from all rows
     header = io.BytesIO()
     form = {"descr": "<f4", "fortran_order": False, "shape": x.shape}
     np.lib.format.write_array_header_1_0(header, form)
     pieces = (x[rows].reshape(-1).astype("<f4").view(np.uint8).data for rows in blocks(x.shape))
     disk.replace_piecewise(path, chain([header.getvalue()], pieces), x.nbytes)
-    return {"path": str(path.absolute()), "offset": header.tell(), "kind": "<f4", "full": None, "shape": list(x.shape)}
+    return {"offset": header.tell(), "kind": "<f4", "full": None, "shape": list(x.shape)}
 
 
-def picked_up(facts: Mapping[str, Any], rows: np.ndarray | None) -> np.ndarray:
-    """The samples that lie where `laid_down` says. rows: which of them; None for all. Raises DataError (E402) if the file is gone."""
-    kind, shape = np.dtype(facts["kind"]), tuple(facts["shape"])
-    x = standing_in(Stored(Path(facts["path"]), facts["offset"], shape, kind, facts["full"]))
+def picked_up(facts: Mapping[str, Any], path: Path, rows: np.ndarray | None) -> np.ndarray:
+    """The samples that lie at this path as `laid_down` says. rows: which of them; None for all.
+
+    Raises DataError (E402) if the file is gone, and KeyError, TypeError or ValueError for facts that `laid_down` does not write.
+    """
+    kind, shape, offset, full = np.dtype(str(facts["kind"])), tuple(facts["shape"]), facts["offset"], facts["full"]
+    if kind.kind not in "biuf" or kind.subdtype or not shape:
+        raise ValueError(f"samples of {kind}")
+    if any(type(n) is not int or n < 0 for n in (*shape, offset)) or type(full) not in (int, type(None)) or full == 0:
+        raise ValueError("samples of no shape")
+    place = path.resolve()
+    if place.exists() and (not place.is_file() or offset + math.prod(shape) * kind.itemsize > place.stat().st_size):
+        raise ValueError(f"{path.name} is shorter than its samples")
+    x = standing_in(Stored(place, offset, shape, kind, full))
     return x if rows is None else chosen(x, rows)

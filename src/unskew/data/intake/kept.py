@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from unskew import disk
+from unskew.data.archives import Archive
 from unskew.data.dataset import Dataset
 from unskew.data.intake.notes import Intake, Topic
 from unskew.data.layout import Layout
@@ -47,7 +48,7 @@ def keep(dataset: Dataset, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     arrays = {name: part for name in _ARRAYS if not isinstance(part := getattr(dataset, name), Rows)}
     read = {name: part for name in _ARRAYS if isinstance(part := getattr(dataset, name), Rows)}
-    facts["stored"] = {name: laid_down(part, path.with_suffix(f".{name}.npy")) for name, part in read.items()}
+    facts["stored"] = {name: laid_down(part, _beside(path, name)) for name, part in read.items()}
     arrays |= {f"rows {name}": part.rows for name, part in read.items() if part.rows is not None and lies_as_used(part)}
     arrays |= {f"column {name}": values for name, values in dataset.columns.items()}
     arrays |= {f"test column {name}": values for name, values in dataset.test_columns.items()}
@@ -56,11 +57,15 @@ def keep(dataset: Dataset, path: Path) -> None:
     disk.replace(path, buffer.getvalue())
 
 
-def kept(archive: Mapping[str, np.ndarray]) -> Dataset:
-    """The set that `keep` has written."""
+def kept(archive: Archive) -> Dataset:
+    """The set that `keep` has written. Of other files it reads those beside the archive alone, whatever its facts say."""
     facts = json.loads(str(archive[FACTS]))
     intake, applied = facts["intake"], facts["applied"]
-    read = {name: picked_up(where, archive.get(f"rows {name}")) for name, where in facts.get("stored", {}).items()}
+    read = {
+        name: picked_up(how, _beside(archive.path, name), archive.get(f"rows {name}"))
+        for name, how in facts.get("stored", {}).items()
+        if name in _ARRAYS
+    }
     x, y, x_test, y_test = (read[name] if name in read else archive[name] for name in _ARRAYS)
     return Dataset(
         facts["name"], x, y, x_test, y_test, tuple(facts["classes"]),
@@ -73,6 +78,11 @@ def kept(archive: Mapping[str, np.ndarray]) -> Dataset:
         target=Target(**facts["target"]) if facts.get("target") else None,
         layout=Layout.from_json(facts["layout"], x.shape[1]) if facts.get("layout") else None,
     )  # fmt: skip
+
+
+def _beside(path: Path, name: str) -> Path:
+    """Where samples lie that are in no archive."""
+    return path.with_suffix(f".{name}.npy")
 
 
 def _intake(dtype: str, notes: list[tuple[Topic, str]], divided: str, form: Mapping[str, Any]) -> Intake:
