@@ -39,6 +39,7 @@ def test_a_strangers_archive_names_no_other_file(tmp_path):
         {"shape": []},
         {"full": 0},
         {"shape": [1 << 60, 8]},
+        {"shape": [90, 1, 8, 9]},
     ):
         changed = facts | {"stored": {n: how | wrong for n, how in facts["stored"].items()}}
         np.savez(tmp_path / "data.npz", **arrays | {kept.FACTS: np.array(json.dumps(changed))})
