@@ -71,10 +71,11 @@ class Hooked:
         for name, child in self.module.named_children():
             self._handles.append((name, child.register_forward_hook(self._tap_at(name)).id))
 
-        def keep(_module: nn.Module, args: tuple[Any, ...]) -> None:
-            self.features = args[0]
+        def keep(_module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            self.features = args[0] if args else kwargs["input"]
 
-        self._handles.append((self.head, self.module.get_submodule(self.head).register_forward_pre_hook(keep).id))
+        head = self.module.get_submodule(self.head)
+        self._handles.append((self.head, head.register_forward_pre_hook(keep, with_kwargs=True).id))
 
     def _tap_at(self, name: str) -> Callable[[nn.Module, Any, Tensor], Tensor | None]:
         return lambda _module, _args, h: self.taps[name](name, h) if name in self.taps else None

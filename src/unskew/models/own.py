@@ -76,9 +76,16 @@ def check_module(
     if problem := _problem(module):
         raise UsageError("E123", f"the model cannot be trained among clients: {problem}.")
     try:
-        copied = nothing_in_place(copy.deepcopy(module))
+        copied = copy.deepcopy(module)
     except Exception as error:
         raise UsageError("E123", f"the model cannot be copied: {own.in_one_line(error)}.") from error
+    if layer := _counted_on(copied, shape, layout):
+        raise UsageError(
+            "E123",
+            f"the model's '{layer}' changes its input in place (inplace=True) and the model goes on with that input as it "
+            "then is; clients train with inplace=False, and would train another model: set that, and use what the layer "
+            "returns.",
+        )
     if changed := _changed_in_place(copied, shape, layout):
         raise UsageError("E123", f"{changed} changes its input in place, which others still read; return a new tensor.")
     return module
@@ -191,6 +198,43 @@ def _changed_in_place(module: nn.Module, shape: tuple[int, ...], layout: Layout 
     if x._version:
         return "the model"
     return f"the model's '{changed[0]}'" if changed else ""
+
+
+def _counted_on(module: nn.Module, shape: tuple[int, ...], layout: Layout | None) -> str:
+    """The layer whose change of its input in place the model's answers depend on, "" if there is none. All are turned off."""
+    layers = {n: layer for n, layer in module.named_modules() if getattr(layer, "inplace", False) is True}
+    if not layers:
+        return ""
+    tokens.attach(module)
+    unpacking.attach(module, layout)
+    x = torch.rand(2, *shape, generator=torch.Generator().manual_seed(0))
+
+    state = torch.get_rng_state()
+
+    def answers() -> torch.Tensor:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            torch.set_rng_state(state)  # dropout is one of these layers
+            return module.train()(x.clone())
+
+    def close(a: torch.Tensor, b: torch.Tensor) -> bool:
+        return torch.allclose(a, b, rtol=1e-3, atol=1e-6, equal_nan=True)
+
+    try:
+        as_written = answers()
+        nothing_in_place(module)
+        returned = answers()
+    except Exception:  # the trial of a training step says why
+        nothing_in_place(module)
+        return ""
+    if not isinstance(returned, torch.Tensor) or close(as_written, returned):
+        return ""
+    for name, layer in layers.items():
+        layer.inplace = True  # type: ignore[assignment]
+        alone = answers()
+        layer.inplace = False  # type: ignore[assignment]
+        if not close(alone, returned):
+            return name
+    return next(iter(layers))
 
 
 def _first(args: tuple[object, ...]) -> torch.Tensor | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import partial
 from typing import Any
 
 import torch
@@ -20,7 +19,8 @@ from torch.overrides import TorchFunctionMode
 from unskew.core.network import Network
 from unskew.engine.client.batched import Convolution, first, pair
 from unskew.engine.client.folded import FoldedConvolution, FoldedGroupNorm, FoldedNorm, FoldedPool, affine, masked_norm
-from unskew.engine.client.rectified import Rectified
+from unskew.engine.client.rectified import RECTIFIERS, Rectified, Rectifier
+from unskew.engine.client.viewed import VIEWS
 from unskew.models.columns import edged_norm_relu
 
 LAST = torch.channels_last
@@ -35,21 +35,25 @@ class Kernels(TorchFunctionMode):
     the model trains (for a client with one sample). rounded: convolutions of several channels, depthwise ones aside,
     compute with factors rounded to bfloat16, which processors with units for it do faster. padded: batches end in padding, which no statistics may count.
     mask_shapes: a list to which every dropout layer adds the shape of its mask, or None.
+    copied: a list to which every view adds what it had to copy, or None.
     """
 
     def __init__(self, folded: bool, frozen: bool = False, rounded: bool = False):
         super().__init__()
         self.folded, self.frozen, self.rounded, self.padded = folded, frozen, rounded, False
         self.mask_shapes: list[tuple[int, ...]] | None = None
+        self.copied: list[Tensor] | None = None
         self._weight_B: Tensor | None = None
         self._dropout: Iterator[Tensor] | None = None
         self._differentiating = False
         self._rectified: Rectified | None = None
 
     @contextmanager
-    def training(self, weight_B: Tensor, dropout: Sequence[Tensor]) -> Iterator[None]:
-        """One pass of a training step. weight_B: 1 for a sample, 0 for padding. dropout: uniform numbers, by layer."""
-        self._weight_B, self._dropout = weight_B if self.padded else None, iter(dropout)
+    def training(self, weight_B: Tensor, dropout: Sequence[Tensor] | None) -> Iterator[None]:
+        """One pass of a training step. weight_B: 1 for a sample, 0 for padding. dropout: uniform numbers, by layer, none where
+        the layer draws by itself; None where nothing is left out."""
+        self._weight_B = weight_B if self.padded else None
+        self._dropout = None if dropout is None else iter(dropout)
         yield
         self._weight_B = None
 
@@ -70,7 +74,7 @@ class Kernels(TorchFunctionMode):
         if rectified and func in _POOLS and args and rectified.value() is args[0]:
             pooled = _KERNELS[func](self, rectified.of, *args[1:], **kwargs)
             return rectified.again(pooled)
-        if self._differentiating and func not in (F.batch_norm, F.dropout, edged_norm_relu):
+        if self._differentiating and func not in _ALWAYS:
             return func(*args, **kwargs)
         kernel = _KERNELS.get(func)
         if kernel and "input" in kwargs:  # torch's own name of the first argument
@@ -170,28 +174,14 @@ class Kernels(TorchFunctionMode):
         ways = (1, first(kernel_size)), (1, step), (0, first(padding)), (1, first(dilation)), ceil_mode
         return self._pooling(F.max_pool2d, x.unsqueeze(-2), *ways).squeeze(-2)
 
-    def _rectify(self, rectify: Callable[..., Tensor], x: Tensor, inplace: bool) -> Tensor:
+    def rectify(self, x: Tensor, rectifier: Rectifier, inplace: bool) -> Tensor:
         """The rectified x; if it is pooled next, the smaller pooled x is rectified instead, see `Rectified`."""
         if inplace:  # a model may go on with x itself
-            return rectify(x, inplace=True)
-        y = rectify(x)
-        if x.requires_grad or self.folded:
-            self._rectified = Rectified(weakref.ref(y), x, rectify)
+            return rectifier.run(x, inplace=True)
+        y = rectifier.run(x)
+        if rectifier.rises and (x.requires_grad or self.folded):
+            self._rectified = Rectified(weakref.ref(y), x, rectifier.run)
         return y
-
-    def relu(self, x: Tensor, inplace: bool = False) -> Tensor:
-        return self._rectify(F.relu, x, inplace)
-
-    def relu6(self, x: Tensor, inplace: bool = False) -> Tensor:
-        return self._rectify(F.relu6, x, inplace)
-
-    def hardtanh(self, x: Tensor, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Tensor:
-        return self._rectify(partial(F.hardtanh, min_val=min_val, max_val=max_val), x, inplace)  # nn.ReLU6 is one, too
-
-    def leaky_relu(self, x: Tensor, negative_slope: float = 0.01, inplace: bool = False) -> Tensor:
-        if negative_slope < 0:
-            return F.leaky_relu(x, negative_slope, inplace)
-        return self._rectify(partial(F.leaky_relu, negative_slope=negative_slope), x, inplace)
 
     def avg_pool2d(self, x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         return self._pooling(F.avg_pool2d, x, *args, **kwargs)
@@ -209,16 +199,16 @@ class Kernels(TorchFunctionMode):
     def batch_norm(
         self,
         x: Tensor,
-        running_mean: Tensor,
-        running_var: Tensor,
+        running_mean: Tensor | None,
+        running_var: Any,
         weight: Tensor | None = None,
         bias: Tensor | None = None,
         training: bool = False,
         momentum: float = 0.1,
         eps: float = 1e-5,
     ) -> Tensor:
-        record = not self._differentiating
-        if not training or self.frozen:
+        record = not self._differentiating and running_mean is not None
+        if running_mean is not None and (not training or self.frozen):
             return affine(x, running_mean, (running_var + eps).rsqrt(), weight, bias)
         if self._weight_B is not None:
             running = (running_mean, running_var) if record else None
@@ -229,11 +219,11 @@ class Kernels(TorchFunctionMode):
         return F.batch_norm(x, mean, var, weight, bias, True, momentum, eps)
 
     def group_norm(
-        self, x: Tensor, groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+        self, x: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
     ) -> Tensor:
         if self.folded:
-            return FoldedGroupNorm.apply(x, groups, weight, bias, eps)  # type: ignore[return-value]
-        return F.group_norm(x, groups, weight, bias, eps)
+            return FoldedGroupNorm.apply(x, num_groups, weight, bias, eps)  # type: ignore[return-value]
+        return F.group_norm(x, num_groups, weight, bias, eps)
 
     def edged_norm_relu(
         self,
@@ -255,10 +245,14 @@ class Kernels(TorchFunctionMode):
         if not training or p == 0:
             return x
         if self.mask_shapes is not None:
-            self.mask_shapes.append(tuple(x.shape[1:]))
+            self.mask_shapes.append(tuple(x.shape))
         if self._dropout is None:
             return x
-        return x * (next(self._dropout) >= p) / (1 - p)
+        numbers = next(self._dropout)
+        if not numbers.numel():
+            return F.dropout(x, p, True, inplace)
+        keep, share = numbers >= p, 1 - p or 1.0
+        return x.mul_(keep).div_(share) if inplace else x * keep / share
 
 
 @contextmanager
@@ -272,18 +266,20 @@ def within(net: Network, kernels: Kernels) -> Iterator[None]:
         net.around, net.differentiable = before
 
 
+def _rectifying(named: Callable[..., tuple[Tensor, Rectifier, bool]]) -> Callable[..., Tensor]:
+    return lambda kernels, *args, **kwargs: kernels.rectify(*named(*args, **kwargs))
+
+
+_ALWAYS = {F.batch_norm, F.dropout, edged_norm_relu, *VIEWS}
+"""What never runs as torch's own operation."""
 _POOLS = {F.max_pool1d, torch.max_pool1d, F.max_pool2d, torch.max_pool2d}
-_KERNELS = {
+_KERNELS: dict[Any, Callable[..., Any]] = {
+    **VIEWS,
+    **{func: _rectifying(named) for func, named in RECTIFIERS.items()},
     torch.conv1d: Kernels.conv1d,
     F.conv1d: Kernels.conv1d,
     F.max_pool1d: Kernels.max_pool1d,
     torch.max_pool1d: Kernels.max_pool1d,
-    F.relu: Kernels.relu,
-    torch.relu: Kernels.relu,
-    Tensor.relu: Kernels.relu,
-    F.relu6: Kernels.relu6,
-    F.hardtanh: Kernels.hardtanh,
-    F.leaky_relu: Kernels.leaky_relu,
     torch.conv2d: Kernels.conv2d,
     F.conv2d: Kernels.conv2d,
     F.conv_transpose2d: Kernels.conv_transpose2d,

@@ -5,11 +5,13 @@ Letters: B batch, C classes, G lanes.
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -18,6 +20,7 @@ from unskew import own
 from unskew.core.network import Network
 from unskew.core.trees import Weights
 from unskew.engine.client.axis import Axis, Many, One
+from unskew.engine.client.dropout import mask_shapes
 from unskew.engine.client.kernels import Kernels, within
 from unskew.errors import UsageError
 from unskew.models import tokens
@@ -27,6 +30,13 @@ SAMPLES, LANES = 4, 2
 """Samples of the step, and clients side by side; more would only take longer."""
 APART = 1e-3
 """The largest difference, relative to the largest number, that different kernels may make."""
+PADDING, MIXED, LEAST = 4, 1e-2, 1e-3
+"""Rows that pad the step, the largest difference they may make, relative to a tensor's largest number, and what of the largest
+number of all tensors counts as that at least."""
+IN_A_VIEW = (
+    "the model changes a view of an activation in place (x.view(...) and then an operation such as relu_), which "
+    "is a copy where the activation lies otherwise in memory; change the activation itself, or go on with what reshape gives."
+)
 
 
 @dataclass(frozen=True)
@@ -49,19 +59,30 @@ class Trial:
         return Trial(net.copy(), task, x, y)
 
     def alone(self) -> bool:
-        """Whether the model draws random numbers by itself as it trains; dropout layers draw from their client's key.
+        """Whether the model draws random numbers by itself as it trains; dropout of samples draws from their client's key.
 
-        Raises UsageError (E123) if it cannot take a training step.
+        Raises UsageError (E123) if it cannot take a training step, or draws where no seed of a run reaches.
         """
-        before = self._generator_state()
+        before, others = self._generator_state(), _other_generators()
         try:
             with tokens.checked(self.net.module), buffers_kept(self.net.module):
                 self._step(One(), self.x, self.y, 1)
+            by_itself = not torch.equal(before, self._generator_state()) or self.drops_out_by_itself()
         except UsageError:
             raise
         except Exception as error:
             raise UsageError("E123", f"the model cannot be trained: {own.in_one_line(error)}.") from error
-        return not torch.equal(before, self._generator_state())
+        if drawn := [name for name, state in _other_generators().items() if state != others[name]]:
+            raise UsageError(
+                "E123",
+                f"the model's forward draws from {drawn[0]}, which no seed of a run reaches, so that no two runs would be "
+                "equal; draw with torch, such as torch.rand(()).",
+            )
+        return by_itself
+
+    def drops_out_by_itself(self) -> bool:
+        """Whether a dropout layer is given something whose first axis is not the batch."""
+        return None in mask_shapes(self.net)
 
     def _generator_state(self) -> Tensor:
         """Of torch's own generator on the device of the samples."""
@@ -69,18 +90,34 @@ class Trial:
 
     def side_by_side(self) -> str:
         """Why clients cannot train side by side with this model, "" if they can."""
+        if self.drops_out_by_itself():
+            return "a dropout layer's first axis is not the batch, so no sample has a mask of its own"
+        padded = [torch.cat([t, t[:1].expand(PADDING, *t.shape[1:])]) for t in (self.x, self.y)]
         try:
-            x_BG, y_GB = torch.stack([self.x] * LANES, 1), torch.stack([self.y] * LANES)
-            many = self._step(Many(), x_BG, y_GB, LANES)
+            many, longer = (
+                self._step(Many(), torch.stack([x] * LANES, 1), torch.stack([y] * LANES), LANES, padding)
+                for x, y, padding in ((self.x, self.y, 0), (*padded, PADDING))
+            )
         except Exception as error:
             return own.in_one_line(error).split(". ")[0]
         alone = self._step(One(), self.x, self.y, 1)
         far = [n for n, t in alone.items() if _differ(t, many[n])]
-        return f"'{far[0]}' then comes out otherwise" if far else ""
+        if far:
+            return f"'{far[0]}' then comes out otherwise"
+        least = LEAST * max(_largest(t) for t in alone.values())
+        if any(_apart(t, longer[n]) > MIXED * max(_largest(t), least) for n, t in alone.items()):
+            return "what it says of a sample depends on the others in its batch, so that batches cannot be padded"
+        return ""
 
-    def _step(self, axis: Axis, x: Tensor, y: Tensor, lanes: int) -> Weights:
-        """The loss, the gradients and the running statistics after a step; stacked where there are several lanes."""
+    def _step(self, axis: Axis, x: Tensor, y: Tensor, lanes: int, padding: int = 0) -> Weights:
+        """The loss, the gradients and the running statistics after a step; stacked where there are several lanes.
+
+        padding: how many of the last samples do not count.
+        """
         net, kernels = self.net, Kernels(axis.folded)
+        kernels.padded, kernels.copied = padding > 0, None if axis.folded else []
+        count = (y.shape[1] if lanes > 1 else len(y)) - padding
+        weight = (torch.arange(count + padding, device=x.device) < count).float()
         start = {n: t.to(x.device) for n, t in net.initial.items()}
         common = {n: start[n] for n in start if lanes == 1 or n in net.constants}
         changed = net.buffers if lanes == 1 else tuple(n for n in start if n not in common)
@@ -89,10 +126,14 @@ class Trial:
         leaves |= {n: leaves[n].detach().requires_grad_() for n in net.trainable}
 
         def loss(w: Weights, x: Tensor, y: Tensor) -> Tensor:
-            return self.task.loss(net.run({**common, **w}, x, train=True)[0], y).mean()
+            with kernels.training(weight, None):
+                z = net.run({**common, **w}, x, train=True)[0]
+            return (self.task.loss(z, y) * weight).sum() / count
 
         with within(net, kernels):
             losses = axis.loss(loss)(leaves, x, y)
+        if any(t._version for t in kernels.copied or ()):  # pyright: ignore[reportPrivateUsage]
+            raise UsageError("E123", IN_A_VIEW)
         learnt = [leaves[n] for n in net.trainable]
         grads: Any = torch.autograd.grad(losses.sum(), learnt, allow_unused=True)
         results = {n: g for n, g in zip(net.trainable, grads) if g is not None}
@@ -156,5 +197,19 @@ def check_single_samples(net: Network, task: Task) -> None:
 
 
 def _differ(alone: Tensor, many: Tensor) -> bool:
-    largest = float(alone.abs().max()) if alone.numel() else 0.0
-    return any(float((alone - lane).abs().max()) > APART * max(1.0, largest) for lane in many if alone.numel())
+    return _apart(alone, many) > APART * max(1.0, _largest(alone))
+
+
+def _largest(t: Tensor) -> float:
+    return float(t.abs().max()) if t.numel() else 0.0
+
+
+def _apart(alone: Tensor, many: Tensor) -> float:
+    """The largest difference of any lane from what one client alone gives."""
+    return max((_largest(alone - lane) for lane in many), default=0.0)
+
+
+def _other_generators() -> dict[str, Any]:
+    """The states of the generators beside torch's that all of a process have in common."""
+    _, words, place, *_ = np.random.get_state()
+    return {"Python's `random`": random.getstate(), "`numpy.random`": (words.tobytes(), place)}  # type: ignore[union-attr]
