@@ -35,6 +35,20 @@ of which every parameter is frozen runs in evaluation mode, also in training: it
 with the model and does not update them. A model's own buffers of floats are averaged over clients; its forward pass
 must update them in place (`self.centre.copy_(...)`).
 
+## What training does with your layers
+
+A round trains your model as a plain loop of torch on the same batches does. Four things to know:
+
+- Layers with `inplace=True` run with `inplace=False`. A model that goes on with what such a layer has changed, as in
+  `self.conv(self.relu(h)) + h`, would be another one then and is refused (E123).
+- Dropout draws its masks from a key of the client's own, sample by sample. Where the first axis of what it is given is not
+  the batch (time before batch, weights), it draws from torch's generator under a seed of the client's, and clients train
+  one after another.
+- A model that computes statistics of the batch by itself trains one client after another, because batches of
+  clients that train side by side are padded. `nn.BatchNorm` and `F.batch_norm` leave padding out.
+- Random numbers have to be torch's. Those of Python's `random` and of `numpy.random` are refused (E123): no seed of a run
+  reaches them.
+
 ## Language models
 
 `hf(path='FOLDER')` reads a model of Hugging Face from a folder and trains adapters beside it (the extra `[hf]`):
