@@ -99,6 +99,14 @@ def test_a_row_comes_on_top_of_what_all_rows_share(tmp_path):
         (SMALL.replace("skew: iid", "skew: iid, skew: domain"), "'skew' stands at line 9 and at line 9"),
         ("methods: {A: fedavg}\nrows: {a:}\nsettings: digits", "settings should hold keys and values, got 'digits'"),
         ("methods: {A: fedavg}\nrows: {a:}\nclaims: none", "claims should be a list, got 'none'"),
+        (
+            "methods: {A: fedavg, B: fedprox}\nrows: {a:}\nclaims: [{text: t, better: A, than: [B], by: -1}]",
+            "claim 1: by should be greater than or equal to 0, got -1",
+        ),
+        (
+            "methods: {A: fedavg}\nrows: {a:, b:}\nclaims: [{text: t, falls: A, along: [[a, b]], by: -0.5}]",
+            "claim 1: by should be greater than or equal to 0, got -0.5",
+        ),
         ("methods: {3: fedavg}\nrows: {a:}", "put the method's name 3 in quotes"),
         ("methods: {A: fedavg}\nrows: {a:}\nopen: one", "open should be a list, got 'one'"),
         ("", "needs `methods:`"),

@@ -6,7 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import ClassVar
+from typing import Annotated, ClassVar
+
+from annotated_types import Ge
 
 Scores = Mapping[str, Mapping[str, float]]
 """The scores of what was run, by row and method, in points."""
@@ -27,7 +29,7 @@ class Claim:
     text: str
     better: str
     than: tuple[str, ...]
-    by: float = 0.0
+    by: Annotated[float, Ge(0)] = 0.0
     measure: str = ""
     rows: tuple[str, ...] = ()
     less: tuple[tuple[str, str], ...] = ()
@@ -66,7 +68,7 @@ class Trend:
     falls: str
     along: tuple[tuple[str, ...], ...]
     against: str = ""
-    by: float = 0.0
+    by: Annotated[float, Ge(0)] = 0.0
     measure: str = ""
 
     @property

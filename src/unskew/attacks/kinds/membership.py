@@ -56,7 +56,14 @@ class Membership(Attack):
     def refuse(self, scene: Scene) -> str | None:
         if scene.run.task.name != "classification":
             return "it needs one label a sample"
-        return None if scene.sent else "its clients send no weights"
+        if not scene.sent:
+            return "its clients send no weights"
+        fed, method = scene.run.fed, scene.run.method
+        own = [n for n in (*fed.net.trainable, *fed.net.buffers) if n not in fed.net.extra and method.keeps(n, fed)]
+        if own:
+            text = f"its clients keep '{own[0]}' of the model they train, of which whoever reads payloads has the first"
+            return f"{text} values alone: the model that would be attacked is nobody's, and its area no measure of what leaks"
+        return None
 
     def attempt(self, scene: Scene, seed: int) -> Outcome:
         members = scene.run.federation.train.rows

@@ -21,7 +21,17 @@ class Hidden:
     def __getattr__(self, name: str) -> NoReturn:
         self._refuse()
 
-    def __torch_function__(self, *_: Any, **__: Any) -> NoReturn:
-        self._refuse()
+    @classmethod
+    def __torch_function__(cls, _func: Any, _types: Any, args: tuple[Any, ...] = (), kwargs: Any = None) -> NoReturn:
+        flat = [
+            one
+            for arg in (*args, *(kwargs or {}).values())
+            for one in (arg if isinstance(arg, list | tuple) else (arg,))
+        ]
+        next(one for one in flat if isinstance(one, Hidden))._refuse()
 
-    __getitem__ = __iter__ = __len__ = __add__ = __sub__ = __mul__ = __truediv__ = __gt__ = __lt__ = _refuse
+    __getitem__ = __iter__ = __len__ = __contains__ = __array__ = __bool__ = __float__ = __int__ = __index__ = _refuse
+    __eq__ = __ne__ = __gt__ = __lt__ = __ge__ = __le__ = _refuse
+    __add__ = __radd__ = __sub__ = __rsub__ = __mul__ = __rmul__ = __truediv__ = __rtruediv__ = _refuse
+    __pow__ = __rpow__ = __matmul__ = __rmatmul__ = __floordiv__ = __mod__ = __neg__ = __abs__ = __invert__ = _refuse
+    __hash__ = object.__hash__
