@@ -18,7 +18,6 @@ from tests.engine.test_gpu_path import Plain, on_shapes, rate_as_tensor, weights
 from unskew import config
 from unskew.core import Part
 from unskew.core.network import Network
-from unskew.deploy import loaders
 from unskew.diagnosis.diagnose import diagnose_run
 from unskew.engine.client import room
 from unskew.engine.disk import state
@@ -446,18 +445,13 @@ def test_unscaled_inputs_are_told_and_stay_as_they_are():
     assert result.federation.applied is None
 
 
-def test_export_diagnosis_and_sites_refuse_several_inputs(finished, tmp_path):
+def test_export_and_diagnosis_refuse_several_inputs(finished, tmp_path):
     for kind in ("safetensors", "torch-export", "onnx", "hub"):
         with pytest.raises(UsageError, match="E160 samples have several inputs"):
             finished.export(tmp_path / kind, kind)
     run = resolve(config.build(SETTINGS), (BY_NAME, Y), model=Scans())
     with pytest.raises(DataError, match=r"E410 arrays: .*a sample here has several inputs"):
         diagnose_run(run)
-    np.savez(tmp_path / "site.npz", **{"x.scan": SCANS, "x.age": AGES, "y": Y})
-    with pytest.raises(
-        DataError, match=r"E403 .*site.npz holds samples with several inputs .*join them into one array"
-    ):
-        loaders.load(str(tmp_path / "site.npz"))
 
 
 def test_attacks_that_compare_inputs_are_left_out_and_membership_is_measured(tmp_path, monkeypatch):

@@ -105,6 +105,10 @@ class Layout:
         expected = sorted(set(names)) if named else [str(i + 1) for i in range(len(names))]
         if names != expected or (named and any(is_misnamed(n) for n in names)):
             raise ValueError("names of inputs that no model takes")
+        if layout.width > MOST_NUMBERS:
+            raise ValueError(
+                f"inputs of {excerpt(layout.width)} numbers, of which a sample has at most {MOST_NUMBERS:,}"
+            )
         if layout.width != width:
             raise ValueError(f"inputs of {layout.width} numbers in rows of {width}")
         return layout

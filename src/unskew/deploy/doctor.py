@@ -57,7 +57,7 @@ def _data(text: str, classes: Sequence[str]) -> Finding:
     except UnskewError as error:
         return Finding("data", False, str(error))
     counts = f"{len(dataset.y):,} training samples, {len(dataset.y_test):,} test samples"
-    held = f"each {list(dataset.shape)}; {_labels(dataset)}"
+    held = f"each {dataset.layout or list(dataset.shape)}; {_labels(dataset)}"
     low, high = span(dataset)
     scale = unscaled(dataset) if dataset.intake else ""
     remarks = [text for _, text in (dataset.intake.notes if dataset.intake else ())]

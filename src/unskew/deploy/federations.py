@@ -44,6 +44,7 @@ class ServersView(Unseen):
             "sites",
             names=tuple(h.site for h in hellos),
             target=target,
+            layout=first.layout,
         )
 
 
@@ -73,6 +74,7 @@ class SitesView(Federation):
             "sites",
             largest=largest,
             target=data.target,
+            layout=data.layout,
         )
 
 

@@ -11,6 +11,7 @@ from importlib import metadata
 from typing import Any
 
 from unskew.data.dataset import Dataset
+from unskew.data.layout import Layout
 from unskew.data.target import Target
 from unskew.deploy.versions import COORDINATOR, refusal
 from unskew.errors import UsageError, printable
@@ -28,7 +29,7 @@ class Hello:
 
     train, test: numbers of samples; shape: of one sample; pixels: of one label, () or a mask's height and width;
     versions: of the packages whose version matters; target: center and scale of a number that is predicted, () of classes.
-    several: whether a sample has any number of the classes.
+    several: whether a sample has any number of the classes. layout: the inputs of samples that have several.
     """
 
     site: str
@@ -40,11 +41,13 @@ class Hello:
     versions: Mapping[str, str] = field(default_factory=dict)
     target: tuple[float, ...] = ()
     several: bool = False
+    layout: Layout | None = None
 
     @property
     def data(self) -> tuple[object, ...]:
         """What it says of its data, without the versions."""
-        return self.site, self.train, self.test, self.shape, self.classes, self.pixels, self.target, self.several
+        form = self.shape, self.classes, self.pixels, self.target, self.several, self.layout
+        return self.site, self.train, self.test, *form
 
     @property
     def learnt(self) -> Target | None:
@@ -56,7 +59,7 @@ class Hello:
         target = (data.target.center, data.target.scale) if data.target else ()
         pixels = tuple(data.y.shape[1:]) if data.masks else ()
         counts = len(data.y), len(data.y_test)
-        return Hello(site, *counts, data.shape, data.classes, pixels, versions, target, data.several)
+        return Hello(site, *counts, data.shape, data.classes, pixels, versions, target, data.several, data.layout)
 
     @staticmethod
     def read(facts: Mapping[str, Any]) -> Hello:
@@ -71,17 +74,21 @@ class Hello:
             {printable(str(n)[:100]): printable(str(v)[:100]) for n, v in dict(facts["versions"]).items()},
             _constants(facts.get("target", ())),
             facts.get("several", False) is True,
+            _layout(facts),
         )
         least, most = (1, 1) if hello.target else (2, MOST_CLASSES)
         if not least <= len(hello.classes) <= most or not hello.shape:
             raise ValueError("no classes or no shape")
         if max(len(hello.shape), len(hello.pixels)) > MOST_AXES or len(hello.versions) > MOST_VERSIONS:
             raise ValueError(f"more than {MOST_AXES} axes or {MOST_VERSIONS} versions")
+        if hello.layout and hello.pixels:
+            raise ValueError("several inputs with a label at every place")
         return hello
 
     def as_json(self) -> dict[str, Any]:
-        facts = {**asdict(self), "versions": dict(self.versions)}
-        left_out = {name for name in ("target", "several") if not facts[name]}
+        layout = self.layout.as_json() if self.layout else None
+        facts = {**asdict(self), "versions": dict(self.versions), "layout": layout}
+        left_out = {name for name in ("target", "several", "layout") if not facts[name]}
         return {name: value for name, value in facts.items() if name not in left_out}
 
 
@@ -105,6 +112,14 @@ def _constants(values: Any) -> tuple[float, ...]:
     return numbers
 
 
+def _layout(facts: Mapping[str, Any]) -> Layout | None:
+    """Of samples with several inputs, which are one row each. Raises as `Layout.from_json`, ValueError for samples that are no rows."""
+    if facts.get("layout") is None:
+        return None
+    (width,) = facts["shape"]
+    return Layout.from_json(facts["layout"], width)
+
+
 def check_alike(hellos: Sequence[Hello]) -> None:
     """Raises UsageError (E504), naming two sites, unless all hold data of one task."""
     for other in hellos:
@@ -117,6 +132,8 @@ def difference(one: Hello, other: Hello) -> str:
     if one.several != other.several:
         several, single = (one, other) if one.several else (other, one)
         return f"sites hold different data: samples have several labels at {several.site} and one at {single.site}"
+    if text := _other_inputs(one, other):
+        return f"sites hold different data: {text}"
     for what in ("classes", "shape", "pixels", "target"):
         if getattr(one, what) != getattr(other, what):
             return f"sites hold different data: {what} {_difference(what, one, other)}"
@@ -148,6 +165,26 @@ def fitting(hellos: Sequence[Hello]) -> tuple[list[Hello], dict[str, str]]:
     if len(groups) > 1 and len(groups[0]) == len(groups[1]):
         check_alike([groups[0][0], groups[1][0]])
     return groups[0], {h.site: difference(groups[0][0], h) for group in groups[1:] for h in group}
+
+
+def _other_inputs(one: Hello, other: Hello) -> str:
+    """How the inputs of samples differ at these two; "" if they do not. Short, however many a site has made up."""
+    a, b = one.layout, other.layout
+    if a == b:
+        return ""
+    if a is None or b is None:
+        several, single = (one, other) if a else (other, one)
+        return f"samples have several inputs at {several.site} and one at {single.site}"
+    if a.named != b.named:
+        named, placed = (one, other) if a.named else (other, one)
+        return f"inputs have names at {named.site}, as a dictionary gives them, and none at {placed.site}"
+    names_a, names_b = ([each.name for each in layout.inputs] for layout in (a, b))
+    only = [f"input '{n}' is only at {one.site}" for n in names_a if n not in names_b]
+    only += [f"input '{n}' is only at {other.site}" for n in names_b if n not in names_a]
+    if only:
+        return "; ".join(only[:4])
+    here, there = next((x, y) for x, y in zip(a.inputs, b.inputs) if x != y)
+    return f"input {here} at {one.site} is {there} at {other.site}"
 
 
 def _difference(what: str, a: Hello, b: Hello) -> str:

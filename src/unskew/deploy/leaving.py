@@ -69,7 +69,8 @@ def _beside(trainer: Trainer, tests: int, summed: SecureAggregation | None) -> l
     if tests:
         names = ", ".join((*score_names(trainer.fed), *(metric.key for metric in trainer.fed.metrics)))
         lines.append(f"scores on this site's own test samples: {names}, a round that is scored (read: each)")
-    return [*lines, "numbers of training and test samples, shape, class names, versions, once (read: each)"]
+    shape = "names, shapes and types of inputs" if trainer.net.layout else "shape"
+    return [*lines, f"numbers of training and test samples, {shape}, class names, versions, once (read: each)"]
 
 
 def forecast(study: Path, data: str, classes: Sequence[str], sites: int) -> tuple[Study, list[str]]:
@@ -93,9 +94,8 @@ def forecast_of(data: Dataset, settings: Settings) -> tuple[Study, list[str]]:
     rows = [np.arange(len(dataset.y)), *[nobody] * (sites - 1)]
     tests = [np.arange(len(dataset.y_test)), *[nobody] * (sites - 1)]
     inputs = (dataset.x, dataset.y, dataset.x_test, dataset.y_test)
-    federation = Federation(
-        "site", *inputs, dataset.classes, Index.of(rows), Index.of(tests), "site", target=dataset.target
-    )
+    dealt = Index.of(rows), Index.of(tests), "site"
+    federation = Federation("site", *inputs, dataset.classes, *dealt, target=dataset.target, layout=dataset.layout)
     method = registry.parse(settings.method)
     run = run_on(federation, settings, method)
     check_room(run.method, run.fed)
@@ -115,7 +115,7 @@ def check_model(settings: Settings, data: Dataset, has: int | None = None) -> No
     shape = tuple(data.x.shape[1:])
     with torch.device("meta"):  # shapes alone
         pixels = task_of(data.y, settings.loss, data.target, shape).pixels(shape)
-        module = models.build(settings.model, shape, len(data.classes), pixels)
+        module = models.build(settings.model, shape, len(data.classes), pixels, data.layout)
     weights = 4 * count.parameters(module)
     if COPIES * weights > has:
         raise UsageError(

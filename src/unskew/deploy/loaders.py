@@ -32,9 +32,6 @@ def load(text: str, classes: Sequence[str] = ()) -> Dataset:
         raise UsageError(
             "E111", f"--data takes a folder, an .npz, a .csv or FILE.py:FUNCTION that exists; got {excerpt(text)}."
         )
-    if dataset.layout:
-        text = f"{text} holds samples with several inputs ({dataset.layout}), and sites of a network train on one"
-        raise DataError("E403", f"{text}; join them into one array x [N, ...].")
     if dataset.several and classes and tuple(classes) != dataset.classes:
         named, held = ",".join(classes), ",".join(dataset.classes)
         raise DataError(

@@ -148,7 +148,7 @@ def _checked(path: Path, hello: Hello, place: str, settings: Settings) -> Datase
     """A site's samples, as the site prepared them. Raises StateError (E152) unless they are as sites.json says."""
     data = prepared(load(place, () if hello.target else hello.classes), settings)
     now = Hello.of(hello.site, data, hello.versions)
-    for what in ("train", "test", "shape", "classes", "pixels", "target", "several"):
+    for what in ("train", "test", "layout", "shape", "classes", "pixels", "target", "several"):
         here, then = getattr(now, what), getattr(hello, what)
         if here != then:
             here, then = (list(v) if isinstance(v, tuple) else v for v in (here, then))
@@ -184,4 +184,5 @@ def _federation(hellos: Sequence[Hello], sets: Mapping[str, Dataset]) -> Federat
         names=tuple(h.site for h in hellos),
         applied=scaled.pop() if len(scaled) == 1 else None,
         target=next(iter(sets.values())).target,
+        layout=hellos[0].layout,
     )

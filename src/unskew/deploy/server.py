@@ -16,6 +16,7 @@ from pathlib import Path
 
 from unskew import data, disk
 from unskew.config import Settings
+from unskew.core.method import Method
 from unskew.data.dataset import Dataset
 from unskew.deploy.deployed import Deployed
 from unskew.deploy.federations import ServersView
@@ -30,7 +31,7 @@ from unskew.deploy.weighing import boasts, weighing
 from unskew.engine.disk.folder import Say, Shown
 from unskew.engine.disk.lock import Lock
 from unskew.engine.disk.state import State, digest
-from unskew.engine.resolve import run_on
+from unskew.engine.resolve import Run, run_on
 from unskew.engine.server.loop import Loop
 from unskew.errors import Paused, UnskewError, UsageError
 from unskew.methods import registry
@@ -91,11 +92,22 @@ def _conduct(path: Path, settings: Settings, post: Post, terms: Terms, listeners
         disk.replace(path / ROSTER, json.dumps(facts, indent=1))
     method = registry.parse(settings.method, settings.set)
     listeners.say("\n".join(weighing(hellos, method, settings, post.contact.bounds)))
-    folder = Deployed(path, run_on(federation, settings, method), post, notices, hellos, terms.min_sites)
+    folder = Deployed(path, _built(federation, settings, method), post, notices, hellos, terms.min_sites)
     loop, state = folder.go(listeners.say, listeners.shown, listeners.ready)
     files = {name: file_sha256(path / name) for name in VOUCHED_FOR if (path / name).exists()}
     post.journal.note("done", rounds=state.t, model=digest(state.weights), files=files)
     return loop, state
+
+
+def _built(federation: ServersView, settings: Settings, method: Method) -> Run:
+    """The run, or the UsageError of a model that does not take what sites hold, which then names one of them."""
+    try:
+        return run_on(federation, settings, method)
+    except UsageError as error:
+        if not federation.layout or error.code not in ("E122", "E123"):
+            raise
+        site = federation.names[0] if federation.names else "sites"
+        raise UsageError(error.code, f"the model here does not fit the samples of {site}: {error.text}") from None
 
 
 def _roster(path: Path) -> tuple[str, list[Hello]] | None:
