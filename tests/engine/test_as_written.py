@@ -259,6 +259,11 @@ class NumPysOwn(Model):
         return h * float(np.random.rand())
 
 
+class DroppedAlways(Model):
+    def between(self, h):
+        return F.dropout(h, 0.3)
+
+
 @pytest.mark.parametrize(
     ("made", "told"),
     [
@@ -266,6 +271,10 @@ class NumPysOwn(Model):
         (LayerThrownAway, r"the model's 'drop' changes its input in place"),
         (ViewChanged, r"the model changes a view of an activation in place"),
         (PythonsOwn, r"the model's forward draws from Python's `random`, which no seed of a run reaches"),
+        (
+            DroppedAlways,
+            r"the model draws random numbers in evaluation mode, so that it would answer and score otherwise",
+        ),
         (NumPysOwn, r"the model's forward draws from `numpy\.random`"),
     ],
 )

@@ -119,8 +119,9 @@ def _answers(module: nn.Module, shape: tuple[int, ...], layout: Layout | None) -
     tokens.attach(module)
     unpacking.attach(module, layout)
     try:
-        with torch.no_grad(), evaluating(module):
-            return module(torch.zeros(2, *shape))
+        with torch.no_grad(), evaluating(module), torch.random.fork_rng(devices=[]):
+            before = torch.get_rng_state()
+            logits, draws = module(torch.zeros(2, *shape)), not torch.equal(before, torch.get_rng_state())
     except Exception as error:
         others = {str(p.dtype).removeprefix("torch.") for p in module.parameters() if p.dtype != torch.float32}
         why = f" Its parameters are {others.pop()}, samples are float32; give model.float()." if others else ""
@@ -132,6 +133,13 @@ def _answers(module: nn.Module, shape: tuple[int, ...], layout: Layout | None) -
     finally:
         tokens.detach(module)
         unpacking.detach(module)
+    if draws:
+        raise UsageError(
+            "E123",
+            "the model draws random numbers in evaluation mode, so that it would answer and score otherwise each time; write "
+            "F.dropout(h, p, training=self.training), and draw nothing where self.training is False.",
+        )
+    return logits
 
 
 def _check_takes_one(module: nn.Module) -> None:
