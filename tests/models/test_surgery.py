@@ -9,7 +9,8 @@ from torch import nn
 from unskew import models
 from unskew.core.keys import key
 from unskew.errors import UsageError
-from unskew.models.surgery import last_linear, with_latent, with_projection
+from unskew.models.heads import head_of
+from unskew.models.surgery import with_latent, with_projection
 
 
 def plain(bias=True):
@@ -80,4 +81,4 @@ def test_models_without_a_dense_head_are_refused():
     with pytest.raises(UsageError, match=r"E105 the model's head '1' is not one nn\.Linear"):
         with_projection(nn.Sequential(nn.Linear(4, 2), nn.ReLU()), 5)
     with pytest.raises(UsageError, match=r"E105 the model has no nn\.Linear"):
-        last_linear(nn.Sequential(nn.Conv2d(1, 2, 3)))
+        head_of(nn.Sequential(nn.ReLU()))

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from unskew.core.blocks import Around, Tap
 from unskew.errors import UsageError
-from unskew.models.surgery import last_linear
+from unskew.models.heads import head_of
 
 
 class Hooked:
@@ -24,7 +24,7 @@ class Hooked:
 
     def __init__(self, module: nn.Module, shape: tuple[int, ...], passed_by: bool = False):
         self.module, self.shape, self.passed_by = module, shape, passed_by
-        self.head = _head_of(module)
+        self.head = head_of(module)
         self.before_head = "features"
         self.taps: dict[str, Tap] = {}
         self.features: Tensor | None = None
@@ -79,10 +79,3 @@ class Hooked:
 
     def _tap_at(self, name: str) -> Callable[[nn.Module, Any, Tensor], Tensor | None]:
         return lambda _module, _args, h: self.taps[name](name, h) if name in self.taps else None
-
-
-def _head_of(module: nn.Module) -> str:
-    """The last dense layer; of a model that has none because it answers for pixels, the last convolution."""
-    convolutions = [n for n, m in module.named_modules() if isinstance(m, nn.modules.conv._ConvNd)]
-    dense = any(isinstance(m, nn.Linear) for m in module.modules())
-    return convolutions[-1] if convolutions and not dense else last_linear(module)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import math
 import threading
 from collections.abc import Mapping
 from typing import Any
@@ -67,6 +68,7 @@ class Network:
         )
         self.skips_to_cuts = isinstance(self._passes, Blocks)
         self.head = self._passes.head
+        self._cuts = tuple(b for b in self.blocks if b != self.head.partition(".")[0])
         self._mixing = {n for n, block in children(self.module) if mixes(block)}
         self.cut: str = getattr(module, "cut", self.blocks[0])
         self.folds: bool | None = getattr(module, "folds", None)
@@ -87,6 +89,7 @@ class Network:
         self._empty()
         self.draws = False
         self._shapes: dict[str, tuple[int, ...]] = {}
+        self._goes_on: dict[str, bool] = {}
         self._asking = threading.Lock()
         self._training: bool | None = None
 
@@ -97,7 +100,7 @@ class Network:
         other._start = self._start
         other.cut, other.folds, other.draws = self.cut, self.folds, self.draws
         other.add(self.extra)
-        other._shapes = self._shapes
+        other._shapes, other._goes_on = self._shapes, self._goes_on
         return other
 
     def add(self, extra: Weights) -> None:
@@ -149,16 +152,16 @@ class Network:
     def check_cut(self, cut: str) -> str:
         """The block after which a cut lies; "cut" stands for the model's own. Raises UsageError (E106) for none."""
         name = self.cut if cut == "cut" else cut
-        if name not in self.blocks[:-1]:
+        if name not in self._cuts:
             if len(self.blocks) == 1:
                 raise UsageError(
                     "E106",
                     f"the model has no cut '{cut}': it has one child, '{self.blocks[0]}', and can be cut between two; give "
                     "the module inside it.",
                 )
-            known = ", ".join(self.blocks[:-1])
+            known = ", ".join(self._cuts)
             raise UsageError(
-                "E106", f"the model has no cut '{cut}'; it can be cut after: {known}.{suggestion(cut, self.blocks)}"
+                "E106", f"the model has no cut '{cut}'; it can be cut after: {known}.{suggestion(cut, self._cuts)}"
             )
         return name
 
@@ -188,7 +191,7 @@ class Network:
             return (self.check_cut(name),)
         if listed := getattr(self.module, "maps", ()):
             return tuple(listed)
-        return tuple(cut for cut in self.blocks[:-1] if len(self.shape_at(cut)) == 3)
+        return tuple(cut for cut in self._cuts if len(self.shape_at(cut)) == 3)
 
     def run(
         self,
@@ -208,6 +211,46 @@ class Network:
         taps: by cut, a function that sees the activation and returns what the pass goes on with.
         The features are what the head received. Raises UsageError (E122) where an embedding has no row for a number.
         """
+        if since is not None and isinstance(self._passes, Hooked):
+            self._check_goes_on(since)
+        return self._run(w, x, since, until, train, taps or {})
+
+    def _check_goes_on(self, since: str) -> None:
+        """Raises UsageError (E106) for a cut from which, with what lies there alone, the model does not come to its logits."""
+        if since not in self._goes_on:
+            self._goes_on[since] = True
+            around, self.around = self.around, contextlib.nullcontext
+            x = torch.arange(2 * math.prod(self.shape)).sin().mul(0.5).add(0.5).reshape(2, *self.shape)
+            try:
+                with torch.no_grad():
+                    w = dict(self.initial)
+                    z, h = self._run(w, x)
+                    h = h if since == "features" else self._run(w, x, until=since)[0]
+                    again = self._run(w, h, since=since)[0]
+                self._goes_on[since] = z.shape == again.shape and torch.allclose(z, again, rtol=1e-3, atol=1e-5)
+            except RuntimeError:
+                self._goes_on[since] = False
+            finally:
+                self.around = around
+        if self._goes_on[since]:
+            return
+        if since == "features":
+            text = (
+                f"what the model does after its head '{self.head}' would be left out; have the head's answer returned"
+            )
+        else:
+            text = "other paths of the model pass it by; cut it where all of them meet"
+        raise UsageError("E106", f"a pass cannot go on from '{since}' alone: {text}.")
+
+    def _run(
+        self,
+        w: Weights,
+        x: Tensor,
+        since: str | None = None,
+        until: str | None = None,
+        train: bool = False,
+        taps: dict[str, Tap] | None = None,
+    ) -> tuple[Tensor, Tensor]:
         if self._training is not train:
             self.module.train(train)
             for layer in self._fixed:

@@ -12,7 +12,7 @@ from torch import nn
 from unskew import arguments, calls, own
 from unskew.data.layout import Layout
 from unskew.errors import UnskewError, UsageError, suggestion
-from unskew.models import tokens, unpacking
+from unskew.models import heads, tokens, unpacking
 from unskew.models.blocks import outputs
 from unskew.models.modes import evaluating, nothing_in_place
 from unskew.models.roles import batch_norms, roles_of
@@ -88,6 +88,7 @@ def check_module(
         )
     if changed := _changed_in_place(copied, shape, layout):
         raise UsageError("E123", f"{changed} changes its input in place, which others still read; return a new tensor.")
+    _mark_head(module, shape, layout, logits.shape[-1 if pixels and len(shape) == 1 else 1])
     return module
 
 
@@ -206,6 +207,19 @@ def _changed_in_place(module: nn.Module, shape: tuple[int, ...], layout: Layout 
     if x._version:
         return "the model"
     return f"the model's '{changed[0]}'" if changed else ""
+
+
+def _mark_head(module: nn.Module, shape: tuple[int, ...], layout: Layout | None, classes: int) -> None:
+    """Have the module know its head; a Sequential's is its last block."""
+    if isinstance(module, nn.Sequential):
+        return
+    tokens.attach(module)
+    unpacking.attach(module, layout)
+    try:
+        heads.find(module, torch.rand(2, *shape, generator=torch.Generator().manual_seed(0)), classes)
+    finally:
+        tokens.detach(module)
+        unpacking.detach(module)
 
 
 def _counted_on(module: nn.Module, shape: tuple[int, ...], layout: Layout | None) -> str:

@@ -9,6 +9,7 @@ from torch import nn
 
 from unskew.errors import UsageError
 from unskew.models.children import children
+from unskew.models.heads import head_of, mark
 
 
 def with_latent(module: nn.Module, width: int) -> nn.Module:
@@ -52,7 +53,7 @@ def with_head(
     """
     module = copy.deepcopy(module)
     plain = isinstance(module, nn.Sequential)
-    name = [n for n, _ in children(module)][-1] if plain else last_linear(module)
+    name = [n for n, _ in children(module)][-1] if plain else head_of(module)
     head = module.get_submodule(name)
     if not isinstance(head, nn.Linear):
         raise UsageError("E105", f"the model's head '{name}' is not one nn.Linear, so nothing can be put before it.")
@@ -64,12 +65,5 @@ def with_head(
     else:
         parent, _, child = name.rpartition(".")
         setattr(module.get_submodule(parent), child, nn.Sequential(*projection, new))
+        mark(module, f"{name}.{len(projection)}")
     return module
-
-
-def last_linear(module: nn.Module) -> str:
-    """The name of the module's last nn.Linear. Raises UsageError (E105) if it has none."""
-    linear = [n for n, m in module.named_modules() if isinstance(m, nn.Linear)]
-    if not linear:
-        raise UsageError("E105", "the model has no nn.Linear to be its head; end it with one.")
-    return linear[-1]

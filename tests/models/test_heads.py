@@ -1,0 +1,145 @@
+"""The head of a user's module, and passes that go on from it or from a cut.
+
+Likely mistakes: a gate or an attention that is made after the head, a softmax after it, a shortcut past the cut.
+"""
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import unskew
+from unskew.core.network import Network
+from unskew.errors import UsageError
+from unskew.models import check_module
+from unskew.models.heads import head_of
+from unskew.models.surgery import with_projection
+
+SHAPE, CLASSES, D = (2, 4, 4), 3, 32
+RNG = np.random.default_rng(1)
+CLIENTS = {str(k): (RNG.normal(size=(9, *SHAPE)).astype(np.float32), np.arange(9) % CLASSES) for k in range(3)}
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Conv2d(2, 2, 1)
+        self.classifier = nn.Linear(D, CLASSES)
+        self.made()
+
+    def made(self) -> None:
+        """Layers that are made after the head."""
+
+    def forward(self, x):
+        return self.classifier(self.body(self.first(x)).flatten(1))
+
+    def body(self, h):
+        return h
+
+
+class Gated(Model):
+    def made(self):
+        self.gate = nn.Linear(D, D)
+
+    def body(self, h):
+        return h.flatten(1) * torch.sigmoid(self.gate(h.flatten(1)))
+
+
+class Attending(Model):
+    def made(self):
+        self.attention = nn.MultiheadAttention(16, 2, batch_first=True)
+
+    def body(self, h):
+        rows = h.flatten(2)
+        return self.attention(rows, rows, rows)[0]
+
+
+class Softened(Gated):
+    def forward(self, x):
+        return F.softmax(super().forward(x), 1)
+
+
+class Convolved(Model):
+    """Its answers are the mean of a convolution's over pixels, and a dense layer stands before that."""
+
+    def made(self):
+        del self.classifier
+        self.excite, self.last = nn.Linear(2, 2), nn.Conv2d(2, CLASSES, 1)
+
+    def forward(self, x):
+        h = self.first(x)
+        return self.last(h * self.excite(h.mean((2, 3)))[:, :, None, None]).mean((2, 3))
+
+
+class Shortcut(Model):
+    def made(self):
+        self.second = nn.Conv2d(2, 2, 1)
+
+    def body(self, h):
+        return self.second(F.relu(h)) + h
+
+
+class Twice(Model):
+    def body(self, h):
+        return self.first(F.relu(h))
+
+
+def trained(model: nn.Module, method: str) -> unskew.Result:
+    clients = {name: (x, y, x, y) for name, (x, y) in CLIENTS.items()}
+    settings = {"rounds": 2, "epochs": 1, "batch": 3, "normalise": "none", "device": "cpu", "workers": 1}
+    return unskew.run(method, clients, model=model, **settings)
+
+
+@pytest.mark.parametrize(
+    ("made", "head"),
+    [
+        (Model, "classifier"),
+        (Gated, "classifier"),
+        (Attending, "classifier"),
+        (Softened, "classifier"),
+        (Convolved, "last"),
+        (Shortcut, "classifier"),
+    ],
+)
+def test_the_head_is_the_layer_that_answers_wherever_it_was_made(made, head):
+    """M5: it was the dense layer that was made last, so FedPer kept a gate, and FedProto took its input for features."""
+    model = check_module(made(), SHAPE, CLASSES)
+    assert Network(model, SHAPE).head == Network(model, SHAPE).copy().head == head
+
+
+def test_clients_keep_the_head_and_send_what_was_made_after_it():
+    model = Gated()
+    before = {n: t.clone() for n, t in model.state_dict().items()}
+    after = trained(model, "fedper").model.state_dict()
+    assert torch.equal(after["classifier.weight"], before["classifier.weight"])
+    assert not torch.equal(after["gate.weight"], before["gate.weight"])
+
+
+def test_what_is_put_before_the_head_stands_before_the_one_that_was_found():
+    changed = with_projection(check_module(Gated(), SHAPE, CLASSES), 5)
+    assert head_of(changed) == "classifier.3"
+    assert isinstance(changed.gate, nn.Linear)
+    assert Network(changed, SHAPE).shape_at("features") == (5,)
+
+
+@pytest.mark.parametrize("method", ["ccvr", "fedgh"])
+def test_a_pass_from_the_head_would_leave_out_what_comes_after_it(method):
+    """M5: the head was trained for logits of its own, which no softmax had seen."""
+    trained(Gated(), method)
+    with pytest.raises(
+        UsageError, match=r"E106 a pass cannot go on from 'features' alone: what the model does after its"
+    ):
+        trained(Softened(), method)
+    trained(Softened(), "feddecorr")
+
+
+@pytest.mark.parametrize(("made", "cut"), [(Shortcut, "second"), (Twice, "first")])
+def test_a_pass_from_a_cut_that_others_pass_by_is_refused(made, cut):
+    """M5: the shortcut held what zeros gave, and clients trained on the sum of that and others' activations."""
+    with pytest.raises(
+        UsageError, match=f"E106 a pass cannot go on from '{cut}' alone: other paths of the model pass it"
+    ):
+        trained(made(), f"flea(cut={cut})")
+    trained(Shortcut(), "flea(cut=first)")
