@@ -62,18 +62,19 @@ class Ray:
 
     def __init__(self, *answers: Callable[[str, str, str], dict[str, Any]], nodes: tuple[dict[str, float], ...] = ()):
         self.busy = self.losses = 0
+        self.joined = False
         self.answers, self.begun, self.killed, self.orders = list(answers or (trained,)), 0, 0, []
         self.resources = nodes or ({"CPU": 2.0},)
         self.shut = False
 
     def is_initialized(self) -> bool:
-        return False
+        return self.joined
 
     def init(self, *address: str, **options: Any) -> None:
-        pass
+        self.joined = True
 
     def shutdown(self) -> None:
-        self.shut = True
+        self.joined, self.shut = False, True
 
     def nodes(self) -> list[dict[str, Any]]:
         return [{"Alive": True, "Resources": dict(node)} for node in self.resources]

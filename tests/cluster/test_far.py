@@ -10,7 +10,7 @@ import pytest
 from tests.cluster.fakes import Ray, RayError, RayTaskError, trained
 from unskew.comparison import far, nodes, plan, training, workers
 from unskew.comparison.crew import MOST_LOSSES
-from unskew.errors import StateError, UsageError
+from unskew.errors import Paused, StateError, UsageError
 
 TINY = {"rounds": 1, "clients": 2, "samples": 20, "epochs": 1, "model": "mlp", "skew": "iid"}
 
@@ -85,6 +85,16 @@ def test_a_node_that_cannot_train_is_named(tmp_path, cluster):
         training.train_all(cells(tmp_path), 0, lambda cells: None, "ray")
 
 
+def test_a_node_that_lacks_the_data_is_named(tmp_path, cluster):
+    """That there are none is not true of the machine on which it is read."""
+    cluster(lambda *words: {"node": "n7", "code": 2, "said": "something\nE402 there is no data/ours.npz."})
+    words = "E173 fedavg, seed 0: node n7 cannot read the data that the driver has read: there is no data/ours.npz."
+    with pytest.raises(UsageError) as refused:
+        training.train_all(cells(tmp_path), 0, lambda cells: None, "ray")
+    assert str(refused.value) == words
+    assert "E402" in (tmp_path / "log.txt").read_text()
+
+
 def test_a_node_that_keeps_its_files_to_itself_is_named(tmp_path, cluster):
     cluster(lambda *words: {"node": "n7", "code": 0, "said": ""})
     with pytest.raises(UsageError, match=r"E173 .*node n7 finished it, and nothing of it is in"):
@@ -152,3 +162,19 @@ def test_a_finished_comparison_needs_no_cluster(tmp_path, monkeypatch):
     (run[0].path / "model.safetensors").write_bytes(b"")
     training.train_all(run, 0, lambda cells: None, "ray")
     assert run[0].code == 0
+
+
+@pytest.mark.parametrize("how", ["the question fails", "Ray knows already"])
+def test_a_lost_connection_pauses_and_nothing_more_is_asked(tmp_path, cluster, how):
+    """Ray would look for another cluster on this machine, or start one, when it is asked anything more."""
+
+    def gone(*words):
+        ray.joined = False
+        raise ConnectionError("Client is shutting down.")
+
+    ray, run = cluster(gone), cells(tmp_path)
+    if how == "Ray knows already":
+        ray.wait = lambda *words, **more: setattr(ray, "joined", False) or ([], [])
+    with pytest.raises(Paused, match=r"E175 the connection to the Ray cluster was lost; .* `unskew resume` goes on"):
+        training.train_all(run, 0, lambda cells: None, "ray")
+    assert ray.killed == 0

@@ -1,8 +1,7 @@
-"""`--on`, taken apart; addresses at which nobody or somebody else listens; and a Python without Ray."""
+"""`--on`, taken apart; what Ray says when it joins no cluster; and a Python without Ray."""
 
 from __future__ import annotations
 
-import socket
 import sys
 
 import pytest
@@ -64,41 +63,6 @@ def test_without_ray_it_is_one_sentence(monkeypatch):
         session.package()
 
 
-def test_an_address_at_which_nobody_listens_is_told_at_once():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    with pytest.raises(UsageError, match=rf"E172 nobody answers at ray://127.0.0.1:{port}"):
-        session.knock(parse(f"ray://127.0.0.1:{port}"))
-
-
-def test_what_listens_and_is_not_ray_is_told(monkeypatch):
-    """Ray itself would wait for minutes."""
-
-    class Silent:
-        class FutureTimeoutError(Exception):
-            pass
-
-        def insecure_channel(self, where):
-            return self
-
-        def channel_ready_future(self, channel):
-            return self
-
-        def result(self, timeout):
-            raise self.FutureTimeoutError
-
-        def close(self):
-            pass
-
-    monkeypatch.setitem(sys.modules, "grpc", Silent())
-    with (
-        socket.create_server(("127.0.0.1", 0)) as server,
-        pytest.raises(UsageError, match=r"E172 what listens at 127.0.0.1:.* is not Ray"),
-    ):
-        session.knock(parse(f"ray:127.0.0.1:{server.getsockname()[1]}"))
-
-
 def test_the_address_of_the_environment_is_used_and_checked(monkeypatch):
     asked: list[str] = []
     ray = Ray()
@@ -112,6 +76,62 @@ def test_the_address_of_the_environment_is_used_and_checked(monkeypatch):
     monkeypatch.setenv("RAY_ADDRESS", "nonsense")
     with pytest.raises(UsageError, match="E170"), session.connected(Cluster(), 1):
         pass
+
+
+def test_versions_that_differ_are_named(monkeypatch):
+    def init(url, **options):
+        there, here = "    Ray: 2.60.0\n    Python: 3.11.7\n", "    Ray: 2.41.0\n    Python: 3.12.1\n"
+        raise RuntimeError(
+            f"Version mismatch: The cluster was started with:\n{there}This process on h was started with:\n{here}"
+        )
+
+    ray = Ray()
+    ray.init = init
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setattr(session, "knock", lambda cluster: None)
+    words = r"E172 the cluster at ray://h:1 runs Ray 2.60.0 on Python 3.11.7, and this machine has Ray 2.41.0 on Python 3.12.1"
+    with pytest.raises(UsageError, match=words):
+        session.connected(parse("ray://h:1"), 1).__enter__()
+
+
+@pytest.mark.parametrize("deaths", [1, 2])
+def test_a_client_server_that_dies_at_birth_is_asked_once_more(monkeypatch, deaths):
+    tried = []
+
+    def init(url, **options):
+        tried.append(url)
+        if len(tried) <= deaths:
+            raise ConnectionAbortedError(
+                "RuntimeError: Starting Ray client server failed. See x.err for detailed logs."
+            )
+
+    ray = Ray()
+    ray.init = init
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setattr(session, "knock", lambda cluster: None)
+    if deaths == 1:
+        with session.connected(parse("ray://h:1"), 1) as used:
+            assert used is ray
+    else:
+        with pytest.raises(UsageError, match=r"E172 .*Starting Ray client server failed"):
+            session.connected(parse("ray://h:1"), 1).__enter__()
+    assert tried == ["ray://h:1"] * 2
+
+
+def test_of_a_traceback_of_the_head_the_last_line_is_told(monkeypatch):
+    def init(url, **options):
+        raise ConnectionAbortedError(
+            "Initialization failure from server:\nTraceback (most recent call last):\n  x\nRuntimeError: it failed\n"
+        )
+
+    ray = Ray()
+    ray.init = init
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    monkeypatch.setattr(session, "knock", lambda cluster: None)
+    with pytest.raises(
+        UsageError, match=r"E172 ray://h:1 is no Ray cluster that this Ray can join: 'RuntimeError: it failed'"
+    ):
+        session.connected(parse("ray://h:1"), 1).__enter__()
 
 
 @pytest.mark.parametrize("error", [RuntimeError, RayError])

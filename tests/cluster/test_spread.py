@@ -19,7 +19,7 @@ from unskew.core.trees import leaves
 from unskew.engine.assemble import loop_of
 from unskew.engine.resolve import resolve
 from unskew.engine.server.loop import rounds
-from unskew.errors import StateError, UsageError
+from unskew.errors import Paused, StateError, UsageError
 
 TINY = {"rounds": 2, "clients": 5, "samples": 16, "epochs": 1, "model": "mlp(hidden=[8])", "lanes": "2", "workers": 1}
 
@@ -120,3 +120,14 @@ def test_python_runs_and_resumes_on_a_cluster(cluster, tmp_path):
 
 def interrupting(*_):
     raise KeyboardInterrupt
+
+
+def test_a_lost_connection_pauses_the_run_and_nothing_more_is_asked(cluster, monkeypatch):
+    def gone(*words, **more):
+        cluster.joined = False
+        raise ConnectionError("Client is shutting down.")
+
+    monkeypatch.setattr(cluster, "wait", gone)
+    with pytest.raises(Paused, match="E175 the connection to the Ray cluster was lost"):
+        trained(spread.spread(resolve(build(TINY)), Cluster()))
+    assert cluster.killed == 0

@@ -1,4 +1,4 @@
-"""The connection to a Ray cluster. Ray is imported here and nowhere else, and only when somebody asks for it.
+"""The connection to a Ray cluster. Ray is imported in this room and nowhere else, and only when somebody asks for it.
 
 Ray runs and unpickles what its peers send, so a cluster is as trusted as the machine itself. Nothing that a site of a
 federation sends may come here.
@@ -9,20 +9,22 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import re
 import signal
-import socket
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
+from unskew.cluster.knocking import knock
 from unskew.cluster.place import Cluster, parse
 from unskew.errors import UsageError, excerpt
 
-KNOCK_S = 5.0
-"""How long an address may take to answer."""
 STORE_BYTES = 256 << 20
 """The object store of a Ray that is started here."""
+_VERSIONS = re.compile(r"Ray: (\S+) Python: (\S+)")
+_STILLBORN = "Starting Ray client server failed"
 
 
 @contextmanager
@@ -71,12 +73,35 @@ def _connect(ray: Any, cluster: Cluster, cores: int) -> None:
         return
     knock(named)
     try:
-        ray.init(named.url, **quiet)
+        _join(ray, named.url, quiet)
     except (OSError, RuntimeError, ValueError, ImportError, ray.exceptions.RayError) as error:
-        said = " ".join(str(error).split()) or type(error).__name__
-        raise UsageError(
-            "E172", f"{named.url} is no Ray cluster that this Ray can join: {excerpt(said, 200)}."
-        ) from None
+        raise UsageError("E172", _why_not(named, error)) from None
+
+
+def _join(ray: Any, url: str, quiet: dict[str, Any]) -> None:
+    """Join the cluster at this address, by a second attempt if need be: a client server forks a process for each driver beside
+    threads of its own, and now and then that process dies at birth."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # what is wrong is told once, by whoever catches it
+        try:
+            ray.init(url, **quiet)
+        except (OSError, RuntimeError) as error:
+            if _STILLBORN not in str(error):
+                raise
+            ray.init(url, **quiet)
+    # of a single run whose clients keep much: it is sent once a round, which is not the many small tasks that this means
+    warnings.filterwarnings("ignore", "More than 10MB of messages", UserWarning)
+
+
+def _why_not(cluster: Cluster, error: Exception) -> str:
+    """A sentence on what Ray said when it did not join a cluster."""
+    said = " ".join(str(error).split()) or type(error).__name__
+    if len(versions := _VERSIONS.findall(said)) == 2:  # the cluster's, then this machine's
+        there, here = (f"Ray {ray} on Python {python}" for ray, python in versions)
+        return f"the cluster at {cluster.url} runs {there}, and this machine has {here}: install the same."
+    if "Traceback" in said:  # of the head's own
+        said = str(error).strip().splitlines()[-1]
+    return f"{cluster.url} is no Ray cluster that this Ray can join: {excerpt(said, 200)}."
 
 
 def _named_by(address: str) -> Cluster:
@@ -85,35 +110,3 @@ def _named_by(address: str) -> Cluster:
     if where in ("", "auto", "local"):
         return Cluster()
     return parse(where if where.startswith("ray://") else f"ray:{where}") or Cluster()
-
-
-def knock(cluster: Cluster) -> None:
-    """Look whether somebody answers as Ray does; Ray itself would wait for minutes. Raises UsageError (E172)."""
-    where = cluster.host_and_port
-    if where is None:
-        return
-    try:
-        socket.create_connection(where, KNOCK_S).close()
-    except OSError as error:
-        why = error.strerror or str(error)
-        text = f"nobody answers at {cluster.url} ({why}). Start the cluster (ray start --head), or mend the address."
-        raise UsageError("E172", text) from None
-    if os.environ.get("RAY_USE_TLS", "0") == "0" and not _speaks_grpc(*where):
-        text = f"what listens at {cluster.url} is not Ray: ports are 6379 for ray:HOST and 10001 for ray://HOST, unless"
-        raise UsageError("E172", f"{text} `ray start` was handler others.")
-
-
-def _speaks_grpc(host: str, port: int) -> bool:
-    """Whether a server of gRPC, as Ray's are, answers. True where the package that could ask is not installed."""
-    try:
-        grpc = importlib.import_module("grpc")
-    except ImportError:
-        return True
-    channel = grpc.insecure_channel(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
-    try:
-        grpc.channel_ready_future(channel).result(timeout=KNOCK_S)
-    except grpc.FutureTimeoutError:
-        return False
-    finally:
-        channel.close()
-    return True

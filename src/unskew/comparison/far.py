@@ -6,9 +6,9 @@ same worker process as a comparison on one machine does, so runs have the same f
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,13 +25,15 @@ COUNT_S = 5.0
 """Seconds between two counts of the cluster's nodes, which may come and go."""
 SHARED_S = 10.0
 """How long a finished run's files may take to be seen here."""
+_UNREAD = re.compile(r"E4\d\d (.*)")
+"""What a run says that ends because of its data."""
 
 
 class FarHand:
     """An actor that trains one run after another; a `Hand`."""
 
-    def __init__(self, ray: Any, actor: Any, log: Path, threads: int):
-        self.ray, self.actor, self.log, self.threads = ray, actor, log, threads
+    def __init__(self, nodes: Nodes, actor: Any, log: Path, threads: int):
+        self.nodes, self.actor, self.log, self.threads = nodes, actor, log, threads
         self.cell: Cell | None = None
         self._compared: set[str] = set()
         self._answer: Any = None
@@ -43,35 +45,40 @@ class FarHand:
         ):  # once for each set, for a node's files do not change from run to run
             self._compared.add(cell.settings.data)
             data = fingerprint(federation_of(cell.settings, method_of(cell.settings)))
-        self.cell, self._answer = cell, self.actor.train.remote(str(cell.path), settings, data)
+        with self.nodes.reached():
+            self.cell, self._answer = cell, self.actor.train.remote(str(cell.path), settings, data)
 
     def ended(self) -> int | None:
-        """Raises UsageError (E173) where the node cannot train, which another node of the cluster does not mend."""
+        """Raises UsageError (E173) where the node cannot train, which another node of the cluster does not mend, and Paused
+        (E175) where the cluster is gone."""
         assert self.cell
-        if not self.ray.wait([self._answer], timeout=0)[0]:
-            return None
-        try:
-            answer = self.ray.get(self._answer)
-        except self.ray.exceptions.RayTaskError as error:  # of the actor's own code
-            self._say(str(error))
-            raise StateError("E120", f"{self._of} failed on the cluster; the details are in {self.log}.") from None
-        except self.ray.exceptions.RayError as error:  # its node or its process is gone
-            self._say(f"{self._of} was lost: {' '.join(str(error).split())}")
-            return LOST
+        with self.nodes.reached() as ray:
+            if not ray.wait([self._answer], timeout=0)[0]:
+                return None
+            try:
+                answer = ray.get(self._answer)
+            except ray.exceptions.RayTaskError as error:  # of the actor's own code
+                self._say(str(error))
+                raise StateError("E120", f"{self._of} failed on the cluster; the details are in {self.log}.") from None
+            except ray.exceptions.RayError as error:  # its node or its process is gone
+                self._say(f"{self._of} was lost: {' '.join(str(error).split())}")
+                return LOST
         if unfit := answer.get("unfit"):
             raise UsageError("E173", f"{self._of}: node {answer['node']} {unfit}.")
         if answer["code"] is None:
             self._say(f"{self._of} was lost: its process on {answer['node']} died\n{answer['said']}")
             return LOST
         self._say(answer["said"])
+        if answer["code"] and (match := _UNREAD.fullmatch(answer["said"].rpartition("\n")[2])):
+            text = f"node {answer['node']} cannot read the data that the driver has read: {match[1]}"
+            raise UsageError("E173", f"{self._of}: {text}")
         if answer["code"] == 0 and not _seen(self.cell):
             text = f"node {answer['node']} finished it, and nothing of it is in {self.cell.path} here"
             raise UsageError("E173", f"{self._of}: {text}; runs must lie in a folder that all nodes share.")
         return answer["code"]
 
     def stop(self) -> None:
-        with suppress(Exception):  # it may be dead already, or the cluster with it
-            self.ray.kill(self.actor)
+        self.nodes.let_go(self.actor)
 
     @property
     def _of(self) -> str:
@@ -93,7 +100,6 @@ class Far:
     def __init__(self, cluster: Cluster, processes: int, cells: Sequence[Cell]):
         self.cluster, self.processes = cluster, processes
         self._nodes = Nodes(cluster, cells[0].settings.device)
-        self.ray, self.share = self._nodes.ray, self._nodes.share
         self._counted, self._places = -COUNT_S, 0
 
     def room(self, hands: int) -> bool:
@@ -104,7 +110,7 @@ class Far:
         return hands < self._places
 
     def hire(self, log: Path) -> FarHand:
-        return FarHand(self.ray, self._nodes.hired(arm.Arm), log, self.cluster.cpus)
+        return FarHand(self._nodes, self._nodes.hired(arm.Arm), log, self.cluster.cpus)
 
     def close(self) -> None:
         self._nodes.close()

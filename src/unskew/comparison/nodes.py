@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from importlib.metadata import version
 from typing import Any
 
@@ -11,8 +12,10 @@ from unskew.cluster.place import Cluster
 from unskew.cluster.session import connected
 from unskew.comparison import arm
 from unskew.engine.hardware import cores
-from unskew.errors import UsageError
+from unskew.errors import Paused, UsageError
 from unskew.revision import revision
+
+LOST = "the connection to the Ray cluster was lost; every finished round is saved, and `unskew resume` goes on."
 
 
 class Nodes:
@@ -32,21 +35,42 @@ class Nodes:
             self.close()
             raise
 
+    @contextmanager
+    def reached(self) -> Iterator[Any]:
+        """The module `ray`, to ask the cluster with. Raises Paused (E175) where the connection to it is lost.
+
+        Ray would then look for another cluster on this machine, or start one, at the next question of any kind.
+        """
+        if not self.ray.is_initialized():
+            raise Paused("E175", LOST)
+        try:
+            yield self.ray
+        except ConnectionError:
+            raise Paused("E175", LOST) from None
+
     def places(self) -> int:
         """How many actors there is room for now."""
         return places(self._resources(), self.share)
 
     def hired(self, kind: type[arm.Arm]) -> Any:
         """A new actor."""
-        actor = self.ray.remote(kind).options(num_cpus=self.share["CPU"], num_gpus=self.share["GPU"])
-        return actor.remote(order(self.share["GPU"] > 0))
+        with self.reached() as ray:
+            actor = ray.remote(kind).options(num_cpus=self.share["CPU"], num_gpus=self.share["GPU"])
+            return actor.remote(order(self.share["GPU"] > 0))
+
+    def let_go(self, actor: Any) -> None:
+        """End an actor, which may be dead already, or the cluster with it."""
+        if self.ray.is_initialized():
+            with suppress(Exception):
+                self.ray.kill(actor)
 
     def close(self) -> None:
         self._session.__exit__(None, None, None)
 
     def _resources(self) -> list[dict[str, float]]:
         """What each living node has."""
-        return [node["Resources"] for node in self.ray.nodes() if node["Alive"]]
+        with self.reached() as ray:
+            return [node["Resources"] for node in ray.nodes() if node["Alive"]]
 
     def _share(self, device: str) -> dict[str, float]:
         nodes = self._resources()

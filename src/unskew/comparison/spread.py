@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
@@ -51,10 +50,18 @@ class Spread:
         self._idle: list[Any] = []
 
     def train(self, plan: Sequence[Chunk], start: Start, private: Mapping[int, Tree]) -> list[list[Reply]]:
-        """The replies of every chunk. Raises StateError (E174) for a chunk that loses its process again and again."""
+        """The replies of every chunk. Raises StateError (E174) for a chunk that loses its process again and again, and Paused
+        (E175) where the cluster is gone."""
         self._nodes = self._nodes or Nodes(self.cluster, "cpu")
-        ray = self._nodes.ray
-        sent = ray.put(Start(start.t, start.lr, clones(start.weights), clones(start.down)))  # type: ignore[arg-type]
+        with self._nodes.reached() as ray:
+            sent = ray.put(Start(start.t, start.lr, clones(start.weights), clones(start.down)))  # type: ignore[arg-type]
+            replies = self._trained(ray, plan, sent, start, private)
+        return [replies[i] for i in range(len(plan))]
+
+    def _trained(
+        self, ray: Any, plan: Sequence[Chunk], sent: Any, start: Start, private: Mapping[int, Tree]
+    ) -> dict[int, list[Reply]]:
+        """The replies of each chunk of the plan, by its number. sent: where the cluster keeps what the round starts from."""
         waiting, busy = deque(range(len(plan))), dict[Any, tuple[int, Any]]()
         replies: dict[int, list[Reply]] = {}
         losses = Counter[int]()
@@ -79,7 +86,7 @@ class Spread:
         finally:
             for _, actor in busy.values():
                 self._let_go(actor)
-        return [replies[i] for i in range(len(plan))]
+        return replies
 
     def close(self) -> None:
         """Let all actors go and leave the cluster."""
@@ -112,8 +119,7 @@ class Spread:
 
     def _let_go(self, actor: Any) -> None:
         assert self._nodes
-        with suppress(Exception):  # it may be dead already, or the cluster with it
-            self._nodes.ray.kill(actor)
+        self._nodes.let_go(actor)
 
 
 def _replies(answer: dict[str, Any], t: int) -> list[Reply]:
