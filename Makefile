@@ -32,9 +32,10 @@ test-deploy: $(FLOWER)/.ready
 test-ray: $(RAY)/.ready
 	$(RAY)/bin/python -m pytest -m ray tests/cluster
 
-# models of Hugging Face need transformers and peft, which take long to import, so their tests have an environment of their own
+# Models of Hugging Face need transformers and peft, which take long to import, so their tests have an environment of their own.
+# Flower is in it, too: three sites, as real processes, train adapters of such a model.
 test-hf: $(HF)/.ready
-	$(HF)/bin/python -m pytest -q tests/models/test_hf.py
+	$(HF)/bin/python -m pytest -q tests/models/test_hf.py tests/deploy/test_adapters.py
 
 lint: style types
 
@@ -120,11 +121,11 @@ $(RAY)/.ready: requirements.lock pyproject.toml
 	$(RAY)/bin/$(PIP) --no-deps -e .
 	touch $(RAY)/.ready
 
-$(HF)/.ready: requirements.lock pyproject.toml
+$(HF)/.ready: requirements-flower.lock pyproject.toml
 	test -x $(HF)/bin/python || $(PYTHON) -m venv $(HF)
-	$(HF)/bin/$(PIP) "$$(grep '^torch==' requirements.lock)"
-	$(HF)/bin/$(PIP) -r requirements.lock
-	$(HF)/bin/$(PIP) -e ".[hf]"
+	$(HF)/bin/$(PIP) "$$(grep '^torch==' requirements-flower.lock)"
+	$(HF)/bin/$(PIP) -r requirements-flower.lock
+	$(HF)/bin/$(PIP) -r requirements-flower.lock -e ".[hf]"
 	touch $(HF)/.ready
 
 $(DOCS)/.ready: requirements-docs.lock
