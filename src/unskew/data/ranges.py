@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
+from unskew.data.direct import Direct
 from unskew.errors import DataError
 
 Range: TypeAlias = tuple[int, int, int]
@@ -19,7 +20,9 @@ AT_ONCE = POSITIONED and hasattr(os, "RWF_NOWAIT") and hasattr(os, "posix_fadvis
 """Whether this system says which bytes it would have to fetch from the disk, and fetches several ranges at once."""
 
 LOOKED_AT = 8
-"""Ranges by which it is judged whether the system holds all."""
+"""Ranges by which it is judged whether the system holds all, or most."""
+CACHED = 8
+"""Of so many reads of rows that the system does not hold, one goes through its cache, so that it may come to hold them."""
 
 
 class Ranges:
@@ -32,6 +35,8 @@ class Ranges:
             raise DataError("E402", f"there is no {path}.") from None
         self._number = self._file.fileno()
         self._one_at_a_time = threading.Lock()
+        self._direct, self._looks, self._past = Direct(self._number), 0, 0
+        weakref.finalize(self, self._direct.close)
         weakref.finalize(self, self._file.close)
 
     def stamp(self) -> tuple[int, int]:
@@ -43,17 +48,39 @@ class Ranges:
         """Whether the file held all these bytes, which are now in their places.
 
         Ranges that the system holds in memory are copied first; the disk is asked for all others together, because it serves
-        many requests in little more time than one. Raises OSError where the disk cannot be read.
+        many requests in little more time than one. Where most are not held, all are read past the system's cache, which costs the
+        processor least. Raises OSError where the disk cannot be read.
         """
-        absent = self._absent(into, ranges) if AT_ONCE else list(ranges)
+        ranges = list(ranges)
+        if AT_ONCE and self._goes_past(ranges):
+            ranges = self._direct.read(into, ranges)
+        absent = self._absent(into, ranges) if AT_ONCE else ranges
         self._ask(absent)
         return all(self._fill(into[place : place + count], at) for place, count, at in absent)
 
     def fetch(self, ranges: Sequence[Range]) -> None:
         """Have the disk fetch ranges that are read soon, and go on meanwhile. Nothing is done where the system seems to hold them,
         as some of them, evenly spaced, tell."""
-        if AT_ONCE and not all(map(self._is_held, ranges[:: max(1, len(ranges) // LOOKED_AT)])):
+        held = self._held(ranges) if AT_ONCE else 1
+        if held < 1 and not (self._direct.block and held < 0.5):
             self._ask(ranges)
+
+    def _goes_past(self, ranges: Sequence[Range]) -> bool:
+        """Whether to read many ranges past the system's cache, which holds fewer than half of them."""
+        if not self._direct.block or len(ranges) < LOOKED_AT or self._held(ranges) >= 0.5:
+            return False
+        self._past += 1
+        return self._past % CACHED > 0
+
+    def _held(self, ranges: Sequence[Range]) -> float:
+        """The share of ranges that the system seems to hold, as some of them, evenly spaced, tell; 1 of none.
+
+        Others are looked at each time, because many systems begin to fetch what they are asked about.
+        """
+        step = max(1, len(ranges) // LOOKED_AT)
+        self._looks += 1
+        some = ranges[self._looks % step :: step]
+        return sum(map(self._is_held, some)) / len(some) if some else 1.0
 
     def _ask(self, ranges: Iterable[Range]) -> None:
         for _, count, at in ranges if AT_ONCE else ():
