@@ -223,6 +223,11 @@ def explaining_a_full_disk(path: Path, size: int) -> Iterator[None]:
         raise Paused("E203", f"disk full: cannot write {path} ({space}).") from error
 
 
+def free(folder: Path) -> int:
+    """Bytes that this user may still write in a folder. Raises OSError."""
+    return shutil.disk_usage(folder).free
+
+
 def is_full(error: BaseException) -> bool:
     """Whether this is the operating system's word for a full disk or an exhausted quota."""
     return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -42,6 +42,12 @@ def write(request, monkeypatch):
     return arrow.write
 
 
+@pytest.fixture(autouse=True)
+def no_copy(monkeypatch):
+    """Rows are unpacked whenever they are read; test_scratch.py is about the copy."""
+    monkeypatch.setenv("UNSKEW_SCRATCH", "off")
+
+
 @pytest.fixture
 def stand_in(monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow.parquet", SimpleNamespace(ParquetFile=arrow.ParquetFile))

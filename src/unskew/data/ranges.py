@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import threading
 import weakref
@@ -28,9 +29,10 @@ CACHED = 8
 class Ranges:
     """An open file, closed with this object. Raises DataError (E402) if there is none."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, file: io.FileIO | None = None):
+        """file: the one that is open already; by default the one at the path is opened."""
         try:
-            self._file = open(path, "rb", buffering=0)  # noqa: SIM115  (closed with this object)
+            self._file = file or open(path, "rb", buffering=0)  # noqa: SIM115  (closed with this object)
         except FileNotFoundError:
             raise DataError("E402", f"there is no {path}.") from None
         self._number = self._file.fileno()

@@ -26,11 +26,23 @@ class Stored(Source):
     """
 
     def __init__(self, path: Path, offset: int, shape: tuple[int, ...], kind: np.dtype[Any], full: int | None):
+        self._lies(path, offset, shape, kind, full)
+        self._file = Ranges(path)
+        self._stamp = self._file.stamp()
+
+    @classmethod
+    def opened(cls, file: io.FileIO, shape: tuple[int, ...], name: str) -> Stored:
+        """The rows of float32 in an open file that has no name of its own. name: what it is called in messages."""
+        self = cls.__new__(cls)
+        self._lies(Path(f"the copy of {name}"), 0, shape, np.dtype("<f4"), None)
+        self._file = Ranges(self.path, file)
+        self._stamp = self._file.stamp()
+        return self
+
+    def _lies(self, path: Path, offset: int, shape: tuple[int, ...], kind: np.dtype[Any], full: int | None) -> None:
         self.path, self.offset, self.shape, self.kind, self.full = path, offset, shape, kind, full
         self.name = path.name
         self.row_bytes = int(np.prod(shape[1:], dtype=np.int64)) * kind.itemsize
-        self._file = Ranges(path)
-        self._stamp = self._file.stamp()
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name != "_file"}

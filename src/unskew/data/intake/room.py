@@ -21,7 +21,7 @@ def size(count: int, shape: tuple[int, ...]) -> int:
     return 4 * count * prod(shape)
 
 
-def told(count: int, shape: tuple[int, ...]) -> Note:
-    """The note on samples that are read when they are wanted."""
+def told(count: int, shape: tuple[int, ...], where: str = "") -> Note:
+    """The note on samples that are read when they are wanted. where: from where, unless from the files that were given."""
     text = f"samples are read when they are wanted: together they would take {size(count, shape) / 2**30:,.1f} GiB"
-    return "note", f"{text} of memory"
+    return "note", f"{text} of memory{where and '; '}{where}"

@@ -16,6 +16,7 @@ from unskew.data.parquet.forms import Packed
 from unskew.data.parquet.groups import Form, RowGroups
 from unskew.data.parquet.several import Named, Shards
 from unskew.data.rows import Survey, checksums, standing_in
+from unskew.data.scratch import Scratch
 
 
 class _Taken:
@@ -24,24 +25,30 @@ class _Taken:
     def __init__(self, source: RowGroups):
         self.source, rows = source, len(source.table)
         self.x = np.empty(source.shape, np.float32) if fits(rows, source.form.shape) else None
+        self.scratch = Scratch(source.shape) if self.x is None else None
         self.crc, self.low_high = np.empty(rows, np.uint32), np.empty((2, rows), np.float32)
 
     def put(self, begin: int, x: np.ndarray) -> None:
         """Samples [n, ...] from this row on."""
         here = slice(begin, begin + len(x))
-        if self.x is not None:
+        if self.scratch is None:
+            assert self.x is not None
             self.x[here] = x
             return
+        self.scratch.put(begin, x)
         flat = x.reshape(len(x), -1)
         self.crc[here], self.low_high[:, here] = checksums(x), (flat.min(1), flat.max(1))
 
     def samples(self, notes: list[Note]) -> np.ndarray:
         """All samples, or what stands in for them, which is told."""
-        if self.x is not None:
+        if self.scratch is None:
+            assert self.x is not None
             return self.x
-        notes.append(told(len(self.crc), self.source.form.shape))
+        why, folder = self.scratch.why, self.scratch.folder
+        where = f"each time unpacked again, because {why}" if why else f"from a file without a name in {folder}"
+        notes.append(told(len(self.crc), self.source.form.shape, where))
         self.source.checks(Survey(self.crc, *self.low_high))
-        return standing_in(self.source)
+        return standing_in(self.scratch.samples(self.source))
 
 
 def samples_of(table: Shards, form: Form, notes: list[Note]) -> np.ndarray:
