@@ -195,6 +195,16 @@ def test_a_write_that_takes_a_part_is_continued(parquet, little, monkeypatch):
     assert np.array_equal(read.x[:], whole.x)
 
 
+def test_samples_have_their_place_in_whatever_order_they_come(tmp_path, monkeypatch):
+    monkeypatch.setenv("UNSKEW_SCRATCH", str(tmp_path))
+    monkeypatch.setattr(scratch, "MOUNTS", tmp_path / "none")
+    made = scratch.Scratch(LISTS.shape)
+    for begin in (40, 0, 20):
+        made.put(begin, LISTS[begin : begin + 20])
+    source = SimpleNamespace(name="x", shape=LISTS.shape, survey=None)
+    assert np.array_equal(made.samples(source).read(np.arange(N)), LISTS)
+
+
 def test_the_folder_is_the_one_that_is_named(tmp_path, monkeypatch):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.delenv("UNSKEW_SCRATCH", raising=False)

@@ -82,7 +82,14 @@ def parquet(
     Raises DataError: E401 for files that cannot be read, or without pyarrow, E402 where there are none, E403 for columns
     and for shapes that differ, E404 for labels, E405 for missing values, E414 for what does not fit into memory.
     """
-    table, aim = shards_at(Path(path)), wished(target, label, center, scale)
+    aim = wished(target, label, center, scale)
+    return tabled(shards_at(Path(path)), (x, label, site), layout, Files(size, fit, bits), aim)
+
+
+def tabled(table: Shards, named: tuple[str, str, str], layout: Layout, files: Files, aim: Target | None) -> Dataset:
+    """The set in a table, as `parquet` describes it. named: the columns of samples, labels and sites, "" for any."""
+    x, label, site = named
+    target = aim.name if aim else ""
     column = _samples_in(table, x, {label, *names_in(target)})
     heavy = [n for n in table.columns if table.heavy(n) and n not in {label, site, *names_in(target)}]
     names = [n for n, c in table.columns.items() if n not in heavy and (not column or c.kind in PLAIN)]
@@ -93,7 +100,7 @@ def parquet(
         return sheet_set(sheet, label, site, None, aim, features=partial(numbers_in, table)).noted(*notes)
     if table.columns[column].kind == "list":
         return _lists(table, sheet, (column, label, site), layout, aim).noted(*notes)
-    return _files(table, sheet, (column, label, site), Files(size, fit, bits), aim).noted(*notes)
+    return _files(table, sheet, (column, label, site), files, aim).noted(*notes)
 
 
 def _samples_in(table: Shards, x: str, labels: set[str]) -> str:

@@ -15,11 +15,13 @@ from unskew.data.dataset import Dataset
 from unskew.data.from_folder import folder
 from unskew.data.from_npz import is_npy_folder, npy, npz
 from unskew.data.from_parquet import parquet
+from unskew.data.from_saved import saved
 from unskew.data.from_volumes import holds_volumes, volumes
 from unskew.data.getting.catalogue import recipes
 from unskew.data.intake.tables import csv_pair, csv_set, ending, is_csv_pair
 from unskew.data.named import place
 from unskew.data.parquet.places import holds_parquet, is_pattern
+from unskew.data.parquet.saved import is_saved
 from unskew.errors import DataError, UsageError, excerpt, suggestion
 
 FOLDER = Path(__file__).parent / "sets"
@@ -163,6 +165,8 @@ def _reader_of_path(path: Path) -> tuple[Callable[..., Dataset], str]:
     if path.is_dir():
         if is_npy_folder(path):
             return npy, "folder"
+        if is_saved(path):
+            return saved, "folder"
         if holds_volumes(path):
             return volumes, "folder"
         return (csv_pair if is_csv_pair(path) else parquet if holds_parquet(path) else folder), "folder"

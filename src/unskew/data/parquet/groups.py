@@ -105,6 +105,12 @@ class RowGroups(Source):
         """Take down what was seen of all samples in one pass: from now on none may be another, or fail."""
         self.__dict__["survey"], self.checked = survey, True
 
+    def let_go(self) -> None:
+        """Keep no piece any more."""
+        with self._lock:
+            self._held.clear()
+            self._held_bytes = 0
+
     def passed(self) -> Iterator[tuple[int, np.ndarray]]:
         """(number of the first row, rows as they are kept), in order, of all pieces."""
         for piece, begin in enumerate(self.pieces[:, 0].tolist()):

@@ -48,6 +48,7 @@ class _Taken:
         where = f"each time unpacked again, because {why}" if why else f"from a file without a name in {folder}"
         notes.append(told(len(self.crc), self.source.form.shape, where))
         self.source.checks(Survey(self.crc, *self.low_high))
+        self.source.let_go()
         return standing_in(self.scratch.samples(self.source))
 
 

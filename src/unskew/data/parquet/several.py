@@ -164,20 +164,23 @@ def shards_at(path: Path) -> Shards:
     memory holds numbers for.
     """
     parts = parts_of(path)
+    more = (f"{parts['val'][0].name}: choose settings with validation=0.1",) if "val" in parts else ()
+    folders = sorted({name for file in parts["train"] for name in file.parts[:-1] if "=" in name})
+    if folders:
+        more += (f"what names of folders say, such as {folders[0]}: write it into a column",)
     known = {part: [shard(file) for file in files] for part, files in parts.items() if part != "val"}
-    shards = (*known["train"], *known.get("test", ()))
+    return table_of(path, known["train"], known.get("test", ()), more)
+
+
+def table_of(path: Path, train: Sequence[Shard], test: Sequence[Shard], more: tuple[str, ...]) -> Shards:
+    """Files at a path as one table. more: what is left out, in words. Raises DataError, E403 and E414, as `shards_at` does."""
+    shards = (*train, *test)
     rows = sum(sum(one.groups) for one in shards)
     if rows * BESIDE > SHARE * memory():
         text = f"declares {rows:,} rows, whose labels alone do not fit into the {memory():,} bytes of memory"
         raise DataError("E414", f"{path} {text}; take fewer rows.")
-    more = _unlike(shards)
-    if "val" in parts:
-        more += (f"{parts['val'][0].name}: choose settings with validation=0.1",)
-    folders = sorted({name for file in parts["train"] for name in file.parts[:-1] if "=" in name})
-    if folders:
-        more += (f"what names of folders say, such as {folders[0]}: write it into a column",)
     name = path.resolve().name if path.is_dir() else path.name.replace("*", "").strip("-_.") or "parquet"
-    return Shards(name, shards, sum(sum(one.groups) for one in known["train"]), more)
+    return Shards(name, shards, sum(sum(one.groups) for one in train), (*_unlike(shards), *more))
 
 
 def _most() -> float:

@@ -1,6 +1,6 @@
 """One Parquet file: its footer, which is checked before anything is read, and its row groups, read from their beginning on.
 
-Every use of pyarrow is here. What its footer says of single columns is not asked: damaged footers end the process there (pyarrow
+What its footer says of single columns is not asked: damaged footers end the process there (pyarrow
 26), instead of raising an error. Letters: N rows.
 """
 
@@ -114,7 +114,7 @@ def shard(path: Path) -> Shard:
     if min(groups, default=0) < 0 or sum(groups) != metadata.num_rows:
         text = f"declares {metadata.num_rows:,} rows, and its row groups {sum(groups):,}"
         raise DataError("E401", f"the footer of {path} {text}; write it again.")
-    return Shard(path, stamp, groups, {one.name: one for one in fields}, size, _classes(notes), metadata)
+    return Shard(path, stamp, groups, {one.name: one for one in fields}, size, classes_in(notes), metadata)
 
 
 def stamp_of(path: Path) -> tuple[int, int]:
@@ -140,7 +140,7 @@ def _unreadable(path: Path, error: Exception) -> DataError:
     return DataError("E401", f"{path} cannot be read as Parquet: {excerpt(why, 200)[1:-1]}.")
 
 
-def _classes(notes: dict[bytes, bytes]) -> dict[str, tuple[str, ...]]:
+def classes_in(notes: dict[bytes, bytes]) -> dict[str, tuple[str, ...]]:
     """The names of classes in the notes of a schema, by column; {} where there are none that can be read."""
     try:
         features = json.loads(notes[b"huggingface"])["info"]["features"].items()

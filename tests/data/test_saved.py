@@ -1,0 +1,328 @@
+"""Folders of Hugging Face Datasets (save_to_disk), read by pyarrow alone: the same samples as from Parquet with the same columns.
+
+Likely mistakes: a file that was not copied, a DatasetDict whose splits have names of their own, a column of videos. What others
+may do: name files outside of the folder, send damaged files, or such as announce more than they hold.
+"""
+
+import json
+import os
+import struct
+import sys
+
+import numpy as np
+import pytest
+
+import unskew
+from unskew import data
+from unskew.data.parquet import frames
+from unskew.data.parquet.saved import is_saved
+from unskew.data.parquet.stream import Stream, stream
+from unskew.data.rows import streams
+from unskew.errors import DataError, UnskewError
+
+from .test_parquet import png, same
+
+pa = pytest.importorskip("pyarrow")
+ipc, parquet = pytest.importorskip("pyarrow.ipc"), pytest.importorskip("pyarrow.parquet")
+RNG = np.random.default_rng(0)
+N = 60
+MATRICES = RNG.random((N, 4, 5), dtype=np.float32)
+FEATURES = {
+    "image": {"_type": "Image"},
+    "label": {"_type": "ClassLabel", "names": ["cat", "dog"]},
+    "site": {"_type": "Value", "dtype": "string"},
+    "age": {"_type": "Value", "dtype": "float64"},
+}
+SETTINGS = {"clients": 3, "rounds": 1, "epochs": 1, "batch": 8, "model": "mlp"}
+
+
+def notes(features):
+    return {"huggingface": json.dumps({"info": {"features": features}})}
+
+
+def images(n=N):
+    """Samples, labels and facts as Datasets keeps them."""
+    files = pa.StructArray.from_arrays(
+        [pa.array([png(i) for i in range(n)], pa.binary()), pa.array([None] * n, pa.string())], ["bytes", "path"]
+    )
+    columns = {
+        "image": files,
+        "label": pa.array([i % 2 for i in range(n)]),
+        "site": pa.array([("north", "south", None)[i % 3] or "east" for i in range(n)]),
+        "age": pa.array([i / 7 for i in range(n)]),
+    }
+    return pa.table(columns).replace_schema_metadata(notes(FEATURES)), FEATURES
+
+
+def matrices():
+    """The lists of an Array2D, with what says so beside the column, and others of every form."""
+    nested = pa.array(MATRICES.tolist(), pa.list_(pa.list_(pa.float32())))
+    said = {
+        "ARROW:extension:name": "datasets.features.features.Array2DExtensionType",
+        "ARROW:extension:metadata": '[[4, 5], "float32"]',
+    }
+    fields = [
+        pa.field("none", pa.null()),
+        pa.field("words", pa.large_list(pa.string())),
+        pa.field("x", nested.type, metadata=said),
+        pa.field("fixed", pa.list_(pa.int32(), 3)),
+        pa.field("flag", pa.bool_()),
+        pa.field("y", pa.int64()),
+    ]
+    columns = [
+        pa.nulls(N),
+        pa.array([["a", "bc"]] * N, pa.large_list(pa.string())),
+        nested,
+        pa.array([[1, 2, 3]] * N, pa.list_(pa.int32(), 3)),
+        pa.array([True, None] * (N // 2)),
+        pa.array([0, 1, 2] * (N // 3)),
+    ]
+    features = {"x": {"_type": "Array2D", "shape": [4, 5], "dtype": "float32"}, "more": {"a": {"_type": "Value"}}}
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields)), features
+
+
+def save(folder, table, features, files=3, batch=7):
+    """What save_to_disk writes."""
+    folder.mkdir(parents=True)
+    names = [f"data-{i:05}-of-{files:05}.arrow" for i in range(files)]
+    step = -(-len(table) // files)
+    for i, name in enumerate(names):
+        with ipc.new_stream(folder / name, table.schema) as file:
+            file.write_table(table.slice(i * step, step), batch)
+    state = {"_data_files": [{"filename": name} for name in names], "_fingerprint": "0", "_split": None}
+    (folder / "state.json").write_text(json.dumps(state))
+    (folder / "dataset_info.json").write_text(json.dumps({"features": features}))
+    return folder
+
+
+def save_dict(folder, table, features, **splits):
+    """What save_to_disk of a DatasetDict writes; each split has these rows."""
+    for name, (begin, end) in splits.items():
+        save(folder / name, table.slice(begin, end - begin), features)
+    (folder / "dataset_dict.json").write_text(json.dumps({"splits": [*splits]}))
+    return folder
+
+
+@pytest.fixture
+def little(monkeypatch):
+    """Memory into which few samples fit, from when it is called."""
+
+    def call():
+        monkeypatch.setattr("unskew.data.intake.room.memory", lambda: 1000)
+        monkeypatch.setattr("unskew.data.parquet.groups.memory", lambda: 400_000)
+        monkeypatch.setattr("unskew.data.parquet.groups.PIECE", 64)
+
+    return call
+
+
+@pytest.mark.parametrize("copy", ["", "off"])
+@pytest.mark.parametrize(("make", "options"), [(images, "size=8"), (matrices, "x=x,label=y,layout='channels first'")])
+def test_a_saved_set_is_what_parquet_with_its_columns_is(make, options, copy, tmp_path, little, monkeypatch):
+    """D8: row by row, in memory and read when wanted, with and without a copy; the classes' names and the same training."""
+    monkeypatch.setenv("UNSKEW_SCRATCH", copy or str(tmp_path))
+    table, features = make()
+    saved = save(tmp_path / "set", table, features)
+    parquet.write_table(table.drop_columns(["none"] if "none" in table.column_names else []), tmp_path / "set.parquet")
+    whole, other = data.read(f"{saved}({options})"), data.read(f"{tmp_path}/set.parquet({options})")
+    same(whole, other)
+    assert whole.classes == (("cat", "dog") if make is images else ("0", "1", "2"))
+    result = unskew.run("fedavg", f"{saved}({options})", skew="iid", **SETTINGS)
+    little()
+    read = data.read(f"{saved}({options})")
+    assert streams(read.x)
+    same(whole, read)
+    again = unskew.run("fedavg", f"{saved}({options})", skew="iid", **SETTINGS)
+    assert (again.digest, again.scores()) == (result.digest, result.scores())
+
+
+def test_lists_have_the_bits_that_were_saved(tmp_path):
+    table, features = matrices()
+    read = data.read(save(tmp_path / "set", table, features), x="x", label="y", layout="channels first")
+    order = np.argsort(np.concatenate([read.x, read.x_test])[:, 0, 0])
+    assert np.array_equal(np.concatenate([read.x, read.x_test])[order], MATRICES[np.argsort(MATRICES[:, 0, 0])])
+
+
+def test_a_dict_is_divided_by_the_names_of_its_splits(tmp_path):
+    table, features = images()
+    folder = save_dict(tmp_path / "set", table, features, test=(0, 10), train=(10, 40), val=(40, 50), extra=(50, 60))
+    read = data.read(folder, size=8)
+    assert (len(read.x), len(read.x_test)) == (30, 10)
+    assert ("left out", "split 'val', split 'extra'") in read.intake.notes
+    assert len(data.read(f"{folder}(split=extra,size=8)").x) == 8
+    assert len(data.read(folder / "test", size=8).x) == 8
+    one = save_dict(tmp_path / "one", table, features, all=(0, 60))
+    assert len(data.read(one, size=8).x) == 48
+
+
+def change(path, **facts):
+    path.write_text(json.dumps(json.loads(path.read_text()) | facts))
+
+
+@pytest.mark.parametrize(
+    ("spoil", "says"),
+    [
+        (lambda f: (f / "data-00001-of-00003.arrow").unlink(), r"E402 .*data-00001-of-00003\.arrow is missing, which state\.json"),
+        (lambda f: (f / "dataset_info.json").unlink(), r"E402 .*dataset_info\.json is missing, which save_to_disk writes"),
+        (lambda f: (f / "state.json").write_text("{"), r"E401 .*state\.json is damaged; save the set again"),
+        (lambda f: (f / "state.json").write_text("[" * 100_000), r"E401 .*state\.json is damaged; save the set again"),
+        (lambda f: (f / "state.json").write_text("[]"), r"E401 .*state\.json is damaged; save the set again"),
+        (lambda f: change(f / "state.json", _data_files=[]), r"E401 .*state\.json lists nothing"),
+        (lambda f: change(f / "state.json", _data_files=[{"filename": "../set/x.arrow"}]), r"E401 .* lists '\.\./set/x\.arrow', which"),
+        (lambda f: change(f / "state.json", _data_files=[{"filename": "/etc/passwd"}]), r"E401 .* lists '/etc/passwd', which is no name"),
+        (lambda f: change(f / "state.json", _data_files=[{"filename": 3}]), r"E401 .* lists '?3'?, which is no name"),
+        (lambda f: change(f / "state.json", _data_files=2 * [{"filename": "data-00001-of-00003.arrow"}]), r"E401 .* lists a file twice"),
+        (lambda f: change(f / "state.json", _indices_data_files=[{"filename": "i.arrow"}]), r"E403 .* an order of its rows apart"),
+        (lambda f: change(f / "dataset_info.json", features={"clip": {"_type": "Video"}}), r"E403 column 'clip' of .* is a feature 'Video', which is not read; remove"),
+        (lambda f: change(f / "dataset_info.json", features=None), r"E401 .* says nothing of the columns"),
+        (lambda f: (f / "data-00001-of-00003.arrow").write_bytes(b""), r"E401 .*00001-of-00003\.arrow is cut off"),
+        (lambda f: (f / "data-00001-of-00003.arrow").write_bytes(b"ARROW1\0\0" * 9), r"E401 .*00001-of-00003\.arrow is no Arrow stream"),
+        (lambda f: os.replace(f / "data-00001-of-00003.arrow", f / "x") or os.symlink(f / "x", f / "data-00001-of-00003.arrow"), r"E401 .* is a link; copy what"),
+    ],
+)  # fmt: skip
+def test_what_is_no_whole_set_is_refused_in_a_sentence(spoil, says, tmp_path):
+    folder = save(tmp_path / "set", *images())
+    spoil(folder)
+    with pytest.raises(DataError, match=says) as told:
+        data.read(folder, size=8)
+    assert "\n" not in str(told.value)
+
+
+def test_splits_that_cannot_be_told_apart_are_refused_until_one_is_named(tmp_path):
+    table, features = images()
+    folder = save_dict(tmp_path / "set", table, features, north=(0, 30), south=(30, 60))
+    with pytest.raises(
+        DataError, match=r"E403 .* holds the splits north, south, none or several .*name the one .*split=north"
+    ):
+        data.read(folder)
+    with pytest.raises(DataError, match=r"E403 .* has no split 'west'; it has north, south"):
+        data.read(folder, split="west")
+    assert len(data.read(folder, split="north", size=8).x) == 24
+    with pytest.raises(DataError, match=r"E403 .* is one Dataset without splits; leave split=north out"):
+        data.read(folder / "north", split="north")
+    (folder / "dataset_dict.json").write_text('{"splits": ["north", "../../other"]}')
+    with pytest.raises(DataError, match="which is no name in this folder"):
+        data.read(folder, split="north")
+
+
+@pytest.mark.parametrize("kind", ["dictionary", "compressed", "view", "file"])
+def test_streams_that_datasets_does_not_write_are_refused(kind, tmp_path):
+    table, features = images()
+    folder = save(tmp_path / "set", table, features, files=1)
+    path = folder / "data-00000-of-00001.arrow"
+    if kind == "dictionary":
+        table = table.set_column(2, "site", table["site"].dictionary_encode())
+    if kind == "view":
+        table = table.set_column(2, "site", table["site"].cast(pa.string_view()))
+    options = (
+        ipc.IpcWriteOptions(compression="zstd") if kind == "compressed" and pa.Codec.is_available("zstd") else None
+    )
+    with (ipc.new_file if kind == "file" else ipc.new_stream)(path, table.schema, options=options) as file:
+        file.write_table(table)
+    if kind == "compressed" and options is None:
+        pytest.skip("this pyarrow does not compress")
+    with pytest.raises(DataError, match=r"E401 .*data-00000-of-00001\.arrow (is|holds) "):
+        data.read(folder, size=8)
+
+
+def test_a_file_that_is_cut_off_anywhere_is_refused(tmp_path):
+    """Every place is tried near the ends, and many between."""
+    folder = save(tmp_path / "set", *images(12), files=1)
+    path = folder / "data-00000-of-00001.arrow"
+    whole = path.read_bytes()
+    for end in (*range(0, 80), *range(80, len(whole), 97), *range(len(whole) - 9, len(whole))):
+        path.write_bytes(whole[:end])
+        with pytest.raises(DataError, match="E401"):
+            stream(path)
+
+
+@pytest.mark.parametrize("make", [images, matrices])
+def test_damaged_bytes_are_a_sentence_or_other_values(make, tmp_path):
+    """Whatever byte is changed: no other error, no end of the process, and never another number of rows."""
+    folder = save(tmp_path / "set", *make(), files=1)
+    options = {"size": 8} if make is images else {"x": "x", "label": "y", "layout": "channels first"}
+    refused = 0
+    for path, times in (
+        (folder / "data-00000-of-00001.arrow", 150),
+        (folder / "state.json", 40),
+        (folder / "dataset_info.json", 40),
+    ):
+        whole = path.read_bytes()
+        _, found = frames.frames(open(folder / "data-00000-of-00001.arrow", "rb"))  # noqa: SIM115
+        places = [i for one in found for i in range(one.at, one.body)] if path.suffix == ".arrow" else range(len(whole))
+        for _ in range(times):
+            content = bytearray(whole)
+            at = int(RNG.choice(places)) if RNG.random() < 0.7 else int(RNG.integers(len(whole)))
+            content[at] = int(RNG.integers(256))
+            path.write_bytes(content)
+            try:
+                read = data.read(folder, **options)
+            except UnskewError as error:
+                refused += 1
+                assert "\n" not in str(error)
+            else:
+                assert len(read.x) + len(read.x_test) == N
+        path.write_bytes(whole)
+    assert refused > 20
+
+
+@pytest.mark.parametrize(("at", "form", "value"), [(4, "<I", 1 << 31), (4, "<I", 0), (0, "<I", 7)])
+def test_lengths_that_lie_are_refused(at, form, value, tmp_path):
+    folder = save(tmp_path / "set", *images(12), files=1)
+    path = folder / "data-00000-of-00001.arrow"
+    content = bytearray(path.read_bytes())
+    _, found = frames.frames(open(path, "rb"))  # noqa: SIM115
+    struct.pack_into(form, content, found[0].at + at, value)
+    path.write_bytes(content)
+    if value:
+        with pytest.raises(DataError, match=r"E401 .*(cut off or damaged|something else where its next rows)"):
+            data.read(folder, size=8)
+    else:  # the end comes early, and no rows before it
+        with pytest.raises(DataError):
+            data.read(folder, size=8)
+
+
+def test_a_file_that_changes_while_it_is_used_is_an_error(tmp_path, little, monkeypatch):
+    monkeypatch.setenv("UNSKEW_SCRATCH", "off")
+    table, features = matrices()
+    folder = save(tmp_path / "set", table, features)
+    little()
+    read = data.read(folder, x="x", label="y", layout="channels first")
+    path = folder / "data-00002-of-00003.arrow"
+    os.truncate(path, path.stat().st_size - 900)
+    with pytest.raises(DataError, match=r"E413 .*data-00002-of-00003\.arrow has changed since it was checked"):
+        read.x[:]
+    path.unlink()
+    with pytest.raises(DataError, match=r"E413 .*data-00002-of-00003\.arrow is gone"):
+        read.x[:]
+
+
+def test_only_the_bytes_of_wanted_columns_are_read(tmp_path, monkeypatch):
+    folder, read, part = save(tmp_path / "set", *images(), files=1), [], Stream._part
+    monkeypatch.setattr(
+        Stream, "_part", lambda self, one, wanted: read.append(sum(n for _, n in wanted)) or part(self, one, wanted)
+    )
+    shard = stream(folder / "data-00000-of-00001.arrow")
+    labels = [batch.column("label").to_pylist() for batch in shard.batches(2, ["label"], 3)]
+    assert labels == [[0, 1, 0], [1, 0, 1], [0]]
+    assert read == [56]
+    assert shard.frames[2].bytes > 900
+
+
+def test_batches_that_take_too_much_and_a_missing_package_are_refused(tmp_path, monkeypatch):
+    folder = save(tmp_path / "set", *images())
+    with monkeypatch.context() as patched:
+        patched.setattr("unskew.data.parquet.stream.memory", lambda: 2000)
+        with pytest.raises(
+            DataError, match=r"E414 batch 0 of .* takes [\d,]+ bytes, which must .* \(writer_batch_size"
+        ):
+            data.read(folder, size=8)
+    monkeypatch.setitem(sys.modules, "pyarrow.ipc", None)
+    with pytest.raises(DataError, match=r"E401 reading .* needs pyarrow; pip install 'unskew\[tables\]'"):
+        data.read(folder)
+
+
+def test_a_folder_of_images_with_a_state_of_its_own_is_none(tmp_path):
+    (tmp_path / "state.json").write_text("{}")
+    assert not is_saved(tmp_path)
+    (tmp_path / "x.arrow").write_text("")
+    assert is_saved(tmp_path)
