@@ -46,7 +46,7 @@ class Frame:
 
 def frames(file: BinaryIO) -> tuple[bytes, list[Frame]]:
     """(the message with the schema, the messages with rows) of a file. Raises Damaged."""
-    end, schema, found = os.fstat(file.fileno()).st_size, b"", list[Frame]()
+    end, schema, batches = os.fstat(file.fileno()).st_size, b"", list[Frame]()
     at = 0
     while True:
         head = _read(file, at, 8)
@@ -73,11 +73,11 @@ def frames(file: BinaryIO) -> tuple[bytes, list[Frame]]:
         else:
             if rows < 0 or any(where < 0 or count < 0 or where + count > size for where, count in buffers):
                 raise Damaged("is damaged: it places values outside of itself")
-            found.append(Frame(at, body, 8 + length + size, rows, buffers))
+            batches.append(Frame(at, body, 8 + length + size, rows, buffers))
         at = body + size
     if not schema:
         raise Damaged("is no Arrow stream")
-    return schema, found
+    return schema, batches
 
 
 def _read(file: BinaryIO, at: int, count: int) -> bytes:

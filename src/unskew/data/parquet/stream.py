@@ -1,6 +1,6 @@
 """One file of a set that Hugging Face Datasets has saved: an Arrow stream, of which batches of rows are read by their place.
 
-Of a batch only the bytes of the columns that are wanted are read. Nothing is mapped into memory, so that a file that is cut off
+Of a batch only the bytes of the columns that are needed are read. Nothing is mapped into memory, so that a file that is cut off
 while it is used is an error and not the end of the process. Letters: N rows.
 """
 
@@ -35,9 +35,9 @@ class Stream(Shard):
         try:
             schema = ipc.read_schema(_buffer(self.schema))
             columns = list(buffers_of(schema.types))
-            wanted = [one.buffers[i] for name in names for i in columns[self.places[name]]]
-            self._check_room(group, sum(count for _, count in wanted))
-            batch = ipc.read_record_batch(ipc.read_message(self._part(one, wanted)), schema)
+            needed = [one.buffers[i] for name in names for i in columns[self.places[name]]]
+            self._check_room(group, sum(count for _, count in needed))
+            batch = ipc.read_record_batch(ipc.read_message(self._part(one, needed)), schema)
             arrays = [batch.column(self.places[name]) for name in names]
             for array in arrays:
                 array.validate(full=True)
@@ -62,12 +62,12 @@ class Stream(Shard):
             text = f"batch {group} of {self.path} takes {taken:,} bytes, which must be in memory at once"
             raise DataError("E414", f"{text}; save the set with smaller batches (writer_batch_size in Datasets).")
 
-    def _part(self, one: Frame, wanted: Sequence[tuple[int, int]]) -> Any:
+    def _part(self, one: Frame, needed: Sequence[tuple[int, int]]) -> Any:
         """A message, all zeros but for its metadata and these buffers."""
         memory = mmap.mmap(-1, one.bytes)  # what is not written to takes no memory
         with open(self.path, "rb", buffering=0) as file, memoryview(memory) as whole:
             begin = one.body - one.at
-            for where, count in ((0, begin), *((begin + where, count) for where, count in wanted)):
+            for where, count in ((0, begin), *((begin + where, count) for where, count in needed)):
                 file.seek(one.at + where)
                 done = 0
                 while done < count:
@@ -91,7 +91,7 @@ def stream(path: Path) -> Stream:
     stamp = stamp_of(path)
     try:
         with open(path, "rb") as file:
-            content, found = frames(file)
+            content, listed = frames(file)
         schema = ipc.read_schema(_buffer(content))
         columns, fields = list(buffers_of(schema.types)), [column_of(one) for one in schema]
         notes = schema.metadata or {}
@@ -100,15 +100,15 @@ def stream(path: Path) -> Stream:
     except Exception as error:  # as above
         raise unreadable(path, error) from error
     needs = columns[-1].stop if columns else 0
-    if any(len(one.buffers) != needs for one in found):
+    if any(len(one.buffers) != needs for one in listed):
         raise DataError("E401", f"{path} is damaged: some rows have other columns than its schema says.")
     names = [one.name for one in fields]
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise DataError("E401", f"{path} has two columns called {excerpt(twice[0])}.")
-    size = sum(one.bytes for one in found)
+    size = sum(one.bytes for one in listed)
     return Stream(
-        path, stamp, tuple(one.rows for one in found), {one.name: one for one in fields}, size, classes_in(notes), None,
-        tuple(found), content, {name: i for i, name in enumerate(names)},
+        path, stamp, tuple(one.rows for one in listed), {one.name: one for one in fields}, size, classes_in(notes), None,
+        tuple(listed), content, {name: i for i, name in enumerate(names)},
     )  # fmt: skip
 
 
