@@ -286,6 +286,37 @@ def test_lengths_that_lie_are_refused(at, form, value, tmp_path):
             data.read(folder, size=8)
 
 
+def test_descriptions_that_lie_are_refused_before_anything_is_read(tmp_path):
+    """Values outside of their batch, a body longer than the file, a second schema."""
+    folder = save(tmp_path / "set", *images(12), files=1)
+    path = folder / "data-00000-of-00001.arrow"
+    whole = path.read_bytes()
+    with open(path, "rb") as file:
+        schema, batches = frames.frames(file)
+    place, size = batches[0].buffers[-1]
+    spoilt = [
+        (whole.replace(struct.pack("<qq", place, size), struct.pack("<qq", place, 1 << 40)), "places values outside of itself"),
+        (whole.replace(struct.pack("<qq", place, size), struct.pack("<qq", -8, size)), "places values outside of itself"),
+        (whole[: batches[-1].body + 10], "does not hold what it announces"),
+        (schema + whole, "its schema does not come first"),
+    ]  # fmt: skip
+    for content, says in spoilt:
+        assert content != whole
+        path.write_bytes(content)
+        with pytest.raises(DataError, match=rf"E401 .*\.arrow is .*{says}"):
+            stream(path)
+
+
+def test_a_file_that_changes_while_a_batch_is_read_is_an_error(tmp_path):
+    folder = save(tmp_path / "set", *images(), files=1)
+    shard = stream(folder / "data-00000-of-00001.arrow")
+    batches = shard.batches(0, ["label"], 7)
+    assert next(batches).num_rows == 7
+    os.utime(shard.path, (1, 1))
+    with pytest.raises(DataError, match=r"E413 .* has changed since it was checked"):
+        next(batches)
+
+
 def test_a_file_that_changes_while_it_is_used_is_an_error(tmp_path, little, monkeypatch):
     monkeypatch.setenv("UNSKEW_SCRATCH", "off")
     table, features = matrices()
