@@ -118,7 +118,7 @@ def little(monkeypatch):
 @pytest.mark.parametrize("copy", ["", "off"])
 @pytest.mark.parametrize(("make", "options"), [(images, "size=8"), (matrices, "x=x,label=y,layout='channels first'")])
 def test_a_saved_set_is_what_parquet_with_its_columns_is(make, options, copy, tmp_path, little, monkeypatch):
-    """D8: row by row, in memory and read when wanted, with and without a copy; the classes' names and the same training."""
+    """Row by row, in memory and read when wanted, with and without a copy; the classes' names and the same training."""
     monkeypatch.setenv("UNSKEW_SCRATCH", copy or str(tmp_path))
     table, features = make()
     saved = save(tmp_path / "set", table, features)

@@ -153,7 +153,7 @@ class Full:
     ],
 )
 def test_without_a_copy_rows_are_unpacked_each_time_and_it_says_why(lacks, why, parquet, little, monkeypatch):
-    """D6: whatever stands in the way of a copy costs time and nothing else."""
+    """Whatever stands in the way of a copy costs time and nothing else."""
     whole = data.read(parquet)
     little()
 
