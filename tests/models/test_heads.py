@@ -143,3 +143,35 @@ def test_a_pass_from_a_cut_that_others_pass_by_is_refused(made, cut):
     ):
         trained(made(), f"flea(cut={cut})")
     trained(Shortcut(), "flea(cut=first)")
+
+
+class Unused(Model):
+    def made(self):
+        self.aside = nn.Conv2d(2, 2, 1)
+        self.again = self.first
+
+
+@pytest.mark.parametrize("cut", ["aside", "again"])
+def test_a_cut_that_no_pass_comes_by_is_refused(cut):
+    """M5: nothing was shared there, so that FLea was FedAvg and nothing said."""
+    with pytest.raises(
+        UsageError, match=f"E106 the model cannot be cut after '{cut}', which its forward does not call"
+    ):
+        trained(Unused(), f"flea(cut={cut})")
+
+
+@pytest.mark.parametrize("end", [nn.LogSoftmax(1), nn.Softmax(1), nn.Dropout(0.1)])
+def test_the_head_of_a_sequential_stands_before_layers_without_weights(end):
+    """M5: such a layer was the head, so that FedBABU froze nothing, and FedProto's features were the logits."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(D, 8), nn.ReLU(), nn.Linear(8, CLASSES), end)
+    assert Network(check_module(model, SHAPE, CLASSES), SHAPE).head == "3"
+    before = {n: t.clone() for n, t in model.state_dict().items()}
+    for method in ("fedbabu", "fedper"):
+        after = trained(model, method).model.state_dict()
+        assert [n for n in before if torch.equal(after[n], before[n])] == ["3.weight", "3.bias"], method
+    plain, same = (
+        trained(m, "fedavg").model.state_dict() for m in (model, nn.Sequential(nn.Sequential(*model[:4]), end))
+    )
+    for (name, t), other in zip(plain.items(), same.values()):
+        torch.testing.assert_close(t, other, rtol=0, atol=1e-6, msg=lambda text, name=name: f"{name}: {text}")

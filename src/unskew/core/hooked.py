@@ -28,6 +28,7 @@ class Hooked:
         self.before_head = "features"
         self.taps: dict[str, Tap] = {}
         self.features: Tensor | None = None
+        self.called: set[str] = set()
         self._handles: list[tuple[str, int]] = []
         self._hook()
 
@@ -47,7 +48,7 @@ class Hooked:
         if since is not None and self.passed_by:
             raise UsageError("E106", f"a pass cannot go on from '{since}' alone: other inputs of a sample pass it by.")
         stopped: list[Tensor] = []
-        self.taps = dict(taps)
+        self.taps, self.called = dict(taps), set()
         if since is not None:
             given = x
             x = given.new_zeros((given.shape[0], *self.shape))
@@ -56,6 +57,11 @@ class Hooked:
             self.taps[until] = lambda _, h: stopped.append(h) or h
         with around():
             z = self.module(x)
+        if missed := [cut for cut in self.taps if cut not in self.called]:
+            raise UsageError(
+                "E106",
+                f"the model cannot be cut after '{missed[0]}', which its forward does not call, or calls by another name.",
+            )
         features = self.features if self.features is not None else z
         self.taps, self.features = {}, None
         return (stopped[0] if stopped else z), features
@@ -78,4 +84,8 @@ class Hooked:
         self._handles.append((self.head, head.register_forward_pre_hook(keep, with_kwargs=True).id))
 
     def _tap_at(self, name: str) -> Callable[[nn.Module, Any, Tensor], Tensor | None]:
-        return lambda _module, _args, h: self.taps[name](name, h) if name in self.taps else None
+        def tap(_module: nn.Module, _args: Any, h: Tensor) -> Tensor | None:
+            self.called.add(name)
+            return self.taps[name](name, h) if name in self.taps else None
+
+        return tap

@@ -19,6 +19,7 @@ from unskew.data.layout import Layout
 from unskew.errors import UsageError, suggestion
 from unskew.models import tokens, unpacking
 from unskew.models.children import children
+from unskew.models.heads import ends_with_head
 from unskew.models.modes import nothing_in_place
 from unskew.models.roles import batch_norms, mixes, roles_of, slots, tensors
 
@@ -63,7 +64,7 @@ class Network:
             raise UsageError("E105", "the model has no named children, so it has no head; wrap it in nn.Sequential.")
         self._passes = (
             Blocks(self.module)
-            if isinstance(self.module, nn.Sequential)
+            if ends_with_head(self.module)
             else Hooked(self.module, self.shape, passed_by=layout is not None)
         )
         self.skips_to_cuts = isinstance(self._passes, Blocks)

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from unskew.errors import UsageError
+from unskew.models.children import children
 from unskew.models.modes import evaluating
 
 MARK = "_unskew_head"
@@ -25,6 +26,16 @@ def head_of(module: nn.Module) -> str:
     if not weighed:
         raise UsageError("E105", "the model has no nn.Linear to be its head; end it with one.")
     return dense[-1] if dense else weighed[-1][0]
+
+
+def ends_with_head(module: nn.Module) -> bool:
+    """Whether a module is a Sequential whose last block is its head: it has weights, or no other layer can be the head."""
+    if not isinstance(module, nn.Sequential):
+        return False
+    blocks = [block for _, block in children(module)]
+    if len({*map(id, blocks)}) < len(blocks) or not any(isinstance(layer, _WEIGHED) for layer in module.modules()):
+        return True
+    return any(True for _ in blocks[-1].parameters())
 
 
 def mark(module: nn.Module, name: str) -> None:

@@ -210,8 +210,8 @@ def _changed_in_place(module: nn.Module, shape: tuple[int, ...], layout: Layout 
 
 
 def _mark_head(module: nn.Module, shape: tuple[int, ...], layout: Layout | None, classes: int) -> None:
-    """Have the module know its head; a Sequential's is its last block."""
-    if isinstance(module, nn.Sequential):
+    """Have the module know its head; a Sequential's is its last block, if that has weights."""
+    if heads.ends_with_head(module):
         return
     tokens.attach(module)
     unpacking.attach(module, layout)
