@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -119,3 +122,39 @@ def test_bf16_is_refused_on_a_gpu():
     settings = Settings(device="cuda", precision="bf16")
     with pytest.raises(UsageError, match="E109 precision=bf16 is for CPUs"):
         hardware.device_of(settings)
+
+
+NEWER_SWITCHES = """
+import torch
+from unskew.engine.precision import computing, rounds_to_tf32
+matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+def now():
+    return [switch.fp32_precision for switch in (torch.backends, matmul, cudnn.conv, cudnn.rnn)]
+SETTING
+before = now()
+with computing(torch.device("cuda"), "float32"):
+    assert now()[1:] == ["ieee"] * 3, now()
+    assert not rounds_to_tf32()
+with computing(torch.device("cuda"), "tf32"):
+    assert now()[1:] == ["tf32"] * 3, now()
+    assert rounds_to_tf32()
+assert now() == before, (now(), before)
+"""
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        "pass",
+        "torch.backends.fp32_precision = 'tf32'",
+        "matmul.fp32_precision = 'tf32'",
+        "matmul.allow_tf32 = True; matmul.allow_tf32 = False; torch.backends.fp32_precision = 'tf32'",
+        "torch.set_float32_matmul_precision('high')",
+    ],
+)
+def test_neither_of_torchs_two_sets_of_switches_rounds_a_float32_run(setting):
+    """The newer switches made the older ones raise, or convolutions round to TF32 in spite of them. Switches outlive a test,
+    hence another process."""
+    program = NEWER_SWITCHES.replace("SETTING", setting)
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

@@ -10,7 +10,7 @@ from unskew.data.intake.take import GIVEN
 from unskew.engine import resolve
 from unskew.engine.disk import state
 from unskew.engine.disk.code import Code, check_model, method_of
-from unskew.engine.disk.folder import Folder
+from unskew.engine.disk.folder import Folder, as_recorded
 from unskew.engine.disk.state import Checkpoint
 from unskew.errors import StateError
 
@@ -31,13 +31,14 @@ def settings_of(path: Path) -> Settings:
 def opened(path: Path, settings: Settings, code: Code) -> Folder:
     """The run of a folder whose settings name its samples, with the caller's code in place of what they name."""
     _check_here(path, settings)
-    files = last(path)[1]["files"]
+    checkpoint = last(path)
+    files = checkpoint[1]["files"]
     method = method_of(path, files, settings, code.method)
     check_model(path, files, settings, code.model)
     here, model = settings.replace(metrics=scores.NONE), code.model  # no attack reads metrics, which may be files, too
     if isinstance(model, str):
         here, model = here.replace(model=model), None
-    return Folder(path, resolve.resolve(here, method=method, model=model))
+    return Folder(path, as_recorded(resolve.resolve(here, method=method, model=model), checkpoint))
 
 
 def without_code(settings: Settings) -> Settings:

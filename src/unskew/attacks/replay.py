@@ -79,6 +79,10 @@ class Listener:
         """Nothing: the run has said it."""
         return []
 
+    def resized(self) -> int:
+        """0: the round has the lanes that it was recorded with, or it would end with other bits."""
+        return 0
+
     def close(self) -> None:
         """End the trainer's threads."""
         self.trainer.close()

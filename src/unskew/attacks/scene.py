@@ -67,7 +67,7 @@ class Scene:
         protector = self.run.method.protector
         self.last_t = protector.rounds_within(self.run.fed) if protector else self.run.settings.rounds
         self.last = self._checked()
-        self.final = _state(self.last)
+        self.final = state.state_in(self.last, self.run.device)
         self.trainer = trainer_of(self.run)
 
     def close(self) -> None:
@@ -138,7 +138,7 @@ class Scene:
     def last_round(self) -> Heard:
         """What the last round carried, computed again. Raises StateError (E153) if it ends with other bits than the run."""
         loop, listener = self._loop(Overlay(self.folder.store(self.before)))
-        after, _ = loop.round(_state(self.before), self.final.t)
+        after, _ = loop.round(state.state_in(self.before, self.run.device), self.final.t)
         self._same({"w": after.weights, **after.slices}, {"w": self.final.weights, **self.final.slices}, self.final.t)
         return listener.heard
 
@@ -180,7 +180,7 @@ class Scene:
     def start_at(self, checkpoint: Checkpoint, t: int) -> Start:
         """What clients were sent on the state of a checkpoint, in round t."""
         loop, _ = self._loop(Memory())
-        return loop.down(_state(checkpoint), t)
+        return loop.down(state.state_in(checkpoint, self.run.device), t)
 
     @cached_property
     def ended(self) -> Start:
@@ -226,8 +226,3 @@ class Scene:
 
             visit.trip.client(w, changed(c, chosen=keep))
         return drawn
-
-
-def _state(checkpoint: Checkpoint) -> State:
-    tree, facts = checkpoint
-    return State(facts["t"], tree["w"], tree.get("slices", {}))

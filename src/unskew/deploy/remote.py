@@ -50,6 +50,10 @@ class Remote:
         """None: every site trains on a device of its own, and says itself what is to be said."""
         return []
 
+    def resized(self) -> int:
+        """0: sites train one client each."""
+        return 0
+
     def close(self) -> None:
         self.sites.local.close()
 

@@ -6,13 +6,14 @@ import numpy as np
 import torch
 
 from unskew.data.federation import Federation
+from unskew.engine import hardware
 from unskew.engine.client.course import Course
 from unskew.engine.client.schedule import Recipe
+from unskew.engine.client.several import Several
 from unskew.engine.client.trainer import Trainer
 from unskew.engine.client.values import LocalTraining, Samples
 from unskew.engine.disk.record import Record
 from unskew.engine.disk.store import Memory, Store
-from unskew.engine.hardware import cores
 from unskew.engine.inputs import inputs_of
 from unskew.engine.probes.measures import Measures
 from unskew.engine.resolve import Run
@@ -68,9 +69,10 @@ def trainer_of(run: Run) -> Trainer:
             Course(settings.lr_course == "cosine", settings.lr_warmup),
         ),
         run.lanes,
-        settings.workers or cores(),
+        settings.workers or hardware.cores(),
     )
-    trainer.elsewhere = run.elsewhere
+    others = hardware.other_gpus(run.device)
+    trainer.elsewhere = run.elsewhere or (Several(trainer, others) if others else None)
     return trainer
 
 

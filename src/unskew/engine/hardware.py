@@ -14,7 +14,7 @@ from unskew.core.network import Network
 from unskew.core.part import Part
 from unskew.data.federation import Federation
 from unskew.engine.client import room, small, trial
-from unskew.engine.precision import BF16, TF32, has_bf16
+from unskew.engine.precision import BF16, TF32, computing, has_bf16
 from unskew.errors import UsageError, excerpt, suggestion
 
 MOST_LANES, MOST_LANES_ON_GPU = 16, 256
@@ -62,11 +62,17 @@ def lanes_of(settings: Settings, net: Network, device: str) -> int:
     if device == "cpu":
         pays = small.is_small(net, settings.batch) if net.folds is None else net.folds
         return MOST_LANES if pays else 1
-    memory = torch.cuda.get_device_properties(device).total_memory
+    gpus = (torch.device(device), *other_gpus(device))
+    memory = min(torch.cuda.get_device_properties(gpu).total_memory for gpu in gpus)
     try:
         return room.lanes_in(memory, net, settings.batch, MOST_LANES_ON_GPU)
     except RuntimeError:  # layers that cannot run side by side: the trial of the model says which
         return MOST_LANES
+
+
+def other_gpus(device: str) -> list[torch.device]:
+    """The GPUs that train beside the first one: all others where the device is `cuda`, without a number."""
+    return [torch.device("cuda", number) for number in range(1, torch.cuda.device_count())] if device == "cuda" else []
 
 
 def tried(
@@ -80,7 +86,8 @@ def tried(
     """
     samples = torch.as_tensor(np.asarray(federation.x[: trial.SAMPLES]), dtype=torch.float32).to(device)
     trial_ = trial.Trial.of(fed.net, fed.task, samples, fed.classes)
-    with torch.random.fork_rng(devices=[]):
+    # as training will compute: with factors rounded to TF32, as torch has convolutions by default, lanes differ too much
+    with torch.random.fork_rng([] if device == "cpu" else [samples.device]), computing(samples.device):
         fed.net.draws = trial_.alone()
         reason = trial_.side_by_side() if lanes > 1 or apart else ""
     if not reason:

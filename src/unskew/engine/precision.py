@@ -10,9 +10,10 @@ differ from time to time in their gradients, and refuse some layouts of clients 
 
 from __future__ import annotations
 
+import os
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
@@ -31,19 +32,58 @@ def has_bf16() -> bool:
 
 @contextmanager
 def computing(device: torch.device, precision: str = FLOAT32) -> Iterator[None]:
-    """Within it this process's GPUs compute so. A CPU needs no telling."""
+    """Within it this process's GPUs compute so, and this one is the thread's current one. A CPU needs no telling."""
     if device.type != "cuda":
         yield
         return
-    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
-    before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark
-    matmul.allow_tf32 = cudnn.allow_tf32 = precision == TF32
+    # cuBLAS may choose another order of sums for every size of its workspace; it reads this once, before its first product
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    cudnn = torch.backends.cudnn
+    before = cudnn.deterministic, cudnn.benchmark
     cudnn.deterministic, cudnn.benchmark = True, False
     try:
-        with sdpa_kernel(SDPBackend.MATH), _same_each_time():
+        with current(device), _rounding(precision == TF32), sdpa_kernel(SDPBackend.MATH), _same_each_time():
             yield
     finally:
-        matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic, cudnn.benchmark = before
+        cudnn.deterministic, cudnn.benchmark = before
+
+
+def current(device: torch.device) -> AbstractContextManager[None]:
+    """Within it this GPU is the thread's current one: streams, recordings and pinned memory belong to that, wherever the
+    tensors of an operation lie."""
+    return torch.cuda.device(-1 if device.index is None else device.index)  # -1: the one that is current already
+
+
+@contextmanager
+def _rounding(tf32: bool) -> Iterator[None]:
+    """Within it products and convolutions round their factors to TF32 or do not.
+
+    torch has two sets of switches for that. It refuses to read the older ones after a program has used the newer ones, and
+    what the older ones switch off follows the newer ones' default; so the older ones are set where they can be read, and the
+    newer ones always.
+    """
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    newer = matmul, cudnn.conv, cudnn.rnn
+    kept = [switch.fp32_precision for switch in newer]
+    try:
+        before = matmul.allow_tf32, cudnn.allow_tf32
+        matmul.allow_tf32 = cudnn.allow_tf32 = tf32
+    except RuntimeError:
+        before = None
+    for switch in newer:
+        switch.fp32_precision = "tf32" if tf32 else "ieee"
+    try:
+        yield
+    finally:
+        if before:
+            matmul.allow_tf32, cudnn.allow_tf32 = before
+        for switch, value in zip(newer, kept):
+            switch.fp32_precision = value
+
+
+def rounds_to_tf32() -> bool:
+    """Whether products of float32 matrices on a GPU are computed in TF32 now."""
+    return torch.backends.cuda.matmul.fp32_precision == "tf32"
 
 
 @contextmanager

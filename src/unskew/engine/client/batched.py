@@ -15,6 +15,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from unskew.engine.precision import rounds_to_tf32
+
 Pair = tuple[int, int]
 
 
@@ -39,7 +41,7 @@ class Convolution:
         if self.stride is None or (groups > 1 and C == 1):
             return False
         large = i * j >= 9 and C >= 32 and x.shape[-2] * x.shape[-1] >= 64 * self.stride[0] * self.stride[1]
-        return not (large and torch.backends.cuda.matmul.allow_tf32)  # cuDNN's grouped kernels for TF32 are fast there
+        return not (large and rounds_to_tf32())  # cuDNN's grouped kernels for TF32 are fast there
 
     def batched(self, x_GCBHW: Tensor, w_GOCij: Tensor, bias_GO: Tensor | None, groups: int) -> Tensor:
         """[G, O, B, h, v] for inputs and weights of every lane."""

@@ -133,9 +133,9 @@ class Clients:
         counts_C = self.samples.counts_KC[k] if k >= 0 else np.zeros(self.fed.classes)
         return Client(
             id=k,
-            n=torch.tensor(float(self.fed.sizes[k]) if k >= 0 else 0.0),
+            n=on_device(torch.tensor(float(self.fed.sizes[k]) if k >= 0 else 0.0), self.device),
             counts=on_device(torch.as_tensor(counts_C, dtype=torch.float32), self.device),
-            steps=torch.tensor(0.0),
+            steps=torch.zeros((), device=self.device),
             lr=start.lr,
             t=start.t,
             start=w,

@@ -10,10 +10,11 @@ replayed, in this round and in later ones. Letters: G lanes.
 from __future__ import annotations
 
 import gc
+import threading
 import warnings
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
@@ -29,6 +30,8 @@ from unskew.own import in_one_line
 
 MOST_STAGES = 12
 """Stages that are kept; the one that was used longest ago is dropped first."""
+_ALONE = threading.Lock()
+"""Held by the one thread that watches or records: warnings, their filters and the collection of garbage are the process's."""
 NOT_IN_STEPS = ("rows", "rows_weight")
 """What of the lane table no step reads."""
 
@@ -132,6 +135,8 @@ class Stage:
         fixed = feed.clone()
         try:
             self.recorded[shape] = Recording(self.replays.recorder.record(lambda: self.step(step, fixed)), fixed)
+        except torch.OutOfMemoryError:  # fewer clients may be recorded, see `Fitted`
+            raise
         except RuntimeError as error:
             self.replays.refused = in_one_line(error)
 
@@ -183,20 +188,28 @@ class Graphs:
 
     def watch(self, function: Callable[[], None]) -> str:
         """A function that waits for the GPU, to read a value or to copy one there, cannot be recorded."""
-        before = torch.cuda.get_sync_debug_mode()
-        with warnings.catch_warnings(record=True) as caught:
+        here, waits = threading.get_ident(), list[str]()
+
+        def note(message: Any, category: Any, filename: str, line: int, *_: Any) -> None:
+            if threading.get_ident() == here and "called a synchronizing" in str(
+                message
+            ):  # else it is another GPU's thread
+                waits.append(f"{filename}, line {line} waits for the GPU")
+
+        with _ALONE, warnings.catch_warnings():
+            before = torch.cuda.get_sync_debug_mode()
             warnings.simplefilter("always")
+            warnings.showwarning = note
             torch.cuda.set_sync_debug_mode("warn")
             try:
                 function()
             finally:
                 torch.cuda.set_sync_debug_mode(before)
-        waits = [w for w in caught if "called a synchronizing" in str(w.message)]
-        return f"{waits[0].filename}, line {waits[0].lineno} waits for the GPU" if waits else ""
+        return waits[0] if waits else ""
 
     def record(self, function: Callable[[], None]) -> Callable[[], None]:
         graph = torch.cuda.CUDAGraph()
-        with self._recording(graph):
+        with _ALONE, self._recording(graph):
             function()
         self.pool = self.pool or graph.pool()
         return graph.replay
@@ -213,8 +226,13 @@ class Graphs:
                 graph.capture_begin(*(() if self.pool is None else (self.pool,)), capture_error_mode="thread_local")
                 try:
                     yield
-                finally:
-                    graph.capture_end()
+                except BaseException:
+                    with suppress(
+                        RuntimeError
+                    ):  # a recording that failed cannot be ended either; why it failed is told
+                        graph.capture_end()
+                    raise
+                graph.capture_end()
         finally:
             if collects:
                 gc.enable()

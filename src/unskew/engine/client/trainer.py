@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Protocol, TypeVar
 
 import torch
@@ -54,7 +54,12 @@ class Trainer(Clients):
         self.workers = workers if self.device.type == "cpu" else 1
         self.replays = Replays() if self.device.type == "cuda" else None
         self.elsewhere: Elsewhere | None = None
-        self._pool = ThreadPoolExecutor(self.workers, initializer=_settle)
+        self.widest = 0
+        """The most clients that a chunk had in the last cohort."""
+        self._pool = self._threads()
+
+    def _threads(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(self.workers, initializer=_settle, initargs=(self.device,))
 
     def close(self) -> None:
         """End the threads; what waits for them is dropped."""
@@ -73,6 +78,7 @@ class Trainer(Clients):
         private: the private state of the clients that have one.
         """
         plan = chunks(cohort, self.fed.sizes, self.training.recipe, self.lanes, gpu=self.device.type != "cpu")
+        self.widest = max((len(chunk.work) for chunk in plan), default=0)
         if self.elsewhere:
             by_chunk = self.elsewhere.train(plan, start, private)
         else:
@@ -82,6 +88,26 @@ class Trainer(Clients):
     def update(self, chunk: Chunk, start: Start, private: Mapping[int, Tree]) -> list[Reply]:
         """One local update of the clients of a chunk, on this thread."""
         return Update(self, self.axis, chunk, start, private).run(self.replays)
+
+    def begin(self, chunk: Chunk, start: Start, private: Mapping[int, Tree]) -> Future[list[Reply]]:
+        """The same on a thread of this trainer's own, which computes on its device."""
+        return self._pool.submit(self.update, chunk, start, private)
+
+    def resized(self) -> int:
+        """Train fewer clients side by side from here on, a power of two below those of the last cohort, because they did not
+        fit into the GPU's memory. Returns how many, 0 where one trained by itself."""
+        if self.device.type == "cpu" or self.widest < 2 or self.lanes < 2:
+            return 0
+        self.resize(1 << ((min(self.lanes, self.widest) - 1).bit_length() - 1))
+        return self.lanes
+
+    def resize(self, lanes: int) -> None:
+        """Train so many clients side by side from here on. Recordings, which hold memory for more, are given up."""
+        self._pool.shutdown(wait=True, cancel_futures=True)  # another chunk may be training still
+        self.lanes, self.axis = lanes, axis_for(lanes)
+        self.replays = Replays() if self.replays else None
+        torch.cuda.empty_cache()
+        self._pool = self._threads()
 
     def remarks(self) -> list[tuple[str, str]]:
         """What a user should know of how this device trains, each with its code; empty before the first round."""
@@ -125,7 +151,9 @@ def _named(trip: Trip, part: Part) -> str:
         raise UsageError("E108", f"'{part.name}' cannot run here: {error}; give each a function of its own.") from None
 
 
-def _settle() -> None:
-    """Prepare a worker thread: it computes on one core."""
+def _settle(device: torch.device) -> None:
+    """Prepare a worker thread: it computes on one core, or on this GPU, whose stream its recordings must be made of."""
     torch.set_num_threads(1)
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
     memory.keep_freed()

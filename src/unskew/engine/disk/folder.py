@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -99,6 +99,7 @@ class Folder:
         self._describe()
         checkpoint = state.latest(self.path, self._check_files, say)
         self._check_same(checkpoint)
+        self.run = as_recorded(self.run, checkpoint)
         loop = self.opened(checkpoint)
         if checkpoint and checkpoint[1].get("ends"):
             loop.end_with(checkpoint[1]["ends"])
@@ -142,7 +143,7 @@ class Folder:
 
     def store(self, checkpoint: Checkpoint | None) -> Disk:
         """The clients' private state as it was at the checkpoint."""
-        return Disk(self.path / "private", checkpoint[1] if checkpoint else None)
+        return Disk(self.path / "private", checkpoint[1] if checkpoint else None, self.run.device)
 
     def _check_files(self, checkpoint: Checkpoint) -> None:
         """Raises StateError (E204, E208) if a file that a checkpoint vouches for is damaged."""
@@ -172,15 +173,14 @@ class Folder:
 
     def _first(self, loop: Loop, checkpoint: Checkpoint | None, say: Say) -> State:
         if checkpoint:
-            tree, meta = checkpoint
-            now = State(meta["t"], tree["w"], tree.get("slices", {}))  # type: ignore[arg-type]
+            now = state.state_in(checkpoint, self.run.device)
             if now.t < loop.last:
                 began = maker(self.path)
                 other = (
                     f" It was begun by unskew {began}; this is {revision()}." if began not in ("", revision()) else ""
                 )
                 say(f"Resuming {self.path} from round {now.t} of {loop.last}.{other}")
-                self._tell_rescored(loop, meta["files"], now.t, say)
+                self._tell_rescored(loop, checkpoint[1]["files"], now.t, say)
             return now
         now = loop.begin()
         self._tell_rescored(loop, files_at_first(self.path), now.t, say)
@@ -209,6 +209,7 @@ class Folder:
             "data": self.data,
             "inputs": predictions.facts(self.run.federation),
             **({"ends": loop.ends} if loop.ends else {}),
+            **({} if self.run.device == "cpu" else {"lanes": loop.fitted.lanes}),
         }
         tree: dict[str, Any] = {"w": now.weights, "slices": now.slices}
         state.write(self.path / state.LATEST, tree, meta, keep=self.path / state.PREVIOUS)
@@ -242,6 +243,15 @@ class Folder:
             },
         )
         disk.replace(self.path / card.FILE, card.card(self.run, loop.record, now))
+
+
+def as_recorded(run: Run, checkpoint: Checkpoint | None) -> Run:
+    """The run with as many lanes as its checkpoint says that it trained with on a GPU, where nobody asked for a number: what
+    `auto` predicts here may be another, with other last bits."""
+    recorded = checkpoint[1].get("lanes") if checkpoint else None
+    if recorded is None or run.device == "cpu" or run.settings.lanes != "auto":
+        return run
+    return replace(run, lanes=recorded)
 
 
 def maker(path: Path) -> str:

@@ -19,7 +19,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from unskew import disk
-from unskew.core.trees import Tree, Weights, aligned, flat, nested
+from unskew.core.trees import Tree, Weights, aligned, flat, nested, tree_map
 from unskew.engine.disk.layout import layout
 from unskew.errors import StateError
 
@@ -41,6 +41,13 @@ class State:
     t: int
     weights: Weights
     slices: dict[str, Tree] = field(default_factory=dict)
+
+
+def state_in(checkpoint: Checkpoint, device: str | torch.device = "cpu") -> State:
+    """The state that a checkpoint holds, on the device that goes on with it."""
+    tree, facts = checkpoint
+    w, slices = (tree_map(lambda t: t.to(device), part) for part in (tree["w"], tree.get("slices", {})))
+    return State(facts["t"], w, slices)
 
 
 def digest(tree: Mapping[str, Any], meta: str = "") -> str:

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 from safetensors import safe_open
 
-from unskew.core.trees import Tree, aligned, all_aligned, nested
+from unskew.core.trees import Tree, aligned, all_aligned, nested, tree_map
 from unskew.engine.disk.holdings import FILE, Holdings
 from unskew.engine.disk.state import UNREADABLE, digest, vouched, write_vouched
 from unskew.errors import StateError
@@ -48,12 +48,12 @@ class Disk:
     A file's facts hold the SHA-256 of every client's tensors, and the holdings the SHA-256 of these facts by round. The
     checkpoint vouches for the holdings, so what is read is what was written.
 
-    facts: of a checkpoint; default: before the first. Raises StateError (E204) where its index is missing or damaged.
+    facts: of a checkpoint; default: before the first. device: where what is fetched is put. Raises StateError (E204) where its index is missing or damaged.
     """
 
-    def __init__(self, folder: Path, facts: Mapping[str, Any] | None = None):
+    def __init__(self, folder: Path, facts: Mapping[str, Any] | None = None, device: str = "cpu"):
         self.folder, self.holdings = folder, Holdings(folder / FILE, facts or {})
-        self._swept = False
+        self.device, self._swept = device, False
 
     @property
     def index(self) -> dict[int, int]:
@@ -121,10 +121,13 @@ class Disk:
             trees, digests = nested(tensors), json.loads(facts)["clients"]
             whole = sha256 == _sha(facts) == self.holdings.files[t]
             if whole and all(digest(trees.get(name, {})) == digests[name] for name in clients):
-                return {k: trees[name] for name, k in clients.items() if name in trees}
+                return {k: self._placed(trees[name]) for name, k in clients.items() if name in trees}
         except UNREADABLE:
             pass
         raise StateError("E204", f"private state of round {t} is missing or damaged: {self._path(t)}.")
+
+    def _placed(self, tree: Tree) -> Tree:
+        return tree_map(lambda t: t.to(self.device), tree)
 
     def _path(self, t: int) -> Path:
         return self.folder / f"r{t:06d}.safetensors"

@@ -21,7 +21,8 @@ class Exchange(Protocol):
     A client that does not answer is simply not among the replies. `private` holds clients' private state where it is
     kept on this side; over a network it stays at the sites. sent, kept: names of weights that leave a client, and that
     stay on it; hooks: the Parts that say something at each hook. chance: where noise comes from that protects. remarks: what
-    a user should know of how clients train, known after the first round.
+    a user should know of how clients train, known after the first round. resized: from here on fewer clients train side by
+    side, after the device's memory was full; returns how many, 0 where there can be no fewer.
     """
 
     device: torch.device
@@ -37,6 +38,8 @@ class Exchange(Protocol):
     ) -> list[Reply]: ...
 
     def remarks(self) -> list[tuple[str, str]]: ...
+
+    def resized(self) -> int: ...
 
     def close(self) -> None: ...
 

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,7 @@ from unskew.engine.precision import computing
 from unskew.engine.probes.measures import Measures
 from unskew.engine.resolve import Run
 from unskew.engine.server.exchange import Exchange, Scoring
+from unskew.engine.server.fitted import Fitted
 from unskew.engine.server.ledger import Ledger
 from unskew.merge.mean import weighted_mean
 
@@ -74,6 +76,7 @@ class Loop:
         self.protector = run.method.protector
         self.last = self.protector.rounds_within(run.fed) if self.protector else run.settings.rounds
         self.ends: int | None = None
+        self.fitted = Fitted(trainer, run.lanes, run.settings.lanes == "auto", self._event)
         self.audience = Audience((), run, record)
         guarded = self.protector or run.method.samples_apart
         self.chance = trainer.chance if guarded else Keyed(run.settings.seed)
@@ -95,7 +98,7 @@ class Loop:
 
     def down(self, state: State, t: int) -> Start:
         """What is broadcast in round t."""
-        return broadcast(self.method, state, t, self.settings.lr_in(t), self.fed)
+        return broadcast(self.method, state, t, self.settings.lr_in(t), self.fed, self.trainer.device)
 
     def round(self, state: State, t: int) -> tuple[State, Round]:
         """One round: train, gate, merge, slices, trips, ledger. With nobody there the model stays as it is."""
@@ -105,7 +108,7 @@ class Loop:
         self.audience.round_begun(t, asked)
         start = self.down(state, t)
         private = self.store.fetch(answered)
-        replies = self.trainer.train(start, answered, private)
+        replies = self.fitted.train(start, answered, private)
         if t == 1:
             for code, text in self.trainer.remarks():
                 self._event(t, code, text)
@@ -257,8 +260,9 @@ class Loop:
         self.record.add("events", [{"t": t, "code": code, **({"text": text} if text else {}), **facts}])
 
 
-def broadcast(method: Method, state: State, t: int, lr: float, fed: Fed) -> Start:
-    """What a server sends: the weights, and every Part's slice less what it keeps at the server; or a client's own."""
+def broadcast(method: Method, state: State, t: int, lr: float, fed: Fed, device: torch.device | str = "cpu") -> Start:
+    """What a server sends: the weights, and every Part's slice less what it keeps at the server; or a client's own, which
+    its Part may have made on any device."""
     down = {}
     for p in method.parts:
         if slice_ := state.slices.get(p.name):
@@ -267,9 +271,12 @@ def broadcast(method: Method, state: State, t: int, lr: float, fed: Fed) -> Star
     if part is None:
         return Start(t, lr, state.weights, down)
 
+    placed = partial(tree_map, lambda t: t.to(device))
+
     def own(k: int) -> tuple[Weights, dict[str, Tree]]:
         w, slice_ = part.dispatch(state.weights, state.slices.get(part.name, {}), k, fed)
-        return {**state.weights, **w} if w is not state.weights else w, {**down, part.name: ordered(slice_)}
+        w = state.weights if w is state.weights else {**state.weights, **placed(w)}
+        return w, {**down, part.name: placed(ordered(slice_))}
 
     return Start(t, lr, state.weights, down, own)
 

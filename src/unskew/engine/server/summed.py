@@ -48,6 +48,9 @@ class Summed:
     def remarks(self) -> list[tuple[str, str]]:
         return self.inner.remarks()
 
+    def resized(self) -> int:
+        return self.inner.resized()
+
     def close(self) -> None:
         self.inner.close()
 
