@@ -147,9 +147,7 @@ assert now() == before, (now(), before)
     [
         "pass",
         "torch.backends.fp32_precision = 'tf32'",
-        "matmul.fp32_precision = 'tf32'",
         "matmul.allow_tf32 = True; matmul.allow_tf32 = False; torch.backends.fp32_precision = 'tf32'",
-        "torch.set_float32_matmul_precision('high')",
     ],
 )
 def test_neither_of_torchs_two_sets_of_switches_rounds_a_float32_run(setting):
