@@ -1,6 +1,5 @@
 """Something new is one new file: a method, a robust rule, a model, a data set, a measure, an attack and a section of the report,
-each
-added to a copy of the package, are found by name, documented and used, and the copy still follows the house rules."""
+each added to a copy of the package, are found by name, documented and used, and the copy still follows the house rules."""
 
 from __future__ import annotations
 
@@ -111,8 +110,8 @@ def build(context: Context) -> Section:
 
 @pytest.fixture
 def tree(tmp_path: Path) -> Path:
-    """A copy of the package, with what the structure tests read."""
-    shutil.copytree(ROOT / "src", tmp_path / "src", ignore=shutil.ignore_patterns("__pycache__"))
+    """A copy of the package, compiled files and all, with what the structure tests read."""
+    shutil.copytree(ROOT / "src", tmp_path / "src")
     (tmp_path / "tests").mkdir()
     shutil.copy(ROOT / "tests" / "test_structure.py", tmp_path / "tests")
     shutil.copy(ROOT / "pyproject.toml", tmp_path)
@@ -190,7 +189,7 @@ class Replied(Probe):
     summary: ClassVar[str] = "how many clients replied"
 
     def measure(self, end: RoundEnd) -> Measurement:
-        return Measurement({"replied": float(len(end.replies))})
+        return Measurement({"replied": float(len(end.replies))}, {"asked": 3} if end.last else {})
 '''
 
 USE = """
@@ -200,11 +199,12 @@ from unskew.methods import registry
 assert {"halving", "largest"} <= registry.names().keys()
 assert unskew.Halving(by=0.25).by == 0.25 and unskew.Largest
 result = unskew.run(
-    "halving(by=0.25)+largest", "stripes", model="narrow(width=4)", measure="replied", rounds=2, clients=3, epochs=1,
+    "halving(by=0.25)+largest", "stripes", model="narrow(width=4)", measure="Replied", rounds=2, clients=3, epochs=1,
     skew="iid", folder="runs", name="new",
 )
 assert result.weights["head.weight"].shape == (2, 4)
-assert [r["value"] for r in result.record.rows["metrics"] if r["metric"] == "replied"] == [3.0, 3.0]
+assert result.record.series("measure", "replied") == ([1, 2], [3.0, 3.0])
+assert result.record.measures == {"replied": {"asked": 3}}
 assert "<p>counted</p>" in result.report().read_text()
 
 from tests.cli.calling import call

@@ -69,17 +69,29 @@ def modules() -> dict[str, Path]:
 
 
 @cache
-def tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """Whatever a file is made of, parsed and walked through once for all tests."""
+    return tuple(ast.walk(ast.parse(path.read_text())))
+
+
+@cache
+def imports(path: Path) -> tuple[ast.Import | ast.ImportFrom, ...]:
+    return tuple(node for node in nodes(path) if isinstance(node, (ast.Import, ast.ImportFrom)))
+
+
+@cache
+def calls(path: Path) -> tuple[str, ...]:
+    """What a file calls, as it is written there."""
+    return tuple(ast.unparse(node.func) for node in nodes(path) if isinstance(node, ast.Call))
 
 
 def imported(name: str) -> Iterator[str]:
     """The modules of the package that one imports, also inside functions and for types alone."""
     known = modules()
-    for node in ast.walk(tree(known[name])):
+    for node in imports(known[name]):
         if isinstance(node, ast.Import):
             yield from (a.name for a in node.names if a.name in known)
-        elif isinstance(node, ast.ImportFrom):
+        else:
             assert node.level == 0, f"{name} has a relative import"
             if node.module and node.module.split(".")[0] == "unskew":
                 whole = [f"{node.module}.{a.name}" for a in node.names]
@@ -130,39 +142,27 @@ def test_pure_rooms_touch_no_clock_files_or_global_randomness():
         f"{name} imports {top}"
         for name, path in modules().items()
         if room(name) in PURE
-        for node in ast.walk(tree(path))
-        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for node in imports(path)
         for top in {(a.name if isinstance(node, ast.Import) else node.module or "").split(".")[0] for a in node.names}
         if top in IMPURE
     ]
     assert not impure
 
 
-def called(node: ast.AST) -> str:
-    return ast.unparse(node.func) if isinstance(node, ast.Call) else ""
-
-
 def test_nothing_is_unpickled_or_evaluated_and_the_seed_is_global_nowhere():
     unsafe = {"eval", "exec", "compile", "torch.load", "yaml.load", "pickle.load", "pickle.loads", "np.random.seed"}
-    calls = [
-        f"{name}: {called(node)}"
-        for name, path in modules().items()
-        for node in ast.walk(tree(path))
-        if called(node) in unsafe
-    ]
-    seeds = [
-        name for name, path in modules().items() for node in ast.walk(tree(path)) if called(node) == "torch.manual_seed"
-    ]
+    dangerous = [f"{name}: {call}" for name, path in modules().items() for call in calls(path) if call in unsafe]
+    seeds = {name for name, path in modules().items() if "torch.manual_seed" in calls(path)}
     pickles = [name for name, path in modules().items() if "import pickle" in path.read_text()]
-    assert not calls
+    assert not dangerous
     assert pickles == ["unskew.data.getting.unpickled"]  # its reader refuses every name but three, and imports none
-    assert set(seeds) <= {"unskew.engine.resolve", "unskew.models.initial", "unskew.engine.client.dropout"}, (
+    assert seeds <= {"unskew.engine.resolve", "unskew.models.initial", "unskew.engine.client.dropout"}, (
         "a user's own builder and layers are seeded inside fork_rng"
     )
 
 
 def functions(path: Path) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    return (n for n in ast.walk(tree(path)) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)))
+    return (n for n in nodes(path) if isinstance(n, (ast.FunctionDef, ast.AsyncFunctionDef)))
 
 
 def test_files_and_functions_are_short():
@@ -201,12 +201,11 @@ def test_private_names_stay_in_their_module():
     for name, path in modules().items():
         aliases = {
             a.asname or a.name.split(".")[-1]
-            for node in ast.walk(tree(path))
-            if isinstance(node, (ast.Import, ast.ImportFrom))
+            for node in imports(path)
             for a in node.names
             if (node.module if isinstance(node, ast.ImportFrom) else a.name or "").split(".")[0] == "unskew"
         }
-        for node in ast.walk(tree(path)):
+        for node in nodes(path):
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("unskew"):
                 read += [
                     f"{name}: {a.name}" for a in node.names if a.name.startswith("_") and not a.name.startswith("__")
@@ -223,7 +222,7 @@ VAGUE = {"found", "made", "told", "wanted"}
 
 def bound(path: Path) -> Iterator[str]:
     """Names that a file binds: variables, parameters, attributes of self."""
-    for node in ast.walk(tree(path)):
+    for node in nodes(path):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id
         elif isinstance(node, ast.arg):

@@ -7,12 +7,7 @@ import hashlib
 import io
 import json
 import math
-import os
-import shutil
-import subprocess
-import sys
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -154,41 +149,6 @@ def test_a_run_that_measures_nothing_keeps_the_name_it_had():
     assert before.replace(measure="diversity").fingerprint() != before.fingerprint()
     assert before.replace(validation=0.1).fingerprint() != before.fingerprint()
     assert before.replace(measure="tsne, Cross-Site").measure == "tsne,cross_site"
-
-
-NEW = '''
-"""The mean size of replies."""
-from typing import ClassVar
-from unskew.engine.probes.probe import Measurement, Probe, RoundEnd
-
-class Mass(Probe):
-    name: ClassVar[str] = "mass"
-    summary: ClassVar[str] = "the mean size of the replies"
-
-    def measure(self, end: RoundEnd) -> Measurement:
-        size = sum(r.size for r in end.replies) / len(end.replies)
-        return Measurement({"mass": size}, {"size": size} if end.last else {})
-'''
-USE_NEW = """
-import numpy as np, unskew
-y = np.arange(40) % 2
-x = np.random.default_rng(0).random((40, 3), dtype=np.float32)
-run = unskew.run("fedavg", (x, y, x, y), measure="Mass", clients=4, skew="iid", rounds=2, model="mlp")
-print(run.record.series("measure", "mass"), run.record.measures)
-"""
-
-
-def test_a_new_measure_is_one_new_file(tmp_path):
-    package = tmp_path / "unskew"
-    shutil.copytree(Path(unskew.__file__).parent, package, ignore=shutil.ignore_patterns("__pycache__"))
-    (package / "engine" / "probes" / "mass.py").write_text(NEW)
-    where = {**os.environ, "PYTHONPATH": str(tmp_path)}
-    run = subprocess.run([sys.executable, "-c", USE_NEW], env=where, cwd=tmp_path, capture_output=True, text=True)
-    assert run.stdout == "([1, 2], [10.0, 10.0]) {'mass': {'size': 10.0}}\n", run.stderr
-    shown = subprocess.run(
-        [sys.executable, "-m", "unskew", "run", "--help"], env=where, cwd=tmp_path, capture_output=True, text=True
-    )
-    assert "mass" in shown.stdout
 
 
 def test_diversity_is_of_the_replies_that_count():

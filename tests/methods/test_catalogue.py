@@ -90,7 +90,7 @@ def test_a_preset_is_its_method_with_the_settings_it_stands_for(name):
 
 
 def test_a_new_method_is_one_file(tmp_path):
-    shutil.copytree(SOURCE, tmp_path / "unskew", ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(SOURCE, tmp_path / "unskew")
     (tmp_path / "unskew" / "methods" / "mine.py").write_text(MINE)
     done = subprocess.run(
         [sys.executable, "-c", LOOK], cwd=tmp_path, capture_output=True, text=True, env={"PYTHONPATH": str(tmp_path)}
