@@ -23,6 +23,7 @@ from unskew.core.method import Method
 from unskew.core.part import Part
 from unskew.data.intake import understood
 from unskew.data.intake.take import GIVEN, settings_of
+from unskew.deploy import own_model
 from unskew.disk import check_name
 from unskew.engine import given, resolve
 from unskew.engine.assemble import loop_of
@@ -40,7 +41,7 @@ from unskew.engine.server.used import check_used
 from unskew.errors import UsageError, excerpt
 from unskew.notebook import Bar
 from unskew.own import in_one_line
-from unskew.predicting import Published
+from unskew.predicting import AtSite, Published
 from unskew.results import Comparison, Result, result_of
 from unskew.tasks.metrics import Asked, as_text
 from unskew.tuning.tuned import cells_of, trials_of, tuning_of
@@ -199,9 +200,10 @@ def load(
     method: Method | Part | str | Path | None = None,
     unfinished: bool = False,
     best: bool = False,
-) -> Result | Published:
+) -> Result | Published | AtSite:
     """The result of a finished run from its folder, ready to predict; the samples it was trained on are not needed.
-    A folder that `export` wrote for the hub gives a Published, which predicts and knows nothing of the run.
+    A folder that `export` wrote for the hub gives a Published, which predicts and knows nothing of the run; the folder of a run
+    at a site (SITE/runs/NUMBER) an AtSite, with the model that the site has.
 
     model, method: needed only where they are code, because nothing in the folder is run: a module that was given in Python,
     `file.py:function`, or a method with a Part in a file, each the same as in training. unfinished: also take the model
@@ -218,6 +220,12 @@ def load(
             raise UsageError("E109", f"{path} holds one finished model; leave out model, method, unfinished and best.")
         trained = hub.opened(path)
         return Published(trained.run, trained.run.fed.net.module_with(trained.end.weights), trained, path)
+    if own_model.is_sites(path):
+        if unfinished or best:
+            raise UsageError("E109", f"{path} holds the weights that came last; leave out unfinished and best.")
+        own = own_model.opened(path, Code(method, model))
+        run, end = own.trained.run, own.trained.end
+        return AtSite(run, run.fed.net.module_with(end.weights), own.trained, path, own)
     opened = reopened(path, Code(method, model), unfinished, best)
     module = opened.run.fed.net.module_with(opened.weights)
     return Result(opened.run, opened.record, opened.weights, module, opened.trained, path)

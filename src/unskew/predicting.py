@@ -1,4 +1,4 @@
-"""What a trained model says of new samples: of a finished run, or of a folder for the Hugging Face Hub."""
+"""What a trained model says of new samples: of a finished run, of a folder for the Hugging Face Hub, or of a site's own folder."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ import numpy as np
 from torch import Tensor, nn
 
 from unskew.data.federation import Federation
+from unskew.deploy.own_model import OwnModel
 from unskew.engine import predictions
+from unskew.engine.export.folder import Format, write_export
 from unskew.engine.predictions import Trained
 from unskew.engine.resolve import Run
 from unskew.errors import UsageError
@@ -80,3 +82,41 @@ class Published(Predicting):
         return (
             f"<{self.run.settings.model} for {self.federation.layout or list(self.federation.shape)} from {self.path}>"
         )
+
+
+@dataclass(repr=False, eq=False)
+class AtSite(Predicting):
+    """The model that a site has of a run over a network, from the site's own folder: its own one, where the method gives sites
+    such, and otherwise the global one. `t`: the round after which its weights were; `own.kept`: that of its private state.
+    """
+
+    run: Run
+    model: nn.Module
+    trained: Trained
+    path: Path
+    own: OwnModel
+
+    @property
+    def t(self) -> int:
+        """The round after which the weights that the site was sent were."""
+        return self.trained.end.t
+
+    def _outputs(self, x: Any, client: int | str | None) -> Tensor:
+        self._check_mine(client)
+        return self.trained.outputs(x, self.own.client)
+
+    def _check_mine(self, client: int | str | None) -> None:
+        if client is not None and client != self.own.site:
+            raise UsageError("E131", f"{self.path} holds the model of {self.own.site} alone; leave the client out.")
+
+    def export(
+        self, folder: str | Path, format: Format = "safetensors", client: str | None = None, license: str = ""
+    ) -> list[Path]:
+        """Write the model into a new folder, as `Result.export` does; client: no other than this site."""
+        self._check_mine(client)
+        return write_export(self.trained, self.own.record, Path(folder), format, self.own.client, license)
+
+    def __repr__(self) -> str:
+        whose = f"{self.own.site}'s own model" if self.own.client is not None else f"the model that {self.own.site} was sent"
+        kept = f", with what it kept after round {self.own.kept}" if self.own.kept else ""
+        return f"<{whose} after round {self.t} of {self.run.settings.rounds}{kept}, from {self.path}>"

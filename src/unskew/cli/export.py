@@ -30,10 +30,10 @@ def command(arguments: Arguments) -> None:
 
     Nothing in the run's folder is run, and the samples it was trained on are not needed.
     """
-    from unskew.results import Result
+    from unskew.predicting import Published
 
     result = arguments.result()
-    if not isinstance(result, Result):
+    if isinstance(result, Published):
         raise UsageError("E160", f"{arguments.run} is an export already; export from the run it came from.")
     for path in result.export(arguments.out, arguments.format, arguments.whose, arguments.license):
         print(path)

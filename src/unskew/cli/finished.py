@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 if TYPE_CHECKING:
-    from unskew.predicting import Published
+    from unskew.predicting import AtSite, Published
     from unskew.results import Result
 
 
@@ -15,18 +16,22 @@ if TYPE_CHECKING:
 class Finished:
     """Which run's model a command takes, and whose."""
 
-    run: Annotated[Path, "folder of a finished run, or one that was exported for the hub"]
+    run: Annotated[Path, "folder of a finished run, of a run at a site (SITE/runs/NUMBER), or one that was exported for the hub"]
     client: Annotated[str | None, "take this client's own model, by name or number"] = None
     model: Annotated[str | None, "FILE.py:FUNCTION of a run whose model is in a Python file"] = None
     method: Annotated[str | None, "the method of a run of which a Part is in a Python file, with your own file"] = None
     best: Annotated[bool, "take the model of the best round, which a run with --keep-best keeps"] = False
     unfinished: Annotated[bool, "also take the model of a run that has not come to its end"] = False
 
-    def result(self) -> Result | Published:
+    def result(self) -> Result | Published | AtSite:
         """The run, as `unskew.load` reads it; raises UsageError as that does."""
         from unskew import api
+        from unskew.predicting import AtSite
 
-        return api.load(self.run, model=self.model, method=self.method, unfinished=self.unfinished, best=self.best)
+        result = api.load(self.run, model=self.model, method=self.method, unfinished=self.unfinished, best=self.best)
+        if isinstance(result, AtSite):  # whose weights may be of an earlier round than the coordinator's
+            print(result, file=sys.stderr)
+        return result
 
     @property
     def whose(self) -> int | str | None:

@@ -1,4 +1,4 @@
-"""Removing what a site keeps of runs that are over: the model it was set up with, its private state, its noisy replies.
+"""Removing what a site keeps of runs that are over: the models that came, its private state, its noisy replies.
 
 What a run may need against its operator's will stays: the number of the last request, so that no old request is answered
 again, the last round of which a noisy reply was sent, and the list and ledger of what has left.
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from unskew import disk
 from unskew.deploy.noisy import FILES
-from unskew.deploy.site_folder import REMOVED, SETUP
+from unskew.deploy.site_folder import RECEIVED, REMOVED, SETUP
 from unskew.errors import StateError, UsageError
 
 IN_USE_S = 3600.0
@@ -34,7 +34,7 @@ class Kept:
     @staticmethod
     def of(path: Path) -> Kept:
         states = (p for files in (PRIVATE, FILES) for p in sorted(path.glob(files)))
-        files = tuple(p for p in (path / SETUP, *states) if p.exists())
+        files = tuple(p for p in (path / SETUP, path / RECEIVED, *states) if p.exists())
         used = max((p.stat().st_mtime for p in path.iterdir()), default=path.stat().st_mtime)
         return Kept(path, files, sum(p.stat().st_size for p in files), time.time() - used)
 

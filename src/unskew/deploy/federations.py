@@ -75,6 +75,8 @@ class SitesView(Federation):
             largest=largest,
             target=data.target,
             layout=data.layout,
+            intake=data.intake,
+            applied=data.applied,
         )
 
 

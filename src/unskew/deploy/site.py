@@ -204,6 +204,8 @@ class Site:
         """One round's training; with it the scores of the model that came, and what early trips ask for."""
         run, start = self._opened(request)
         folder = self._folder(request)
+        if not len(run.scoring.test[run.k]):  # such a site is never asked to score the model after the last round
+            folder.write_received(request, run.described)
         private, extra = run.moved(folder.read_private(request)), {}
         if lr := request.header.get("score"):
             extra["score"] = run.scores(replace(start, t=start.t - 1, lr=lr), private)
@@ -242,6 +244,7 @@ class Site:
         """Scores of the model that came, on this site's test samples."""
         run, start = self._opened(request)
         scores = run.scores(start, run.moved(self._folder(request).read_private(request)))
+        self._folder(request).write_received(request, run.described)
         return {"n": len(run.scoring.test[run.k])}, scores
 
     def _folder(self, request: Packet) -> RunFolder:

@@ -22,6 +22,8 @@ SETUP = "setup.safetensors"
 REMOVED = "private-removed"
 """Stands for private state that the operator has removed, or that was lost: its run cannot go on here as if there had been
 none."""
+RECEIVED = "received.safetensors"
+"""The weights that came last, with what came beside them."""
 STATELESS = "stateless"
 """Says that this site has trained in the run and kept nothing."""
 
@@ -67,6 +69,12 @@ class RunFolder:
         except (FileNotFoundError, StateError):
             raise StateError("E205", f"site {self.site} has not been set up for this run.") from None
 
+    def write_received(self, request: Packet, facts: Mapping[str, Any]) -> None:
+        """Keep what a request brought, for the site to have the model after the run (`own_model.py`)."""
+        header = request.header
+        came = {"t": header["t"], "lr": header["lr"], "base": header.get("base", 0)}
+        state.write(self.path / RECEIVED, request.tree, {**facts, **came, "site": self.site})
+
     def read_private(self, request: Packet) -> Tree:
         """The state after the round that the server counts as this site's last; {} before that.
 
@@ -106,4 +114,9 @@ class RunFolder:
             self._private(t).unlink()
 
     def _private(self, t: int) -> Path:
-        return self.path / f"private-{t}.safetensors"
+        return private_file(self.path, t)
+
+
+def private_file(run: Path, t: int) -> Path:
+    """Where the private state after round t is, in a run's folder."""
+    return run / f"private-{t}.safetensors"

@@ -21,6 +21,7 @@ from unskew.deploy.judging import named, score_names
 from unskew.deploy.refusing import refusal
 from unskew.deploy.shelf import Shelf
 from unskew.deploy.studies import check_noise, prepared
+from unskew.engine import predictions
 from unskew.engine.assemble import scoring_of, trainer_of
 from unskew.engine.chance import System
 from unskew.engine.client.trainer import Trainer
@@ -35,7 +36,8 @@ from unskew.privacy.secure import SecureAggregation
 
 @dataclass
 class SiteRun:
-    """k: this site's client id. first: the weights before round 1, among them those that never leave the server."""
+    """k: this site's client id. first: the weights before round 1, among them those that never leave the server. described:
+    what its samples are and how many, for whoever opens the model later."""
 
     settings: Settings
     k: int
@@ -43,6 +45,7 @@ class SiteRun:
     trainer: Trainer
     scoring: Evaluation
     first: Weights
+    described: Mapping[str, Any]
 
     @property
     def secure(self) -> SecureAggregation | None:
@@ -116,4 +119,7 @@ def build(site: str, settings: Settings, data: Dataset, facts: Mapping[str, Any]
     trainer.chance = System()  # for what a guarantee rests on; everything else is keyed, as in the simulator
     if trainer.device.type != "cpu":
         first = {n: first[n].to(trainer.device) for n in forms}
-    return SiteRun(settings, facts["k"], method, trainer, scoring_of(trainer, view), first)
+    summary = view.summary()
+    own = {**summary["sizes"], "train": view.train.sizes[: len(summary["names"])].tolist()}  # others' are bounds
+    described = {"inputs": predictions.facts(view), "federation": {**summary, "sizes": own}}
+    return SiteRun(settings, facts["k"], method, trainer, scoring_of(trainer, view), first, described)

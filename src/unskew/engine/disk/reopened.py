@@ -7,6 +7,7 @@ Python file is taken from the file that the caller names, never from the one tha
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,7 @@ def reopened(path: Path, code: Code, unfinished: bool = False, best: bool = Fals
         text = f"{path} is at round {facts['t']} of {rounds} and has not come to its end; unskew resume {path} goes on"
         raise StateError("E155", f"{text}, and unfinished=True (--unfinished) takes its model as it is.")
     settings = _settings(path, facts)
-    run = _run(path, facts, settings, code)
+    run = rebuilt(path, _federation(path, facts), facts["files"], settings, code)
     now = State(facts["t"], tree["w"], tree.get("slices", {}))
     check_weights(path, run, now.weights)
     record = Record.read(path, facts["records"])
@@ -98,11 +99,13 @@ def _settings(path: Path, facts: dict[str, Any]) -> Settings:
         raise StateError("E156", f"{text} Open it with the version that trained it.") from error
 
 
-def _run(path: Path, facts: dict[str, Any], settings: Settings, code: Code) -> Run:
-    """The run, put together on a federation without samples."""
-    federation = _federation(path, facts)
-    method, model = method_of(path, facts["files"], settings, code.method), code.model
-    check_model(path, facts["files"], settings, model)
+def rebuilt(path: Path, federation: Unseen, files: Mapping[str, str], settings: Settings, code: Code) -> Run:
+    """The run of this folder, put together on a federation without samples. files: digests of those it was trained with.
+
+    Raises StateError: E156 for a model or a method that cannot be built from what is given, E112 for another file.
+    """
+    method, model = method_of(path, files, settings, code.method), code.model
+    check_model(path, files, settings, model)
     here = settings.replace(device="cpu", precision="float32", workers=1, lanes="1")  # whatever machine trained it
     here = here.replace(normalise="none", set={}, metrics="none")
     if settings.availability.startswith("trace"):

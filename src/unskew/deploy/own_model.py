@@ -1,0 +1,142 @@
+"""The model that a site has of a run, from its own folder: the weights that came last, with what the site keeps beside them.
+
+`SITE/runs/NUMBER/` holds what the run was set up with, what came to be scored, and the site's private state. Nothing in it is
+run: a model or a method in a Python file is taken from the file that the caller names.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from unskew import config
+from unskew.core.trees import Tree
+from unskew.data.unseen import Unseen
+from unskew.deploy.site_folder import RECEIVED, REMOVED, SETUP, private_file
+from unskew.deploy.spent import LEDGER, OfRun, Spent
+from unskew.engine.assemble import trainer_of
+from unskew.engine.client.values import Start
+from unskew.engine.disk import state
+from unskew.engine.disk.code import Code
+from unskew.engine.disk.lines import Row
+from unskew.engine.disk.record import Record
+from unskew.engine.disk.reopened import check_weights, rebuilt
+from unskew.engine.disk.store import Memory
+from unskew.engine.predictions import Trained
+from unskew.engine.resolve import Run
+from unskew.errors import StateError, UnskewError, printable
+
+WHOSE = {"global": "global@client", "kept": "personal@client", "personal": "personal@client"}
+"""The scope of a score that the site gave, by whose weights it was of."""
+
+
+@dataclass(frozen=True)
+class OwnModel:
+    """trained: what predicts. client: the number whose own model it is, None where the method gives sites no other than the
+    global one. site: its name. record: its last scores and what has left it. kept: the round after which its private
+    state was, 0 for none."""
+
+    trained: Trained
+    client: int | None
+    site: str
+    record: Record
+    kept: int
+
+
+def is_sites(path: Path) -> bool:
+    """Whether a folder is that of a run at a site."""
+    return (path / SETUP).is_file()
+
+
+def opened(path: Path, code: Code) -> OwnModel:
+    """The model in a site's folder of a run.
+
+    Raises StateError: E155 before a model came to this site, E156 for one that cannot be built from what is given, E201 for
+    damaged files, E204 for private state that is gone, E111 for a folder that somebody changed.
+    """
+    first, facts = state.read(path / SETUP)
+    try:
+        tree, came = state.read(path / RECEIVED)
+    except FileNotFoundError:
+        text = f"{path} holds no model that came after training: it comes with the last round, to be scored"
+        raise StateError("E155", f"{text}; wait for the run's end.") from None
+    try:
+        settings, k, t = config.build(dict(facts["settings"])), int(facts["k"]), int(came["t"])
+        site = printable(str(came["site"]))[:64]
+        federation = _federation(came, k, site)
+        start = Start(t, float(came["lr"]), {**first["w"], **tree.get("w", {})}, tree.get("down", {}))
+        base = int(came["base"])
+    except (KeyError, TypeError, ValueError, AttributeError, UnskewError) as error:
+        what = error.text if isinstance(error, UnskewError) else type(error).__name__
+        raise StateError("E111", f"{path} cannot be read as a site's run ({what}); put back what the site wrote.") from None
+    run = rebuilt(path, federation, {}, settings, code)
+    check_weights(path, run, start.weights)
+    start = Start(t, start.lr, {n: start.weights[n] for n in run.fed.net.weights()}, start.down)
+    store = Memory()
+    private = _private(path, base)
+    store.put(t, {k: private})
+    whose = k if _has_own(run) else None
+    return OwnModel(Trained(run, start, store), whose, site, _record(path, k, t), base if private else 0)
+
+
+def _has_own(run: Run) -> bool:
+    """Whether sites have models of their own: by what they keep, by what a Part makes for them, or by how a Part sees a site's
+    samples or reads its logits."""
+    trainer = trainer_of(run)
+    try:
+        kept = bool(trainer.kept or not trainer.sent) or any(part.personal for part in run.method.parts)
+        return kept or bool(trainer.hooks["evaluate_with"] or trainer.hooks["scores"])
+    finally:
+        trainer.close()
+
+
+def _federation(came: Mapping[str, Any], k: int, site: str) -> Unseen:
+    """The clients of the run, of whom this site knows itself alone."""
+    names = [f"site {i}" for i in range(int(came["federation"]["clients"]))]
+    names[k] = site
+    return Unseen.from_facts(came["inputs"], {**came["federation"], "names": names})
+
+
+def _private(path: Path, base: int) -> Tree:
+    """What the site kept after the round `base`. Raises StateError (E204) if it was removed."""
+    file = private_file(path, base)
+    if file.is_file():
+        return state.read(file)[0]
+    if base and ((path / REMOVED).exists() or any(path.glob("private-*.safetensors"))):
+        raise StateError("E204", f"the private state after round {base} is not in {path} any more; copy it back there.")
+    return {}
+
+
+def _record(path: Path, k: int, t: int) -> Record:
+    """The site's last scores on its own test samples, and what has left it, as rows; as far as they can be read."""
+    record, number = Record(), path.name
+    try:
+        spent = Spent.read(path.parent.parent).runs[number]
+        rows = [json.loads(line) for line in (path / LEDGER).read_text().splitlines(keepends=True) if line[-1:] == "\n"]
+        record.add("metrics", _scores(rows, spent.metrics, t))
+        record.add("ledger", [_left(row, spent, k) for row in rows])
+    except (UnskewError, OSError, KeyError, TypeError, ValueError, AttributeError):
+        return Record()
+    return record
+
+
+def _scores(rows: list[Row], metrics: list[str], t: int) -> list[Row]:
+    """Of the last answer with scores."""
+    last = {row["share"]: row["values"] for row in rows if "values" in row and row["t"] == t}
+    scores: dict[tuple[str, str], float] = {}
+    for share, values in sorted(last.items()):
+        whose, _, metric = share.partition("/")[2].partition(".")
+        for name, value in zip([metric] if metric else metrics, values):
+            scores[WHOSE[whose], name] = float(value)
+    return [{"t": t, "scope": scope, "client": None, "metric": m, "value": v} for (scope, m), v in scores.items()]
+
+
+def _left(row: Row, spent: OfRun, k: int) -> Row:
+    """A row of the site's ledger as a run's ledger has it. Who reads it, and with which guarantee, leaves.txt says."""
+    share = "w" if row["share"] == "weights" else str(row["share"])
+    kind = "statistics" if share.startswith("score/") else spent.kinds.get(row["share"], "")
+    facts = {"t": int(row["t"]), "way": "up", "share": share, "clients": [k], "bytes": int(row["bytes"]), "kind": kind}
+    return {**facts, "reads": "leaves.txt", "guarantee": "leaves.txt"}

@@ -1,0 +1,134 @@
+"""After a run over a network a site has its own model in its own folder, the one that the simulator has of that client."""
+
+from __future__ import annotations
+
+import functools
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import unskew
+from tests.cli.calling import call
+from tests.deploy import fake
+from unskew.deploy.cleaning import Kept
+from unskew.errors import StateError, UsageError
+
+SITE = 2
+"""With 33 samples of all classes."""
+
+
+@functools.cache
+def simulated(name: str) -> unskew.Result:
+    settings = fake.small(name).as_dict()
+    return unskew.run(name, fake.federation(), **{n: v for n, v in settings.items() if n not in ("method", "data")})
+
+
+def trained(folder: Path, name: str, **changes) -> Path:
+    """The folder of the run at a site, once the run is over."""
+    sites = fake.sites(folder / "sites", fake.federation())
+    for site in sites.values():
+        site.load = lambda data=replace(site.load(), **changes): data
+    fake.run(folder / "run", fake.Direct(sites), fake.small(name))
+    (run,) = (folder / f"sites/s{SITE}/runs").iterdir()
+    return run
+
+
+@pytest.fixture(scope="module")
+def of_fedbn(tmp_path_factory):
+    return trained(tmp_path_factory.mktemp("fedbn"), "fedbn")
+
+
+@pytest.mark.parametrize("name", ["fedbn", "fedper", "fedrdn", "unskew", "ditto", "local", "apfl"])
+def test_a_sites_own_model_is_the_simulators_to_the_bit(tmp_path, name):
+    own, x = unskew.load(trained(tmp_path, name)), fake.federation().x_test
+    assert (own.t, own.own.site, own.own.client) == (fake.small(name).rounds, "s2", SITE)
+    assert np.array_equal(own.predict_proba(x), simulated(name).predict_proba(x, client=SITE))
+    assert repr(own).startswith("<s2's own model after round 3 of 3")
+    with pytest.raises(UsageError, match="E131 .* holds the model of s2 alone"):
+        own.predict(x, client="s1")
+
+
+def test_where_no_site_has_a_model_of_its_own_it_is_the_global_one(tmp_path):
+    own, x = unskew.load(trained(tmp_path, "fedavg")), fake.federation().x_test
+    assert own.own.client is None
+    assert np.array_equal(own.predict_proba(x), simulated("fedavg").predict_proba(x))
+    assert "the model that s2 was sent" in repr(own)
+
+
+def test_a_site_without_test_samples_has_what_its_last_training_began_with(tmp_path):
+    federation = fake.federation()
+    nothing = {"x_test": federation.x_test[:0], "y_test": federation.y_test[:0]}
+    own = unskew.load(trained(tmp_path, "fedbn", **nothing))
+    assert (own.t, own.own.kept) == (3, 2)
+    assert "with what it kept after round 2" in repr(own)
+
+
+def test_samples_are_scaled_as_those_of_the_site_were(tmp_path):
+    mean, std = (0.5, 0.4, 0.3), (0.1, 0.2, 0.3)
+    own, x = unskew.load(trained(tmp_path, "fedbn", mean=mean, std=std)), fake.federation().x_test
+    given = ((x - np.array(mean, "f4")[:, None, None]) / np.array(std, "f4")[:, None, None]).astype("f4")
+    natural = own.predict_proba(x)
+    bare = replace(own.federation, applied=None)
+    own.trained = replace(own.trained, run=replace(own.trained.run, federation=bare))
+    assert np.allclose(natural, own.predict_proba(given), atol=1e-6)
+
+
+def test_it_is_exported_with_its_scores_and_what_has_left(tmp_path, of_fedbn):
+    done = call("export", str(of_fedbn), str(tmp_path / "out"), "--format", "torch-export")
+    assert done.code == 0, done.err
+    assert "s2's own model after round 3 of 3, with what it kept after round 3" in done.err
+    facts = json.loads((tmp_path / "out/model.json").read_text())
+    assert (facts["client"], facts["round"]) == ("s2", 3)
+    card = (tmp_path / "out/model.md").read_text()
+    scores = simulated("fedbn").record
+    rows = [r for r in scores.rows["metrics"] if r["t"] == 3 and r["client"] == SITE and r["metric"] == "accuracy"]
+    assert f"| personal@client | accuracy | {rows[-1]['value']:.4f} |" in card
+    assert "| weights | weights | leaves.txt |" in card
+    assert "33 for training, 12 for the scores below" in card
+    np.savez(tmp_path / "new.npz", x=fake.federation().x_test)
+    said = call("predict", str(of_fedbn), str(tmp_path / "new.npz"))
+    assert said.code == 0, said.err
+    assert len(said.out.splitlines()) == 61
+
+
+def altered(run: Path, folder: Path, name: str, content: bytes | None) -> Path:
+    """A copy of the run in a site's folder, of which one file has another content, or is gone."""
+    copied = Path(shutil.copytree(run.parent.parent, folder / "site")) / "runs" / run.name
+    file = copied / name
+    file.unlink() if content is None else file.write_bytes(content)
+    return copied
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "says"),
+    [
+        ("received.safetensors", None, r"E155 .* holds no model that came after training"),
+        ("received.safetensors", b"x" * 99, r"E201 received\.safetensors"),
+        ("setup.safetensors", b"", r"E201 setup\.safetensors"),
+        ("private-3.safetensors", b"\0" * 99, r"E201 private-3\.safetensors"),
+        ("private-3.safetensors", None, r"E204 the private state after round 3 is not in"),
+    ],
+)
+def test_a_damaged_folder_is_one_sentence(tmp_path, of_fedbn, name, content, says):
+    with pytest.raises(StateError, match=says):
+        unskew.load(altered(of_fedbn, tmp_path, name, content)).predict(fake.federation().x_test)
+
+
+def test_options_of_finished_runs_are_refused(of_fedbn):
+    for option in ("best", "unfinished"):
+        with pytest.raises(UsageError, match="E109 .*leave out unfinished and best"):
+            unskew.load(of_fedbn, **{option: True})
+
+
+def test_a_ledger_that_cannot_be_read_leaves_the_model(tmp_path, of_fedbn):
+    for content in (b'{"t": 3}\n', b"[]\n", b"\xff\n", b'{"t":3,"share":"w","bytes":"many"}\n'):
+        run = altered(of_fedbn, tmp_path / str(len(content)), "ledger.jsonl", content)
+        assert unskew.load(run).own.record.rows["metrics"] == []
+
+
+def test_cleaning_removes_it(of_fedbn):
+    assert of_fedbn / "received.safetensors" in Kept.of(of_fedbn).files
