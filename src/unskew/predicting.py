@@ -110,13 +110,17 @@ class AtSite(Predicting):
             raise UsageError("E131", f"{self.path} holds the model of {self.own.site} alone; leave the client out.")
 
     def export(
-        self, folder: str | Path, format: Format = "safetensors", client: str | None = None, license: str = ""
+        self, folder: str | Path, format: Format = "safetensors", client: int | str | None = None, license: str = ""
     ) -> list[Path]:
         """Write the model into a new folder, as `Result.export` does; client: no other than this site."""
         self._check_mine(client)
         return write_export(self.trained, self.own.record, Path(folder), format, self.own.client, license)
 
     def __repr__(self) -> str:
-        whose = f"{self.own.site}'s own model" if self.own.client is not None else f"the model that {self.own.site} was sent"
+        whose = (
+            f"{self.own.site}'s own model"
+            if self.own.client is not None
+            else f"the model that {self.own.site} was sent"
+        )
         kept = f", with what it kept after round {self.own.kept}" if self.own.kept else ""
         return f"<{whose} after round {self.t} of {self.run.settings.rounds}{kept}, from {self.path}>"

@@ -14,8 +14,10 @@ import pytest
 import unskew
 from tests.cli.calling import call
 from tests.deploy import fake
+from unskew.data.intake.notes import Intake
 from unskew.deploy.cleaning import Kept
-from unskew.errors import StateError, UsageError
+from unskew.deploy.hello import Hello, check_alike
+from unskew.errors import StateError, UnskewError, UsageError
 
 SITE = 2
 """With 33 samples of all classes."""
@@ -31,7 +33,8 @@ def trained(folder: Path, name: str, **changes) -> Path:
     """The folder of the run at a site, once the run is over."""
     sites = fake.sites(folder / "sites", fake.federation())
     for site in sites.values():
-        site.load = lambda data=replace(site.load(), **changes): data
+        data = replace(site.load(), **changes)
+        site.load = lambda data=data: data
     fake.run(folder / "run", fake.Direct(sites), fake.small(name))
     (run,) = (folder / f"sites/s{SITE}/runs").iterdir()
     return run
@@ -48,7 +51,7 @@ def test_a_sites_own_model_is_the_simulators_to_the_bit(tmp_path, name):
     assert (own.t, own.own.site, own.own.client) == (fake.small(name).rounds, "s2", SITE)
     assert np.array_equal(own.predict_proba(x), simulated(name).predict_proba(x, client=SITE))
     assert repr(own).startswith("<s2's own model after round 3 of 3")
-    with pytest.raises(UsageError, match="E131 .* holds the model of s2 alone"):
+    with pytest.raises(UsageError, match=r"E131 .* holds the model of s2 alone"):
         own.predict(x, client="s1")
 
 
@@ -120,7 +123,7 @@ def test_a_damaged_folder_is_one_sentence(tmp_path, of_fedbn, name, content, say
 
 def test_options_of_finished_runs_are_refused(of_fedbn):
     for option in ("best", "unfinished"):
-        with pytest.raises(UsageError, match="E109 .*leave out unfinished and best"):
+        with pytest.raises(UsageError, match=r"E109 .*leave out unfinished and best"):
             unskew.load(of_fedbn, **{option: True})
 
 
@@ -132,3 +135,49 @@ def test_a_ledger_that_cannot_be_read_leaves_the_model(tmp_path, of_fedbn):
 
 def test_cleaning_removes_it(of_fedbn):
     assert of_fedbn / "received.safetensors" in Kept.of(of_fedbn).files
+
+
+MEAN, STD = (0.5, 0.4, 0.3), (0.1, 0.2, 0.3)
+
+
+def test_the_coordinator_scales_what_it_predicts_as_sites_scaled_a_set_that_everybody_has(tmp_path):
+    """Its model took samples as they were given, and answered as if they were standardised."""
+    trained(tmp_path, "fedavg", mean=MEAN, std=STD)
+    run, x = unskew.load(tmp_path / "run"), fake.federation().x_test
+    assert run.federation.applied == (MEAN, STD)
+    (site,) = (tmp_path / f"sites/s{SITE}/runs").iterdir()
+    assert np.array_equal(run.predict_proba(x), unskew.load(site).predict_proba(x))
+
+
+def test_the_coordinator_predicts_nothing_where_sites_scaled_by_constants_of_their_own(tmp_path):
+    trained(tmp_path, "fedavg", mean=MEAN, std=STD, intake=Intake("float32"))
+    run, x = unskew.load(tmp_path / "run"), fake.federation().x_test
+    with pytest.raises(UsageError, match="E131 sites standardised their samples by constants of their own"):
+        run.predict(x)
+    with pytest.raises(UsageError, match="E131 sites standardised"):
+        run.export(tmp_path / "out")
+    (site,) = (tmp_path / f"sites/s{SITE}/runs").iterdir()
+    assert unskew.load(site).federation.applied == (MEAN, STD)
+
+
+def test_standardising_by_a_set_that_has_no_constants_is_refused(tmp_path):
+    """It was left out without a word."""
+    sites = fake.sites(tmp_path / "sites", fake.federation())
+    with pytest.raises(UnskewError, match=r"the study sets normalise=dataset, and site . has no constants"):
+        fake.run(tmp_path / "run", fake.Direct(sites), fake.small("fedavg").replace(normalise="dataset"))
+
+
+SAID = {"site": "s0", "train": 3, "test": 1, "shape": [3, 8, 8], "classes": ["a", "b"], "pixels": [], "versions": {}}
+
+
+@pytest.mark.parametrize(
+    "scale", [[0.5, 0.1], [0, 0, 0, 1, 1, 1, 7], [0, 0, 0, 1, 0, 1], [0, 0, 0, 1, 1, float("nan")], ["x"]]
+)
+def test_a_site_says_one_mean_and_deviation_for_each_channel(scale):
+    with pytest.raises(ValueError):
+        Hello.read({**SAID, "scale": scale})
+    said = Hello.read({**SAID, "scale": [0.0, 0, 0, 1, 1, 1]})
+    assert Hello.read(json.loads(json.dumps(said.as_json()))) == said
+    other = replace(said, site="s1", scale=(0.0, 0.0, 0.5, 1.0, 1.0, 1.0))
+    with pytest.raises(UsageError, match="E504 sites hold different data: scale"):
+        check_alike([said, other])

@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 class Finished:
     """Which run's model a command takes, and whose."""
 
-    run: Annotated[Path, "folder of a finished run, of a run at a site (SITE/runs/NUMBER), or one that was exported for the hub"]
+    run: Annotated[
+        Path, "folder of a finished run, of a run at a site (SITE/runs/NUMBER), or one that was exported for the hub"
+    ]
     client: Annotated[str | None, "take this client's own model, by name or number"] = None
     model: Annotated[str | None, "FILE.py:FUNCTION of a run whose model is in a Python file"] = None
     method: Annotated[str | None, "the method of a run of which a Part is in a Python file, with your own file"] = None

@@ -25,11 +25,13 @@ class Unseen(Federation):
     """A federation without samples.
 
     counts: training samples of each client and class, int64 [K, C]; all zero where clients do not say. counted_by: what the
-    columns of counts are, where they are no classes.
+    columns of counts are, where they are no classes. scaled_apart: whether clients standardised their samples by constants of
+    their own, which are not known here.
     """
 
     counts: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.int64))
     counted_by: tuple[str, ...] = ()
+    scaled_apart: bool = False
 
     def __post_init__(self) -> None:
         if not self.clients or not self.sizes.any():
@@ -89,4 +91,5 @@ class Unseen(Federation):
             applied=(tuple(mean), tuple(std)) if mean else None,
             counts=np.array(summary["labels"], np.int64).reshape(-1, len(groups)),
             target=target, layout=layout, counted_by=groups if target else (),
+            scaled_apart=inputs.get("scaled_apart", False) is True,
         )  # fmt: skip

@@ -45,6 +45,8 @@ class ServersView(Unseen):
             names=tuple(h.site for h in hellos),
             target=target,
             layout=first.layout,
+            applied=first.applied,
+            scaled_apart=any(h.own_scale for h in hellos),
         )
 
 

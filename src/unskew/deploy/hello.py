@@ -29,7 +29,9 @@ class Hello:
 
     train, test: numbers of samples; shape: of one sample; pixels: of one label, () or a mask's height and width;
     versions: of the packages whose version matters; target: center and scale of a number that is predicted, () of classes.
-    several: whether a sample has any number of the classes. layout: the inputs of samples that have several.
+    several: whether a sample has any number of the classes. layout: the inputs of samples that have several. scale: by which a set that everybody has was standardised, the means of
+    its channels and then their standard deviations, () for none. own_scale: whether this site standardised its samples by
+    constants of its own, which it does not tell.
     """
 
     site: str
@@ -42,12 +44,20 @@ class Hello:
     target: tuple[float, ...] = ()
     several: bool = False
     layout: Layout | None = None
+    scale: tuple[float, ...] = ()
+    own_scale: bool = False
 
     @property
     def data(self) -> tuple[object, ...]:
         """What it says of its data, without the versions."""
-        form = self.shape, self.classes, self.pixels, self.target, self.several, self.layout
+        form = self.shape, self.classes, self.pixels, self.target, self.several, self.layout, self.scale, self.own_scale
         return self.site, self.train, self.test, *form
+
+    @property
+    def applied(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
+        """The scale as (means, standard deviations)."""
+        half = len(self.scale) // 2
+        return (self.scale[:half], self.scale[half:]) if self.scale else None
 
     @property
     def learnt(self) -> Target | None:
@@ -59,7 +69,11 @@ class Hello:
         target = (data.target.center, data.target.scale) if data.target else ()
         pixels = tuple(data.y.shape[1:]) if data.masks else ()
         counts = len(data.y), len(data.y_test)
-        return Hello(site, *counts, data.shape, data.classes, pixels, versions, target, data.several, data.layout)
+        known = data.applied if data.intake is None else None  # else they were computed from samples of this site
+        return Hello(
+            site, *counts, data.shape, data.classes, pixels, versions, target, data.several, data.layout,
+            scale=(*known[0], *known[1]) if known else (), own_scale=known is None and data.applied is not None,
+        )  # fmt: skip
 
     @staticmethod
     def read(facts: Mapping[str, Any]) -> Hello:
@@ -75,6 +89,8 @@ class Hello:
             _constants(facts.get("target", ())),
             facts.get("several", False) is True,
             _layout(facts),
+            _scale(facts),
+            facts.get("own_scale", False) is True,
         )
         least, most = (1, 1) if hello.target else (2, MOST_CLASSES)
         if not least <= len(hello.classes) <= most or not hello.shape:
@@ -88,7 +104,7 @@ class Hello:
     def as_json(self) -> dict[str, Any]:
         layout = self.layout.as_json() if self.layout else None
         facts = {**asdict(self), "versions": dict(self.versions), "layout": layout}
-        left_out = {name for name in ("target", "several", "layout") if not facts[name]}
+        left_out = {name for name in ("target", "several", "layout", "scale", "own_scale") if not facts[name]}
         return {name: value for name, value in facts.items() if name not in left_out}
 
 
@@ -120,6 +136,15 @@ def _layout(facts: Mapping[str, Any]) -> Layout | None:
     return Layout.from_json(facts["layout"], width)
 
 
+def _scale(facts: Mapping[str, Any]) -> tuple[float, ...]:
+    """One mean and one standard deviation for each channel, or (). Raises KeyError, TypeError or ValueError for anything else."""
+    numbers = tuple(float(v) for v in facts.get("scale", ()))
+    half, channels = len(numbers) // 2, facts["shape"][0]
+    if numbers and (len(numbers) != 2 * channels or not all(map(math.isfinite, numbers)) or min(numbers[half:]) <= 0):
+        raise ValueError("scale is not a mean and a standard deviation for each channel")
+    return numbers
+
+
 def check_alike(hellos: Sequence[Hello]) -> None:
     """Raises UsageError (E504), naming two sites, unless all hold data of one task."""
     for other in hellos:
@@ -134,7 +159,7 @@ def difference(one: Hello, other: Hello) -> str:
         return f"sites hold different data: samples have several labels at {several.site} and one at {single.site}"
     if text := _other_inputs(one, other):
         return f"sites hold different data: {text}"
-    for what in ("classes", "shape", "pixels", "target"):
+    for what in ("classes", "shape", "pixels", "target", "scale"):
         if getattr(one, what) != getattr(other, what):
             return f"sites hold different data: {what} {_difference(what, one, other)}"
     return ""

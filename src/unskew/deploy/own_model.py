@@ -71,7 +71,9 @@ def opened(path: Path, code: Code) -> OwnModel:
         base = int(came["base"])
     except (KeyError, TypeError, ValueError, AttributeError, UnskewError) as error:
         what = error.text if isinstance(error, UnskewError) else type(error).__name__
-        raise StateError("E111", f"{path} cannot be read as a site's run ({what}); put back what the site wrote.") from None
+        raise StateError(
+            "E111", f"{path} cannot be read as a site's run ({what}); put back what the site wrote."
+        ) from None
     run = rebuilt(path, federation, {}, settings, code)
     check_weights(path, run, start.weights)
     start = Start(t, start.lr, {n: start.weights[n] for n in run.fed.net.weights()}, start.down)

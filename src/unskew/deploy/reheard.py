@@ -148,7 +148,7 @@ def _checked(path: Path, hello: Hello, place: str, settings: Settings) -> Datase
     """A site's samples, as the site prepared them. Raises StateError (E152) unless they are as sites.json says."""
     data = prepared(load(place, () if hello.target else hello.classes), settings)
     now = Hello.of(hello.site, data, hello.versions)
-    for what in ("train", "test", "layout", "shape", "classes", "pixels", "target", "several"):
+    for what in ("train", "test", "layout", "shape", "classes", "pixels", "target", "several", "scale", "own_scale"):
         here, then = getattr(now, what), getattr(hello, what)
         if here != then:
             here, then = (list(v) if isinstance(v, tuple) else v for v in (here, then))

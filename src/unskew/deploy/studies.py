@@ -105,7 +105,15 @@ def check_noise(method: Method, fed: Fed) -> None:
 
 
 def prepared(data: Dataset, settings: Settings) -> Dataset:
-    """The data, standardised by the set's own constants if the study asks for that and the set has such constants."""
+    """The data, standardised by the set's own constants if the study asks for that and the set has such constants.
+
+    Raises UsageError (E506) where the study asks for it and the set has none: each site's own would differ.
+    """
+    if settings.normalise == "dataset" and data.mean is None and data.applied is None:
+        text = f"the study sets normalise=dataset, and {data.name} has no constants that all sites know"
+        raise UsageError(
+            "E506", f"{text}; scale samples before, give the method 'fedrdn' or 'norm', or set normalise=none."
+        )
     method = registry.parse(settings.method, settings.set)
     standardise = settings.normalise == "dataset" or (settings.normalise == "auto" and not method.normalises)
     return data.standardised() if standardise and data.mean is not None else data

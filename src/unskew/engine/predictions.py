@@ -101,9 +101,15 @@ class Trained:
 def natural(run: Run, x: Any) -> np.ndarray:
     """Samples as the run's model, or its Parts, receive them: float32 [N, *shape], scaled as the training samples were.
 
-    Raises DataError: E403 for another shape or kind of numbers, E405 for NaN and infinity.
+    Raises DataError: E403 for another shape or kind of numbers, E405 for NaN and infinity; UsageError (E131) where every site
+    scaled its own.
     """
     federation = run.federation
+    if isinstance(federation, Unseen) and federation.scaled_apart:
+        text = "sites standardised their samples by constants of their own, which stayed there"
+        raise UsageError(
+            "E131", f"{text}: predict at a site, unskew predict SITE/runs/NUMBER INPUT, or scale and call result.model."
+        )
     if federation.layout:
         return rows_of(federation.layout, x, "predict")
     if isinstance(x, Mapping):
@@ -180,6 +186,7 @@ def facts(federation: Federation) -> dict[str, Any]:
         "mean": list(mean) if mean else None,
         "std": list(std) if std else None,
         **({"form": form} if form else {}),
+        **({"scaled_apart": True} if isinstance(federation, Unseen) and federation.scaled_apart else {}),
     }
 
 
