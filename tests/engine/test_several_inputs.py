@@ -445,10 +445,7 @@ def test_unscaled_inputs_are_told_and_stay_as_they_are():
     assert result.federation.applied is None
 
 
-def test_export_and_diagnosis_refuse_several_inputs(finished, tmp_path):
-    for kind in ("safetensors", "torch-export", "onnx", "hub"):
-        with pytest.raises(UsageError, match="E160 samples have several inputs"):
-            finished.export(tmp_path / kind, kind)
+def test_a_diagnosis_refuses_several_inputs():
     run = resolve(config.build(SETTINGS), (BY_NAME, Y), model=Scans())
     with pytest.raises(DataError, match=r"E410 arrays: .*a sample here has several inputs"):
         diagnose_run(run)

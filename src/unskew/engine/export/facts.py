@@ -10,6 +10,7 @@ import torch
 from unskew import models
 from unskew.data.federation import Federation
 from unskew.engine import predictions
+from unskew.engine.export import several
 from unskew.engine.export.whole import Whole
 from unskew.engine.predictions import Trained
 from unskew.models.blocks import outputs
@@ -17,6 +18,7 @@ from unskew.models.folder import named_in
 from unskew.revision import revision
 from unskew.specs import without_folders
 
+SCALED_OUTSIDE = "by whoever calls the model: (x / divided_by - mean) / std"
 LOGITS = "logits; their softmax over axis 1 are the probabilities of the classes, in this order"
 TOKENS = "logits; their softmax over axis 2 are the probabilities of the classes at every token, in this order"
 SEVERAL = "logits; the logistic function of each is the probability that the sample has this label, in this order"
@@ -27,8 +29,6 @@ def facts_of(trained: Trained, whole: Whole, kind: str, dtype: str) -> dict[str,
     run = trained.run
     federation, settings, inputs = run.federation, run.settings, predictions.facts(run.federation)
     scaled_here = kind == "safetensors"
-    constants = whole.inputs
-    mean, std = (constants.mean.tolist(), constants.std.tolist()) if constants else (None, None)
     pixels = list(run.task.pixels(federation.shape))
     shape = ["N", *outputs(federation.shape, federation.n_classes, tuple(pixels))]
     name = without_folders(settings.model)
@@ -39,16 +39,7 @@ def facts_of(trained: Trained, whole: Whole, kind: str, dtype: str) -> dict[str,
         "task": run.task.name,
         "round": trained.end.t,
         "client": whole.client or None,
-        "inputs": {
-            "name": "x",
-            "dtype": dtype,
-            "shape": ["N", *federation.shape],
-            "divided_by": constants.divided_by if constants else 1,
-            "mean": mean,
-            "std": std,
-            "scaled": "by whoever calls the model: (x / divided_by - mean) / std" if scaled_here else "by the model",
-            **({"form": inputs["form"]} if "form" in inputs else {}),
-        },
+        **_inputs(whole, federation, dtype, SCALED_OUTSIDE if scaled_here else "by the model"),
         "outputs": {"name": "logits", "shape": shape, "meaning": _meaning(federation)},
         **({"target": inputs["target"]} if federation.target else {"classes": list(federation.classes)}),
         "model": name,
@@ -57,6 +48,25 @@ def facts_of(trained: Trained, whole: Whole, kind: str, dtype: str) -> dict[str,
         ),
         "versions": {"unskew": revision(), "torch": torch.__version__},
     }
+
+
+def _inputs(whole: Whole, federation: Federation, dtype: str, scaled: str) -> dict[str, Any]:
+    """What the model takes: one array, or of samples with several inputs a list of them and how they are passed."""
+    constants, form = whole.inputs, predictions.facts(federation).get("form")
+    if whole.layout:
+        passed = "by name" if whole.layout.named else "one after another"
+        return {"passed": passed, "inputs": [{**f, "scaled": scaled} for f in several.facts(whole.layout, constants)]}
+    mean, std = (constants.mean.tolist(), constants.std.tolist()) if constants else (None, None)
+    facts = {
+        "name": "x",
+        "dtype": dtype,
+        "shape": ["N", *federation.shape],
+        "divided_by": constants.divided_by if constants else 1,
+        "mean": mean,
+        "std": std,
+        "scaled": scaled,
+    }
+    return {"inputs": {**facts, **({"form": form} if form else {})}}
 
 
 def _meaning(federation: Federation) -> str:

@@ -19,7 +19,7 @@ from unskew import disk
 from unskew.engine import card, predictions
 from unskew.engine.disk.record import Record
 from unskew.engine.disk.state import State
-from unskew.engine.export import facts, graph, hub, hub_card, program, samples, weights
+from unskew.engine.export import facts, graph, hub, hub_card, program, samples, several, weights
 from unskew.engine.export.whole import Whole, whole_of
 from unskew.engine.predictions import Trained
 from unskew.errors import UsageError, excerpt, suggestion
@@ -52,7 +52,6 @@ def write_export(
         )
     if license and kind != "hub":
         raise UsageError("E109", "license (--license) is written into the card of the format hub alone; leave it out.")
-    _check_one_input(trained)
     _check_name(out)
     licensed = hub_card.checked(license)
     form, whole = FORMATS[kind], whole_of(trained, client)
@@ -71,7 +70,7 @@ def write_export(
         explained |= facts.facts_of(trained, whole, kind, dtype)
         files["model.json"] = json.dumps(explained, indent=2) + "\n"
         files[card.FILE] = card.card(trained.run, record, now)
-        files["load.py"] = (SNIPPETS / f"{kind}.txt").read_text()
+        files["load.py"] = (SNIPPETS / f"{kind}{'-several' if whole.layout else ''}.txt").read_text()
     try:
         with disk.new_folder(out) as folder:
             for name, text in files.items():
@@ -81,13 +80,6 @@ def write_export(
     except OSError as error:
         raise UsageError("E161", f"{out} cannot be written: {error.strerror or error}. Choose another.") from error
     return [out / name for name in files]
-
-
-def _check_one_input(trained: Trained) -> None:
-    """Raises UsageError (E160) for a model of samples with several inputs."""
-    if layout := trained.run.federation.layout:
-        text = f"samples have several inputs ({layout}), and an exported model takes one array"
-        raise UsageError("E160", f"{text}; save result.model, an ordinary module that takes each, with torch.")
 
 
 def _check_name(out: Path) -> None:
@@ -101,10 +93,11 @@ def _check_name(out: Path) -> None:
 
 @torch.no_grad()
 def _check_same(
-    content: bytes, form: ModuleType, whole: Whole, x: torch.Tensor, trained: Trained, client: int | str | None
+    content: bytes, form: ModuleType, whole: Whole, x: samples.Samples, trained: Trained, client: int | str | None
 ) -> None:
     """Raises UsageError (E160) where what was exported answers otherwise than the run's model."""
-    ours, theirs = trained.outputs(x, client), form.answer(content, whole, x)
+    given = several.as_given(whole.layout, x) if whole.layout and isinstance(x, dict) else x
+    ours, theirs = trained.outputs(given, client), form.answer(content, whole, x)
     apart = float((ours - theirs).abs().max())
     if not apart <= CLOSE * max(1.0, float(ours.abs().max())):
         text = f"the exported model answers otherwise than the run's: logits differ by up to {apart:.3g}"

@@ -6,9 +6,9 @@ import importlib
 from typing import Any
 
 import torch
-from torch import Tensor
 
-from unskew.engine.export.program import program_of, quiet
+from unskew.engine.export.program import arguments, program_of, quiet
+from unskew.engine.export.samples import Samples
 from unskew.engine.export.whole import Whole
 from unskew.engine.resolve import Run
 from unskew.errors import UsageError, excerpt
@@ -18,7 +18,7 @@ LARGEST = 2_000_000_000
 """Bytes of weights: one file of ONNX holds no more than 2 GiB."""
 
 
-def write(whole: Whole, x: Tensor, _run: Run) -> bytes:
+def write(whole: Whole, x: Samples, _run: Run) -> bytes:
     """The file's content.
 
     Raises UsageError: E162 where the extra is not installed, E160 for a model that torch cannot export or that is too large.
@@ -29,11 +29,13 @@ def write(whole: Whole, x: Tensor, _run: Run) -> bytes:
         text = f"the model has {size:,} bytes, and one ONNX file holds at most {LARGEST:,}"
         raise UsageError("E160", f"{text}; --format safetensors or torch-export has no such limit.")
     program = program_of(whole, x)
+    args, kwargs = arguments(whole, x)
     try:
         with quiet():
             converted = torch.onnx.export(
-                program, (x,), dynamo=True, input_names=["x"], output_names=["logits"], verbose=False
-            )
+                program, args, kwargs=kwargs or None, dynamo=True, input_names=list(_named(x)), output_names=["logits"],
+                verbose=False,
+            )  # fmt: skip
     except Exception as error:  # torch raises many kinds, for operations that ONNX does not have
         text = f"torch cannot turn this model into ONNX ({type(error).__name__}: {excerpt(str(error), 200)})"
         raise UsageError("E160", f"{text}; use --format torch-export.") from error
@@ -41,11 +43,16 @@ def write(whole: Whole, x: Tensor, _run: Run) -> bytes:
     return converted.model_proto.SerializeToString()
 
 
-def answer(content: bytes, _whole: Whole, x: Tensor) -> Any:
+def answer(content: bytes, _whole: Whole, x: Samples) -> Any:
     """What ONNX Runtime says of samples with the graph of the file."""
     runtime = package("onnxruntime")
     session = runtime.InferenceSession(content, providers=["CPUExecutionProvider"])
-    return torch.as_tensor(session.run(None, {"x": x.numpy()})[0])
+    return torch.as_tensor(session.run(None, {name: values.numpy() for name, values in _named(x).items()})[0])
+
+
+def _named(x: Samples) -> dict[str, torch.Tensor]:
+    """The inputs of the graph by what they are called."""
+    return x if isinstance(x, dict) else {"x": x}
 
 
 def package(name: str) -> Any:

@@ -10,9 +10,10 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
-from torch import Tensor
 from torch.export import Dim, ExportedProgram
 
+from unskew.engine.export import several
+from unskew.engine.export.samples import Samples
 from unskew.engine.export.whole import Whole
 from unskew.engine.resolve import Run
 from unskew.errors import UsageError
@@ -20,21 +21,31 @@ from unskew.errors import UsageError
 FILE = "model.pt2"
 
 
-def write(whole: Whole, x: Tensor, _run: Run) -> bytes:
+def write(whole: Whole, x: Samples, _run: Run) -> bytes:
     """The file's content. Raises UsageError (E160) for a model that torch cannot export."""
     buffer = io.BytesIO()
     torch.export.save(program_of(whole, x), buffer)
     return buffer.getvalue()
 
 
-def program_of(whole: Whole, x: Tensor) -> ExportedProgram:
+def arguments(whole: Whole, x: Samples) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """What the graph is called with: positional arguments and those by name."""
+    if isinstance(x, dict):
+        return ((), x) if whole.layout and whole.layout.named else (tuple(x.values()), {})
+    return (x,), {}
+
+
+def program_of(whole: Whole, x: Samples) -> ExportedProgram:
     """The model's graph for any number of samples. Raises UsageError (E160) where there is none.
 
     It does not say where on this machine the model's source lies, which torch notes beside every operation.
     """
+    module = several.Several(whole, whole.layout) if whole.layout else whole
+    args, kwargs = arguments(whole, x)
+    any_number = {name: {0: Dim("N")} for name in (x if isinstance(x, dict) else ["x"])}
     try:
         with torch.no_grad(), quiet():
-            program = torch.export.export(whole, (x,), dynamic_shapes={"x": {0: Dim("N")}}, strict=False)
+            program = torch.export.export(module, args, kwargs, dynamic_shapes=any_number, strict=False)
     except Exception as error:  # torch raises many kinds, for models that it cannot trace
         reason = str(error).partition("\n")[0]
         text = (
@@ -48,9 +59,10 @@ def program_of(whole: Whole, x: Tensor) -> ExportedProgram:
     return program
 
 
-def answer(content: bytes, _whole: Whole, x: Tensor) -> Any:
+def answer(content: bytes, whole: Whole, x: Samples) -> Any:
     """What the program of the file says of samples."""
-    return torch.export.load(io.BytesIO(content)).module()(x)
+    args, kwargs = arguments(whole, x)
+    return torch.export.load(io.BytesIO(content)).module()(*args, **kwargs)
 
 
 @contextlib.contextmanager

@@ -6,11 +6,16 @@ Letters: N samples.
 from __future__ import annotations
 
 import math
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
 
+from unskew.engine.export import several
 from unskew.engine.export.whole import Whole
+
+Samples: TypeAlias = Tensor | dict[str, Tensor]
+"""Samples [N, ...], or several inputs by the names of a graph's."""
 
 TRIED = 3
 """Samples that an exported model and ours both answer before the export is written. Not 2: a graph is made with 2."""
@@ -27,11 +32,15 @@ def type_of(dtype: str, whole: Whole) -> str:
     return dtype if dtype in TYPES and whole.inputs.divided_by > 1 else "float32"
 
 
-def drawn(whole: Whole, shape: tuple[int, ...], dtype: str, count: int) -> Tensor:
+def drawn(whole: Whole, shape: tuple[int, ...], dtype: str, count: int) -> Samples:
     """Samples [count, *shape] of this type, spread over the range of the training samples; the same every time."""
+    entries = min(
+        (m.num_embeddings for m in whole.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag)), default=2
+    )
+    if whole.layout:
+        return several.drawn(whole.layout, entries, whole.inputs, count)
     even = (torch.arange(count * math.prod(shape)) * 0.6180339887498949 % 1).reshape(count, *shape)
     if whole.inputs is None:
-        entries = min(m.num_embeddings for m in whole.modules() if isinstance(m, nn.Embedding | nn.EmbeddingBag))
         return (even * entries).long()
     if dtype in TYPES:
         return (even * whole.inputs.divided_by).round().to(TYPES[dtype])

@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from safetensors.torch import save
-from torch import Tensor
 
 from unskew.core.part import overrides
+from unskew.engine.export import several
+from unskew.engine.export.samples import Samples
 from unskew.engine.export.whole import Whole
 from unskew.engine.resolve import Run
 from unskew.errors import UsageError
@@ -15,7 +16,7 @@ from unskew.errors import UsageError
 FILE = "model.safetensors"
 
 
-def write(whole: Whole, _x: Tensor, run: Run) -> bytes:
+def write(whole: Whole, _x: Samples, run: Run) -> bytes:
     """The file's content.
 
     Raises UsageError (E160) where weights do not say enough: a Part answers in the head's place, or adds layers.
@@ -29,12 +30,16 @@ def write(whole: Whole, _x: Tensor, run: Run) -> bytes:
     return save(tensors, {"written_by": "unskew export"})
 
 
-def answer(content: bytes, whole: Whole, x: Tensor) -> Any:
+def answer(content: bytes, whole: Whole, x: Samples) -> Any:
     """What a module with the weights of the file says of samples: its logits."""
     from safetensors.torch import load
 
     whole.model.load_state_dict(load(content))
-    return whole.model(whole.inputs.apply(x) if whole.inputs else x)
+    if not isinstance(x, dict):
+        return whole.model(whole.inputs.apply(x) if whole.inputs else x)
+    assert whole.layout is not None
+    rows = several.packed(whole.layout, list(x.values()))
+    return several.of_the_users_own(whole.model, whole.layout, whole.inputs.apply(rows) if whole.inputs else rows)
 
 
 def _refused(why: str) -> UsageError:

@@ -40,6 +40,8 @@ class Answer:
 class Whole(nn.Module):
     """Samples [N, *shape], as they were given for training, in; what predictions are read from, [N, C, ...], out.
 
+    Of samples with several inputs it takes rows [N, D]; `several.Several` takes them as they were given.
+
     model: an ordinary module with the weights. weights: the same by the run's names. inputs: how samples are scaled, None where the model looks them up.
     answers: Parts that change the logits. client: whose own model this is, "" for the global one.
     """
@@ -50,6 +52,7 @@ class Whole(nn.Module):
         super().__init__()
         self.model, self.weights = net.module_with(w), w
         self._net, self.inputs, self.answers, self.client = net, inputs, answers, client
+        self.layout = net.layout
 
     def forward(self, x: Tensor) -> Tensor:
         x = self.inputs.apply(x) if self.inputs else x.to(torch.float32)
@@ -101,7 +104,7 @@ def _seen(trainer: Trainer, k: int, start: Start, w: Weights, private: Mapping[s
 def _inputs(trained: Trained, trainer: Trainer, seen: Client, start: Start) -> Constants | None:
     """How samples are scaled by settings and by Parts; None where the model looks up whole numbers."""
     federation = trained.run.federation
-    if trainer.net.embeds:
+    if trainer.net.layout or trainer.net.embeds:  # no Part scales rows of several inputs
         return None
 
     def prepare(x: Tensor) -> Tensor:
