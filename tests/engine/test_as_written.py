@@ -107,6 +107,14 @@ class Fourier(Model):
         return torch.fft.irfft2(torch.fft.rfft2(h) * torch.view_as_complex(self.filter), s=(8, 8))
 
 
+class PooledAsOneImage(Model):
+    """Samples and channels are one axis, so that pooling sees [channels, H, W]."""
+
+    def between(self, h):
+        rows = F.avg_pool2d(F.max_pool2d(h.flatten(0, 1), 3, 1, 1), 3, 1, 1)
+        return F.adaptive_avg_pool2d(rows, (8, 8)).unflatten(0, (len(h), C))
+
+
 class NamedInput(Model):
     def forward(self, x):
         return self.head(input=self.conv(x).flatten(1))
@@ -203,6 +211,7 @@ def trained(model: nn.Module, **options) -> unskew.Result:
         (Viewed, True),
         (Standardised, True),
         (Fourier, True),
+        (PooledAsOneImage, True),
         (NamedInput, True),
         (ThrownAway, True),
         (AllDropped, True),

@@ -145,6 +145,17 @@ def test_a_pass_from_a_cut_that_others_pass_by_is_refused(made, cut):
     trained(Shortcut(), "flea(cut=first)")
 
 
+class Particular(Model):
+    def forward(self, x):
+        assert not (x % 1).any(), "whole numbers only"
+        return super().forward(x)
+
+
+def test_a_model_that_takes_no_fractions_is_taken_as_it_is():
+    model = check_module(Particular(), SHAPE, CLASSES)
+    assert Network(model, SHAPE).head == "classifier"
+
+
 class Unused(Model):
     def made(self):
         self.aside = nn.Conv2d(2, 2, 1)

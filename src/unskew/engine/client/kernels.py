@@ -192,7 +192,7 @@ class Kernels(TorchFunctionMode):
         return self._pooling(F.adaptive_avg_pool2d, x, output_size)
 
     def _pooling(self, pool: Callable[..., Tensor], x: Tensor, *args: Any, **kwargs: Any) -> Tensor:
-        if self.folded:
+        if self.folded and x.dim() == 4:  # an image without a batch has its rows where lanes would be folded in
             return FoldedPool.apply(x, lambda t: pool(t, *args, **kwargs))  # type: ignore[return-value]
         return pool(x, *args, **kwargs)
 
