@@ -1,297 +1,119 @@
-"""One round of FedAvg on a GPU: unskew beside the usual loop on the same GPU, that loop in four processes, and centralised training.
+"""What unskew does on a GPU, in one file of JSON: whether whole runs are right there, and how fast a round is.
 
-python benchmarks/gpu.py --out gpu.json              everything, in about five minutes on an H100
-python benchmarks/gpu.py --models harnet --clients 50
+python benchmarks/gpu.py --out gpu.json                    as far as ten minutes go; the same again goes on
+python benchmarks/gpu.py --out gpu.json --budget 3000      all of it at once
+python benchmarks/gpu.py --out rehearsal.json --rehearse   every path with tiny sizes on a CPU, in two minutes
 
-It needs a checkout and torch with CUDA, no network and nothing installed beside unskew's requirements. Every variant has the
-same seeded data, initial weights and row order (`work.py`). A number is the median of three after a warm-up; where there are more
-than ten clients the usual loop trains ten of them, and its clients a second are of those. Peak: a product of large float32
-matrices on the same GPU, in the same run.
+It needs a checkout and torch with CUDA, no network and nothing installed beside unskew's requirements. The file is written
+after every row, the most informative first, so a time limit loses one row at most. A row that fails holds its error.
 """
 
 from __future__ import annotations
 
 import argparse
-import copy
 import json
-import multiprocessing
-import statistics
+import os
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
 from dataclasses import replace
-from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
-import nets
-import numpy as np
+import gpu_round
+import gpu_runs
 import torch
-import torch.nn.functional as F
-import usual
-import work
-from torch import nn
-from torch.utils.data import TensorDataset
 
-from unskew.core.client import Fed
-from unskew.core.method import Method
-from unskew.core.network import Network
-from unskew.core.replies import Ups
-from unskew.engine.client import room
-from unskew.engine.client.schedule import Recipe
-from unskew.engine.client.trainer import Trainer
-from unskew.engine.client.values import LocalTraining, Samples, Start
-from unskew.engine.hardware import MOST_LANES_ON_GPU
-from unskew.engine.precision import computing
-from unskew.merge.mean import weighted_mean
-from unskew.tasks.classification import Classification
+from unskew.methods import registry
 
-DEVICE = torch.device("cuda")
-USUAL_CLIENTS, PROCESSES, TIMES = 10, 4, 3
+FIRST = ("fedavg", "scaffold", "fedbn", "flea", "apple", "fedmix", "moon", "dpsgd")
+"""Methods between them with private state on a disk, buffers of changing size, tensors of a dispatch, and second derivatives."""
+REHEARSED = {"methods": ("fedavg", "scaffold"), "models": ("rebafl_fmnist", "transformer")}
+Row = dict[str, Any]
+Job = tuple[str, Callable[[], Row]]
 
 
-class InOrder(Trainer):
-    """Rows in the order they come: the references do not shuffle, and the results are compared."""
+def jobs(options: argparse.Namespace) -> Iterator[Job]:
+    """(a row's name, what makes it), the most informative first."""
+    rehearse, device = options.rehearse, "cpu" if options.rehearse else "cuda:0"
+    methods = options.methods or (REHEARSED["methods"] if rehearse else sorted(registry.names()))
+    models = options.models or (REHEARSED["models"] if rehearse else list(gpu_round.WORKS))
 
-    def orders(self, k: int, t: int) -> np.ndarray:
-        return np.tile(self.samples.rows[k], (self.training.recipe.epochs, 1))
+    def checks(names: list[str]) -> Iterator[Job]:
+        yield from ((f"run {m}", lambda m=m: gpu_runs.checked(m, device, rehearse)) for m in names)
 
+    def rounds(clients: int, full: bool) -> Iterator[Job]:
+        for m in models:
+            work = replace(gpu_round.WORKS[m], clients=clients)
+            work = replace(work, samples=8, batch=4) if rehearse else work
+            yield f"round {m} {clients}", lambda work=work: gpu_round.one(work, with_processes=full)
 
-def resnet18() -> nn.Module:
-    """ResNet-18 for CIFAR with GroupNorm."""
-
-    def norm(o: int) -> nn.Module:
-        return nn.GroupNorm(32, o)
-
-    class Basic(nn.Module):
-        def __init__(self, i: int, o: int, stride: int):
-            super().__init__()
-            self.body = nn.Sequential(
-                *(nn.Conv2d(i, o, 3, stride, 1, bias=False), norm(o), nn.ReLU()),
-                *(nn.Conv2d(o, o, 3, 1, 1, bias=False), norm(o)),
-            )
-            same = stride == 1 and i == o
-            self.shortcut = nn.Identity() if same else nn.Sequential(nn.Conv2d(i, o, 1, stride, bias=False), norm(o))
-            self.last = nn.ReLU()
-
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.last(self.body(x) + self.shortcut(x))
-
-    stages = [Basic(i, o, s) for i, o, s in ((64, 64, 1), (64, 128, 2), (128, 256, 2), (256, 512, 2))]
-    seconds = [Basic(o, o, 1) for o in (64, 128, 256, 512)]
-    blocks = [nn.Sequential(a, b) for a, b in zip(stages, seconds)]
-    stem = nn.Sequential(nn.Conv2d(3, 64, 3, 1, 1, bias=False), norm(64), nn.ReLU())
-    return nn.Sequential(stem, *blocks, nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten()), nn.Linear(512, 10))
+    yield from checks([m for m in methods if m in FIRST])
+    yield "peak", lambda: {name: gpu_round.peak(name) for name in ("float32", "tf32")}
+    yield from rounds(2 if rehearse else 50, True)
+    if rehearse or torch.cuda.device_count() > 1:
+        yield "spread", lambda: gpu_runs.spread(rehearse)
+    yield "lanes", lambda: gpu_runs.too_many_lanes(device, rehearse)
+    yield from checks([m for m in methods if m not in FIRST])
+    for clients in (3,) if rehearse else (10, 200):
+        yield from rounds(clients, False)
 
 
-class Transformer(nn.Module):
-    """Two encoder layers over 80 characters: the next one is to be told."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.embed = nn.Embedding(65, 128)
-        layer = nn.TransformerEncoderLayer(128, 4, 256, 0.0, batch_first=True)
-        self.body = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
-        self.head = nn.Linear(128, 65)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return self.head(self.body(self.embed(x.long())).mean(1))
-
-
-nets.NETS |= {"resnet18_gn": resnet18, "transformer": Transformer}
-WORKS = {
-    **{n: replace(w, epochs=1, samples=128) for n, w in work.WORKS.items()},
-    "resnet18_gn": work.Work("resnet18_gn", (3, 32, 32), 10, 50, 64, 32, 1, 0.01),
-    "transformer": work.Work("transformer", (80,), 65, 50, 128, 32, 1, 0.05),
-}
-WORKS |= {n: replace(WORKS[n], samples=64) for n in ("mobilenet_v2", "audionet")}
-
-
-@lru_cache(1)
-def data(chosen: work.Work) -> tuple[torch.Tensor, torch.Tensor]:
-    x, y = work.data(chosen)
-    return (x.abs().mul(20).floor().clamp(max=64) if chosen.model == "transformer" else x), y
-
-
-def initial(chosen: work.Work) -> nn.Module:
-    torch.manual_seed(2)  # embeddings and attention have weights that `work` leaves as torch draws them
-    return work.initial_model(chosen)
-
-
-def seconds(function: Callable[[], object], times: int = TIMES) -> float:
-    """Median; the first call warms up."""
-    taken = []
-    for _ in range(times + 1):
-        torch.cuda.synchronize()
-        began = time.perf_counter()
-        function()
-        torch.cuda.synchronize()
-        taken.append(time.perf_counter() - began)
-    return statistics.median(taken[1:])
-
-
-def ours(chosen: work.Work, precision: str, records: bool = True) -> dict[str, object]:
-    """A round's seconds, from the request to the averaged weights, and those weights."""
-    x, y = data(chosen)
-    module = initial(chosen)
-    net = Network(module, chosen.shape)
-    K = chosen.clients
-    rows = [np.arange(k * chosen.samples, (k + 1) * chosen.samples) for k in range(K)]
-    counts = np.stack([np.bincount(y[k].numpy(), minlength=chosen.classes) for k in range(K)])
-    sizes = np.full(K, chosen.samples)
-    facts = (K, chosen.classes, chosen.shape, 1, chosen.epochs, chosen.batch, chosen.learning_rate)
-    fed = Fed(*facts, net=net, sizes=sizes, task=Classification())
-    targets = F.one_hot(y.flatten(), chosen.classes).float()
-    samples = Samples(x.flatten(0, 1).to(DEVICE), targets.to(DEVICE), rows, counts)
-    training = LocalTraining(Recipe(chosen.batch, chosen.epochs, bool(net.norms)), precision=precision)
-    memory = torch.cuda.get_device_properties(DEVICE).total_memory
-    lanes = min(K, room.lanes_in(memory, net, chosen.batch, MOST_LANES_ON_GPU))
-    trainer = InOrder(Method(), fed, samples, training, lanes)
-    if not records:
-        trainer.replays = None
-    w = {n: t.to(DEVICE) for n, t in net.weights().items()}
-    merged: dict[str, torch.Tensor] = {}
-
-    def one_round() -> None:
-        replies = trainer.train(Start(1, chosen.learning_rate, w, {}), range(K), {})
-        merged.update(weighted_mean(w, Ups.of(replies)))
-
-    torch.cuda.reset_peak_memory_stats()
+def made(job: Callable[[], Row]) -> Row:
+    """The row, or why there is none, with the seconds that it took."""
     began = time.perf_counter()
-    one_round()
-    torch.cuda.synchronize()
-    first = time.perf_counter() - began
-    once = {n: t.clone() for n, t in merged.items()}
-    taken = seconds(one_round)
-    trainer.close()
-    same = all(torch.equal(once[n], merged[n]) for n in merged)
-    refused = trainer.replays.refused if trainer.replays else ""
-    peak = round(torch.cuda.max_memory_allocated() / 1e9, 2)
-    facts_ = {
-        "seconds": taken,
-        "first": first,
-        "lanes": lanes,
-        "same_bits": same,
-        "refused": refused,
-        "gigabytes": peak,
-    }
-    return {
-        **facts_,
-        "weights": [merged[n].cpu() for n in net.trainable],
-        "predicted": room.bytes_a_lane(net, chosen.batch) * lanes / 1e9,
-    }
+    try:
+        row = job()
+    except Exception as error:  # whatever it is, the other rows are still wanted
+        row = {"error": f"{type(error).__name__}: {str(error)[:300]}"}
+    return {**row, "took": round(time.perf_counter() - began, 1)}
 
 
-def at_its_best() -> AbstractContextManager[None]:
-    """For the references: float32 as for unskew, and whatever kernels torch then takes."""
-    return torch.backends.cudnn.flags(enabled=True, benchmark=False, deterministic=False, allow_tf32=False)
+def begun(out: Path, facts: Row) -> Row:
+    """The report so far. A file of another GPU or torch is not gone on with."""
+    if not out.exists():
+        return {**facts, "rows": {}}
+    report = json.loads(out.read_text())
+    if other := [n for n, v in facts.items() if report.get(n) != v]:
+        raise SystemExit(f"{out} was begun with another {' and '.join(other)}; choose another --out.")
+    return report
 
 
-def usual_clients(chosen: work.Work, count: int) -> Callable[[], list[dict[str, torch.Tensor]]]:
-    """The usual loop over so many clients."""
-    x, y = (t.to(DEVICE) for t in data(chosen))
-    model = initial(chosen).to(DEVICE)
-    held = [TensorDataset(x[k], y[k]) for k in range(count)]
-    return lambda: [usual.train(copy.deepcopy(model), rows, chosen).state_dict() for rows in held]
-
-
-def usual_process(chosen: work.Work, ready: object, answers: object) -> None:
-    run = usual_clients(chosen, USUAL_CLIENTS // 2)
-    with at_its_best():
-        run()
-        torch.cuda.synchronize()
-        ready.wait()  # type: ignore[attr-defined]
-        answers.put(seconds(run, 1))  # type: ignore[attr-defined]
-
-
-def usual_processes(chosen: work.Work) -> float:
-    """Clients a second of the usual loop in several processes on the GPU at once."""
-    context = multiprocessing.get_context("spawn")
-    ready, answers = context.Barrier(PROCESSES), context.Queue()
-    started = [context.Process(target=usual_process, args=(chosen, ready, answers)) for _ in range(PROCESSES)]
-    for process in started:
-        process.start()
-    taken = [answers.get(timeout=120) for _ in started]
-    for process in started:
-        process.join()
-    return PROCESSES * (USUAL_CLIENTS // 2) / max(taken)
-
-
-def centralised(chosen: work.Work) -> float:
-    """Samples a second of one model at a batch of all clients' batches together."""
-    x, y = (t.to(DEVICE).flatten(0, 1) for t in data(chosen))
-    model, batch = initial(chosen).to(DEVICE), min(len(x), chosen.batch * chosen.clients)
-    optimiser = torch.optim.SGD(model.parameters(), lr=chosen.learning_rate)
-
-    def epoch() -> None:
-        for i in range(0, len(x) - batch + 1, batch):
-            optimiser.zero_grad()
-            F.cross_entropy(model(x[i : i + batch]), y[i : i + batch]).backward()
-            optimiser.step()
-
-    return len(x) // batch * batch / seconds(epoch)
-
-
-def peak(precision: str) -> float:
-    """TFLOP/s of a product of matrices of 8192 x 8192."""
-    a, b = torch.randn(2, 8192, 8192, device=DEVICE)
-    with computing(DEVICE, precision):
-        return round(2 * 8192**3 / seconds(lambda: a @ b) / 1e12, 1)
-
-
-def one(chosen: work.Work, with_processes: bool) -> dict[str, object]:
-    row: dict[str, object] = {"model": chosen.model, "clients": chosen.clients, "samples": chosen.samples}
-    for name, precision, records in (
-        ("ours", "float32", True),
-        ("not_recorded", "float32", False),
-        ("tf32", "tf32", True),
-    ):
-        if name == "not_recorded" and chosen.clients != 50:
-            continue
-        try:
-            row[name] = ours(chosen, precision, records)
-            torch.cuda.empty_cache()
-        except RuntimeError as error:
-            row[name] = {"error": str(error)[:300]}
-    with at_its_best():
-        count = min(chosen.clients, USUAL_CLIENTS)
-        run = usual_clients(chosen, count)
-        states = run()
-        row["usual_clients_per_second"] = count / seconds(run, 2)
-        row["central_samples_per_second"] = centralised(chosen)
-    held = row["ours"]
-    if isinstance(held, dict) and "weights" in held and count == chosen.clients:
-        names = [n for n, _ in initial(chosen).named_parameters()]
-        mean = usual.weighted_mean(states, [chosen.samples] * count)
-        gaps = [float((a - mean[n].cpu()).abs().max()) for a, n in zip(held["weights"], names)]
-        row["difference"] = max(gaps)
-    if with_processes:
-        row["usual_4_clients_per_second"] = usual_processes(chosen)
-    for variant in row.values():
-        if isinstance(variant, dict):
-            variant.pop("weights", None)
-    return row
+def written(out: Path, report: Row) -> None:
+    partial = out.with_suffix(".partial")
+    partial.write_text(json.dumps(report, indent=1))
+    os.replace(partial, out)
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--models", nargs="+", default=list(WORKS), choices=list(WORKS))
-    parser.add_argument("--clients", nargs="+", type=int, default=[10, 50, 200])
-    parser.add_argument("--budget", type=float, default=1e9, help="begin no further row after so many seconds")
-    parser.add_argument("--out", type=Path)
+    parser.add_argument("--out", type=Path, required=True)
+    parser.add_argument("--budget", type=float, default=540, help="begin no further row after so many seconds")
+    parser.add_argument(
+        "--rehearse", action="store_true", help="tiny sizes on the CPU; what comes out says nothing of a GPU"
+    )
+    parser.add_argument("--models", nargs="+", choices=list(gpu_round.WORKS))
+    parser.add_argument("--methods", nargs="+")
+    parser.add_argument("--retry", action="store_true", help="make the rows again that failed")
     options = parser.parse_args()
+    if not options.rehearse and not torch.cuda.is_available():
+        raise SystemExit("torch finds no GPU; --rehearse runs through everything on a CPU.")
+    if options.rehearse:
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""  # of the processes that are started, too
+        gpu_round.DEVICE, gpu_round.PROCESSES = torch.device("cpu"), 2
     began = time.perf_counter()
-    facts = {"gpu": torch.cuda.get_device_name(), "torch": torch.__version__}
-    report: dict[str, object] = {**facts, "peak_float32": peak("float32"), "peak_tf32": peak("tf32"), "rows": []}
-    for clients in sorted(options.clients, key=lambda k: abs(k - 50)):
-        for model in options.models:
-            if time.perf_counter() - began > options.budget:
-                print("out of time before", model, clients)
-                continue
-            row = one(replace(WORKS[model], clients=clients), with_processes=clients == 50)
-            report["rows"].append(row)  # type: ignore[union-attr]
-            print(json.dumps(row), flush=True)
-            if options.out:
-                options.out.write_text(json.dumps(report, indent=1))
+    name = "none, a rehearsal" if options.rehearse else torch.cuda.get_device_name()
+    report = begun(options.out, {"gpu": name, "torch": torch.__version__})
+    for row, job in jobs(options):
+        held = report["rows"].get(row)
+        if held is not None and not (options.retry and "error" in held):
+            continue
+        if time.perf_counter() - began > options.budget:
+            print("out of time before", row, "- the same command goes on from here", flush=True)
+            return
+        report["rows"][row] = made(job)
+        print(row, json.dumps(report["rows"][row]), flush=True)
+        written(options.out, report)
+    print("all rows are there", flush=True)
 
 
 if __name__ == "__main__":
