@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.data.test_rows import large, on_disk  # noqa: F401
+from tests.data.test_rows import X, Y, large, on_disk  # noqa: F401
 from unskew import data
 from unskew.data.intake import kept
 from unskew.errors import DataError
@@ -68,3 +68,31 @@ def test_a_set_that_was_kept_is_kept_again_at_its_place(tmp_path):
         kept.keep(one, tmp_path / "beside" / "data.npz")
         kept.keep(data.read(tmp_path / "beside" / "data.npz"), tmp_path / "beside" / "data.npz")
         assert np.array_equal(data.read(tmp_path / "beside" / "data.npz").x[:], one.x[:])
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"mean": [0.1, 0.2, 0.3], "std": [1.0, 1.0, 1.0]},
+        {"mean": [0.0], "std": [0.0]},
+        {"mean": [float("nan")], "std": [1.0]},
+        {"applied": [[1.0, 2.0], [3.0, 4.0]]},
+        {"name": 7},
+        {"classes": [1, 2, 3]},
+        {"labels": {"site": [1]}},
+        {"intake": {"dtype": "float32", "notes": [["weather", "rain"]], "divided": "", "form": {}}},
+        {"intake": {"dtype": 1, "notes": [], "divided": "", "form": {}}},
+        {"intake": {"dtype": "float32", "notes": [], "divided": "", "form": 3}},
+    ],
+    ids=range(10),
+)
+def test_facts_of_other_types_and_lengths_are_refused(tmp_path, change):
+    """D5: three constants made three channels of one, and an unknown topic ended in a traceback."""
+    kept.keep(data.arrays(X / np.float32(255), Y), tmp_path / "data.npz")
+    arrays = dict(np.load(tmp_path / "data.npz"))
+    facts = json.loads(str(arrays[kept.FACTS]))
+    np.savez(tmp_path / "data.npz", **arrays | {kept.FACTS: np.array(json.dumps(facts))})
+    assert np.array_equal(data.read(tmp_path / "data.npz").y, data.arrays(X / np.float32(255), Y).y)
+    np.savez(tmp_path / "data.npz", **arrays | {kept.FACTS: np.array(json.dumps(facts | change))})
+    with pytest.raises(DataError, match=r"E401 .*data\.npz says that unskew wrote it, and what it holds is damaged"):
+        data.read(tmp_path / "data.npz")

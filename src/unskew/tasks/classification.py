@@ -50,22 +50,14 @@ class Classification:
         Confusion matrices of parts of a test set can be added up first. Classes without a sample are left out of the
         means. loss_sum: the summed loss of the same samples; adds `loss`, their mean in nats.
         """
-        if not confusion_CC.sum():
-            return {}
-        right, true, guessed = np.diag(confusion_CC), confusion_CC.sum(1), confusion_CC.sum(0)
-        present = true > 0
-        f1 = 2 * right / np.maximum(true + guessed, 1)
-        loss = {} if loss_sum is None else {"loss": float(loss_sum / confusion_CC.sum())}
-        return {
-            "accuracy": float(right.sum() / confusion_CC.sum()),
-            "macro_f1": float(f1[present].mean()),
-            "worst_class": float((right[present] / true[present]).min()),
-            **loss,
-        }
+        counted = _metrics(np.diag(confusion_CC), confusion_CC.sum(1), confusion_CC.sum(0))
+        loss = {"loss": float(loss_sum / confusion_CC.sum())} if counted and loss_sum is not None else {}
+        return counted | loss
 
     def scores(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
         """`metrics` from predicted and true classes, both [N]."""
-        return self.metrics(np.bincount(true * classes + guess, minlength=classes**2).reshape(classes, classes))
+        right, *both = (np.bincount(labels, minlength=classes) for labels in (true[true == guess], true, guess))
+        return _metrics(right, *both)
 
     def client_scores(self, guess: np.ndarray, true: np.ndarray, classes: int) -> dict[str, float]:
         """The accuracy on one client's test samples; {} if it has none."""
@@ -74,3 +66,17 @@ class Classification:
     def pooled(self, shares: Sequence[float], scores: Sequence[Mapping[str, float]]) -> dict[str, float]:
         """The scores on all clients' rows from those of each client."""
         return mean(shares, scores)
+
+
+def _metrics(right_C: np.ndarray, true_C: np.ndarray, guessed_C: np.ndarray) -> dict[str, float]:
+    """accuracy, macro_f1 and worst_class from how many samples of each class are guessed right, are there, and are guessed; {}
+    without samples. No matrix [C, C] is needed, which many classes would fill the memory with."""
+    if not true_C.sum():
+        return {}
+    present = true_C > 0
+    f1 = 2 * right_C / np.maximum(true_C + guessed_C, 1)
+    return {
+        "accuracy": float(right_C.sum() / true_C.sum()),
+        "macro_f1": float(f1[present].mean()),
+        "worst_class": float((right_C[present] / true_C[present]).min()),
+    }

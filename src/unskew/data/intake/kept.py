@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
@@ -61,13 +62,14 @@ def kept(archive: Archive) -> Dataset:
     """The set that `keep` has written. Of other files it reads those beside the archive alone, whatever its facts say."""
     facts = json.loads(str(archive[FACTS]))
     intake, applied = facts["intake"], facts["applied"]
+    _check(facts)
     read = {
         name: picked_up(how, _beside(archive.path, name), archive.get(f"rows {name}"))
         for name, how in facts.get("stored", {}).items()
         if name in _ARRAYS
     }
     x, y, x_test, y_test = (read[name] if name in read else archive[name] for name in _ARRAYS)
-    return Dataset(
+    dataset = Dataset(
         facts["name"], x, y, x_test, y_test, tuple(facts["classes"]),
         columns={n.removeprefix("column "): v for n, v in archive.items() if n.startswith("column ")},
         test_columns={n.removeprefix("test column "): v for n, v in archive.items() if n.startswith("test column ")},
@@ -78,6 +80,28 @@ def kept(archive: Archive) -> Dataset:
         target=Target(**facts["target"]) if facts.get("target") else None,
         layout=Layout.from_json(facts["layout"], x.shape[1]) if facts.get("layout") else None,
     )  # fmt: skip
+    for constants in (dataset.mean, dataset.std, *(dataset.applied or ())):
+        if constants is not None and len(constants) != x.shape[1]:
+            raise ValueError(f"{len(constants)} constants for samples of {x.shape[1]} channels")
+    return dataset
+
+
+def _check(facts: Mapping[str, Any]) -> None:
+    """Raises TypeError or ValueError for facts, from anybody, of other types than `keep` writes."""
+    words = [facts["name"], facts["source"], *facts["classes"], *(w for ws in facts["labels"].values() for w in ws)]
+    if not all(isinstance(word, str) for word in words):
+        raise TypeError("names that are no words")
+    constants = [facts[name] for name in ("mean", "std")] + list(facts["applied"] or ())
+    if not all(isinstance(c, int | float) and math.isfinite(c) for each in constants for c in each or ()):
+        raise ValueError("constants that are no numbers")
+    if any(c <= 0 for each in (facts["std"], *(facts["applied"] or ())[1:]) for c in each or ()):
+        raise ValueError("deviations that are not above 0")
+    if intake := facts["intake"]:
+        notes = [part for note in intake["notes"] for part in note]
+        if not all(isinstance(word, str) for word in (intake["dtype"], intake["divided"], *notes)):
+            raise TypeError("notes that are no words")
+        if not {topic for topic, _ in intake["notes"]} <= {*get_args(Topic)} or not isinstance(intake["form"], dict):
+            raise ValueError("notes on nothing")
 
 
 def _beside(path: Path, name: str) -> Path:
