@@ -34,7 +34,7 @@ class Predicting:
         which labels a sample has, bool [N, L].
 
         x: [N, *shape], an array or tensor of the type of the training samples (uint8 for images given as uint8); of samples
-        with several inputs, a dictionary or tuple of them.
+        with several inputs, a dictionary or tuple of them, or an archive of `numpy.load` that holds them as for training.
         client: by name or number, whose own model answers, where the method gives clients such: with the weights it
         keeps (FedBN), its statistics (FedRDN), its label shares (unskew). Default: the global model.
         The classes are called as `federation.classes` has them, whole numbers are numbers; masks hold places in it.

@@ -18,6 +18,7 @@ from tests.engine.test_gpu_path import Plain, on_shapes, rate_as_tensor, weights
 from unskew import config
 from unskew.core import Part
 from unskew.core.network import Network
+from unskew.data import inputs
 from unskew.diagnosis.diagnose import diagnose_run
 from unskew.engine.client import room
 from unskew.engine.disk import state
@@ -487,3 +488,51 @@ def test_the_hook_comes_off_a_copy_and_leaves_others_on():
     unpacking.detach(module)
     assert len(module._forward_pre_hooks) == 1
     assert not module._forward_pre_hooks_with_kwargs
+
+
+def kept(path: Any, **arrays: Any) -> Any:
+    np.savez(path, **arrays)
+    return path
+
+
+def test_an_archive_as_training_reads_it_is_predicted_from(finished, tmp_path):
+    """With labels and columns beside it, by the command's reader and in Python."""
+    plain = kept(tmp_path / "plain.npz", **new())
+    dotted = {f"x.{n}": v for n, v in new().items()}
+    trained_as = kept(tmp_path / "a.npz", **dotted, y=Y[:9], site=np.arange(9))
+    tested = kept(tmp_path / "t.npz", **{f"x_test.{n}": v for n, v in new().items()}, y_test=Y[:9])
+    layout, ours = finished.federation.layout, finished.predict_proba(new())
+    for path in (plain, trained_as, tested):
+        names, x = inputs.read(path, {}, layout)
+        assert names == [str(i) for i in range(9)]
+        assert np.array_equal(finished.predict_proba(x), ours)
+        assert np.array_equal(finished.predict_proba(np.load(path)), ours)
+
+
+@pytest.mark.parametrize(
+    ("more", "text"),
+    [
+        ({"x": SCANS[:9]}, "E401 .*holds samples twice, as 'x' and as 'x.scan'; keep 'x' for one input, or x.NAME"),
+        ({"age": -AGES[:9]}, "E403 .*holds input 'age' twice, as 'age' and behind 'x.'; keep one"),
+        ({"x.sex": AGES[:9]}, "E403 .*there is no input 'sex'"),
+    ],
+)
+def test_an_archive_that_may_mean_two_things_is_not_predicted_from(finished, tmp_path, more, text):
+    path = kept(tmp_path / "a.npz", **{f"x.{n}": v for n, v in new().items()}, **more)
+    with pytest.raises(DataError, match=text):
+        inputs.read(path, {}, finished.federation.layout)
+    with pytest.raises(DataError, match=text):
+        finished.predict(dict(np.load(path)))
+
+
+@pytest.mark.parametrize("name", ["x", "x_train", "x_test"])
+def test_an_archive_with_samples_and_with_several_inputs_is_refused(tmp_path, name):
+    """It took `x` and left the others out without a word."""
+    part = name.removeprefix("x")
+    sets = {"x_train.age": AGES, "y_train": Y} if part == "_test" else {}
+    kept(tmp_path / "a.npz", **sets, **{name: SCANS, f"{name}.age": AGES, f"y{part}": Y})
+    with pytest.raises(DataError, match=f"E401 .*a.npz holds samples twice, as '{name}' and as '{name}.age'"):
+        unskew.data.read(str(tmp_path / "a.npz"))
+    if not part:
+        with pytest.raises(DataError, match=r"E401 .*holds samples twice"):
+            inputs.read(tmp_path / "a.npz", {})

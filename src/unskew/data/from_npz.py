@@ -12,6 +12,7 @@ from unskew import own
 from unskew.data.archives import read_archive
 from unskew.data.convert import mapped
 from unskew.data.dataset import Dataset
+from unskew.data.dotted import inputs_in
 from unskew.data.from_arrays import arrays
 from unskew.data.intake.kept import FACTS, kept
 from unskew.data.intake.notes import Note, some
@@ -68,8 +69,8 @@ def is_npy_folder(path: Path) -> bool:
 
 def _set(archive: Mapping[str, np.ndarray], path: Path, name: str, target: Target | None = None) -> Dataset:
     classes = tuple(str(c) for c in archive["classes"]) if "classes" in archive else None
-    part = "_train" if _samples(archive, "x_train") is not None else ""
-    x, y = _samples(archive, f"x{part}"), archive.get(f"y{part}")
+    part = "_train" if _samples(archive, "x_train", path) is not None else ""
+    x, y = _samples(archive, f"x{part}", path), archive.get(f"y{part}")
     if x is None or y is None:
         raise DataError(
             "E401",
@@ -80,7 +81,7 @@ def _set(archive: Mapping[str, np.ndarray], path: Path, name: str, target: Targe
         raise DataError("E401", f"{path}: the array '{single[0]}' is a single value; it must hold one for each sample.")
     columns, left_out = _columns(archive, part, len(y))
     notes: list[Note] = [("left out", f"arrays that are no columns: {some(left_out)}")] if left_out else []
-    test: tuple[Any, Any] = (_samples(archive, "x_test"), archive.get("y_test")) if part else (None, None)
+    test: tuple[Any, Any] = (_samples(archive, "x_test", path), archive.get("y_test")) if part else (None, None)
     in_both: dict[str, np.ndarray] | None = None
     if test[1] is not None:
         test_columns, _ = _columns(archive, "_test", len(test[1]))
@@ -90,9 +91,9 @@ def _set(archive: Mapping[str, np.ndarray], path: Path, name: str, target: Targe
     )  # fmt: skip
 
 
-def _samples(archive: Mapping[str, np.ndarray], name: str) -> Any:
+def _samples(archive: Mapping[str, np.ndarray], name: str, path: Path) -> Any:
     """The array of this name, or several inputs by theirs: `x.image` and `x.age`; None for neither."""
-    inputs = {key.removeprefix(f"{name}."): values for key, values in archive.items() if key.startswith(f"{name}.")}
+    inputs = inputs_in(archive, name, path)
     return archive.get(name, inputs or None)
 
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from unskew.data.archives import read_archive
 from unskew.data.convert import mapped
+from unskew.data.dotted import inputs_for, inputs_in
 from unskew.data.from_volumes import unlabelled
 from unskew.data.intake.features import numbers_as
 from unskew.data.intake.images import each, picture
@@ -36,7 +37,8 @@ Read = tuple[list[str], Any]
 
 def read(path: Path, form: Mapping[str, Any], layout: Layout | None = None) -> Read:
     """The samples in a file or folder. form: how the training samples were made (`Intake.form`). layout: of samples with
-    several inputs, which an .npz holds by their names, or in their order as `numpy.savez(file, a, b)` writes them.
+    several inputs, which an .npz holds by their names, as `x.NAME` or `NAME`, or in their order as `numpy.savez(file, a, b)`
+    writes them.
 
     An array's samples are called by their numbers from 0, a table's rows by their lines, files by their paths.
     Raises DataError: E402 for what is not there, E403 for another kind of input than the model was trained on, E401 and
@@ -78,6 +80,7 @@ def _arrays(path: Path, form: Mapping[str, Any]) -> Read:
         x = mapped(path)
     else:
         archive = read_archive(path)
+        inputs_in(archive, "x", path)
         names = [name for name in ("x", "x_test") if name in archive] or list(archive)
         if len(names) != 1 and "x" not in names:
             raise DataError("E403", f"{path} holds {some(names, 8) or 'no arrays'}; call the one to predict from 'x'.")
@@ -94,7 +97,7 @@ def _several(path: Path, layout: Layout) -> Read:
             "E403", f"{path} is no .npz; samples with several inputs are read from one that holds {layout}."
         )
     archive = dict(read_archive(path))
-    x = archive if layout.named else tuple(archive.values())
+    x = inputs_for(layout, archive, path) if layout.named else tuple(archive.values())
     return [str(i) for i in range(len(rows_of(layout, x, str(path))))], x
 
 

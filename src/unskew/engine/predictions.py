@@ -15,6 +15,7 @@ from torch import Tensor
 
 from unskew.core.trees import Tree
 from unskew.data.convert import DEPTHS, samples, scaled
+from unskew.data.dotted import inputs_for
 from unskew.data.federation import Federation
 from unskew.data.packed import rows_of
 from unskew.data.unseen import Unseen
@@ -111,7 +112,8 @@ def natural(run: Run, x: Any) -> np.ndarray:
             "E131", f"{text}: predict at a site, unskew predict SITE/runs/NUMBER INPUT, or scale and call result.model."
         )
     if federation.layout:
-        return rows_of(federation.layout, x, "predict")
+        named = isinstance(x, Mapping) and federation.layout.named
+        return rows_of(federation.layout, inputs_for(federation.layout, x, "predict") if named else x, "predict")
     if isinstance(x, Mapping):
         raise DataError("E403", "predict: a dictionary was given; samples have one input, so give an array [N, ...].")
     given = samples(x, "predict")
