@@ -64,6 +64,9 @@ def kind_of(spec: Spec, kinds: Mapping[str, type[K]], what: str, code: str) -> t
     """The class of this kind. Raises UsageError of this code if there is none of that name."""
     if spec.kind not in kinds:
         near, known = suggestion(spec.kind, kinds), ", ".join(kinds)
+        before, equals, after = spec.kind.partition("=")
+        if equals and before.strip() in kinds:
+            near = f" Did you mean '{before.strip()}:{after.strip()}'?"
         raise UsageError(code, f"unknown {what} {excerpt(spec.kind)}.{near} Known: {known}.")
     return kinds[spec.kind]
 

@@ -7,7 +7,8 @@ from typing import Any
 from unskew import measures, scores, specs
 from unskew.errors import UsageError, suggestion
 
-TRACKERS = ("tensorboard", "mlflow", "wandb")
+TRACKERS = {"tensorboard": "tensorboard", "mlflow": "mlflow-skinny", "wandb": "wandb"}
+"""What has to be installed of each tracker, which is imported by its own name."""
 
 
 def spelt(key: str, value: Any) -> Any:
@@ -25,7 +26,7 @@ def checked(key: str, value: Any, where: str) -> Any:
     Raises UsageError: E109 for a text that cannot be read, E130 for an unknown measure, E135 for an unknown metric.
     """
     if key == "track":
-        specs.names_in(str(value), TRACKERS, f"track{where}")
+        specs.names_in(str(value), list(TRACKERS), f"track{where}")
     if key == "metrics":
         return ",".join(scores.named_in(str(value), where)) or scores.NONE
     if key == "measure":

@@ -122,6 +122,25 @@ def test_a_comparison_goes_on_where_it_stopped(tmp_path):
         (["run", "fedavg", "--measure", "correlation"], 2, r"E130 'correlation' cannot be measured of fedavg here"),
         (["run", "nowhere.yaml"], 2, r"E111 there is no file nowhere\.yaml"),
         (["resume", "nowhere"], 2, r"E117"),
+        (["run", "fedavg", "--skew", "dirichlet=0.1"], 2, r"E103 .*Did you mean 'dirichlet:0\.1'\?"),
+        (["run", "fedavg", "--availability", "bernoulli = .3"], 2, r"E124 .*Did you mean 'bernoulli:\.3'\?"),
+        (
+            ["run", "fedavg", "--data", "t.csv", "--site", "ward"],
+            2,
+            r'E109 unskew run has no --site.*"FILE\.csv\(site=ward\)"',
+        ),
+        (
+            ["compare", "fedavg", "--site=ward", "flea"],
+            2,
+            r'E109 unskew compare has no --site.*"FILE\.csv\(site=ward\)"',
+        ),
+        (["compare", "fedavg", "flea", "--site"], 2, r'E109 .*"FILE\.csv\(site=COLUMN\)"'),
+        (
+            ["compare", "fedavg", "flea", "--tune"],
+            2,
+            r"E109 --tune needs how many settings of every method are tried: --tune 20",
+        ),
+        (["compare", "fedavg", "--tune", "--seeds", "2"], 2, r"E109 --tune needs how many"),
         (["compare", "fedavg", "fedavg"], 2, r"E119"),
     ],
 )
@@ -309,9 +328,12 @@ def test_a_setting_by_the_name_it_has_elsewhere_is_understood(tmp_path, written,
         (["run", "fedavg", "--availability", "bernoulli:2"], "E124"),
         (["run", "fedavg", "--model", "resnet"], "E104"),
         (["compare", "fedavg", "fedavg"], "E119"),
+        (["run", "fedavg", "--track", "tensorboard"], "E158"),
+        (["compare", "fedavg", "flea", "--track", "tensorboard"], "E158"),
     ],
 )
-def test_nothing_is_loaded_or_shown_before_a_misspelling_is_told(tmp_path, arguments, code):
+def test_nothing_is_loaded_or_shown_before_a_misspelling_is_told(tmp_path, arguments, code, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorboard", None)  # as if it were not installed
     done = call(*arguments, "--data", "fashion_mnist", cwd=tmp_path)
     assert (done.code, done.out, done.err[:4]) == (2, "", code)
 

@@ -108,6 +108,9 @@ def main() -> None:
 
     signal.signal(signal.SIGTERM, terminate)
     try:
+        from unskew.cli import mistaken
+
+        mistaken.check(sys.argv[1:])
         app()()
     except Terminated:
         _leave(143)

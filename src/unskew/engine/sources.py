@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from importlib.util import find_spec
+
 import torch
 from torch import nn
 
-from unskew import calls, data, models
+from unskew import calls, data, models, specs
 from unskew.config import Settings
 from unskew.core.keys import numpy_key
 from unskew.core.method import Method
@@ -19,13 +21,14 @@ from unskew.data.skew import Skew
 from unskew.errors import UsageError
 from unskew.models import folder, tokens
 from unskew.tasks import task_of
+from unskew.texts import TRACKERS
 
 
 def check_spelling(settings: Settings) -> None:
     """Check everything that can be checked without reading a sample.
 
-    Raises UsageError for an unknown skew (E103), availability (E124), model (E104) or data set (E125), and DataError
-    (E402) for an archive that is not on this machine.
+    Raises UsageError for an unknown skew (E103), availability (E124), model (E104) or data set (E125), or a tracker that is not
+    installed (E158), and DataError (E402) for an archive that is not on this machine.
     """
     Availability.parse(settings.availability)
     Skew.parse(settings.skew)
@@ -33,6 +36,11 @@ def check_spelling(settings: Settings) -> None:
         models.check_text(settings.model)
     if settings.data != GIVEN:
         data.check_text(settings.data)
+    for name in specs.names_in(settings.track, list(TRACKERS), "track"):
+        if find_spec(name) is None:
+            install = TRACKERS[name]
+            text = f"tracking needs {install}, which is not installed"
+            raise UsageError("E158", f"{text}: pip install {install}, or leave track out.")
 
 
 def dataset_of(settings: Settings) -> Dataset:

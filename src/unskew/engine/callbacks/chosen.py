@@ -31,6 +31,6 @@ def chosen(settings: Settings, folder: Path | None) -> list[Callback]:
         callbacks.append(KeepBest())
     if folder is not None and (folder / pruning.FILE).exists():
         callbacks.append(pruning.Pruning(pruning.read(folder)))
-    for name in specs.names_in(settings.track, TRACKERS, "track"):
+    for name in specs.names_in(settings.track, list(TRACKERS), "track"):
         callbacks.append(importlib.import_module(f"{TRACKERS_PACKAGE}.{name}").Tracker())
     return callbacks
