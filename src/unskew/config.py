@@ -109,7 +109,8 @@ class Settings:
     ] = 0
     keep_best: Annotated[bool, "also keep the model of the round with the best main score, best.safetensors"] = False
     track: Annotated[
-        str, "also hand every score to trackers, joined by commas: tensorboard, mlflow, wandb (offline)"
+        str,
+        "also hand every score to trackers, joined by commas: tensorboard, mlflow, wandb (offline); codecarbon estimates the energy",
     ] = "none"
     measure: Annotated[str, f"what to measure beside scores, joined by commas: {', '.join(measures.NAMES)}"] = (
         measures.NONE

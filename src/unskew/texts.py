@@ -7,7 +7,7 @@ from typing import Any
 from unskew import measures, scores, specs
 from unskew.errors import UsageError, suggestion
 
-TRACKERS = {"tensorboard": "tensorboard", "mlflow": "mlflow-skinny", "wandb": "wandb"}
+TRACKERS = {"tensorboard": "tensorboard", "mlflow": "mlflow-skinny", "wandb": "wandb", "codecarbon": "codecarbon"}
 """What has to be installed of each tracker, which is imported by its own name."""
 
 
