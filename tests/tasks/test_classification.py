@@ -31,7 +31,7 @@ def test_scores():
 
 
 def test_scores_of_many_classes_need_no_matrix_of_all_pairs():
-    """M3: 100,000 names of classes in a file, for two that occur, asked for 75 GiB of memory."""
+    """100,000 names of classes in a file, for two that occur, asked for 75 GiB of memory."""
     true, guess = np.array([0] * 10 + [1] * 10), np.array([0] * 8 + [1] * 2 + [0] * 5 + [1] * 5)
     task = Classification()
     few = task.metrics(np.array([[8, 2], [5, 5]]))
