@@ -161,6 +161,18 @@ def test_only_a_few_batches_are_read_ahead(tmp_path, monkeypatch):
     assert list(samples.ahead([])) == []
 
 
+def test_batches_that_are_read_are_not_copied_once_more(tmp_path, monkeypatch):
+    """D8: rows of float32 begin where kernels want them; a batch that does not is copied before it is trained on."""
+    x = RNG.random((90, 4, 16), dtype=np.float32)
+    np.save(tmp_path / "x.npy", x)
+    samples = Streamed(data.arrays(tmp_path / "x.npy", Y, x[:3], Y[:3]).x, torch.device("cpu"))
+    copied = []
+    monkeypatch.setattr(torch.Tensor, "clone", lambda self, *_, **__: copied.append(self) or self)
+    for part, rows in zip(samples.ahead([np.arange(i, i + 7) for i in range(70)]), range(70)):
+        assert np.array_equal(part.numpy(), x[rows : rows + 7])
+    assert copied == []
+
+
 @pytest.mark.parametrize("lacks", ["nothing", "AT_ONCE", "POSITIONED"])
 def test_rows_are_read_in_every_way_that_a_system_has(tmp_path, monkeypatch, lacks):
     """In any order, twice, none; with what lies in the system's memory, and without what it lacks."""

@@ -160,7 +160,12 @@ _queues: list[Queue | None] = []
 
 def queue() -> Queue | None:
     """The queue of this process, one for all files; None where the system has none. A process that was forked has its own."""
-    if not hasattr(os, "O_DIRECT") or platform.machine() not in CALLS or sys.platform != "linux":
+    if (
+        not hasattr(os, "O_DIRECT")
+        or platform.machine() not in CALLS
+        or sys.platform != "linux"
+        or sys.maxsize >> 32 == 0
+    ):
         return None
     if not _queues or (_queues[0] is not None and _queues[0].process != os.getpid()):
         _queues[:] = [_tried(Queue)]

@@ -18,6 +18,9 @@ from unskew.data.ranges import Range, Ranges
 from unskew.data.rows import Rows, Source, blocks, chosen, standing_in
 from unskew.errors import DataError
 
+ALIGNED = 64
+"""Bytes of which the place of an array in memory is a multiple."""
+
 
 class Stored(Source):
     """The rows of an array that lies in a file in C order.
@@ -52,7 +55,7 @@ class Stored(Source):
         self._file = Ranges(self.path)
 
     def read(self, rows: np.ndarray) -> np.ndarray:
-        raw = np.empty((len(rows), *self.shape[1:]), self.kind)
+        raw = _empty((len(rows), *self.shape[1:]), self.kind)
         try:
             whole = self._file.read(raw.reshape(-1).view(np.uint8).data, self._ranges(rows))
         except OSError as error:
@@ -83,6 +86,14 @@ class Stored(Source):
         return DataError(
             "E413", f"{self.path} {what}; leave data alone while they are trained on, and start the run again."
         )
+
+
+def _empty(shape: tuple[int, ...], kind: np.dtype[Any]) -> np.ndarray:
+    """An array that begins where kernels want samples to begin (unskew.core.trees.aligned), so that none is copied for it."""
+    size = int(np.prod(shape, dtype=np.int64)) * kind.itemsize
+    memory = np.empty(size + ALIGNED, np.uint8)
+    skip = -memory.ctypes.data % ALIGNED
+    return memory[skip : skip + size].view(kind).reshape(shape)
 
 
 def stored(x: np.ndarray, full: int | None) -> Stored | None:
