@@ -110,7 +110,7 @@ def test_confidence_is_the_log_odds_of_the_own_class():
 
 @pytest.mark.parametrize(("method", "kept"), [("fedper", "head.weight"), ("fedbn", "conv1.1")])
 def test_models_of_which_clients_keep_a_part_are_refused(tmp_path, method, kept):
-    """M21: with FedPer the server's untrained head answered, and an area near 0.5 read as if nothing leaked."""
+    """With FedPer the server's untrained head answered, and an area near 0.5 read as if nothing leaked."""
     model = "cnn_small(batch_norm=True)" if method == "fedbn" else "mlp(hidden=[16])"
     scene = Scene(trained(tmp_path, method, model=model, rounds=1))
     refusal = Membership(clients=1, shadows=0).refuse(scene)

@@ -17,7 +17,7 @@ from unskew.errors import DataError
 
 
 def test_a_strangers_archive_names_no_other_file(tmp_path):
-    """D5: facts of an archive said in which file samples lie, so that one from anybody trained on, and handed to other
+    """Facts of an archive said in which file samples lie, so that one from anybody trained on, and handed to other
     processes, whatever file of this machine it named."""
     read = on_disk(tmp_path)
     kept.keep(read, tmp_path / "data.npz")
@@ -87,7 +87,7 @@ def test_a_set_that_was_kept_is_kept_again_at_its_place(tmp_path):
     ids=range(10),
 )
 def test_facts_of_other_types_and_lengths_are_refused(tmp_path, change):
-    """D5: three constants made three channels of one, and an unknown topic ended in a traceback."""
+    """Three constants made three channels of one, and an unknown topic ended in a traceback."""
     kept.keep(data.arrays(X / np.float32(255), Y), tmp_path / "data.npz")
     arrays = dict(np.load(tmp_path / "data.npz"))
     facts = json.loads(str(arrays[kept.FACTS]))

@@ -220,7 +220,7 @@ def trained(model: nn.Module, **options) -> unskew.Result:
     ],
 )
 def test_a_round_is_that_of_a_plain_loop(made, side_by_side):
-    """M18: padded rows counted in statistics of a model's own; masks of weights were broadcast, or ended the run; `x.view(len(x),
+    """Padded rows counted in statistics of a model's own; masks of weights were broadcast, or ended the run; `x.view(len(x),
     -1)` after a convolution, and `num_groups=`, were refused; dropout in place, its answer thrown away, did nothing."""
     model = made()
     expected = plain(model, by_itself=made in (WeightsDropped, OneMask))
@@ -288,7 +288,7 @@ class DroppedAlways(Model):
     ],
 )
 def test_what_would_train_another_model_is_refused(made, told):
-    """M18: it was trained as if the layer left its input alone, or to other weights in every run, and nothing said."""
+    """It was trained as if the layer left its input alone, or to other weights in every run, and nothing said."""
     with pytest.raises(UsageError, match=f"E123 {told}"):
         trained(made())
 

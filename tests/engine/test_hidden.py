@@ -28,7 +28,7 @@ WAYS = {
 
 @pytest.mark.parametrize("use", WAYS.values(), ids=WAYS)
 def test_every_use_is_refused_in_a_sentence_and_without_a_warning(use):
-    """D9: `counts == 0` was False, `if counts` went on, and torch warned of its own protocol."""
+    """`counts == 0` was False, `if counts` went on, and torch warned of its own protocol."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         with pytest.raises(UsageError, match=r"E108 a hook reads the client's class counts, which no noise of 'dpsgd'"):

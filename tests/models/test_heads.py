@@ -104,7 +104,7 @@ def trained(model: nn.Module, method: str) -> unskew.Result:
     ],
 )
 def test_the_head_is_the_layer_that_answers_wherever_it_was_made(made, head):
-    """M5: it was the dense layer that was made last, so FedPer kept a gate, and FedProto took its input for features."""
+    """It was the dense layer that was made last, so FedPer kept a gate, and FedProto took its input for features."""
     model = check_module(made(), SHAPE, CLASSES)
     assert Network(model, SHAPE).head == Network(model, SHAPE).copy().head == head
 
@@ -126,7 +126,7 @@ def test_what_is_put_before_the_head_stands_before_the_one_that_was_found():
 
 @pytest.mark.parametrize("method", ["ccvr", "fedgh"])
 def test_a_pass_from_the_head_would_leave_out_what_comes_after_it(method):
-    """M5: the head was trained for logits of its own, which no softmax had seen."""
+    """The head was trained for logits of its own, which no softmax had seen."""
     trained(Gated(), method)
     with pytest.raises(
         UsageError, match=r"E106 a pass cannot go on from 'features' alone: what the model does after its"
@@ -137,7 +137,7 @@ def test_a_pass_from_the_head_would_leave_out_what_comes_after_it(method):
 
 @pytest.mark.parametrize(("made", "cut"), [(Shortcut, "second"), (Twice, "first")])
 def test_a_pass_from_a_cut_that_others_pass_by_is_refused(made, cut):
-    """M5: the shortcut held what zeros gave, and clients trained on the sum of that and others' activations."""
+    """The shortcut held what zeros gave, and clients trained on the sum of that and others' activations."""
     with pytest.raises(
         UsageError, match=f"E106 a pass cannot go on from '{cut}' alone: other paths of the model pass it"
     ):
@@ -164,7 +164,7 @@ class Unused(Model):
 
 @pytest.mark.parametrize("cut", ["aside", "again"])
 def test_a_cut_that_no_pass_comes_by_is_refused(cut):
-    """M5: nothing was shared there, so that FLea was FedAvg and nothing said."""
+    """Nothing was shared there, so that FLea was FedAvg and nothing said."""
     with pytest.raises(
         UsageError, match=f"E106 the model cannot be cut after '{cut}', which its forward does not call"
     ):
@@ -173,7 +173,7 @@ def test_a_cut_that_no_pass_comes_by_is_refused(cut):
 
 @pytest.mark.parametrize("end", [nn.LogSoftmax(1), nn.Softmax(1), nn.Dropout(0.1)])
 def test_the_head_of_a_sequential_stands_before_layers_without_weights(end):
-    """M5: such a layer was the head, so that FedBABU froze nothing, and FedProto's features were the logits."""
+    """Such a layer was the head, so that FedBABU froze nothing, and FedProto's features were the logits."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(D, 8), nn.ReLU(), nn.Linear(8, CLASSES), end)
     assert Network(check_module(model, SHAPE, CLASSES), SHAPE).head == "3"
