@@ -98,6 +98,17 @@ def test_it_is_exported_with_its_scores_and_what_has_left(tmp_path, of_fedbn):
     assert len(said.out.splitlines()) == 61
 
 
+def test_the_site_says_where_its_model_is(tmp_path):
+    sites = fake.sites(tmp_path / "sites", fake.federation())
+    said: list[str] = []
+    sites[1000 - SITE].say = said.append
+    fake.run(tmp_path / "run", fake.Direct(sites), fake.small("fedavg"))
+    (run,) = (tmp_path / f"sites/s{SITE}/runs").iterdir()
+    assert [text for text in said if "unskew predict" in text] == [
+        f"after round 3: the model is here, too: unskew predict {run} INPUT, unskew export {run} OUT"
+    ]
+
+
 def altered(run: Path, folder: Path, name: str, content: bytes | None) -> Path:
     """A copy of the run in a site's folder, of which one file has another content, or is gone."""
     copied = Path(shutil.copytree(run.parent.parent, folder / "site")) / "runs" / run.name

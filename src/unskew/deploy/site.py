@@ -245,6 +245,11 @@ class Site:
         run, start = self._opened(request)
         scores = run.scores(start, run.moved(self._folder(request).read_private(request)))
         self._folder(request).write_received(request, run.described)
+        if start.t == run.settings.rounds:
+            here = self._folder(request).path
+            self.say(
+                f"after round {start.t}: the model is here, too: unskew predict {here} INPUT, unskew export {here} OUT"
+            )
         return {"n": len(run.scoring.test[run.k])}, scores
 
     def _folder(self, request: Packet) -> RunFolder:
