@@ -31,7 +31,7 @@ class Hello:
     versions: of the packages whose version matters; target: center and scale of a number that is predicted, () of classes.
     several: whether a sample has any number of the classes. layout: the inputs of samples that have several. scale: by which a set that everybody has was standardised, the means of
     its channels and then their standard deviations, () for none. own_scale: whether this site standardised its samples by
-    constants of its own, which it does not tell.
+    constants of its own, which it does not tell. unscaled: whether its samples look as if somebody should have scaled them.
     """
 
     site: str
@@ -46,6 +46,7 @@ class Hello:
     layout: Layout | None = None
     scale: tuple[float, ...] = ()
     own_scale: bool = False
+    unscaled: bool = False
 
     @property
     def data(self) -> tuple[object, ...]:
@@ -91,6 +92,7 @@ class Hello:
             _layout(facts),
             _scale(facts),
             facts.get("own_scale", False) is True,
+            facts.get("unscaled", False) is True,
         )
         least, most = (1, 1) if hello.target else (2, MOST_CLASSES)
         if not least <= len(hello.classes) <= most or not hello.shape:
@@ -104,7 +106,9 @@ class Hello:
     def as_json(self) -> dict[str, Any]:
         layout = self.layout.as_json() if self.layout else None
         facts = {**asdict(self), "versions": dict(self.versions), "layout": layout}
-        left_out = {name for name in ("target", "several", "layout", "scale", "own_scale") if not facts[name]}
+        left_out = {
+            name for name in ("target", "several", "layout", "scale", "own_scale", "unscaled") if not facts[name]
+        }
         return {name: value for name, value in facts.items() if name not in left_out}
 
 

@@ -1,4 +1,4 @@
-"""What a site has sent, read as a reply that the gate can check."""
+"""A reply as the tensors that a site sends, and what a site has sent, read as a reply that the gate can check."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 from unskew.core import gate
 from unskew.core.replies import Reply
-from unskew.core.trees import Weights, flat
+from unskew.core.trees import Tree, Weights, flat
 from unskew.deploy.shelf import Shelf
 from unskew.deploy.wire import Limits, Packet
 
@@ -70,3 +70,13 @@ def _samples(packet: Packet) -> float:
 def _number(value: Any) -> float:
     """NaN, which the gate drops, for anything that is not a number."""
     return float(value) if isinstance(value, int | float) and abs(value) < 1e300 else float("nan")
+
+
+def tree_of(weights: Weights, shares: dict[str, Tree]) -> Tree:
+    """The tensors of a reply."""
+    return ({"w": weights} if weights else {}) | without_empty({"shares": without_empty(shares)})
+
+
+def without_empty(tree: Tree) -> Tree:
+    """Without empty branches, which cannot be written on the wire."""
+    return {name: branch for name, branch in tree.items() if flat(branch)}

@@ -25,6 +25,7 @@ from unskew.deploy.journal import FILE, Journal, file_sha256
 from unskew.deploy.notices import Notices
 from unskew.deploy.orders import Terms
 from unskew.deploy.post import POLL_S, UNDECIDED, Contact, Post, names
+from unskew.deploy.scales import REMEDY
 from unskew.deploy.studies import prepared, study
 from unskew.deploy.versions import COORDINATOR, differing, refusal
 from unskew.deploy.weighing import boasts, weighing
@@ -163,6 +164,11 @@ def _new(post: Post, expected: Sequence[str], present: Mapping[str, Hello], term
     for site, text in (too_old | apart).items():
         post.leave_out(site, "E504", f"{text}. {site} is left out of this run.")
     _tell_versions(post, hellos)
+    for hello in hellos:
+        if hello.unscaled:
+            post.tell(
+                0, "E527", f"{hello.site}: its samples look unscaled, and the method takes them as they are; {REMEDY}."
+            )
     return hellos
 
 

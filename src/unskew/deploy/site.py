@@ -15,7 +15,7 @@ from unskew import config, disk
 from unskew.config import Settings
 from unskew.core import gate
 from unskew.core.replies import Reply
-from unskew.core.trees import Tree, Weights, flat
+from unskew.core.trees import Weights
 from unskew.data.dataset import Dataset
 from unskew.deploy import outward, requests, unbegun
 from unskew.deploy.guard import Approve, Guard
@@ -24,6 +24,8 @@ from unskew.deploy.identity import Private, Public
 from unskew.deploy.judging import Study
 from unskew.deploy.leaving import forecast_of, judged, leaving
 from unskew.deploy.noisy import Noisy, visited
+from unskew.deploy.replies import tree_of, without_empty
+from unskew.deploy.scales import REMEDY, looks_unscaled
 from unskew.deploy.sealed import Sealed
 from unskew.deploy.shelf import put_away
 from unskew.deploy.site_folder import RunFolder
@@ -172,7 +174,11 @@ class Site:
         study, lines = self._forecast[1]
         run, name = request.header["run"], request.header.get("name", "")
         self.guard.check_study(run, replace(study, settings=settings), "\n".join(lines), name)
-        return {"hello": Hello.of(self.member.name, prepared(self.data, settings), versions()).as_json()}, {}
+        data = prepared(self.data, settings)
+        if why := looks_unscaled(data, study):
+            self.say(f"E527 this study takes samples as they are: {why}; {REMEDY}")
+        hello = replace(Hello.of(self.member.name, data, versions()), unscaled=bool(why))
+        return {"hello": hello.as_json()}, {}
 
     def _check_versions(self, theirs: Mapping[str, str]) -> None:
         """Tell the operator, once, which versions differ from the coordinator's. Raises UsageError (E504)."""
@@ -215,19 +221,19 @@ class Site:
 
         replies = Noisy(folder.path).replies(request, train) if run.method.samples_apart else train()
         if not replies:
-            return {"n": 0}, _without_empty(extra)
+            return {"n": 0}, without_empty(extra)
         (reply,) = replies
         if problem := gate.state_problem(reply.private):  # the server cannot see it, so the site must look
             raise UsageError(*problem)
         folder.keep(request, reply.private)
         self.say(f"round {start.t}: trained on {reply.size:.0f} samples")
         if run.secure:
-            return self.sums.begin(request, run, run.secure, start, reply), _without_empty(extra)
+            return self.sums.begin(request, run, run.secure, start, reply), without_empty(extra)
         extra["early"] = {}
         for name, place in request.header.get("early", ()):
             for early in visited(run, folder.path, request, start, (name, place), reply.private):
                 extra["early"] |= early.shares
-        return {"n": reply.size, "loss": float(reply.loss)}, _tree(reply.weights, reply.shares) | _without_empty(extra)
+        return {"n": reply.size, "loss": float(reply.loss)}, tree_of(reply.weights, reply.shares) | without_empty(extra)
 
     def _visit(self, request: Packet) -> Answer:
         """The client side of a trip."""
@@ -238,7 +244,7 @@ class Site:
         if not replies:
             return {"n": 0}, {}
         self.say(f"after round {start.t}: answered {name}")
-        return {"n": replies[0].size}, _tree({}, replies[0].shares)
+        return {"n": replies[0].size}, tree_of({}, replies[0].shares)
 
     def _score(self, request: Packet) -> Answer:
         """Scores of the model that came, on this site's test samples."""
@@ -289,13 +295,3 @@ class Site:
         if self._run:
             self._run[2].trainer.close()
         self._run = number, study.digest, run
-
-
-def _tree(weights: Weights, shares: dict[str, Tree]) -> Tree:
-    """The tensors of a reply."""
-    return ({"w": weights} if weights else {}) | _without_empty({"shares": _without_empty(shares)})
-
-
-def _without_empty(tree: Tree) -> Tree:
-    """Without empty branches, which cannot be written on the wire."""
-    return {name: branch for name, branch in tree.items() if flat(branch)}

@@ -1,0 +1,74 @@
+"""Standardise (no paper): every channel less its mean over all clients' samples, divided by their standard deviation.
+
+Once, before round 1, client k sends of its n_k samples, per channel
+    mu_k = mean x,    sigma_k = std x              (population std; pixels of images count like samples)
+and with p_k = n_k / sum_j n_j, as the merge weighs clients, everybody scales, at training and test, by
+    mu = sum_k p_k mu_k,    sigma^2 = sum_k p_k (sigma_k^2 + (mu_k - mu)^2),    x <- (x - mu) / sigma
+A channel that is the same number everywhere is not divided. Where everybody answers these are the constants of
+`normalise=dataset`, which sees all samples in one place.
+"""
+
+from dataclasses import dataclass, replace
+
+import torch
+
+from unskew.core import Batch, Client, Fed, Part, Share, Tensor, Tree, Trip, Ups, Weights
+from unskew.methods.fedrdn import per_channel
+
+
+@dataclass(frozen=True)
+class Standardise(Part):
+    """Scales every channel by one pair of constants, which the clients' own means and deviations amount to."""
+
+    name = "standardise"
+    family = "data"
+    against = ("features",)
+    use_when = "Columns of a table, or sites' images, are on scales of their own and no site may see another's samples."
+    normalises = True
+    alone = True
+    clashes = {"norm": "both normalise the input", "fedrdn": "both normalise the input"}
+
+    @property
+    def trips(self) -> tuple[Trip, ...]:
+        return (Trip(lambda t, T: t == 0, self.measure, self.pool, self.statistics, everyone=True),)
+
+    def statistics(self, fed: Fed) -> dict[str, Share]:
+        each = Share((fed.shape[0],), reads="each", kind="statistics", samples="client")
+        return {
+            "mu": replace(each, what="mean of each channel"),
+            "sigma": replace(each, low=0.0, what="standard deviation of each channel"),
+        }
+
+    def measure(self, w: Weights, c: Client) -> Tree:
+        def count(b: Batch) -> dict[str, Tensor]:
+            x_BCP = b.x.reshape(len(b.x), b.x.shape[1], -1)
+            return {"x": (x_BCP.mean(-1) * b.weight[:, None]).sum(0), "n": b.weight.sum()}
+
+        total = c.total(count, raw=True)
+        mu_C = total["x"] / total["n"]
+
+        def apart(b: Batch) -> dict[str, Tensor]:
+            x_BCP = b.x.reshape(len(b.x), b.x.shape[1], -1)
+            return {"square": ((x_BCP - mu_C[:, None]).square().mean(-1) * b.weight[:, None]).sum(0)}
+
+        return {"mu": mu_C, "sigma": (c.total(apart, raw=True)["square"] / total["n"]).sqrt()}
+
+    def pool(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
+        if not len(ups):
+            return w, s
+        mu_KC, sigma_KC = ups["mu"].double(), ups["sigma"].double()
+        p_K1 = torch.tensor(ups.shares_of_weight("size"), dtype=torch.float64, device=mu_KC.device)[:, None]
+        mu_C = (p_K1 * mu_KC).sum(0)
+        sigma_C = (p_K1 * (sigma_KC.square() + (mu_KC - mu_C).square())).sum(0).sqrt()
+        constant_C = sigma_C <= 1e-6 * mu_C.abs()  # what is left is the rounding of its mean
+        return w, {"mu": mu_C.float(), "sigma": torch.where(constant_C, 1.0, sigma_C).float()}
+
+    def server_init(self, w: Weights, fed: Fed) -> Tree:
+        """Before anybody reported: leave inputs as they are."""
+        return {"mu": torch.zeros(fed.shape[0]), "sigma": torch.ones(fed.shape[0])}
+
+    def batch(self, b: Batch, c: Client) -> Batch:
+        return b.scaled(*(per_channel(c.down[name], b.x) for name in ("mu", "sigma")))
+
+    def evaluate_with(self, x: Tensor, c: Client) -> Tensor:
+        return (x - per_channel(c.down["mu"], x)) / per_channel(c.down["sigma"], x)
