@@ -6,6 +6,7 @@ and with p_k = n_k / sum_j n_j, as the merge weighs clients, everybody scales, a
     mu = sum_k p_k mu_k,    sigma^2 = sum_k p_k (sigma_k^2 + (mu_k - mu)^2),    x <- (x - mu) / sigma
 A channel that is the same number everywhere is not divided. Where everybody answers these are the constants of
 `normalise=dataset`, which sees all samples in one place.
+Differs from the paper: there is none.
 """
 
 from dataclasses import dataclass, replace
