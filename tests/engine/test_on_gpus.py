@@ -2,73 +2,30 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
-from tests.engine.gpu_notes import Mixed, Notes, Waits
+from tests.engine.gpu_notes import Mixed, Waits
+from tests.engine.gpu_scene import Pretend, Stopped, gone, run_of, ups_and_downs, weights
 from tests.engine.pretended import gpus  # noqa: F401
 from tests.engine.taped import Taped
 from tests.samples import EVERYTHING, a_part_of
-from unskew import config
 from unskew.core.method import Method
 from unskew.core.part import Part
-from unskew.engine import assemble, resolve
+from unskew.engine import assemble
 from unskew.engine.chance import System
-from unskew.engine.client.schedule import Chunk
-from unskew.engine.client.trainer import Trainer
-from unskew.engine.disk import state
-from unskew.engine.disk.folder import Folder
-from unskew.engine.server.loop import Loop
-from unskew.errors import StateError
+from unskew.engine.client.replays import roomy
 from unskew.methods import registry
+from unskew.methods.flea import FLea
 
-Pretend = Callable[[int], Notes]
-SHAPE = (3, 8, 8)
-TINY: dict[str, Any] = {
-    **{"rounds": 2, "epochs": 1, "batch": 4, "clients": 3, "samples": 10, "workers": 1, "lanes": "2"},
-    **{"model": "cnn_small", "device": "cuda"},
-}
 LONG = {"feddpms", "fedgen", "fedgen_images", "fedah"}
 """Methods that take more than a thousand kernels at the server, or before the first round."""
 ILL = {"ccvr", "feddecorr"}
 """Methods that make much of last bits: one lane on a CPU comes out as far from four."""
 ALWAYS = ("fedavg", "scaffold", "flea", "fedbn", "apple")
-
-
-class Stopped(Exception):
-    """A run that is killed after a round."""
-
-
-def run_of(method: str | Method, **given: Any) -> resolve.Run:
-    rng = np.random.default_rng(3)
-    y, y_test = rng.integers(0, 3, 120), rng.integers(0, 3, 12)
-    arrays = rng.random((120, *SHAPE), np.float32), y, rng.random((12, *SHAPE), np.float32), y_test
-    model = "cnn_small(batch_norm=True)" if method == "fedbn" else TINY["model"]
-    named = {"method": method} if isinstance(method, str) else {}
-    settings = config.build({**TINY, "model": model, **named, **given})
-    return resolve.resolve(settings, arrays, None if named else method)
-
-
-def gone(run: resolve.Run, path: Path, until: int = 99) -> Loop:
-    """The run in its folder, begun or resumed; killed after round `until`."""
-
-    def shown(now: state.State, _: object) -> None:
-        if now.t == until:
-            raise Stopped
-
-    return Folder(path, run).go(lambda _: None, shown)[0]
-
-
-def weights(path: Path) -> dict[str, Tensor]:
-    return state.read(path / "state.safetensors")[0]["w"]
 
 
 @pytest.mark.parametrize("method", a_part_of(sorted(set(registry.names()) - LONG), 12, ALWAYS))
@@ -183,17 +140,6 @@ def test_a_recorded_step_reads_memory_and_runs_no_python(gpus: Pretend):  # noqa
     assert len(calls) == 1
 
 
-def ups_and_downs(run: resolve.Run, rounds: int = 2) -> tuple[dict[str, Tensor], Loop]:
-    """(weights after some rounds in memory, the loop)."""
-    loop = assemble.loop_of(run)
-    now = loop.begin()
-    for t in range(1, rounds + 1):
-        now, _ = loop.round(now, t)
-        loop.evaluate(now, None)
-    loop.trainer.close()
-    return {n: t.cpu() for n, t in now.weights.items()}, loop
-
-
 @pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedbn", "fedamp", "flea"])
 def test_several_gpus_share_the_chunks_and_change_no_bit(method, gpus: Pretend):  # noqa: F811
     given = {"clients": 5, "lanes": "2"}
@@ -229,93 +175,27 @@ def test_one_gpu_is_one_gpu(gpus: Pretend):  # noqa: F811
     assert notes.used == {1}
 
 
-class Full:
-    """A GPU that holds so many numbers of one chunk. at: the round in which it is full, None: in all."""
-
-    def __init__(self, most: int, at: int | None = None):
-        self.most, self.at, self.tries = most, at, []
-
-    def update(self, trainer: Trainer, chunk: Chunk, start: Any, private: Any) -> Any:
-        self.tries.append((start.t, len(chunk.work)))
-        if len(chunk.work) > self.most and self.at in (None, start.t):
-            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
-        return UPDATE(trainer, chunk, start, private)
-
-
-UPDATE = Trainer.update
-AUTO: dict[str, Any] = {"clients": 6, "lanes": "auto", "rounds": 3, "batch": 64, "epochs": 3}
-
-
-@pytest.fixture
-def full(monkeypatch) -> Callable[..., Full]:
-    def make(*given: Any) -> Full:
-        gpu = Full(*given)
-        monkeypatch.setattr(Trainer, "update", lambda *args: gpu.update(*args))
-        monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-        return gpu
-
-    return make
-
-
-@pytest.mark.parametrize("count", [1, 2])
-def test_lanes_give_way_in_the_first_round_and_the_run_records_it(count, tmp_path, gpus: Pretend, full):  # noqa: F811
-    gpus(count)
-    gpu = full(2)
-    with pytest.raises(Stopped):
-        gone(run_of("scaffold", **AUTO), tmp_path / "run", until=1)
-    assert [n for _, n in gpu.tries if n != 3] == [6, 2, 2, 2]  # and three at a time, between
-    events = [json.loads(line) for line in (tmp_path / "run/events.jsonl").read_text().splitlines()]
-    told = [e for e in events if e["code"] == "E328"]
-    assert [e["t"] for e in told] == [1, 1]
-    assert "at most 2 train side by side from round 1 on" in told[-1]["text"]
-    assert state.read(tmp_path / "run/state.safetensors")[1]["lanes"] == 2
-    gpu.tries.clear()
-    loop = gone(run_of("scaffold", **AUTO), tmp_path / "run")
-    assert [n for _, n in gpu.tries] == [2] * 6  # as recorded, not as predicted
-    gone(run_of("scaffold", **{**AUTO, "lanes": "2"}), tmp_path / "asked")
-    asked, came = weights(tmp_path / "asked"), weights(tmp_path / "run")
-    assert all(torch.equal(t, came[n]) for n, t in asked.items())
-    assert loop.fitted.lanes == 2
-
-
-@pytest.mark.parametrize("at", [2, 3])
-def test_a_gpu_that_is_full_later_ends_the_run(at, tmp_path, gpus: Pretend, full):  # noqa: F811
-    """A number that changed between rounds would change last bits, and nobody would know."""
+def test_a_buffer_of_changing_length_is_recorded_once(monkeypatch, gpus: Pretend):  # noqa: F811
+    """FLea's had another length in every round, and steps were recorded for every length."""
     gpus(1)
-    gpu = full(2, at)
-    with pytest.raises(StateError, match=rf"E142 round {at}: the GPU has not enough memory .*resume the run.*lanes="):
-        gone(run_of("fedavg", **AUTO), tmp_path / "run")
-    assert gpu.tries[-1] == (at, 6)
-    assert state.read(tmp_path / "run/state.safetensors")[1]["t"] == at - 1
-    gpu.most = 99
-    gone(run_of("fedavg", **AUTO), tmp_path / "run")
-    assert gpu.tries[-1] == (3, 6)
+    given = {"lanes": "1", "clients": 6, "rounds": 5, "samples": 20, "availability": "bernoulli:0.5"}
+    lengths = []
+    server = FLea.collect
+    monkeypatch.setattr(
+        FLea,
+        "collect",
+        lambda p, w, s, ups, fed: lengths.append(sum(map(len, ups["labels"]))) or server(p, w, s, ups, fed),
+    )
+    recorded, loop = ups_and_downs(run_of("flea(alpha=0.1)", **given), 5)
+    assert len(set(lengths)) > 1
+    assert len(loop.trainer.replays.stages) == 2  # without a buffer in the first round, and with room for any of these
+    monkeypatch.setattr("unskew.engine.client.trainer.Replays", lambda: None)
+    taken, _ = ups_and_downs(run_of("flea(alpha=0.1)", **given), 5)
+    assert all(torch.equal(t, recorded[n]) for n, t in taken.items())
 
 
-@pytest.mark.parametrize(("lanes", "most"), [("6", 2), ("auto", 0)])
-def test_a_number_that_was_asked_for_is_not_changed_and_one_client_must_fit(lanes, most, gpus: Pretend, full):  # noqa: F811
-    gpus(1)
-    gpu = full(most)
-    with pytest.raises(StateError, match="E142 round 1: the GPU has not enough memory"):
-        ups_and_downs(run_of("fedavg", **{**AUTO, "lanes": lanes}))
-    assert [n for _, n in gpu.tries][:1] == [6]
-    assert (gpu.tries[-1][1] == 1) == (lanes == "auto")
-
-
-def test_memory_that_is_full_while_a_step_is_recorded_is_no_step_that_waits(gpus: Pretend, monkeypatch):  # noqa: F811
-    """It was taken for a step that cannot be recorded, so the run went on slowly with too many clients."""
-    gpus(1)
-    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
-    record, failed = Taped.record, []
-
-    def once(tape: Taped, function: Callable[[], None]) -> Callable[[], None]:
-        if not failed:
-            failed.append(1)
-            raise torch.OutOfMemoryError("CUDA out of memory.")
-        return record(tape, function)
-
-    monkeypatch.setattr(Taped, "record", once)
-    _, loop = ups_and_downs(run_of("fedavg", **AUTO))
-    assert loop.fitted.lanes == 4
-    assert not loop.trainer.remarks()
-    assert loop.trainer.replays.recorder.replayed
+@pytest.mark.parametrize(("rows", "room"), [(0, 0), (1, 16), (16, 16), (17, 32), (129, 160), (200, 224), (1000, 1024)])
+def test_rooms_for_rows(rows, room):
+    t = roomy(torch.ones(rows, 2))
+    assert t.shape == (room, 2)
+    assert float(t.sum()) == 2 * rows

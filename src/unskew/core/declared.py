@@ -58,6 +58,10 @@ class Declared(Configured):
     """It replaces the weighted mean of clients' weights by its `merge`. At most one Part of a method may."""
     keeps_at_server: ClassVar[tuple[str, ...]] = ()
     """Leaves of the server's slice that are not broadcast."""
+    read_by_row: ClassVar[tuple[str, ...]] = ()
+    """Leaves of the broadcast slice of which `tap`, `loss` and the other hooks of a step read single rows, by numbers of
+    `noise`, and beyond that at most whether there are any. On a GPU they are given more rows, of zeros, so that a recorded
+    step also serves rounds in which other numbers of rows are sent (FLea)."""
     divides: ClassVar[bool] = False
     """It divides the model into what clients share and what they keep or freeze. At most one Part of a method may."""
     weights_read: Literal["sum", "each"] = "sum"

@@ -55,6 +55,7 @@ class FLea(Part):
         "send activations of the model the round began with, together with the update: one exchange a round, not two",
     ] = False
     name = "flea"
+    read_by_row = ("features", "labels")
     family = "data"
     against = ("labels", "scarcity")
     use_when = "Clients hold few samples of few classes, and may share obfuscated activations of a tenth of them."

@@ -158,7 +158,25 @@ def tensors_of(steps: Steps) -> Tree:
     state, start = steps.state, steps.start
     lanes = {n: t for n, t in state.lane_table.items() if n not in NOT_IN_STEPS}
     tree: Tree = {"weights": state.weights, "lanes": lanes, "start": start.weights}
-    return {**tree, "down": start.down, "noise": state.noise.tables}
+    return {**tree, "down": _with_room(steps), "noise": state.noise.tables}
+
+
+def _with_room(steps: Steps) -> Tree:
+    """The broadcast slices, with rows of zeros below what steps read by row: a buffer whose length differs from round to
+    round would else make every round's steps be recorded anew."""
+    down = dict(steps.start.down)
+    for p in steps.clients.method.parts:
+        if p.name in down and p.read_by_row:
+            down[p.name] = {n: roomy(t) if n in p.read_by_row else t for n, t in down[p.name].items()}
+    return down
+
+
+def roomy(rows: torch.Tensor) -> torch.Tensor:
+    """[N, ...] -> [M, ...], M >= N the next of a few lengths, at most a quarter more or 16; none stay none."""
+    N = len(rows)
+    apart = max(16, 1 << max(0, N.bit_length() - 3))
+    more = -N % apart
+    return torch.cat([rows, rows.new_zeros(more, *rows.shape[1:])]) if more else rows
 
 
 class Recorder(Protocol):
