@@ -28,6 +28,7 @@ from unskew.data.intake.several import names_in
 from unskew.data.intake.sheets import Sheet
 from unskew.data.intake.tables import by_part, labels_in, sheet_set, sites_in, wished, with_split
 from unskew.data.intake.targets import column_named, label_of
+from unskew.data.parquet import given
 from unskew.data.parquet.forms import Layout, Listed, Packed
 from unskew.data.parquet.groups import RowGroups
 from unskew.data.parquet.reading import files_of, samples_of
@@ -59,7 +60,7 @@ def parquet(
     path: str | Path,
     label: Annotated[str, "the column of labels"] = "",
     site: Annotated[str, "the column that says where rows are from"] = "",
-    x: Annotated[str, "the column of samples, where several hold lists or files"] = "",
+    x: Annotated[str, "the column of samples, where several hold lists or files; 'scan,age' for several inputs"] = "",
     layout: Annotated[
         Layout, "of lists that are images: which axis holds the channels; channels last also without any"
     ] = "auto",
@@ -90,6 +91,8 @@ def tabled(table: Shards, named: tuple[str, str, str], layout: Layout, files: Fi
     """The set in a table, as `parquet` describes it. named: the columns of samples, labels and sites, "" for any."""
     x, label, site = named
     target = aim.name if aim else ""
+    if len(inputs := names_in(x)) > 1 and x not in table.columns:
+        return _several(table, inputs, (label, site), layout, aim)
     column = _samples_in(table, x, {label, *names_in(target)})
     heavy = [n for n in table.columns if table.heavy(n) and n not in {label, site, *names_in(target)}]
     names = [n for n, c in table.columns.items() if n not in heavy and (not column or c.kind in PLAIN)]
@@ -123,15 +126,43 @@ def _samples_in(table: Shards, x: str, labels: set[str]) -> str:
     if len(usual) != 1:
         raise DataError(
             "E403",
-            f"{table.name} has several columns of samples, {some(rich)}, and models take one: name it, x={rich[0]}.",
+            f"{table.name} has several columns of samples, {some(rich)}: name one, x={rich[0]}, or for a model that takes "
+            f"several inputs all of them, x='{rich[0]},{rich[1]}'.",
         )
     return usual[0]
+
+
+def _several(
+    table: Shards, named: tuple[str, ...], beside: tuple[str, str], layout: Layout, aim: Target | None
+) -> Dataset:
+    """A set whose samples have several inputs, each a column. beside: the columns of labels and sites."""
+    columns = [column_named(dict.fromkeys(table.columns), name, table.name) for name in named]
+    labels = {beside[0], *names_in(aim.name if aim else "")} - {""} or {label_of(table.columns)}
+    if labels == {""}:
+        text = f"which column holds the labels is not said, and none of {some(list(table.columns), 8)} has a usual name"
+        raise DataError("E403", f"{table.name}: {text}; name it, label=COLUMN.")
+    if both := [column for column in columns if column in labels]:
+        raise DataError("E403", f"{table.name}: column '{both[0]}' holds the labels; leave it out of x.")
+    plain = [n for n, c in table.columns.items() if c.kind in PLAIN and n not in columns]
+    sheet, notes = Sheet(table.name, Columns(table, plain), Named(table), test=table.test()), list[Note]()
+    if table.more:
+        notes.append(("left out", some(list(table.more))))
+    raw, test = _beside(table, sheet, (tuple(columns), *beside), aim, notes)
+    values = given.inputs(table, columns, layout)
+    for column, array in values.items():
+        if layout == "auto" and array.ndim > 1:
+            _check_layout(table.name, column, array)
+    divided = by_part(replace(raw, x=np.arange(len(table))), test)
+    parts = [None if rows is None else {n: v[rows] for n, v in values.items()} for rows in (divided.x, divided.x_test)]
+    dataset = _set(table, replace(divided, x=parts[0], x_test=parts[1]), notes)
+    form = {"kind": "arrays", "layout": layout}
+    return replace(dataset, intake=replace(dataset.intake or Intake(), form=form, divided=beside[1]))
 
 
 def _lists(table: Shards, sheet: Sheet, named: tuple[str, str, str], layout: Layout, aim: Target | None) -> Dataset:
     """A set whose samples are lists. named: the columns of samples, labels and sites."""
     notes = list[Note]()
-    raw, test = _beside(table, sheet, named, aim, notes)
+    raw, test = _beside(table, sheet, ((named[0],), *named[1:]), aim, notes)
     form = Listed(table, named[0], layout)
     x = samples_of(table, form, notes)
     if layout == "auto":
@@ -139,13 +170,15 @@ def _lists(table: Shards, sheet: Sheet, named: tuple[str, str, str], layout: Lay
     if form.full:
         notes.append(("scaled", f"{form.kind.itemsize * 8}-bit whole numbers were divided by {form.full:,}"))
     dataset = _set(table, by_part(replace(raw, x=x), test), notes)
-    return replace(dataset, intake=replace(dataset.intake or Intake(), dtype=str(form.kind), divided=named[2]))
+    read = {"kind": "arrays", "column": named[0], "layout": layout}
+    came = replace(dataset.intake or Intake(), dtype=str(form.kind), divided=named[2], form=read)
+    return replace(dataset, intake=came)
 
 
 def _files(table: Shards, sheet: Sheet, named: tuple[str, str, str], files: Files, aim: Target | None) -> Dataset:
     """A set whose samples are images or sounds. named: the columns of samples, labels and sites."""
     notes = list[Note]()
-    raw, test = _beside(table, sheet, named, aim, notes)
+    raw, test = _beside(table, sheet, ((named[0],), *named[1:]), aim, notes)
     if _are_sounds(table, named[0]):
         format = _format(table, named[0])
         form: Mapping[str, Any] = {"kind": "sounds", **asdict(format)}
@@ -175,10 +208,10 @@ def _set(table: Shards, raw: Raw, notes: list[Note]) -> Dataset:
 
 
 def _beside(
-    table: Shards, sheet: Sheet, named: tuple[str, str, str], aim: Target | None, notes: list[Note]
+    table: Shards, sheet: Sheet, named: tuple[tuple[str, ...], str, str], aim: Target | None, notes: list[Note]
 ) -> tuple[Raw, np.ndarray | None]:
-    """(labels and facts beside a column of samples, which rows are test rows); adds to the notes."""
-    column, label, site = named
+    """(labels and facts beside columns of samples, which rows are test rows); adds to the notes."""
+    taken, label, site = named
     lists = label or ("" if aim else label_of(table.columns))
     if lists in table.columns and table.columns[lists].kind == "list":
         labels, y = (
@@ -187,7 +220,7 @@ def _beside(
         )
         notes.append(("labels", f"from the column '{lists}'"))
     elif not sheet.columns:
-        raise DataError("E403", f"{table.name} has no column of labels beside '{column}'.")
+        raise DataError("E403", f"{table.name} has no column of labels beside '{taken[0]}'.")
     else:
         sheet = with_split(sheet, label)
         labels, y = labels_in(sheet, label, None, aim, notes)
@@ -197,7 +230,7 @@ def _beside(
     rest = [c for c in sheet.columns if c not in labels]
     site = column_named(dict.fromkeys(rest), site, sheet.name) if site else site_of(dict.fromkeys(rest))
     facts: dict[str, np.ndarray] = {}
-    left_out = [c for c, one in table.columns.items() if c not in (*labels, column) and one.kind not in PLAIN]
+    left_out = [c for c, one in table.columns.items() if c not in (*labels, *taken) and one.kind not in PLAIN]
     for name in rest:
         values = _fact(table, sheet, name, name == site)
         if values is None:

@@ -3,6 +3,7 @@
 x.npy, or an .npz with x or one array      samples [N, ...] of the kind that was given for training
 a table                                    its columns found by name, words turned into the numbers they were before
 images, or a folder of them                of the size, and fitted, as the folder that was trained on
+a Parquet file, or a folder of them        of a table or of lists: columns found by name
 sounds, or a folder of them                spectrograms of the training files' rate and length
 a medical volume, or a folder of them      its slices, cut and resized as the training volumes were
 """
@@ -27,6 +28,8 @@ from unskew.data.intake.tables import CSV, ending
 from unskew.data.intake.tree import IMAGES, SOUNDS, VOLUMES, kind_of, tree_of
 from unskew.data.layout import Layout
 from unskew.data.packed import rows_of
+from unskew.data.parquet.places import ENDING, holds_parquet
+from unskew.data.parquet.unlabelled import READ, rows_in
 from unskew.data.volumes.exports import found, holds_dicom
 from unskew.data.wav import Format, spectrogram
 from unskew.errors import DataError, excerpt
@@ -47,12 +50,12 @@ def read(path: Path, form: Mapping[str, Any], layout: Layout | None = None) -> R
     if not path.exists():
         raise DataError("E402", f"there is no {path}.")
     if layout:
-        return _several(path, layout)
+        return _several(path, layout, form)
     kind = str(form.get("kind", "arrays"))
     came = _kind_of(path)
-    if came not in ("arrays", kind):
+    if came not in ("arrays", kind) and not (came == "parquet" and kind in READ):
         expects = {"table": "a table"}.get(kind, kind)
-        what = {"": "no samples that are read", "table": "a table"}.get(came, came)
+        what = {"": "no samples that are read", "table": "a table", "parquet": "Parquet"}.get(came, came)
         raise DataError(
             "E403", f"{path} holds {what}; the model was trained on {expects}, and also reads .npy and .npz."
         )
@@ -60,7 +63,9 @@ def read(path: Path, form: Mapping[str, Any], layout: Layout | None = None) -> R
 
 
 def _kind_of(path: Path) -> str:
-    """arrays, table, images or sounds; "" for none of them."""
+    """arrays, table, parquet, images or sounds; "" for none of them."""
+    if path.suffix.lower() == ENDING or (path.is_dir() and holds_parquet(path)):
+        return "parquet"
     if path.is_dir():
         kinds = {f.kind for f in tree_of(path, IMAGES | SOUNDS | VOLUMES).files}
         if not kinds & VOLUMES and holds_dicom(path):
@@ -90,8 +95,10 @@ def _arrays(path: Path, form: Mapping[str, Any]) -> Read:
     return [str(i) for i in range(len(x))], x
 
 
-def _several(path: Path, layout: Layout) -> Read:
+def _several(path: Path, layout: Layout, form: Mapping[str, Any]) -> Read:
     """Samples with several inputs, by name or place."""
+    if _kind_of(path) == "parquet":
+        return rows_in(path, form, layout)
     if path.suffix.lower() != ".npz":
         raise DataError(
             "E403", f"{path} is no .npz; samples with several inputs are read from one that holds {layout}."
@@ -141,6 +148,7 @@ def _files(path: Path, kinds: frozenset[str]) -> tuple[list[Path], list[str]]:
 READERS: Mapping[str, Callable[[Path, Mapping[str, Any]], Read]] = {
     "arrays": _arrays,
     "table": _table,
+    "parquet": rows_in,
     "images": _images,
     "sounds": _sounds,
     "volumes": _volumes,

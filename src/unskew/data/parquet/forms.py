@@ -57,7 +57,7 @@ class Listed(Form):
         if values is None or not values.size:
             raise DataError("E403", f"{table.name}: column '{column}' holds no numbers in {table.where(0)}.")
         self.inner, self.kind = values.shape[1:], values.dtype
-        self.shape = self._turned(values).shape[1:]
+        self.shape = self.turned(values).shape[1:]
         bits = DEPTHS.get(self.kind) if len(self.shape) > 1 else None
         self.full = (1 << bits) - 1 if bits else None
         self.row_bytes = values[0].nbytes
@@ -82,10 +82,10 @@ class Listed(Form):
 
     def samples(self, held: np.ndarray, rows: np.ndarray, begin: int) -> np.ndarray:
         with np.errstate(over="ignore"):  # infinity is refused where all samples are looked at
-            x = self._turned(held[rows]).astype(np.float32)
+            x = self.turned(held[rows]).astype(np.float32)
         return x if self.full is None else x / np.float32(self.full)
 
-    def _turned(self, x: np.ndarray) -> np.ndarray:
+    def turned(self, x: np.ndarray) -> np.ndarray:
         """Lists with their channels first."""
         if self.layout != "channels last" or x.ndim not in (3, 4):
             return x

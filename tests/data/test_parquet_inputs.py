@@ -1,0 +1,182 @@
+"""Several inputs out of Parquet, and samples without labels: read as arrays and tables are, or refused in a sentence.
+
+Likely mistakes: the column of labels among the inputs, a number that is missing, images whose channels come last.
+"""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import unskew
+from tests.cli.calling import call
+from tests.data import arrow
+from unskew import data
+from unskew.data import inputs
+from unskew.errors import DataError
+
+N = 40
+RNG = np.random.default_rng(2)
+SCANS = RNG.integers(0, 256, (N, 4, 4, 3), dtype=np.uint8)
+AGES = RNG.normal(size=N).astype(np.float32)
+IDS = RNG.integers(0, 9, (N, 5))
+Y = np.arange(N) % 2
+FIRST = np.ascontiguousarray(SCANS.transpose(0, 3, 1, 2))
+SETTINGS = {"clients": 2, "rounds": 1, "epochs": 1, "batch": 8, "workers": 1, "skew": "iid"}
+NUMBERS = "list<element: list<element: list<element: uint8>>>"
+SETTING = "(x='scan,age,ids', label=ill, layout='channels last')"
+
+
+@pytest.fixture(params=["stand-in", "pyarrow"])
+def write(request, monkeypatch):
+    """What writes a file, by pyarrow where it is installed, and by a stand-in that is read in its place."""
+    if request.param == "pyarrow":
+        pytest.importorskip("pyarrow.parquet")
+        return arrow.write_real
+    monkeypatch.setitem(sys.modules, "pyarrow.parquet", SimpleNamespace(ParquetFile=arrow.ParquetFile))
+    return arrow.write
+
+
+def columns(rows=slice(None), **more):
+    return {
+        "scan": (NUMBERS, SCANS[rows].tolist()),
+        "age": ("float", AGES[rows].tolist()),
+        "ids": ("list<element: int64>", IDS[rows].tolist()),
+        "hospital": ("string", [("north", "south", "east")[i % 3] for i in range(len(Y[rows]))]),
+        "ill": ("int64", Y[rows].tolist()),
+        **more,
+    }
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.body = nn.Embedding(9, 2), nn.Linear(48 + 1 + 10, 8)
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, scan: Tensor, age: Tensor, ids: Tensor) -> Tensor:
+        flat = [scan.flatten(1), age[:, None], self.table(ids).flatten(1)]
+        return self.head(self.body(torch.cat(flat, 1)).relu())
+
+
+GIVEN = {"scan": FIRST, "age": AGES, "ids": IDS}
+
+
+def test_columns_become_the_inputs_that_arrays_would(write, tmp_path):
+    write(tmp_path / "p.parquet", columns())
+    ours, theirs = data.read(f"{tmp_path}/p.parquet{SETTING}"), data.arrays(GIVEN, Y)
+    assert str(ours.layout) == str(theirs.layout) == "age float32 number, ids int64 [5], scan uint8 [3, 4, 4]"
+    assert {r.tobytes() for r in (*ours.x, *ours.x_test)} == {r.tobytes() for r in (*theirs.x, *theirs.x_test)}
+    place = {r.tobytes(): label for r, label in zip((*theirs.x, *theirs.x_test), (*theirs.y, *theirs.y_test))}
+    assert [place[r.tobytes()] for r in (*ours.x, *ours.x_test)] == [*ours.y, *ours.y_test]
+    assert set(ours.columns) == {"hospital"}
+
+
+def test_shards_of_training_and_test_rows_stay_what_they_are(write, tmp_path):
+    write(tmp_path / "s" / "train-0.parquet", columns(slice(0, 30)))
+    write(tmp_path / "s" / "test-0.parquet", columns(slice(30, N)))
+    ours = data.read(f"{tmp_path}/s{SETTING}")
+    theirs = data.arrays({n: v[:30] for n, v in GIVEN.items()}, Y[:30], {n: v[30:] for n, v in GIVEN.items()}, Y[30:])
+    assert np.array_equal(ours.x, theirs.x)
+    assert np.array_equal(ours.x_test, theirs.x_test)
+    assert np.array_equal(ours.y_test, theirs.y_test)
+
+
+def test_a_run_is_trained_and_predicts_from_such_files(write, tmp_path):
+    write(tmp_path / "p.parquet", columns())
+    new = columns()
+    del new["ill"]
+    write(tmp_path / "new.parquet", new)
+    result = unskew.run("fedavg", f"{tmp_path}/p.parquet{SETTING}", model=Net(), **SETTINGS)
+    intake, layout = result.federation.intake, result.federation.layout
+    assert intake
+    names, x = inputs.read(tmp_path / "new.parquet", intake.form, layout)
+    assert names[3] == f"row 3 of {tmp_path / 'new.parquet'}"
+    assert np.array_equal(result.predict_proba(x), result.predict_proba(GIVEN))
+    del new["age"]
+    write(tmp_path / "less.parquet", new)
+    with pytest.raises(DataError, match=r"E403 less.parquet has no column 'age'"):
+        inputs.read(tmp_path / "less.parquet", intake.form, layout)
+    placed = data.arrays((AGES, IDS), Y).layout
+    with pytest.raises(DataError, match=r"E403 .*names its columns, and this model takes inputs by place"):
+        inputs.read(tmp_path / "new.parquet", {}, placed)
+
+
+LARGER = {"scan": (NUMBERS, np.zeros((N, 16, 16, 3), np.uint8).tolist())}
+
+
+@pytest.mark.parametrize(
+    ("setting", "changed", "text"),
+    [
+        ("x='scan,years'", {}, "E403 p.parquet has no column 'years'; it has: scan, age"),
+        ("x='ids,ill'", {}, "E403 p.parquet: which column holds the labels is not said, .*name it, label=COLUMN"),
+        ("x='ids,ill', label=ill", {}, "E403 p.parquet: column 'ill' holds the labels; leave it out of x"),
+        ("x='ids,hospital'", {}, "E403 p.parquet: column 'hospital' is of string, and an input is a column of numbers"),
+        ("x='scan,age'", LARGER, r"E403 p.parquet: lists in column 'scan' are \[16, 16, 3\], .*write layout='channels last'"),
+        ("x='age,ids'", {"age": ("float", [None, *AGES[1:].tolist()])}, "E405 p.parquet: column 'age' has no value in row 0"),
+        ("x='age,ids'", {"ids": ("list<element: int64>", [[1], *IDS[1:].tolist()])}, r"E403 p.parquet: column 'ids' is \[1\] in row 0"),
+        ("", {}, "E403 p.parquet has several columns of samples, .*several inputs all of them, x='scan,ids'"),
+    ],
+    ids=range(8),
+)  # fmt: skip
+def test_what_cannot_be_an_input_is_refused(write, tmp_path, setting, changed, text):
+    write(
+        tmp_path / "p.parquet",
+        {"labels" if n == "ill" and not setting else n: v for n, v in columns(**changed).items()},
+    )
+    more = setting if "label" in setting or "ill" in setting else f"{setting}, label=ill" if setting else "label=labels"
+    with pytest.raises(DataError, match=text):
+        data.read(f"{tmp_path}/p.parquet({more})")
+
+
+def test_more_than_memory_holds_is_refused_before_it_is_read(write, tmp_path, monkeypatch):
+    write(tmp_path / "p.parquet", columns())
+    monkeypatch.setattr("unskew.data.intake.room.memory", lambda: 100)
+    with pytest.raises(DataError, match=r"E403 p.parquet: samples with several inputs are kept in memory"):
+        data.read(f"{tmp_path}/p.parquet(x='age,ids', label=ill)")
+
+
+def test_a_table_and_a_column_of_lists_are_predicted_from(write, tmp_path, monkeypatch):
+    """One input: a table as training turned its columns into numbers, lists as they were scaled."""
+    rows = {"age": ("float", AGES.tolist()), "town": ("string", [("Ulm", "Bonn")[i % 2] for i in range(N)])}
+    write(tmp_path / "t.parquet", rows | {"ill": ("int64", Y.tolist())})
+    write(tmp_path / "new.parquet", {"town": ("string", ["Ulm", "Bonn"]), "age": ("float", AGES[:2].tolist())})
+    trained = data.read(f"{tmp_path}/t.parquet(label=ill)")
+    assert trained.intake
+    _, x = inputs.read(tmp_path / "new.parquet", trained.intake.form)
+    assert {r.tobytes() for r in x} <= {r.tobytes() for r in (*trained.x, *trained.x_test)}
+    pictures = {"picture": (NUMBERS, SCANS.tolist())}
+    write(tmp_path / "l.parquet", pictures | {"ill": ("int64", Y.tolist())})
+    write(tmp_path / "n.parquet", pictures | {"ids": ("list<element: int64>", IDS.tolist())})
+    result = unskew.run("fedavg", f"{tmp_path}/l.parquet(label=ill, layout='channels last')", model="mlp", **SETTINGS)
+    assert result.federation.intake
+    form = result.federation.intake.form
+    _, x = inputs.read(tmp_path / "n.parquet", form)
+    assert np.array_equal(x, FIRST)
+    assert np.array_equal(result.predict_proba(x), result.predict_proba(FIRST))
+    with pytest.raises(DataError, match=r"E403 n.parquet has as columns of lists .*training were in 'x'"):
+        inputs.read(tmp_path / "n.parquet", {})
+    with pytest.raises(DataError, match=r"E403 .*holds Parquet; the model was trained on images"):
+        inputs.read(tmp_path / "n.parquet", {"kind": "images"})
+    monkeypatch.setattr("unskew.data.intake.room.memory", lambda: 100)
+    with pytest.raises(DataError, match=r"E414 n.parquet: column 'picture' would take"):
+        inputs.read(tmp_path / "n.parquet", form)
+
+
+def test_the_command_predicts_from_parquet(write, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = {"a": ("float", AGES.tolist()), "b": ("float", (AGES * 2).tolist())}
+    write(tmp_path / "t.parquet", rows | {"ill": ("int64", Y.tolist())})
+    write(tmp_path / "new.parquet", {n: (form, values[:3]) for n, (form, values) in rows.items()})
+    settings = [word for n, v in SETTINGS.items() for word in (f"--{n}", str(v))]
+    ran = call("run", "fedavg", "--data", "t.parquet(label=ill)", "--model", "mlp", "--name", "r", *settings)
+    assert ran.code == 0, ran.text
+    answers = call("predict", "runs/r", "new.parquet")
+    assert answers.code == 0, answers.text
+    assert len(answers.out.splitlines()) == 4
