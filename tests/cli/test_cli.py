@@ -122,26 +122,6 @@ def test_a_comparison_goes_on_where_it_stopped(tmp_path):
         (["run", "fedavg", "--measure", "correlation"], 2, r"E130 'correlation' cannot be measured of fedavg here"),
         (["run", "nowhere.yaml"], 2, r"E111 there is no file nowhere\.yaml"),
         (["resume", "nowhere"], 2, r"E117"),
-        (["run", "fedavg", "--skew", "dirichlet=0.1"], 2, r"E103 .*Did you mean 'dirichlet:0\.1'\?"),
-        (["run", "fedavg", "--availability", "bernoulli = .3"], 2, r"E124 .*Did you mean 'bernoulli:\.3'\?"),
-        (
-            ["run", "fedavg", "--data", "t.csv", "--site", "ward"],
-            2,
-            r'E109 unskew run has no --site.*"FILE\.csv\(site=ward\)"',
-        ),
-        (
-            ["compare", "fedavg", "--site=ward", "flea"],
-            2,
-            r'E109 unskew compare has no --site.*"FILE\.csv\(site=ward\)"',
-        ),
-        (["compare", "fedavg", "flea", "--site"], 2, r'E109 .*"FILE\.csv\(site=COLUMN\)"'),
-        (
-            ["compare", "fedavg", "flea", "--tune"],
-            2,
-            r"E109 --tune needs how many settings of every method are tried: --tune 20",
-        ),
-        (["compare", "fedavg", "--tune", "--seeds", "2"], 2, r"E109 --tune needs how many"),
-        (["compare", "fedavg", "fedavg"], 2, r"E119"),
     ],
 )
 def test_wrong_use_is_one_sentence(arguments, code, told, tmp_path):

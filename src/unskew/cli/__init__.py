@@ -13,8 +13,11 @@ def app() -> Any:
     """The typer application with all commands."""
     import typer
 
+    from unskew.cli.mistaken import Commands
+
     commands = typer.Typer(
         name="unskew",
+        cls=Commands,
         help="Federated learning for label-skewed, feature-skewed, scarce data, held by clients that drop out.",
         no_args_is_help=True,
         add_completion=False,
@@ -108,9 +111,6 @@ def main() -> None:
 
     signal.signal(signal.SIGTERM, terminate)
     try:
-        from unskew.cli import mistaken
-
-        mistaken.check(sys.argv[1:])
         app()()
     except Terminated:
         _leave(143)

@@ -120,6 +120,9 @@ def _check_no_file(text: str) -> None:
         raise UsageError(
             "E125", f"{excerpt(text)}: the bracket behind {excerpt(name)} is not closed; write {excerpt(text + ')')}."
         )
+    if (match := re.fullmatch(r"(.+?\.\w+)[,:;]((?:site|label|target)=.*)", name)) and os.path.exists(match[1]):
+        path, inside = match.groups()
+        raise DataError("E402", f'there is no {excerpt(name)[1:-1]}; columns stand in brackets: "{path}({inside})".')
     if ending(Path(name)) in FILES or "/" in name:
         where = "" if Path(name).is_absolute() else f" in {Path.cwd()}, where this was started"
         raise DataError("E402", f"there is no {excerpt(name)[1:-1]}{where}.")
