@@ -70,7 +70,7 @@ def test_windows_locks_a_byte_that_nobody_reads(tmp_path, monkeypatch):
 
 
 def test_nothing_but_real_sites_needs_what_windows_lacks():
-    """No simulation imports or calls it; `unskew.locks`, `unskew.ram` and `unskew.data.ranges` have ways of their own."""
+    """No simulation imports or calls it; `unskew.locks`, `unskew.ram` and what reads samples from files have other ways."""
     package = Path(locks.__file__).parent
     needs = re.compile(r"^\s*(?:import|from) (fcntl|termios|tty|pwd|grp|resource)\b", re.MULTILINE)
     told = {str(f.relative_to(package)) for f in package.rglob("*.py") if needs.search(f.read_text())}
@@ -79,7 +79,9 @@ def test_nothing_but_real_sites_needs_what_windows_lacks():
     asks = {str(f.relative_to(package)) for f in package.rglob("*.py") if calls.search(f.read_text())}
     assert asks == {
         "ram.py",
+        str(Path("data", "direct.py")),
         str(Path("data", "ranges.py")),
+        str(Path("data", "scratch.py")),
         str(Path("deploy", "bulk.py")),
         str(Path("deploy", "supervise.py")),
     }

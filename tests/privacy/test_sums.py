@@ -408,7 +408,7 @@ def test_a_loss_that_mixes_samples_is_refused_because_none_are_mixed_here(name):
         check.loop(registry.parse(f"{name}+dpsgd"))
 
 
-ALONE = ("fedprox", "fedntd", "fedsr", "fedproto", "fedrdn", "fedrdn(variant=official)", "fedgen_images",
+ALONE = ("fedprox", "fedntd", "fedsr", "fedproto", "fedrdn", "standardise", "fedrdn(variant=official)", "fedgen_images",
          "norm(mean=[0.5, 0.5, 0.5], std=[0.2, 0.2, 0.2])")  # fmt: skip
 
 

@@ -249,8 +249,8 @@ class Site:
     def _score(self, request: Packet) -> Answer:
         """Scores of the model that came, on this site's test samples."""
         run, start = self._opened(request)
-        scores = run.scores(start, run.moved(self._folder(request).read_private(request)))
         self._folder(request).write_received(request, run.described)
+        scores = run.scores(start, run.moved(self._folder(request).read_private(request)))
         if start.t == run.settings.rounds:
             here = self._folder(request).path
             self.say(

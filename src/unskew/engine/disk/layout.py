@@ -38,6 +38,13 @@ def layout(tensors: Mapping[str, Tensor], facts: Mapping[str, str] | None = None
     The views are of the tensors' own memory: write them before a tensor changes. Raises ValueError for a type that the
     format does not have.
     """
+    names, head = headed(tensors, facts)
+    return [head, *(view(tensors[name]) for name in names)]
+
+
+def headed(tensors: Mapping[str, Tensor], facts: Mapping[str, str] | None = None) -> tuple[list[str], memoryview]:
+    """(names in the order in which their tensors lie in a file, what stands before them). Of the tensors, which may be on torch's
+    meta device, shapes and types count. Raises ValueError for a type that the format does not have."""
     for name, tensor in tensors.items():
         if tensor.dtype not in _TYPES:
             raise ValueError(f"'{name}' is {tensor.dtype}, which safetensors cannot hold")
@@ -51,8 +58,9 @@ def layout(tensors: Mapping[str, Tensor], facts: Mapping[str, str] | None = None
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-(8 + len(text)) % _ALIGNED)
     head = memoryview(len(text).to_bytes(8, "little") + text)
-    return [head, *(_view(tensors[name]) for name in names)]
+    return names, head
 
 
-def _view(tensor: Tensor) -> memoryview:
+def view(tensor: Tensor) -> memoryview:
+    """The bytes of a contiguous tensor on the CPU."""
     return tensor.detach().reshape(-1).view(torch.uint8).numpy().data

@@ -11,6 +11,8 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +21,8 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from unskew import disk
-from unskew.core.trees import Tree, Weights, aligned, flat, nested, tree_map
-from unskew.engine.disk.layout import layout
+from unskew.core.trees import Tree, Weights, aligned, leaves, nested, tree_map
+from unskew.engine.disk.layout import headed, view
 from unskew.errors import StateError
 
 LATEST, PREVIOUS = "state.safetensors", "state.previous.safetensors"
@@ -53,7 +55,7 @@ def state_in(checkpoint: Checkpoint, device: str | torch.device = "cpu") -> Stat
 def digest(tree: Mapping[str, Any], meta: str = "") -> str:
     """SHA-256 over names, dtypes, shapes and bytes of every tensor, and the metadata."""
     sha = hashlib.sha256(meta.encode())
-    for path, tensor in flat(tree).items():
+    for path, tensor in leaves(tree):  # one after another: those of a large message lie in a file
         data = tensor.detach().contiguous().cpu()
         sha.update(f"\n{path} {data.dtype} {list(data.shape)}\n".encode())
         sha.update(data.reshape(-1).view(torch.uint8).numpy().data)
@@ -71,8 +73,23 @@ def write(path: Path, tree: Mapping[str, Any], meta: Mapping[str, Any], keep: Pa
 
 def write_vouched(path: Path, tree: Mapping[str, Any], facts: str, sha256: str, keep: Path | None = None) -> None:
     """As `write`, with facts as JSON and a digest of the caller's own, which must let it check what it reads."""
-    tensors = {n: t.detach().contiguous().cpu() for n, t in flat(tree).items()}
-    disk.replace(path, layout(tensors, {KEY: json.dumps([sha256, facts])}), keep)
+    forms = {n: torch.empty(t.shape, dtype=t.dtype, device="meta") for n, t in leaves(tree)}
+    names, head = headed(forms, {KEY: json.dumps([sha256, facts])})
+    places = _places(tree)
+    pieces = (view(places[name]().detach().contiguous().cpu()) for name in names)
+    disk.replace_piecewise(path, chain([head], pieces), len(head) + sum(t.nbytes for t in forms.values()), keep)
+
+
+def _places(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Callable[[], Tensor]]:
+    """By path, what reads a tensor of a tree, which may be in a file until then."""
+    places: dict[str, Callable[[], Tensor]] = {}
+    for name in tree:
+        value = tree[name]
+        if isinstance(value, Mapping):
+            places |= _places(value, f"{prefix}{name}/")
+        else:
+            places[f"{prefix}{name}"] = partial(tree.__getitem__, name)
+    return places
 
 
 def vouched(metadata: Mapping[str, str] | None) -> tuple[str, str]:
