@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -32,29 +33,41 @@ _ALIGNED = 64
 with the kernels of tensors that torch allocated (`aligned` in core/trees.py)."""
 
 
+class Form(NamedTuple):
+    """Of a tensor, what a file's header says. nbytes: of its numbers."""
+
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+    nbytes: int
+
+    @staticmethod
+    def of(tensor: Tensor) -> Form:
+        return Form(tensor.dtype, tuple(tensor.shape), math.prod(tensor.shape) * tensor.element_size())
+
+
 def layout(tensors: Mapping[str, Tensor], facts: Mapping[str, str] | None = None) -> list[memoryview]:
     """A file in the format of safetensors of these contiguous tensors on the CPU and these metadata.
 
     The views are of the tensors' own memory: write them before a tensor changes. Raises ValueError for a type that the
     format does not have.
     """
-    names, head = headed(tensors, facts)
+    names, head = headed({name: Form.of(tensor) for name, tensor in tensors.items()}, facts)
     return [head, *(view(tensors[name]) for name in names)]
 
 
-def headed(tensors: Mapping[str, Tensor], facts: Mapping[str, str] | None = None) -> tuple[list[str], memoryview]:
-    """(names in the order in which their tensors lie in a file, what stands before them). Of the tensors, which may be on torch's
-    meta device, shapes and types count. Raises ValueError for a type that the format does not have."""
-    for name, tensor in tensors.items():
-        if tensor.dtype not in _TYPES:
-            raise ValueError(f"'{name}' is {tensor.dtype}, which safetensors cannot hold")
-    names = sorted(tensors, key=lambda n: (tensors[n].nbytes % _ALIGNED != 0, _RANK[tensors[n].dtype], n.encode()))
+def headed(forms: Mapping[str, Form], facts: Mapping[str, str] | None = None) -> tuple[list[str], memoryview]:
+    """(names in the order in which their tensors lie in a file, what stands before them). Raises ValueError for a type that the
+    format does not have."""
+    for name, form in forms.items():
+        if form.dtype not in _TYPES:
+            raise ValueError(f"'{name}' is {form.dtype}, which safetensors cannot hold")
+    names = sorted(forms, key=lambda n: (forms[n].nbytes % _ALIGNED != 0, _RANK[forms[n].dtype], n.encode()))
     header: dict[str, object] = {"__metadata__": dict(facts)} if facts else {}
     end = 0
     for name in names:
-        t = tensors[name]
-        begin, end = end, end + math.prod(t.shape) * t.element_size()
-        header[name] = {"dtype": _TYPES[t.dtype], "shape": list(t.shape), "data_offsets": [begin, end]}
+        form = forms[name]
+        begin, end = end, end + form.nbytes
+        header[name] = {"dtype": _TYPES[form.dtype], "shape": list(form.shape), "data_offsets": [begin, end]}
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
     text += b" " * (-(8 + len(text)) % _ALIGNED)
     head = memoryview(len(text).to_bytes(8, "little") + text)

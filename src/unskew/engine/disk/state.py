@@ -22,7 +22,7 @@ from torch import Tensor
 
 from unskew import disk
 from unskew.core.trees import Tree, Weights, aligned, leaves, nested, tree_map
-from unskew.engine.disk.layout import headed, view
+from unskew.engine.disk.layout import Form, headed, view
 from unskew.errors import StateError
 
 LATEST, PREVIOUS = "state.safetensors", "state.previous.safetensors"
@@ -73,11 +73,11 @@ def write(path: Path, tree: Mapping[str, Any], meta: Mapping[str, Any], keep: Pa
 
 def write_vouched(path: Path, tree: Mapping[str, Any], facts: str, sha256: str, keep: Path | None = None) -> None:
     """As `write`, with facts as JSON and a digest of the caller's own, which must let it check what it reads."""
-    forms = {n: torch.empty(t.shape, dtype=t.dtype, device="meta") for n, t in leaves(tree)}
+    forms = {n: Form.of(t) for n, t in leaves(tree)}
     names, head = headed(forms, {KEY: json.dumps([sha256, facts])})
     places = _places(tree)
     pieces = (view(places[name]().detach().contiguous().cpu()) for name in names)
-    disk.replace_piecewise(path, chain([head], pieces), len(head) + sum(t.nbytes for t in forms.values()), keep)
+    disk.replace_piecewise(path, chain([head], pieces), len(head) + sum(form.nbytes for form in forms.values()), keep)
 
 
 def _places(tree: Mapping[str, Any], prefix: str = "") -> dict[str, Callable[[], Tensor]]:
