@@ -34,7 +34,9 @@ print(comparison.table())
 for one in comparison.leakages():
     if leak := one.worst:
         value = leak.value
-        print(f"{one.method}: {leak.attack} on {leak.payload}, {leak.metric} {value.mean:.2f} [{value.low:.2f}, {value.high:.2f}]")
+        print(
+            f"{one.method}: {leak.attack} on {leak.payload}, {leak.metric} {value.mean:.2f} [{value.low:.2f}, {value.high:.2f}]"
+        )
 
 # %%
 Path("reports").mkdir(exist_ok=True)
