@@ -75,7 +75,8 @@ def test_a_sites_noise_is_new_in_every_run_and_its_budget_refuses_the_next(feder
     for name in ("two", "three"):
         ended(federation, name, OF_SAMPLES, rounds=1)
         assert "drawn from the operating system" in account(federation, name)
-    assert float((weights(federation, "two") - weights(federation, "three")).abs().min()) > 0
+    same = weights(federation, "two") == weights(federation, "three")
+    assert float(same.double().mean()) < 0.01  # a few of thousands round to the same number
     spent = json.loads((federation.root / "site-a/spent.json").read_text())
     costs = sorted(run["epsilon"] for run in spent.values() if run["epsilon"])
     assert costs[0] == costs[1] > 0
