@@ -63,7 +63,7 @@ class Network:
         if not self.blocks:
             raise UsageError("E105", "the model has no named children, so it has no head; wrap it in nn.Sequential.")
         self._passes = (
-            Blocks(self.module)
+            Blocks(self.module)  # pyright: ignore[reportArgumentType]  (a Sequential, which ends_with_head has seen)
             if ends_with_head(self.module)
             else Hooked(self.module, self.shape, passed_by=layout is not None)
         )

@@ -49,7 +49,7 @@ def find(module: nn.Module, x: Tensor, classes: int) -> None:
     It is the last layer called whose outputs for samples x are the logits; where the model does something with them (softmax, a
     mean over pixels), the last one called that gives a number for each class.
     """
-    calls: list[tuple[str, Tensor]] = []
+    calls: list[tuple[str, Any]] = []
     handles: list[Any] = []
     for name, layer in module.named_modules():
         if isinstance(layer, _WEIGHED):

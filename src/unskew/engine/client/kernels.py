@@ -211,7 +211,7 @@ class Kernels(TorchFunctionMode):
         if running_mean is not None and (not training or self.frozen):
             return affine(x, running_mean, (running_var + eps).rsqrt(), weight, bias)
         if self._weight_B is not None:
-            running = (running_mean, running_var) if record else None
+            running = None if running_mean is None or not record else (running_mean, running_var)
             return masked_norm(x, self._weight_B, running, weight, bias, momentum, eps)
         if record and self.folded:
             return FoldedNorm.apply(x, running_mean, running_var, weight, bias, momentum, eps)  # type: ignore[return-value]
