@@ -176,10 +176,10 @@ def initial(name: str) -> nn.Module:
     return MODELS[name][0]().train()
 
 
-def ours(todo: work.Work, lanes: str) -> tuple[Callable[[], dict[str, Tensor]], int]:
-    """(one round that returns the merged weights, the lanes it has)."""
+def ours(todo: work.Work, lanes: str, module: nn.Module | None = None) -> tuple[Callable[[], dict[str, Tensor]], int]:
+    """(one round that returns the merged weights, the lanes it has). module: instead of the model of that name."""
     x, y = work.data(todo)
-    net = Network(initial(todo.model), todo.shape)
+    net = Network(module or initial(todo.model), todo.shape)
     rows = [np.arange(k * todo.samples, (k + 1) * todo.samples) for k in range(todo.clients)]
     counts = np.stack([np.bincount(y[k].numpy(), minlength=todo.classes) for k in range(todo.clients)])
     sizes = np.full(todo.clients, todo.samples)
@@ -197,9 +197,9 @@ def ours(todo: work.Work, lanes: str) -> tuple[Callable[[], dict[str, Tensor]], 
     return one_round, many
 
 
-def usual_round(todo: work.Work) -> Callable[[], dict[str, Tensor]]:
+def usual_round(todo: work.Work, module: nn.Module | None = None) -> Callable[[], dict[str, Tensor]]:
     x, y = work.data(todo)
-    model = initial(todo.model)
+    model = module or initial(todo.model)
     held = [TensorDataset(x[k], y[k]) for k in range(todo.clients)]
 
     def one_round() -> dict[str, Tensor]:
