@@ -162,10 +162,10 @@ class Keyed(torch.overrides.TorchFunctionMode):
         return x.mul_(factor) if inplace else x * factor
 
 
-def plain(model: nn.Module, by_itself: bool) -> dict[str, Tensor]:
+def plain(model: nn.Module, by_itself: bool, data: list = DATA) -> dict[str, Tensor]:
     """The weights after a round. by_itself: whether dropout draws from torch's own generator."""
     merged: dict[str, Tensor] = {}
-    for k, (x, y) in enumerate(DATA):
+    for k, (x, y) in enumerate(data):
         own = copy.deepcopy(model).train()
         optimiser = torch.optim.SGD(own.parameters(), lr=RATE)
         orders, keyed = key(0, 1, k, "batch"), Keyed(key(0, 1, k, "dropout"))
@@ -180,12 +180,12 @@ def plain(model: nn.Module, by_itself: bool) -> dict[str, Tensor]:
                         z = own(torch.tensor(x)[rows])
                 F.cross_entropy(z, torch.tensor(y)[rows]).backward()
                 optimiser.step()
-        share = len(y) / sum(SIZES)
+        share = len(y) / sum(len(labels) for _, labels in data)
         merged = {n: merged.get(n, 0) + share * t.detach() for n, t in own.state_dict().items()}
     return merged
 
 
-def trained(model: nn.Module, **options) -> unskew.Result:
+def trained(model: nn.Module, data: list = DATA, **options) -> unskew.Result:
     settings = {
         "rounds": 1,
         "epochs": 2,
@@ -195,7 +195,7 @@ def trained(model: nn.Module, **options) -> unskew.Result:
         "device": "cpu",
         "workers": 1,
     }
-    clients = {str(k): (x, y, x[:1], y[:1]) for k, (x, y) in enumerate(DATA)}
+    clients = {str(k): (x, y, x[:1], y[:1]) for k, (x, y) in enumerate(data)}
     return unskew.run("fedavg", clients, model=copy.deepcopy(model), **(settings | options))
 
 
@@ -252,6 +252,38 @@ class LayerThrownAway(Model):
         return h
 
 
+class SwitchedOff(Model):
+    """What the layer changes does not count at the start, where its gain is 0."""
+
+    def __init__(self):
+        super().__init__()
+        self.relu, self.gain = nn.ReLU(inplace=True), nn.Parameter(torch.zeros(()))
+
+    def between(self, h):
+        return self.relu(h) + self.gain * h.mean()
+
+
+class OnlyLearns(Model):
+    """What the layer changes adds 0 to every answer, and to gradients what it is."""
+
+    def __init__(self):
+        super().__init__()
+        self.relu = nn.ReLU(inplace=True)
+
+    def between(self, h):
+        return self.relu(h) + (h - h.detach()).sum()
+
+
+class SeesNegatives(Model):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.relu = nn.Conv2d(2, C, 3, padding=1, bias=False), nn.ReLU(inplace=True)
+
+    def forward(self, x):
+        h = self.conv(F.relu(-x))
+        return self.head((self.relu(h) + h).flatten(1))
+
+
 class ViewChanged(Model):
     def between(self, h):
         h.view(h.size(0), -1).relu_()
@@ -278,6 +310,9 @@ class DroppedAlways(Model):
     [
         (PreActivated, r"the model's 'relu' changes its input in place \(inplace=True\) and the model goes on with"),
         (LayerThrownAway, r"the model's 'drop' changes its input in place"),
+        (SwitchedOff, r"the model's 'relu' changes its input in place"),
+        (SeesNegatives, r"the model's 'relu' changes its input in place"),
+        (OnlyLearns, r"the model's 'relu' changes its input in place"),
         (ViewChanged, r"the model changes a view of an activation in place"),
         (PythonsOwn, r"the model's forward draws from Python's `random`, which no seed of a run reaches"),
         (

@@ -225,40 +225,72 @@ def _mark_head(module: nn.Module, shape: tuple[int, ...], layout: Layout | None,
 
 
 def _counted_on(module: nn.Module, shape: tuple[int, ...], layout: Layout | None) -> str:
-    """The layer whose change of its input in place the model's answers depend on, "" if there is none. All are turned off."""
+    """The layer whose change of its input in place counts for the model's answers or gradients, "" if there is none.
+
+    Asked away from the initial weights, where ones and zeros hide what counts later: what a normalisation's scale is
+    multiplied with, what a last layer of zeros is given. The module's weights are changed, and all such layers turned off.
+    """
     layers = {n: layer for n, layer in module.named_modules() if getattr(layer, "inplace", False) is True}
     if not layers:
         return ""
     tokens.attach(module)
     unpacking.attach(module, layout)
-    x = torch.rand(2, *shape, generator=torch.Generator().manual_seed(0))
-
-    state = torch.get_rng_state()
-
-    def answers() -> torch.Tensor:
-        with torch.no_grad(), torch.random.fork_rng(devices=[]):
-            torch.set_rng_state(state)  # dropout is one of these layers
-            return module.train()(x.clone())
-
-    def close(a: torch.Tensor, b: torch.Tensor) -> bool:
-        return torch.allclose(a, b, rtol=1e-3, atol=1e-6, equal_nan=True)
-
+    generator = torch.Generator().manual_seed(0)
+    size = (8, *shape)
+    x = torch.rand(size, generator=generator)
+    if not tokens.embeds(module) and not layout:  # numbers of either sign wake more units, but are no indices
+        x = torch.cat([x, 2 * torch.randn(size, generator=generator)])
+    with torch.no_grad():
+        for p in module.parameters():
+            if p.is_floating_point():
+                scaled, moved = torch.randn((2, *p.shape), generator=generator)
+                p.mul_(1 + 0.1 * scaled).add_(0.05 * moved)
     try:
-        as_written = answers()
+        as_written = _step(module, x)
         nothing_in_place(module)
-        returned = answers()
+        returned = _step(module, x)
     except Exception:  # the trial of a training step says why
         nothing_in_place(module)
         return ""
-    if not isinstance(returned, torch.Tensor) or close(as_written, returned):
+    if _equal(as_written, returned):
         return ""
     for name, layer in layers.items():
         layer.inplace = True  # type: ignore[assignment]
-        alone = answers()
+        alone = _step(module, x)
         layer.inplace = False  # type: ignore[assignment]
-        if not close(alone, returned):
+        if not _equal(alone, returned):
             return name
     return next(iter(layers))
+
+
+def _step(module: nn.Module, x: torch.Tensor) -> list[torch.Tensor | None]:
+    """A module's answers in training and, if they can be had, the gradients of a sum of them."""
+    with torch.random.fork_rng(devices=[]):
+        torch.set_rng_state(
+            torch.Generator().manual_seed(0).get_state()
+        )  # dropout is one of the layers that work in place
+        z = module.train()(x.clone())
+        if not isinstance(z, torch.Tensor):
+            return []
+        weights = 0.5 + torch.rand(z.shape)
+    learnt = [p for p in module.parameters() if p.requires_grad]
+    try:
+        gradients = torch.autograd.grad((z * weights).sum(), learnt, allow_unused=True)
+    except RuntimeError:  # autograd needs what was changed in place, so nobody can train the model as it is written
+        gradients = ()
+    return [z.detach(), *gradients]
+
+
+def _equal(some: list[torch.Tensor | None], others: list[torch.Tensor | None]) -> bool:
+    """Whether tensors are the same but for rounding, as far as both have them."""
+    for a, b in zip(some, others):
+        if (a is None) != (b is None):
+            return False
+        if a is None or b is None or not a.numel():
+            continue
+        if not torch.allclose(a, b, rtol=1e-5, atol=1e-5 * float(a.abs().max()), equal_nan=True):
+            return False
+    return True
 
 
 def _first(args: tuple[object, ...]) -> torch.Tensor | None:
