@@ -260,7 +260,7 @@ class SwitchedOff(Model):
         self.relu, self.gain = nn.ReLU(inplace=True), nn.Parameter(torch.zeros(()))
 
     def between(self, h):
-        return self.relu(h) + self.gain * h.mean()
+        return self.relu(h) + self.gain**2 * h.mean()
 
 
 class OnlyLearns(Model):

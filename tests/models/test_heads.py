@@ -73,6 +73,17 @@ class Convolved(Model):
         return self.last(h * self.excite(h.mean((2, 3)))[:, :, None, None]).mean((2, 3))
 
 
+class Supervised(Model):
+    """A second classifier, called last, answers only while the model trains."""
+
+    def made(self):
+        self.auxiliary = nn.Linear(D, CLASSES)
+
+    def forward(self, x):
+        z, second = super().forward(x), self.auxiliary(self.first(x).flatten(1))
+        return z + 0.1 * second if self.training else z
+
+
 class Shortcut(Model):
     def made(self):
         self.second = nn.Conv2d(2, 2, 1)
@@ -101,6 +112,7 @@ def trained(model: nn.Module, method: str) -> unskew.Result:
         (Softened, "classifier"),
         (Convolved, "last"),
         (Shortcut, "classifier"),
+        (Supervised, "classifier"),
     ],
 )
 def test_the_head_is_the_layer_that_answers_wherever_it_was_made(made, head):
