@@ -266,7 +266,7 @@ def compare(
     place.parse(on)
     named = [*handover.methods_as_text(methods), *(resolve.REFERENCES if references else ())]
     chosen = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
-    parent = Path(folder) / check_name(name) if name else fresh(Path(folder), "compare")
+    parent = Path(folder) / check_name(name) if name is not None else fresh(Path(folder), "compare")
     model = handover.model_as_text(model)
     options = {"model": model, **handover.data_as_text(data, parent, label, site, target), **options}
     asked = plan.Plan(tuple(named), tuple(chosen), options, processes, privacy=privacy, on=on, tune=trials_of(tune))

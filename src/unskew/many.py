@@ -23,6 +23,8 @@ MOST_LISTED = 1000
 """Clients that a row lists one by one, at most."""
 MOST = 1 << 27
 """More clients than any run has, for readers that do not know how many theirs has."""
+MOST_BYTES = 1 << 50
+"""More than all clients of a run move in a round; sums over a run's rounds fit 64 bits."""
 
 
 def written(clients: Sequence[int]) -> list[int] | str:
@@ -61,14 +63,17 @@ def written_bytes(sizes: Sequence[int]) -> int | list[int] | dict[str, int]:
 
 
 def total_bytes(row: Mapping[str, Any], clients: int = MOST) -> int:
-    """Bytes of all clients in a row of the ledger. clients, and raises: as for `count`."""
+    """Bytes of all clients in a row of the ledger. clients, and raises: as for `count`, and for more than any network moves."""
     match row["bytes"]:
         case int(each):
-            return each * count(row["clients"], clients)
-        case {"sum": total}:
-            return total
+            total = each * count(row["clients"], clients)
+        case {"sum": several}:
+            total = several
         case sizes:
-            return sum(sizes)
+            total = sum(sizes)
+    if total > MOST_BYTES:
+        raise StateError("E111", f"a record of this run has {total} bytes move in one round; copy its folder again.")
+    return total
 
 
 def most_bytes(row: Mapping[str, Any]) -> int:

@@ -16,7 +16,7 @@ from unskew.errors import StateError
 
 
 def sent(t, megabytes):
-    return json.dumps({"t": t, "way": "up", "clients": [0, 1], "bytes": int(megabytes * 5e5)}) + "\n"
+    return json.dumps({"t": t, "way": "up", "share": "w", "clients": [0, 1], "bytes": int(megabytes * 5e5)}) + "\n"
 
 
 def scored(t, value):

@@ -108,7 +108,10 @@ def test_a_run_in_memory_has_no_place_for_it(meters):
 )  # fmt: skip
 def test_a_file_that_holds_something_else_is_one_sentence(tmp_path, row):
     (tmp_path / "energy.jsonl").write_text(row + "\n")
-    with pytest.raises(StateError, match=r"E111 .*energy\.jsonl does not hold what a run was measured to draw"):
+    with pytest.raises(
+        StateError,
+        match=r"E111 .*energy\.jsonl(, line 1, should hold keys| does not hold what a run was measured to draw)",
+    ):
         used_by(tmp_path)
 
 

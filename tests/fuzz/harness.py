@@ -14,18 +14,19 @@ import signal
 import sys
 import tempfile
 from collections import Counter
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from tests.cli.calling import Called, call
 from tests.crash import harness as crash
-from tests.fuzz import cases
+from tests.fuzz import cases, folders
 
 LONGEST_S = 30
 MOST_MEMORY = 2 << 30
-RUN_FOLDERS = "run folders"
-NAMES = (*cases.KINDS, RUN_FOLDERS)
+RUN_FOLDERS, STRANGERS = "run folders", "values in run folders"
+NAMES = (*cases.KINDS, RUN_FOLDERS, STRANGERS)
 
 
 class Hangs(Exception):
@@ -61,6 +62,7 @@ class Fuzz:
         self.data = folder / "default.npz"
         np.savez(self.data, x_train=x, y_train=y, x_test=x[:20], y_test=y[:20])
         self._runs: tuple[list[Path], tuple[object, ...]] | None = None
+        self._strangers: list[Path] = []
 
     def problem(self, number: int) -> str:
         """What is wrong with how this case ended; "" for nothing."""
@@ -71,7 +73,8 @@ class Fuzz:
         before = signal.signal(signal.SIGALRM, _hangs)
         signal.alarm(LONGEST_S)
         try:
-            note, wrong = self._damaged(rng, place) if kind == RUN_FOLDERS else self._given(kind, rng, place)
+            case = {RUN_FOLDERS: self._damaged, STRANGERS: self._altered}.get(kind) or partial(self._given, kind)
+            note, wrong = case(rng, place)
         except Hangs:
             note, wrong = "", f"does not end within {LONGEST_S} s"
         except Exception as error:
@@ -104,6 +107,11 @@ class Fuzz:
         runs, expected = self._runs
         what, ended = crash.damaged(rng.choice(runs), expected, rng, place)
         return what, ended.wrong
+
+    def _altered(self, rng: random.Random, place: Path) -> tuple[str, str]:
+        self._strangers = self._strangers or folders.templates(self.folder / "strangers", self.data)
+        what, called = folders.altered(rng.choice(self._strangers), rng, place)
+        return what, verdict(called, None)
 
 
 def _hangs(*_: object) -> None:

@@ -82,7 +82,7 @@ def fake_run(
             "local": labels[:3].tolist(),
             "mixed": (labels[:3] + buffer / clients).tolist(),
         }
-        (at / "histograms.json").write_text(json.dumps(written))
+        (at / "measures.json").write_text(json.dumps({"histograms": written}))
     return at
 
 

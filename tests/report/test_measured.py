@@ -26,7 +26,7 @@ PICTURES = {
     },
     "exposure": {"share": 0.5, "since": [[0, 1], [40, 0]], "names": ["a", "b"]},
     "histograms": {"buffer": [0.5, 0.5], "local": [[1, 0]], "mixed": [[0.7, 0.3]], "names": ["site-x"]},
-    "received": {"classes": [0, 7], "columns": 2, "png": 'iVBOR"><script>'},
+    "received": {"classes": [0, 7], "columns": 2, "png": "iVBORw0KGgo="},
     "tsne": {
         "names": [EVIL, "b"],
         **{
@@ -66,7 +66,7 @@ def test_the_page_shows_what_was_measured_and_stays_whole(run, tmp_path):
         "who receives",
         "the global model",
         "Inputs that clients receive from others",
-        'href="data:image/png;base64,iVBOR&quot;&gt;',
+        'href="data:image/png;base64,iVBORw0KGgo="',
         "site-x: mixed",
     ):
         assert words in text, words

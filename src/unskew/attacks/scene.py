@@ -5,7 +5,6 @@ Nothing of the run's folder is changed. Letters: N samples.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -21,7 +20,7 @@ from unskew.core.client import changed
 from unskew.core.trees import Tree, Weights
 from unskew.engine.assemble import scoring_of, trainer_of
 from unskew.engine.client.values import Start
-from unskew.engine.disk import record, state
+from unskew.engine.disk import record, shapes, state
 from unskew.engine.disk.code import Code
 from unskew.engine.disk.folder import Folder
 from unskew.engine.disk.record import Record
@@ -173,8 +172,9 @@ class Scene:
 
     def answered(self, t: int) -> list[int]:
         """The clients whose replies of round t were used, in the order of their numbers."""
-        lines = (self.path / "events.jsonl").read_text(encoding="utf-8").splitlines()
-        events = [event for event in map(json.loads, lines) if event["code"] == "round" and event["t"] == t]
+        file = self.path / "events.jsonl"
+        rows = shapes.rows(file, file.read_bytes().splitlines())
+        events = [event for event in rows if event["code"] == "round" and event["t"] == t]
         return sorted(int(k) for k in many.clients_in(events[-1]["answered"], self.run.fed.clients)) if events else []
 
     def start_at(self, checkpoint: Checkpoint, t: int) -> Start:

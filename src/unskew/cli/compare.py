@@ -69,7 +69,7 @@ def command(arguments: Arguments, given: dict[str, Any]) -> None:
     for method in methods:
         parts_of(method)
     name, folder = arguments.name, arguments.folder
-    path = folder / check_name(name) if name else fresh(folder, "compare")
+    path = folder / check_name(name) if name is not None else fresh(folder, "compare")
     seeds = list(range(arguments.seeds))
     plan = Plan(
         tuple(methods), tuple(seeds), values, arguments.processes, arguments.target, arguments.privacy, arguments.on,

@@ -57,7 +57,7 @@ def command(arguments: Arguments, given: dict[str, Any]) -> None:
     cluster = _cluster(arguments)
     settings = _settings(arguments, given, sites=bool(arguments.on) and cluster is None)
     name, folder = arguments.name, arguments.folder
-    path = folder / check_name(name) if name else fresh(folder, slug(settings.method))
+    path = folder / check_name(name) if name is not None else fresh(folder, slug(settings.method))
     if arguments.on and cluster is None:
         _run_on_sites(path, settings, arguments)
     else:

@@ -10,6 +10,7 @@ from typing import Any
 
 from unskew import disk, many
 from unskew.config import Settings
+from unskew.engine.disk import shapes
 from unskew.errors import NothingUsed, StateError
 from unskew.scores import MAIN
 
@@ -63,13 +64,8 @@ class Cell:
                     whole, _, _ = lines.read().rpartition(b"\n")
             try:
                 for line in whole.splitlines():
-                    self._take(json.loads(line))
-            except (
-                ValueError,
-                TypeError,
-                KeyError,
-                StateError,
-            ):  # rewritten behind our mark: read all of it at the next look
+                    self._take(shapes.row(path, 1, line))
+            except StateError:  # rewritten behind our mark: read all of it at the next look
                 self._read, self.t, self.megabytes = (0, 0), 0, 0.0
                 return
             marks.append(begin + len(whole) + (1 if whole else 0))

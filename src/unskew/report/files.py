@@ -1,4 +1,7 @@
-"""The files of a run's folder, parsed. What cannot be parsed is named in one sentence (StateError E111)."""
+"""The files of a run's folder, parsed. What cannot be parsed is named in one sentence (StateError E111).
+
+Rows and the facts of federation.json are checked by `engine/disk/shapes.py`.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from unskew.engine.disk import shapes
 from unskew.errors import StateError
 
 TUNED = "tuning.json"
@@ -32,29 +36,27 @@ def read_json(path: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        return json.loads(path.read_bytes())
-    except ValueError as error:
-        raise StateError("E111", f"{path} is not JSON: {error}.") from None
+        content = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        why = "it is nested too deeply" if isinstance(error, RecursionError) else error
+        raise StateError("E111", f"{path} is not JSON: {why}.") from None
+    if not isinstance(content, dict):
+        raise StateError("E111", f"{path} must hold keys and values.")
+    return content
+
+
+def read_facts(path: Path) -> dict[str, Any]:
+    """The content of federation.json, {} if there is none. Raises StateError (E111) if it is not what it should be."""
+    return shapes.facts(path, path.read_bytes()) if path.is_file() else {}
 
 
 def read_records(path: Path) -> list[Record]:
     """The records of a JSON-lines file, [] if there is none.
 
     A run that is killed while it writes leaves an incomplete last line, which is skipped. Raises StateError (E111) with
-    the number of any other line that is not JSON.
+    the number of any other line that is not what it should be.
     """
     if not path.is_file():
         return []
     complete, _, _ = path.read_bytes().rpartition(b"\n")
-    lines = [line for line in complete.split(b"\n") if line.strip()]
-    try:
-        return json.loads(b"[" + b",".join(lines) + b"]")  # one call for all lines is several times faster
-    except ValueError:
-        return [_record(path, number, line) for number, line in enumerate(lines, 1)]
-
-
-def _record(path: Path, number: int, line: bytes) -> Record:
-    try:
-        return json.loads(line)
-    except ValueError:
-        raise StateError("E111", f"{path}, line {number}, is not JSON: {line[:60]!r}.") from None
+    return shapes.rows(path, [line for line in complete.split(b"\n") if line.strip()])

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from unskew import disk
+from unskew.engine.disk import shapes
 from unskew.engine.server.used import Replies
 from unskew.errors import StateError
-from unskew.report.files import read_json, read_records, read_yaml
+from unskew.report.files import read_facts, read_json, read_records, read_yaml
 from unskew.report.labels import distinct
 from unskew.report.records import scores_of, traffic_of
 from unskew.report.runs import RunData, clients_of
@@ -36,13 +37,13 @@ def read_run(path: str | Path, label: str = "") -> RunData:
                 "E117", f"{path} is not a run: it has no {name}. A run is a folder such as runs/flea-0001."
             )
     series, clients = scores_of(read_records(path / "metrics.jsonl"))
-    events, federation = read_records(path / "events.jsonl"), read_json(path / "federation.json")
+    events, federation = read_records(path / "events.jsonl"), read_facts(path / "federation.json")
     K = clients_of(federation)
     if not Replies.of(events, K).enough:
         series, clients = {key: values for key, values in series.items() if key[0] == "train"}, {}
     return RunData(
         path=path,
-        config=read_yaml(path / "config.yaml"),
+        config=shapes.settings(path / "config.yaml", read_yaml(path / "config.yaml")),
         federation=federation,
         env=read_json(path / "env.json"),
         metrics=series,

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 from unskew import many
-from unskew.engine.disk import privacy
+from unskew.engine.disk import findings, privacy
 from unskew.engine.resolve import is_reference
 from unskew.engine.server.used import MANY_DROPPED, Replies, cut_short, rescored
-from unskew.report.files import Record, read_json
+from unskew.report.files import Record
 from unskew.scores import MAIN
 
 Series = tuple[np.ndarray, np.ndarray]
@@ -187,8 +187,8 @@ class RunData:
 
     @property
     def histograms(self) -> dict[str, Any]:
-        """Class histograms, as measured or from histograms.json: {"buffer": [C], "local": [[C]...], "mixed": [[C]...]}."""
-        return self.measures.get("histograms") or read_json(self.path / "histograms.json")
+        """Class histograms, if they were measured: {"buffer": [C], "local": [[C]...], "mixed": [[C]...]}."""
+        return self.measures.get("histograms", {})
 
     @cached_property
     def privacy(self) -> dict[str, Any]:
@@ -203,7 +203,8 @@ class RunData:
     @cached_property
     def measures(self) -> dict[str, Any]:
         """Matrices and pictures of the last round, by measure; {} if nothing was measured."""
-        return read_json(self.path / "measures.json")
+        path = self.path / "measures.json"
+        return findings.measures(path, path.read_bytes()) if path.is_file() else {}
 
 
 def clients_of(federation: Mapping[str, Any]) -> int:

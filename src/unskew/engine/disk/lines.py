@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from unskew import disk
+from unskew.engine.disk import shapes
 
 Row = dict[str, Any]
 Mark = tuple[int, str]
@@ -51,7 +52,7 @@ class FileLines:
         with open(self.path, "rb") as file:
             for number, line in enumerate(file):
                 if number >= start:
-                    yield json.loads(line)
+                    yield shapes.row(self.path, number + 1, line)
 
     def mark(self) -> Mark:
         """Of what was added so far, which is safely on the disk when this returns. Raises Paused (E203)."""

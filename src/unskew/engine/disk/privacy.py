@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from unskew import disk
-from unskew.errors import StateError
+from unskew.engine.disk import findings
 
 FILE, ATTACKS = "privacy.json", "attacks"
 
@@ -18,15 +18,7 @@ def read(folder: Path) -> dict[str, Any]:
     path = folder / FILE
     if not path.is_file():
         return {}
-    try:
-        content = json.loads(path.read_bytes())
-    except ValueError as error:
-        raise StateError("E111", f"{path} is not JSON ({error}); remove it, and attack the run again.") from None
-    if not isinstance(content, dict) or not isinstance(content.get(ATTACKS, {}), dict):
-        raise StateError(
-            "E111", f"{path} must hold what noise amounts to by Part; remove it, and attack the run again."
-        )
-    return content
+    return findings.privacy(path, path.read_bytes(), ATTACKS)
 
 
 def put_releases(folder: Path, releases: Mapping[str, Any]) -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from unskew import disk
+from unskew.engine.disk import findings, shapes
 from unskew.engine.disk.lines import FileLines, Lines, Mark, MemoryLines, Row, holds, mark_of
 from unskew.errors import StateError
 
@@ -46,7 +47,7 @@ class Record:
             self._take(self.lines["metrics"].read())
         self._measured = MEASURES in marks
         if folder and self._measured:
-            self.measures = json.loads((folder / MEASURES).read_text())
+            self.measures = findings.measures(folder / MEASURES, (folder / MEASURES).read_bytes())
 
     @classmethod
     def read(cls, folder: Path, marks: Marks) -> Record:
@@ -61,9 +62,9 @@ class Record:
             if name in marks:
                 with open(folder / name, "rb") as file:
                     lines = file.read(marks[name][0]).splitlines()
-                record.add(kind, map(json.loads, lines))
+                record.add(kind, shapes.rows(folder / name, lines))
         if MEASURES in marks:
-            record.measures = json.loads((folder / MEASURES).read_text())
+            record.measures = findings.measures(folder / MEASURES, (folder / MEASURES).read_bytes())
         return record
 
     @property

@@ -6,7 +6,6 @@ Python file is taken from the file that the caller names, never from the one tha
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +17,7 @@ from unskew.core.trees import Weights
 from unskew.data.unseen import Unseen
 from unskew.engine import resolve
 from unskew.engine.callbacks.keep_best import BEST
-from unskew.engine.disk import state
+from unskew.engine.disk import shapes, state
 from unskew.engine.disk.code import Code, check_model, method_of
 from unskew.engine.disk.folder import MODEL, maker
 from unskew.engine.disk.record import Record
@@ -125,7 +124,7 @@ def _federation(path: Path, facts: dict[str, Any]) -> Unseen:
         raise StateError("E156", f"nothing in {path} says how its inputs are scaled; unskew resume {path} writes it.")
     file = path / "federation.json"
     try:
-        return Unseen.from_facts(inputs, json.loads(file.read_bytes()))
+        return Unseen.from_facts(inputs, shapes.facts(file, file.read_bytes()))
     except (OSError, KeyError, TypeError, ValueError) as error:
         raise StateError("E111", f"{file} cannot be read ({type(error).__name__}); copy the folder again.") from None
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from unskew.engine.disk import shapes
 
 
 class Tail:
@@ -17,6 +18,7 @@ class Tail:
     def __init__(self, path: Path, from_now: bool = False):
         self._path = path
         self._position = path.stat().st_size if from_now and path.exists() else 0
+        self._number = 0  # of the line read last; beyond the first that was read
 
     def read(self) -> Iterator[dict[str, Any]]:
         if not self._path.exists():
@@ -28,4 +30,5 @@ class Tail:
                 if not line.endswith(b"\n"):
                     return
                 self._position += len(line)
-                yield json.loads(line)
+                self._number += 1
+                yield shapes.row(self._path, self._number, line)

@@ -1,0 +1,72 @@
+"""The commands that read a run's folder ask what its files hold: one altered value is one sentence, and no traceback."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cli.calling import call
+from tests.report.fake_runs import fake_run
+
+
+def altered(file, change):
+    """Change a row of a .jsonl file, its last one, or what a .json file holds."""
+    if file.suffix == ".jsonl":
+        *lines, last = file.read_text().splitlines()
+        file.write_text("\n".join([*lines, json.dumps({**json.loads(last), **change})]) + "\n")
+    else:
+        file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+
+
+@pytest.mark.parametrize(
+    ("file", "change", "command"),
+    [
+        ("metrics.jsonl", {"value": "much"}, "report"),
+        ("metrics.jsonl", {"t": None}, "watch"),
+        ("ledger.jsonl", {"bytes": "much"}, "report"),
+        ("ledger.jsonl", {"bytes": 1 << 52}, "report"),
+        ("events.jsonl", {"asked": 3}, "report"),
+        ("events.jsonl", {"answered": [None]}, "watch"),
+        ("federation.json", {"clients": "many"}, "report"),
+        ("federation.json", {"names": 3}, "report"),
+        ("measures.json", {"histograms": [1]}, "report"),
+    ],
+)
+def test_an_altered_value_is_one_sentence(tmp_path, file, change, command):
+    at = fake_run(tmp_path / "r", "flea", rounds=3, histograms=True)
+    assert not call("report", str(at)).code
+    altered(at / file, change)
+    called = call(command, str(at), *["--once"] * (command == "watch"))
+    assert called.code == 2
+    last = called.err.strip().splitlines()[-1]
+    assert last.startswith("E111 "), called.text
+    assert "copy" in last
+    assert "folder again" in last
+
+
+@pytest.mark.parametrize("text", ["seed: text", "method: [a]", "rounds: -1", "method:"])
+def test_settings_that_say_nothing_are_one_sentence(tmp_path, text):
+    at = fake_run(tmp_path / "r", "flea", rounds=3)
+    name = text.partition(":")[0]
+    lines = [line for line in (at / "config.yaml").read_text().splitlines() if not line.startswith(f"{name}:")]
+    (at / "config.yaml").write_text("\n".join([*lines, text]) + "\n")
+    called = call("report", str(at))
+    assert called.code == 2
+    assert called.err.startswith(f"E111 {at}/config.yaml does not say what it should: '{name}'"), called.text
+
+
+def test_texts_of_a_folder_are_never_part_of_the_page(tmp_path):
+    evil = "<script>alert(1)</script><img src=x onerror=alert(1)>"
+    at = fake_run(tmp_path / "r", "flea", rounds=3, histograms=True)
+    names = json.loads((at / "federation.json").read_text())["names"]
+    altered(at / "federation.json", {"name": evil, "names": [evil] * len(names), "skew": evil})
+    altered(at / "events.jsonl", {"code": evil, "text": evil})
+    altered(at / "ledger.jsonl", {"share": evil, "reads": evil, "guarantee": evil})
+    altered(at / "metrics.jsonl", {"metric": evil})
+    altered(at / "env.json", {"unskew": evil, "device": evil, "command": evil})
+    called = call("report", str(at))
+    assert not called.code, called.text
+    page = (at / "report.html").read_text()
+    assert evil not in page
+    assert "<img src=x" not in page
