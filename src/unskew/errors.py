@@ -98,7 +98,9 @@ PAGES = {
     "E108": "A Part cannot work with this task, model, optimiser or data, or what clients send for it does not fit into memory. The message says why and what to set.",
     "E109": "A setting has a value of the wrong type or outside its range. The message says what is expected.",
     "E110": "Another process is writing to this run. Wait until it is finished, or stop the process whose id and machine the message names. Where the file system cannot lock files at all, put runs on one that can.",
-    "E111": "A file does not exist or cannot be read. The message names it, and the line if it is a file of your own that fails.",
+    "E111": "A file does not exist or cannot be read. The message names it, and the line if it is a file of your own that fails. "
+    "Of a file in a run's folder it says which value is not what it should be: the folder was copied in part, edited, or made by "
+    "somebody else; copy it again from where it was trained.",
     "E112": "The folder holds a run with other settings or other data, or with a method or model (from a file, or given in Python as an object) that has changed since. A file that only metrics are taken from may change (E327). Resuming would mix two runs: choose another --name.",
     "E113": "A GPU was requested, but torch finds none. Use `--device cpu`, or install a build of torch for your GPU.",
     "E114": "The name of a run, or of a table's page, must begin with a letter or a digit, have at most 64 characters, and hold only a-z, 0-9, '.', '_' and '-'.",
