@@ -151,7 +151,7 @@ PAGES = {
     "E201": "A checkpoint is damaged: its SHA-256 does not match. It is renamed to .bad and the previous checkpoint is used, so that one round is repeated.",
     "E202": "Both checkpoints of a run are damaged, so it cannot be resumed. Start again under another name.",
     "E203": "The disk is full. The last checkpoint is safe: free some space, then resume. The exit code is 75.",
-    "E204": "A file with the private state of clients is missing or damaged, so the run cannot be continued to the same bits.",
+    "E204": "A file with the private state of clients is missing or damaged, so the run cannot be continued to the same bits. Or a file in a site's folder of a run was written for another run, at another site or by another method: it says whose it is, and is not used in place of this site's own. Put back the file that this site wrote in this run.",
     "E205": "A site does not know this run, because its folder was emptied or because it never took part. The server sets it up again by itself.",
     "E206": "Too few sites answered, before round 1 or in three rounds in a row, so the run paused. The last finished round is saved: bring the sites back, then resume.",
     "E207": "The journal of a run, or a file that it vouches for, is not as the coordinator wrote it. The message names the first line that does not fit.",

@@ -15,8 +15,10 @@ from typing import Any
 from unskew import config
 from unskew.core.trees import Tree
 from unskew.data.unseen import Unseen
+from unskew.deploy.owner import KEY, Owner
 from unskew.deploy.site_folder import RECEIVED, REMOVED, SETUP, private_file
 from unskew.deploy.spent import LEDGER, OfRun, Spent
+from unskew.deploy.tickets import Joined
 from unskew.engine.assemble import trainer_of
 from unskew.engine.client.values import Start
 from unskew.engine.disk import state
@@ -55,7 +57,7 @@ def opened(path: Path, code: Code) -> OwnModel:
     """The model in a site's folder of a run.
 
     Raises StateError: E155 before a model came to this site, E156 for one that cannot be built from what is given, E201 for
-    damaged files, E204 for private state that is gone, E111 for a folder that somebody changed.
+    damaged files, E204 for private state that is gone, or for a file of another run, site or method, E111 for a folder that somebody changed.
     """
     first, facts = state.read(path / SETUP)
     try:
@@ -66,9 +68,12 @@ def opened(path: Path, code: Code) -> OwnModel:
     try:
         settings, k, t = config.build(dict(facts["settings"])), int(facts["k"]), int(came["t"])
         site = printable(str(came["site"]))[:64]
+        owner = _owner(path, came, site, settings.method)
         federation = _federation(came, k, site)
         start = Start(t, float(came["lr"]), {**first["w"], **tree.get("w", {})}, tree.get("down", {}))
         base = int(came["base"])
+    except StateError:
+        raise  # which names the file
     except (KeyError, TypeError, ValueError, AttributeError, UnskewError) as error:
         what = error.text if isinstance(error, UnskewError) else type(error).__name__
         raise StateError(
@@ -78,7 +83,7 @@ def opened(path: Path, code: Code) -> OwnModel:
     check_weights(path, run, start.weights)
     start = Start(t, start.lr, {n: start.weights[n] for n in run.fed.net.weights()}, start.down)
     store = Memory()
-    private = _private(path, base)
+    private = _private(path, base, owner)
     store.put(t, {k: private})
     whose = k if _has_own(run) else None
     return OwnModel(Trained(run, start, store), whose, site, _record(path, k, t), base if private else 0)
@@ -102,11 +107,24 @@ def _federation(came: Mapping[str, Any], k: int, site: str) -> Unseen:
     return Unseen.from_facts(came["inputs"], {**came["federation"], "names": names})
 
 
-def _private(path: Path, base: int) -> Tree:
-    """What the site kept after the round `base`. Raises StateError (E204) if it was removed."""
+def _owner(path: Path, came: Mapping[str, Any], site: str, method: str) -> Owner:
+    """Whose the folder is: where it lies in a site's folder, this site's and of the run that it is called after; a copy
+    elsewhere is what the weights in it say. Raises StateError (E204) if these are another's."""
+    number = came[KEY]["run"] if KEY in came else path.name
+    ticket = path.parent.parent / "ticket.json"
+    if path.parent.name == "runs":
+        here = Joined.open(path.parent.parent).ticket.site if ticket.is_file() else site
+        Owner(path.name, here, method).check(path / RECEIVED, {KEY: {"run": number, "site": site, "method": method}})
+    owner = Owner(number, site, method)
+    owner.check(path / RECEIVED, came)
+    return owner
+
+
+def _private(path: Path, base: int, owner: Owner) -> Tree:
+    """What the site kept after the round `base`. Raises StateError (E204) if it was removed, or is another's."""
     file = private_file(path, base)
     if file.is_file():
-        return state.read(file)[0]
+        return owner.of(file)
     if base and ((path / REMOVED).exists() or any(path.glob("private-*.safetensors"))):
         raise StateError("E204", f"the private state after round {base} is not in {path} any more; copy it back there.")
     return {}

@@ -209,7 +209,7 @@ class Site:
     def _train(self, request: Packet) -> Answer:
         """One round's training; with it the scores of the model that came, and what early trips ask for."""
         run, start = self._opened(request)
-        folder = self._folder(request)
+        folder = self._folder(request, run)
         if not len(run.scoring.test[run.k]):  # such a site is never asked to score the model after the last round
             folder.write_received(request, run.described)
         private, extra = run.moved(folder.read_private(request)), {}
@@ -238,9 +238,9 @@ class Site:
     def _visit(self, request: Packet) -> Answer:
         """The client side of a trip."""
         run, start = self._opened(request)
-        name, place = request.header["part"], request.header["trip"]
-        private = run.moved(self._folder(request).read_private(request)) if run.trainer.kept else {}
-        replies = visited(run, self._folder(request).path, request, start, (name, place), private)
+        name, place, folder = request.header["part"], request.header["trip"], self._folder(request, run)
+        private = run.moved(folder.read_private(request)) if run.trainer.kept else {}
+        replies = visited(run, folder.path, request, start, (name, place), private)
         if not replies:
             return {"n": 0}, {}
         self.say(f"after round {start.t}: answered {name}")
@@ -249,17 +249,19 @@ class Site:
     def _score(self, request: Packet) -> Answer:
         """Scores of the model that came, on this site's test samples."""
         run, start = self._opened(request)
-        self._folder(request).write_received(request, run.described)
-        scores = run.scores(start, run.moved(self._folder(request).read_private(request)))
+        folder = self._folder(request, run)
+        folder.write_received(request, run.described)
+        scores = run.scores(start, run.moved(folder.read_private(request)))
         if start.t == run.settings.rounds:
-            here = self._folder(request).path
+            here = folder.path
             self.say(
                 f"after round {start.t}: the model is here, too: unskew predict {here} INPUT, unskew export {here} OUT"
             )
         return {"n": len(run.scoring.test[run.k])}, scores
 
-    def _folder(self, request: Packet) -> RunFolder:
-        return RunFolder(self.member.folder / "runs" / request.header["run"], self.member.name)
+    def _folder(self, request: Packet, run: SiteRun | None = None) -> RunFolder:
+        method = run.settings.method if run else ""
+        return RunFolder(self.member.folder / "runs" / request.header["run"], self.member.name, method)
 
     def _opened(self, request: Packet) -> tuple[SiteRun, Start]:
         """The run, from its folder if this process does not hold it, and what the request's round starts from."""

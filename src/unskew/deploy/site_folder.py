@@ -13,6 +13,7 @@ from typing import Any
 
 from unskew import disk
 from unskew.core.trees import Tree
+from unskew.deploy.owner import Owner
 from unskew.deploy.spent import KEPT_ROUNDS
 from unskew.deploy.wire import Packet
 from unskew.engine.disk import state
@@ -30,10 +31,16 @@ STATELESS = "stateless"
 
 @dataclass(frozen=True)
 class RunFolder:
-    """`<site>/runs/<run>/`."""
+    """`<site>/runs/<run>/`. method: of the run; what is kept of its training is written and read with it."""
 
     path: Path
     site: str
+    method: str = ""
+
+    @property
+    def owner(self) -> Owner:
+        """Whose the files are that are written here, and have to be that are read."""
+        return Owner(self.path.name, self.site, self.method)
 
     @staticmethod
     def of(folder: Path, site: str, run: str) -> RunFolder:
@@ -73,16 +80,16 @@ class RunFolder:
         """Keep what a request brought, for the site to have the model after the run (`own_model.py`)."""
         header = request.header
         came = {"t": header["t"], "lr": header["lr"], "base": header.get("base", 0)}
-        state.write(self.path / RECEIVED, request.tree, {**facts, **came, "site": self.site})
+        state.write(self.path / RECEIVED, request.tree, {**facts, **came, "site": self.site, **self.owner.facts})
 
     def read_private(self, request: Packet) -> Tree:
         """The state after the round that the server counts as this site's last; {} before that.
 
-        Raises StateError (E204) if it is missing although there is state of other rounds.
+        Raises StateError (E204) if it is another's, or missing although there is state of other rounds.
         """
         t = request.header.get("base", 0)
         if t and self._private(t).exists():
-            return state.read(self._private(t))[0]
+            return self.owner.of(self._private(t))
         if t and any(self.path.glob("private-*")):
             raise StateError("E204", f"site {self.site} has lost its private state of round {t}.")
         return {}
@@ -98,7 +105,7 @@ class RunFolder:
             if base and not any(self.path.glob("private-*")) and not stateless.exists():
                 disk.replace(self.path / REMOVED, "")
                 raise StateError("E204", f"site {self.site} has lost its private state of round {base}.")
-            state.write(self._private(request.header["t"]), private, {"t": request.header["t"]})
+            state.write(self._private(request.header["t"]), private, {"t": request.header["t"], **self.owner.facts})
         elif not stateless.exists():
             disk.replace(stateless, "")
         self.sweep(request)
