@@ -452,6 +452,14 @@ def test_a_diagnosis_refuses_several_inputs():
         diagnose_run(run)
 
 
+def test_a_diagnosis_says_so_before_it_looks_for_a_model(tmp_path):
+    """E122 said to give a module, which would not have helped."""
+    np.savez(tmp_path / "s.npz", **{"x.age": AGES, "x.scan": SCANS, "y": Y})
+    called = call("diagnose", str(tmp_path / "s.npz"), "--skew", "dirichlet:0.5", "--clients", "3")
+    assert called.code == 3
+    assert "E410 s: a diagnosis compares sites by their samples' numbers, and a sample" in called.err, called.err
+
+
 def test_attacks_that_compare_inputs_are_left_out_and_membership_is_measured(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     strangers = {"x_test.scan": SCANS + RNG.random((N, 1, 8, 8), np.float32), "x_test.age": AGES, "y_test": Y}
