@@ -145,11 +145,22 @@ class Misspelt(Part):
         return b.mean(out.feature.sum(-1))
 
 
+@dataclass(frozen=True)
+class Spread(Part):
+    """Takes the mean of a number for every sample and class, which a batch of as many samples as classes let pass."""
+
+    name: ClassVar[str] = "spread"
+
+    def loss(self, w, out, b, c):
+        return b.mean(out.raw.pow(2))
+
+
 @pytest.mark.parametrize(
     ("broken", "told"),
     [
         (Branching(), r"E127 .*test_conformance.py, line \d+ \(`return size if size > 1 .*decides by a tensor's value"),
         (Careless(), r"E127 .*test_conformance.py, line \d+ .*draws random numbers of its own"),
+        (Spread(), r"E127 batch\.mean takes one number for each of the \d+ samples; a hook gave it \d+ x \d+\."),
         (Misspelt(), r"AttributeError: 'Out' object has no attribute 'feature'.* at line \d+"),
     ],
 )

@@ -3,6 +3,8 @@
 Likely mistakes: a gate or an attention that is made after the head, a softmax after it, a shortcut past the cut.
 """
 
+from collections import OrderedDict
+
 import numpy as np
 import pytest
 import torch
@@ -103,6 +105,19 @@ def trained(model: nn.Module, method: str) -> unskew.Result:
     return unskew.run(method, clients, model=model, **settings)
 
 
+def dense_or_convolved() -> tuple[nn.Module, nn.Module]:
+    """Two models that compute the same: a convolution over the whole map is a dense layer on its flattened numbers."""
+    torch.manual_seed(0)
+    first, dense, convolution = nn.Conv2d(2, 2, 1), nn.Linear(D, CLASSES), nn.Conv2d(2, CLASSES, 4)
+    with torch.no_grad():
+        convolution.weight.copy_(dense.weight.view_as(convolution.weight))
+        convolution.bias.copy_(dense.bias)
+    return (
+        nn.Sequential(OrderedDict(first=first, relu=nn.ReLU(), flat=nn.Flatten(), head=dense)),
+        nn.Sequential(OrderedDict(first=first, relu=nn.ReLU(), head=convolution, flat=nn.Flatten())),
+    )
+
+
 @pytest.mark.parametrize(
     ("made", "head"),
     [
@@ -140,10 +155,12 @@ def test_what_is_put_before_the_head_stands_before_the_one_that_was_found():
 def test_a_pass_from_the_head_would_leave_out_what_comes_after_it(method):
     """The head was trained for logits of its own, which no softmax had seen."""
     trained(Gated(), method)
-    with pytest.raises(
-        UsageError, match=r"E106 a pass cannot go on from 'features' alone: what the model does after its"
-    ):
-        trained(Softened(), method)
+    for made in (Softened, Convolved):
+        with pytest.raises(
+            UsageError,
+            match=f"E108 '{method}' cannot run here: it trains the head alone, and what the model does after",
+        ):
+            trained(made(), method)
     trained(Softened(), "feddecorr")
 
 
@@ -155,6 +172,40 @@ def test_a_pass_from_a_cut_that_others_pass_by_is_refused(made, cut):
     ):
         trained(made(), f"flea(cut={cut})")
     trained(Shortcut(), "flea(cut=first)")
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        "adcol",
+        "ccvr",
+        "fedas",
+        "fedbabu",
+        "fedbr",
+        "feddbe",
+        "feddecorr",
+        "fedgen",
+        "fedgh",
+        "fedhkd",
+        "fedkd",
+        "fedpac",
+        "fedpcl",
+        "fedphp",
+        "fedproto",
+        "floco",
+        "gpfl",
+        "knn_per",
+        "moon(width=0)",
+        "rebafl",
+    ],
+)
+def test_a_head_that_is_a_convolution_learns_what_a_dense_one_does(method):
+    """Half of these ended in a traceback, for features came in the shape of a map."""
+    dense, convolved = (trained(model, method) for model in dense_or_convolved())
+    for ours, theirs in zip(convolved.model.state_dict().values(), dense.model.state_dict().values()):
+        torch.testing.assert_close(ours.flatten(), theirs.flatten(), rtol=0, atol=1e-4)
+    for scope in ("global@client", "personal@client"):
+        assert convolved.scores(scope) == dense.scores(scope)
 
 
 class Particular(Model):
@@ -183,8 +234,10 @@ def test_a_cut_that_no_pass_comes_by_is_refused(cut):
         trained(Unused(), f"flea(cut={cut})")
 
 
-@pytest.mark.parametrize("end", [nn.LogSoftmax(1), nn.Softmax(1), nn.Dropout(0.1)])
-def test_the_head_of_a_sequential_stands_before_layers_without_weights(end):
+@pytest.mark.parametrize(
+    "end", [nn.LogSoftmax(1), nn.Softmax(1), nn.Dropout(0.1), nn.BatchNorm1d(CLASSES), nn.LayerNorm(CLASSES)]
+)
+def test_the_head_of_a_sequential_stands_before_layers_without_a_matrix(end):
     """Such a layer was the head, so that FedBABU froze nothing, and FedProto's features were the logits."""
     torch.manual_seed(0)
     model = nn.Sequential(nn.Flatten(), nn.Linear(D, 8), nn.ReLU(), nn.Linear(8, CLASSES), end)
@@ -192,7 +245,10 @@ def test_the_head_of_a_sequential_stands_before_layers_without_weights(end):
     before = {n: t.clone() for n, t in model.state_dict().items()}
     for method in ("fedbabu", "fedper"):
         after = trained(model, method).model.state_dict()
-        assert [n for n in before if torch.equal(after[n], before[n])] == ["3.weight", "3.bias"], method
+        assert [n for n in before if torch.equal(after[n], before[n]) and "tracked" not in n] == [
+            "3.weight",
+            "3.bias",
+        ], method
     plain, same = (
         trained(m, "fedavg").model.state_dict() for m in (model, nn.Sequential(nn.Sequential(*model[:4]), end))
     )

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import math
 import threading
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from unskew.core.blocks import Around, Blocks, Tap
 from unskew.core.hooked import Hooked
+from unskew.core.onward import logits_shape
 from unskew.core.trees import Weights
 from unskew.data.layout import Layout
 from unskew.errors import UsageError, suggestion
@@ -90,7 +91,7 @@ class Network:
         self._empty()
         self.draws = False
         self._shapes: dict[str, tuple[int, ...]] = {}
-        self._goes_on: dict[str, bool] = {}
+        self._goes_on: dict[str, tuple[int, ...] | None] = {}
         self._asking = threading.Lock()
         self._training: bool | None = None
 
@@ -172,10 +173,12 @@ class Network:
             place.startswith(f"{self.head}.") for place, n in self._name_of.items() if n == name
         )
 
-    @property
-    def head_is_frozen(self) -> bool:
-        """Whether nothing of the head may be trained."""
-        return not any(self.of_head(n) for n in self.trainable)
+    def untrained_head(self, alone: bool = False) -> str | None:
+        """Why a Part cannot train the head, as its refusal says it; None if it can. alone: from features, without the body."""
+        if not any(self.of_head(n) for n in self.trainable):
+            return "it trains the head, which is frozen"
+        text = self._stops_at("features") if alone and isinstance(self._passes, Hooked) else None
+        return text and f"it trains the head alone, and {text}"
 
     def is_input_at(self, cut: str) -> bool:
         """Whether what lies at a cut ("features": at the head's input) is still the input, flattened, scaled or looked up,
@@ -206,42 +209,35 @@ class Network:
     ) -> tuple[Tensor, Tensor]:
         """(output, features) of a pass with weights `w`: from the input to the logits, both [B, ...].
 
-        since: go on from this cut; `x` is then the activation there ("features": what the head receives).
+        since: go on from this cut; `x` is then the activation there ("features": what the head receives, in its own shape).
         until: stop at this cut; the output is then the activation there.
         train: run in training mode: dropout is active, batch normalisation uses and updates batch statistics.
         taps: by cut, a function that sees the activation and returns what the pass goes on with.
-        The features are what the head received. Raises UsageError (E122) where an embedding has no row for a number.
+        The features are [B, D]: what the head received, flattened. Raises UsageError (E122) where an embedding has no row for a number.
         """
-        if since is not None and isinstance(self._passes, Hooked):
-            self._check_goes_on(since)
-        return self._run(w, x, since, until, train, taps or {})
+        if since is None or not isinstance(self._passes, Hooked):
+            z, h = self._run(w, x, since, until, train, taps or {})
+            return z, h.flatten(1)
+        if text := self._stops_at(since):
+            raise UsageError("E106", f"a pass cannot go on from '{since}' alone: {text}.")
+        z, h = self._run(w, x, since, until, train, taps or {})
+        return (z if until else z.reshape(len(z), *(self._goes_on[since] or ()))), h.flatten(1)
 
-    def _check_goes_on(self, since: str) -> None:
-        """Raises UsageError (E106) for a cut from which, with what lies there alone, the model does not come to its logits."""
+    def _stops_at(self, since: str) -> str | None:
+        """Why a pass with what lies at this cut alone does not end in the model's logits; None if it does."""
         if since not in self._goes_on:
-            self._goes_on[since] = True
             around, self.around = self.around, contextlib.nullcontext
-            x = torch.arange(2 * math.prod(self.shape)).sin().mul(0.5).add(0.5).reshape(2, *self.shape)
             try:
-                with torch.no_grad():
-                    w = dict(self.initial)
-                    z, h = self._run(w, x)
-                    h = h if since == "features" else self._run(w, x, until=since)[0]
-                    again = self._run(w, h, since=since)[0]
-                self._goes_on[since] = z.shape == again.shape and torch.allclose(z, again, rtol=1e-3, atol=1e-5)
-            except RuntimeError:
-                self._goes_on[since] = False
+                self._goes_on[since] = logits_shape(partial(self._run, dict(self.initial)), self.shape, since)
             finally:
                 self.around = around
-        if self._goes_on[since]:
-            return
+        if self._goes_on[since] is not None:
+            return None
         if since == "features":
-            text = (
+            return (
                 f"what the model does after its head '{self.head}' would be left out; have the head's answer returned"
             )
-        else:
-            text = "other paths of the model pass it by; cut it where all of them meet"
-        raise UsageError("E106", f"a pass cannot go on from '{since}' alone: {text}.")
+        return "other paths of the model pass it by; cut it where all of them meet"
 
     def _run(
         self,
@@ -268,11 +264,12 @@ class Network:
             self._empty()
 
     def head_of(self, w: Weights, h_BD: Tensor) -> Tensor:
-        """Logits from what the head receives, in evaluation mode."""
-        return self.run(w, h_BD, since=self._passes.before_head)[0]
+        """Logits from features, in evaluation mode."""
+        h = h_BD.reshape(len(h_BD), *self.shape_at("features"))
+        return self.run(w, h, since=self._passes.before_head)[0]
 
     def features_of(self, w: Weights, x: Tensor) -> Tensor:
-        """What the head receives for inputs `x`, in evaluation mode."""
+        """[B, D]: what the head receives for inputs `x`, flattened, in evaluation mode."""
         return self.run(w, x)[1]
 
     def shape_at(self, cut: str) -> tuple[int, ...]:
@@ -286,7 +283,7 @@ class Network:
         with torch.no_grad():
             x = torch.zeros((2, *self.shape))
             if cut == "features":
-                return tuple(self.features_of(dict(self._start), x).shape[1:])
+                return tuple(self._run(dict(self._start), x)[1].shape[1:])
             activation: Any = self.run(dict(self._start), x, until=self.check_cut(cut))[0]
             if not isinstance(activation, Tensor):
                 raise UsageError(

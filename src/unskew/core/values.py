@@ -14,6 +14,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unskew.errors import UsageError
+
 Kind = Literal["weights", "sums", "statistics", "features", "labels", "inputs"]
 """What a Share discloses, roughly from least to most: weights or their changes; sums or means of features; counts and other
 figures of a class or a client; features of samples; labels of samples; inputs, also averaged ones."""
@@ -117,7 +119,16 @@ class Batch:
     along: Tensor | None = None
 
     def mean(self, values_B: Tensor) -> Tensor:
-        """The mean over the samples of this batch; padding does not count, even if it is infinite."""
+        """The mean over the samples of this batch; padding does not count, even if it is infinite.
+
+        Raises UsageError (E127) unless there is one number for each sample: others would be spread over samples in silence.
+        """
+        if values_B.shape != self.weight.shape:
+            given = " x ".join(map(str, values_B.shape)) or "a single number"
+            raise UsageError(
+                "E127",
+                f"batch.mean takes one number for each of the {len(self.weight)} samples; a hook gave it {given}.",
+            )
         return torch.where(self.weight > 0, values_B * self.weight, 0.0).sum() / self.weight.sum().clamp(min=1)
 
     def replace(self, **changes: Any) -> Batch:

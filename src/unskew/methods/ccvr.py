@@ -51,7 +51,7 @@ class CCVR(Part):
     clashes = {"local": "no head is common to the clients"}
 
     def refuse(self, fed: Fed) -> str | None:
-        return "it trains the head, which is frozen" if fed.net.head_is_frozen else None
+        return fed.net.untrained_head(alone=True)
 
     @property
     def trips(self) -> tuple[Trip, ...]:

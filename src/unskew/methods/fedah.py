@@ -31,7 +31,7 @@ class FedAH(FedALA):
     neutral = {}
 
     def refuse(self, fed: Fed) -> str | None:
-        return "it trains the head, which is frozen" if fed.net.head_is_frozen else super().refuse(fed)
+        return fed.net.untrained_head() or super().refuse(fed)
 
     def holds(self, c: Client) -> dict[str, Tensor]:
         first = c.step < (self.head * c.steps).round()

@@ -40,7 +40,7 @@ class FedAS(Remembered):
     weights_read = "each"
 
     def refuse(self, fed: Fed) -> str | None:
-        return "it trains the head, which is frozen" if fed.net.head_is_frozen else None
+        return fed.net.untrained_head()
 
     def keeps(self, name: str, fed: Fed) -> bool:
         return fed.net.of_head(name)
@@ -59,7 +59,7 @@ class FedAS(Remembered):
             for b in batches(c):
 
                 def apart(body: Weights, b: Batch = b) -> Tensor:
-                    f_BD, y_BC = c.features(w | body, b.x).flatten(1), b.y * b.weight[:, None]
+                    f_BD, y_BC = c.features(w | body, b.x), b.y * b.weight[:, None]
                     far_B = (f_BD - b.y @ c.round["m"]).pow(2).mean(1)
                     return (y_BC / y_BC.sum(0).clamp(min=1) * far_B[:, None]).sum()
 

@@ -35,7 +35,7 @@ class FedAvgFT(Part):
     needs = "samples of each class at the server"
 
     def refuse(self, fed: Fed) -> str | None:
-        return "it trains the head, which is frozen" if fed.net.head_is_frozen else None
+        return fed.net.untrained_head(alone=True)
 
     @property
     def reserve(self) -> int:  # type: ignore[override]

@@ -36,7 +36,7 @@ class FedBABU(Part):
     use_when = "Label skew spoils the head first; a common head that nobody trains cannot be spoiled."
 
     def refuse(self, fed: Fed) -> str | None:
-        return "it trains the head, which is frozen" if self.finetune_epochs and fed.net.head_is_frozen else None
+        return fed.net.untrained_head(alone=True) if self.finetune_epochs else None
 
     @property
     def weighting(self) -> Literal["size", "equal"] | None:  # type: ignore[override]

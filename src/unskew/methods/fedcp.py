@@ -41,8 +41,8 @@ class FedCP(Part):
     personal = True
 
     def refuse(self, fed: Fed) -> str | None:
-        if fed.net.head_is_frozen:
-            return "it trains the head, which is frozen"
+        if text := fed.net.untrained_head(alone=True):
+            return text
         head = fed.net.module.get_submodule(fed.net.head)
         if isinstance(head, nn.Linear) and f"{fed.net.head}.weight" in fed.net.trainable:
             return None
@@ -69,11 +69,11 @@ class FedCP(Part):
         return {n: c.step >= 0 for n in c.net.trainable if c.net.of_head(n)}
 
     def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor:
-        h_BD = out.features.flatten(1)
+        h_BD = out.features
         gumbel_B2D = -(-c.noise["u"].clamp(_EPS, 1 - _EPS).log()).log()
         z_BC = self.divided(w, h_BD, c, gumbel_B2D[:, 0] - gumbel_B2D[:, 1])
         fits = b.mean(c.fed.task.loss(z_BC, b.y) - c.fed.task.loss(out.logits, b.y))
-        received_BD = c.features(c.start, out.own.x).flatten(1).detach()
+        received_BD = c.features(c.start, out.own.x).detach()
         return fits + self.lam * discrepancy(h_BD, received_BD, b.weight)
 
     def divided(self, w: Weights, h_BD: Tensor, c: Client, noise_BD: Tensor | float = 0.0) -> Tensor:
@@ -93,7 +93,7 @@ class FedCP(Part):
         return w | {"fedcp.on": torch.ones_like(w["fedcp.on"])}
 
     def scores(self, z: Tensor, h: Tensor, c: Client) -> Tensor:
-        w, h_BD = c.start, h.flatten(1)
+        w, h_BD = c.start, h
         return z + w["fedcp.on"] * (self.divided(w, h_BD, c) - c.head(w, h_BD))
 
 

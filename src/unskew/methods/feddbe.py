@@ -33,7 +33,7 @@ class FedDBE(Part):
     personal = True
 
     def refuse(self, fed: Fed) -> str | None:
-        return "it trains the head, which is frozen" if fed.net.head_is_frozen else None
+        return fed.net.untrained_head(alone=True)
 
     @property
     def trips(self) -> Sequence[Trip]:
@@ -48,7 +48,7 @@ class FedDBE(Part):
 
     def summed(self, w: Weights, c: Client) -> Tree:
         def of(b: Batch) -> dict[str, Tensor]:
-            return {"h": b.weight @ c.features(w, b.x).flatten(1), "n": b.weight.sum()}
+            return {"h": b.weight @ c.features(w, b.x), "n": b.weight.sum()}
 
         return c.total(of)
 
@@ -67,11 +67,11 @@ class FedDBE(Part):
         return name == "feddbe.m"
 
     def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor:
-        h_BD, on = out.features.flatten(1), c.down["on"]
+        h_BD, on = out.features, c.down["on"]
         z_BC = out.logits + on * (c.head(w, h_BD + w["feddbe.m"]) - c.head(w, h_BD))
         own = b.mean(c.fed.task.loss(z_BC, b.y) - c.fed.task.loss(out.logits, b.y))
         mean_D = b.weight @ h_BD / b.weight.sum().clamp(min=1)
         return own + on * self.kappa / 2 * (mean_D - c.down["g"]).pow(2).mean()
 
     def scores(self, z: Tensor, h: Tensor, c: Client) -> Tensor:
-        return z + c.head(c.start, h.flatten(1) + c.start["feddbe.m"]) - c.head(c.start, h.flatten(1))
+        return z + c.head(c.start, h + c.start["feddbe.m"]) - c.head(c.start, h)

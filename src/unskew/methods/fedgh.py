@@ -37,7 +37,7 @@ class FedGH(Part):
     divides = True
 
     def refuse(self, fed: Fed) -> str | None:
-        return "it trains the head, which is frozen" if fed.net.head_is_frozen else None
+        return fed.net.untrained_head(alone=True)
 
     def keeps(self, name: str, fed: Fed) -> bool:
         return not fed.net.of_head(name)

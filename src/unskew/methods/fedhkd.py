@@ -59,12 +59,12 @@ class FedHKD(Part):
     def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor:
         H_CD, known_C = c.down["H"], c.down["known"]
         gap_C = vector_norm(self.soft(c.head(w, H_CD)) - c.down["Q"], dim=1)
-        away_B = vector_norm(out.features.flatten(1) * (b.y @ known_C)[:, None] - b.y @ H_CD, dim=1)
+        away_B = vector_norm(out.features * (b.y @ known_C)[:, None] - b.y @ H_CD, dim=1)
         return self.lam * (gap_C * known_C).sum() / known_C.sum().clamp(min=1) + self.gamma * b.mean(away_B)
 
     def finish(self, w: Weights, c: Client) -> tuple[Tree, Tree]:
         def sums(b: Batch) -> dict[str, Tensor]:
-            y_CB, h_BD = (b.y * b.weight[:, None]).T, c.features(w, b.x).flatten(1)
+            y_CB, h_BD = (b.y * b.weight[:, None]).T, c.features(w, b.x)
             return {"h": y_CB @ h_BD, "q": y_CB @ self.soft(c.run(w, b.x)), "n": y_CB.sum(1)}
 
         total = c.total(sums)

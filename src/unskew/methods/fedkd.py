@@ -35,7 +35,7 @@ class FedKD(OwnModel):
 
     def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor:
         v, x, y = self.own(w), out.own.x, out.own.y
-        h_w, h_v = out.features.flatten(1), c.run_training(v, x, until="features").flatten(1)
+        h_w, h_v = out.features, c.run_training(v, x, until="features")
         z_v = c.head(v, h_v)
         own, common = b.mean(c.fed.task.loss(z_v, y)), b.mean(c.fed.task.loss(out.logits, b.y))
         hidden = (h_v - h_w @ w["fedkd.hidden"].T).pow(2).mean(1)

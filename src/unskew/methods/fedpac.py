@@ -44,7 +44,7 @@ class FedPAC(Part):
     hands_on = "mixtures of the heads of single clients, those with similar samples foremost"
 
     def refuse(self, fed: Fed) -> str | None:
-        return "it trains the head, which is frozen" if fed.net.head_is_frozen else None
+        return fed.net.untrained_head()
 
     def shares(self, fed: Fed) -> dict[str, Share]:
         C, D = fed.classes, fed.features
@@ -69,7 +69,7 @@ class FedPAC(Part):
 
     def begin(self, w: Weights, c: Client) -> Tree:
         def sums(b: Batch) -> dict[str, Tensor]:
-            y_BC, f_BD = b.y * b.weight[:, None], c.features(w, b.x).flatten(1)
+            y_BC, f_BD = b.y * b.weight[:, None], c.features(w, b.x)
             return {"f": y_BC.T @ f_BD, "n": y_BC.sum(0), "squares": (f_BD.pow(2).sum(1) * b.weight).sum()}
 
         total = c.total(sums)
@@ -86,7 +86,7 @@ class FedPAC(Part):
     def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor:
         known_C = c.down["known"][:, None]
         target_CD = known_C * c.down["z"] + (1 - known_C) * c.round["mu"]
-        far_B = (out.features.flatten(1) - b.y @ target_CD).pow(2).mean(1)
+        far_B = (out.features - b.y @ target_CD).pow(2).mean(1)
         return self.lam * c.down["known"].max() * b.mean(far_B)
 
     def finish(self, w: Weights, c: Client) -> tuple[Tree, Tree]:

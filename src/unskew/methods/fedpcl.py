@@ -61,7 +61,7 @@ class FedPCL(Part):
         return {"C": torch.zeros(fed.classes, fed.features), "has": torch.zeros(fed.classes)}
 
     def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor:
-        s, h_BD = c.down, F.normalize(out.features.flatten(1))
+        s, h_BD = c.down, F.normalize(out.features)
         z_JBC = torch.einsum("bd,jcd->jbc", h_BD, s["C"]) / self.tau
         log_p_JBC = z_JBC.masked_fill(s["known"] == 0, -1e9).log_softmax(-1)
         near_B = -torch.einsum("j,bc,jbc->b", s["weight"], b.y * s["known"], log_p_JBC)
@@ -71,7 +71,7 @@ class FedPCL(Part):
     def finish(self, w: Weights, c: Client) -> tuple[Tree, Tree]:
         def sums(b: Batch) -> dict[str, Tensor]:
             y_BC = b.y * b.weight[:, None]
-            return {"h": y_BC.T @ F.normalize(c.features(w, b.x).flatten(1)), "n": y_BC.sum(0)}
+            return {"h": y_BC.T @ F.normalize(c.features(w, b.x)), "n": y_BC.sum(0)}
 
         total = c.total(sums)
         own = {
@@ -88,7 +88,7 @@ class FedPCL(Part):
     def scores(self, z: Tensor, h: Tensor, c: Client) -> Tensor:
         if "C" not in c.mine:
             return z
-        near_BC = F.normalize(h.flatten(1)) @ c.mine["C"].T
+        near_BC = F.normalize(h) @ c.mine["C"].T
         return torch.where(c.mine["has"].amax() > 0, near_BC.masked_fill(c.mine["has"] == 0, -torch.inf), z)
 
 

@@ -49,7 +49,7 @@ class FedPHP(Remembered):
             q_BC = (c.run(p, x).detach() / _TEMPERATURE).softmax(-1)
             taught = b.mean(-(q_BC * out.logits.log_softmax(-1)).sum(-1))
         else:
-            taught = discrepancy(out.features.flatten(1), c.features(p, x).flatten(1).detach(), b.weight)
+            taught = discrepancy(out.features, c.features(p, x).detach(), b.weight)
         return self.lam * (taught - b.mean(c.fed.task.loss(out.logits, b.y)))
 
     def finish(self, w: Weights, c: Client) -> tuple[Tree, Tree]:

@@ -30,7 +30,7 @@ class FedRep(Part):
     divides = True
 
     def refuse(self, fed: Fed) -> str | None:
-        return "it trains the head, which is frozen" if fed.net.head_is_frozen else None
+        return fed.net.untrained_head()
 
     def keeps(self, name: str, fed: Fed) -> bool:
         return fed.net.of_head(name)

@@ -34,8 +34,8 @@ class FedRoD(Part):
     clashes = {**MIXTURES, **dict.fromkeys(("bsm", "rebafl", "unskew"), _PRIOR)}
 
     def refuse(self, fed: Fed) -> str | None:
-        if fed.net.head_is_frozen:
-            return "it trains the head, which is frozen"
+        if text := fed.net.untrained_head(alone=True):
+            return text
         head = fed.net.module.get_submodule(fed.net.head)
         if isinstance(head, nn.Linear) and f"{fed.net.head}.weight" in fed.net.trainable:
             return None

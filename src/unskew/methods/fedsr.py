@@ -38,7 +38,7 @@ class FedSR(Part):
     needs = "a distribution of features for each class"
 
     def refuse(self, fed: Fed) -> str | None:
-        return "it trains the head, which is frozen" if fed.net.head_is_frozen else None
+        return fed.net.untrained_head(alone=True)
 
     def weights(self, fed: Fed) -> Weights:
         C, D, draw = fed.classes, fed.features, key(fed.seed, self.name, "spread")
@@ -58,7 +58,7 @@ class FedSR(Part):
         return {"e": Noise("normal", shape=(fed.features,))}
 
     def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor:
-        h_BD = out.features.flatten(1)
+        h_BD = out.features
         s_BD = F.softplus(h_BD @ w["fedsr.A"].T + w["fedsr.a"]).clamp(min=_EPS)
         z_BD = h_BD + s_BD * c.noise["e"]
         logits = out.logits + c.head(w, z_BD) - c.head(w, h_BD)

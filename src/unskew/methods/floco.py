@@ -49,7 +49,7 @@ class Floco(Part):
         return replace(self, tau=self.tau * rounds / whole)
 
     def refuse(self, fed: Fed) -> str | None:
-        return "it trains the head, which is frozen" if fed.net.head_is_frozen else None
+        return fed.net.untrained_head(alone=True)
 
     def weights(self, fed: Fed) -> Weights:
         heads = {n: t for n, t in fed.net.weights().items() if fed.net.of_head(n) and n in fed.net.trainable}

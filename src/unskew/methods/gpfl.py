@@ -38,7 +38,7 @@ class GPFL(Part):
     divides = True
 
     def refuse(self, fed: Fed) -> str | None:
-        return "it trains the head, which is frozen" if fed.net.head_is_frozen else None
+        return fed.net.untrained_head(alone=True)
 
     def keeps(self, name: str, fed: Fed) -> bool:
         return fed.net.of_head(name)
@@ -51,7 +51,7 @@ class GPFL(Part):
         return {"E": torch.randn(C, D, generator=draw)} | maps | shifts | norms
 
     def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor:
-        f_BD, E_CD = out.features.flatten(1), c.start["gpfl.E"].detach()
+        f_BD, E_CD = out.features, c.start["gpfl.E"].detach()
         heard = float(c.t > 1)
         own_BD, all_BD = (self.conditioned(w, f_BD, heard * u) for u in (self.own(E_CD, c), E_CD.mean(0)))
         z_BC = out.logits + c.head(w, own_BD) - c.head(w, f_BD)
@@ -76,7 +76,7 @@ class GPFL(Part):
         return (f_BD * (of("gamma") + 1) + of("beta")).relu()
 
     def scores(self, z: Tensor, h: Tensor, c: Client) -> Tensor:
-        f_BD, w = h.flatten(1), c.start
+        f_BD, w = h, c.start
         own_BD = self.conditioned(w, f_BD, float(c.t > 0) * self.own(w["gpfl.E"], c))
         return z + c.head(w, own_BD) - c.head(w, f_BD)
 

@@ -41,14 +41,14 @@ class KNNPer(Part):
     neutral = {"share": 0.5}
 
     def personalise(self, w: Weights, c: Client) -> Weights:
-        memory = [(c.features(w, b.x).flatten(1), b.y) for b in c.batches()]
+        memory = [(c.features(w, b.x), b.y) for b in c.batches()]
         return w | {"knn_per.h": torch.cat([h for h, _ in memory]), "knn_per.y": torch.cat([y for _, y in memory])}
 
     def scores(self, z: Tensor, h: Tensor, c: Client) -> Tensor:
         if "knn_per.h" not in c.start:  # not this client's own score
             return z
         h_ND, y_NC = c.start["knn_per.h"], c.start["knn_per.y"]
-        near = torch.cdist(h.flatten(1), h_ND).topk(min(self.k, len(h_ND)), largest=False)
+        near = torch.cdist(h, h_ND).topk(min(self.k, len(h_ND)), largest=False)
         d_Bk = near.values if self.kernel == "exponential" else near.values.square() / h_ND.shape[1]
         q_BC = torch.einsum("bk,bkc->bc", (-d_Bk / self.scale).softmax(1), y_NC[near.indices])
         return (self.share * q_BC + (1 - self.share) * z.softmax(1)).clamp(min=_LITTLE).log()

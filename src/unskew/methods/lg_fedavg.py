@@ -29,7 +29,7 @@ class LGFedAvg(Part):
     divides = True
 
     def refuse(self, fed: Fed) -> str | None:
-        if fed.net.head_is_frozen and self.blocks == 1:
+        if self.blocks == 1 and fed.net.untrained_head():
             return "it merges the head alone, which is frozen"
         return too_many(self.blocks, fed)
 

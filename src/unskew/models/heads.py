@@ -29,13 +29,14 @@ def head_of(module: nn.Module) -> str:
 
 
 def ends_with_head(module: nn.Module) -> bool:
-    """Whether a module is a Sequential whose last block is its head: it has weights, or no other layer can be the head."""
+    """Whether a module is a Sequential whose last block is its head: a matrix of weights is in it, which normalisation and
+    other scales of the outputs do not have, or no other layer can be the head."""
     if not isinstance(module, nn.Sequential):
         return False
     blocks = [block for _, block in children(module)]
     if len({*map(id, blocks)}) < len(blocks) or not any(isinstance(layer, _WEIGHED) for layer in module.modules()):
         return True
-    return any(True for _ in blocks[-1].parameters())
+    return any(p.dim() > 1 for p in blocks[-1].parameters())
 
 
 def mark(module: nn.Module, name: str) -> None:

@@ -35,6 +35,14 @@ of which every parameter is frozen runs in evaluation mode, also in training: it
 with the model and does not update them. A model's own buffers of floats are averaged over clients; its forward pass
 must update them in place (`self.centre.copy_(...)`).
 
+## Head and features
+
+The head is the layer whose outputs are the logits: of an `nn.Sequential` its last block with a matrix of weights, else the
+dense layer, or where there is none the convolution, that was called last with a number for each class. Methods that keep,
+compare or re-train a head mean this layer. What it receives are a sample's features; a head that is a convolution receives
+a map, whose numbers stand in one row. A layer behind the head that changes its outputs, a softmax say, is no hindrance to
+most methods; those that train the head alone, from features, say so (E108).
+
 ## What training does with your layers
 
 A round trains your model as a plain loop of torch on the same batches does. Four things to know:

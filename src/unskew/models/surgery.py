@@ -9,7 +9,7 @@ from torch import nn
 
 from unskew.errors import UsageError
 from unskew.models.children import children
-from unskew.models.heads import head_of, mark
+from unskew.models.heads import ends_with_head, head_of, mark
 
 
 def with_latent(module: nn.Module, width: int) -> nn.Module:
@@ -52,7 +52,7 @@ def with_head(
     Raises UsageError (E105) if the head is not a single nn.Linear.
     """
     module = copy.deepcopy(module)
-    plain = isinstance(module, nn.Sequential)
+    plain = ends_with_head(module)
     name = [n for n, _ in children(module)][-1] if plain else head_of(module)
     head = module.get_submodule(name)
     if not isinstance(head, nn.Linear):
