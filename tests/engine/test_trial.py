@@ -232,3 +232,63 @@ def test_state_that_is_updated_in_place_is_averaged():
     module = Remembering("in place")
     result = unskew.run("fedavg", data(), model=module, rounds=1, clients=2, epochs=1, skew="iid")
     assert float(result.model.get_buffer("centre").abs().max()) > 0
+
+
+class Counting(nn.Module):
+    """A model that keeps something in an attribute. keeps: what its forward does with itself."""
+
+    def __init__(self, keeps) -> None:
+        super().__init__()
+        self.keeps, self.head = keeps, nn.Linear(36, CLASSES)
+        self.passes, self.mean, self.seen, self.shape = 0, torch.zeros(()), [], None
+        self.last, self.total = {}, np.zeros(1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.keeps(self, x.detach())
+        return self.head(x.flatten(1)) * (1 if self.passes < 1000 else 0)
+
+
+def count(layer, x):
+    layer.passes += 1
+
+
+def average(layer, x):
+    layer.mean = 0.9 * layer.mean + 0.1 * x.mean()
+
+
+def average_in_place(layer, x):
+    layer.mean.mul_(0.9).add_(0.1 * x.mean())
+
+
+def collect(layer, x):
+    layer.seen.append(len(x))
+
+
+def add_up(layer, x):
+    layer.total += len(x)
+
+
+@pytest.mark.parametrize(
+    ("keeps", "what"),
+    [(count, "passes"), (average, "mean"), (average_in_place, "mean"), (collect, "seen"), (add_up, "total")],
+)
+@pytest.mark.parametrize("inside", [False, True])
+def test_attributes_that_change_at_every_pass_are_refused(keeps, what, inside):
+    """Clients that trained one after another went on from one another's counts, and a resumed run began at 0."""
+    module = nn.Sequential(Counting(keeps), nn.Linear(CLASSES, CLASSES)) if inside else Counting(keeps)
+    name = f"0.{what}" if inside else what
+    with pytest.raises(
+        UsageError, match=f"E123 the model's forward changes its attribute '{name}' at every pass, which no"
+    ):
+        unskew.run("fedavg", data(), model=module, rounds=1, clients=2, epochs=1)
+
+
+def test_attributes_that_say_of_the_samples_alone_are_the_models_own_matter():
+    def note(layer, x):
+        layer.shape, layer.last = (
+            tuple(x.shape),
+            {"x": x * (torch.rand(()) if layer.training else 1), "mean": float(x.mean()), "seen": {len(x), "x"}},
+        )
+
+    result = unskew.run("fedavg", data(), model=Counting(note), rounds=1, clients=2, epochs=1, skew="iid")
+    assert result.t == 1

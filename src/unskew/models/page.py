@@ -33,7 +33,8 @@ Parameters with `requires_grad=False` are constants of the run: they are neither
 and clients that train side by side read one copy. Batch normalisation
 of which every parameter is frozen runs in evaluation mode, also in training: it uses the running statistics that came
 with the model and does not update them. A model's own buffers of floats are averaged over clients; its forward pass
-must update them in place (`self.centre.copy_(...)`).
+must update them in place (`self.centre.copy_(...)`). An attribute that a forward changes at every pass, such as a counter, is
+neither saved nor sent, and is refused (E123).
 
 ## Head and features
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 from unskew import own
 from unskew.core.network import Network
 from unskew.core.trees import Weights
+from unskew.engine.client import remembering
 from unskew.engine.client.axis import Axis, Many, One
 from unskew.engine.client.dropout import mask_shapes
 from unskew.engine.client.kernels import Kernels, within
@@ -61,12 +62,13 @@ class Trial:
     def alone(self) -> bool:
         """Whether the model draws random numbers by itself as it trains; dropout of samples draws from their client's key.
 
-        Raises UsageError (E123) if it cannot take a training step, or draws where no seed of a run reaches.
+        Raises UsageError (E123) if it cannot take a training step, changes attributes, or draws where no seed of a run reaches.
         """
         before, others = self._generator_state(), _other_generators()
         try:
             with tokens.checked(self.net.module), buffers_kept(self.net.module):
                 self._step(One(), self.x, self.y, 1)
+                remembering.check(self.net.module, lambda: self._again(before))
             by_itself = not torch.equal(before, self._generator_state()) or self.drops_out_by_itself()
         except UsageError:
             raise
@@ -80,6 +82,11 @@ class Trial:
             )
         return by_itself
 
+    def _again(self, state: Tensor) -> None:
+        """The same step once more, from the generator's state before the first."""
+        self._set_generator(state)
+        self._step(One(), self.x, self.y, 1)
+
     def drops_out_by_itself(self) -> bool:
         """Whether a dropout layer is given something whose first axis is not the batch."""
         return None in mask_shapes(self.net)
@@ -87,6 +94,9 @@ class Trial:
     def _generator_state(self) -> Tensor:
         """Of torch's own generator on the device of the samples."""
         return torch.get_rng_state() if self.x.device.type == "cpu" else torch.cuda.get_rng_state(self.x.device)
+
+    def _set_generator(self, state: Tensor) -> None:
+        torch.set_rng_state(state) if self.x.device.type == "cpu" else torch.cuda.set_rng_state(state, self.x.device)
 
     def side_by_side(self) -> str:
         """Why clients cannot train side by side with this model, "" if they can."""
