@@ -13,6 +13,7 @@ from unskew.core.trees import tree_map
 from unskew.deploy.cleaning import Kept
 from unskew.deploy.site import Site
 from unskew.deploy.spent import KEPT_ROUNDS, Asked, OfRun, Spent
+from unskew.engine.disk import state
 from unskew.errors import UsageError
 
 needs_accounting = pytest.mark.skipif(
@@ -168,6 +169,33 @@ def test_rounds_that_were_answered_with_noise_are_over_once_their_replies_are_go
     assert train(4)["n"] == 33
     (run / "noisy").write_text("?")
     assert "cannot be read" in train(5)["text"]
+
+
+def test_a_site_that_begins_anew_does_not_take_what_another_was_set_up_with(site):
+    first, settings = weights(site), fake.small("fedavg", rounds=3).as_dict()
+    assert answer(site, "setup", tree={"w": first}, settings=settings, k=0, clients=1, largest=33)["ready"]
+    (file,) = (site.member.folder / "runs").glob("*/setup.safetensors")
+    tree, facts = state.read(file)
+    assert answer(Site(site.member, site.load, approve="all"), "train", 1, {"w": first}, lr=0.1)["n"] == 33
+    state.write(file, tree, {**facts, "owner": {**facts["owner"], "site": "another"}})
+    refused = answer(Site(site.member, site.load, approve="all"), "train", 2, {"w": first}, lr=0.1)
+    assert refused["code"] == "E204"
+    assert "setup.safetensors" in refused["text"]
+    assert "is of another site" in refused["text"]
+
+
+@needs_accounting
+def test_a_kept_reply_of_another_site_is_not_sent(site):
+    """A folder that was copied as the beginning of another site's would have sent the first one's reply as its own."""
+    train = noisy(site)
+    train(1)
+    (file,) = (site.member.folder / "runs").glob("*/noisy-1.safetensors")
+    tree, facts = state.read(file)
+    state.write(file, tree, {**facts, "owner": {**facts["owner"], "site": "another"}})
+    refused = train(1)
+    assert refused["code"] == "E204"
+    assert "noisy-1.safetensors" in refused["text"]
+    assert "is of another site" in refused["text"]
 
 
 STATISTICS = "fedrdn+dpsgd(noise_multiplier=1.0)"

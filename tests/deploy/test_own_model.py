@@ -66,8 +66,43 @@ def test_a_site_without_test_samples_has_what_its_last_training_began_with(tmp_p
     federation = fake.federation()
     nothing = {"x_test": federation.x_test[:0], "y_test": federation.y_test[:0]}
     own = unskew.load(trained(tmp_path, "fedbn", **nothing))
-    assert (own.t, own.own.kept) == (3, 2)
-    assert "with what it kept after round 2" in repr(own)
+    assert (own.t, own.own.kept) == (2, 2)
+    assert "model after round 2 of 3, with what it kept after round 2" in repr(own)
+    assert np.array_equal(own.predict_proba(federation.x_test), after(2, "fedbn"))
+
+
+def after(rounds: int, name: str) -> np.ndarray:
+    """What the simulator's client answers after fewer rounds."""
+    settings = {n: v for n, v in fake.small(name).as_dict().items() if n not in ("method", "data", "rounds")}
+    federation = fake.federation()
+    return unskew.run(name, federation, rounds=rounds, **settings).predict_proba(federation.x_test, client=SITE)
+
+
+class Stop(Exception):
+    pass
+
+
+@pytest.mark.parametrize(("last", "t"), [(1, None), (2, 1)])
+def test_a_site_that_is_cut_off_has_what_its_last_training_began_with(tmp_path, last, t):
+    """It had what it scored last, or nothing where scores were asked for at the end alone."""
+
+    def shown(_, told):
+        if told.t == last:
+            raise Stop
+
+    sites = fake.sites(tmp_path / "sites", fake.federation())
+    with pytest.raises(Stop):
+        fake.run(tmp_path / "run", fake.Direct(sites), fake.small("fedbn", eval_every=3), shown=shown)
+    (run,) = (tmp_path / f"sites/s{SITE}/runs").iterdir()
+    if t is None:
+        with pytest.raises(
+            StateError, match=r"E155 .* holds no model that came after training: the first comes as round 2"
+        ):
+            unskew.load(run)
+        return
+    own = unskew.load(run)
+    assert (own.t, own.own.kept) == (t, t)
+    assert np.array_equal(own.predict_proba(fake.federation().x_test), after(t, "fedbn"))
 
 
 def test_samples_are_scaled_as_those_of_the_site_were(tmp_path):

@@ -16,7 +16,7 @@ from unskew.engine.disk import state
 from unskew.engine.disk.state import digest
 from unskew.errors import StateError
 
-PRIVATE, RECEIVED = "private-3.safetensors", "received.safetensors"
+PRIVATE, RECEIVED, SETUP = "private-3.safetensors", "received.safetensors", "setup.safetensors"
 
 
 def federated(folder: Path, method: str = "fedper") -> Path:
@@ -41,12 +41,21 @@ def own(two, tmp_path) -> Path:
     return of(Path(shutil.copytree(two[0], tmp_path / "sites")), "s2")
 
 
-@pytest.mark.parametrize("name", [PRIVATE, RECEIVED])
+@pytest.mark.parametrize("name", [PRIVATE, RECEIVED, SETUP])
 def test_a_file_of_another_run_is_not_predicted_with(tmp_path, two, name):
     shutil.copy(of(two[1], "s2") / name, (run := own(two, tmp_path)) / name)
     with pytest.raises(
         StateError, match=rf"E204 {name} in the folder of run {run.name} at site s2 is of another run; put"
     ):
+        unskew.load(run)
+
+
+@pytest.mark.parametrize("name", [PRIVATE, RECEIVED, SETUP])
+@pytest.mark.parametrize("said", [{}, {"owner": "s2"}])
+def test_a_file_that_does_not_say_whose_it_is_is_not_predicted_with(tmp_path, two, name, said):
+    tree, facts = state.read((run := own(two, tmp_path)) / name)
+    state.write(run / name, tree, {n: v for n, v in facts.items() if n != "owner"} | said)
+    with pytest.raises(StateError, match=rf"E204 {name} in the folder of run {run.name} at site s2 does not say whose"):
         unskew.load(run)
 
 
@@ -78,7 +87,7 @@ def test_a_copy_elsewhere_is_read_as_what_it_says(tmp_path, two):
 def test_a_file_says_whose_it_is_and_of_which_method(two):
     run = of(two[0], "s2")
     said = {"run": run.name, "site": "s2", "method": "fedper"}
-    assert [state.read(run / name)[1]["owner"] for name in (PRIVATE, RECEIVED)] == [said, said]
+    assert [state.read(run / name)[1]["owner"] for name in (PRIVATE, RECEIVED, SETUP)] == [said] * 3
     with pytest.raises(StateError, match=r"E204 .* is of another method"):
         Owner(run.name, "s2", "fedbn").of(run / PRIVATE)
 

@@ -16,6 +16,7 @@ from unskew import disk
 from unskew.core.replies import Reply
 from unskew.core.trees import Tree, flat
 from unskew.deploy.refusing import refusal
+from unskew.deploy.site_folder import RunFolder
 from unskew.deploy.site_run import SiteRun
 from unskew.deploy.spent import Asked
 from unskew.deploy.wire import Packet
@@ -31,15 +32,16 @@ KEPT = 2
 
 @dataclass(frozen=True)
 class Noisy:
-    """The replies of one run to training, or to one trip. folder: the run's. trip: which trip, in figures; "": training."""
+    """The replies of one run to training, or to one trip. of: the run's folder. trip: which trip, in figures; "": training."""
 
-    folder: Path
+    of: RunFolder
     trip: str = ""
 
     def replies(self, request: Packet, answer: Callable[[], list[Reply]]) -> list[Reply]:
         """What `answer` returns, or what it returned for the same order of this round.
 
-        Raises UsageError (E520) for another order of a round that was answered, or one whose reply is not kept any more.
+        Raises UsageError (E520) for another order of a round that was answered, or one whose reply is not kept any more, and
+        StateError (E204) for a kept reply of another site, run or method.
         """
         t, order = request.header["t"], _order(request)
         if t > self._last():
@@ -51,6 +53,7 @@ class Noisy:
             tree, facts = state.read(self._file(t))
         except (FileNotFoundError, StateError):
             raise refusal(f"round {t} is over, and its guarantee counts one reply a round") from None
+        self.of.owner.check(self._file(t), facts)
         if facts["order"] != order:
             text = f"round {t} was answered for another order already"
             raise refusal(f"{text}, and its guarantee counts one reply a round")
@@ -61,9 +64,10 @@ class Noisy:
     def _keep(self, t: int, order: str, reply: Reply) -> None:
         branches = {"w": reply.weights, "shares": reply.shares, "private": reply.private}
         tree = {name: branch for name, branch in branches.items() if flat(branch)}
-        state.write(self._file(t), tree, {"order": order, "client": reply.client, "size": reply.size})
+        facts = {"order": order, "client": reply.client, "size": reply.size, **self.of.owner.facts}
+        state.write(self._file(t), tree, facts)
         disk.replace(self._book, str(t))
-        kept = [p.stem.removeprefix(f"{self._name}-") for p in self.folder.glob(f"{self._name}-*.safetensors")]
+        kept = [p.stem.removeprefix(f"{self._name}-") for p in self.of.path.glob(f"{self._name}-*.safetensors")]
         rounds = sorted(int(t) for t in kept if t.isdigit())
         for old in rounds[:-KEPT]:
             self._file(old).unlink()
@@ -75,7 +79,7 @@ class Noisy:
     @property
     def _book(self) -> Path:
         """The last round that was answered. It stays when an operator removes the replies."""
-        return self.folder / self._name
+        return self.of.path / self._name
 
     def _last(self) -> int:
         """Raises UsageError (E520) if it cannot be read."""
@@ -87,11 +91,11 @@ class Noisy:
         return int(text)
 
     def _file(self, t: int) -> Path:
-        return self.folder / f"{self._name}-{t}.safetensors"
+        return self.of.path / f"{self._name}-{t}.safetensors"
 
 
 def visited(
-    run: SiteRun, folder: Path, request: Packet, start: Start, trip: tuple[str, int], private: Tree
+    run: SiteRun, folder: RunFolder, request: Packet, start: Start, trip: tuple[str, int], private: Tree
 ) -> list[Reply]:
     """As `SiteRun.visited`, with the noise of the first time where a guarantee counts it. folder: the run's. trip: the name
     of its Part, and its place among the Part's."""

@@ -1,6 +1,6 @@
 """The model that a site has of a run, from its own folder: the weights that came last, with what the site keeps beside them.
 
-`SITE/runs/NUMBER/` holds what the run was set up with, what came to be scored, and the site's private state. Nothing in it is
+`SITE/runs/NUMBER/` holds what the run was set up with, what came last to be trained or scored, and the site's private state. Nothing in it is
 run: a model or a method in a Python file is taken from the file that the caller names.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 from unskew import config
 from unskew.core.trees import Tree
 from unskew.data.unseen import Unseen
-from unskew.deploy.owner import KEY, Owner
+from unskew.deploy.owner import KEY, Owner, said_of
 from unskew.deploy.site_folder import RECEIVED, REMOVED, SETUP, private_file
 from unskew.deploy.spent import LEDGER, OfRun, Spent
 from unskew.deploy.tickets import Joined
@@ -63,12 +63,13 @@ def opened(path: Path, code: Code) -> OwnModel:
     try:
         tree, came = state.read(path / RECEIVED)
     except FileNotFoundError:
-        text = f"{path} holds no model that came after training: it comes with the last round, to be scored"
-        raise StateError("E155", f"{text}; wait for the run's end.") from None
+        text = f"{path} holds no model that came after training: the first comes as round 2 begins"
+        raise StateError("E155", f"{text}; wait for it, or for the run's end.") from None
     try:
         settings, k, t = config.build(dict(facts["settings"])), int(facts["k"]), int(came["t"])
         site = printable(str(came["site"]))[:64]
         owner = _owner(path, came, site, settings.method)
+        owner.check(path / SETUP, facts)
         federation = _federation(came, k, site)
         start = Start(t, float(came["lr"]), {**first["w"], **tree.get("w", {})}, tree.get("down", {}))
         base = int(came["base"])
@@ -110,7 +111,7 @@ def _federation(came: Mapping[str, Any], k: int, site: str) -> Unseen:
 def _owner(path: Path, came: Mapping[str, Any], site: str, method: str) -> Owner:
     """Whose the folder is: where it lies in a site's folder, this site's and of the run that it is called after; a copy
     elsewhere is what the weights in it say. Raises StateError (E204) if these are another's."""
-    number = came[KEY]["run"] if KEY in came else path.name
+    number = str(said_of(came).get("run", path.name))
     ticket = path.parent.parent / "ticket.json"
     if path.parent.name == "runs":
         here = Joined.open(path.parent.parent).ticket.site if ticket.is_file() else site

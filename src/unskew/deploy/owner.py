@@ -39,9 +39,16 @@ class Owner:
         return tree
 
     def check(self, file: Path, facts: Mapping[str, Any]) -> None:
-        """Raises StateError (E204) for a file that says it is another's. One that says nothing is of an earlier version."""
-        said = facts.get(KEY, self.facts[KEY])
+        """Raises StateError (E204) for a file that says it is another's, or does not say whose it is."""
+        said = said_of(facts)
         wrong = [name for name, value in asdict(self).items() if said.get(name) != value]
         if wrong:
-            text = f"{file.name} in the folder of run {self.run} at site {self.site} is of another {wrong[0]}"
+            text = f"is of another {wrong[0]}" if said else "does not say whose it is"
+            text = f"{file.name} in the folder of run {self.run} at site {self.site} {text}"
             raise StateError("E204", f"{text}; put back the file that this site wrote in this run.")
+
+
+def said_of(facts: Mapping[str, Any]) -> Mapping[str, Any]:
+    """What a file's facts say of its owner; {} where they do not."""
+    said = facts.get(KEY)
+    return said if isinstance(said, Mapping) else {}

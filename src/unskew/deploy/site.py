@@ -210,8 +210,7 @@ class Site:
         """One round's training; with it the scores of the model that came, and what early trips ask for."""
         run, start = self._opened(request)
         folder = self._folder(request, run)
-        if not len(run.scoring.test[run.k]):  # such a site is never asked to score the model after the last round
-            folder.write_received(request, run.described)
+        folder.write_received(request, run, start.t - 1)
         private, extra = run.moved(folder.read_private(request)), {}
         if lr := request.header.get("score"):
             extra["score"] = run.scores(replace(start, t=start.t - 1, lr=lr), private)
@@ -219,7 +218,7 @@ class Site:
         def train() -> list[Reply]:
             return run.trainer.train(start, [run.k], {run.k: private} if private else {})
 
-        replies = Noisy(folder.path).replies(request, train) if run.method.samples_apart else train()
+        replies = Noisy(folder).replies(request, train) if run.method.samples_apart else train()
         if not replies:
             return {"n": 0}, without_empty(extra)
         (reply,) = replies
@@ -231,7 +230,7 @@ class Site:
             return self.sums.begin(request, run, run.secure, start, reply), without_empty(extra)
         extra["early"] = {}
         for name, place in request.header.get("early", ()):
-            for early in visited(run, folder.path, request, start, (name, place), reply.private):
+            for early in visited(run, folder, request, start, (name, place), reply.private):
                 extra["early"] |= early.shares
         return {"n": reply.size, "loss": float(reply.loss)}, tree_of(reply.weights, reply.shares) | without_empty(extra)
 
@@ -240,7 +239,7 @@ class Site:
         run, start = self._opened(request)
         name, place, folder = request.header["part"], request.header["trip"], self._folder(request, run)
         private = run.moved(folder.read_private(request)) if run.trainer.kept else {}
-        replies = visited(run, folder.path, request, start, (name, place), private)
+        replies = visited(run, folder, request, start, (name, place), private)
         if not replies:
             return {"n": 0}, {}
         self.say(f"after round {start.t}: answered {name}")
@@ -250,7 +249,7 @@ class Site:
         """Scores of the model that came, on this site's test samples."""
         run, start = self._opened(request)
         folder = self._folder(request, run)
-        folder.write_received(request, run.described)
+        folder.write_received(request, run, start.t)
         scores = run.scores(start, run.moved(folder.read_private(request)))
         if start.t == run.settings.rounds:
             here = folder.path

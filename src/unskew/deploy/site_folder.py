@@ -7,13 +7,14 @@ as the site's last, so an answer that came too late, or a server that went back 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from unskew import disk
 from unskew.core.trees import Tree
 from unskew.deploy.owner import Owner
+from unskew.deploy.site_run import SiteRun
 from unskew.deploy.spent import KEPT_ROUNDS
 from unskew.deploy.wire import Packet
 from unskew.engine.disk import state
@@ -67,20 +68,28 @@ class RunFolder:
         disk.replace(self.path / "leaves.txt", text)
 
     def write_setup(self, tree: Tree, facts: Mapping[str, Any]) -> None:
-        state.write(self.path / SETUP, tree, dict(facts))
+        state.write(self.path / SETUP, tree, {**facts, **self._set_up_for(facts).facts})
 
     def read_setup(self) -> tuple[Tree, dict[str, Any]]:
-        """Raises StateError (E205) if this site was never set up for the run, or has lost that."""
+        """Raises StateError: E205 if this site was never set up for the run, or has lost that; E204 for what another was set up
+        with."""
         try:
-            return state.read(self.path / SETUP)
-        except (FileNotFoundError, StateError):
+            tree, facts = state.read(self.path / SETUP)
+            owner = self._set_up_for(facts)
+        except (FileNotFoundError, KeyError, TypeError, StateError):
             raise StateError("E205", f"site {self.site} has not been set up for this run.") from None
+        owner.check(self.path / SETUP, facts)
+        return tree, facts
 
-    def write_received(self, request: Packet, facts: Mapping[str, Any]) -> None:
-        """Keep what a request brought, for the site to have the model after the run (`own_model.py`)."""
-        header = request.header
-        came = {"t": header["t"], "lr": header["lr"], "base": header.get("base", 0)}
-        state.write(self.path / RECEIVED, request.tree, {**facts, **came, "site": self.site, **self.owner.facts})
+    def _set_up_for(self, facts: Mapping[str, Any]) -> Owner:
+        return replace(self.owner, method=str(facts["settings"]["method"]))
+
+    def write_received(self, request: Packet, run: SiteRun, t: int) -> None:
+        """Keep what a request brought, the weights after round t, for the site to have the model after the run
+        (`own_model.py`). Nothing of round 0, before which nobody has trained."""
+        if t:
+            came = {"t": t, "lr": run.settings.lr_in(t), "base": request.header.get("base", 0), "site": self.site}
+            state.write(self.path / RECEIVED, request.tree, {**run.described, **came, **self.owner.facts})
 
     def read_private(self, request: Packet) -> Tree:
         """The state after the round that the server counts as this site's last; {} before that.
