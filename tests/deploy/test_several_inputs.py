@@ -92,7 +92,9 @@ def simulated(given: Any, settings: Any, model: str) -> unskew.Result:
     return unskew.run(settings.method, federation, model=model, **left)
 
 
-@pytest.mark.parametrize("method", ["fedavg", "scaffold", "fedmix", "fedrep", "unskew", "fedproto"])
+@pytest.mark.parametrize(
+    "method", ["fedavg", "scaffold", "fedmix", "fedrep", "unskew", "fedproto", "fedavg+standardise"]
+)
 def test_inputs_by_name_end_with_the_bits_of_the_simulator(tmp_path, module, method):
     settings = fake.small(method, clients=len(SIZES), model=f"{module}:Net")
     channel = fake.Direct(sites(tmp_path / "sites", f"{module}:Net", [held(rows=r) for r in ROWS]))

@@ -23,7 +23,8 @@ from unskew.diagnosis.diagnose import diagnose_run
 from unskew.engine.client import room
 from unskew.engine.disk import state
 from unskew.engine.resolve import resolve
-from unskew.errors import DataError, StateError, UsageError
+from unskew.errors import DataError, StateError, UnskewError, UsageError
+from unskew.methods.catalogue import entries
 from unskew.models import unpacking
 
 N = 120
@@ -88,8 +89,37 @@ def trained(method: Any = "fedavg", given: Any = BY_NAME, model: nn.Module | Non
     return unskew.run(method, (given, Y), model=model or Scans(), **{**SETTINGS, **more})
 
 
+FEW = {
+    "clients": 3,
+    "rounds": 2,
+    "epochs": 1,
+    "batch": 6,
+    "workers": 1,
+    "skew": "iid",
+    "normalise": "none",
+    "lanes": "4",
+}
+REFUSED = {"fedrdn", "norm", "flea", "fedfa"}
+"""Of those that go with one row of numbers or with none."""
+OTHERWISE = {"standardise": "it scales a scan as the channel it is"}
+
+
+@pytest.mark.parametrize("method", sorted(entries().keys() - REFUSED - OTHERWISE.keys()))
+def test_every_method_has_the_bits_of_one_row_or_refuses_both(method):
+    few = slice(0, 36)
+    row = np.concatenate([AGES[few, None], SCANS[few].reshape(36, -1)], 1)
+    several = {"scan": SCANS[few], "age": AGES[few]}
+    said = []
+    for given, model in ((several, Scans()), (row, Row())):
+        try:
+            said.append(unskew.run(method, (given, Y[few], given, Y[few]), model=model, **FEW).digest)
+        except UnskewError as error:
+            said.append(error.code)
+    assert said[0] == said[1]
+
+
 @pytest.mark.parametrize("method", ["fedavg", "unskew", "scaffold", "fedmix", "feddata", "fedala", "fedrep"])
-@pytest.mark.parametrize("lanes", ["1", "4"])
+@pytest.mark.parametrize("lanes", ["1"])
 def test_packed_inputs_train_to_the_bits_of_one_row(method, lanes):
     x = np.concatenate([AGES[:, None], SCANS.reshape(N, -1)], 1)
     row = unskew.run(method, unskew.data.arrays(x, Y), model=Row(), lanes=lanes, normalise="none", **SETTINGS)
@@ -431,19 +461,8 @@ def test_features_count_as_inputs_because_any_of_several_may_get_there():
 
 
 def test_settings_that_read_inputs_are_refused():
-    for more, text in (
-        ({"normalise": "dataset"}, "E109 normalise=dataset: samples have several inputs"),
-        ({"skew": "iid+gamma:0.5"}, r"E103 feature skew '\+gamma' changes samples of one input"),
-    ):
-        with pytest.raises(UsageError, match=text):
-            trained(**more)
-
-
-def test_unscaled_inputs_are_told_and_stay_as_they_are():
-    said: list[str] = []
-    result = trained(given={"scan": SCANS, "age": AGES * 12 + 63}, rounds=1, say=said.append)
-    assert "input age: they are unscaled" in "\n".join(said)
-    assert result.federation.applied is None
+    with pytest.raises(UsageError, match=r"E103 feature skew '\+gamma' changes samples of one input"):
+        trained(skew="iid+gamma:0.5")
 
 
 def test_a_diagnosis_refuses_several_inputs():

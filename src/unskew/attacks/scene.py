@@ -18,6 +18,7 @@ from unskew.attacks.opening import NONE, SUMMED, last, opened, settings_of, with
 from unskew.attacks.replay import Heard, Listener, Overlay, Visit
 from unskew.core.client import changed
 from unskew.core.trees import Tree, Weights
+from unskew.data import scaling
 from unskew.engine.assemble import scoring_of, trainer_of
 from unskew.engine.client.values import Start
 from unskew.engine.disk import record, shapes, state
@@ -203,13 +204,10 @@ class Scene:
 
     def natural(self, x: Tensor) -> Tensor:
         """Samples [N, ...] as they are stored, in natural units (images: [0, 1])."""
-        applied = self.run.federation.applied
-        if applied is None:
+        federation = self.run.federation
+        if federation.applied is None:
             return x
-        mean, std = (
-            torch.tensor(v, dtype=x.dtype, device=x.device).reshape(1, -1, *[1] * (x.dim() - 2)) for v in applied
-        )
-        return x * std + mean
+        return torch.as_tensor(scaling.undone(x.numpy(force=True), federation.applied, federation.layout)).to(x)
 
     def drawn_by(self, visit: Visit, k: int, w: Weights) -> list[Tensor]:
         """The samples, as stored, that client k drew for what it sent in a trip, one tensor a draw."""

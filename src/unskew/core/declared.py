@@ -54,6 +54,8 @@ class Declared(Configured):
     """Names of Parts it cannot be combined with, and why, as the end of a sentence."""
     normalises: ClassVar[bool] = False
     """It normalises inputs itself, so it receives raw values instead of standardised ones."""
+    by_input: ClassVar[bool] = False
+    """It normalises each of several inputs by itself, and leaves whole numbers and truth values as they are."""
     merges: ClassVar[bool] = False
     """It replaces the weighted mean of clients' weights by its `merge`. At most one Part of a method may."""
     keeps_at_server: ClassVar[tuple[str, ...]] = ()

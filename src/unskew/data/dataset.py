@@ -5,15 +5,17 @@ Letters: N samples, C classes.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 import numpy as np
 
+from unskew.data import scaling
 from unskew.data.checks import check_finite, check_labels, check_lengths, check_rows
 from unskew.data.intake.notes import Intake, Note
 from unskew.data.layout import Layout
-from unskew.data.rows import changed, moments
+from unskew.data.rows import changed
 from unskew.data.target import Target, check_targets, edges, tenths
 from unskew.errors import DataError
 
@@ -29,7 +31,7 @@ class Dataset:
     classes: their names; with a target, its name alone.
     columns: further facts per training sample, such as subject or domain, [N] each, by which clients can be formed.
     test_columns: the same per test sample. labels: names of a column's values.
-    mean, std: one number per channel, by which `standardised` scales the samples; None if there are none.
+    mean, std: one number per channel (`scaling.py`), by which `standardised` scales the samples; None if there are none.
     applied: the mean and std by which the samples have been scaled already.
     intake: what was understood of data that a user brought; None for a named set. target: of labels that are numbers.
     layout: of samples with several inputs, each of which is then a row of x, [N, D].
@@ -95,11 +97,13 @@ class Dataset:
         """Whether every token has a label, or -1: a case of masks."""
         return self.masks and len(self.shape) == 1
 
-    def with_constants(self) -> Dataset:
-        """The set with the mean and standard deviation of every channel of its training samples as `mean` and `std`."""
-        mean, std = moments(self.x)
-        std = np.where(std > 1e-7 * np.abs(mean), np.maximum(std, 1e-12), 1.0)  # a constant channel is only shifted
-        return replace(self, mean=tuple(mean.tolist()), std=tuple(std.tolist()))
+    def with_constants(self, inputs: Sequence[str] | None = None) -> Dataset:
+        """The set with the mean and standard deviation of every channel of its training samples as `mean` and `std`.
+
+        inputs: the names of those of several inputs that they scale, default all of floats.
+        """
+        mean, std = scaling.found(self.x, self.layout, inputs)
+        return replace(self, mean=mean, std=std)
 
     def noted(self, *notes: Note) -> Dataset:
         """The set with further remarks on what was understood."""
@@ -110,19 +114,17 @@ class Dataset:
         if self.mean is None or self.std is None:
             return self
         constants = (self.mean, self.std)
-        x, x_test = (changed(part, partial(scaled_by, constants=constants)) for part in (self.x, self.x_test))
+        scale = partial(scaling.applied, constants=constants, layout=self.layout)
+        x, x_test = (changed(part, scale) for part in (self.x, self.x_test))
         return replace(self, x=x, x_test=x_test, mean=None, std=None, applied=constants)
 
     def to_natural(self, x: np.ndarray) -> np.ndarray:
         """Samples [N, ...] of this set in natural units."""
-        if self.applied is None:
-            return x
-        mean, std = (_per_channel(values, x.ndim) for values in self.applied)
-        return x * std + mean
+        return x if self.applied is None else scaling.undone(x, self.applied, self.layout)
 
     def from_natural(self, x: np.ndarray) -> np.ndarray:
         """Samples [N, ...] in natural units, scaled as this set's are."""
-        return x if self.applied is None else scaled_by(x, self.applied)
+        return x if self.applied is None else scaling.applied(x, self.applied, self.layout)
 
 
 def strata(y: np.ndarray, among: np.ndarray | None = None) -> np.ndarray:
@@ -143,14 +145,3 @@ def rarest(y_NC: np.ndarray, among: np.ndarray) -> np.ndarray:
     count, C = among.sum(0), y_NC.shape[1]
     order = np.argsort(count, kind="stable")
     return np.where(y_NC.any(1), order[y_NC[:, order].argmax(1)], C).astype(np.int64)
-
-
-def scaled_by(x: np.ndarray, constants: tuple[tuple[float, ...], tuple[float, ...]]) -> np.ndarray:
-    """(x - mean) / std for samples [N, channels, ...]."""
-    mean, std = (_per_channel(values, x.ndim) for values in constants)
-    return (x - mean) / std
-
-
-def _per_channel(values: tuple[float, ...], ndim: int) -> np.ndarray:
-    """One number per channel as float32 [1, channels, 1, ...], to be broadcast against [N, channels, ...]."""
-    return np.reshape(values, (1, -1, *[1] * (ndim - 2))).astype(np.float32)

@@ -12,8 +12,9 @@ from typing import Any
 
 import numpy as np
 
+from unskew.data import scaling
 from unskew.data.checks import check_labels, check_lengths, check_rows
-from unskew.data.dataset import scaled_by, strata
+from unskew.data.dataset import strata
 from unskew.data.index import Index
 from unskew.data.intake.notes import Intake
 from unskew.data.layout import Layout
@@ -171,7 +172,7 @@ class Federation:
 
     def from_natural(self, x: np.ndarray) -> np.ndarray:
         """Samples [N, ...] in natural units, scaled as this federation's are."""
-        return x if self.applied is None else scaled_by(x, self.applied)
+        return x if self.applied is None else scaling.applied(x, self.applied, self.layout)
 
     def summary(self) -> dict[str, Any]:
         """What federation.json holds; its lists are of the first 2,000 clients at most."""

@@ -40,6 +40,11 @@ class Input:
         """How many numbers it takes in a row."""
         return math.prod(self.shape)
 
+    @property
+    def channels(self) -> int:
+        """How many numbers its first axis has, each of which is scaled by constants of its own; 1 of a single number."""
+        return self.shape[0] if self.shape else 1
+
     def __str__(self) -> str:
         came = {255: "uint8", 65_535: "uint16"}.get(self.divided_by, self.kind)
         return f"{self.name} {came} {list(self.shape) if self.shape else 'number'}"
@@ -64,6 +69,28 @@ class Layout:
         for each in self.inputs:
             yield each, start, start + each.size
             start += each.size
+
+    @property
+    def channels(self) -> int:
+        """How many channels all inputs have together."""
+        return sum(each.channels for each in self.inputs)
+
+    @property
+    def channel_of(self) -> np.ndarray:
+        """int64 [D], which of all channels every number of a row belongs to."""
+        sizes = [each.size // each.channels for each in self.inputs for _ in range(each.channels)]
+        return np.repeat(np.arange(self.channels), sizes)
+
+    def called(self, channel: int) -> str:
+        """What one of all channels is called: by its input, and its number in it where that has several."""
+        owners = [(e, c) for e in self.inputs for c in range(e.channels)]
+        each, c = owners[channel]
+        return f"input {each.name}" + (f", channel {c}," if each.channels > 1 else "")
+
+    def scalable(self, inputs: Sequence[str] | None = None) -> np.ndarray:
+        """bool [channels], which of them belong to inputs of floats. inputs: the names of those that count, default all."""
+        counts = [e.kind == "float32" and (inputs is None or e.name in inputs) for e in self.inputs]
+        return np.repeat(counts, [e.channels for e in self.inputs])
 
     @property
     def whole(self) -> bool:

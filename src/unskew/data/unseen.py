@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from unskew.data import scaling
 from unskew.data.checks import check_labels
 from unskew.data.federation import Federation
 from unskew.data.index import Index
@@ -79,6 +80,8 @@ class Unseen(Federation):
         notes = tuple((topic, str(text)) for topic, text in summary.get("understood", ()))
         target = Target(**inputs["target"]) if "target" in inputs else None
         layout = Layout.from_json(inputs["layout"], *shape) if "layout" in inputs else None
+        if mean or std:
+            scaling.check((mean, std), shape, layout)
         nothing = np.zeros((0, *shape), np.float32)
         unlabelled = np.zeros((0, *pixels), np.float64 if target else np.int64)
         if summary.get("task") == "multilabel":

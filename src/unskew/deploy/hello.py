@@ -143,7 +143,8 @@ def _layout(facts: Mapping[str, Any]) -> Layout | None:
 def _scale(facts: Mapping[str, Any]) -> tuple[float, ...]:
     """One mean and one standard deviation for each channel, or (). Raises KeyError, TypeError or ValueError for anything else."""
     numbers = tuple(float(v) for v in facts.get("scale", ()))
-    half, channels = len(numbers) // 2, facts["shape"][0]
+    layout, half = _layout(facts), len(numbers) // 2
+    channels = layout.channels if layout else facts["shape"][0]
     if numbers and (len(numbers) != 2 * channels or not all(map(math.isfinite, numbers)) or min(numbers[half:]) <= 0):
         raise ValueError("scale is not a mean and a standard deviation for each channel")
     return numbers

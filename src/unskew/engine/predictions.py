@@ -14,6 +14,7 @@ import numpy as np
 from torch import Tensor
 
 from unskew.core.trees import Tree
+from unskew.data import scaling
 from unskew.data.convert import DEPTHS, samples, scaled
 from unskew.data.dotted import inputs_for
 from unskew.data.federation import Federation
@@ -113,7 +114,8 @@ def natural(run: Run, x: Any) -> np.ndarray:
         )
     if federation.layout:
         named = isinstance(x, Mapping) and federation.layout.named
-        return rows_of(federation.layout, inputs_for(federation.layout, x, "predict") if named else x, "predict")
+        rows = rows_of(federation.layout, inputs_for(federation.layout, x, "predict") if named else x, "predict")
+        return _told(federation, federation.from_natural(rows))
     if isinstance(x, Mapping):
         raise DataError("E403", "predict: a dictionary was given; samples have one input, so give an array [N, ...].")
     given = samples(x, "predict")
@@ -130,11 +132,16 @@ def natural(run: Run, x: Any) -> np.ndarray:
             f"predict: samples are {given.dtype}, those of training were {came}, which are scaled in another way; give "
             f"x.astype('{came}') on the scale of the training samples.",
         )
-    x_N = federation.from_natural(scaled(given, "predict"))
-    if text := _scaled_twice(federation, x_N):
-        warnings.warn(text, stacklevel=4)
+    x_N = _told(federation, federation.from_natural(scaled(given, "predict")))
     if not np.isfinite(x_N).all():
         raise DataError("E405", "predict: a sample holds NaN or infinity.")
+    return x_N
+
+
+def _told(federation: Federation, x_N: np.ndarray) -> np.ndarray:
+    """The samples themselves, with a warning where they seem to have been scaled before."""
+    if text := _scaled_twice(federation, x_N):
+        warnings.warn(text, stacklevel=5)
     return x_N
 
 
@@ -142,16 +149,17 @@ def _scaled_twice(federation: Federation, x_N: np.ndarray) -> str:
     """Why samples that have been standardised by the training samples' constants look odd, "" if they do not."""
     if federation.applied is None or len(x_N) < LEAST_JUDGED:
         return ""
-    axes = (0, *range(2, x_N.ndim))
-    mean, std = x_N.mean(axes, dtype=np.float64), x_N.std(axes, dtype=np.float64)
-    odd = np.flatnonzero((np.abs(mean) > FAR_OFF) | (std > FAR_OFF))
+    (means, stds), (mean, std) = federation.applied, scaling.of_channels(x_N, federation.layout)
+    untouched = (np.asarray(means) == 0) & (np.asarray(stds) == 1)
+    odd = np.flatnonzero(((np.abs(mean) > FAR_OFF) | (std > FAR_OFF)) & ~untouched)
     if not len(odd):
         return ""
-    c, (means, stds) = int(odd[0]), federation.applied
+    c = int(odd[0])
+    which = federation.layout.called(c) if federation.layout else f"channel {c}"
     came = f"mean {mean[c] * stds[c] + means[c]:.3g} and standard deviation {std[c] * stds[c]:.3g}"
     was = f"mean {means[c]:.3g} and standard deviation {stds[c]:.3g}"
     return (
-        f"channel {c} of these samples has {came}, that of the training samples {was}: are they scaled already? They must "
+        f"{which} of these samples has {came}, that of the training samples {was}: are they scaled already? They must "
         "come as the training samples did; predict scales them."
     )
 

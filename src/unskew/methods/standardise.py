@@ -4,7 +4,8 @@ Once, before round 1, client k sends of its n_k samples, per channel
     mu_k = mean x,    sigma_k = std x              (population std; pixels of images count like samples)
 and with p_k = n_k / sum_j n_j, as the merge weighs clients, everybody scales, at training and test, by
     mu = sum_k p_k mu_k,    sigma^2 = sum_k p_k (sigma_k^2 + (mu_k - mu)^2),    x <- (x - mu) / sigma
-A channel that is the same number everywhere is not divided. Where everybody answers these are the constants of
+A channel that is the same number everywhere is not divided. Each of several inputs has channels of its own, and whole numbers
+and truth values stay as they are: of them mu = 0 and sigma = 1 are sent. Where everybody answers these are the constants of
 `normalise=dataset`, which sees all samples in one place.
 Differs from the paper: there is none.
 """
@@ -26,15 +27,20 @@ class Standardise(Part):
     against = ("features",)
     use_when = "Columns of a table, or sites' images, are on scales of their own and no site may see another's samples."
     normalises = True
+    by_input = True
     alone = True
     clashes = {"norm": "both normalise the input", "fedrdn": "both normalise the input"}
+
+    def refuse(self, fed: Fed) -> str | None:
+        layout = fed.net.layout
+        return f"none of a sample's inputs are floats ({layout})" if layout and not layout.scalable().any() else None
 
     @property
     def trips(self) -> tuple[Trip, ...]:
         return (Trip(lambda t, T: t == 0, self.measure, self.pool, self.statistics, everyone=True),)
 
     def statistics(self, fed: Fed) -> dict[str, Share]:
-        each = Share((fed.shape[0],), reads="each", kind="statistics", samples="client")
+        each = Share((channels(fed),), reads="each", kind="statistics", samples="client")
         return {
             "mu": replace(each, what="mean of each channel"),
             "sigma": replace(each, low=0.0, what="standard deviation of each channel"),
@@ -42,17 +48,20 @@ class Standardise(Part):
 
     def measure(self, w: Weights, c: Client) -> Tree:
         def count(b: Batch) -> dict[str, Tensor]:
-            x_BCP = b.x.reshape(len(b.x), b.x.shape[1], -1)
-            return {"x": (x_BCP.mean(-1) * b.weight[:, None]).sum(0), "n": b.weight.sum()}
+            return {"x": (by_channel(b.x, c.fed) * b.weight[:, None]).sum(0), "n": b.weight.sum()}
 
         total = c.total(count, raw=True)
         mu_C = total["x"] / total["n"]
 
         def apart(b: Batch) -> dict[str, Tensor]:
-            x_BCP = b.x.reshape(len(b.x), b.x.shape[1], -1)
-            return {"square": ((x_BCP - mu_C[:, None]).square().mean(-1) * b.weight[:, None]).sum(0)}
+            square = (b.x - beside(mu_C, b.x, c.fed)).square()
+            return {"square": (by_channel(square, c.fed) * b.weight[:, None]).sum(0)}
 
-        return {"mu": mu_C, "sigma": (c.total(apart, raw=True)["square"] / total["n"]).sqrt()}
+        sigma_C = (c.total(apart, raw=True)["square"] / total["n"]).sqrt()
+        if not c.fed.net.layout:
+            return {"mu": mu_C, "sigma": sigma_C}
+        scaled_C = torch.as_tensor(c.fed.net.layout.scalable(), device=mu_C.device)
+        return {"mu": torch.where(scaled_C, mu_C, 0.0), "sigma": torch.where(scaled_C, sigma_C, 1.0)}
 
     def pool(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
         if not len(ups):
@@ -66,10 +75,30 @@ class Standardise(Part):
 
     def server_init(self, w: Weights, fed: Fed) -> Tree:
         """Before anybody reported: leave inputs as they are."""
-        return {"mu": torch.zeros(fed.shape[0]), "sigma": torch.ones(fed.shape[0])}
+        return {"mu": torch.zeros(channels(fed)), "sigma": torch.ones(channels(fed))}
 
     def batch(self, b: Batch, c: Client) -> Batch:
-        return b.scaled(*(per_channel(c.down[name], b.x) for name in ("mu", "sigma")))
+        return b.scaled(*(beside(c.down[name], b.x, c.fed) for name in ("mu", "sigma")))
 
     def evaluate_with(self, x: Tensor, c: Client) -> Tensor:
-        return (x - per_channel(c.down["mu"], x)) / per_channel(c.down["sigma"], x)
+        return (x - beside(c.down["mu"], x, c.fed)) / beside(c.down["sigma"], x, c.fed)
+
+
+def channels(fed: Fed) -> int:
+    """C, the channels of a sample; of several inputs those of all."""
+    return fed.net.layout.channels if fed.net.layout else fed.shape[0]
+
+
+def by_channel(x: Tensor, fed: Fed) -> Tensor:
+    """[B, C]: the mean of each sample's numbers in every channel."""
+    if not fed.net.layout:
+        return x.reshape(len(x), x.shape[1], -1).mean(-1)
+    inputs = [x[:, a:b].reshape(len(x), each.channels, -1) for each, a, b in fed.net.layout.places]
+    return torch.cat([x_BCP.mean(-1) for x_BCP in inputs], 1)
+
+
+def beside(values_C: Tensor, x: Tensor, fed: Fed) -> Tensor:
+    """One number per channel, shaped to go with x of [B, ...]."""
+    if not fed.net.layout:
+        return per_channel(values_C, x)
+    return values_C[torch.as_tensor(fed.net.layout.channel_of, device=values_C.device)][None]

@@ -81,8 +81,9 @@ def kept(archive: Archive) -> Dataset:
         layout=Layout.from_json(facts["layout"], x.shape[1]) if facts.get("layout") else None,
     )  # fmt: skip
     for constants in (dataset.mean, dataset.std, *(dataset.applied or ())):
-        if constants is not None and len(constants) != x.shape[1]:
-            raise ValueError(f"{len(constants)} constants for samples of {x.shape[1]} channels")
+        channels = dataset.layout.channels if dataset.layout else x.shape[1]
+        if constants is not None and len(constants) != channels:
+            raise ValueError(f"{len(constants)} constants for samples of {channels} channels")
     return dataset
 
 

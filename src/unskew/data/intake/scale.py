@@ -14,6 +14,7 @@ import numpy as np
 
 from unskew.data.convert import DEPTHS, LARGE
 from unskew.data.dataset import Dataset
+from unskew.data.intake.notes import Note
 from unskew.data.rows import changed, chosen, moments
 from unskew.errors import UsageError
 
@@ -30,13 +31,13 @@ LOOKED_AT = 5_000
 def standardised(dataset: Dataset, always: bool) -> Dataset:
     """The set scaled by its constants. always: also where it has none, or where its samples seem to be scaled.
 
-    Samples with several inputs stay as they are, for a channel of one says nothing of another; of floats that seem to be
-    unscaled it is told.
-    Raises UsageError (E109) where constants are asked for and the set is a mapped file too large to be scaled, or its
-    samples have several inputs.
+    Of several inputs each is scaled by its own channels, and whether it needs that is judged of each by itself: a channel
+    of one says nothing of another. Whole numbers and truth values stay as they are.
+    Raises UsageError (E109) where constants are asked for and the set is a mapped file too large to be scaled, or none of
+    its several inputs are floats.
     """
-    if dataset.layout:
-        return _told(dataset, always)
+    if dataset.layout and dataset.mean is None:
+        return _by_its_inputs(dataset, always)
     if dataset.mean is not None:
         return dataset.standardised()
     if dataset.applied is not None or not (always or dataset.intake):
@@ -55,15 +56,23 @@ def standardised(dataset: Dataset, always: bool) -> Dataset:
     return dataset.with_constants().standardised().noted(("scaled", f"standardised channel by channel: {why}"))
 
 
-def _told(dataset: Dataset, always: bool) -> Dataset:
-    """A set of several inputs with a note on those that seem to be unscaled. Raises UsageError (E109) for `always`."""
-    if always:
-        text = f"samples have several inputs ({dataset.layout}), which no common rule scales"
-        raise UsageError("E109", f"normalise=dataset: {text}; scale each before, and give normalise=none.")
-    why = unscaled(dataset) if dataset.intake else ""
-    return (
-        dataset.noted(("note", f"{why}; several inputs are not standardised, so scale it before")) if why else dataset
-    )
+def _by_its_inputs(dataset: Dataset, always: bool) -> Dataset:
+    """A set of several inputs, of which all floats are standardised, or those that need it."""
+    assert dataset.layout
+    floats = [each.name for each in dataset.layout.inputs if each.kind == "float32"]
+    if always and not floats:
+        text = f"none of a sample's inputs are floats ({dataset.layout})"
+        raise UsageError("E109", f"normalise=dataset: {text}, and others are not scaled; give normalise=none.")
+    if dataset.applied is not None or not (always or dataset.intake):
+        return dataset
+    asked = "as normalise=dataset asks"
+    why = dict.fromkeys(floats, asked) if always else dict(_by_input(dataset, _looked_at(dataset)))
+    if not why:
+        return dataset
+    notes: list[Note] = [
+        ("scaled", f"input {name} standardised channel by channel: {text}") for name, text in why.items()
+    ]
+    return dataset.with_constants(list(why)).standardised().noted(*notes)
 
 
 def whole_numbers(dataset: Dataset) -> Dataset:
@@ -85,17 +94,21 @@ def _counted(x: np.ndarray, bits: int) -> np.ndarray:
 
 def unscaled(dataset: Dataset) -> str:
     """Why the samples need standardising, "" if they do not. Of many samples, evenly spaced ones are looked at."""
-    rows = chosen(dataset.x, np.arange(0, len(dataset.x), max(1, len(dataset.x) // LOOKED_AT)))
-    return (
-        "; ".join(f"input {name}: {why}" for name, why in _by_input(dataset, rows[:])) if dataset.layout else _why(rows)
-    )
+    rows = _looked_at(dataset)
+    return "; ".join(f"input {name}: {why}" for name, why in _by_input(dataset, rows)) if dataset.layout else _why(rows)
+
+
+def _looked_at(dataset: Dataset) -> np.ndarray:
+    return chosen(dataset.x, np.arange(0, len(dataset.x), max(1, len(dataset.x) // LOOKED_AT)))
 
 
 def _by_input(dataset: Dataset, rows: np.ndarray) -> Iterator[tuple[str, str]]:
     """(name, why it needs standardising) of the inputs of floats that do."""
     assert dataset.layout
     for i, each in enumerate(dataset.layout.inputs):
-        if each.kind == "float32" and (why := _why(dataset.layout.column(rows, i).reshape(-1, *(each.shape or (1,))))):
+        if each.kind == "float32" and (
+            why := _why(dataset.layout.column(rows[:], i).reshape(-1, *(each.shape or (1,))))
+        ):
             yield each.name, why
 
 

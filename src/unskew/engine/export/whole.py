@@ -104,11 +104,14 @@ def _seen(trainer: Trainer, k: int, start: Start, w: Weights, private: Mapping[s
 def _inputs(trained: Trained, trainer: Trainer, seen: Client, start: Start) -> Constants | None:
     """How samples are scaled by settings and by Parts; None where the model looks up whole numbers."""
     federation = trained.run.federation
-    if trainer.net.layout or trainer.net.embeds:  # no Part scales rows of several inputs
+    layout = trainer.net.layout
+    if trainer.net.embeds and not layout:
         return None
 
     def prepare(x: Tensor) -> Tensor:
         mean, std = (torch.tensor(v, dtype=torch.float64) for v in federation.applied or ((0.0,), (1.0,)))
+        if layout and federation.applied:
+            mean, std = mean[layout.channel_of], std[layout.channel_of]
         row = (1, -1, *[1] * (x.dim() - 2))
         return trainer.prepared((x - mean.reshape(row)) / std.reshape(row), seen, start)
 
