@@ -5,6 +5,7 @@ others may do: take a file away, write another one in its place, damage it, whil
 """
 
 import os
+import shutil
 import wave
 
 import numpy as np
@@ -57,7 +58,9 @@ def little(monkeypatch):
         (sounds, {"skew": "iid", "clients": 2}),
     ],
 )
-def test_files_that_are_decoded_when_they_are_wanted_train_to_the_same_bits(tmp_path, little, make, more):
+def test_files_that_do_not_fit_into_memory_are_decoded_once_and_train_to_the_same_bits(
+    tmp_path, little, make, more, monkeypatch
+):
     """D8: folders were decoded into memory as a whole, whatever their size."""
     text = make(tmp_path / "set")
     whole = data.read(text)
@@ -68,6 +71,8 @@ def test_files_that_are_decoded_when_they_are_wanted_train_to_the_same_bits(tmp_
     assert not streams(whole.x)
     assert np.array_equal(read.x_test[:], whole.x_test)
     assert (read.mean, read.std, read.classes) == (whole.mean, whole.std, whole.classes)
+    assert "; from a file without a name in " in read.intake.notes[-1][1]
+    monkeypatch.setattr("unskew.data.intake.decoded.Decoded._sample", None)  # nothing is decoded again
     source, found = read.x.source, read.x.source.survey
     assert all(np.array_equal(getattr(surveyed(source.shape, source.read), n), getattr(found, n)) for n in vars(found))
     notes = [note for note in read.intake.notes if "read when they are wanted: together they would take" not in note[1]]
@@ -87,9 +92,32 @@ def test_a_test_folder_is_decoded_when_it_is_wanted(tmp_path, little):
     assert np.array_equal(read.x_test[:], whole.x_test)
 
 
-def test_a_file_that_changes_while_a_run_trains_is_an_error(tmp_path, little):
+def test_without_a_temporary_file_they_are_decoded_when_they_are_wanted_to_the_same_bits(tmp_path, little, monkeypatch):
+    text = images(tmp_path / "set")
+    whole, one = data.read(text), unskew.run("fedavg", text, **SETTINGS | {"skew": "iid"})
+    little()
+    monkeypatch.setenv("UNSKEW_SCRATCH", "off")
+    read = data.read(text)
+    assert read.intake.notes[-1][1].endswith("; each time decoded again, because UNSKEW_SCRATCH is off")
+    assert np.array_equal(read.x_test[:], whole.x_test)
+    source, found = read.x.source, read.x.source.survey
+    assert all(np.array_equal(getattr(surveyed(source.shape, source.read), n), getattr(found, n)) for n in vars(found))
+    assert unskew.run("fedavg", text, **SETTINGS | {"skew": "iid"}).digest == one.digest
+
+
+def test_files_that_are_gone_once_they_were_decoded_are_no_matter(tmp_path, little):
+    text = images(tmp_path / "set")
+    whole = data.read(text)
+    little()
+    read = data.read(text)
+    shutil.rmtree(tmp_path / "set")
+    assert np.array_equal(read.x[:], whole.x)
+
+
+def test_a_file_that_changes_while_a_run_trains_is_an_error(tmp_path, little, monkeypatch):
     """D8: gone, written anew, cut short, and damaged in a way that its time and length do not tell."""
     little()
+    monkeypatch.setenv("UNSKEW_SCRATCH", "off")
     read = data.read(images(tmp_path / "set"))
     file = read.x.source.files[0]
     before, other, now = file.read_bytes(), read.x.source.files[1].read_bytes(), file.stat()

@@ -20,9 +20,8 @@ from unskew.data.intake.masks import Origin, as_masks
 from unskew.data.intake.notes import Intake, Note, counted
 from unskew.data.intake.paired import has_masks, pairs
 from unskew.data.intake.roles import Sorted, by_class
-from unskew.data.intake.room import told
 from unskew.data.intake.tree import IMAGES, SOUNDS, Tree, empty_folders, tree_of
-from unskew.data.rows import chosen, streams
+from unskew.data.rows import chosen
 from unskew.data.wav import Format, format_of, shape_of, spectrogram
 from unskew.errors import DataError
 
@@ -69,24 +68,28 @@ def _left_out(tree: Tree) -> str:
 
 
 def _images(tree: Tree, ordered: Sorted, size: int, fit: Fit, bits: int) -> Dataset:
-    x, forms = _pictures(tree, [f.path for f in ordered.files], size, fit, bits)
-    notes = (*tree.notes, *ordered.notes, *sizes_told(forms, size, fit, bits))
+    streamed: list[Note] = []
+    x, forms = _pictures(tree, [f.path for f in ordered.files], size, fit, bits, streamed)
+    notes = (*tree.notes, *ordered.notes, *sizes_told(forms, size, fit, bits), *streamed)
     form = {"kind": "images", "size": size, "fit": fit, "bits": bits}
     return _formed(_set(tree, ordered, x, notes), form)
 
 
-def _pictures(tree: Tree, files: Sequence[Path], size: int, fit: Fit, bits: int) -> tuple[np.ndarray, list[Form]]:
+def _pictures(
+    tree: Tree, files: Sequence[Path], size: int, fit: Fit, bits: int, notes: list[Note]
+) -> tuple[np.ndarray, list[Form]]:
     """(image files as samples, what each was)."""
-    return decoded(tree.root.name, files, (3, size, size), partial(picture, size=size, fit=fit, bits=bits))
+    return decoded(tree.root.name, files, (3, size, size), partial(picture, size=size, fit=fit, bits=bits), notes)
 
 
 def _sounds(tree: Tree, ordered: Sorted) -> Dataset:
     """Log-mel spectrograms, in the format of the training files, so that test files cannot change it."""
     format = format_of([f.path for f in ordered.files if f.part == "train"])
     files = [f.path for f in ordered.files]
-    x, _ = decoded(tree.root.name, files, (1, *shape_of(format)), partial(_sound, format=format))
+    streamed: list[Note] = []
+    x, _ = decoded(tree.root.name, files, (1, *shape_of(format)), partial(_sound, format=format), streamed)
     text = f"sounds became log-mel spectrograms of {format.seconds:g} s at {format.rate:,} Hz, standardised"
-    dataset = _set(tree, ordered, x, (*tree.notes, *ordered.notes, ("scaled", text))).with_constants()
+    dataset = _set(tree, ordered, x, (*tree.notes, *ordered.notes, ("scaled", text), *streamed)).with_constants()
     return _formed(dataset, {"kind": "sounds", **asdict(format)})
 
 
@@ -98,9 +101,10 @@ def _sound(file: Path, format: Format) -> tuple[np.ndarray, None]:
 def _with_masks(tree: Tree, size: int, fit: Fit, bits: int) -> Dataset:
     paired, left_out = pairs(tree)
     images, drawn = [p.image.path for p in paired], [p.mask.path for p in paired]
-    x, forms = _pictures(tree, images, size, fit, bits)
+    streamed: list[Note] = []
+    x, forms = _pictures(tree, images, size, fit, bits, streamed)
     masks = each(drawn, lambda i: mask(drawn[i], size, fit, forms[i].shape))
-    notes = [*tree.notes, *empty_folders(tree), *left_out, *sizes_told(forms, size, fit, bits)]
+    notes = [*tree.notes, *empty_folders(tree), *left_out, *sizes_told(forms, size, fit, bits), *streamed]
     smaller = [i for i, (m, form) in enumerate(zip(masks, forms)) if m.shape != form.shape]
     if smaller:
         i = smaller[0]
@@ -130,7 +134,6 @@ def _set(tree: Tree, ordered: Sorted, x: np.ndarray, notes: Sequence[Note], y: n
         raise DataError("E409", f"{tree.root} holds no training files.")
     columns = {} if ordered.sites is None else {"site": np.array(ordered.sites)}
     parts = (chosen(x, train), y[train], chosen(x, test), y[test]) if test.any() else (x, y)
-    notes = (*notes, told(len(x), x.shape[1:])) if streams(x) else notes
     return arrays(
         *parts,
         classes=ordered.classes or None,

@@ -73,6 +73,12 @@ class Scratch:
         self.close()
         self.why = f"{self.folder} could not be written to: {error.strerror}"
 
+    def told(self, how: str) -> str:
+        """Where samples are read from, for a table. how: what has to be done each time where there is no file."""
+        return (
+            f"each time {how} again, because {self.why}" if self.why else f"from a file without a name in {self.folder}"
+        )
+
     def samples(self, source: Source) -> Source:
         """What reads all samples from here, or the source from which they were taken."""
         return source if self._file is None else Unpacked(source, Stored.opened(self._file, self.shape, source.name))

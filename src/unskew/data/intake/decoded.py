@@ -1,4 +1,5 @@
-"""Samples that are files of their own, one each: decoded once and kept, or decoded when they are wanted.
+"""Samples that are files of their own, one each: decoded once and kept, in memory or in a temporary file, or decoded when they
+are wanted.
 
 Letters: N files.
 """
@@ -12,8 +13,10 @@ from typing import TypeVar
 import numpy as np
 
 from unskew.data.intake.images import each
-from unskew.data.intake.room import fits
+from unskew.data.intake.notes import Note
+from unskew.data.intake.room import fits, told
 from unskew.data.rows import Source, Survey, checksums, standing_in
+from unskew.data.scratch import Scratch
 from unskew.errors import DataError
 
 S = TypeVar("S")
@@ -55,10 +58,13 @@ class Decoded(Source):
         return sample
 
 
-def decoded(name: str, files: Sequence[Path], shape: tuple[int, ...], decode: Decode[S]) -> tuple[np.ndarray, list[S]]:
+def decoded(
+    name: str, files: Sequence[Path], shape: tuple[int, ...], decode: Decode[S], notes: list[Note]
+) -> tuple[np.ndarray, list[S]]:
     """(the samples of files, float32 [N, *shape], or what stands in for them; what else was seen of each).
 
-    name: of the set. All files are decoded here. Raises the DataError of `decode`, with all files that cannot be read.
+    name: of the set. All files are decoded here. Adds to the notes what stands in for samples. Raises the DataError of
+    `decode`, with all files that cannot be read.
     """
     if fits(len(files), shape):
         x = np.empty((len(files), *shape), np.float32)
@@ -69,16 +75,19 @@ def decoded(name: str, files: Sequence[Path], shape: tuple[int, ...], decode: De
 
         return x, each(files, keep)
     stamps: list[Stamp] = [(0, 0)] * len(files)
+    scratch = Scratch((len(files), *shape))
     crc, low_high = np.empty(len(files), np.uint32), np.empty((2, len(files)), np.float32)
 
     def look(i: int) -> S:
         stamps[i] = _stamp(files[i])
         sample, seen = decode(files[i])
+        scratch.put(i, sample[None])
         crc[i], low_high[:, i] = checksums(sample[None])[0], (sample.min(), sample.max())
         return seen
 
     seen = each(files, look)
-    return standing_in(Decoded(name, files, decode, stamps, Survey(crc, *low_high))), seen
+    notes.append(told(len(files), shape, scratch.told("decoded")))
+    return standing_in(scratch.samples(Decoded(name, files, decode, stamps, Survey(crc, *low_high)))), seen
 
 
 def _stamp(file: Path) -> Stamp:

@@ -44,9 +44,7 @@ class _Taken:
         if self.scratch is None:
             assert self.x is not None
             return self.x
-        why, folder = self.scratch.why, self.scratch.folder
-        where = f"each time unpacked again, because {why}" if why else f"from a file without a name in {folder}"
-        notes.append(told(len(self.crc), self.source.form.shape, where))
+        notes.append(told(len(self.crc), self.source.form.shape, self.scratch.told("unpacked")))
         self.source.checks(Survey(self.crc, *self.low_high))
         self.source.let_go()
         return standing_in(self.scratch.samples(self.source))
