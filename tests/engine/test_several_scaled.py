@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import warnings
 from typing import Any
 
 import numpy as np
@@ -96,6 +97,9 @@ def test_only_inputs_that_need_it_are_scaled_unless_all_are_asked_for():
     auto = trained(centred, rounds=1, say=said.append)
     assert auto.federation.applied[0][5:] == (0, 0)
     assert "scaled   input age standardised channel by channel: they are unscaled, such as channel 0" in "\n".join(said)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # what was not scaled cannot have been scaled twice
+        auto.predict({**cut(centred, slice(0, 60)), "scan": centred["scan"][:60] * 100})
     asked = trained(centred, rounds=1, normalise="dataset")
     assert asked.federation.applied[1][5:] != (1, 1)
     assert asked.federation.applied[1][1:5] == (1,) * 4
