@@ -117,13 +117,14 @@ LARGER = {"scan": (NUMBERS, np.zeros((N, 16, 16, 3), np.uint8).tolist())}
         ("x='scan,years'", {}, "E403 p.parquet has no column 'years'; it has: scan, age"),
         ("x='ids,ill'", {}, "E403 p.parquet: which column holds the labels is not said, .*name it, label=COLUMN"),
         ("x='ids,ill', label=ill", {}, "E403 p.parquet: column 'ill' holds the labels; leave it out of x"),
+        ("x='age,ids,age'", {}, "E403 p.parquet: x names the column 'age' twice; name each input once"),
         ("x='ids,hospital'", {}, "E403 p.parquet: column 'hospital' is of string, and an input is a column of numbers"),
         ("x='scan,age'", LARGER, r"E403 p.parquet: lists in column 'scan' are \[16, 16, 3\], .*write layout='channels last'"),
         ("x='age,ids'", {"age": ("float", [None, *AGES[1:].tolist()])}, "E405 p.parquet: column 'age' has no value in row 0"),
         ("x='age,ids'", {"ids": ("list<element: int64>", [[1], *IDS[1:].tolist()])}, r"E403 p.parquet: column 'ids' is \[1\] in row 0"),
         ("", {}, "E403 p.parquet has several columns of samples, .*several inputs all of them, x='scan,ids'"),
     ],
-    ids=range(8),
+    ids=range(9),
 )  # fmt: skip
 def test_what_cannot_be_an_input_is_refused(write, tmp_path, setting, changed, text):
     write(

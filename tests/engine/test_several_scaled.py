@@ -22,7 +22,8 @@ from unskew.data.archives import read_archive
 from unskew.data.intake.kept import keep, kept
 from unskew.data.intake.scale import standardised
 from unskew.engine.disk import state
-from unskew.errors import StateError, UsageError
+from unskew.errors import StateError, UnskewError, UsageError
+from unskew.methods.catalogue import entries
 
 N, TRAIN = 150, 120
 RNG = np.random.default_rng(3)
@@ -117,6 +118,43 @@ def test_whole_numbers_alone_cannot_be_standardised():
     with pytest.raises(UsageError, match=r"E109 normalise=dataset: none of a sample's inputs are floats .*ids int64"):
         standardised(whole, always=True)
     assert standardised(whole, always=False) is whole
+
+
+class Placed(Mixed):
+    """Takes the inputs one after another, as their names lie in a row."""
+
+    def forward(self, age: Tensor, ids: Tensor, scan: Tensor) -> Tensor:  # type: ignore[override]
+        return super().forward(scan, age, ids)
+
+
+WITH_WHOLE_NUMBERS_REFUSED = {"augment", "fedbn", "fedbr", "feddpms", "fedfa", "fedfed", "fedgen_images", "fedmix"} | {
+    "fedrdn", "flea", "naivemix", "norm", "fedavg_ft",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("method", sorted(entries()))
+def test_every_method_learns_from_scaled_inputs_alike_in_lanes_by_name_and_by_place_or_says_why_not(method):
+    """One client after another by name, side by side by place. Ages and scans are far from 0, so unscaled they train apart."""
+    few = {**SETTINGS, "clients": 3, "batch": 12, "skew": "iid"}
+    ended: list[Any] = []
+    for lanes, place in (("1", False), ("16", True)):
+        train, test = (cut(RAW, rows) for rows in (slice(0, 36), slice(36, 48)))
+        parts = [tuple(part[n] for n in sorted(part)) if place else part for part in (train, test)]
+        data = (parts[0], Y[:36], parts[1], Y[36:48])
+        try:
+            ended.append(unskew.run(method, data, model=Placed() if place else Mixed(), lanes=lanes, **few))
+        except UnskewError as error:
+            ended.append(str(error))
+    one, many = ended
+    if method in WITH_WHOLE_NUMBERS_REFUSED:
+        assert one == many
+        assert len(one) < 300
+        return
+    assert one.federation.applied == many.federation.applied
+    assert (one.federation.applied is None) == (method == "standardise")
+    for (name, t), other in zip(one.model.state_dict().items(), many.model.state_dict().values(), strict=True):
+        torch.testing.assert_close(t, other, rtol=0, atol=1e-5, msg=name)
+    assert one.scores() == many.scores()
 
 
 class Whole(Mixed):

@@ -137,6 +137,8 @@ def _several(
 ) -> Dataset:
     """A set whose samples have several inputs, each a column. beside: the columns of labels and sites."""
     columns = [column_named(dict.fromkeys(table.columns), name, table.name) for name in named]
+    if twice := next((column for column in columns if columns.count(column) > 1), ""):
+        raise DataError("E403", f"{table.name}: x names the column '{twice}' twice; name each input once.")
     labels = {beside[0], *names_in(aim.name if aim else "")} - {""} or {label_of(table.columns)}
     if labels == {""}:
         text = f"which column holds the labels is not said, and none of {some(list(table.columns), 8)} has a usual name"
