@@ -105,6 +105,55 @@ def test_a_site_that_is_cut_off_has_what_its_last_training_began_with(tmp_path, 
     assert np.array_equal(own.predict_proba(fake.federation().x_test), after(t, "fedbn"))
 
 
+def own_data(folder: Path) -> unskew.Dataset:
+    """What the site took part with."""
+    return fake.sites(folder, fake.federation())[1000 - SITE].load()
+
+
+@pytest.mark.parametrize("name", ["ifca", "knn_per", "fedbabu(finetune_epochs=2)"])
+def test_a_model_that_is_made_with_the_sites_samples_is_given_them(tmp_path, name):
+    """It could not be used at all after a run over a network."""
+    run, x = trained(tmp_path, name), fake.federation().x_test
+    with pytest.raises(UsageError, match=r"E131 this method makes a client's own model with its samples, .* give them at a"):
+        unskew.load(run).predict(x)
+    own = unskew.load(run, data=own_data(tmp_path / "again"))
+    assert np.array_equal(own.predict_proba(x), simulated(name).predict_proba(x, client=SITE))
+
+
+def test_the_command_takes_the_sites_data(tmp_path, of_fedbn):
+    run, mine = trained(tmp_path, "ifca"), own_data(tmp_path / "again")
+    np.savez(tmp_path / "mine.npz", x_train=mine.x, y_train=mine.y, x_test=mine.x_test, y_test=mine.y_test, classes=mine.classes)
+    np.savez(tmp_path / "new.npz", x=fake.federation().x_test)
+    done = call("predict", str(run), str(tmp_path / "new.npz"), "--data", str(tmp_path / "mine.npz"))
+    assert done.code == 0, done.err
+    own = unskew.load(run, data=mine)
+    says = [line.split(",")[1] for line in done.out.splitlines()[1:]]
+    assert says == [str(c) for c in own.predict(fake.federation().x_test)]
+    exported = call("export", str(run), str(tmp_path / "out"), "--data", str(tmp_path / "mine.npz"))
+    assert exported.code == 0, exported.err
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        (lambda d: {"x": d.x[1:], "y": d.y[1:]}, r"E131 .* holds 32 training samples of .*; s2 trained on 33 of"),
+        (lambda d: {"y": np.roll(d.y, 1) * 0 + d.y[0]}, r"E131 .* holds 33 training samples .*by class"),
+        (lambda d: {"classes": tuple(reversed(d.classes))}, r"E131 .* holds 33 training samples"),
+    ],
+)
+def test_other_data_than_the_sites_are_refused(tmp_path, of_fedbn, changes, says):
+    mine = own_data(tmp_path / "again")
+    with pytest.raises(UsageError, match=says):
+        unskew.load(of_fedbn, data=replace(mine, **changes(mine)))
+
+
+def test_data_are_for_a_sites_folder(tmp_path, of_fedbn):
+    with pytest.raises(UsageError, match=r"E109 classes name those of the site's data; give data too"):
+        unskew.load(of_fedbn, classes=["a", "b"])
+    with pytest.raises(UsageError, match=r"E109 .* is no run at a site \(SITE/runs/NUMBER\)"):
+        unskew.load(tmp_path, data=own_data(tmp_path / "again"))
+
+
 def test_samples_are_scaled_as_those_of_the_site_were(tmp_path):
     mean, std = (0.5, 0.4, 0.3), (0.1, 0.2, 0.3)
     own, x = unskew.load(trained(tmp_path, "fedbn", mean=mean, std=std)), fake.federation().x_test

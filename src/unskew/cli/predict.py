@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 from unskew.cli.finished import Finished
 from unskew.cli.options import with_options
-from unskew.errors import UsageError
+from unskew.errors import DataError, UsageError
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,12 +30,10 @@ def command(arguments: Arguments) -> None:
 
     Nothing in the run's folder is run, and the samples it was trained on are not needed.
     """
-    from unskew.data import inputs
     from unskew.report import predicted
 
     result, client = arguments.result(), arguments.whose
-    intake = result.federation.intake
-    names, x = inputs.read(arguments.input, intake.form if intake else {}, result.federation.layout)
+    names, x = _samples(arguments, result)
     with warnings.catch_warnings(record=True) as remarks:
         warnings.simplefilter("always", UserWarning)
         if result.federation.masks:
@@ -53,6 +51,21 @@ def command(arguments: Arguments) -> None:
             _write(arguments.out, text)
     for remark in remarks:
         print(f"Warning: {remark.message}", file=sys.stderr)
+
+
+def _samples(arguments: Arguments, result: Any) -> tuple[list[str], Any]:
+    """(names, samples) of the input. Raises DataError as `inputs.read` does."""
+    from unskew.data import inputs
+    from unskew.engine.disk.reopened import SITES_FILE
+
+    intake, layout = result.federation.intake, result.federation.layout
+    try:
+        return inputs.read(arguments.input, intake.form if intake else {}, layout)
+    except DataError as error:
+        if error.code != "E403" or not (arguments.run / SITES_FILE).is_file():
+            raise
+        text = f"{error.text} How files of the sites became samples is known there alone: unskew predict SITE/runs/NUMBER"
+        raise DataError("E403", f"{text} {arguments.input}, at a site.") from None
 
 
 def _write(out: Path | None, text: str) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -43,6 +44,16 @@ def load(text: str, classes: Sequence[str] = ()) -> Dataset:
         text = f"{text} holds samples of one class; name all classes of the study, as every site does: --classes a,b"
         raise DataError("E404", f"{text} (in an .npz: the array 'classes').")
     return _renamed(dataset, tuple(classes), text) if classes else dataset
+
+
+def at_site(given: Any, classes: Sequence[str] = ()) -> Dataset:
+    """A site's own set, given in Python or as `load` takes it. Raises as that does, and DataError (E403) for what is no one set."""
+    if isinstance(given, Path | str):
+        return load(str(given), classes)
+    taken = take(given)
+    if not isinstance(taken, Dataset):
+        raise DataError("E403", "a Federation was given; a site is one client, so give its own set.")
+    return _renamed(taken, tuple(classes), "the data") if classes else taken
 
 
 def _check_target(dataset: Dataset, text: str, classes: Sequence[str]) -> Dataset:

@@ -8,16 +8,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from unskew import config
 from unskew.core.trees import Tree
+from unskew.data.dataset import Dataset
 from unskew.data.unseen import Unseen
+from unskew.deploy.federations import SitesView
 from unskew.deploy.owner import KEY, Owner, said_of
 from unskew.deploy.site_folder import RECEIVED, REMOVED, SETUP, private_file
 from unskew.deploy.spent import LEDGER, OfRun, Spent
+from unskew.deploy.studies import prepared
 from unskew.deploy.tickets import Joined
 from unskew.engine.assemble import trainer_of
 from unskew.engine.client.values import Start
@@ -29,7 +32,7 @@ from unskew.engine.disk.reopened import check_weights, rebuilt
 from unskew.engine.disk.store import Memory
 from unskew.engine.predictions import Trained
 from unskew.engine.resolve import Run
-from unskew.errors import StateError, UnskewError, printable
+from unskew.errors import StateError, UnskewError, UsageError, printable
 
 WHOSE = {"global": "global@client", "kept": "personal@client", "personal": "personal@client"}
 """The scope of a score that the site gave, by whose weights it was of."""
@@ -53,11 +56,12 @@ def is_sites(path: Path) -> bool:
     return (path / SETUP).is_file()
 
 
-def opened(path: Path, code: Code) -> OwnModel:
-    """The model in a site's folder of a run.
+def opened(path: Path, code: Code, data: Dataset | None = None) -> OwnModel:
+    """The model in a site's folder of a run. data: the site's own set, with which some methods make its model.
 
     Raises StateError: E155 before a model came to this site, E156 for one that cannot be built from what is given, E201 for
     damaged files, E204 for private state that is gone, or for a file of another run, site or method, E111 for a folder that somebody changed.
+    UsageError (E131) for other data than the site trained on, as far as their numbers tell.
     """
     first, facts = state.read(path / SETUP)
     try:
@@ -70,7 +74,7 @@ def opened(path: Path, code: Code) -> OwnModel:
         site = printable(str(came["site"]))[:64]
         owner = _owner(path, came, site, settings.method)
         owner.check(path / SETUP, facts)
-        federation = _federation(came, k, site)
+        federation, largest = _federation(came, k, site), int(facts["largest"])
         start = Start(t, float(came["lr"]), {**first["w"], **tree.get("w", {})}, tree.get("down", {}))
         base = int(came["base"])
     except StateError:
@@ -80,7 +84,8 @@ def opened(path: Path, code: Code) -> OwnModel:
         raise StateError(
             "E111", f"{path} cannot be read as a site's run ({what}); put back what the site wrote."
         ) from None
-    run = rebuilt(path, federation, {}, settings, code)
+    seen = _with_samples(federation, k, prepared(data, settings), largest) if data else federation
+    run = rebuilt(path, seen, {}, settings, code)
     check_weights(path, run, start.weights)
     start = Start(t, start.lr, {n: start.weights[n] for n in run.fed.net.weights()}, start.down)
     store = Memory()
@@ -106,6 +111,18 @@ def _federation(came: Mapping[str, Any], k: int, site: str) -> Unseen:
     names = [f"site {i}" for i in range(int(came["federation"]["clients"]))]
     names[k] = site
     return Unseen.from_facts(came["inputs"], {**came["federation"], "names": names})
+
+
+def _with_samples(known: Unseen, k: int, data: Dataset, largest: int) -> SitesView:
+    """The same with this site's samples. Raises UsageError (E131) for a set of another form or size than the site's was."""
+    view = SitesView.of(data, k, known.clients, largest)
+    form, was = ((f.shape, f.classes, f.layout, f.target) for f in (view, known))
+    counted = view.label_counts[k].tolist(), known.label_counts[k].tolist()
+    if form != was or counted[0] != counted[1]:
+        text = f"{data.name} holds {len(data.y)} training samples"
+        text += f" of {list(view.shape)}, by class {counted[0]}; {known.name_of(k)} trained on {known.sizes[k]} of {list(known.shape)}, {counted[1]}"
+        raise UsageError("E131", f"{text}; give the data with which the site took part.")
+    return replace(view, names=known.names)
 
 
 def _owner(path: Path, came: Mapping[str, Any], site: str, method: str) -> Owner:

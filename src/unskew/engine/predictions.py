@@ -43,7 +43,8 @@ class NotHere(Sequence[np.ndarray]):
 
     def __getitem__(self, k: Any) -> Any:
         text = "this method makes a client's own model with its samples, which are not kept with the run"
-        raise UsageError("E131", f"{text}; use the result of unskew.run, which has them, or leave the client out.")
+        how = "use the result of unskew.run, which has them, give them at a site (--data, in Python data=)"
+        raise UsageError("E131", f"{text}; {how}, or leave the client out.")
 
 
 @dataclass(frozen=True)

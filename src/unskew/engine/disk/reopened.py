@@ -14,6 +14,7 @@ from typing import Any
 from unskew import config, disk, models
 from unskew.config import Settings
 from unskew.core.trees import Weights
+from unskew.data.federation import Federation
 from unskew.data.unseen import Unseen
 from unskew.engine import resolve
 from unskew.engine.callbacks.keep_best import BEST
@@ -98,8 +99,8 @@ def _settings(path: Path, facts: dict[str, Any]) -> Settings:
         raise StateError("E156", f"{text} Open it with the version that trained it.") from error
 
 
-def rebuilt(path: Path, federation: Unseen, files: Mapping[str, str], settings: Settings, code: Code) -> Run:
-    """The run of this folder, put together on a federation without samples. files: digests of those it was trained with.
+def rebuilt(path: Path, federation: Federation, files: Mapping[str, str], settings: Settings, code: Code) -> Run:
+    """The run of this folder, put together on a federation, which need not have samples. files: digests of those it was trained with.
 
     Raises StateError: E156 for a model or a method that cannot be built from what is given, E112 for another file.
     """
