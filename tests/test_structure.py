@@ -45,7 +45,7 @@ ROOMS = (
     {"tuning"},
     {"experiments"},
     {"deploy"},
-    {"notebook", "predicting", "results", "api", "unskew"},
+    {"notebook", "predicting", "results", "loading", "api", "unskew"},
     {"cli", "__main__"},
 )
 """Rooms from low to high; "unskew" is the package itself, which users import. A room imports from those below it and from

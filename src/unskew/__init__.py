@@ -17,7 +17,6 @@ if TYPE_CHECKING:  # what editors and type checkers see; a method's class is kno
     from unskew import methods as methods
     from unskew import models as models
     from unskew.api import compare as compare
-    from unskew.api import load as load
     from unskew.api import resume as resume
     from unskew.api import run as run
     from unskew.config import Settings as Settings
@@ -40,6 +39,7 @@ if TYPE_CHECKING:  # what editors and type checkers see; a method's class is kno
     from unskew.errors import UnskewError as UnskewError
     from unskew.experiments.reproduce import Reproduction as Reproduction
     from unskew.experiments.reproduce import reproduce as reproduce
+    from unskew.loading import load as load
     from unskew.results import Comparison as Comparison
     from unskew.results import Result as Result
 
@@ -47,7 +47,7 @@ _HOMES = {
     "run": "unskew.api",
     "compare": "unskew.api",
     "resume": "unskew.api",
-    "load": "unskew.api",
+    "load": "unskew.loading",
     "diagnose": "unskew.diagnosis.api",
     "Diagnosis": "unskew.diagnosis.diagnosis",
     "reproduce": "unskew.experiments.reproduce",

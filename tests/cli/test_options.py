@@ -36,8 +36,8 @@ FROZEN = {
     "watch": "run --once --page",
     "report": "runs --out",
     "figures": "runs --out --format --columns --font",
-    "predict": "run input --out --client --model --method --best --unfinished",
-    "export": "run out --format --license --client --model --method --best --unfinished",
+    "predict": "run input --out --client --model --method --best --unfinished --data --classes",
+    "export": "run out --format --license --client --model --method --best --unfinished --data --classes",
     "reproduce": "table --rows --methods --add --seeds --scale --tune --sampler --processes --on --folder --keep --page "
     "--anew --dry-run --json",
     "list": "kind --against --family --task --shares --least-samples --secure-aggregation --handing-on --json --time",

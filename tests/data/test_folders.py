@@ -401,12 +401,33 @@ def test_archives_as_people_save_them(tmp_path):
     assert "left out: arrays that are no columns: extra" in notes(d)
 
 
+@pytest.mark.parametrize("part", ["", "_train"])
+@pytest.mark.parametrize("many", [False, True])
+def test_a_test_set_beside_the_samples_is_the_test_set(tmp_path, part, many):
+    """Beside x and y it was passed over in silence, and a fifth of x was held out in its place."""
+    arrays = {f"x{part}": X, f"y{part}": Y, "x_test": X[:6] + 1, "y_test": Y[:6]}
+    arrays |= {f"ward{part}": Y * 2, "ward_test": Y[:6] * 2, "classes": np.array(["no", "yes"])}
+    if many:
+        for name, values in arrays.items():
+            np.save(tmp_path / f"{name}.npy", values)
+    else:
+        np.savez(tmp_path / "a.npz", **arrays)
+    d = data.read(tmp_path if many else tmp_path / "a.npz")
+    assert np.array_equal(d.x, X.astype(np.float32))
+    assert np.array_equal(d.x_test, (X[:6] + 1).astype(np.float32))
+    assert np.array_equal(d.test_columns["ward"], Y[:6] * 2)
+    assert set(d.columns) == {"ward"}
+
+
 @pytest.mark.parametrize(
     ("arrays", "says"),
     [
         ({"x": X, "y": np.array(["a", None] * 10, dtype=object)}, r"the array 'y' holds Python objects.*dtype=str"),
         ({"x": X}, "holds x; it needs x and y, or x_train"),
         ({"x_train": X, "y_train": Y, "x_test": X}, "x_test and y_test belong together"),
+        ({"x": X, "y": Y, "y_test": Y}, "x_test and y_test belong together"),
+        ({"x_train": X, "y_train": Y, "x": X}, "holds both x and x_train"),
+        ({"x_train": X, "y_train": Y, "y": Y}, "or y and y_train"),
         ({"x": X, "y": Y, "site": np.array([1.0, np.nan] * 10)}, "column 'site' has no value for sample 1"),
     ],
 )

@@ -114,7 +114,9 @@ def own_data(folder: Path) -> unskew.Dataset:
 def test_a_model_that_is_made_with_the_sites_samples_is_given_them(tmp_path, name):
     """It could not be used at all after a run over a network."""
     run, x = trained(tmp_path, name), fake.federation().x_test
-    with pytest.raises(UsageError, match=r"E131 this method makes a client's own model with its samples, .* give them at a"):
+    with pytest.raises(
+        UsageError, match=r"E131 this method makes a client's own model with its samples, .* give them at a"
+    ):
         unskew.load(run).predict(x)
     own = unskew.load(run, data=own_data(tmp_path / "again"))
     assert np.array_equal(own.predict_proba(x), simulated(name).predict_proba(x, client=SITE))
@@ -122,7 +124,14 @@ def test_a_model_that_is_made_with_the_sites_samples_is_given_them(tmp_path, nam
 
 def test_the_command_takes_the_sites_data(tmp_path, of_fedbn):
     run, mine = trained(tmp_path, "ifca"), own_data(tmp_path / "again")
-    np.savez(tmp_path / "mine.npz", x_train=mine.x, y_train=mine.y, x_test=mine.x_test, y_test=mine.y_test, classes=mine.classes)
+    np.savez(
+        tmp_path / "mine.npz",
+        x_train=mine.x,
+        y_train=mine.y,
+        x_test=mine.x_test,
+        y_test=mine.y_test,
+        classes=mine.classes,
+    )
     np.savez(tmp_path / "new.npz", x=fake.federation().x_test)
     done = call("predict", str(run), str(tmp_path / "new.npz"), "--data", str(tmp_path / "mine.npz"))
     assert done.code == 0, done.err

@@ -24,18 +24,20 @@ class Finished:
     method: Annotated[str | None, "the method of a run of which a Part is in a Python file, with your own file"] = None
     best: Annotated[bool, "take the model of the best round, which a run with --keep-best keeps"] = False
     unfinished: Annotated[bool, "also take the model of a run that has not come to its end"] = False
-    data: Annotated[str, "at a site, whose model some methods make with its samples: its data, as it took part with them"] = ""
+    data: Annotated[
+        str, "at a site, whose model some methods make with its samples: its data, as it took part with them"
+    ] = ""
     classes: Annotated[str, "of these data all class names, in the order on which the sites agreed"] = ""
 
     def result(self) -> Result | Published | AtSite:
         """The run, as `unskew.load` reads it; raises UsageError as that does."""
-        from unskew import api
+        from unskew import loading
         from unskew.cli.site_run import names
         from unskew.predicting import AtSite
 
         own = {"data": self.data or None, "classes": names(self.classes)}
         code = {"model": self.model, "method": self.method}
-        result = api.load(self.run, **code, unfinished=self.unfinished, best=self.best, **own)
+        result = loading.load(self.run, **code, unfinished=self.unfinished, best=self.best, **own)
         if isinstance(result, AtSite):  # whose weights may be of an earlier round than the coordinator's
             print(result, file=sys.stderr)
         return result

@@ -64,7 +64,9 @@ def _samples(arguments: Arguments, result: Any) -> tuple[list[str], Any]:
     except DataError as error:
         if error.code != "E403" or not (arguments.run / SITES_FILE).is_file():
             raise
-        text = f"{error.text} How files of the sites became samples is known there alone: unskew predict SITE/runs/NUMBER"
+        text = (
+            f"{error.text} How files of the sites became samples is known there alone: unskew predict SITE/runs/NUMBER"
+        )
         raise DataError("E403", f"{text} {arguments.input}, at a site.") from None
 
 

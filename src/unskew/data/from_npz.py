@@ -23,7 +23,7 @@ NAMES = ("x", "y", "x_train", "y_train", "x_test", "y_test")
 
 
 def npz(path: str | Path, *, target: str = "", center: float | None = None, scale: float | None = None) -> Dataset:
-    """A set from an archive with x and y, or with x_train, y_train and perhaps x_test, y_test; y are labels or masks.
+    """A set from an archive with x and y, or x_train and y_train, and perhaps x_test and y_test; y are labels or masks.
 
     Samples with several inputs are x.NAME for each. Further arrays of their length are columns: NAME, or NAME_train and NAME_test. `classes` names the classes. target: what
     y is called where it is a number to predict, learnt as (y - center) / scale.
@@ -70,21 +70,26 @@ def is_npy_folder(path: Path) -> bool:
 def _set(archive: Mapping[str, np.ndarray], path: Path, name: str, target: Target | None = None) -> Dataset:
     classes = tuple(str(c) for c in archive["classes"]) if "classes" in archive else None
     part = "_train" if _samples(archive, "x_train", path) is not None else ""
+    if part and (_samples(archive, "x", path) is not None or "y" in archive):
+        raise DataError(
+            "E401", f"{path} holds both x and x_train, or y and y_train; keep those of the training samples."
+        )
     x, y = _samples(archive, f"x{part}", path), archive.get(f"y{part}")
     if x is None or y is None:
         raise DataError(
             "E401",
-            f"{path} holds {some(list(archive), 8) or 'no arrays'}; it needs x and y, or x_train and y_train and, if there "
+            f"{path} holds {some(list(archive), 8) or 'no arrays'}; it needs x and y, or x_train and y_train, and, if there "
             "is a test set, x_test and y_test; of samples with several inputs, x.NAME for each.",
         )
     if single := [n for n in NAMES if n in archive and not np.ndim(archive[n])]:
         raise DataError("E401", f"{path}: the array '{single[0]}' is a single value; it must hold one for each sample.")
-    columns, left_out = _columns(archive, part, len(y))
+    test: tuple[Any, Any] = _samples(archive, "x_test", path), archive.get("y_test")
+    tested = test[1] is not None
+    columns, left_out = _columns(archive, part, len(y), tested)
     notes: list[Note] = [("left out", f"arrays that are no columns: {some(left_out)}")] if left_out else []
-    test: tuple[Any, Any] = (_samples(archive, "x_test", path), archive.get("y_test")) if part else (None, None)
     in_both: dict[str, np.ndarray] | None = None
-    if test[1] is not None:
-        test_columns, _ = _columns(archive, "_test", len(test[1]))
+    if tested:
+        test_columns, _ = _columns(archive, "_test", len(test[1]), tested)
         in_both = {n: test_columns[n] for n in columns.keys() & test_columns.keys()}
     return arrays(
         x, y, *test, name=name, classes=classes, columns=columns, test_columns=in_both, notes=notes, target=target,
@@ -97,11 +102,19 @@ def _samples(archive: Mapping[str, np.ndarray], name: str, path: Path) -> Any:
     return archive.get(name, inputs or None)
 
 
-def _columns(archive: Mapping[str, np.ndarray], part: str, n: int) -> tuple[dict[str, np.ndarray], list[str]]:
-    """(the columns of a part by name, arrays that are none). part: "_train", "_test" or ""."""
+def _columns(
+    archive: Mapping[str, np.ndarray], part: str, n: int, tested: bool
+) -> tuple[dict[str, np.ndarray], list[str]]:
+    """(the columns of a part by name, arrays that are none). part: "_train", "_test" or "". tested: whether there is a test set,
+    of which `NAME_test` is then a column."""
     inputs = (key for key in archive for name in NAMES if name not in archive and key.startswith(f"{name}."))
     others = {*NAMES, "classes", *inputs}
-    mine = {key: values for key, values in archive.items() if key.endswith(part) and key not in others}
+    of_test = tested and part != "_test"
+    mine = {
+        key: values
+        for key, values in archive.items()
+        if key.endswith(part) and key not in others and not (of_test and key.endswith("_test"))
+    }
     columns = {k.removesuffix(part): v for k, v in mine.items() if v.ndim == 1 and len(v) == n}
     rest = [k for k in archive if k not in others and k not in mine and not k.endswith(("_train", "_test"))]
     return columns, [k for k in mine if k.removesuffix(part) not in columns] + (rest if part else [])
