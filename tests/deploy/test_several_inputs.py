@@ -221,8 +221,10 @@ def inputs(*each: Any) -> dict[str, Any]:
         {"shape": [1, 17]},
         {"shape": []},
         {"pixels": [4, 4]},
+        {"pixels": [5]},
+        inputs(["ids", [17], "int64", 1]) | {"pixels": [16]},
     ],
-    ids=range(31),
+    ids=range(33),
 )
 def test_what_a_site_makes_up_of_its_inputs_is_one_line_and_leaves_the_site_out(claimed):
     facts = {"shape": [17], "layout": layout(), **claimed}

@@ -14,12 +14,17 @@ NOWHERE = -1
 """The label of a token that has none."""
 
 
-def check_labels(name: str, y: np.ndarray, y_test: np.ndarray, classes: int, shape: tuple[int, ...]) -> None:
+def check_labels(
+    name: str, y: np.ndarray, y_test: np.ndarray, classes: int, shape: tuple[int, ...], layout: Layout | None = None
+) -> None:
     """Raises DataError (E404) unless labels, or masks as large as the samples, are whole numbers from 0 to classes - 1 (or
     -1, where a token has none), or truth values, bool [N, classes].
 
-    name: of the set; shape: of one sample.
+    name: of the set; shape: of one sample. layout: of rows with several inputs, whose labels are as many as one of them has
+    places.
     """
+    if layout and y.ndim == 2:
+        shape = y.shape[1:]
     if y.dtype.kind == "b":
         if not y.ndim == y_test.ndim == 2 or y_test.dtype.kind != "b" or {y.shape[1], y_test.shape[1]} != {classes}:
             text = (
@@ -46,18 +51,19 @@ def check_labels(name: str, y: np.ndarray, y_test: np.ndarray, classes: int, sha
             )
 
 
-def check_rows(name: str, layout: Layout | None, shape: tuple[int, ...], masks: bool) -> None:
-    """Raises DataError unless samples with several inputs are rows of their layout's length (E403) with one answer each (E404).
+def check_rows(name: str, layout: Layout | None, shape: tuple[int, ...], pixels: tuple[int, ...]) -> None:
+    """Raises DataError unless samples with several inputs are rows of their layout's length (E403) with one answer each, or
+    one for each place of an input that is a sequence (E404).
 
-    name: of the set; shape: of one sample; masks: whether every pixel or token of a sample has a label.
+    name: of the set; shape: of one sample; pixels: of its label, () where it has one.
     """
     if layout and shape != (layout.width,):
         raise DataError(
             "E403", f"{name}: samples are {list(shape)}, and their inputs take {layout.width} numbers a row."
         )
-    if layout and masks:
-        text = "samples with several inputs have one class, several labels or a number each, not a label at every place"
-        raise DataError("E404", f"{name}: {text}; put the inputs into one array.")
+    if layout and pixels and not (len(pixels) == 1 and pixels[0] in layout.lengths):
+        text = f"labels are {['N', *pixels]}, and no input of a sample has so many places ({layout})".replace("'", "")
+        raise DataError("E404", f"{name}: {text}; give one label for each place of a sequence, or one a sample.")
 
 
 def check_finite(name: str, part: str, x: np.ndarray) -> None:

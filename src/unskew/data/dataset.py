@@ -68,12 +68,12 @@ class Dataset:
                 "E403",
                 f"{self.name}: training samples are {shape}, test samples {test_shape}; they must have one shape.",
             )
-        check_rows(self.name, self.layout, self.shape, self.masks)
+        check_rows(self.name, self.layout, self.shape, self.y.shape[1:] if self.masks else ())
         if self.target:
             check_targets(self.name, self.y, self.y_test)
             object.__setattr__(self, "target", self.target.fitted(self.y, self.name))
         else:
-            check_labels(self.name, self.y, self.y_test, len(self.classes), self.shape)
+            check_labels(self.name, self.y, self.y_test, len(self.classes), self.shape, self.layout)
         check_finite(self.name, "training", self.x)
         check_finite(self.name, "test", self.x_test)
 
@@ -95,7 +95,7 @@ class Dataset:
     @property
     def tokens(self) -> bool:
         """Whether every token has a label, or -1: a case of masks."""
-        return self.masks and len(self.shape) == 1
+        return self.masks and self.y.ndim == 2 and len(self.shape) == 1
 
     def with_constants(self, inputs: Sequence[str] | None = None) -> Dataset:
         """The set with the mean and standard deviation of every channel of its training samples as `mean` and `std`.

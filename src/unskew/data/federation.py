@@ -71,11 +71,11 @@ class Federation:
         check_lengths(self.name, "test", self.x_test, self.y_test, {})
         if not self.clients or not len(self.train.rows):
             raise DataError("E403", f"{self.name}: no client holds a training sample.")
-        check_rows(self.name, self.layout, self.shape, self.masks)
+        check_rows(self.name, self.layout, self.shape, self.y.shape[1:] if self.masks else ())
         if self.target:
             check_targets(self.name, self.y, self.y_test)
         else:
-            check_labels(self.name, self.y, self.y_test, self.n_classes, self.shape)
+            check_labels(self.name, self.y, self.y_test, self.n_classes, self.shape, self.layout)
         for part, index, n in (
             ("train", self.train, len(self.y)),
             ("val", self.val, len(self.y)),
@@ -122,7 +122,7 @@ class Federation:
     @property
     def tokens(self) -> bool:
         """Whether every token has a label, or -1: a case of masks."""
-        return self.masks and len(self.shape) == 1
+        return self.masks and self.y.ndim == 2 and len(self.shape) == 1
 
     @property
     def several(self) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any, Literal
 
 import numpy as np
@@ -17,7 +16,7 @@ from unskew.data.intake.layout import check_layout
 from unskew.data.intake.masks import Origin
 from unskew.data.intake.notes import Intake, Note, counted
 from unskew.data.intake.numbers import read_targets
-from unskew.data.intake.parts import parts_in
+from unskew.data.intake.parts import parts_in, sequence_in
 from unskew.data.intake.places import at_every_place, read_places
 from unskew.data.intake.several import names_in, read_several
 from unskew.data.layout import Layout
@@ -66,7 +65,7 @@ def arrays(
     layout = "channels first" if inputs else layout  # each input has been looked at
     if layout == "auto" and np.shape(y) == given[0].shape and given[0].ndim == 3:
         check_layout(name, given[0], masks=True)
-    places = [part[:, :0] for part in given] if inputs else given  # what several inputs are packed into has no places
+    places = [sequence_in(part, inputs, y) for part in given] if inputs else given
     labels = _labels(name, (y, y_test), places, classes, target, _origins(columns, test_columns))
     if layout == "auto":
         for part in given:
@@ -78,7 +77,7 @@ def arrays(
         intake = intake.noted(*_duplicates(x, rest[0]), *_other_scales(x, rest[0], inputs))
         parts = (x, y, rest[0], labels.y_test)
         return Dataset(name, *parts, labels.classes, *facts, intake=intake, target=labels.target, layout=inputs)
-    return _with_test_set(replace(_undivided(name, x, labels, facts, intake), layout=inputs), test)
+    return _with_test_set(_undivided(name, x, labels, facts, intake, layout=inputs), test)
 
 
 def _undivided(
@@ -87,6 +86,8 @@ def _undivided(
     labels: Labels,
     facts: tuple[dict[str, np.ndarray], dict[str, np.ndarray], dict[str, tuple[str, ...]]],
     intake: Intake,
+    *,
+    layout: Layout | None,
 ) -> Dataset:
     """The set without a test part. Raises DataError (E403) for unequal lengths."""
     if len(x) != len(labels.y):
@@ -94,7 +95,9 @@ def _undivided(
     columns, _, words = facts
     nothing = {n: v[:0] for n, v in columns.items()}
     parts = (x, labels.y, x[:0], labels.y[:0])
-    return Dataset(name, *parts, labels.classes, columns, nothing, words, intake=intake, target=labels.target)
+    return Dataset(
+        name, *parts, labels.classes, columns, nothing, words, intake=intake, target=labels.target, layout=layout
+    )
 
 
 def _labels(

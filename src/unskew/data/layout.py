@@ -98,6 +98,11 @@ class Layout:
         return any(each.kind != "float32" for each in self.inputs)
 
     @property
+    def lengths(self) -> set[int]:
+        """How many places the inputs have that are sequences: [places] or [places, numbers of each]."""
+        return {each.shape[0] for each in self.inputs if len(each.shape) in (1, 2)}
+
+    @property
     def shapes(self) -> Any:
         """The shape of every input: by name, or a tuple of shapes."""
         if self.named:

@@ -40,7 +40,7 @@ class Unseen(Federation):
         if self.target:
             check_targets(self.name, self.y, self.y_test)
         else:
-            check_labels(self.name, self.y, self.y_test, self.n_classes, self.shape)
+            check_labels(self.name, self.y, self.y_test, self.n_classes, self.shape, self.layout)
 
     @property
     def groups(self) -> tuple[str, ...]:  # type: ignore[override]
@@ -70,7 +70,6 @@ class Unseen(Federation):
         Raises KeyError, TypeError or ValueError where they hold something else.
         """
         shape, clients = tuple(map(int, inputs["shape"])), int(summary["clients"])
-        pixels = {"pixels": shape[1:], "tokens": shape}.get(summary["unit"], ())
         sizes = np.zeros((2, clients), np.int64)
         for row, part in zip(sizes, ("train", "test")):
             row[: len(summary["sizes"][part])] = summary["sizes"][part]
@@ -82,6 +81,7 @@ class Unseen(Federation):
         layout = Layout.from_json(inputs["layout"], *shape) if "layout" in inputs else None
         if mean or std:
             scaling.check((mean, std), shape, layout)
+        pixels = {"pixels": shape[1:], "tokens": _tokens(inputs, layout) if layout else shape}.get(summary["unit"], ())
         nothing = np.zeros((0, *shape), np.float32)
         unlabelled = np.zeros((0, *pixels), np.float64 if target else np.int64)
         if summary.get("task") == "multilabel":
@@ -96,3 +96,16 @@ class Unseen(Federation):
             target=target, layout=layout, counted_by=groups if target else (),
             scaled_apart=inputs.get("scaled_apart", False) is True,
         )  # fmt: skip
+
+
+def _tokens(inputs: Mapping[str, Any], layout: Layout) -> tuple[int, ...]:
+    """The shape of a sample's labels, () where it has one; of several inputs, one of which has as many places.
+
+    Raises ValueError for another number of places.
+    """
+    places = inputs.get("places")
+    if places is None:
+        return ()
+    if type(places) is not int or places not in layout.lengths:
+        raise ValueError("labels of as many places as no input has")
+    return (places,)

@@ -99,8 +99,8 @@ class Hello:
             raise ValueError("no classes or no shape")
         if max(len(hello.shape), len(hello.pixels)) > MOST_AXES or len(hello.versions) > MOST_VERSIONS:
             raise ValueError(f"more than {MOST_AXES} axes or {MOST_VERSIONS} versions")
-        if hello.layout and hello.pixels:
-            raise ValueError("several inputs with a label at every place")
+        if hello.layout and hello.pixels and hello.pixels not in {(n,) for n in hello.layout.lengths}:
+            raise ValueError("several inputs, none of which has as many places as labels")
         return hello
 
     def as_json(self) -> dict[str, Any]:

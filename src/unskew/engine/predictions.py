@@ -191,6 +191,7 @@ def facts(federation: Federation) -> dict[str, Any]:
         "shape": list(federation.shape),
         "classes": list(federation.classes),
         **({"layout": federation.layout.as_json()} if federation.layout else {}),
+        **({"places": federation.y.shape[1]} if federation.layout and federation.tokens else {}),
         "dtype": came or "float32",
         "divided_by": (1 << DEPTHS[np.dtype(came)]) - 1 if scaled_by else 1,
         **({"target": asdict(federation.target)} if federation.target else {}),

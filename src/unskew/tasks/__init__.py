@@ -71,7 +71,7 @@ class Learnt(Protocol):
 
 def task_of(y: np.ndarray, loss: str = "auto", target: Learnt | None = None, shape: tuple[int, ...] = ()) -> Task:
     """Classification for labels [N], segmentation for masks [N, height, width], regression for a target; multi-label for
-    truth values [N, L]; a class for every token for labels [N, T] of samples [T].
+    truth values [N, L]; a class for every token for labels [N, T] of samples [T], or of rows with several inputs.
 
     loss: the setting of that name. target: of data whose labels are numbers. shape: of one sample.
     Raises UsageError (E109) for a loss of another task.
@@ -91,7 +91,7 @@ def task_of(y: np.ndarray, loss: str = "auto", target: Learnt | None = None, sha
     if y.ndim == 2 and len(shape) == 1:
         if loss not in ("auto", "ce"):
             raise UsageError("E109", f"loss={loss} compares masks, but these samples are tokens: leave loss=auto.")
-        return TokenLabels()
+        return TokenLabels(y.shape[1])
     if y.ndim > 1:
         return Segmentation() if loss == "auto" else Segmentation(loss)
     if loss not in ("auto", "ce"):

@@ -24,15 +24,17 @@ from unskew.tasks.means import mean
 
 @dataclass(frozen=True)
 class TokenLabels:
-    """A class for every token that has a label."""
+    """A class for every token that has a label. places: how many tokens a sample has, 0 for as many as numbers."""
+
+    places: int = 0
 
     name: ClassVar[str] = "tokens"
     main_score: ClassVar[str] = "token_accuracy"
     bounds: ClassVar[tuple[float, float]] = (0.0, 1.0)
 
     def pixels(self, shape: tuple[int, ...]) -> tuple[int, ...]:
-        """(tokens,): the shape of a sample."""
-        return tuple(shape)
+        """(tokens,): the shape of a sample, unless it is a row of several inputs."""
+        return (self.places,) if self.places else tuple(shape)
 
     def targets(self, y_BT: Tensor, classes: int) -> Tensor:
         """The labels themselves, int64 [B, T]; distributions over a whole vocabulary would be as large as the logits."""

@@ -86,7 +86,8 @@ def _each(dataset: Dataset | Federation) -> str:
     shape = dataset.shape
     if dataset.layout:
         count = len(dataset.layout.inputs)
-        return f"{counted(count, 'input')}, {'by name' if dataset.layout.named else 'by place'}"
+        more = f", with labels of {dataset.y.shape[1]} tokens" if dataset.tokens else ""
+        return f"{counted(count, 'input')}, {'by name' if dataset.layout.named else 'by place'}{more}"
     if len(shape) == 3:
         kind = f"{shape[0]} {'channel' if shape[0] == 1 else 'channels'} of {shape[1]} x {shape[2]}"
     else:
