@@ -270,3 +270,13 @@ def test_doubtful_test_sets_are_told():
     d = data.arrays(X, np.arange(30) % 3, X[:2], np.array([0, 1]))
     assert "2 test samples of 2 also among the training samples" in notes(d)
     assert "no test sample of class 2" in notes(d)
+
+
+def test_values_that_a_masked_array_hides_are_missing():
+    """What lay below the mask was trained on."""
+    x, y = np.random.default_rng(0).random((20, 4)), np.arange(20) % 2
+    with pytest.raises(DataError, match="E403 a masked array was given, some of whose values are missing"):
+        data.arrays(np.ma.masked_array(x, x > 0.9), y)
+    with pytest.raises(DataError, match="E403 a masked array was given"):
+        data.arrays(x, np.ma.masked_array(y, y > 0))
+    assert len(data.arrays(np.ma.masked_array(x), y).y)

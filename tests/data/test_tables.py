@@ -377,3 +377,58 @@ def test_data_check_counts_named_sites(tmp_path):
     d = data.read(tmp_path / "t.csv", site="bank")
     counts = ", ".join(f"bank {k} {n}" for k, n in enumerate(np.bincount(d.columns["bank"])))
     assert f"sites    4: {counts}; --skew column:bank makes each a client" in done.out
+
+
+@pytest.mark.parametrize("column", ["split", "subset", "Partition"])
+def test_a_column_of_parts_divides_the_rows_and_leaves_validation_out(tmp_path, column):
+    """Rows called val were trained on without a word, and so were all under a name that is not `split`."""
+    (tmp_path / "t.csv").write_text(lines_of(rows(**{column: lambda i: ("Train", "test", "train", "val")[i % 4]})))
+    d = data.read(tmp_path / "t.csv")
+    assert (len(d.y), len(d.y_test)) == (20, 10)
+    assert ("left out", "10 rows for validation: choose settings with validation=0.1") in d.intake.notes
+    ages = {float(20 + i * 7 % 45) for i in range(N) if i % 4 in (0, 2)}
+    assert any(set(d.x[:, c].tolist()) == ages for c in range(d.shape[0]))
+
+
+def test_validation_rows_alone_are_left_out_and_a_test_part_is_held_out_of_the_others(tmp_path):
+    (tmp_path / "t.csv").write_text(lines_of(rows(split=lambda i: "validation" if i < 10 else "training")))
+    d = data.read(tmp_path / "t.csv")
+    assert len(d.y) + len(d.y_test) == 30
+
+
+def test_another_column_of_such_a_name_is_one_like_others(tmp_path):
+    """Its words were all taken for train, and the column was gone."""
+    (tmp_path / "t.csv").write_text(lines_of(rows(split=lambda i: "left" if i % 2 else "right")))
+    d = data.read(tmp_path / "t.csv")
+    assert any("words became columns of 0 and 1" in text and "'split'" in text for _, text in d.intake.notes)
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (
+            ("train", "test", "holdout"),
+            r"E403 t\.csv: column 'split' divides the rows, and holds 'holdout' beside train and",
+        ),
+        (("test", "val"), r"E403 t\.csv: column 'split' says of no row that it is for training"),
+    ],
+)
+def test_a_column_of_parts_that_leaves_rows_unclear_is_refused(tmp_path, words, says):
+    (tmp_path / "t.csv").write_text(lines_of(rows(split=lambda i: words[i % len(words)])))
+    with pytest.raises(DataError, match=says):
+        data.read(tmp_path / "t.csv")
+
+
+@pytest.mark.parametrize(
+    ("code", "told"), [("-999", True), ("9999", True), ("-99", True), ("-1", False), ("99", False), ("998", False)]
+)
+def test_numbers_that_may_stand_for_missing_values_are_told(tmp_path, code, told):
+    """Ages from 20 to 64; a column that holds 99 beside 98 has no gap."""
+    age = at(3, code, lambda i: str(20 + i * 7 % 45)) if code != "99" else lambda i: str(60 + i)
+    (tmp_path / "t.csv").write_text(lines_of(rows(age=age)))
+    notes = [text for topic, text in data.read(tmp_path / "t.csv").intake.notes if topic == "note"]
+    expected = (
+        f"column 'age' holds {code} in 1 row, far from its other values (20 to 64): if it stands for a missing value"
+    )
+    assert any(expected in text for text in notes) == told
+    assert any("missing value" in text for text in notes) == told

@@ -33,6 +33,11 @@ def array_of(values: Any) -> np.ndarray:
             )
         values = values.detach().cpu()
         values = values.numpy() if str(values.dtype) != "torch.bfloat16" else values.float().numpy()
+    if isinstance(values, np.ma.MaskedArray):
+        if np.ma.getmaskarray(values).any():
+            text = "a masked array was given, some of whose values are missing"
+            raise DataError("E403", f"{text}; fill them, x.filled(...), or leave these samples out.")
+        return values.filled()
     if isinstance(values, np.ndarray):
         return values
     if isinstance(values, list | tuple) and values and all(hasattr(v, "detach") for v in values):

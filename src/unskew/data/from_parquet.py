@@ -149,12 +149,12 @@ def _several(
     sheet, notes = Sheet(table.name, Columns(table, plain), Named(table), test=table.test()), list[Note]()
     if table.more:
         notes.append(("left out", some(list(table.more))))
-    raw, test = _beside(table, sheet, (tuple(columns), *beside), aim, notes)
+    raw, sheet = _beside(table, sheet, (tuple(columns), *beside), aim, notes)
     values = given.inputs(table, columns, layout)
     for column, array in values.items():
         if layout == "auto" and array.ndim > 1:
             _check_layout(table.name, column, array)
-    divided = by_part(replace(raw, x=np.arange(len(table))), test)
+    divided = by_part(replace(raw, x=np.arange(len(table))), sheet)
     parts = [None if rows is None else {n: v[rows] for n, v in values.items()} for rows in (divided.x, divided.x_test)]
     dataset = _set(table, replace(divided, x=parts[0], x_test=parts[1]), notes)
     form = {"kind": "arrays", "layout": layout}
@@ -164,14 +164,14 @@ def _several(
 def _lists(table: Shards, sheet: Sheet, named: tuple[str, str, str], layout: Layout, aim: Target | None) -> Dataset:
     """A set whose samples are lists. named: the columns of samples, labels and sites."""
     notes = list[Note]()
-    raw, test = _beside(table, sheet, ((named[0],), *named[1:]), aim, notes)
+    raw, sheet = _beside(table, sheet, ((named[0],), *named[1:]), aim, notes)
     form = Listed(table, named[0], layout)
     x = samples_of(table, form, notes)
     if layout == "auto":
         _check_layout(table.name, named[0], x)
     if form.full:
         notes.append(("scaled", f"{form.kind.itemsize * 8}-bit whole numbers were divided by {form.full:,}"))
-    dataset = _set(table, by_part(replace(raw, x=x), test), notes)
+    dataset = _set(table, by_part(replace(raw, x=x), sheet), notes)
     read = {"kind": "arrays", "column": named[0], "layout": layout}
     came = replace(dataset.intake or Intake(), dtype=str(form.kind), divided=named[2], form=read)
     return replace(dataset, intake=came)
@@ -180,7 +180,7 @@ def _lists(table: Shards, sheet: Sheet, named: tuple[str, str, str], layout: Lay
 def _files(table: Shards, sheet: Sheet, named: tuple[str, str, str], files: Files, aim: Target | None) -> Dataset:
     """A set whose samples are images or sounds. named: the columns of samples, labels and sites."""
     notes = list[Note]()
-    raw, test = _beside(table, sheet, ((named[0],), *named[1:]), aim, notes)
+    raw, sheet = _beside(table, sheet, ((named[0],), *named[1:]), aim, notes)
     if _are_sounds(table, named[0]):
         format = _format(table, named[0])
         form: Mapping[str, Any] = {"kind": "sounds", **asdict(format)}
@@ -196,7 +196,7 @@ def _files(table: Shards, sheet: Sheet, named: tuple[str, str, str], files: File
         decode = partial(opened, **asdict(files))
         x, seen = files_of(table, Packed(table, named[0], (3, files.size, files.size), decode), notes)
         notes += sizes_told(seen, files.size, files.fit, files.bits)
-    dataset = _set(table, by_part(replace(raw, x=x), test), notes)
+    dataset = _set(table, by_part(replace(raw, x=x), sheet), notes)
     dataset = dataset.with_constants() if form["kind"] == "sounds" else dataset
     return replace(dataset, intake=replace(dataset.intake or Intake(), form=form, divided=named[2]))
 
@@ -211,8 +211,8 @@ def _set(table: Shards, raw: Raw, notes: list[Note]) -> Dataset:
 
 def _beside(
     table: Shards, sheet: Sheet, named: tuple[tuple[str, ...], str, str], aim: Target | None, notes: list[Note]
-) -> tuple[Raw, np.ndarray | None]:
-    """(labels and facts beside columns of samples, which rows are test rows); adds to the notes."""
+) -> tuple[Raw, Sheet]:
+    """(labels and facts beside columns of samples, the sheet with its parts); adds to the notes."""
     taken, label, site = named
     lists = label or ("" if aim else label_of(table.columns))
     if lists in table.columns and table.columns[lists].kind == "list":
@@ -224,7 +224,7 @@ def _beside(
     elif not sheet.columns:
         raise DataError("E403", f"{table.name} has no column of labels beside '{taken[0]}'.")
     else:
-        sheet = with_split(sheet, label)
+        sheet = with_split(sheet, label, notes)
         labels, y = labels_in(sheet, label, None, aim, notes)
     classes = table.classes(labels[0]) if y.dtype.kind in "iu" and y.ndim == 1 and not aim else None
     if classes and len(y) and int(y.max()) >= len(classes):
@@ -243,7 +243,7 @@ def _beside(
         notes.append(("left out", f"columns {some([excerpt(c, 40) for c in left_out], 5)}"))
     if site:
         notes.append(("sites", f"from the column '{site}'"))
-    return Raw(None, y, classes=classes, columns=facts, target=aim), sheet.test
+    return Raw(None, y, classes=classes, columns=facts, target=aim), sheet
 
 
 def _fact(table: Shards, sheet: Sheet, name: str, is_site: bool) -> np.ndarray | None:

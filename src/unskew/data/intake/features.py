@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from unskew.data.intake import cells
+from unskew.data.intake import cells, codes
 from unskew.data.intake.notes import Note, counted, some
 from unskew.data.intake.sheets import Sheet
 from unskew.errors import DataError, excerpt
@@ -37,10 +37,12 @@ Kinds: TypeAlias = dict[str, list[str]]
 
 @dataclass(frozen=True)
 class Judged:
-    """What becomes of a column. kinds: as in `Kinds`; None where it numbers the rows. unseen: words that only test rows have."""
+    """What becomes of a column. kinds: as in `Kinds`; None where it numbers the rows. unseen: words that only test rows have.
+    remark: what else to tell of it."""
 
     kinds: list[str] | None
     unseen: tuple[str, ...] = ()
+    remark: str = ""
 
 
 def numbers_of(sheet: Sheet, columns: Mapping[str, np.ndarray], notes: list[Note]) -> tuple[np.ndarray, Kinds]:
@@ -75,6 +77,8 @@ def kinds_of(sheet: Sheet, columns: Iterable[str], judge: Callable[[str], Judged
         used[column] = one.kinds
         if one.kinds:
             spread.append(f"'{column}' ({len(one.kinds)} kinds)")
+        if one.remark:
+            notes.append(("note", one.remark))
         if one.unseen:
             notes.append(("note", f"column '{column}' has {excerpt(some(list(one.unseen)), 60)} only in the test part"))
     if left_out:
@@ -94,7 +98,7 @@ def judged(sheet: Sheet, column: str, values: np.ndarray) -> tuple[Judged, list[
     if is_row_number(column, values) or is_row_number(column, train):
         return Judged(None), []
     if (numbers := column_of_numbers(sheet, column, values)) is not None:
-        return Judged([]), [numbers]
+        return Judged([], remark=codes.remark(column, numbers)), [numbers]
     texts = cells.words(values)
     kinds = sorted(set(texts.tolist()))
     if len(kinds) > MOST_KINDS:

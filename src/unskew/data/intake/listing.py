@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import numpy as np
+
 from unskew.data.intake.columns import site_of
 from unskew.data.intake.labels import in_order
 from unskew.data.intake.notes import Note, counted
 from unskew.data.intake.roles import Sorted
 from unskew.data.intake.sheets import read_csv
+from unskew.data.intake.split import part_column
 from unskew.data.intake.targets import column_named, label_of
-from unskew.data.intake.tree import PARTS, File, Tree
+from unskew.data.intake.tree import File, Tree
 from unskew.errors import DataError
 
 LEAST_LISTED = 0.5
@@ -52,11 +55,11 @@ def _sorted(
             f"{path} lists files but no column is called label, class, category or target; name it: label=COLUMN.",
         )
     site = column_named(others, named_columns[1], str(path)) if named_columns[1] else site_of(others)
-    part = next((c for c in others if c.lower() in ("split", "part", "subset", "partition")), "")
+    _, parts = part_column({c: np.asarray(v) for c, v in others.items()}, {label, site}, str(path))
     rows = [(i, by_name[Path(v).name]) for i, v in enumerate(columns[key]) if Path(v).name in by_name]
     kept, validation = [], 0
     for i, file in rows:
-        named = PARTS.get(others[part][i].strip().lower(), "train") if part else file.part
+        named = file.part if parts is None else str(parts[i])
         validation += named == "val"
         if named != "val":
             kept.append((File(file.path, named, file.folders), others[label][i], others[site][i] if site else ""))

@@ -26,7 +26,7 @@ class Sheet:
     """columns: by name, [N] each; name: of the table, for messages.
 
     places: where each row stands, such as `line 17`; empty for tables that are in memory. decimal_commas: whether `1,5` is
-    a number. test: which rows are the test part, bool [N], None where the table does not say.
+    a number. test: which rows are the test part, bool [N], None where the table does not say; unused: which belong to no part.
     """
 
     name: str
@@ -34,6 +34,7 @@ class Sheet:
     places: Sequence[str] = ()
     decimal_commas: bool = False
     test: np.ndarray | None = None
+    unused: np.ndarray | None = None
 
     def where(self, row: int) -> str:
         """`at line 17`, or `in row 15` (from 0) of a table in memory."""

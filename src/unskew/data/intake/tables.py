@@ -19,6 +19,7 @@ from unskew.data.intake.numbers import target_column
 from unskew.data.intake.raw import Raw
 from unskew.data.intake.several import in_columns, several_columns
 from unskew.data.intake.sheets import Only, Sheet, check_header, joined, read_csv
+from unskew.data.intake.split import left_out, part_column
 from unskew.data.intake.targets import column_named, labels_of
 from unskew.data.intake.tree import IMAGES, PARTS, SOUNDS
 from unskew.data.rows import chosen
@@ -161,7 +162,7 @@ def sheet_set(
     if not sheet.columns:
         raise DataError("E403", f"{sheet.name} has no columns.")
     notes = list[Note]()
-    sheet = with_split(sheet, label)
+    sheet = with_split(sheet, label, notes)
     labels, y = labels_in(sheet, label, classes, target, notes)
     rest = [column for column in sheet.columns if column not in labels]
     named = bool(site)
@@ -173,22 +174,27 @@ def sheet_set(
     whole = Raw(
         x, y, columns=places, notes=tuple(notes), target=target, classes=None if classes is None else tuple(classes)
     )
-    dataset = by_part(whole, sheet.test).dataset(Path(sheet.name.removesuffix(".gz")).stem)
+    dataset = by_part(whole, sheet).dataset(Path(sheet.name.removesuffix(".gz")).stem)
     form = {"kind": "table", "columns": [[column, kinds] for column, kinds in used.items()]}  # their order counts
     divided = site if named else ""
     return replace(dataset, intake=replace(dataset.intake or Intake(), divided=divided, form=form))
 
 
-def with_split(sheet: Sheet, label: str) -> Sheet:
-    """The sheet with its rows divided as a column `split` of train and test says, if there is one and nothing else says so."""
+def with_split(sheet: Sheet, label: str, notes: list[Note]) -> Sheet:
+    """The sheet with its rows divided as a column of train, test and val says, if there is one and nothing else says so.
+
+    Raises DataError (E403) as `part_column` does, and where no row is for training; adds to the notes.
+    """
     if sheet.test is not None:
         return sheet
-    named = [c for c in sheet.columns if c.lower() == "split" and c != label]
-    split = next((c for c in named if sheet.columns[c].dtype.kind in "OUS"), "")
-    if not split:
+    column, parts = part_column(sheet.columns, {label}, sheet.name)
+    if parts is None:
         return sheet
-    test = np.char.lower(sheet.columns[split].astype(str)) == "test"
-    return replace(sheet, test=test, columns=Only(sheet.columns, [c for c in sheet.columns if c != split]))
+    if not (parts == "train").any():
+        raise DataError("E403", f"{sheet.name}: column '{column}' says of no row that it is for training.")
+    notes += left_out(int((parts == "val").sum()))
+    columns = Only(sheet.columns, [c for c in sheet.columns if c != column])
+    return replace(sheet, test=parts == "test", unused=parts == "val", columns=columns)
 
 
 def labels_in(
@@ -201,8 +207,13 @@ def labels_in(
     return (column,), y
 
 
-def by_part(raw: Raw, test: np.ndarray | None) -> Raw:
-    """Samples of both parts divided. test: which are test samples, bool [N]; None where nothing says so."""
+def by_part(raw: Raw, sheet: Sheet) -> Raw:
+    """A sheet's samples by the parts that it says they belong to, without those that are in none."""
+    unused, test = sheet.unused, sheet.test
+    if unused is not None and unused.any():
+        columns = {c: v[~unused] for c, v in raw.columns.items()}
+        raw = replace(raw, x=chosen(raw.x, ~unused), y=raw.y[~unused], columns=columns)
+        test = None if test is None else test[~unused]
     if test is None or not test.any():
         return raw
     columns, test_columns = ({c: v[part] for c, v in raw.columns.items()} for part in (~test, test))
