@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -292,3 +293,134 @@ def test_attributes_that_say_of_the_samples_alone_are_the_models_own_matter():
 
     result = unskew.run("fedavg", data(), model=Counting(note), rounds=1, clients=2, epochs=1, skew="iid")
     assert result.t == 1
+
+
+class Changing(nn.Module):
+    """how: what its forward does to a weight of its own."""
+
+    def __init__(self, how=None) -> None:
+        super().__init__()
+        self.how, self.body, self.head = how, nn.Linear(36, 8), nn.Linear(8, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.how:
+            self.how(self.body.weight)
+        return self.head(self.body(x.flatten(1)).relu())
+
+
+def clamped(w):
+    with torch.no_grad():
+        w.clamp_(-1, 1)  # which leaves the first weights as they are
+
+
+def clamped_data(w):
+    w.data.clamp_(-1, 1)
+
+
+def divided(w):
+    w.data.div_(w.norm())
+
+
+class Bounded(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(9, 4, max_norm=0.5), nn.Linear(4, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.table((x.flatten(1) > 0.7).long()).mean(1))
+
+
+@pytest.mark.parametrize("how", [clamped, clamped_data, divided])
+def test_a_forward_that_changes_weights_is_refused(how):
+    """The change was lost, and another model was trained without a word."""
+    with pytest.raises(UsageError, match=r"E123 the model's forward changes its weight 'body.weight', as max_norm"):
+        unskew.run("fedavg", data(), model=Changing(how), rounds=1, clients=2, epochs=1)
+
+
+def test_an_embedding_whose_rows_are_bounded_is_refused():
+    with pytest.raises(UsageError, match=r"E123 the model's forward changes its weight 'table.weight', as max_norm"):
+        unskew.run("fedavg", data(), model=Bounded(), rounds=1, clients=2, epochs=1)
+
+
+class Held(Changing):
+    """where: what holds the body's weight beside it."""
+
+    def __init__(self, where) -> None:
+        super().__init__()
+        self.held = where(self)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        w = self.held
+        w = w() if callable(w) else w["w"] if isinstance(w, dict) else w[0] if isinstance(w, list) else w
+        return self.head(nn.functional.linear(x.flatten(1), w).relu())
+
+
+def captured(layer):
+    w = layer.body.weight
+    return lambda: w
+
+
+def captured_layer(layer):
+    body = layer.body
+    return lambda: body.weight
+
+
+HOLDERS = {
+    "list": lambda m: [m.body.weight],
+    "dictionary": lambda m: {"w": m.body.weight},
+    "view": lambda m: m.body.weight.data,
+    "function": captured,
+    "function of a layer": captured_layer,
+    "partial": lambda m: functools.partial(lambda w: w, m.body.weight),
+}
+
+
+@pytest.mark.parametrize("where", HOLDERS)
+def test_a_weight_that_is_held_elsewhere_too_is_refused(where):
+    """A list still held the first weight, which was never trained; a usual loop trains it."""
+    with pytest.raises(
+        UsageError, match=r"E123 the model holds its weight 'body.weight' in 'held', too, where it stays"
+    ):
+        unskew.run("fedavg", data(), model=Held(HOLDERS[where]), rounds=1, clients=2, epochs=1)
+
+
+class Listed(Changing):
+    """Layers in a list beside their own places, and torch's own lists of weights, are as usual."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers, self.own = [self.body, self.head], torch.zeros(3)
+        self.rnn = nn.GRU(6, 8, batch_first=True)
+        self.act = lambda h: h.relu()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.layers[0](x.flatten(1)) + self.rnn(x[:, 0])[0][:, -1]
+        return self.layers[1](self.act(h))
+
+
+def test_layers_in_lists_and_recurrent_layers_are_no_matter():
+    assert unskew.run("fedavg", data(), model=Listed(), rounds=1, clients=2, epochs=1, skew="iid").t == 1
+
+
+class Greatest(nn.Module):
+    """over: divides by what is largest in the batch, or takes it off."""
+
+    def __init__(self, over) -> None:
+        super().__init__()
+        self.over, self.head = over, nn.Linear(36, CLASSES)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.over(x.flatten(1)))
+
+
+@pytest.mark.parametrize(
+    "over", [lambda h: h / h.abs().amax(), lambda h: h - 0.3 * h.amax(0), lambda h: h - 0.3 * h.amin(0)]
+)
+def test_a_model_that_reads_the_batchs_largest_number_trains_one_client_after_another(over):
+    """Padding with a copy of a sample could not change it, so that batches were padded and trained otherwise."""
+    result, alone = (
+        unskew.run("fedavg", data(), model=(torch.manual_seed(0), Greatest(over))[1], rounds=1, clients=3, epochs=1,
+                   lanes=lanes, batch=8, skew="dirichlet:0.5", normalise="none")
+        for lanes in ("16", "1")
+    )  # fmt: skip
+    assert result.digest == alone.digest

@@ -12,7 +12,7 @@ from torch import nn
 from unskew import arguments, calls, own
 from unskew.data.layout import Layout
 from unskew.errors import UnskewError, UsageError, suggestion
-from unskew.models import heads, tokens, unpacking
+from unskew.models import elsewhere, heads, tokens, unpacking
 from unskew.models.blocks import outputs
 from unskew.models.modes import evaluating, nothing_in_place
 from unskew.models.roles import batch_norms, roles_of
@@ -73,6 +73,7 @@ def check_module(
             f"the model gives {returned} for two samples; expected {expected}, {each} for each: the labels "
             f"have {classes} {'class' if classes == 1 else 'classes'}.",
         )
+    elsewhere.check(module)
     if problem := _problem(module):
         raise UsageError("E123", f"the model cannot be trained among clients: {problem}.")
     try:

@@ -34,7 +34,8 @@ and clients that train side by side read one copy. Batch normalisation
 of which every parameter is frozen runs in evaluation mode, also in training: it uses the running statistics that came
 with the model and does not update them. A model's own buffers of floats are averaged over clients; its forward pass
 must update them in place (`self.centre.copy_(...)`). An attribute that a forward changes at every pass, such as a counter, is
-neither saved nor sent, and is refused (E123).
+neither saved nor sent, and is refused (E123); so are a forward that changes weights (`clamp_`, `max_norm` of an embedding)
+and a weight that a list or a function holds beside its layer, where clients' weights would not reach it.
 
 ## Head and features
 
@@ -46,13 +47,15 @@ most methods; those that train the head alone, from features, say so (E108).
 
 ## What training does with your layers
 
-A round trains your model as a plain loop of torch on the same batches does. Four things to know:
+A round trains your model as a plain loop of torch on the same batches does. Five things to know:
 
 - Layers with `inplace=True` run with `inplace=False`. A model that goes on with what such a layer has changed, as in
   `self.conv(self.relu(h)) + h`, would be another one then and is refused (E123).
 - Dropout draws its masks from a key of the client's own, sample by sample. Where the first axis of what it is given is not
   the batch (time before batch, weights), it draws from torch's generator under a seed of the client's, and clients train
   one after another.
+- Where `nn.BatchNorm` normalises batches, a last batch of one sample is left out, unless the client has no other: such a batch
+  has no variance.
 - A model that computes statistics of the batch by itself trains one client after another, because batches of
   clients that train side by side are padded. `nn.BatchNorm` and `F.batch_norm` leave padding out.
 - Random numbers have to be torch's. Those of Python's `random` and of `numpy.random` are refused (E123): no seed of a run

@@ -40,6 +40,14 @@ IN_A_VIEW = (
 )
 
 
+LOUD = 16.0
+"""What weights are multiplied by to see whether the forward bounds them."""
+CHANGED_WEIGHT = (
+    "the model's forward changes its weight '{}', as max_norm of an embedding or clamp_ does, which would be lost: every "
+    "client's pass has weights of its own; compute with the changed values and leave the weight as it is."
+)
+
+
 @dataclass(frozen=True)
 class Trial:
     """A network and what it is tried on. x: [B, *shape] samples. y: targets."""
@@ -69,6 +77,7 @@ class Trial:
             with tokens.checked(self.net.module), buffers_kept(self.net.module):
                 self._step(One(), self.x, self.y, 1)
                 remembering.check(self.net.module, lambda: self._again(before))
+                self.check_weights_stay()
             by_itself = not torch.equal(before, self._generator_state()) or self.drops_out_by_itself()
         except UsageError:
             raise
@@ -102,7 +111,10 @@ class Trial:
         """Why clients cannot train side by side with this model, "" if they can."""
         if self.drops_out_by_itself():
             return "a dropout layer's first axis is not the batch, so no sample has a mask of its own"
-        padded = [torch.cat([t, t[:1].expand(PADDING, *t.shape[1:])]) for t in (self.x, self.y)]
+        padded = [
+            torch.cat([self.x, self._strangers()]),
+            torch.cat([self.y, self.y[:1].expand(PADDING, *self.y.shape[1:])]),
+        ]
         try:
             many, longer = (
                 self._step(Many(), torch.stack([x] * LANES, 1), torch.stack([y] * LANES), LANES, padding)
@@ -118,6 +130,38 @@ class Trial:
         if any(_apart(t, longer[n]) > MIXED * max(_largest(t), least) for n, t in alone.items()):
             return "what it says of a sample depends on the others in its batch, so that batches cannot be padded"
         return ""
+
+    def _strangers(self) -> Tensor:
+        """Inputs [PADDING, *shape] unlike any of the samples: beyond their range, so that even a maximum over the batch differs.
+
+        Whole numbers that a model looks up are those of the samples, in another order.
+        """
+        loud = torch.tensor([10.0, -10.0, 3.0, -3.0], device=self.x.device).reshape(-1, *[1] * (self.x.dim() - 1))
+        beyond = loud * (1 + self.x[:1].abs())
+        if not self.net.embeds:
+            return beyond
+        known = self.x.flip(0)[:1].flip(-1) if self.net.layout is None else self.x.flip(0)[:1]
+        if self.net.layout is None:
+            return known.expand(PADDING, *known.shape[1:])
+        floats = torch.as_tensor(self.net.layout.scalable()[self.net.layout.channel_of], device=self.x.device)
+        return torch.where(floats, beyond, known)
+
+    def check_weights_stay(self) -> None:
+        """Raises UsageError (E123) for a weight that the forward changes: a pass has weights of its own, and what it does to them
+        would be lost. Also tried with larger weights, for a bound on them may leave the first ones as they are."""
+        state = self._generator_state()
+        names = [*self.net.trainable, *self.net.constants]
+        for factor in (1.0, LOUD):
+            first = {n: t.to(self.x.device) for n, t in self.net.initial.items()}
+            w = {n: t * factor if n in names else t.clone() for n, t in first.items()}
+            before = {n: w[n]._version for n in names}
+            kernels, weight = Kernels(False), torch.ones(len(self.x), device=self.x.device)
+            with within(self.net, kernels), kernels.training(weight, None), torch.no_grad():
+                self.net.run(w, self.x, train=True)
+            for n in names:
+                if w[n]._version != before[n] or not torch.equal(w[n], first[n] * factor):
+                    raise UsageError("E123", CHANGED_WEIGHT.format(n))
+        self._set_generator(state)
 
     def _step(self, axis: Axis, x: Tensor, y: Tensor, lanes: int, padding: int = 0) -> Weights:
         """The loss, the gradients and the running statistics after a step; stacked where there are several lanes.
