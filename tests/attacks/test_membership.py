@@ -38,7 +38,9 @@ def test_a_model_that_never_saw_the_samples_tells_nothing(memorised):
     federation, first = memorised.run.federation, memorised.run.fed.net.weights()
     x, y = torch.as_tensor(np.asarray(federation.x)), torch.as_tensor(federation.y)
     own = shadows.confidences(memorised, [first], x, y)[0]
-    assert abs(rates.auc(own[::2], own[1::2]) - 0.5) < 0.05
+    two = len(own) // 2
+    deviation = ((2 * two + 1) / (12 * two * two)) ** 0.5  # of the area where nothing tells them apart
+    assert abs(rates.auc(own[::2], own[1::2]) - 0.5) < 3 * deviation < 0.09
 
 
 def test_shadows_tell_more_than_the_loss_alone(memorised):
