@@ -277,7 +277,7 @@ def test_files_in_rows_are_those_of_a_folder(make, ending, options, tmp_path, wr
         f"{tmp_path}/files{options}",
     )
     assert whole.classes == other.classes == ("a", "b")
-    assert whole.intake.form == other.intake.form
+    assert whole.intake.form == {**other.intake.form, "column": "image"}
     rows, others = ({row.tobytes() for row in np.concatenate([d.x[:], d.x_test[:]])} for d in (whole, other))
     assert rows == others
     assert set(whole.labels["writer"]) == {"w0", "w1", "w2", "w3"}

@@ -16,8 +16,10 @@ from torch import Tensor, nn
 import unskew
 from tests.cli.calling import call
 from tests.data import arrow
+from tests.data.test_parquet import FILE, png, wav
 from unskew import data
 from unskew.data import inputs
+from unskew.data.packed import rows_of
 from unskew.errors import DataError
 
 N = 40
@@ -147,11 +149,48 @@ def test_what_cannot_be_an_input_is_refused(write, tmp_path, setting, changed, t
         data.read(f"{tmp_path}/p.parquet({more})")
 
 
-def test_more_than_memory_holds_is_refused_before_it_is_read(write, tmp_path, monkeypatch):
+def test_more_than_memory_holds_is_not_predicted_from(write, tmp_path, monkeypatch):
     write(tmp_path / "p.parquet", columns())
+    trained = data.read(f"{tmp_path}/p.parquet(x='age,ids', label=ill)")
+    assert trained.intake
     monkeypatch.setattr("unskew.data.intake.room.memory", lambda: 100)
-    with pytest.raises(DataError, match=r"E403 p.parquet: samples with several inputs are kept in memory"):
-        data.read(f"{tmp_path}/p.parquet(x='age,ids', label=ill)")
+    with pytest.raises(DataError, match=r"E414 p.parquet: its inputs would take"):
+        inputs.read(tmp_path / "p.parquet", trained.intake.form, trained.layout)
+
+
+def test_files_are_inputs_and_are_predicted_from(write, tmp_path):
+    """An image and a sound beside numbers, each as it would be by itself."""
+    rows, texts = columns(slice(0, 12)), "x='photo,voice,age', label=ill, size=8"
+    photos, voices = [png(i) for i in range(12)], [wav(i) for i in range(12)]
+    rows["photo"] = (FILE, [{"bytes": content, "path": None} for content in photos])
+    rows["voice"] = (FILE, [{"bytes": content, "path": None} for content in voices])
+    write(tmp_path / "p.parquet", rows)
+    whole = data.read(f"{tmp_path}/p.parquet({texts})")
+    assert str(whole.layout).startswith("age float32 number, photo float32 [3, 8, 8], voice float32 [1, 64,")
+    assert whole.intake
+    told = [text for topic, text in whole.intake.notes if topic == "scaled"]
+    assert "column 'photo': images of 9 x 8 were resized to 8 x 8 (size=8)" in told
+    assert any(text.startswith("column 'voice': sounds became log-mel spectrograms of") for text in told)
+    for name in ("photo", "voice"):
+        alone = data.read(f"{tmp_path}/p.parquet(x={name}, label=ill, size=8)")
+        which = [each.name for each in whole.layout.inputs].index(name)
+        ours = {row.tobytes() for row in whole.layout.column(np.concatenate([whole.x, whole.x_test]), which)}
+        assert ours == {row.tobytes() for row in np.concatenate([alone.x, alone.x_test])}
+        _, x = inputs.read(tmp_path / "p.parquet", alone.intake.form)
+        assert {row.tobytes() for row in x} == ours
+    names, x = inputs.read(tmp_path / "p.parquet", whole.intake.form, whole.layout)
+    assert len(names) == 12
+    assert {row.tobytes() for row in rows_of(whole.layout, x, "new")} == {
+        row.tobytes() for row in np.concatenate([whole.x, whole.x_test])
+    }
+    other = data.read(f"{tmp_path}/p.parquet(x='age,ids', label=ill)")
+    with pytest.raises(DataError, match=r"E403 p.parquet: column 'photo' holds files, and held numbers where"):
+        inputs.read(tmp_path / "p.parquet", other.intake.form, whole.layout)
+    photos[5] = photos[5][:40]
+    rows["photo"] = (FILE, [{"bytes": content, "path": None} for content in photos])
+    write(tmp_path / "p.parquet", rows)
+    with pytest.raises(DataError, match=r"E401 Row 5 of .*p.parquet cannot be read as an image"):
+        data.read(f"{tmp_path}/p.parquet({texts})")
 
 
 def test_a_table_and_a_column_of_lists_are_predicted_from(write, tmp_path, monkeypatch):
@@ -174,7 +213,7 @@ def test_a_table_and_a_column_of_lists_are_predicted_from(write, tmp_path, monke
     assert np.array_equal(result.predict_proba(x), result.predict_proba(FIRST))
     with pytest.raises(DataError, match=r"E403 n.parquet has as columns of lists .*training were in 'x'"):
         inputs.read(tmp_path / "n.parquet", {})
-    with pytest.raises(DataError, match=r"E403 .*holds Parquet; the model was trained on images"):
+    with pytest.raises(DataError, match=r"E403 n.parquet has as columns of files none; .*training were in 'x'"):
         inputs.read(tmp_path / "n.parquet", {"kind": "images"})
     monkeypatch.setattr("unskew.data.intake.room.memory", lambda: 100)
     with pytest.raises(DataError, match=r"E414 n.parquet: column 'picture' would take"):

@@ -16,7 +16,7 @@ from unskew import data
 from unskew.data import inputs, packed
 from unskew.data.dataset import Dataset
 from unskew.data.federation import Federation
-from unskew.data.intake import kept, room, understood
+from unskew.data.intake import kept, understood
 from unskew.data.intake.scale import standardised
 from unskew.data.layout import Input, Layout
 from unskew.engine.disk.fingerprint import fingerprint
@@ -245,14 +245,6 @@ def test_whole_numbers_up_to_the_limit_are_kept_exactly():
     for beyond in (ids + 1, ids - 1, ids.astype(np.uint64) * 0 + np.uint64(2**64 - 1)):
         with pytest.raises(DataError, match=r"E405 .*16,777,216"):
             data.arrays({"ids": beyond}, Y)
-
-
-def test_samples_that_do_not_fit_into_memory_are_refused_before_they_are_read(monkeypatch):
-    asked: list[int] = []
-    monkeypatch.setattr(room, "memory", lambda: 4 * 4 * N)
-    with pytest.raises(DataError, match="E403 Samples: samples with several inputs are kept in memory"):
-        data.take(Samples(lambda i: asked.append(i) or by_name(i)))
-    assert asked == [0]
 
 
 def test_clients_may_each_bring_a_set():

@@ -14,7 +14,7 @@ from unskew.data.intake.columns import numbered, site_of
 from unskew.data.intake.labels import Labels, label_array, read_labels
 from unskew.data.intake.layout import check_layout
 from unskew.data.intake.masks import Origin
-from unskew.data.intake.notes import Intake, Note, counted
+from unskew.data.intake.notes import Intake, Note, beneath, counted
 from unskew.data.intake.numbers import read_targets
 from unskew.data.intake.parts import parts_in, sequence_in
 from unskew.data.intake.places import at_every_place, read_places
@@ -194,19 +194,23 @@ def _other_scales(x: np.ndarray, x_test: np.ndarray, inputs: Layout | None) -> l
     if inputs is None:
         return _other_scale(x, x_test)
     floats = [i for i, each in enumerate(inputs.inputs) if each.kind == "float32"]
-    columns = ((inputs.inputs[i].name, inputs.column(x, i), inputs.column(x_test, i)) for i in floats)
-    return [(topic, f"input {name}: {text}") for name, *two in columns for topic, text in _other_scale(*two)]
+    two = _spaced(x), _spaced(x_test)
+    columns = ((inputs.inputs[i].name, *(inputs.column(part, i) for part in two)) for i in floats)
+    return [note for name, *both in columns for note in beneath(f"input {name}", _other_scale(*both))]
 
 
 def _other_scale(x: np.ndarray, x_test: np.ndarray) -> list[Note]:
     """A note on test samples of far larger or smaller numbers than the training samples; evenly spaced ones are compared."""
     if not len(x) or not len(x_test):
         return []
-    sizes = [
-        float(np.abs(part[:: max(1, len(part) // COMPARED_SCALES)]).mean(dtype=np.float64)) for part in (x, x_test)
-    ]
+    sizes = [float(np.abs(_spaced(part)).mean(dtype=np.float64)) for part in (x, x_test)]
     low, high = sorted(sizes)
     if high <= OTHER_SCALE * low:
         return []
     text = f"test samples are {sizes[1]:.3g} in mean size, training samples {sizes[0]:.3g}: are both scaled alike?"
     return [("note", text)]
+
+
+def _spaced(x: np.ndarray) -> np.ndarray:
+    """Of many samples evenly spaced ones."""
+    return x[:: max(1, len(x) // COMPARED_SCALES)]

@@ -88,8 +88,8 @@ def _sounds(tree: Tree, ordered: Sorted) -> Dataset:
     files = [f.path for f in ordered.files]
     streamed: list[Note] = []
     x, _ = decoded(tree.root.name, files, (1, *shape_of(format)), partial(_sound, format=format), streamed)
-    text = f"sounds became log-mel spectrograms of {format.seconds:g} s at {format.rate:,} Hz, standardised"
-    dataset = _set(tree, ordered, x, (*tree.notes, *ordered.notes, ("scaled", text), *streamed)).with_constants()
+    scaled: tuple[Note, ...] = (("scaled", f"sounds became {format}"), ("scaled", "spectrograms were standardised"))
+    dataset = _set(tree, ordered, x, (*tree.notes, *ordered.notes, *scaled, *streamed)).with_constants()
     return _formed(dataset, {"kind": "sounds", **asdict(format)})
 
 

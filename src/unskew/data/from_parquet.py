@@ -5,12 +5,11 @@ Letters: N samples.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 import numpy as np
 from annotated_types import Ge, Gt, Le
@@ -19,7 +18,6 @@ from unskew.data.dataset import Dataset
 from unskew.data.from_arrays import arrays
 from unskew.data.intake.columns import site_of
 from unskew.data.intake.features import is_row_number
-from unskew.data.intake.images import Fit, each, opened, sizes_told
 from unskew.data.intake.items import INPUTS
 from unskew.data.intake.layout import check_layout
 from unskew.data.intake.notes import Intake, Note, some
@@ -29,31 +27,19 @@ from unskew.data.intake.sheets import Sheet
 from unskew.data.intake.tables import by_part, labels_in, sheet_set, sites_in, wished, with_split
 from unskew.data.intake.targets import column_named, label_of
 from unskew.data.parquet import given
-from unskew.data.parquet.forms import Layout, Listed, Packed
+from unskew.data.parquet.files import Images, samples_in, turned
+from unskew.data.parquet.forms import Layout, Listed
 from unskew.data.parquet.groups import RowGroups
-from unskew.data.parquet.reading import files_of, samples_of
+from unskew.data.parquet.reading import samples_of
 from unskew.data.parquet.several import Columns, Named, Shards, shards_at
 from unskew.data.parquet.tabular import numbers_in
+from unskew.data.rows import chosen
 from unskew.data.target import Target
-from unskew.data.wav import RIFF, Format, format_for, shape_of, spectrogram, waveform
 from unskew.errors import DataError, excerpt
 
 PLAIN = ("number", "text", "value")
-SOUNDS = (*RIFF, b"OggS", b"fLaC", b"ID3", b"\xff\xfb", b"\xff\xf3", b"FORM")
-"""How the content of files of sounds begins."""
-NOTHING = partial(opened, size=1, fit="pad", bits=16)
-"""What makes samples where only the content of files is read."""
 LONGEST = 100
 """Characters of a word by which clients can be formed, at most."""
-
-
-@dataclass(frozen=True)
-class Files:
-    """How files in a column become samples, as `folder` has it."""
-
-    size: int
-    fit: Fit
-    bits: int
 
 
 def parquet(
@@ -84,15 +70,15 @@ def parquet(
     and for shapes that differ, E404 for labels, E405 for missing values, E414 for what does not fit into memory.
     """
     aim = wished(target, label, center, scale)
-    return tabled(shards_at(Path(path)), (x, label, site), layout, Files(size, fit, bits), aim)
+    return tabled(shards_at(Path(path)), (x, label, site), layout, Images(size, fit, bits), aim)
 
 
-def tabled(table: Shards, named: tuple[str, str, str], layout: Layout, files: Files, aim: Target | None) -> Dataset:
+def tabled(table: Shards, named: tuple[str, str, str], layout: Layout, images: Images, aim: Target | None) -> Dataset:
     """The set in a table, as `parquet` describes it. named: the columns of samples, labels and sites, "" for any."""
     x, label, site = named
     target = aim.name if aim else ""
     if len(inputs := names_in(x)) > 1 and x not in table.columns:
-        return _several(table, inputs, (label, site), layout, aim)
+        return _several(table, inputs, (label, site), layout, images, aim)
     column = _samples_in(table, x, {label, *names_in(target)})
     heavy = [n for n in table.columns if table.heavy(n) and n not in {label, site, *names_in(target)}]
     names = [n for n, c in table.columns.items() if n not in heavy and (not column or c.kind in PLAIN)]
@@ -103,7 +89,7 @@ def tabled(table: Shards, named: tuple[str, str, str], layout: Layout, files: Fi
         return sheet_set(sheet, label, site, None, aim, features=partial(numbers_in, table)).noted(*notes)
     if table.columns[column].kind == "list":
         return _lists(table, sheet, (column, label, site), layout, aim).noted(*notes)
-    return _files(table, sheet, (column, label, site), files, aim).noted(*notes)
+    return _files(table, sheet, (column, label, site), images, aim).noted(*notes)
 
 
 def _samples_in(table: Shards, x: str, labels: set[str]) -> str:
@@ -133,7 +119,12 @@ def _samples_in(table: Shards, x: str, labels: set[str]) -> str:
 
 
 def _several(
-    table: Shards, named: tuple[str, ...], beside: tuple[str, str], layout: Layout, aim: Target | None
+    table: Shards,
+    named: tuple[str, ...],
+    beside: tuple[str, str],
+    layout: Layout,
+    images: Images,
+    aim: Target | None,
 ) -> Dataset:
     """A set whose samples have several inputs, each a column. beside: the columns of labels and sites."""
     columns = [column_named(dict.fromkeys(table.columns), name, table.name) for name in named]
@@ -150,15 +141,21 @@ def _several(
     if table.more:
         notes.append(("left out", some(list(table.more))))
     raw, sheet = _beside(table, sheet, (tuple(columns), *beside), aim, notes)
-    values = given.inputs(table, columns, layout)
-    for column, array in values.items():
-        if layout == "auto" and array.ndim > 1:
-            _check_layout(table.name, column, array)
+    files = {c: turned(table, c, images) for c in columns if table.columns[c].kind == "packed"}
+    values = given.inputs(table, columns, layout, files, notes)
+    for column in columns:
+        if layout == "auto" and table.columns[column].kind == "list":
+            _check_layout(table.name, column, values[column])
     divided = by_part(replace(raw, x=np.arange(len(table))), sheet)
-    parts = [None if rows is None else {n: v[rows] for n, v in values.items()} for rows in (divided.x, divided.x_test)]
+    parts = [None if rows is None else _at(values, rows) for rows in (divided.x, divided.x_test)]
     dataset = _set(table, replace(divided, x=parts[0], x_test=parts[1]), notes)
-    form = {"kind": "arrays", "layout": layout}
+    form = {"kind": "arrays", "layout": layout, **({"files": files} if files else {})}
     return replace(dataset, intake=replace(dataset.intake or Intake(), form=form, divided=beside[1]))
+
+
+def _at(values: Mapping[str, np.ndarray], rows: np.ndarray) -> dict[str, np.ndarray]:
+    """The inputs of the samples at these numbers; where these are all of them, as they lie."""
+    return {name: x if len(rows) == len(x) else chosen(x, rows) for name, x in values.items()}
 
 
 def _lists(table: Shards, sheet: Sheet, named: tuple[str, str, str], layout: Layout, aim: Target | None) -> Dataset:
@@ -177,27 +174,17 @@ def _lists(table: Shards, sheet: Sheet, named: tuple[str, str, str], layout: Lay
     return replace(dataset, intake=came)
 
 
-def _files(table: Shards, sheet: Sheet, named: tuple[str, str, str], files: Files, aim: Target | None) -> Dataset:
+def _files(table: Shards, sheet: Sheet, named: tuple[str, str, str], images: Images, aim: Target | None) -> Dataset:
     """A set whose samples are images or sounds. named: the columns of samples, labels and sites."""
     notes = list[Note]()
     raw, sheet = _beside(table, sheet, ((named[0],), *named[1:]), aim, notes)
-    if _are_sounds(table, named[0]):
-        format = _format(table, named[0])
-        form: Mapping[str, Any] = {"kind": "sounds", **asdict(format)}
-        x, _ = files_of(table, Packed(table, named[0], (1, *shape_of(format)), partial(_sound, format=format)), notes)
-        notes.append(
-            (
-                "scaled",
-                f"sounds became log-mel spectrograms of {format.seconds:g} s at {format.rate:,} Hz, standardised",
-            )
-        )
-    else:
-        form = {"kind": "images", **asdict(files)}
-        decode = partial(opened, **asdict(files))
-        x, seen = files_of(table, Packed(table, named[0], (3, files.size, files.size), decode), notes)
-        notes += sizes_told(seen, files.size, files.fit, files.bits)
+    into = turned(table, named[0], images)
+    x = samples_in(table, named[0], into, notes)
+    if into["kind"] == "sounds":
+        notes.append(("scaled", "spectrograms were standardised"))
     dataset = _set(table, by_part(replace(raw, x=x), sheet), notes)
-    dataset = dataset.with_constants() if form["kind"] == "sounds" else dataset
+    dataset = dataset.with_constants() if into["kind"] == "sounds" else dataset
+    form = {**into, "column": named[0]}
     return replace(dataset, intake=replace(dataset.intake or Intake(), form=form, divided=named[2]))
 
 
@@ -269,29 +256,3 @@ def _check_layout(name: str, column: str, x: np.ndarray) -> None:
             f"{name}: lists in column '{column}' are {shape}, which looks like images whose channels come last or are missing; "
             "write layout='channels last', or layout='channels first' if the first axis does hold channels.",
         ) from None
-
-
-def _are_sounds(table: Shards, column: str) -> bool:
-    """Whether a column of files holds sounds, by the first of them."""
-    content = RowGroups(table, Packed(table, column, (), NOTHING)).one(0) if len(table) else None
-    return content is not None and content.startswith(SOUNDS)
-
-
-def _format(table: Shards, column: str) -> Format:
-    """The format of all sounds, by those of the training rows. Raises DataError (E401) for those that cannot be read."""
-    source = RowGroups(table, Packed(table, column, (), NOTHING))
-    rows = range(table.trained)
-
-    def look(row: int) -> tuple[int, int]:
-        content = source.one(row)
-        if content is None:
-            raise DataError("E401", f"{table.where(row)} holds no file of its own in column '{column}'.")
-        wave, rate = waveform(io.BytesIO(content), table.where(row))
-        return len(wave), rate
-
-    return format_for(each(rows, look))
-
-
-def _sound(file: io.BytesIO, name: str, format: Format) -> tuple[np.ndarray, None]:
-    """The spectrogram of a file with a channel, [1, 64, T]."""
-    return spectrogram(file, format, name)[None], None

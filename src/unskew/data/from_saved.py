@@ -8,9 +8,10 @@ from typing import Annotated
 from annotated_types import Ge, Gt, Le
 
 from unskew.data.dataset import Dataset
-from unskew.data.from_parquet import Files, tabled
+from unskew.data.from_parquet import tabled
 from unskew.data.intake.images import Fit
 from unskew.data.intake.tables import wished
+from unskew.data.parquet.files import Images
 from unskew.data.parquet.forms import Layout
 from unskew.data.parquet.saved import saved_at
 
@@ -40,4 +41,4 @@ def saved(
     for missing values, E414 for what does not fit into memory.
     """
     aim = wished(target, label, center, scale)
-    return tabled(saved_at(Path(path), split), (x, label, site), layout, Files(size, fit, bits), aim)
+    return tabled(saved_at(Path(path), split), (x, label, site), layout, Images(size, fit, bits), aim)

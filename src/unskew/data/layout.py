@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from unskew.data.rows import blocks, streams
 from unskew.errors import excerpt, printable
 
 MOST_INPUTS, MOST_AXES, MOST_NUMBERS, LONGEST_NAME = 100, 8, 1 << 28, 60
@@ -113,9 +114,11 @@ class Layout:
         return ", ".join(map(str, self.inputs))
 
     def column(self, x: np.ndarray, which: int) -> np.ndarray:
-        """One input of rows [N, D] as it lies there, [N, numbers of the input]."""
+        """One input of rows [N, D] as it lies there, [N, numbers of the input]; of rows that are not in memory it is brought there."""
         _, start, end = list(self.places)[which]
-        return x[:, start:end]
+        if not streams(x):
+            return x[:, start:end]
+        return np.concatenate([x[rows][:, start:end] for rows in blocks(x.shape)])
 
     def as_json(self) -> dict[str, Any]:
         """What files hold of it."""

@@ -14,12 +14,14 @@ from typing import Any
 
 import numpy as np
 
-from unskew.data.convert import DEPTHS, samples
+from unskew.data.beside import Beside, put_together
+from unskew.data.convert import DEPTHS, LARGE, samples
 from unskew.data.intake.layout import check_layout
 from unskew.data.intake.notes import Note
-from unskew.data.intake.room import fits, size
+from unskew.data.intake.room import fits, told
 from unskew.data.layout import KINDS, MOST_AXES, MOST_INPUTS, MOST_NUMBERS, Input, Layout, is_misnamed
-from unskew.data.rows import streams
+from unskew.data.rows import Rows, standing_in, streams, surveyed
+from unskew.data.stored import stored
 from unskew.errors import DataError, excerpt
 
 LARGEST = 1 << 24
@@ -55,7 +57,7 @@ def packed(x: Any, name: str, as_is: bool = False) -> Packed:
     """Samples of several inputs, given as a dictionary or tuple of arrays [N, ...], as rows whose layout follows from them.
 
     as_is: also inputs whose shapes look like images with channels last or missing.
-    Raises DataError: E403 for what is no such thing or too large for memory, E405 as `rows_of` does.
+    Raises DataError: E403 for what is no such thing, E405 as `rows_of` does.
     """
     if isinstance(x, Packed):
         return x
@@ -69,16 +71,20 @@ def packed(x: Any, name: str, as_is: bool = False) -> Packed:
     if layout.width > MOST_NUMBERS or len(given) > MOST_INPUTS:
         text = f"{len(given)} inputs of {layout.width:,} numbers together; at most {MOST_INPUTS} of {MOST_NUMBERS:,} are read"
         raise DataError("E403", f"{name}: a sample has {text}.")
-    notes = [
+    notes: list[Note] = [
         ("scaled", f"{_called(each.name)}: whole numbers of an image were divided by {each.divided_by:,}")
         for each in layout.inputs
         if each.divided_by > 1
     ]
-    return Packed(rows_of(layout, x, name), layout, tuple(notes))  # type: ignore[arg-type]
+    rows = rows_of(layout, given if layout.named else tuple(given.values()), name)
+    if streams(rows):
+        notes.append(told(len(rows), (layout.width,)))
+    return Packed(rows, layout, tuple(notes))
 
 
 def rows_of(layout: Layout, x: Any, name: str) -> np.ndarray:
-    """Samples with these inputs, given as a dictionary or tuple of arrays [N, ...], as rows, float32 [N, D].
+    """Samples with these inputs, given as a dictionary or tuple of arrays [N, ...], as rows, float32 [N, D], or what stands in
+    for them where they are too many for memory.
 
     name: of what they are, for messages. Raises DataError: E403 for missing and further inputs, other shapes and types,
     E405 for NaN, infinity, and whole numbers that float32 cannot hold.
@@ -88,22 +94,30 @@ def rows_of(layout: Layout, x: Any, name: str) -> np.ndarray:
     for each in layout.inputs:
         _check_fits(each, given[each.name], name)
     count = _count(given, name)
-    check_room(name, count, layout.width)
-    rows = np.empty((count, layout.width), np.float32)
+    if not fits(count, (layout.width,)):
+        return _standing_in(layout, given, name)
+    whole = {key: values[np.arange(count)] if streams(values) else values for key, values in given.items()}
+    for each in layout.inputs:
+        _check_exact(whole[each.name].reshape(count, each.size), each, name)
+    rows = put_together(layout, whole, count)
     for each, start, end in layout.places:
-        flat = given[each.name].reshape(count, each.size)
-        _check_exact(flat, each, name)
-        with np.errstate(over="ignore"):  # what is too large becomes infinite, which is refused
-            rows[:, start:end] = flat if each.divided_by == 1 else flat / np.float32(each.divided_by)
         _check_finite(rows[:, start:end], each, name)
     return rows
 
 
-def check_room(name: str, count: int, width: int) -> None:
-    """Raises DataError (E403) where so many rows of this width may not be in memory together."""
-    if not fits(count, (width,)):
-        text = f"together they would take {size(count, (width,)) / 2**30:,.1f} GiB of it"
-        raise DataError("E403", f"{name}: samples with several inputs are kept in memory, and {text}; give fewer.")
+def _standing_in(layout: Layout, given: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+    """What stands in for rows that memory does not hold; all of them are looked at here."""
+    source = Beside(name, layout, given)
+
+    def looked_at(rows: np.ndarray) -> np.ndarray:
+        x = source.read(rows)
+        for each, start, end in layout.places:
+            _check_exact(x[:, start:end], each, name, int(rows[0]))
+            _check_finite(x[:, start:end], each, name, int(rows[0]))
+        return x
+
+    source.__dict__["survey"] = surveyed(source.shape, looked_at)
+    return standing_in(source)
 
 
 def difference(one: Layout, other: Layout) -> str:
@@ -143,12 +157,14 @@ def _arrays(x: Any, name: str) -> dict[str, np.ndarray]:
 
 
 def _numbers(values: Any, label: str) -> np.ndarray:
+    """An input as it was given; of a large mapped file its rows are read when they are wanted."""
     array = samples(values, label)
-    if streams(array):
-        raise DataError(
-            "E403", f"{label} is read from a file row by row; samples with several inputs are kept in memory."
-        )
-    return array
+    if not isinstance(array, np.memmap) or array.nbytes <= LARGE:
+        return array
+    if source := stored(array, None):
+        return standing_in(source)
+    text = f"the rows of this view of a file of {array.nbytes:,} bytes do not lie in it one after another"
+    raise DataError("E403", f"{label}: {text}; save the array in C order, as numpy.save does with one in memory.")
 
 
 def _input(key: str, values: np.ndarray, name: str) -> Input:
@@ -156,8 +172,9 @@ def _input(key: str, values: np.ndarray, name: str) -> Input:
     shape = tuple(values.shape[1:])
     if not math.prod(shape) or len(shape) > MOST_AXES:
         raise DataError("E403", f"{name}: {_called(key)} is {list(shape)} in a sample; give it at least one number.")
-    bits = DEPTHS.get(values.dtype) if len(shape) > 1 else None
-    return Input(key, shape, "float32" if bits else KINDS[values.dtype.kind], (1 << bits) - 1 if bits else 1)
+    came = values.source.came if isinstance(values, Rows) else values.dtype
+    bits = DEPTHS.get(came) if len(shape) > 1 else None
+    return Input(key, shape, "float32" if bits else KINDS[came.kind], (1 << bits) - 1 if bits else 1)
 
 
 def _check_fits(each: Input, values: np.ndarray, name: str) -> None:
@@ -171,20 +188,25 @@ def _check_fits(each: Input, values: np.ndarray, name: str) -> None:
         raise DataError("E403", f"{name}: {_called(each.name)} is {values.dtype}, and {each} is needed.")
 
 
-def _check_exact(flat: np.ndarray, each: Input, name: str) -> None:
-    """Raises DataError (E405) for whole numbers [N, numbers] that float32 would round."""
-    if each.kind == "int64" and flat.size and max(int(flat.max()), -int(flat.min())) > LARGEST:
-        row, place = np.argwhere(np.abs(flat.astype(np.float64)) > LARGEST)[0].tolist()
-        text = f"{_called(each.name)} of sample {row} holds {flat[row, place]}, and whole numbers are kept up to {LARGEST:,}"
+def _check_exact(flat: np.ndarray, each: Input, name: str, begin: int = 0) -> None:
+    """Raises DataError (E405) for whole numbers [N, numbers] that float32 would round, or, where they are float32 already, that
+    it may have rounded. begin: the number of the first sample."""
+    largest = LARGEST if flat.dtype.kind in "iu" else LARGEST - 1
+    if each.kind == "int64" and flat.size and max(int(flat.max()), -int(flat.min())) > largest:
+        row, place = np.argwhere(np.abs(flat.astype(np.float64)) > largest)[0].tolist()
+        held = int(flat[row, place])
+        text = (
+            f"{_called(each.name)} of sample {begin + row} holds {held}, and whole numbers are kept up to {largest:,}"
+        )
         raise DataError("E405", f"{name}: {text}; number what it stands for anew, or give it as floats.")
 
 
-def _check_finite(flat: np.ndarray, each: Input, name: str) -> None:
+def _check_finite(flat: np.ndarray, each: Input, name: str, begin: int = 0) -> None:
     if each.kind == "float32" and not np.isfinite(flat.sum(dtype=np.float64)):
         wrong = np.argwhere(~np.isfinite(flat))
         if len(wrong):
             row, place = wrong[0].tolist()
-            text = f"{_called(each.name)} of sample {row} holds {flat[row, place]}"
+            text = f"{_called(each.name)} of sample {begin + row} holds {flat[row, place]}"
             raise DataError("E405", f"{name}: {text}; correct or remove it.")
 
 

@@ -43,6 +43,8 @@ class Source:
     shape: tuple[int, ...]
     together: int | None = None
     """Bytes of samples that are read at once for training, where a read costs much whatever it brings; None where it does not."""
+    came: np.dtype[Any] = np.dtype(np.float32)
+    """The type of the numbers where they lie, of those that are read as they are; float32 of those that are scaled."""
 
     def read(self, rows: np.ndarray) -> np.ndarray:
         """These rows, int64 [n], as float32 [n, ...]; from any thread. Raises DataError (E413) for rows that cannot be read."""

@@ -93,7 +93,7 @@ class Unpacked(Source):
     """The samples of a source, which were all read once. copy: where they lie since; a process that is handed this has no copy."""
 
     def __init__(self, source: Source, copy: Stored):
-        self.source, self.copy, self.name, self.shape = source, copy, source.name, source.shape
+        self.source, self.copy, self.name, self.shape, self.came = source, copy, source.name, source.shape, source.came
         self.__dict__["survey"] = source.survey
 
     def __getstate__(self) -> dict[str, object]:

@@ -44,7 +44,7 @@ class Stored(Source):
 
     def _lies(self, path: Path, offset: int, shape: tuple[int, ...], kind: np.dtype[Any], full: int | None) -> None:
         self.path, self.offset, self.shape, self.kind, self.full = path, offset, shape, kind, full
-        self.name = path.name
+        self.name, self.came = path.name, kind if full is None else Source.came
         self.row_bytes = int(np.prod(shape[1:], dtype=np.int64)) * kind.itemsize
 
     def __getstate__(self) -> dict[str, Any]:
@@ -66,7 +66,8 @@ class Stored(Source):
             raise self._altered("is shorter than when it was checked")
         if self._file.stamp() != self._stamp:
             raise self._altered("has changed since it was checked")
-        x = raw.astype(np.float32, copy=False)
+        with np.errstate(over="ignore"):  # infinity is refused where all samples are looked at
+            x = raw.astype(np.float32, copy=False)
         return x if self.full is None else np.divide(x, np.float32(self.full), out=x)
 
     def coming(self, rows: np.ndarray) -> None:

@@ -36,6 +36,9 @@ class Format:
     seconds: float
     window: int
 
+    def __str__(self) -> str:
+        return f"log-mel spectrograms of {self.seconds:g} s at {self.rate:,} Hz"
+
 
 def format_of(files: Sequence[Path]) -> Format:
     """The format that fits these files.

@@ -1,6 +1,6 @@
 """Samples with several inputs that are handed out one at a time, brought together input by input.
 
-Letters: N samples.
+Letters: N samples, D numbers of a row.
 """
 
 from __future__ import annotations
@@ -11,12 +11,13 @@ from typing import Any
 import numpy as np
 
 from unskew.data.intake.images import channels_first
-from unskew.data.packed import Packed, check_room, packed
+from unskew.data.layout import Layout
+from unskew.data.packed import Packed, packed, rows_of
 from unskew.errors import DataError, excerpt
 
 
-def gathered(name: str, count: int, xs: Iterable[Any]) -> Packed:
-    """The samples as rows. count: how many there are. xs: of each its inputs, a dictionary by name or a tuple.
+def gathered(name: str, xs: Iterable[Any]) -> Packed:
+    """The samples as rows. xs: of each its inputs, a dictionary by name or a tuple.
 
     Raises DataError (E403), with the number of the sample, where one has other inputs than the first, or of other shapes;
     and as `packed` does.
@@ -27,7 +28,6 @@ def gathered(name: str, count: int, xs: Iterable[Any]) -> Packed:
         inputs = _inputs(x, i, name)
         if not i:
             columns, named = {key: [] for key in inputs}, isinstance(x, Mapping)
-            check_room(name, count, sum(value.size for value in inputs.values()))
         if named != isinstance(x, Mapping) or inputs.keys() != columns.keys():
             text = f"sample 0 has the inputs {excerpt(list(columns))}, sample {i} {excerpt(list(inputs))}"
             raise DataError("E403", f"{name}: {text}; give every sample the same.")
@@ -35,6 +35,22 @@ def gathered(name: str, count: int, xs: Iterable[Any]) -> Packed:
             columns[key].append(value)
     arrays = {key: _stacked(values, f"{name}: {_called(key)}") for key, values in columns.items()}
     return packed(arrays if named else tuple(arrays.values()), name)
+
+
+def first_row(name: str, x: Any) -> Packed:
+    """Sample 0 as a row, by whose layout the others are made. Raises DataError as `gathered` does."""
+    return packed(_alone(x, 0, name), name)
+
+
+def row(name: str, layout: Layout, x: Any, i: int) -> np.ndarray:
+    """Sample i as a row, float32 [D]. Raises DataError: E403 where it has other inputs than sample 0, E405 as `rows_of`."""
+    return rows_of(layout, _alone(x, i, name), f"{name}: sample {i}")[0]
+
+
+def _alone(x: Any, i: int, name: str) -> Any:
+    """The inputs of one sample, each with an axis [1, ...] in front."""
+    inputs = {key: value[None] for key, value in _inputs(x, i, name).items()}
+    return inputs if isinstance(x, Mapping) else tuple(inputs.values())
 
 
 def _inputs(x: Any, i: int, name: str) -> dict[Any, np.ndarray]:

@@ -5,14 +5,15 @@ Nothing of these libraries is imported: a sample is a pair (x, y) or a dictionar
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from unskew.data.convert import array_of
 from unskew.data.intake.drawn import Drawn, scaling
-from unskew.data.intake.gathered import gathered
+from unskew.data.intake.gathered import first_row, gathered, row
 from unskew.data.intake.images import channels_first, pixels_of
 from unskew.data.intake.notes import Note, counted
 from unskew.data.intake.raw import Raw
@@ -49,12 +50,12 @@ def from_items(items: Any, label: str = "", beside: int = 0) -> Raw:
             ("left out", f"{excerpt(unused)} of every sample: several inputs go into a dictionary of their own")
         )
     if has_several_inputs(first[0]):
-        x, ys = _together(items, first, name, label)
+        x, ys = _together(items, first, (name, label), beside, notes)
     elif fits(len(items), (like := channels_first(first[0])).shape, beside):
         xs, ys = zip(first, *(_item(items, i, name, label) for i in range(1, len(items))))
         x, ys = _stacked(list(xs), name, notes), list(ys)
     else:
-        x, ys = _drawn(items, name, label, like, notes)
+        x, ys = _drawn(items, name, label, like, lambda x, _: channels_first(x), notes)
     if (
         getattr(items, "transform", None) is not None or getattr(items, "transforms", None) is not None
     ) and not streams(x):
@@ -64,9 +65,16 @@ def from_items(items: Any, label: str = "", beside: int = 0) -> Raw:
     )
 
 
-def _together(items: Any, first: tuple[Any, Any], name: str, label: str) -> tuple[Packed, list[Any]]:
-    """(samples with several inputs, their labels). first: the sample that is read already."""
-    labels: list[Any] = []
+def _together(
+    items: Any, first: tuple[Any, Any], named: tuple[str, str], beside: int, notes: list[Note]
+) -> tuple[Packed, list[Any]]:
+    """(samples with several inputs, their labels). first: the sample that is read already. named: the set and the label."""
+    name, label = named
+    one = first_row(name, first[0])
+    if not fits(len(items), (one.layout.width,), beside):
+        x, labels = _drawn(items, name, label, one.x[0], partial(row, name, one.layout), notes)
+        return Packed(x, one.layout, one.notes), labels
+    labels = []
 
     def give() -> Iterator[Any]:
         for i in range(len(items)):
@@ -74,17 +82,22 @@ def _together(items: Any, first: tuple[Any, Any], name: str, label: str) -> tupl
             labels.append(y)
             yield x
 
-    return gathered(name, len(items), give()), labels
+    return gathered(name, give()), labels
 
 
-def _drawn(items: Any, name: str, label: str, like: np.ndarray, notes: list[Note]) -> tuple[np.ndarray, list[Any]]:
-    """(what stands in for the samples, labels) of a set that does not; labels are those of the first reading."""
+def _drawn(
+    items: Any, name: str, label: str, like: np.ndarray, form: Callable[[Any, int], np.ndarray], notes: list[Note]
+) -> tuple[np.ndarray, list[Any]]:
+    """(what stands in for the samples, labels) of a set that does not fit into memory; labels are those of the first reading.
+
+    like: sample 0. form: makes a sample of what the set gives, and its number.
+    """
     labels: dict[int, Any] = {}
 
     def give(i: int) -> np.ndarray:
         x, y = _item(items, i, name, label)
         labels.setdefault(i, y)
-        return channels_first(x)
+        return form(x, i)
 
     source = Drawn(name, len(items), give, like)
     notes.append(told(len(items), like.shape))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
@@ -27,6 +27,11 @@ class Intake:
     def noted(self, *notes: Note) -> Intake:
         """The same with further notes; one that is there already is not repeated."""
         return replace(self, notes=tuple(dict.fromkeys((*self.notes, *notes))))
+
+
+def beneath(name: str, notes: Iterable[Note]) -> list[Note]:
+    """Remarks on one of several inputs or columns, each with its name in front."""
+    return [(topic, f"{name}: {text}") for topic, text in notes]
 
 
 def counted(n: int, noun: str) -> str:

@@ -62,4 +62,4 @@ def sequence_in(x: np.ndarray, layout: Layout, y: np.ndarray) -> np.ndarray:
     for i, each in enumerate(layout.inputs):
         if each.shape == (places,) and each.kind == "int64":
             return layout.column(x, i)
-    return np.broadcast_to(np.float32(np.nan), (len(x), places)) if places in layout.lengths else x[:, :0]
+    return np.full((len(x), places if places in layout.lengths else 0), np.nan, np.float32)

@@ -43,14 +43,15 @@ class Tabular(Form):
 
 
 class Listed(Form):
-    """A column of lists as samples. Whole numbers without a sign are scaled as those of arrays are (unskew.data.convert).
+    """A column of lists as samples. Whole numbers without a sign are scaled as those of arrays are (unskew.data.convert), unless
+    they are taken as they are.
 
     Raises DataError (E403) where the first row holds no list of numbers.
     """
 
     at_once = AT_ONCE
 
-    def __init__(self, table: Shards, column: str, layout: Layout):
+    def __init__(self, table: Shards, column: str, layout: Layout, as_they_are: bool = False):
         self.table, self.columns, self.layout = table, (column,), layout
         first = next((batch for _, batch in table.batches([column], 1)), None)
         values = None if first is None else table.converted(lists_of, first.column(table.columns[column].name), 0)
@@ -58,7 +59,8 @@ class Listed(Form):
             raise DataError("E403", f"{table.name}: column '{column}' holds no numbers in {table.where(0)}.")
         self.inner, self.kind = values.shape[1:], values.dtype
         self.shape = self.turned(values).shape[1:]
-        bits = DEPTHS.get(self.kind) if len(self.shape) > 1 else None
+        bits = DEPTHS.get(self.kind) if len(self.shape) > 1 and not as_they_are else None
+        self.came = self.kind if as_they_are else Form.came
         self.full = (1 << bits) - 1 if bits else None
         self.row_bytes = values[0].nbytes
 

@@ -33,9 +33,10 @@ NOTHING = np.zeros(0, np.float32)
 class Form:
     """How rows of columns become samples. columns: that it reads, by name. shape: of a sample.
 
-    row_bytes: that a row takes as it is kept, about. at_once: rows that are unpacked at once, at most.
+    row_bytes: that a row takes as it is kept, about. at_once: rows that are unpacked at once, at most. came: as `Source` has it.
     """
 
+    came = Source.came
     columns: tuple[str, ...]
     shape: tuple[int, ...]
     row_bytes: int
@@ -54,7 +55,7 @@ class RowGroups(Source):
     """The rows of a table as samples. checked: whether all were read once, so that what fails now could be read before."""
 
     def __init__(self, table: Shards, form: Form):
-        self.table, self.form, self.name = table, form, table.name
+        self.table, self.form, self.name, self.came = table, form, table.name, form.came
         self.shape, self.together = (len(table), *form.shape), int(TOGETHER * memory())
         self.checked, self.most = False, int(KEPT * memory())
         if (taken := max(form.row_bytes, size(1, form.shape))) > self.most:

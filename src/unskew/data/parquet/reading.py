@@ -22,9 +22,10 @@ from unskew.data.scratch import Scratch
 class _Taken:
     """Where a pass puts samples: into memory, or, where they do not fit, what it saw of each."""
 
-    def __init__(self, source: RowGroups):
+    def __init__(self, source: RowGroups, in_memory: bool | None):
         self.source, rows = source, len(source.table)
-        self.x = np.empty(source.shape, np.float32) if fits(rows, source.form.shape) else None
+        in_memory = fits(rows, source.form.shape) if in_memory is None else in_memory
+        self.x = np.empty(source.shape, np.float32) if in_memory else None
         self.scratch = Scratch(source.shape) if self.x is None else None
         self.crc, self.low_high = np.empty(rows, np.uint32), np.empty((2, rows), np.float32)
 
@@ -50,19 +51,22 @@ class _Taken:
         return standing_in(self.scratch.samples(self.source))
 
 
-def samples_of(table: Shards, form: Form, notes: list[Note]) -> np.ndarray:
-    """The samples of a table, float32 [N, ...], in one pass over its rows. Adds to the notes; raises the DataError of `form`."""
+def samples_of(table: Shards, form: Form, notes: list[Note], in_memory: bool | None = None) -> np.ndarray:
+    """The samples of a table, float32 [N, ...], in one pass over its rows. in_memory: whether they are kept there; None where
+    that follows from their size. Adds to the notes; raises the DataError of `form`."""
     source = RowGroups(table, form)
-    taken = _Taken(source)
+    taken = _Taken(source, in_memory)
     for begin, held in source.passed():
         taken.put(begin, form.samples(held, np.arange(len(held)), begin))
     return taken.samples(notes)
 
 
-def files_of(table: Shards, form: Packed, notes: list[Note]) -> tuple[np.ndarray, list[Any]]:
+def files_of(
+    table: Shards, form: Packed, notes: list[Note], in_memory: bool | None = None
+) -> tuple[np.ndarray, list[Any]]:
     """(the same of files, what else was seen of each). Raises DataError (E401), with all files that cannot be read."""
     source = RowGroups(table, form)
-    taken = _Taken(source)
+    taken = _Taken(source, in_memory)
 
     def look(row: int) -> Any:
         sample, seen = form.one(source.one(row), row)

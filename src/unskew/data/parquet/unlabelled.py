@@ -13,11 +13,13 @@ from unskew.data import layout as layouts
 from unskew.data.intake.features import numbers_as
 from unskew.data.intake.notes import some
 from unskew.data.intake.sheets import Sheet
+from unskew.data.intake.targets import column_named
+from unskew.data.parquet.files import samples_in
 from unskew.data.parquet.given import inputs, lists
 from unskew.data.parquet.several import Columns, Named, Shards, shards_at
 from unskew.errors import DataError
 
-READ = ("table", "arrays")
+READ = ("table", "arrays", "images", "sounds")
 PLAIN = ("number", "text", "value")
 
 
@@ -33,7 +35,8 @@ def rows_in(path: Path, form: Mapping[str, Any], layout: layouts.Layout | None =
     if layout:
         if not layout.named:
             raise DataError("E403", f"{path} names its columns, and this model takes inputs by place; give an .npz.")
-        return names, inputs(table, [each.name for each in layout.inputs], turned)
+        columns = [column_named(dict.fromkeys(table.columns), each.name, table.name) for each in layout.inputs]
+        return names, inputs(table, columns, turned, form.get("files", {}))
     kind = str(form.get("kind", "arrays"))
     if kind == "table":
         if isinstance(form["columns"], Mapping):  # early runs, whose files name the columns in alphabetical order
@@ -43,15 +46,20 @@ def rows_in(path: Path, form: Mapping[str, Any], layout: layouts.Layout | None =
         plain = [n for n, column in table.columns.items() if column.kind in PLAIN]
         sheet = Sheet(table.name, Columns(table, plain), Named(table))
         return names, numbers_as(sheet, dict(form["columns"]))
-    return names, lists(table, _column(table, str(form.get("column", ""))), turned)
+    trained = str(form.get("column", ""))
+    if kind in ("images", "sounds"):
+        into = {name: value for name, value in form.items() if name != "column"}
+        return names, samples_in(table, _column(table, trained, "packed"), into, [], in_memory=True)
+    return names, lists(table, _column(table, trained, "list"), turned)
 
 
-def _column(table: Shards, trained: str) -> str:
-    """The column of lists that holds the samples: that of training, or the only one."""
-    listed = [n for n, column in table.columns.items() if column.kind == "list"]
-    if trained in listed:
+def _column(table: Shards, trained: str, kind: str) -> str:
+    """The column of lists, or of files, that holds the samples: that of training, or the only one."""
+    usable = [n for n, column in table.columns.items() if column.kind == kind]
+    if trained in usable:
         return trained
-    if len(listed) != 1:
-        text = f"{some(listed, 8) or 'none'}; the samples of training were in '{trained or 'x'}'"
-        raise DataError("E403", f"{table.name} has as columns of lists {text}: give that column its name.")
-    return listed[0]
+    if len(usable) != 1:
+        text = f"{some(usable, 8) or 'none'}; the samples of training were in '{trained or 'x'}'"
+        what = {"list": "lists", "packed": "files"}[kind]
+        raise DataError("E403", f"{table.name} has as columns of {what} {text}: give that column its name.")
+    return usable[0]

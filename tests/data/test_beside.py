@@ -1,0 +1,207 @@
+"""Samples with several inputs that memory does not hold: each input stays where it lies, and they train to the bits that they
+have in memory.
+
+Likely mistakes: whole numbers that are rounded or scaled otherwise than in memory, a file in Fortran order, NaN deep inside.
+What others may do: write to a file while it is used.
+"""
+
+from __future__ import annotations
+
+import pickle
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import unskew
+from tests.data import arrow
+from tests.data.test_parquet import FILE, png
+from unskew import data
+from unskew.data.intake import kept
+from unskew.data.rows import Rows, streams
+from unskew.errors import DataError
+
+N = 36
+RNG = np.random.default_rng(6)
+SCANS = RNG.integers(0, 256, (N, 1, 8, 8), dtype=np.uint8)
+SCANS[7] = SCANS[30]
+AGES, IDS = RNG.normal(size=N).astype(np.float32), RNG.integers(0, 50, (N, 6))
+Y = np.arange(N) % 2
+INPUTS = {"scan": SCANS, "age": AGES, "ids": IDS}
+SETTINGS = {"skew": "dirichlet:0.5", "clients": 3, "rounds": 2, "epochs": 1, "batch": 8, "workers": 1}
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.table, self.body, self.head = nn.Embedding(50, 2), nn.Linear(64 + 1 + 12, 8), nn.Linear(8, 2)
+
+    def forward(self, scan: Tensor, age: Tensor, ids: Tensor) -> Tensor:
+        flat = [scan.flatten(1), age[:, None], self.table(ids).flatten(1)]
+        return self.head(self.body(torch.cat(flat, 1)).relu())
+
+
+class Items:
+    def __init__(self, rows: range = range(N)):
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, i: int) -> Any:
+        row = self.rows[i]
+        return {name: values[row] for name, values in INPUTS.items()}, int(Y[row])
+
+
+@pytest.fixture
+def little(monkeypatch):
+    """What leaves this process with little memory; files are large then."""
+
+    def make(memory: int = 1000) -> None:
+        monkeypatch.setattr("unskew.data.intake.room.memory", lambda: memory)
+        for module in ("convert", "packed", "from_arrays", "intake.scale"):
+            monkeypatch.setattr(f"unskew.data.{module}.LARGE", 100)
+
+    return make
+
+
+def mapped(path):
+    for name, values in INPUTS.items():
+        np.save(path / f"{name}.npy", values)
+    return {name: path / f"{name}.npy" for name in INPUTS}
+
+
+FORMS = {
+    "arrays in memory": lambda path: (INPUTS, Y),
+    "files of .npy": lambda path: data.arrays(mapped(path), Y),
+    "some in files": lambda path: ({**INPUTS, "scan": np.load(mapped(path)["scan"], mmap_mode="r")}, Y),
+    "a Dataset": lambda path: Items(),
+}
+
+
+@pytest.mark.parametrize("method", ["fedavg", "standardise+scaffold"])
+@pytest.mark.parametrize("form", FORMS)
+def test_inputs_that_memory_does_not_hold_train_to_the_same_bits(form, method, tmp_path, little):
+    whole = data.take((INPUTS, Y))
+    theirs = unskew.run(method, whole, model=Net(), **SETTINGS)
+    little()
+    read = data.take(FORMS[form](tmp_path))
+    assert streams(read.x)
+    assert read.layout == whole.layout
+    assert np.array_equal(read.x[:], whole.x)
+    assert np.array_equal(read.x_test[:], whole.x_test)
+    assert any(text.startswith("samples are read when they are wanted") for _, text in read.intake.notes)
+    ours = unskew.run(method, read, model=Net(), **SETTINGS)
+    assert (ours.digest, ours.scores()) == (theirs.digest, theirs.scores())
+    kept.keep(read, tmp_path / "data.npz")
+    assert np.array_equal(data.read(tmp_path / "data.npz").x[:], whole.x)
+
+
+def test_constants_and_what_is_told_are_those_of_samples_in_memory(tmp_path, little):
+    scaled = {**INPUTS, "age": AGES * 20 + 60}
+    theirs = unskew.run("fedavg", (scaled, Y), model=Net(), **SETTINGS)
+    little()
+    ours = unskew.run("fedavg", (scaled, Y), model=Net(), **SETTINGS)
+    assert streams(ours.federation.x)
+    assert ours.federation.applied == theirs.federation.applied
+    assert ours.digest == theirs.digest
+    both = [{note for note in run.federation.intake.notes if "wanted" not in note[1]} for run in (ours, theirs)]
+    assert both[0] == both[1]
+
+
+@pytest.mark.parametrize("scratch", ["", "off"])
+def test_columns_of_parquet_are_unpacked_once_and_stay_there(scratch, tmp_path, little, monkeypatch):
+    """Lists, numbers and images. Also without a temporary file, where they are unpacked when they are wanted."""
+    monkeypatch.setitem(__import__("sys").modules, "pyarrow.parquet", SimpleNamespace(ParquetFile=arrow.ParquetFile))
+    numbers = "list<element: list<element: list<element: uint8>>>"
+    rows = {
+        "scan": (numbers, SCANS.tolist()),
+        "age": ("float", AGES.tolist()),
+        "ids": ("list<element: int64>", IDS.tolist()),
+        "photo": (FILE, [{"bytes": png(i), "path": None} for i in range(N)]),
+        "ill": ("int64", Y.tolist()),
+    }
+    arrow.write(tmp_path / "p.parquet", rows)
+    text = f"{tmp_path}/p.parquet(x='scan,age,ids,photo', label=ill, size=8)"
+    whole = data.read(text)
+    little(400_000)
+    monkeypatch.setattr("unskew.data.intake.room.SHARE", 0.01)
+    monkeypatch.setenv("UNSKEW_SCRATCH", scratch or str(tmp_path))
+    read = data.read(text)
+    assert streams(read.x)
+    assert read.layout == whole.layout
+    assert np.array_equal(read.x[:], whole.x)
+    where = "each time unpacked again" if scratch else "from a file without a name"
+    told = [t for _, t in read.intake.notes]
+    assert any(t.startswith("column 'photo': samples are read when they are wanted") and where in t for t in told)
+    changed = {**rows, "ids": (rows["ids"][0], (IDS + 1).tolist())}
+    arrow.write(tmp_path / "p.parquet", changed)
+    if scratch:
+        with pytest.raises(DataError, match=r"E413 .*p.parquet has changed|E413 .*another than when it was checked"):
+            read.x[:]
+    else:
+        assert np.array_equal(read.x[:], whole.x)
+
+
+def test_clients_may_have_too_many_together(little):
+    half = range(0, N, 2), range(1, N, 2)
+    clients = {name: Items(rows) for name, rows in zip(("north", "south"), half)}
+    theirs = unskew.run("fedavg", clients, model=Net(), rounds=1, epochs=1, batch=8)
+    little()
+    ours = unskew.run("fedavg", clients, model=Net(), rounds=1, epochs=1, batch=8)
+    assert streams(ours.federation.x)
+    assert ours.digest == theirs.digest
+
+
+def test_tokens_may_have_a_label_each(little):
+    labels = np.where(np.arange(6) < 4, IDS % 3, -100)
+    given = {"ids": IDS, "present": IDS > 10}
+    whole = data.arrays(given, labels)
+    little()
+    read = data.arrays(given, labels)
+    assert streams(read.x)
+    assert read.tokens
+    assert np.array_equal(read.y, whole.y)
+    with pytest.raises(DataError, match="E404"):
+        data.arrays(given, labels[:, :4])
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("age", np.nan, r"E405 arrays: input 'age' of sample 31 holds nan"),
+        ("age", 1e39, r"E405 arrays: input 'age' of sample 31 holds inf"),
+        ("ids", 1 << 24, r"E405 arrays: input 'ids' of sample 31 holds 16777216, and whole numbers are kept up to"),
+        (
+            "ids",
+            (1 << 24) + 1,
+            r"E405 arrays: input 'ids' of sample 31 holds 16777216, and whole numbers are kept up to",
+        ),
+        ("ids", -(1 << 40), r"E405 arrays: input 'ids' of sample 31 holds -1099511627776, and"),
+    ],
+)
+def test_numbers_that_cannot_be_kept_are_named_wherever_they_lie(name, value, says, tmp_path, little):
+    given: dict[str, Any] = {"age": AGES.astype(np.float64), "ids": IDS.copy()}
+    given[name][31] = value
+    np.save(tmp_path / "v.npy", given[name])
+    little()
+    with pytest.raises(DataError, match=says):
+        data.arrays({**given, name: tmp_path / "v.npy"}, Y)
+
+
+def test_a_file_in_another_order_is_refused_and_a_changed_one_is_no_other_result(tmp_path, little):
+    little()
+    np.save(tmp_path / "f.npy", np.asfortranarray(RNG.random((N, 5, 3))))
+    with pytest.raises(DataError, match=r"E403 arrays: input 'scan': the rows of this view of a file of .* in C order"):
+        data.arrays({"scan": tmp_path / "f.npy", "age": AGES}, Y)
+    read = data.arrays(mapped(tmp_path), Y)
+    again = pickle.loads(pickle.dumps(read.x))
+    assert isinstance(again, Rows)
+    assert np.array_equal(again[3:5], read.x[3:5])
+    np.save(tmp_path / "ids.npy", IDS + 1)
+    with pytest.raises(DataError, match=r"E413 .*ids.npy has changed since it was checked"):
+        read.x[0]
