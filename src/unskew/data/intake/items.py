@@ -16,6 +16,7 @@ from unskew.data.intake.drawn import Drawn, scaling
 from unskew.data.intake.gathered import first_row, gathered, row
 from unskew.data.intake.images import channels_first, pixels_of
 from unskew.data.intake.notes import Note, counted
+from unskew.data.intake.numbering import names_of, unlike_parts
 from unskew.data.intake.raw import Raw
 from unskew.data.intake.room import fits, told
 from unskew.data.intake.take_forms import has_several_inputs
@@ -36,12 +37,8 @@ def from_items(items: Any, label: str = "", beside: int = 0) -> Raw:
     Raises DataError: E401 for an item that fails, E403 for items that are no pair and for samples of unequal shapes.
     """
     name = type(items).__name__
-    if not hasattr(items, "__len__"):
-        raise DataError(
-            "E403", f"a {name} has no length; samples must be countable, so collect them into (x, y) first."
-        )
     notes: list[Note] = []
-    if not len(items):
+    if not _length(items, name):
         raise DataError("E403", f"{name} has no samples.")
     item = _read(items, 0, name)
     first = _sample(item, 0, name, label)
@@ -60,9 +57,10 @@ def from_items(items: Any, label: str = "", beside: int = 0) -> Raw:
         getattr(items, "transform", None) is not None or getattr(items, "transforms", None) is not None
     ) and not streams(x):
         notes.append(("note", "every sample was read once: what a random transform did to it stays"))
-    return Raw(
-        x, ys if not isinstance(ys[0], np.ndarray) else np.stack(ys), classes=_classes(items, ys), notes=tuple(notes)
-    )
+    classes = _classes(items, ys, _keys(item, label)[0] if isinstance(item, Mapping) else None)
+    if classes is None and (text := unlike_parts(items)):
+        notes.append(("labels", text))
+    return Raw(x, _labels(ys, name), classes=classes, notes=tuple(notes))
 
 
 def _together(
@@ -119,8 +117,19 @@ def _read(items: Any, i: int, name: str) -> Any:
         raise DataError("E401", f"{name}: sample {i} failed: {type(error).__name__}: {error}.") from error
 
 
+def _length(items: Any, name: str) -> int:
+    """How many samples a set has. Raises DataError (E403) for one that cannot tell."""
+    try:
+        return len(items)
+    except Exception as error:  # whatever a user's set raises
+        text = f"a {name} has no length; samples must be countable, so collect them into (x, y) first"
+        raise DataError("E403", f"{text}.") from error
+
+
 def _sample(item: Any, i: int, name: str, label: str) -> tuple[Any, Any]:
     x, y = _pair(item, i, name, label)
+    if x is None:
+        raise DataError("E403", f"{name}: sample {i} is None; leave it out.")
     return x, array_of(y) if hasattr(y, "detach") or isinstance(y, np.ndarray) else y
 
 
@@ -182,15 +191,25 @@ def _stacked(xs: list[Any], name: str, notes: list[Note]) -> np.ndarray:
     return np.stack(values)
 
 
-def _classes(items: Any, ys: list[Any]) -> tuple[str, ...] | None:
-    """Names of the classes, where the set or the one below it has them for every label."""
-    features, names = getattr(items, "features", None), None
-    if isinstance(features, Mapping):
-        names = next((f.names for f in features.values() if getattr(f, "names", None)), None)
-    while names is None and items is not None:
-        names = getattr(items, "classes", None)
-        items = getattr(items, "dataset", None)
-    if not isinstance(names, list | tuple) or not all(isinstance(y, int | np.integer) or np.ndim(y) == 0 for y in ys):
+def _labels(ys: list[Any], name: str) -> Any:
+    """Labels, which are one array where each is one. Raises DataError (E404) for arrays of unequal shapes."""
+    if not any(isinstance(y, np.ndarray) for y in ys):
+        return ys
+    for i, y in enumerate(ys):
+        if np.shape(y) != np.shape(ys[0]):
+            text = f"the label of sample 0 is {list(np.shape(ys[0]))}, that of sample {i} {list(np.shape(y))}"
+            raise DataError("E404", f"{name}: {text}; give labels of one shape.")
+    return np.stack(ys)
+
+
+def _classes(items: Any, ys: list[Any], key: Any) -> tuple[str, ...] | None:
+    """Names of the classes, where the set or the one below it has them for every label. key: of labels in dictionaries."""
+    features = getattr(items, "features", None)
+    names = getattr(features.get(key), "names", None) if isinstance(features, Mapping) else names_of(items)
+    if not isinstance(names, list | tuple) or not all(_is_number(y) for y in ys):
         return None
-    whole = [int(y) for y in ys if not isinstance(y, str)]
-    return tuple(map(str, names)) if len(whole) == len(ys) and max(whole) < len(names) else None
+    return tuple(map(str, names)) if max(map(int, ys)) < len(names) else None
+
+
+def _is_number(y: Any) -> bool:
+    return np.ndim(y) == 0 and np.asarray(y).dtype.kind in "biuf" and bool(np.isfinite(y))

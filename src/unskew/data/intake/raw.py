@@ -13,6 +13,7 @@ from unskew.data.dataset import Dataset
 from unskew.data.from_arrays import arrays
 from unskew.data.intake.masks import Origin, as_masks
 from unskew.data.intake.notes import Intake, Note
+from unskew.data.intake.numbering import common, renumbered
 from unskew.data.joined import joined
 from unskew.data.layout import Layout
 from unskew.data.packed import Packed, are_inputs, difference, packed
@@ -53,6 +54,12 @@ class Raw:
         intake = dataset.intake or Intake()
         return replace(dataset, intake=replace(intake, form={**intake.form, "together": self.together[0]}))
 
+    def renumbered(self, classes: tuple[str, ...], among: tuple[str, ...], of: str) -> Raw:
+        """The set with its labels numbered as in a longer list of classes. of: its name, for messages."""
+        y, *test = [renumbered(y, classes, among, of) for y in (self.y, self.y_test) if y is not None]
+        note: Note = ("labels", "classes were matched by their names, because sets number them differently")
+        return replace(self, y=y, y_test=test[0] if test else None, classes=among, notes=(*self.notes, note))
+
 
 def raw_of(dataset: Dataset) -> Raw:
     """A set that is read already, its labels as words again, so that they can be numbered together with others'."""
@@ -74,21 +81,36 @@ def raw_of(dataset: Dataset) -> Raw:
     return Raw(x, y, *test, classes, notes=notes, together=together)
 
 
-def from_clients(sets: Mapping[str, Raw], common: Raw | None = None) -> Dataset:
+def in_one_numbering(named: Sequence[tuple[str, Raw]]) -> list[Raw]:
+    """The sets with one list of classes, where some number theirs differently: labels are matched by the classes' names.
+
+    named: the sets, each with what it is called in messages. Raises DataError (E404) where names do not say which class is meant.
+    """
+    lists = [(name, raw.classes if raw.classes and array_of(raw.y).ndim < 3 else None) for name, raw in named]
+    among = common([(name, classes) for name, classes in lists if classes])
+    return [
+        raw.renumbered(classes, among, of) if classes and among else raw
+        for (of, classes), (_, raw) in zip(lists, named)
+    ]
+
+
+def from_clients(given: Mapping[str, Raw], common_test: Raw | None = None) -> Dataset:
     """One set of the sets of several clients, divided as it came: the column `client` says whose a sample is.
 
-    common: test samples that belong to no client. Raises DataError (E403) for samples of unequal shapes, and where only some clients bring a test set.
+    common_test: samples that belong to no client. Raises DataError (E403) for samples of unequal shapes, and where only some clients bring a test set.
     """
-    names = list(sets)
+    names, tested = list(given), [("the test set", common_test)] if common_test else []
+    raws = in_one_numbering([*given.items(), *tested])
+    sets, common_test = dict(zip(names, raws)), raws[-1] if tested else None
     brings_test = [raw.x_test is not None for raw in sets.values()]
-    if common is not None and any(brings_test):
+    if common_test is not None and any(brings_test):
         owner = names[brings_test.index(True)]
         raise DataError("E403", f"'{owner}' brings a test set, and there is one for all; give one kind.")
     if any(brings_test) != all(brings_test):
         lacks = names[brings_test.index(False)]
         raise DataError("E403", f"'{lacks}' brings no test set, and other clients do; give all of them one, or none.")
     parts = [_part({n: (r.x, r.y) for n, r in sets.items()})]
-    if common is None and all(brings_test):
+    if common_test is None and all(brings_test):
         parts.append(_part({n: (r.x_test, r.y_test) for n, r in sets.items()}))
     (x, y, owner), *test = parts
     notes = [note for raw in sets.values() for note in raw.notes]
@@ -108,8 +130,8 @@ def from_clients(sets: Mapping[str, Raw], common: Raw | None = None) -> Dataset:
     )
     if test:
         whole = replace(whole, x_test=test[0][0], y_test=test[0][1], test_columns={CLIENT: test[0][2]})
-    if common is not None:
-        whole = replace(whole, x_test=common.x, y_test=common.y)
+    if common_test is not None:
+        whole = replace(whole, x_test=common_test.x, y_test=common_test.y)
     dataset = whole.dataset("clients").noted(("sites", f"{len(names)} clients brought sets of their own"))
     assert dataset.intake
     return replace(dataset, labels={CLIENT: tuple(names)}, intake=replace(dataset.intake, divided=CLIENT))

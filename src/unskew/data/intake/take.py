@@ -13,7 +13,7 @@ from unskew.data.dataset import Dataset
 from unskew.data.federation import Federation
 from unskew.data.intake.items import from_items
 from unskew.data.intake.notes import some
-from unskew.data.intake.raw import Raw, from_clients, parts_of, raw_of
+from unskew.data.intake.raw import Raw, from_clients, in_one_numbering, parts_of, raw_of
 from unskew.data.intake.tables import table
 from unskew.data.intake.take_forms import check_instance, is_loader, is_pair, is_sample, set_of
 from unskew.data.intake.targets import column_named
@@ -211,7 +211,7 @@ def _is_set(data: Any) -> bool:
         return True
     return (
         hasattr(data, "__getitem__")
-        and not hasattr(data, "shape")
+        and not (hasattr(data, "shape") and hasattr(data, "dtype"))  # a Dataset of Hugging Face has a shape, too
         and not isinstance(data, str | list | tuple | Mapping)
     )
 
@@ -222,11 +222,9 @@ def _is_split(data: Mapping[str, Any]) -> bool:
 
 def _split(data: Mapping[str, Any], label: str, beside: int) -> Raw:
     """Train and test as one; validation samples are left out and told."""
-    parts = {
-        PARTS[str(name).lower()]: _raw(one, label, beside)
-        for name, one in data.items()
-        if PARTS[str(name).lower()] != "val"
-    }
+    used = {PARTS[str(name).lower()]: one for name, one in data.items() if PARTS[str(name).lower()] != "val"}
+    raws = in_one_numbering([(part, _raw(one, label, beside)) for part, one in used.items()])
+    parts = dict(zip(used, raws))
     train, test = parts["train"], parts.get("test")
     left = [str(n) for n in data if PARTS[str(n).lower()] == "val"]
     notes = (*train.notes, *((("left out", f"{some(left)}: choose settings with validation=0.1"),) if left else ()))

@@ -61,7 +61,8 @@ class Shards:
 
     def classes(self, column: str) -> tuple[str, ...] | None:
         """The names of the classes of a column, where its files give them."""
-        return self.shards[0].classes.get(self.columns[column].name)
+        name = self.columns[column].name
+        return next((one.classes[name] for one in self.shards if name in one.classes), None)
 
     @property
     def row_bytes(self) -> int:
@@ -196,7 +197,7 @@ def _words(values: np.ndarray) -> np.ndarray:
 
 
 def _unlike(shards: Sequence[Shard]) -> tuple[str, ...]:
-    """Columns that the first file does not have, in words. Raises DataError (E403) for a column that one lacks or has otherwise."""
+    """Columns that the first file does not have, in words. Raises DataError (E403) for a column that one lacks or has otherwise, also with classes numbered otherwise."""
     first, more = shards[0], list[str]()
     for one in shards[1:]:
         for name, column in first.columns.items():
@@ -206,6 +207,10 @@ def _unlike(shards: Sequence[Shard]) -> tuple[str, ...]:
             if other.kind != column.kind or (column.kind == "list" and _inner(other) != _inner(column)):
                 forms = f"{excerpt(column.form, 40)[1:-1]} in {first.path} and {excerpt(other.form, 40)[1:-1]} in {one.path}"
                 raise DataError("E403", f"column {excerpt(name, 40)} is {forms}; write one type into all files.")
+        for name, classes in one.classes.items():
+            if classes != first.classes.get(name, classes):
+                text = f"{first.path} and {one.path} number the classes of column {excerpt(name, 40)} differently"
+                raise DataError("E403", f"{text}; write one list of names into all files, and the numbers that fit it.")
         if extra := [name for name in one.columns if name not in first.columns]:
             more.append(f"column {excerpt(extra[0], 40)}, which only {one.path.name} has")
     return tuple(dict.fromkeys(more))
