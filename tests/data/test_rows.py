@@ -90,11 +90,66 @@ def test_values_that_are_not_finite_are_found_wherever_they_lie(tmp_path):
 def test_views_of_a_mapping_are_read_from_their_own_place(tmp_path):
     np.save(tmp_path / "x.npy", X)
     whole = np.load(tmp_path / "x.npy", mmap_mode="r")
-    for view in (whole, whole[11:], whole[5:80].reshape(-1, 64)):
+    np.save(tmp_path / "f.npy", np.asfortranarray(X.astype(">u2")))
+    other = np.load(tmp_path / "f.npy", mmap_mode="r")
+    views = (
+        whole,
+        whole[11:],
+        whole[5:80].reshape(-1, 64),
+        whole[2:86:1, :, ::3],
+        whole[::-1],
+        other,
+        other[7:, :, 2:],
+    )
+    for view in views:
         source, rows = stored(view, None), np.array([3, 4, 5, 3, 60, 0])
-        assert np.array_equal(source.read(rows), view[rows])
-    assert stored(whole[::2], None) is None
+        for one in (source, pickle.loads(pickle.dumps(source))):
+            assert np.array_equal(one.read(rows), view[rows])
     assert stored(np.load(tmp_path / "x.npy", mmap_mode="c"), None) is None
+
+
+def test_a_file_in_another_order_trains_to_the_same_bits_and_is_not_read_once_it_has_changed(tmp_path):
+    """D8: it was used through its mapping, so that what was written to it was trained on, and cutting it off ended the process."""
+    x = np.asfortranarray(X.astype(">u2") * 257)
+    read, whole = on_disk(tmp_path, x), data.arrays(x, Y)
+    assert read.intake == whole.intake
+    assert read.intake.dtype == "uint16"
+    assert np.array_equal(read.x[:], whole.x)
+    one, other = (unskew.run("fedavg", d, **SETTINGS) for d in (read, whole))
+    assert one.digest == other.digest
+    with open(tmp_path / "x.npy", "r+b") as file:
+        file.truncate(4096)
+    with pytest.raises(DataError, match=r"E413 .*x\.npy has changed since it was checked"):
+        read.x[0]
+
+
+def test_what_becomes_of_a_smaller_file_changes_nothing(tmp_path, monkeypatch):
+    """D8: float32 was used through its mapping: what was written to the file while a run trained was trained on."""
+    monkeypatch.undo()
+    columns, x = np.arange(90) % 4, X.astype(np.float32)
+    for name, values in (("x", x), ("x_test", x[:9]), ("y", Y), ("y_test", Y[:9]), ("site", columns)):
+        np.save(tmp_path / f"{name}.npy", values)
+    view = np.asarray(np.load(tmp_path / "x.npy", mmap_mode="r"))[:80]
+    read, viewed = data.read(tmp_path), data.arrays(view, Y[:80], x[:9], Y[:9])
+    for name in ("x", "x_test", "y", "y_test", "site"):
+        mapped = np.load(tmp_path / f"{name}.npy", mmap_mode="r+")
+        mapped[:] = 1
+        mapped.flush()
+    assert np.array_equal(read.x, x)
+    assert np.array_equal(read.x_test, x[:9])
+    assert np.array_equal(viewed.x, x[:80])
+    assert np.array_equal(read.y, Y)
+    assert np.array_equal(read.columns["site"], columns)
+
+
+def test_a_file_that_takes_a_quarter_of_the_memory_is_read_row_by_row(tmp_path, monkeypatch):
+    np.save(tmp_path / "x.npy", X)
+    monkeypatch.undo()
+    assert not streams(data.arrays(tmp_path / "x.npy", Y).x)
+    monkeypatch.setattr(
+        "unskew.data.intake.room.memory", lambda: 15 * X.nbytes
+    )  # as float32 it takes four times as much
+    assert streams(data.arrays(tmp_path / "x.npy", Y).x)
 
 
 def test_other_processes_find_the_rows_in_their_file_and_changed_ones_in_a_new_one(tmp_path):

@@ -11,12 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from unskew.data.intake.room import fits
 from unskew.data.rows import standing_in, streams
 from unskew.data.stored import stored
 from unskew.errors import DataError, excerpt
 
 LARGE = 1 << 30
-"""Bytes of a memory-mapped file above which its rows are read when they are wanted."""
+"""Bytes of a memory-mapped file above which its rows are read when they are wanted, if not a quarter of the memory is less."""
 DEPTHS = {np.dtype(np.uint8): 8, np.dtype(np.uint16): 16}
 """Bits of the types that are scaled."""
 
@@ -93,36 +94,57 @@ def samples(x: Any, name: str) -> np.ndarray:
         raise DataError(
             "E403", f"{name}: x is {x.dtype} {list(x.shape)}{example}; it must be numbers [N, ...], channels first."
         )
-    return x
+    return x if x.dtype.isnative or is_large(x) else x.astype(x.dtype.newbyteorder("="))
 
 
 def scaled(x: np.ndarray, name: str) -> np.ndarray:
     """Samples as float32: uint8 / 255, uint16 / 65,535, others unchanged, and so are columns of numbers, [N, columns].
 
-    A file that is mapped as float32 stays mapped. Of a large mapped file, rows are read when they are wanted
-    (unskew.data.rows), and scaled then. Raises DataError (E403) for a large view whose rows lie scattered in their file.
+    Of a large mapped file, rows are read when they are wanted (unskew.data.rows), and scaled then; a smaller one is copied into
+    memory, so that what becomes of the file changes nothing. Raises DataError (E403) for a large mapping that was changed in memory.
     """
     if streams(x):
         return x
     bits = bits_of(x)
     full = (1 << bits) - 1 if bits else None
-    if isinstance(x, np.memmap) and x.nbytes > LARGE:
+    if is_large(x):
         if source := stored(x, full):
             return standing_in(source)
         if x.dtype != np.float32:
             raise DataError(
                 "E403",
-                f"{name}: the rows of this view of a file of {x.nbytes:,} bytes do not lie in it one after another, so it "
-                f"is not converted from {x.dtype}; save the array in C order, as numpy.save does with one in memory.",
+                f"{name}: {x.nbytes:,} bytes are mapped so that changes stay in memory (mode 'c'), so they are not converted "
+                f"from {x.dtype}; map the file with mode 'r'.",
             )
-    if x.dtype == np.float32:
         return x
-    return np.asarray(x.astype(np.float32) if full is None else x.astype(np.float32) / np.float32(full))
+    if x.dtype == np.float32:
+        return np.array(x) if x.nbytes <= LARGE and is_mapped(x) else x
+    with np.errstate(over="ignore"):  # what is too large becomes infinite, which is refused
+        return np.asarray(x.astype(np.float32) if full is None else x.astype(np.float32) / np.float32(full))
+
+
+def is_large(x: np.ndarray) -> bool:
+    """Whether samples are mapped from a file that is too large to be copied into memory."""
+    return isinstance(x, np.memmap) and (x.nbytes > LARGE or not fits(len(x), x.shape[1:]))
+
+
+def is_mapped(x: Any) -> bool:
+    """Whether an array lies in a file that is mapped into memory, or is a view of one that does."""
+    while isinstance(x, np.ndarray):
+        if isinstance(x, np.memmap):
+            return True
+        x = x.base
+    return False
 
 
 def bits_of(x: np.ndarray) -> int | None:
     """Of samples that are scaled, how many bits their values have; None for others, among them columns of numbers."""
-    return DEPTHS.get(x.dtype) if x.ndim > 2 else None
+    return depth_of(x.dtype) if x.ndim > 2 else None
+
+
+def depth_of(kind: np.dtype[Any]) -> int | None:
+    """How many bits numbers of a type have that is scaled, whichever byte of them comes first; None for others."""
+    return DEPTHS.get(kind.newbyteorder("="))
 
 
 def unit_interval(x: np.ndarray) -> np.ndarray:

@@ -46,8 +46,7 @@ def arrays(
     """A set from arrays, tensors or lists.
 
     x: [N, ...], channels first; uint8 is divided by 255, uint16 by 65,535, except in columns [N, columns]; other numbers
-    stay. Also the path of a .npy file, which is memory-mapped: of a float32 file nothing is copied. Where a sample has
-    several inputs, a dictionary or a tuple of such arrays, see unskew.data.packed.
+    stay. Also the path of a .npy file. Of several inputs, a dictionary or a tuple of such arrays, see unskew.data.packed.
     y: labels [N], whole numbers from 0, words or one-hot rows; or masks [N, H, W] or [N, 1, H, W]: see unskew.data.intake.labels, masks.
     Rows [N, L] of zeros and ones, of which some have none or several ones, say which of L labels a sample has.
     Labels [N, T] for samples [N, T] are one for each token, see unskew.data.intake.places; -100 where one does not count.
@@ -72,7 +71,8 @@ def arrays(
             check_layout(name, part, masks=labels.y.ndim == 3)
     x, *rest = [scaled(part, name) for part in given]
     y, facts = labels.y, numbered(name, columns, test_columns)
-    intake = Intake("" if inputs else str(given[0].dtype), (*notes, *done, *_scaling(given), *labels.notes))
+    came = "" if inputs else str(given[0].dtype.newbyteorder("="))
+    intake = Intake(came, (*notes, *done, *_scaling(given), *labels.notes))
     if rest:
         intake = intake.noted(*_duplicates(x, rest[0]), *_other_scales(x, rest[0], inputs))
         parts = (x, y, rest[0], labels.y_test)
@@ -168,11 +168,9 @@ def _check_parts(name: str, train: tuple[Any, Any], given_test: tuple[Any, Any],
 
 def _scaling(parts: Sequence[np.ndarray]) -> list[Note]:
     """What scaling did to samples of these types."""
-    depths = {x.dtype: bits for x in parts if (bits := bits_of(x))}
-    notes: list[Note] = [
-        ("scaled", f"{bits}-bit whole numbers were divided by {(1 << bits) - 1:,}") for bits in depths.values()
-    ]
-    if len(kinds := {str(x.dtype) for x in parts}) > 1:
+    depths = {bits: None for x in parts if (bits := bits_of(x))}
+    notes: list[Note] = [("scaled", f"{bits}-bit whole numbers were divided by {(1 << bits) - 1:,}") for bits in depths]
+    if len(kinds := {str(x.dtype.newbyteorder("=")) for x in parts}) > 1:
         notes.append(("note", f"training and test samples are of different types: {' and '.join(sorted(kinds))}"))
     return notes
 

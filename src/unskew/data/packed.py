@@ -163,8 +163,8 @@ def _numbers(values: Any, label: str) -> np.ndarray:
         return array
     if source := stored(array, None):
         return standing_in(source)
-    text = f"the rows of this view of a file of {array.nbytes:,} bytes do not lie in it one after another"
-    raise DataError("E403", f"{label}: {text}; save the array in C order, as numpy.save does with one in memory.")
+    text = f"{array.nbytes:,} bytes are mapped so that changes stay in memory (mode 'c')"
+    raise DataError("E403", f"{label}: {text}; map the file with mode 'r'.")
 
 
 def _input(key: str, values: np.ndarray, name: str) -> Input:

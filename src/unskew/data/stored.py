@@ -16,6 +16,7 @@ import numpy as np
 from unskew import disk
 from unskew.data.ranges import Range, Ranges
 from unskew.data.rows import Rows, Source, blocks, chosen, standing_in
+from unskew.data.scattered import Scattered
 from unskew.errors import DataError
 
 ALIGNED = 64
@@ -44,7 +45,7 @@ class Stored(Source):
 
     def _lies(self, path: Path, offset: int, shape: tuple[int, ...], kind: np.dtype[Any], full: int | None) -> None:
         self.path, self.offset, self.shape, self.kind, self.full = path, offset, shape, kind, full
-        self.name, self.came = path.name, kind if full is None else Source.came
+        self.name, self.came = path.name, kind.newbyteorder("=") if full is None else Source.came
         self.row_bytes = int(np.prod(shape[1:], dtype=np.int64)) * kind.itemsize
 
     def __getstate__(self) -> dict[str, Any]:
@@ -97,15 +98,17 @@ def _empty(shape: tuple[int, ...], kind: np.dtype[Any]) -> np.ndarray:
     return memory[skip : skip + size].view(kind).reshape(shape)
 
 
-def stored(x: np.ndarray, full: int | None) -> Stored | None:
-    """What reads the rows of a mapped array from its file; None for one whose rows do not lie in the file one after another,
-    or that has been changed in memory only."""
-    if not isinstance(x, np.memmap) or not x.flags.c_contiguous or x.mode == "c" or x.filename is None:  # pyright: ignore[reportUnnecessaryComparison]
+def stored(x: np.ndarray, full: int | None) -> Source | None:
+    """What reads the rows of a mapped array from its file; None for one that may have been changed in memory only."""
+    if not isinstance(x, np.memmap) or x.mode == "c" or x.filename is None:  # pyright: ignore[reportUnnecessaryComparison]
         return None
     mapping = np.frombuffer(x._mmap, np.uint8)  # type: ignore[attr-defined]
     begins = x.offset - x.offset % mmap.ALLOCATIONGRANULARITY
     offset = begins + x.__array_interface__["data"][0] - mapping.__array_interface__["data"][0]
-    return Stored(Path(x.filename), offset, x.shape, x.dtype, full)
+    path = Path(x.filename)
+    if x.flags.c_contiguous:
+        return Stored(path, offset, x.shape, x.dtype, full)
+    return Scattered(path, offset, x.strides, shape=x.shape, kind=x.dtype, full=full)
 
 
 def lies_as_used(x: Rows) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from unskew.data.convert import array_of
+from unskew.data.convert import array_of, is_mapped
 from unskew.data.intake import cells
 from unskew.errors import DataError
 
@@ -47,6 +47,7 @@ def numbered(
 
 def _checked(name: str, column: str, values: Any) -> np.ndarray:
     v = array_of(values)
+    v = np.array(v) if is_mapped(v) else v
     if v.ndim != 1:
         raise DataError(
             "E403", f"{name}: column '{column}' is {list(v.shape)}; it must hold one value per sample, [N]."

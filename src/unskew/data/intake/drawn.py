@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from unskew.data.convert import DEPTHS
+from unskew.data.convert import depth_of
 from unskew.data.rows import Source, Survey, checksums
 from unskew.errors import DataError
 
@@ -28,7 +28,7 @@ class Drawn(Source):
 
     def __init__(self, name: str, count: int, give: Callable[[int], np.ndarray], like: np.ndarray):
         self.name, self.shape, self.kind, self.give = name, (count, *like.shape), like.dtype, give
-        bits = DEPTHS.get(like.dtype) if like.ndim > 1 else None
+        bits = depth_of(like.dtype) if like.ndim > 1 else None
         self.full = (1 << bits) - 1 if bits else None
         self._one_at_a_time = threading.Lock()
         low_high = np.empty((2, count), np.float32)
