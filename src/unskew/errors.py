@@ -201,7 +201,7 @@ PAGES = {
     "E501": "Federations of real sites need Flower and cryptography, which are an optional extra: `pip install 'unskew[flower]'`.",
     "E502": "A federation, a key or a site's folder already exists, or does not exist. Nothing was overwritten.",
     "E503": "A ticket, a key, a host or the name of a site cannot be used. The message says which, and why.",
-    "E504": "A site does not fit the others: its classes, shapes, versions or model differ, or its data changed after the run began. The message names it. The run goes on with the others where they are the majority and at least `--min-sites`.",
+    "E504": "A site does not fit the others: its classes, shapes, columns, versions or model differ, or its data changed after the run began. The message names it. The run goes on with the others where they are the majority and at least `--min-sites`.",
     "E505": "A site says it holds more samples than were agreed with it when it was admitted, or, where nothing was agreed, more than 1,000 times as many as the other sites (their median) and at least 100,000. It is left out, or its reply is dropped. If the number is right, admit its key again with a `--samples` that is large enough; if not, ask the site.",
     "E506": "This study cannot run over a network: its method needs samples at the server, its model is in a file that a site has not allowed, its method is in a file, which no site loads, its guarantee rests on noise that the coordinator could draw again, or a round of it would need several replies although a guarantee counts each by itself.",
     "E507": "One of Flower's programs did not start, or ended unexpectedly. The message names its log. Often a port is in use or a certificate has expired.",

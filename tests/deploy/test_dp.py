@@ -13,6 +13,7 @@ from tests.deploy.test_bad import meddling, silence
 from tests.deploy.test_policy import allow, hello
 from tests.deploy.test_wreckers import events, run, times
 from unskew.cli.deployed import clipped
+from unskew.deploy.leaving import forecast_of
 from unskew.errors import NothingUsed, UsageError
 
 pytest.importorskip("dp_accounting", reason="the extra [dp] is not installed")
@@ -148,3 +149,22 @@ def test_a_sites_budget_counts_sums_beside_steps(tmp_path):
     kept = "dpsgd(noise_multiplier=8.0, sums_noise=0.5)"
     assert "hello" in hello(site, f"fedprox+{kept}", rounds=50)
     assert hello(site, f"fedproto+{kept}", rounds=50, run="r2")["code"] == "E520"
+
+
+def test_where_each_sample_is_protected_no_training_loss_leaves_and_the_operator_reads_none(tmp_path):
+    losses = set()
+
+    def read(site, asked, honest):
+        losses.add(json.loads(honest.text).get("loss", 0.0))
+        return honest
+
+    sites = fake.sites(tmp_path / "sites", fake.federation())
+    for node in (999, 997):  # a single sample, and two
+        del sites[node]
+    method = "dpsgd(clip=1.0,noise_multiplier=1.0)"
+    fake.run(tmp_path / "run", fake.Direct(sites, read), fake.small(method, rounds=1))
+    assert losses == {0.0}
+    for name, told in ((method, False), ("fedavg", True)):
+        _, lines = forecast_of(fake.data_of(fake.federation(), 0), fake.small(name, rounds=1))
+        assert any("number of training samples, a round" in line for line in lines)
+        assert any("mean training loss" in line for line in lines) == told

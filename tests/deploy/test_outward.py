@@ -76,6 +76,14 @@ def test_neither_data_nor_a_model_of_the_sites_own_are_named(site, tmp_path):
     assert "secret" not in str(answer(own, "hello", settings=fake.small("fedavg", model="x.py:make").as_dict()))
 
 
+def test_a_set_is_not_called_by_the_name_of_its_file(site):
+    """A coordinator that asked for normalise=dataset read what the site's file is called."""
+    here = Site(site.member, lambda: replace(site.data, name="hiv-patients-2019"), approve="all")
+    refused = hello(here, normalise="dataset")
+    assert refused["code"] == "E506"
+    assert "hiv" not in refused["text"]
+
+
 def test_a_coordinator_reads_again_what_it_has_named_itself(site):
     """It read of "a file of the site" where the file was its own."""
     refused = answer(site, "hello", settings=fake.small("fedavg", model="/home/me/net.py:make").as_dict())

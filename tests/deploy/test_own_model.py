@@ -267,7 +267,9 @@ def test_the_coordinator_predicts_nothing_where_sites_scaled_by_constants_of_the
 def test_standardising_by_a_set_that_has_no_constants_is_refused(tmp_path):
     """It was left out without a word."""
     sites = fake.sites(tmp_path / "sites", fake.federation())
-    with pytest.raises(UnskewError, match=r"the study sets normalise=dataset, and site . has no constants"):
+    with pytest.raises(
+        UnskewError, match=r"the study sets normalise=dataset, and a site's own samples have no constants"
+    ):
         fake.run(tmp_path / "run", fake.Direct(sites), fake.small("fedavg").replace(normalise="dataset"))
 
 

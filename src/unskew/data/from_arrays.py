@@ -72,12 +72,16 @@ def arrays(
     x, *rest = [scaled(part, name) for part in given]
     y, facts = labels.y, numbered(name, columns, test_columns)
     came = "" if inputs else str(given[0].dtype.newbyteorder("="))
-    intake = Intake(came, (*notes, *done, *_scaling(given), *labels.notes))
+    intake = _intake(came, (*notes, *done, *_scaling(given)), labels)
     if rest:
         intake = intake.noted(*_duplicates(x, rest[0]), *_other_scales(x, rest[0], inputs))
         parts = (x, y, rest[0], labels.y_test)
         return Dataset(name, *parts, labels.classes, *facts, intake=intake, target=labels.target, layout=inputs)
     return _with_test_set(_undivided(name, x, labels, facts, intake, layout=inputs), test)
+
+
+def _intake(dtype: str, notes: tuple[Note, ...], labels: Labels) -> Intake:
+    return Intake(dtype, (*notes, *labels.notes), unnamed=labels.unnamed)
 
 
 def _undivided(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import platform
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from importlib import metadata
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from unskew.data.dataset import Dataset
 from unskew.data.layout import Layout
 from unskew.data.target import Target
+from unskew.deploy import forms
 from unskew.deploy.versions import COORDINATOR, refusal
 from unskew.errors import UsageError, printable
 from unskew.version import __version__
@@ -32,6 +34,7 @@ class Hello:
     several: whether a sample has any number of the classes. layout: the inputs of samples that have several. scale: by which a set that everybody has was standardised, the means of
     its channels and then their standard deviations, () for none. own_scale: whether this site standardised its samples by
     constants of its own, which it does not tell. unscaled: whether its samples look as if somebody should have scaled them.
+    form: how its table or sounds became samples, () where nothing is known of that.
     """
 
     site: str
@@ -47,12 +50,13 @@ class Hello:
     scale: tuple[float, ...] = ()
     own_scale: bool = False
     unscaled: bool = False
+    form: forms.Form = ()
 
     @property
     def data(self) -> tuple[object, ...]:
         """What it says of its data, without the versions."""
         form = self.shape, self.classes, self.pixels, self.target, self.several, self.layout, self.scale, self.own_scale
-        return self.site, self.train, self.test, *form
+        return self.site, self.train, self.test, *form, self.form
 
     @property
     def applied(self) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
@@ -74,6 +78,7 @@ class Hello:
         return Hello(
             site, *counts, data.shape, data.classes, pixels, versions, target, data.several, data.layout,
             scale=(*known[0], *known[1]) if known else (), own_scale=known is None and data.applied is not None,
+            form=forms.form_of(data),
         )  # fmt: skip
 
     @staticmethod
@@ -93,6 +98,7 @@ class Hello:
             _scale(facts),
             facts.get("own_scale", False) is True,
             facts.get("unscaled", False) is True,
+            forms.read(facts.get("form", ())),
         )
         least, most = (1, 1) if hello.target else (2, MOST_CLASSES)
         if not least <= len(hello.classes) <= most or not hello.shape:
@@ -106,9 +112,8 @@ class Hello:
     def as_json(self) -> dict[str, Any]:
         layout = self.layout.as_json() if self.layout else None
         facts = {**asdict(self), "versions": dict(self.versions), "layout": layout}
-        left_out = {
-            name for name in ("target", "several", "layout", "scale", "own_scale", "unscaled") if not facts[name]
-        }
+        optional = ("target", "several", "layout", "scale", "own_scale", "unscaled", "form")
+        left_out = {name for name in optional if not facts[name]}
         return {name: value for name, value in facts.items() if name not in left_out}
 
 
@@ -152,8 +157,8 @@ def _scale(facts: Mapping[str, Any]) -> tuple[float, ...]:
 
 def check_alike(hellos: Sequence[Hello]) -> None:
     """Raises UsageError (E504), naming two sites, unless all hold data of one task."""
-    for other in hellos:
-        if text := difference(hellos[0], other):
+    for one, other in itertools.product(_speakers(hellos), hellos):
+        if text := difference(one, other):
             raise UsageError("E504", f"{text}.")
 
 
@@ -167,6 +172,8 @@ def difference(one: Hello, other: Hello) -> str:
     for what in ("classes", "shape", "pixels", "target", "scale"):
         if getattr(one, what) != getattr(other, what):
             return f"sites hold different data: {what} {_difference(what, one, other)}"
+    if text := forms.difference((one.site, other.site), (one.form, other.form)):
+        return f"sites hold different data: {text}"
     return ""
 
 
@@ -174,7 +181,7 @@ def changed(before: Hello, now: Hello) -> str:
     """Why a site that has come back cannot go on, as a sentence without its full stop; "" if it can."""
     if now.train != before.train:
         return f"{now.site} holds {now.train} training samples; it held {before.train} when the run began"
-    if now.data != before.data:
+    if now.data != (before if before.form else replace(before, form=now.form)).data:
         return f"{now.site} has other data than when the run began"
     then, since = before.versions.get("torch"), now.versions.get("torch")
     if then != since:
@@ -189,12 +196,22 @@ def fitting(hellos: Sequence[Hello]) -> tuple[list[Hello], dict[str, str]]:
     """
     groups: list[list[Hello]] = [[]] * (not hellos)
     for hello in hellos:
-        group = next((g for g in groups if not difference(g[0], hello)), None)
+        group = next((g for g in groups if not any(difference(one, hello) for one in _speakers(g))), None)
         groups.append([hello]) if group is None else group.append(hello)
     groups.sort(key=len, reverse=True)
     if len(groups) > 1 and len(groups[0]) == len(groups[1]):
-        check_alike([groups[0][0], groups[1][0]])
-    return groups[0], {h.site: difference(groups[0][0], h) for group in groups[1:] for h in group}
+        check_alike([*groups[0], groups[1][0]])
+    return groups[0], {h.site: _apart(groups[0], h) for group in groups[1:] for h in group}
+
+
+def _apart(group: Sequence[Hello], hello: Hello) -> str:
+    """Why a site does not fit a group, as a sentence without its full stop."""
+    return next(text for one in _speakers(group) if (text := difference(one, hello)))
+
+
+def _speakers(group: Sequence[Hello]) -> list[Hello]:
+    """Whoever fits these fits all of a group: the first, and the first that says how its samples came about."""
+    return [*group[:1], *[hello for hello in group[1:] if hello.form and not group[0].form][:1]]
 
 
 def _other_inputs(one: Hello, other: Hello) -> str:

@@ -17,7 +17,7 @@ from unskew.core.method import Method
 from unskew.data.dataset import Dataset
 from unskew.data.federation import Federation
 from unskew.data.index import Index
-from unskew.deploy import studies
+from unskew.deploy import forms, studies
 from unskew.deploy.judging import Study, score_names
 from unskew.deploy.loaders import load
 from unskew.engine import leaves
@@ -38,10 +38,10 @@ COPIES = 8
 """How often training holds a model's weights, roughly: as they came, per lane, gradients, optimiser, the reply."""
 
 
-def leaving(method: Method, trainer: Trainer, tests: int, summed: SecureAggregation | None = None) -> list[str]:
+def leaving(method: Method, trainer: Trainer, data: Dataset, summed: SecureAggregation | None = None) -> list[str]:
     """What a study takes from this site, by its own data. What its noise amounts to protects against others only.
 
-    tests: how many test samples it holds. summed: how replies are summed, if the coordinator sees sums alone.
+    summed: how replies are summed, if the coordinator sees sums alone.
     """
     counts_KC = trainer.samples.counts_KC
     protector = method.protector.name if method.protector else None
@@ -50,7 +50,7 @@ def leaving(method: Method, trainer: Trainer, tests: int, summed: SecureAggregat
     if any(name != protector for name in leaves.accounts(method, trainer.fed, counts_KC)):
         reading = "against the coordinator: it knows the study's seed, from which the noise is drawn"
         lines.append(f"{'':<20}  epsilon {number(math.inf):>9}  {reading}")
-    lines += [f"{'':<20}{line}" for line in _beside(trainer, tests, summed)]
+    lines += [f"{'':<20}{line}" for line in _beside(method, trainer, data, summed)]
     if summed:
         text = "of sums nothing is measured; a simulation of this study without secure aggregation bounds it from above"
         return [*lines, f"{HEAD}{text}"]
@@ -61,15 +61,19 @@ def leaving(method: Method, trainer: Trainer, tests: int, summed: SecureAggregat
     ]
 
 
-def _beside(trainer: Trainer, tests: int, summed: SecureAggregation | None) -> list[str]:
-    """What every study takes, whatever its method."""
+def _beside(method: Method, trainer: Trainer, data: Dataset, summed: SecureAggregation | None) -> list[str]:
+    """What every study takes, whatever its method; where each sample is protected no training loss is told."""
     lines = ["mean training loss and number of training samples, a round (read: each)"]
-    if summed:
+    if method.samples_apart:
+        lines = ["number of training samples, a round (read: each)"]
+    elif summed:
         lines = ["number of training samples, a round (read: each); mean training loss only in the sum"]
-    if tests:
+    if len(data.y_test):
         names = ", ".join((*score_names(trainer.fed), *(metric.key for metric in trainer.fed.metrics)))
         lines.append(f"scores on this site's own test samples: {names}, a round that is scored (read: each)")
     shape = "names, shapes and types of inputs" if trainer.net.layout else "shape"
+    columns = forms.told(forms.form_of(data))
+    shape += f", {columns}" if columns else ""
     return [*lines, f"numbers of training and test samples, {shape}, class names, versions, once (read: each)"]
 
 
@@ -101,7 +105,7 @@ def forecast_of(data: Dataset, settings: Settings) -> tuple[Study, list[str]]:
     check_room(run.method, run.fed)
     trainer = trainer_of(run)
     trainer.close()
-    return judged(settings, method, trainer, dataset), leaving(method, trainer, len(dataset.y_test), run.secure)
+    return judged(settings, method, trainer, dataset), leaving(method, trainer, dataset, run.secure)
 
 
 def check_model(settings: Settings, data: Dataset, has: int | None = None) -> None:

@@ -10,12 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from unskew import data, own
 from unskew.data.dataset import Dataset
 from unskew.data.intake.take import take
 from unskew.data.parquet.places import is_pattern
+from unskew.deploy.naming import renamed
 from unskew.errors import DataError, UnskewError, UsageError, excerpt
 
 
@@ -43,7 +42,7 @@ def load(text: str, classes: Sequence[str] = ()) -> Dataset:
     if not classes and len(dataset.classes) < 2:
         text = f"{text} holds samples of one class; name all classes of the study, as every site does: --classes a,b"
         raise DataError("E404", f"{text} (in an .npz: the array 'classes').")
-    return _renamed(dataset, tuple(classes), text) if classes else dataset
+    return renamed(dataset, tuple(classes), text) if classes else dataset
 
 
 def at_site(given: Any, classes: Sequence[str] = ()) -> Dataset:
@@ -53,7 +52,7 @@ def at_site(given: Any, classes: Sequence[str] = ()) -> Dataset:
     taken = take(given)
     if not isinstance(taken, Dataset):
         raise DataError("E403", "a Federation was given; a site is one client, so give its own set.")
-    return _renamed(taken, tuple(classes), "the data") if classes else taken
+    return renamed(taken, tuple(classes), "the data") if classes else taken
 
 
 def _check_target(dataset: Dataset, text: str, classes: Sequence[str]) -> Dataset:
@@ -68,23 +67,6 @@ def _check_target(dataset: Dataset, text: str, classes: Sequence[str]) -> Datase
             f"them, such as target={dataset.target.name},center=100,scale=50 in the brackets behind the path.",
         )
     return dataset
-
-
-def _renamed(dataset: Dataset, classes: tuple[str, ...], text: str) -> Dataset:
-    """The set with these classes: found by name, or, where the set has only numbers for them, by place."""
-    if classes == dataset.classes:
-        return dataset
-    if all(name in classes for name in dataset.classes):
-        place = np.array([classes.index(name) for name in dataset.classes])
-        parts = (dataset.y, dataset.y_test)
-        y, y_test = (np.where(labels < 0, labels, place[labels]).astype(labels.dtype) for labels in parts)
-        return replace(dataset, y=y, y_test=y_test, classes=classes)
-    unknown = next(name for name in dataset.classes if name not in classes)
-    if dataset.y.ndim == 1 and not all(name.isdigit() for name in dataset.classes):
-        raise DataError("E404", f"{text} holds the class '{unknown}', which --classes does not name.")
-    if len(classes) < len(dataset.classes):
-        raise DataError("E404", f"{text} holds {len(dataset.classes)} classes; --classes names {len(classes)}.")
-    return replace(dataset, classes=classes)
 
 
 def _from_python(text: str) -> Dataset:

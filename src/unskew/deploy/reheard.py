@@ -19,6 +19,7 @@ from unskew.core.method import Method
 from unskew.data.dataset import Dataset
 from unskew.data.federation import Federation
 from unskew.data.index import Index
+from unskew.deploy import forms
 from unskew.deploy.hello import Hello, difference
 from unskew.deploy.loaders import load
 from unskew.deploy.sites_scene import Came, Given, MergedScene, Reheard, SitesScene
@@ -154,6 +155,8 @@ def _checked(path: Path, hello: Hello, place: str, settings: Settings) -> Datase
             here, then = (list(v) if isinstance(v, tuple) else v for v in (here, then))
             text = f"{place} is not what site {hello.site} of {path} trained on: its '{what}' is {here}, and sites.json says {then}"
             raise StateError("E152", f"{text}; name that site's data.")
+    if text := forms.difference((place, f"site {hello.site}"), (now.form, hello.form)):
+        raise StateError("E152", f"{place} is not what site {hello.site} of {path} trained on: {text}.")
     return data
 
 

@@ -197,7 +197,7 @@ class Site:
         requests.check_round(request.header["t"], settings.rounds)
         self.guard.check_hello(allowed(settings, self.model))
         with self._built(facts, request.tree["w"]) as (run, study):
-            text = "\n".join(leaving(run.method, run.trainer, len(self.data.y_test), run.secure))
+            text = "\n".join(leaving(run.method, run.trainer, self.data, run.secure))
             agreed = self.guard.check_study(number, study, text)
             self.guard.begin(number, replace(agreed, place={n: facts[n] for n in PLACE}))
             folder.write_leaves(f"{run.method}\n{text}\n")

@@ -110,7 +110,7 @@ def prepared(data: Dataset, settings: Settings) -> Dataset:
     Raises UsageError (E506) where the study asks for it and the set has none: each site's own would differ.
     """
     if settings.normalise == "dataset" and data.mean is None and data.applied is None:
-        text = f"the study sets normalise=dataset, and {data.name} has no constants that all sites know"
+        text = "the study sets normalise=dataset, and a site's own samples have no constants that all sites know"
         raise UsageError(
             "E506", f"{text}; scale samples before, give the method 'fedrdn' or 'norm', or set normalise=none."
         )

@@ -110,8 +110,10 @@ def _beside(path: Path, name: str) -> Path:
     return path.with_suffix(f".{name}.npy")
 
 
-def _intake(dtype: str, notes: list[tuple[Topic, str]], divided: str, form: Mapping[str, Any]) -> Intake:
-    return Intake(dtype, tuple((topic, text) for topic, text in notes), divided, form)
+def _intake(
+    dtype: str, notes: list[tuple[Topic, str]], divided: str, form: Mapping[str, Any], unnamed: bool = False
+) -> Intake:
+    return Intake(dtype, tuple((topic, text) for topic, text in notes), divided, form, unnamed is True)
 
 
 def _tuple(values: list[float] | None) -> tuple[float, ...] | None:

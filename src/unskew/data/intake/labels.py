@@ -34,13 +34,15 @@ CLASSES_IF = 0.95
 
 @dataclass(frozen=True)
 class Labels:
-    """y, y_test: int64 [N], or masks; classes: their names. target: of labels that are numbers, float64 [N]."""
+    """y, y_test: int64 [N], or masks; classes: their names. target: of labels that are numbers, float64 [N].
+    unnamed: whether the classes are the numbers that the labels were, which nobody has named."""
 
     y: np.ndarray
     y_test: np.ndarray
     classes: tuple[str, ...]
     notes: tuple[Note, ...] = ()
     target: Target | None = None
+    unnamed: bool = False
 
 
 def read_labels(
@@ -64,18 +66,19 @@ def read_labels(
         given = names or tuple(map(str, range(y.shape[1])))
         text = f"rows of {y.shape[1]} zeros and ones were read as labels, of which a sample has {y.sum(1).mean():.2f}"
         return Labels(y, test[0] if test else y[:0], given, (("labels", text),))
-    parts = [_without_one_hot(name, y, ndim, notes) for y in parts]
+    width = max((y.shape[1] for y in parts if _are_flags(y, ndim)), default=0)
+    parts, counted = [_without_one_hot(name, y, ndim, notes) for y in parts], False
     if any(y.ndim > 1 for y in parts):
         parts, names = as_masks(name, parts, names, notes, origins)
     elif any(y.dtype.kind in "US" for y in parts):
         parts, names = _words(name, parts, names, notes)
     else:
-        parts = [_whole(name, y, notes) for y in parts]
+        parts, counted = [_whole(name, y, notes) for y in parts], not width
         if names is None:
-            parts, names = _numbers(name, parts, notes)
+            parts, names = (parts, tuple(map(str, range(width)))) if width else _numbers(name, parts, notes)
     y_test = parts[1] if len(parts) > 1 else parts[0][:0]
     _tell_missing(parts, names, notes)
-    return Labels(parts[0], y_test, names, tuple(notes))
+    return Labels(parts[0], y_test, names, tuple(notes), unnamed=classes is None and counted)
 
 
 def label_array(name: str, y: Any) -> np.ndarray:

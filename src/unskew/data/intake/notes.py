@@ -16,13 +16,15 @@ class Intake:
     """dtype: of the samples as they came. notes: what was changed, left out or looks odd, in the order it was noticed.
 
     divided: the column by which the samples came divided among clients, "" if they did not. form: how files or the
-    columns of a table became samples (unskew.data.inputs reads it, to do the same again); {} for arrays.
+    columns of a table became samples (unskew.data.inputs reads it, to do the same again); {} for arrays. unnamed: whether
+    the classes are the numbers that labels were, which nobody has named.
     """
 
     dtype: str = ""
     notes: tuple[Note, ...] = ()
     divided: str = ""
     form: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    unnamed: bool = False
 
     def noted(self, *notes: Note) -> Intake:
         """The same with further notes; one that is there already is not repeated."""

@@ -1,0 +1,95 @@
+"""How a site's table or sounds became samples, as far as all sites of a run must have done the same.
+
+Samples of equal shape may mean different things: a table's columns in another order, words of another set that became
+columns of 0 and 1, sounds read at another rate. Nothing of single samples is told, nor a word of the data.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from unskew.data.dataset import Dataset
+from unskew.errors import printable
+
+Form = tuple[tuple[str, str], ...]
+"""Pairs of (column, what became of it), in order; of sounds (what, value). () where nothing is known of it."""
+NUMBERS = "numbers"
+SOUNDS = {"rate": "samples a second", "seconds": "seconds", "window": "samples in a frame"}
+MOST_COLUMNS = 2000
+"""A table of more columns is told by one digest of all of them."""
+MOST_NAME = 100
+"""Characters of a column's name."""
+DIGEST = 8
+"""Hexadecimal digits of the digest of a column's words. They tell whoever guesses all of the words that the guess is right."""
+
+
+def form_of(data: Dataset) -> Form:
+    """What a site says of how its samples came about."""
+    read: Mapping[str, Any] = data.intake.form if data.intake else {}
+    if read.get("kind") == "sounds":
+        return tuple((what, f"{read[what]:g}") for what in SOUNDS)
+    if read.get("kind") != "table":
+        return ()
+    columns = tuple((str(name), _became(kinds)) for name, kinds in read["columns"])
+    if len(columns) > MOST_COLUMNS:
+        return ((f"{len(columns):,} columns", _digest(columns)),)
+    return tuple((name[:MOST_NAME], became) for name, became in columns)
+
+
+def told(form: Form) -> str:
+    """What of it leaves a site, for its operator; "" where nothing does."""
+    if not form:
+        return ""
+    if form[0][0] in SOUNDS:
+        return "at which rate sounds are read"
+    words = ", digests of the words in columns of words" if any(became != NUMBERS for _, became in form) else ""
+    return f"names of columns{words}"
+
+
+def read(pairs: Any) -> Form:
+    """From a reply's header. Raises TypeError or ValueError for anything that is no form."""
+    form = tuple((printable(str(name)[:MOST_NAME]), printable(str(became)[:MOST_NAME])) for name, became in pairs)
+    if len(form) > MOST_COLUMNS:
+        raise ValueError(f"more than {MOST_COLUMNS} columns")
+    return form
+
+
+def difference(sites: tuple[str, str], forms: tuple[Form, Form]) -> str:
+    """How samples came about in another way at one of two sites, as the end of a sentence; "" if they did not, or nobody knows."""
+    (a, b), (one, other) = sites, forms
+    if one == other or not (one and other):
+        return ""
+    here, there = dict(one), dict(other)
+    if here.keys() == SOUNDS.keys() == there.keys():
+        what = next(name for name in SOUNDS if here[name] != there[name])
+        return f"sounds are read with {here[what]} {SOUNDS[what]} at {a} and {there[what]} at {b}"
+    only = [f"column '{name}' is only at {a}" for name in here if name not in there]
+    only += [f"column '{name}' is only at {b}" for name in there if name not in here]
+    if only:
+        return "; ".join(only[:4])
+    for (name, became), (second, became_there) in zip(one, other):
+        if name != second:
+            return f"columns are in another order: '{name}' stands at {a} where {b} has '{second}'"
+        if became != became_there:
+            return f"column '{name}' {_differing(became, became_there, a, b)}"
+    return f"{a} has {len(one)} columns and {b} {len(other)}"
+
+
+def _differing(here: str, there: str, a: str, b: str) -> str:
+    held, held_there = (became.partition(" (")[0] for became in (here, there))
+    if held == held_there:
+        return f"holds other words at {a} than at {b}"
+    return f"holds {held} at {a} and {held_there} at {b}"
+
+
+def _became(kinds: Sequence[str]) -> str:
+    if not kinds:
+        return NUMBERS
+    return f"{len(kinds)} {'word' if len(kinds) == 1 else 'words'} ({_digest(kinds)})"
+
+
+def _digest(values: Sequence[Any]) -> str:
+    return hashlib.sha256(json.dumps(values).encode()).hexdigest()[:DIGEST]
