@@ -14,6 +14,8 @@ import unskew
 from tests.cli.calling import call
 from unskew import data
 from unskew.data.dataset import Dataset
+from unskew.data.intake.listing import listed
+from unskew.data.intake.tree import tree_of
 from unskew.data.rows import streams
 from unskew.errors import DataError, UsageError
 
@@ -522,3 +524,68 @@ def test_data_check_prints_what_was_understood(tmp_path):
     assert (refused.code, refused.out) == (3, "")
     assert refused.err.startswith("E402 there is no /")
     assert "Traceback" not in refused.err
+
+
+def table_of_files(folder, lines, files):
+    """A folder with images of these names and a table that lists them."""
+    for file in files:
+        (folder / file).parent.mkdir(parents=True, exist_ok=True)
+        shade = (abs(hash(file)) % 251, len(file), ord(file[0]))
+        Image.new("RGB", (8, 8), shade).save(folder / file)
+    (folder / "labels.csv").write_text("\n".join(lines) + "\n")
+    tree = tree_of(folder)
+    return tree, listed(tree, tree.files, "", "")
+
+
+def test_files_of_one_name_in_two_folders_are_told_apart_by_their_paths(tmp_path):
+    """D7: the last folder's file was taken for all of them, under every label."""
+    files = [f"{site}/{i}.png" for site in "ab" for i in range(4)]
+    lines = [
+        "file,label",
+        *(
+            f"{'x/' if i else ''}{site}\\{i}.PNG,{word}"
+            for site, word in (("a", "cat"), ("b", "dog"))
+            for i in range(4)
+        ),
+    ]
+    _, given = table_of_files(tmp_path / "d", lines, files)
+    assert [(f"{f.path.parent.name}/{f.path.name}", given.classes[y]) for f, y in zip(given.files, given.labels)] == [
+        *((f"a/{i}.png", "cat") for i in range(4)),
+        *((f"b/{i}.png", "dog") for i in range(4)),
+    ]
+    with pytest.raises(
+        DataError, match=r"E409 '1' at line 2 of .*labels.csv may be .*a/1.png or .*b/1.png; write the path of each"
+    ):
+        table_of_files(tmp_path / "d", ["file,label", "1,cat", "2,dog"], files)
+
+
+def test_a_table_of_files_is_read_as_other_tables_are(tmp_path):
+    """D7: a missing label was a class, so were 1 and 1.0; a file with two labels was in both classes."""
+    names = [f"{i}.png" for i in range(6)]
+    for rows, says in (
+        (["0.png,a", "1.png,", "2.png,b"], "E404 labels.csv: column 'label' has no label at line 3"),
+        (["0.png,a", "1.png,NA", "2.png,b"], "E404 labels.csv: column 'label' has no label at line 3, only 'NA'"),
+        (["0.png,1", "1.png,1.5", "2.png,2"], "E404 labels.csv: the label at line 3, column 'label', is '1.5'"),
+        (
+            ["0.png,a", "1.png,b", "0.png,b"],
+            "E409 .*labels.csv lists 0.png at line 2 as 'a' and at line 4 as 'b'; keep one",
+        ),
+    ):
+        with pytest.raises(DataError, match=says):
+            table_of_files(tmp_path, ["file,label", *rows], names)
+    _, given = table_of_files(tmp_path, ["file,label", "0.png,1", "1.png,01", "2.png,2", "1.png,1"], names)
+    assert (given.classes, given.labels) == (("1", "2"), (0, 0, 1))
+    told = {text: topic for topic, text in given.notes}
+    assert told["1 row in labels.csv that lists a file again"] == "left out"
+    assert told["3 files that labels.csv does not list"] == "left out"
+    assert "numbers in several spellings, such as 1, 01 and 1.0, are one class" in told
+
+
+def test_the_column_that_names_the_most_files_names_them(tmp_path):
+    """D7: ages from 0 to 9 were taken for the files 0.png to 9.png."""
+    names = [f"{i}.png" for i in range(12)]
+    _, given = table_of_files(
+        tmp_path, ["age,file,label", *(f"{i % 4},{n},{'ab'[i % 2]}" for i, n in enumerate(names))], names
+    )
+    assert sorted(f.path.name for f in given.files) == sorted(names)
+    assert table_of_files(tmp_path, ["age,label", "90,1", "80,2"], names)[1] is None
