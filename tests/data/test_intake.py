@@ -174,9 +174,9 @@ def test_a_mapped_file_too_large_to_scale_is_refused(tmp_path, monkeypatch):
     """D4: where constants cannot be applied, normalise=dataset is E109."""
     x, y = columns()
     np.save(tmp_path / "x.npy", x)
-    d = data.arrays(tmp_path / "x.npy", y, x[:9], y[:9])
-    for module in ("scale",):
-        monkeypatch.setattr(f"unskew.data.intake.{module}.LARGE", 10)
+    for module in ("convert", "intake.scale"):
+        monkeypatch.setattr(f"unskew.data.{module}.LARGE", 10)
+    d = data.arrays(np.load(tmp_path / "x.npy", mmap_mode="c"), y, x[:9], y[:9])
     with pytest.raises(UsageError, match="E109 normalise=dataset would copy the 1,600 bytes of arrays"):
         dealt(d, normalise="dataset")
     assert dealt(d).x.max() > 900

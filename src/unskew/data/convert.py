@@ -159,8 +159,11 @@ def mapped(path: Path) -> np.ndarray:
     Raises DataError: E402 if there is none, E401 if it is not whole.
     """
     try:
-        return np.load(path, mmap_mode="r", allow_pickle=False)
+        array = np.load(path, mmap_mode="r", allow_pickle=False)
+        if not isinstance(array, np.ndarray):
+            raise ValueError("it holds several arrays")
+        return array
     except FileNotFoundError:
         raise DataError("E402", f"there is no {path}.") from None
     except Exception as error:  # NumPy raises many kinds of error for damaged headers
-        raise DataError("E401", f"{path} is not a whole .npy file: {error}. Copy it again.") from error
+        raise DataError("E401", f"{path} is not a whole .npy file: {str(error).rstrip('.')}. Copy it again.") from error

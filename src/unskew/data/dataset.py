@@ -34,7 +34,8 @@ class Dataset:
     mean, std: one number per channel (`scaling.py`), by which `standardised` scales the samples; None if there are none.
     applied: the mean and std by which the samples have been scaled already.
     intake: what was understood of data that a user brought; None for a named set. target: of labels that are numbers.
-    layout: of samples with several inputs, each of which is then a row of x, [N, D].
+    layout: of samples with several inputs, each of which is then a row of x, [N, D]. held_out: whether the test samples were taken
+    out of the training samples, because none were given.
 
     A target without constants of its own gets those of the training samples.
     Raises DataError: E403 for lengths and shapes, E404 for labels, E405 for NaN and infinity.
@@ -56,6 +57,7 @@ class Dataset:
     intake: Intake | None = None
     target: Target | None = None
     layout: Layout | None = None
+    held_out: bool = False
 
     def __post_init__(self) -> None:
         check_lengths(self.name, "training", self.x, self.y, self.columns)

@@ -31,7 +31,7 @@ def with_test_set(dataset: Dataset, share: float, site: str = "", same: np.ndarr
         held[rng.permutation(np.flatnonzero(kinds == c))[:size]] = True
     if same is not None and 0.5 * held.sum() <= held[same].sum() <= 2 * held.sum():
         held = held[same]
-    return dataset if held.all() else _held_out(dataset, held)
+    return dataset if held.all() else replace(_held_out(dataset, held), held_out=True)
 
 
 def validation_of(dataset: Dataset, share: float) -> Dataset:

@@ -28,6 +28,7 @@ from unskew.errors import DataError, excerpt, suggestion
 
 MOST_GAPS = 10
 """Classes for each class that occurs at most."""
+SPELLINGS = "numbers in several spellings, such as 1, 01 and 1.0, are one class"
 CLASSES_IF = 0.95
 """Rows of zeros and ones are classes, of which some are damaged, if more than this share of them hold a single one."""
 
@@ -173,6 +174,10 @@ def _words(
     texts = [cells.words(y.astype(str)) for y in parts]
     if classes is not None:
         classes = tuple(cells.word(c) for c in classes)
+    elif len(kinds := {w for y in texts for w in np.unique(y).tolist()}) and all(map(cells.WHOLE.fullmatch, kinds)):
+        texts = [np.array([cells.canonical(w) for w in y.tolist()], dtype=str) for y in texts]
+        if len({w for y in texts for w in np.unique(y).tolist()}) < len(kinds):
+            notes.append(("labels", SPELLINGS))
     known = classes if classes is not None else in_order({w for y in texts for w in np.unique(y).tolist()})
     place = {word: i for i, word in enumerate(known)}
     for y in texts:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -12,13 +13,13 @@ from unskew.data.convert import array_of, samples, scaled
 from unskew.data.dataset import Dataset
 from unskew.data.from_arrays import arrays
 from unskew.data.intake.masks import Origin, as_masks
-from unskew.data.intake.notes import Intake, Note
+from unskew.data.intake.notes import Intake, Note, some
 from unskew.data.intake.numbering import common, renumbered
 from unskew.data.joined import joined
 from unskew.data.layout import Layout
 from unskew.data.packed import Packed, are_inputs, difference, packed
 from unskew.data.target import Target
-from unskew.errors import DataError
+from unskew.errors import DataError, excerpt
 
 CLIENT = "client"
 """The column that says which client brought a sample, where clients bring sets of their own."""
@@ -29,6 +30,7 @@ class Raw:
     """x, y, x_test, y_test: as `arrays` takes them; without a test set, the last two are None.
 
     together: a column's name and values, of training samples that no split may part, such as the slices of a patient.
+    form: how the columns of a table became samples (Intake.form).
     """
 
     x: Any
@@ -41,6 +43,7 @@ class Raw:
     notes: tuple[Note, ...] = ()
     target: Target | None = None
     together: tuple[str, np.ndarray] | None = None
+    form: Mapping[str, Any] = field(default_factory=dict)
 
     def dataset(self, name: str) -> Dataset:
         """The set that these samples make; raises as `arrays` does."""
@@ -49,10 +52,9 @@ class Raw:
             self.x, self.y, self.x_test, self.y_test, classes=self.classes, columns=columns,
             test_columns=self.test_columns if self.x_test is not None else None, name=name, notes=self.notes, target=self.target,
         )  # fmt: skip
-        if not self.together:
-            return dataset
+        form = {**self.form, **({"together": self.together[0]} if self.together else {})}
         intake = dataset.intake or Intake()
-        return replace(dataset, intake=replace(intake, form={**intake.form, "together": self.together[0]}))
+        return replace(dataset, intake=replace(intake, form={**intake.form, **form})) if form else dataset
 
     def renumbered(self, classes: tuple[str, ...], among: tuple[str, ...], of: str) -> Raw:
         """The set with its labels numbered as in a longer list of classes. of: its name, for messages."""
@@ -62,23 +64,56 @@ class Raw:
 
 
 def raw_of(dataset: Dataset) -> Raw:
-    """A set that is read already, its labels as words again, so that they can be numbered together with others'."""
+    """A set that is read already, its labels as words again, so that they can be numbered together with others'.
+
+    Test samples that were taken out of it, because it brings none, are among the others again.
+    """
     x, x_test = (Packed(part, dataset.layout) if dataset.layout else part for part in (dataset.x, dataset.x_test))
-    if dataset.target:
-        tested = (x_test, dataset.y_test) if len(dataset.y_test) else (None, None)
-        notes = dataset.intake.notes if dataset.intake else ()
-        return Raw(x, dataset.y, *tested, notes=notes, target=dataset.target)
-    if dataset.several:
-        tested = (x_test, dataset.y_test) if len(dataset.y_test) else (None, None)
-        return Raw(x, dataset.y, *tested, target=Target(",".join(dataset.classes)))
+    notes, form = (dataset.intake.notes, dataset.intake.form) if dataset.intake else ((), {})
+    raw = Raw(x, dataset.y, notes=notes, form=form if form.get("kind") == "table" else {})
+    tested = len(dataset.y_test) > 0
+    if dataset.target or dataset.several:
+        target = dataset.target or Target(",".join(dataset.classes))
+        raw = replace(raw, target=target, **({"x_test": x_test, "y_test": dataset.y_test} if tested else {}))
+        return _undivided(raw) if dataset.held_out else raw
     known = np.array(dataset.classes)
     y, y_test = (part if part.ndim > 1 else known[part] for part in (dataset.y, dataset.y_test))
-    test = (x_test, y_test) if len(y_test) else (None, None)
-    classes = dataset.classes if dataset.y.ndim > 1 else None
-    name = dataset.intake.form.get("together") if dataset.intake else None
-    together = (name, dataset.columns[name]) if name else None
-    notes = dataset.intake.notes if dataset.intake else ()
-    return Raw(x, y, *test, classes, notes=notes, together=together)
+    name = form.get("together")
+    raw = replace(
+        raw,
+        y=y,
+        classes=dataset.classes if dataset.y.ndim > 1 else None,
+        together=(name, dataset.columns[name]) if name else None,
+    )
+    raw = replace(raw, x_test=x_test, y_test=y_test) if tested else raw
+    return _undivided(raw) if dataset.held_out else raw
+
+
+def _undivided(raw: Raw) -> Raw:
+    whole, several = (raw.x, raw.x_test), isinstance(raw.x, Packed)
+    x = Packed(joined([part.x for part in whole]), raw.x.layout, raw.x.notes) if several else joined(whole)
+    return replace(raw, x=x, y=np.concatenate([raw.y, raw.y_test]), x_test=None, y_test=None)
+
+
+def check_columns(named: Sequence[tuple[str, Raw]]) -> Mapping[str, Any]:
+    """How the columns of all tables among these sets became samples, {} where one is none.
+
+    Raises DataError (E403) where the numbers of two tables mean different columns, or words.
+    """
+    tables = [(name, raw.form["columns"]) for name, raw in named if raw.form]
+    for name, columns in tables[1:]:
+        first, expected = tables[0]
+        for (one, kinds), (other, words) in zip_longest(expected, columns, fillvalue=("", [])):
+            if (one, list(kinds)) != (other, list(words)):
+                forms = [
+                    f"{excerpt(c, 40)}{f' with the words {some(ws, 5)}' if ws else ''}"
+                    for c, ws in ((one, kinds), (other, words))
+                ]
+                text = f"the tables of {excerpt(first)} and {excerpt(name)} become other numbers: {forms[0]} and {forms[1]}"
+                raise DataError(
+                    "E403", f"{text}; give all as DataFrames, or as one table with a column that says whose a row is."
+                )
+    return named[0][1].form if len(tables) == len(named) else {}
 
 
 def in_one_numbering(named: Sequence[tuple[str, Raw]]) -> list[Raw]:
@@ -109,6 +144,7 @@ def from_clients(given: Mapping[str, Raw], common_test: Raw | None = None) -> Da
     if any(brings_test) != all(brings_test):
         lacks = names[brings_test.index(False)]
         raise DataError("E403", f"'{lacks}' brings no test set, and other clients do; give all of them one, or none.")
+    form = check_columns([*sets.items(), *([("the test set", common_test)] if common_test else [])])
     parts = [_part({n: (r.x, r.y) for n, r in sets.items()})]
     if common_test is None and all(brings_test):
         parts.append(_part({n: (r.x_test, r.y_test) for n, r in sets.items()}))
@@ -127,6 +163,7 @@ def from_clients(given: Mapping[str, Raw], common_test: Raw | None = None) -> Da
         notes=tuple(dict.fromkeys(notes)),
         target=_target(sets),
         together=_together(sets),
+        form=form,
     )
     if test:
         whole = replace(whole, x_test=test[0][0], y_test=test[0][1], test_columns={CLIENT: test[0][2]})
@@ -196,6 +233,10 @@ def _part(by_client: Mapping[str, tuple[Any, Any]]) -> tuple[np.ndarray | Packed
             raise DataError(
                 "E403", f"'{name}': {len(samples_)} samples but {len(labels)} labels; give one label per sample."
             )
+    for name, labels in zip(by_client, y):
+        if labels.shape[1:] != y[0].shape[1:]:
+            forms = f"{list(y[0].shape)} at '{next(iter(by_client))}' and {list(labels.shape)} at '{name}'"
+            raise DataError("E404", f"labels are {forms}; give all clients one form.")
     if any(one.dtype.kind in "OUS" for one in y):
         y = [one.astype(str) for one in y]
     whole = Packed(joined(x), layout, notes) if layout else joined(x)

@@ -159,25 +159,37 @@ def sheet_set(
     features: Features = numbers_of,
 ) -> Dataset:
     """The set that a sheet holds; see `table`. features: what makes samples of the columns that are neither labels nor sites."""
+    raw = sheet_raw(sheet, (label, site), classes, target, features)
+    dataset = raw.dataset(Path(sheet.name.removesuffix(".gz")).stem)
+    divided = column_named(dict.fromkeys(sheet.columns), site, sheet.name) if site else ""
+    return replace(dataset, intake=replace(dataset.intake or Intake(), divided=divided))
+
+
+def sheet_raw(
+    sheet: Sheet,
+    named: tuple[str, str],
+    classes: Sequence[str] | None = None,
+    target: Target | None = None,
+    features: Features = numbers_of,
+) -> Raw:
+    """The samples that a sheet holds, with a test part if it says so. named: the columns of labels and of sites, "" for any."""
     if not sheet.columns:
         raise DataError("E403", f"{sheet.name} has no columns.")
-    notes = list[Note]()
+    notes, (label, site) = list[Note](), named
     sheet = with_split(sheet, label, notes)
     labels, y = labels_in(sheet, label, classes, target, notes)
     rest = [column for column in sheet.columns if column not in labels]
-    named = bool(site)
-    site = column_named(dict.fromkeys(rest), site, sheet.name) if named else site_of(dict.fromkeys(rest))
+    site = column_named(dict.fromkeys(rest), site, sheet.name) if site else site_of(dict.fromkeys(rest))
     places = {site: sites_in(sheet, site, sheet.columns[site])} if site else {}
     x, used = features(sheet, Only(sheet.columns, [column for column in rest if column != site]), notes)
     if site:
         notes.append(("sites", f"from the column '{site}'"))
-    whole = Raw(
-        x, y, columns=places, notes=tuple(notes), target=target, classes=None if classes is None else tuple(classes)
-    )
-    dataset = by_part(whole, sheet).dataset(Path(sheet.name.removesuffix(".gz")).stem)
     form = {"kind": "table", "columns": [[column, kinds] for column, kinds in used.items()]}  # their order counts
-    divided = site if named else ""
-    return replace(dataset, intake=replace(dataset.intake or Intake(), divided=divided, form=form))
+    known = None if classes is None else tuple(classes)
+    return by_part(
+        Raw(x, y, columns=places, notes=tuple(notes), target=target, classes=known, form=form),
+        sheet,
+    )
 
 
 def with_split(sheet: Sheet, label: str, notes: list[Note]) -> Sheet:

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from unskew import calls
 from unskew.data.convert import array_of
 from unskew.data.dataset import Dataset
 from unskew.data.federation import Federation
+from unskew.data.intake.frames import columns_of, is_frame, raws_of
 from unskew.data.intake.items import from_items
 from unskew.data.intake.notes import some
-from unskew.data.intake.raw import Raw, from_clients, in_one_numbering, parts_of, raw_of
+from unskew.data.intake.raw import Raw, check_columns, from_clients, in_one_numbering, parts_of, raw_of
 from unskew.data.intake.tables import table
 from unskew.data.intake.take_forms import check_instance, is_loader, is_pair, is_sample, set_of
 from unskew.data.intake.targets import column_named
@@ -45,23 +46,41 @@ def take(data: Any, *, label: str = "", site: str = "", target: str = "") -> Dat
         return read(os.fspath(data), **{k: v for k, v in named if v})
     check_instance(data)
     if is_frame(data):
-        return table(_columns(data), "table", label, site, target=target)
+        return table(columns_of(data), "table", label, site, target=target)
     if label and target:
         raise DataError("E403", f"label='{label}' names classes, and target='{target}' a number; give one of them.")
-    label = label or target
-    if _names_clients(data):
-        return _with_columns(from_clients(_aimed(_raws(data, label), target)), "", site)
-    if isinstance(data, tuple) and len(data) == 2 and _are_clients(data[0]):
-        return _with_columns(from_clients(_aimed(_raws(data[0], label), target), _raw(data[1], label)), "", site)
-    if isinstance(data, list) and not _are_samples(data):
-        return _with_columns(from_clients(_aimed(_raws(data, label), target)), "", site)
-    named = "" if _has_columns(data) or target else label
-    return _with_columns(_aimed({"": _raw(data, label)}, target)[""].dataset("arrays"), named, site)
+    wish = Wish(label, target)
+    clients = data[0] if isinstance(data, tuple) and len(data) == 2 and _are_clients(data[0]) else data
+    if clients is not data or _names_clients(data) or (isinstance(data, list) and not _are_samples(data)):
+        named = _named_sets(clients)
+        raws = _raws([*named, *([("the test set", data[1])] if clients is not data else [])], wish)
+        test = raws.pop() if clients is not data else None
+        return _with_columns(from_clients({name: raw for (name, _), raw in zip(named, raws)}, test), "", site)
+    column = "" if _has_columns(data) or target else label
+    return _with_columns(_raws([("", data)], wish)[0].dataset("arrays"), column, site)
 
 
-def _aimed(raws: dict[str, Raw], target: str) -> dict[str, Raw]:
-    """The sets with this target, where one is named and they do not bring it themselves."""
-    return {n: replace(raw, target=raw.target or Target(target)) for n, raw in raws.items()} if target else raws
+class Wish(NamedTuple):
+    """What is named: the column of labels, or what is predicted as a number."""
+
+    label: str
+    target: str
+
+    @property
+    def column(self) -> str:
+        return self.label or self.target
+
+
+def _raws(named: Sequence[tuple[str, Any]], wish: Wish, beside: int = 0) -> list[Raw]:
+    """The samples of sets, each with its name; tables among them are read together. beside: bytes that others take in memory."""
+    frames = {name: one for name, one in named if is_frame(one)}
+    tables = raws_of(frames, *wish) if frames else {}
+    raws, held = list[Raw](), beside
+    for name, one in named:
+        raw = tables[name] if is_frame(one) else _raw(one, wish, held)
+        raws.append(replace(raw, target=raw.target or Target(wish.target)) if wish.target else raw)
+        held += sum(map(_bytes, (raw.x, raw.x_test)))
+    return raws
 
 
 def _has_columns(data: Any) -> bool:
@@ -104,39 +123,24 @@ def settings_of(
     return dataset, {"data": GIVEN, **({"skew": f"column:{divided}"} if divided else {})}
 
 
-def is_frame(data: Any) -> bool:
-    """Whether it is a table of columns: pandas' and polars' DataFrames, pyarrow's Tables."""
-    return hasattr(data, "columns") and any(hasattr(data, n) for n in ("iloc", "to_dicts", "to_pydict"))
-
-
-def _columns(frame: Any) -> dict[str, Any]:
-    names = getattr(frame, "column_names", None) or list(frame.columns)
-    return {str(n): _values(frame[n]) for n in names}
-
-
-def _values(column: Any) -> Any:
-    """A column as an array: what knows its categories or missing values gives objects."""
-    return column.to_numpy() if hasattr(column, "to_numpy") else column
-
-
-def _raw(given: Any, label: str, beside: int = 0) -> Raw:
+def _raw(given: Any, wish: Wish, beside: int) -> Raw:
     """The samples of one set. beside: bytes that others take in memory. Raises DataError (E403) for what is none."""
     data: Any = set_of(given) if is_loader(given) else given
     check_instance(data)
     if isinstance(data, Raw):
         return data
     if isinstance(data, tuple):
-        return _tuple(data, label, beside)
+        return _tuple(data, wish, beside)
     if isinstance(data, Mapping) and set(data) <= ARRAYS:
         return _named(data)
     if isinstance(data, Mapping) and _is_split(data):
-        return _split(data, label, beside)
-    if isinstance(data, Dataset | str | os.PathLike) or is_frame(data):
-        taken = take(data, label=label)
+        return _split(data, wish, beside)
+    if isinstance(data, Dataset | str | os.PathLike):
+        taken = data if isinstance(data, Dataset) else take(data, **wish._asdict())
         assert isinstance(taken, Dataset)
         return raw_of(taken)
     if _is_set(data) or (isinstance(data, list) and _are_samples(data)):
-        return from_items(data, label, beside)
+        return from_items(data, wish.column, beside)
     if (shape := getattr(data, "shape", None)) is not None:
         raise DataError("E403", f"an array of {list(shape)} was given without labels; give (x, y).")
     raise DataError(
@@ -146,7 +150,7 @@ def _raw(given: Any, label: str, beside: int = 0) -> Raw:
     )
 
 
-def _tuple(data: tuple[Any, ...], label: str, beside: int) -> Raw:
+def _tuple(data: tuple[Any, ...], wish: Wish, beside: int) -> Raw:
     """(x, y), (x, y, x_test, y_test) or (train, test). Raises DataError (E403) for another number of parts."""
     if len(data) in (2, 4) and _is_labelled(data[0], data[1]):
         return parts_of(data, "data")
@@ -159,7 +163,7 @@ def _tuple(data: tuple[Any, ...], label: str, beside: int) -> Raw:
             f"a tuple of {len(data)} was given, and what each part is for cannot be told; give (train, test), or name them: "
             '{"train": ..., "val": ..., "test": ...}.',
         )
-    return _split({"train": data[0], "test": data[1]}, label, beside)
+    return _split({"train": data[0], "test": data[1]}, wish, beside)
 
 
 def _is_labelled(x: Any, y: Any) -> bool:
@@ -182,24 +186,16 @@ def _are_samples(data: list[Any]) -> bool:
     return bool(data) and all(map(is_sample, data))
 
 
-def _raws(data: Any, label: str) -> dict[str, Raw]:
-    """The sets of clients by name."""
-    named = {f"client-{i}": one for i, one in enumerate(_listed(data))} if isinstance(data, list) else _clients(data)
-    raws, held = dict[str, Raw](), 0
-    for name, one in named.items():
-        raws[str(name)] = raw = _raw(one, label, held)
-        held += _held(raw)
-    return raws
-
-
-def _held(raw: Raw) -> int:
-    """Bytes that the samples of a set take in memory as float32."""
-    return sum(map(_bytes, (raw.x, raw.x_test)))
+def _named_sets(data: Any) -> list[tuple[str, Any]]:
+    """The sets of clients, each with its name."""
+    if isinstance(data, list):
+        return [(f"client-{i}", one) for i, one in enumerate(_listed(data))]
+    return [(str(name), one) for name, one in _clients(data).items()]
 
 
 def _bytes(x: Any) -> int:
-    if isinstance(x, Mapping):
-        return sum(map(_bytes, x.values()))
+    if isinstance(x, Mapping | tuple):
+        return sum(map(_bytes, x.values() if isinstance(x, Mapping) else x))
     if isinstance(x, Packed):
         return x.x.nbytes
     return 0 if x is None or streams(x) else 4 * array_of(x).size
@@ -220,15 +216,22 @@ def _is_split(data: Mapping[str, Any]) -> bool:
     return {PARTS.get(str(name).lower()) for name in data} >= {"train"} and all(str(n).lower() in PARTS for n in data)
 
 
-def _split(data: Mapping[str, Any], label: str, beside: int) -> Raw:
-    """Train and test as one; validation samples are left out and told."""
+def _split(data: Mapping[str, Any], wish: Wish, beside: int) -> Raw:
+    """Train and test as one; validation samples are left out and told. Raises DataError (E403) for two kinds of test samples."""
     used = {PARTS[str(name).lower()]: one for name, one in data.items() if PARTS[str(name).lower()] != "val"}
-    raws = in_one_numbering([(part, _raw(one, label, beside)) for part, one in used.items()])
-    parts = dict(zip(used, raws))
-    train, test = parts["train"], parts.get("test")
+    raws = in_one_numbering(list(zip(used, _raws(list(used.items()), wish, beside))))
+    named = list(zip(used, raws))
+    form, parts = check_columns(named), dict(named)
+    train, test = replace(parts["train"], form=form), parts.get("test")
     left = [str(n) for n in data if PARTS[str(n).lower()] == "val"]
     notes = (*train.notes, *((("left out", f"{some(left)}: choose settings with validation=0.1"),) if left else ()))
-    return replace(train, notes=notes) if test is None else replace(train, x_test=test.x, y_test=test.y, notes=notes)
+    if test is None:
+        return replace(train, notes=notes)
+    if owner := next((name for name, raw in named if raw.x_test is not None), ""):
+        raise DataError(
+            "E403", f"'{owner}' brings a test set of its own, and train and test are given apart; give one kind."
+        )
+    return replace(train, x_test=test.x, y_test=test.y, notes=notes)
 
 
 def _named(data: Mapping[str, Any]) -> Raw:

@@ -16,6 +16,7 @@ import numpy as np
 
 from unskew.data.intake import cells
 from unskew.data.intake.features import is_row_number
+from unskew.data.intake.labels import SPELLINGS
 from unskew.data.intake.notes import Note, some
 from unskew.data.intake.sheets import Sheet
 from unskew.errors import DataError, excerpt, suggestion
@@ -114,7 +115,7 @@ def _numbers_in_one_spelling(
         )
     plain = np.array([cells.canonical(t) for t in texts])
     if len(set(plain.tolist())) < len(set(texts)):
-        notes.append(("labels", "numbers in several spellings, such as 1, 01 and 1.0, are one class"))
+        notes.append(("labels", SPELLINGS))
     return plain
 
 

@@ -1,0 +1,97 @@
+"""DataFrames of several parts or clients, read together: a column, and a word in it, means the same number in all of them.
+
+Letters: N rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from unskew.data.intake import cells
+from unskew.data.intake.columns import site_of
+from unskew.data.intake.features import Kinds, numbers_as, numbers_of
+from unskew.data.intake.notes import Note, some
+from unskew.data.intake.raw import Raw
+from unskew.data.intake.sheets import Only, Sheet
+from unskew.data.intake.tables import labels_in, sheet_raw, wished, with_split
+from unskew.errors import DataError, excerpt
+
+
+def is_frame(data: Any) -> bool:
+    """Whether it is a table of columns: pandas' and polars' DataFrames, pyarrow's Tables."""
+    return hasattr(data, "columns") and any(hasattr(data, n) for n in ("iloc", "to_dicts", "to_pydict"))
+
+
+def columns_of(frame: Any, name: str = "table") -> dict[str, np.ndarray]:
+    """The columns of a table by name, [N] each. name: of the table, for messages.
+
+    Raises DataError (E403) for two columns of one name, and for cells that hold several values.
+    """
+    names = list(getattr(frame, "column_names", None) or frame.columns)
+    words = [cells.word(column) for column in names]
+    if twice := sorted({word for word in words if words.count(word) > 1}):
+        raise DataError("E403", f"{name} has two columns called {excerpt(twice[0])}; give each a name of its own.")
+    columns = {word: _values(frame[column]) for word, column in zip(words, names)}
+    for column, values in columns.items():
+        row = next((i for i, v in enumerate(values.tolist()) if np.ndim(v)), None) if values.dtype.kind == "O" else None
+        if row is not None:
+            text = f"{name}: column '{column}' holds several values in row {row}, {excerpt(values[row], 40)}"
+            raise DataError("E403", f"{text}; give arrays (x, y), or a column for each.")
+    return columns
+
+
+def _values(column: Any) -> np.ndarray:
+    """A column as an array: what knows its categories or missing values gives objects."""
+    return np.asarray(column.to_numpy() if hasattr(column, "to_numpy") else column)
+
+
+def raws_of(frames: Mapping[str, Any], label: str, target: str = "") -> dict[str, Raw]:
+    """The samples of each table, by its name, whose numbers mean the same columns and words in all of them.
+
+    label, target: the column of labels, or of the numbers to predict, as `table` has them.
+    Raises DataError (E403) for a column that one table lacks, and as `table` does.
+    """
+    sheets = {name: Sheet(name, columns_of(frame, name)) for name, frame in frames.items()}
+    whole, notes, aim = _joined(sheets), list[Note](), wished(target, label, None, None)
+    labels, used = [""], Kinds()
+    if len(sheets) > 1:
+        divided = with_split(whole, label, [])
+        labels = labels_in(divided, label, None, aim, [])[0]
+        rest = [column for column in divided.columns if column not in labels]
+        site = site_of(dict.fromkeys(rest))
+        used = numbers_of(divided, Only(divided.columns, [c for c in rest if c != site]), notes)[1]
+
+    def features(sheet: Sheet, columns: Mapping[str, np.ndarray], told_of: list[Note]) -> tuple[np.ndarray, Kinds]:
+        if len(sheets) < 2:
+            return numbers_of(sheet, columns, told_of)
+        told_of += notes
+        return numbers_as(sheet, used), used
+
+    named = label if aim else label or labels[0]
+    return {name: sheet_raw(sheet, (named, ""), None, aim, features) for name, sheet in sheets.items()}
+
+
+def _joined(sheets: Mapping[str, Sheet]) -> Sheet:
+    """The rows of all tables, with the columns of the first. Raises DataError (E403) for one that another lacks."""
+    name, first = next(iter(sheets.items()))
+    columns: dict[str, np.ndarray] = {}
+    for column in first.columns:
+        for other, sheet in sheets.items():
+            if column not in sheet.columns:
+                text = f"{excerpt(other)} has no column '{column}', which {excerpt(name)} has"
+                raise DataError("E403", f"{text}; it has: {some(list(sheet.columns), 12)}.")
+        columns[column] = _stacked([sheet.columns[column] for sheet in sheets.values()])
+    places = [f"row {i} of {excerpt(name)}" for name, sheet in sheets.items() for i in range(_length(sheet))]
+    return Sheet("table" if len(sheets) < 2 else f"the tables of {some(list(sheets))}", columns, places)
+
+
+def _stacked(parts: Sequence[np.ndarray]) -> np.ndarray:
+    kinds = {part.dtype.kind for part in parts}
+    return np.concatenate(parts if kinds <= {*"biuf"} or len(kinds) == 1 else [part.astype(object) for part in parts])
+
+
+def _length(sheet: Sheet) -> int:
+    return len(next(iter(sheet.columns.values()), ()))

@@ -1,0 +1,147 @@
+"""DataFrames of several clients or parts: a column of numbers means one column and one word, and no row gets lost.
+
+Likely mistakes: a test table that lacks a word, clients with other words or columns in another order, a set that is given as
+training part although a fifth of it was held out, two columns of one name.
+"""
+
+import numpy as np
+import pytest
+
+from unskew import data
+from unskew.errors import DataError
+
+RNG = np.random.default_rng(0)
+N = 60
+A, Y = RNG.random(N), np.arange(N) % 2
+
+
+class Frame:
+    """What a pandas DataFrame is to us; repeated names give a table again."""
+
+    iloc = None
+
+    def __init__(self, columns, names=None):
+        self.held, self.columns = columns, names or list(columns)
+
+    def __getitem__(self, name):
+        return np.asarray(self.held[name])
+
+
+def table(words, **more):
+    return Frame({"a": A, "c": [words[i % len(words)] for i in range(N)], "label": Y, **more})
+
+
+def told(dataset):
+    return " ".join(text for _, text in dataset.intake.notes)
+
+
+def one_hot(words, kinds):
+    return np.array([[words[i % len(words)] == kind for kind in kinds] for i in range(N)], np.float32)
+
+
+def test_words_mean_the_same_column_in_training_and_test_and_no_row_is_left_out():
+    """A fifth of each table was held out and lost, and `y`, `z` of the test table were given the column of `x`, `y`."""
+    dataset = data.take((table("xy"), table("yz")))
+    assert np.array_equal(dataset.x, np.c_[A.astype(np.float32), one_hot("xy", "xyz")])
+    assert np.array_equal(dataset.x_test, np.c_[A.astype(np.float32), one_hot("yz", "xyz")])
+    assert np.array_equal(dataset.y_test, Y)
+    assert dataset.intake.form["columns"] == [["a", []], ["c", ["x", "y", "z"]]]
+    shuffled = Frame({"label": Y, "c": table("xy")["c"], "a": A})
+    assert np.array_equal(
+        data.take({"train": table("xy"), "test": shuffled}).x_test, data.take((shuffled, shuffled)).x[:, ::-1]
+    )
+
+
+def test_clients_tables_are_read_together():
+    dataset = data.take({"north": table("xy"), "south": table("zy", label=1 - Y)})
+    order = np.argsort(np.r_[dataset.columns["client"], dataset.test_columns["client"]], kind="stable")
+    x, y = np.r_[dataset.x, dataset.x_test][order], np.r_[dataset.y, dataset.y_test][order]
+    expected = np.r_[np.c_[A, one_hot("xy", "xyz"), Y], np.c_[A, one_hot("zy", "xyz"), 1 - Y]].astype(np.float32)
+    assert sorted(map(bytes, np.c_[x, y].astype(np.float32))) == sorted(map(bytes, expected))
+    tested = data.take(([table("xy"), table("yz")], table("zz")))
+    assert np.array_equal(tested.x_test[:, 1:], one_hot("z", "xyz"))
+    assert len(tested.y) == 2 * N
+    with pytest.raises(DataError, match="E403 'south' has no column 'c', which 'north' has; it has: a, label"):
+        data.take({"north": table("xy"), "south": Frame({"a": A, "label": Y})})
+
+
+def test_clients_tables_have_a_number_to_predict():
+    dataset = data.take({"north": table("xy", price=A * 3), "south": table("yz", price=A * 5)}, target="price")
+    assert dataset.target.name == "price"
+    assert len(dataset.y) + len(dataset.y_test) == 2 * N
+
+
+def test_tables_in_files_whose_words_differ_are_refused(tmp_path):
+    for name, words in (("north", "xy"), ("south", "yz"), ("same", "xy")):
+        rows = [f"{a:.6f},{c},{y}" for a, c, y in zip(A, table(words)["c"], Y)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["a,c,label", *rows]) + "\n")
+    paths = {name: str(tmp_path / f"{name}.csv") for name in ("north", "south", "same")}
+    with pytest.raises(
+        DataError,
+        match=r"E403 the tables of 'north' and 'south' .*: 'c' with the words x, y and 'c' with the words y, z; give",
+    ):
+        data.take({"north": paths["north"], "south": paths["south"]})
+    with pytest.raises(DataError, match="E403 the tables of 'train' and 'test'"):
+        data.take({"train": paths["north"], "test": paths["south"]})
+    dataset = data.take({"north": paths["north"], "same": paths["same"]})
+    assert dataset.intake.form["columns"] == [["a", []], ["c", ["x", "y"]]]
+
+
+def test_a_set_of_which_a_fifth_was_held_out_is_whole_where_it_is_a_part(tmp_path):
+    """Of a path, or of `unskew.data.arrays`, that was given as training or test part, a fifth was lost."""
+    x, x_test = RNG.random((2, N, 1, 4, 4)).astype(np.float32)
+    np.savez(tmp_path / "a.npz", x=x, y=Y)
+    np.savez(tmp_path / "b.npz", x=x_test, y=1 - Y)
+    np.savez(tmp_path / "own.npz", x=x, y=Y, x_test=x_test, y_test=Y)
+    paths = {name: str(tmp_path / f"{name}.npz") for name in ("a", "b", "own")}
+    for train, test in ((paths["a"], paths["b"]), (data.arrays(x, Y), data.arrays(x_test, 1 - Y))):
+        dataset = data.take({"train": train, "test": test})
+        for part, whole, labels in ((dataset.x, x, dataset.y), (dataset.x_test, x_test, dataset.y_test)):
+            order = [int(np.flatnonzero((whole == row).all((1, 2, 3)))[0]) for row in part]
+            assert sorted(order) == list(range(N))
+            assert np.array_equal(labels, (Y if whole is x else 1 - Y)[order])
+    with pytest.raises(
+        DataError, match="E403 'train' brings a test set of its own, and train and test are given apart"
+    ):
+        data.take({"train": paths["own"], "test": paths["b"]})
+    clients = data.take(({"north": (x, Y), "south": (x, Y)}, data.arrays(x_test, Y)))
+    assert (len(clients.y), len(clients.y_test)) == (2 * N, N)
+
+
+def test_rows_that_are_read_are_whole_again_and_lie_where_they_did(tmp_path, monkeypatch):
+    monkeypatch.setattr("unskew.data.convert.LARGE", 100)
+    x = RNG.random((N, 1, 4, 4)).astype(np.float32)
+    np.save(tmp_path / "x.npy", x)
+    part = data.arrays(tmp_path / "x.npy", Y)
+    assert part.held_out
+    dataset = data.take({"train": part, "test": (x[:5], Y[:5])})
+    assert dataset.x.source is part.x.source
+    assert sorted(map(bytes, dataset.x[:])) == sorted(map(bytes, x))
+
+
+def test_a_table_that_cannot_be_meant_is_refused():
+    with pytest.raises(DataError, match="E403 table has two columns called 'a'; give each a name of its own"):
+        data.take(Frame({"a": A, "label": Y}, ["a", "a ", "label"]))
+    several = np.empty(N, object)
+    several[:] = [[1, 2]] * N
+    with pytest.raises(DataError, match=r"E403 table: column 'o' holds several values in row 0, .*; give arrays"):
+        data.take(table("xy", o=several))
+
+
+def test_an_archive_is_no_npy_file(tmp_path):
+    np.savez(tmp_path / "a.npz", x=A)
+    with pytest.raises(DataError, match=r"E401 .*a.npz is not a whole .npy file: it holds several arrays"):
+        data.take(({"north": str(tmp_path / "a.npz")}, Y))
+
+
+def test_labels_of_clients_in_other_forms():
+    one, other = (A[:, None], (Y * 1.0)), (A[:, None], Y.astype(str))
+    assert data.take({"north": one, "south": other}).classes == ("0", "1")
+    with pytest.raises(
+        DataError, match=r"E404 labels are \[60, 2\] at 'north' and \[60\] at 'south'; give all clients one form"
+    ):
+        data.take({"north": (A[:, None], np.eye(2)[Y]), "south": one})
+    dataset = data.take((A[:, None], Y * 1.0, A[:, None], Y.astype(str)))
+    assert dataset.classes == ("0", "1")
+    assert np.array_equal(dataset.y, dataset.y_test)
+    assert "1, 01 and 1.0, are one class" in told(dataset)
