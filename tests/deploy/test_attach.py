@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import threading
 import time
 from dataclasses import replace
@@ -167,6 +168,44 @@ def test_another_wait_is_kept_in_the_order(run):
     with pytest.raises(UsageError, match="E109"):
         deployed.ordered(run, wait="soon")
     assert call("resume", str(run), "--wait", "soon").err.startswith("E109")
+
+
+def test_a_run_whose_folder_was_moved_goes_on_where_it_lies_now(run, monkeypatch, capsys):
+    """Its sites trained a whole run anew in the old place, which was then told as a run that had ended without a word."""
+    (run / "sites.json").write_text(json.dumps({"run": "r1", "sites": []}))
+    there = run.with_name("moved")
+    run.rename(there)
+    submitted = submitted_by(monkeypatch)
+    deployed.go(there, as_json=True)
+    assert [order.path for order in submitted] == [there]
+    assert Order.read(json.loads((there / FILE).read_text())).path == there
+    assert not run.exists()
+
+
+def test_a_copy_of_a_run_that_is_still_there_is_not_resumed(run, monkeypatch):
+    (run / "sites.json").write_text(json.dumps({"run": "r1", "sites": []}))
+    copy = run.with_name("copy")
+    shutil.copytree(run, copy)
+    submitted = submitted_by(monkeypatch)
+    with pytest.raises(StateError, match=r"E112 \S+/copy is a copy of \S+/runs/r, and sites take both for one run"):
+        deployed.go(copy, as_json=True)
+    assert not submitted
+    (copy / "sites.json").write_text(json.dumps({"run": "r2", "sites": []}))
+    deployed.go(copy, as_json=True)
+    assert [order.path for order in submitted] == [copy]
+
+
+def submitted_by(monkeypatch) -> list[Order]:
+    """The orders that are handed in from now on; the runs end at once."""
+    handed_in = list[Order]()
+
+    def submit(home, order):
+        handed_in.append(order)
+        return 8
+
+    monkeypatch.setattr(unskew.deploy, "submit", SimpleNamespace(submit=submit), raising=False)
+    monkeypatch.setattr(deployed, "show", lambda *_: None)
+    return handed_in
 
 
 def test_a_wait_is_for_runs_over_a_network(tmp_path):

@@ -117,7 +117,7 @@ def go(path: Path, as_json: bool, without: tuple[str, ...] = (), wait: str = "")
     if _is_done(path):
         (quiet if as_json else aloud)(f"run     {path}  is done; nothing is asked of any site")
         return _show_result(path, as_json)
-    order = ordered(path, without, wait)
+    order = _here(path, ordered(path, without, wait))
     home = Coordinator.open(order.federation)
 
     from unskew.deploy import submit  # which needs Flower
@@ -159,6 +159,32 @@ def ordered(path: Path, without: tuple[str, ...] = (), wait: str = "") -> Order:
         _check_sites(Coordinator.open(order.federation), order.terms)
         disk.replace(path / FILE, json.dumps(order.as_json(), indent=1))
     return order
+
+
+def _here(path: Path, order: Order) -> Order:
+    """The order of a run for the folder in which it lies now: conducted where it lay before, it would begin anew there.
+
+    Raises StateError (E112) for a copy of a folder that is still there: both would go on as one run.
+    """
+    from unskew.deploy.orders import FILE
+
+    here = path.resolve()
+    if order.path == here:
+        return order
+    if (number := _number(here)) and _number(order.path) == number:
+        text = f"{path} is a copy of {order.path}, and sites take both for one run"
+        raise StateError("E112", f"{text}; resume that one, or begin a new run with another --name.")
+    order = replace(order, path=here)
+    disk.replace(path / FILE, json.dumps(order.as_json(), indent=1))
+    return order
+
+
+def _number(path: Path) -> str | None:
+    """The number of the run in this folder; None if none has begun there."""
+    from unskew.deploy.server import ROSTER
+
+    roster = path / ROSTER
+    return json.loads(roster.read_text())["run"] if roster.exists() else None
 
 
 @disk.private()
