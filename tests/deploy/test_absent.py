@@ -66,6 +66,30 @@ def test_a_site_with_other_data_is_left_out_and_named_and_the_run_goes_on(tmp_pa
     assert digest(state.weights) == digest(same.weights)
 
 
+def test_a_site_that_holds_as_many_other_samples_as_before_is_not_used_until_it_holds_those_of_then(tmp_path):
+    """Nobody noticed: the number of samples was the same. A process that is restarted reads what lies there now."""
+    sites = sites_of(tmp_path, count=3)
+    before = sites[999].load = sites[998].load  # s1 holds what s2 does, more than its single sample
+    sites[999]._data = None
+
+    def shown(state, done):
+        if done.t == 1:
+            y = before().y.copy()
+            y[:2] = (y[:2] + 1) % 3  # a diagnosis that was corrected
+            holding(sites[999], y=y)
+        if done.t == 2:
+            sites[999].load, sites[999]._data = before, None
+        sites[999]._run = None  # its process was started again
+
+    settings = fake.small("scaffold", rounds=3, **THREE)
+    fake.run(tmp_path / "run", fake.Direct(sites), settings, shown=shown)
+    ((t, text),) = told(tmp_path / "run", "E504")
+    assert t == 2
+    assert text.startswith("s1: site s1 holds other samples than when the run began; give it those of then")
+    rounds = [json.loads(line) for line in (tmp_path / "run/events.jsonl").read_text().splitlines()]
+    assert [e["answered"] for e in rounds if e["code"] == "round"] == [[0, 1, 2], [0, 2], [0, 1, 2]]
+
+
 def test_the_odd_one_out_is_left_out_also_if_it_comes_first(tmp_path):
     """N14: of three sites, the two that agree go on."""
     sites = sites_of(tmp_path, count=3)

@@ -196,12 +196,15 @@ class Site:
         settings = config.build(dict(facts["settings"]))
         requests.check_round(request.header["t"], settings.rounds)
         self.guard.check_hello(allowed(settings, self.model))
+        folder.check_samples(self.data)
         with self._built(facts, request.tree["w"]) as (run, study):
             text = "\n".join(leaving(run.method, run.trainer, self.data, run.secure))
             agreed = self.guard.check_study(number, study, text)
             self.guard.begin(number, replace(agreed, place={n: facts[n] for n in PLACE}))
             folder.write_leaves(f"{run.method}\n{text}\n")
-            folder.write_setup({"w": request.tree["w"]}, facts)  # nothing else, which would only fill the disk
+            folder.write_setup(
+                {"w": request.tree["w"]}, facts, self.data
+            )  # nothing else, which would only fill the disk
             self._keep(number, study, run)
         self.say(f"run {number} begins: {study.title}, {run.settings.rounds} rounds\n{text}")
         return {"ready": True}, {}
@@ -270,6 +273,7 @@ class Site:
             self.guard.check_same(number, digest)
         else:
             tree, facts = self._folder(request).read_setup()
+            self._folder(request).check_samples(self.data)
             with self._built(facts, tree["w"]) as (run, study):
                 self.guard.check_same(number, study.digest)
                 self._keep(number, study, run)

@@ -13,11 +13,14 @@ from typing import Any
 
 from unskew import disk
 from unskew.core.trees import Tree
+from unskew.data.dataset import Dataset
+from unskew.deploy.federations import SitesView
 from unskew.deploy.owner import Owner
 from unskew.deploy.site_run import SiteRun
 from unskew.deploy.spent import KEPT_ROUNDS
 from unskew.deploy.wire import Packet
 from unskew.engine.disk import state
+from unskew.engine.disk.fingerprint import fingerprint
 from unskew.errors import StateError, UsageError
 
 SETUP = "setup.safetensors"
@@ -28,6 +31,8 @@ RECEIVED = "received.safetensors"
 """The weights that came last, with what came beside them."""
 STATELESS = "stateless"
 """Says that this site has trained in the run and kept nothing."""
+SAMPLES = "samples"
+"""The fingerprint of the samples with which the run began here."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +72,17 @@ class RunFolder:
         """Keep what leaves this site in the run, for its operator."""
         disk.replace(self.path / "leaves.txt", text)
 
-    def write_setup(self, tree: Tree, facts: Mapping[str, Any]) -> None:
+    def write_setup(self, tree: Tree, facts: Mapping[str, Any], data: Dataset) -> None:
+        if not (self.path / SAMPLES).exists():
+            disk.replace(self.path / SAMPLES, _fingerprint(data))
         state.write(self.path / SETUP, tree, {**facts, **self._set_up_for(facts).facts})
+
+    def check_samples(self, data: Dataset) -> None:
+        """Raises UsageError (E504) if the run began here with other samples, whose number may be the same."""
+        known = self.path / SAMPLES
+        if known.exists() and known.read_text() != _fingerprint(data):
+            text = f"site {self.site} holds other samples than when the run began"
+            raise UsageError("E504", f"{text}; give it those of then, in their order, or leave the site out.")
 
     def read_setup(self) -> tuple[Tree, dict[str, Any]]:
         """Raises StateError: E205 if this site was never set up for the run, or has lost that; E204 for what another was set up
@@ -131,6 +145,10 @@ class RunFolder:
 
     def _private(self, t: int) -> Path:
         return private_file(self.path, t)
+
+
+def _fingerprint(data: Dataset) -> str:
+    return fingerprint(SitesView.of(data, 0, 1, 0))
 
 
 def private_file(run: Path, t: int) -> Path:
