@@ -6,6 +6,7 @@ import asyncio
 import base64
 import contextlib
 import json
+import shutil
 import socket
 import ssl
 import threading
@@ -25,7 +26,7 @@ from flwr.superlink.routers.fleet.router import router
 from tests.deploy import fake  # noqa: F401  skips where cryptography is missing
 from tests.deploy.test_front_places import announced
 from unskew.deploy import admission, doctor, handshake
-from unskew.deploy.fleet import Fleet, TurnedAway
+from unskew.deploy.fleet import Fleet, InUse, TurnedAway
 from unskew.deploy.flower import packed
 from unskew.deploy.front import connection, door, fleet_api, passing, serving
 from unskew.deploy.front.pace import MOST_NAMES, Pace
@@ -152,6 +153,22 @@ def test_what_a_site_asks_for_reaches_flowers_server_and_nothing_else_of_it(fron
     assert (reached, body, headers["content-length"]) == (path, content, str(len(content)))
     assert headers["flwr-public-key"] == front.header("a")
     assert not {"cookie", "x-forwarded-for"} & set(headers)
+
+
+def test_a_copy_of_a_sites_folder_does_not_take_part_beside_it(tmp_path):
+    """Each of the two answered some of the requests, so that neither's record of what had left was right."""
+    with standing(tmp_path) as front:
+        front.sites["copy"] = Joined(
+            shutil.copytree(front.sites["a"].folder, tmp_path / "copy"), front.sites["a"].ticket
+        )
+        assert front.post(PULL, "a") == 200
+        assert front.post(PULL, "copy") == 409
+        front.refused("a", "is connected from another place with the same key")
+        assert len(front.reached) == 1
+        assert front.post(PULL, "b") == front.post(PULL, "a") == 200
+        assert not [f.text for f in handshake.network(front.sites["copy"]) if not f.ok], "a check of it is no part"
+        with pytest.raises(InUse, match="another process or machine is connected with this site's key"):
+            Fleet(front.sites["copy"]).connect()
 
 
 def test_what_is_no_answer_of_the_site_that_speaks_is_not_passed_on(front):

@@ -43,7 +43,7 @@ class Standing:
 
     async def call(self, site: str, method: str = "POST", path: str = PUSHED) -> None:
         headers = [(b"content-type", b"application/protobuf"), (b"content-length", b"1")] * (method == "POST")
-        state = {"site": site, "key": NOBODY, "heard": Heard()}
+        state = {"site": site, "key": NOBODY, "heard": Heard(), "place": 0}
         scope = {"method": method, "raw_path": path.encode(), "query_string": b"", "headers": headers, "state": state}
 
         async def receive():

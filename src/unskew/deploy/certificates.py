@@ -105,8 +105,9 @@ class Issuer:
         key: ec.EllipticCurvePublicKey,
         role: x509.BasicConstraints,
         addresses: tuple[x509.GeneralName, ...] = (),
+        serial: int | None = None,
     ) -> x509.Certificate:
-        """A signed certificate of `key`. addresses: the hosts that may present it."""
+        """A signed certificate of `key`. addresses: the hosts that may present it. serial: its number (default: random)."""
         now = dt.datetime.now(dt.UTC)
         issuer_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key())
         builder = (
@@ -114,7 +115,7 @@ class Issuer:
             .subject_name(subject)
             .issuer_name(self.name)
             .public_key(key)
-            .serial_number(x509.random_serial_number())
+            .serial_number(serial or x509.random_serial_number())
             .not_valid_before(now - dt.timedelta(days=1))
             .not_valid_after(now + dt.timedelta(days=self.days))
             .add_extension(role, critical=True)

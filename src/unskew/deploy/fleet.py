@@ -261,7 +261,8 @@ def _refusal(response: httpx.Response) -> FleetError:
     error = FlowerError.from_json(response.text)
     if response.status_code == httpx.codes.UNAUTHORIZED:
         return TurnedAway("it does not know this site's key, or the clocks differ by more than a few seconds")
-    if error is not None and error.code == ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED:
+    taken = error is not None and error.code == ApiErrorCode.FLEET_NODE_ACTIVATION_FAILED
+    if taken or response.status_code == httpx.codes.CONFLICT:
         return InUse("another process or machine is connected with this site's key, or was until a minute ago")
     if response.status_code == httpx.codes.FORBIDDEN:
         return Unwanted("the run is over")

@@ -26,13 +26,16 @@ DAYS = 3650
 """How long these certificates are valid. Whether a site may connect depends on whether its key is admitted."""
 
 
-def connecting(authority: str, site: str, key: Private) -> ssl.SSLContext:
-    """What a site's connections must satisfy. authority: the certificate, as PEM, that must have signed the server's."""
+def connecting(authority: str, site: str, key: Private, place: int | None = None) -> ssl.SSLContext:
+    """What a site's connections must satisfy. authority: the certificate, as PEM, that must have signed the server's.
+
+    place: from where the key is used (`place.py`), which the site's certificate has as its serial number.
+    """
     context = ssl.create_default_context(cadata=authority)
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # which Python sets from 3.13 on
     form = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     secret = key.key.private_bytes(serialization.Encoding.PEM, *form)
-    _load(context, _own(site, key).encode() + secret)
+    _load(context, _own(site, key, place).encode() + secret)
     return context
 
 
@@ -62,9 +65,14 @@ def proven(certificate: bytes | None) -> str:
     return Public(key).fingerprint if isinstance(key, ec.EllipticCurvePublicKey) else ""
 
 
-def _own(site: str, key: Private) -> str:
+def place_in(certificate: bytes) -> int:
+    """From where the key of a site's certificate (DER) is used."""
+    return x509.load_der_x509_certificate(certificate).serial_number
+
+
+def _own(site: str, key: Private, place: int | None) -> str:
     issuer = Issuer(_issuer(key.public), key.key, DAYS)
-    return _pem(issuer.certificate(named(site), key.public.key, LEAF))
+    return _pem(issuer.certificate(named(site), key.public.key, LEAF, serial=place))
 
 
 def _anchor(key: Public, signer: ec.EllipticCurvePrivateKey) -> str:

@@ -202,9 +202,7 @@ class Site:
             agreed = self.guard.check_study(number, study, text)
             self.guard.begin(number, replace(agreed, place={n: facts[n] for n in PLACE}))
             folder.write_leaves(f"{run.method}\n{text}\n")
-            folder.write_setup(
-                {"w": request.tree["w"]}, facts, self.data
-            )  # nothing else, which would only fill the disk
+            folder.write_setup({"w": request.tree["w"]}, facts, self.data)  # nothing else, to leave the disk its room
             self._keep(number, study, run)
         self.say(f"run {number} begins: {study.title}, {run.settings.rounds} rounds\n{text}")
         return {"ready": True}, {}

@@ -17,6 +17,7 @@ from unskew import disk
 from unskew.deploy.addresses import LOOPBACK, is_local, parsed
 from unskew.deploy.certificates import certify
 from unskew.deploy.identity import Private, Public
+from unskew.deploy.place import place_of
 from unskew.deploy.proof import connecting
 from unskew.deploy.ticket import PROOF, Ticket
 from unskew.errors import UsageError
@@ -171,4 +172,6 @@ class Joined:
 
     def tls(self) -> ssl.SSLContext | None:
         """What connections to the server must satisfy, and the proof of this site's key; None where TLS is disabled."""
-        return connecting(self.ticket.authority, self.ticket.site, self.key) if self.ticket.authority else None
+        if not self.ticket.authority:
+            return None
+        return connecting(self.ticket.authority, self.ticket.site, self.key, place_of(self.folder))

@@ -83,7 +83,8 @@ class Connection(H11Protocol):
         """Take the connection if its key is admitted."""
         super().connection_made(transport)
         tls = transport.get_extra_info("ssl_object")
-        self.key = proof.proven(tls.getpeercert(binary_form=True)) if tls else NOBODY
+        certificate = tls.getpeercert(binary_form=True) if tls else None
+        self.key = proof.proven(certificate) if tls else NOBODY
         self.site = self.shared.members.site(self.key) if tls else NOBODY
         if reason := self._reason():
             self.shared.refusals.note(self.site or self.client[0], reason)
@@ -91,6 +92,7 @@ class Connection(H11Protocol):
             return
         self.shared.open.add(self)
         self.app_state |= {"key": self.key, "site": self.site, "heard": Heard()}
+        self.app_state["place"] = proof.place_in(certificate) if certificate else 0
         self._wait()
 
     def is_admitted(self) -> bool:

@@ -21,6 +21,7 @@ from unskew.deploy.bell import Bell
 from unskew.deploy.front.answers import asking, is_answer
 from unskew.deploy.front.connection import HEAD_BYTES, NOBODY
 from unskew.deploy.front.fleet_api import ANSWERED, BODY, HEADERS, KEY, PULL, PUSHED
+from unskew.deploy.front.holding import Holding
 from unskew.deploy.front.news import News
 from unskew.deploy.front.pace import Pace
 from unskew.deploy.front.refusals import Refusals
@@ -74,6 +75,7 @@ class Passing:
     def __init__(self, server: httpx.AsyncClient, calls: dict[str, int], refusals: Refusals, signs: Signs):
         self.server, self.calls, self.refusals, self.pace = server, calls, refusals, Pace(RATE, BURST)
         self.signs = signs
+        self.holding = Holding()
         self._places = defaultdict[str, asyncio.Semaphore](lambda: asyncio.Semaphore(MOST_EACH))
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
@@ -120,6 +122,10 @@ class Passing:
             raise Refused(413, f"sent more than {self.calls[path] >> 10} KB to {path}")
         if scope["state"]["key"] not in (NOBODY, _named_key(headers.get(KEY, b""))):
             raise Refused(401, "spoke with the key of another site, or of none")
+        if not self.holding.may_speak(scope["state"]["site"], scope["state"]["place"]):
+            raise Refused(
+                409, "is connected from another place with the same key: a copy of its folder, or another machine"
+            )
         return int(length)
 
     async def _pass(self, scope: Message, size: int, limit: asyncio.Timeout, receive: Receive, answer: Answer) -> None:
