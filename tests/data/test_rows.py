@@ -117,8 +117,7 @@ def test_a_file_in_another_order_trains_to_the_same_bits_and_is_not_read_once_it
     assert np.array_equal(read.x[:], whole.x)
     one, other = (unskew.run("fedavg", d, **SETTINGS) for d in (read, whole))
     assert one.digest == other.digest
-    with open(tmp_path / "x.npy", "r+b") as file:
-        file.truncate(4096)
+    os.utime(tmp_path / "x.npy", ns=(1, 1))
     with pytest.raises(DataError, match=r"E413 .*x\.npy has changed since it was checked"):
         read.x[0]
 

@@ -53,14 +53,19 @@ class Archive(dict[str, np.ndarray]):
 
 
 def read_archive(path: Path) -> Archive:
-    """The arrays of a file. Raises DataError: E402 if there is none, E401 if it is not a whole archive of plain arrays."""
+    """The arrays of a file. Raises DataError: E402 if there is none, E401 if it is not a whole archive of plain arrays that memory holds."""
     try:
         with np.load(path, allow_pickle=False) as z:
             return Archive(path, {n: _plain(z, n, path) for n in z.files})
     except FileNotFoundError:
         raise DataError("E402", f"there is no {path}.") from None
-    except (DataError, MemoryError):
+    except DataError:
         raise
+    except MemoryError as error:
+        why = f"{path} announces more than memory holds"
+        raise DataError(
+            "E401", f"{why}: {error}. Save large arrays as .npy files in a folder, or copy it again."
+        ) from error
     except Exception as error:  # NumPy and zipfile raise many kinds of error for damaged or encrypted files
         size = path.stat().st_size if path.is_file() else 0
         pickled = "allow_pickle" in str(error)

@@ -133,6 +133,7 @@ def _with_test_set(whole: Dataset, share: float) -> Dataset:
         divided = with_test_set(whole, share, site)
         return divided.noted(*_duplicates(divided.x, divided.x_test))
     same = first_alike(whole.x)
+    whole = whole.noted(*_in_two_classes(whole.y, same))
     divided = with_test_set(whole, share, site, same)
     copies, notes = int((same != np.arange(len(same))).sum()), _duplicates(divided.x, divided.x_test)
     if copies and not notes:
@@ -141,6 +142,13 @@ def _with_test_set(whole: Dataset, share: float) -> Dataset:
         )
         return divided.noted(("note", text))
     return divided.noted(*notes)
+
+
+def _in_two_classes(y: np.ndarray, same: np.ndarray) -> list[Note]:
+    """A note on identical samples of different classes. same: of each sample, the first that equals it, int64 [N]."""
+    if y.ndim > 1 or y.dtype.kind == "f" or not (wrong := int((y != y[same]).sum())):
+        return []
+    return [("note", f"{counted(wrong, 'sample')} identical to one of another class: which of both is right?")]
 
 
 def _origins(columns: Mapping[str, Any] | None, test_columns: Mapping[str, Any] | None) -> tuple[Origin, Origin]:

@@ -20,15 +20,22 @@ from unskew.errors import DataError
 
 T = TypeVar("T")
 Fit: TypeAlias = Literal["pad", "crop", "squash"]
+ORIENTATION = 0x0112
+"""The number by which EXIF calls how a camera was held."""
+COLOURS = ("P", "PA", "CMYK", "YCbCr", "HSV", "LAB")
+"""Pillow's modes whose numbers are not red, green and blue, and are read as these."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """What an image file was. shape: (width, height). depth: "8 bit", "16 bit" or "float"."""
+    """What an image file was. shape: (width, height). depth: "8 bit", "16 bit" or "float". turned: whether it says that it is to
+    be turned or mirrored before it is looked at. clear: whether a part of it is transparent."""
 
     shape: tuple[int, int]
     depth: str
     frames: int = 1
+    turned: bool = False
+    clear: bool = False
 
 
 def picture(file: Path, size: int, fit: Fit, bits: int = 16) -> tuple[np.ndarray, Form]:
@@ -44,7 +51,8 @@ def opened(file: Path | IO[bytes], name: str, size: int, fit: Fit, bits: int) ->
     try:
         with Image.open(file) as image:
             pixels, depth = pixels_of(image, size, fit, name, bits)
-            return pixels, Form(image.size, depth, getattr(image, "n_frames", 1))
+            turned = image.getexif().get(ORIENTATION, 1) in range(2, 9)
+            return pixels, Form(image.size, depth, getattr(image, "n_frames", 1), turned, _is_clear(image))
     except DataError:
         raise
     except Exception as error:  # Pillow's readers raise many kinds of error for damaged files
@@ -104,7 +112,7 @@ def channels_first(x: Any) -> np.ndarray:
     """A sample as an array, channels first; an image of Pillow's in its own size."""
     if not hasattr(x, "getbands"):
         return array_of(x)
-    pixels = np.asarray(x)
+    pixels = np.asarray(x.convert("RGB") if x.mode in COLOURS else x)
     return pixels[None] if pixels.ndim == 2 else pixels.transpose(2, 0, 1)
 
 
@@ -147,7 +155,21 @@ def sizes_told(forms: Sequence[Form], size: int, fit: Fit, bits: int) -> list[No
         notes.append(("scaled", f"{counted(n, 'image')} of {depth}, {how}"))
     if n := sum(f.frames > 1 for f in forms):
         notes.append(("left out", f"all frames but the first of {counted(n, 'image')}"))
+    if n := sum(f.turned for f in forms):
+        text = (
+            f"{counted(n, 'image')} taken as stored, though EXIF says to turn or mirror them before they are looked at"
+        )
+        notes.append(("note", f"{text} (Pillow's ImageOps.exif_transpose does it)"))
+    if n := sum(f.clear for f in forms):
+        notes.append(("note", f"{counted(n, 'image')} with transparent parts, whose hidden colours are used"))
     return notes
+
+
+def _is_clear(image: Any) -> bool:
+    """Whether a part of an image is transparent."""
+    if "transparency" in image.info:
+        image = image.convert("RGBA")
+    return "A" in image.getbands() and image.getchannel("A").getextrema()[0] < 255
 
 
 def _unreadable(file: Path | str, error: Exception) -> DataError:

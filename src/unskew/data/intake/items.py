@@ -176,6 +176,10 @@ def _stacked(xs: list[Any], name: str, notes: list[Note]) -> np.ndarray:
         shapes = {(x.size, x.mode) for x in xs}
         if len(shapes) == 1:
             return np.stack([channels_first(x) for x in xs])
+        modes = sorted({mode for _, mode in shapes})
+        if len({size for size, _ in shapes}) == 1 and not any(mode[0] in "IF" for mode in modes):
+            notes.append(("scaled", f"images of several modes ({', '.join(modes)}) were read in colour"))
+            return np.stack([channels_first(x.convert("RGB")) for x in xs])
         notes.append(
             ("scaled", f"{counted(len(xs), 'image')} of unequal sizes were padded and resized to {SIZE} x {SIZE}")
         )

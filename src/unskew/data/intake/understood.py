@@ -10,6 +10,7 @@ import numpy as np
 
 from unskew.data.dataset import Dataset
 from unskew.data.federation import Federation
+from unskew.data.intake.leaks import leaks
 from unskew.data.intake.notes import counted, some
 from unskew.data.intake.sites import apart, by_site, site_column
 from unskew.data.layout import Input
@@ -36,7 +37,7 @@ def table(dataset: Dataset | Federation) -> str:
     ]
     if isinstance(dataset, Dataset) and (column := site_column(dataset)):
         rows.append(("sites", _sites(dataset, column)))
-    rows += _ranges(dataset)
+    rows += [*_ranges(dataset), *(("warning", text) for text in filter(None, [leaks(dataset)]))]
     notes = dataset.intake.notes if dataset.intake else ()
     rows += sorted(notes, key=lambda note: TOPICS.index(note[0]))
     return "\n".join(f"{topic:<9}{text}" for topic, text in rows)
@@ -44,7 +45,8 @@ def table(dataset: Dataset | Federation) -> str:
 
 def facts(dataset: Dataset) -> dict[str, Any]:
     """The table as values for programs: samples, shape, range, shares of classes, sites, columns and notes."""
-    sites = by_site(dataset)
+    sites, warning = by_site(dataset), leaks(dataset)
+    notes = (*(dataset.intake.notes if dataset.intake else ()), *((("warning", warning),) if warning else ()))
     counts = [] if dataset.target else _counts(dataset)
     return {
         "data": dataset.name,
@@ -59,7 +61,7 @@ def facts(dataset: Dataset) -> dict[str, Any]:
             {"name": s.name, "samples": s.samples, "values": [s.low, s.high], "shares": list(s.shares)} for s in sites
         ],
         "columns": list(dataset.columns),
-        "notes": [{"about": topic, "text": text} for topic, text in (dataset.intake.notes if dataset.intake else ())],
+        "notes": [{"about": topic, "text": text} for topic, text in notes],
     }
 
 

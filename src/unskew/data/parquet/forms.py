@@ -54,7 +54,9 @@ class Listed(Form):
     def __init__(self, table: Shards, column: str, layout: Layout, as_they_are: bool = False):
         self.table, self.columns, self.layout = table, (column,), layout
         first = next((batch for _, batch in table.batches([column], 1)), None)
-        values = None if first is None else table.converted(lists_of, first.column(table.columns[column].name), 0)
+        if first is None:
+            raise DataError("E403", f"{table.name} has no rows.")
+        values = table.converted(lists_of, first.column(table.columns[column].name), 0)
         if values is None or not values.size:
             raise DataError("E403", f"{table.name}: column '{column}' holds no numbers in {table.where(0)}.")
         self.inner, self.kind = values.shape[1:], values.dtype

@@ -1,0 +1,111 @@
+"""A column that tells the label by itself is told, and none that only happens to agree, or is a good hint.
+
+Likely mistakes: a label kept under a second name or in other words, a target in euros and in cents.
+"""
+
+import json
+
+import numpy as np
+import pytest
+
+from tests.cli.calling import call
+from unskew import data
+from unskew.data.intake import leaks as room
+from unskew.data.intake.leaks import leaks
+from unskew.data.intake.understood import table
+from unskew.data.rows import streams
+
+RNG = np.random.default_rng(0)
+N = 120
+A, Y = RNG.random(N).astype(np.float32), np.arange(N) % 3
+WORDS = np.array(["yes", "no", "perhaps"])
+SAYS = "has a value of its own for each class in all training samples: leave out what was made from the labels"
+
+
+def of(*columns, y=Y, **more):
+    return leaks(data.arrays(np.stack(columns, 1).astype(np.float32), y, test=0, **more))
+
+
+@pytest.mark.parametrize("copy", [Y, 7 - 2.5 * Y, np.array([4, 1, 9])[Y]])
+def test_a_copy_of_the_labels_is_told(copy):
+    assert of(A, copy) == f"column 1 {SAYS}, or scores mean nothing"
+    assert of(A, copy, copy).startswith("column 1, column 2 have a value of their own")
+    assert of(A, copy, y=WORDS[Y]).startswith(f"column 1 {SAYS}")
+
+
+@pytest.mark.parametrize(
+    "hint",
+    [
+        A,
+        np.ones(N),
+        Y > 0,  # a coarser kind of class, such as the superclass
+        np.where(np.arange(N) == 77, 5, Y),
+        Y * 2 + np.arange(N) % 2,
+    ],
+)
+def test_a_good_hint_is_no_copy(hint):
+    assert not of(A, hint)
+
+
+def test_few_samples_may_agree_by_chance():
+    rare = np.arange(N) == 5
+    assert not of(A, rare, y=rare.astype(int))
+    assert not of(A[:19], Y[:19], y=Y[:19])
+    assert of(A[:24], Y[:24], y=Y[:24])
+
+
+def test_words_of_a_table_are_compared_as_one_column(tmp_path):
+    lines = [f"{a:.5f},{WORDS[(y + 1) % 3]},{WORDS[(y > 0) * 1]},{y}" for a, y in zip(A, Y)]
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join(["a,copy,coarse,label", *lines]) + "\n")
+    dataset = data.read(path)
+    assert f"warning  column 'copy' {SAYS}" in table(dataset)
+    told = json.loads(call("data", "check", str(path), "--json").out)["notes"]
+    assert {"about": "warning", "text": leaks(dataset)} in told
+    assert (
+        "column 'copy'"
+        in call("run", "fedavg", "--data", str(path), "--rounds", "1", "--clients", "2", "--dry-run").out
+    )
+    assert "warning" not in table(data.read(path, label="coarse"))
+
+
+def test_the_target_in_another_unit_is_told():
+    price = RNG.normal(200, 50, N)
+    assert of(A, price * 100 - 7, y=price, target="price").startswith("column 1 is the target in another unit")
+    assert not of(A, np.log(price), y=price, target="price")
+    assert not of(A, np.round(price), y=price, target="price")
+    assert not of(A, 3 * (Y % 2), y=(Y % 2) * 1.0, target="price")
+
+
+def test_one_of_several_labels_is_told():
+    flags = np.stack([Y > 0, RNG.random(N) > 0.5], 1)
+    assert of(A, ~flags[:, 1], y=flags.astype(int), target="fever,cough").startswith("column 1 tells a label by itself")
+    assert not of(A, A > 0.5, y=flags.astype(int), target="fever,cough")
+
+
+def test_all_samples_are_asked_where_they_are_in_memory_and_some_where_they_are_not(tmp_path, monkeypatch):
+    monkeypatch.setattr(room, "LOOKED_AT", 30)
+    looked_at = room._looked_at(np.zeros((N, 2)))
+    other = next(i for i in range(N) if i not in looked_at)
+    x = np.stack([A, np.where(np.arange(N) == other, 9, Y)], 1).astype(np.float32)
+    assert not of(*x.T)
+    np.save(tmp_path / "x.npy", x)
+    monkeypatch.setattr("unskew.data.convert.LARGE", 100)
+    read = data.arrays(tmp_path / "x.npy", Y, test=0)
+    assert streams(read.x)
+    assert leaks(read)
+
+
+def test_images_and_tokens_are_not_asked():
+    images = np.repeat(Y, 16).reshape(N, 1, 4, 4).astype(np.float32)
+    assert not leaks(data.arrays(images, Y))
+    ids = RNG.integers(0, 9, (N, 5))
+    assert not leaks(data.arrays(ids[:, :-1], ids[:, 1:]))
+
+
+def test_of_several_inputs_those_of_one_number_are_asked():
+    scans = RNG.random((N, 2, 4, 4)).astype(np.float32)
+    assert leaks(data.arrays({"scan": scans, "age": Y * 10.0}, Y, test=0)).startswith(
+        "input age has a value of its own"
+    )
+    assert not leaks(data.arrays({"scan": scans, "other": scans}, Y, test=0))
