@@ -14,7 +14,7 @@ import unskew
 from tests.cli.calling import call
 from unskew import data
 from unskew.data.dataset import Dataset
-from unskew.data.intake.listing import listed
+from unskew.data.intake.listing import listed, listing_of
 from unskew.data.intake.tree import tree_of
 from unskew.data.rows import streams
 from unskew.errors import DataError, UsageError
@@ -150,7 +150,7 @@ def test_a_table_lists_files_with_labels_and_sites(tmp_path, kind):
     assert (len(d.y), len(d.y_test)) == (9, 3)
     assert d.labels["site"] == ("east", "west")
     assert np.bincount(np.concatenate([d.y, d.y_test])).tolist() == [8, 4]
-    assert "from the column 'category' of list.csv" in notes(d)
+    assert "list.csv lists the files, by 'filename'; labels: from the column 'category'" in notes(d)
     assert "1 row in list.csv without a file" in notes(d)
     with pytest.raises(DataError, match=r"E403 .*list.csv has no column 'kategory'.*Did you mean 'category'"):
         data.read(tmp_path, label="kategory")
@@ -534,7 +534,8 @@ def table_of_files(folder, lines, files):
         Image.new("RGB", (8, 8), shade).save(folder / file)
     (folder / "labels.csv").write_text("\n".join(lines) + "\n")
     tree = tree_of(folder)
-    return tree, listed(tree, tree.files, "", "")
+    listing = listing_of(tree, tree.files)
+    return tree, listing and listed(listing, ("", ""))
 
 
 def test_files_of_one_name_in_two_folders_are_told_apart_by_their_paths(tmp_path):
@@ -574,7 +575,7 @@ def test_a_table_of_files_is_read_as_other_tables_are(tmp_path):
         with pytest.raises(DataError, match=says):
             table_of_files(tmp_path, ["file,label", *rows], names)
     _, given = table_of_files(tmp_path, ["file,label", "0.png,1", "1.png,01", "2.png,2", "1.png,1"], names)
-    assert (given.classes, given.labels) == (("1", "2"), (0, 0, 1))
+    assert (given.classes, tuple(given.labels.tolist())) == (("1", "2"), (0, 0, 1))
     told = {text: topic for topic, text in given.notes}
     assert told["1 row in labels.csv that lists a file again"] == "left out"
     assert told["3 files that labels.csv does not list"] == "left out"

@@ -201,7 +201,7 @@ def test_samples_have_their_place_in_whatever_order_they_come(tmp_path, monkeypa
     made = scratch.Scratch(LISTS.shape)
     for begin in (40, 0, 20):
         made.put(begin, LISTS[begin : begin + 20])
-    source = SimpleNamespace(name="x", shape=LISTS.shape, survey=None)
+    source = SimpleNamespace(name="x", came=np.dtype("f4"), shape=LISTS.shape, survey=None)
     assert np.array_equal(made.samples(source).read(np.arange(N)), LISTS)
 
 

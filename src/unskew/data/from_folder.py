@@ -15,11 +15,13 @@ from unskew.data.dataset import Dataset
 from unskew.data.from_arrays import arrays
 from unskew.data.intake.decoded import decoded
 from unskew.data.intake.images import Fit, Form, each, mask, picture, sizes_told
-from unskew.data.intake.listing import listed
+from unskew.data.intake.listing import listed, listing_of
 from unskew.data.intake.masks import Origin, as_masks
 from unskew.data.intake.notes import Intake, Note, counted
 from unskew.data.intake.paired import has_masks, pairs
 from unskew.data.intake.roles import Sorted, by_class
+from unskew.data.intake.several import names_in
+from unskew.data.intake.tables import wished
 from unskew.data.intake.tree import IMAGES, SOUNDS, Tree, empty_folders, tree_of
 from unskew.data.rows import chosen
 from unskew.data.wav import Format, format_of, shape_of, spectrogram
@@ -36,6 +38,11 @@ def folder(
     bits: Annotated[int, Ge(9), Le(16), "bits that image files of 16 bits really use, such as 12"] = 16,
     label: Annotated[str, "in a CSV that lists the files: the column of labels"] = "",
     site: Annotated[str, "in a CSV that lists the files: the column that says where they are from"] = "",
+    *,
+    x: Annotated[str, "in a CSV that lists the files: columns that are inputs beside them, 'image,age'"] = "",
+    target: str = "",
+    center: float | None = None,
+    scale: float | None = None,
 ) -> Dataset:
     """The set that lies in `path/`, or in its folders train/ and test/; without the latter a fifth is held out.
 
@@ -44,23 +51,50 @@ def folder(
     SITE/CLASS/*         either of them with a site, which becomes the column `site`
     images/ and masks/   images with masks of equal file names (endings may differ), resized alike; also SITE/images/ ...;
                          see unskew.data.intake.paired for other spellings
-    any folders + *.csv  files that a table lists by name, with their labels
+    any folders + *.csv  files that a table lists by name, with their labels: see unskew.data.intake.listing
 
-    Raises DataError: E409 for folders without the expected files, E401 for a file that cannot be read.
+    target: as of a table: a column of numbers to predict, or several of zeros and ones, "fever,cough".
+    Raises DataError: E409 for folders without the expected files, E401 for a file that cannot be read; for what a table lists
+    also E403, E404 and E405 as `table` does.
     """
+    aim = wished(target, label, center, scale)
+    columns = {name: value for name, value in {"label": label, "site": site, "x": x, "target": target}.items() if value}
     tree = tree_of(Path(path))
     if not tree.files:
         raise DataError("E409", f"{tree.root} holds no images and no sounds.{_left_out(tree)}")
     if has_masks(tree):
+        _check_unnamed(tree, columns, "images and masks take none from a table")
         return _with_masks(tree, size, fit, bits)
     sounds = [f for f in tree.files if f.kind in SOUNDS]
     files = sounds or [f for f in tree.files if f.kind in IMAGES]
     if sounds and len(files) < len(tree.files):
         rest = counted(len(tree.files) - len(files), "image")
         tree = Tree(tree.root, tuple(files), tree.folders, (*tree.notes, ("left out", f"{rest} beside sounds")))
-    table = listed(tree, files, label, site)
-    ordered = table or by_class(tree, files)
+    listing = listing_of(tree, files, [label, site, *names_in(target), *names_in(x)])
+    if listing is None:
+        _check_unnamed(tree, columns, "no CSV below it lists its files")
+        ordered = by_class(tree, files)
+    else:
+        ordered = listed(listing, (label, site), aim, _beside(tree, "sound" if sounds else "image", x))
     return _sounds(tree, ordered) if sounds else _images(tree, ordered, size, fit, bits)
+
+
+def _check_unnamed(tree: Tree, columns: Mapping[str, str], why: str) -> None:
+    """Raises DataError (E409) where columns are named that are not looked for."""
+    for setting, name in columns.items():
+        raise DataError("E409", f"{tree.root}: {setting}={name} names a column, and {why}; leave it out.")
+
+
+def _beside(tree: Tree, file: str, x: str) -> tuple[str, ...]:
+    """The columns that are inputs beside the files. file: what these are called among them.
+
+    Raises DataError (E403) unless the file is one of several inputs that are named once each.
+    """
+    names = names_in(x)
+    if x and (file not in names or len(names) < 2 or len({*names}) < len(names)):
+        text = f"x='{x}' names the inputs of a sample, which are the {file} and columns beside it, each once"
+        raise DataError("E403", f"{tree.root}: {text}: x='{file},COLUMN'.")
+    return tuple(name for name in names if name != file)
 
 
 def _left_out(tree: Tree) -> str:
@@ -72,7 +106,7 @@ def _images(tree: Tree, ordered: Sorted, size: int, fit: Fit, bits: int) -> Data
     x, forms = _pictures(tree, [f.path for f in ordered.files], size, fit, bits, streamed)
     notes = (*tree.notes, *ordered.notes, *sizes_told(forms, size, fit, bits), *streamed)
     form = {"kind": "images", "size": size, "fit": fit, "bits": bits}
-    return _formed(_set(tree, ordered, x, notes), form)
+    return _formed(_set(tree, ordered, x, notes), form, ordered)
 
 
 def _pictures(
@@ -88,9 +122,12 @@ def _sounds(tree: Tree, ordered: Sorted) -> Dataset:
     files = [f.path for f in ordered.files]
     streamed: list[Note] = []
     x, _ = decoded(tree.root.name, files, (1, *shape_of(format)), partial(_sound, format=format), streamed)
-    scaled: tuple[Note, ...] = (("scaled", f"sounds became {format}"), ("scaled", "spectrograms were standardised"))
-    dataset = _set(tree, ordered, x, (*tree.notes, *ordered.notes, *scaled, *streamed)).with_constants()
-    return _formed(dataset, {"kind": "sounds", **asdict(format)})
+    scaled: list[Note] = [("scaled", f"sounds became {format}")]
+    if not ordered.beside:  # each of several inputs is judged by itself
+        scaled.append(("scaled", "spectrograms were standardised"))
+    dataset = _set(tree, ordered, x, (*tree.notes, *ordered.notes, *scaled, *streamed))
+    dataset = dataset if ordered.beside else dataset.with_constants()
+    return _formed(dataset, {"kind": "sounds", **asdict(format)}, ordered)
 
 
 def _sound(file: Path, format: Format) -> tuple[np.ndarray, None]:
@@ -115,25 +152,30 @@ def _with_masks(tree: Tree, size: int, fit: Fit, bits: int) -> Dataset:
     sites = tuple(p.site for p in paired) if any(p.site for p in paired) else None
     origin = Origin(None if sites is None else np.array(sites), lambda i: str(drawn[i]))
     (y,), classes = as_masks(tree.root.name, [np.stack([m.values for m in masks])], None, notes, [origin])
-    ordered = Sorted(tuple(p.image for p in paired), classes, (), sites)
-    dataset = _set(tree, ordered, x, notes, y)
-    return _formed(dataset, {"kind": "images", "size": size, "fit": fit, "bits": bits})
+    ordered = Sorted(tuple(p.image for p in paired), classes, y, sites)
+    dataset = _set(tree, ordered, x, notes)
+    return _formed(dataset, {"kind": "images", "size": size, "fit": fit, "bits": bits}, ordered)
 
 
-def _formed(dataset: Dataset, form: Mapping[str, Any]) -> Dataset:
-    """The set with how its files became samples."""
+def _formed(dataset: Dataset, form: Mapping[str, Any], ordered: Sorted) -> Dataset:
+    """The set with how its files, and the columns beside them, became samples."""
+    if ordered.used:
+        form = {**form, "beside": [[column, kinds] for column, kinds in ordered.used.items()]}
     return replace(dataset, intake=replace(dataset.intake or Intake(), form=form))
 
 
-def _set(tree: Tree, ordered: Sorted, x: np.ndarray, notes: Sequence[Note], y: np.ndarray | None = None) -> Dataset:
-    """The set of these samples, its test part by the folders that name it. y: masks, or None for classes by folder."""
-    y = np.array(ordered.labels, dtype=np.int64) if y is None else y
+def _set(tree: Tree, ordered: Sorted, x: np.ndarray, notes: Sequence[Note]) -> Dataset:
+    """The set of these samples, its test part by the folders, or the table, that name it."""
     test = np.array([f.part == "test" for f in ordered.files], dtype=bool)
     train = ~test
     if not train.any():
         raise DataError("E409", f"{tree.root} holds no training files.")
-    columns = {} if ordered.sites is None else {"site": np.array(ordered.sites)}
-    parts = (chosen(x, train), y[train], chosen(x, test), y[test]) if test.any() else (x, y)
+    columns = {**ordered.facts, **({} if ordered.sites is None else {"site": np.array(ordered.sites)})}
+    given: Any = x
+    if ordered.beside:
+        given = {"sound" if ordered.files[0].kind in SOUNDS else "image": x, **ordered.beside}
+    y = ordered.labels
+    parts = (_at(given, train), y[train], _at(given, test), y[test]) if test.any() else (given, y)
     return arrays(
         *parts,
         classes=ordered.classes or None,
@@ -142,4 +184,10 @@ def _set(tree: Tree, ordered: Sorted, x: np.ndarray, notes: Sequence[Note], y: n
         name=tree.root.resolve().name,
         notes=notes,
         layout="channels first",
+        target=ordered.target,
     )
+
+
+def _at(given: Any, rows: np.ndarray) -> Any:
+    """The samples, of one or of several inputs, where these truth values are true."""
+    return {name: chosen(x, rows) for name, x in given.items()} if isinstance(given, dict) else chosen(given, rows)

@@ -2,7 +2,8 @@
 
 x.npy, or an .npz with x or one array      samples [N, ...] of the kind that was given for training
 a table                                    its columns found by name, words turned into the numbers they were before
-images, or a folder of them                of the size, and fitted, as the folder that was trained on
+images, or a folder of them                of the size, and fitted, as the folder that was trained on; with the columns of
+                                           a CSV that lists them where these are further inputs
 a Parquet file, or a folder of them        of a table or of lists: columns found by name
 sounds, or a folder of them                spectrograms of the training files' rate and length
 a medical volume, or a folder of them      its slices, cut and resized as the training volumes were
@@ -22,6 +23,7 @@ from unskew.data.dotted import inputs_for, inputs_in
 from unskew.data.from_volumes import unlabelled
 from unskew.data.intake.features import numbers_as
 from unskew.data.intake.images import each, picture
+from unskew.data.intake.listing import listing_of
 from unskew.data.intake.notes import some
 from unskew.data.intake.sheets import read_csv
 from unskew.data.intake.tables import CSV, ending
@@ -99,13 +101,31 @@ def _several(path: Path, layout: Layout, form: Mapping[str, Any]) -> Read:
     """Samples with several inputs, by name or place."""
     if _kind_of(path) == "parquet":
         return rows_in(path, form, layout)
+    if path.is_dir() and "beside" in form:
+        return _listed(path, form)
     if path.suffix.lower() != ".npz":
+        lacks = "no folder with a CSV that lists files" if "beside" in form else "no .npz"
         raise DataError(
-            "E403", f"{path} is no .npz; samples with several inputs are read from one that holds {layout}."
+            "E403", f"{path} is {lacks}; samples with several inputs are read from one that holds {layout}."
         )
     archive = dict(read_archive(path))
     x = inputs_for(layout, archive, path) if layout.named else tuple(archive.values())
     return [str(i) for i in range(len(rows_of(layout, x, str(path))))], x
+
+
+def _listed(path: Path, form: Mapping[str, Any]) -> Read:
+    """Images or sounds with columns of the CSV that lists them, by name."""
+    tree = tree_of(path, SOUNDS if form["kind"] == "sounds" else IMAGES)
+    columns = {column: list(kinds) for column, kinds in form["beside"]}
+    listing = listing_of(tree, tree.files, list(columns))
+    if listing is None:
+        text = f"{path} holds no CSV that lists its files, beside which the model takes {some(list(columns), 8)}"
+        raise DataError("E403", f"{text}; write one, as in training.")
+    names = [str(file.path.relative_to(path)) for file in listing.files]
+    beside = {column: numbers_as(listing.sheet, {column: kinds}) for column, kinds in columns.items()}
+    pixels = DECODED[form["kind"]]([file.path for file in listing.files], form)
+    key = {"images": "image", "sounds": "sound"}[form["kind"]]
+    return names, {key: pixels, **{c: v[:, 0] if v.shape[1] == 1 else v for c, v in beside.items()}}
 
 
 def _table(path: Path, form: Mapping[str, Any]) -> Read:
@@ -117,15 +137,22 @@ def _table(path: Path, form: Mapping[str, Any]) -> Read:
 
 def _images(path: Path, form: Mapping[str, Any]) -> Read:
     files, names = _files(path, IMAGES)
+    return names, _pictures(files, form)
+
+
+def _pictures(files: list[Path], form: Mapping[str, Any]) -> np.ndarray:
     pictures = each(files, lambda i: picture(files[i], int(form["size"]), form["fit"], int(form["bits"])))
-    return names, np.stack([pixels for pixels, _ in pictures])
+    return np.stack([pixels for pixels, _ in pictures])
 
 
 def _sounds(path: Path, form: Mapping[str, Any]) -> Read:
     files, names = _files(path, SOUNDS)
+    return names, _spectrograms(files, form)
+
+
+def _spectrograms(files: list[Path], form: Mapping[str, Any]) -> np.ndarray:
     format = Format(int(form["rate"]), float(form["seconds"]), int(form["window"]))
-    spectrograms = each(files, lambda i: spectrogram(files[i], format))
-    return names, np.stack(spectrograms)[:, None]
+    return np.stack(each(files, lambda i: spectrogram(files[i], format)))[:, None]
 
 
 def _volumes(path: Path, form: Mapping[str, Any]) -> Read:
@@ -154,3 +181,5 @@ READERS: Mapping[str, Callable[[Path, Mapping[str, Any]], Read]] = {
     "volumes": _volumes,
 }
 """What reads each kind of input."""
+DECODED = {"images": _pictures, "sounds": _spectrograms}
+"""What makes samples of files."""

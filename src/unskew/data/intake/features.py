@@ -58,7 +58,7 @@ def numbers_of(sheet: Sheet, columns: Mapping[str, np.ndarray], notes: list[Note
         return one
 
     used = kinds_of(sheet, columns, judge, notes)
-    return _stacked([part for column in used for part in parts[column]]), used
+    return stacked([part for column in used for part in parts[column]]), used
 
 
 def kinds_of(sheet: Sheet, columns: Iterable[str], judge: Callable[[str], Judged], notes: list[Note]) -> Kinds:
@@ -97,8 +97,14 @@ def judged(sheet: Sheet, column: str, values: np.ndarray) -> tuple[Judged, list[
     train = values if sheet.test is None else values[~sheet.test]
     if is_row_number(column, values) or is_row_number(column, train):
         return Judged(None), []
+    return turned(sheet, column, values)
+
+
+def turned(sheet: Sheet, column: str, values: np.ndarray) -> tuple[Judged, list[np.ndarray]]:
+    """The same of a column that is used in any case; no columns where it has too many kinds of words."""
     if (numbers := column_of_numbers(sheet, column, values)) is not None:
         return Judged([], remark=codes.remark(column, numbers)), [numbers]
+    train = values if sheet.test is None else values[~sheet.test]
     texts = cells.words(values)
     kinds = sorted(set(texts.tolist()))
     if len(kinds) > MOST_KINDS:
@@ -127,7 +133,7 @@ def numbers_as(sheet: Sheet, used: Kinds) -> np.ndarray:
         else:
             text = f"{sheet.name}: column {excerpt(column, 40)} holds words such as {excerpt(values[0], 30)}"
             raise DataError("E405", f"{text}; the model was trained on numbers there.")
-    return _stacked(kept)
+    return stacked(kept)
 
 
 def _known_words(sheet: Sheet, column: str, kinds: list[str]) -> np.ndarray:
@@ -150,7 +156,8 @@ def _spread(texts: np.ndarray, kinds: list[str]) -> list[np.ndarray]:
     return [texts == kind for kind in (kinds[1:] if len(kinds) == 2 else kinds)]
 
 
-def _stacked(columns: list[np.ndarray]) -> np.ndarray:
+def stacked(columns: list[np.ndarray]) -> np.ndarray:
+    """Columns [N] as float32 [N, columns]."""
     return np.stack([np.asarray(v, dtype=np.float64) for v in columns], axis=1).astype(np.float32)
 
 

@@ -1,151 +1,178 @@
-"""A table beside sounds or images that lists them by file name, with their labels and sites."""
+"""A table beside sounds or images that lists them by file name: what stands in a row is known of a file.
+
+Letters: N files.
+"""
 
 from __future__ import annotations
 
-import unicodedata
-from collections import defaultdict
-from collections.abc import Callable, Sequence
-from itertools import takewhile
-from pathlib import Path, PurePosixPath
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 
+from unskew.data.intake import cells
 from unskew.data.intake.columns import site_of
+from unskew.data.intake.features import Kinds, is_row_number, stacked, turned
 from unskew.data.intake.labels import in_order
-from unskew.data.intake.notes import Note, counted
+from unskew.data.intake.names import Names, key_in, rows_in
+from unskew.data.intake.notes import Note, counted, some
 from unskew.data.intake.roles import Sorted
 from unskew.data.intake.sheets import Sheet, read_csv
 from unskew.data.intake.split import part_column
-from unskew.data.intake.targets import column_named, label_of, labels_of
+from unskew.data.intake.tables import labels_in, sites_in
+from unskew.data.intake.targets import column_named, label_of
 from unskew.data.intake.tree import File, Tree
+from unskew.data.target import Target
 from unskew.errors import DataError, excerpt
 
-LEAST_LISTED = 0.5
-"""Share of a column's values that are names of files, for the column to count as theirs."""
 
+@dataclass(frozen=True)
+class Listing:
+    """A table and the files that its rows name.
 
-def listed(tree: Tree, files: Sequence[File], label: str, site: str) -> Sorted | None:
-    """The files that a CSV below the folder lists, with its labels and sites; None where no CSV does.
-
-    label, site: the columns; "" looks for usual names. Raises DataError: E409 where the labels are not to be seen, where a name
-    may be that of several files, and for a file with two labels, E404 for labels that are missing or no classes.
+    sheet: the rows that have a file, in the order of the files' paths, without the column `key` of names. files: of each row, of
+    which several may have the same. notes: which rows and files are without the other.
     """
-    named = _Names(files)
+
+    path: Path
+    key: str
+    sheet: Sheet
+    files: tuple[File, ...]
+    notes: tuple[Note, ...]
+
+
+def listing_of(tree: Tree, files: Sequence[File], taken: Sequence[str] = ()) -> Listing | None:
+    """The first CSV below the folder that lists the files, None where none does.
+
+    taken: columns with another purpose, which are not looked at for names. Raises DataError (E409) where a name may be that
+    of several files.
+    """
+    names = Names(files)
     for path in sorted(tree.root.rglob("*.csv")):
         sheet = read_csv(path)
-        taken = {label or label_of(sheet.columns), site or site_of(sheet.columns)}
-        if key := _key(sheet, named, taken, path.parent):
-            return _sorted(path, sheet, key, named, (label, site))
+        others = {*taken, label_of(sheet.columns), site_of(sheet.columns)}
+        if key := key_in(sheet, names, others, path.parent):
+            file_of = rows_in(path, sheet, key, names)
+            rows = sorted(file_of, key=lambda row: (file_of[row].path, row))
+            columns = {name: values[rows] for name, values in sheet.columns.items() if name != key}
+            listed_ones = replace(sheet, columns=columns, places=[sheet.places[row] for row in rows])
+            notes = list[Note]()
+            for n, noun, what in (
+                (len(sheet.places) - len(rows), "row", f"in {path.name} without a file"),
+                (len(files) - len({file_of[row].path for row in rows}), "file", f"that {path.name} does not list"),
+            ):
+                if n:
+                    notes.append(("left out", f"{counted(n, noun)} {what}"))
+            return Listing(path, key, listed_ones, tuple(file_of[row] for row in rows), tuple(notes))
     return None
 
 
-class _Names:
-    """Files by what a table may call them: name or path, with or without the ending, in any case if there is one such file."""
+def listed(listing: Listing, named: tuple[str, str], aim: Target | None = None, inputs: Sequence[str] = ()) -> Sorted:
+    """The listed files with their labels, sites and further facts.
 
-    def __init__(self, files: Sequence[File]):
-        self.count, self._known = len(files), defaultdict[str, list[File]](list)
-        for file in files:
-            for name in {file.path.name, file.path.stem}:
-                self._known[_plain(name)].append(file)
-
-    def called(self, text: str, folder: Path) -> list[File]:
-        """The files that a text may name, of which those that fit best. folder: of the table."""
-        parts = PurePosixPath(_plain(text)).parts
-        near = self._known.get(parts[-1], []) if parts else []
-        text = unicodedata.normalize("NFC", text)
-        fits: tuple[Callable[[File], int], ...] = (
-            lambda file: _in_common(file.path.parent, parts[:-1]),
-            lambda file: _plain(file.path.name) == parts[-1],
-            lambda file: text.endswith(unicodedata.normalize("NFC", file.path.name)),
-            lambda file: file.path.is_relative_to(folder),
-        )
-        for fit in fits:
-            if len(near) > 1:
-                best = max(map(fit, near))
-                near = [file for file in near if fit(file) == best]
-        return near
-
-
-def _in_common(folder: Path, names: tuple[str, ...]) -> int:
-    """How many of these names, the last first, are those of the folder and of the folders that hold it."""
-    pairs = zip(reversed(folder.parts), reversed(names))
-    return sum(1 for _ in takewhile(lambda pair: _plain(pair[0]) == pair[1], pairs))
-
-
-def _plain(name: str) -> str:
-    return unicodedata.normalize("NFC", name).replace("\\", "/").lower()
-
-
-def _key(sheet: Sheet, named: _Names, taken: set[str], folder: Path) -> str:
-    """The column that names the most files, "" if none does. taken: columns with another purpose."""
-    most, key = 0, ""
-    for column, values in sheet.columns.items():
-        near = [file.path for v in values.tolist() for file in named.called(v, folder)[:1]]
-        if column not in taken and len(near) >= LEAST_LISTED * len(values) and len({*near}) > most:
-            most, key = len({*near}), column
-    return key
-
-
-def _sorted(path: Path, sheet: Sheet, key: str, named: _Names, columns: tuple[str, str]) -> Sorted:
-    others = {c: v for c, v in sheet.columns.items() if c != key}
-    label = column_named(others, columns[0], str(path)) if columns[0] else label_of(others)
-    if not label:
-        raise DataError(
-            "E409",
-            f"{path} lists files but no column is called label, class, category or target; name it: label=COLUMN.",
-        )
-    site = column_named(others, columns[1], str(path)) if columns[1] else site_of(others)
-    _, parts = part_column(others, {label, site}, str(path))
-    rows = _rows(path, sheet, key, named)
-    part_of = {i: file.part if parts is None else str(parts[i]) for i, file in rows.items()}
-    kept = [i for i in rows if part_of[i] != "val"]
-    table = Sheet(path.name, {c: v[kept] for c, v in others.items()}, [sheet.places[i] for i in kept])
-    notes: list[Note] = []
-    _, values = labels_of(table, label, None, notes) if kept else ("", np.zeros(0, str))
-    words = dict(zip(kept, map(str, values.tolist())))
-    once = _once(path, sheet, rows, {i: (words[i], part_of[i], others[site][i] if site else "") for i in kept})
-    once.sort(key=lambda i: rows[i].path)
-    classes = in_order({words[i] for i in once})
-    number = {word: i for i, word in enumerate(classes)}
-    notes = [("labels", f"from the column '{label}' of {path.name}, files by '{key}'"), *notes[:-1]]
-    for n, what in (
-        (len(sheet.columns[key]) - len(rows), f"row{{s}} in {path.name} without a file"),
-        (len(kept) - len(once), f"row{{s}} in {path.name} that list{{ed}} a file again"),
-        (named.count - len({file.path for file in rows.values()}), f"file{{s}} that {path.name} does not list"),
-        (len(rows) - len(kept), f"file{{s}} for validation in {path.name}"),
-    ):
-        if n:
-            noun, _, rest = what.partition("{s}")
-            notes.append(("left out", f"{counted(n, noun)}{rest.replace('{ed}', 's' if n == 1 else '')}"))
+    named: the columns of labels and sites; "" looks for usual names. aim: the target, where one is named. inputs: columns that
+    are inputs beside the file.
+    Raises DataError: E409 where the labels are not to be seen and for a file in two rows that differ, E403 for columns that are
+    not there and for missing sites, E404 for labels, E405 for inputs with missing values.
+    """
+    name, notes = listing.path.name, [*listing.notes]
+    notes.append(("labels", f"{name} lists the files, by '{listing.key}'"))
+    label, site = named
+    if not (label or aim or label_of(listing.sheet.columns)):
+        has = f"no column is called label, class, category or target; it has: {some(list(listing.sheet.columns), 12)}"
+        raise DataError("E409", f"{listing.path} lists files but {has}. Name it: label=COLUMN.")
+    sheet, files = _without_validation(listing, label, notes)
+    labels, y = labels_in(sheet, label, None, aim, notes)
+    rest = [column for column in sheet.columns if column not in labels]
+    site = column_named(dict.fromkeys(rest), site, sheet.name) if site else site_of(dict.fromkeys(rest))
+    sites = sites_in(sheet, site, sheet.columns[site]) if site else None
+    beside, used = _inputs(sheet, rest, inputs, notes)
+    facts = [y, np.array([file.part for file in files]), *([] if sites is None else [sites]), *beside.values()]
+    once = _once(listing.path, sheet, files, facts)
+    if n := len(files) - len(once):
+        notes.append(("left out", f"{counted(n, 'row')} in {name} that list{'s' if n == 1 else ''} a file again"))
+    classes, y = _numbered(y[once])
+    columns = {column: sheet.columns[column][once] for column in rest if column != "site"}
     return Sorted(
-        tuple(File(rows[i].path, part_of[i], rows[i].folders) for i in once),
+        tuple(files[row] for row in once),
         classes,
-        tuple(number[words[i]] for i in once),
-        tuple(str(others[site][i]) for i in once) if site else None,
+        y,
+        None if sites is None else tuple(map(str, sites[once].tolist())),
         tuple(notes),
+        facts={column: values for column, values in columns.items() if _is_fact(column, values)},
+        target=aim,
+        beside={column: values[once] for column, values in beside.items()},
+        used=used,
     )
 
 
-def _rows(path: Path, sheet: Sheet, key: str, named: _Names) -> dict[int, File]:
-    """The file of each row that names one. Raises DataError (E409) where it may be one of several."""
-    rows: dict[int, File] = {}
-    for i, text in enumerate(sheet.columns[key].tolist()):
-        near = named.called(text, path.parent)
-        if len(near) > 1:
-            several = f"{excerpt(text, 60)} {sheet.where(i)} of {path} may be {near[0].path} or {near[1].path}"
-            raise DataError("E409", f"{several}; write the path of each file, from {path.parent} on.")
-        if near:
-            rows[i] = near[0]
-    return rows
+def _without_validation(listing: Listing, label: str, notes: list[Note]) -> tuple[Sheet, list[File]]:
+    """(the rows that are for training or the test, their files, each in the part that the table or a folder says)."""
+    sheet, files = listing.sheet, listing.files
+    split, parts = part_column(sheet.columns, {label}, sheet.name)
+    parts = np.array([f.part for f in files]) if parts is None else parts
+    kept = [row for row, part in enumerate(parts.tolist()) if part != "val"]
+    if n := len(files) - len(kept):
+        notes.append(("left out", f"{counted(n, 'file')} for validation in {listing.path.name}"))
+    columns = {name: values[kept] for name, values in sheet.columns.items() if name != split}
+    places = [sheet.places[row] for row in kept]
+    divided = replace(sheet, columns=columns, places=places, test=parts[kept] == "test")
+    return divided, [File(files[row].path, str(parts[row]), files[row].folders) for row in kept]
 
 
-def _once(path: Path, sheet: Sheet, rows: dict[int, File], facts: dict[int, tuple[str, str, str]]) -> list[int]:
+def _numbered(y: np.ndarray) -> tuple[tuple[str, ...], np.ndarray]:
+    """(the classes that labels of words name, () for other labels; the labels, of words their numbers)."""
+    if y.dtype.kind not in "OUS":
+        return (), y
+    classes = in_order(set(map(str, y.tolist())))
+    number = {word: i for i, word in enumerate(classes)}
+    return classes, np.array([number[str(word)] for word in y.tolist()], dtype=np.int64)
+
+
+def _inputs(
+    sheet: Sheet, rest: Sequence[str], inputs: Sequence[str], notes: list[Note]
+) -> tuple[dict[str, np.ndarray], Kinds]:
+    """(columns as numbers, [N] or, of words of several kinds, [N, kinds]; what became of each)."""
+    beside: dict[str, np.ndarray] = {}
+    used: Kinds = {}
+    for name in inputs:
+        column = column_named(dict.fromkeys(rest), name, sheet.name)
+        one, columns = turned(sheet, column, sheet.columns[column])
+        used[column] = one.kinds or []
+        if not columns:
+            text = f"column '{column}' holds {len(used[column]):,} different words, too many for an input"
+            raise DataError("E403", f"{sheet.name}: {text}; leave it out of x.")
+        beside[column] = stacked(columns)[:, 0] if len(columns) == 1 else stacked(columns)
+        if used[column]:
+            notes.append(("note", f"input '{column}': words became 0 and 1 ({len(used[column])} kinds)"))
+        if one.remark:
+            notes.append(("note", one.remark))
+        if one.unseen:
+            unseen = excerpt(some(list(one.unseen)), 60)
+            notes.append(("note", f"input '{column}' has {unseen} only in the test part"))
+    return beside, used
+
+
+def _once(path: Path, sheet: Sheet, files: Sequence[File], facts: Sequence[np.ndarray]) -> list[int]:
     """The first row of each file. facts: of each row, which must be the same for a file. Raises DataError (E409) otherwise."""
     first: dict[Path, int] = {}
-    for i, fact in facts.items():
-        before = first.setdefault(rows[i].path, i)
-        if facts[before] != fact:
-            one, two = next((excerpt(a, 40), excerpt(b, 40)) for a, b in zip(facts[before], fact) if a != b)
-            text = f"{path} lists {rows[i].path.name} {sheet.where(before)} as {one} and {sheet.where(i)} as {two}"
-            raise DataError("E409", f"{text}; keep one of them.")
+    for row, file in enumerate(files):
+        before = first.setdefault(file.path, row)
+        for values in facts:
+            one, two = _plain(values[before]), _plain(values[row])
+            if one != two:
+                was, now = (f"{sheet.where(at)} as {excerpt(value, 40)}" for at, value in ((before, one), (row, two)))
+                raise DataError("E409", f"{path} lists {file.path.name} {was} and {now}; keep one of them.")
     return list(first.values())
+
+
+def _plain(value: Any) -> Any:
+    """A label, part, site or number as Python has it."""
+    return value.tolist() if isinstance(value, np.ndarray | np.generic) else value
+
+
+def _is_fact(name: str, values: np.ndarray) -> bool:
+    """Whether clients can be formed by a column: nothing is missing in it, and it does not number the files."""
+    return not cells.missing(values).any() and not is_row_number(name, values)

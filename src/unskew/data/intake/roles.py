@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
+import numpy as np
+
+from unskew.data.intake.features import Kinds
 from unskew.data.intake.mistaken import check_no_masks
 from unskew.data.intake.notes import Note
 from unskew.data.intake.tree import File, Tree, empty_folders
+from unskew.data.target import Target
 from unskew.errors import DataError
 
 
 @dataclass(frozen=True)
 class Sorted:
-    """Files with a class each. classes: names in order; labels: the class of every file; sites: None without sites."""
+    """Files with a label each. classes: names in order, () where labels are no classes; labels: of every file, [N]; sites: None
+    without sites. facts: what else clients can be formed by, [N] each. target: of labels that are numbers, or several a file.
+    beside: further inputs of every sample, by name; used: what became of the columns that they were."""
 
     files: tuple[File, ...]
     classes: tuple[str, ...]
-    labels: tuple[int, ...]
+    labels: np.ndarray
     sites: tuple[str, ...] | None
     notes: tuple[Note, ...] = ()
+    facts: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
+    target: Target | None = None
+    beside: Mapping[str, np.ndarray] = field(default_factory=dict[str, np.ndarray])
+    used: Kinds = field(default_factory=dict[str, list[str]])
 
 
 def by_class(tree: Tree, files: Sequence[File]) -> Sorted:
@@ -53,7 +63,7 @@ def by_class(tree: Tree, files: Sequence[File]) -> Sorted:
     check_no_masks(files, place)
     number = {name: i for i, name in enumerate(classes)}
     ordered = sorted(files, key=lambda f: (number[f.folders[place]], f.path))
-    labels = tuple(number[f.folders[place]] for f in ordered)
+    labels = np.array([number[f.folders[place]] for f in ordered], dtype=np.int64)
     if depth == 1:
         return Sorted(tuple(ordered), classes, labels, None)
     note: Note = ("sites", f"folders were read as {'site/class' if inner else 'class/site'}")

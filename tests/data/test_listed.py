@@ -1,0 +1,288 @@
+"""Files that a CSV lists: which row belongs to which file, what their columns become, and inputs beside files.
+
+Likely mistakes: names that two folders share, a file in two rows, an empty label, columns named where no CSV lists anything.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+import unskew
+from tests.cli.calling import call
+from tests.data.test_folders import tone
+from unskew import data
+from unskew.data import inputs
+from unskew.data.dataset import Dataset
+from unskew.data.packed import rows_of
+from unskew.errors import DataError, UsageError
+
+N = 24
+AGES = [40 + (7 * i) % 31 for i in range(N)]
+SETTINGS = {"clients": 2, "rounds": 1, "epochs": 1, "batch": 8, "workers": 1, "skew": "iid"}
+
+
+def grey(i: int) -> int:
+    return 10 * i + 5
+
+
+def row(i: int) -> dict[str, Any]:
+    """What the table says of image i; its grey says which it is."""
+    return {
+        "file": f"{'ab'[i % 2]}/{i // 2:02}.png",
+        "state": ("ill", "well")[i % 3 == 0],
+        "ward": ("north", "south", "west")[i % 3],
+        "age": AGES[i],
+        "sex": ("f", "m")[i // 2 % 2],
+        "dose": AGES[i] / 8,
+        "fever": i % 2,
+        "cough": int(i % 5 == 0),
+        "patient": f"p{i // 3}",
+    }
+
+
+def write(root, rows=None, name="list.csv"):
+    """The folder, in which every image is of one grey, and the table of these rows."""
+    for i in range(N):
+        place = root / "files" / "ab"[i % 2] / f"{i // 2:02}.png"
+        place.parent.mkdir(parents=True, exist_ok=True)
+        Image.new("L", (8, 8), grey(i)).save(place)
+    rows = [row(i) for i in range(N)] if rows is None else rows
+    lines = [",".join(rows[0]), *(",".join(map(str, one.values())) for one in rows)]
+    (root / name).write_text("\n".join(lines) + "\n")
+    return root
+
+
+def read(root, **more) -> Dataset:
+    return data.folder(root, size=8, **more)
+
+
+def known(d: Dataset) -> dict[int, Any]:
+    """Of every sample the number of its image, and its label."""
+    x = (
+        d.layout.column(np.concatenate([d.x, d.x_test]), [e.name for e in d.layout.inputs].index("image"))
+        if d.layout
+        else None
+    )
+    x = np.concatenate([d.x, d.x_test]) if x is None else x
+    greys = np.rint(x.reshape(len(x), -1)[:, 0] * 255).astype(int)
+    return {(int(g) - 5) // 10: y for g, y in zip(greys, np.concatenate([d.y, d.y_test]).tolist())}
+
+
+def test_equal_names_in_two_folders_are_two_files(tmp_path):
+    """A row took the label of whichever file of its name came last."""
+    d = read(write(tmp_path), label="state")
+    assert d.classes == ("ill", "well")
+    assert known(d) == {i: int(i % 3 == 0) for i in range(N)}
+
+
+@pytest.mark.parametrize(
+    "named",
+    ["/elsewhere/files/{}", "files\\{}", "{}", "./{}"],
+)
+def test_a_path_counts_from_its_end(named, tmp_path):
+    rows = [row(i) for i in range(N)]
+    for one in rows:
+        one["file"] = named.format(one["file"])
+    assert known(read(write(tmp_path, rows), label="state")) == {i: int(i % 3 == 0) for i in range(N)}
+
+
+def without_folders(rows):
+    for one in rows:
+        one["file"] = one["file"].rpartition("/")[2]
+
+
+def twice(rows):
+    rows.append({**rows[3], "state": "ill"})
+
+
+def other_age(rows):
+    rows.append({**rows[3], "age": 99})
+
+
+def no_label(rows):
+    rows[4]["state"] = ""
+
+
+def no_site(rows):
+    rows[4]["ward"] = "NA"
+
+
+def no_age(rows):
+    rows[4]["age"] = ""
+
+
+def many_words(rows):
+    for i, one in enumerate(rows):
+        one["ward"] = f"ward {i}"
+
+
+@pytest.mark.parametrize(
+    ("change", "more", "says"),
+    [
+        (
+            without_folders,
+            {},
+            r"E409 '00.png' at line 2 of .*list.csv may be .*a/00.png or .*b/00.png; write the path of each file",
+        ),
+        (
+            other_age,
+            {"x": "image,age"},
+            r"E409 .*list.csv lists 01.png at line 5 as 61.0 and at line 26 as 99.0; keep",
+        ),
+        (twice, {}, r"E409 .*list.csv lists 01.png at line 5 as 'well' and at line 26 as 'ill'; keep one of them"),
+        (no_label, {}, r"E404 list.csv: column 'state' has no label at line 6"),
+        (no_site, {"site": "ward"}, r"E403 list.csv: column 'ward' has no site at line 6"),
+        (no_age, {"x": "image,age"}, r"E405 list.csv: column 'age' has no value at line 6"),
+        (None, {"x": "image,weight"}, r"E403 list.csv has no column 'weight'"),
+        (None, {"x": "age,dose"}, r"E403 .*x='age,dose' names the inputs of a sample, .* x='image,COLUMN'"),
+        (None, {"x": "image"}, r"E403 .* x='image,COLUMN'"),
+        (None, {"x": "image,age,age"}, r"E403 .* each once"),
+        (
+            many_words,
+            {"x": "image,ward"},
+            r"E403 list.csv: column 'ward' holds 24 different words, too many for an input",
+        ),
+        (None, {"x": "image,state"}, r"E403 list.csv has no column 'state'"),
+    ],
+)
+def test_what_cannot_be_meant_is_one_sentence(change, more, says, tmp_path):
+    rows = [row(i) for i in range(N)]
+    if change:
+        change(rows)
+    with pytest.raises(DataError, match=says):
+        read(write(tmp_path, rows), label="state", **more)
+
+
+def test_a_row_that_stands_there_twice_counts_once_and_is_told(tmp_path):
+    rows = [row(i) for i in range(N)]
+    d = read(write(tmp_path, [*rows, rows[3]]), label="state")
+    assert len(d.y) + len(d.y_test) == N
+    assert d.intake
+    assert ("left out", "1 row in list.csv that lists a file again") in d.intake.notes
+
+
+@pytest.mark.parametrize("setting", ["label", "site", "x", "target"])
+def test_columns_without_a_table_are_refused(setting, tmp_path):
+    """They were passed over."""
+    for i in range(8):
+        place = tmp_path / "ab"[i % 2] / f"{i}.png"
+        place.parent.mkdir(exist_ok=True)
+        Image.new("L", (8, 8), grey(i)).save(place)
+    named = {setting: "image,age" if setting == "x" else "age"}
+    with pytest.raises(DataError, match=rf"E409 .*: {setting}=.* names a column, and no CSV below it lists its files"):
+        read(tmp_path, **named)
+
+
+def test_a_number_and_several_labels_are_learnt(tmp_path):
+    """Until then only classes were."""
+    write(tmp_path)
+    d = read(tmp_path, target="dose")
+    assert d.target
+    assert d.target.name == "dose"
+    assert known(d) == {i: AGES[i] / 8 for i in range(N)}
+    d = read(tmp_path, target="fever,cough")
+    assert d.classes == ("fever", "cough")
+    assert known(d) == {i: [bool(i % 2), i % 5 == 0] for i in range(N)}
+    with pytest.raises(DataError, match="E403 label=state names classes, and target=dose a number"):
+        read(tmp_path, label="state", target="dose")
+
+
+def test_clients_are_formed_by_what_else_the_table_says(tmp_path):
+    write(tmp_path)
+    d = read(tmp_path, label="state", site="ward")
+    assert {"site", "ward", "sex", "patient", "fever"} <= set(d.columns)
+    assert d.labels["site"] == ("north", "south", "west")
+    result = unskew.run(
+        "fedavg", f"{tmp_path}(label=state, size=8)", model="mlp", **{**SETTINGS, "skew": "column:patient"}
+    )
+    assert result.federation.clients == N // 3
+
+
+class Net(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body, self.head = nn.Linear(3 * 64 + 2, 8), nn.Linear(8, 2)
+
+    def forward(self, image: Tensor, age: Tensor, sex: Tensor) -> Tensor:
+        return self.head(self.body(torch.cat([image.flatten(1), age[:, None], sex[:, None]], 1)).relu())
+
+
+def test_columns_are_inputs_beside_the_image(tmp_path):
+    """They train to the bits of the same arrays, and a folder with such a table is predicted from."""
+    rows = [row(i) for i in range(N)]
+    for one in rows:
+        del one["patient"]  # by which the test set would be held out
+    write(tmp_path, rows)
+    d = read(tmp_path, label="state", x="image,age,sex")
+    assert str(d.layout) == "age float32 number, image float32 [3, 8, 8], sex float32 number"
+    assert known(d) == {i: int(i % 3 == 0) for i in range(N)}
+    assert "input 'sex': words became 0 and 1 (2 kinds)" in [t for _, t in d.intake.notes]
+    text = f"{tmp_path}(label=state, x='image,age,sex', size=8)"
+    result = unskew.run("fedavg", text, model=Net(), **SETTINGS)
+    order = np.argsort([f"{'ab'[i % 2]}/{i // 2:02}" for i in range(N)])
+    images = np.stack([np.full((3, 8, 8), grey(i), np.uint8) for i in range(N)])[order] / np.float32(255)
+    given = {"image": images, "age": np.array(AGES, np.float32)[order], "sex": (order // 2 % 2).astype(np.float32)}
+    theirs = unskew.run("fedavg", (given, (order % 3 == 0).astype(int)), model=Net(), **SETTINGS)
+    assert result.digest == theirs.digest
+    new = tmp_path / "new"
+    write(new, [{name: value for name, value in row(i).items() if name in ("file", "sex", "age")} for i in range(9)])
+    assert result.federation.intake
+    names, x = inputs.read(new, result.federation.intake.form, result.federation.layout)
+    assert names[:2] == ["files/a/00.png", "files/a/01.png"]
+    assert np.array_equal(x["age"], np.array([AGES[i] for i in (0, 2, 4, 6, 8, 1, 3, 5, 7)], np.float32))
+    assert result.predict_proba(x).shape == (9, 2)
+    (new / "list.csv").unlink()
+    with pytest.raises(
+        DataError, match=r"E403 .*new holds no CSV that lists its files, beside which the model takes age, sex"
+    ):
+        inputs.read(new, result.federation.intake.form, result.federation.layout)
+    with pytest.raises(DataError, match=r"E403 .*00.png is no folder with a CSV that lists files; .*holds age float32"):
+        inputs.read(new / "files" / "a" / "00.png", result.federation.intake.form, result.federation.layout)
+
+
+def test_sounds_may_have_inputs_beside_them(tmp_path, monkeypatch):
+    for i in range(8):
+        tone(tmp_path / f"{i}.wav", 300 + 40 * i)
+    (tmp_path / "list.csv").write_text("name,label,age\n" + "".join(f"{i},{'ab'[i % 2]},{20 + i}\n" for i in range(8)))
+    d = data.folder(tmp_path, x="sound,age")
+    assert [each.name for each in d.layout.inputs] == ["age", "sound"]
+    monkeypatch.setattr("unskew.data.intake.room.memory", lambda: 1000)
+    read = data.folder(tmp_path, x="sound,age")
+    assert np.array_equal(read.x[:], d.x)
+    _, x = inputs.read(tmp_path, d.intake.form, d.layout)
+    monkeypatch.undo()
+    ours = {one.tobytes() for one in rows_of(d.layout, x, "new")}
+    assert ours == {one.tobytes() for one in np.concatenate([d.x, d.x_test])}
+
+
+def test_the_command_reads_and_predicts(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    write(tmp_path / "scans")
+    (tmp_path / "net.py").write_text(
+        "import torch\nfrom torch import nn\n\n\n\n"
+        "class Net(nn.Module):\n"
+        "    def __init__(self, shape, classes):\n"
+        "        super().__init__()\n"
+        "        self.body, self.head = nn.Linear(193, 8), nn.Linear(8, 2)\n\n"
+        "    def forward(self, image, age):\n"
+        "        return self.head(self.body(torch.cat([image.flatten(1), age[:, None]], 1)).relu())\n"
+    )
+    settings = [word for n, v in SETTINGS.items() for word in (f"--{n}", str(v))]
+    place = "scans(label=state, x='image,age', size=8)"
+    ran = call("run", "fedavg", "--data", place, "--model", "net.py:Net", "--name", "r", *settings)
+    assert ran.code == 0, ran.text
+    answers = call("predict", "runs/r", "scans", "--model", "net.py:Net")
+    assert answers.code == 0, answers.text
+    assert len(answers.out.splitlines()) == N + 1
+    wrong = call("run", "fedavg", "--data", "scans(label=status, size=8)", "--name", "w", *settings)
+    assert wrong.code == 3
+    assert "E403" in wrong.text
+    with pytest.raises(UsageError, match="E125"):
+        data.read("scans(labels=state)")
