@@ -123,9 +123,8 @@ class Passing:
         if scope["state"]["key"] not in (NOBODY, _named_key(headers.get(KEY, b""))):
             raise Refused(401, "spoke with the key of another site, or of none")
         if not self.holding.may_speak(scope["state"]["site"], scope["state"]["place"]):
-            raise Refused(
-                409, "is connected from another place with the same key: a copy of its folder, or another machine"
-            )
+            why = "is connected from another place with the same key: a copy of its folder, or another machine"
+            raise Refused(409, why)
         return int(length)
 
     async def _pass(self, scope: Message, size: int, limit: asyncio.Timeout, receive: Receive, answer: Answer) -> None:
