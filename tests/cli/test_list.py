@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from typing import get_args
 
 import numpy as np
@@ -76,7 +77,10 @@ def test_what_is_hard_family_and_task_are_those_that_parts_declare(profiles):
 
 
 def test_a_part_that_sends_each_client_its_own_and_does_not_say_what_hands_on(profiles):
+    @dataclass(frozen=True)
     class Silent(Part):
+        name = "silent"
+
         def dispatch(self, w, s, k, fed):
             return w, {}
 

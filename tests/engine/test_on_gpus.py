@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.engine.gpu_notes import Mixed, Waits
+from tests.engine.gpu_notes import Waits
 from tests.engine.gpu_scene import Pretend, Stopped, gone, run_of, ups_and_downs, weights
 from tests.engine.pretended import gpus  # noqa: F401
 from tests.engine.taped import Taped
@@ -18,6 +18,7 @@ from unskew.core.part import Part
 from unskew.engine import assemble
 from unskew.engine.chance import System
 from unskew.engine.client.replays import roomy
+from unskew.errors import UsageError
 from unskew.methods import registry
 from unskew.methods.flea import FLea
 
@@ -85,7 +86,7 @@ class SentFromTheCpu(Part):
 def test_a_part_that_mixes_devices_is_found_out(tmp_path, gpus: Pretend):  # noqa: F811
     gone(run_of(Method(OnTheCpu()), device="cpu"), tmp_path / "cpu")
     gpus(1)
-    with pytest.raises(Mixed, match=r"found cpu, cuda:0 in aten.mul"):
+    with pytest.raises(UsageError, match=r"E127 the hook `grad` of 'onthecpu' failed .*found cpu, cuda:0 in aten.mul"):
         gone(run_of(Method(OnTheCpu())), tmp_path / "gpu")
 
 

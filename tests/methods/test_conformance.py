@@ -161,7 +161,10 @@ class Spread(Part):
         (Branching(), r"E127 .*test_conformance.py, line \d+ \(`return size if size > 1 .*decides by a tensor's value"),
         (Careless(), r"E127 .*test_conformance.py, line \d+ .*draws random numbers of its own"),
         (Spread(), r"E127 batch\.mean takes one number for each of the \d+ samples; a hook gave it \d+ x \d+\."),
-        (Misspelt(), r"AttributeError: 'Out' object has no attribute 'feature'.* at line \d+"),
+        (
+            Misspelt(),
+            r"E127 the hook `loss` of 'misspelt' failed in .*, line \d+ .*: AttributeError: 'Out' object has no attribute 'feature'",
+        ),
     ],
 )
 def test_a_rule_that_is_broken_is_named_once_with_its_line(broken, told):

@@ -101,7 +101,9 @@ def test_training_starts_where_the_part_says_and_what_was_received_is_known(lane
 
 
 def test_a_start_of_another_shape_is_refused_by_name():
-    with pytest.raises(UsageError, match=r"E127 'elsewhere' starts training from another '.*' than the model has"):
+    with pytest.raises(
+        UsageError, match=r"E127 the hook `starts` of 'elsewhere' .* returned '.*' as a tensor \[1\]; exp"
+    ):
         replies_of(Method(Elsewhere(wrong=True)))
 
 

@@ -103,7 +103,7 @@ def test_the_checks_of_a_method_say_what_does_not_say():
 def test_how_few_samples_stand_behind_a_number():
     """13 samples: 10 of one class, 3 of another none of a third."""
     counts = np.array([10, 0, 3])
-    rows = Share((None, 2), samples=5)
+    rows = Share((None, 2), rows=20, samples=5)
     assert rows.fewest(13, counts) == 3  # 13 = 5 + 5 + 3: the last group is smaller
     assert replace(rows, samples=13).fewest(13, counts) == 13
     assert replace(rows, samples=50).fewest(13, counts) == 13

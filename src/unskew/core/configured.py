@@ -7,6 +7,7 @@ from dataclasses import fields
 from typing import Any, ClassVar, Self
 
 from unskew import arguments
+from unskew.core.written import check_frozen
 from unskew.errors import UsageError
 
 
@@ -17,7 +18,8 @@ class Configured:
     spelling: ClassVar[str]
 
     def __new__(cls, *_values: Any, **settings: Any) -> Self:
-        """Raises UsageError (E102) for a setting that the class does not have."""
+        """Raises UsageError: E102 for a setting that the class does not have, E121 for a class that is no frozen dataclass."""
+        check_frozen(cls)
         known = inspect.signature(cls.__init__).parameters
         unknown = {name: value for name, value in settings.items() if name not in known}
         if unknown and not any(p.kind is p.VAR_KEYWORD for p in known.values()):

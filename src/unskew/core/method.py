@@ -10,6 +10,7 @@ from unskew.core.part import HOOKS, Part, overrides
 from unskew.core.protection import reads_samples, unprotected
 from unskew.core.roles import ROLES
 from unskew.core.values import Share
+from unskew.core.written import check_part
 from unskew.errors import UsageError
 
 
@@ -42,6 +43,7 @@ class Method:
         hidden = [h for h in HOOKS if not callable(getattr(p, h))]
         if hidden:
             raise UsageError("E107", f"'{p.name}' has a setting '{hidden[0]}' that hides the hook of that name.")
+        check_part(p, [h for h in HOOKS if overrides(p, h)])
         if names.count(p.name) > 1:
             raise UsageError("E107", f"'{p.name}' stands twice in {self}; each Part can be there once.")
         for other in set(names) & set(p.clashes):

@@ -15,10 +15,12 @@ from torch import Tensor, nn
 from unskew.core.account import Account
 from unskew.core.client import Client, Fed
 from unskew.core.declared import Declared
+from unskew.core.guarded import guarded
 from unskew.core.replies import Reply, Ups
 from unskew.core.trees import Tree, Weights
 from unskew.core.trip import Trip
 from unskew.core.values import Batch, Keys, Noise, Normal, Out, Share
+from unskew.core.written import check_class
 
 
 class Part(Declared):
@@ -53,6 +55,18 @@ class Part(Declared):
         """What of single clients others are sent, in words: `hands_on`, or for a Part that dispatches and does not say it what
         that may be; "" where all are sent the same."""
         return self.hands_on or "what it makes for each of them" * overrides(self, "dispatch")
+
+    def __init_subclass__(cls, **keywords: Any) -> None:
+        """A class that does not come with unskew has its hooks called with care. Raises UsageError (E121) for one whose hooks
+        nobody would call."""
+        super().__init_subclass__(**keywords)
+        if cls.__module__.partition(".")[0] == "unskew":
+            return
+        hooks = {hook: vars(Part)[hook] for hook in HOOKS}
+        check_class(cls, hooks, {name for base in cls.__mro__[1:] for name in vars(base)})
+        for name, hook in [(n, h) for n, h in vars(cls).items() if n in hooks]:
+            if hook is not hooks[name] and (callable(hook) or isinstance(hook, staticmethod | classmethod)):
+                setattr(cls, name, guarded(name, hook))
 
     # Before round 1
 

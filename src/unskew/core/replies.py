@@ -11,6 +11,7 @@ from torch import Tensor
 
 from unskew.core.trees import Tree, Weights, ordered
 from unskew.core.values import Share
+from unskew.errors import UsageError
 
 
 @dataclass
@@ -73,6 +74,10 @@ class Ups:
         return bool(self.replies) and leaf in self.replies[0].shares.get(self.part, {})
 
     def __getitem__(self, leaf: str) -> Any:
+        """Raises UsageError (E127) where nobody replied, which only the server of a trip meets."""
+        if not self.replies:
+            text = f"a trip of '{self.part}' reads '{leaf}' of answers although nobody's were used"
+            raise UsageError("E127", f"{text}; let its server return what it was given where len(ups) is 0.")
         return _together([r.shares[self.part][leaf] for r in self.replies])
 
     def stack(self, name: str) -> Tensor:

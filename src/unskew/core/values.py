@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unskew.core.stated import check_noise, check_share
 from unskew.errors import UsageError
 
 Kind = Literal["weights", "sums", "statistics", "features", "labels", "inputs"]
@@ -53,6 +54,10 @@ class Share:
     what: str = ""
     kind: Kind | None = None
     samples: int | Literal["class", "client"] = 1
+
+    def __post_init__(self):
+        """Raises UsageError (E121) for what it cannot mean."""
+        check_share(self, Kind)
 
     @property
     def discloses(self) -> Kind:
@@ -101,6 +106,10 @@ class Noise:
     shape: tuple[int, ...] = ()
     per_sample: bool = True
     protects: bool = False
+
+    def __post_init__(self):
+        """Raises UsageError (E121) for what it cannot mean."""
+        check_noise(self)
 
 
 @dataclass(frozen=True)

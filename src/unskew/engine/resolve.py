@@ -17,6 +17,7 @@ from torch import nn
 from unskew import calls, models
 from unskew.config import Settings
 from unskew.core.client import Fed
+from unskew.core.guarded import is_own
 from unskew.core.keys import key
 from unskew.core.method import Method
 from unskew.core.network import Network
@@ -122,7 +123,7 @@ def run_on(
     task = task_of(federation.y, settings.loss, federation.target, federation.shape)
     method.check_task(task.name)
     theirs = model is not None or folder.is_on_disk(settings.model)
-    module = _as_parts_need(method, model_of(settings, federation, task, model), federation.n_classes, settings.seed)
+    module = _as_parts_need(method, model_of(settings, federation, task, model), federation, task, settings.seed)
     net = Network(module, federation.shape, handed_over=not theirs, layout=federation.layout)
     del module  # it may be large
     fed = _facts(settings, federation, net, task)
@@ -263,15 +264,9 @@ def _plain(arguments: Mapping[str, Mapping[str, Any]] | None) -> dict[str, dict[
 
 def _facts(settings: Settings, federation: Federation, net: Network, task: Task) -> Fed:
     return Fed(
-        clients=federation.clients, classes=federation.n_classes,
-        shape=federation.shape,
-        rounds=settings.rounds,
-        epochs=settings.epochs,
-        batch=settings.batch,
-        lr=settings.lr,
-        net=net,
-        sizes=federation.sizes,
-        task=task,
+        clients=federation.clients, classes=federation.n_classes, shape=federation.shape,
+        rounds=settings.rounds, epochs=settings.epochs, batch=settings.batch, lr=settings.lr,
+        net=net, sizes=federation.sizes, task=task,
         momentum=settings.momentum, optimiser=settings.optimiser,
         natural=federation.natural, seed=settings.seed,
         sampled=Availability.parse(settings.availability).independent,
@@ -280,13 +275,17 @@ def _facts(settings: Settings, federation: Federation, net: Network, task: Task)
     )  # fmt: skip
 
 
-def _as_parts_need(method: Method, module: nn.Module, classes: int, seed: int) -> nn.Module:
-    """The model as the method's Parts change it, each with a random stream of its own."""
+def _as_parts_need(method: Method, module: nn.Module, federation: Federation, task: Task, seed: int) -> nn.Module:
+    """The model as the method's Parts change it, each with a random stream of its own. Raises UsageError (E123) where a user's
+    own Part makes one that does not fit the data."""
+    shape, classes = federation.shape, federation.n_classes
     for p in method.parts:
         if overrides(p, "model"):
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(key(seed, "model", p.name).initial_seed())
                 module = p.model(module, classes)
+            if is_own(p):
+                models.check_module(module, shape, classes, task.pixels(shape), federation.layout)
     return module
 
 

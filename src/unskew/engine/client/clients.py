@@ -23,6 +23,7 @@ from unskew.core.part import HOOKS, overrides
 from unskew.core.trees import Tree, Weights, ordered, tree_map
 from unskew.core.values import Batch
 from unskew.engine.chance import Chance, Keyed
+from unskew.engine.client.drawing import undrawn
 from unskew.engine.client.dropout import mask_shapes
 from unskew.engine.client.kernels import Kernels, within
 from unskew.engine.client.schedule import Work, drawn_apart
@@ -76,7 +77,7 @@ class Clients:
     @contextmanager
     def evaluating(self) -> Iterator[None]:
         """Let this thread's model run for one client, without gradients."""
-        with torch.no_grad(), within(self.net, Kernels(folded=False)):
+        with torch.no_grad(), within(self.net, Kernels(folded=False)), undrawn(self.method):
             yield
 
     def held_weights(self, start: Start, private: Mapping[str, Any]) -> Weights:

@@ -161,6 +161,9 @@ class LaneStep:
         """The leaves where this Part wants the gradient taken."""
         with torch.no_grad():
             w = self.axis.map(self.views.perturb(p), g, leaves, inputs.lane, inputs.noise.get(p.name, {}))
+        if missing := [n for n in self.clients.learnt if n not in w]:
+            text = f"'{p.name}' does not say where the gradient of '{missing[0]}' is taken"
+            raise UsageError("E127", f"{text}; `perturb` returns all weights that learn, changed or not.")
         return leaves | {n: w[n].detach().requires_grad_() for n in self.clients.learnt}
 
     def _whole(self, leaves: Weights, grads: Sequence[Tensor | None]) -> Weights:

@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 import torch
 
 from unskew.core.client import Fed
+from unskew.core.guarded import answer_of
 from unskew.core.method import Method
 from unskew.core.part import Part, Trip
 from unskew.core.replies import Reply
@@ -17,6 +18,7 @@ from unskew.core.trip import place
 from unskew.engine import memory
 from unskew.engine.client.axis import axis_for
 from unskew.engine.client.clients import Clients
+from unskew.engine.client.drawing import undrawn
 from unskew.engine.client.replays import Replays
 from unskew.engine.client.schedule import Chunk, chunks
 from unskew.engine.client.sums import Release, with_sums, within_bounds
@@ -87,7 +89,8 @@ class Trainer(Clients):
 
     def update(self, chunk: Chunk, start: Start, private: Mapping[int, Tree]) -> list[Reply]:
         """One local update of the clients of a chunk, on this thread."""
-        return Update(self, self.axis, chunk, start, private).run(self.replays)
+        with undrawn(self.method):
+            return Update(self, self.axis, chunk, start, private).run(self.replays)
 
     def begin(self, chunk: Chunk, start: Start, private: Mapping[int, Tree]) -> Future[list[Reply]]:
         """The same on a thread of this trainer's own, which computes on its device."""
@@ -133,10 +136,10 @@ class Trainer(Clients):
                 c = self.client(k, to, part.name, w, state)
                 if self.apart:
                     release = Release(part.name, _named(trip, part), trip.sums)
-                    answered = trip.client(w, with_sums(self, c, k, start, release))
+                    answered = answer_of(trip, part, w, with_sums(self, c, k, start, release))
                     tree = within_bounds(answered, trip.shares(self.facts))
                 else:
-                    tree = trip.client(w, c)
+                    tree = answer_of(trip, part, w, c)
                 return Reply(k, float(self.fed.sizes[k]), {}, {part.name: self.placed(tree)})
 
         return self.each(answer, [k for k in ids if self.fed.sizes[k]])

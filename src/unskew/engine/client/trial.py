@@ -5,13 +5,11 @@ Letters: B batch, C classes, G lanes.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -19,7 +17,7 @@ from torch import Tensor, nn
 from unskew import own
 from unskew.core.network import Network
 from unskew.core.trees import Weights
-from unskew.engine.client import remembering
+from unskew.engine.client import drawing, remembering
 from unskew.engine.client.axis import Axis, Many, One
 from unskew.engine.client.dropout import mask_shapes
 from unskew.engine.client.kernels import Kernels, within
@@ -72,7 +70,7 @@ class Trial:
 
         Raises UsageError (E123) if it cannot take a training step, changes attributes, or draws where no seed of a run reaches.
         """
-        before, others = self._generator_state(), _other_generators()
+        before, others = self._generator_state(), drawing.others()
         try:
             with tokens.checked(self.net.module), buffers_kept(self.net.module):
                 self._step(One(), self.x, self.y, 1)
@@ -83,7 +81,7 @@ class Trial:
             raise
         except Exception as error:
             raise UsageError("E123", f"the model cannot be trained: {own.in_one_line(error)}.") from error
-        if drawn := [name for name, state in _other_generators().items() if state != others[name]]:
+        if drawn := [name for name, state in drawing.others().items() if state != others[name]]:
             raise UsageError(
                 "E123",
                 f"the model's forward draws from {drawn[0]}, which no seed of a run reaches, so that no two runs would be "
@@ -261,9 +259,3 @@ def _largest(t: Tensor) -> float:
 def _apart(alone: Tensor, many: Tensor) -> float:
     """The largest difference of any lane from what one client alone gives."""
     return max((_largest(alone - lane) for lane in many), default=0.0)
-
-
-def _other_generators() -> dict[str, Any]:
-    """The states of the generators beside torch's that all of a process have in common."""
-    _, words, place, *_ = np.random.get_state()
-    return {"Python's `random`": random.getstate(), "`numpy.random`": (words.tobytes(), place)}  # type: ignore[union-attr]

@@ -31,7 +31,6 @@ from unskew.engine.client.step import LaneState, LaneStep, Steps
 from unskew.engine.client.sums import Release, with_sums, within_bounds
 from unskew.engine.client.values import Start
 from unskew.engine.precision import BF16
-from unskew.errors import UsageError
 
 
 class Update:
@@ -87,7 +86,7 @@ class Update:
                     begun[p.name] = tree_map(torch.clone, begun.get(p.name, {}))
                 state.lane_table["round"] = begun
                 for p in hooks["starts"]:
-                    self._start_at(p, axis.map(views.starts(p), state.weights, state.lane_table))
+                    self._start_at(axis.map(views.starts(p), state.weights, state.lane_table))
             state.optimiser.start([state.weights[n] for n in self.clients.learnt])
             if replays:
                 replays.train(self.steps)
@@ -100,16 +99,10 @@ class Update:
                     sent = axis.map(views.sends(p), sent, state.lane_table)
         return [self._reply(g, finished, sent) for g in range(len(self.chunk.work))]
 
-    def _start_at(self, p: Part, weights: Weights) -> None:
-        """Put in what the Part's `starts` returned. Raises UsageError (E127) for weights that the model does not have."""
-        held = self.state.weights
-        if wrong := [n for n, t in weights.items() if n not in held or t.shape != held[n].shape]:
-            text = (
-                f"'{p.name}' starts training from another '{wrong[0]}' than the model has; `starts` returns what it is "
-            )
-            raise UsageError("E127", f"{text}given, with other values.")
+    def _start_at(self, weights: Weights) -> None:
+        """Put in what a Part's `starts` returned."""
         for n, t in weights.items():
-            held[n].copy_(t)
+            self.state.weights[n].copy_(t)
 
     def _finished(self, p: Part) -> tuple[Tree, Tree]:
         """What the Part's `finish` returned, (shares, private slice), both stacked.

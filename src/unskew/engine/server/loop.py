@@ -15,6 +15,7 @@ import torch
 from unskew import many
 from unskew.core import encoding, gate
 from unskew.core.client import Fed
+from unskew.core.guarded import served
 from unskew.core.method import Method
 from unskew.core.part import Part, Trip, overrides
 from unskew.core.replies import Reply, Ups
@@ -23,6 +24,7 @@ from unskew.cores import one_core
 from unskew.data import availability
 from unskew.engine.callbacks.audience import Audience
 from unskew.engine.chance import Keyed
+from unskew.engine.client.drawing import undrawn
 from unskew.engine.client.values import Start
 from unskew.engine.disk.lines import Row
 from unskew.engine.disk.record import Record
@@ -92,7 +94,8 @@ class Loop:
         fed = self.fed
         with self._computing():
             w = tree_map(self._there, fed.net.weights())
-            slices = {p.name: self._placed(p.server_init(w, fed)) for p in self.method.parts}
+            with undrawn(self.method):
+                slices = {p.name: self._placed(p.server_init(w, fed)) for p in self.method.parts}
             state = State(0, w, {n: s for n, s in slices.items() if s})
             return self._trips(state, self.down(state, 0), list(range(fed.clients)))
 
@@ -170,7 +173,8 @@ class Loop:
         if not good and not self.protector:
             self._event(t, "E309", "no reply was used; round skipped, model unchanged.")
             return State(t, state.weights, state.slices), []
-        merged = self._merged(state, t, good)
+        with undrawn(self.method):
+            merged = self._merged(state, t, good)
         if problem := gate.merged_problem(merged.weights, merged.slices):
             self._event(t, "E314", f"round {t}: after the merge {problem} Round skipped, model unchanged.")
             return State(t, state.weights, state.slices), []
@@ -222,7 +226,8 @@ class Loop:
         self.ledger.shared(t, replies, declared)
         good = self._gate(t, replies, gate.Spec({}, declared, {}))
         ups = Ups.of(good, t, self.weighting, self.settings.cap).seen_by(part.name)
-        w, slice_ = trip.server(state.weights, state.slices.get(part.name, {}), ups, self.fed)
+        with undrawn(self.method):
+            w, slice_ = served(trip, part, state.weights, state.slices.get(part.name, {}), ups, self.fed)
         if problem := gate.merged_problem(w, {part.name: slice_}):
             self._event(t, "E314", f"round {t}: after the exchange of '{part.name}' {problem} It is left out.")
             return state

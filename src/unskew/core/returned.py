@@ -1,0 +1,231 @@
+"""What hooks of users' own Parts return, held against what the engine goes on with.
+
+Without it a gradient of another shape is spread over a weight, a leaf that is left out is missed rounds later, and torch says
+so in its own words or not at all. Each check returns the end of a sentence that begins "the hook ... returned", or None.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from unskew.core.trees import flat
+from unskew.core.values import Batch, Noise, Share
+from unskew.errors import suggestion
+
+Args = tuple[Any, ...]
+
+
+def problem(part: Any, hook: str, args: Args, result: Any) -> str | None:
+    """What is wrong with what this hook returned for these arguments."""
+    check = CHECKS.get(hook)
+    return check(part, args, result) if check else None
+
+
+def kind(value: Any) -> str:
+    """A value in few words: "nothing (None)", "a list", "a tensor [3]"."""
+    if value is None:
+        return "nothing (None)"
+    if isinstance(value, Tensor):
+        return f"a tensor {list(value.shape)}"
+    name = type(value).__name__
+    return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
+
+
+def unlike(given: Mapping[str, Tensor], result: Any, whole: bool = True) -> str | None:
+    """Why a result does not hold tensors of the names, shapes and types that were given. whole: all of them."""
+    if not isinstance(result, Mapping):
+        return f"{kind(result)}; expected tensors by name, as they were given"
+    if extra := [n for n in result if n not in given]:
+        return f"'{extra[0]}', which it was not given.{suggestion(str(extra[0]), given)}".rstrip(".")
+    if whole and (missing := [n for n in given if n not in result]):
+        return f"no '{missing[0]}'; expected every one that it was given, changed or not"
+    for name, value in result.items():
+        if text := _unlike_one(given[name], value):
+            return f"'{name}' as {text}"
+    return None
+
+
+def _unlike_one(given: Tensor, value: Any) -> str | None:
+    if not isinstance(value, Tensor) or value.shape != given.shape:
+        return f"{kind(value)}; expected {list(given.shape)}"
+    if value.dtype != given.dtype:
+        return f"{value.dtype}; expected {given.dtype}, so end with .to({given.dtype})"
+    return None
+
+
+def no_tree(result: Any, what: str = "a dictionary of tensors") -> str | None:
+    """Why a result is no tree of named tensors."""
+    if not isinstance(result, Mapping):
+        return f"{kind(result)}; expected {what}"
+    for name, value in result.items():
+        if not isinstance(name, str) or "/" in name:
+            return f"a leaf called {name!r}; names are texts without '/'"
+        if isinstance(value, Mapping):
+            if text := no_tree(value, what):
+                return text
+        elif not isinstance(value, Tensor):
+            return f"'{name}' as {kind(value)}; expected a tensor, such as torch.tensor(1.0)"
+    return None
+
+
+def no_pair(result: Any, first: str, second: str) -> str | None:
+    """Why a result is not two things."""
+    if isinstance(result, tuple) and len(result) == 2:
+        return None
+    many = f"{len(result)} things" if isinstance(result, tuple) else kind(result)
+    return f"{many}; expected two: {first}, {second}"
+
+
+def undeclared(declared: Mapping[str, Share], tree: Mapping[str, Any], by: str = "`shares`") -> str | None:
+    """Why what a client is to share is not what its Shares declare; their bounds are for the gate. by: what declares them."""
+    sent = flat(tree)
+    if extra := [n for n in sent if n not in declared]:
+        return f"'{extra[0]}' to share, which {by} does not declare.{suggestion(extra[0], declared)}".rstrip(".")
+    if missing := [n for n in declared if n not in sent]:
+        return f"no '{missing[0]}' to share, which {by} declares"
+    for name, share in declared.items():
+        shape = tuple(sent[name].shape)
+        if len(shape) != len(share.shape) or any(a not in (None, b) for a, b in zip(share.shape, shape)):
+            return f"'{name}' to share as {list(shape)}; {by} declares {list(share.shape)}"
+        if sent[name].dtype != share.dtype:
+            return f"'{name}' to share as {sent[name].dtype}; {by} declares {share.dtype}"
+    return None
+
+
+def merged(w: Mapping[str, Tensor], result: Any) -> str | None:
+    """Why what a hook of the server returned is not the next weights and slice."""
+    text = no_pair(result, "the next weights", "the next slice")
+    return text or unlike(w, result[0]) or no_tree(result[1], "a slice, a dictionary of tensors")
+
+
+def _loss(_part: Any, _args: Args, result: Any) -> str | None:
+    if isinstance(result, Tensor):
+        if not result.dim():
+            return None
+        each = "a number for each sample" if result.dim() == 1 else "many numbers"
+        return f"{each} ({list(result.shape)}); expected one number, such as b.mean(...)"
+    return None if type(result) in (int, float) else f"{kind(result)}; expected one number"
+
+
+def _batch_problem(given: Batch, result: Any) -> str | None:
+    if not isinstance(result, Batch):
+        return f"{kind(result)}; expected a batch, such as b.replace(x=...)"
+    rows = len(result.weight)
+    for name in ("x", "y"):
+        before, after = getattr(given, name), getattr(result, name)
+        if not isinstance(after, Tensor) or after.shape != (rows, *before.shape[1:]):
+            return f"a batch whose {name} is {kind(after)}; expected {[rows, *before.shape[1:]]}"
+        if after.dtype != before.dtype:
+            return f"a batch whose {name} is {after.dtype}; expected {before.dtype}, so end with .to({before.dtype})"
+    return None
+
+
+def _batch(_part: Any, args: Args, result: Any) -> str | None:
+    return _batch_problem(args[0], result)
+
+
+def _tap(_part: Any, args: Args, result: Any) -> str | None:
+    if text := no_pair(result, "the activation", "the batch to go on with"):
+        return text
+    h, b = result
+    if not isinstance(b, Batch):
+        return f"{kind(b)} for a batch"
+    if not isinstance(h, Tensor) or h.shape != (len(b.weight), *args[1].shape[1:]):
+        return f"{kind(h)}; expected {[len(b.weight), *args[1].shape[1:]]}, a row for each row of the batch"
+    return None if len(b.x) != len(b.weight) else _batch_problem(args[2], b)
+
+
+def _like(place: int, whole: bool = True) -> Callable[[Any, Args, Any], str | None]:
+    """The result is like the argument in this place."""
+
+    def check(_part: Any, args: Args, result: Any) -> str | None:
+        given = args[place]
+        if isinstance(given, Tensor):
+            text = _unlike_one(given, result)
+            return f"{text}, as it was given" if text else None
+        return unlike(given, result, whole)
+
+    return check
+
+
+def _finish(part: Any, args: Args, result: Any) -> str | None:
+    c = args[1]
+    if text := no_pair(result, "what to share ({} if nothing)", "the next private tree (c.mine if unchanged)"):
+        return text
+    shared, mine = result
+    if text := no_tree(shared) or no_tree(mine) or undeclared(part.shares(c.fed), shared):
+        return text
+    before, after = flat(c.mine), flat(mine)
+    if new := [n for n in after if n not in before]:
+        return f"'{new[0]}' to keep, which `client_init` did not make, so that no hook would find it in c.mine"
+    if gone := [n for n in before if n not in after]:
+        return f"no '{gone[0]}' to keep, which `client_init` made; return all of c.mine, changed or not"
+    for name, value in after.items():
+        if text := _unlike_one(before[name], value):
+            return f"'{name}' to keep as {text}: a client's private tensors keep their shapes"
+    return None
+
+
+def _server(_part: Any, args: Args, result: Any) -> str | None:
+    if text := no_tree(result, "the next slice, a dictionary of tensors"):
+        return text
+    after = flat(result)
+    gone = [n for n in flat(args[0]) if n not in after]
+    return f"no '{gone[0]}', which the slice had; return all of it, such as {{**s, ...}}" if gone else None
+
+
+def _dispatch(_part: Any, args: Args, result: Any) -> str | None:
+    text = no_pair(result, "the client's weights", "what it finds in c.down")
+    return text or unlike(args[0], result[0], whole=False) or no_tree(result[1])
+
+
+def _holds(_part: Any, args: Args, result: Any) -> str | None:
+    if text := no_tree(result):
+        return text
+    trained = args[0].net.trainable
+    if extra := [n for n in result if n not in trained]:
+        return f"'{extra[0]}', which is no trained weight.{suggestion(extra[0], trained)}".rstrip(".")
+    odd = [n for n, v in result.items() if v.dim() or v.dtype != torch.bool]
+    return f"'{odd[0]}' as {kind(result[odd[0]])} of {result[odd[0]].dtype}; expected one truth value" if odd else None
+
+
+def _named(of: type, word: str) -> Callable[[Any, Args, Any], str | None]:
+    def check(_part: Any, _args: Args, result: Any) -> str | None:
+        if not isinstance(result, Mapping):
+            return f"{kind(result)}; expected a dictionary of {word}"
+        odd = [n for n, v in result.items() if not isinstance(v, of)]
+        return f"'{odd[0]}' as {kind(result[odd[0]])}; expected {word}" if odd else None
+
+    return check
+
+
+def _weights(_part: Any, _args: Args, result: Any) -> str | None:
+    if text := no_tree(result):
+        return text
+    odd = [n for n, t in result.items() if isinstance(t, Mapping) or t.dtype != torch.float32]
+    return f"'{odd[0]}', which is no tensor of torch.float32" if odd else None
+
+
+def _tree(_part: Any, _args: Args, result: Any) -> str | None:
+    return no_tree(result)
+
+
+CHECKS: dict[str, Callable[[Any, Args, Any], str | None]] = {
+    "model": lambda p, a, r: None if isinstance(r, nn.Module) else f"{kind(r)}; expected a torch.nn.Module",
+    "weights": _weights,
+    "refuse": lambda p, a, r: None if r is None or isinstance(r, str) else f"{kind(r)}; expected a reason or None",
+    "shares": _named(Share, "Shares"),
+    "encoded": _named(Share, "Shares"),
+    "noise": _named(Noise, "Noise"),
+    "server_init": _tree, "client_init": _tree, "begin": _tree, "carry": _tree,
+    "starts": _like(0, whole=False), "perturb": _like(1, whole=False), "sends": _like(0), "personalise": _like(0),
+    "grad": _like(0), "sample_grad": _like(0), "logits": _like(0), "evaluate_with": _like(0), "scores": _like(0),
+    "batch": _batch, "tap": _tap, "loss": _loss, "finish": _finish, "holds": _holds,
+    "server": _server, "dispatch": _dispatch,
+    "merge": lambda p, a, r: merged(a[0], r), "refine": lambda p, a, r: merged(a[0], r),
+}  # fmt: skip
+"""By hook, what is held against what."""

@@ -1,0 +1,334 @@
+"""Parts as users write them, with the mistakes that they make: each ends right, or in one sentence with the hook (E127, E121).
+
+Likely mistakes: another shape than the engine goes on with, which torch would spread over a weight; a leaf left out; something
+changed in place that other clients read; random numbers that no seed reaches; a hook that nobody would ever call.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from unskew.core import Part, Share, Trip
+from unskew.core.method import Method
+from unskew.engine import checked
+from unskew.errors import UsageError
+from unskew.merge.mean import weighted_mean
+
+ONE = {"v": Share((3,), kind="statistics", samples="client")}
+
+
+def part(*, called: str = "", decorated: bool = True, **body: Any) -> Part:
+    """A Part with this body; its hooks are written as functions of what they are called with."""
+    kind = type("Mine", (Part,), {"name": called or "mine", "__module__": __name__, **body})
+    return (dataclass(frozen=True)(kind) if decorated else kind)()
+
+
+def trained(mine: Part, lanes: str, **changes: Any) -> checked.Trained:
+    return checked.train(Method(mine), lanes=lanes, **{"rounds": 2, **changes})
+
+
+def refused(mine: Part, lanes: str = "1", **changes: Any) -> str:
+    with pytest.raises(UsageError) as error:
+        trained(mine, lanes, **changes)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def sized(out: Any) -> Tensor:
+    return out.logits.pow(2).sum(-1)
+
+
+def dropping(tree: Any) -> Any:
+    return {n: t for n, t in tree.items() if "bias" not in n}
+
+
+def means(tree: Any) -> Any:
+    return {n: t.mean() for n, t in tree.items()}
+
+
+def doubles(tree: Any) -> Any:
+    return {n: t.double() for n, t in tree.items()}
+
+
+RETURNED = [
+    ("loss", lambda s, w, out, b, c: None, r"returned nothing \(None\); expected one number"),
+    ("loss", lambda s, w, out, b, c: sized(out), r"returned a number for each sample \(\[16\]\); .*b\.mean"),
+    ("loss", lambda s, w, out, b, c: b.mean(sized(out)).reshape(1), r"expected one number"),
+    ("loss", lambda s, w, out, b, c: True, "returned a bool"),
+    ("loss", lambda s, w, out, b, c: {"a": b.mean(sized(out))}, "returned a dict"),
+    ("grad", lambda s, g, w, c: None, "expected tensors by name"),
+    ("grad", lambda s, g, w, c: dropping(g), r"returned no 'conv1\.0\.bias'; expected every one"),
+    ("grad", lambda s, g, w, c: {**g, "head.wieght": g["head.weight"]}, r"Did you mean 'head\.weight'\?"),
+    ("grad", lambda s, g, w, c: means(g), r"'conv1\.0\.weight' as a tensor \[\]; expected \[16, 3, 3, 3\]"),
+    ("grad", lambda s, g, w, c: {n: t.mean(0, keepdim=True) for n, t in g.items()}, r"\[1, 3, 3, 3\]; expected"),
+    ("grad", lambda s, g, w, c: {n: t > 0 for n, t in g.items()}, r"torch\.bool; .* end with \.to\(torch\.float32\)"),
+    ("grad", lambda s, g, w, c: doubles(g), r"torch\.float64"),
+    ("batch", lambda s, b, c: None, r"expected a batch, such as b\.replace"),
+    ("batch", lambda s, b, c: b.replace(x=b.x.double()), r"a batch whose x is torch\.float64"),
+    ("batch", lambda s, b, c: b.replace(y=b.y[:, :1]), r"whose y is a tensor \[16, 1\]; expected \[16, 3\]"),
+    ("batch", lambda s, b, c: b.replace(y=b.y.mean(0, keepdim=True)), r"whose y is a tensor \[1, 3\]"),
+    ("batch", lambda s, b, c: b.replace(x=b.x[:1]), r"whose x is a tensor \[1, 3, 8, 8\]"),
+    ("logits", lambda s, z, b, c: z[:, :1], r"returned a tensor \[16, 1\]; expected \[16, 3\]"),
+    ("logits", lambda s, z, b, c: z.mean(0, keepdim=True), r"\[1, 3\]; expected \[16, 3\]"),
+    ("begin", lambda s, w, c: {"k": 1.0}, "'k' as a float; expected a tensor"),
+    ("starts", lambda s, w, c: doubles(w), r"torch\.float64"),
+    ("sends", lambda s, w, c: dropping(w), r"returned no 'conv1\.0\.bias'"),
+    ("sends", lambda s, w, c: {**w, "more": torch.zeros(3)}, "'more', which it was not given"),
+    ("perturb", lambda s, g, w, c: means(w), r"as a tensor \[\]"),
+    ("perturb", lambda s, g, w, c: dropping(w), r"'mine' does not say where the gradient of 'conv1\.0\.bias' is taken"),
+    ("holds", lambda s, c: {"nope": torch.tensor(True)}, "'nope', which is no trained weight"),
+    ("holds", lambda s, c: {n: torch.tensor(1.0) for n in c.net.trainable}, r"torch\.float32; expected one truth"),
+    ("finish", lambda s, w, c: None, "expected two: what to share"),
+    ("finish", lambda s, w, c: ({"v": torch.ones(3)}, {}), "'v' to share, which `shares` does not declare"),
+    ("finish", lambda s, w, c: ({}, {"h": torch.ones(1)}), "'h' to keep, which `client_init` did not make"),
+    ("server_init", lambda s, w, fed: {"k": 1.0}, "'k' as a float"),
+    ("client_init", lambda s, w, fed: None, "expected a dictionary of tensors"),
+    ("server", lambda s, old, ups, fed: None, "expected the next slice"),
+    ("refine", lambda s, w, old, fed, t: w, "returned a dict; expected two: the next weights, the next slice"),
+    ("refine", lambda s, w, old, fed, t: (means(w), old), r"as a tensor \[\]"),
+    ("dispatch", lambda s, w, old, k, fed: (means(w), {}), r"as a tensor \[\]"),
+    ("noise", lambda s, fed, down: {"u": torch.rand(3)}, r"'u' as a tensor \[3\]; expected Noise"),
+    ("weights", lambda s, fed: {"p": torch.zeros(3, dtype=torch.int64)}, r"no tensor of torch\.float32"),
+    ("model", lambda s, module, classes: None, r"expected a torch\.nn\.Module"),
+    ("model", lambda s, module, classes: nn.Sequential(module, nn.Linear(3, 7)), r"E123 the model gives \[2, 7\]"),
+    ("refuse", lambda s, fed: True, "expected a reason or None"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("hook", "written", "told"), RETURNED)
+@pytest.mark.parametrize("lanes", ["1", "16"])
+def test_what_a_hook_returned_is_held_against_what_the_engine_goes_on_with(hook, written, told, lanes):
+    """Before, a gradient of one row moved the whole weight, a vector for a loss counted B times, and the rest were tracebacks."""
+    said = refused(part(**{hook: written}), lanes, until=1)
+    assert re.search(told, said), said
+    assert hook in said or "E123" in said
+
+
+@pytest.mark.parametrize(
+    ("result", "told"),
+    [
+        (lambda w, s, ups: w, "expected two"),
+        (lambda w, s, ups: ({n: ups.stack(n).mean(0) for n in list(ups.replies[0].weights)[:1]}, s), "returned no '"),
+        (lambda w, s, ups: ({**w, **doubles(ups.replies[0].weights)}, s), r"torch.float64"),
+        (lambda w, s, ups: ({**w, "more": torch.ones(1)}, s), "'more', which it was not given"),
+    ],
+)
+def test_merged_weights_are_those_of_the_model(result, told):
+    assert told in refused(part(merges=True, merge=lambda self, w, s, ups, fed: result(w, s, ups)))
+
+
+@pytest.mark.parametrize(
+    ("keeps", "told"),
+    [
+        (lambda c: {"h": torch.cat([c.mine["h"], torch.ones(1)])}, "'h' to keep as a tensor [2]; expected [1]"),
+        (lambda c: {}, "no 'h' to keep, which `client_init` made"),
+    ],
+)
+def test_a_private_tree_keeps_its_leaves_and_shapes(keeps, told):
+    """Before, what grew failed where clients of unlike age trained side by side, and what was left out was made anew."""
+    mine = part(client_init=lambda self, w, fed: {"h": torch.zeros(1)}, finish=lambda self, w, c: ({}, keeps(c)))
+    assert told in refused(mine)
+
+
+def test_a_slice_keeps_its_leaves():
+    body = {"server_init": lambda self, w, fed: {"k": torch.ones(())}, "server": lambda self, s, ups, fed: {}}
+    assert "returned no 'k', which the slice had" in refused(part(**body))
+
+
+def test_taps_give_on_an_activation_and_a_batch():
+    for tap, told in (
+        (lambda self, cut, h, b, c: h, "expected two: the activation, the batch to go on with"),
+        (lambda self, cut, h, b, c: (h.mean(0, keepdim=True), b), "a row for each row of the batch"),
+    ):
+        assert told in refused(part(tap=tap, taps=("cut",)))
+
+
+def test_scores_and_inputs_at_test_time_have_the_shape_they_were_given():
+    assert "expected [60, 3]" in refused(part(scores=lambda self, z, h, c: z[:, :1]), scored=True)
+    assert "expected [" in refused(part(evaluate_with=lambda self, x, c: x.mean(0, keepdim=True)), scored=True)
+
+
+def in_place(tree: Any) -> None:
+    for t in tree.values():
+        t.mul_(0.9)
+
+
+def put(tree: Any) -> None:
+    for n in tree:
+        tree[n] = tree[n] * 0.9
+
+
+STATE = {
+    "server_init": lambda self, w, fed: {"k": torch.ones(3)},
+    "client_init": lambda self, w, fed: {"k": torch.ones(3)},
+    "begin": lambda self, w, c: {"k": torch.ones(3)},
+}
+CHANGED = [
+    ("begin", lambda s, w, c: in_place(c.start) or {}, "changes c.start"),
+    ("begin", lambda s, w, c: in_place(w) or {}, "changes the weights it is given"),
+    ("grad", lambda s, g, w, c: in_place(c.down) or g, "changes c.down ('k') in place"),
+    ("grad", lambda s, g, w, c: in_place(c.mine) or g, "changes c.mine ('k') in place"),
+    ("loss", lambda s, w, out, b, c: put(c.mine) or 0.0, "puts another 'k' into c.mine, which nobody would see"),
+    ("loss", lambda s, w, out, b, c: put(c.round) or 0.0, "puts another 'k' into c.round"),
+    ("finish", lambda s, w, c: in_place(w) or ({}, c.mine), "changes the weights it is given"),
+    ("server", lambda s, old, ups, fed: in_place(old) or old, "changes the slice it is given ('k') in place"),
+    ("server", lambda s, old, ups, fed: in_place(ups.replies[0].weights) or old, "changes a reply"),
+    ("refine", lambda s, w, old, fed, t: (in_place(w), (w, old))[1], "changes the weights it is given"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("hook", "written", "told"), CHANGED)
+@pytest.mark.parametrize("lanes", ["1", "16"])
+def test_what_others_read_is_not_changed_in_place(hook, written, told, lanes):
+    """Before, c.start and c.down were changed for all clients that trained later, and what a step put into c.mine was lost."""
+    assert told in refused(part(**{**STATE, hook: written}), lanes, until=1)
+
+
+def test_entries_may_be_put_where_what_is_returned_counts():
+    """Gradients, a merge's weights and slice, and c.mine in `finish`: natural to write, and right."""
+
+    def finish(self, w, c):
+        put(c.mine)
+        return {}, c.mine
+
+    def merge(self, w, s, ups, fed):
+        for n, t in weighted_mean(w, ups).items():
+            w[n] = t
+        s["k"] = s["k"] + 1
+        return w, s
+
+    def grad(self, g, w, c):
+        put(g)
+        in_place(g)
+        return g
+
+    run = trained(part(**{**STATE, "finish": finish, "merges": True, "merge": merge, "grad": grad}), "16")
+    assert float(run.slices["mine"]["k"][0]) == 2
+    assert trained(part(**{**STATE, "finish": finish, "merges": True, "merge": merge, "grad": grad}), "16")[0] == run[0]
+
+
+@pytest.mark.parametrize(
+    "drawn", [lambda: torch.rand(()), lambda: float(np.random.rand()), random.random], ids=["torch", "numpy", "python"]
+)
+def test_random_numbers_that_no_seed_reaches_are_refused_for_one_lane_too(drawn):
+    """Before, only torch's, and only where clients train side by side."""
+    for lanes in ("1", "16"):
+        told = refused(part(loss=lambda self, w, out, b, c: drawn() * b.mean(sized(out))), lanes, until=1)
+        assert told.startswith("E127")
+        assert "random numbers from c.noise" in told or "take them from c.noise" in told
+    shared = {
+        "shares": lambda self, fed: ONE,
+        "finish": lambda self, w, c: ({"v": torch.full((3,), float(drawn()))}, {}),
+    }
+    assert refused(part(**shared), "1", until=1).startswith("E127")
+    trip = Trip(
+        lambda t, T: t == 0, lambda w, c: {"v": torch.ones(3) * drawn()}, lambda w, s, ups, fed: (w, s), lambda fed: ONE
+    )
+    assert refused(part(trips=(trip,)), "1", until=1).startswith("E127")
+
+
+def test_what_another_thread_draws_is_no_hooks_doing():
+    """A log's handler, or a client of some service, may wait for a random time."""
+
+    @dataclass(frozen=True)
+    class Quiet(Part):
+        name = "quiet"
+
+        def server(self, s, ups, fed):
+            elsewhere()
+            return s
+
+    def drawn():
+        random.random()
+        np.random.rand()
+
+    elsewhere = functools.partial(drawn)  # which no code of the Part's names
+    trained(Quiet(), "1", until=1)
+
+
+def test_what_the_server_draws_from_torch_is_seeded():
+    """Before, two equal runs ended with different weights."""
+
+    def merge(self, w, s, ups, fed):
+        return {n: t + 0.01 * torch.randn_like(t) for n, t in weighted_mean(w, ups).items()}, s
+
+    def mine():
+        weights, first = lambda self, fed: {"p": torch.randn(3)}, lambda self, w, fed: {"k": torch.randn(3)}
+        return part(merges=True, merge=merge, weights=weights, server_init=first)
+
+    one, other = (checked.train(Method(mine()), lanes="16", rounds=2) for _ in range(2))
+    assert one.digest == other.digest
+    assert not torch.equal(one.first["mine.p"], checked.train(Method(mine()), lanes="16", seed=1).first["mine.p"])
+
+
+def test_an_error_of_a_hook_names_the_hook_and_the_line():
+    """Before, E143, a traceback in a log and exit code 1."""
+    told = refused(part(loss=lambda self, w, out, b, c: c.noise["u"].mean()))
+    assert "E127 the hook `loss` of 'mine' failed in " in told
+    assert f"{__file__}, line " in told
+    assert told.endswith("KeyError: 'u'.")
+
+    def kept(self, w, out, b, c):
+        self.count = 1
+        return 0.0
+
+    assert "remembers something on the Part or the client" in refused(part(loss=kept))
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        (lambda z: z[z > 0].sum(), "picks values by what they are"),
+        (lambda z: z.argmax(-1).unique().sum() * 0.0, "picks values by what they are"),
+        (lambda z: float(z.detach().numpy().mean()), "leaves torch"),
+        (lambda z: z.data.sum(), "reads .data"),
+    ],
+)
+def test_a_rule_of_hooks_is_told_in_words(written, told):
+    assert told in refused(part(loss=lambda self, w, out, b, c: written(out.logits)), "16", until=1)
+
+
+TRIPS = [
+    ({"client": lambda w, c: None}, "the trip's `client` of 'mine'"),
+    ({"client": lambda w, c: {"u": torch.ones(3)}}, "'u' to share, which the trip's `shares` does not declare"),
+    ({"client": lambda w, c: {"v": torch.ones(4)}}, "'v' to share as [4]; the trip's `shares` declares [3]"),
+    ({"client": lambda w, c: in_place(w) or {"v": torch.ones(3)}}, "changes the weights it is given"),
+    ({"server": lambda w, s, ups, fed: None}, "expected two: the next weights, the next slice"),
+    ({"server": lambda w, s, ups, fed: (means(w), s)}, "as a tensor []"),
+    ({"server": lambda w, s, ups, fed: in_place(w) or (w, s)}, "changes the weights it is given"),
+    ({"server": lambda w, s, ups, fed: (w, {"v": ups["u"]})}, "the trip's `server` of 'mine' failed in"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("body", "told"), TRIPS)
+def test_both_sides_of_a_trip_are_held_to_the_same(body, told):
+    whole = {
+        "when": lambda t, T: t == 0,
+        "client": lambda w, c: {"v": torch.ones(3)},
+        "server": lambda w, s, ups, fed: (w, {"v": ups["v"].sum(0)}),
+        "shares": lambda fed: ONE,
+    }
+    assert told in refused(part(trips=(Trip(**{**whole, **body}),)), until=1)
+
+
+def test_a_trip_that_nobody_answered_is_told_to_ask():
+    trip = Trip(
+        lambda t, T: t == 1,
+        lambda w, c: {"v": torch.ones(3)},
+        lambda w, s, ups, fed: (w, {"v": ups["v"].sum(0)}),
+        lambda fed: ONE,
+    )
+    told = refused(part(trips=(trip,)), availability="drop:1.0", until=1)
+    assert told == (
+        "E127 a trip of 'mine' reads 'v' of answers although nobody's were used; let its server return what it was given "
+        "where len(ups) is 0."
+    )

@@ -1,0 +1,146 @@
+"""Classes of Parts as users write them: what Python takes and the engine would never call is refused in one sentence (E121)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+import torch
+
+from tests.methods.test_hooks_as_written import part, trained
+from unskew.core import Noise, Part, Share, Trip
+from unskew.core.method import Method
+from unskew.errors import UsageError
+from unskew.methods.fedprox import FedProx
+
+
+def refused(**body: Any) -> str:
+    with pytest.raises(UsageError, match=r"^E121 [^\n]*$") as error:
+        Method(part(**body))
+    return str(error.value)
+
+
+async def later(self, w, out, b, c):
+    return 0.0
+
+
+def yields(self, w, out, b, c):
+    yield 0.0
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ({"gards": lambda self, g, w, c: g}, "defines 'gards', which is no hook .* Did you mean 'grad'"),
+        ({"on_finish": lambda self, w, c: ({}, {})}, "Did you mean 'finish'"),
+        ({"merge_s": True}, "no attribute of a Part .* Did you mean 'merges'"),
+        (
+            {"loss": lambda self, w, out, b: 0.0},
+            r"takes \(self, w, out, b\), and is called with \(self, w, out, b, c\)",
+        ),
+        ({"loss": lambda self, out, w, b, c: 0.0}, r"takes \(out, w, b, c\) in another order"),
+        ({"loss": later}, "is async"),
+        ({"loss": yields}, "is a generator"),
+        ({"merge": lambda self, w, s, ups, fed: (w, s)}, "only called with merges = True"),
+        ({"personalise": lambda self, w, c: w}, "only called with personal = True"),
+        ({"merges": True}, "says merges = True and defines no `merge`"),
+        ({"tap": lambda self, cut, h, b, c: (h, b)}, "runs at the cuts in `taps`"),
+        ({"taps": "cut"}, r"taps has to be a tuple, like \('cut',\)"),
+        ({"taps": lambda self: ("cut",)}, "write a property"),
+        (
+            {"trips": Trip(lambda t, T: True, lambda w, c: {}, lambda w, s, u, f: (w, s), lambda f: {})},
+            "trips has to be",
+        ),
+        ({"called": "my/part"}, "is called 'my/part'"),
+        ({"called": "w"}, "is called 'w'"),
+        ({"called": "kept"}, "is called 'kept'"),
+        ({"decorated": False}, r"write @dataclass\(frozen=True\) above class Mine"),
+    ],
+)
+def test_what_the_engine_would_never_call_is_refused(body, told):
+    """Before, a misspelt hook trained FedAvg, a name with '/' lost its slice on resuming, and one called w the weights."""
+    with pytest.raises(UsageError, match=f"^E121 [^\n]*{told}"):
+        Method(part(**body))
+
+
+def test_a_class_that_is_not_frozen_or_whose_settings_would_be_lost_is_refused():
+    @dataclass
+    class Loose(Part):
+        name = "loose"
+
+    class Further(FedProx):
+        further: float = 0.1
+
+    for kind in (Loose, Further):
+        with pytest.raises(UsageError, match=rf"E121 write @dataclass\(frozen=True\) above class {kind.__name__}"):
+            kind()
+
+
+def test_methods_of_ones_own_and_static_hooks_are_no_mistake():
+    """A helper that its hooks use may be called anything; so may what is annotated, which is a setting."""
+
+    @dataclass(frozen=True)
+    class Fine(Part):
+        merge_s: float = 0.1
+        name = "fine"
+
+        def losses(self, out):
+            return out.logits.pow(2).sum(-1)
+
+        def describe(self) -> str:
+            return "fine"
+
+        def loss(self, *given):
+            _, out, b, _ = given
+            return self.merge_s * b.mean(self.losses(out))
+
+        @staticmethod
+        def grad(g, w, c):
+            return g
+
+    assert trained(Fine(), "16", until=1).digest == trained(Fine(), "16", until=1).digest
+
+
+@pytest.mark.parametrize(
+    ("shape", "further", "told"),
+    [
+        (3, {}, "shape has to be a tuple"),
+        ((None, 3), {}, "rows has to say how many rows"),
+        ((3, None), {"rows": 2}, ".*can only stand first"),
+        ((3,), {"dtype": "float32"}, "dtype has to be one of torch's"),
+        ((3,), {"low": 1, "high": 0}, "low has to be at most high"),
+        ((3,), {"kind": "sum"}, "kind has to be .*Did you mean 'sums'"),
+        ((3,), {"samples": "all"}, "samples has to be a whole number above 0, 'class' or 'client'"),
+        ((3,), {"samples": 0}, "samples has to be"),
+        ((3,), {"reads": "mean"}, "reads has to be 'sum' or 'each'"),
+        ((3,), {"norm": 0.0}, "norm has to be above 0"),
+    ],
+)
+def test_a_share_that_cannot_be_meant_is_refused(shape, further, told):
+    """Before, a kind or a number of samples in other words was declared to sites as it stood."""
+    with pytest.raises(UsageError, match=f"E121 Share: {told}"):
+        Share(shape, **further)
+
+
+@pytest.mark.parametrize(
+    ("law", "args", "told"),
+    [
+        ("gauss", (), "law has to be"),
+        ("uniform", (-1, 1), r"takes no args; got \(-1, 1\); scale what you draw"),
+        ("normal", (0, 0.1), "takes no args"),
+        ("beta", (), "takes 2 args"),
+        ("beta", (0, 1), "above 0"),
+        ("integers", (2.5,), "whole numbers above 0"),
+    ],
+)
+def test_a_noise_that_cannot_be_meant_is_refused(law, args, told):
+    """Before, the bounds of a uniform and the deviation of a normal law were taken and not looked at."""
+    with pytest.raises(UsageError, match=f"E121 Noise: .*{told}"):
+        Noise(law, args)
+
+
+def test_what_can_be_meant_is_taken():
+    assert Share([None, 2], rows=4, kind="sums", samples="class", low=0, norm=1.0).rows == 4
+    assert Noise("beta", (0.2, 0.2)).args == (0.2, 0.2)
+    assert Share((), dtype=torch.int64).max_bytes == 8
