@@ -4,18 +4,52 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
 
-LIMIT = Path("/sys/fs/cgroup/memory.max")
-"""Where Linux says how much memory a container may use."""
+CGROUPS = Path("/sys/fs/cgroup")
+"""Where Linux says how much memory a group of processes may use, such as a container or a job of a cluster."""
+SELF = Path("/proc/self")
+"""Where it says in which groups this process is, and its own limits (`ulimit -v`)."""
+ADDRESSES = "Max address space"
 
 
 def memory() -> int:
-    """Bytes of memory of this machine, or of its container; more than any has where the system does not say (Windows)."""
+    """Bytes of memory of this machine, or fewer where this process, its job or its container may use fewer; more than any
+    machine has where the system does not say (Windows)."""
     if not hasattr(os, "sysconf"):
         return sys.maxsize
-    has = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return min((os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"), *_limits(), *_addresses()))
+
+
+def _limits() -> Iterator[int]:
+    """The limits of the groups of processes in which this one is, and of those that hold them."""
+    for file in {CGROUPS / "memory.max", *_files()}:
+        with suppress(OSError, ValueError):  # there is none, or it says "max"
+            yield int(file.read_text())
+
+
+def _files() -> Iterator[Path]:
+    for line in _lines(SELF / "cgroup"):
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        folders = PurePosixPath(path.lstrip("/"))
+        for group in (folders, *folders.parents):
+            if not controllers:
+                yield CGROUPS / group / "memory.max"
+            elif "memory" in controllers.split(","):
+                yield CGROUPS / "memory" / group / "memory.limit_in_bytes"
+
+
+def _addresses() -> Iterator[int]:
+    for line in _lines(SELF / "limits"):
+        if line.startswith(ADDRESSES):
+            with suppress(ValueError):  # "unlimited"
+                yield int(line.removeprefix(ADDRESSES).split()[0])
+
+
+def _lines(file: Path) -> list[str]:
     try:
-        return min(has, int(LIMIT.read_text()))
-    except (OSError, ValueError):  # there is none, or it says "max"
-        return has
+        return file.read_text().splitlines()
+    except OSError:
+        return []

@@ -93,9 +93,39 @@ def test_where_a_system_does_not_tell_its_memory_nothing_is_refused_for_it(monke
 
 
 def test_a_container_has_the_memory_that_it_may_use(tmp_path, monkeypatch):
-    monkeypatch.setattr(ram, "LIMIT", tmp_path / "memory.max")
+    monkeypatch.setattr(ram, "CGROUPS", tmp_path)
     whole = ram.memory()
-    ram.LIMIT.write_text("max\n")
+    (tmp_path / "memory.max").write_text("max\n")
     assert ram.memory() == whole
-    ram.LIMIT.write_text("1048576\n")
+    (tmp_path / "memory.max").write_text("1048576\n")
     assert ram.memory() == 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("line", "file"),
+    [
+        ("0::/slurm/job_7/step_0", "slurm/job_7/memory.max"),
+        ("4:memory:/slurm/job_7/step_0", "memory/slurm/job_7/memory.limit_in_bytes"),
+        ("4:cpu,memory:/user", "memory/memory.limit_in_bytes"),
+    ],
+)
+def test_a_job_of_a_cluster_has_the_memory_that_it_may_use(line, file, tmp_path, monkeypatch):
+    """The limit may be that of any group of processes that holds this one's; only a container's was asked."""
+    monkeypatch.setattr(ram, "CGROUPS", tmp_path / "groups")
+    monkeypatch.setattr(ram, "SELF", tmp_path / "self")
+    whole = ram.memory()
+    (tmp_path / "self").mkdir()
+    (tmp_path / "self" / "cgroup").write_text(f"9:pids:/other\n{line}\n")
+    assert ram.memory() == whole
+    (tmp_path / "groups" / file).parent.mkdir(parents=True)
+    (tmp_path / "groups" / file).write_text(f"{1 << 20}\n")
+    assert ram.memory() == 1 << 20
+
+
+def test_a_process_has_the_memory_that_it_may_address(tmp_path, monkeypatch):
+    monkeypatch.setattr(ram, "SELF", tmp_path)
+    whole = ram.memory()
+    (tmp_path / "limits").write_text("Max address space         unlimited            unlimited            bytes\n")
+    assert ram.memory() == whole
+    (tmp_path / "limits").write_text("Max address space         4194304              unlimited            bytes\n")
+    assert ram.memory() == 1 << 22
