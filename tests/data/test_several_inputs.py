@@ -286,12 +286,28 @@ def test_test_samples_of_another_scale_are_told_input_by_input():
     assert notes[0].startswith("input age: test samples are")
 
 
-def test_a_feature_skew_is_refused():
+@pytest.mark.parametrize("skew", ["iid+gamma:0.5", "iid+contrast:1+noise:0.2", "iid+rotate90", "iid+blur:1"])
+def test_a_device_sees_images_alone(skew):
+    """As where the image is the only input; noise of a second image is another."""
+
+    def built(x):
+        return data.build(data.arrays(x, Y), skew, 4, np.random.default_rng(0), np.random.default_rng(0))
+
+    alone, beside, two = built(SCANS), built(BY_NAME), built({"a": SCANS, "b": SCANS})
+    for part in ("x", "x_test"):
+        rows, images = getattr(beside, part), getattr(alone, part)
+        assert np.array_equal(beside.layout.column(rows, 1), images.reshape(len(images), -1))
+        assert {r.tobytes() for r in beside.layout.column(rows, 0)} <= {age.tobytes() for age in AGES}
+        first, second = (two.layout.column(getattr(two, part), i) for i in range(2))
+        assert np.array_equal(first, images.reshape(len(images), -1))
+        assert np.array_equal(first, second) == ("noise" not in skew)
+
+
+def test_a_feature_skew_without_an_image_is_refused():
     rng = np.random.default_rng(0)
-    with pytest.raises(
-        UsageError, match=r"E103 feature skew '\+noise' changes samples of one input.*age float32 number"
-    ):
-        data.build(data.arrays(BY_NAME, Y), "iid+noise:0.1", 2, rng, rng)
+    given = {"ids": IDS, "age": AGES}
+    with pytest.raises(UsageError, match=r"E103 feature skew '\+noise' changes images, and none of a sample's inputs"):
+        data.build(data.arrays(given, Y), "iid+noise:0.1", 2, rng, rng)
 
 
 def test_what_was_understood_names_every_input():
