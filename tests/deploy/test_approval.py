@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import shutil
 import threading
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,11 +15,14 @@ import pytest
 from tests.cli.calling import call
 from tests.deploy import fake  # skips where cryptography is missing
 from tests.deploy.test_policy import allow, answer, begun, hello, weights
+from unskew.cli import site as commands
 from unskew.config import dump
 from unskew.deploy import approvals, post
 from unskew.deploy.conducting import conduct_order
+from unskew.deploy.handshake import Finding
 from unskew.deploy.orders import Order, Terms
 from unskew.deploy.policy import FILE, Policy
+from unskew.deploy.site import Site
 from unskew.deploy.spent import Spent
 from unskew.deploy.studies import study
 from unskew.deploy.tickets import Coordinator, Joined
@@ -195,6 +200,28 @@ def test_the_commands_of_a_sites_operator(tmp_path):
     for command in (["approve"], ["refuse", "r1"], ["policy"], ["watch"]):
         elsewhere = call("site", *command, "--folder", "nowhere", cwd=tmp_path)
         assert (elsewhere.code, "nowhere is not a site's folder" in elsewhere.err) == (2, True)
+
+
+def test_commands_that_are_shown_can_be_copied(tmp_path, site, monkeypatch, capsys):
+    """Paths with spaces stood there as they were, and the classes were left out."""
+    monkeypatch.setattr("unskew.deploy.doctor.check", lambda *_: [Finding("data", True, "")])
+    commands.check("my scans.npz", Path("a site"), "no,yes")
+    last = capsys.readouterr().out.splitlines()[-1]
+    assert last == "next  unskew site run --data 'my scans.npz' --classes no,yes --folder 'a site'"
+    folder, said = tmp_path / "a site", []
+    shutil.copytree(site.member.folder, folder)
+    hello(Site(replace(site.member, folder=folder), site.load))
+    with pytest.raises(Enough):
+        approvals.announce(folder, said.append, pause)
+    assert f"decide: unskew site approve r1 --folder '{folder}'" in said[-1]
+
+
+class Enough(Exception):
+    """One look is enough."""
+
+
+def pause(seconds: float) -> None:
+    raise Enough
 
 
 @pytest.mark.flower

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -37,7 +38,7 @@ def command(
         print(json.dumps({**facts, "fingerprint": joined.key.public.fingerprint, **given.fingerprints}))
         return
     show(joined, compared=bool(coordinator))
-    print(f"next    unskew site check --data PATH --folder {folder}")
+    print(f"next    unskew site check --data PATH --folder {shlex.quote(str(folder))}")
 
 
 def show(joined: Joined, compared: bool, say: Callable[[str], None] = print) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
 from pathlib import Path
 from typing import Annotated
@@ -36,7 +37,7 @@ def approve(
     requests = approvals.everything(folder)
     print("\n\n".join(r.text() for r in requests) if requests else "No study has asked for this site's data.")
     if waiting := [r.run for r in requests if r.state == "waiting"]:
-        where = f"{waiting[0]} --folder {folder}"
+        where = f"{waiting[0]} --folder {shlex.quote(str(folder))}"
         print(f"\ndecide: unskew site approve {where}   or: unskew site refuse {where}")
 
 
@@ -52,7 +53,7 @@ def refuse(
     Joined.open(folder)
     refused = approvals.decide(folder, number, "refused")
     print(f"refused  {refused.run}  {refused.method}: nothing more is computed for this study here")
-    print(f"         to allow it after all: unskew site approve {refused.run} --folder {folder}")
+    print(f"         to allow it after all: unskew site approve {refused.run} --folder {shlex.quote(str(folder))}")
 
 
 @app.command("watch")
@@ -91,7 +92,7 @@ def policy(
     Joined.open(folder)
     if default:
         if (folder / FILE).exists():
-            change = f"change its keys with: unskew site policy --set KEY=VALUE --folder {folder}"
+            change = f"change its keys with: unskew site policy --set KEY=VALUE --folder {shlex.quote(str(folder))}"
             raise UsageError("E502", f"{folder / FILE} exists and is not overwritten; {change}")
         Policy().write(folder)
     current = Policy.read(folder)
@@ -136,7 +137,8 @@ def check(
     if not all(f.ok for f in findings):
         raise SystemExit(2 if readable else 3)
     if not as_json:
-        print(f"next  unskew site run --data {data} --folder {folder}")
+        named = ["--classes", classes] if classes else []
+        print(f"next  {shlex.join(['unskew', 'site', 'run', '--data', data, *named, '--folder', str(folder)])}")
 
 
 @app.command("clean")

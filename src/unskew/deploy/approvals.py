@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import shlex
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
@@ -125,7 +126,7 @@ def announce(folder: Path, say: Callable[[str], None], pause: Callable[[float], 
             if request.state == "waiting" and (request.run, request.study) not in announced:
                 announced[request.run, request.study] = request
                 say(f"a study asks for this site's data\n{request.text()}")
-                where = f"{request.run} --folder {folder}"
+                where = f"{request.run} --folder {shlex.quote(str(folder))}"
                 say(f"decide: unskew site approve {where}   or: unskew site refuse {where}")
         for key, request in list(announced.items()):
             if text := outcome(folder, request):

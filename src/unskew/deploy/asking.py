@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
@@ -39,7 +40,9 @@ def decide_here(
         if asked is None and waiting:
             asked = waiting[0]
             say(f"a study asks for this site's data\n{asked.text()}")
-            say(f"approve it? type yes or no, and Enter (later: unskew site approve {asked.run} --folder {folder})")
+            say(
+                f"approve it? type yes or no, and Enter (later: unskew site approve {asked.run} --folder {shlex.quote(str(folder))})"
+            )
             operator.forget()  # what was typed before the question is no answer to it
         typed = operator.line(LOOK_S)
         if asked is None or typed is None:

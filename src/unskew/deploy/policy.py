@@ -6,6 +6,7 @@ A site without a readable policy refuses everything.
 from __future__ import annotations
 
 import re
+import shlex
 import stat
 import time
 from collections.abc import Mapping, Sequence
@@ -115,7 +116,11 @@ class Policy:
             mode, text = path.stat().st_mode, path.read_text()
         except (OSError, UnicodeDecodeError) as error:
             missing = isinstance(error, FileNotFoundError)
-            remedy = f"write the default one: unskew site policy --default --folder {folder}" if missing else str(error)
+            remedy = (
+                f"write the default one: unskew site policy --default --folder {shlex.quote(str(folder))}"
+                if missing
+                else str(error)
+            )
             reason = "there is no policy" if missing else "cannot read the policy"
             raise UsageError("E521", f"{reason} {path}, so the site refuses everything; {remedy}") from None
         if stat.S_IMODE(mode) & 0o077:
