@@ -11,7 +11,7 @@ import pytest
 from tests.deploy import fake  # skips where cryptography is missing
 from tests.deploy.test_policy import answer, begun, hello
 from unskew.deploy import troubles
-from unskew.deploy.outward import without_files
+from unskew.deploy.outward import OF_DATA, without_files
 from unskew.deploy.site import Site
 from unskew.errors import DataError
 
@@ -71,9 +71,32 @@ def test_neither_data_nor_a_model_of_the_sites_own_are_named(site, tmp_path):
         raise DataError("E401", f"{tmp_path}/patients/data.npz has no array y.")
 
     broken = Site(site.member, load, approve="all")
-    assert hello(broken)["text"] == "a file of the site has no array y."
+    assert "patients" not in hello(broken)["text"]
     own = Site(replace(site.member), site.load, model="secret/net.py:make", approve="all")
     assert "secret" not in str(answer(own, "hello", settings=fake.small("fedavg", model="x.py:make").as_dict()))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "E413 scans of anna/7.parquet has changed since it was checked; leave data alone.",  # relative, with spaces
+        "E413 /data/scans of anna/7.png has changed since it was checked.",
+        "E404 lung: the label of sample 17 is 'hiv positive', which is none of the classes.",
+        "E405 lung: column 'weight of anna' holds 7e39 at line 3.",
+    ],
+)
+def test_an_error_in_the_data_is_told_to_the_sites_operator_alone(site, text):
+    """The coordinator read names of files, of columns and of patients, and values."""
+    said = []
+
+    def load():
+        raise DataError(text[:4], text[5:])
+
+    here = Site(site.member, load, approve="all", say=said.append)
+    refused = hello(here)
+    assert (refused["code"], refused["text"]) == (text[:4], OF_DATA)
+    assert text in said
+    assert text[5:] in told(here)
 
 
 def test_a_set_is_not_called_by_the_name_of_its_file(site):

@@ -1,11 +1,18 @@
-"""What a site says to its coordinator names no file of the site: paths tell of users, projects and sometimes patients."""
+"""What a site says to its coordinator of an error: no file of the site, whose path tells of users, projects and sometimes
+patients, and nothing of an error in its data, which quotes them.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+
+from unskew import failures
+from unskew.disk import is_full
+from unskew.errors import DataError, UnskewError
 
 INSTEAD = "a file of the site"
+OF_DATA = "its data cannot be used as they are now; the site's log says more."
 _REST = r"[^\s'\",;:()]*"
 _ABSOLUTE = re.compile(rf"(?<![\w/.])(?:(?:~|\.{{1,2}})?/|[A-Za-z]:\\)[^\s'\",;:()]{_REST}")
 
@@ -19,3 +26,21 @@ def without_files(text: str, known: Iterable[str], asked: Iterable[str] = ()) ->
         text = re.sub(rf"(?<![\w/.]){re.escape(path)}{_REST}", INSTEAD, text)
     named = " ".join(asked)
     return _ABSOLUTE.sub(lambda match: match[0] if match[0] in named else INSTEAD, text)
+
+
+def explained(error: Exception, say: Callable[[str], None]) -> UnskewError:
+    """The error to answer with. What this site's operator has to mend is said to them as well.
+
+    Of an error that nobody expected only its type is answered: its text may quote this site's files or data.
+    """
+    if isinstance(error, DataError):
+        say(str(error))
+        return error
+    if isinstance(error, UnskewError) and error.code != "E203":
+        return error
+    if is_full(error) or isinstance(error, UnskewError):
+        known = failures.explained(error)
+        say(known.text)
+        return known
+    say(f"a request failed: {type(error).__name__}: {error}"[:500])
+    return UnskewError("E312", f"{type(error).__name__}; the site's log says more.")

@@ -35,10 +35,8 @@ from unskew.deploy.studies import allowed, prepared
 from unskew.deploy.summing.at_site import Answer, Sums
 from unskew.deploy.versions import COORDINATOR, differing, refusal
 from unskew.deploy.wire import Limits, Packet, WireError, seal, unseal
-from unskew.disk import is_full
 from unskew.engine.client.values import Start
-from unskew.errors import UnskewError, UsageError
-from unskew.failures import explained
+from unskew.errors import DataError, UnskewError, UsageError
 from unskew.privacy.secure import LEAST
 
 REQUESTS = Limits(4 << 30, 100_000)
@@ -115,38 +113,26 @@ class Site:
             header, tree = self._answers[request.header["kind"]](request)
             self.guard.note(fixed["run"], Asked.of(request.header), tree)
         except Exception as error:  # whatever a Part or a loader raises must reach the coordinator as a sentence
-            known = self._explained(error)
+            known = outward.explained(error, self.say)
             self.guard.trouble(fixed, known.code, known.text)
-            header, tree = {"code": known.code, "text": self._outward(known.text, request.header)}, {}
+            header, tree = {"code": known.code, "text": self._outward(known, request.header)}, {}
         return seal(fixed | header, tree, member.key)
 
     def refusal(self, digest: str, problem: Exception) -> Sealed:
         """The reply to a request that cannot be taken. digest: of its text."""
-        error = problem if isinstance(problem, WireError) else self._explained(problem)
+        error = problem if isinstance(problem, WireError) else outward.explained(problem, self.say)
         self.say(f"refused a request: {error.code} {error.text}")
         self.guard.trouble({}, error.code, error.text)
-        text = self._outward(error.text, {})
+        text = self._outward(error, {})
         return seal({"re": digest, "site": self.member.name, "code": error.code, "text": text}, {}, self.member.key)
 
-    def _explained(self, error: Exception) -> UnskewError:
-        """The error to answer with; what this site's operator has to mend is said here as well.
-
-        Of an error that nobody expected only its type is answered: its text may quote this site's files or data.
-        """
-        if isinstance(error, UnskewError) and error.code != "E203":
-            return error
-        if is_full(error) or isinstance(error, UnskewError):
-            known = explained(error)
-            self.say(known.text)
-            return known
-        self.say(f"a request failed: {type(error).__name__}: {error}"[:500])
-        return UnskewError("E312", f"{type(error).__name__}; the site's log says more.")
-
-    def _outward(self, text: str, asked: Mapping[str, Any]) -> str:
-        """A text for the coordinator. What it says of this site's files, only this site's operator reads."""
+    def _outward(self, error: UnskewError | WireError, asked: Mapping[str, Any]) -> str:
+        """A text for the coordinator. What it says of this site's files and data, only this site's operator reads."""
+        if isinstance(error, DataError):
+            return outward.OF_DATA
         settings = asked.get("settings", {})
         files = [f"{self.member.folder}/"] + ([self.model.partition(":")[0]] if self.model else [])
-        return outward.without_files(text, files, [str(settings.get(name)) for name in ("model", "method")])
+        return outward.without_files(error.text, files, [str(settings.get(name)) for name in ("model", "method")])
 
     def _check(self, header: dict[str, Any]) -> None:
         """Raises UsageError for a request that is not for this site (E310), or was made before (E307)."""
