@@ -55,6 +55,7 @@ def yields(self, w, out, b, c):
         ({"called": "my/part"}, "is called 'my/part'"),
         ({"called": "w"}, "is called 'w'"),
         ({"called": "kept"}, "is called 'kept'"),
+        ({"projection": torch.nn.Linear(3, 3)}, r"keeps weights on itself \('projection'\).* in the hook `weights`"),
         ({"decorated": False}, r"write @dataclass\(frozen=True\) above class Mine"),
     ],
 )
@@ -78,12 +79,13 @@ def test_a_class_that_is_not_frozen_or_whose_settings_would_be_lost_is_refused()
 
 
 def test_methods_of_ones_own_and_static_hooks_are_no_mistake():
-    """A helper that its hooks use may be called anything; so may what is annotated, which is a setting."""
+    """A helper that its hooks use may be called anything; so may what is annotated, which is a setting. A teacher is frozen."""
 
     @dataclass(frozen=True)
     class Fine(Part):
         merge_s: float = 0.1
         name = "fine"
+        teacher = torch.nn.Linear(3, 3).requires_grad_(False)
 
         def losses(self, out):
             return out.logits.pow(2).sum(-1)
@@ -93,7 +95,7 @@ def test_methods_of_ones_own_and_static_hooks_are_no_mistake():
 
         def loss(self, *given):
             _, out, b, _ = given
-            return self.merge_s * b.mean(self.losses(out))
+            return self.merge_s * self.teacher.bias.sum() * b.mean(self.losses(out))
 
         @staticmethod
         def grad(g, w, c):

@@ -12,6 +12,8 @@ from collections.abc import Collection, Iterator, Mapping
 from types import CodeType
 from typing import Any
 
+from torch import Tensor, nn
+
 from unskew.core.trip import Trip
 from unskew.errors import UsageError, suggestion
 
@@ -20,6 +22,7 @@ TAKEN = ("w", "kept", "slices", "previous")
 """What checkpoints and private state call their own."""
 SWITCHES = {"merge": "merges", "personalise": "personal", "protect": "protects", "sample_grad": "samples_apart"}
 """Hooks that are only called where the Part says so, with how it says so."""
+_PLAIN = (bool, int, float, str, tuple, dict)
 _OF_ALL = ("Part", "Declared", "Configured", "object")
 
 
@@ -35,7 +38,7 @@ def check_class(kind: type, hooks: Mapping[str, Any], known: Collection[str]) ->
         if name in hooks:
             _check_hook(kind, name, _function(value), hooks[name])
         elif not name.startswith("_") and name not in known and name not in referred and name not in fields:
-            alike = hooks if callable(_function(value)) else known
+            alike = hooks if inspect.isfunction(_function(value)) else known if isinstance(value, _PLAIN) else ()
             if near := suggestion(name, alike):
                 what = "hook" if alike is hooks else "attribute of a Part"
                 text = f"class {kind.__name__} defines '{name}', which is no {what} and which it does not use itself"
@@ -78,6 +81,11 @@ def check_part(part: Any, overridden: Collection[str]) -> None:
     if not _listed(part, "taps", str, "('cut',)") and "tap" in overridden and not any("taps" in vars(k) for k in mine):
         raise UsageError("E121", f"'{name}' defines `tap`, which runs at the cuts in `taps`; set it, like ('cut',).")
     _listed(part, "trips", Trip, "(Trip(...),)")
+    for place, value in {n: v for k in (*reversed(mine), part) for n, v in vars(k).items()}.items():
+        held = value.parameters() if isinstance(value, nn.Module) else [value]
+        if any(isinstance(one, Tensor) and one.requires_grad for one in held):
+            text = f"'{name}' keeps weights on itself ('{place}'), which nobody trains, sends or saves"
+            raise UsageError("E121", f"{text}; name them in the hook `weights`, or freeze them: requires_grad_(False).")
 
 
 def _listed(part: Any, attribute: str, of: type, like: str) -> int:

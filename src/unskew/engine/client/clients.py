@@ -60,6 +60,8 @@ class Clients:
         self.hooks = {hook: [p for p in method.parts if overrides(p, hook)] for hook in HOOKS}
         self.apart = method.samples_apart
         self.chance: Chance = Keyed(fed.seed)
+        self.tried = set[str]()
+        """What of users' own hooks has been tried in this run, see `padding`."""
         self._thread = threading.local()
 
     @property

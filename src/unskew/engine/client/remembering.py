@@ -36,6 +36,38 @@ def check(module: nn.Module, again: Callable[[], object]) -> None:
         )
 
 
+class Remembered:
+    """What Parts keep on themselves or their classes between rounds; what is noted there once and stays, such as a table that
+    is made when it is first wanted, is no matter."""
+
+    def __init__(self, parts: Sequence[Any]):
+        self.parts, self.before = parts, dict[str, dict[str, Any]]()
+
+    def check(self) -> None:
+        """To be called after every round. Raises UsageError (E127) for what has another value than after the round before."""
+        for part in self.parts:
+            own = [k for k in type(part).__mro__ if k.__module__.partition(".")[0] != "unskew" and k is not object]
+            names = {n: v for k in (*reversed(own), part) for n, v in vars(k).items() if not n.startswith("__")}
+            now = {n: _copy(v) for n, v in names.items()}
+            before = self.before.get(part.name, {})
+            if moved := [n for n, v in now.items() if n in before and _moved(before[n], v)]:
+                text = f"'{part.name}' has changed '{moved[0]}', which it keeps on the Part or its class"
+                raise UsageError(
+                    "E127",
+                    f"{text}: no checkpoint holds it, and clients take it from one another; keep it in a slice, c.mine or s.",
+                )
+            self.before[part.name] = now
+
+
+def _moved(before: Any, now: Any) -> bool:
+    """Whether a value is another one; what was added to a dictionary or a list, as a log is kept, is none."""
+    if isinstance(before, list) and isinstance(now, list):
+        return len(now) < len(before) or any(map(_moved, before, now))
+    if isinstance(before, dict) and isinstance(now, dict):
+        return any(key not in now or _moved(v, now[key]) for key, v in before.items())
+    return not _same(before, now)
+
+
 def _attributes(module: nn.Module) -> dict[str, Any]:
     """Copies of all attributes of a user's layers that are neither parameters, buffers nor layers, by name."""
     return {

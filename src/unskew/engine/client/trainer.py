@@ -9,7 +9,7 @@ from typing import Protocol, TypeVar
 import torch
 
 from unskew.core.client import Fed
-from unskew.core.guarded import answer_of
+from unskew.core.guarded import answer_of, is_own
 from unskew.core.method import Method
 from unskew.core.part import Part, Trip
 from unskew.core.replies import Reply
@@ -19,6 +19,7 @@ from unskew.engine import memory
 from unskew.engine.client.axis import axis_for
 from unskew.engine.client.clients import Clients
 from unskew.engine.client.drawing import undrawn
+from unskew.engine.client.remembering import Remembered
 from unskew.engine.client.replays import Replays
 from unskew.engine.client.schedule import Chunk, chunks
 from unskew.engine.client.sums import Release, with_sums, within_bounds
@@ -56,6 +57,7 @@ class Trainer(Clients):
         self.workers = workers if self.device.type == "cpu" else 1
         self.replays = Replays() if self.device.type == "cuda" else None
         self.elsewhere: Elsewhere | None = None
+        self.remembered = Remembered([p for p in method.parts if is_own(p)])
         self.widest = 0
         """The most clients that a chunk had in the last cohort."""
         self._pool = self._threads()
@@ -85,6 +87,7 @@ class Trainer(Clients):
             by_chunk = self.elsewhere.train(plan, start, private)
         else:
             by_chunk = self.each(lambda chunk: self.update(chunk, start, private), plan)
+        self.remembered.check()
         return sorted((reply for replies in by_chunk for reply in replies), key=lambda r: r.client)
 
     def update(self, chunk: Chunk, start: Start, private: Mapping[int, Tree]) -> list[Reply]:

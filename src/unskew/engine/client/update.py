@@ -6,8 +6,9 @@ A chunk is a group of clients that train together; each has one lane, a place on
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import Any
 
 import torch
 
@@ -24,6 +25,7 @@ from unskew.engine.client.dropout import DropoutMasks, own_draws
 from unskew.engine.client.kernels import Kernels, within
 from unskew.engine.client.lanes import LaneViews, lane_table, sent_table
 from unskew.engine.client.noise import NoiseTables
+from unskew.engine.client.padding import Padding
 from unskew.engine.client.replays import Replays
 from unskew.engine.client.rules import rules_of_hooks
 from unskew.engine.client.schedule import Chunk, Step, steps, steps_apart, widths
@@ -63,6 +65,7 @@ class Update:
         self.steps = Steps(clients, axis, start, plan, dropout, chunk.frozen, self.state)
         self.kernels = Kernels(axis.folded, chunk.frozen, training.precision == BF16)
         self.views = LaneViews(clients, start)
+        self.padding = Padding(clients)
 
     def _plan(self) -> list[Step]:
         """The chunk's steps: epochs in shuffled order, or samples drawn one by one."""
@@ -81,7 +84,7 @@ class Update:
         hooks, views, axis, state = self.clients.hooks, self.views, self.axis, self.state
         with rules_of_hooks(), within(self.clients.net, self.kernels):
             with torch.no_grad():
-                begun = {p.name: axis.map(views.begin(p), state.weights, state.lane_table) for p in hooks["begin"]}
+                begun = {p.name: self._passed(p, "begin", views.begin(p)) for p in hooks["begin"]}
                 for p in hooks["carry"]:  # what steps change must be no part of anything else
                     begun[p.name] = tree_map(torch.clone, begun.get(p.name, {}))
                 state.lane_table["round"] = begun
@@ -104,6 +107,13 @@ class Update:
         for n, t in weights.items():
             self.state.weights[n].copy_(t)
 
+    def _passed(self, p: Part, name: str, hook: Callable[..., Any]) -> Any:
+        """What a hook makes that may pass over the clients' data."""
+        state = self.state
+        result = self.axis.map(hook, state.weights, state.lane_table)
+        self.padding.check_pass(p, name, state.lane_table, result, lambda t: self.axis.map(hook, state.weights, t))
+        return result
+
     def _finished(self, p: Part) -> tuple[Tree, Tree]:
         """What the Part's `finish` returned, (shares, private slice), both stacked.
 
@@ -111,7 +121,7 @@ class Update:
         """
         clients, views, axis, state = self.clients, self.views, self.axis, self.state
         if clients.apart is None:
-            return axis.map(views.finish(p), state.weights, state.lane_table)
+            return self._passed(p, "finish", views.finish(p))
         release = Release(p.name, "finish", p.totals["finish"])
         shared, kept = [], []
         for g, work in enumerate(self.chunk.work):
@@ -129,6 +139,7 @@ class Update:
 
     def _train(self) -> None:
         step = LaneStep(self.clients, self.axis, self.views, self.kernels, self.state)
+        self.padding.check_step(step, self.steps.plan, self.clients.mask_shapes)
         for plan, feed in zip(self.steps.plan, self.steps.feeds()):
             step(plan, feed)
 
