@@ -34,10 +34,11 @@ from unskew.engine.disk.lock import Lock
 from unskew.engine.disk.state import State, digest
 from unskew.engine.resolve import Run, run_on
 from unskew.engine.server.loop import Loop
-from unskew.errors import Paused, UnskewError, UsageError
+from unskew.errors import Paused, StateError, UnskewError, UsageError
 from unskew.methods import registry
 
 ROSTER = "sites.json"
+_PUT_BACK = "put the file back as it was, or start again under another --name."
 VOUCHED_FOR = ("model.safetensors", "metrics.jsonl", "ledger.jsonl", "events.jsonl")
 """Files of a finished run whose digests are in the last line of its journal."""
 
@@ -59,6 +60,7 @@ def conduct(path: Path, settings: Settings, contact: Contact, terms: Terms, list
     """
     path.mkdir(parents=True, exist_ok=True)
     with Lock(path):  # before the journal is opened: two writers would break its chain
+        _check_records(path)
         journal = Journal(path / FILE, contact.key)
         try:
             return _conduct(
@@ -112,11 +114,30 @@ def _built(federation: ServersView, settings: Settings, method: Method) -> Run:
 
 
 def _roster(path: Path) -> tuple[str, list[Hello]] | None:
-    """The number of the run in this folder and what its sites said when it began; None if it has not begun."""
+    """The number of the run in this folder and what its sites said when it began; None if it has not begun.
+
+    Raises StateError (E208) for a file that does not say that.
+    """
     if not (path / ROSTER).exists():
         return None
-    facts = json.loads((path / ROSTER).read_text())
-    return facts["run"], [Hello.read(h) for h in facts["sites"]]
+    try:
+        facts = json.loads((path / ROSTER).read_text())
+        return disk.check_name(facts["run"]), [Hello.read(h) for h in facts["sites"]]
+    except (ValueError, KeyError, TypeError, AttributeError, UsageError):
+        raise StateError("E208", f"{path / ROSTER} does not say which run this is; {_PUT_BACK}") from None
+
+
+def _check_records(path: Path) -> None:
+    """Raises StateError where a run has lost what its sites know it by: its number (E208), or the numbers of its requests
+    (E207). Under a new number sites would take it for another run, of which they train what is left out of their budgets."""
+    begun, journal = (path / ROSTER).exists(), path / FILE
+    if not begun and any(path.glob("state*.safetensors")):
+        raise StateError(
+            "E208", f"{path / ROSTER} is gone, which holds the number by which sites know the run; {_PUT_BACK}"
+        )
+    if begun and not (journal.exists() and journal.stat().st_size):
+        text = f"{journal} is gone, from which requests are numbered, and sites refuse numbers that they have seen"
+        raise StateError("E207", f"{text}; {_PUT_BACK}")
 
 
 def _gathered(post: Post, settings: Settings, terms: Terms, expected: list[str], say: Say) -> dict[str, Hello]:
