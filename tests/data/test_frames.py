@@ -145,3 +145,52 @@ def test_labels_of_clients_in_other_forms():
     assert dataset.classes == ("0", "1")
     assert np.array_equal(dataset.y, dataset.y_test)
     assert "1, 01 and 1.0, are one class" in told(dataset)
+
+
+class Indexed(Frame):
+    """The same with pandas' index."""
+
+    def __init__(self, columns, index):
+        super().__init__(columns)
+        self.index = Index(index)
+
+
+class Index(list):
+    def equals(self, other):
+        return self == other
+
+
+class Named(np.ndarray):
+    """What a pandas Series is to us."""
+
+
+def series(values, name, index):
+    labels = np.asarray(values).view(Named)
+    labels.name, labels.index = name, Index(index)
+    return labels
+
+
+def test_a_table_with_its_labels_beside_it():
+    """`(X, y)` as scikit-learn takes them was refused."""
+    features = {"a": A, "c": table("xy")["c"]}
+    dataset = data.take((Indexed(features, range(N)), series(Y, "sick", range(N))))
+    assert dataset.intake.form["columns"] == [["a", []], ["c", ["x", "y"]]]
+    assert "from the column 'sick'" in told(dataset)
+    tested = data.take((Frame(features), Y, Frame({"a": A, "c": table("zx")["c"]}), 1 - Y))
+    assert np.array_equal(tested.x_test[:, 1:], one_hot("zx", "xyz"))
+    assert np.array_equal(tested.y_test, 1 - Y)
+    assert data.take((Frame(features), A * 3), target="price").target.name == "price"
+    for x, y, more, says in (
+        (Indexed(features, range(N)), series(Y, "sick", range(1, N + 1)), {}, "E403 x: x and y have different indexes"),
+        (Frame(features), Y[1:], {}, r"E403 x: x has 60 rows, and y is \[59\]; give one label"),
+        (Frame(features), series(Y, "a", range(N)), {}, "E403 x: column 'a' is in x, too"),
+        (Frame(features), Y, {"label": "a"}, "E403 label='a' names a column, and y is given as well"),
+    ):
+        with pytest.raises(DataError, match=says):
+            data.take((x, y), **more)
+
+
+def test_two_clients_of_one_name_are_refused():
+    """The first of them was lost."""
+    with pytest.raises(DataError, match="E403 two clients are called '1'"):
+        data.take({1: (A[:, None], Y), "1": (A[:, None], Y)})

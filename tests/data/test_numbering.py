@@ -154,3 +154,37 @@ def test_what_a_set_raises_is_one_sentence():
         data.take(Subset([(X[0], np.array(0)), (X[1], np.array([0, 1]))], range(2)))
     with pytest.raises(DataError, match="E403 Subset: sample 1 is None"):
         data.take(Subset([(X[0], 0), (None, 1)], range(2)))
+
+
+def test_samples_that_differ_from_reading_to_reading_are_told():
+    class Random(Folder):
+        def __getitem__(self, i):
+            return X[i] + RNG.random() * (i > 30), i % 2
+
+    told_of = "every sample was read once: what a random transform did to it stays"
+    assert told_of in told(data.take(Random(words("cat", "dog"), ["cat", "dog"])))
+    assert told_of not in told(data.take(Folder(words("cat", "dog"), ["cat", "dog"])))
+
+
+def test_bytes_of_images_among_fractions_are_refused():
+    """They were taken as numbers from 0 to 255 beside others from 0 to 1."""
+    mixed = [((x * 255).astype(np.uint8) if i == 9 else x, i % 2) for i, x in enumerate(X)]
+    with pytest.raises(
+        DataError, match="E403 Subset: sample 0 is float32, sample 9 is uint8, and whole numbers of images are"
+    ):
+        data.take(Subset(mixed, range(60)))
+
+
+def test_what_holds_no_numbers_is_one_sentence():
+    import torch
+
+    y = np.arange(60) % 2
+    for x, says in (
+        (np.zeros((60, 0)), r"E403 arrays: x is \[60, 0\], so that a sample holds no number"),
+        (
+            torch.zeros(60, 4, device="meta"),
+            "E403 a tensor that cannot be read was given: Cannot copy out of meta tensor",
+        ),
+    ):
+        with pytest.raises(DataError, match=says):
+            data.take((x, y))

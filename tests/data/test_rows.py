@@ -110,7 +110,7 @@ def test_views_of_a_mapping_are_read_from_their_own_place(tmp_path):
 
 def test_a_file_in_another_order_trains_to_the_same_bits_and_is_not_read_once_it_has_changed(tmp_path):
     """D8: it was used through its mapping, so that what was written to it was trained on, and cutting it off ended the process."""
-    x = np.asfortranarray(X.astype(">u2") * 257)
+    x = np.asfortranarray((X.astype(np.uint16) * 257).astype(">u2"))
     read, whole = on_disk(tmp_path, x), data.arrays(x, Y)
     assert read.intake == whole.intake
     assert read.intake.dtype == "uint16"

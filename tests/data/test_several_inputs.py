@@ -213,7 +213,7 @@ class Odd:
         (lambda: ({1: AGES, "image": SCANS}, Y), "E403 .*the input 1 has a name that is no keyword"),
         (lambda: ({}, Y), "E403 arrays: an empty dictionary of inputs"),
         (lambda: ({"image": SCANS.transpose(0, 2, 3, 1), "age": AGES}, Y), r"E403 arrays: input 'image': .*\[N, H, W, ch"),
-        (lambda: ({"age": AGES[:, None][:, :0], "image": SCANS}, Y), r"E403 arrays: input 'age' is \[0\] in a sample"),
+        (lambda: ({"age": AGES[:, None][:, :0], "image": SCANS}, Y), r"E403 arrays: input 'age': x is \[40, 0\], so that a sample holds no number"),
         (lambda: ({"ids": IDS + 2**24, "age": AGES}, Y), "E405 .*input 'ids' of sample 0 holds 167772.*up to 16,777,216"),
         (lambda: ({"age": np.full(N, 1e39), "image": SCANS}, Y), "E405 arrays: input 'age' of sample 0 holds inf"),
         (lambda: (BY_NAME, IDS), r"E404 arrays: labels are .*samples with several inputs \(age .* have one class"),

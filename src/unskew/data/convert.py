@@ -32,8 +32,14 @@ def array_of(values: Any) -> np.ndarray:
             raise DataError(
                 "E403", f"a {str(values.layout).removeprefix('torch.')} tensor was given; give x.to_dense()."
             )
-        values = values.detach().cpu()
-        values = values.numpy() if str(values.dtype) != "torch.bfloat16" else values.float().numpy()
+        try:
+            values = values.detach().cpu()
+            values = values.numpy() if str(values.dtype) != "torch.bfloat16" else values.float().numpy()
+        except (RuntimeError, TypeError) as error:  # such as on the device meta, or quantised
+            why = str(error).partition(chr(10))[0].rstrip(".! ")
+            raise DataError(
+                "E403", f"a tensor that cannot be read was given: {why}; give one of plain numbers."
+            ) from error
     if isinstance(values, np.ma.MaskedArray):
         if np.ma.getmaskarray(values).any():
             text = "a masked array was given, some of whose values are missing"
@@ -53,6 +59,8 @@ def array_of(values: Any) -> np.ndarray:
         and not isinstance(values, str | dict)
     ):
         kind = type(values).__name__
+        if hasattr(values, "toarray"):
+            raise DataError("E403", f"a {kind} was given; give x.toarray().")
         raise DataError("E403", f"a {kind} is a set of samples, not an array; give it as a whole: run(data=...).")
     try:
         array = np.asarray(values)
@@ -94,6 +102,8 @@ def samples(x: Any, name: str) -> np.ndarray:
         raise DataError(
             "E403", f"{name}: x is {x.dtype} {list(x.shape)}{example}; it must be numbers [N, ...], channels first."
         )
+    if 0 in x.shape[1:]:
+        raise DataError("E403", f"{name}: x is {list(x.shape)}, so that a sample holds no number.")
     return x if x.dtype.isnative or is_large(x) else x.astype(x.dtype.newbyteorder("="))
 
 

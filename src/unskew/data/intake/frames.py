@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from unskew.data.convert import array_of
 from unskew.data.intake import cells
 from unskew.data.intake.columns import site_of
 from unskew.data.intake.features import Kinds, numbers_as, numbers_of
@@ -48,13 +49,35 @@ def _values(column: Any) -> np.ndarray:
     return np.asarray(column.to_numpy() if hasattr(column, "to_numpy") else column)
 
 
-def raws_of(frames: Mapping[str, Any], label: str, target: str = "") -> dict[str, Raw]:
+def with_labels(x: Any, y: Any, name: str, label: str) -> dict[str, np.ndarray]:
+    """The columns of a table and, as one more that is called so, its labels. name: of the table, for messages.
+
+    Raises DataError (E403) for labels of another length or order, by pandas' index, and for a name that a column has.
+    """
+    columns = columns_of(x, name)
+    index, other = getattr(x, "index", None), getattr(y, "index", None)
+    if hasattr(index, "equals") and hasattr(other, "equals") and not index.equals(other):  # pyright: ignore[reportOptionalMemberAccess]
+        text = "x and y have different indexes, so which label a row has cannot be told"
+        raise DataError("E403", f"{name}: {text}; give y.loc[x.index], or y.to_numpy() if they are in one order.")
+    labels = array_of(y)
+    if label in columns or labels.ndim != 1 or len(labels) != len(next(iter(columns.values()), labels)):
+        rows = len(next(iter(columns.values()), labels))
+        text = (
+            f"column '{label}' is in x, too"
+            if label in columns
+            else f"x has {rows} rows, and y is {list(labels.shape)}"
+        )
+        raise DataError("E403", f"{name}: {text}; give one label for each row.")
+    return {**columns, label: labels}
+
+
+def raws_of(tables: Mapping[str, Mapping[str, np.ndarray]], label: str, target: str = "") -> dict[str, Raw]:
     """The samples of each table, by its name, whose numbers mean the same columns and words in all of them.
 
-    label, target: the column of labels, or of the numbers to predict, as `table` has them.
+    tables: their columns. label, target: the column of labels, or of the numbers to predict, as `table` has them.
     Raises DataError (E403) for a column that one table lacks, and as `table` does.
     """
-    sheets = {name: Sheet(name, columns_of(frame, name)) for name, frame in frames.items()}
+    sheets = {name: Sheet(name, columns) for name, columns in tables.items()}
     whole, notes, aim = _joined(sheets), list[Note](), wished(target, label, None, None)
     labels, used = [""], Kinds()
     if len(sheets) > 1:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from unskew.data.convert import array_of
+from unskew.data.convert import array_of, depth_of
 from unskew.data.intake.drawn import Drawn, scaling
 from unskew.data.intake.gathered import first_row, gathered, row
 from unskew.data.intake.images import channels_first, pixels_of
@@ -26,6 +26,8 @@ from unskew.data.rows import standing_in, streams
 from unskew.errors import DataError, excerpt
 
 INPUTS = ("x", "image", "img", "pixel_values", "input", "inputs", "features", "audio", "data")
+READ_AGAIN = 4
+"""Samples that are read twice, to see whether a random transform changes them."""
 SIZE = 64
 """Side of images that differ in size."""
 
@@ -53,9 +55,7 @@ def from_items(items: Any, label: str = "", beside: int = 0) -> Raw:
         x, ys = _stacked(list(xs), name, notes), list(ys)
     else:
         x, ys = _drawn(items, name, label, like, lambda x, _: channels_first(x), notes)
-    if (
-        getattr(items, "transform", None) is not None or getattr(items, "transforms", None) is not None
-    ) and not streams(x):
+    if not streams(x) and (_has_transform(items) or _differs(items, (x, ys), name, label)):
         notes.append(("note", "every sample was read once: what a random transform did to it stays"))
     classes = _classes(items, ys, _keys(item, label)[0] if isinstance(item, Mapping) else None)
     if classes is None and (text := unlike_parts(items)):
@@ -102,6 +102,23 @@ def _drawn(
     if text := scaling(source):
         notes.append(("scaled", text))
     return standing_in(source), [labels[i] for i in range(len(items))]
+
+
+def _has_transform(items: Any) -> bool:
+    return any(getattr(items, kind, None) is not None for kind in ("transform", "transforms"))
+
+
+def _differs(items: Any, read: tuple[Any, list[Any]], name: str, label: str) -> bool:
+    """Whether some samples, evenly spaced, are others when they are read once more. read: (samples, labels)."""
+    x, ys = read
+    if isinstance(x, Packed) or x.dtype.kind not in "biuf":
+        return False
+    for i in np.unique(np.linspace(0, len(ys) - 1, READ_AGAIN).astype(np.int64)).tolist():
+        again, _ = _item(items, i, name, label)
+        values = channels_first(again)
+        if values.shape == x.shape[1:] and not np.array_equal(values, x[i], equal_nan=values.dtype.kind == "f"):
+            return True
+    return False
 
 
 def _item(items: Any, i: int, name: str, label: str) -> tuple[Any, Any]:
@@ -186,6 +203,9 @@ def _stacked(xs: list[Any], name: str, notes: list[Note]) -> np.ndarray:
         return np.stack([pixels_of(x, SIZE, "pad", f"image {i}")[0] for i, x in enumerate(xs)])
     values = [array_of(x) for x in xs]
     for i, v in enumerate(values):
+        if v.ndim > 1 and v.dtype != values[0].dtype and (depth_of(v.dtype) or depth_of(values[0].dtype)):
+            text = f"{name}: sample 0 is {values[0].dtype}, sample {i} is {v.dtype}, and whole numbers of images are scaled"
+            raise DataError("E403", f"{text}; give all of one type.")
         if v.shape != values[0].shape:
             raise DataError(
                 "E403",

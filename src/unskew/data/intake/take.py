@@ -11,7 +11,7 @@ from unskew import calls
 from unskew.data.convert import array_of
 from unskew.data.dataset import Dataset
 from unskew.data.federation import Federation
-from unskew.data.intake.frames import columns_of, is_frame, raws_of
+from unskew.data.intake.frames import columns_of, is_frame, raws_of, with_labels
 from unskew.data.intake.items import from_items
 from unskew.data.intake.notes import some
 from unskew.data.intake.raw import Raw, check_columns, from_clients, in_one_numbering, parts_of, raw_of
@@ -73,7 +73,7 @@ class Wish(NamedTuple):
 
 def _raws(named: Sequence[tuple[str, Any]], wish: Wish, beside: int = 0) -> list[Raw]:
     """The samples of sets, each with its name; tables among them are read together. beside: bytes that others take in memory."""
-    frames = {name: one for name, one in named if is_frame(one)}
+    frames = {name: columns_of(one, name) for name, one in named if is_frame(one)}
     tables = raws_of(frames, *wish) if frames else {}
     raws, held = list[Raw](), beside
     for name, one in named:
@@ -152,6 +152,8 @@ def _raw(given: Any, wish: Wish, beside: int) -> Raw:
 
 def _tuple(data: tuple[Any, ...], wish: Wish, beside: int) -> Raw:
     """(x, y), (x, y, x_test, y_test) or (train, test). Raises DataError (E403) for another number of parts."""
+    if len(data) in (2, 4) and is_frame(data[0]) and not is_frame(data[1]) and not _is_set(data[1]):
+        return _labelled_tables(data, wish)
     if len(data) in (2, 4) and _is_labelled(data[0], data[1]):
         return parts_of(data, "data")
     sets = [_is_set(part) or is_frame(part) or is_pair(part) for part in data]
@@ -164,6 +166,19 @@ def _tuple(data: tuple[Any, ...], wish: Wish, beside: int) -> Raw:
             '{"train": ..., "val": ..., "test": ...}.',
         )
     return _split({"train": data[0], "test": data[1]}, wish, beside)
+
+
+def _labelled_tables(data: tuple[Any, ...], wish: Wish) -> Raw:
+    """(x, y) or (x, y, x_test, y_test), of which x are DataFrames. Raises DataError (E403) for labels that are named as well."""
+    if wish.label:
+        raise DataError("E403", f"label='{wish.label}' names a column, and y is given as well; give one of them.")
+    label = wish.target or str(getattr(data[1], "name", None) or "label")
+    pairs = zip(("x", "x_test"), data[::2], data[1::2])
+    raws = raws_of(
+        {name: with_labels(x, y, name, label) for name, x, y in pairs}, "" if wish.target else label, wish.target
+    )
+    train, *test = raws.values()
+    return replace(train, x_test=test[0].x, y_test=test[0].y) if test else train
 
 
 def _is_labelled(x: Any, y: Any) -> bool:
@@ -190,7 +205,10 @@ def _named_sets(data: Any) -> list[tuple[str, Any]]:
     """The sets of clients, each with its name."""
     if isinstance(data, list):
         return [(f"client-{i}", one) for i, one in enumerate(_listed(data))]
-    return [(str(name), one) for name, one in _clients(data).items()]
+    names = list(map(str, _clients(data)))
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise DataError("E403", f"two clients are called '{twice}'; give each a name of its own.")
+    return list(zip(names, data.values()))
 
 
 def _bytes(x: Any) -> int:
