@@ -424,3 +424,11 @@ def test_a_model_that_reads_the_batchs_largest_number_trains_one_client_after_an
         for lanes in ("16", "1")
     )  # fmt: skip
     assert result.digest == alone.digest
+
+
+def test_the_largest_number_of_a_batch_without_numbers_below_zero_is_noticed():
+    """Padding of zeros alone would not change it."""
+    x = np.random.default_rng(0).random((24, 1, 6, 6), dtype=np.float32) + 1
+    module = (torch.manual_seed(0), Greatest(lambda h: h / h.amax()))[1]
+    settings = build({"method": "fedavg", "clients": 3, "normalise": "none", "device": "cpu", "lanes": "16"})
+    assert resolve(settings, (x, np.arange(24) % CLASSES), model=module).lanes == 1
