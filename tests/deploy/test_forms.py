@@ -7,6 +7,7 @@ import wave
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from tests.deploy import fake
 from unskew.deploy import forms, loaders
@@ -122,3 +123,34 @@ def test_the_operator_reads_that_names_of_columns_leave(tmp_path):
 
     _, lines = forecast_of(site.data, fake.Settings(method="fedavg", model="mlp", clients=2))
     assert "shape, names of columns, digests of the words in columns of words, class names, versions" in lines[-3]
+
+
+def beside(path, words, order="image,age,sex"):
+    """Images that a table lists, two of whose columns are inputs beside them. words: which stand for the sexes."""
+    path.mkdir()
+    for i in range(8):
+        Image.new("L", (8, 8), 20 * i).save(path / f"{i}.png")
+    lines = ["file,age,sex,label", *(f"{i}.png,{60 + i % 3},{words[i % 2]},{'ny'[i // 2 % 2]}" for i in range(8))]
+    (path / "list.csv").write_text("\n".join(lines) + "\n")
+    return loaders.load(f"{path}(x='{order}', size=8)", ["n", "y"])
+
+
+def test_columns_beside_images_mean_the_same_at_every_site(tmp_path):
+    """Words become 0 and 1 at each site by those that it has; a site with others would have trained on other numbers."""
+    one = hello("a", beside(tmp_path / "a", "mf"))
+    check_alike([one, hello("b", beside(tmp_path / "b", "mf", "image,sex,age"))])
+    with pytest.raises(
+        UsageError, match="E504 sites hold different data: column 'sex' holds 2 words at a and 1 word at b"
+    ):
+        check_alike([one, hello("b", beside(tmp_path / "c", "ff"))])
+    assert forms.told(one.form) == "names of columns, digests of the words in columns of words"
+
+
+def test_columns_beside_sounds_are_told_with_the_rate():
+    sound = (("rate", "8000"), ("seconds", "4"), ("window", "512"))
+    form, other = (*sound, ("age", forms.NUMBERS)), (*sound, ("weight", forms.NUMBERS))
+    assert forms.told(form) == "at which rate sounds are read, names of columns"
+    assert forms.difference(("a", "b"), (form, other)) == "column 'age' is only at a; column 'weight' is only at b"
+    assert forms.told((("rate", forms.NUMBERS), ("age", forms.NUMBERS))) == "names of columns"
+    slower = (("rate", "4000"), *form[1:])
+    assert "sounds are read with 8000 samples a second at a and 4000" in forms.difference(("a", "b"), (form, slower))

@@ -29,24 +29,24 @@ DIGEST = 8
 def form_of(data: Dataset) -> Form:
     """What a site says of how its samples came about."""
     read: Mapping[str, Any] = data.intake.form if data.intake else {}
-    if read.get("kind") == "sounds":
-        return tuple((what, f"{read[what]:g}") for what in SOUNDS)
-    if read.get("kind") != "table":
-        return ()
-    columns = tuple((str(name), _became(kinds)) for name, kinds in read["columns"])
+    sounds = tuple((what, f"{read[what]:g}") for what in SOUNDS) if read.get("kind") == "sounds" else ()
+    held = read["columns"] if read.get("kind") == "table" else sorted(read.get("beside", ()))  # inputs have no order
+    columns = tuple((str(name), _became(kinds)) for name, kinds in held)
     if len(columns) > MOST_COLUMNS:
-        return ((f"{len(columns):,} columns", _digest(columns)),)
-    return tuple((name[:MOST_NAME], became) for name, became in columns)
+        columns = ((f"{len(columns):,} columns", _digest(columns)),)
+    return (*sounds, *((name[:MOST_NAME], became) for name, became in columns))
 
 
 def told(form: Form) -> str:
     """What of it leaves a site, for its operator; "" where nothing does."""
     if not form:
         return ""
-    if form[0][0] in SOUNDS:
-        return "at which rate sounds are read"
-    words = ", digests of the words in columns of words" if any(became != NUMBERS for _, became in form) else ""
-    return f"names of columns{words}"
+    columns = form[len(SOUNDS) :] if _of_sounds(form) else form
+    rate = "at which rate sounds are read" if _of_sounds(form) else ""
+    if not columns:
+        return rate
+    words = ", digests of the words in columns of words" if any(became != NUMBERS for _, became in columns) else ""
+    return f"{rate}{rate and ', '}names of columns{words}"
 
 
 def read(pairs: Any) -> Form:
@@ -63,9 +63,10 @@ def difference(sites: tuple[str, str], forms: tuple[Form, Form]) -> str:
     if one == other or not (one and other):
         return ""
     here, there = dict(one), dict(other)
-    if here.keys() == SOUNDS.keys() == there.keys():
-        what = next(name for name in SOUNDS if here[name] != there[name])
-        return f"sounds are read with {here[what]} {SOUNDS[what]} at {a} and {there[what]} at {b}"
+    if _of_sounds(one) and _of_sounds(other):
+        what = next((name for name in SOUNDS if here[name] != there[name]), "")
+        if what:
+            return f"sounds are read with {here[what]} {SOUNDS[what]} at {a} and {there[what]} at {b}"
     only = [f"column '{name}' is only at {a}" for name in here if name not in there]
     only += [f"column '{name}' is only at {b}" for name in there if name not in here]
     if only:
@@ -76,6 +77,10 @@ def difference(sites: tuple[str, str], forms: tuple[Form, Form]) -> str:
         if became != became_there:
             return f"column '{name}' {_differing(became, became_there, a, b)}"
     return f"{a} has {len(one)} columns and {b} {len(other)}"
+
+
+def _of_sounds(form: Form) -> bool:
+    return tuple(name for name, _ in form[: len(SOUNDS)]) == tuple(SOUNDS)
 
 
 def _differing(here: str, there: str, a: str, b: str) -> str:
