@@ -12,12 +12,10 @@ from torch import nn
 from unskew import arguments, calls, own
 from unskew.data.layout import Layout
 from unskew.errors import UnskewError, UsageError, suggestion
-from unskew.models import elsewhere, heads, tokens, unpacking
+from unskew.models import elsewhere, heads, tokens, unpacking, untrained
 from unskew.models.blocks import outputs
 from unskew.models.modes import evaluating, nothing_in_place
-from unskew.models.roles import batch_norms, roles_of
 
-_INSTANCE_NORMS = (nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
 _PLACES = (Parameter.POSITIONAL_ONLY, Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -27,8 +25,7 @@ def from_file(
     """The model that `path/to/file.py:function` makes when it is called with a sample's shape and the number of classes.
 
     layout: of samples with several inputs; the function is then called with the shape of each, by name or in a tuple. The text may hold further arguments of the function: `file.py:function(width=64)`.
-    Raises UsageError: E104 for a function or argument that does not exist, E111 for the file, E123 if the function or
-    its model fails.
+    Raises UsageError: E104 for a function or argument that does not exist, E111 for the file, E123 if it or its model fails.
     """
     call = calls.parse(text, "model", "E104")
     if not call.file:
@@ -63,6 +60,7 @@ def check_module(
     Raises UsageError (E123) otherwise, and for layers and names with which nobody can train it among clients.
     """
     module = unwrapped(module)
+    untrained.check(module)
     logits = _answers(module, shape, layout)
     expected = [2, *outputs(shape, classes, pixels)]
     if not isinstance(logits, torch.Tensor) or list(logits.shape) != expected:
@@ -71,10 +69,12 @@ def check_module(
         raise UsageError(
             "E123",
             f"the model gives {returned} for two samples; expected {expected}, {each} for each: the labels "
-            f"have {classes} {'class' if classes == 1 else 'classes'}.",
+            f"have {classes} {'class' if classes == 1 else 'classes'}."
+            + " Return the logits alone."
+            * (type(returned) is str),
         )
     elsewhere.check(module)
-    if problem := _problem(module):
+    if problem := untrained.problem(module):
         raise UsageError("E123", f"the model cannot be trained among clients: {problem}.")
     try:
         copied = copy.deepcopy(module)
@@ -122,8 +122,12 @@ def _answers(module: nn.Module, shape: tuple[int, ...], layout: Layout | None) -
     unpacking.attach(module, layout)
     try:
         with torch.no_grad(), evaluating(module), torch.random.fork_rng(devices=[]):
+            untrained.shape_lazy_layers(module, torch.zeros(2, *shape))
             before = torch.get_rng_state()
-            logits, draws = module(torch.zeros(2, *shape)), not torch.equal(before, torch.get_rng_state())
+            with untrained.unchanged(module):
+                logits, draws = module(torch.zeros(2, *shape)), not torch.equal(before, torch.get_rng_state())
+    except UnskewError:
+        raise
     except Exception as error:
         others = {str(p.dtype).removeprefix("torch.") for p in module.parameters() if p.dtype != torch.float32}
         why = f" Its parameters are {others.pop()}, samples are float32; give model.float()." if others else ""
@@ -154,31 +158,6 @@ def _check_takes_one(module: nn.Module) -> None:
             f"the model takes {len(required)} inputs ({names}), but a sample is one array; give samples whose x is a "
             "dictionary or a tuple of as many.",
         )
-
-
-def _problem(module: nn.Module) -> str:
-    """Why clients cannot train this module together, "" if they can."""
-    for name in (*dict(module.named_modules()), *dict(module.named_parameters()), *dict(module.named_buffers())):
-        if "/" in name:
-            return f"'{name}' has a '/' in its name, which separates the parts of names in files; rename it"
-    fixed = roles_of(module).fixed
-    for name, layer in batch_norms(module):
-        if isinstance(layer, nn.SyncBatchNorm):
-            return f"'{name}' is nn.SyncBatchNorm, which waits for other processes; use nn.BatchNorm2d"
-        if layer.running_mean is None:
-            return (
-                f"'{name}' keeps no running statistics (track_running_stats=False), so the answer for a sample would "
-                "depend on the samples beside it; leave track_running_stats on, or use nn.GroupNorm"
-            )
-        if layer.momentum is None and name not in fixed:
-            return (
-                f"'{name}' averages over all batches it has seen (momentum=None), whose number is lost when clients' "
-                "statistics are averaged; give it a momentum, such as 0.1"
-            )
-    for name, layer in module.named_modules():
-        if isinstance(layer, _INSTANCE_NORMS) and layer.track_running_stats:
-            return f"'{name}' is instance normalisation with running statistics; set track_running_stats=False"
-    return ""
 
 
 def _changed_in_place(module: nn.Module, shape: tuple[int, ...], layout: Layout | None) -> str:

@@ -36,6 +36,8 @@ with the model and does not update them. A model's own buffers of floats are ave
 must update them in place (`self.centre.copy_(...)`). An attribute that a forward changes at every pass, such as a counter, is
 neither saved nor sent, and is refused (E123); so are a forward that changes weights (`clamp_`, `max_norm` of an embedding)
 and a weight that a list or a function holds beside its layer, where clients' weights would not reach it.
+Refused, too, are layers in a plain list (`nn.ModuleList` holds them), tensors that require gradients but are no `nn.Parameter`,
+a buffer that changes in evaluation mode, and `torch.utils.checkpoint`. Lazy layers take their shapes from the data.
 
 ## Head and features
 

@@ -5,6 +5,7 @@ Letters: B batch, C classes, G lanes.
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -80,7 +81,7 @@ class Trial:
         except UsageError:
             raise
         except Exception as error:
-            raise UsageError("E123", f"the model cannot be trained: {own.in_one_line(error)}.") from error
+            raise UsageError("E123", f"the model cannot be trained: {_remedied(error)}.") from error
         if drawn := [name for name, state in drawing.others().items() if state != others[name]]:
             raise UsageError(
                 "E123",
@@ -180,6 +181,9 @@ class Trial:
         def loss(w: Weights, x: Tensor, y: Tensor) -> Tensor:
             with kernels.training(weight, None):
                 z = net.run({**common, **w}, x, train=True)[0]
+            if not isinstance(z, Tensor):  # pyright: ignore[reportUnnecessaryIsInstance] -- a user's model may return anything
+                text = f"in training it returns its answer as {type(z).__name__}, and a round takes logits alone"
+                raise UsageError("E123", f"the model cannot be trained: {text}; return no auxiliary outputs.")
             return (self.task.loss(z, y) * weight).sum() / count
 
         with within(net, kernels):
@@ -246,6 +250,16 @@ def check_single_samples(net: Network, task: Task) -> None:
             "E109",
             "batch=1 leaves batch normalisation a single value per channel; take batch=2 or more, or a model without it.",
         ) from error
+
+
+def _remedied(error: Exception) -> str:
+    """Why a step failed, and for what torch says in its own words alone, what to do."""
+    if any(frame.filename.endswith("checkpoint.py") for frame in traceback.extract_tb(error.__traceback__)):
+        return (
+            "it computes layers again in the backward pass (torch.utils.checkpoint), when they hold no client's weights "
+            "any more; call them directly, and take a smaller batch if memory is short"
+        )
+    return own.in_one_line(error)
 
 
 def _differ(alone: Tensor, many: Tensor) -> bool:
