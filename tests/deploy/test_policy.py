@@ -60,6 +60,13 @@ def allow(site, **limits) -> None:
         ({"most_megabytes": 0.01}, "fedavg", {}, "more than 0.01 (most_megabytes)"),
         ({"methods": ("fedavg",)}, "scaffold", {}, "'scaffold', which is not among fedavg (methods)"),
         ({"methods": ("fedavg",)}, "ccvr", {}, "'ccvr', which is not among fedavg (methods)"),
+        (
+            {"methods": ("dpsgd",)},
+            "fedavg",
+            {},
+            "plain fedavg, in which a site's weights leave as they are, and fedavg is",
+        ),
+        ({"methods": ("dpsgd", "median")}, "clip_median", {}, "and fedavg is not among dpsgd, median (methods)"),
         ({"methods": ("scaffold",)}, "scaffold+rebafl", {}, "'rebafl', which is not among scaffold (methods)"),
         ({"epsilon": 0.01}, PRIVATE, {}, "of the budget 0.01 is left"),
     ],
@@ -77,6 +84,19 @@ def test_what_the_policy_does_not_allow_is_refused_before_anything_is_computed(s
 def test_what_only_the_server_does_need_not_be_named(site, method):
     allow(site, methods=("fedavg", "scaffold"))
     assert "hello" in hello(site, method)
+
+
+def test_what_only_the_server_does_may_be_named_in_place_of_fedavg(site):
+    """The noise of dp comes from the server; a site that names it need not allow fedavg without it."""
+    allow(site, methods=("dp",))
+    assert "hello" in hello(site, "dp(epsilon=0, noise_multiplier=1.0)")
+    assert hello(site, "fedavg", run="r2")["code"] == "E520"
+
+
+def test_a_policy_that_takes_fedavg_back_stops_a_run_that_goes_on(site):
+    train = begun(site)
+    allow(site, methods=("dpsgd",))
+    assert "plain fedavg" in train(1)["text"]
 
 
 def test_the_default_policy_lets_no_inputs_features_or_labels_out(site):

@@ -148,6 +148,9 @@ def check_settings(policy: Policy, method: Method, batch: int, rounds: int, summ
     """
     if policy.secure_aggregation == "required" and not summed:
         raise _refusal("secure_aggregation", "the coordinator would read this site's own replies")
+    if not _names(policy, method):
+        text = "the study is plain fedavg, in which a site's weights leave as they are"
+        raise _refusal("methods", f"{text}, and fedavg is not among {', '.join(policy.methods)}")
     for part in method.parts:
         if ALL not in policy.methods and part.name not in policy.methods and _asks_sites(part):
             raise _refusal("methods", f"the study uses '{part.name}', which is not among {', '.join(policy.methods)}")
@@ -172,6 +175,12 @@ def check_study(policy: Policy, study: Study) -> None:
     if study.bytes > policy.most_megabytes * 1e6:
         text = f"the study would send {study.bytes / 1e6:,.0f} MB, more than {policy.most_megabytes:,g}"
         raise _refusal("most_megabytes", text)
+
+
+def _names(policy: Policy, method: Method) -> bool:
+    """Whether a policy names something of a method: one without Parts, or with the server's alone, is fedavg to a site."""
+    named = {"fedavg", *(part.name for part in method.parts)} & {*policy.methods}
+    return ALL in policy.methods or bool(named) or any(map(_asks_sites, method.parts))
 
 
 def _asks_sites(part: Part) -> bool:

@@ -36,7 +36,7 @@ class Policy:
         tuple[str, ...],
         MinLen(1),
         "methods and Parts that a study may use, by name; all: every one that is installed. Rules that only the server "
-        "applies to replies need not be named",
+        "applies to replies need not be named; fedavg must be, for studies without any other method",
     ] = (ALL,)
     shares: Annotated[
         tuple[Kind, ...],
@@ -52,7 +52,8 @@ class Policy:
     epsilon: Annotated[
         Annotated[float, Gt(0)] | None,
         "budget of differential privacy, all runs together, for methods that account for one (their largest finite "
-        "figure counts); none: no budget",
+        "figure counts); none: no budget. Studies that account for none, such as plain fedavg, are not stopped by it: name "
+        "methods to allow no others",
     ] = None
     hours: Annotated[str, "hours of the day, local time, in which the site answers: 22:00-06:00"] = "00:00-24:00"
     secure_aggregation: Annotated[
