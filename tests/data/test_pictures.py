@@ -5,6 +5,7 @@ two class folders.
 """
 
 import io
+import os
 
 import numpy as np
 import pytest
@@ -120,3 +121,13 @@ def test_parquet_without_rows(tmp_path):
     pytest.importorskip("pyarrow.parquet").write_table(table, tmp_path / "a.parquet")
     with pytest.raises(DataError, match=r"E403 a.parquet has no rows"):
         data.read(str(tmp_path / "a.parquet"))
+
+
+@pytest.mark.parametrize("ending", ["png", "wav"])
+def test_what_is_no_file_is_not_waited_for(tmp_path, ending):
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+    os.mkfifo(tmp_path / "cat" / f"pipe.{ending}")
+    (tmp_path / "dog" / f"link.{ending}").symlink_to(tmp_path / "nothing")
+    with pytest.raises(DataError, match=rf"E401 .*pipe.{ending} is no file, or a link to none"):
+        data.read(str(tmp_path))

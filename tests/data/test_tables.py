@@ -13,6 +13,7 @@ import unskew
 from tests.cli.calling import call
 from unskew import config, data
 from unskew.data.dataset import Dataset
+from unskew.data.intake.sheets import read_csv
 from unskew.errors import DataError, UsageError
 
 N = 40
@@ -432,3 +433,27 @@ def test_numbers_that_may_stand_for_missing_values_are_told(tmp_path, code, told
     )
     assert any(expected in text for text in notes) == told
     assert any("missing value" in text for text in notes) == told
+
+
+def test_a_table_that_memory_does_not_hold_is_refused_while_it_is_read(tmp_path, monkeypatch):
+    """It took sixteen times its size, until the system ended the process; a small packed file may hold as much as it likes."""
+    text = "a,label\n" + "".join(f"{i}.5,{i % 2}\n" for i in range(300))
+    (tmp_path / "t.csv").write_text(text)
+    with gzip.open(tmp_path / "t.csv.gz", "wt") as file:
+        file.write(text)
+    monkeypatch.setattr("unskew.data.intake.sheets.memory", lambda: 16 * len(text))
+    assert len(data.read(tmp_path / "t.csv").y) + len(data.read(tmp_path / "t.csv").y_test) == 300
+    monkeypatch.setattr("unskew.data.intake.sheets.memory", lambda: 16 * (len(text) - 1))
+    for name in ("t.csv", "t.csv.gz"):
+        with pytest.raises(DataError, match=r"E414 .*holds more than 2,\d\d\d characters, .*; save it as Parquet"):
+            data.read(tmp_path / name)
+
+
+def test_one_long_cell_does_not_widen_all_others(tmp_path, monkeypatch):
+    monkeypatch.setattr("unskew.data.intake.sheets.WIDE", 10_000)
+    rows = [f"{i}.5,{'x' * 5000 if i == 7 else 'short'},{'ab'[i % 2]}" for i in range(40)]
+    (tmp_path / "t.csv").write_text("\n".join(["a,words,label", *rows]) + "\n")
+    sheet = read_csv(tmp_path / "t.csv")
+    assert sheet.columns["words"].dtype == object
+    assert sheet.columns["a"].dtype.kind == "U"
+    assert data.read(tmp_path / "t.csv").x.shape[1] == 2

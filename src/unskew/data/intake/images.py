@@ -48,6 +48,8 @@ def opened(file: Path | IO[bytes], name: str, size: int, fit: Fit, bits: int) ->
     """As `picture`, also of a file in memory. name: of the file, for the message."""
     from PIL import Image
 
+    if isinstance(file, Path) and not file.is_file():
+        raise DataError("E401", f"{name} is no file, or a link to none; take it away.")
     try:
         with Image.open(file) as image:
             pixels, depth = pixels_of(image, size, fit, name, bits)

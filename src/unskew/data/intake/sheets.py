@@ -15,8 +15,11 @@ import numpy as np
 from unskew.data.intake import cells
 from unskew.data.intake.notes import some
 from unskew.errors import DataError, excerpt
+from unskew.ram import memory
 
 DELIMITERS = ",;\t|"
+TAKEN, WIDE = 16, 1 << 28
+"""Bytes of memory that a character of a table takes while it is read, about; and what a column may take as an array of words."""
 DATA_NAMES, NUMBERED = 2, 3
 """Names that are numbers, from which on a header counts as data; and from which on 0, 1, 2 are names, as pandas writes."""
 
@@ -63,14 +66,16 @@ def read_csv(path: Path) -> Sheet:
     """A CSV with a header line, as it is or packed (.gz). Columns are separated by whichever of , ; tab | the header has
     most of; in a file with semicolons, commas may stand before decimals.
 
-    Raises DataError: E402 if there is no file, E401 for one that is no table.
+    Raises DataError: E402 if there is no file, E401 for one that is no table, E414 for one that memory does not hold.
     """
     try:
         with _opened(path) as file:
             first = file.readline()
             file.seek(0)
             delimiter = max(DELIMITERS, key=first.count)
-            rows, lines = _rows(file, delimiter)
+            rows, lines = _rows(path, file, delimiter)
+    except DataError:
+        raise
     except FileNotFoundError:
         raise DataError("E402", f"there is no {path}.") from None
     except UnicodeDecodeError:
@@ -83,7 +88,7 @@ def read_csv(path: Path) -> Sheet:
         raise DataError("E401", f"{path} holds no rows below its header line.")
     _check_shape(path, first, rows, lines)
     names = [cells.word(h) for h in rows[0]]
-    columns = {n: np.array([row[j].strip() for row in rows[1:]], dtype=str) for j, n in enumerate(names)}
+    columns = {n: _column([row[j].strip() for row in rows[1:]]) for j, n in enumerate(names)}
     if "" in columns and not columns[""].astype(bool).any():  # every line ends with a separator
         del columns[""]
     commas = delimiter == ";" and any(cells.has_decimal_commas(v.tolist()) for v in columns.values())
@@ -96,9 +101,10 @@ def _opened(path: Path) -> IO[str]:
     return open(path, newline="", encoding="utf-8-sig")
 
 
-def _rows(file: IO[str], delimiter: str) -> tuple[list[list[str]], list[int]]:
-    """(rows that are not blank, the line at which each begins)."""
-    reader = csv.reader(file, delimiter=delimiter)
+def _rows(path: Path, file: IO[str], delimiter: str) -> tuple[list[list[str]], list[int]]:
+    """(rows that are not blank, the line at which each begins). Raises DataError (E414) where memory does not hold them."""
+    most = memory() // TAKEN
+    reader = csv.reader(_within(path, file, most), delimiter=delimiter)
     rows, lines, begin = [], [], 1
     for row in reader:
         if row:
@@ -106,6 +112,25 @@ def _rows(file: IO[str], delimiter: str) -> tuple[list[list[str]], list[int]]:
             lines.append(begin)
         begin = reader.line_num + 1
     return rows, lines
+
+
+def _within(path: Path, file: IO[str], most: int) -> Iterator[str]:
+    """The lines of a table, of so many characters at most."""
+    read = 0
+    for line in file:
+        read += len(line)
+        if read > most:
+            text = f"{path} holds more than {most:,} characters, and a table in text is read into memory, where it takes {TAKEN}"
+            raise DataError(
+                "E414", f"{text} times as much; save it as Parquet, which is read in pieces, or take fewer rows."
+            )
+        yield line
+
+
+def _column(texts: list[str]) -> np.ndarray:
+    """Cells as NumPy has them, each with the room of the longest; as objects where that is too much."""
+    wide = 4 * max(map(len, texts), default=0) * len(texts) > WIDE
+    return np.array(texts, dtype=object if wide else str)
 
 
 def _check_shape(path: Path, first: str, rows: list[list[str]], lines: list[int]) -> None:
