@@ -188,3 +188,14 @@ def test_what_holds_no_numbers_is_one_sentence():
     ):
         with pytest.raises(DataError, match=says):
             data.take((x, y))
+
+
+def test_numbers_that_are_no_classes_are_named():
+    y = np.arange(60, dtype=np.uint64) % 2
+    y[7] = 1 << 63
+    with pytest.raises(
+        DataError, match="E404 arrays: the label of sample 7 is 9223372036854775808, which is no number of a"
+    ):
+        data.take((X, y))
+    with pytest.raises(DataError, match="E404 arrays: all labels are below 0, such as -1; number classes from 0"):
+        data.take((X, np.full(60, -1)))

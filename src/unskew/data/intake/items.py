@@ -139,7 +139,8 @@ def _length(items: Any, name: str) -> int:
     try:
         return len(items)
     except Exception as error:  # whatever a user's set raises
-        text = f"a {name} has no length; samples must be countable, so collect them into (x, y) first"
+        collect = "give x.collect()" if hasattr(items, "collect") else "collect them into (x, y) first"
+        text = f"a {name} has no length; samples must be countable, so {collect}"
         raise DataError("E403", f"{text}.") from error
 
 

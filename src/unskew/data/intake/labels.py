@@ -214,6 +214,10 @@ def in_order(words: set[str]) -> tuple[str, ...]:
 
 def _whole(name: str, y: np.ndarray, notes: list[Note]) -> np.ndarray:
     """int64 [N] from any kind of number that is whole."""
+    if y.dtype.kind == "u" and len(y) and int(y.max()) > np.iinfo(np.int64).max:
+        row = int(y.argmax())
+        text = f"the label of sample {row} is {y[row]}, which is no number of a class"
+        raise DataError("E404", f"{name}: {text}; number classes from 0, or write them as words.")
     if y.dtype.kind != "f":
         return y.astype(np.int64)
     if not np.isfinite(y).all():
@@ -239,6 +243,8 @@ def _numbers(name: str, parts: list[np.ndarray], notes: list[Note]) -> tuple[lis
     if not len(present):
         return parts, ()
     top = int(present.max())
+    if top < 0:
+        raise DataError("E404", f"{name}: all labels are below 0, such as {top}; number classes from 0.")
     if len(present) == top > 1 and present.min() == 1:
         notes.append(("labels", f"labels 1 to {top} were read as classes 0 to {top - 1}, named '1' to '{top}'"))
         return [y - 1 for y in parts], tuple(map(str, range(1, top + 1)))
