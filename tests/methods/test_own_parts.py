@@ -83,6 +83,20 @@ def test_a_file_that_cannot_be_a_method_is_refused(tmp_path):
     assert "has no argument 'pul'; it takes pull. Did you mean 'pull'" in refused(f"{EXAMPLE}(pul=1)")
 
 
+def test_a_class_that_cannot_be_made_is_refused(tmp_path):
+    """Before, E143, a traceback in a log and exit code 1."""
+    start = "from dataclasses import dataclass\nfrom unskew import Part\n@dataclass(frozen=True)\nclass A(Part):\n    name = 'a'\n"
+    file = tmp_path / "a.py"
+    for body, says in (
+        ("    mu: float\n", f"E102 method '{file}' needs mu; write {file}(mu=...)."),
+        ("    def __init__(self, mu=0.1):\n        self.mu = mu\n", "E121 class A cannot be made: FrozenInstanceError"),
+    ):
+        file.write_text(start + body)
+        assert refused(str(file)).startswith(says)
+    file.write_text(start + "    mu: float\n")
+    assert registry.parse(f"{file}(mu=1)").parts[0].mu == 1.0
+
+
 def test_a_file_that_is_called_without_its_ending_is_pointed_out(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert "a file" not in refused("pulled")

@@ -197,7 +197,7 @@ def test_where_an_unknown_metric_stands(tmp_path):
     ("result", "value"),
     [
         (torch.tensor(0.5), 0.5), (np.array([0.25]), 0.25), (None, None), (float("nan"), None), (np.float32("inf"), None),
-        (True, 1.0),
+        (True, 1.0), (10**400, None),
     ],
 )  # fmt: skip
 def test_what_an_own_function_may_return(result, value):

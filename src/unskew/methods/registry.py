@@ -11,10 +11,10 @@ from functools import lru_cache
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from unskew import arguments, calls
+from unskew import arguments, calls, own
 from unskew.core.method import Method
 from unskew.core.part import Part
-from unskew.errors import UsageError, suggestion
+from unskew.errors import UnskewError, UsageError, suggestion
 from unskew.methods import catalogue, own_parts
 
 FEDAVG = "FedAvg (McMahan et al., AISTATS 2017): the size-weighted mean of clients' weights"
@@ -72,10 +72,17 @@ def part_of(kind: type[Part], name: str, values: Mapping[str, object]) -> Part:
     name: what the user calls the Part.
     """
     converted = arguments.check(kind, values, f"method '{name}'", "E102")
+    if missing := [a.name for a in arguments.of(kind) if a.default is arguments.REQUIRED and a.name not in converted]:
+        raise UsageError("E102", f"method '{name}' needs {' and '.join(missing)}; write {name}({missing[0]}=...).")
     try:
         return kind(**converted)
     except ValueError as error:
         raise UsageError("E102", f"method '{name}': {str(error).rstrip('.')}.") from error
+    except UnskewError:
+        raise
+    except Exception as error:
+        text = f"class {kind.__name__} cannot be made: {own.in_one_line(error)}"
+        raise UsageError("E121", f"{text}; write its settings as fields, mu: float = 0.1, and no __init__.") from error
 
 
 def _normalised(name: str) -> str:

@@ -77,4 +77,7 @@ def _number(name: str, result: Any) -> float | None:
     number = result.item() if hasattr(result, "item") else result
     if not isinstance(number, int | float):
         raise UsageError("E135", f"the metric '{name}' returned {excerpt(result)}; {expected}.")
-    return float(number) if math.isfinite(number) else None
+    try:
+        return float(number) if math.isfinite(number) else None
+    except OverflowError:  # a whole number beyond what a float holds
+        return None
