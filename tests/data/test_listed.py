@@ -247,6 +247,17 @@ def test_columns_are_inputs_beside_the_image(tmp_path):
         inputs.read(new / "files" / "a" / "00.png", result.federation.intake.form, result.federation.layout)
 
 
+def test_a_word_that_only_test_rows_have_is_told(tmp_path):
+    rows = [
+        {**row(i), "split": "test" if i < 6 else "train", "sex": "x" if i == 2 else row(i)["sex"]} for i in range(N)
+    ]
+    d = read(write(tmp_path, rows), label="state", x="image,sex")
+    assert d.intake
+    assert "input 'sex' has 'x' only in the test part" in [text for _, text in d.intake.notes]
+    assert len(d.y_test) == 6
+    assert d.x.shape[1] == 3 * 64 + 3
+
+
 def test_sounds_may_have_inputs_beside_them(tmp_path, monkeypatch):
     for i in range(8):
         tone(tmp_path / f"{i}.wav", 300 + 40 * i)
