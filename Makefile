@@ -68,7 +68,7 @@ campaign: $(FLOWER)/.ready
 # every check of every method and every pair of them, or with PART=3/30 a thirtieth of the pairs, for a nightly job
 PART = all
 matrix: $(READY)
-	UNSKEW_MATRIX=$(PART) $(BIN)/python -m pytest -n 2 tests/methods tests/oracles tests/test_snippets.py tests/test_notebooks.py tests/engine/test_measure.py tests/engine/test_masks.py tests/engine/test_gpu_path.py tests/deploy/test_bits.py tests/experiments/test_plan.py
+	UNSKEW_MATRIX=$(PART) $(BIN)/python -m pytest -n 2 tests/methods tests/oracles tests/test_snippets.py tests/test_notebooks.py tests/engine/test_measure.py tests/engine/test_masks.py tests/engine/test_gpu_path.py tests/engine/test_several_inputs.py tests/engine/test_several_scaled.py tests/deploy/test_bits.py tests/experiments/test_plan.py
 
 # breaks one line at a time and asks whether a test notices; about an hour, so a nightly job
 mutants: $(READY) $(FLOWER)/.ready
