@@ -25,6 +25,7 @@ from unskew import data
 from unskew.data.dataset import Dataset
 from unskew.data.federation import Federation
 from unskew.data.intake.kept import keep
+from unskew.engine import predictions
 from unskew.errors import DataError, UnskewError, UsageError
 
 SETTINGS = {"clients": 2, "rounds": 1, "epochs": 1, "skew": "iid"}
@@ -439,3 +440,18 @@ def test_samples_with_several_keys_for_an_input_are_refused():
     text = r"E403 Patients: sample 0 has \['image', 'features'\], and which of them.*\(\{'image': ..., 'features': ...\}, label\)"
     with pytest.raises(DataError, match=text):
         data.take(Patients("features"))
+
+
+def test_images_of_bytes_by_client_are_known_as_such(tmp_path):
+    """They were divided by 255 without a word, exported models did not say so, and bytes to predict were refused."""
+    images = rng().integers(0, 256, (40, 1, 8, 8)).astype(np.uint8)
+    np.savez(tmp_path / "b.npz", x=images, y=Y)
+    result = unskew.run("fedavg", {"a": (images, Y), "b": str(tmp_path / "b.npz")}, rounds=1, epochs=1)
+    intake = result.federation.intake
+    assert intake.dtype == "uint8"
+    assert ("scaled", "8-bit whole numbers were divided by 255") in intake.notes
+    assert predictions.facts(result.federation)["divided_by"] == 255
+    assert result.predict(images[:3]).shape == (3,)
+    mixed = data.take({"a": (images, Y), "b": (images / 255, Y)})
+    assert mixed.intake.dtype == "float32"
+    assert ("note", "samples of clients are of different types: uint8, float64") in mixed.intake.notes

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from unskew.data.convert import array_of, samples, scaled
+from unskew.data.convert import array_of, bits_of, samples, scaled
 from unskew.data.dataset import Dataset
 from unskew.data.from_arrays import arrays
 from unskew.data.intake.masks import Origin, as_masks
@@ -30,7 +30,7 @@ class Raw:
     """x, y, x_test, y_test: as `arrays` takes them; without a test set, the last two are None.
 
     together: a column's name and values, of training samples that no split may part, such as the slices of a patient.
-    form: how the columns of a table became samples (Intake.form).
+    form: how the columns of a table became samples (Intake.form). came: the type in which samples came that are scaled already.
     """
 
     x: Any
@@ -44,6 +44,7 @@ class Raw:
     target: Target | None = None
     together: tuple[str, np.ndarray] | None = None
     form: Mapping[str, Any] = field(default_factory=dict)
+    came: str = ""
 
     def dataset(self, name: str) -> Dataset:
         """The set that these samples make; raises as `arrays` does."""
@@ -53,8 +54,10 @@ class Raw:
             test_columns=self.test_columns if self.x_test is not None else None, name=name, notes=self.notes, target=self.target,
         )  # fmt: skip
         form = {**self.form, **({"together": self.together[0]} if self.together else {})}
+        if not form and not self.came:
+            return dataset
         intake = dataset.intake or Intake()
-        return replace(dataset, intake=replace(intake, form={**intake.form, **form})) if form else dataset
+        return replace(dataset, intake=replace(intake, form={**intake.form, **form}, dtype=self.came or intake.dtype))
 
     def renumbered(self, classes: tuple[str, ...], among: tuple[str, ...], of: str) -> Raw:
         """The set with its labels numbered as in a longer list of classes. of: its name, for messages."""
@@ -70,7 +73,8 @@ def raw_of(dataset: Dataset) -> Raw:
     """
     x, x_test = (Packed(part, dataset.layout) if dataset.layout else part for part in (dataset.x, dataset.x_test))
     notes, form = (dataset.intake.notes, dataset.intake.form) if dataset.intake else ((), {})
-    raw = Raw(x, dataset.y, notes=notes, form=form if form.get("kind") == "table" else {})
+    came = dataset.intake.dtype if dataset.intake and not dataset.layout else ""
+    raw = Raw(x, dataset.y, notes=notes, form=form if form.get("kind") == "table" else {}, came=came)
     tested = len(dataset.y_test) > 0
     if dataset.target or dataset.several:
         target = dataset.target or Target(",".join(dataset.classes))
@@ -149,7 +153,8 @@ def from_clients(given: Mapping[str, Raw], common_test: Raw | None = None) -> Da
     if common_test is None and all(brings_test):
         parts.append(_part({n: (r.x_test, r.y_test) for n, r in sets.items()}))
     (x, y, owner), *test = parts
-    notes = [note for raw in sets.values() for note in raw.notes]
+    came, scaling = _came(sets)
+    notes = [*(note for raw in sets.values() for note in raw.notes), *scaling]
     classes = _classes(sets)
     if not isinstance(x, Packed) and y.ndim == 3 and x.ndim == 4 and y.dtype.kind in "biuf":
         origins = [Origin(np.array(names)[of], lambda _: "given as arrays") for _, _, of in parts]
@@ -164,6 +169,7 @@ def from_clients(given: Mapping[str, Raw], common_test: Raw | None = None) -> Da
         target=_target(sets),
         together=_together(sets),
         form=form,
+        came=came,
     )
     if test:
         whole = replace(whole, x_test=test[0][0], y_test=test[0][1], test_columns={CLIENT: test[0][2]})
@@ -241,6 +247,21 @@ def _part(by_client: Mapping[str, tuple[Any, Any]]) -> tuple[np.ndarray | Packed
         y = [one.astype(str) for one in y]
     whole = Packed(joined(x), layout, notes) if layout else joined(x)
     return whole, np.concatenate(y), np.repeat(np.arange(len(x)), [len(one) for one in x])
+
+
+def _came(sets: Mapping[str, Raw]) -> tuple[str, list[Note]]:
+    """(the type in which the samples of all clients came, float32 where they came in several; what scaling does to them)."""
+    types, notes = list[str](), list[Note]()
+    for name, raw in sets.items():
+        if are_inputs(raw.x, raw.y):
+            return "", []
+        array = samples(raw.x, f"client '{name}'")
+        types.append(raw.came or str(array.dtype.newbyteorder("=")))
+        if bits := bits_of(array):
+            notes.append(("scaled", f"{bits}-bit whole numbers were divided by {(1 << bits) - 1:,}"))
+    if len(kinds := dict.fromkeys(types)) == 1:
+        return types[0], notes
+    return "float32", [*notes, ("note", f"samples of clients are of different types: {some(list(kinds))}")]
 
 
 def _samples(by_client: Mapping[str, tuple[Any, Any]]) -> tuple[Layout | None, list[np.ndarray], tuple[Note, ...]]:
