@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
+import re
+import shutil
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
 from tests.deploy import fake
-from unskew.deploy import hello, requests, site
+from unskew.deploy import hello, requests, server, site
 from unskew.deploy.hello import Hello, versions
-from unskew.deploy.versions import COORDINATOR, differing, refusal
+from unskew.deploy.versions import COORDINATOR, differing, of_parts, refusal
 from unskew.errors import UsageError
+from unskew.methods import registry
 
 OTHER = "s1"
 
@@ -72,6 +77,43 @@ def test_a_site_with_another_torch_takes_part_and_the_run_says_so(tmp_path, monk
     assert text.startswith(f"{COORDINATOR} runs torch {versions()['torch']}, {OTHER} torch 9.9: ")
     assert any(text in line for line in said)
     assert state.t == 1
+
+
+def test_a_part_of_an_installed_package_that_differs_is_told_at_both_ends(tmp_path, monkeypatch):
+    """Each end runs its own code of it, under one name, and nobody heard of that."""
+    shutil.copy(Path(__file__).parents[2] / "examples" / "my_method.py", tmp_path / "their_package.py")
+    info = tmp_path / "their_package-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-package\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[unskew.methods]\nmyproto = their_package:MyProto\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    registry.installed.cache_clear()
+    try:
+        here = of_parts(registry.parse("myproto+scaffold"))
+        assert here.keys() == {"myproto"}
+        assert re.fullmatch(r"1\.0 \([0-9a-f]{8}\)", here["myproto"])
+        at_one_site(monkeypatch, myproto="1.1 (12345678)")
+        said: list[str] = []
+        sites = fake.sites(tmp_path / "sites", fake.federation())
+        for one in sites.values():
+            one.say = said.append
+        monkeypatch.setattr(server, "of_parts", lambda method: {"myproto": "1.2 (87654321)"})
+        fake.run(tmp_path / "run", fake.Direct(sites), fake.small("myproto", rounds=1))
+    finally:
+        sys.modules.pop("their_package", None)
+        registry.installed.cache_clear()
+    assert f"{COORDINATOR} runs myproto 1.2 (87654321), s1 myproto 1.1 (12345678): the run may differ" in "".join(
+        told(tmp_path, "E524")
+    )
+    assert any(f"E524 s0 runs myproto {here['myproto']}, the coordinator myproto 1.2" in line for line in said)
+
+
+def test_a_part_that_was_changed_while_a_run_went_on_is_named():
+    before = Hello("a", 5, 5, (2,), ("x", "y"), versions={**versions(), "myproto": "1.0 (12345678)"})
+    now = replace(before, versions={**before.versions, "myproto": "1.0 (87654321)", "python": "4.0"})
+    text = "a runs another version of myproto than when the run began: it had 1.0 (12345678), now 1.0 (87654321)"
+    assert hello.changed(before, now) == text
+    assert not hello.changed(before, before)
 
 
 def test_a_site_of_another_minor_is_left_out_and_told_who_must_upgrade(tmp_path, monkeypatch):

@@ -183,9 +183,10 @@ def changed(before: Hello, now: Hello) -> str:
         return f"{now.site} holds {now.train} training samples; it held {before.train} when the run began"
     if now.data != (before if before.form else replace(before, form=now.form)).data:
         return f"{now.site} has other data than when the run began"
-    then, since = before.versions.get("torch"), now.versions.get("torch")
-    if then != since:
-        return f"{now.site} runs another version of torch than when the run began: it had {then}, now {since}"
+    for what in ("torch", *(name for name in before.versions if name not in ("torch", "unskew", "python"))):
+        then, since = before.versions.get(what), now.versions.get(what)
+        if then != since:
+            return f"{now.site} runs another version of {what} than when the run began: it had {then}, now {since}"
     return refusal(now.site, now.versions, COORDINATOR, versions())
 
 

@@ -29,7 +29,6 @@ AGAIN_S = 5.0
 UNDECIDED = "E522"
 MOST_TEXT = 500
 """Characters of what a site says of an error."""
-
 Request = tuple[dict[str, Any], Tree]
 """What a request's header says beside run, serial, site, kind and t; and its tensors."""
 Answers = dict[int, Sealed | str]
@@ -77,6 +76,7 @@ class Post:
     """Asks sites by name. Every request, reply and refusal is noted in the journal, and every refusal is told.
 
     run: the run's number; deadline_s: how long an exchange waits. nodes: which node each site that has answered is at.
+    name: what this coordinator calls the run, for the operators of sites; versions: of what it runs.
     """
 
     run: str
@@ -85,7 +85,7 @@ class Post:
     tell: Tell = lambda t, code, text: None
     journal: Journal | None = None
     name: str = ""
-    """What this coordinator calls the run, for the operators of sites."""
+    versions: Mapping[str, str] = field(default_factory=versions)
     nodes: dict[str, int] = field(default_factory=dict)
     left_out: set[str] = field(default_factory=set)
     """Sites that are not asked, because they may not take part or are not to."""
@@ -166,7 +166,7 @@ class Post:
         """Ask nodes that have not said which site they are, which may take `patience_s` at most.
 
         Returns the sites that now did, also at a new node."""
-        requests, header = {}, {"settings": settings, "name": self.name, "versions": versions()}
+        requests, header = {}, {"settings": settings, "name": self.name, "versions": self.versions}
         for node in self.contact.channel.nodes():
             if node not in self.nodes.values() and node not in self._strangers and self._due(node):
                 requests[node] = self._sealed("*", "hello", 0, header, {})

@@ -27,7 +27,7 @@ from unskew.deploy.orders import Terms
 from unskew.deploy.post import POLL_S, UNDECIDED, Contact, Post, names
 from unskew.deploy.scales import REMEDY
 from unskew.deploy.studies import prepared, study
-from unskew.deploy.versions import COORDINATOR, differing, refusal
+from unskew.deploy.versions import COORDINATOR, differing, of_parts, refusal
 from unskew.deploy.weighing import boasts, weighing
 from unskew.engine.disk.folder import Say, Shown
 from unskew.engine.disk.lock import Lock
@@ -78,6 +78,8 @@ def _conduct(path: Path, settings: Settings, post: Post, terms: Terms, listeners
     assert post.journal is not None
     notices = Notices(listeners.say)
     post.tell, post.name = notices, path.name
+    method = registry.parse(settings.method, settings.set)
+    post.versions = versions() | of_parts(method)
     roster = _roster(path)
     post.run, hellos = roster or (f"r{secrets.token_hex(8)}", [])
     expected = [h.site for h in hellos] or list(post.contact.sites)
@@ -93,7 +95,6 @@ def _conduct(path: Path, settings: Settings, post: Post, terms: Terms, listeners
     if not roster:
         facts = {"run": post.run, "sites": [h.as_json() for h in hellos]}
         disk.replace(path / ROSTER, json.dumps(facts, indent=1))
-    method = registry.parse(settings.method, settings.set)
     listeners.say("\n".join(weighing(hellos, method, settings, post.contact.bounds)))
     folder = Deployed(path, _built(federation, settings, method), post, notices, hellos, terms.min_sites)
     loop, state = folder.go(listeners.say, listeners.shown, listeners.ready)
@@ -206,7 +207,7 @@ def _known(post: Post, before: list[Hello], present: Mapping[str, Hello], terms:
 def _tell_versions(post: Post, hellos: Iterable[Hello]) -> None:
     """Say which versions that decide about bits differ, a line a site."""
     for hello in hellos:
-        if text := differing(COORDINATOR, versions(), hello.site, hello.versions):
+        if text := differing(COORDINATOR, post.versions, hello.site, hello.versions):
             post.tell(0, "E524", f"{text}.")
 
 

@@ -33,10 +33,11 @@ from unskew.deploy.site_run import SiteRun, build
 from unskew.deploy.spent import Asked
 from unskew.deploy.studies import allowed, prepared
 from unskew.deploy.summing.at_site import Answer, Sums
-from unskew.deploy.versions import COORDINATOR, differing, refusal
+from unskew.deploy.versions import COORDINATOR, differing, of_parts, refusal
 from unskew.deploy.wire import Limits, Packet, WireError, seal, unseal
 from unskew.engine.client.values import Start
 from unskew.errors import DataError, UnskewError, UsageError
+from unskew.methods import registry
 from unskew.privacy.secure import LEAST
 
 REQUESTS = Limits(4 << 30, 100_000)
@@ -148,10 +149,16 @@ class Site:
 
     def _hello(self, request: Packet) -> Answer:
         """How much data this site holds for the study, and of what form, once it may take part in it."""
-        self._check_versions(request.header.get("versions", {}))
+        theirs = request.header.get("versions", {})
+        if text := refusal(
+            self.member.name, versions(), COORDINATOR, theirs
+        ):  # before another version's settings are read
+            raise UsageError("E504", f"{text}.")
         settings = config.build(request.header["settings"])
         fewest = 2 if settings.secure_aggregation == "off" else LEAST
         here = allowed(settings, self.model).replace(device="cpu", clients=fewest)
+        runs = versions() | of_parts(registry.parse(here.method))
+        self._tell_versions(runs, theirs)
         self.guard.check_hello(here)
         if self._forecast is None or self._forecast[0] != here:
             self._forecast = here, forecast_of(self.data, here)
@@ -163,15 +170,12 @@ class Site:
         data = prepared(self.data, settings)
         if why := looks_unscaled(data, study):
             self.say(f"E527 this study takes samples as they are: {why}; {REMEDY}")
-        hello = replace(Hello.of(self.member.name, data, versions()), unscaled=bool(why))
+        hello = replace(Hello.of(self.member.name, data, runs), unscaled=bool(why))
         return {"hello": hello.as_json()}, {}
 
-    def _check_versions(self, theirs: Mapping[str, str]) -> None:
-        """Tell the operator, once, which versions differ from the coordinator's. Raises UsageError (E504)."""
-        ends = self.member.name, versions(), COORDINATOR, theirs
-        if text := refusal(*ends):
-            raise UsageError("E504", f"{text}.")
-        if (text := differing(*ends)) != self._differing:
+    def _tell_versions(self, ours: Mapping[str, str], theirs: Mapping[str, str]) -> None:
+        """Tell the operator, once, which versions differ from the coordinator's."""
+        if (text := differing(self.member.name, ours, COORDINATOR, theirs)) != self._differing:
             self._differing = text
             self.say(f"E524 {text}." if text else "the coordinator runs the same versions now")
 

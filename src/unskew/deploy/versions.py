@@ -1,16 +1,28 @@
-"""Which versions of two ends work together, and which differences may change the bits of a run.
+"""Which versions of two ends work together, and which differences may change a run.
 
 Ends with the same first two numbers of unskew (0.1.0 and 0.1.7) do, whatever their Python. The last number of unskew and
-the version of torch can change the last bits of weights, so a difference there is told and not refused.
+the version of torch can change the last bits of weights, so a difference there is told and not refused. So is one in a Part
+that an installed package brings: each end runs its own code of it.
 """
 
 from __future__ import annotations
 
+import hashlib
+import inspect
 from collections.abc import Mapping
+from functools import cache
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from unskew.core.method import Method
+from unskew.core.part import Part
 
 DECIDING = ("unskew", "torch")
 """Packages whose version decides about bits."""
+NOT_DECIDING = "python"
 COORDINATOR = "the coordinator"
+MOST_PARTS = 7
+"""Parts whose versions are told."""
 
 
 def refusal(here: str, ours: Mapping[str, str], there: str, theirs: Mapping[str, str]) -> str:
@@ -29,13 +41,29 @@ def refusal(here: str, ours: Mapping[str, str], there: str, theirs: Mapping[str,
 
 def differing(here: str, ours: Mapping[str, str], there: str, theirs: Mapping[str, str]) -> str:
     """Which versions that decide about bits differ between two ends, as a sentence without its full stop; "" if none."""
-    apart = [p for p in DECIDING if ours.get(p, "") != theirs.get(p, "") and p in ours and p in theirs]
+    known = dict.fromkeys([*DECIDING, *ours])
+    apart = [p for p in known if p != NOT_DECIDING and p in ours and p in theirs and ours[p] != theirs[p]]
     if not apart:
         return ""
     both = [" and ".join(f"{p} {of[p]}" for p in apart) for of in (ours, theirs)]
-    return (
-        f"{here} runs {both[0]}, {there} {both[1]}: the last bits of weights may differ from a run with equal versions"
-    )
+    what = "the last bits of weights" if {*apart} <= {*DECIDING} else "the run"
+    return f"{here} runs {both[0]}, {there} {both[1]}: {what} may differ from a run with equal versions"
+
+
+def of_parts(method: Method) -> dict[str, str]:
+    """By name of each Part that an installed package brings: the package's version, and 8 digits of the SHA-256 of its file."""
+    return dict([pair for part in method.parts if (pair := _of(type(part)))][:MOST_PARTS])
+
+
+@cache
+def _of(kind: type[Part]) -> tuple[str, str] | None:
+    place = f"{kind.__module__}:{kind.__qualname__}"
+    entry = next((e for e in entry_points(group="unskew.methods") if e.value == place), None)
+    if entry is None:
+        return None
+    file = inspect.getsourcefile(kind)
+    digest = hashlib.sha256(Path(file).read_bytes()).hexdigest()[:8] if file and Path(file).is_file() else "no file"
+    return entry.name, f"{entry.dist.version if entry.dist else 'without a version'} ({digest})"
 
 
 def _minor(version: str) -> tuple[int, ...]:
