@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import socket
 import ssl
 import threading
@@ -91,6 +92,17 @@ def test_the_doctor_tells_what_is_wrong(tmp_path, home):
 def joined_at(tmp_path: Path, made: Coordinator, port: int, **changes) -> Joined:
     ticket = Ticket(**{**made.ticket("a").__dict__, "port": port, **changes}).signed(made.key)
     return Joined.make(tmp_path / f"at{port}", ticket)
+
+
+def test_a_folder_in_which_nothing_can_be_kept_is_found_before_the_site_runs(tmp_path, home, monkeypatch):
+    """A check passed on a disk that was read-only, and `site run` then ended."""
+    np.savez(tmp_path / "a.npz", x=np.random.default_rng(0).random((20, 3)), y=np.arange(20) % 2)
+    joined = Joined.make(tmp_path / "site", Ticket.read(home.ticket_file("a")))
+    wrong = {f.what for f in doctor.check(joined.folder, str(tmp_path / "a.npz"), ["no", "yes"]) if not f.ok}
+    assert "folder" not in wrong
+    monkeypatch.setattr(os, "access", lambda path, mode: (Path(path), mode) != (joined.folder, os.W_OK))
+    (text,) = [f.text for f in doctor.check(joined.folder, str(tmp_path / "a.npz"), []) if f.what == "folder"]
+    assert text.startswith(f"nothing can be written to {joined.folder}, where the site keeps what has left")
 
 
 def test_a_site_does_not_knock_where_it_will_never_be_let_in(tmp_path, home):

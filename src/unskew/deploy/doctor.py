@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -23,7 +24,7 @@ from unskew.errors import UnskewError
 def check(folder: Path, data: str, classes: Sequence[str]) -> list[Finding]:
     """All checks. Raises UsageError only if the folder is not a site's."""
     joined = Joined.open(folder)
-    return [_key(joined), *network(joined), _policy(folder), _data(data, classes), _versions()]
+    return [_key(joined), *_unwritable(folder), *network(joined), _policy(folder), _data(data, classes), _versions()]
 
 
 def verdict(folder: Path, study: Study) -> Finding:
@@ -33,6 +34,14 @@ def verdict(folder: Path, study: Study) -> Finding:
     except UnskewError as error:
         return Finding("study", False, str(error))
     return Finding("study", True, f"{study.method}: the policy allows it")
+
+
+def _unwritable(folder: Path) -> list[Finding]:
+    """A finding where nothing can be kept in the site's folder."""
+    if os.access(folder, os.W_OK):
+        return []
+    text = f"nothing can be written to {folder}, where the site keeps what has left; this user must own it, on a disk that is not read-only"
+    return [Finding("folder", False, text)]
 
 
 def _policy(folder: Path) -> Finding:
