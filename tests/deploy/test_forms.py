@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import wave
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from PIL import Image
 
 from tests.deploy import fake
+from unskew.data.intake.notes import Intake
 from unskew.deploy import forms, loaders
 from unskew.deploy.hello import Hello, changed, check_alike, fitting
 from unskew.deploy.identity import Private
@@ -144,6 +146,22 @@ def test_columns_beside_images_mean_the_same_at_every_site(tmp_path):
     ):
         check_alike([one, hello("b", beside(tmp_path / "c", "ff"))])
     assert forms.told(one.form) == "names of columns, digests of the words in columns of words"
+
+
+def test_sounds_among_several_inputs_are_read_alike():
+    """Columns of files in Parquet."""
+
+    def of(rate):
+        voice = {"kind": "sounds", "rate": rate, "seconds": 4.0, "window": 512}
+        files = {"voice": voice, "photo": {"kind": "images", "size": 8}}
+        form = {"kind": "arrays", "layout": "auto", "files": files}
+        return forms.form_of(SimpleNamespace(intake=Intake(form=form)))
+
+    assert forms.told(of(8000)) == "at which rate sounds are read, names of columns"
+    why = forms.difference(("a", "b"), (of(8000), of(4000)))
+    assert why.startswith("column 'voice' holds sounds of 8000 samples a second")
+    assert why.endswith("512 a frame at b")
+    assert not forms.difference(("a", "b"), (of(8000), of(8000)))
 
 
 def test_columns_beside_sounds_are_told_with_the_rate():

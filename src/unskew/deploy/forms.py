@@ -16,7 +16,7 @@ from unskew.errors import printable
 
 Form = tuple[tuple[str, str], ...]
 """Pairs of (column, what became of it), in order; of sounds (what, value). () where nothing is known of it."""
-NUMBERS = "numbers"
+NUMBERS, SOUND = "numbers", "sounds"
 SOUNDS = {"rate": "samples a second", "seconds": "seconds", "window": "samples in a frame"}
 MOST_COLUMNS = 2000
 """A table of more columns is told by one digest of all of them."""
@@ -32,6 +32,11 @@ def form_of(data: Dataset) -> Form:
     sounds = tuple((what, f"{read[what]:g}") for what in SOUNDS) if read.get("kind") == "sounds" else ()
     held = read["columns"] if read.get("kind") == "table" else sorted(read.get("beside", ()))  # inputs have no order
     columns = tuple((str(name), _became(kinds)) for name, kinds in held)
+    columns += tuple(
+        (str(name), f"{SOUND} of {into['rate']:g} samples a second, {into['seconds']:g} s, {into['window']:g} a frame")
+        for name, into in sorted(read.get("files", {}).items())
+        if into["kind"] == "sounds"
+    )
     if len(columns) > MOST_COLUMNS:
         columns = ((f"{len(columns):,} columns", _digest(columns)),)
     return (*sounds, *((name[:MOST_NAME], became) for name, became in columns))
@@ -42,10 +47,11 @@ def told(form: Form) -> str:
     if not form:
         return ""
     columns = form[len(SOUNDS) :] if _of_sounds(form) else form
-    rate = "at which rate sounds are read" if _of_sounds(form) else ""
+    heard = _of_sounds(form) or any(became.startswith(SOUND) for _, became in columns)
+    rate = "at which rate sounds are read" if heard else ""
     if not columns:
         return rate
-    words = ", digests of the words in columns of words" if any(became != NUMBERS for _, became in columns) else ""
+    words = ", digests of the words in columns of words" if any(became[:1].isdigit() for _, became in columns) else ""
     return f"{rate}{rate and ', '}names of columns{words}"
 
 
