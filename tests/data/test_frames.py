@@ -194,3 +194,14 @@ def test_two_clients_of_one_name_are_refused():
     """The first of them was lost."""
     with pytest.raises(DataError, match="E403 two clients are called '1'"):
         data.take({1: (A[:, None], Y), "1": (A[:, None], Y)})
+
+
+def test_parts_without_training_samples_and_parts_that_are_named_twice_are_refused():
+    """Validation and test rows were taken for two clients, and of `train` and `training` one was lost."""
+    part = (A[:, None], Y)
+    with pytest.raises(DataError, match="E403 of the parts validation, test none is called train; name"):
+        data.take({"validation": part, "test": part})
+    with pytest.raises(DataError, match="E403 both train and Training name the train part; give one of them"):
+        data.take({"train": part, "Training": part, "test": part})
+    assert len(data.take({"train": part, "val": part, "valid": part}).y) == 48
+    assert data.take({"test": part, "lyon": part}).intake.divided == "client"

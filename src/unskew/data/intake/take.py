@@ -231,6 +231,15 @@ def _is_set(data: Any) -> bool:
 
 
 def _is_split(data: Mapping[str, Any]) -> bool:
+    """Whether it is the parts of one set. Raises DataError (E403) for parts of which none is the training part, or two are one."""
+    parts = [PARTS.get(str(name).lower(), "") for name in data]
+    if parts and all(parts) and "train" not in parts:
+        raise DataError(
+            "E403", f"of the parts {some(list(map(str, data)))} none is called train; name the one to train on so."
+        )
+    if all(parts) and (twice := next((part for part in ("train", "test") if parts.count(part) > 1), "")):
+        names = [str(name) for name, part in zip(data, parts) if part == twice]
+        raise DataError("E403", f"both {names[0]} and {names[1]} name the {twice} part; give one of them.")
     return {PARTS.get(str(name).lower()) for name in data} >= {"train"} and all(str(n).lower() in PARTS for n in data)
 
 
