@@ -132,3 +132,15 @@ def test_what_is_frozen_and_known_may_lie_in_a_list():
             return h + 0 * self.teacher[0](h)
 
     assert trained(Teacher(), lanes="1").digest
+
+
+class Softmaxed(Model):
+    def forward(self, x):
+        return super().forward(x).softmax(1)
+
+
+def test_answers_that_are_probabilities_are_told():
+    """Before, a second softmax flattened the gradients, and nothing said why training was slow."""
+    codes = [e["code"] for e in trained(Softmaxed(), lanes="1").record.rows["events"]]
+    assert "E129" in codes
+    assert "E129" not in [e["code"] for e in trained(Model(), lanes="1").record.rows["events"]]

@@ -18,6 +18,10 @@ from unskew.engine.precision import BF16, TF32, computing, has_bf16
 from unskew.errors import UsageError, excerpt, suggestion
 
 MOST_LANES, MOST_LANES_ON_GPU = 16, 256
+SOFTMAX = (
+    "the model's answers are probabilities already (a softmax at its end?), and the loss takes logits: it would take a softmax "
+    "of them again, with which training is slow and ends lower; leave the model's out."
+)
 LANES = re.compile(r"[1-9][0-9]{0,4}")
 
 
@@ -90,14 +94,18 @@ def tried(
     with torch.random.fork_rng([] if device == "cpu" else [samples.device]), computing(samples.device):
         fed.net.draws = trial_.alone()
         reason = trial_.side_by_side() if lanes > 1 or apart else ""
+        remarks = (("E129", SOFTMAX),) if trial_.says_probabilities() else ()
     if not reason:
-        return lanes, ()
+        return lanes, remarks
     if apart:
         text = f"every sample needs a gradient of its own, and this model cannot train several side by side: {reason}"
         raise UsageError("E108", f"'{apart.name}' cannot run here: {text}; take a model without that layer.")
     if auto and device == "cpu":
-        return 1, ()
-    return 1, (("E128", f"this model cannot train several clients side by side, so lanes=1 is used: {reason}."),)
+        return 1, remarks
+    return 1, (
+        *remarks,
+        ("E128", f"this model cannot train several clients side by side, so lanes=1 is used: {reason}."),
+    )
 
 
 def cores() -> int:

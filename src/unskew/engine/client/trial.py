@@ -130,6 +130,14 @@ class Trial:
             return "what it says of a sample depends on the others in its batch, so that batches cannot be padded"
         return ""
 
+    def says_probabilities(self) -> bool:
+        """Whether the answers to samples are no logits but probabilities already, as after a softmax: above 0, with sum 1."""
+        if self.task.name != "classification":
+            return False
+        with within(self.net, Kernels(folded=False)), torch.no_grad():
+            z = self.net.run({n: t.to(self.x.device) for n, t in self.net.initial.items()}, self.x)[0]
+        return z.shape[1] > 1 and bool((z >= 0).all()) and torch.allclose(z.sum(1), z.new_ones(()), atol=1e-4)
+
     def _strangers(self) -> Tensor:
         """Inputs [PADDING, *shape] unlike any of the samples: beyond their range, so that even a maximum over the batch differs.
 
