@@ -53,7 +53,7 @@ def test_what_is_warm_or_was_stored_is_held_against_the_study_that_began(site):
     """N1: the number alone was looked at, not what is built for it."""
     begun(site)
     path, other = site.member.folder / "runs" / "r1" / "setup.safetensors", fake.small(ALL_SAMPLES).as_dict()
-    site._folder(_Of("r1")).write_setup({"w": weights(site)}, FACTS | {"settings": other})
+    site._folder(_Of("r1")).write_setup({"w": weights(site)}, FACTS | {"settings": other}, site.data)
     assert path.exists()
     restarted = Site(site.member, site.load, approve="all")
     assert "began with another study" in answer(restarted, "visit", **VISIT)["text"]

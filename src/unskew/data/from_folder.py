@@ -22,7 +22,7 @@ from unskew.data.intake.paired import has_masks, pairs
 from unskew.data.intake.roles import Sorted, by_class
 from unskew.data.intake.several import names_in
 from unskew.data.intake.tables import wished
-from unskew.data.intake.tree import IMAGES, SOUNDS, Tree, empty_folders, tree_of
+from unskew.data.intake.tree import SOUNDS, File, Tree, empty_folders, tree_of
 from unskew.data.rows import chosen
 from unskew.data.wav import Format, format_of, shape_of, spectrogram
 from unskew.errors import DataError
@@ -40,9 +40,11 @@ def folder(
     site: Annotated[str, "in a CSV that lists the files: the column that says where they are from"] = "",
     *,
     x: Annotated[str, "in a CSV that lists the files: columns that are inputs beside them, 'image,age'"] = "",
-    target: str = "",
-    center: float | None = None,
-    scale: float | None = None,
+    target: Annotated[
+        str, "in a CSV that lists the files: the column to predict as a number, or several labels, 'fever,cough'"
+    ] = "",
+    center: Annotated[float | None, "what is taken from the target; the training files' mean if left out"] = None,
+    scale: Annotated[float | None, "what the target is divided by; the training files' deviation if left out"] = None,
 ) -> Dataset:
     """The set that lies in `path/`, or in its folders train/ and test/; without the latter a fifth is held out.
 
@@ -65,11 +67,8 @@ def folder(
     if has_masks(tree):
         _check_unnamed(tree, columns, "images and masks take none from a table")
         return _with_masks(tree, size, fit, bits)
-    sounds = [f for f in tree.files if f.kind in SOUNDS]
-    files = sounds or [f for f in tree.files if f.kind in IMAGES]
-    if sounds and len(files) < len(tree.files):
-        rest = counted(len(tree.files) - len(files), "image")
-        tree = Tree(tree.root, tuple(files), tree.folders, (*tree.notes, ("left out", f"{rest} beside sounds")))
+    tree, files = _of_one_kind(tree)
+    sounds = files[0].kind in SOUNDS
     listing = listing_of(tree, files, [label, site, *names_in(target), *names_in(x)])
     if listing is None:
         _check_unnamed(tree, columns, "no CSV below it lists its files")
@@ -77,6 +76,15 @@ def folder(
     else:
         ordered = listed(listing, (label, site), aim, _beside(tree, "sound" if sounds else "image", x))
     return _sounds(tree, ordered) if sounds else _images(tree, ordered, size, fit, bits)
+
+
+def _of_one_kind(tree: Tree) -> tuple[Tree, Sequence[File]]:
+    """(the tree, its sounds, or its images where it has none); images beside sounds are left out and told."""
+    sounds = tuple(f for f in tree.files if f.kind in SOUNDS)
+    if sounds and len(sounds) < len(tree.files):
+        rest = counted(len(tree.files) - len(sounds), "image")
+        tree = Tree(tree.root, sounds, tree.folders, (*tree.notes, ("left out", f"{rest} beside sounds")))
+    return tree, sounds or tree.files
 
 
 def _check_unnamed(tree: Tree, columns: Mapping[str, str], why: str) -> None:
