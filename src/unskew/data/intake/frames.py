@@ -20,10 +20,17 @@ from unskew.data.intake.sheets import Only, Sheet
 from unskew.data.intake.tables import labels_in, sheet_raw, wished, with_split
 from unskew.errors import DataError, excerpt
 
+PLAIN = frozenset(("Value", "ClassLabel"))
+"""Kinds of columns of Hugging Face's Datasets that hold one value a row."""
+
 
 def is_frame(data: Any) -> bool:
-    """Whether it is a table of columns: pandas' and polars' DataFrames, pyarrow's Tables."""
-    return hasattr(data, "columns") and any(hasattr(data, n) for n in ("iloc", "to_dicts", "to_pydict"))
+    """Whether it is a table of columns: pandas' and polars' DataFrames, pyarrow's Tables, and those Datasets of Hugging Face
+    whose columns all hold one value a row."""
+    if hasattr(data, "columns") and any(hasattr(data, n) for n in ("iloc", "to_dicts", "to_pydict")):
+        return True
+    kinds = [type(feature).__name__ for feature in _features(data).values()]
+    return len(kinds) > 1 and set(kinds) <= PLAIN and hasattr(data, "column_names") and hasattr(data, "__len__")
 
 
 def columns_of(frame: Any, name: str = "table") -> dict[str, np.ndarray]:
@@ -35,7 +42,11 @@ def columns_of(frame: Any, name: str = "table") -> dict[str, np.ndarray]:
     words = [cells.word(column) for column in names]
     if twice := sorted({word for word in words if words.count(word) > 1}):
         raise DataError("E403", f"{name} has two columns called {excerpt(twice[0])}; give each a name of its own.")
-    columns = {word: _values(frame[column]) for word, column in zip(words, names)}
+    features = _features(frame)
+    columns = {
+        word: _in_words(_values(frame[column]), getattr(features.get(column), "names", None))
+        for word, column in zip(words, names)
+    }
     for column, values in columns.items():
         row = next((i for i, v in enumerate(values.tolist()) if np.ndim(v)), None) if values.dtype.kind == "O" else None
         if row is not None:
@@ -44,9 +55,23 @@ def columns_of(frame: Any, name: str = "table") -> dict[str, np.ndarray]:
     return columns
 
 
+def _features(data: Any) -> Mapping[str, Any]:
+    """What a Dataset of Hugging Face says of each column; {} of anything else."""
+    features = getattr(data, "features", None)
+    return features if isinstance(features, Mapping) else {}
+
+
 def _values(column: Any) -> np.ndarray:
     """A column as an array: what knows its categories or missing values gives objects."""
     return np.asarray(column.to_numpy() if hasattr(column, "to_numpy") else column)
+
+
+def _in_words(values: np.ndarray, names: Sequence[str] | None) -> np.ndarray:
+    """The words that numbers stand for, None for a missing one; the values themselves where they have no names."""
+    if not names:
+        return values
+    known = dict(enumerate(names))
+    return np.array([None if v is None else known.get(int(v)) for v in values.tolist()], dtype=object)
 
 
 def with_labels(x: Any, y: Any, name: str, label: str) -> dict[str, np.ndarray]:
