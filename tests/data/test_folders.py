@@ -590,3 +590,12 @@ def test_the_column_that_names_the_most_files_names_them(tmp_path):
     )
     assert sorted(f.path.name for f in given.files) == sorted(names)
     assert table_of_files(tmp_path, ["age,label", "90,1", "80,2"], names)[1] is None
+
+
+def test_a_column_of_test_rows_is_none_of_training_rows(tmp_path):
+    """Also where there are as many of both."""
+    sites = np.arange(len(X)) % 3
+    np.savez(tmp_path / "d.npz", x=X, y=Y, x_test=X + 1, y_test=Y, site=sites, site_test=sites[::-1])
+    d = data.read(tmp_path / "d.npz")
+    assert set(d.columns) == set(d.test_columns) == {"site"}
+    assert d.test_columns["site"].tolist() == sites[::-1].tolist()

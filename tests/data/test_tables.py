@@ -424,8 +424,8 @@ def test_a_column_of_parts_that_leaves_rows_unclear_is_refused(tmp_path, words, 
     ("code", "told"), [("-999", True), ("9999", True), ("-99", True), ("-1", False), ("99", False), ("998", False)]
 )
 def test_numbers_that_may_stand_for_missing_values_are_told(tmp_path, code, told):
-    """Ages from 20 to 64; a column that holds 99 beside 98 has no gap."""
-    age = at(3, code, lambda i: str(20 + i * 7 % 45)) if code != "99" else lambda i: str(60 + i)
+    """Ages from 20 to 64; a column that holds 99 beside 97 has no gap."""
+    age = at(3, code, lambda i: str(20 + i * 7 % 45)) if code != "99" else lambda i: str(61 + i % 20 * 2)
     (tmp_path / "t.csv").write_text(lines_of(rows(age=age)))
     notes = [text for topic, text in data.read(tmp_path / "t.csv").intake.notes if topic == "note"]
     expected = (
