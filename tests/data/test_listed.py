@@ -247,6 +247,15 @@ def test_columns_are_inputs_beside_the_image(tmp_path):
         inputs.read(new / "files" / "a" / "00.png", result.federation.intake.form, result.federation.layout)
 
 
+def test_the_column_of_names_may_be_called_as_the_input_is(tmp_path):
+    """`image` in x means the file, and is no column with another purpose."""
+    rows = [{("image" if name == "file" else name): value for name, value in row(i).items()} for i in range(N)]
+    d = read(write(tmp_path, rows), label="state", x="image,age")
+    assert d.layout
+    assert [each.name for each in d.layout.inputs] == ["age", "image"]
+    assert known(d) == {i: int(i % 3 == 0) for i in range(N)}
+
+
 def test_a_word_that_only_test_rows_have_is_told(tmp_path):
     rows = [
         {**row(i), "split": "test" if i < 6 else "train", "sex": "x" if i == 2 else row(i)["sex"]} for i in range(N)

@@ -69,12 +69,13 @@ def folder(
         return _with_masks(tree, size, fit, bits)
     tree, files = _of_one_kind(tree)
     sounds = files[0].kind in SOUNDS
-    listing = listing_of(tree, files, [label, site, *names_in(target), *names_in(x)])
+    beside = _beside(tree, "sound" if sounds else "image", x)
+    listing = listing_of(tree, files, [label, site, *names_in(target), *beside])
     if listing is None:
         _check_unnamed(tree, columns, "no CSV below it lists its files")
         ordered = by_class(tree, files)
     else:
-        ordered = listed(listing, (label, site), aim, _beside(tree, "sound" if sounds else "image", x))
+        ordered = listed(listing, (label, site), aim, beside)
     return _sounds(tree, ordered) if sounds else _images(tree, ordered, size, fit, bits)
 
 
