@@ -256,6 +256,20 @@ def test_the_column_of_names_may_be_called_as_the_input_is(tmp_path):
     assert known(d) == {i: int(i % 3 == 0) for i in range(N)}
 
 
+def test_two_tables_that_list_files_are_not_one_of_them(tmp_path):
+    """test.csv came before train.csv and was trained on alone."""
+    rows = [row(i) for i in range(N)]
+    write(tmp_path, rows[:8], "test.csv")
+    write(tmp_path, rows[8:], "train.csv")
+    with pytest.raises(
+        DataError, match=r"E409 both .*test.csv and .*train.csv list files; put their rows into one table"
+    ):
+        read(tmp_path, label="state")
+    (tmp_path / "test.csv").unlink()
+    write(tmp_path, [{"file": one["file"], "weight": 70 + i % 9} for i, one in enumerate(rows)], "more.csv")
+    assert len(known(read(tmp_path, label="state"))) == N - 8
+
+
 def test_a_word_that_only_test_rows_have_is_told(tmp_path):
     rows = [
         {**row(i), "split": "test" if i < 6 else "train", "sex": "x" if i == 2 else row(i)["sex"]} for i in range(N)

@@ -44,29 +44,39 @@ class Listing:
 
 
 def listing_of(tree: Tree, files: Sequence[File], taken: Sequence[str] = ()) -> Listing | None:
-    """The first CSV below the folder that lists the files, None where none does.
+    """The CSV below the folder that lists the files, None where none does; of several the one that has all named columns.
 
-    taken: columns with another purpose, which are not looked at for names. Raises DataError (E409) where a name may be that
-    of several files.
+    taken: columns that are named, which are not looked at for names of files. Raises DataError (E409) where several CSVs may be
+    meant, and where a name may be that of several files.
     """
-    names = Names(files)
+    names, listings = Names(files), list[tuple[Path, Sheet, str]]()
     for path in sorted(tree.root.rglob("*.csv")):
         sheet = read_csv(path)
         others = {*taken, label_of(sheet.columns), site_of(sheet.columns)}
         if key := key_in(sheet, names, others, path.parent):
-            file_of = rows_in(path, sheet, key, names)
-            rows = sorted(file_of, key=lambda row: (file_of[row].path, row))
-            columns = {name: values[rows] for name, values in sheet.columns.items() if name != key}
-            listed_ones = replace(sheet, columns=columns, places=[sheet.places[row] for row in rows])
-            notes = list[Note]()
-            for n, noun, what in (
-                (len(sheet.places) - len(rows), "row", f"in {path.name} without a file"),
-                (len(files) - len({file_of[row].path for row in rows}), "file", f"that {path.name} does not list"),
-            ):
-                if n:
-                    notes.append(("left out", f"{counted(n, noun)} {what}"))
-            return Listing(path, key, listed_ones, tuple(file_of[row] for row in rows), tuple(notes))
-    return None
+            listings.append((path, sheet, key))
+    if len(listings) > 1:
+        listings = [one for one in listings if {*taken} - {""} <= one[1].columns.keys()] or listings
+    if len(listings) > 1:
+        both = f"both {listings[0][0]} and {listings[1][0]} list files"
+        remedy = "put their rows into one table, with a column split of train and test where they are parts"
+        raise DataError("E409", f"{both}; {remedy}.")
+    return _listing(*listings[0], names) if listings else None
+
+
+def _listing(path: Path, sheet: Sheet, key: str, names: Names) -> Listing:
+    file_of = rows_in(path, sheet, key, names)
+    rows = sorted(file_of, key=lambda row: (file_of[row].path, row))
+    columns = {name: values[rows] for name, values in sheet.columns.items() if name != key}
+    with_files = replace(sheet, columns=columns, places=[sheet.places[row] for row in rows])
+    notes = list[Note]()
+    for n, noun, what in (
+        (len(sheet.places) - len(rows), "row", f"in {path.name} without a file"),
+        (names.count - len({file_of[row].path for row in rows}), "file", f"that {path.name} does not list"),
+    ):
+        if n:
+            notes.append(("left out", f"{counted(n, noun)} {what}"))
+    return Listing(path, key, with_files, tuple(file_of[row] for row in rows), tuple(notes))
 
 
 def listed(listing: Listing, named: tuple[str, str], aim: Target | None = None, inputs: Sequence[str] = ()) -> Sorted:
