@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import shutil
+import sys
+from pathlib import Path
 
 import pytest
 
 from tests import forked
 from unskew.comparison import workers
 from unskew.engine.client import padding
-from unskew.methods import latents
+from unskew.methods import latents, registry
 
 
 @pytest.fixture(autouse=True)
@@ -41,3 +44,18 @@ def few_attempts(monkeypatch):
 def untried(monkeypatch):
     """Hooks are called for steps alone, so that a Part that writes down what it sees has each step once."""
     monkeypatch.setattr(padding.Padding, "_due", lambda self, what: False)
+
+
+@pytest.fixture
+def installed(tmp_path, monkeypatch):
+    """What pip leaves behind of a package that brings a method, `myproto`: the module and its metadata."""
+    shutil.copy(Path(__file__).parents[1] / "examples" / "my_method.py", tmp_path / "their_package.py")
+    info = tmp_path / "their_package-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-package\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[unskew.methods]\nmyproto = their_package:MyProto\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    registry.installed.cache_clear()
+    yield
+    sys.modules.pop("their_package", None)
+    registry.installed.cache_clear()

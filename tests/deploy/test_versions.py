@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -79,29 +76,19 @@ def test_a_site_with_another_torch_takes_part_and_the_run_says_so(tmp_path, monk
     assert state.t == 1
 
 
+@pytest.mark.usefixtures("installed")
 def test_a_part_of_an_installed_package_that_differs_is_told_at_both_ends(tmp_path, monkeypatch):
     """Each end runs its own code of it, under one name, and nobody heard of that."""
-    shutil.copy(Path(__file__).parents[2] / "examples" / "my_method.py", tmp_path / "their_package.py")
-    info = tmp_path / "their_package-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-package\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[unskew.methods]\nmyproto = their_package:MyProto\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    registry.installed.cache_clear()
-    try:
-        here = of_parts(registry.parse("myproto+scaffold"))
-        assert here.keys() == {"myproto"}
-        assert re.fullmatch(r"1\.0 \([0-9a-f]{8}\)", here["myproto"])
-        at_one_site(monkeypatch, myproto="1.1 (12345678)")
-        said: list[str] = []
-        sites = fake.sites(tmp_path / "sites", fake.federation())
-        for one in sites.values():
-            one.say = said.append
-        monkeypatch.setattr(server, "of_parts", lambda method: {"myproto": "1.2 (87654321)"})
-        fake.run(tmp_path / "run", fake.Direct(sites), fake.small("myproto", rounds=1))
-    finally:
-        sys.modules.pop("their_package", None)
-        registry.installed.cache_clear()
+    here = of_parts(registry.parse("myproto+scaffold"))
+    assert here.keys() == {"myproto"}
+    assert re.fullmatch(r"1\.0 \([0-9a-f]{8}\)", here["myproto"])
+    at_one_site(monkeypatch, myproto="1.1 (12345678)")
+    said: list[str] = []
+    sites = fake.sites(tmp_path / "sites", fake.federation())
+    for one in sites.values():
+        one.say = said.append
+    monkeypatch.setattr(server, "of_parts", lambda method: {"myproto": "1.2 (87654321)"})
+    fake.run(tmp_path / "run", fake.Direct(sites), fake.small("myproto", rounds=1))
     assert f"{COORDINATOR} runs myproto 1.2 (87654321), s1 myproto 1.1 (12345678): the run may differ" in "".join(
         told(tmp_path, "E524")
     )

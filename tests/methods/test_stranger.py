@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -14,21 +12,6 @@ from unskew.errors import UsageError
 from unskew.methods import registry
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "my_method.py"
-
-
-@pytest.fixture
-def installed(tmp_path, monkeypatch):
-    """What pip leaves behind: the module and its metadata."""
-    shutil.copy(EXAMPLE, tmp_path / "their_package.py")
-    info = tmp_path / "their_package-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: their-package\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[unskew.methods]\nmyproto = their_package:MyProto\n")
-    monkeypatch.syspath_prepend(tmp_path)
-    registry.installed.cache_clear()
-    yield
-    sys.modules.pop("their_package", None)
-    registry.installed.cache_clear()
 
 
 def test_an_installed_method_is_listed_checked_and_combined(installed):
