@@ -15,6 +15,8 @@ import pytest
 
 from tests.cli.calling import Called, call
 from unskew import config
+from unskew.cli import watch
+from unskew.engine.disk.tail import Tail
 from unskew.errors import UsageError
 
 FAST = ["--rounds", "2", "--epochs", "1", "--clients", "5", "--model", "mlp", "--workers", "1"]
@@ -251,6 +253,30 @@ def test_a_run_can_be_watched_while_it_goes(tmp_path):
     assert all("answered" in line and "worst" in line for line in seen[1:-1])
     assert seen[-1].startswith("done")
     assert call("watch", "runs/r", cwd=tmp_path).out.splitlines() == seen
+
+
+def test_a_round_that_ends_between_two_reads_is_told_whole(tmp_path, monkeypatch):
+    """The watcher reads two files that another process writes; here a round ends after the first was read."""
+    run = tmp_path / "runs/r"
+    run.mkdir(parents=True)
+    event = {"t": 1, "code": "round", "asked": [0, 1, 2], "answered": [0, 2], "received": 2}
+    score = {"t": 1, "scope": "global", "client": None, "metric": "accuracy", "value": 0.5}
+    seconds = {"t": 1, "scope": "train", "client": None, "metric": "seconds", "value": 0.1}
+    history, read = watch._History(run), Tail.read
+
+    def then_the_round_ends(tail):
+        rows = list(read(tail))
+        with open(run / "events.jsonl", "a") as events, open(run / "metrics.jsonl", "a") as metrics:
+            events.write(json.dumps(event) + "\n")
+            metrics.writelines(json.dumps(row) + "\n" for row in (score, seconds))
+        monkeypatch.setattr(Tail, "read", read)
+        return iter(rows)
+
+    monkeypatch.setattr(Tail, "read", then_the_round_ends)
+    for _ in range(2):
+        assert list(history.read()) == []
+        assert all("2/3 answered" in history.line(t, 1) for t in history.complete)
+    assert history.complete == {1}
 
 
 def test_a_comparison_can_be_watched_stopped_and_resumed(tmp_path):

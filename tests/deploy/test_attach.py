@@ -15,6 +15,7 @@ import pytest
 import unskew.deploy
 from tests.cli.calling import call
 from tests.deploy import fake
+from unskew import disk
 from unskew.cli import attach, deployed
 from unskew.deploy import following, orders
 from unskew.deploy.following import Started, follow
@@ -52,7 +53,7 @@ def add(run, *lines, ending=None):
     with open(run / following.LOG, "a") as log:
         log.writelines(f"{line}\n" for line in lines)
     if ending:
-        (run / ENDING).write_text(json.dumps(ending))
+        disk.replace(run / ENDING, json.dumps(ending))  # whole at once, as a run's process writes it
 
 
 PAUSED = {"state": "stopped", "code": 75, "text": "E206 too few sites."}

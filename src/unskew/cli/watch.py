@@ -125,19 +125,19 @@ class _History:
         """Read what is new. Yields a sentence for each event that concerns a site or a reply."""
         from unskew.many import clients_in
 
-        self._sites = self._sites or _site_names(self._run)
-        for event in self._events.read():
-            if event["code"] == "round":
-                self._attendance[event["t"]] = self._answered(*map(clients_in, (event["asked"], event["answered"])))
-            else:
-                yield f"{event['code']} {event['text']}"
-        for row in self._metrics.read():
+        for row in self._metrics.read():  # before the events: what a round has to tell is written before its scores
             if row["metric"] in MAIN.values():
                 self._main = kind(row["metric"])
             if row["client"] is None and (name := SHOWN.get((row["scope"], row["metric"]))):
                 self._scores.setdefault(row["t"], {})[name] = row["value"]
             if row["t"] == 0 or (row["scope"], row["metric"]) == ("train", "seconds"):
                 self.complete.add(row["t"])
+        self._sites = self._sites or _site_names(self._run)
+        for event in self._events.read():
+            if event["code"] == "round":
+                self._attendance[event["t"]] = self._answered(*map(clients_in, (event["asked"], event["answered"])))
+            else:
+                yield f"{event['code']} {event['text']}"
 
     def line(self, t: int, rounds: int) -> str:
         """One round: its scores, and who answered."""
