@@ -34,9 +34,16 @@ class Told(SimpleNamespace):
     mean_of = Client.mean_of
 
 
+def samples_of(shape: tuple[int, ...]) -> Any:
+    """What a hook reads of a Fed whose samples have one input of this shape."""
+    return SimpleNamespace(shape=shape, net=SimpleNamespace(layout=None))
+
+
 def client(**facts: Any) -> Any:
     """What a hook reads from a Client; only what is given."""
-    fed = SimpleNamespace(classes=3, task=Classification(), momentum=0.0, optimiser="sgd", clients=4)
+    fed = SimpleNamespace(
+        classes=3, task=Classification(), momentum=0.0, optimiser="sgd", clients=4, **vars(samples_of((1, 2, 2)))
+    )
     return Told(
         **{"fed": fed, "counts": COUNTS, "n": COUNTS.sum(), "down": {}, "mine": {}, "noise": {}, "t": 1, **facts}
     )

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from tests.fixtures import assert_close, batch, client
+from tests.fixtures import assert_close, batch, client, samples_of
 from unskew.core.method import Method
 from unskew.core.part import Part
 from unskew.core.replies import Reply, Ups
@@ -179,8 +179,8 @@ def test_no_command_of_the_first_pages_keeps_norms_of_a_model_without_any(page):
     ],
 )
 def test_augmentation_refuses_samples_that_it_would_spoil(shape, settings, why):
-    assert re.search(why, Augment(**settings).refuse(SimpleNamespace(shape=shape)) or "")
-    assert Augment(flip=0.0).refuse(SimpleNamespace(shape=(3, 40))) is None
+    assert re.search(why, Augment(**settings).refuse(samples_of(shape)) or "")
+    assert Augment(flip=0.0).refuse(samples_of((3, 40))) is None
 
 
 def test_a_direction_is_moved_as_the_inputs_are():

@@ -80,9 +80,11 @@ class Method:
         return "each" if self.encoder or any(p.weights_read == "each" for p in self.parts) else "sum"
 
     @property
-    def normalises(self) -> bool:
-        """Whether a Part normalises inputs itself, so that they are not standardised beforehand."""
-        return any(p.normalises for p in self.parts)
+    def normalises(self) -> Literal["", "images", "all"]:
+        """What of samples Parts normalise themselves, so that it is not standardised beforehand: of several inputs only the
+        images, or all."""
+        by = [p.by_input for p in self.parts if p.normalises]
+        return "" if not by else "images" if set(by) == {"images"} else "all"
 
     @property
     def proximal(self) -> float:

@@ -46,6 +46,11 @@ class Input:
         """How many numbers its first axis has, each of which is scaled by constants of its own; 1 of a single number."""
         return self.shape[0] if self.shape else 1
 
+    @property
+    def is_image(self) -> bool:
+        """Whether it is an image of floats, [channels, H, W]."""
+        return self.kind == "float32" and len(self.shape) == 3
+
     def __str__(self) -> str:
         came = {255: "uint8", 65_535: "uint16"}.get(self.divided_by, self.kind)
         return f"{self.name} {came} {list(self.shape) if self.shape else 'number'}"
@@ -70,6 +75,11 @@ class Layout:
         for each in self.inputs:
             yield each, start, start + each.size
             start += each.size
+
+    @property
+    def images(self) -> list[tuple[Input, int, int]]:
+        """`places` of the images alone."""
+        return [(each, start, end) for each, start, end in self.places if each.is_image]
 
     @property
     def channels(self) -> int:

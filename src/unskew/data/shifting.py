@@ -68,7 +68,7 @@ def _views(f: Federation, shifts: Sequence[Shift]) -> list[View]:
     """What a device sees of samples: all of them, or of several inputs each image. Raises UsageError (E103) where none is one."""
     if not f.layout:
         return [lambda x: x]
-    images = [(each, a, b) for each, a, b in f.layout.places if each.kind == "float32" and len(each.shape) == 3]
+    images = f.layout.images
     if not images:
         text = f"feature skew '+{shifts[0].name}' changes images, and none of a sample's inputs is one"
         raise UsageError("E103", f"{text}: {f.layout}; give a skew without it.")

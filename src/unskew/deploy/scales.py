@@ -11,6 +11,7 @@ REMEDY = "add +standardise to the method, or have all sites scale them alike"
 
 def looks_unscaled(data: Dataset, study: Study) -> str:
     """Why a site's samples, as the study takes them, need scaling; "" if they do not. A named set's are taken as they are."""
-    if data.intake is None or study.fed.net.embeds or study.method.normalises:
+    itself, embeds = study.method.normalises, study.fed.net.embeds
+    if data.intake is None or (embeds and not data.layout) or itself == "all" or (itself and not data.layout):
         return ""
-    return unscaled(data)
+    return unscaled(data, but_images=itself == "images")

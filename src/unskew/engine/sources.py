@@ -64,8 +64,10 @@ def dealt_out(settings: Settings, method: Method, dataset: Dataset, model: nn.Mo
         dataset = validation_of(dataset, settings.validation)
     if not dataset.layout and _looked_up(settings, dataset, model):
         dataset = whole_numbers(dataset)
-    elif settings.normalise == "dataset" or (settings.normalise == "auto" and not method.normalises):
-        dataset = standardised(dataset, always=settings.normalise == "dataset")
+    elif settings.normalise == "dataset" or (settings.normalise == "auto" and method.normalises != "all"):
+        itself = method.normalises == "images" and settings.normalise == "auto"
+        if dataset.layout or not itself:
+            dataset = standardised(dataset, always=settings.normalise == "dataset", but_images=itself)
     seed = settings.seed_of_partition
     return data.build(
         dataset,

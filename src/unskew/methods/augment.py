@@ -4,7 +4,8 @@ The second is SpecAugment, arXiv 1904.08779. Every time a sample is drawn, in th
     x mirrored left to right with probability `flip`
     x shifted by a whole number of pixels, uniform in -`shift` .. `shift`, along each of its axes; zeros come in
     x blanked with zeros along each of its axes, from a uniform start, on a uniform number 0 .. `blank` of positions
-The axes are height and width of an image or spectrogram, or the time of a signal. Test samples stay as they are.
+The axes are height and width of an image or spectrogram, or the time of a signal. Test samples stay as they are. Of a sample
+with several inputs every image is changed, all by the same draws, and the rest stays as it is.
 Differs from the paper: crops of padded images are called shifts, zeros stand for the mean of standardised inputs (black where
 another Part normalises after this one), and SpecAugment's warping of time is left out.
 """
@@ -16,6 +17,7 @@ import torch
 from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Fed, Noise, Part, Tensor, Tree
+from unskew.methods import images
 
 
 @dataclass(frozen=True)
@@ -30,21 +32,23 @@ class Augment(Part):
     against = ("scarcity",)
     use_when = "Clients hold few images, whose classes stay the same when mirrored and shifted; digits must not be mirrored: flip=0."
     neutral = {"flip": 0.0, "shift": 0, "blank": 0}
-    tasks = ("classification",)
-    needs = "labels that are classes"
+    tasks = ("classification", "regression", "multilabel")
+    needs = "labels of whole samples"
 
     def refuse(self, fed: Fed) -> str | None:
-        if len(fed.shape) < 2:
+        if fed.net.layout and not images.shapes(fed):
+            return f"it moves images along their axes and {images.none_in(fed)}"
+        if len(fed.shape) < 2 and not fed.net.layout:
             return f"it moves samples along their axes and a sample here is {list(fed.shape)}"
         if self.flip and len(fed.shape) == 2:
             return "it would mirror a signal in time; set augment.flip=0"
-        shortest = min(fed.shape[1:])
+        shortest = min(side for shape in images.shapes(fed) or [fed.shape] for side in shape[1:])
         if max(self.shift, self.blank) >= shortest:
             return f"it shifts or blanks up to {max(self.shift, self.blank)} positions of an axis that has {shortest}"
         return None
 
     def noise(self, fed: Fed, down: Tree) -> dict[str, Noise]:
-        axes = (len(fed.shape) - 1,)
+        axes = (2 if fed.net.layout else len(fed.shape) - 1,)
         drawn = {"mirror": Noise("uniform")} if self.flip else {}
         if self.shift:
             drawn["shift"] = Noise("integers", (2 * self.shift + 1,), axes)
@@ -53,8 +57,11 @@ class Augment(Part):
         return drawn
 
     def batch(self, b: Batch, c: Client) -> Batch:
-        along = None if b.along is None else self._changed(b.along.expand_as(b.x), c)
-        return b.replace(x=self._changed(b.x, c), along=along)
+        along = None if b.along is None else self._with_changed(b.along.expand_as(b.x), c)
+        return b.replace(x=self._with_changed(b.x, c), along=along)
+
+    def _with_changed(self, x: Tensor, c: Client) -> Tensor:
+        return images.with_images(x, [self._changed(image, c) for image in images.images(x, c.fed)], c.fed)
 
     def _changed(self, x: Tensor, c: Client) -> Tensor:
         """Linear in x, [B, channels, *axes], so that a direction changes as x does."""

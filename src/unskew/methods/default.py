@@ -5,7 +5,7 @@ Client: CE(z + log s_k, y),    s_k = (1 - eps) p_k + eps a / C    p_k: the clien
         and FedDyn's terms and merge, with alpha
 Inputs: FedRDN: images are normalised with the statistics of a client drawn at random for each image, each time it is drawn
 Test:   the global model as it is. A client's own score: z + log q_k,    q_kc = (n_kc + prior / C) / (n_k + prior)
-Samples that are not [channels, H, W] are not normalised. Samples with masks have no label shares: there, only FedDyn and
+Samples that are not [channels, H, W] are not normalised, nor what is no image among several inputs. Samples with masks have no label shares: there, only FedDyn and
 FedRDN are left. A head without a bias, or one that two layers share, has no own prior.
 Differs from the paper: it has none; the pieces are as on their own pages, with FedRDN's variant "paper".
 """
@@ -18,6 +18,7 @@ import torch
 from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Fed, Noise, Share, Tensor, Tree, Trip, Ups, Weights
+from unskew.methods import images
 from unskew.methods.bsm import MIXTURES
 from unskew.methods.feddyn import FedDyn
 from unskew.methods.fedrdn import FedRDN
@@ -55,7 +56,8 @@ class Unskew(FedDyn):
     clashes = {**MIXTURES, **dict.fromkeys(("bsm", "rebafl", "fedlc", "fedrs", "feddyn", "fedrdn", "norm"), _TWICE)}
 
     def _normalises(self, fed: Fed) -> bool:
-        return self.statistics and len(fed.shape) == 3 and not fed.net.embeds
+        looked_up = fed.net.embeds and not fed.net.layout  # among several inputs only what is no image is looked up
+        return self.statistics and bool(images.shapes(fed)) and not looked_up
 
     @property
     def trips(self) -> tuple[Trip, ...]:

@@ -7,6 +7,7 @@ Test:  client k's images use its own pair; an image of no client uses the mean p
 FedRDN-V (`mean=True`): the mean pair for every image, at training and test.
 Beside `dpsgd`: sums of (mean_hw x_i, std_hw x_i, 1) with clip and noise; sigma is at least three deviations of its noise,
 and where the count is not above three deviations of its own, the pair is (0, 1).
+Of a sample with several inputs every image is normalised by its own channels, all by the same client's; the rest stays as it is.
 Differs from the paper: it prints sums where its code has means; means are meant. `variant="official"` draws mean
 and std from two different clients, one pick per batch, with the unbiased std, as the public code does.
 """
@@ -18,6 +19,7 @@ import torch
 
 from unskew.core import Batch, Client, Fed, Noise, Part, Share, Tensor, Tree, Trip, Ups, Weights
 from unskew.core.trees import row_at
+from unskew.methods import images
 
 FLOOR = 1e-6
 
@@ -34,20 +36,19 @@ class FedRDN(Part):
     use_when = "Images look different from site to site; it goes with any method and sends two numbers a channel, once."
     presets = {"fedrdn_v": {"mean": True}}
     normalises = True
+    by_input = "images"
     alone = True
     clashes = {"norm": "both normalise the input"}
 
     def refuse(self, fed: Fed) -> str | None:
-        return (
-            None if len(fed.shape) == 3 else f"it normalises channels of images and a sample here is {list(fed.shape)}"
-        )
+        return None if images.shapes(fed) else f"it normalises channels of images and {images.none_in(fed)}"
 
     @property
     def trips(self) -> tuple[Trip, ...]:
         return (Trip(lambda t, T: t == 0, self.measure, self.collect, self.statistics, everyone=True, sums=1),)
 
     def statistics(self, fed: Fed) -> dict[str, Share]:
-        each = Share((fed.shape[0],), reads="each", kind="statistics", samples="client")
+        each = Share((images.channels(fed),), reads="each", kind="statistics", samples="client")
         return {
             "mu": replace(each, what="mean of each channel"),
             "sigma": replace(each, low=FLOOR, what="mean standard deviation of each channel"),
@@ -55,10 +56,12 @@ class FedRDN(Part):
 
     def measure(self, w: Weights, c: Client) -> Tree:
         def sums(b: Batch) -> dict[str, Tensor]:
-            pixels_BCP = b.x.flatten(2)
-            std_BC = pixels_BCP.std(-1, correction=int(self.variant == "official"))
+            each_BCP = [image.flatten(2) for image in images.images(b.x, c.fed)]
+            mean_BC = torch.cat([pixels_BCP.mean(-1) for pixels_BCP in each_BCP], 1)
+            correction = int(self.variant == "official")
+            std_BC = torch.cat([pixels_BCP.std(-1, correction=correction) for pixels_BCP in each_BCP], 1)
             weight = b.weight[:, None]
-            return {"mu": (pixels_BCP.mean(-1) * weight).sum(0), "sigma": (std_BC * weight).sum(0), "n": b.weight.sum()}
+            return {"mu": (mean_BC * weight).sum(0), "sigma": (std_BC * weight).sum(0), "n": b.weight.sum()}
 
         total = c.total(sums, raw=True)
         mu, sigma = (c.mean_of(total[what], total["n"], unknown) for what, unknown in (("mu", 0.0), ("sigma", 1.0)))
@@ -74,7 +77,7 @@ class FedRDN(Part):
 
     def server_init(self, w: Weights, fed: Fed) -> Tree:
         """Before anybody reported: leave inputs as they are."""
-        channels = fed.shape[0]
+        channels = images.channels(fed)
         nobody = torch.full((fed.clients,), -1, dtype=torch.int64)
         return {"mu": torch.zeros(1, channels), "sigma": torch.ones(1, channels), "row": nobody}
 
@@ -90,25 +93,26 @@ class FedRDN(Part):
 
     def batch(self, b: Batch, c: Client) -> Batch:
         if self.mean:
-            return b.scaled(*(per_channel(c.down[s].mean(0), b.x) for s in ("mu", "sigma")))
+            return b.scaled(*self._mean_pair(c))
         of_mean = c.noise["of_mean"] if self.variant == "official" else c.noise["of_pair"]
         of_std = c.noise["of_std"] if self.variant == "official" else c.noise["of_pair"]
-        mu_BC, sigma_BC = c.down["mu"][of_mean], c.down["sigma"][of_std]
-        return b.scaled(mu_BC[:, :, None, None], sigma_BC[:, :, None, None])
+        return b.scaled(*_beside(c.down["mu"][of_mean], c.down["sigma"][of_std], c.fed))
 
     def evaluate_with(self, x: Tensor, c: Client) -> Tensor:
         if self.mean or (isinstance(c.id, int) and c.id < 0):
-            return self._mean_pair(x, c)
+            mu, sigma = self._mean_pair(c)
+            return (x - mu) / sigma
         row = row_at(c.down["row"], c.id if isinstance(c.id, Tensor) else torch.full((), c.id, device=x.device))
         known, at = (row >= 0).to(x.dtype), row.clamp(min=0)
-        mu = known * row_at(c.down["mu"], at) + (1 - known) * c.down["mu"].mean(0)
-        sigma = known * row_at(c.down["sigma"], at) + (1 - known) * c.down["sigma"].mean(0)
-        return (x - per_channel(mu, x)) / per_channel(sigma, x)
+        mu_C = known * row_at(c.down["mu"], at) + (1 - known) * c.down["mu"].mean(0)
+        sigma_C = known * row_at(c.down["sigma"], at) + (1 - known) * c.down["sigma"].mean(0)
+        mu, sigma = _beside(mu_C[None], sigma_C[None], c.fed)
+        return (x - mu) / sigma
 
-    def _mean_pair(self, x: Tensor, c: Client) -> Tensor:
-        return (x - per_channel(c.down["mu"].mean(0), x)) / per_channel(c.down["sigma"].mean(0), x)
+    def _mean_pair(self, c: Client) -> tuple[Tensor, Tensor]:
+        return _beside(c.down["mu"].mean(0)[None], c.down["sigma"].mean(0)[None], c.fed)
 
 
-def per_channel(values_C: Tensor, x: Tensor) -> Tensor:
-    """One number per channel, shaped to go with x of [B, C, ...]."""
-    return values_C.reshape(1, -1, *[1] * (x.dim() - 2))
+def _beside(mu_BC: Tensor, sigma_BC: Tensor, fed: Fed) -> tuple[Tensor, Tensor]:
+    """The pairs, shaped to go with samples, of which nothing but images changes."""
+    return images.beside(mu_BC, fed, 0.0), images.beside(sigma_BC, fed, 1.0)

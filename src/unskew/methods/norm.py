@@ -1,6 +1,7 @@
 """Conventional normalisation, the baseline "norm" of FedRDN's paper.
 
-x <- (x - mean) / std per channel, with one fixed pair for everybody, at training and test.
+x <- (x - mean) / std per channel, with one fixed pair for everybody, at training and test. Of a sample with several inputs
+every image is normalised, and the rest stays as it is.
 Differs from the paper: nothing; it names no constants, its code uses ImageNet's.
 """
 
@@ -12,7 +13,7 @@ from annotated_types import Ge, Le, MinLen
 
 from unskew.core import Batch, Client, Fed, Part, Tensor
 from unskew.errors import UsageError
-from unskew.methods.fedrdn import per_channel
+from unskew.methods import images
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Norm(Part):
     against = ("features",)
     use_when = "As the plain alternative to FedRDN: one pair of constants for all clients."
     normalises = True
+    by_input = "images"
     alone = True
     clashes = {"fedrdn": "both normalise the input"}
 
@@ -47,18 +49,24 @@ class Norm(Part):
             )
 
     def refuse(self, fed: Fed) -> str | None:
-        if fed.shape[0] != len(self.mean):
-            return f"it has {len(self.mean)} channel constants and the data have {fed.shape[0]}; set norm.mean and norm.std"
+        of_images = [shape[0] for shape in images.shapes(fed)]
+        if fed.net.layout and not of_images:
+            return images.none_in(fed)
+        for channels in of_images if fed.net.layout else fed.shape[:1]:
+            if channels != len(self.mean):
+                return f"it has {len(self.mean)} channel constants and the data have {channels}; set norm.mean and norm.std"
         return None
 
     def batch(self, b: Batch, c: Client) -> Batch:
-        return b.scaled(*self._constants(b.x))
+        return b.scaled(*self._constants(b.x, c))
 
     def evaluate_with(self, x: Tensor, c: Client) -> Tensor:
-        mean, std = self._constants(x)
+        mean, std = self._constants(x, c)
         return (x - mean) / std
 
-    def _constants(self, x: Tensor) -> tuple[Tensor, Tensor]:
+    def _constants(self, x: Tensor, c: Client) -> tuple[Tensor, Tensor]:
         # filled in on the device: to copy them there would make the host wait for a GPU
-        mean, std = (torch.stack([x.new_full((), v) for v in values]) for values in (self.mean, self.std))
-        return per_channel(mean, x), per_channel(std, x)
+        mean_C, std_C = (torch.stack([x.new_full((), v) for v in values]) for values in (self.mean, self.std))
+        each = len(c.fed.net.layout.images) if c.fed.net.layout else 1
+        mean_1C, std_1C = mean_C.repeat(each)[None], std_C.repeat(each)[None]
+        return images.beside(mean_1C, c.fed, 0.0), images.beside(std_1C, c.fed, 1.0)

@@ -10,30 +10,50 @@ and truth values stay as they are: of them mu = 0 and sigma = 1 are sent. Where 
 Differs from the paper: there is none.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Annotated
 
+import numpy as np
 import torch
 
 from unskew.core import Batch, Client, Fed, Part, Share, Tensor, Tree, Trip, Ups, Weights
-from unskew.methods.fedrdn import per_channel
+from unskew.data.layout import Layout
+from unskew.methods.images import beside
 
 
 @dataclass(frozen=True)
 class Standardise(Part):
     """Scales every channel by one pair of constants, which the clients' own means and deviations amount to."""
 
+    images: Annotated[
+        bool, "of several inputs scale images, too; off beside fedrdn or norm, which scale images themselves"
+    ] = True
     name = "standardise"
     family = "data"
     against = ("features",)
     use_when = "Columns of a table, or sites' images, are on scales of their own and no site may see another's samples."
     normalises = True
-    by_input = True
+    by_input = "floats"
     alone = True
-    clashes = {"norm": "both normalise the input", "fedrdn": "both normalise the input"}
+
+    @property
+    def clashes(self) -> Mapping[str, str]:  # type: ignore[override]
+        why = "both normalise the input; beside several inputs standardise(images=False) scales the others alone"
+        return dict.fromkeys(("norm", "fedrdn"), why) if self.images else {}
 
     def refuse(self, fed: Fed) -> str | None:
         layout = fed.net.layout
-        return f"none of a sample's inputs are floats ({layout})" if layout and not layout.scalable().any() else None
+        if not layout:
+            return None if self.images else "images=False leaves out one of several inputs, and a sample here is one"
+        if not self._scaled(layout).any():
+            which = "floats" if self.images else "floats that are no image"
+            return f"none of a sample's inputs are {which} ({layout})"
+        return None
+
+    def _scaled(self, layout: Layout) -> np.ndarray:
+        """bool [channels], which of them are scaled."""
+        return layout.scalable([each.name for each in layout.inputs if self.images or not each.is_image])
 
     @property
     def trips(self) -> tuple[Trip, ...]:
@@ -54,13 +74,13 @@ class Standardise(Part):
         mu_C = total["x"] / total["n"]
 
         def apart(b: Batch) -> dict[str, Tensor]:
-            square = (b.x - beside(mu_C, b.x, c.fed)).square()
+            square = (b.x - for_samples(mu_C, c.fed)).square()
             return {"square": (by_channel(square, c.fed) * b.weight[:, None]).sum(0)}
 
         sigma_C = (c.total(apart, raw=True)["square"] / total["n"]).sqrt()
         if not c.fed.net.layout:
             return {"mu": mu_C, "sigma": sigma_C}
-        scaled_C = torch.as_tensor(c.fed.net.layout.scalable(), device=mu_C.device)
+        scaled_C = torch.as_tensor(self._scaled(c.fed.net.layout), device=mu_C.device)
         return {"mu": torch.where(scaled_C, mu_C, 0.0), "sigma": torch.where(scaled_C, sigma_C, 1.0)}
 
     def pool(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
@@ -78,10 +98,10 @@ class Standardise(Part):
         return {"mu": torch.zeros(channels(fed)), "sigma": torch.ones(channels(fed))}
 
     def batch(self, b: Batch, c: Client) -> Batch:
-        return b.scaled(*(beside(c.down[name], b.x, c.fed) for name in ("mu", "sigma")))
+        return b.scaled(*(for_samples(c.down[name], c.fed) for name in ("mu", "sigma")))
 
     def evaluate_with(self, x: Tensor, c: Client) -> Tensor:
-        return (x - beside(c.down["mu"], x, c.fed)) / beside(c.down["sigma"], x, c.fed)
+        return (x - for_samples(c.down["mu"], c.fed)) / for_samples(c.down["sigma"], c.fed)
 
 
 def channels(fed: Fed) -> int:
@@ -97,8 +117,8 @@ def by_channel(x: Tensor, fed: Fed) -> Tensor:
     return torch.cat([x_BCP.mean(-1) for x_BCP in inputs], 1)
 
 
-def beside(values_C: Tensor, x: Tensor, fed: Fed) -> Tensor:
-    """One number per channel, shaped to go with x of [B, ...]."""
+def for_samples(values_C: Tensor, fed: Fed) -> Tensor:
+    """One number per channel, shaped to go with samples [B, ...]."""
     if not fed.net.layout:
-        return per_channel(values_C, x)
+        return beside(values_C[None], fed)
     return values_C[torch.as_tensor(fed.net.layout.channel_of, device=values_C.device)][None]

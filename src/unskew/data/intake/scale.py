@@ -28,8 +28,9 @@ LOOKED_AT = 5_000
 """Samples by which it is judged whether all need standardising."""
 
 
-def standardised(dataset: Dataset, always: bool) -> Dataset:
+def standardised(dataset: Dataset, always: bool, but_images: bool = False) -> Dataset:
     """The set scaled by its constants. always: also where it has none, or where its samples seem to be scaled.
+    but_images: images among several inputs stay as they are.
 
     Of several inputs each is scaled by its own channels, and whether it needs that is judged of each by itself: a channel
     of one says nothing of another. Whole numbers and truth values stay as they are.
@@ -37,7 +38,7 @@ def standardised(dataset: Dataset, always: bool) -> Dataset:
     its several inputs are floats.
     """
     if dataset.layout and dataset.mean is None:
-        return _by_its_inputs(dataset, always)
+        return _by_its_inputs(dataset, always, but_images)
     if dataset.mean is not None:
         return dataset.standardised()
     if dataset.applied is not None or not (always or dataset.intake):
@@ -56,8 +57,8 @@ def standardised(dataset: Dataset, always: bool) -> Dataset:
     return dataset.with_constants().standardised().noted(("scaled", f"standardised channel by channel: {why}"))
 
 
-def _by_its_inputs(dataset: Dataset, always: bool) -> Dataset:
-    """A set of several inputs, of which all floats are standardised, or those that need it."""
+def _by_its_inputs(dataset: Dataset, always: bool, but_images: bool) -> Dataset:
+    """A set of several inputs, of which all floats are standardised, or those that need it; or none that is an image."""
     assert dataset.layout
     floats = [each.name for each in dataset.layout.inputs if each.kind == "float32"]
     if always and not floats:
@@ -66,7 +67,7 @@ def _by_its_inputs(dataset: Dataset, always: bool) -> Dataset:
     if dataset.applied is not None or not (always or dataset.intake):
         return dataset
     asked = "as normalise=dataset asks"
-    why = dict.fromkeys(floats, asked) if always else dict(_by_input(dataset, _looked_at(dataset)))
+    why = dict.fromkeys(floats, asked) if always else dict(_by_input(dataset, _looked_at(dataset), but_images))
     if not why:
         return dataset
     notes: list[Note] = [
@@ -92,23 +93,28 @@ def _counted(x: np.ndarray, bits: int) -> np.ndarray:
     return np.rint(x * np.float32((1 << bits) - 1))
 
 
-def unscaled(dataset: Dataset) -> str:
-    """Why the samples need standardising, "" if they do not. Of many samples, evenly spaced ones are looked at."""
+def unscaled(dataset: Dataset, but_images: bool = False) -> str:
+    """Why the samples need standardising, "" if they do not. Of many samples, evenly spaced ones are looked at.
+
+    but_images: images among several inputs are not judged.
+    """
     rows = _looked_at(dataset)
-    return "; ".join(f"input {name}: {why}" for name, why in _by_input(dataset, rows)) if dataset.layout else _why(rows)
+    if not dataset.layout:
+        return _why(rows)
+    return "; ".join(f"input {name}: {why}" for name, why in _by_input(dataset, rows, but_images))
 
 
 def _looked_at(dataset: Dataset) -> np.ndarray:
     return chosen(dataset.x, np.arange(0, len(dataset.x), max(1, len(dataset.x) // LOOKED_AT)))
 
 
-def _by_input(dataset: Dataset, rows: np.ndarray) -> Iterator[tuple[str, str]]:
+def _by_input(dataset: Dataset, rows: np.ndarray, but_images: bool) -> Iterator[tuple[str, str]]:
     """(name, why it needs standardising) of the inputs of floats that do."""
     assert dataset.layout
     for i, each in enumerate(dataset.layout.inputs):
-        if each.kind == "float32" and (
-            why := _why(dataset.layout.column(rows[:], i).reshape(-1, *(each.shape or (1,))))
-        ):
+        if each.kind != "float32" or (but_images and each.is_image):
+            continue
+        if why := _why(dataset.layout.column(rows[:], i).reshape(-1, *(each.shape or (1,)))):
             yield each.name, why
 
 

@@ -1,0 +1,213 @@
+"""Parts that change images do to the images among several inputs what they do to an image that is the whole sample.
+
+Likely mistakes: ages that nobody scales because the method normalises, constants for three channels and an image of one,
+a second image that is overlooked.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import unskew
+from unskew.deploy.judging import Study
+from unskew.deploy.scales import looks_unscaled
+from unskew.errors import UsageError
+from unskew.methods import registry
+
+N, TRAIN = 90, 60
+RNG = np.random.default_rng(1)
+Y = np.arange(N) % 3
+IMAGES = (0.6 * RNG.random((N, 4, 6, 6)) + 0.1 * Y[:, None, None, None]).astype(np.float32)
+AGES = (60 + 10 * RNG.normal(size=N) + 5 * Y).astype(np.float32)
+SEXES = RNG.integers(0, 2, N)
+SETTINGS = {"clients": 3, "rounds": 2, "epochs": 1, "batch": 8, "workers": 1, "skew": "dirichlet:1"}
+CONSTANTS = {"norm": {"mean": (0.4, 0.5, 0.6, 0.7), "std": (0.2, 0.3, 0.4, 0.5)}}
+
+
+class Plain(nn.Module):
+    def __init__(self, further: int = 0) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.body = nn.Sequential(nn.Conv2d(4, 5, 3, stride=2), nn.ReLU(), nn.Flatten())
+        self.head = nn.Linear(5 * 4 + further, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x))
+
+
+class Beside(Plain):
+    """Gives on the image alone, from between two inputs that it ignores."""
+
+    def forward(self, age: Tensor, scan: Tensor, sex: Tensor) -> Tensor:
+        return super().forward(scan)
+
+
+class Two(Plain):
+    """Puts the channels of two images together."""
+
+    def forward(self, after: Tensor, age: Tensor, before: Tensor) -> Tensor:
+        return super().forward(torch.cat([after, before], 1))
+
+
+class Whole(Plain):
+    """Uses all inputs."""
+
+    def __init__(self) -> None:
+        super().__init__(2)
+
+    def forward(self, age: Tensor, scan: Tensor, sex: Tensor) -> Tensor:
+        return self.head(torch.cat([self.body(scan), age[:, None], sex[:, None].float()], 1))
+
+
+GIVEN = {"age": AGES, "scan": IMAGES, "sex": SEXES}
+PAIR = {"after": IMAGES[:, :3], "age": AGES, "before": IMAGES[:, 3:]}
+
+
+def trained(x, model: nn.Module, method: str, **more) -> unskew.Result:
+    train, test = (
+        {name: values[rows] for name, values in x.items()} if isinstance(x, dict) else x[rows]
+        for rows in (slice(0, TRAIN), slice(TRAIN, N))
+    )
+    return unskew.run(method, (train, Y[:TRAIN], test, Y[TRAIN:]), model=model, **{**SETTINGS, **more})
+
+
+METHODS = {
+    "fedrdn": {},
+    "fedrdn(variant='official')": {},
+    "fedrdn_v": {},
+    "norm": CONSTANTS,
+    "augment(shift=2, blank=2)": {},
+    "augment(shift=1)+fedrdn": {},
+    "unskew": {},
+}
+
+
+@pytest.mark.parametrize("lanes", ["1", "3"])
+@pytest.mark.parametrize("method", METHODS)
+def test_an_image_among_several_inputs_is_treated_as_an_image_alone(method, lanes):
+    alone = trained(IMAGES, Plain(), method, lanes=lanes, set=METHODS[method])
+    beside = trained(GIVEN, Beside(), method, lanes=lanes, set=METHODS[method])
+    for name, t in alone.model.state_dict().items():
+        torch.testing.assert_close(beside.model.state_dict()[name], t, rtol=1e-5, atol=1e-6)
+    assert np.allclose(beside.predict_proba(GIVEN), alone.predict_proba(IMAGES), atol=1e-5)
+    plain = trained(IMAGES, Plain(), "feddyn" if method == "unskew" else "fedavg", lanes=lanes)
+    assert not torch.allclose(plain.model.state_dict()["head.weight"], alone.model.state_dict()["head.weight"], 1e-3)
+
+
+@pytest.mark.parametrize("method", ["fedrdn", "augment(shift=2)", "unskew"])
+def test_two_images_are_treated_as_the_channels_of_one(method):
+    one, two = trained(IMAGES, Plain(), method), trained(PAIR, Two(), method)
+    for name, t in one.model.state_dict().items():
+        torch.testing.assert_close(two.model.state_dict()[name], t, rtol=1e-5, atol=1e-6)
+
+
+def test_norm_takes_its_constants_for_every_image():
+    both = {"after": IMAGES[:, :2], "age": AGES, "before": IMAGES[:, 2:]}
+    once = {"norm": {"mean": (0.4, 0.5, 0.4, 0.5), "std": (0.2, 0.3, 0.2, 0.3)}}
+    one = trained(IMAGES, Plain(), "norm", set=once)
+    two = trained(both, Two(), "norm", set={"norm": {"mean": (0.4, 0.5), "std": (0.2, 0.3)}})
+    for name, t in one.model.state_dict().items():
+        torch.testing.assert_close(two.model.state_dict()[name], t, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("method", ["fedrdn", "fedrdn_v", "norm", "fedrdn+standardise(images=False)"])
+def test_what_is_no_image_is_standardised_all_the_same(method, tmp_path):
+    """A method that normalises gets raw samples, which left ages in years beside scans in [0, 1]."""
+    more = {"set": CONSTANTS if method == "norm" else {}}
+    run = trained(GIVEN, Whole(), method, **more)
+    years = AGES[:TRAIN].astype(np.float64)
+    if "standardise" in method:
+        down, applied = run.trained.end.down["standardise"], run.federation.applied
+        constants = down["mu"].tolist(), down["sigma"].tolist()
+        assert applied is None
+    else:
+        constants = run.federation.applied
+    assert np.allclose(constants, [[years.mean(), 0, 0, 0, 0, 0], [years.std(), 1, 1, 1, 1, 1]], rtol=1e-5)
+    scaled = {**GIVEN, "age": ((AGES - np.float32(years.mean())) / np.float32(years.std())).astype(np.float32)}
+    by_hand = trained(scaled, Whole(), method.partition("+")[0], normalise="none", **more)
+    for name, t in by_hand.model.state_dict().items():
+        torch.testing.assert_close(run.model.state_dict()[name], t, rtol=1e-4, atol=1e-5)
+    assert np.allclose(run.predict_proba(GIVEN), by_hand.predict_proba(scaled), atol=1e-4)
+
+
+def test_images_that_a_method_normalises_come_as_they_are():
+    """However far from 0 they lie: beside other inputs, and alone."""
+    beside = trained({**GIVEN, "scan": 900 * IMAGES}, Whole(), "fedrdn").federation
+    assert [values[1:5] for values in beside.applied] == [(0,) * 4, (1,) * 4]
+    assert beside.applied[0][0] == pytest.approx(AGES[:TRAIN].mean())
+    assert trained(900 * IMAGES, Plain(), "fedrdn").federation.applied is None
+    assert trained(900 * IMAGES, Plain(), "fedavg").federation.applied is not None
+
+
+@pytest.mark.parametrize("task", ["regression", "multilabel"])
+def test_images_are_augmented_whatever_is_to_be_learnt_of_them(task):
+    y = AGES if task == "regression" else np.stack([Y == 0, Y > 0, AGES > 60], 1).astype(int)
+    net = Plain()
+    net.head = nn.Linear(20, 1 if task == "regression" else 3)
+    more = {"target": "age"} if task == "regression" else {}
+    runs = [unskew.run(m, (IMAGES, y), model=net, **{**SETTINGS, "skew": "iid"}, **more) for m in ("augment", "fedavg")]
+    assert [run.run.task.name for run in runs] == [task, task]
+    assert runs[0].digest != runs[1].digest
+
+
+@pytest.mark.parametrize("method", ["fedrdn", "unskew"])
+def test_an_exported_model_normalises_as_the_run_does(method, tmp_path):
+    run = trained(GIVEN, Whole(), method)
+    run.export(tmp_path / "out", "torch-export")
+    graph = torch.export.load(tmp_path / "out/model.pt2").module()
+    given = {name: torch.as_tensor(values[:7]) for name, values in GIVEN.items()}
+    shown = torch.as_tensor(run.predict_proba({name: values[:7] for name, values in GIVEN.items()}))
+    torch.testing.assert_close(graph(**given).softmax(1), shown, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("method", "x", "says"),
+    [
+        ("fedrdn", {"age": AGES, "sex": SEXES}, r"fedrdn.*none of a sample's inputs is an image \(age float32 number"),
+        ("fedrdn", {"age": AGES, "words": SEXES[:, None, None, None].repeat(4, 2)}, r"fedrdn.*none of a sample's inputs is an"),
+        ("norm", {"age": AGES, "sex": SEXES}, r"norm.*none of a sample's inputs is an image"),
+        ("augment", {"age": AGES, "sex": SEXES}, r"augment.*none of a sample's inputs is an image"),
+        ("norm", PAIR, r"it has 3 channel constants and the data have 1; set norm.mean"),
+        ("augment(shift=6)", GIVEN, r"up to 6 positions of an axis that has 6"),
+        ("standardise+fedrdn", GIVEN, r"E107 .*standardise\(images=False\) scales the others alone"),
+        ("standardise(images=False)", IMAGES, r"images=False leaves out one of several inputs"),
+        ("standardise(images=False)", {"scan": IMAGES, "sex": SEXES}, r"none of a sample's inputs are floats that are no"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_done_is_one_sentence(method, x, says):
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.head = nn.LazyLinear(3)
+
+        def forward(self, **inputs: Tensor) -> Tensor:
+            return self.head(torch.cat([v.float().reshape(len(v), -1) for v in inputs.values()], 1))
+
+    with pytest.raises(UsageError, match=says):
+        trained(x, Net() if isinstance(x, dict) else Plain(), method)
+
+
+UNSCALED = {
+    "fedavg": ["age", "scan"],
+    "fedrdn": ["age"],
+    "standardise": [],
+    "fedrdn+standardise(images=False)": [],
+}
+
+
+def test_images_that_are_normalised_say_nothing_of_ages_that_are_not():
+    """Over a network nobody scales ages beside scans, and a method that normalises images hid that; so did whole numbers."""
+    given = {**GIVEN, "scan": 900 * IMAGES}
+    data = unskew.data.arrays(given, Y, given, Y)
+    for method in UNSCALED:
+        fed = SimpleNamespace(
+            net=SimpleNamespace(embeds=True)
+        )  # so does any model of these inputs: sexes are whole numbers
+        told = looks_unscaled(data, cast(Study, SimpleNamespace(method=registry.parse(method), fed=fed)))
+        assert [name for name in GIVEN if f"input {name}: " in told] == UNSCALED[method], method
