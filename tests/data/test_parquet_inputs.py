@@ -20,6 +20,7 @@ from tests.data.test_parquet import FILE, png, wav
 from unskew import data
 from unskew.data import inputs
 from unskew.data.packed import rows_of
+from unskew.deploy.forms import difference, form_of
 from unskew.errors import DataError
 
 N = 40
@@ -121,6 +122,61 @@ def test_a_run_is_trained_and_predicts_from_such_files(write, tmp_path):
         inputs.read(tmp_path / "new.parquet", {}, placed)
 
 
+class Worded(Net):
+    """Takes the place of the hospital, [batch, hospitals], and the sex, [batch], too."""
+
+    def forward(self, ids: Tensor, hospital: Tensor, sex: Tensor) -> Tensor:  # type: ignore[override]
+        return super().forward(torch.zeros(len(ids), 48), 3 * hospital[:, 0] + hospital[:, 2] - sex, ids)
+
+
+SEXES = [("f", "m")[i % 2] for i in range(N)]
+
+
+def test_words_become_the_numbers_that_they_were_in_training(write, tmp_path):
+    """They were refused, where a CSV that lists files took them. The words of new samples are those of training, or refused."""
+    write(tmp_path / "p.parquet", columns(sex=("string", SEXES)))
+    setting = "(x='ids,hospital,sex', label=ill)"
+    result = unskew.run("fedavg", f"{tmp_path}/p.parquet{setting}", model=Worded(), **SETTINGS)
+    federation = result.federation
+    places = np.arange(N) % 3
+    hospital = np.stack([places == 2, places == 0, places == 1], 1).astype(np.float32)  # east, north, south
+    by_hand = {"ids": IDS, "hospital": hospital, "sex": np.arange(N, dtype=np.float32) % 2}
+    same = unskew.run("fedavg", (by_hand, Y), model=Worded(), **SETTINGS)
+    assert result.digest == same.digest
+    some = columns(slice(0, 4), sex=("string", SEXES[:4]))
+    del some["ill"]
+    write(tmp_path / "new.parquet", some)
+    _, x = inputs.read(tmp_path / "new.parquet", federation.intake.form, federation.layout)
+    assert np.array_equal(result.predict_proba(x), same.predict_proba({n: v[:4] for n, v in by_hand.items()}))
+    unknown = r"E405 odd.parquet: column 'sex' holds '[w0]' at row 0 of .*never seen; it knows 'f', 'm'"
+    for sexes, text in (
+        (("string", ["w", "f", "m", "f"]), unknown),
+        (("int64", [0, 1, 0, 1]), unknown),
+        (("string", ["f", None, "m", "f"]), r"E405 odd.parquet: column 'sex' has no value at row 1"),
+    ):
+        write(tmp_path / "odd.parquet", {**some, "sex": sexes})
+        with pytest.raises(DataError, match=text):
+            inputs.read(tmp_path / "odd.parquet", federation.intake.form, federation.layout)
+    write(tmp_path / "ages.parquet", columns())
+    numbers = unskew.run("fedavg", f"{tmp_path}/ages.parquet{SETTING}", model=Net(), **SETTINGS).federation
+    write(tmp_path / "odd.parquet", columns(age=("string", ["old"] * N)))
+    with pytest.raises(
+        DataError, match=r"E405 odd.parquet: column 'age' holds words such as 'old'; .*trained on numbers"
+    ):
+        inputs.read(tmp_path / "odd.parquet", numbers.intake.form, numbers.layout)
+    (tmp_path / "xrays").mkdir()
+    with pytest.raises(DataError, match=r"E403 .*xrays is no .npz"):
+        inputs.read(tmp_path / "xrays", federation.intake.form, federation.layout)
+
+
+def test_sites_compare_the_words_of_such_columns(write, tmp_path):
+    forms = []
+    for words in ("fm", "mx"):
+        write(tmp_path / "p.parquet", columns(sex=("string", [words[i % 2] for i in range(N)])))
+        forms.append(form_of(data.read(f"{tmp_path}/p.parquet(x='ids,sex', label=ill)")))
+    assert difference(("a", "b"), (forms[0], forms[1])) == "column 'sex' holds other words at a than at b"
+
+
 LARGER = {"scan": (NUMBERS, np.zeros((N, 16, 16, 3), np.uint8).tolist())}
 
 
@@ -131,13 +187,14 @@ LARGER = {"scan": (NUMBERS, np.zeros((N, 16, 16, 3), np.uint8).tolist())}
         ("x='ids,ill'", {}, "E403 p.parquet: which column holds the labels is not said, .*name it, label=COLUMN"),
         ("x='ids,ill', label=ill", {}, "E403 p.parquet: column 'ill' holds the labels; leave it out of x"),
         ("x='age,ids,age'", {}, "E403 p.parquet: x names the column 'age' twice; name each input once"),
-        ("x='ids,hospital'", {}, "E403 p.parquet: column 'hospital' is of string, and an input is a column of numbers"),
+        ("x='ids,hospital'", {"hospital": ("string", [None, *N * "a"][:N])}, "E405 p.parquet: column 'hospital' has no value"),
+        ("x='ids,hospital'", {"hospital": ("string", [f"h{i}" for i in range(N)])}, "E403 p.parquet: column 'hospital' holds 40 different"),
         ("x='scan,age'", LARGER, r"E403 p.parquet: lists in column 'scan' are \[16, 16, 3\], .*write layout='channels last'"),
         ("x='age,ids'", {"age": ("float", [None, *AGES[1:].tolist()])}, "E405 p.parquet: column 'age' has no value in row 0"),
         ("x='age,ids'", {"ids": ("list<element: int64>", [[1], *IDS[1:].tolist()])}, r"E403 p.parquet: column 'ids' is \[1\] in row 0"),
         ("", {}, "E403 p.parquet has several columns of samples, .*several inputs all of them, x='scan,ids'"),
     ],
-    ids=range(9),
+    ids=range(10),
 )  # fmt: skip
 def test_what_cannot_be_an_input_is_refused(write, tmp_path, setting, changed, text):
     write(

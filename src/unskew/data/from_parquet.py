@@ -26,6 +26,7 @@ from unskew.data.intake.several import names_in
 from unskew.data.intake.sheets import Sheet
 from unskew.data.intake.tables import by_part, labels_in, sheet_set, sites_in, wished, with_split
 from unskew.data.intake.targets import column_named, label_of
+from unskew.data.intake.worded import as_inputs
 from unskew.data.parquet import given
 from unskew.data.parquet.files import Images, samples_in, turned
 from unskew.data.parquet.forms import Layout, Listed
@@ -142,7 +143,9 @@ def _several(
         notes.append(("left out", some(list(table.more))))
     raw, sheet = _beside(table, sheet, (tuple(columns), *beside), aim, notes)
     files = {c: turned(table, c, images) for c in columns if table.columns[c].kind == "packed"}
-    values = given.inputs(table, columns, layout, files, notes)
+    words = [c for c in columns if table.columns[c].kind == "text"]
+    worded, used = as_inputs(replace(sheet, columns=Columns(table, words)), words, notes)
+    values = given.inputs(table, [c for c in columns if c not in words], layout, files, notes) | worded
     for column in columns:
         if layout == "auto" and table.columns[column].kind == "list":
             _check_layout(table.name, column, values[column])
@@ -150,6 +153,7 @@ def _several(
     parts = [None if rows is None else _at(values, rows) for rows in (divided.x, divided.x_test)]
     dataset = _set(table, replace(divided, x=parts[0], x_test=parts[1]), notes)
     form = {"kind": "arrays", "layout": layout, **({"files": files} if files else {})}
+    form |= {"beside": [[column, kinds] for column, kinds in used.items()]} if used else {}
     return replace(dataset, intake=replace(dataset.intake or Intake(), form=form, divided=beside[1]))
 
 

@@ -101,10 +101,11 @@ def _several(path: Path, layout: Layout, form: Mapping[str, Any]) -> Read:
     """Samples with several inputs, by name or place."""
     if _kind_of(path) == "parquet":
         return rows_in(path, form, layout)
-    if path.is_dir() and "beside" in form:
+    listed = "beside" in form and form["kind"] in DECODED
+    if path.is_dir() and listed:
         return _listed(path, form)
     if path.suffix.lower() != ".npz":
-        lacks = "no folder with a CSV that lists files" if "beside" in form else "no .npz"
+        lacks = "no folder with a CSV that lists files" if listed else "no .npz"
         raise DataError(
             "E403", f"{path} is {lacks}; samples with several inputs are read from one that holds {layout}."
         )

@@ -131,13 +131,16 @@ def numbers_as(sheet: Sheet, used: Kinds) -> np.ndarray:
         elif (numbers := column_of_numbers(sheet, column, values)) is not None:
             kept.append(numbers)
         else:
-            text = f"{sheet.name}: column {excerpt(column, 40)} holds words such as {excerpt(values[0], 30)}"
+            text = (
+                f"{sheet.name}: column {excerpt(column, 40)} holds words such as {excerpt(cells.word(values[0]), 30)}"
+            )
             raise DataError("E405", f"{text}; the model was trained on numbers there.")
     return stacked(kept)
 
 
 def _known_words(sheet: Sheet, column: str, kinds: list[str]) -> np.ndarray:
-    """A column of words, [N]. Raises DataError (E405) for one that training did not have."""
+    """A column of words, [N]. Raises DataError (E405) for missing ones, and one that training did not have."""
+    _check_complete(sheet, column, sheet.columns[column])
     texts = cells.words(sheet.columns[column])
     unknown = ~np.isin(texts, kinds)
     if unknown.any():
@@ -198,13 +201,7 @@ def column_of_numbers(sheet: Sheet, column: str, values: np.ndarray) -> np.ndarr
     """float64 [N], or None for a column of words. Raises DataError (E405) for missing and mistaken values."""
     if values.dtype.kind not in "biufOUS":
         return None
-    if (missing := cells.missing(values)).any():
-        row = int(np.argmax(missing))
-        raise DataError(
-            "E405",
-            f"{sheet.name}: column '{column}' has no value {sheet.where(row)} ({int(missing.sum()):,} are missing); fill it, "
-            "or leave these rows or the column out.",
-        )
+    _check_complete(sheet, column, values)
     numbers = values.astype(np.float64) if values.dtype.kind in "biuf" else _parsed(sheet, column, values)
     if numbers is None:
         return None
@@ -220,6 +217,17 @@ def column_of_numbers(sheet: Sheet, column: str, values: np.ndarray) -> np.ndarr
             "correct it, or leave the row out.",
         )
     return numbers
+
+
+def _check_complete(sheet: Sheet, column: str, values: np.ndarray) -> None:
+    """Raises DataError (E405) for missing values."""
+    if (missing := cells.missing(values)).any():
+        row = int(np.argmax(missing))
+        raise DataError(
+            "E405",
+            f"{sheet.name}: column '{column}' has no value {sheet.where(row)} ({int(missing.sum()):,} are missing); fill it, "
+            "or leave these rows or the column out.",
+        )
 
 
 def _parsed(sheet: Sheet, column: str, values: np.ndarray) -> np.ndarray | None:

@@ -14,7 +14,7 @@ import numpy as np
 
 from unskew.data.intake import cells
 from unskew.data.intake.columns import site_of
-from unskew.data.intake.features import Kinds, is_row_number, stacked, turned
+from unskew.data.intake.features import is_row_number
 from unskew.data.intake.labels import in_order
 from unskew.data.intake.names import Names, key_in, rows_in
 from unskew.data.intake.notes import Note, counted, some
@@ -24,6 +24,7 @@ from unskew.data.intake.split import part_column
 from unskew.data.intake.tables import labels_in, sites_in
 from unskew.data.intake.targets import column_named, label_of
 from unskew.data.intake.tree import File, Tree
+from unskew.data.intake.worded import as_inputs
 from unskew.data.target import Target
 from unskew.errors import DataError, excerpt
 
@@ -98,7 +99,8 @@ def listed(listing: Listing, named: tuple[str, str], aim: Target | None = None, 
     rest = [column for column in sheet.columns if column not in labels]
     site = column_named(dict.fromkeys(rest), site, sheet.name) if site else site_of(dict.fromkeys(rest))
     sites = sites_in(sheet, site, sheet.columns[site]) if site else None
-    beside, used = _inputs(sheet, rest, inputs, notes)
+    further = [column_named(dict.fromkeys(rest), name, sheet.name) for name in inputs]
+    beside, used = as_inputs(sheet, further, notes)
     facts = [y, np.array([file.part for file in files]), *([] if sites is None else [sites]), *beside.values()]
     once = _once(listing.path, sheet, files, facts)
     if n := len(files) - len(once):
@@ -139,30 +141,6 @@ def _numbered(y: np.ndarray) -> tuple[tuple[str, ...], np.ndarray]:
     classes = in_order(set(map(str, y.tolist())))
     number = {word: i for i, word in enumerate(classes)}
     return classes, np.array([number[str(word)] for word in y.tolist()], dtype=np.int64)
-
-
-def _inputs(
-    sheet: Sheet, rest: Sequence[str], inputs: Sequence[str], notes: list[Note]
-) -> tuple[dict[str, np.ndarray], Kinds]:
-    """(columns as numbers, [N] or, of words of several kinds, [N, kinds]; what became of each)."""
-    beside: dict[str, np.ndarray] = {}
-    used: Kinds = {}
-    for name in inputs:
-        column = column_named(dict.fromkeys(rest), name, sheet.name)
-        one, columns = turned(sheet, column, sheet.columns[column])
-        used[column] = one.kinds or []
-        if not columns:
-            text = f"column '{column}' holds {len(used[column]):,} different words, too many for an input"
-            raise DataError("E403", f"{sheet.name}: {text}; leave it out of x.")
-        beside[column] = stacked(columns)[:, 0] if len(columns) == 1 else stacked(columns)
-        if used[column]:
-            notes.append(("note", f"input '{column}': words became 0 and 1 ({len(used[column])} kinds)"))
-        if one.remark:
-            notes.append(("note", one.remark))
-        if one.unseen:
-            unseen = excerpt(some(list(one.unseen)), 60)
-            notes.append(("note", f"input '{column}' has {unseen} only in the test part"))
-    return beside, used
 
 
 def _once(path: Path, sheet: Sheet, files: Sequence[File], facts: Sequence[np.ndarray]) -> list[int]:

@@ -36,7 +36,12 @@ def rows_in(path: Path, form: Mapping[str, Any], layout: layouts.Layout | None =
         if not layout.named:
             raise DataError("E403", f"{path} names its columns, and this model takes inputs by place; give an .npz.")
         columns = [column_named(dict.fromkeys(table.columns), each.name, table.name) for each in layout.inputs]
-        return names, inputs(table, columns, turned, form.get("files", {}))
+        words = {column: list(kinds) for column, kinds in form.get("beside", ())}
+        words |= {c: [] for c in columns if table.columns[c].kind == "text" and c not in words}
+        sheet = Sheet(table.name, Columns(table, [c for c in columns if c in words]), Named(table))
+        worded = {c: numbers_as(sheet, {c: words[c]}) for c in columns if c in words}
+        rest = inputs(table, [c for c in columns if c not in words], turned, form.get("files", {}))
+        return names, rest | {c: v[:, 0] if v.shape[1] == 1 else v for c, v in worded.items()}
     kind = str(form.get("kind", "arrays"))
     if kind == "table":
         if isinstance(form["columns"], Mapping):  # early runs, whose files name the columns in alphabetical order
