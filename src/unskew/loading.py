@@ -12,7 +12,7 @@ from torch import nn
 
 from unskew.core.method import Method
 from unskew.core.part import Part
-from unskew.deploy import loaders, own_model
+from unskew.deploy.site_files import is_sites
 from unskew.engine.disk.code import Code
 from unskew.engine.disk.reopened import reopened
 from unskew.engine.export import hub
@@ -56,9 +56,11 @@ def load(
             raise UsageError("E109", f"{path} holds one finished model; {text}.")
         trained = hub.opened(path)
         return Published(trained.run, trained.run.fed.net.module_with(trained.end.weights), trained, path)
-    if own_model.is_sites(path):
+    if is_sites(path):
         if unfinished or best:
             raise UsageError("E109", f"{path} holds the weights that came last; leave out unfinished and best.")
+        from unskew.deploy import loaders, own_model  # which need what a site has installed
+
         own = own_model.opened(path, Code(method, model), None if data is None else loaders.at_site(data, classes))
         run, end = own.trained.run, own.trained.end
         return AtSite(run, run.fed.net.module_with(end.weights), own.trained, path, own)

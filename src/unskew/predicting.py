@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from torch import Tensor, nn
 
 from unskew.data.federation import Federation
-from unskew.deploy.own_model import OwnModel
 from unskew.engine import predictions
 from unskew.engine.export.folder import Format, write_export
 from unskew.engine.predictions import Trained
 from unskew.engine.resolve import Run
 from unskew.errors import UsageError
+
+if TYPE_CHECKING:  # it needs what only a site has installed
+    from unskew.deploy.own_model import OwnModel
 
 
 class Predicting:

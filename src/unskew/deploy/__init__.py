@@ -3,7 +3,7 @@
 on disk       identity (keys), certificates, tickets (the coordinator's and a site's folder)
 messages      sealed (as carried), wire (as checked), journal (as recorded)
 large models  bulk (bytes that nobody holds twice), shelf (tensors on the disk), pieces (on their way), freed, lean
-a site        site (answers requests), site_run, site_folder, owner (whose a file is), loaders (its data), doctor and
+a site        site (answers requests), site_run, site_folder, site_files, owner (whose a file is), loaders (its data), doctor and
               handshake (checks before a run)
 the server    server (a run), deployed (on disk), attendance, remote (the round), replies, scoring, post, notices
 fairness      bounds and weighing (what a site counts for), proportion and soundness (replies that would wreck a run)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from unskew import disk
 from unskew.deploy.noisy import FILES
-from unskew.deploy.site_folder import RECEIVED, REMOVED, SETUP
+from unskew.deploy.site_files import RECEIVED, REMOVED, SETUP
 from unskew.errors import StateError, UsageError
 
 IN_USE_S = 3600.0

@@ -18,7 +18,7 @@ from unskew.data.dataset import Dataset
 from unskew.data.unseen import Unseen
 from unskew.deploy.federations import SitesView
 from unskew.deploy.owner import KEY, Owner, said_of
-from unskew.deploy.site_folder import RECEIVED, REMOVED, SETUP, private_file
+from unskew.deploy.site_files import RECEIVED, REMOVED, SETUP, private_file
 from unskew.deploy.spent import LEDGER, OfRun, Spent
 from unskew.deploy.studies import prepared
 from unskew.deploy.tickets import Joined
@@ -49,11 +49,6 @@ class OwnModel:
     site: str
     record: Record
     kept: int
-
-
-def is_sites(path: Path) -> bool:
-    """Whether a folder is that of a run at a site."""
-    return (path / SETUP).is_file()
 
 
 def opened(path: Path, code: Code, data: Dataset | None = None) -> OwnModel:

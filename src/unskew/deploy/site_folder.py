@@ -16,23 +16,13 @@ from unskew.core.trees import Tree
 from unskew.data.dataset import Dataset
 from unskew.deploy.federations import SitesView
 from unskew.deploy.owner import Owner
+from unskew.deploy.site_files import RECEIVED, REMOVED, SAMPLES, SETUP, STATELESS, private_file
 from unskew.deploy.site_run import SiteRun
 from unskew.deploy.spent import KEPT_ROUNDS
 from unskew.deploy.wire import Packet
 from unskew.engine.disk import state
 from unskew.engine.disk.fingerprint import fingerprint
 from unskew.errors import StateError, UsageError
-
-SETUP = "setup.safetensors"
-REMOVED = "private-removed"
-"""Stands for private state that the operator has removed, or that was lost: its run cannot go on here as if there had been
-none."""
-RECEIVED = "received.safetensors"
-"""The weights that came last, with what came beside them."""
-STATELESS = "stateless"
-"""Says that this site has trained in the run and kept nothing."""
-SAMPLES = "samples"
-"""The fingerprint of the samples with which the run began here."""
 
 
 @dataclass(frozen=True)
@@ -149,8 +139,3 @@ class RunFolder:
 
 def _fingerprint(data: Dataset) -> str:
     return fingerprint(SitesView.of(data, 0, 1, 0))
-
-
-def private_file(run: Path, t: int) -> Path:
-    """Where the private state after round t is, in a run's folder."""
-    return run / f"private-{t}.safetensors"

@@ -1,0 +1,30 @@
+"""What the files are called that a site keeps of a run, `SITE/runs/NUMBER/`.
+
+Whoever only asks whether a folder is such a run's needs neither Flower nor cryptography, without which models are trained
+and opened on one machine.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+SETUP = "setup.safetensors"
+REMOVED = "private-removed"
+"""Stands for private state that the operator has removed, or that was lost: its run cannot go on here as if there had been
+none."""
+RECEIVED = "received.safetensors"
+"""The weights that came last, with what came beside them."""
+STATELESS = "stateless"
+"""Says that this site has trained in the run and kept nothing."""
+SAMPLES = "samples"
+"""The fingerprint of the samples with which the run began here."""
+
+
+def is_sites(path: Path) -> bool:
+    """Whether a folder is that of a run at a site."""
+    return (path / SETUP).is_file()
+
+
+def private_file(run: Path, t: int) -> Path:
+    """Where the private state after round t is, in a run's folder."""
+    return run / f"private-{t}.safetensors"

@@ -1,0 +1,109 @@
+"""What `pip install unskew` brings is enough for all that happens on one machine: no package of an extra is imported.
+
+Environments of developers have them all, so that an import which needs one goes unnoticed.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
+CALLED = {"PyYAML": "yaml", "scikit-learn": "sklearn", "pillow": "PIL", "typing-extensions": "typing_extensions"}
+CALLED |= {"annotated-types": "annotated_types", "dp-accounting": "dp_accounting", "mlflow-skinny": "mlflow"}
+"""What is imported of a package that is called otherwise."""
+
+
+def imported(requirements: list[str]) -> set[str]:
+    """The modules of these packages."""
+    names = {re.split(r"[\[<>=; ]", text)[0] for text in requirements}
+    return {CALLED.get(name, name) for name in names}
+
+
+NEEDED = imported(PROJECT["dependencies"])
+EXTRA = imported([one for name, extra in PROJECT["optional-dependencies"].items() if name != "dev" for one in extra])
+
+BARE = f"""
+import sys
+from importlib.machinery import PathFinder
+class Without:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        absent = name.partition(".")[0] in {sorted(EXTRA - NEEDED)}
+        return None if absent else PathFinder.find_spec(name, path, target)
+sys.meta_path[sys.meta_path.index(PathFinder)] = Without
+"""
+
+
+def bare(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """Python with these arguments, where no package of an extra can be found, nor by its own processes."""
+    (folder / "without").mkdir(exist_ok=True)
+    (folder / "without/sitecustomize.py").write_text(BARE)
+    path = os.pathsep.join([str(folder / "without"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    return subprocess.run(
+        [sys.executable, *words], cwd=folder, env={**os.environ, "PYTHONPATH": path},
+        capture_output=True, text=True, timeout=120, check=False,
+    )  # fmt: skip
+
+
+SMALL = {"data": "digits", "clients": 3, "rounds": 1, "epochs": 1, "samples": 30, "model": "mlp"}
+
+
+def test_python_needs_no_extra(tmp_path):
+    code = f"""
+import unskew
+result = unskew.run("fedavg", folder="runs", name="r", workers=1, **{SMALL})
+again = unskew.load(result.path)
+assert (again.predict(result.federation.x_test) == result.predict(result.federation.x_test)).all()
+"""
+    done = bare(tmp_path, "-c", code)
+    assert done.returncode == 0, done.stderr
+
+
+SETTINGS = [word for name, value in SMALL.items() for word in (f"--{name}", str(value))]
+AFTERWARDS = [
+    ["resume", "runs/r"], ["report", "runs/r"], ["attack", "runs/r", "membership"], ["watch", "runs/r"], ["export", "runs/r", "out"],
+    ["list", "methods"], ["explain", "flea"], ["data", "check", "digits"], ["check", "fedavg"],
+]  # fmt: skip
+
+
+def test_the_command_line_needs_no_extra(tmp_path):
+    code = f"""
+import sys
+from unskew.cli import main
+for words in {[["run", "fedavg", "--name", "r", *SETTINGS], *AFTERWARDS]!r}:
+    sys.argv = ["unskew", *words]
+    try:
+        main()
+    except SystemExit as ended:
+        assert not ended.code, (words, ended.code)
+"""
+    done = bare(tmp_path, "-c", code)
+    assert done.returncode == 0, done.stderr + done.stdout[-500:]
+
+
+def test_a_comparison_needs_no_extra(tmp_path):
+    """Its runs are processes of their own."""
+    words = ["compare", "fedavg", *SETTINGS, "--seeds", "1", "--name", "c", "--no-references"]
+    done = bare(tmp_path, "-m", "unskew", *words)
+    assert done.returncode == 0, done.stderr + done.stdout[-500:]
+
+
+def test_what_needs_an_extra_names_it(tmp_path):
+    code = """
+import unskew
+from unskew.errors import UnskewError
+for call in (lambda: unskew.run("fedavg", "t.parquet"), lambda: unskew.run("fedavg", "digits", track="wandb")):
+    try:
+        call()
+    except UnskewError as error:
+        print(error)
+"""
+    (tmp_path / "t.parquet").write_bytes(b"PAR1")
+    done = bare(tmp_path, "-c", code)
+    assert re.search(r"pyarrow.*pip install", done.stdout), done
+    assert re.search(r"wandb.*pip install", done.stdout), done
