@@ -63,6 +63,15 @@ A round trains your model as a plain loop of torch on the same batches does. Fiv
 - Random numbers have to be torch's. Those of Python's `random` and of `numpy.random` are refused (E123): no seed of a run
   reaches them.
 
+## torchvision
+
+Models of torchvision train as they come, `unskew.run("fedavg", data, model=torchvision.models.resnet18(num_classes=10))`, and so
+do its sets and transforms. Tried with torchvision 0.29: ResNet, MobileNet V2 and V3, SqueezeNet, ShuffleNet, EfficientNet, VGG,
+DenseNet, ConvNeXt, RegNet, MNASNet, GoogLeNet, ViT and Swin. Those with auxiliary outputs need them switched off or a wrapper
+that returns the logits alone (E123). Those that draw which blocks are passed by (EfficientNet, ConvNeXt, Swin), ShuffleNet and
+DenseNet train one client after another; a run says so. `nn.GroupNorm` in place of batch normalisation is
+`norm_layer=lambda channels: nn.GroupNorm(2, channels)`.
+
 ## Language models
 
 `hf(path='FOLDER')` reads a model of Hugging Face from a folder and trains adapters beside it (the extra `[hf]`):
