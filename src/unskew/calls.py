@@ -24,6 +24,8 @@ LONGEST = 10_000
 """Characters of a whole text at most."""
 DEEPEST = 10
 """Brackets inside each other at most."""
+MOST_NAMES = 100
+"""Names that dots join to a bare word at most. Python's parser has a bound of its own, another in each version."""
 _FILE = re.compile(r"(?P<file>.*\.py)(?::(?P<member>\w+))?", re.S)
 _MARK = "_KEYWORD"
 _KEYWORD = re.compile(rf"[(,]\s*({'|'.join(keyword.kwlist)})\s*$")
@@ -210,4 +212,6 @@ def _word(node: ast.expr) -> str:
         node = node.value
     if not isinstance(node, ast.Name):
         raise _Unreadable("a value is neither a number, nor text, nor a list of them")
+    if len(pieces) >= MOST_NAMES:
+        raise _Unreadable(f"dots join more than {MOST_NAMES} names")
     return ".".join([node.id, *reversed(pieces)])
