@@ -29,6 +29,12 @@ from unskew.errors import Paused, UsageError
 pytestmark = pytest.mark.flower  # which pins an older Typer
 
 
+def test_help_says_what_arguments_are():
+    """Typer as Flower pins it loses that with Click 8.5, so the extra asks for an older Click."""
+    told = " ".join(call("resume", "--help").out.replace("│", " ").split())
+    assert "the folder of a run or of a comparison [required]" in told, "pip install 'click<8.5'"
+
+
 @pytest.fixture
 def home(tmp_path):
     return Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:8123", ["b", "a"])
