@@ -22,10 +22,9 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 from torch.utils._mode_utils import no_dispatch
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_flatten, tree_map
 
 from tests.engine.gpu_notes import NOTES, Mixed, Notes, Waits, place
-from tests.engine.taped import Taped
+from tests.engine.taped import Taped, tensors
 from unskew.engine.client import trainer
 
 aten = torch.ops.aten
@@ -75,7 +74,7 @@ class Card(Tensor):
 
 def computed(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
     """What an operation gives where its arguments lie. Raises Mixed for several devices at once."""
-    given = [t for t in tree_flatten((args, kwargs))[0] if isinstance(t, Tensor)]
+    given = tensors((args, kwargs))
     cards, hosts = {t.number for t in given if isinstance(t, Card)}, [t for t in given if not isinstance(t, Card)]
     kwargs = {n: _named(v) for n, v in kwargs.items()}
     to = kwargs.get("device")
@@ -112,8 +111,8 @@ def _here(func: Any, args: Any, kwargs: dict[str, Any], number: int) -> Any:
     NOTES.used.add(number)
     if "device" in kwargs:
         kwargs = {**kwargs, "device": CPU}
-    theirs: dict[int, Card] = {id(t.held): t for t in tree_flatten((args, kwargs))[0] if isinstance(t, Card)}
-    inside = tree_map(lambda t: t.held if isinstance(t, Card) else t, (args, kwargs))
+    theirs: dict[int, Card] = {id(t.held): t for t in tensors((args, kwargs)) if isinstance(t, Card)}
+    inside = _each(lambda t: t.held if isinstance(t, Card) else t, (args, kwargs))
     tape = getattr(NOTES.thread, "tape", None)
     if tape is not None and number != getattr(NOTES.thread, "current", 0):
         raise Waits(f"cuda:{number} computes, and the recording is of another GPU's stream, at {place()}")
@@ -122,15 +121,24 @@ def _here(func: Any, args: Any, kwargs: dict[str, Any], number: int) -> Any:
         with no_dispatch():
             func(*args, **kwargs)
 
-    def placed(t: Any) -> Any:
-        if not isinstance(t, Tensor) or isinstance(t, Card):
+    def placed(t: Tensor) -> Tensor:
+        if isinstance(t, Card):
             return t
         if id(t) in theirs:
             return theirs[id(t)]
         NOTES.allocates(t.numel())
         return Card(t, number)
 
-    return tree_map(placed, result)
+    return _each(placed, result)
+
+
+def _each(change: Callable[[Tensor], Any], value: Any) -> Any:
+    """Arguments or results of a kernel with another value for each tensor."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        return {n: _each(change, v) for n, v in value.items()}
+    return type(value)([_each(change, v) for v in value]) if isinstance(value, (tuple, list)) else value
 
 
 def _copied(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:

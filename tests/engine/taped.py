@@ -3,12 +3,36 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from torch import Tensor
-from torch.utils._pytree import tree_flatten
 
 from tests.engine.gpu_notes import NOTES
+
+
+def tensors(value: Any) -> list[Tensor]:
+    """Those in arguments or results of a kernel, in order. torch's own tree_flatten takes longer than such small kernels."""
+    if isinstance(value, Tensor):
+        return [value]
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, (tuple, list)):
+        return []
+    return [t for v in value for t in tensors(v)]
+
+
+@cache
+def written(func: Any) -> list[int]:
+    """The places of the arguments that a kernel writes to."""
+    arguments = enumerate(func._schema.arguments)
+    return [place for place, a in arguments if a.alias_info is not None and a.alias_info.is_write]
+
+
+@cache
+def is_fresh(func: Any) -> bool:
+    """Whether a kernel makes memory for something that it returns."""
+    return any(r.alias_info is None for r in func._schema.returns)
 
 
 class Tape:
@@ -19,15 +43,12 @@ class Tape:
         self.before: dict[int, tuple[Any, Any]] = {}
 
     def run(self, func: Any, args: Any, kwargs: Any) -> Any:
-        for argument, value in zip(func._schema.arguments, args):
-            if argument.alias_info is not None and argument.alias_info.is_write:
-                for t in tree_flatten(value)[0]:
-                    storage = t.untyped_storage()
-                    self.before.setdefault(storage.data_ptr(), (storage, storage.clone()))
+        for t in (t for place in written(func) if place < len(args) for t in tensors(args[place])):
+            storage = t.untyped_storage()
+            if storage.data_ptr() not in self.before:
+                self.before[storage.data_ptr()] = (storage, storage.clone())
         result = func(*args, **kwargs)
-        fresh = any(r.alias_info is None for r in func._schema.returns)
-        made = [t for t in tree_flatten(result)[0] if isinstance(t, Tensor)] if fresh else []
-        self.kernels.append((func, args, kwargs, made))
+        self.kernels.append((func, args, kwargs, tensors(result) if is_fresh(func) else []))
         return result
 
     def end(self) -> None:
@@ -37,8 +58,7 @@ class Tape:
     def replay(self) -> None:
         for func, args, kwargs, made in self.kernels:
             result = func(*args, **kwargs)
-            again = [t for t in tree_flatten(result)[0] if isinstance(t, Tensor)] if made else []
-            for place, t in zip(made, again):
+            for place, t in zip(made, tensors(result) if made else ()):
                 place.untyped_storage().copy_(t.untyped_storage())
 
 
