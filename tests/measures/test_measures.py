@@ -146,12 +146,12 @@ def test_nearest_rows_are_those_of_all_distances():
 
 
 def test_likeness_and_nearness_by_hand():
-    """Training rows 0 and 10; test rows 1 (class 0), 8 (class 1), 9 (class 1): 1, 2 and 1 away from them."""
-    train, test, y = torch.tensor([[0.0], [10.0]]), torch.tensor([[1.0], [8.0], [9.0]]), torch.tensor([0, 1, 1])
-    assert nearness(torch.tensor([[0.5], [9.5], [7.0]]), train, test) == pytest.approx(0.5)
+    """Training rows 0 and 10; test rows 2 (class 0), 7 (class 1), 8 (class 1): 2, 3 and 2 away from them."""
+    train, test, y = torch.tensor([[0.0], [10.0]]), torch.tensor([[2.0], [7.0], [8.0]]), torch.tensor([0, 1, 1])
+    assert nearness(torch.tensor([[0.5], [9.5], [7.0]]), train, test) == pytest.approx(0.25)  # 0.5 / 2
     assert nearness(train, train, test) == 0
     assert likeness(torch.tensor([[0.0], [7.0], [2.0]]), torch.tensor([0, 0, 0]), test, y) == pytest.approx(2 / 3)
-    assert likeness_of_real(test, y) == pytest.approx(2 / 3)  # the row at 1 has 8 for its neighbour
+    assert likeness_of_real(test, y) == pytest.approx(2 / 3)  # the row at 2 has 7 for its neighbour
     assert math.isnan(nearness(train[:0], train, test))
     assert math.isnan(nearness(train, train, train))
     assert math.isnan(likeness(train[:0], y[:0], test, y))

@@ -71,6 +71,7 @@ def test_scores_of_classes_by_hand():
     y, p = np.array([0, 0, 1, 2]), np.array([[0.8, 0.1, 0.1], [0.3, 0.6, 0.1], [0.2, 0.7, 0.1], [0.5, 0.3, 0.2]])
     assert balanced_accuracy(y, p.argmax(1)) == pytest.approx((1 / 2 + 1 + 0) / 3)
     assert macro_f1(y, p.argmax(1)) == pytest.approx((2 / 4 + 2 / 3 + 0) / 3)
+    assert macro_f1(np.array([0, 0, 1]), np.array([0, 2, 1])) == pytest.approx((2 / 3 + 1) / 2)  # class 2 is absent
     assert brier(y, p) == pytest.approx((0.06 + 0.86 + 0.14 + 0.98) / 4)
     assert perplexity(y, p) == pytest.approx((0.8 * 0.3 * 0.7 * 0.2) ** (-1 / 4))
     assert perplexity(np.zeros(9, int), np.full((9, 5), 0.2)) == pytest.approx(5)

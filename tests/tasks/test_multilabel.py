@@ -45,6 +45,9 @@ def test_scores_by_hand():
     task = MultiLabel()
     assert task.scores(P, TRUE, 3) == pytest.approx({"sample_f1": (2 / 3 + 1 + 2 / 4 + 2 / 3) / 4})
     assert task.scores(P[:0], TRUE[:0], 3) == {}
+    even = np.full((1, 3), 0.5)  # as from a model that knows nothing: no label is above a half, so none is predicted
+    assert task.scores(even, TRUE[:1], 3) == {"sample_f1": 0}
+    assert micro_f1(TRUE[:1], even) == 0
     assert micro_f1(TRUE, P) == pytest.approx(2 * 3 / (5 + 5))
     assert macro_f1(TRUE, P) == pytest.approx((2 / 3 + 2 / 3 + 2 / 4) / 3)
     assert macro_f1(TRUE[2:3], P[2:3]) == pytest.approx((0 + 1) / 2)  # the label that is not there has no part in it
