@@ -6,6 +6,8 @@ import importlib.util
 import sys
 from pathlib import Path
 
+import pytest
+
 spec = importlib.util.spec_from_file_location("mutants", Path(__file__).parents[1] / "tools" / "mutants.py")
 assert spec is not None
 assert spec.loader is not None
@@ -20,6 +22,19 @@ ROOMS |= {"gpu", "policy", "fairness", "front", "attacks", "operations"}
 def test_every_mutant_breaks_a_line_that_is_there():
     assert not [problem for mutant in tool.mutants() if (problem := mutant.problem())]
     assert not [m.name for m in tool.mutants() if m.line == m.becomes]
+
+
+@pytest.mark.slow
+def test_every_broken_file_is_python():
+    """A line that became no Python was noticed by whatever imports it, and said nothing of the tests it was written for."""
+    assert not [f"{mutant.name}: {mistake}" for mutant in tool.mutants() if (mistake := mutant.mistake())]
+
+
+def test_a_mutant_that_is_no_python_is_told():
+    broken = tool.Mutant("x", 1, "errors.py", "import difflib", "import difflib * 2", ("tests/test_mutants.py",))
+    assert not broken.problem()
+    assert "errors.py is no Python, line " in broken.mistake()
+    assert not tool.Mutant("x", 1, "errors.py", "import difflib", "import os", ()).mistake()
 
 
 def test_there_are_mutants_enough_in_every_room():

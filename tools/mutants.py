@@ -17,6 +17,7 @@ the share that is asked for.
 from __future__ import annotations
 
 import argparse
+import ast
 import json
 import os
 import shutil
@@ -65,6 +66,17 @@ class Mutant:
         if count != 1:
             return f"the line stands {count} times in {self.file}: {self.line!r}"
         return f"there is no {missing[0]}" if missing else ""
+
+    def mistake(self) -> str:
+        """Why any test would notice this mutant, whatever its line does, or nothing: the broken file is no Python."""
+        path = SOURCE / "unskew" / self.file
+        if path.suffix != ".py":
+            return ""
+        try:
+            ast.parse(path.read_text().replace(self.line, self.becomes))
+        except SyntaxError as error:
+            return f"with its line broken {self.file} is no Python, line {error.lineno}: {error.msg}"
+        return ""
 
 
 @dataclass(frozen=True)
@@ -153,7 +165,7 @@ def main() -> int:
     for room, module in sorted({(m.room, m.needs) for m in chosen if m.needs and not find_spec(m.needs)}):
         print(f"{room}: left out, because {module} is not installed; run it with a Python that has it")
         chosen = [m for m in chosen if m.room != room]
-    if problems := [f"{m.room} {m.number}: {p}" for m in chosen if (p := m.problem())]:
+    if problems := [f"{m.room} {m.number}: {p}" for m in chosen if (p := m.problem() or m.mistake())]:
         print("\n".join(problems))
         return 2
     if not chosen:

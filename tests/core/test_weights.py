@@ -44,6 +44,12 @@ def test_nobody_ever_exceeds_the_cap_and_nothing_is_lost():
         assert all(weights[a] <= weights[b] + 1e-12 for a, b in itertools.pairwise(order))
 
 
+def test_weights_are_as_exact_as_python_counts():
+    """In float32 the parts of seven samples add up to 1.00000001."""
+    sent = [Reply(k, n, {}) for k, n in enumerate((1.0, 2.0, 4.0))]
+    assert Ups.of(sent).shares_of_weight() == [1 / 7, 2 / 7, 4 / 7]
+
+
 def test_replies_are_weighed_under_the_cap():
     replies = [Reply(0, 80.0, {}), Reply(1, 10.0, {}), Reply(2, 10.0, {})]
     assert Ups.of(replies, cap=0.5).shares_of_weight() == pytest.approx([0.5, 0.25, 0.25])

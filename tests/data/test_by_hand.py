@@ -8,12 +8,12 @@ import pytest
 from unskew import data
 from unskew.data.availability import Availability
 from unskew.data.deal import deal_tests, rounded
-from unskew.data.holdout import validation_of
+from unskew.data.holdout import validation_of, with_test_set
 from unskew.data.index import Index
 from unskew.data.partition import Request, drawn, split_among_owners
 from unskew.data.presence import distinct
 from unskew.data.rounding import largest_remainder
-from unskew.data.shifts import Client
+from unskew.data.shifts import Blur, Brightness, Client, Contrast, Gamma, Noise, Rotate90
 from unskew.data.skew import partition
 from unskew.data.skews.dirichlet import repaired
 from unskew.data.skews.pathological import wrapped
@@ -105,6 +105,44 @@ def test_a_class_is_split_evenly_among_its_owners():
     index = split_among_owners([np.array([0]), np.array([], int), np.array([0])], Request(y, 3), rng())
     assert index.sizes.tolist() == [3, 0, 2]
     assert set(y[index.rows]) == {0}
+
+
+def test_an_average_size_is_split_evenly_over_a_clients_classes():
+    """40 samples of two classes are 20 of either."""
+    y = np.tile(np.arange(4), 100)
+    index = partition("pathological:2", y, 5, rng(), samples=40)
+    assert [sorted(np.bincount(y[rows], minlength=4).tolist()) for rows in index] == [[0, 0, 20, 20]] * 5
+
+
+def test_clients_of_a_group_differ_in_their_classes():
+    """Four classes for four clients of one class each; drawn at random, two would have the same one in 10 of 11 cases."""
+    y = np.tile(np.arange(4), 10)
+    for seed in range(5):
+        assert sorted(int(y[rows[0]]) for rows in partition("clustered:1", y, 4, rng(seed))) == [0, 1, 2, 3]
+
+
+def test_the_first_groups_are_the_larger_ones():
+    """Seven clients in three groups of 3, 2 and 2."""
+    y = np.tile(np.arange(4), 30)
+    held = [len(set(y[rows].tolist())) for rows in partition("clustered:1-2-3", y, 7, rng())]
+    assert held == [1, 1, 1, 2, 2, 3, 3]
+
+
+def test_a_site_keeps_at_most_so_many_samples_in_the_proportions_of_its_classes():
+    """Of site a 8 of 15 and 5 rows: 6 and 2, from anywhere among them; site b has 6 rows and keeps them all."""
+    y, site = np.repeat([0, 1, 0], [15, 5, 6]), np.repeat(["a", "b"], [20, 6])
+    a, b = partition("column:site", y, 2, rng(), columns={"site": site}, samples=8)
+    assert np.bincount(y[a]).tolist() == [6, 2]
+    assert a[y[a] == 0].tolist() != list(range(6))
+    assert b.tolist() == list(range(20, 26))
+
+
+@pytest.mark.parametrize("skew", ["iid", "dirichlet:5,min=1", "classes:1", "pathological:1", "clustered:1"])
+def test_rows_of_a_class_are_shuffled_before_they_are_dealt(skew):
+    """Files are often sorted, by date or by patient: no client may get a stretch of one."""
+    dealt, otherwise = (partition(skew, np.zeros(60, int), 3, rng(seed)) for seed in (0, 1))
+    assert all(np.diff(np.sort(rows)).max() > 1 for rows in dealt)
+    assert set(dealt[0].tolist()) != set(otherwise[0].tolist())
 
 
 def test_rows_move_from_the_largest_client_to_those_with_too_few():
@@ -226,11 +264,49 @@ def test_validation_rounds_every_class_for_itself():
     assert np.bincount(validation_of(dataset, 0.3).y_test).tolist() == [2, 3]
 
 
+def test_held_out_rows_are_drawn_from_the_whole_file():
+    """The first or last rows of a sorted file would be others than those that are trained on."""
+    dataset = data.arrays(np.arange(60.0)[:, None], np.repeat([0, 1], 30), test=0)
+    for held in (validation_of(dataset, 0.2), with_test_set(dataset, 0.2)):
+        places = np.sort(held.x_test.ravel())
+        assert len(places) == 12
+        for of_class in (places[:6], places[6:]):
+            assert np.diff(of_class).max() > 1
+            assert of_class.max() - of_class.min() > 10
+
+
 def test_levels_of_devices_by_hand():
     """u_k = 2 frac((k + 1/2) g) - 1 with g = 0.618034: 0.309 and 0.927 for the first two clients."""
     assert Client(0).level == pytest.approx(2 * 0.309017 - 1, abs=1e-5)
     assert Client(1).level == pytest.approx(2 * 0.927051 - 1, abs=1e-5)
     assert Client(2).level == pytest.approx(2 * 0.545085 - 1, abs=1e-5)
+
+
+def test_what_devices_see_by_hand():
+    """Two samples of two pixels, the second twice as bright, under client 1, whose u is 0.854102 and v 0.927051."""
+    x, client = np.array([[[[0.1, 0.3]]], [[[0.2, 0.6]]]], np.float32), Client(1)
+    factor = 2 ** (0.5 * 0.854102)
+    assert Brightness(0.5).apply(x, client) == pytest.approx(x + 0.5 * 0.854102)
+    around = np.array([[[[0.2 - 0.1 * factor, 0.2 + 0.1 * factor]]], [[[0.4 - 0.2 * factor, 0.4 + 0.2 * factor]]]])
+    assert Contrast(0.5).apply(x, client) == pytest.approx(around)  # each sample around its own mean
+    assert Gamma(0.5).apply(x, client) == pytest.approx(x**factor)
+    flat = np.zeros((50, 1, 40, 40), np.float32)
+    assert Noise(0.5).apply(flat, client).std() == pytest.approx(0.5 * 0.927051, rel=0.01)
+    for k in range(5):
+        assert np.array_equal(Rotate90().apply(flat + np.arange(40), Client(k)), np.rot90(flat + np.arange(40), k, (2, 3)))
+
+
+def test_a_blur_is_a_gaussian_that_repeats_the_border():
+    """Of client 1 and s = 2 the deviation is 1.854102 pixels: so it is for a single bright pixel, along both axes."""
+    x = np.zeros((1, 1, 31, 31), np.float32)
+    x[0, 0, 15, 15] = 1
+    seen = Blur(2.0).apply(x, Client(1))[0, 0].astype(float)
+    assert seen.sum() == pytest.approx(1)
+    for along in (seen.sum(0), seen.sum(1)):
+        assert np.sqrt(along @ (np.arange(31) - 15) ** 2) == pytest.approx(1.854102, rel=0.02)
+    x[0, 0], x[..., 16:] = 0, 1
+    ends = Blur(2.0).apply(x, Client(1))[..., [0, 30]]
+    assert ends == pytest.approx(np.broadcast_to([0, 1], ends.shape), abs=1e-6)
 
 
 def test_noise_of_parts_and_of_suffixes_is_independent():

@@ -390,6 +390,7 @@ def test_validation_holds_out_of_every_class_and_domain_and_puts_the_test_set_aw
     assert (len(held.y), len(held.y_test)) == (160, 40)
     for column, values in ((held.y_test, range(4)), (held.test_columns["domain"], range(2))):
         assert set(np.bincount(column).tolist()) == {40 // len(values)}
+    assert np.bincount(4 * held.test_columns["domain"] + held.y_test).tolist() == [5] * 8  # of every class of a domain
     together = np.concatenate([held.x, held.x_test])
     assert np.array_equal(np.sort(together[:, 0]), np.sort(x[:, 0]))
     assert np.array_equal(held.x_test, validation_of(made, 0.2).x_test)

@@ -7,7 +7,8 @@ import pytest
 
 from unskew.data.federation import Federation
 from unskew.data.index import Index
-from unskew.diagnosis.numbers import FEWEST, leaving, moments, numbers_of
+from unskew.diagnosis import numbers
+from unskew.diagnosis.numbers import FEWEST, SiteNumbers, leaving, moments, numbers_of
 from unskew.diagnosis.skews import absent, feature_skew, label_skew, skews_of
 
 rng = np.random.default_rng(0)
@@ -33,6 +34,30 @@ def test_label_skew_by_hand():
     """Two sites of one class each, p = (1/2, 1/2): TV = 1/2; chance 1/2 * 2 sqrt(1 / (2 pi n)) = 0.0399 for n = 100."""
     counts = np.array([[100.0, 0.0], [0.0, 100.0]])
     assert label_skew(counts, counts.sum(1)) == pytest.approx(0.5 - 1 / np.sqrt(2 * np.pi * 100), abs=1e-6)
+
+
+def test_label_skew_of_unequal_sites_by_hand():
+    """100 and 300 samples of one class each, p = (1/4, 3/4): TV = 3/4 and 1/4, whose mean over samples is 3/8, less
+    chance, sqrt(2 (3/16) / (pi n)) = 0.0345 and 0.0199."""
+    counts = np.array([[100.0, 0.0], [0.0, 300.0]])
+    assert label_skew(counts, counts.sum(1)) == pytest.approx(0.375 - 0.0345494 / 4 - 0.0199471 * 3 / 4, abs=1e-6)
+
+
+def test_feature_skew_by_hand():
+    """0 to 4 at one site and 6 to 10 at the other: S = 90, R = 110, h = 1, so w = 20 / 8 and b = (90 - w) / 10."""
+    sites = []
+    for values in (np.arange(5.0), np.arange(6.0, 11.0)):
+        total, squares = values.sum(keepdims=True), (values**2).sum(keepdims=True)
+        sites.append(SiteNumbers("s", 5, np.array([5]), total / 5, total[None], squares))
+    assert feature_skew(sites) == pytest.approx(np.sqrt(8.75 / 2.5))
+
+
+def test_numbers_of_a_site_that_is_read_in_pieces_are_the_same(monkeypatch):
+    whole = numbers_of(federation(ALIKE))
+    monkeypatch.setattr(numbers, "CHUNK", 7 * 36)
+    for one, other in zip(whole, numbers_of(federation(ALIKE)), strict=True):
+        assert other.squares == pytest.approx(one.squares)
+        assert other.sums == pytest.approx(one.sums)
 
 
 def test_dealing_at_random_is_no_skew():
@@ -85,6 +110,11 @@ def test_a_single_class_and_empty_and_tiny_sites():
 def test_imbalance_by_hand():
     """n = (10, 30): 1 - 40^2 / (2 (100 + 900)) = 0.2."""
     assert skews_of(numbers_of(federation([[0, 1] * 5, [0, 1] * 15]))).imbalance == pytest.approx(0.2)
+    assert skews_of(numbers_of(federation([[0, 1] * 5, [], [0, 1] * 15]))).imbalance == pytest.approx(0.2)
+
+
+def test_a_class_that_nobody_has_is_missing_nowhere():
+    assert skews_of(numbers_of(federation([[0, 2] * 5, [0, 2] * 5]))).missing == 0
 
 
 def test_blank_inputs_have_no_distance():

@@ -20,6 +20,7 @@ from unskew.experiments.files import read_experiment
 from unskew.experiments.parsing import parse_experiment
 from unskew.experiments.result import result_of
 from unskew.experiments.verdict import Verdict, verdicts_of
+from unskew.report.stats import Score
 
 
 def run(seed, values):
@@ -91,6 +92,27 @@ def test_a_claim_may_be_that_a_gain_is_smaller_than_others():
     assert claim.margin(score | {"FedBN+FedRDN": 78.0}) == pytest.approx(-3)
     calm = Claim("calmer", "A", ("B", "C"), measure="stability")
     assert calm.margin({"A": 1.0, "B": 3.0, "C": 2.0}) == 1
+
+
+def test_a_claim_is_about_the_best_of_the_others():
+    assert Claim("best", "A", ("B", "C")).margin({"A": 3.0, "B": 1.0, "C": 2.5}) == 0.5
+    less = Claim("least", "A", ("B",), less=(("C", "D"), ("E", "F")))
+    score = {"A": 3.0, "B": 2.0, "C": 9.0, "D": 1.0, "E": 5.0, "F": 1.0}
+    assert less.margin(score) == 4 - 1  # the smaller of the two other leads, 8 and 4, less its own
+
+
+def test_of_errors_the_lower_is_ahead_and_stability_is_no_error():
+    """The paper's numbers are of the table's own measure, so a claim on stability has none."""
+    claims = [Claim("less", "A", ("B",)), Claim("calmer", "A", ("B",), measure="stability")]
+    experiment = SimpleNamespace(claims=claims, rows=[SimpleNamespace(name="r")], measure="mean10", metric="rmse")
+    entries = [
+        SimpleNamespace(row="r", method=method, paper=paper, ours=Score(ours, 0, 2), stability=Score(calm, 0, 2))
+        for method, paper, ours, calm in (("A", 5.0, 2.0, 1.0), ("B", 7.0, 3.0, 4.0))
+    ]
+    less, calmer = verdicts_of(experiment, entries)
+    assert (less.margins, less.paper) == ({"r": 1}, {"r": 2})
+    assert calmer.margins == {"r": 3}
+    assert math.isnan(calmer.paper["r"])
 
 
 def test_a_claim_may_be_along_rows():

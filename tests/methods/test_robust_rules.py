@@ -47,6 +47,11 @@ def test_one_wild_statistic_cannot_wreck_the_model(rule, replies):
     assert 1 < variance < 2.1
 
 
+def test_a_change_whose_square_float32_cannot_hold_is_cut_to_the_median_norm():
+    """In float32 the norm of 1e30 is infinite, and what is cut by it is nothing: norms of 1, 1 and 1 have a mean of 1."""
+    assert merged("clip_median", [1.0, 1.0, 1e30], [1.0] * 3)["w"].item() == pytest.approx(1)
+
+
 @pytest.mark.parametrize("share", [0.1, 0.2, 0.3, 0.45])
 def test_shares_are_rounded_up_and_leave_a_majority(share):
     """M9"""

@@ -24,7 +24,7 @@ from unskew.engine.resolve import compared
 from unskew.errors import UsageError
 from unskew.methods import registry
 from unskew.privacy.fixed_point import FixedPoint, shares_of_weight
-from unskew.privacy.secure import parse
+from unskew.privacy.secure import SecureAggregation, parse
 from unskew.report import page
 
 QUICK = {"rounds": 2, "epochs": 1, "batch": 16, "workers": 1, "lanes": "8", "model": "mlp"}
@@ -65,6 +65,25 @@ def test_the_sum_is_that_of_exact_fractions_rounded_to_steps():
     assert all(float(r.weights["a"][0]) == float(torch.tensor(float(want), dtype=torch.float32)) for r in answer)
     shared = summed([Fraction(float(r.shares["p"]["s"])) for r in sent]) / 3
     assert float(answer[0].shares["p"]["s"]) == float(torch.tensor(float(shared), dtype=torch.float32))
+
+
+def test_a_sums_loss_is_the_mean_and_its_cut_numbers_are_counted_in_every_tensor():
+    """Of the first client a number of either tensor is cut to 1, of the second none."""
+    w = {"a": torch.zeros(2), "b": torch.zeros(1)}
+    numbers = FixedPoint(gate.Spec({"a": (2,), "b": (1,)}, {}, dict.fromkeys("ab", torch.float32)), 1.0, 20, 64)
+    sent = [
+        Reply(0, 1.0, {"a": torch.tensor([5.0, 0.5]), "b": torch.tensor([-3.0])}, loss=0.5),
+        Reply(1, 1.0, {"a": torch.tensor([0.25, 1.0]), "b": torch.tensor([0.0])}, loss=0.75),
+    ]
+    total = sum(numbers.numbers(reply, w, 1.0) for reply in sent)
+    assert numbers.cut(total) == 2
+    assert [reply.loss for reply in numbers.replies(total, w, sent, 2.0)] == [0.625, 0.625]
+
+
+def test_how_many_sites_open_a_sum_is_no_matter_of_rounding():
+    """0.55 of 20 sites are 11, though 0.55 * 20 is a little more; it is never fewer than three or half of them."""
+    assert [SecureAggregation(threshold=0.55).needed(sites) for sites in (20, 21, 3, 4)] == [11, 12, 3, 3]
+    assert SecureAggregation(threshold=1.0).needed(7) == 7
 
 
 def test_weights_are_clients_parts_of_the_mean_as_the_merge_has_them():

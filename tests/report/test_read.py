@@ -11,10 +11,19 @@ from tests.report.fake_runs import fake_comparison, fake_run
 from unskew import many
 from unskew.errors import StateError
 from unskew.report.read import read_comparison, read_run, read_runs
+from unskew.report.records import traffic_of
 
 
 def lines(path):
     return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def test_the_rows_of_a_round_are_added_up():
+    """Two clients of 10 bytes and one of 7 in round 1, in a sum of three and one of two."""
+    row = {"t": 1, "way": "up", "share": "w", "clients": [0, 1], "bytes": 10, "sum_of": 3}
+    (traffic,) = traffic_of([row, row | {"clients": [2], "bytes": 7, "sum_of": 2}, row | {"t": 2}], 3)
+    assert traffic.bytes.tolist() == [27, 20]
+    assert (traffic.most, traffic.sum_of, traffic.total) == (10, 2, 47)
 
 
 def test_series_clients_and_bytes_are_what_the_rows_say(tmp_path):

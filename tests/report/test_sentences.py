@@ -30,7 +30,7 @@ from unskew.report.sections import (
     sites,
     understood,
 )
-from unskew.report.verdict import pays
+from unskew.report.verdict import best_at_clients, pays
 
 FEDERATION = {
     "name": "digits",
@@ -113,6 +113,24 @@ def test_whether_federating_pays_is_said(ours, alone, sentence):
     assert pays(context.summaries) == f"{WHERE} {sentence}"
     assert str(escape(pays(context.summaries))) in page(context.runs, "x")
     assert pays(context_of(federated, "x").summaries) == ""
+
+
+def test_a_method_is_held_against_training_alone_in_the_same_seeds():
+    """Seed 0 of the method is not there yet, so that of training alone has no partner."""
+    ours = [run("a", seed, [0.5], client_mean=[value]) for seed, value in ((2, 0.7), (1, 0.6))]
+    alone = [run("local", seed, [], own_mean=[value]) for seed, value in ((0, 0.1), (1, 0.2), (2, 0.3))]
+    method, theirs, single = best_at_clients(context_of([*ours, *alone], "x").summaries)
+    assert (method, theirs.tolist(), single.tolist()) == ("a", [0.6, 0.7], [0.2, 0.3])
+
+
+def test_of_errors_the_closest_rival_and_what_pays_are_the_lower_ones():
+    def of(method, error):
+        errors = {"global_rmse": [error], "client_mean": [error], "own_mean": [9.0 if method != "local" else 3.0]}
+        return replace(run(method, 0, (), **errors), federation={"task": "regression"})
+
+    runs = [of("far", 8.0), of("best", 2.0), of("near", 4.0), of("local", 5.0)]
+    assert "2 better than near; one seed" in result(*runs)
+    assert "best is ahead by 1 RMSE, but one seed" in pays(context_of(runs, "x").summaries)
 
 
 def test_a_long_run_pays_by_the_mean_of_its_last_ten_rounds():

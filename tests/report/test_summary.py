@@ -67,6 +67,21 @@ def test_the_page_counts_rounds_and_bytes_to_the_default_target():
     assert "high 6 MB" in cost.build(context).html
 
 
+def test_a_curve_over_bytes_is_the_mean_over_seeds_from_the_first_round_that_sent(monkeypatch):
+    """Seeds that move 2 and 6 MB a round: 4 and 8 MB in the mean. Round 0 is scored before anything is sent."""
+    lines = []
+    monkeypatch.setattr(cost, "curves", lambda drawn, *labels, **options: lines.extend(drawn) or "")
+    cost.build(context_of([run("m", s, [0.1, 0.2, 0.3], 0, [b, b]) for s, b in enumerate((10**6, 3 * 10**6))], "x"))
+    assert lines[0].x.tolist() == [4e6, 8e6]
+    assert lines[0].y.tolist() == pytest.approx([0.2, 0.3])
+
+
+def test_an_error_reaches_its_target_from_above():
+    falls = replace(run("m", 0, (), global_rmse=[5.0, 3.0, 2.0, 4.0]), federation={"task": "regression"})
+    assert rounds_to(falls, 3.0) == 2
+    assert math.isnan(rounds_to(falls, 1.0))
+
+
 def test_seeds_that_never_reach_the_target_are_counted_and_not_averaged():
     """Seed 0 reaches 0.5 in round 2 and seed 1 in round 4, each round moving 2 x 1 MB; seed 2 never does."""
     curves = ([0.1, 0.5, 0.5, 0.5], [0.1, 0.1, 0.1, 0.6], [0.1, 0.1, 0.1, 0.1])
