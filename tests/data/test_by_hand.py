@@ -293,7 +293,9 @@ def test_what_devices_see_by_hand():
     flat = np.zeros((50, 1, 40, 40), np.float32)
     assert Noise(0.5).apply(flat, client).std() == pytest.approx(0.5 * 0.927051, rel=0.01)
     for k in range(5):
-        assert np.array_equal(Rotate90().apply(flat + np.arange(40), Client(k)), np.rot90(flat + np.arange(40), k, (2, 3)))
+        assert np.array_equal(
+            Rotate90().apply(flat + np.arange(40), Client(k)), np.rot90(flat + np.arange(40), k, (2, 3))
+        )
 
 
 def test_a_blur_is_a_gaussian_that_repeats_the_border():

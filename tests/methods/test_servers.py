@@ -264,6 +264,8 @@ def test_median_and_trimmed_mean_stand_one_wild_client():
 def test_krum_keeps_the_crowd():
     points = torch.tensor([[0.0, 0], [0.1, 0], [0, 0.1], [50.0, 50], [0.1, 0.1]])
     assert krum(points, 1).tolist() == [0, 1, 2, 4]
+    # the nearest two of each lie 17, 10, 25, 17 and 26 away in squares; in distances, 5, 4, 7, 5 and 6, the third is last
+    assert krum(torch.tensor([[0.0], [1.0], [4.0], [8.0], [9.0]]), 1).tolist() == [0, 1, 2, 3]
     start = {"w": torch.zeros(2), "running_var": torch.ones(1)}
     given = ups(*points.tolist(), sizes=[1.0, 1, 2, 100, 1])
     merged, _ = MultiKrum(share=0.2).merge(start, {}, given, FED)

@@ -81,8 +81,8 @@ def test_a_sums_loss_is_the_mean_and_its_cut_numbers_are_counted_in_every_tensor
 
 
 def test_how_many_sites_open_a_sum_is_no_matter_of_rounding():
-    """0.55 of 20 sites are 11, though 0.55 * 20 is a little more; it is never fewer than three or half of them."""
-    assert [SecureAggregation(threshold=0.55).needed(sites) for sites in (20, 21, 3, 4)] == [11, 12, 3, 3]
+    """0.56 of 25 sites are 14, though 0.56 * 25 is a little more in floats; it is never fewer than three, or half of them."""
+    assert [SecureAggregation(threshold=0.56).needed(sites) for sites in (25, 26, 3, 4)] == [14, 15, 3, 3]
     assert SecureAggregation(threshold=1.0).needed(7) == 7
 
 
