@@ -152,9 +152,9 @@ def test_test_rows_are_dealt_in_the_clients_proportions():
 def test_index_of_a_million_clients_is_cheap():
     owner = np.arange(1_000_000)
     index = Index.by_owner(owner, 1_000_000)
-    began = time.perf_counter()
+    began = time.process_time()
     assert [int(index[k][0]) for k in (0, 999_999, 5)] == [0, 999_999, 5]
-    assert time.perf_counter() - began < 0.01
+    assert time.process_time() - began < 0.01
     assert index.sizes.sum() == 1_000_000
 
 
