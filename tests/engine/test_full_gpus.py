@@ -32,7 +32,7 @@ class Full:
 
 
 UPDATE = Trainer.update
-AUTO: dict[str, Any] = {"clients": 6, "lanes": "auto", "rounds": 3, "batch": 64, "epochs": 3}
+AUTO: dict[str, Any] = {"clients": 6, "lanes": "auto", "rounds": 3, "batch": 64, "epochs": 2}
 
 
 @pytest.fixture

@@ -108,7 +108,7 @@ class Plain:
 
 def weights_after(method: str, recorder: Plain | None, lanes: str = "8", rounds: int = 3) -> dict[str, Tensor]:
     """The weights after some rounds with a learning rate that falls."""
-    given = {"rounds": rounds, "epochs": 2, "batch": 16, "clients": 6, "samples": 40, "workers": 1, "lr_decay": 0.5}
+    given = {"rounds": rounds, "epochs": 2, "batch": 8, "clients": 6, "samples": 16, "workers": 1, "lr_decay": 0.5}
     run = resolve.resolve(config.build({**given, "model": "cnn_small", "lanes": lanes, "method": method}), arrays())
     return weights_of(run, recorder, rounds)
 

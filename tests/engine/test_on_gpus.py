@@ -179,7 +179,7 @@ def test_one_gpu_is_one_gpu(gpus: Pretend):  # noqa: F811
 def test_a_buffer_of_changing_length_is_recorded_once(monkeypatch, gpus: Pretend):  # noqa: F811
     """FLea's had another length in every round, and steps were recorded for every length."""
     gpus(1)
-    given = {"lanes": "1", "clients": 6, "rounds": 5, "samples": 20, "availability": "bernoulli:0.5"}
+    given = {"lanes": "1", "clients": 6, "rounds": 4, "samples": 10, "availability": "bernoulli:0.5"}
     lengths = []
     server = FLea.collect
     monkeypatch.setattr(
@@ -187,11 +187,11 @@ def test_a_buffer_of_changing_length_is_recorded_once(monkeypatch, gpus: Pretend
         "collect",
         lambda p, w, s, ups, fed: lengths.append(sum(map(len, ups["labels"]))) or server(p, w, s, ups, fed),
     )
-    recorded, loop = ups_and_downs(run_of("flea(alpha=0.1)", **given), 5)
+    recorded, loop = ups_and_downs(run_of("flea(alpha=0.1)", **given), 4)
     assert len(set(lengths)) > 1
     assert len(loop.trainer.replays.stages) == 2  # without a buffer in the first round, and with room for any of these
     monkeypatch.setattr("unskew.engine.client.trainer.Replays", lambda: None)
-    taken, _ = ups_and_downs(run_of("flea(alpha=0.1)", **given), 5)
+    taken, _ = ups_and_downs(run_of("flea(alpha=0.1)", **given), 4)
     assert all(torch.equal(t, recorded[n]) for n, t in taken.items())
 
 
