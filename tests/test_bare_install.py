@@ -93,6 +93,25 @@ def test_a_comparison_needs_no_extra(tmp_path):
     assert done.returncode == 0, done.stderr + done.stdout[-500:]
 
 
+def test_what_concerns_networks_names_its_extra(tmp_path):
+    """Of some commands it ended in an unexpected error."""
+    (tmp_path / "site/runs/1").mkdir(parents=True)
+    (tmp_path / "site/runs/1/setup.safetensors").write_bytes(b"")
+    commands = [
+        "serve x",
+        "federation show x",
+        "federation init x --host h --sites a",
+        "join t",
+        "attach r",
+        "site clean",
+    ]
+    commands += ["predict site/runs/1 x.npy"]
+    for command in commands:
+        done = bare(tmp_path, "-m", "unskew", *command.split())
+        assert "E501 a deployment needs Flower and cryptography: pip install 'unskew[flower]'." in done.stderr, command
+        assert done.returncode == 2, command
+
+
 def test_what_needs_an_extra_names_it(tmp_path):
     code = """
 import unskew

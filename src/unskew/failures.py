@@ -8,7 +8,10 @@ import tempfile
 import traceback
 
 from unskew.disk import is_full
-from unskew.errors import Paused, StateError, UnskewError, excerpt
+from unskew.errors import Paused, StateError, UnskewError, UsageError, excerpt
+
+OF_NETWORKS = ("cryptography", "flwr", "httpx", "uvicorn")
+"""What only the extra `flower` installs."""
 
 
 class Unexpected(UnskewError):
@@ -18,9 +21,11 @@ class Unexpected(UnskewError):
 
 
 def explained(error: Exception) -> UnskewError:
-    """The error to show for any exception: itself where it is one already, else E203, E141, E142 or E143."""
+    """The error to show for any exception: itself where it is one already, else E203, E141, E142, E501 or E143."""
     if isinstance(error, UnskewError):
         return error
+    if isinstance(error, ModuleNotFoundError) and (error.name or "").partition(".")[0] in OF_NETWORKS:
+        return UsageError("E501", "a deployment needs Flower and cryptography: pip install 'unskew[flower]'.")
     if isinstance(error, OSError) and is_full(error):
         return Paused("E203", f"disk full: cannot write {_file_of(error)}.")
     if _out_of_memory(error):

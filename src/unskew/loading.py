@@ -17,6 +17,7 @@ from unskew.engine.disk.code import Code
 from unskew.engine.disk.reopened import reopened
 from unskew.engine.export import hub
 from unskew.errors import UsageError
+from unskew.failures import explained
 from unskew.predicting import AtSite, Published
 from unskew.results import Result
 
@@ -59,11 +60,7 @@ def load(
     if is_sites(path):
         if unfinished or best:
             raise UsageError("E109", f"{path} holds the weights that came last; leave out unfinished and best.")
-        from unskew.deploy import loaders, own_model  # which need what a site has installed
-
-        own = own_model.opened(path, Code(method, model), None if data is None else loaders.at_site(data, classes))
-        run, end = own.trained.run, own.trained.end
-        return AtSite(run, run.fed.net.module_with(end.weights), own.trained, path, own)
+        return _of_site(path, Code(method, model), data, classes)
     if data is not None:
         raise UsageError(
             "E109", f"{path} is no run at a site (SITE/runs/NUMBER), whose data could be given; leave out data."
@@ -71,3 +68,14 @@ def load(
     opened = reopened(path, Code(method, model), unfinished, best)
     module = opened.run.fed.net.module_with(opened.weights)
     return Result(opened.run, opened.record, opened.weights, module, opened.trained, path)
+
+
+def _of_site(path: Path, code: Code, data: Any, classes: Sequence[str]) -> AtSite:
+    """The model in a site's folder of a run. data, classes: as `load` takes them."""
+    try:
+        from unskew.deploy import loaders, own_model  # which need what a site has installed
+    except ModuleNotFoundError as error:
+        raise explained(error) from error
+    own = own_model.opened(path, code, None if data is None else loaders.at_site(data, classes))
+    run, end = own.trained.run, own.trained.end
+    return AtSite(run, run.fed.net.module_with(end.weights), own.trained, path, own)

@@ -28,6 +28,8 @@ def command(
     failed = [result for result in results if not result.ok]
     if as_json:
         print(json.dumps([{"check": r.name, "ok": r.ok, "detail": r.detail} for r in results]))
+    elif not results:
+        print(f"{method} has no Parts that could be checked: it averages weights, and nothing else.")
     else:
         print(f"\n{len(results) - len(failed)} of {len(results)} checks passed")
     if failed:

@@ -11,14 +11,11 @@ import secrets
 import stat
 from pathlib import Path
 
-from unskew.errors import UsageError
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
-try:
-    from cryptography.exceptions import InvalidSignature
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-except ImportError as error:  # the extra is not installed
-    raise UsageError("E501", "a deployment needs Flower and cryptography: pip install 'unskew[flower]'.") from error
+from unskew.errors import UsageError
 
 _SCHEME = ec.ECDSA(hashes.SHA256())
 
