@@ -93,7 +93,18 @@ def simulated(given: Any, settings: Any, model: str) -> unskew.Result:
 
 
 @pytest.mark.parametrize(
-    "method", ["fedavg", "scaffold", "fedmix", "fedrep", "unskew", "fedproto", "fedavg+standardise"]
+    "method",
+    [
+        "fedavg",
+        "scaffold",
+        "fedmix",
+        "fedrep",
+        "unskew",
+        "fedproto",
+        "fedavg+standardise",
+        "fedrdn",
+        "fedrdn+standardise(images=False)",
+    ],
 )
 def test_inputs_by_name_end_with_the_bits_of_the_simulator(tmp_path, module, method):
     settings = fake.small(method, clients=len(SIZES), model=f"{module}:Net")
