@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from tests.report.fake_runs import fake_comparison
-from unskew.report import page, read, summary, tables
+from unskew.report import notes, page, read, summary, tables
 from unskew.report.figures.partition import partition_map
 
 SITES = ["DRIVE", "CHASE_DB1", "STARE"]
@@ -45,7 +45,7 @@ def test_dice_is_the_score(comparison):
     assert rows[0].dice_both.n == 2
     assert rows[0].macro_f1.n == 0
     assert tables.column_groups(rows)[1] == ("global Dice", 2)
-    assert "Dice in %, mean ± sample standard deviation over 2 seeds" in tables.note(rows)
+    assert "Dice in %, mean ± sample standard deviation over 2 seeds" in notes.note(rows)
     line = next(csv.DictReader(io.StringIO(tables.as_csv(rows))))
     assert line["metric"] == "dice"
     assert float(line["dice_both"]) == pytest.approx(rows[0].dice_both.mean)

@@ -218,11 +218,11 @@ def test_the_result_of_few_rounds_or_one_seed_claims_less():
 def test_warnings_say_what_makes_the_numbers_doubtful():
     short = changed(run("a", 0, [0.5]), config={"method": "a", "seed": 0, "rounds": 4})
     dropped = changed(
-        run("b", 0, [0.5]),
+        run("b", 0, [0.5] * 4),
         events=[{"t": 1, "code": c, "text": "x"} for c in ("E302", "E320", "E323", "E325")]
         + [{**rounds(([0, 1, 2, 3, 4], [0, 1, 2, 3]))[0], "received": 5}],
     )
-    assert headline.warnings(context_of([short, dropped, run("b", 1, [0.5])], "x")) == [
+    assert headline.warnings(context_of([short, dropped, run("b", 1, [0.5] * 4)], "x")) == [
         "Not finished (1 of 3 runs): a seed 0 (round 1 of 4).",
         "Methods have different numbers of seeds: a 1, b 2.",
         "b: 1 of 5 replies were dropped.",

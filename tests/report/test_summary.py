@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from unskew.report import tables
+from unskew.report import notes, tables
 from unskew.report.context import context_of
 from unskew.report.page import page
 from unskew.report.runs import RunData, Traffic
@@ -158,7 +158,7 @@ def test_in_a_short_run_every_score_is_of_the_last_round():
     assert (
         sum(span for _, span in tables.column_groups(rows)) == len(tables.columns(rows)) == len(tables.cells(rows[0]))
     )
-    assert "all scores but best are those of the last round" in tables.note(rows)
+    assert "all scores but best are those of the last round" in notes.note(rows)
 
 
 def test_pooled_data_have_no_worst_client():

@@ -13,7 +13,7 @@ import pytest
 from rich.console import Console
 
 from tests.report.fake_runs import fake_comparison
-from unskew.report import tables
+from unskew.report import notes, tables
 from unskew.report.numbers import megabytes, p_value, size
 from unskew.report.read import read_comparison
 from unskew.report.stats import Score, bytes_to, mean10, trained
@@ -80,17 +80,17 @@ def test_too_few_seeds_are_said(runs):
         "local": "reference",
         "centralised": "reference",
     }
-    assert "a p-value needs 5 seeds" in tables.note(rows)
+    assert "a p-value needs 5 seeds" in notes.note(rows)
 
 
 def test_a_method_that_was_not_trained_has_no_verdict_and_says_why(rows):
     """M3: scores of weights that no client has trained were shown as a method's."""
     lost = replace(rows[0], mean10=Score.of([]), n=2, received=20, used=0, untrained=2)
     assert tables.verdict(replace(lost, leads=False, reference=False)) == "not trained"
-    assert f"{lost.method}: 20 of 20 replies were dropped; 2 of 2 runs used too few" in tables.note([lost])
+    assert f"{lost.method}: 20 of 20 replies were dropped; 2 of 2 runs used too few" in notes.note([lost])
     nobody = replace(lost, received=0, leads=False, reference=False)
     assert tables.verdict(nobody) == "not trained"
-    assert f"{lost.method}: no client answered; 2 of 2 runs used too few" in tables.note([nobody])
+    assert f"{lost.method}: no client answered; 2 of 2 runs used too few" in notes.note([nobody])
     local = replace(lost, used=19, untrained=0, leads=False, reference=False)  # never has a global score
     assert tables.verdict(local) == "–"
 

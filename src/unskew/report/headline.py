@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from unskew.report import tables
+from unskew.report import comparable, notes
 from unskew.report.context import Context
 from unskew.report.figures.svg import shorten
 from unskew.report.numbers import digits, one, p_value, plural, size
@@ -47,7 +47,9 @@ def _where(run: RunData) -> str:
 
 def _certainty(second: Gap | None) -> str:
     """Whether the seeds can tell the leader from the second."""
-    if second is None or second.seeds < 2:
+    if second is None or not second.seeds:
+        return "; no seed of one is a seed of the other, so they cannot be paired"
+    if second.seeds == 1:
         return "; one seed cannot tell whether this would happen again"
     if math.isnan(second.p):
         return f" (in {second.lost} of {second.seeds} seeds)"
@@ -79,8 +81,8 @@ def cards(context: Context) -> list[tuple[str, str]]:
 def warnings(context: Context) -> list[str]:
     """Sentences on what makes the numbers doubtful."""
     runs = context.runs
-    sentences = [*_unfinished(runs), *_uneven_seeds(context), *_different_tasks(context)]
-    sentences += [*tables.doubtful(context.summaries), *tables.dropped(context.summaries)]
+    sentences = [*_unfinished(runs), *comparable.doubts(context)]
+    sentences += [*notes.doubtful(context.summaries), *notes.dropped(context.summaries)]
     codes = [str(e.get("code", "")) for r in runs for e in r.events]
     events = sum(code.startswith("E3") and code not in AS_ASKED for code in codes)
     if events:
@@ -96,20 +98,3 @@ def _unfinished(runs: Sequence[RunData]) -> list[str]:
     named = ", ".join(f"{r.method} seed {r.seed} (round {r.rounds} of {r.planned})" for r in short[:4])
     more = " …" if len(short) > 4 else ""
     return [f"Not finished ({len(short)} of {plural(len(runs), 'run')}): {named}{more}."]
-
-
-def _uneven_seeds(context: Context) -> list[str]:
-    counts = {method: len(group) for method, group in context.methods.items()}
-    if len(set(counts.values())) == 1:
-        return []
-    return [f"Methods have different numbers of seeds: {', '.join(f'{m} {n}' for m, n in counts.items())}."]
-
-
-def _different_tasks(context: Context) -> list[str]:
-    sentences = []
-    for key, what in (("data", "data"), ("skew", "partitions"), ("clients", "numbers of clients")):
-        values = {str(r.config.get(key)) for r in context.runs if not r.is_reference}
-        if len(values) > 1:
-            named = ", ".join(sorted(values))
-            sentences.append(f"These runs have different {what} ({named}), so their scores cannot be compared.")
-    return sentences

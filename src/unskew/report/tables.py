@@ -9,11 +9,9 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from unskew.engine.resolve import REFERENCES
-from unskew.engine.server.used import lost
 from unskew.report.further import InScope
-from unskew.report.numbers import MISSING, begun, digits, megabytes, noun, one, p_value, plural
-from unskew.report.stats import FEWEST_PAIRS, SHORT_RUN
+from unskew.report.notes import doubtful, note
+from unskew.report.numbers import MISSING, digits, megabytes, noun, one, p_value, plural
 from unskew.report.summary import MethodSummary
 from unskew.report.verdict import pays
 from unskew.scores import kind
@@ -82,7 +80,7 @@ def verdict(summary: MethodSummary) -> str:
     if gap is None or not gap.seeds:
         return MISSING
     if math.isnan(gap.p):
-        behind = f"{-100 * gap.behind:+.1f}" if kind(summary.metric).share else f"{-gap.behind:+.3g}"
+        behind = f"{-100 * gap.behind:+z.1f}" if kind(summary.metric).share else f"{-gap.behind:+z.3g}"
         return f"{behind} ({gap.lost}/{gap.seeds})"
     return p_value(gap.p) + (" (tie)" if gap.p >= 0.05 else "")
 
@@ -95,50 +93,6 @@ def to_target(summary: MethodSummary) -> str:
     if not s.reached:
         return "not reached"
     return megabytes(s.to_target.mean) + (f" ({s.reached}/{s.n})" if s.reached < s.n else "")
-
-
-def note(summaries: Summaries) -> str:
-    """What the table's numbers are: sentences, one a line."""
-    n = max((s.n for s in summaries), default=0)
-    over = f"mean ± sample standard deviation over {n} seeds" if n > 1 else "one seed, so no standard deviation"
-    rounds = "mean-10, clients and personal are means over the evaluated rounds among the last 10."
-    if _by_last(summaries):
-        rounds = f"With fewer than {SHORT_RUN} rounds all scores but best are those of the last round."
-    lines = [
-        f"{_measured(_metric(summaries))}, {over}. {rounds}",
-        "clients: the global model on each client's own test rows. personal: each client's own model on the same rows.",
-    ]
-    if sum(not s.reference for s in summaries) > 1:
-        ranks = "the last round" if _by_last(summaries) else "the mean of the last 10 rounds"
-        if n < FEWEST_PAIRS:
-            what = "points" if kind(_metric(summaries)).share else "how much better (+) or worse (-)"
-            text = f"{what} by {ranks}, and in how many seeds the best was ahead; a p-value needs {FEWEST_PAIRS} seeds."
-        else:
-            text = f"paired t-test over seeds on {ranks}, corrected by Holm. With few seeds it detects only large differences."
-        lines.append(f"vs best: {text}")
-    lines += dropped(summaries)
-    if any(s.reference for s in summaries):
-        lines.append(f"{' and '.join(REFERENCES)} are references: they do not compete.")
-    return "\n".join(lines)
-
-
-def _measured(metric: str) -> str:
-    """What the scores are: `Accuracy in %`, `RMSE in the target's unit, lower is better`."""
-    which = kind(metric)
-    if which.share:
-        return f"{begun(which.title)} in %"
-    return f"{begun(which.title)} in the target's unit" + (", lower is better" if which.lower else "")
-
-
-def dropped(summaries: Summaries) -> list[str]:
-    """A sentence for every method of which replies were dropped, so that it was trained on less than it seems."""
-    sentences = (lost(s.method, s.received, s.used, s.untrained, s.n) for s in summaries)
-    return [sentence for sentence in sentences if sentence]
-
-
-def doubtful(summaries: Summaries) -> list[str]:
-    """A sentence for every method of which so many replies were dropped that its scores say little."""
-    return [s.doubt for s in summaries if s.doubt]
 
 
 def caption(summaries: Summaries) -> str:

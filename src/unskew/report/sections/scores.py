@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from unskew.report import tables
 from unskew.report.context import Context
+from unskew.report.notes import note
 from unskew.report.numbers import MISSING, digits, one
 from unskew.report.render import render
 from unskew.report.section import Section
@@ -42,7 +43,7 @@ def build(context: Context) -> Section:
         groups=groups if several else groups[:-1],
         columns=columns[:shown],
         caption=tables.caption(summaries),
-        note=tables.note(summaries),
+        note=note(summaries),
         target=_target(context),
         more=_more(summaries),
         noun=context.score,
