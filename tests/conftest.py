@@ -9,6 +9,9 @@ from pathlib import Path
 
 import pytest
 
+# Before torch is loaded: a fork taken while a thread of training is inside MKL's own memory manager waits for its lock for ever.
+os.environ.setdefault("MKL_DISABLE_FAST_MM", "1")
+
 from tests import forked
 from unskew.comparison import workers
 from unskew.engine.client import padding

@@ -12,6 +12,8 @@ import sys
 import tomllib
 from pathlib import Path
 
+from tests.test_api import BOUND
+
 PROJECT = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]
 CALLED = {"PyYAML": "yaml", "scikit-learn": "sklearn", "pillow": "PIL", "typing-extensions": "typing_extensions"}
 CALLED |= {"annotated-types": "annotated_types", "dp-accounting": "dp_accounting", "mlflow-skinny": "mlflow"}
@@ -25,7 +27,9 @@ def imported(requirements: list[str]) -> set[str]:
 
 
 NEEDED = imported(PROJECT["dependencies"])
-EXTRA = imported([one for name, extra in PROJECT["optional-dependencies"].items() if name != "dev" for one in extra])
+EXTRA = imported(
+    [one for name, extra in PROJECT["optional-dependencies"].items() if name != "dev" for one in extra]
+) - {*BOUND}
 
 BARE = f"""
 import sys

@@ -82,3 +82,44 @@ def test_whoever_needs_more_from_the_data_has_them_dealt_anew(tmp_path, monkeypa
     rehearsal.rehearse(plan_cells(tmp_path, ["fedavg", "fedavg_ft", "fedprox"], [0], SMALL))
     assert np.diff(sizes).tolist() == [sizes[1], -sizes[1]]
     assert sizes[1] > 0
+
+
+def test_runs_on_data_that_have_changed_are_not_compared_with_new_ones(tmp_path, monkeypatch):
+    """They were reused without a word where only new methods were trained."""
+    monkeypatch.chdir(tmp_path)
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(90, 6)).astype(np.float32), np.arange(90) % 3
+    np.savez("mine.npz", x=x, y=y)
+    options = {"clients": 3, "rounds": 1, "epochs": 1, "model": "mlp", "skew": "iid", "references": False, "name": "c"}
+    unskew.compare(["fedavg"], "mine.npz", seeds=1, processes=1, **options)
+    unskew.compare(["fedavg", "fedprox"], "mine.npz", seeds=1, processes=1, **options)
+    scores = (tmp_path / "runs/c/fedavg--s0/metrics.jsonl").read_text()
+    np.savez("mine.npz", x=2 * x, y=y)
+    monkeypatch.setattr(training, "train_all", lambda *_: pytest.fail("something trained"))
+    with pytest.raises(UnskewError, match=r"E112 the data 'mine.npz' are not those that .*fedavg--s0 was trained on"):
+        unskew.compare(["fedavg", "fedprox", "fedavgm"], "mine.npz", seeds=1, **options)
+    (tmp_path / "runs/c/fedprox--s0/model.safetensors").unlink()
+    for words in (["resume", "runs/c"], ["compare", "fedavg", "moon", "--config", "runs/c/fedavg--s0/config.yaml", "--name", "c"]):  # fmt: skip
+        done = CliRunner().invoke(cli.app(), words)
+        assert isinstance(done.exception, UnskewError), done.output
+        assert done.exception.code == "E112"
+    assert (tmp_path / "runs/c/fedavg--s0/metrics.jsonl").read_text() == scores
+
+
+def test_finished_runs_are_shown_where_their_data_are_no_more(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    np.savez("mine.npz", x=np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32), y=np.arange(60) % 2)
+    options = {"clients": 3, "rounds": 1, "epochs": 1, "model": "mlp", "skew": "iid", "references": False, "name": "c"}
+    first = unskew.compare(["fedavg"], "mine.npz", seeds=1, processes=1, **options)
+    (tmp_path / "mine.npz").unlink()
+    again = unskew.compare(["fedavg"], "mine.npz", seeds=1, processes=1, **options)
+    assert again.table() == first.table()
+    with pytest.raises(UnskewError, match="E402"):
+        unskew.compare(["fedavg", "fedprox"], "mine.npz", seeds=1, **options)
+
+
+@pytest.mark.parametrize("twice", [("fedprox", "fedprox(mu=0.001)"), ("fedrdn_v", "fedrdn(mean=True)")])
+def test_one_method_under_two_names_does_not_compete_with_itself(tmp_path, twice):
+    with pytest.raises(UnskewError, match=r"E119 '.*' and '.*' are one method, .*name it once"):
+        plan_cells(tmp_path, twice, [0], SMALL)
+    assert len(plan_cells(tmp_path, ["fedprox", "fedprox(mu=0.1)", "fedavg", "centralised"], [0], SMALL)) == 4

@@ -89,9 +89,13 @@ def command(arguments: Arguments, given: dict[str, Any]) -> None:
 
 def resume(path: Path, as_json: bool, on: str = "") -> None:
     """Finish a comparison that was interrupted. on: where, if not where it began."""
-    from unskew.comparison.plan import described
+    from unskew.comparison.plan import described, plan_cells
+    from unskew.comparison.rehearsal import check_data
+    from unskew.tuning.tuned import tuning_of
 
     plan = described(path)
+    tuning = tuning_of(path, plan)
+    check_data(tuning.rehearsed() if tuning else plan_cells(path, plan.methods, plan.seeds, plan.settings))
     finish(path, replace(plan, on=on or plan.on), as_json)
 
 

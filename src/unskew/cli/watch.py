@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import typer
 
-from unskew.engine.disk.tail import Tail
 from unskew.scores import MAIN, kind
 
 LOOK_S = 0.5
@@ -114,6 +113,8 @@ class _History:
     """What a run has written so far. complete: the rounds of which everything is written; 0 is before the first."""
 
     def __init__(self, run: Path):
+        from unskew.engine.disk.tail import Tail  # which loads NumPy
+
         self.complete: set[int] = set()
         self._run, self._sites = run, list[str]()
         self._metrics, self._events = Tail(run / "metrics.jsonl"), Tail(run / "events.jsonl")

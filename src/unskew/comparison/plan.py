@@ -48,14 +48,18 @@ def plan_cells(
     Raises UsageError for a method or a setting that cannot be read, for arguments that no method has (E102) and for equal
     methods (E119), StateError (E112) for a folder with another run.
     """
-    cells, unused = [], dict(options.get("set") or {})
+    cells, unused, known = [], dict(options.get("set") or {}), dict[str, str]()
     if not methods or not seeds:
         raise UsageError("E109", "a comparison needs at least one method and one seed.")
     for method in methods:
         base = config.build({**options, "method": method})
         meant = resolve.arguments_for(method, base.set)
         unused = {part: values for part, values in unused.items() if part not in meant}
-        base = with_point(resolve.compared(base.replace(set=meant)), (tuned or {}).get(method, {}))
+        in_full = resolve.compared(base.replace(set=meant))
+        if (first := known.setdefault(in_full.method, method)) != method:
+            text = f"'{first}' and '{method}' are one method, {in_full.method}"
+            raise UsageError("E119", f"{text}, whose rows would compete with each other; name it once.")
+        base = with_point(in_full, (tuned or {}).get(method, {}))
         for seed in seeds:
             cells.append(Cell(method, seed, parent / f"{slug(method)}--s{seed}", base.replace(seed=seed)))
     if unused:

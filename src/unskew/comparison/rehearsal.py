@@ -1,8 +1,11 @@
-"""Every run of a plan put together once and let go again, so that what cannot run is told before any of them trains."""
+"""Every run of a plan put together once and let go again, so that what cannot run is told before any of them trains.
+
+Runs that have begun were put together before; of them it is asked whether their data are still the same.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from unskew.comparison.watch import Cell
@@ -12,19 +15,23 @@ from unskew.data.dataset import Dataset
 from unskew.data.federation import Federation
 from unskew.engine import resolve
 from unskew.engine.assemble import loop_of
+from unskew.engine.disk.fingerprint import fingerprint
+from unskew.engine.disk.state import claimed
 from unskew.engine.memory import check_room
 from unskew.engine.sources import check_spelling, dataset_of, reserve_of
-from unskew.errors import UnskewError
+from unskew.errors import DataError, StateError, UnskewError, excerpt
 from unskew.measures import NONE
 
 
 def rehearse(cells: Iterable[Cell]) -> None:
-    """Look at one seed of every run that has not begun; what has begun was put together before.
+    """Look at one seed of every run that has not begun, and at the data of those that have.
 
-    Raises what the first of them that cannot run would raise itself, its name in front.
+    Raises what the first of them that cannot run would raise itself, its name in front; StateError (E112) for a run that has
+    begun with other data than lie there now.
     """
-    seen: set[str] = set()
+    cells, seen = list(cells), set[str]()
     stage = _Stage()
+    check_data(cells, stage)
     for cell in cells:
         same = cell.settings.replace(seed=0).fingerprint()
         if same in seen or (cell.path / "config.yaml").exists():
@@ -34,6 +41,29 @@ def rehearse(cells: Iterable[Cell]) -> None:
             stage.play(cell.settings.replace(normalise="none", workers=1))
         except UnskewError as error:
             raise type(error)(error.code, f"{cell.method}: {error.text}") from None
+
+
+def check_data(cells: Sequence[Cell], stage: _Stage | None = None) -> None:
+    """Raises StateError (E112) where data have changed since a run began, whose scores would stand beside others of new data.
+
+    One run is asked for each set: data that changed did so for all. Where all runs are finished, they can be shown without
+    data, too.
+    """
+    asked, stage = set[str](), stage or _Stage()
+    for cell in cells:
+        known = claimed(cell.path).get("data")
+        if known is None or cell.settings.data in asked:
+            continue
+        asked.add(cell.settings.data)
+        try:
+            now = fingerprint(stage.federation(cell.settings))
+        except DataError:
+            if all(one.ended for one in cells):
+                continue
+            raise
+        if now != known:
+            text = f"the data {excerpt(cell.settings.data, 60)} are not those that {cell.path} was trained on"
+            raise StateError("E112", f"{text}, beside which other runs would be compared; choose another --name.")
 
 
 class _Stage:
@@ -50,6 +80,10 @@ class _Stage:
         check_room(method, run.fed)
         if settings.measure != NONE:
             loop_of(run).trainer.close()
+
+    def federation(self, settings: Settings) -> Federation:
+        """The federation of a run, with its samples scaled as it trains on them."""
+        return resolve.federation_of(settings, resolve.method_of(settings), self._read(settings))
 
     def _dealt_out(self, settings: Settings, method: Method) -> Federation:
         partition = (

@@ -113,6 +113,16 @@ def read(path: Path) -> Checkpoint:
         raise StateError("E201", f"{path.name} cannot be read ({type(error).__name__}).") from error
 
 
+def claimed(folder: Path) -> dict[str, Any]:
+    """The facts in the newest checkpoint, whose tensors are not read; {} before the first and where it is damaged, which
+    whoever goes on from it is told."""
+    try:
+        with safe_open(str(folder / LATEST), "pt") as file:
+            return dict(json.loads(vouched(file.metadata())[1]))
+    except UNREADABLE:
+        return {}
+
+
 def latest(folder: Path, check: Callable[[Checkpoint], None], say: Callable[[str], None]) -> Checkpoint | None:
     """The newest checkpoint that is whole; None before the first. A newer one is set aside as `.bad`, and that is said.
 
