@@ -28,6 +28,7 @@ from unskew.data.intake.notes import some
 from unskew.data.intake.sheets import read_csv
 from unskew.data.intake.tables import CSV, ending
 from unskew.data.intake.tree import IMAGES, SOUNDS, VOLUMES, kind_of, tree_of
+from unskew.data.intake.worded import inputs_as
 from unskew.data.layout import Layout
 from unskew.data.packed import rows_of
 from unskew.data.parquet.places import ENDING, holds_parquet
@@ -123,10 +124,9 @@ def _listed(path: Path, form: Mapping[str, Any]) -> Read:
         text = f"{path} holds no CSV that lists its files, beside which the model takes {some(list(columns), 8)}"
         raise DataError("E403", f"{text}; write one, as in training.")
     names = [str(file.path.relative_to(path)) for file in listing.files]
-    beside = {column: numbers_as(listing.sheet, {column: kinds}) for column, kinds in columns.items()}
     pixels = DECODED[form["kind"]]([file.path for file in listing.files], form)
     key = {"images": "image", "sounds": "sound"}[form["kind"]]
-    return names, {key: pixels, **{c: v[:, 0] if v.shape[1] == 1 else v for c, v in beside.items()}}
+    return names, {key: pixels, **inputs_as(listing.sheet, columns)}
 
 
 def _table(path: Path, form: Mapping[str, Any]) -> Read:

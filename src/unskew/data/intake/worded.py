@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from unskew.data.intake.features import Kinds, stacked, turned
+from unskew.data.intake.features import Kinds, numbers_as, stacked, turned
 from unskew.data.intake.notes import Note, some
 from unskew.data.intake.sheets import Sheet
 from unskew.errors import DataError, excerpt
@@ -37,3 +37,9 @@ def as_inputs(sheet: Sheet, columns: Sequence[str], notes: list[Note]) -> tuple[
             unseen = excerpt(some(list(one.unseen)), 60)
             notes.append(("note", f"input '{column}' has {unseen} only in the test part"))
     return inputs, used
+
+
+def inputs_as(sheet: Sheet, used: Kinds) -> dict[str, np.ndarray]:
+    """The same of another table, its columns turned into numbers as `used` says. Raises DataError as `numbers_as` does."""
+    values = {column: numbers_as(sheet, {column: kinds}) for column, kinds in used.items()}
+    return {column: v[:, 0] if v.shape[1] == 1 else v for column, v in values.items()}

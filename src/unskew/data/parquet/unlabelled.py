@@ -14,6 +14,7 @@ from unskew.data.intake.features import numbers_as
 from unskew.data.intake.notes import some
 from unskew.data.intake.sheets import Sheet
 from unskew.data.intake.targets import column_named
+from unskew.data.intake.worded import inputs_as
 from unskew.data.parquet.files import samples_in
 from unskew.data.parquet.given import inputs, lists
 from unskew.data.parquet.several import Columns, Named, Shards, shards_at
@@ -39,9 +40,8 @@ def rows_in(path: Path, form: Mapping[str, Any], layout: layouts.Layout | None =
         words = {column: list(kinds) for column, kinds in form.get("beside", ())}
         words |= {c: [] for c in columns if table.columns[c].kind == "text" and c not in words}
         sheet = Sheet(table.name, Columns(table, [c for c in columns if c in words]), Named(table))
-        worded = {c: numbers_as(sheet, {c: words[c]}) for c in columns if c in words}
         rest = inputs(table, [c for c in columns if c not in words], turned, form.get("files", {}))
-        return names, rest | {c: v[:, 0] if v.shape[1] == 1 else v for c, v in worded.items()}
+        return names, rest | inputs_as(sheet, {c: words[c] for c in columns if c in words})
     kind = str(form.get("kind", "arrays"))
     if kind == "table":
         if isinstance(form["columns"], Mapping):  # early runs, whose files name the columns in alphabetical order
