@@ -101,6 +101,7 @@ def simulated(given: Any, settings: Any, model: str) -> unskew.Result:
         "fedrep",
         "unskew",
         "fedproto",
+        "flea",
         "fedavg+standardise",
         "fedrdn",
         "fedrdn+standardise(images=False)",

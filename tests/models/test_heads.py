@@ -168,7 +168,8 @@ def test_a_pass_from_the_head_would_leave_out_what_comes_after_it(method):
 def test_a_pass_from_a_cut_that_others_pass_by_is_refused(made, cut):
     """The shortcut held what zeros gave, and clients trained on the sum of that and others' activations."""
     with pytest.raises(
-        UsageError, match=f"E106 a pass cannot go on from '{cut}' alone: other paths of the model pass it"
+        UsageError,
+        match=f"E108 'flea' cannot run here: it mixes samples at '{cut}', and other paths of the model pass it",
     ):
         trained(made(), f"flea(cut={cut})")
     trained(Shortcut(), "flea(cut=first)")

@@ -18,12 +18,12 @@ from unskew.models.heads import head_of
 class Hooked:
     """A module whose forward is its own; its cuts are its direct children, its head the last dense layer.
 
-    It can go on from a cut only by running from the start and replacing what the cut gave, so a model whose skip
-    connections pass a cut by (`skips`) cannot go on from it, nor one of several inputs, which do so too (passed_by). One pass at a time: the hooks read what `run` has set.
+    It can go on from a cut only by running from the start and replacing what the cut gave, which is a pass of that alone
+    where no other path passes the cut by (`onward.py`). One pass at a time: the hooks read what `run` has set.
     """
 
-    def __init__(self, module: nn.Module, shape: tuple[int, ...], passed_by: bool = False):
-        self.module, self.shape, self.passed_by = module, shape, passed_by
+    def __init__(self, module: nn.Module, shape: tuple[int, ...]):
+        self.module, self.shape = module, shape
         self.head = head_of(module)
         self.before_head = "features"
         self.taps: dict[str, Tap] = {}
@@ -37,16 +37,12 @@ class Hooked:
     ) -> tuple[Tensor, Tensor]:
         """(output, what the head received), from the input or the cut `since` to the logits or the cut `until`.
 
-        Raises UsageError (E106) for a cut that skip connections pass by.
+        Raises UsageError (E106) for a cut whose layer is not called.
         """
         if since == "features":
             head = self.module.get_submodule(self.head)
             with around():
                 return head(x), x
-        if since is not None and getattr(self.module, "skips", False):
-            raise UsageError("E106", f"a pass cannot go on from '{since}' alone: skip connections pass it by.")
-        if since is not None and self.passed_by:
-            raise UsageError("E106", f"a pass cannot go on from '{since}' alone: other inputs of a sample pass it by.")
         stopped: list[Tensor] = []
         self.taps, self.called = dict(taps), set()
         if since is not None:

@@ -113,9 +113,6 @@ class Method:
             if fed.net.layout and p.normalises and not p.by_input:
                 text = "it scales inputs channel by channel, and a sample here has several inputs"
                 raise UsageError("E108", f"'{p.name}' cannot run here: {text}.")
-            if fed.net.layout and p.taps:
-                text = "it changes what a layer gives on, which other inputs of a sample pass by"
-                raise UsageError("E108", f"'{p.name}' cannot run here: {text}.")
             if p.normalises and fed.net.embeds and not (fed.net.layout and p.by_input):
                 raise UsageError("E108", f"'{p.name}' cannot run here: it scales inputs, and the model looks them up.")
             if reason := p.refuse(fed):

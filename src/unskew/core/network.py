@@ -6,7 +6,6 @@ import contextlib
 import copy
 import threading
 from collections.abc import Mapping
-from functools import partial
 from typing import Any
 
 import torch
@@ -14,15 +13,16 @@ from torch import Tensor, nn
 
 from unskew.core.blocks import Around, Blocks, Tap
 from unskew.core.hooked import Hooked
-from unskew.core.onward import logits_shape
+from unskew.core.onward import Onward
 from unskew.core.trees import Weights
 from unskew.data.layout import Layout
 from unskew.errors import UsageError, suggestion
 from unskew.models import tokens, unpacking
 from unskew.models.children import children
 from unskew.models.heads import ends_with_head
+from unskew.models.mixing import mixing
 from unskew.models.modes import nothing_in_place
-from unskew.models.roles import batch_norms, mixes, roles_of, slots, tensors
+from unskew.models.roles import batch_norms, roles_of, slots, tensors
 
 
 class Network:
@@ -31,17 +31,16 @@ class Network:
     A plain `nn.Sequential` is cut at its blocks (`blocks.py`), any other module at its direct children (`hooked.py`).
     One Network serves one thread, for a pass puts its weights into the module; `copy()` makes another.
 
-    blocks: the names of the direct children, in order. head: the name of the layer that gives logits. cut: the cut
-    that Parts use unless told otherwise. folds: whether training clients side by side pays for this model on a CPU,
-    None where it does not say.
+    blocks: the names of the direct children, in order. head: the name of the layer that gives logits. cut: the cut that
+    Parts use unless told otherwise, "" for the first one at which several inputs meet. folds: whether training clients
+    side by side pays for this model on a CPU, None where it does not say.
     trainable, buffers, constants, norms: names of weights, see `roles.py`; a pass in training mode leaves batch
     normalisation of constants in evaluation mode. extra: weights that Parts train beside the model's, by name.
     skips_to_cuts: whether a pass that goes on from a cut leaves out the layers before it; else they run, on zeros.
     embeds: whether the model looks whole numbers up, or they are among several inputs, so that samples must not be scaled
     or mixed. layout: of samples with several inputs, which the module takes one by one; the network takes them as rows.
-    draws: whether a training pass draws random numbers from torch's own generator; the engine finds that out.
-    around: makes the context in which the model runs; differentiable: the one in which its passes have gradients wherever
-    they run.
+    draws: whether a training pass draws from torch's own generator, as the engine finds out. around: makes the context in
+    which the model runs; differentiable: the one in which its passes have gradients wherever they run.
     """
 
     def __init__(
@@ -66,13 +65,13 @@ class Network:
         self._passes = (
             Blocks(self.module)  # pyright: ignore[reportArgumentType]  (a Sequential, which ends_with_head has seen)
             if ends_with_head(self.module)
-            else Hooked(self.module, self.shape, passed_by=layout is not None)
+            else Hooked(self.module, self.shape)
         )
         self.skips_to_cuts = isinstance(self._passes, Blocks)
         self.head = self._passes.head
         self._cuts = tuple(b for b in self.blocks if b != self.head.partition(".")[0])
-        self._mixing = {n for n, block in children(self.module) if mixes(block)}
-        self.cut: str = getattr(module, "cut", self.blocks[0])
+        self._mixing = mixing(self.module, all_inputs=layout is not None)
+        self.cut: str = getattr(module, "cut", "" if layout else self.blocks[0])
         self.folds: bool | None = getattr(module, "folds", None)
         self.around: Around = contextlib.nullcontext
         self.differentiable: Around = contextlib.nullcontext
@@ -91,7 +90,7 @@ class Network:
         self._empty()
         self.draws = False
         self._shapes: dict[str, tuple[int, ...]] = {}
-        self._goes_on: dict[str, tuple[int, ...] | None] = {}
+        self._onward = Onward(self.shape, layout)
         self._asking = threading.Lock()
         self._training: bool | None = None
 
@@ -102,7 +101,7 @@ class Network:
         other._start = self._start
         other.cut, other.folds, other.draws = self.cut, self.folds, self.draws
         other.add(self.extra)
-        other._shapes, other._goes_on = self._shapes, self._goes_on
+        other._shapes, other._onward = self._shapes, self._onward
         return other
 
     def add(self, extra: Weights) -> None:
@@ -117,7 +116,7 @@ class Network:
 
     @property
     def initial(self) -> Mapping[str, Tensor]:
-        """The initial weights themselves, which nobody may change."""
+        """The initial weights, which nobody may change."""
         return {**self._start, **self.extra}
 
     def weights(self) -> Weights:
@@ -153,7 +152,7 @@ class Network:
 
     def check_cut(self, cut: str) -> str:
         """The block after which a cut lies; "cut" stands for the model's own. Raises UsageError (E106) for none."""
-        name = self.cut if cut == "cut" else cut
+        name = (self.cut or self._onward.meet(self._cuts, self.goes_on)) if cut == "cut" else cut
         if name not in self._cuts:
             if len(self.blocks) == 1:
                 raise UsageError(
@@ -177,17 +176,24 @@ class Network:
         """Why a Part cannot train the head, as its refusal says it; None if it can. alone: from features, without the body."""
         if not any(self.of_head(n) for n in self.trainable):
             return "it trains the head, which is frozen"
-        text = self._stops_at("features") if alone and isinstance(self._passes, Hooked) else None
+        text = self.stops_at("features") if alone else None
         return text and f"it trains the head alone, and {text}"
 
     def is_input_at(self, cut: str) -> bool:
         """Whether what lies at a cut ("features": at the head's input) is still the input, flattened, scaled or looked up,
-        because no layer before it has weights that mix an input's numbers. Of several inputs any may get there by itself."""
-        if self.layout:
-            return True
-        blocks = [b for b in self.blocks if b != self.head] if cut == "features" else list(self.blocks)
-        before = blocks if cut == "features" else blocks[: blocks.index(self.check_cut(cut)) + 1]
-        return not any(block in self._mixing for block in before)
+        because no layer before it mixes an input's numbers. Of several inputs all have to go through that layer."""
+        if cut == "features":
+            blocks = tuple(b for b in self.blocks if b != self.head)
+        else:
+            upto = self.blocks.index(self.check_cut(cut)) + 1
+            blocks = self.blocks[upto - 1 if self.layout else 0 : upto]
+        return not any(b in self._mixing and (not self.layout or self.goes_on(b)) for b in blocks)
+
+    def goes_on(self, cut: str) -> bool:
+        """Whether every path of the model leads through this cut, so that what lies there decides the logits."""
+        with contextlib.suppress(UsageError):
+            return self.stops_at(cut) is None
+        return False
 
     def cuts(self, name: str) -> tuple[str, ...]:
         """The blocks a tap names: one cut, or with "maps" those the model lists, else all with channels of pixels."""
@@ -215,29 +221,31 @@ class Network:
         taps: by cut, a function that sees the activation and returns what the pass goes on with.
         The features are [B, D]: what the head received, flattened. Raises UsageError (E122) where an embedding has no row for a number.
         """
-        if since is None or not isinstance(self._passes, Hooked):
-            z, h = self._run(w, x, since, until, train, taps or {})
-            return z, h.flatten(1)
-        if text := self._stops_at(since):
+        if since is not None and (text := self.stops_at(since)):
             raise UsageError("E106", f"a pass cannot go on from '{since}' alone: {text}.")
         z, h = self._run(w, x, since, until, train, taps or {})
-        return (z if until else z.reshape(len(z), *(self._goes_on[since] or ()))), h.flatten(1)
+        ends = since if until is None and isinstance(self._passes, Hooked) else None
+        return (z.reshape(len(z), *(self._logits_shape(ends) or ())) if ends else z), h.flatten(1)
 
-    def _stops_at(self, since: str) -> str | None:
-        """Why a pass with what lies at this cut alone does not end in the model's logits; None if it does."""
-        if since not in self._goes_on:
+    def stops_at(self, since: str) -> str | None:
+        """Why a pass with what lies at this cut alone does not end in the model's logits; None if it does.
+
+        Raises UsageError (E106) for a cut whose layer the model's forward does not call.
+        """
+        if isinstance(self._passes, Blocks) or self._logits_shape(since) is not None:
+            return None
+        return self._onward.why(since, self.head)
+
+    def _logits_shape(self, since: str) -> tuple[int, ...] | None:
+        if since not in self._onward.logits:
+            if since != "features":
+                self.shape_at(since)  # refuses what gives no tensor
             around, self.around = self.around, contextlib.nullcontext
             try:
-                self._goes_on[since] = logits_shape(partial(self._run, dict(self.initial)), self.shape, since)
+                self._onward.find(since, self._run, self.initial, self.trainable)
             finally:
                 self.around = around
-        if self._goes_on[since] is not None:
-            return None
-        if since == "features":
-            return (
-                f"what the model does after its head '{self.head}' would be left out; have the head's answer returned"
-            )
-        return "other paths of the model pass it by; cut it where all of them meet"
+        return self._onward.logits[since]
 
     def _run(
         self,
@@ -274,21 +282,19 @@ class Network:
 
     def shape_at(self, cut: str) -> tuple[int, ...]:
         """The shape of one sample's activation at a cut ("features": at the head's input). Any thread may ask."""
+        name = cut if cut == "features" else self.check_cut(cut)
         with self._asking:
-            if cut not in self._shapes:
-                self._shapes[cut] = self._measured(cut)
-            return self._shapes[cut]
+            if name not in self._shapes:
+                self._shapes[name] = self._measured(name)
+            return self._shapes[name]
 
-    def _measured(self, cut: str) -> tuple[int, ...]:
+    def _measured(self, name: str) -> tuple[int, ...]:
         with torch.no_grad():
             x = torch.zeros((2, *self.shape))
-            if cut == "features":
+            if name == "features":
                 return tuple(self._run(dict(self._start), x)[1].shape[1:])
-            activation: Any = self.run(dict(self._start), x, until=self.check_cut(cut))[0]
+            activation: Any = self.run(dict(self._start), x, until=name)[0]
             if not isinstance(activation, Tensor):
-                raise UsageError(
-                    "E106",
-                    f"the model cannot be cut after '{self.check_cut(cut)}', which gives a {type(activation).__name__} instead of a tensor; "
-                    "cut it after another block, or wrap that one so that it gives a tensor.",
-                )
+                text = f"the model cannot be cut after '{name}', which gives a {type(activation).__name__} instead of a tensor"
+                raise UsageError("E106", f"{text}; cut it after another block, or let that one give a tensor.")
             return tuple(activation.shape[1:])

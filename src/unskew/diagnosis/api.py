@@ -14,7 +14,7 @@ from unskew.data.federation import Federation
 from unskew.data.intake.sites import site_column
 from unskew.data.intake.take import GIVEN, settings_of, take
 from unskew.diagnosis import COUNTED
-from unskew.diagnosis.diagnose import check_inputs, diagnose_run
+from unskew.diagnosis.diagnose import diagnose_run
 from unskew.diagnosis.diagnosis import Diagnosis
 from unskew.engine import resolve
 from unskew.errors import DataError, UsageError
@@ -37,7 +37,7 @@ def diagnose(
     and availability; secure_aggregation="on" where sites demand that nobody sees more than sums of what they send.
     Raises UsageError and DataError as `run` does, UsageError (E101) for a setting that does not count,
     UsageError (E134) where secure aggregation has too few sites, and DataError (E410) for own data that nothing divides,
-    for fewer than two sites with samples, and where a sample has several inputs.
+    and for fewer than two sites with samples. Samples with several inputs need a model of your own, as for `unskew.run`.
     """
     if "method" in options:
         raise UsageError("E101", "a diagnosis takes no method, for it recommends one; leave method out.")
@@ -47,7 +47,6 @@ def diagnose(
         )
     taken, stands_for = settings_of(data, label, site, target)
     taken = take(taken)
-    check_inputs(taken)  # before a model is looked for: none of unskew's own takes several inputs
     module = None if isinstance(model, str | Path) else models.unwrapped(model)
     settings = config.build({**stands_for, **options, "method": "fedavg", "model": GIVEN if module else str(model)})
     if "skew" not in options and "skew" not in stands_for:

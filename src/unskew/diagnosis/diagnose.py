@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import get_args
 
-from unskew.data.dataset import Dataset
 from unskew.data.federation import Federation
 from unskew.diagnosis import advice, evidence, numbers, skews
 from unskew.diagnosis.diagnosis import Diagnosis
@@ -45,7 +44,6 @@ def diagnose_run(run: resolve.Run, features: bool = False) -> Diagnosis:
     """
     federation, settings = run.federation, run.settings
     check_sites(federation)
-    check_inputs(federation)
     check_classes(federation)
     sites = numbers.numbers_of(federation)
     measured = skews.skews_of(sites, settings.availability, settings.seed)
@@ -71,17 +69,10 @@ def _cautions(federation: Federation, closest: advice.Near) -> Iterator[str]:
         yield "all labels are of one class, so there is nothing to learn from them."
     if federation.masks:
         yield "every setting of the evidence has one label a sample, and these samples have masks: take the order of methods as a guess."
+    if federation.layout:
+        yield "every setting of the evidence has one input a sample, and these samples have several: take the order of methods as a guess."
     if closest.distance > FAR:
         yield f"no setting of the evidence is like this one (the closest lies at {closest.distance:.1f}): take the gains as a guess."
-
-
-def check_inputs(data: Dataset | Federation) -> None:
-    """Raises DataError (E410) where a sample has several inputs."""
-    if data.layout:
-        text = "a diagnosis compares sites by their samples' numbers, and a sample here has several inputs"
-        raise DataError(
-            "E410", f"{data.name}: {text}; compare methods on your data: unskew compare fedavg fedprox scaffold."
-        )
 
 
 def check_classes(federation: Federation) -> None:

@@ -1,7 +1,7 @@
 """The numbers by which a site takes part in a diagnosis: counts, means and sums, nothing of a single sample.
 
 A sample is described by its moments: the mean and the standard deviation of each channel of an image or signal, or the
-numbers of a table's row themselves. With fewer than FEWEST samples a site tells its counts alone.
+numbers of a table's row themselves; of several inputs by those of each. With fewer than FEWEST samples a site tells its counts alone.
 
 Letters: C classes, F moments, G groups (the classes, or one for all where samples have masks), n samples.
 """
@@ -15,6 +15,7 @@ import numpy as np
 
 from unskew.data.dataset import strata
 from unskew.data.federation import Federation
+from unskew.data.layout import Layout
 
 FEWEST = 5
 """Samples behind a mean that leaves a site."""
@@ -57,19 +58,26 @@ def leaving(sites: Sequence[SiteNumbers]) -> str:
     )
 
 
-def moments(x: np.ndarray) -> np.ndarray:
-    """[n, F] of samples [n, ...]: mean and standard deviation of every channel, or the columns of a table's rows."""
+def moments(x: np.ndarray, layout: Layout | None = None, most: int = MOST_MOMENTS) -> np.ndarray:
+    """[n, F] of samples [n, ...]: mean and standard deviation of every channel, or the columns of a table's rows.
+
+    layout: of rows of several inputs, which have no more moments together than one input may. most: F at most.
+    """
+    if layout:
+        each = max(1, most // len(layout.inputs))
+        parts = [(x[:, start:end], one.shape or (1,)) for one, start, end in layout.places]
+        return np.concatenate([moments(part.reshape(len(x), *shape), None, each) for part, shape in parts], axis=1)
     values = np.asarray(x, dtype=np.float64)
     if x.ndim > 2:
         flat = values.reshape(*x.shape[:2], -1)
         values = np.concatenate([flat.mean(-1), flat.std(-1)], axis=1)
-    if values.shape[1] <= MOST_MOMENTS:
+    if values.shape[1] <= most:
         return values
-    return values[:, np.linspace(0, values.shape[1] - 1, MOST_MOMENTS).round().astype(int)]
+    return values[:, np.linspace(0, values.shape[1] - 1, most).round().astype(int)]
 
 
 def _site(f: Federation, k: int) -> SiteNumbers:
-    rows, width = np.sort(f.train[k]), moments(f.x[:1]).shape[1]
+    rows, width = np.sort(f.train[k]), moments(f.x[:1], f.layout).shape[1]
     sums, squares = np.zeros((1 if f.masks else len(f.groups), width)), np.zeros(width)
     if len(rows) < FEWEST:
         return SiteNumbers(f.name_of(k), len(rows), f.label_counts[k], None, sums, squares)
@@ -77,7 +85,7 @@ def _site(f: Federation, k: int) -> SiteNumbers:
     group = None if f.masks else strata(f.y)
     for begin in range(0, len(rows), step):
         some = rows[begin : begin + step]
-        values = moments(f.x[some])
+        values = moments(f.x[some], f.layout)
         np.add.at(sums, np.zeros(len(some), np.int64) if group is None else group[some], values)
         squares += (values**2).sum(0)
     return SiteNumbers(f.name_of(k), len(rows), f.label_counts[k], sums.sum(0) / len(rows), sums, squares)

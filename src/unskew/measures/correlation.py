@@ -15,13 +15,14 @@ import torch
 from torch import Tensor
 
 
-def distance_correlation(x: Tensor, f: Tensor) -> tuple[float, float]:
+def distance_correlation(x: Tensor, f: Tensor, kinds: bool = False) -> tuple[float, float]:
     """(R, R^2) of a batch's inputs x [B, ...] and features f [B, ...]; NaN with fewer than three samples or where x or f
-    does not vary.
+    does not vary. kinds: x holds whole numbers that stand for kinds, of which two are as far apart as any two others.
     """
     if len(x) < 3:
         return math.nan, math.nan
-    A, B = _centred(x), _centred(f)
+    x_BD = x.flatten(1)
+    A, B = _centred(_differences(x_BD) if kinds else _distances(x_BD)), _centred(_distances(f.flatten(1)))
     spread = float((A * A).mean() * (B * B).mean())
     if not spread > 0:
         return math.nan, math.nan
@@ -29,8 +30,16 @@ def distance_correlation(x: Tensor, f: Tensor) -> tuple[float, float]:
     return math.sqrt(squared), squared
 
 
-def _centred(x: Tensor) -> Tensor:
-    """The distances of all pairs, with zero mean over every row and column."""
-    x_BD = x.flatten(1).to(torch.float64)
-    E_BB = torch.cdist(x_BD, x_BD, compute_mode="donot_use_mm_for_euclid_dist")
+def _distances(x_BD: Tensor) -> Tensor:
+    x = x_BD.to(torch.float64)
+    return torch.cdist(x, x, compute_mode="donot_use_mm_for_euclid_dist")
+
+
+def _differences(x_BD: Tensor) -> Tensor:
+    """The distances of rows whose numbers are written as indicators, up to a factor."""
+    return (x_BD[:, None] != x_BD[None]).sum(-1).to(torch.float64).sqrt()
+
+
+def _centred(E_BB: Tensor) -> Tensor:
+    """Distances of all pairs, with zero mean over every row and column."""
     return E_BB - E_BB.mean(0, keepdim=True) - E_BB.mean(1, keepdim=True) + E_BB.mean()

@@ -9,6 +9,7 @@ dcor: distance correlation of the batch's inputs and activations, which training
 passes in training mode, so only it updates running statistics there.
 After the merge the same clients send (f, y) of a fixed tenth of their samples, at least one, under the new model
 (`fused`: with their update, under the model that the round began with).
+Of several inputs dcor(x, f)^2 is the mean over the inputs x; two whole numbers are as far apart as any two others.
 An empty buffer (round 1): no mixture; the other two terms as they are.
 Differs from the paper: Eq. 5 prints nu(x, f) where Eq. 8 has nu(x, x) nu(f, f), nu being distance covariance; Eq. 8 is meant. A client whose tenth is
 less than one sample still shares one.
@@ -68,6 +69,8 @@ class FLea(Part):
     needs = "labels that mix as shares of classes"
 
     def refuse(self, fed: Fed) -> str | None:
+        if by := fed.net.stops_at(fed.net.check_cut(self.cut)):
+            return f"it mixes samples at '{fed.net.check_cut(self.cut)}', and {by}"
         if self.variant == "official" and fed.net.norms and not fed.net.skips_to_cuts:
             return (
                 "with variant=official the layers after the cut train on their own; the model must be an nn.Sequential"
@@ -119,14 +122,22 @@ class FLea(Part):
             return self._official(w, out, b, c, cut)
         teacher_BC = c.run(c.start, out.after[cut], since=cut).detach()
         distil = self.lambda1 * b.mean(kl(out.raw, teacher_BC)) if self.lambda1 else 0.0
-        return distil + (
-            self.lambda2 * squared_distance_correlation(b.x, out.before[cut], b.weight) if self.lambda2 else 0.0
-        )
+        return distil + (self.lambda2 * self._dependence(b, out.before[cut], c) if self.lambda2 else 0.0)
 
     def _mixture(self, h: Tensor, b: Batch, c: Client) -> tuple[Tensor, Batch]:
         """Activations and labels, mixed with this step's rows of the buffer."""
         y_BC = F.one_hot(c.down["labels"][c.noise["row"]], c.fed.classes).to(b.y.dtype)
         return mix(h, b, c.down["features"][c.noise["row"]], y_BC, c.noise["beta"])
+
+    def _dependence(self, b: Batch, h: Tensor, c: Client) -> Tensor:
+        """dcor(x, f)^2 of the batch; of several inputs the mean over them, so that none counts by the size of its numbers."""
+        if not c.net.layout:
+            return squared_distance_correlation(b.x, h, b.weight)
+        by_input = [
+            squared_distance_correlation(b.x[:, start:end], h, b.weight, each.kind != "float32")
+            for each, start, end in c.net.layout.places
+        ]
+        return torch.stack(by_input).mean()
 
     def _official(self, w: Weights, out: Out, b: Batch, c: Client, cut: str) -> Tensor:
         """What the public code adds to the cross-entropy of the batch itself, which is the step's own pass."""
@@ -135,7 +146,7 @@ class FLea(Part):
             with torch.no_grad():
                 c.run_training(w, b.x, until=cut)
         lambda2 = max(1.0, self.lambda2 - self.fall * (c.t - 1))
-        dependence = lambda2 * squared_distance_correlation(b.x, h, b.weight).clamp(min=1e-12).sqrt()
+        dependence = lambda2 * self._dependence(b, h, c).clamp(min=1e-12).sqrt()
         if not len(c.down["labels"]):
             teacher_BC = c.run(c.start, b.x).detach()
             return dependence + 0.5 * self.lambda1 * b.mean(kl(teacher_BC, out.raw))
@@ -170,26 +181,33 @@ def kl(p_logits_BC: Tensor, q_logits_BC: Tensor) -> Tensor:
     return (log_p.exp() * (log_p - log_q)).sum(-1)
 
 
-def squared_distance_correlation(x: Tensor, f: Tensor, weight_B: Tensor) -> Tensor:
+def squared_distance_correlation(x: Tensor, f: Tensor, weight_B: Tensor, kinds: bool = False) -> Tensor:
     """Squared distance correlation (Szekely et al., 2007) of x and f over the samples of weight 1.
 
+    kinds: x holds whole numbers that stand for kinds, two of which are as far apart as any two others.
     0 with fewer than three samples, or where either side is constant: there it is not defined, or always 1.
     """
-    A, B = _centred(x.flatten(1), weight_B), _centred(f.flatten(1), weight_B)
+    x_BD = x.flatten(1)
+    differ_BB = (x_BD[:, None] != x_BD[None, :]).sum(-1).to(f.dtype).sqrt() if kinds else _distances(x_BD)
+    A, B = _centred(differ_BB, weight_B), _centred(_distances(f.flatten(1)), weight_B)
     xf, xx, ff = (A * B).mean(), (A * A).mean(), (B * B).mean()
     spread = xx * ff
     defined = (spread > 0) & (weight_B.sum() > 2)
     return torch.where(defined, xf / torch.where(defined, spread, 1.0).sqrt(), 0.0)
 
 
-def _centred(x_BD: Tensor, weight_B: Tensor) -> Tensor:
-    """Euclidean distances of all pairs, double-centred over the samples of weight 1, 0 elsewhere."""
+def _distances(x_BD: Tensor) -> Tensor:
+    """[B, B]: Euclidean distances of all pairs."""
     square = x_BD.pow(2).sum(1)
     squared_BB = square[:, None] + square[None, :] - 2 * x_BD @ x_BD.T
     distinct = (squared_BB > 1e-7 * (square[:, None] + square[None, :]).detach()) & ~torch.eye(
         len(x_BD), dtype=torch.bool, device=x_BD.device
     )  # duplicates: the square root has no gradient at 0
-    distance_BB = torch.where(distinct, torch.where(distinct, squared_BB, 1.0).sqrt(), 0.0)
+    return torch.where(distinct, torch.where(distinct, squared_BB, 1.0).sqrt(), 0.0)
+
+
+def _centred(distance_BB: Tensor, weight_B: Tensor) -> Tensor:
+    """Distances of all pairs, double-centred over the samples of weight 1, 0 elsewhere."""
     n = weight_B.sum().clamp(min=1)
     row_B = distance_BB @ weight_B / n
     grand_mean = row_B @ weight_B / n

@@ -63,19 +63,6 @@ def batch_norms(module: nn.Module) -> Iterator[tuple[str, Any]]:
     return ((n, layer) for n, layer in module.named_modules() if isinstance(layer, _NORMS))
 
 
-def mixes(module: nn.Module) -> bool:
-    """Whether a layer of the module mixes the numbers of its input by weights, as linear layers and convolutions do.
-
-    Normalisation scales them and embeddings look them up, both of which can be undone.
-    """
-    return any(
-        p.dim() > 1
-        for layer in module.modules()
-        if not isinstance(layer, (nn.LayerNorm, nn.Embedding, nn.EmbeddingBag))
-        for p in layer.parameters(recurse=False)
-    )
-
-
 def tensors(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """Parameters, then floating-point buffers, by name; each once."""
     yield from module.named_parameters()

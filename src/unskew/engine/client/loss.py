@@ -16,6 +16,7 @@ from unskew.core.values import Batch, Out
 from unskew.engine.client.clients import Clients
 from unskew.engine.client.kernels import Kernels
 from unskew.engine.client.lanes import LaneViews
+from unskew.errors import UsageError
 
 
 class StepInputs(NamedTuple):
@@ -46,6 +47,7 @@ class ClientLoss:
             batch = p.batch(batch, views[p.name])
         forward = ForwardPass(clients, self.kernels, views, batch, given)
         logits, raw, features = forward.run(w, batch.x, dict.fromkeys(clients.cuts, forward.tap))
+        forward.check_labels()
         out = Out(logits, raw, features, batch, forward.before, forward.after)
         batch = forward.batch  # with the labels that taps may have changed
         loss = batch.mean(clients.fed.task.loss(logits, batch.y))
@@ -59,13 +61,15 @@ class ForwardPass:
     """A client's pass through the model at one step, as the model trains, with the Parts' hooks on the way.
 
     views: each Part's `Client`. batch: what enters the model, then what the taps made of it.
-    before, after: the activation at each tapped cut, before and after the Parts changed it.
+    before, after: the activation at each tapped cut, before and after the Parts changed it. relabelled: by cut, the Part
+    that changed labels there.
     """
 
     def __init__(self, clients: Clients, kernels: Kernels, views: dict[str, Client], batch: Batch, given: StepInputs):
         self.clients, self.kernels, self.views, self.batch, self.given = clients, kernels, views, batch, given
         self.before: dict[str, Tensor] = {}
         self.after: dict[str, Tensor] = {}
+        self.relabelled: dict[str, str] = {}
 
     def run(self, w: Weights, x: Tensor, taps: dict[str, Any]) -> tuple[Tensor, Tensor, Tensor]:
         """(logits, logits before the Parts changed them, features)."""
@@ -80,9 +84,19 @@ class ForwardPass:
         """The activation at a cut, as the Parts change it."""
         self.before[cut] = h
         for p in self.clients.hooks["tap"]:
-            h, self.batch = p.tap(cut, h, self.batch, self.views[p.name])
+            h, batch = p.tap(cut, h, self.batch, self.views[p.name])
+            if batch.y is not self.batch.y:
+                self.relabelled[cut] = p.name
+            self.batch = batch
         self.after[cut] = h
         return h
+
+    def check_labels(self) -> None:
+        """Raises UsageError (E108) where a Part changed labels with what a part of the sample passes by."""
+        for cut, name in self.relabelled.items():
+            if not self.clients.net.goes_on(cut):
+                text = f"it changes labels with what lies at '{cut}', and a part of every sample passes that by"
+                raise UsageError("E108", f"'{name}' cannot run here: {text}; cut the model where all of it meets.")
 
     def again(self, w: Weights, x: Tensor, since: str | None, until: str | None) -> Tensor:
         """The output of a further pass in training mode, from the input or a cut to the logits, a cut or "features"."""

@@ -11,7 +11,10 @@ from unskew.measures.correlation import distance_correlation
 
 
 class Correlation(Probe):
-    """R and R^2 of a batch of each client's inputs and the activations shared of them, under the model that gives them."""
+    """R and R^2 of a batch of each client's inputs and the activations shared of them, under the model that gives them.
+
+    Of samples with several inputs the mean over the inputs, as FLea's loss has it.
+    """
 
     name: ClassVar[str] = "correlation"
     summary: ClassVar[str] = "distance correlation of inputs and shared features, R and R squared (FLea, Fig. 9b)"
@@ -35,7 +38,14 @@ class Correlation(Probe):
             k, w = reply.client, self.lens.held_weights(reply, end.after)
             client = self.trainer.client(k, end.after, part.name, w, reply.private)
             b = client.sample(min(int(self.fed.sizes[k]), self.fed.batch), "measure")
-            return distance_correlation(b.x, client.run(w, b.x, until=cut))
+            f = client.run(w, b.x, until=cut)
+            if not self.fed.net.layout:
+                return distance_correlation(b.x, f)
+            by_input = [
+                distance_correlation(b.x[:, start:end], f, each.kind != "float32")
+                for each, start, end in self.fed.net.layout.places
+            ]
+            return mean([r for r, _ in by_input]), mean([r2 for _, r2 in by_input])
 
         pairs = self.lens.each(of_client, end.some_replies)
         values = {"correlation": mean([r for r, _ in pairs]), "correlation_squared": mean([r2 for _, r2 in pairs])}

@@ -23,13 +23,12 @@ class UNet(nn.Module):
     """Named children in the order they run: enc1, pool1, enc2, ... bottleneck, ... up1, dec1, head.
 
     dense: one answer per pixel. maps: the cuts whose statistics FedFA augments, the pools and the bottleneck.
-    Activations can be read and changed at every child, but a pass cannot resume from a cut alone (`skips`), because
+    Activations can be read and changed at every child, but a pass cannot go on from a cut alone, because
     the encoders' outputs reach the decoders past it.
     """
 
     dense = True
     folds = False
-    skips = True
     cut = "bottleneck"
 
     def __init__(self, channels: int, classes: int, base: int, levels: int):
