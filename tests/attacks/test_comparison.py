@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -119,6 +121,25 @@ def test_a_comparison_in_python_is_attacked_too(tmp_path, monkeypatch):
     assert "privacy: true" in (done.path / "compare.yaml").read_text()
     assert done.leakages()[0].unmeasured == ("w",)
     assert "not measured" in leakage_tables.plain(done.leakages())
+
+
+def test_what_is_pooled_over_seeds_is_of_one_thing():
+    """One seed's age in years squared was averaged with another's scan, where each was the furthest of its seed."""
+
+    def run(*scores: tuple[str, float, float]) -> Any:
+        base = {"payload": "f", "metric": "MSE", "low": None, "high": None, "ceiling": 0.0, "main": True}
+        listed = [base | {"of": of, "value": value, "floor": floor} for of, value, floor in scores]
+        facts = SimpleNamespace(share="f", way="up", kind="features", samples=1)
+        attacks = {"reconstruct": {"scores": listed, "command": "c"}} if scores else {}
+        return SimpleNamespace(attacks=attacks, traffic=[facts], privacy={}, metric="accuracy")
+
+    seeds = [run(("age", 10.0, 100.0), ("scan", 0.02, 0.1)), run(("age", 60.0, 100.0), ("scan", 0.01, 0.1)), run()]
+    (leak,) = leakage_of("flea", seeds, Score(0.5, 0.1, 3)).leaks
+    assert (leak.of, leak.floor, leak.n) == ("scan", pytest.approx(0.1), 2)
+    assert leak.value.mean == pytest.approx(0.015)
+    apart = [run(("9 own", 10.0, 100.0)), run(("8 own", 60.0, 100.0))]
+    (leak,) = leakage_of("flea", apart, Score(0.5, 0.1, 2)).leaks
+    assert leak.value.mean == pytest.approx(35)
 
 
 def test_seeds_are_pooled_and_a_reach_is_bounded(compared, monkeypatch):

@@ -495,7 +495,10 @@ def test_attacks_that_compare_inputs_are_left_out_and_membership_is_measured(tmp
     unskew.run("fedavg", "all.npz", folder=tmp_path, name="r", **settings)
     refused = call("attack", "r", "gradient", "--model", "net.py:Net")
     assert refused.code == 2
-    assert "E151 attack 'gradient' does not fit r: it compares inputs, and a sample here has several" in refused.text
+    assert (
+        "E151 attack 'gradient' does not fit r: it recovers a sample as one input, and a sample here has several"
+        in refused.text
+    )
     done = call("attack", "r", "membership", "--model", "net.py:Net", "--set", "shadows=2", "--set", "clients=1")
     assert done.code == 0, done.text
     done = call("audit", "r", "--model", "net.py:Net", "--set", "samples=20")

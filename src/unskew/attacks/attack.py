@@ -34,8 +34,8 @@ class Attack:
     quick: ClassVar[Mapping[str, object]] = {}
     """Settings with which it ends in seconds, for comparisons of many runs; it attacks what was sent, and nothing else."""
 
-    compares_inputs: ClassVar[bool] = True
-    """Whether it recovers inputs or compares them, for which a sample must have one; else it reads what models say of them."""
+    one_input: ClassVar[bool] = True
+    """Whether a sample must have one input, because the attack recovers it as a whole, or compares it."""
 
     def refuse(self, scene: Scene) -> str | None:
         """Why it does not fit this run, as the end of a sentence; None if it does. Asked before anything is computed."""

@@ -16,11 +16,12 @@ HEAD = "what it tells       "
 
 def what_it_tells(method: Method, fed: Fed, run: str = "RUN") -> list[str]:
     """A line on each payload: its readers, and what it tells, or the commands that would measure that on a run."""
+    several = fed.net.layout is not None
     single = next((p.handed_on for p in method.parts if p.handed_on), "")
-    lines = [f"weights: seen by {readers(True, single)}; {_measured_by('w', run)}"] if fed.shared else []
+    lines = [f"weights: seen by {readers(True, single)}; {_measured_by('w', run, several)}"] if fed.shared else []
     for part, payload, share in _payloads(method, fed):
         clear = in_clear(share.discloses, share.samples)
-        lines.append(f"{payload}: seen by {readers(_hands_on(part))}; {clear or _measured_by(payload, run)}")
+        lines.append(f"{payload}: seen by {readers(_hands_on(part))}; {clear or _measured_by(payload, run, several)}")
     return [(HEAD if i == 0 else " " * len(HEAD)) + line for i, line in enumerate(dict.fromkeys(lines))]
 
 
@@ -46,14 +47,18 @@ def in_clear(kind: str, samples: int | str) -> str:
     return "raw inputs, in clear" if kind == "inputs" and samples == 1 else ""
 
 
-def commands(payload: str, run: str) -> list[str]:
-    """What would measure what a payload of this run tells; an audit, which asks another question, comes last."""
-    names = sorted(catalogue.reading(payload), key=lambda name: name == "audit")
+def commands(payload: str, run: str, several: bool = False) -> list[str]:
+    """What would measure what a payload of this run tells; an audit, which asks another question, comes last.
+
+    several: whether a sample has several inputs, which not every attack takes.
+    """
+    fitting = [n for n in catalogue.reading(payload) if not (several and catalogue.kind_of(n).one_input)]
+    names = sorted(fitting, key=lambda name: name == "audit")
     return [f"unskew audit {run}" if name == "audit" else f"unskew attack {run} {name}" for name in names]
 
 
-def _measured_by(payload: str, run: str) -> str:
-    how = ", ".join(commands(payload, run))
+def _measured_by(payload: str, run: str, several: bool) -> str:
+    how = ", ".join(commands(payload, run, several))
     return f"{NOT_MEASURED} (measure it: {how})" if how else f"{NOT_MEASURED}, and no attack here reads it"
 
 

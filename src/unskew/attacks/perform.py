@@ -101,8 +101,8 @@ def _reason(scene: Scene, attack: Attack, named: bool) -> str | None:
         return (
             f"it reads what single clients send, and only the merged model can be attacked, because {scene.merged_only}"
         )
-    if scene.run.federation.layout and attack.compares_inputs:
-        return "it compares inputs, and a sample here has several"
+    if scene.run.federation.layout and attack.one_input:
+        return "it recovers a sample as one input, and a sample here has several"
     return attack.refuse(scene)
 
 

@@ -35,7 +35,7 @@ class Interval(NamedTuple):
 class Leak:
     """The main score of one attack on one payload that reaches furthest, as mean over n seeds.
 
-    of: whose payload, in the first seed. value, reach: with 95 % intervals, over samples with one seed, over seeds with
+    of: whose payload, or which input, in the first seed. value, reach: with 95 % intervals, over samples with one seed, over seeds with
     several; the reach is 0 where the attacker would have done better without the payload. command: what measured it, in the
     first seed.
     """
@@ -95,8 +95,11 @@ def leakage_of(method: str, group: Sequence[RunData], score: Score) -> Leakage:
 
 def strongest(scores: Sequence[Found], share: str) -> Found | None:
     """Of an attack's main scores on a payload the one that reaches furthest; None where there is none."""
-    main = [s for s in scores if s["payload"] == share and s["main"] and s["value"] is not None]
-    return max(main, key=reach, default=None)
+    return max(_main(scores, share), key=reach, default=None)
+
+
+def _main(scores: Sequence[Found], share: str) -> list[Found]:
+    return [s for s in scores if s["payload"] == share and s["main"] and s["value"] is not None]
 
 
 def reach(score: Found, name: str = "value") -> float:
@@ -112,22 +115,29 @@ def reach(score: Found, name: str = "value") -> float:
 
 
 def _leaks(group: Sequence[RunData], share: str) -> list[Leak]:
-    """One for each attack that has a score of this payload in every seed that was attacked."""
-    names = dict.fromkeys(name for run in group for name in run.attacks)
-    scores = {
-        name: [
-            (best, str(run.attacks[name]["command"]))
-            for run in group
-            if name in run.attacks and (best := strongest(run.attacks[name]["scores"], share))
-        ]
-        for name in names
-    }
-    return [_pooled(name, share, pairs) for name, pairs in scores.items() if pairs]
+    """One for each attack that has a score of this payload, from every seed that has."""
+    leaks = []
+    for name in dict.fromkeys(name for run in group for name in run.attacks):
+        attacked = [run.attacks[name] for run in group if name in run.attacks]
+        if scored := [finding for finding in attacked if _main(finding["scores"], share)]:
+            furthest = _furthest([_main(finding["scores"], share) for finding in scored])
+            leaks.append(_pooled(name, share, furthest, str(scored[0]["command"])))
+    return leaks
 
 
-def _pooled(attack: str, share: str, pairs: Sequence[tuple[Found, str]]) -> Leak:
-    first, command = pairs[0]
-    scores = [score for score, _ in pairs]
+def _furthest(by_seed: Sequence[Sequence[Found]]) -> list[Found]:
+    """Of what was scored in every seed the scores that reach furthest in the mean, one a seed, all of one thing in one unit.
+
+    Where seeds have nothing in common, such as a number of own samples, each seed's furthest.
+    """
+    named = [{(s["of"], s["metric"]): s for s in scores} for scores in by_seed]
+    common = [[scores[what] for scores in named] for what in named[0] if all(what in scores for scores in named)]
+    apart = [max(scores, key=reach) for scores in by_seed]
+    return max(common, key=lambda scores: float(np.mean([reach(s) for s in scores])), default=apart)
+
+
+def _pooled(attack: str, share: str, scores: Sequence[Found], command: str) -> Leak:
+    first = scores[0]
     if len(scores) > 1:
         value, way = (
             Interval(*interval([float(s["value"]) for s in scores])),

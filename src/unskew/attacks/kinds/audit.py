@@ -50,7 +50,7 @@ class Audit(Attack):
     adversary: ClassVar[str] = "whoever gets the merged model and knows the canaries"
     on_merged: ClassVar[bool] = True
     alone: ClassVar[str] = "it trains the run once more; name it, or use unskew audit"
-    compares_inputs: ClassVar[bool] = False
+    one_input: ClassVar[bool] = False
 
     def refuse(self, scene: Scene) -> str | None:
         if scene.run.task.name != "classification":

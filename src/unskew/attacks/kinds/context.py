@@ -1,6 +1,6 @@
 """Context: does an activation or an average carry a marker that has nothing to do with its class (FLea, KDD 2024, figure 9d)?
 
-The marker is a square of one colour in a corner. The adversary marks half of its own samples, computes from them what a
+The marker is a square of one colour in a corner of the image, of several inputs the first image that it fits into. The adversary marks half of its own samples, computes from them what a
 client would send, and trains a classifier for "marked or not" on n of these, for several n; it is scored on the samples
 that clients shared, half of them marked before they are sent.
 Differs from the paper: the classifier has ReLU between its layers and is scored on clients' samples; averages are of
@@ -24,6 +24,7 @@ from unskew.attacks.attack import Attack
 from unskew.attacks.auxiliary import LEAST, unseen
 from unskew.attacks.kinds.reconstruct import at_cut
 from unskew.attacks.payloads import activations, inputs, part_of
+from unskew.attacks.pieces import Image, image_of
 from unskew.attacks.scene import Scene
 from unskew.attacks.scores import Outcome, Score, share_of
 from unskew.attacks.training import Lesson, fit
@@ -50,18 +51,19 @@ class Context(Attack):
     ] = (100, 300, 1000, 3000, 10_000)
     steps: Annotated[int, Ge(1), Le(1_000_000), "steps of 64 samples that a classifier trains at most"] = 300
     name: ClassVar[str] = "context"
+    one_input: ClassVar[bool] = False
     asks: ClassVar[str] = "does it show a mark on an image that the model never needed?"
     adversary: ClassVar[str] = "the server, and every client that is sent the same; all have the model"
     quick: ClassVar[Mapping[str, object]] = {"samples": 200, "own": (100, 300), "steps": 100}
 
     def refuse(self, scene: Scene) -> str | None:
-        flea, shape = part_of(scene, FLea), scene.run.fed.shape
+        flea, shape = part_of(scene, FLea), scene.run.federation.layout or list(scene.run.fed.shape)
         if flea is None and part_of(scene, FedMix) is None:
             return "its clients share neither activations of samples (FLea) nor averages of inputs (FedMix)"
         if flea is not None and (scene.final.t < 2 or not flea.trips):
             return "FLea shares activations after every round but the last, and this run has none"
-        if len(shape) != 3 or min(shape[1:]) < CORNER + self.marker:
-            return f"a marker of {self.marker} pixels does not fit into samples of shape {list(shape)}"
+        if self._image(scene) is None:
+            return f"a marker of {self.marker} pixels does not fit into samples of shape {shape}"
         return None
 
     def attempt(self, scene: Scene, seed: int) -> Outcome:
@@ -98,9 +100,18 @@ class Context(Attack):
         marks = torch.as_tensor(numpy_key(seed, "marks", whose).permutation(groups) % 2)
         each = marks.repeat_interleave(group)[: len(x)].bool()
         marked = x.clone()
-        place = slice(CORNER, CORNER + self.marker)
-        marked[:, 0, place, place] = float(scene.trainer.samples.x[:1000][:, 0].max())
-        return torch.where(each[:, None, None, None].to(x.device), marked, x), marks
+        image = self._image(scene)
+        assert image is not None  # `refuse` has looked
+        place, brightest = (
+            slice(CORNER, CORNER + self.marker),
+            _first_channel(scene.trainer.samples.x[:1000], image).max(),
+        )
+        _first_channel(marked, image)[:, place, place] = float(brightest)
+        return torch.where(each.reshape(-1, *[1] * (x.dim() - 1)).to(x.device), marked, x), marks
+
+    def _image(self, scene: Scene) -> Image | None:
+        """The image that is marked: the sample, or the first of several inputs into which a marker fits."""
+        return image_of(scene.run.federation.layout, scene.run.fed.shape, CORNER + self.marker)
 
     def _tried(
         self, scene: Scene, data: tuple[Tensor, Tensor, Tensor], group: int, sent: Sent, seed: int
@@ -112,6 +123,12 @@ class Context(Attack):
         network = _classifier(lesson.sent.shape[1:])
         z = fit(lesson, network, F.cross_entropy)(sent(shared))
         return (z[:, 1] - z[:, 0]).cpu().numpy()
+
+
+def _first_channel(x: Tensor, image: Image) -> Tensor:
+    """[N, H, W], a view of the samples' or rows' numbers."""
+    start, end, shape = image
+    return (x[:, start:end].unflatten(1, shape) if end else x)[:, 0]
 
 
 def _classifier(shape: torch.Size) -> nn.Module:

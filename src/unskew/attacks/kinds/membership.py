@@ -51,7 +51,7 @@ class Membership(Attack):
     )
     on_merged: ClassVar[bool] = True
     quick: ClassVar[Mapping[str, object]] = {"shadows": 8, "clients": 1, "samples": 200}
-    compares_inputs: ClassVar[bool] = False
+    one_input: ClassVar[bool] = False
 
     def refuse(self, scene: Scene) -> str | None:
         if scene.run.task.name != "classification":

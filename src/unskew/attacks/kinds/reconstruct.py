@@ -5,6 +5,7 @@ The adversary has the model that made the activations f(x), and samples x' of it
 and applies them to the activations that were sent: g(f(x)).
 linear: no non-linearity, as the paper's code has it. deep: convolutions with ReLU, ours. class mean: the mean of its own
 samples of the class that was sent in clear, which needs no activation.
+Of several inputs each is decoded by itself, whole numbers as numbers.
 FedMix's averages and FedData's inputs are taken as they were sent, and compared with each sample behind them.
 Differs from the paper: it is scored on samples that were shared, not on a test set, and trains on samples that no client
 holds, with Adam and early stopping.
@@ -12,9 +13,9 @@ holds, with Adam and early stopping.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import torch
 from annotated_types import Ge, Le
@@ -22,10 +23,11 @@ from torch import Tensor
 
 from unskew.attacks import decoders, likeness
 from unskew.attacks.attack import Attack
-from unskew.attacks.auxiliary import Samples, unseen
+from unskew.attacks.auxiliary import unseen
 from unskew.attacks.payloads import Taken, activations, inputs, part_of
+from unskew.attacks.pieces import pieces, worded
 from unskew.attacks.scene import Scene
-from unskew.attacks.scores import Outcome
+from unskew.attacks.scores import Outcome, Score
 from unskew.attacks.training import Lesson
 from unskew.core.keys import numpy_key
 from unskew.methods.feddata import FedData
@@ -45,6 +47,7 @@ class Reconstruct(Attack):
     own: Annotated[int, Ge(50), Le(1_000_000), "the most samples of its own that the attacker trains on"] = 2000
     steps: Annotated[int, Ge(1), Le(1_000_000), "steps of 64 samples that a decoder trains at most"] = 600
     name: ClassVar[str] = "reconstruct"
+    one_input: ClassVar[bool] = False
     asks: ClassVar[str] = "which images are behind it?"
     adversary: ClassVar[str] = "the server, and every client that is sent the same; all have the model"
     quick: ClassVar[Mapping[str, object]] = {"samples": 100, "own": 500, "steps": 100}
@@ -64,34 +67,37 @@ class Reconstruct(Attack):
             taken = inputs(scene, part_of(scene, FedMix) or part_of(scene, FedData))  # type: ignore[arg-type]
         own = unseen(scene.run.federation, taken.x, seed, most=self.own)
         rows = torch.as_tensor(numpy_key(seed, "attacked").permutation(len(taken.sent))[: self.samples])
-        there = scene.natural(taken.x[rows]).float()
-        mine = scene.natural(own.x).float().to(there.device)
-        guess = likeness.Guess(mine.mean(0, keepdim=True), float(mine.max() - mine.min()))
-        if taken.cut:
-            answers = self._decoded(scene, taken, own, rows, seed)
-            answers[CLASS_MEAN] = class_means(mine, own.y.to(mine.device), scene.run.fed.classes)[taken.y[rows]]
-        else:
-            answers = {"as sent": scene.natural(taken.sent[rows]).float()}
-        return self._outcome(taken.share, answers, there, guess, f"{len(own)} {own.name}")
+        layout = scene.run.federation.layout
+        there = pieces(layout, scene.natural(taken.x[rows]).float())
+        mine = pieces(layout, scene.natural(own.x).float().to(taken.x.device))
+        sent = pieces(layout, scene.natural(taken.sent[rows]).float()) if not taken.cut else {}
+        shown = at_cut(scene, taken, own.x) if taken.cut else taken.sent
+        scores, sheets = list[Score](), dict[str, Any]()
+        for name, x in there.items():
+            guess = likeness.Guess(mine[name].mean(0, keepdim=True), float(mine[name].max() - mine[name].min()))
+            if not guess.span and len(there) > 1:
+                continue  # an input that is the same in all samples is known to everybody
+            if taken.cut:
+                answers = self._decoded(Lesson(shown, mine[name].to(shown.device), self.steps, seed), taken.sent[rows])
+                answers[CLASS_MEAN] = class_means(mine[name], own.y.to(x.device), scene.run.fed.classes)[taken.y[rows]]
+            else:
+                answers = {"as sent": sent[name]}
+            scores += _scores(taken.share, name, answers, x, guess)
+            sheet = likeness.sheet({"there": x, **answers, "mean of the attacker's own": guess.x.expand_as(x)})
+            sheets |= {f"{worded(name, taken.share)} turned back into images": sheet} if sheet else {}
+        return Outcome(tuple(scores), f"{len(own)} {own.name}", {"images": sheets} if sheets else {})
 
-    def _decoded(self, scene: Scene, taken: Taken, own: Samples, rows: Tensor, seed: int) -> dict[str, Tensor]:
-        """What each decoder makes of the activations of these rows."""
-        lesson = Lesson(
-            at_cut(scene, taken, own.x), scene.natural(own.x).float().to(taken.sent.device), self.steps, seed
-        )
-        return {
-            "linear decoder": decoders.linear(lesson)(taken.sent[rows]),
-            "deep decoder": decoders.deep(lesson)(taken.sent[rows]),
-        }
+    def _decoded(self, lesson: Lesson, sent: Tensor) -> dict[str, Tensor]:
+        """What each decoder that learnt from this lesson makes of activations."""
+        return {"linear decoder": decoders.linear(lesson)(sent), "deep decoder": decoders.deep(lesson)(sent)}
 
-    def _outcome(
-        self, share: str, answers: Mapping[str, Tensor], there: Tensor, guess: likeness.Guess, own: str
-    ) -> Outcome:
-        scores = [
-            s for of, x in answers.items() for s in likeness.scores(share, of, x, there, guess, main=of != CLASS_MEAN)
-        ]
-        sheet = likeness.sheet({"there": there, **answers, "mean of the attacker's own": guess.x.expand_as(there)})
-        return Outcome(tuple(scores), own, {"images": {f"{share} turned back into images": sheet}} if sheet else {})
+
+def _scores(
+    share: str, name: str, answers: Mapping[str, Tensor], there: Tensor, guess: likeness.Guess
+) -> Iterator[Score]:
+    """How like answers are to the samples, or to the input of this name."""
+    for of, x in answers.items():
+        yield from likeness.scores(share, worded(name, of), x, there, guess, main=of != CLASS_MEAN)
 
 
 def at_cut(scene: Scene, taken: Taken, x: Tensor) -> Tensor:
