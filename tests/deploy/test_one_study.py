@@ -16,7 +16,7 @@ from unskew.errors import UsageError
 
 ALL_SAMPLES = "feddata(share=1.0)"
 FACTS = {"k": 0, "clients": 1, "largest": 33}
-VISIT = {"part": "feddata", "trip": 0, "lr": 0.1}
+VISIT = {"part": "feddata", "trip": 0, "lr": 0.05}
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def test_a_run_is_set_up_in_one_way(site, other):
     assert setup(site, "fedmix(group=7)")["ready"]
     assert setup(site, "fedmix(group=7)")["ready"]  # as a server does after a crash
     assert "as another client" in setup(site, "fedmix(group=7)", **other)["text"]
-    assert answer(site, "visit", part="fedmix", trip=0, lr=0.1)["n"] == 33
+    assert answer(site, "visit", part="fedmix", trip=0, lr=0.05)["n"] == 33
 
 
 def test_a_number_that_waits_cannot_be_given_to_another_study(site):
@@ -136,5 +136,5 @@ def test_a_stricter_policy_stops_a_run_that_goes_on(site, stricter, key):
     """N1: what an operator took back in the policy went on leaving in the runs that had begun."""
     assert setup(site, "rebafl")["ready"]
     allow(site, **stricter)
-    asked = answer(site, "score", 1, {"w": weights(site)}, lr=0.1)
+    asked = answer(site, "score", 1, {"w": weights(site)}, lr=0.05)
     assert (asked.get("code"), f"({key})" in asked.get("text", "")) == (("E520", True) if key else (None, False))

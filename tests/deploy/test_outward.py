@@ -118,6 +118,6 @@ def test_a_coordinator_reads_again_what_it_has_named_itself(site):
 def test_a_trip_that_the_method_does_not_have_is_refused_in_a_sentence(site):
     begun(site)
     for part, trip in (("feddata", 0), ("fedavg", 3)):
-        refused = answer(site, "visit", part=part, trip=trip, lr=0.1)
+        refused = answer(site, "visit", part=part, trip=trip, lr=0.05)
         assert refused["text"] == f"the study's method has no trip {trip} of '{part}'."
         assert refused["code"] == "E310"

@@ -103,7 +103,7 @@ def test_it_shows_what_runs_what_has_left_and_what_was_refused(site):
     train = begun(site, rounds=3)
     train(1)
     train(2)
-    scored = answer(site, "score", 2, {"w": weights(site)}, lr=0.1)
+    scored = answer(site, "score", 2, {"w": weights(site)}, lr=0.05)
     assert scored["n"] == 12
     allow(site, epsilon=4.0, methods=("fedavg",))
     hello(site, "scaffold")

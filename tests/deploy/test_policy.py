@@ -131,7 +131,7 @@ def test_a_study_cannot_be_exchanged_after_it_was_greeted(site):
     inputs = fake.small("feddata(share=1.0)").as_dict()
     first = weights(site)
     assert answer(site, "setup", tree={"w": first}, settings=inputs, **facts)["code"] == "E520"
-    assert answer(site, "visit", part="feddata", trip=0, lr=0.1)["code"] == "E205"
+    assert answer(site, "visit", part="feddata", trip=0, lr=0.05)["code"] == "E205"
     assert not Spent.read(site.member.folder).runs
 
 
@@ -147,7 +147,7 @@ def begun(site, **changes):
     """A site that was set up for a run of plain averaging; asks it to train in round t."""
     settings, first = fake.small("fedavg", **changes).as_dict(), weights(site)
     assert answer(site, "setup", tree={"w": first}, settings=settings, k=0, clients=1, largest=33)["ready"]
-    return lambda t: answer(site, "train", t, {"w": first}, lr=0.1)
+    return lambda t: answer(site, "train", t, {"w": first}, lr=0.05)
 
 
 def test_more_rounds_or_answers_than_the_study_has_are_refused(site):
@@ -164,10 +164,10 @@ def test_a_trip_is_answered_in_its_round_only(site):
     settings, facts = fake.small("ccvr", rounds=3).as_dict(), {"k": 0, "clients": 1, "largest": 33}
     first = {"w": weights(site)}
     assert answer(site, "setup", tree=first, settings=settings, **facts)["ready"]
-    asked = {"part": "ccvr", "trip": 0, "lr": 0.1}
+    asked = {"part": "ccvr", "trip": 0, "lr": 0.05}
     assert "'ccvr' has nothing to ask after round 2" in answer(site, "visit", 2, first, **asked)["text"]
     assert answer(site, "visit", 3, first, **asked)["n"] == 33
-    early = answer(site, "train", 1, first, lr=0.1, early=[["ccvr", 0]])
+    early = answer(site, "train", 1, first, lr=0.05, early=[["ccvr", 0]])
     assert early["code"] == "E520"
 
 

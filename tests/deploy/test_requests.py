@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 
 import pytest
 import torch
@@ -111,5 +112,34 @@ def test_weights_that_the_runs_model_has_not_are_named(site):
         ({"more": torch.zeros(3)}, "the request's weights hold 'more', which the run's model has not."),
         (torch.zeros(3), "the request's weights are one tensor, expected one for each name."),
     ):
-        assert answer(site, "train", {"w": wrong}, t=1, lr=0.1) == ("E310", text)
-    assert answer(site, "train", {"w": {name: w[name]}}, t=1, lr=0.1) == ("", "")
+        assert answer(site, "train", {"w": wrong}, t=1, lr=0.05) == ("E310", text)
+    assert answer(site, "train", {"w": {name: w[name]}}, t=1, lr=0.05) == ("", "")
+
+
+@pytest.mark.parametrize("rate", [{"lr": 5.0}, {"lr": 0.0}, {"lr": 0.05, "score": 5.0}, {"lr": 0.1}])
+def test_a_learning_rate_that_is_not_the_studys_is_refused(site, rate):
+    """An operator approves a study with its learning rate; the coordinator could then train with any other."""
+    w, settings = {"w": first_weights(site)}, fake.small("fedavg", lr=0.1, lr_decay=0.5).as_dict()
+    assert answer(site, "setup", w, settings=settings, **SETUP) == ("", "")
+    code, text = answer(site, "train", w, t=2, **rate)
+    assert (code, "learning rate" in text, text.endswith(".")) == ("E520", True, True)
+    assert answer(site, "train", w, t=2, lr=0.05, score=0.1) == ("", "")
+
+
+def test_a_trace_that_a_coordinator_names_is_not_opened(site, tmp_path):
+    """A coordinator could have a site read any of its files, before anybody approved anything, and learn whether it exists."""
+    os.mkfifo(tmp_path / "pipe")  # whoever opens it waits for ever
+    named = [f"trace:{tmp_path}/pipe", f" trace :{tmp_path}/pipe,drop:0.1", f"trace:{tmp_path}/no.csv", "trace:/etc/passwd"]
+    for run, text in enumerate(named):
+        settings = fake.small("fedavg").as_dict() | {"availability": text}
+        assert answer(site, "hello", run=f"r{run}", settings=settings) == ("", ""), text
+    w = {"w": first_weights(site)}
+    assert answer(site, "setup", w, run="r1", settings=settings | {"availability": named[1]}, **SETUP) == ("", "")
+    assert answer(site, "train", w, run="r1", t=1, lr=0.05) == ("", "")
+
+
+@pytest.mark.parametrize("text", ["evil.py", "evil.py()", "evil.py:make"])
+def test_a_model_from_a_file_of_the_coordinators_is_refused_however_it_is_written(site, text):
+    """A file without a function was refused only by whoever would have imported it."""
+    code, said = answer(site, "hello", settings=fake.small("fedavg").as_dict() | {"model": text})
+    assert (code, said[:21]) == ("E506", "the study's model is ")

@@ -36,20 +36,20 @@ def test_every_exchange_is_a_line(site):
     )
     begins = told(site, "setup", tree=first, settings=settings, k=0, clients=1, largest=33)
     assert begins == "run r1 begins: fedavg+clip_median, 2 rounds"
-    trained = told(site, "train", 1, first, lr=0.1)
+    trained = told(site, "train", 1, first, lr=0.05)
     assert trained.startswith("run r1, round 1 of 2: trained on 33 samples, mean loss ")
-    assert told(site, "score", 1, first, lr=0.1) == "run r1, round 1 of 2: scored on this site's test samples"
-    assert told(site, "score", 2, first, lr=0.1) == "run r1 is over: round 2 of 2 scored, 0.2 MB have left in all"
+    assert told(site, "score", 1, first, lr=0.05) == "run r1, round 1 of 2: scored on this site's test samples"
+    assert told(site, "score", 2, first, lr=0.05) == "run r1 is over: round 2 of 2 scored, 0.2 MB have left in all"
 
 
 def test_a_trip_is_a_line_and_so_is_a_refusal(site):
     settings, first = fake.small("flea").as_dict(), {"w": weights(site)}
     begins = told(site, "setup", tree=first, settings=settings, k=0, clients=1, largest=33)
     assert begins == "run r1 begins: flea, 3 rounds", "a method that asks sites for something is not called fedavg"
-    trip = told(site, "visit", 1, first, part="flea", trip=0, lr=0.1)
+    trip = told(site, "visit", 1, first, part="flea", trip=0, lr=0.05)
     assert trip == "run r1, after round 1 of 3: sent what the method shares beside the weights"
     allow(site, most_rounds=1)
-    refused = told(site, "train", 1, first, lr=0.1)
+    refused = told(site, "train", 1, first, lr=0.05)
     assert refused.startswith("run r1 was not answered: E520 the site's policy does not allow it: the study takes 3")
     assert told(site, "train", 1, first, **{"name": 5}).startswith("a request was not answered: E310")
 
@@ -57,7 +57,7 @@ def test_a_trip_is_a_line_and_so_is_a_refusal(site):
 def test_what_waits_or_mends_itself_is_said_elsewhere(site):
     site.guard.approve = "ask"
     assert told(site, "hello", settings=fake.small("fedavg").as_dict()) == ""
-    assert told(site, "train", 1, {"w": weights(site)}, lr=0.1) == ""
+    assert told(site, "train", 1, {"w": weights(site)}, lr=0.05) == ""
 
 
 @pytest.mark.parametrize(

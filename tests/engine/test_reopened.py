@@ -89,7 +89,7 @@ def test_a_run_over_a_network_has_no_clients_own_models(tmp_path):
 def test_a_client_that_never_took_part_has_no_model(method, tmp_path):
     (tmp_path / "trace.csv").write_text("round,client\n1,0\n1,1\n2,0\n2,1\n")
     ours = trained(
-        method, IMAGES, tmp_path, availability=f"trace:{tmp_path / 'trace.csv'}", model="cnn_small(batch_norm=True)"
+        method, IMAGES, tmp_path, availability=f" trace:{tmp_path / 'trace.csv'}", model="cnn_small(batch_norm=True)"
     )
     (tmp_path / "trace.csv").unlink()  # is not needed to predict
     for result in (ours, unskew.load(tmp_path / "r")):

@@ -12,7 +12,7 @@ import numpy as np
 from annotated_types import Ge, Le
 
 from unskew import arguments, specs
-from unskew.data.presence import KINDS, Full, Presence, Rng
+from unskew.data.presence import KINDS, Full, Presence, Rng, Trace
 
 REDRAWS = 1000
 """Draws of a round at most, with `redraw`."""
@@ -95,6 +95,14 @@ class Availability:
         if len(answered) < options.quorum:
             answered = answered[:0]
         return Attendance(asked, answered, asked[there & ~in_time])
+
+
+def without_trace(text: str) -> str:
+    """The text, or that of `full` in place of a trace: of a file that somebody else has named, and that nobody here may open.
+
+    Raises UsageError (E124) for a text that cannot be taken apart.
+    """
+    return Full.name if specs.parse(text, "availability", "E124").kind == Trace.name else text
 
 
 def _again(rng: Rng, attempt: int) -> Rng:

@@ -5,12 +5,15 @@ The coordinator signs its requests, but its key may have been stolen.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from torch import Tensor
 
+from unskew.config import Settings
+from unskew.deploy.refusing import refusal
 from unskew.deploy.summing.roster import MOST_SEALED, MOST_SIGNATURE, is_texts
 from unskew.errors import UsageError
 
@@ -52,6 +55,15 @@ def check_round(t: int, rounds: int) -> None:
     """Raises UsageError (E310) for a round that the study does not have."""
     if t > rounds:
         raise UsageError("E310", f"the request's 't' is {t}, expected at most the study's {rounds} rounds.")
+
+
+def check_rates(header: Mapping[str, Any], settings: Settings) -> None:
+    """Raises UsageError (E520) for a learning rate that is not the study's, which is the one that was approved."""
+    t = header["t"]
+    for name, at in (("lr", t), ("score", t - 1)):
+        if name in header and not math.isclose(header[name], settings.lr_in(at), rel_tol=1e-6, abs_tol=1e-12):
+            text = f"round {at} is asked for with the learning rate {header[name]:g}"
+            raise refusal(f"{text}, and the study says {settings.lr_in(at):g}")
 
 
 def check_weights(weights: Any, first: Mapping[str, Tensor]) -> None:

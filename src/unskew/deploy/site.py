@@ -266,6 +266,7 @@ class Site:
                 self.guard.check_same(number, study.digest)
                 self._keep(number, study, run)
         requests.check_weights(request.tree.get("w", {}), run.first)
+        requests.check_rates(request.header, run.settings)
         tree = run.moved(request.tree)
         return run, run.start(request.header["t"], request.header["lr"], tree)
 

@@ -7,6 +7,7 @@ from unskew.core.client import Fed
 from unskew.core.method import Method
 from unskew.core.part import Part
 from unskew.core.trip import place
+from unskew.data.availability import without_trace
 from unskew.data.dataset import Dataset
 from unskew.errors import UsageError
 from unskew.methods import registry
@@ -57,23 +58,24 @@ def _check_trips(part: Part) -> None:
 
 
 def allowed(settings: Settings, model: str | None) -> Settings:
-    """Settings as a site runs them: one lane, and in place of a model from a file or folder its own.
+    """Settings as a site runs them: one lane, no trace, and in place of a model from a file or folder its own.
 
     model: FILE.py:FUNCTION or hf(path=FOLDER), which the site's operator allows. Raises UsageError (E506), because a
-    coordinator must not name the Python file that a site loads or the folder that it reads, nor change a method by arguments that its text does not show.
+    coordinator must not name the Python file that a site loads or the folder that it reads, nor change a method by arguments
+    that its text does not show. A trace is a file of the coordinator, who alone needs it to choose whom to ask.
     """
     check_not_from_a_file(settings.method)
     check_metrics_not_own(settings.metrics)
     if settings.set:
         text = f"the study changes '{settings.method}' by the setting 'set', which its operator would not read"
         raise UsageError("E506", f"{text}; a coordinator writes all arguments into the method.")
-    if ":" in settings.model or folder.is_named_in(settings.model):
+    if ":" in settings.model or folder.is_on_disk(settings.model):
         if model is None:
             own = "FILE.py:FUNCTION" if ":" in settings.model else "\"hf(path='FOLDER')\""
             text = f"the study's model is {settings.model}; to allow your own, start the site with --model {own}."
             raise UsageError("E506", text)
         settings = settings.replace(model=model)
-    return settings.replace(lanes="1", workers=1)
+    return settings.replace(lanes="1", workers=1, availability=without_trace(settings.availability))
 
 
 def check_not_from_a_file(method: str) -> None:

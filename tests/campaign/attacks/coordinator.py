@@ -71,8 +71,8 @@ def unapproved(v: Victim) -> str:
     w = v.weights(s)
     first = refused(v.hello(run, s), "E522")
     v.refuses("E522", "setup", run, tree={"w": w}, settings=s.as_dict(), **PLACE)
-    v.refuses("E205", "train", run, 1, {"w": w}, lr=0.1)
-    v.refuses("E205", "score", run, 1, {"w": w}, lr=0.1)
+    v.refuses("E205", "train", run, 1, {"w": w}, lr=0.05)
+    v.refuses("E205", "score", run, 1, {"w": w}, lr=0.05)
     return first
 
 
@@ -83,7 +83,7 @@ def swapped(v: Victim) -> str:
     evil = settings("feddata(share=1.0)")
     text = refused(v.hello(run, evil), "E520")
     v.refuses("E520", "setup", run, tree={"w": w}, settings=evil.as_dict(), **PLACE)
-    answer = v.ask("visit", run, part="feddata", trip=0, lr=0.1)
+    answer = v.ask("visit", run, part="feddata", trip=0, lr=0.05)
     check("code" in answer.header and not answer.tree, f"samples left: {list(answer.tree)}")
     check(
         v.ask("train", run, 1, {"w": w}, lr=0.05).header.get("n", 0) > 0, "the approved study is not trained any more"
@@ -127,7 +127,7 @@ def shapes(v: Victim) -> str:
     text = v.refuses("E504", "setup", v.new_run(), tree={"w": wrong}, settings=s.as_dict(), **PLACE)
     codes = []
     for tree in (wrong, tree_map(lambda t: t.to(torch.int8), w), {"head": {"more": torch.zeros(1)}}, torch.zeros(3)):
-        codes.append(v.refuses("E310", "train", run, 1, {"w": tree}, lr=0.1))
+        codes.append(v.refuses("E310", "train", run, 1, {"w": tree}, lr=0.05))
     return " | ".join([text, *codes])
 
 
@@ -171,7 +171,7 @@ def replayed(v: Victim) -> str:
     head = {"run": run, "serial": next(v.serial), "site": SITE, "kind": "train", "t": 1, "lr": 0.1}
     request = seal(head, {"w": w}, v.key)
     check("n" in v.send(request).header, "the true request is refused")
-    v.refuses("E310", "train", run, 1, {"w": w}, site="a", lr=0.1)
+    v.refuses("E310", "train", run, 1, {"w": w}, site="a", lr=0.05)
     return refused(v.send(request), "E307")
 
 
@@ -184,8 +184,8 @@ def paths(v: Victim) -> str:
 def longer(v: Victim) -> str:
     """More rounds than were approved, and the same round again and again."""
     run, w = v.begun(settings())
-    texts = [v.refuses("E520", "train", run, 3, {"w": w}, lr=0.1)]
-    answers = [v.ask("train", run, 1, {"w": w}, lr=0.1).header for _ in range(12)]
+    texts = [v.refuses("E520", "train", run, 3, {"w": w}, lr=0.05)]
+    answers = [v.ask("train", run, 1, {"w": w}, lr=0.05).header for _ in range(12)]
     check(answers[-1].get("code") == "E520", f"asked 12 times for round 1: {answers[-1].get('text', 'answered')}")
     return " | ".join([*texts, answers[-1]["text"]])
 
@@ -200,7 +200,7 @@ def nonsense(v: Victim) -> str:
     for header in odd:
         v.refuses("E310", "train", run, 1, {"w": w}, **header)
     for t in (-5, True, 10**300, "1"):
-        v.refuses("E310", "train", run, t, {"w": w}, lr=0.1)  # pyright: ignore[reportArgumentType]
+        v.refuses("E310", "train", run, t, {"w": w}, lr=0.05)  # pyright: ignore[reportArgumentType]
     for place in ({"k": -1}, {"k": 5}, {"k": "a"}, {"largest": 2**62}, {"clients": 3 * 10**7}):
         v.refuses("E310", "setup", v.new_run(), tree={"w": w}, settings=settings().as_dict(), **(PLACE | place))
     return f"{len(odd) + 9} requests, each E310"
@@ -209,7 +209,7 @@ def nonsense(v: Victim) -> str:
 def deep(v: Victim) -> str:
     """Names of 3,000 levels, and a header of 100,000."""
     run, w = v.begun(settings())
-    text = v.refuses("E310", "train", run, 1, {"w": w, "down": {"/".join("a" * 3000): torch.zeros(1)}}, lr=0.1)
+    text = v.refuses("E310", "train", run, 1, {"w": w, "down": {"/".join("a" * 3000): torch.zeros(1)}}, lr=0.05)
     header = json.dumps({"run": run, "serial": next(v.serial), "site": SITE, "kind": "train", "t": 1})
     nested = header[:-1] + ', "q":' + "[" * 10**5 + "]" * 10**5 + "}"
     refused(v.send(Sealed(nested, v.key.sign(nested.encode()), b"")), "E310")

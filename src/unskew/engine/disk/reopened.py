@@ -14,6 +14,7 @@ from typing import Any
 from unskew import config, disk, models
 from unskew.config import Settings
 from unskew.core.trees import Weights
+from unskew.data.availability import without_trace
 from unskew.data.federation import Federation
 from unskew.data.unseen import Unseen
 from unskew.engine import resolve
@@ -107,9 +108,7 @@ def rebuilt(path: Path, federation: Federation, files: Mapping[str, str], settin
     method, model = method_of(path, files, settings, code.method), code.model
     check_model(path, files, settings, model)
     here = settings.replace(device="cpu", precision="float32", workers=1, lanes="1")  # whatever machine trained it
-    here = here.replace(normalise="none", set={}, metrics="none")
-    if settings.availability.startswith("trace"):
-        here = here.replace(availability="full")
+    here = here.replace(normalise="none", set={}, metrics="none", availability=without_trace(settings.availability))
     if isinstance(model, str):
         here, model = here.replace(model=model), None
     module = None if model is None else models.unwrapped(model)
