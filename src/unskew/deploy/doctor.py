@@ -71,7 +71,8 @@ def _data(text: str, classes: Sequence[str]) -> Finding:
     scale = unscaled(dataset) if dataset.intake else ""
     remarks = [text for _, text in (dataset.intake.notes if dataset.intake else ())]
     if scale:
-        remarks.append(f"{scale}: sites are not standardised, so scale the samples at all sites alike")
+        alike = "sites are not standardised unless the study's method does it, so scale the samples at all sites alike"
+        remarks.append(f"{scale}: {alike}")
     return Finding("data", True, "; ".join([f"{counts}, {held}; values {low:.3g} to {high:.3g}", *remarks]))
 
 

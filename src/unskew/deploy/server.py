@@ -25,7 +25,7 @@ from unskew.deploy.journal import FILE, Journal, file_sha256
 from unskew.deploy.notices import Notices
 from unskew.deploy.orders import Terms
 from unskew.deploy.post import POLL_S, UNDECIDED, Contact, Post, names
-from unskew.deploy.scales import REMEDY
+from unskew.deploy.scales import remedy
 from unskew.deploy.studies import prepared, study
 from unskew.deploy.versions import COORDINATOR, differing, of_parts, refusal
 from unskew.deploy.weighing import boasts, weighing
@@ -36,6 +36,7 @@ from unskew.engine.resolve import Run, run_on
 from unskew.engine.server.loop import Loop
 from unskew.errors import Paused, StateError, UnskewError, UsageError
 from unskew.methods import registry
+from unskew.privacy import secure
 
 ROSTER = "sites.json"
 _PUT_BACK = "put the file back as it was, or start again under another --name."
@@ -93,6 +94,7 @@ def _conduct(path: Path, settings: Settings, post: Post, terms: Terms, listeners
     federation = ServersView.of("sites", hellos, test)
     settings = settings.replace(clients=len(hellos))
     if not roster:
+        _tell_unscaled(post, hellos, method, settings)
         facts = {"run": post.run, "sites": [h.as_json() for h in hellos]}
         disk.replace(path / ROSTER, json.dumps(facts, indent=1))
     listeners.say("\n".join(weighing(hellos, method, settings, post.contact.bounds)))
@@ -186,11 +188,6 @@ def _new(post: Post, expected: Sequence[str], present: Mapping[str, Hello], term
     for site, text in (too_old | apart).items():
         post.leave_out(site, "E504", f"{text}. {site} is left out of this run.")
     _tell_versions(post, hellos)
-    for hello in hellos:
-        if hello.unscaled:
-            post.tell(
-                0, "E527", f"{hello.site}: its samples look unscaled, and the method takes them as they are; {REMEDY}."
-            )
     return hellos
 
 
@@ -209,6 +206,15 @@ def _tell_versions(post: Post, hellos: Iterable[Hello]) -> None:
     for hello in hellos:
         if text := differing(COORDINATOR, post.versions, hello.site, hello.versions):
             post.tell(0, "E524", f"{text}.")
+
+
+def _tell_unscaled(post: Post, hellos: Iterable[Hello], method: Method, settings: Settings) -> None:
+    """Say whose samples look as if somebody should have scaled them, and what this study can do about it."""
+    summed = secure.parse(settings.secure_aggregation) is not None
+    for hello in hellos:
+        if hello.unscaled:
+            text = f"{hello.site}: its samples look unscaled, and the method takes them as they are"
+            post.tell(0, "E527", f"{text}; {remedy(method, hello.layout, summed)}.")
 
 
 def _check_enough(left: int, code: str, out: Mapping[str, str], terms: Terms) -> None:

@@ -25,7 +25,7 @@ from unskew.deploy.judging import Study
 from unskew.deploy.leaving import forecast_of, judged, leaving
 from unskew.deploy.noisy import Noisy, visited
 from unskew.deploy.replies import tree_of, without_empty
-from unskew.deploy.scales import REMEDY, looks_unscaled
+from unskew.deploy.scales import looks_unscaled, remedy
 from unskew.deploy.sealed import Sealed
 from unskew.deploy.shelf import put_away
 from unskew.deploy.site_folder import RunFolder
@@ -169,7 +169,8 @@ class Site:
         self.guard.check_study(run, replace(study, settings=settings), "\n".join(lines), name)
         data = prepared(self.data, settings)
         if why := looks_unscaled(data, study):
-            self.say(f"E527 this study takes samples as they are: {why}; {REMEDY}")
+            mend = remedy(study.method, data.layout, study.summed)
+            self.say(f"E527 this study takes samples as they are: {why}; {mend}")
         hello = replace(Hello.of(self.member.name, data, runs), unscaled=bool(why))
         return {"hello": hello.as_json()}, {}
 

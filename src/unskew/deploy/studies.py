@@ -114,7 +114,7 @@ def prepared(data: Dataset, settings: Settings) -> Dataset:
     if settings.normalise == "dataset" and data.mean is None and data.applied is None:
         text = "the study sets normalise=dataset, and a site's own samples have no constants that all sites know"
         raise UsageError(
-            "E506", f"{text}; scale samples before, give the method 'fedrdn' or 'norm', or set normalise=none."
+            "E506", f"{text}; scale samples before, add +standardise to the method, or set normalise=none."
         )
     method = registry.parse(settings.method, settings.set)
     standardise = settings.normalise == "dataset" or (settings.normalise == "auto" and not method.normalises)

@@ -11,7 +11,7 @@ Differs from the paper: it has none; the pieces are as on their own pages, with 
 """
 
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -54,6 +54,11 @@ class Unskew(FedDyn):
     use_when = "First: one default for label skew, feature skew, few samples and absent clients, without tuning."
     personal = True
     clashes = {**MIXTURES, **dict.fromkeys(("bsm", "rebafl", "fedlc", "fedrs", "feddyn", "fedrdn", "norm"), _TWICE)}
+
+    @property
+    def by_input(self) -> Literal["", "images"]:  # type: ignore[override]
+        """Of several inputs it scales the images, although a simulation hands it standardised ones."""
+        return "images" if self.statistics else ""
 
     def _normalises(self, fed: Fed) -> bool:
         looked_up = fed.net.embeds and not fed.net.layout  # among several inputs only what is no image is looked up
