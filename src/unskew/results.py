@@ -117,7 +117,7 @@ class Result(Predicting):
             if row["client"] is not None and row["metric"] == main:
                 last.setdefault(row["scope"], {})[row["client"]] = row["value"]
         scores = last.get("personal@client") or last.get("global@client") or {}
-        name, train, test = federation.name_of, federation.sizes, federation.test.sizes
+        name, train, test = federation.name_of, federation.sizes, federation.test_sizes
         return [
             {"client": k, "name": name(k), "train": int(train[k]), "test": int(test[k]), main: scores.get(k)}
             for k in range(federation.clients)

@@ -129,7 +129,12 @@ def test_a_learning_rate_that_is_not_the_studys_is_refused(site, rate):
 def test_a_trace_that_a_coordinator_names_is_not_opened(site, tmp_path):
     """A coordinator could have a site read any of its files, before anybody approved anything, and learn whether it exists."""
     os.mkfifo(tmp_path / "pipe")  # whoever opens it waits for ever
-    named = [f"trace:{tmp_path}/pipe", f" trace :{tmp_path}/pipe,drop:0.1", f"trace:{tmp_path}/no.csv", "trace:/etc/passwd"]
+    named = [
+        f"trace:{tmp_path}/pipe",
+        f" trace :{tmp_path}/pipe,drop:0.1",
+        f"trace:{tmp_path}/no.csv",
+        "trace:/etc/passwd",
+    ]
     for run, text in enumerate(named):
         settings = fake.small("fedavg").as_dict() | {"availability": text}
         assert answer(site, "hello", run=f"r{run}", settings=settings) == ("", ""), text

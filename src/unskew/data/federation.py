@@ -154,6 +154,11 @@ class Federation:
             counts += np.bincount(labels[labels >= 0] if self.tokens else labels, minlength=self.n_classes)
         return counts
 
+    @property
+    def test_sizes(self) -> np.ndarray:
+        """How many test samples each client has, int64 [K], also where they are not here."""
+        return self.test.sizes
+
     def name_of(self, k: int) -> str:
         """The name of client k."""
         return self.names[k] if self.names else f"client-{k}"
@@ -185,7 +190,7 @@ class Federation:
             "sizes": {
                 "train": self.sizes[shown].tolist(),
                 "val": self.val.sizes[shown].tolist(),
-                "test": self.test.sizes[shown].tolist(),
+                "test": self.test_sizes[shown].tolist(),
             },
             "labels": self.label_counts[shown].tolist(),
             "unit": "tokens" if self.tokens else "pixels" if self.masks else "samples",

@@ -17,8 +17,18 @@ from unskew.data.unseen import Unseen
 from unskew.deploy.hello import Hello, check_alike
 
 
+@dataclass(frozen=True)
 class ServersView(Unseen):
-    """K sites of known sizes and none of their samples; perhaps a test set at the server. Sites do not count their labels."""
+    """K sites of known sizes and none of their samples; perhaps a test set at the server. Sites do not count their labels.
+
+    tested: test samples of each site, on which it scores itself; the server scores none of them.
+    """
+
+    tested: tuple[int, ...] = ()
+
+    @property
+    def test_sizes(self) -> np.ndarray:  # type: ignore[override]
+        return np.array(self.tested, np.int64)
 
     @staticmethod
     def of(name: str, hellos: Sequence[Hello], test: Dataset | None = None) -> ServersView:
@@ -47,6 +57,7 @@ class ServersView(Unseen):
             layout=first.layout,
             applied=first.applied,
             scaled_apart=any(h.own_scale for h in hellos),
+            tested=tuple(h.test for h in hellos),
         )
 
 

@@ -25,7 +25,7 @@ SCOPES = ("global", "global@client", "personal@client")
 def card(run: Run, record: Record, now: State) -> str:
     """The text. now: the state after the last round."""
     federation, settings = run.federation, run.settings
-    samples, tested = int(federation.sizes.sum()), int(federation.test.sizes.sum()) or len(federation.y_test)
+    samples, tested = int(federation.sizes.sum()), int(federation.test_sizes.sum()) or len(federation.y_test)
     lines = [
         f"# {escaped(without_folders(str(run.method)))} on {escaped(federation.name)}",
         "",
@@ -56,7 +56,8 @@ def card(run: Run, record: Record, now: State) -> str:
             ("who answers", without_folders(settings.availability)),
         ],
     )
-    scored = "training samples held out" if settings.validation else "the test set"
+    scored = "the test set" if len(federation.y_test) else "the clients' own test samples"
+    scored = "training samples held out" if settings.validation else scored
     lines += ["## Scores", "", f"Of the last evaluated round, on {scored}.", ""]
     lines += [
         *_table(("scope", "score", "value"), ((*name, f"{v:.4f}") for *name, v in last_scores(record, now.t))),

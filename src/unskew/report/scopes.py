@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 
 @dataclass(frozen=True)
@@ -25,4 +27,10 @@ AT_CLIENTS = (
         "Each client's own model, with the weights that it keeps to itself, on its own test rows",
     ),
 )
-SCOPES = (GLOBAL, *AT_CLIENTS)
+
+
+def scopes(federation: Mapping[str, Any]) -> tuple[Scope, ...]:
+    """As federation.json says they were scored: without a common test set the global model's score is pooled over clients."""
+    pooled = federation.get("test") == 0 and any(federation.get("sizes", {}).get("test", ()))
+    first = replace(GLOBAL, meaning="The global model on all clients' own test rows together") if pooled else GLOBAL
+    return first, *AT_CLIENTS

@@ -37,7 +37,7 @@ def partition_map(federation: dict[str, Any], *, width: int = WIDE) -> str:
     """Clients across, classes down; the darker a cell, the more samples. Below them, how many samples each client has.
 
     federation: as in federation.json. Where every pixel or token has a label, a cell is the share of the client's pixels in
-    percent. Shows the first 200 clients; "" if the federation names no labels.
+    percent. Shows the first 200 clients; "" if the federation names no labels, or counts none.
     """
     letters = 11 if width == NARROW else 18
     m = _map(federation, width, letters)
@@ -58,7 +58,7 @@ def partition_map(federation: dict[str, Any], *, width: int = WIDE) -> str:
 
 def _map(federation: dict[str, Any], width: int, letters: int) -> _Map | None:
     counts = np.array(federation.get("labels", [])[:MOST_CLIENTS], dtype=float)
-    if counts.ndim != 2 or not counts.size:
+    if counts.ndim != 2 or not counts.any():
         return None
     K, C = counts.shape
     unit = str(federation.get("unit"))

@@ -40,7 +40,8 @@ def build(context: Context) -> Section | None:
 
 
 def histograms_of(run: RunData, most: int = 3) -> dict[str, Any]:
-    """{"buffer": [C], "local": [[C]...], "mixed": [[C]...]} for the first `most` clients; {} if the run kept no buffer.
+    """{"buffer": [C], "local": [[C]...], "mixed": [[C]...]} for the first `most` clients; {} if the run kept no buffer,
+    or its clients do not tell their labels.
 
     As measured, if it was. Otherwise from the buffer's labels in the checkpoint and the clients' labels, with the mean of
     both as the mixture: half of what FLea's loss sees is the buffer's.
@@ -48,7 +49,7 @@ def histograms_of(run: RunData, most: int = 3) -> dict[str, Any]:
     if run.histograms:
         return run.histograms
     labels, counts = _buffered_labels(run), run.federation.get("labels")
-    if not len(labels) or not counts:
+    if not len(labels) or not counts or not any(map(any, counts)):
         return {}
     buffer = np.bincount(labels, minlength=len(counts[0])) / len(labels)
     local = [np.array(row) / max(sum(row), 1) for row in counts[:most]]

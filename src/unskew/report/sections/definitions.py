@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from unskew.report.context import Context
 from unskew.report.render import render
+from unskew.report.scopes import scopes
 from unskew.report.section import Section
 
 ORDER = 110
 
 
 def build(context: Context) -> Section:
-    html = render("definitions.html.j2", metric=context.metric, seeds=context.seeds)
+    html = render(
+        "definitions.html.j2",
+        metric=context.metric,
+        seeds=context.seeds,
+        of_all=scopes(context.first.federation)[0].meaning,
+    )
     return Section("How it was measured", "method", html, link="How it was measured")

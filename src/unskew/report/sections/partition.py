@@ -17,10 +17,12 @@ ORDER = 60
 
 
 def build(context: Context) -> Section | None:
-    """The first competing run's partition; None if the federation names no labels."""
+    """The first competing run's partition, in words alone where nobody counted labels; None if it names no labels."""
     run = context.first
+    if not run.federation.get("labels"):
+        return None
     html = figure(partial(partition_map, run.federation))
-    return Section("Who holds what", "partition", html, lead=sentence(run), link="Partition") if html else None
+    return Section("Who holds what", "partition", html, lead=sentence(run), link="Partition")
 
 
 def sentence(run: RunData) -> str:
@@ -33,6 +35,8 @@ def sentence(run: RunData) -> str:
     each = {"pixels": ("pixel", "images"), "tokens": ("token", "samples")}.get(str(unit))
     who = f"{federation['name']}, {federation['skew']}, seed {run.seed}: {plural(federation['clients'], 'client')}"
     what = f"{each[1] if each else 'samples'} (median {np.median(sizes):,.0f})"
+    if not any(map(any, federation["labels"])):
+        return f"{who}, each with {min(sizes):,} to {max(sizes):,} training {what}. They do not tell of which classes."
     held = np.mean([sum(1 for count in row if count) for row in federation["labels"]])
     groups = f"tenths of the target {federation['target']['name']}" if "target" in federation else "classes"
     of_classes = "" if each else f" from {held:.1f} of the {len(federation['classes'])} {groups} on average"

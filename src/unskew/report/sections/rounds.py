@@ -10,7 +10,7 @@ from unskew.report.context import Context
 from unskew.report.figures.curves import curves
 from unskew.report.numbers import begun, noun
 from unskew.report.render import both_widths, render
-from unskew.report.scopes import SCOPES, Scope
+from unskew.report.scopes import Scope, scopes
 from unskew.report.section import Section
 from unskew.scores import kind
 
@@ -20,7 +20,7 @@ ORDER = 20
 def build(context: Context) -> Section:
     """A tab per scope with a curve per method."""
     title = f"{begun(context.score)} over rounds"
-    panels = [panel for scope in SCOPES if (panel := _panel(context, scope))]
+    panels = [panel for scope in scopes(context.first.federation) if (panel := _panel(context, scope))]
     if not panels:
         return Section(title, "rounds", Markup(), lead="No round has been evaluated yet.", link="Rounds")
     seeds = context.seeds

@@ -20,12 +20,12 @@ MOST_NAMES = 10
 
 
 def build(context: Context) -> Section | None:
-    """A row per client and a column per method, of the first seed; None without scores of named clients."""
+    """A row per client and a column per method, of the first seed; None without scores of named clients, or where nobody wrote down on how many samples."""
     sizes = context.first.federation.get("sizes", {}).get("test", [])
     names = context.first.federation.get("names", [])
     methods = {method: run for method, group in context.methods.items() if (run := same_clients(context, group))}
     scores = {method: own_scores(run) for method, run in methods.items()}
-    if not 2 <= len(names) <= MOST_CLIENTS or not any(scores.values()):
+    if not 2 <= len(names) <= MOST_CLIENTS or not any(scores.values()) or not any(sizes):
         return None
     rows = [
         (
