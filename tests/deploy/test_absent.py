@@ -49,7 +49,7 @@ def told(path, *codes):
 @pytest.mark.parametrize(
     ("differ", "reason"),
     [
-        (other_shape, "shape are [3, 8, 8] at s0 and [1, 8, 8] at s1"),
+        (other_shape, "a sample's shape is [3, 8, 8] at s0 and [1, 8, 8] at s1"),
         (other_classes, "classes 'c' is only at s0; 'd' is only at s1"),
     ],
 )
@@ -101,7 +101,7 @@ def test_the_odd_one_out_is_left_out_also_if_it_comes_first(tmp_path):
 def test_where_no_side_has_the_majority_nobody_is_left_out(tmp_path):
     sites = sites_of(tmp_path, count=2)
     other_shape(sites[999])
-    with pytest.raises(UsageError, match=r"E504 sites hold different data: shape are \[3, 8, 8\] at s0"):
+    with pytest.raises(UsageError, match=r"E504 sites hold different data: a sample's shape is \[3, 8, 8\] at s0"):
         fake.run(tmp_path / "run", fake.Direct(sites), fake.small("fedavg", clients=2))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import wave
 from types import SimpleNamespace
 
@@ -58,6 +59,22 @@ def test_other_columns_are_named(tmp_path):
     renamed = tuple(("weight" if name == "bp" else name, became) for name, became in other.form)
     with pytest.raises(UsageError, match="column 'bp' is only at a; column 'weight' is only at b"):
         check_alike([hello("a", one), Hello(**{**vars(other), "form": renamed})])
+
+
+@pytest.mark.parametrize(
+    ("names", "sexes", "why"),
+    [
+        (("age", "sex", "label"), "mf", f"column 'bp' is only at a; {forms.ALIKE}."),
+        (("age", "bp", "sex", "label"), "md", f"other words at a than at b; {forms.SPELT}."),
+        (("age", "bp", "sex", "label"), "mfd", f"2 words at a and 3 words at b; {forms.SPELT}."),
+    ],
+)
+def test_columns_are_named_before_shapes_with_what_mends_them(tmp_path, names, sexes, why):
+    """Of a table with a column less, or a word more, only the numbers of its columns were said: shape are [4] and [3]."""
+    rows = [(*row[:2], sexes[i % len(sexes)], row[3]) for i, row in enumerate(ROWS)]
+    one, other = table(tmp_path / "a.csv"), table(tmp_path / "b.csv", names, None, rows)
+    with pytest.raises(UsageError, match=f"E504 sites hold different data: .*{re.escape(why)}$"):
+        check_alike([hello("a", one), hello("b", other)])
 
 
 def test_the_site_of_another_order_is_left_out_whoever_else_names_no_columns(tmp_path):
@@ -160,7 +177,7 @@ def test_sounds_among_several_inputs_are_read_alike():
     assert forms.told(of(8000)) == "at which rate sounds are read, names of columns"
     why = forms.difference(("a", "b"), (of(8000), of(4000)))
     assert why.startswith("column 'voice' holds sounds of 8000 samples a second")
-    assert why.endswith("512 a frame at b")
+    assert why.endswith("512 a frame at b; let it hold the same at all sites")
     assert not forms.difference(("a", "b"), (of(8000), of(8000)))
 
 
@@ -168,7 +185,8 @@ def test_columns_beside_sounds_are_told_with_the_rate():
     sound = (("rate", "8000"), ("seconds", "4"), ("window", "512"))
     form, other = (*sound, ("age", forms.NUMBERS)), (*sound, ("weight", forms.NUMBERS))
     assert forms.told(form) == "at which rate sounds are read, names of columns"
-    assert forms.difference(("a", "b"), (form, other)) == "column 'age' is only at a; column 'weight' is only at b"
+    told = f"column 'age' is only at a; column 'weight' is only at b; {forms.ALIKE}"
+    assert forms.difference(("a", "b"), (form, other)) == told
     assert forms.told((("rate", forms.NUMBERS), ("age", forms.NUMBERS))) == "names of columns"
     slower = (("rate", "4000"), *form[1:])
     assert "sounds are read with 8000 samples a second at a and 4000" in forms.difference(("a", "b"), (form, slower))

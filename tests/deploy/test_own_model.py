@@ -285,5 +285,5 @@ def test_a_site_says_one_mean_and_deviation_for_each_channel(scale):
     said = Hello.read({**SAID, "scale": [0.0, 0, 0, 1, 1, 1]})
     assert Hello.read(json.loads(json.dumps(said.as_json()))) == said
     other = replace(said, site="s1", scale=(0.0, 0.0, 0.5, 1.0, 1.0, 1.0))
-    with pytest.raises(UsageError, match="E504 sites hold different data: scale"):
+    with pytest.raises(UsageError, match="E504 sites hold different data: the constants of standardising are"):
         check_alike([said, other])

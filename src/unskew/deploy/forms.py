@@ -22,6 +22,8 @@ MOST_COLUMNS = 2000
 """A table of more columns is told by one digest of all of them."""
 MOST_NAME = 100
 """Characters of a column's name."""
+ALIKE = "give all sites the same columns in the same order"
+SPELT = "spell its words alike at all sites, or write numbers where a site lacks some of them"
 DIGEST = 8
 """Hexadecimal digits of the digest of a column's words. They tell whoever guesses all of the words that the guess is right."""
 
@@ -76,10 +78,10 @@ def difference(sites: tuple[str, str], forms: tuple[Form, Form]) -> str:
     only = [f"column '{name}' is only at {a}" for name in here if name not in there]
     only += [f"column '{name}' is only at {b}" for name in there if name not in here]
     if only:
-        return "; ".join(only[:4])
+        return f"{'; '.join(only[:4])}; {ALIKE}"
     for (name, became), (second, became_there) in zip(one, other):
         if name != second:
-            return f"columns are in another order: '{name}' stands at {a} where {b} has '{second}'"
+            return f"columns are in another order: '{name}' stands at {a} where {b} has '{second}'; {ALIKE}"
         if became != became_there:
             return f"column '{name}' {_differing(became, became_there, a, b)}"
     return f"{a} has {len(one)} columns and {b} {len(other)}"
@@ -92,8 +94,9 @@ def _of_sounds(form: Form) -> bool:
 def _differing(here: str, there: str, a: str, b: str) -> str:
     held, held_there = (became.partition(" (")[0] for became in (here, there))
     if held == held_there:
-        return f"holds other words at {a} than at {b}"
-    return f"holds {held} at {a} and {held_there} at {b}"
+        return f"holds other words at {a} than at {b}; {SPELT}"
+    words = held[:1].isdigit() and held_there[:1].isdigit()
+    return f"holds {held} at {a} and {held_there} at {b}; {SPELT if words else 'let it hold the same at all sites'}"
 
 
 def _became(kinds: Sequence[str]) -> str:

@@ -21,6 +21,14 @@ from unskew.version import __version__
 
 MOST_CLASSES, MOST_AXES, MOST_VERSIONS = 100_000, 8, 10
 
+VALUES = {
+    "shape": "a sample's shape is",
+    "pixels": "a label's shape is",
+    "target": "the target's center and scale are",
+    "scale": "the constants of standardising are",
+}
+"""What must be equal at all sites, with how a sentence about it begins."""
+
 version = cache(metadata.version)
 """What is installed; reading it takes milliseconds, and every message says it."""
 
@@ -167,14 +175,9 @@ def difference(one: Hello, other: Hello) -> str:
     if one.several != other.several:
         several, single = (one, other) if one.several else (other, one)
         return f"sites hold different data: samples have several labels at {several.site} and one at {single.site}"
-    if text := _other_inputs(one, other):
-        return f"sites hold different data: {text}"
-    for what in ("classes", "shape", "pixels", "target", "scale"):
-        if getattr(one, what) != getattr(other, what):
-            return f"sites hold different data: {what} {_difference(what, one, other)}"
-    if text := forms.difference((one.site, other.site), (one.form, other.form)):
-        return f"sites hold different data: {text}"
-    return ""
+    text = _other_classes(one, other) or forms.difference((one.site, other.site), (one.form, other.form))
+    text = text or _other_inputs(one, other) or _other_values(one, other)  # the last of which says least of why
+    return f"sites hold different data: {text}" if text else ""
 
 
 def changed(before: Hello, now: Hello) -> str:
@@ -235,10 +238,19 @@ def _other_inputs(one: Hello, other: Hello) -> str:
     return f"input {here} at {one.site} is {there} at {other.site}"
 
 
-def _difference(what: str, a: Hello, b: Hello) -> str:
-    at_a, at_b = getattr(a, what), getattr(b, what)
-    if what != "classes":
-        return f"are {list(at_a)} at {a.site} and {list(at_b)} at {b.site}"
-    only = [f"'{c}' is only at {a.site}" for c in at_a if c not in at_b]
-    only += [f"'{c}' is only at {b.site}" for c in at_b if c not in at_a]
-    return "; ".join(only[:4]) if only else f"are in another order at {a.site} and {b.site}"
+def _other_classes(a: Hello, b: Hello) -> str:
+    """How the classes of these two differ; "" if they do not."""
+    if a.classes == b.classes:
+        return ""
+    only = [f"'{c}' is only at {a.site}" for c in a.classes if c not in b.classes]
+    only += [f"'{c}' is only at {b.site}" for c in b.classes if c not in a.classes]
+    return f"classes {'; '.join(only[:4]) if only else f'are in another order at {a.site} and {b.site}'}"
+
+
+def _other_values(a: Hello, b: Hello) -> str:
+    """Which of `VALUES` differs at these two; "" if none does."""
+    for name, what in VALUES.items():
+        at_a, at_b = getattr(a, name), getattr(b, name)
+        if at_a != at_b:
+            return f"{what} {list(at_a)} at {a.site} and {list(at_b)} at {b.site}"
+    return ""
