@@ -6,7 +6,7 @@ large models  bulk (bytes that nobody holds twice), shelf (tensors on the disk),
 a site        site (answers requests), site_run, site_folder, site_files, owner (whose a file is), loaders (its data), doctor and
               handshake (checks before a run)
 the server    server (a run), deployed (on disk), attendance, remote (the round), replies, scoring, post, notices
-fairness      bounds and weighing (what a site counts for), proportion and soundness (replies that would wreck a run)
+fairness      bounds and weighing (what a site counts for), proportion and soundness (replies that would wreck a run), units
 both sides    hello (what a site says of its data), federations, studies (what may run over a network)
 at a site     connecting (its processes), answering (its connection), fleet (Flower's calls), worker (holds the data)
 at the server serving (its processes), conductors and conductor (of runs), conducting, superlink, mailbox (Flower's calls)

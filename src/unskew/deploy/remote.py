@@ -15,11 +15,13 @@ from unskew.deploy.attendance import Attendance
 from unskew.deploy.replies import MALFORMED, Malformed, early_reply_of, limits_of, reply_of
 from unskew.deploy.scoring import SiteScores
 from unskew.deploy.soundness import Soundness
+from unskew.deploy.units import unlike
 from unskew.deploy.wire import Packet
 from unskew.engine.chance import Chance, System
 from unskew.engine.client.values import Start
 from unskew.engine.server.loop import due
 from unskew.errors import Paused
+from unskew.methods.standardise import Standardise
 
 MOST_LOSS = 1e12
 """A loss beyond this is refused like one that is not finite: sums over sites must stay finite."""
@@ -100,6 +102,9 @@ class Remote:
         header = {"part": part.name, "trip": place(trip, part.trips)}
         replies = self._read(start.t, self.sites.ask("visit", start, ids, header, limits), reply_of)
         replies = self.soundness.in_proportion(start, replies, spec)
+        if isinstance(part, Standardise):
+            for site, text in unlike(self.sites.hellos, replies, part.name).items():
+                self.sites.tell(start.t, "E528", f"{site}: {text}.")
         if start.t == 0 and len(replies) < self.sites.min_sites:
             text = f"before round 1 {len(replies)} sites answered; {self.sites.min_sites} are needed."
             raise Paused("E206", text)
