@@ -19,7 +19,12 @@ if TYPE_CHECKING:
     from unskew.deploy.logs import Log
     from unskew.deploy.tickets import Joined
 
-Data = Annotated[str, typer.Option(help="a folder with one folder a class, an .npz, a .csv, or FILE.py:FUNCTION")]
+Data = Annotated[
+    str,
+    typer.Option(
+        help="a folder, an .npz, .csv or .parquet file, or FILE.py:FUNCTION; how it is read may follow in brackets"
+    ),
+]
 Classes = Annotated[str, typer.Option(help="all class names, separated by commas; the same at every site")]
 Folder = Annotated[Path, typer.Option(help="the site's folder")]
 APPROVALS = {"ask": "new ones wait for `unskew site approve`", "all": "ALL that the policy allows begin without asking"}

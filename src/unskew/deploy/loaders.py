@@ -30,7 +30,8 @@ def load(text: str, classes: Sequence[str] = ()) -> Dataset:
         dataset = data.read(text)
     else:
         raise UsageError(
-            "E111", f"--data takes a folder, an .npz, a .csv or FILE.py:FUNCTION that exists; got {excerpt(text)}."
+            "E111",
+            f"--data takes a folder, an .npz, .csv or .parquet file, or FILE.py:FUNCTION that exists; got {excerpt(text)}.",
         )
     if dataset.several and classes and tuple(classes) != dataset.classes:
         named, held = ",".join(classes), ",".join(dataset.classes)
