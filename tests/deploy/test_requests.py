@@ -130,10 +130,10 @@ def test_a_trace_that_a_coordinator_names_is_not_opened(site, tmp_path):
     """A coordinator could have a site read any of its files, before anybody approved anything, and learn whether it exists."""
     os.mkfifo(tmp_path / "pipe")  # whoever opens it waits for ever
     named = [
-        f"trace:{tmp_path}/pipe",
-        f" trace :{tmp_path}/pipe,drop:0.1",
         f"trace:{tmp_path}/no.csv",
         "trace:/etc/passwd",
+        f" trace :{tmp_path}/pipe,drop:0.1",
+        f"trace:{tmp_path}/pipe",
     ]
     for run, text in enumerate(named):
         settings = fake.small("fedavg").as_dict() | {"availability": text}
