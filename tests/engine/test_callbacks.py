@@ -154,6 +154,68 @@ def test_early_stopping_counts_rounds_without_a_better_score():
         unskew.EarlyStopping(0)
 
 
+class Told:
+    """A run as callbacks see it, with these series by scope and metric; `saved` holds what was kept."""
+
+    def __init__(self, main_score: str, t: int, **series: list[tuple[int, float]]) -> None:
+        self.main_score, self.t, self.saved = main_score, t, []
+        self.known = {name.replace("_at_", "@"): values for name, values in series.items()}
+
+    def series(self, scope, metric):
+        pairs = self.known.get(f"{scope}:{metric}" if f"{scope}:{metric}" in self.known else scope, [])
+        return [t for t, _ in pairs], [value for _, value in pairs]
+
+    def save(self, name, facts):
+        self.saved.append((name, facts["score"], facts["scope"], facts["metric"]))
+
+
+def test_where_no_global_model_is_scored_patience_looks_at_the_clients_mean():
+    """Whose values are in the unit of the main score: of an error, less is better."""
+    falling = Told("rmse", 3, personal_at_client=[(1, 5.0), (2, 4.0), (3, 3.0)])
+    assert unskew.EarlyStopping(1).evaluated(falling, []) is None  # type: ignore[arg-type]
+    rising = Told("rmse", 3, personal_at_client=[(1, 3.0), (2, 4.0), (3, 5.0)])
+    said = unskew.EarlyStopping(2).evaluated(rising, [])  # type: ignore[arg-type]
+    assert said == "personal@client mean has not fallen below 3 since round 1"
+
+
+def test_patience_looks_at_the_score_that_it_is_given():
+    run = Told(
+        "accuracy", 3, **{"global": [(1, 0.1), (2, 0.2), (3, 0.3)], "global:loss": [(1, 1.0), (2, 2.0), (3, 2.0)]}
+    )
+    assert unskew.EarlyStopping(2).evaluated(run, []) is None  # type: ignore[arg-type]
+    said = unskew.EarlyStopping(2, "global", "loss").evaluated(run, [])  # type: ignore[arg-type]
+    assert said == "global loss has not fallen below 1 since round 1"
+    by_scope = unskew.EarlyStopping(2, "global").evaluated(run, [])  # type: ignore[arg-type]
+    assert by_scope is None  # a scope alone stands for its main score
+
+
+def test_the_model_is_kept_when_its_score_is_the_best_of_all_trained_rounds():
+    """Never the untrained one of round 0, one that is as good as an earlier one, or one of a round without a score."""
+
+    def kept(t: int, *values: float) -> bool:
+        run = Told("accuracy", t, **{"global": list(enumerate(values))})
+        unskew.KeepBest().evaluated(run, [])  # type: ignore[arg-type]
+        return bool(run.saved)
+
+    assert not kept(0, 0.9)
+    assert kept(1, 0.9, 0.5)
+    assert not kept(2, 0.9, 0.5, 0.4)
+    assert not kept(3, 0.9, 0.5, 0.4, 0.45)
+    assert not kept(3, 0.9, 0.5, 0.4, 0.5)
+    assert kept(2, 0.9, 0.5, 0.51)
+    assert not kept(3, 0.9, 0.5, 0.51)
+
+
+def test_the_first_reason_to_end_a_run_counts():
+    class Later(unskew.Callback):
+        def evaluated(self, run, rows):
+            return "me too" if run.t == 1 else None
+
+    result = trained(Stopping(), Later(), rounds=5)
+    (event,) = [e for e in result.record.rows["events"] if e["code"] == "E323"]
+    assert event["text"] == "Stopping: enough; round 2 is the last."
+
+
 def test_patience_is_a_setting_that_ends_a_run_and_counts_as_one(tmp_path):
     still = trained(patience=1, lr=1e-9, rounds=9, name="r", folder=tmp_path)
     assert still.t == 3  # the best is round 1, round 2 is no better, and the one after is the last
