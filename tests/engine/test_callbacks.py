@@ -10,7 +10,10 @@ import pytest
 import torch
 
 import unskew
+from unskew.core.replies import Reply
+from unskew.engine.callbacks.audience import Audience
 from unskew.engine.disk import state
+from unskew.engine.disk.record import Record
 from unskew.errors import StateError, UsageError
 from unskew.report.read import read_run
 
@@ -98,6 +101,19 @@ def test_every_hook_is_called_in_order_with_every_score(plain):
     assert notes.rows == result.record.rows["metrics"]
     assert {r.client for r in notes.replies} == {k for k, n in enumerate(result.federation.sizes) if n}
     assert all(r.used and r.loss > 0 and r.samples == result.federation.sizes[r.client] for r in notes.replies)
+
+
+def test_replies_that_were_dropped_are_said_so_and_losses_that_sites_withhold_are_unknown(plain):
+    notes = Notes()
+    audience = Audience([notes], plain.run, Record())
+    replies = [Reply(0, 30.0, {}, loss=torch.tensor(0.5)), Reply(2, 20.0, {}, loss=torch.tensor(0.25))]
+    audience.replied(replies, replies[1:], withheld=False)
+    audience.replied(replies, replies, withheld=True)
+    assert [(r.client, r.samples, r.used) for r in notes.replies] == [
+        (0, 30.0, False), (2, 20.0, True), (0, 30.0, True), (2, 20.0, True)
+    ]  # fmt: skip
+    assert [r.loss for r in notes.replies[:2]] == [0.5, 0.25]
+    assert all(np.isnan(r.loss) for r in notes.replies[2:])
 
 
 def test_a_callback_changes_no_bit(plain):

@@ -112,6 +112,48 @@ def test_a_trial_ends_where_its_best_score_is_below_the_median():
     assert not falls_behind([(1, 0.1), (2, 0.1)], Rule(False, 2, 2, [[], []]), lower=False)
 
 
+class Under:
+    """A run under way, with the scores of its rounds by scope."""
+
+    def __init__(self, main_score: str, **known: list[float]) -> None:
+        self.main_score, self.known = main_score, {"personal@client" if n == "own" else n: v for n, v in known.items()}
+
+    def series(self, scope, metric):
+        values = self.known.get(scope, []) if metric == ("mean" if "@" in scope else self.main_score) else []
+        return list(range(len(values))), list(values)
+
+
+def test_a_trial_is_judged_by_its_trained_rounds_and_by_the_score_of_its_own_kind():
+    earlier = [[(1, 0.5), (2, 0.6)], [(1, 0.5), (2, 0.6)]]
+    shared, own = (pruning.Pruning(Rule(of_clients, 2, 1, earlier)) for of_clients in (False, True))
+    bad, good = [0.9, 0.1, 0.2], [0.0, 0.8, 0.9]  # whose first values are those of the untrained model
+    said = "its best {} is worse than the median of 2 earlier trials"
+    under = Under("accuracy", **{"global": bad, "own": good})
+    assert shared.evaluated(under, []) == said.format("global accuracy")  # type: ignore[arg-type]
+    assert own.evaluated(under, []) is None  # type: ignore[arg-type]
+    under = Under("accuracy", **{"global": good, "own": bad})
+    assert shared.evaluated(under, []) is None  # type: ignore[arg-type]
+    assert own.evaluated(under, []) == said.format("personal@client mean")  # type: ignore[arg-type]
+    assert own.evaluated(Under("accuracy", **{"global": bad}), []) == said.format("global accuracy")  # type: ignore[arg-type]
+    assert shared.evaluated(Under("rmse", **{"global": bad}), []) is None  # type: ignore[arg-type]
+    assert shared.evaluated(Under("rmse", **{"global": good}), []) == said.format("global rmse")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("known", "own", "scored"),
+    [
+        ({"global": [0.1], "own": [0.2]}, False, ("global", "accuracy")),
+        ({"global": [0.1], "own": [0.2]}, True, ("personal@client", "mean")),
+        ({"global": [0.1]}, True, ("global", "accuracy")),
+        ({"own": [0.2]}, False, ("personal@client", "mean")),
+    ],
+)
+def test_a_trial_that_has_ended_is_scored_as_it_was_judged_under_way(known, own, scored):
+    run = Under("accuracy", **known)
+    run.metric = run.main_score  # type: ignore[attr-defined]
+    assert tuned._scored(run, own) == pruning.scored(run, own) == scored  # type: ignore[arg-type]
+
+
 def test_what_a_trial_is_held_against_is_read_as_it_was_written_or_refused(tmp_path):
     rule = Rule(True, 2, 3, [[(1, 0.1), (2, 1 / 3)]])
     rule.write(tmp_path / "trial")
