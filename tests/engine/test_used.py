@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from collections import Counter
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import ClassVar
 
 import numpy as np
@@ -169,3 +171,11 @@ def test_small_amounts_are_printed_with_a_unit_that_fits():
 def test_clients_that_were_asked_and_failed_are_not_blamed_on_availability():
     run = resolve(check.settings(), check.federation())
     assert likely_cause(run, Replies(3, 0, 0)) == "every client failed or was away; events.jsonl says why."
+
+
+def test_large_inputs_are_blamed_whatever_their_sign():
+    run = resolve(check.settings(), check.federation())
+    below = replace(run, federation=SimpleNamespace(x=np.full((3, 2), -500.0, np.float32)))  # type: ignore[arg-type]
+    diverged = Replies(3, 15, 1, Counter({"E301": 14}))
+    assert likely_cause(below, diverged).startswith("inputs as large as 500 make training diverge; scale them")
+    assert likely_cause(run, diverged).startswith("training diverges, most likely because lr=")

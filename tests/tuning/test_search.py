@@ -39,6 +39,13 @@ def test_learning_rates_and_numbers_are_searched_and_what_users_gave_is_not():
     assert space("fedprox+fedrs")["fedrs.alpha"] == "0 to 1"
 
 
+def test_what_does_not_count_as_things_are_is_not_searched():
+    assert space("fedsam")["fedsam.eta"] == "it does not count with adaptive=False"
+    assert space("naivemix")["naivemix.a"] == "it does not count with per_batch=False"
+    assert space("naivemix(per_batch=True)")["naivemix.a"] == "0.2 to 20, log scale"
+    assert space("cfl")["cfl.gap"] == "it is 0"
+
+
 def test_no_score_chooses_what_protects_clients_or_leaves_them():
     for name in ("dp", "dpsgd", "trimmed_mean", "multi_krum", "qffl", "afl", "propfair"):
         assert not [setting for setting, axis in space(name).items() if setting != "lr" and " to " in axis]
@@ -61,6 +68,7 @@ def test_what_each_part_leaves_out_is_a_setting_that_it_has():
         (Annotated[float, Ge(0), Le(5)], 2.0, Range(0.2, 5.0, True)),
         (Annotated[float, Ge(0), Le(1)], 0.5, Range(0.0, 1.0, False)),
         (Annotated[float, Ge(0), Le(1)], 0.01, Range(0.001, 0.1, True)),
+        (Annotated[float, Ge(0), Le(1)], 0.1, Range(0.0, 1.0, False)),
         (Annotated[float, Gt(0), Lt(1)], 0.5, Range(0.01, 0.99, False)),
         (Annotated[float, Ge(0), Lt(1)], 0.999, Range(0.0, 0.999, False)),
         (Annotated[float, Gt(1), Lt(3)], 2.0, Range(1.01, 2.99, True)),
@@ -98,6 +106,29 @@ def test_points_begin_with_what_is_lie_within_the_ranges_and_repeat():
         grid.tell(point, point["a"] + point["b"])
         best = point
     assert best == {"a": 3.0, "b": 1.0}
+
+
+def test_points_are_drawn_by_order_of_magnitude_where_the_range_says_so():
+    """Half of 30 learning rates from 0.005 to 0.5 below 0.05, and no more than half of the evenly drawn shares below 0.05."""
+    sampler, drawn = Parzen(SPACE, FIRST, drawn=30), []
+    for _ in range(30):
+        point = sampler.ask()
+        assert point is not None
+        drawn.append(point)
+        sampler.tell(point, 0.0)
+    assert 10 <= sum(point["lr"] < 0.05 for point in drawn) <= 20
+    assert sum(point["p.mu"] < 0.1 for point in drawn) < 10
+
+
+def test_the_estimator_is_told_which_trials_were_ended_early_or_diverged():
+    sampler = Parzen(SPACE, FIRST, drawn=3)
+    for told in ((0.5, None), (0.9, [(1, 0.1), (2, 0.9)]), (math.nan, None)):
+        point = sampler.ask()
+        assert point is not None
+        sampler.tell(point, *told)
+    trials = sampler._study.trials
+    assert [trial.state.name for trial in trials] == ["COMPLETE", "PRUNED", "PRUNED"]
+    assert [trial.intermediate_values for trial in trials] == [{}, {1: 0.1, 2: 0.9}, {}]
 
 
 def test_a_trial_ends_where_its_best_score_is_below_the_median():

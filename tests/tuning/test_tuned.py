@@ -59,6 +59,7 @@ def test_every_method_has_as_many_trials_none_of_which_sees_a_test_sample(origin
         assert entry["trials"][0]["point"]["lr"] == 0.05
         complete = [t for t in entry["trials"] if not t["pruned"]]
         assert entry["best"] == max(complete, key=lambda t: t["score"])["point"]
+        assert all(t["curve"][0][0] == 1 for t in entry["trials"])  # round 0 scores the untrained model
         assert all(t["score"] == t["curve"][-1][1] for t in complete)  # a run this short is scored by its last round
         final = config.load(where / "c" / f"{method}--s0" / "config.yaml")
         assert (final.validation, final.seed, final.lr) == (0.0, 0, entry["best"]["lr"])
