@@ -215,3 +215,21 @@ def test_predictions_read_what_their_client_alone_was_sent():
         if (r["scope"], r["metric"]) == ("personal@client", "accuracy")
     }
     assert scored == pytest.approx(right)
+
+
+@dataclass(frozen=True)
+class Beside(Numbered):
+    """Sends everybody the same weights, and each client its number beside them."""
+
+    name: ClassVar[str] = "beside"
+
+    def dispatch(self, w, s, k, fed):
+        return w, {"k": s["secret"][k].reshape(1)}
+
+
+def test_weights_that_are_everybodys_hand_on_nothing():
+    made, start, _ = replies_of(Method(Beside(), *registry.parse("scaffold").parts))
+    made.ledger.broadcast(1, [1, 4], start)
+    assert {row["share"]: row.get("hands_on", "") for row in made.record.rows["ledger"]} == {
+        "w": "", "beside": "their numbers", "scaffold": ""
+    }  # fmt: skip

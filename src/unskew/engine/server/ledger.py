@@ -9,7 +9,7 @@ from unskew import many
 from unskew.core import encoding
 from unskew.core.method import Method
 from unskew.core.replies import Reply
-from unskew.core.trees import Tree, leaves, size_in_bytes
+from unskew.core.trees import Tree, Weights, leaves, size_in_bytes
 from unskew.core.values import Share
 from unskew.engine.client.values import Start
 from unskew.engine.disk.record import Record
@@ -44,7 +44,7 @@ class Ledger:
 
     def weights_down(self, t: int, clients: list[int], start: Start) -> None:
         """The weights alone, on their way to clients."""
-        own = start.own is not None and any(start.to(k).weights is not start.weights for k in clients)
+        own = start.own is not None and any(_differ(start.own(k)[0], start.weights) for k in clients)
         row = {"t": t, "way": "down", "share": "w", **(self.handed_on if own else {})}
         self._add(row, clients, self._size_of_weights(start), self.down)
 
@@ -101,3 +101,9 @@ def masked(secure: SecureAggregation | None, tree: Tree) -> int:
 
 def _only(tree: Tree, leaf: str) -> Tree:
     return {leaf: tree[leaf]} if leaf in tree else {}
+
+
+def _differ(w: Weights, everybodys: Weights) -> bool:
+    """Whether a client is sent other weights than all are. Tensors are compared by identity: what a Part makes for a client
+    differs even where its values do not."""
+    return w is not everybodys and any(t is not everybodys[n] for n, t in w.items())
