@@ -14,6 +14,7 @@ from unskew.core.replies import Reply
 from unskew.engine.callbacks.audience import Audience
 from unskew.engine.disk import state
 from unskew.engine.disk.record import Record
+from unskew.engine.disk.state import State
 from unskew.errors import StateError, UsageError
 from unskew.report.read import read_run
 
@@ -122,6 +123,17 @@ def test_a_callback_changes_no_bit(plain):
     assert [r["value"] for r in meddled.record.rows["metrics"] if r["metric"] != "seconds"] == [
         r["value"] for r in plain.record.rows["metrics"] if r["metric"] != "seconds"
     ]
+
+
+def test_torchs_randomness_and_modes_are_after_a_callback_as_before_it(plain):
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    with torch.inference_mode():
+        Audience([Meddler()], plain.run, Record()).merged(State(1, plain.weights))
+        assert torch.is_inference_mode_enabled()
+    Audience([Meddler()], plain.run, Record()).merged(State(1, plain.weights))
+    assert torch.is_grad_enabled()
+    assert torch.equal(torch.get_rng_state(), before)
 
 
 def test_a_callback_that_fails_is_named_and_the_run_can_go_on(plain, tmp_path):

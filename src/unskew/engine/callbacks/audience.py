@@ -131,8 +131,8 @@ class Audience:
     @contextmanager
     def _calling(self, callback: Callback, hook: str) -> Iterator[None]:
         """Raises StateError (E159) for whatever the callback raises; torch's randomness and modes are as before it."""
-        grad, threads = torch.is_grad_enabled(), torch.get_num_threads()
-        try:
+        threads = torch.get_num_threads()
+        try:  # leaving `inference_mode` also brings back whether gradients are computed
             with torch.random.fork_rng(devices=[]), torch.inference_mode(False):
                 yield
         except UnskewError:
@@ -141,6 +141,5 @@ class Audience:
             what = f"the callback {callback.name} failed in '{hook}' at round {self._view.t}: {in_one_line(error)}"
             raise StateError("E159", f"{what}. The rounds before are saved; mend it, and resume the run.") from error
         finally:
-            torch.set_grad_enabled(grad)
             if torch.get_num_threads() != threads:
                 torch.set_num_threads(threads)
