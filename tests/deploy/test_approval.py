@@ -49,7 +49,8 @@ def test_a_new_study_waits_and_nothing_is_said_of_the_data(site):
         assert line in request.text()
     assert "rebafl/sums at most" in request.leaves
     assert said == [f"a study asks for this site's data and waits for its operator\n{request.text()}"]
-    hello(site, "scaffold+rebafl")
+    again = hello(site, "scaffold+rebafl")  # having asked before is no approval
+    assert (again["code"], "hello" in again) == ("E522", False)
     assert len(said) == 1
 
 
