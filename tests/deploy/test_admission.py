@@ -129,8 +129,24 @@ def test_new_tickets_and_revocations_of_the_wrong_site_are_refused(tmp_path, hom
     assert "E502 b is not admitted" in refusal(lambda: admission.revoke(home, "b"))
 
 
-@pytest.mark.parametrize("change", [{"signature": "zz"}, {"expires": "soon"}, {"expires": "2026-01-01T00:00:00"}])
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"signature": "zz"},
+        {"expires": "soon"},
+        {"expires": "2026-01-01T00:00:00"},
+        {"host": "bad host"},
+        {"host": "h/../x"},
+        {"port": "8123"},
+    ],
+)
 def test_a_ticket_with_fields_that_are_not_what_they_should_be_is_no_ticket(tmp_path, home, change):
     facts = json.loads(home.ticket_file("a").read_text())
     (tmp_path / "t").write_text(json.dumps(facts | change))
     assert "E503" in refusal(lambda: Ticket.read(tmp_path / "t"))
+
+
+def test_a_ticket_for_a_site_that_could_be_a_path_is_refused(tmp_path, home):
+    """Files at the site are called after it."""
+    (tmp_path / "t").write_text(json.dumps(json.loads(home.ticket_file("a").read_text()) | {"site": "../x"}))
+    assert "E114" in refusal(lambda: Ticket.read(tmp_path / "t"))

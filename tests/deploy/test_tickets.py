@@ -40,6 +40,8 @@ def test_private_keys_are_for_their_owner_alone(home, joined):
     for path in (home.folder / "coordinator.key", home.folder / "server.key", joined.folder / "site.key"):
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     assert not list(home.folder.glob("ca.key"))
+    folders = (home.folder, joined.folder, *(home.folder / name for name in ("tickets", "admitted", "flower")))
+    assert {stat.S_IMODE(folder.stat().st_mode) for folder in folders} == {0o700}
     for mode in (0o640, 0o604):
         (joined.folder / "site.key").chmod(mode)
         with pytest.raises(UsageError, match=r"E508 .* chmod 600"):
@@ -79,6 +81,11 @@ def test_what_cannot_be_a_federation_is_refused(tmp_path, home):
     ):
         with pytest.raises(UsageError, match=code):
             Coordinator.make(tmp_path / "other", "x", host, sites)
+    with pytest.raises(UsageError, match="E114"):
+        Coordinator.make(tmp_path / "other", "../x", "h", ["a"])
+    with pytest.raises(UsageError, match="E503 without TLS a federation stays on one machine"):
+        Coordinator.make(tmp_path / "other", "x", "hospital.example:8123", ["a"], tls=False)
+    assert not (tmp_path / "other").exists()
     with pytest.raises(UsageError, match="E502"):
         Coordinator.make(home.folder, "lung", "h", ["a"])
     with pytest.raises(UsageError, match="E502 there is no federation"):
