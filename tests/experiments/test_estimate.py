@@ -44,3 +44,35 @@ def test_the_time_is_listed_for_labels_a_sample_and_a_pixel_and_clients_by_colum
     labels = data.arrays(r.random((40, 4), np.float32), np.arange(40) % 2)
     plain = Settings(data="l", model="mlp", skew="iid", clients=4, rounds=4, batch=2)
     assert 0 < estimate.seconds(plain.replace(availability="sample:0.25"), labels) < estimate.seconds(plain, labels)
+
+
+def test_runs_go_side_by_side_on_as_many_cores_as_there_are_runs(monkeypatch):
+    monkeypatch.setattr(estimate, "seconds", lambda settings, dataset: 10.0)
+    monkeypatch.setattr(estimate, "_dataset", lambda name: None)
+    runs = [Settings(), Settings(rounds=3)]
+    assert estimate.seconds_for(runs, cores=8) == 10
+    assert estimate.seconds_for(runs, cores=1) == 20
+    assert estimate.seconds_for(runs, cores=4, seeds=3) == 15
+
+
+def test_a_runs_time_by_hand(monkeypatch):
+    """Of 40 samples at a second each: 4 rounds of 2 epochs, and scores of 12 test samples in every second round."""
+    monkeypatch.setattr(estimate, "_time", lambda settings, dataset, batch: 1.0)
+    monkeypatch.setattr(estimate, "_timed", {})
+    x, y = np.zeros((52, 4), np.float32), np.arange(52) % 2
+    labels = data.arrays(x[:40], y[:40], x[40:], y[40:])
+    plain = Settings(data="h", model="mlp", skew="iid", clients=4, rounds=4, epochs=2, eval_every=2)
+    assert estimate.seconds(plain, labels) == 40 * 8 + 12 * 2 / 3
+    assert estimate.seconds(plain.replace(method="fedmix"), labels) == 3 * 40 * 8 + 12 * 2 / 3
+    for availability, share in (
+        ("sample:0.25", 0.25),
+        ("poisson:0.5", 0.5),
+        ("clustered:0.5-0.3", 0.5),
+        ("persistent:0.2x10", 0.2),
+        ("sample:3", 1.0),
+        ("full", 1.0),
+    ):
+        assert estimate.seconds(plain.replace(availability=availability), labels) == 40 * 8 * share + 12 * 2 / 3
+    assert estimate._samples(plain.replace(skew="pathological:2x5", clients=3), labels) == 30
+    assert estimate._samples(plain.replace(samples=7), labels) == 28
+    assert estimate._samples(plain.replace(samples=70), labels) == 40
