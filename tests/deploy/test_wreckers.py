@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 
@@ -12,8 +14,10 @@ from tests.deploy import fake
 from tests.deploy.test_bad import BAD, WIDE, again, meddling, opened, silence
 from unskew.core.replies import Reply
 from unskew.core.trees import tree_map
-from unskew.deploy.proportion import Proportions
+from unskew.deploy.proportion import Change, Proportions
+from unskew.deploy.soundness import Soundness
 from unskew.deploy.wire import unseal
+from unskew.engine.client.values import Start
 from unskew.engine.disk.state import digest
 from unskew.errors import UsageError
 
@@ -169,3 +173,46 @@ def test_the_suspect_is_the_one_furthest_out_of_proportion_in_the_last_rounds():
     for t in range(3, 8):
         proportions.check(t, START, replies(0.1, 0.1, 0.2))
     assert proportions.suspect() is None
+
+
+def test_statistics_of_batch_normalisation_are_compared_by_themselves():
+    """They are a thousand times as large as the weights here, so beside them no weight's move would count."""
+    start = START | {"running_var": torch.tensor([1000.0])}
+    proportions = Proportions(("w",), {0: 1, 1: 1, 2: 1})
+
+    def refused(moves, varied):
+        made = [
+            replace(r, weights=r.weights | {"running_var": torch.tensor([1000.0 + v])})
+            for r, v in zip(replies(*moves), varied)
+        ]
+        return [(c.client, c.text.partition(" by ")[0]) for c in proportions.check(1, start, made)]
+
+    assert refused((0.1, 0.1, 5.0), (1.0, 1.0, 1.0)) == [(2, "it changes the model's weights")]
+    assert refused((0.1, 0.1, 0.1), (1.0, 1.0, 5e4)) == [(2, "it changes the statistics of batch normalisation")]
+    assert not refused((0.1, 0.1, 0.1), (1.0, 1.0, 900.0))
+
+
+def sound(failing: int, sites: int = 4) -> Soundness:
+    """Of a run whose model site 1 has spoilt, in a round in which so many sites fail to train on it."""
+    hellos = [SimpleNamespace(site=f"s{k}") for k in range(sites)]
+    fed = SimpleNamespace(batch=8, sizes=np.array([20, 16, 1, 0]), shared=("w",))
+    soundness = Soundness(SimpleNamespace(local=SimpleNamespace(fed=fed), hellos=hellos, tell=lambda *event: None))  # type: ignore[arg-type]
+    spoilt = Change(1, 50.0, False, "it changes the model's weights by 5")
+    soundness.proportions.suspect = lambda: (2, spoilt)  # type: ignore[method-assign]
+    lost = [SimpleNamespace(code="E301")] * failing
+    soundness._gate = lambda given, spec: ([r for r in given if r.client >= failing], lost)  # type: ignore[method-assign]
+    return soundness
+
+
+def test_half_of_the_sites_failing_is_enough_to_name_who_spoilt_the_model():
+    start, spec = Start(3, 0.1, START, {}), SimpleNamespace(encoded=False)
+    assert len(sound(1).trained(start, replies(0.1, 0.1, 0.1, 0.1), spec, [])) == 4  # type: ignore[arg-type]
+    says = r"E319 round 3: training fails at 2 of 4 sites.*Most likely s1 spoilt it in round 2"
+    with pytest.raises(UsageError, match=says):
+        sound(2).trained(start, replies(0.1, 0.1, 0.1, 0.1), spec, [])  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=says):  # one whose reply came, and one that said itself that it failed
+        sound(1).trained(start, replies(0.1, 0.1, 0.1), spec, [(3, "E301", "s3 could not train")])  # type: ignore[arg-type]
+
+
+def test_a_round_takes_a_short_batch_as_a_step_of_its_own():
+    assert sound(0).proportions.steps == {0: 3, 1: 2, 2: 1, 3: 0}
