@@ -1,0 +1,100 @@
+"""What a study would take out of a site, by hand: bytes of the whole study, and epsilon of all its accounts."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+
+from tests.deploy import fake  # noqa: F401  skips where cryptography is missing
+from unskew.core.account import Account
+from unskew.core.method import Method
+from unskew.core.part import Part
+from unskew.core.trip import Trip
+from unskew.core.values import Share
+from unskew.deploy import judging
+from unskew.deploy.judging import Study
+from unskew.engine import check
+
+
+@dataclass(frozen=True)
+class Sending(Part):
+    """Shares five numbers with every reply, and three before round 1 and after every third round."""
+
+    name: ClassVar[str] = "sending"
+
+    def shares(self, fed):
+        return {"s": Share((5,), kind="sums", samples="client")}
+
+    def finish(self, w, c):
+        return {"s": torch.zeros(5)}, {}
+
+    @property
+    def trips(self):
+        def client(w, c):
+            return {"t": torch.zeros(3)}
+
+        return (Trip(lambda t, T: t % 3 == 0, client, lambda w, s, ups, fed: (w, s), self.trip_shares),)
+
+    @staticmethod
+    def trip_shares(fed):
+        return {"t": Share((3,), kind="sums", samples="class")}
+
+
+ROUNDS, TRIPS = 7, 3  # the trips of rounds 0, 3 and 6
+
+
+def study(method: Method | None = None, **more) -> Study:
+    made = check.loop(method or Method(Sending()))
+    made.trainer.close()
+    settings = check.settings(rounds=ROUNDS, **more)
+    counts_KC = np.array([[20, 0, 13], [0, 0, 0]])
+    return Study(made.trainer.method, settings, made.trainer.fed, made.trainer.sent, counts_KC, 33, 4)
+
+
+def test_bytes_are_those_of_every_round_and_of_every_trip():
+    plain = study()
+    w = sum(t.numel() for t in plain.fed.net.weights().values())
+    assert plain.bytes == ROUNDS * (4 * w + 20) + TRIPS * 12
+    assert study(Method()).bytes == ROUNDS * 4 * w
+    assert {what: often for what, _, often in plain.shares()} == {
+        "the weights": ROUNDS, "sending/s": ROUNDS, "sending/t": TRIPS, "the score": ROUNDS
+    }  # fmt: skip
+    masked = study(secure_aggregation="on")
+    assert masked.summed
+    assert masked.bytes == ROUNDS * (8 * w + 40) + TRIPS * 24  # numbers are summed in 64 bits
+
+
+def test_epsilons_of_all_accounts_add_up_and_an_account_of_nothing_is_infinite(monkeypatch):
+    known: dict[str, Account] = {}
+    monkeypatch.setattr(judging, "accounts", lambda method, fed, counts: known)
+    assert study().epsilon == 0
+    known |= {
+        "a": Account("", ((1.0, "one"), (math.inf, "another"))),
+        "b": Account("", ((2.0, "one"), (3.0, "another"))),
+    }
+    assert study().epsilon == 4
+    known["c"] = Account("", ((math.inf, "nothing finite"),))
+    assert study().epsilon == math.inf
+    assert replace(study(), trains=0).epsilon == 0
+
+
+def test_the_fewest_samples_are_those_of_a_class_of_a_reply_or_of_the_tests():
+    """33 samples, 13 of the rarer class, and 4 to test with."""
+    each = {what: study().fewest(what, share) for what, share, _ in study().shares()}
+    assert each == {"the weights": 33, "sending/s": 33, "sending/t": 13, "the score": 4}
+    assert study().fewest_of_all == 4
+    assert replace(study(), tests=0).fewest_of_all == 13
+    assert replace(study(), tests=0, trains=0).fewest_of_all == 0
+
+
+@pytest.mark.parametrize(("text", "draws"), [("sums", False), ("features", True)])
+def test_a_study_draws_where_a_number_stands_for_single_samples(monkeypatch, text, draws):
+    shares = {"t": Share((3,), kind=text, samples=1 if draws else "client")}
+    monkeypatch.setattr(Sending, "trip_shares", staticmethod(lambda fed: shares))
+    assert study().draws is draws
+    assert study().kinds == {"weights": "weights", "sending/s": "sums", "sending/t": text}
