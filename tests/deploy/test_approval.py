@@ -94,6 +94,18 @@ def test_an_operator_can_refuse_before_a_run_and_while_it_goes_on(site):
     assert train(2)["code"] == "E523"
 
 
+def test_a_decision_that_came_meanwhile_is_not_asked_away(tmp_path):
+    """The operator decides after a site has looked and before it notes that another run of the study waits."""
+    asking = approvals.Request("study", "r1", "fedavg", 3, "by", "weights", 1.0)
+    assert approvals.ask(tmp_path, asking)
+    assert not approvals.ask(tmp_path, asking)
+    assert approvals.ask(tmp_path, replace(asking, run="r2"))  # the latest run is the one that waits
+    for state in ("approved", "refused"):
+        approvals.decide(tmp_path, "r2", state)
+        assert not approvals.ask(tmp_path, replace(asking, run="r3"))
+        assert approvals.state_of(tmp_path, "study") == state
+
+
 def test_the_policy_stands_above_an_approval(site):
     hello(site)
     approvals.decide(site.member.folder, "r1", "approved")

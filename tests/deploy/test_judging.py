@@ -17,7 +17,9 @@ from unskew.core.part import Part
 from unskew.core.trip import Trip
 from unskew.core.values import Share
 from unskew.deploy import judging
+from unskew.deploy.guard import Guard
 from unskew.deploy.judging import Study
+from unskew.deploy.policy import Policy
 from unskew.engine import check
 
 
@@ -98,3 +100,14 @@ def test_a_study_draws_where_a_number_stands_for_single_samples(monkeypatch, tex
     monkeypatch.setattr(Sending, "trip_shares", staticmethod(lambda fed: shares))
     assert study().draws is draws
     assert study().kinds == {"weights": "weights", "sending/s": "sums", "sending/t": text}
+
+
+@pytest.mark.parametrize("text", ["off", "on"])
+def test_a_run_is_counted_as_what_was_judged(tmp_path, text):
+    """A stricter policy is held against this when the run goes on."""
+    Policy(least_samples=1).write(tmp_path)
+    asking = study(secure_aggregation=text)
+    run = Guard(tmp_path, "a coordinator", approve="all").check_study("r1", asking, "weights")
+    assert (run.summed, run.rounds, run.batch) == (text == "on", ROUNDS, asking.settings.batch)
+    assert (run.study, run.method, run.epsilon) == (asking.digest, "sending", 0)
+    assert (run.kinds, run.fewest) == (asking.kinds, 4)
