@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -15,8 +16,9 @@ from unskew.deploy import post as post_module
 from unskew.deploy.hello import Hello, changed, difference
 from unskew.deploy.journal import Journal
 from unskew.deploy.post import Contact, Post
+from unskew.deploy.replies import reply_of
 from unskew.deploy.sealed import Sealed
-from unskew.deploy.wire import MOST_HEADER, Limits, WireError, seal, unseal
+from unskew.deploy.wire import MOST_HEADER, Limits, Packet, WireError, seal, unseal
 from unskew.version import __version__
 
 WIDE = Limits(1 << 20, 100)
@@ -180,3 +182,12 @@ def test_tensors_arrive_in_the_order_of_names_at_addresses_where_torch_would_put
     tree = unseal(seal({}, sent, KEY), KEY.public, WIDE).tree
     assert [list(tree), *(list(tree[n]) for n in tree)] == [["down", "w"], *2 * [sorted(sent["w"])]]
     assert {t.data_ptr() % 64 for t in (*tree["w"].values(), *tree["down"].values())} == {0}
+
+
+@pytest.mark.parametrize("value", [10**400, -(10**400), 1e301, float("inf"), float("nan"), "12", None, [3]])
+def test_what_is_no_number_of_samples_is_none(value):
+    """Also a whole number that no float can hold, on which `float` fails."""
+    reply = reply_of(2, Packet({"n": value, "loss": value}, {}))
+    assert reply is not None
+    assert math.isnan(reply.size)
+    assert math.isnan(float(reply.loss))
