@@ -12,7 +12,7 @@ from tests.cli.calling import call
 from tests.deploy import fake
 from tests.deploy.test_absent import sites_of, told
 from tests.deploy.test_doctor import Listener, joined_at
-from unskew.deploy import certificates, handshake, membership, reaching
+from unskew.deploy import bounds, certificates, handshake, membership, reaching
 from unskew.deploy.admitted import Admitted
 from unskew.deploy.front.members import Members
 from unskew.deploy.identity import Private
@@ -65,6 +65,16 @@ def test_a_site_can_be_removed_with_its_key(tmp_path, home):
     for name in ("b", "c"):
         with pytest.raises(UsageError, match="E503"):
             membership.remove(home.now(), name)
+
+
+def test_a_site_that_is_added_again_begins_without_a_key_or_a_bound(home):
+    home.admit("b", Private.make().public)
+    bounds.write(home, "b", 6000)
+    membership.remove(home, "b")
+    membership.add(home.now(), "b")
+    assert Coordinator.open(home.folder).admitted() == {}
+    assert bounds.read(home.now()) == {}
+    assert home.ticket_file("b").exists()
 
 
 def test_a_key_that_is_revoked_is_out_at_once(tmp_path):
