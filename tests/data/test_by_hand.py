@@ -186,6 +186,7 @@ def test_the_smallest_client_without_the_option_min(alpha, K, least):
         ("sample:0.1", 4, 1),  # a share that rounds to nobody asks one
         ("sample:0.5", 5, 2),
         ("sample:0.6", 5, 3),
+        ("sample:0.35", 5, 2),
         ("sample:1", 5, 1),
         ("sample:2.9", 5, 2),
         ("sample:7", 5, 5),
@@ -235,13 +236,21 @@ def test_a_period_begins_with_its_first_round():
 
 
 def test_a_group_has_its_own_probability():
-    who = Availability.parse("clustered:1-0-1")
-    assert who.who(1, 6, rng).answered.tolist() == [0, 1, 4, 5]
+    for text, there in (("clustered:1-0-1", [0, 1, 4, 5]), ("clustered:1-1-0", [0, 1, 2, 3])):
+        assert Availability.parse(text).who(1, 6, rng).answered.tolist() == there
 
 
 @pytest.mark.parametrize(
     ("line", "code"),
-    [("1,-1", "E408"), ("1,0,-2", "E408"), ("1,0,nan", "E408"), ("1,x", "E408"), ("x,1", "E408"), ("1", "E408")],
+    [
+        ("1,-1", "E408"),
+        ("1,0,-2", "E408"),
+        ("1,0,nan", "E408"),
+        ("1,x", "E408"),
+        ("x,1", "E408"),
+        ("1", "E408"),
+        ("0,1", "E408"),
+    ],
 )
 def test_a_trace_of_numbers_from_0(tmp_path, line, code):
     (tmp_path / "t.csv").write_text(f"round,client,seconds\n{line}\n")
@@ -253,6 +262,41 @@ def test_a_trace_with_a_field_too_large_for_the_reader(tmp_path):
     (tmp_path / "t.csv").write_text("round,client\n1," + "9" * 200_000 + "\n")
     with pytest.raises(DataError, match="E408"):
         Availability.parse(f"trace:{tmp_path / 't.csv'}")
+
+
+def test_late_is_who_was_there_and_came_after_the_deadline(tmp_path):
+    """Client 0 comes at the deadline, 1 after it, and 2 fails, whenever it would have come."""
+    (tmp_path / "t.csv").write_text("round,client,seconds\n1,0,5\n1,1,5.5\n1,2,9\n2,1,1\n1,3,0\n")
+    attendance = Availability.parse(f"trace:{tmp_path / 't.csv'},deadline:5").who(
+        1, 3, lambda t: np.random.default_rng(t)
+    )
+    assert (attendance.asked.tolist(), attendance.answered.tolist(), attendance.late.tolist()) == (
+        [0, 1, 2],
+        [0],
+        [1, 2],
+    )
+    failed = Availability.parse(f"trace:{tmp_path / 't.csv'},deadline:5,drop:1").who(
+        1, 3, lambda t: np.random.default_rng(t)
+    )
+    assert (failed.asked.tolist(), failed.answered.tolist(), failed.late.tolist()) == ([0, 1, 2], [], [])
+
+
+@pytest.mark.parametrize(
+    ("text", "probability"),
+    [
+        ("full", 1.0),
+        ("poisson:0.3", 0.3),
+        ("poisson:0.3,drop:0.5,deadline:1", 0.3),  # failing and being late is each client's own
+        ("poisson:0.3,quorum:1", 0.3),
+        ("poisson:0.3,quorum:2", None),  # whether one counts depends on another
+        ("poisson:0.3,redraw", None),
+        ("bernoulli:0.3", None),
+        ("sample:0.3", None),
+    ],
+)
+def test_who_is_asked_independently_of_all_others(text, probability):
+    """What the accounts of differential privacy rest on."""
+    assert Availability.parse(text).independent == probability
 
 
 def test_validation_rounds_every_class_for_itself():
