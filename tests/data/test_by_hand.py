@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from unskew import data
+from unskew.data import scaling
 from unskew.data.availability import Availability
 from unskew.data.deal import deal_tests, rounded
 from unskew.data.holdout import validation_of, with_test_set
@@ -258,6 +259,12 @@ def test_a_trace_of_numbers_from_0(tmp_path, line, code):
         Availability.parse(f"trace:{tmp_path / 't.csv'}")
 
 
+def test_a_client_is_in_a_round_of_a_trace_once(tmp_path):
+    (tmp_path / "t.csv").write_text("round,client\n1,0\n2,0\n1,0\n")
+    with pytest.raises(DataError, match=r"E408 .*line 4: client 0 is in round 1 already"):
+        Availability.parse(f"trace:{tmp_path / 't.csv'}")
+
+
 def test_a_trace_with_a_field_too_large_for_the_reader(tmp_path):
     (tmp_path / "t.csv").write_text("round,client\n1," + "9" * 200_000 + "\n")
     with pytest.raises(DataError, match="E408"):
@@ -375,3 +382,23 @@ def test_test_rows_of_an_unknown_site_belong_to_nobody():
     federation = data.build(dataset, "column:site", 1, rng(), rng())
     assert [rows.tolist() for rows in federation.test] == [[0], [2]]
     assert not federation.natural
+
+
+def test_a_channel_that_varies_by_rounding_alone_is_shifted_and_not_scaled():
+    """A million with a last bit more in one of four samples: a deviation of 0.027, which is no more than float32 can say."""
+    x = np.array([[1e6, 0.0], [1e6, 2.0], [1e6, 0.0], [1e6 + 0.0625, 2.0]], np.float32)
+    mean, std = scaling.found(x)
+    assert mean == (pytest.approx(1e6), 1.0)
+    assert std == (1.0, 1.0)
+    assert scaling.found(x[:, 1:] * 3)[1] == (3.0,)
+    assert scaling.found(np.array([[2e-13], [0.0]]))[1] == (pytest.approx(1e-12),)
+
+
+@pytest.mark.parametrize(
+    ("constants", "channels"),
+    [(((0.0,), (0.0,)), 1), (((0.0,), (-1.0,)), 1), (((float("nan"),), (1.0,)), 1), (((0.0, 0.0), (1.0, 1.0)), 1)],
+)
+def test_constants_that_scale_nothing_are_refused(constants, channels):
+    scaling.check(((0.0,), (1e-3,)), (1, 8, 8), None)
+    with pytest.raises(ValueError, match=r"constants"):
+        scaling.check(constants, (channels, 8, 8), None)

@@ -21,7 +21,7 @@ from unskew.deploy import wire
 from unskew.deploy.bulk import SMALL, Stored, Views, blocks, sha256, whole
 from unskew.deploy.replies import reply_of
 from unskew.deploy.sealed import Sealed
-from unskew.deploy.shelf import Shelf, put_away
+from unskew.deploy.shelf import Shelf, names, put_away, shelved
 from unskew.deploy.wire import Limits, WireError, seal, unseal
 from unskew.engine.disk.layout import layout
 
@@ -91,6 +91,18 @@ def test_a_large_message_is_the_same_from_memory_and_from_the_disk(tmp_path):
         expected, got = flat(tree()), flat(packet.tree)
         assert list(got) == list(expected)
         assert all(torch.equal(got[n], t) and got[n].stride() == t.stride() for n, t in expected.items())
+
+
+def test_a_shelf_has_names_in_order_and_axes_in_their_own(tmp_path):
+    """Images whose channels lie last in memory: the order of axes is not its own inverse."""
+    image = torch.arange(2.0 * 3 * 4 * 5).reshape(2, 3, 4, 5)
+    tensors = {name: torch.zeros(2) for name in ("w/b", "early/x", "w/a")} | {"w/image": image.permute(0, 2, 3, 1)}
+    kept = Stored(tmp_path)
+    for piece in layout({n: t.contiguous() for n, t in tensors.items()}):
+        kept.add(piece)
+    tree = shelved(kept, list(reversed(names(kept))), {"w/image": [0, 2, 3, 1]})
+    assert (list(tree), list(tree["w"])) == (["early", "w"], ["a", "b", "image"])
+    assert torch.equal(tree["w"]["image"], image)
 
 
 def test_a_reply_has_weights_in_the_models_order_and_keeps_those_that_nobody_expects(tmp_path):
