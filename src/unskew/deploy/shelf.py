@@ -57,7 +57,7 @@ def shelved(stored: Stored, paths: list[str], orders: Orders) -> dict[str, Any]:
     with safe_open(stored.path, "pt") as file:
         for path, order in orders.items():
             in_shape(file.get_tensor(path), order)
-    places: dict[str, Any] = nested({path: path for path in sorted(paths)})  # type: ignore[arg-type]
+    places: dict[str, Any] = nested({path: path for path in paths})  # type: ignore[arg-type]
     return {name: Shelf(stored, places, orders)[name] for name in places}
 
 
