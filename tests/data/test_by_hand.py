@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from unskew import data
-from unskew.data import scaling
+from unskew.data import checks, scaling, target
 from unskew.data.availability import Availability
 from unskew.data.deal import deal_tests, rounded
-from unskew.data.holdout import validation_of, with_test_set
+from unskew.data.holdout import _whole_groups, validation_of, with_test_set
 from unskew.data.index import Index
 from unskew.data.partition import Request, drawn, split_among_owners
 from unskew.data.presence import distinct
@@ -315,6 +315,46 @@ def test_validation_rounds_every_class_for_itself():
     assert np.bincount(validation_of(dataset, 0.3).y_test).tolist() == [2, 3]
 
 
+def test_every_class_of_every_site_gives_its_share_of_tests():
+    """Four samples of each of two classes at four sites, of which a quarter is held out: one of each."""
+    site, y = np.repeat(np.arange(4), 8), np.tile([0, 1], 16)
+    dataset = data.arrays(rng().random((32, 2)), y, test=0, columns={"site": site})
+    held = with_test_set(dataset, 0.25, "site")
+    assert sorted(zip(held.test_columns["site"].tolist(), held.y_test.tolist())) == [
+        (s, c) for s in range(4) for c in (0, 1)
+    ]
+
+
+def test_tenths_begin_at_their_edges_and_none_is_empty():
+    """Half of the targets are 0, so the first tenth holds all of these, and no edge is at 0."""
+    y = np.concatenate([np.zeros(50), np.arange(1.0, 51)])
+    cuts = target.edges(y)
+    assert cuts.tolist() == pytest.approx([0.5, 10.4, 20.3, 30.2, 40.1], abs=0.11)
+    assert np.bincount(target.tenths(y, cuts)).tolist() == [50, 10, 10, 10, 10, 10]
+    assert target.tenths(np.array([1.0, 2.0, 3.0]), np.array([2.0])).tolist() == [0, 1, 1]
+    assert target.names(np.array([2.0, 5.0])) == ("below 2", "2 to 5", "from 5")
+
+
+@pytest.mark.parametrize("value", [1e16, -1e16, np.inf, np.nan])
+def test_targets_whose_errors_lose_their_squares_are_refused(value):
+    y = np.array([1.0, value, 2.0])
+    target.check_targets("price", y[:1], y[2:])
+    for training, test in ((y, y[:1]), (y[:1], y)):
+        with pytest.raises(DataError, match=r"E404 price: the target of (training|test) sample 1 is "):
+            target.check_targets("price", training, test)
+
+
+def test_groups_are_held_out_whole_as_many_as_fit_and_at_least_one():
+    """A quarter of ten patients with a slice each is two; of 4 and 4 slices one patient, whichever share is asked for."""
+    assert _whole_groups(np.arange(10), 0.25, rng()).sum() == 2
+    assert _whole_groups(np.arange(10), 0.3, rng()).sum() == 3
+    both = np.repeat([0, 1], 4)
+    for share in (0.01, 0.5, 0.9):
+        held = _whole_groups(both, share, rng())
+        assert held.sum() == 4
+        assert len(set(both[held])) == 1
+
+
 def test_held_out_rows_are_drawn_from_the_whole_file():
     """The first or last rows of a sorted file would be others than those that are trained on."""
     dataset = data.arrays(np.arange(60.0)[:, None], np.repeat([0, 1], 30), test=0)
@@ -347,6 +387,17 @@ def test_what_devices_see_by_hand():
         assert np.array_equal(
             Rotate90().apply(flat + np.arange(40), Client(k)), np.rot90(flat + np.arange(40), k, (2, 3))
         )
+
+
+def test_columns_stay_with_their_rows_where_each_client_sees_its_own():
+    """Rows are brought into the order of clients, so sites that stood mixed in the file no longer do."""
+    site = np.array([2, 0, 1, 0, 2, 1, 0, 1, 2, 2, 1, 0])
+    x = site[:, None].astype(np.float32) * np.ones((1, 3), np.float32)
+    sample = data.arrays(
+        x, np.arange(12) % 2, x[:3], np.array([0, 1, 0]), columns={"site": site}, test_columns={"site": site[:3]}
+    )
+    federation = data.build(sample, "column:site+brightness:0", 3, rng(), rng())
+    assert [set(federation.columns["site"][rows].tolist()) for rows in federation.train] == [{0}, {1}, {2}]
 
 
 def test_a_blur_is_a_gaussian_that_repeats_the_border():
@@ -402,3 +453,25 @@ def test_constants_that_scale_nothing_are_refused(constants, channels):
     scaling.check(((0.0,), (1e-3,)), (1, 8, 8), None)
     with pytest.raises(ValueError, match=r"constants"):
         scaling.check(constants, (channels, 8, 8), None)
+
+
+@pytest.mark.parametrize(("value", "fits"), [(0, True), (2, True), (3, False), (-1, False)])
+def test_labels_are_below_the_number_of_classes(value, fits):
+    y = np.array([0, 1, value])
+    for training, test, part in ((y, y[:1], "training"), (y[:1], y, "test")):
+        if fits:
+            checks.check_labels("it", training, test, 3, (1, 8, 8))
+            continue
+        with pytest.raises(
+            DataError, match=rf"E404 it: the label of {part} sample 2 is {value}; 3 classes need labels"
+        ):
+            checks.check_labels("it", training, test, 3, (1, 8, 8))
+
+
+def test_a_sample_that_is_not_finite_is_named_by_its_number_whichever_piece_it_is_in(monkeypatch):
+    monkeypatch.setattr(checks, "CHUNK", 6)  # three samples at a time
+    x = np.zeros((8, 2), np.float32)
+    checks.check_finite("it", "training", x)
+    x[7, 1] = np.inf
+    with pytest.raises(DataError, match=r"E405 it: training sample 7 holds inf at \[1\]"):
+        checks.check_finite("it", "training", x)
