@@ -111,3 +111,42 @@ def test_sounds_that_cannot_be_read(tmp_path):
     (tmp_path / "train" / "low" / "1.wav").write_bytes(b"RIFF")
     with pytest.raises(DataError, match=r"E401 .*1\.wav cannot be read as a \.wav file"):
         data.folder(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("samples", "wave"),
+    [
+        (np.array([-(1 << 15), 0, 1 << 14], np.int16), [-1, 0, 0.5]),
+        (np.array([0, 128, 192], np.uint8), [-1, 0, 0.5]),  # bytes have no sign: silence is 128
+        (np.array([-(1 << 31), 0, 1 << 30], np.int32), [-1, 0, 0.5]),
+        (np.array([-1.0, 0.0, 0.5], np.float32), [-1, 0, 0.5]),
+        (np.array([[-(1 << 15), 0], [0, 0], [1 << 14, 1 << 14]], np.int16), [-0.5, 0, 0.5]),  # the mean of two channels
+    ],
+)
+def test_waves_lie_between_minus_one_and_one_whatever_their_type(tmp_path, samples, wave):
+    wavfile.write(tmp_path / "a.wav", 8000, samples)
+    read, rate = wav.waveform(tmp_path / "a.wav")
+    assert (read.tolist(), read.dtype, rate) == (wave, np.float32, 8000)
+
+
+def test_chunks_of_odd_length_are_followed_by_a_byte_and_frames_must_fit_their_channels(tmp_path):
+    wavfile.write(tmp_path / "a.wav", 8000, np.array([0, 1 << 14], np.int16))
+    content = (tmp_path / "a.wav").read_bytes()
+    place = content.index(b"data")
+    odd = content[:place] + b"note" + (3).to_bytes(4, "little") + b"abc\0" + content[place:]
+    (tmp_path / "odd.wav").write_bytes(odd[:4] + (len(odd) - 8).to_bytes(4, "little") + odd[8:])
+    assert wav.waveform(tmp_path / "odd.wav")[0].tolist() == [0, 0.5]
+    (tmp_path / "frame.wav").write_bytes(content[:32] + (3).to_bytes(2, "little") + content[34:])
+    with pytest.raises(DataError, match=r"E401 .*1 channels of 16 bits do not fill a frame of 3 bytes"):
+        wav.waveform(tmp_path / "frame.wav")
+
+
+def test_the_range_of_bands_and_of_loudness_is_what_is_asked_for():
+    """500 Hz is in the middle of eight bands up to 1,000 Hz by mel, and lower among those up to half the rate."""
+    wave = tone(500, 8000)
+    bands = [int(log_mel(wave, 8000, 8, 512, high_hz=high).mean(1).argmax()) for high in (1000, None)]
+    assert bands == [4, 2]
+    assert log_mel(wave, 8000, 8, 512, range_db=40).max() == pytest.approx(40, abs=1e-3)
+    assert log_mel(wave[:257], 8000, 8, 512).shape == (8, 1)
+    with pytest.raises(DataError, match=r"E403 a waveform must be \[N\] with N above 256"):
+        log_mel(wave[:256], 8000, 8, 512)

@@ -13,6 +13,7 @@ from unskew.data.holdout import _whole_groups, validation_of, with_test_set
 from unskew.data.index import Index
 from unskew.data.partition import Request, drawn, split_among_owners
 from unskew.data.presence import distinct
+from unskew.data.resize import smaller_images, smaller_masks
 from unskew.data.rounding import largest_remainder
 from unskew.data.shifts import Blur, Brightness, Client, Contrast, Gamma, Noise, Rotate90
 from unskew.data.skew import partition
@@ -475,3 +476,20 @@ def test_a_sample_that_is_not_finite_is_named_by_its_number_whichever_piece_it_i
     x[7, 1] = np.inf
     with pytest.raises(DataError, match=r"E405 it: training sample 7 holds inf at \[1\]"):
         checks.check_finite("it", "training", x)
+
+
+def test_an_oblong_image_is_made_smaller_by_its_own_sides():
+    """Two rows stay, four columns become two, three thirds of which are shared out."""
+    image = np.array([[[[0.0, 2.0, 4.0, 8.0], [1.0, 1.0, 3.0, 5.0]]]])
+    assert smaller_images(image, 2).tolist() == [[[[1, 6], [1, 4]]]]
+    assert smaller_images(image[..., :3], 2)[0, 0] == pytest.approx(np.array([[2 / 3, 10 / 3], [1, 7 / 3]]))
+    assert smaller_masks(image[0].astype(np.int64), 2).tolist() == [[[2, 8], [1, 5]]]
+
+
+def test_a_client_has_the_rows_between_its_offsets_and_there_is_none_before_the_first():
+    index = Index.by_owner(np.array([1, -1, 0, 1, 2]), 3)
+    assert [rows.tolist() for rows in index] == [[2], [0, 3], [4]]
+    assert index.owner.tolist() == [0, 1, 1, 2]
+    for k in (-1, 3):
+        with pytest.raises(IndexError):
+            index[k]
