@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from unskew import data
-from unskew.data import checks, scaling, target
+from unskew.data import checks, preview, scaling, target
 from unskew.data.availability import Availability
 from unskew.data.deal import deal_tests, rounded
 from unskew.data.holdout import _whole_groups, validation_of, with_test_set
@@ -493,3 +493,16 @@ def test_a_client_has_the_rows_between_its_offsets_and_there_is_none_before_the_
     for k in (-1, 3):
         with pytest.raises(IndexError):
             index[k]
+
+
+def test_what_is_shown_before_a_run_by_hand():
+    """Sites with 1, 2 and 9 samples: the median is 2; one, two and three classes, two on average."""
+    site, y = np.repeat([0, 1, 2], [1, 2, 9]), np.array([0, 0, 1, 0, 0, 0, 0, 1, 1, 2, 2, 2])
+    columns = {"columns": {"site": site}, "test_columns": {"site": site[:4]}}
+    sample = data.arrays(rng().random((12, 3)), y, rng().random((4, 3)), y[:4], classes=list("abcd"), **columns)
+    lines = preview.terminal(data.build(sample, "column:site", 3, rng(), rng())).splitlines()
+    facts = [line for line in lines if line.startswith(("data    arrays", "split"))]
+    assert "12 training samples of 3 clients, 4 classes" in facts[0]
+    assert facts[0].endswith("global test 4")
+    assert facts[1] == "split   column:site: sizes 1 to 9 (median 2), 2.0 of 4 classes a client"
+    assert [line.split(maxsplit=1)[1] for line in lines[-3:]] == ["|█   | 1", "|██  | 2", "|█▄▆ | 9"]  # 4, 2 and 3 of 9

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from torch import nn
 import unskew
 from unskew.engine import check
 from unskew.engine.disk import state
+from unskew.engine.predictions import _scaled_twice
 from unskew.errors import DataError, UsageError
 
 N, C = 60, 3
@@ -162,3 +164,21 @@ def test_frames_hold_what_the_run_wrote(result, monkeypatch):
     assert all(1 <= row["clients"] <= result.federation.clients for row in ledger)
     with pytest.raises(UsageError, match="E109 there is no kind of frame 'ledgr'"):
         result.to_frame("ledgr")
+
+
+def test_samples_that_seem_to_be_scaled_already_are_told_with_their_own_units():
+    """Channel 0 was scaled by mean 5 and deviation 2, channel 1 by 0 and 1, which leaves a channel as it is."""
+    trained: Any = SimpleNamespace(applied=((5.0, 0.0), (2.0, 1.0)), layout=None)
+    even = np.tile([[-0.5], [0.5]], (5, 1)).astype(np.float32)
+
+    def said(first: float, second: float = 0.0, spread: float = 1.0, count: int = 10) -> str:
+        x = np.concatenate([spread * even + first, even + second], axis=1)
+        return _scaled_twice(trained, x[:count])
+
+    assert not said(-2.9)
+    own = "channel 0 of these samples has mean -3 and standard deviation 1, that of the training samples mean 5 and standard deviation 2"
+    assert said(-4.0).startswith(own)
+    assert said(4.0).startswith("channel 0 of these samples has mean 13 and")
+    assert said(0.0, spread=8.0).startswith("channel 0 of these samples has mean 5 and standard deviation 8")
+    assert not said(0.0, second=100.0)
+    assert not said(-4.0, count=9)

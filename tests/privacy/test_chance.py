@@ -56,3 +56,15 @@ def test_poisson_cohorts_have_the_sizes_of_independent_draws():
     together = np.mean([3 in c and 7 in c for c in cohorts])
     assert together == pytest.approx(0.09, abs=0.05)
     assert who.independent == 0.3
+
+
+def test_every_round_and_every_client_draws_samples_of_its_own():
+    """And the same ones again from the same seed."""
+
+    def drawn(seed: int, t: int, client: int) -> tuple[float, ...]:
+        return tuple(Keyed(seed).samples(t, client).random(3).tolist())
+
+    draws = [drawn(seed, t, client) for seed in (0, 1) for t in (1, 2) for client in (0, 1)]
+    assert len(set(draws)) == 8
+    assert drawn(0, 1, 0) == draws[0]
+    assert Keyed(0).cohort(1).random() != Keyed(0).cohort(2).random()
