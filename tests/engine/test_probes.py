@@ -90,7 +90,12 @@ class Seen:
 
 def lens(**more: Any) -> Any:
     fed = SimpleNamespace(
-        natural=False, sizes=np.array([3, 50, 8]), batch=6, task=SimpleNamespace(main_score="dice"), seed=0
+        natural=False,
+        sizes=np.array([3, 50, 8]),
+        batch=6,
+        task=SimpleNamespace(main_score="dice"),
+        seed=0,
+        net=SimpleNamespace(layout=None),
     )
     trainer = SimpleNamespace(
         fed=fed, sent=("w",), keeps_model=False, device=torch.device("cpu"), samples=None, method=None
