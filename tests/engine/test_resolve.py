@@ -163,3 +163,22 @@ def test_a_trainer_takes_the_device_and_lanes_of_its_run():
     trainer.close()
     assert (trainer.lanes, trainer.workers, trainer.device.type) == (2, 3, "cpu")
     assert sources.reserve_of(resolve.parts_of("fedavg_ft")) > 0
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ("1,1\n2,4\n", r"t.csv names client 4 in round 2, and the clients of the run are 0 to 3; count them from 0"),
+        ("1,0\n1,3\n", r"t.csv ends with round 1 of 2, so nobody would answer after it; set rounds=1"),
+    ],
+)
+def test_a_trace_of_other_clients_or_rounds_is_refused(tmp_path, rows, message):
+    """Clients counted from 1 each answered as their neighbour, the last one never, and nothing said so."""
+    (tmp_path / "t.csv").write_text(f"round,client\n{rows}")
+    with pytest.raises(DataError, match=f"^E408 .*{message}"):
+        resolve.resolve(settings(availability=f"trace:{tmp_path / 't.csv'}"))
+
+
+def test_a_trace_may_be_longer_than_the_run_and_leave_rounds_and_clients_out(tmp_path):
+    (tmp_path / "t.csv").write_text("round,client\n1,3\n5,0\n")
+    assert resolve.resolve(settings(availability=f"trace:{tmp_path / 't.csv'}")).fed.sampled is None

@@ -46,6 +46,9 @@ class Presence:
         """Who is there in round t of K clients. generator: round t's, from which later draws follow on."""
         raise NotImplementedError
 
+    def check(self, K: int, rounds: int) -> None:
+        """Raises DataError (E408) where it speaks of other clients or rounds than a run of K clients and so many rounds has."""
+
 
 @dataclass(frozen=True)
 class Full(Presence):
@@ -154,9 +157,19 @@ class Trace(Presence):
         object.__setattr__(self, "seconds", read_trace(Path(self.file)))
 
     def draw(self, t: int, K: int, generator: np.random.Generator, rng: Rng) -> Present:
-        seconds = {client: s for client, s in self.seconds.get(t, {}).items() if client < K}
+        seconds = self.seconds.get(t, {})
         asked = np.array(sorted(seconds), dtype=np.int64)
         return Present(asked, np.ones(len(asked), dtype=bool), np.array([seconds[k] for k in asked.tolist()]))
+
+    def check(self, K: int, rounds: int) -> None:
+        """A client that is counted from 1 would answer as the next one, and after the last line nobody trains any more."""
+        client, t = max((client, t) for t, clients in self.seconds.items() for client in clients)
+        if client >= K:
+            text = f"{self.file} names client {client} in round {t}, and the clients of the run are 0 to {K - 1}"
+            raise DataError("E408", f"{text}; count them from 0, or set clients.")
+        if (last := max(self.seconds)) < rounds:
+            text = f"{self.file} ends with round {last} of {rounds}, so nobody would answer after it"
+            raise DataError("E408", f"{text}; set rounds={last}, or say who answers in the other rounds.")
 
 
 def read_trace(path: Path) -> dict[int, dict[int, float]]:
