@@ -168,12 +168,20 @@ class Result(Predicting):
                 last, best, mean = (main.written(scores[name]) for name in ("last", "best", "mean10"))
                 lines.append(f"{scope:<18}{last:>{width}}{best:>{width}}{mean:>17}")
         lines += beside.lines(self.record, self.metrics)
+        lines += self._terms()
         if self.replies.dropped:
             lines.append(f"{self.replies}; the others were dropped")
         lines.append(f"sent by clients {size(self.bytes('up'))}, received {size(self.bytes('down'))}")
         if text := doubt(self.run, self.replies):
             lines.append(f"Warning: {text}")
         return "\n".join(lines)
+
+    def _terms(self) -> list[str]:
+        """On which samples it was scored if not on the test set, and why it ended before its last round if it did."""
+        held_out, rounds_ = self.settings.validation, self.settings.rounds
+        lines = [f"scored on {held_out:.0%} of the training samples, held out, not on the test set"] if held_out else []
+        why = [str(event["text"]) for event in self.record.rows["events"] if event.get("last") == self.t < rounds_]
+        return [*lines, *(f"ended after {self.t} of {rounds_} rounds: {text}" for text in why)]
 
     def to_frame(self, kind: str = "metrics") -> Any:
         """A pandas DataFrame: "metrics" and "events" as they were written, "clients" as `clients` gives them, or "ledger",

@@ -13,6 +13,7 @@ from unskew.report.figures.svg import shorten
 from unskew.report.numbers import digits, one, p_value, plural, size
 from unskew.report.runs import RunData
 from unskew.report.summary import Gap
+from unskew.report.terms import span
 from unskew.scores import kind
 
 AS_ASKED = ("E320", "E323", "E325", "E327")
@@ -29,7 +30,8 @@ def result(context: Context) -> str:
     which = kind(context.metric)
     unit = which.unit.replace(" ", "\u00a0")
     score = f"{leader.method} reaches {digits(leader.final, context.metric)}{unit} global {context.score}"
-    where = f"after {plural(run.rounds, 'round')} {where}"
+    taken = [r.rounds for r in context.methods[leader.method]]
+    where = f"after {span(taken)} round{'s' if max(taken) != 1 else ''} {where}"
     rivals = [s for s in context.summaries if not s.leads and not s.reference and s.final.n]
     if not rivals:
         return f"{score} {where}"
@@ -73,7 +75,9 @@ def cards(context: Context) -> list[tuple[str, str]]:
         answered = float(np.mean([len(r.answered) for r in run.attendance]))
         asked = float(np.mean([len(r.asked) for r in run.attendance]))
         numbers.append((f"{answered:.3g} of {asked:.3g}", "clients answer a round"))
-    numbers.append((str(run.planned), "rounds"))
+    numbers.append(
+        (span([r.planned for group in context.competing.values() for r in group] or [run.planned]), "rounds")
+    )
     numbers.append((str(context.seeds), "seeds" if context.seeds != 1 else "seed"))
     return numbers
 

@@ -9,6 +9,7 @@ from unskew.engine.server.used import lost
 from unskew.report.numbers import begun, plural
 from unskew.report.stats import FEWEST_PAIRS, SHORT_RUN
 from unskew.report.summary import MethodSummary
+from unskew.report.terms import sentences
 from unskew.scores import kind
 
 Summaries = Sequence[MethodSummary]
@@ -37,6 +38,7 @@ def note(summaries: Summaries) -> str:
         else:
             text = f"paired t-test over seeds on {ranks}, corrected by Holm. With few seeds it detects only large differences."
         lines.append(f"vs best: {text}")
+    lines += sentences({s.method: s.terms for s in summaries})
     lines += [*_unscored(summaries), *_unpaired(summaries), *dropped(summaries)]
     if any(s.reference for s in summaries):
         lines.append(f"{' and '.join(REFERENCES)} are references: they do not compete.")

@@ -114,10 +114,15 @@ class RunData:
         return max(last, default=0)
 
     @property
+    def asked(self) -> int:
+        """The number of rounds that the settings ask for."""
+        return int(self.config.get("rounds", self.rounds))
+
+    @property
     def planned(self) -> int:
         """The number of rounds that the settings ask for, or that a budget or a callback has left of them."""
         left = [int(event["last"]) for event in self.events if "last" in event]
-        return min([int(self.config.get("rounds", self.rounds)), *left])
+        return min([self.asked, *left])
 
     @property
     def finished(self) -> bool:

@@ -31,6 +31,7 @@ from unskew.report.stats import (
     stability,
     trained,
 )
+from unskew.report.terms import Terms, terms_of
 from unskew.scores import kind
 
 TARGET_SHARE = 0.95
@@ -62,7 +63,8 @@ class MethodSummary:
     rounds_to: bytes and rounds until the target, over the `reached` seeds that got there. final: the score that ranks.
     at_clients: by seed, the mean over clients, on their own test rows, of the model that serves them better: the global
     one or their own. received, used: replies over all seeds; untrained: the seeds in which too few were used.
-    further: the metrics that were asked for beside the main score. doubt: why the scores say little, where in some seeds many replies were dropped. gap: how it differs from the leader; None for the leader and for references.
+    further: the metrics that were asked for beside the main score. terms: after how many rounds its runs ended, and on which
+    samples they were scored. doubt: why the scores say little, where in some seeds many replies were dropped. gap: how it differs from the leader; None for the leader and for references.
     """
 
     method: str
@@ -98,6 +100,7 @@ class MethodSummary:
     doubt: str = ""
     at_clients: dict[int, float] = field(default_factory=dict)
     further: Further = field(default_factory=dict)
+    terms: Terms = Terms()
 
 
 def summary_table(runs: Sequence[RunData], target: float | None = None) -> list[MethodSummary]:
@@ -198,6 +201,7 @@ def _scored(runs: Sequence[RunData], by_last: bool, target: float) -> MethodSumm
         doubt=_doubt(runs),
         at_clients=_at_clients(runs, by_last),
         further=further(runs, by_last),
+        terms=terms_of(runs),
     )
 
 

@@ -40,7 +40,8 @@ def sentence(run: RunData) -> str:
     held = np.mean([sum(1 for count in row if count) for row in federation["labels"]])
     groups = f"tenths of the target {federation['target']['name']}" if "target" in federation else "classes"
     of_classes = "" if each else f" from {held:.1f} of the {len(federation['classes'])} {groups} on average"
-    test = f" The test set has {federation['test']:,} samples." if federation.get("test") else ""
+    scored = "held-out part" if run.config.get("validation") else "test set"
+    test = f" The {scored} has {federation['test']:,} samples." if federation.get("test") else ""
     cells = (
         f"Every {each[0]} is labelled: a cell is the class’s share of the client’s training {each[0]}s, in percent."
         if each

@@ -25,6 +25,8 @@ def build(context: Context) -> Section:
         return Section(title, "rounds", Markup(), lead="No round has been evaluated yet.", link="Rounds")
     seeds = context.seeds
     note = f"Lines are means over {seeds} seeds, bands one standard deviation." if seeds > 1 else "One seed."
+    if any(len({r.rounds for r in group}) > 1 for group in context.methods.values()):
+        note += " Where a method's seeds ended in different rounds, its line ends with the first of them."
     return Section(title, "rounds", render("tabs.html.j2", group="scope", panels=panels), note=note, link="Rounds")
 
 

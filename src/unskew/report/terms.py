@@ -1,0 +1,54 @@
+"""On which terms the runs of a table were scored: after how many of their rounds they ended, and on which samples.
+
+Without these sentences a run that patience ended in round 8 stands beside one of 40 rounds, and scores on held-out training
+samples pass for those of the test set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from unskew.report.runs import RunData
+
+
+@dataclass(frozen=True)
+class Terms:
+    """Of the runs of one method. rounds: that were asked for. ended: by seed, the last round of each, where one of them was
+    ended before; else nothing. judged: whether patience did that, which looks at the scores themselves. held_out: the share of the training samples that
+    stands for the test set; 0 where the test set itself does."""
+
+    rounds: int = 0
+    ended: Mapping[int, int] = field(default_factory=dict[int, int])
+    judged: bool = False
+    held_out: float = 0.0
+
+
+def terms_of(runs: Sequence[RunData]) -> Terms:
+    """runs: of one method, one per seed."""
+    early = any(run.planned < run.asked for run in runs)
+    return Terms(
+        rounds=max(run.asked for run in runs),
+        ended={run.seed: run.planned for run in runs} if early else {},
+        judged=early and any(run.config.get("patience") for run in runs),
+        held_out=max(float(run.config.get("validation") or 0.0) for run in runs),
+    )
+
+
+def sentences(terms: Mapping[str, Terms]) -> list[str]:
+    """What is to be said of these methods' runs; nothing where all trained every round and were scored on the test set."""
+    lines = []
+    if shares := sorted({one.held_out for one in terms.values()} - {0.0}):
+        named = " and ".join(f"{share:.0%}" for share in shares)
+        lines.append(f"Scored on {named} of the training samples, which were held out, and not on the test set.")
+    if early := {method: one for method, one in terms.items() if one.ended}:
+        each = ", ".join(f"{m} after {span(one.ended.values())} of {one.rounds}" for m, one in early.items())
+        judged = " Patience judged by the scores of this table." if any(one.judged for one in early.values()) else ""
+        lines.append(f"Ended before their last round: {each}.{judged}")
+    return lines
+
+
+def span(rounds: Collection[int]) -> str:
+    """`12`, or `8 to 12`."""
+    first, *_, last = [*sorted(rounds), max(rounds)]
+    return f"{first}" if first == last else f"{first} to {last}"

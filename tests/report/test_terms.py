@@ -1,0 +1,93 @@
+"""After how many rounds the runs of a table ended, and on which samples they were scored, is said beside their scores."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import unskew
+from tests.report.test_summary import run
+from unskew.report import headline, notes, tables
+from unskew.report.context import context_of
+from unskew.report.page import page
+from unskew.report.sections import definitions, partition, rounds
+from unskew.report.summary import summary_table
+
+FEDERATION = {
+    "name": "digits", "skew": "iid", "clients": 1, "names": ["a"], "classes": ["0"], "labels": [[9]], "test": 8,
+    "sizes": {"train": [9], "test": [8]},
+}  # fmt: skip
+
+
+def ended(method, seed, last, asked=40, code="E323", **config):
+    """A run that was asked for so many rounds and ended after `last` of them."""
+    plain = run(method, seed, [0.5] * last)
+    events = [{"t": last - 1, "code": code, "text": "why", "last": last}]
+    return replace(plain, config={**plain.config, "rounds": asked, **config}, events=events)
+
+
+def whole(method, seed, asked=40, **config):
+    plain = run(method, seed, [0.4] * asked)
+    return replace(plain, config={**plain.config, **config})
+
+
+def test_runs_that_patience_ended_are_named_with_their_rounds():
+    """A method that patience ended in round 8 stood beside one of 28 rounds as if both had trained as long."""
+    runs = [
+        ended("a", 0, 28, patience=3),
+        ended("a", 1, 22, patience=3),
+        ended("b", 0, 8, patience=3),
+        whole("b", 1, patience=3),
+    ]
+    text = notes.note(summary_table(runs))
+    line = "Ended before their last round: a after 22 to 28 of 40, b after 8 to 40 of 40."
+    assert f"{line} Patience judged by the scores of this table." in text
+    assert f"% {line}" in tables.latex(summary_table(runs))
+    assert line in page(runs, "x")
+
+
+def test_a_privacy_budget_looks_at_no_score():
+    text = notes.note(summary_table([ended("a", 0, 9, code="E320")]))
+    assert "Ended before their last round: a after 9 of 40." in text
+    assert "Patience" not in text
+
+
+def test_whole_runs_on_the_test_set_need_no_word():
+    text = notes.note(summary_table([whole("a", 0, patience=3), whole("b", 0)]))
+    assert "Ended" not in text
+    assert "Scored on" not in text
+
+
+def test_scores_of_held_out_samples_do_not_pass_for_the_test_sets():
+    held = replace(whole("a", 0, 2, validation=0.2), federation=FEDERATION)
+    line = "Scored on 20% of the training samples, which were held out, and not on the test set."
+    assert line in notes.note(summary_table([held]))
+    assert "The held-out part has 8 samples." in partition.sentence(held)
+    plain = replace(whole("a", 0, 2), federation=FEDERATION)
+    assert "The test set has 8 samples." in partition.sentence(plain)
+    said = [str(definitions.build(context_of([r], "x")).html) for r in (held, plain)]
+    assert ["those samples are meant" in text for text in said] == [True, False]
+
+
+def test_the_result_and_the_cards_have_the_rounds_of_their_own_methods():
+    """The result named the rounds of the first method, whichever led."""
+    context = context_of(
+        [ended("b", 0, 9, patience=2), ended("b", 1, 7, patience=2), whole("a", 0), whole("a", 1)], "x"
+    )
+    assert "b reaches 50.0\u00a0% global accuracy after 7 to 9 rounds" in headline.result(context).replace(" ± 0.0", "")
+    assert ("7 to 40", "rounds") in headline.cards(context)
+
+
+def test_a_line_ends_with_its_first_seed_and_says_so():
+    said = "Where a method's seeds ended in different rounds, its line ends with the first of them."
+    assert said in rounds.build(context_of([ended("a", 0, 9), ended("a", 1, 7)], "x")).note
+    assert said not in rounds.build(context_of([ended("a", 0, 9), ended("b", 0, 7)], "x")).note
+
+
+def test_the_table_of_one_run_says_both(tmp_path):
+    result = unskew.run(
+        "fedavg", "digits", rounds=4, epochs=1, clients=2, samples=40, validation=0.25, workers=1, patience=1, lr=1e-9
+    )
+    assert "scored on 25% of the training samples, held out, not on the test set" in result.table()
+    assert "ended after 3 of 4 rounds: EarlyStopping: global accuracy has not risen above" in result.table()
+    whole_run = unskew.run("fedavg", "digits", rounds=1, epochs=1, clients=2, samples=40, workers=1)
+    assert not any(word in whole_run.table() for word in ("scored on", "ended after"))
