@@ -232,7 +232,7 @@ class Comparison:
     def rows(self) -> list[MethodSummary]:
         from unskew.report import read, summary
 
-        return summary.summary_table(read.read_comparison(self.path))
+        return summary.summary_table(read.read_comparison(self.path), read.asked_target([self.path]))
 
     def tuned(self) -> dict[str, dict[str, Any]]:
         """The best settings of each method, as `compare(tune=...)` found them, `{"flea": {"lr": 0.02, "flea.a": 1.5}}`; {} without."""

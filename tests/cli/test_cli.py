@@ -110,6 +110,12 @@ def test_a_comparison_goes_on_where_it_stopped(tmp_path):
     [
         (["run", "fedprx"], 2, r"E102 unknown method 'fedprx'\. Did you mean 'fedprox'\?"),
         (["compare", "fedavg", "flea", "--set", "fle.alpha=0.2"], 2, r"E102 --set names 'fle', .*Did you mean 'flea'"),
+        (
+            ["compare", "fedavg", "--target", "90"],
+            2,
+            r"E109 target must be above 0 and at most 1, .* for 90 % write 0.9",
+        ),
+        (["compare", "fedavg", "--target", "-1"], 2, r"E109 target must be above 0 and at most 1, .* a share; got -1"),
         (["run", "fedavg", "--skew", "dirichelt:0.1"], 2, r"E103 .*Did you mean 'dirichlet'"),
         (["run", "fedavg", "--model", "harnett"], 2, r"E104 .*Did you mean 'harnet'"),
         (["run", "fedavg", "--lr", "-1"], 2, r"E109 lr must be a number, above 0; got -1"),

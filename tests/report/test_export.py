@@ -10,7 +10,7 @@ import pytest
 
 from tests.cli.calling import call
 from tests.report.fake_runs import fake_comparison
-from unskew.report import export, standalone
+from unskew.report import export, page, read, standalone
 from unskew.report.section import Section
 from unskew.report.standalone import NAMESPACE, Style
 from unskew.results import Comparison
@@ -110,3 +110,19 @@ def test_pdf_files_are_pdf(tmp_path):
     path = fake_comparison(tmp_path / "c", ["fedavg"], 1, clients=3, rounds=4)
     written = export.write_figures([path], tmp_path / "out", "pdf")
     assert all(p.read_bytes().startswith(b"%PDF") for p, _ in written if p.suffix == ".pdf")
+
+
+def test_a_comparisons_own_target_stays_its_target(tmp_path):
+    """The table on the terminal had it, and the page, figures and LaTeX that were made afterwards had 95 % of the best."""
+    path = fake_comparison(tmp_path / "c", ["fedavg", "flea"], 2, clients=4, rounds=12)
+    plan = path / "compare.yaml"
+    plan.write_text(plan.read_text() + "target: 0.375\n")
+    export.write_figures([path], tmp_path / "out")
+    assert r"MB to 37.5~\%" in (tmp_path / "out/table.tex").read_text()
+    assert "MB to 37.5\u00a0%" in page.write_report(path, tmp_path / "c.html").read_text()
+    assert {row.target for row in Comparison(path).rows()} == {0.375}
+    assert "--target 0.375" in (tmp_path / "c.html").read_text()
+    other = fake_comparison(tmp_path / "d", ["rebafl"], 2, clients=4, rounds=12)
+    assert read.asked_target([path, other]) is None
+    assert read.asked_target([path, path]) == 0.375
+    assert "MB to 37.5" not in page.write_report([path, other], tmp_path / "both.html").read_text()

@@ -13,7 +13,8 @@ from annotated_types import Ge
 from unskew import disk
 from unskew.cli.options import SETTINGS, parts_arguments, with_settings
 from unskew.cluster.place import HERE
-from unskew.errors import NothingUsed, Terminated
+from unskew.errors import NothingUsed, Terminated, UsageError
+from unskew.scores import kind
 
 
 @dataclass(frozen=True)
@@ -80,11 +81,19 @@ def command(arguments: Arguments, given: dict[str, Any]) -> None:
     if not arguments.json:
         _introduce(settings, methods, arguments.seeds)
         print(*tuning.outline() if tuning else (), sep="\n", end="\n" if tuning else "", flush=True)
-    rehearse(cells)
+    check_target(plan.target, rehearse(cells))
     if arguments.dry_run:
         return
     describe(path, plan)
     finish(path, plan, arguments.json)
+
+
+def check_target(target: float | None, score: str) -> None:
+    """Raises UsageError (E109) for a target that a share can never reach, such as 90 for 90 %. score: the main one."""
+    if target is None or not score or not kind(score).share or 0 < target <= 1:
+        return
+    meant = f"; for {target:g} % write {target / 100:g}" if 1 < target <= 100 else ""
+    raise UsageError("E109", f"target must be above 0 and at most 1, as {score} is a share{meant}; got {target:g}.")
 
 
 def resume(path: Path, as_json: bool, on: str = "") -> None:

@@ -23,13 +23,14 @@ from unskew.errors import DataError, StateError, UnskewError, excerpt
 from unskew.measures import NONE
 
 
-def rehearse(cells: Iterable[Cell]) -> None:
+def rehearse(cells: Iterable[Cell]) -> str:
     """Look at one seed of every run that has not begun, and at the data of those that have.
 
+    Returns the main score of what it looked at; "" where all have begun.
     Raises what the first of them that cannot run would raise itself, its name in front; StateError (E112) for a run that has
     begun with other data than lie there now.
     """
-    cells, seen = list(cells), set[str]()
+    cells, seen, score = list(cells), set[str](), ""
     stage = _Stage()
     check_data(cells, stage)
     for cell in cells:
@@ -38,9 +39,10 @@ def rehearse(cells: Iterable[Cell]) -> None:
             continue
         seen.add(same)
         try:
-            stage.play(cell.settings.replace(normalise="none", workers=1))
+            score = stage.play(cell.settings.replace(normalise="none", workers=1))
         except UnskewError as error:
             raise type(error)(error.code, f"{cell.method}: {error.text}") from None
+    return score
 
 
 def check_data(cells: Sequence[Cell], stage: _Stage | None = None) -> None:
@@ -73,13 +75,15 @@ class _Stage:
         self._dataset: tuple[str, Dataset] | None = None
         self._federation: tuple[Any, Federation] | None = None
 
-    def play(self, settings: Settings) -> None:
+    def play(self, settings: Settings) -> str:
+        """Put a run together. Returns its main score."""
         method = resolve.method_of(settings)
         check_spelling(settings)
         run = resolve.run_on(self._dealt_out(settings, method), settings, method)
         check_room(method, run.fed)
         if settings.measure != NONE:
             loop_of(run).trainer.close()
+        return run.task.main_score
 
     def federation(self, settings: Settings) -> Federation:
         """The federation of a run, with its samples scaled as it trains on them."""

@@ -10,7 +10,7 @@ from unskew import disk
 from unskew.errors import UsageError
 from unskew.report import sections, tables
 from unskew.report.context import context_of
-from unskew.report.read import read_runs
+from unskew.report.read import asked_target, read_runs
 from unskew.report.standalone import pictures
 
 MOST_LABEL = 100
@@ -29,7 +29,7 @@ def write_figures(
     Returns every file with what it shows. Raises StateError as `write_report` does; UsageError (E157) for PDF without CairoSVG.
     """
     convert, out = _to_pdf() if format == "pdf" else str.encode, Path(out)
-    context = context_of(read_runs([Path(p) for p in runs]), "figures", None)
+    context = context_of(read_runs([Path(p) for p in runs]), "figures", asked_target(runs))
     drawn = pictures(sections.build(context), columns)
     out.mkdir(parents=True, exist_ok=True)
     written = [(out / "table.tex", "the table for LaTeX, with booktabs"), (out / "table.csv", "all its numbers")]

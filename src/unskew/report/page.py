@@ -8,7 +8,7 @@ from pathlib import Path
 from unskew import disk
 from unskew.report import headline, sections
 from unskew.report.context import context_of
-from unskew.report.read import read_runs
+from unskew.report.read import asked_target, read_runs
 from unskew.report.render import render
 from unskew.report.runs import RunData
 from unskew.report.verdict import pays
@@ -18,11 +18,12 @@ from unskew.scores import kind
 def write_report(paths: Path | str | Sequence[Path | str], out: Path | str, target: float | None = None) -> Path:
     """Write the page of run folders, comparison folders, or both to `out`, and return its path.
 
-    target: the score of "bytes until the target"; default: 95 % of the best method's final score. Raises
-    StateError if a folder is neither a run nor a comparison (E117), or is damaged (E111).
+    target: the score of "bytes until the target"; default: the one that the comparison was asked for, or else 95 % of the best
+    method's final score. Raises StateError if a folder is neither a run nor a comparison (E117), or is damaged (E111).
     """
     paths = [Path(paths)] if isinstance(paths, (str, Path)) else [Path(p) for p in paths]
     out = Path(out)
+    target = asked_target(paths) if target is None else target
     disk.replace(out, page(read_runs(paths), " and ".join(_name(p) for p in paths), target))
     return out
 

@@ -74,6 +74,14 @@ def read_comparison(path: str | Path) -> list[RunData]:
     return [run for *_, run in sorted(ordered, key=lambda entry: entry[:3])]
 
 
+def asked_target(paths: Sequence[str | Path]) -> float | None:
+    """The target that was asked for when these comparisons were made; None where none was, or not the same one for all."""
+    plans = [Path(path) / "compare.yaml" for path in paths]
+    asked = [read_yaml(plan).get("target") if plan.is_file() else None for plan in plans]
+    same = all(target == asked[0] for target in asked)
+    return float(asked[0]) if same and isinstance(asked[0], int | float) else None
+
+
 def read_runs(paths: Sequence[str | Path]) -> list[RunData]:
     """The runs of any mix of run and comparison folders; runs that differ only in a setting are labelled with it."""
     runs: list[RunData] = []

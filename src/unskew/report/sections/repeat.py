@@ -72,6 +72,7 @@ def command(context: Context) -> str:
     for part, values in (shared.get("set") or {}).items():
         options += [f"--set {shlex.quote(f'{part}.{name}={value}')}" for name, value in values.items()]
     options += [f"--tune {tuned}"] if tuned else []
+    options += [f"--target {plan['target']}"] if plan.get("target") is not None else []
     options += [f"--seeds {context.seeds}", *["--privacy"] * any(r.attacks for r in runs)]
     return " ".join(["unskew compare", *map(shlex.quote, context.competing), *options])
 
