@@ -67,7 +67,7 @@ class Settings:
     lr_warmup: Annotated[
         float, Ge(0), Le(1), "share of a client's steps of each round in which the learning rate rises evenly to lr"
     ] = 0.0
-    momentum: Annotated[float, Ge(0), Le(0.9999), "momentum of local SGD"] = 0.0
+    momentum: Annotated[float, Ge(0), Le(0.9999), "momentum of local SGD; other optimisers have none"] = 0.0
     weight_decay: Annotated[
         float, Ge(0), "L2 penalty, added to the gradient (adamw: weights shrink by the rate times this)"
     ] = 0.0
@@ -218,6 +218,12 @@ def build(values: Mapping[str, Any], lines: Mapping[str, int] | None = None) -> 
     settings = Settings(**converted)
     if settings.lr_rounds and settings.lr_decay != 1:
         raise UsageError("E109", "lr_rounds and lr_decay are two ways to lower the learning rate; give one of them.")
+    if settings.lr_min > settings.lr:
+        text = f"lr_min={settings.lr_min:g} is above lr={settings.lr:g}, so every round would train with lr_min"
+        raise UsageError("E109", f"{text}; lower lr_min, or raise lr.")
+    if settings.momentum and settings.optimiser != "sgd":
+        text = f"momentum is that of optimiser=sgd, and {settings.optimiser} has moments of its own"
+        raise UsageError("E109", f"{text}; leave momentum out.")
     return settings
 
 

@@ -31,6 +31,8 @@ def space(text: str, lr: float = 0.05, **chosen: dict[str, object]) -> dict[str,
 
 def test_learning_rates_and_numbers_are_searched_and_what_users_gave_is_not():
     assert space("fedavg", lr=0.2) == {"lr": "0.02 to 2, log scale"}
+    floor = searched("fedavg", Settings(lr=0.2, lr_decay=0.9, lr_min=0.05), {})
+    assert floor.lines() == ["lr 0.05 to 2, log scale"]  # below it every point would train with lr_min
     assert space("fedprox")["fedprox.mu"] == "0.0001 to 0.01, log scale"
     assert (
         space("fedprox(mu=0.1)")["fedprox.mu"] == space("fedprox", fedprox={"mu": 0.1})["fedprox.mu"] == "it is given"

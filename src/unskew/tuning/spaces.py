@@ -1,6 +1,7 @@
 """Which settings of a method are searched, and in which range: by rule, from what the method's Parts declare.
 
-The learning rate of every method and reference is searched, from a tenth of what the comparison says to ten times that.
+The learning rate of every method and reference is searched, from a tenth of what the comparison says, or its lr_min if that
+is more, to ten times of what it says.
 So is every number of a Part, but for
 
     what the user wrote, in brackets or with --set      it is theirs to choose; so is what a preset's name stands for
@@ -61,7 +62,8 @@ class Searched:
 
 def searched(text: str, settings: Settings, chosen: Mapping[str, Mapping[str, Any]]) -> Searched:
     """text: the method as the user writes it; settings: of its runs; chosen: arguments by Part that --set gives."""
-    space, left_out = {LR: Range(settings.lr / AROUND, settings.lr * AROUND, log=True)}, dict[str, str]()
+    low = max(settings.lr / AROUND, settings.lr_min)
+    space, left_out = {LR: Range(low, settings.lr * AROUND, log=True)}, dict[str, str]()
     first: Point = {LR: settings.lr}
     theirs = set[str]() if resolve.pools(settings) else registry.named_arguments(text, chosen)
     for part in resolve.parts_of(settings.method, settings.set).parts:
