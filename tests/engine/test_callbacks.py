@@ -149,15 +149,16 @@ def test_a_callback_that_fails_is_named_and_the_run_can_go_on(plain, tmp_path):
     assert again.digest == plain.digest
 
 
-def test_a_run_that_was_ended_has_a_last_round_and_stays_ended(tmp_path):
-    """The last round does what last rounds do: trips that come last, and every client's own score."""
-    ended = unskew.run(CCVR, DATA, callbacks=[Stopping()], name="r", folder=tmp_path, rounds=9, **SETTINGS)  # type: ignore[arg-type]
-    short = unskew.run(CCVR, DATA, rounds=2, **SETTINGS)  # type: ignore[arg-type]
+@pytest.mark.parametrize("method", [CCVR, "fedexp"])
+def test_a_run_that_was_ended_has_a_last_round_and_stays_ended(tmp_path, method):
+    """The last round does what last rounds do: trips and averages that come last, and every client's own score."""
+    ended = unskew.run(method, DATA, callbacks=[Stopping()], name="r", folder=tmp_path, rounds=9, **SETTINGS)  # type: ignore[arg-type]
+    short = unskew.run(method, DATA, rounds=2, **SETTINGS)  # type: ignore[arg-type]
     assert ended.t == 2
     assert ended.digest == short.digest
     (event,) = [e for e in ended.record.rows["events"] if e["code"] == "E323"]
     assert event["text"] == "Stopping: enough; round 2 is the last."
-    again = unskew.run(CCVR, DATA, name="r", folder=tmp_path, rounds=9, **SETTINGS)  # type: ignore[arg-type]
+    again = unskew.run(method, DATA, name="r", folder=tmp_path, rounds=9, **SETTINGS)  # type: ignore[arg-type]
     assert (again.t, again.digest) == (2, ended.digest)
     assert unskew.load(tmp_path / "r").t == 2
     assert read_run(tmp_path / "r").finished

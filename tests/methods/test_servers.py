@@ -93,12 +93,12 @@ def test_fedadam_takes_adaptive_steps(rule, v, step):
     assert w["running_var"].tolist() == [0]  # statistics take the plain mean
 
 
-@pytest.mark.parametrize(("t", "average", "height"), [(1, True, 5), (2, True, 2.5), (2, False, 5)])
-def test_fedexp_steps_further_where_clients_disagree(t, average, height):
+@pytest.mark.parametrize(("last", "average", "height"), [(False, True, 5), (True, True, 2.5), (True, False, 5)])
+def test_fedexp_steps_further_where_clients_disagree(last, average, height):
     """Each moved by sqrt(10), their mean by 1: the step is 20 / (2 * 2) long, and halved by the last average."""
     part, start = FedExP(eps=0, average=average), {"w": torch.zeros(2)}
     given = ups([3.0, 1], [-3.0, 1], shares=[{"square": torch.tensor(10.0)}] * 2, part="fedexp", weighting="equal")
-    w, _ = part.merge(start, {}, dataclasses.replace(given, t=t), FED)
+    w, _ = part.merge(start, {}, dataclasses.replace(given, last=last), FED)
     assert_close(w["w"], [0, height])
     assert part.finish({"w": torch.tensor([3.0, 1])}, client(start=start, fed=FED))[0]["square"] == 10
     assert_close(

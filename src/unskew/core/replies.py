@@ -43,7 +43,8 @@ class Ups:
 
     clients: [K] their numbers. sizes: [K] their training samples. t: the round. weighting: how the merge weighs clients,
     "size" or "equal". part: the name of the Part that looks. cap: the most weight of one client in the merge, as a part
-    of the whole. declared: by Part, the Shares that replies hold; told to `protect` only.
+    of the whole. declared: by Part, the Shares that replies hold; told to `protect` only. last: whether the run ends with
+    this round, be it the last that was asked for or one after which something ended it.
     """
 
     clients: Tensor
@@ -54,14 +55,15 @@ class Ups:
     part: str = ""
     cap: float = 1.0
     declared: Mapping[str, Mapping[str, Share]] = field(default_factory=dict[str, Mapping[str, Share]])
+    last: bool = False
 
     @staticmethod
-    def of(replies: Sequence[Reply], t: int = 0, weighting: str = "size", cap: float = 1.0) -> Ups:
+    def of(replies: Sequence[Reply], t: int = 0, weighting: str = "size", cap: float = 1.0, last: bool = False) -> Ups:
         """The replies in the order of clients' numbers, before any Part looks at them."""
         ordered = sorted(replies, key=lambda r: r.client)
         ids = torch.tensor([r.client for r in ordered], dtype=torch.int64)
         sizes = torch.tensor([r.size for r in ordered], dtype=torch.float64)
-        return Ups(ids, sizes, ordered, t, weighting, cap=cap)
+        return Ups(ids, sizes, ordered, t, weighting, cap=cap, last=last)
 
     def seen_by(self, part: str) -> Ups:
         """The same replies for the Part of this name."""

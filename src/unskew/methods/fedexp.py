@@ -49,6 +49,6 @@ class FedExP(Part):
         d = {n: w[n] - mean[n] for n in fed.shared}
         squared = sum(float(d_n.double().square().sum()) for d_n in d.values()) + self.eps
         eta = max(1.0, float(ups["square"].double().sum()) / (2 * M * squared)) if squared else 1.0
-        if self.average and ups.t == fed.rounds:
+        if self.average and ups.last:
             eta = eta / 2  # (w_T + w_{T-1}) / 2, and w_{T-1} is w
         return mean | {n: w[n] - eta * d_n for n, d_n in d.items()}, s

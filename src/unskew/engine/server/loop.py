@@ -184,7 +184,7 @@ class Loop:
         merger, slices = self.method.merger, dict(state.slices)
         if self.protector:
             good, slices = self._protected(state, t, good)
-        ups = Ups.of(good, t, self.weighting, self.settings.cap)
+        ups = Ups.of(good, t, self.weighting, self.settings.cap, last=t == self.last)
         if merger:
             if caution := merger.caution(len(good)):
                 self._event(t, "E315", f"{merger.name} round {t}: {caution}.")
