@@ -44,6 +44,18 @@ def test_the_papers_number_is_set_apart_and_without_a_gap():
     assert "textcolor" not in tables.latex(WHOLE)
 
 
+def test_latex_and_csv_alone_say_that_rounds_were_left_out():
+    """They go into papers by themselves, where a quarter of the rounds stood beside the published number without a word."""
+    assert tables.latex(short()).startswith("% ours: ")
+    (scaled,) = [line for line in tables.latex(short()).splitlines() if "SCALED" in line]
+    assert scaled.startswith(f"% SCALED: {short()['scale']:g} of the paper's rounds")
+    assert "SCALED" not in tables.latex(WHOLE)
+    for result in (short(), WHOLE):
+        head, *lines = tables.as_csv(result).splitlines()
+        assert head.endswith(",scale")
+        assert {line.rpartition(",")[2] for line in lines} == {f"{result['scale']:g}"}
+
+
 def test_a_p_value_needs_five_seeds_also_on_pages_of_earlier_versions():
     led = short(scale=1.0)
     led["entries"][0] |= {"ahead": 2.3, "p": 0.012}

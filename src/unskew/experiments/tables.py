@@ -76,25 +76,25 @@ def _aligned(head: list[str], lines: list[list[str]]) -> list[str]:
 
 
 def as_csv(result: TableResult) -> str:
-    """One line for each row and method, numbers in the table's unit."""
+    """One line for each row and method, numbers in the table's unit. scale: the share of the rounds that was run."""
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(
-        ("row", "method", "paper", "mean", "std", "seeds", "last", "best", "mean10", "stability", "megabytes")
+        ("row", "method", "paper", "mean", "std", "seeds", "last", "best", "mean10", "stability", "megabytes", "scale")
     )
     for entry in result["entries"]:
         ours = entry["ours"]
         others = (entry[name]["mean"] for name in ("last", "best", "mean10", "stability"))
         before = map(_four_digits, (entry["paper"], ours["mean"], ours["std"]))
         after = map(_four_digits, (*others, entry["megabytes"]))
-        writer.writerow((entry["row"], entry["method"], *before, ours["n"], *after))
+        writer.writerow((entry["row"], entry["method"], *before, ours["n"], *after, f"{result['scale']:g}"))
     return out.getvalue()
 
 
 def latex(result: TableResult) -> str:
     """A LaTeX table: a line for each method, a column for each row; ours with the paper's number in brackets.
 
-    The number is grey where our runs are shorter, which needs the package xcolor.
+    The number is grey where our runs are shorter, which needs the package xcolor. What the numbers are stands above as comments.
     """
     entries = {(entry["row"], entry["method"]): entry for entry in result["entries"]}
     rows = list(dict.fromkeys(row for row, _ in entries))
@@ -104,6 +104,7 @@ def latex(result: TableResult) -> str:
     ]
     return "\n".join(
         [
+            *(f"% {line}" for line in wording.note(result).splitlines()),
             rf"\begin{{tabular}}{{l{'r' * len(rows)}}}",
             r"\toprule",
             " & ".join(["", *map(_escaped, rows)]) + r" \\",
