@@ -112,6 +112,19 @@ def test_round_0_counts_only_where_nothing_else_was_evaluated():
     assert mean10(run("m", accuracy=[0.9], first=0)) == 0.9
 
 
+def test_the_untrained_models_macro_f1_is_not_that_of_what_was_trained():
+    """Of methods whose clients keep weights only round 0 has one: FedPer stood there with 97 % accuracy and a macro-F1 of 4 %."""
+    kept = run("fedper", accuracy=[0.1, 0.9, 0.97], first=0)
+    kept.metrics["global", "macro_f1"] = kept.metrics["global", "worst_class"] = (np.array([0]), np.array([0.04]))
+    (row,) = summary_table([kept])
+    assert (row.macro_f1.n, row.worst_class.n, row.final.mean) == (0, 0, 0.97)
+    elsewhere = run("fedper", accuracy=[0.1], first=0, own_mean=[0.1, 0.9])
+    assert len(trained(elsewhere)[0]) == 0
+    begun = run("fedper", accuracy=[0.1], first=0)
+    begun.metrics["train", "seconds"] = (np.array([1, 2]), np.array([1.0, 1.0]))
+    assert trained(begun)[1].tolist() == [0.1]  # two rounds were trained, and neither was evaluated
+
+
 def test_every_column_has_its_own_series():
     """Means of the last ten of eleven rounds; the first of them is 9 everywhere and must not count."""
     tail = [0.1] * 5 + [0.2] * 5

@@ -9,11 +9,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from unskew.report.runs import RunData
+from unskew.report.runs import EVALUATED, RunData
 from unskew.report.stats import NAN, Score, final
 from unskew.scores import MAIN, of_setting
-
-SCOPES = ("global", "global@client", "personal@client")
 
 
 @dataclass(frozen=True)
@@ -35,14 +33,14 @@ Further: TypeAlias = Mapping[str, Mapping[str, InScope]]
 
 def asked(runs: Sequence[RunData]) -> list[str]:
     """The metrics that these runs were asked for and that are defined anywhere, by their names in metrics.jsonl."""
-    known = dict.fromkeys(metric for run in runs for scope, metric in run.metrics if scope in SCOPES)
+    known = dict.fromkeys(metric for run in runs for scope, metric in run.metrics if scope in EVALUATED)
     named = (of_setting(str(run.config.get("metrics", "none")), run.task, known) for run in runs)
     return list(dict.fromkeys(metric for metrics in named for metric in metrics))
 
 
 def further(runs: Sequence[RunData], by_last: bool) -> Further:
     """Of the runs of one method. by_last: what `last_ranks` says of all runs that are compared."""
-    table = {metric: {scope: _in_scope(runs, scope, metric, by_last) for scope in SCOPES} for metric in asked(runs)}
+    table = {metric: {scope: _in_scope(runs, scope, metric, by_last) for scope in EVALUATED} for metric in asked(runs)}
     return {metric: {scope: of for scope, of in row.items() if of.score.n} for metric, row in table.items()}
 
 

@@ -19,6 +19,8 @@ from unskew.scores import MAIN
 
 Series = tuple[np.ndarray, np.ndarray]
 """(rounds, values), both [T], rounds rising."""
+EVALUATED = ("global", "global@client", "personal@client")
+"""The scopes in which models are scored."""
 EMPTY: Series = (np.array([], dtype=int), np.array([], dtype=float))
 
 
@@ -117,6 +119,11 @@ class RunData:
     def asked(self) -> int:
         """The number of rounds that the settings ask for."""
         return int(self.config.get("rounds", self.rounds))
+
+    @property
+    def evaluated(self) -> bool:
+        """Whether any round that was trained was evaluated, in any scope."""
+        return any(t[-1] > 0 for (scope, _), (t, _) in self.metrics.items() if scope in EVALUATED and len(t))
 
     @property
     def planned(self) -> int:

@@ -69,13 +69,14 @@ def stability(rounds: np.ndarray, values: np.ndarray, over: int = STABILITY_ROUN
 
 
 def trained(run: RunData, scope: str = "global", metric: str = "") -> Series:
-    """(rounds, values) without round 0, which scores the untrained model, unless nothing else was evaluated.
+    """(rounds, values) without round 0, which scores the untrained model, unless the run was evaluated in no other.
 
-    metric: default: the run's main score.
+    A score that a run has of round 0 alone, such as the macro-F1 of a method whose clients keep weights, is none of what
+    it trained. metric: default: the run's main score.
     """
     rounds, values = run.series(scope, metric or run.metric)
     later = rounds > 0
-    return (rounds[later], values[later]) if later.any() else (rounds, values)
+    return (rounds[later], values[later]) if later.any() or run.evaluated else (rounds, values)
 
 
 def mean10(run: RunData, scope: str = "global", metric: str = "") -> float:
