@@ -218,12 +218,10 @@ def build(values: Mapping[str, Any], lines: Mapping[str, int] | None = None) -> 
     settings = Settings(**converted)
     if settings.lr_rounds and settings.lr_decay != 1:
         raise UsageError("E109", "lr_rounds and lr_decay are two ways to lower the learning rate; give one of them.")
-    if settings.lr_min > settings.lr:
-        text = f"lr_min={settings.lr_min:g} is above lr={settings.lr:g}, so every round would train with lr_min"
-        raise UsageError("E109", f"{text}; lower lr_min, or raise lr.")
+    if (low := settings.lr_min) > settings.lr:
+        raise UsageError("E109", f"lr_min={low:g} is above lr={settings.lr:g}, and would replace it; lower lr_min.")
     if settings.momentum and settings.optimiser != "sgd":
-        text = f"momentum is that of optimiser=sgd, and {settings.optimiser} has moments of its own"
-        raise UsageError("E109", f"{text}; leave momentum out.")
+        raise UsageError("E109", f"momentum is that of optimiser=sgd; {settings.optimiser} has none, so leave it out.")
     return settings
 
 

@@ -32,6 +32,15 @@ def test_a_card_says_what_the_run_wrote(tmp_path):
     assert (tmp_path / "again" / "model.md").read_text() == text
 
 
+def test_scores_of_the_untrained_model_alone_are_none_of_the_card(tmp_path):
+    """Where clients keep weights, round 0 alone has a macro-F1; the card gave it as that of the last evaluated round."""
+    kept = unskew.run("fedper", "digits", samples=20, name="r", folder=tmp_path, **SETTINGS)  # type: ignore[arg-type]
+    assert ("global", "macro_f1", 0) in {(row["scope"], row["metric"], row["t"]) for row in kept.record.rows["metrics"]}
+    text = (tmp_path / "r" / "model.md").read_text()
+    assert f"| global | accuracy | {kept.scores()['last']:.4f} |" in text
+    assert "macro" not in text
+
+
 def test_names_of_somebody_elses_do_not_become_markup(tmp_path):
     x = np.random.default_rng(0).normal(size=(40, 4)).astype(np.float32)
     y = np.array(["![x](http://e.org/p.png)", "a|b"])[np.arange(40) % 2]

@@ -85,8 +85,9 @@ def _source(data: str) -> str:
 def last_scores(record: Record, t: int) -> list[tuple[str, str, float]]:
     """(scope, metric, value) of each score over all clients, of the last evaluated round up to round t."""
     named = [(scope, metric) for scope in SCOPES for metric in record.metrics(scope)]
-    values = {name: [v for at, v in zip(*record.series(*name)) if at <= t] for name in named}
-    return [(*name, series[-1]) for name, series in values.items() if series]
+    rows = {name: [row for row in zip(*record.series(*name)) if row[0] <= t] for name in named}
+    last = max((series[-1][0] for series in rows.values() if series), default=0)
+    return [(*name, series[-1][1]) for name, series in rows.items() if series and series[-1][0] == last]
 
 
 def _payloads(record: Record) -> list[tuple[Any, ...]]:

@@ -118,10 +118,7 @@ def run_on(
     model: nn.Module | None = None,
     metrics: Functions | None = None,
 ) -> Run:
-    """The run of a method on clients that hold their samples already.
-
-    Raises UsageError for what cannot work together, DataError (E408) for a trace of other clients or rounds.
-    """
+    """The run of a method on clients that hold their samples already. Raises UsageError, DataError for what cannot work."""
     Availability.parse(settings.availability).presence.check(federation.clients, settings.rounds)
     device = hardware.device_of(settings)
     task = task_of(federation.y, settings.loss, federation.target, federation.shape)

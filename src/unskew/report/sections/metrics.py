@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from unskew.report.context import Context
-from unskew.report.further import SCOPES, InScope, asked
+from unskew.report.further import InScope, asked
 from unskew.report.numbers import MISSING, digits
 from unskew.report.render import render
+from unskew.report.runs import EVALUATED
 from unskew.report.section import Section
 from unskew.report.stats import last_ranks
 from unskew.scores import kind
@@ -30,13 +31,13 @@ def build(context: Context) -> Section | None:
             _title(metric),
             method,
             context.colours[method],
-            [_cell(by_method[method].get(metric, {}).get(scope), metric) for scope in SCOPES],
+            [_cell(by_method[method].get(metric, {}).get(scope), metric) for scope in EVALUATED],
         )
         for metric, method in rows
     ]
     if not table:
         return None
-    html = render("metrics.html.j2", rows=table, scopes=SCOPES)
+    html = render("metrics.html.j2", rows=table, scopes=EVALUATED)
     lacking = any(cells[0] == MISSING and cells[1] != MISSING for *_, cells in table)
     over = "of the last round" if last_ranks(context.runs) else "means over the last ten rounds"
     note = (
