@@ -290,7 +290,7 @@ def traces(rng: random.Random, folder: Path) -> Case:
     rows = [[str(t), str(k), str(rng.random())] for t in range(1, 4) for k in range(4) if rng.random() < 0.8] or [
         ["1", "0", "1"]
     ]
-    header, wrong = ["round", "client", "seconds"], rng.random() < 0.7
+    header, wrong, last = ["round", "client", "seconds"], rng.random() < 0.7, rows[-1][0]
     if wrong:
         row = rng.choice(rows)
         match rng.randrange(7):
@@ -310,7 +310,7 @@ def traces(rng: random.Random, folder: Path) -> Case:
                 row[2] = "1" * 200_000
     content = "\n".join(",".join(row) for row in [header, *rows]).encode()
     (folder / "t.csv").write_bytes(content + b"\n")
-    return Case(("--availability", "trace:t.csv"), wrong, str(rows[:2]))
+    return Case(("--availability", "trace:t.csv", "--rounds", last), wrong, str(rows[:2]))
 
 
 def arrays(rng: random.Random) -> dict[str, np.ndarray]:
