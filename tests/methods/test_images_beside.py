@@ -211,3 +211,18 @@ def test_images_that_are_normalised_say_nothing_of_ages_that_are_not():
         )  # so does any model of these inputs: sexes are whole numbers
         told = looks_unscaled(data, cast(Study, SimpleNamespace(method=registry.parse(method), fed=fed)))
         assert [name for name in GIVEN if f"input {name}: " in told] == UNSCALED[method], method
+
+
+def test_images_are_normalised_once():
+    """The default took images that `standardise` had scaled by statistics of images as they came."""
+    for x, model, left in (
+        (IMAGES, Plain(), "leave out 'standardise'"),
+        (GIVEN, Whole(), r"standardise\(images=False\)"),
+    ):
+        with pytest.raises(
+            UsageError, match=f"E107 'unskew' and 'standardise' cannot be combined: both .* images; {left}"
+        ):
+            trained(x, model, "unskew+standardise")
+        trained(x, model, "unskew(statistics=False)+standardise")
+    trained(GIVEN, Whole(), "unskew+standardise(images=False)")
+    trained(IMAGES.reshape(N, -1), nn.Sequential(nn.Linear(144, 4), nn.Linear(4, 3)), "unskew+standardise")

@@ -54,9 +54,9 @@ class Declared(Configured):
     """Names of Parts it cannot be combined with, and why, as the end of a sentence."""
     normalises: ClassVar[bool] = False
     """It normalises inputs itself, so it receives raw values instead of standardised ones."""
-    by_input: ClassVar[Literal["", "floats", "images"]] = ""
-    """Which of a sample's several inputs it normalises, each by itself: all of floats, or the images among them, beside which
-    the others are standardised as for any method. Empty: it cannot tell inputs apart, and refuses such samples."""
+    by_input: ClassVar[Literal["", "floats", "images", "others"]] = ""
+    """Which of a sample's several inputs it normalises, each by itself: all of floats, the images among them, beside which
+    the others are standardised as for any method, or all of floats but the images. Empty: it cannot tell inputs apart, and refuses such samples."""
     merges: ClassVar[bool] = False
     """It replaces the weighted mean of clients' weights by its `merge`. At most one Part of a method may."""
     keeps_at_server: ClassVar[tuple[str, ...]] = ()

@@ -119,10 +119,21 @@ class Method:
                 raise UsageError("E108", f"'{p.name}' cannot run here: {reason}.")
             if _changes_nothing(p, fed):
                 raise UsageError("E108", f"'{p.name}' cannot run here: it holds back no weight of this model.")
+        self._check_scaled_once(fed)
         if self.samples_apart:
             self._check_samples_apart(self.samples_apart, fed)
         if self.protector:
             self._check_protected(self.protector, fed)
+
+    def _check_scaled_once(self, fed: Fed) -> None:
+        """Raises UsageError (E107) for two Parts that normalise images, each by statistics of images as they came."""
+        images = fed.net.layout.images if fed.net.layout else len(fed.shape) == 3 and not fed.net.embeds
+        twice = [p.name for p in self.parts if p.by_input in ("images", "floats")]
+        if images and len(twice) > 1:
+            left = "standardise(images=False) scales the others alone" if fed.net.layout else f"leave out '{twice[1]}'"
+            raise UsageError(
+                "E107", f"'{twice[0]}' and '{twice[1]}' cannot be combined: both normalise images; {left}."
+            )
 
     def _check_samples_apart(self, by: Part, fed: Fed) -> None:
         """Raises UsageError: E107 for a Part that sees a client's samples in another way, E108 for such a model."""

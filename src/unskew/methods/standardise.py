@@ -12,7 +12,7 @@ Differs from the paper: there is none.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Annotated
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -34,8 +34,11 @@ class Standardise(Part):
     against = ("features",)
     use_when = "Columns of a table, or sites' images, are on scales of their own and no site may see another's samples."
     normalises = True
-    by_input = "floats"
     alone = True
+
+    @property
+    def by_input(self) -> Literal["floats", "others"]:  # type: ignore[override]
+        return "floats" if self.images else "others"
 
     @property
     def clashes(self) -> Mapping[str, str]:  # type: ignore[override]
