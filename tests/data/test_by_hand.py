@@ -274,7 +274,7 @@ def test_a_trace_with_a_field_too_large_for_the_reader(tmp_path):
 
 def test_late_is_who_was_there_and_came_after_the_deadline(tmp_path):
     """Client 0 comes at the deadline, 1 after it, and 2 fails, whenever it would have come."""
-    (tmp_path / "t.csv").write_text("round,client,seconds\n1,0,5\n1,1,5.5\n1,2,9\n2,1,1\n1,3,0\n")
+    (tmp_path / "t.csv").write_text("round,client,seconds\n1,0,5\n1,1,5.5\n1,2,9\n2,1,1\n")
     attendance = Availability.parse(f"trace:{tmp_path / 't.csv'},deadline:5").who(
         1, 3, lambda t: np.random.default_rng(t)
     )

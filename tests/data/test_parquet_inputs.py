@@ -174,7 +174,8 @@ def test_sites_compare_the_words_of_such_columns(write, tmp_path):
     for words in ("fm", "mx"):
         write(tmp_path / "p.parquet", columns(sex=("string", [words[i % 2] for i in range(N)])))
         forms.append(form_of(data.read(f"{tmp_path}/p.parquet(x='ids,sex', label=ill)")))
-    assert difference(("a", "b"), (forms[0], forms[1])) == "column 'sex' holds other words at a than at b"
+    told = difference(("a", "b"), (forms[0], forms[1])) or ""
+    assert told.startswith("column 'sex' holds other words at a than at b")
 
 
 LARGER = {"scan": (NUMBERS, np.zeros((N, 16, 16, 3), np.uint8).tolist())}

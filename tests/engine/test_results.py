@@ -30,9 +30,9 @@ def result_with(*rows: dict[str, Any]) -> Result:
         clients=3,
         name_of=("client-0", "lung", "client-2").__getitem__,
         sizes=np.array([5, 6, 7]),
-        test=SimpleNamespace(sizes=np.array([1, 2, 0])),
+        test_sizes=np.array([1, 2, 0]),
     )
-    settings = SimpleNamespace(metrics="none", seed=4, secure_aggregation="none")
+    settings = SimpleNamespace(metrics="none", seed=4, secure_aggregation="none", validation=0.0, rounds=13)
     run: Any = SimpleNamespace(federation=federation, task=Classification(), settings=settings, method="fedavg")
     trained: Any = SimpleNamespace(end=SimpleNamespace(t=13))
     model: Any = None

@@ -129,7 +129,7 @@ class Placed(Mixed):
 
 
 WITH_WHOLE_NUMBERS_REFUSED = {"augment", "fedbn", "fedbr", "feddpms", "fedfa", "fedfed", "fedgen_images", "fedmix"} | {
-    "flea", "naivemix", "norm", "fedavg_ft",
+    "naivemix", "norm", "fedavg_ft",
 }  # fmt: skip
 
 

@@ -193,5 +193,5 @@ def test_sites_end_with_the_bits_of_the_simulator(tmp_path):
 def test_sites_of_other_labels_cannot_take_part_together():
     north = Hello.of("north", unskew.data.arrays(WORDS, KINDS, classes=("a", "b", "c")), {})
     south = Hello.of("south", unskew.data.arrays(WORDS, np.arange(N) % 3, classes=("a", "b", "c")), {})
-    assert difference(north, south) == "sites hold different data: pixels are [6] at north and [] at south"
+    assert difference(north, south) == "sites hold different data: a label's shape is [6] at north and [] at south"
     assert Hello.read(json.loads(json.dumps(north.as_json()))) == north

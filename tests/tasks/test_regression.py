@@ -287,7 +287,7 @@ def test_sites_agree_on_the_constants_or_do_not_take_part(tmp_path):
     one, other = (
         Hello.of("s", load(f"{path}(target=price,center=10,scale={scale})"), {"torch": "2"}) for scale in (4, 5)
     )
-    assert "sites hold different data: target" in difference(one, other)
+    assert "sites hold different data: the target's center and scale" in difference(one, other)
     assert Hello.read(json.loads(json.dumps(one.as_json()))) == one
     assert "target" not in Hello.of("s", data.read("digits"), {}).as_json()
     for lie in ([1], [0, 0], [float("nan"), 1], ["x", 1], [1, float("inf")]):

@@ -159,6 +159,11 @@ class Federation:
         """How many test samples each client has, int64 [K], also where they are not here."""
         return self.test.sizes
 
+    @property
+    def common_test(self) -> int:
+        """How many samples the common test set has, also where they are not here; 0 where clients alone have some."""
+        return len(self.y_test)
+
     def name_of(self, k: int) -> str:
         """The name of client k."""
         return self.names[k] if self.names else f"client-{k}"
@@ -194,7 +199,7 @@ class Federation:
             },
             "labels": self.label_counts[shown].tolist(),
             "unit": "tokens" if self.tokens else "pixels" if self.masks else "samples",
-            "test": len(self.y_test),
+            "test": self.common_test,
             "skew": self.skew,
             "shape": list(self.shape),
             **({"layout": self.layout.as_json()} if self.layout else {}),

@@ -27,12 +27,13 @@ class Unseen(Federation):
 
     counts: training samples of each client and class, int64 [K, C]; all zero where clients do not say. counted_by: what the
     columns of counts are, where they are no classes. scaled_apart: whether clients standardised their samples by constants of
-    their own, which are not known here.
+    their own, which are not known here. common: samples of a common test set that is elsewhere.
     """
 
     counts: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.int64))
     counted_by: tuple[str, ...] = ()
     scaled_apart: bool = False
+    common: int = 0
 
     def __post_init__(self) -> None:
         if not self.clients or not self.sizes.any():
@@ -45,6 +46,10 @@ class Unseen(Federation):
     @property
     def groups(self) -> tuple[str, ...]:  # type: ignore[override]
         return self.counted_by or self.classes
+
+    @property
+    def common_test(self) -> int:  # type: ignore[override]
+        return self.common or len(self.y_test)
 
     @property
     def label_counts(self) -> np.ndarray:  # type: ignore[override]
@@ -94,7 +99,7 @@ class Unseen(Federation):
             applied=(tuple(mean), tuple(std)) if mean else None,
             counts=np.array(summary["labels"], np.int64).reshape(-1, len(groups)),
             target=target, layout=layout, counted_by=groups if target else (),
-            scaled_apart=inputs.get("scaled_apart", False) is True,
+            scaled_apart=inputs.get("scaled_apart", False) is True, common=int(summary["test"]),
         )  # fmt: skip
 
 

@@ -56,7 +56,7 @@ def card(run: Run, record: Record, now: State) -> str:
             ("who answers", without_folders(settings.availability)),
         ],
     )
-    scored = "the test set" if len(federation.y_test) else "the clients' own test samples"
+    scored = "the test set" if federation.common_test else "the clients' own test samples"
     scored = "training samples held out" if settings.validation else scored
     lines += ["## Scores", "", f"Of the last evaluated round, on {scored}.", ""]
     lines += [
