@@ -99,7 +99,7 @@ class Unseen(Federation):
             applied=(tuple(mean), tuple(std)) if mean else None,
             counts=np.array(summary["labels"], np.int64).reshape(-1, len(groups)),
             target=target, layout=layout, counted_by=groups if target else (),
-            scaled_apart=inputs.get("scaled_apart", False) is True, common=int(summary["test"]),
+            scaled_apart=inputs.get("scaled_apart", False) is True, common=int(summary.get("test", 0)),
         )  # fmt: skip
 
 
