@@ -21,6 +21,7 @@ from unskew.attacks.kinds.context import Context
 from unskew.attacks.kinds.reconstruct import Reconstruct
 from unskew.attacks.scene import Scene
 from unskew.engine.disk.code import Code
+from unskew.report.page import write_report
 
 N = 300
 RNG = np.random.default_rng(2)
@@ -109,6 +110,15 @@ def test_every_input_is_recovered_by_itself_in_its_own_units(attacked):
     assert ("age: linear decoder", "SSIM") not in found
 
 
+def test_an_input_that_varies_at_the_clients_alone_is_attacked_all_the_same(attacked):
+    """The attacker's own samples, the test set, are all of one ward."""
+    ward = np.where(np.arange(N) < 120, Y, 1).astype(np.float32)
+    scores = Reconstruct(steps=5).attempt(attacked(GIVEN | {"ward": ward}, "Wide"), 0).scores
+    wards = [s for s in scores if s.of.startswith("ward: ")]
+    assert wards
+    assert all(np.isfinite([s.value, s.floor]).all() for s in wards)
+
+
 def test_what_the_model_does_not_see_is_not_recovered(attacked):
     scores = Reconstruct(steps=30).attempt(attacked(GIVEN, "Wide(sees=0.0)"), 0).scores
     found = {(s.of, s.metric): (s.value, s.floor) for s in scores}
@@ -148,3 +158,6 @@ def test_only_attacks_that_can_be_made_are_named(attacked):
     assert "measure it: unskew attack RUN context, unskew attack RUN reconstruct)" in shown
     assert "unskew attack RUN gradient" not in shown
     assert "unskew attack RUN gradient" in call("explain", "flea").out
+    page = write_report([path], path / "page.html").read_text()
+    assert f"unskew attack {path} reconstruct" in page
+    assert f"unskew attack {path} gradient" not in page

@@ -56,7 +56,8 @@ class Declared(Configured):
     """It normalises inputs itself, so it receives raw values instead of standardised ones."""
     by_input: ClassVar[Literal["", "floats", "images", "others"]] = ""
     """Which of a sample's several inputs it normalises, each by itself: all of floats, the images among them, beside which
-    the others are standardised as for any method, or all of floats but the images. Empty: it cannot tell inputs apart, and refuses such samples."""
+    the others are standardised as for any method, or all of floats but the images. Empty: it cannot tell inputs apart, and
+    refuses such samples."""
     merges: ClassVar[bool] = False
     """It replaces the weighted mean of clients' weights by its `merge`. At most one Part of a method may."""
     keeps_at_server: ClassVar[tuple[str, ...]] = ()

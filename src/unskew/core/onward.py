@@ -18,7 +18,7 @@ NUDGE = 0.03
 
 
 class Onward:
-    """What is known, for a network and all its copies.
+    """Where passes of a network and of all its copies can go on from, as far as it has been tried.
 
     shape: of one input, or of the row of several. layout: how several inputs lie in it.
     logits: by cut, the shape of one sample's logits where a pass from there ends in those of a whole pass; None where not.
@@ -45,7 +45,7 @@ class Onward:
         return self.meeting
 
     def why(self, since: str, head: str) -> str:
-        """What stands in the way of going on from a cut from which no pass goes on."""
+        """Why no pass goes on from this cut, as the end of a sentence."""
         if since == "features":
             return f"what the model does after its head '{head}' would be left out; have the head's answer returned"
         passing = "other inputs of a sample" if self.layout else "other paths of the model"

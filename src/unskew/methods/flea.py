@@ -48,7 +48,9 @@ class FLea(Part):
         float, Ge(0), Le(1_000_000), "weight of the distance correlation between inputs and activations"
     ] = 3.0
     a: Annotated[float, Ge(0.01), Le(10_000), "parameter of Beta(a, a), from which mixing weights are drawn"] = 2.0
-    cut: Annotated[str, 'block whose output is shared ("cut": the one the model names)'] = "cut"
+    cut: Annotated[
+        str, 'block whose output is shared ("cut": the one the model names, or the first where several inputs meet)'
+    ] = "cut"
     variant: Annotated[Literal["paper", "official"], "the paper's loss, or the public code's"] = "paper"
     fall: Annotated[float, Ge(0), Le(1_000_000), "with variant=official: what lambda2 loses a round, down to 1"] = 0.1
     fused: Annotated[

@@ -35,8 +35,8 @@ class Interval(NamedTuple):
 class Leak:
     """The main score of one attack on one payload that reaches furthest, as mean over n seeds.
 
-    of: whose payload, or which input, in the first seed. value, reach: with 95 % intervals, over samples with one seed, over seeds with
-    several; the reach is 0 where the attacker would have done better without the payload. command: what measured it, in the
+    of: whose payload, or which input, in the first seed. value, reach: with 95 % intervals, over samples with one seed,
+    over seeds with several; the reach is 0 where the attacker would have done better without the payload. command: what measured it, in the
     first seed.
     """
 

@@ -1,8 +1,9 @@
 """Context: does an activation or an average carry a marker that has nothing to do with its class (FLea, KDD 2024, figure 9d)?
 
-The marker is a square of one colour in a corner of the image, of several inputs the first image that it fits into. The adversary marks half of its own samples, computes from them what a
-client would send, and trains a classifier for "marked or not" on n of these, for several n; it is scored on the samples
-that clients shared, half of them marked before they are sent.
+The marker is a square of one colour in a corner of the image, of several inputs the first image that it fits into. The
+adversary marks half of its own samples, computes from them what a client would send, and trains a classifier for "marked
+or not" on n of these, for several n; it is scored on the samples that clients shared, half of them marked before they are
+sent.
 Differs from the paper: the classifier has ReLU between its layers and is scored on clients' samples; averages are of
 samples that are all marked or all not.
 """
@@ -102,10 +103,8 @@ class Context(Attack):
         marked = x.clone()
         image = self._image(scene)
         assert image is not None  # `refuse` has looked
-        place, brightest = (
-            slice(CORNER, CORNER + self.marker),
-            _first_channel(scene.trainer.samples.x[:1000], image).max(),
-        )
+        place = slice(CORNER, CORNER + self.marker)
+        brightest = _first_channel(scene.trainer.samples.x[:1000], image).max()
         _first_channel(marked, image)[:, place, place] = float(brightest)
         return torch.where(each.reshape(-1, *[1] * (x.dim() - 1)).to(x.device), marked, x), marks
 

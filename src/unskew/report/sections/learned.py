@@ -118,7 +118,8 @@ def _plain(traffic: Traffic) -> list[tuple[str, str]]:
 
 def _not_measured(traffic: Traffic, run: RunData) -> tuple[str, str]:
     """Together with the commands that would measure it, if there are any."""
-    how = [c for c in commands(traffic.share, shlex.quote(str(run.path))) if not c.startswith("unskew audit")]
+    asked = commands(traffic.share, shlex.quote(str(run.path)), several="layout" in run.federation)
+    how = [c for c in asked if not c.startswith("unskew audit")]
     words, data = NOT_MEASURED, str(run.config.get("data", ""))
     if traffic.sum_of:
         how = [c for c in how if c.endswith(" membership")]  # which reads the merged model
