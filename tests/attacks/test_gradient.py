@@ -60,7 +60,7 @@ def test_an_update_as_it_was_sent_is_inverted(smooth):
 def test_an_update_that_says_nothing_gives_nothing(smooth):
     """The floor of the attack: an update drawn at random points nowhere."""
     attack = inversion.Inversion(
-        smooth.trainer.net, smooth.run, (60, 0.01, 0.1), (torch.tensor(-1.0), torch.tensor(3.0))
+        smooth.trainer.net, smooth.run, (60, 0.01, 0.1), inversion.Search.like(torch.tensor([-1.0, 3.0]), None)
     )
     before = smooth.run.fed.net.weights()
     after = {n: t + torch.randn(t.shape, generator=torch.Generator().manual_seed(1)) for n, t in before.items()}

@@ -18,6 +18,7 @@ from tests.attacks.test_reconstruct import of
 from tests.cli.calling import call
 from unskew.attacks import pieces
 from unskew.attacks.kinds.context import Context
+from unskew.attacks.kinds.gradient import Gradient, _pairs
 from unskew.attacks.kinds.reconstruct import Reconstruct
 from unskew.attacks.scene import Scene
 from unskew.engine.disk.code import Code
@@ -44,6 +45,18 @@ class Wide(nn.Module):
 
     def forward(self, scan, age, sex, ward):
         return self.head(self.body(torch.cat([scan.flatten(1), torch.stack([self.sees * age, sex, ward], 1)], 1)))
+
+class Coded(Wide):
+    def forward(self, scan, age, sex, ward):
+        return super().forward(scan, age, nn.functional.one_hot(sex, 2)[:, 1], ward)
+
+class Looks(Wide):
+    def __init__(self, shapes, classes):
+        super().__init__(shapes, classes)
+        self.sexes = nn.Embedding(2, 1)
+
+    def forward(self, scan, age, sex, ward):
+        return super().forward(scan, age, self.sexes(sex)[:, 0], ward)
 
 class Image(nn.Module):
     def __init__(self, shapes, classes):
@@ -150,14 +163,42 @@ def test_averages_of_several_inputs_are_compared_as_they_were_sent(attacked):
 
 
 def test_only_attacks_that_can_be_made_are_named(attacked):
-    path = attacked(GIVEN, "Wide").path
-    shown = call(
-        "explain", "flea", "--data", str(path.parent / "s.npz"), "--model", f"{path.parent / 'net.py'}:Wide"
-    ).out
-    assert "flea/features: seen by the server" in shown
-    assert "measure it: unskew attack RUN context, unskew attack RUN reconstruct)" in shown
-    assert "unskew attack RUN gradient" not in shown
-    assert "unskew attack RUN gradient" in call("explain", "flea").out
+    path = attacked(GIVEN, "Wide", "rebafl").path
+    with_it = "--data", str(path.parent / "s.npz"), "--model", f"{path.parent / 'net.py'}:Wide"
+    shown = call("explain", "rebafl", *with_it).out
+    assert "measure it: unskew attack RUN gradient, unskew attack RUN membership, unskew audit RUN)" in shown
+    assert "unskew attack RUN prototype" not in shown
+    assert "unskew attack RUN prototype" in call("explain", "rebafl").out
+    assert (
+        "measure it: unskew attack RUN context, unskew attack RUN reconstruct)" in call("explain", "flea", *with_it).out
+    )
     page = write_report([path], path / "page.html").read_text()
-    assert f"unskew attack {path} reconstruct" in page
-    assert f"unskew attack {path} gradient" not in page
+    assert f"unskew attack {path} gradient" in page
+    assert f"unskew attack {path} prototype" not in page
+
+
+def test_an_update_gives_every_input_back_in_its_own_unit(attacked):
+    """The model is linear, and its first weights tell most; a whole number moves like any other."""
+    made = attacked(GIVEN, "Wide", "fedavg")
+    results = {(s.of.partition(": ")[0], s.metric): s for s in Gradient(samples=6, at="first").attempt(made, 0).scores}
+    assert {of for of, metric in results if metric == "MSE"} == {"age", "scan", "sex"}
+    for name, variance in (("age", AGES.var()), ("scan", SCANS.var()), ("sex", GIVEN["sex"].var())):
+        score = results[name, "MSE"]
+        assert score.value < 0.15 * score.floor
+        assert 0.2 * variance < score.floor < 4 * variance
+    assert results["scan", "SSIM"].value > 0.9
+
+
+def test_samples_are_paired_by_all_inputs_alike():
+    """By the scan, which is told exactly; not by the ages, whose squares are larger and are told badly."""
+    there = {"age": torch.tensor([[60.0], [61.0]]), "scan": torch.tensor([[0.0, 0.0], [1.0, 1.0]])}
+    answers = {"age": torch.tensor([[61.0], [60.0]]), "scan": there["scan"]}
+    own = {"age": torch.tensor([[50.0], [70.0]]), "scan": there["scan"]}
+    assert _pairs(answers, there, own).tolist() == [0, 1]
+    assert _pairs({"age": answers["age"]}, {"age": there["age"]}, own).tolist() == [1, 0]
+
+
+def test_a_model_of_whole_numbers_alone_is_not_inverted(attacked):
+    for model, why in (("Coded", "takes whole numbers or truth values alone"), ("Looks", "looks whole numbers up")):
+        assert why in (Gradient().refuse(attacked(GIVEN, model, "fedavg")) or "")
+    assert Gradient().refuse(attacked(GIVEN, "Wide", "fedavg")) is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from typing import Annotated, ClassVar
 
@@ -11,6 +11,7 @@ from annotated_types import Ge, Le
 from unskew import arguments
 from unskew.attacks.scene import Scene
 from unskew.attacks.scores import Outcome
+from unskew.models.tokens import LookedUp
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,8 @@ class Attack:
 
     one_input: ClassVar[bool] = True
     """Whether a sample must have one input, because the attack recovers it as a whole, or compares it."""
+    lookups: ClassVar[Collection[LookedUp]] = ("", "kept", "sent")
+    """With which models it can do, by whether they look whole numbers up and send the table."""
 
     def refuse(self, scene: Scene) -> str | None:
         """Why it does not fit this run, as the end of a sentence; None if it does. Asked before anything is computed."""

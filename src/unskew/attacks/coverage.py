@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from unskew.attacks import catalogue
 from unskew.core.client import Fed
 from unskew.core.method import Method
 from unskew.core.part import Part, overrides
 from unskew.core.values import Share
+from unskew.models import tokens
 
 NOT_MEASURED = "not measured"
 HEAD = "what it tells       "
@@ -16,12 +18,12 @@ HEAD = "what it tells       "
 
 def what_it_tells(method: Method, fed: Fed, run: str = "RUN") -> list[str]:
     """A line on each payload: its readers, and what it tells, or the commands that would measure that on a run."""
-    several = fed.net.layout is not None
+    samples = Samples(fed.net.layout is not None, tokens.looked_up(fed.net.module, fed.shared))
     single = next((p.handed_on for p in method.parts if p.handed_on), "")
-    lines = [f"weights: seen by {readers(True, single)}; {_measured_by('w', run, several)}"] if fed.shared else []
+    lines = [f"weights: seen by {readers(True, single)}; {_measured_by('w', run, samples)}"] if fed.shared else []
     for part, payload, share in _payloads(method, fed):
         clear = in_clear(share.discloses, share.samples)
-        lines.append(f"{payload}: seen by {readers(_hands_on(part))}; {clear or _measured_by(payload, run, several)}")
+        lines.append(f"{payload}: seen by {readers(_hands_on(part))}; {clear or _measured_by(payload, run, samples)}")
     return [(HEAD if i == 0 else " " * len(HEAD)) + line for i, line in enumerate(dict.fromkeys(lines))]
 
 
@@ -47,18 +49,28 @@ def in_clear(kind: str, samples: int | str) -> str:
     return "raw inputs, in clear" if kind == "inputs" and samples == 1 else ""
 
 
-def commands(payload: str, run: str, several: bool = False) -> list[str]:
-    """What would measure what a payload of this run tells; an audit, which asks another question, comes last.
+@dataclass(frozen=True)
+class Samples:
+    """What attacks ask of samples. several: whether one has several inputs. looked_up: whether the model looks them up."""
 
-    several: whether a sample has several inputs, which not every attack takes.
-    """
-    fitting = [n for n in catalogue.reading(payload) if not (several and catalogue.kind_of(n).one_input)]
+    several: bool = False
+    looked_up: tokens.LookedUp = ""
+
+    def suit(self, attack: str) -> bool:
+        """Whether the attack of this name can be made on such samples."""
+        kind = catalogue.kind_of(attack)
+        return not (self.several and kind.one_input) and self.looked_up in kind.lookups
+
+
+def commands(payload: str, run: str, samples: Samples) -> list[str]:
+    """What would measure what a payload of this run tells; an audit, which asks another question, comes last."""
+    fitting = [n for n in catalogue.reading(payload) if samples.suit(n)]
     names = sorted(fitting, key=lambda name: name == "audit")
     return [f"unskew audit {run}" if name == "audit" else f"unskew attack {run} {name}" for name in names]
 
 
-def _measured_by(payload: str, run: str, several: bool) -> str:
-    how = ", ".join(commands(payload, run, several))
+def _measured_by(payload: str, run: str, samples: Samples) -> str:
+    how = ", ".join(commands(payload, run, samples))
     return f"{NOT_MEASURED} (measure it: {how})" if how else f"{NOT_MEASURED}, and no attack here reads it"
 
 

@@ -5,15 +5,20 @@ Letters: C classes, N samples.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
+from unskew.attacks.pieces import laid_out, pieces
 from unskew.core.keys import key
 from unskew.core.network import Network
 from unskew.core.trees import Weights
+from unskew.data.layout import Layout
 from unskew.engine.resolve import Run
+from unskew.models import unpacking
 
 
 @dataclass(frozen=True)
@@ -27,13 +32,35 @@ class Update:
     steps: int
 
 
-class Inversion:
-    """Finds labels and inputs of updates of one model. plan: steps, weight of total variation, first rate. bounds: of inputs."""
+@dataclass(frozen=True)
+class Search:
+    """Where inputs are looked for: between low and high, from middle, in steps of `spread`.
 
-    def __init__(self, net: Network, run: Run, plan: tuple[int, float, float], bounds: tuple[Tensor, Tensor]):
-        self.net, self.task, self.classes = net, run.task, run.fed.classes
+    Each is one number for all, or of several inputs a row with a number for all that belongs to one of them.
+    """
+
+    low: Tensor
+    high: Tensor
+    middle: Tensor
+    spread: Tensor
+
+    @staticmethod
+    def like(x: Tensor, layout: Layout | None) -> Search:
+        """As wide as samples of the attacker's own, as the model sees them; of one input in the unit it is seen in."""
+        low, high = (_each(x, layout, of) for of in (Tensor.amin, Tensor.amax))
+        if layout is None:
+            return Search(low, high, torch.zeros_like(low), torch.ones_like(low))
+        spread = _each(x, layout, lambda piece: piece.std(correction=0))
+        return Search(low, high, _each(x, layout, Tensor.mean), torch.where(spread > 0, spread, 1.0))
+
+
+class Inversion:
+    """Finds labels and inputs of updates of one model. plan: steps, weight of total variation, first rate."""
+
+    def __init__(self, net: Network, run: Run, plan: tuple[int, float, float], search: Search):
+        self.net, self.task, self.classes = relaxed(net), run.task, run.fed.classes
         self.steps, self.tv, self.rate = plan
-        self.bounds, self.shape = bounds, run.fed.shape
+        self.search, self.shape = search, run.fed.shape
 
     def labels(self, update: Update, own: Tensor) -> Tensor:
         """[N] classes of the client's samples, as the head's update tells them. own: inputs of the attacker's, as the model sees them."""
@@ -55,20 +82,23 @@ class Inversion:
         names = self.net.trainable
         aim = torch.cat([(update.before[n] - update.after[n]).flatten() for n in names])
         y = self.task.targets(labels, self.classes).to(aim.device)
-        x = torch.randn((update.n, *self.shape), generator=key(seed)).to(aim.device).requires_grad_()
-        optimiser = torch.optim.Adam([x], self.rate)
+        z = torch.randn((update.n, *self.shape), generator=key(seed)).to(aim.device).requires_grad_()
+        within, layout = self.search, self.net.layout
+        low, high = ((edge - within.middle) / within.spread for edge in (within.low, within.high))
+        optimiser = torch.optim.Adam([z], self.rate)
         marks = [int(self.steps * share) for share in (3 / 8, 5 / 8, 7 / 8)]
         falling = torch.optim.lr_scheduler.MultiStepLR(optimiser, marks, 0.1)
         for _ in range(self.steps):
-            change = self._change(update, x, y)
-            distance = 1 - torch.nn.functional.cosine_similarity(change, aim, dim=0) + self.tv * variation(x)
-            (slope,) = torch.autograd.grad(distance, [x])
-            x.grad = slope.sign()
+            change = self._change(update, within.middle + within.spread * z, y)
+            distance = 1 - torch.nn.functional.cosine_similarity(change, aim, dim=0)
+            distance = distance + self.tv * sum(variation(piece) for piece in pieces(layout, z).values())
+            (slope,) = torch.autograd.grad(distance, [z])
+            z.grad = slope.sign()
             optimiser.step()
             falling.step()
             with torch.no_grad():
-                x.clamp_(*self.bounds)
-        return x.detach()
+                z.clamp_(low, high)
+        return within.middle + within.spread * z.detach()
 
     def _change(self, update: Update, x: Tensor, y: Tensor) -> Tensor:
         """What as many full-batch steps on these samples would change, all weights in one vector."""
@@ -82,6 +112,33 @@ class Inversion:
             slopes = torch.autograd.grad(loss, now, create_graph=True, allow_unused=True)
             now = [t if g is None else t - update.lr * g for t, g in zip(now, slopes)]
         return torch.cat([(a - b).flatten() for a, b in zip(first, now)])
+
+
+def relaxed(net: Network) -> Network:
+    """The network, given whole numbers and truth values of several inputs as any numbers, along which a loss has slopes."""
+    if net.layout is None or not net.layout.whole:
+        return net
+    other = net.copy()
+    other.around, other.differentiable = net.around, net.differentiable
+    unpacking.attach(
+        other.module, replace(net.layout, inputs=tuple(replace(e, kind="float32") for e in net.layout.inputs))
+    )
+    return other
+
+
+def takes_any_numbers(net: Network) -> bool:
+    """Whether the model gives logits for inputs that are no whole numbers, where the samples' are."""
+    with torch.no_grad(), contextlib.suppress(Exception):  # whatever a user's own code makes of such inputs
+        relaxed(net).run(net.weights(), torch.full((2, *net.shape), 0.5))
+        return True
+    return False
+
+
+def _each(x: Tensor, layout: Layout | None, of: Callable[[Tensor], Tensor]) -> Tensor:
+    """A number of all samples; of several inputs [D], for every number of a row that of its input."""
+    if layout is None:
+        return of(x)
+    return laid_out(layout, {name: of(piece) for name, piece in pieces(layout, x).items()})
 
 
 def rounded(counts_C: Tensor, n: int) -> Tensor:

@@ -67,6 +67,20 @@ class Guess:
     span: float
 
 
+def guesses(mine: Mapping[str, Tensor], there: Mapping[str, Tensor]) -> dict[str, Guess]:
+    """The attacker's guess of each piece of a sample: the mean of its own.
+
+    mine, there: pieces of its own samples and of the attacked ones. One of several that is the same in all is left out, for
+    everybody knows it.
+    """
+    by_name = dict[str, Guess]()
+    for name, x in there.items():
+        span = float(mine[name].max() - mine[name].min())
+        if span or len(there) == 1 or not bool((x == mine[name][0]).all()):
+            by_name[name] = Guess(mine[name].mean(0, keepdim=True), span or 1.0)
+    return by_name
+
+
 def scores(payload: str, of: str, answers: Tensor, there: Tensor, guess: Guess, main: bool = True) -> list[Score]:
     """MSE, PSNR and, for images, SSIM of what was made of payloads."""
     span = guess.span

@@ -5,6 +5,9 @@ Letters: N samples, D numbers of a row of several inputs.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
+import torch
 from torch import Tensor
 
 from unskew.data.layout import Layout
@@ -21,6 +24,11 @@ def pieces(layout: Layout | None, x: Tensor) -> dict[str, Tensor]:
     if layout is None:
         return {"": x}
     return {each.name: x[:, start:end].reshape(len(x), *(each.shape or (1,))) for each, start, end in layout.places}
+
+
+def laid_out(layout: Layout, of: Mapping[str, Tensor]) -> Tensor:
+    """[D], for every number of a row the one number of its input. of: by the name of the input."""
+    return torch.cat([of[each.name].expand(end - start) for each, start, end in layout.places])
 
 
 def worded(piece: str, text: str) -> str:

@@ -8,14 +8,15 @@ by signed Adam with a falling rate; samples are then paired with what was made b
 The attacked clients hold `batch` samples each, drawn from the run's clients, and train on the weights that the run's last
 round, or its first, began with; `batch=0` attacks the updates that were sent.
 Differs from the papers: D(x) is unrolled over plain full-batch steps, as many as the client takes; labels are not known
-but guessed as above.
+but guessed as above. Of several inputs each is scored by itself and searched from the mean of the attacker's own in steps
+of their standard deviation; whole numbers and truth values move like any number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -26,13 +27,15 @@ from torch import Tensor
 from unskew.attacks import likeness, shadows
 from unskew.attacks.attack import Attack
 from unskew.attacks.auxiliary import Samples, unseen
-from unskew.attacks.inversion import Inversion, Update, rounded
+from unskew.attacks.inversion import Inversion, Search, Update, rounded, takes_any_numbers
+from unskew.attacks.pieces import pieces, worded
 from unskew.attacks.scene import Scene
 from unskew.attacks.scores import Outcome, Score, mean_of
 from unskew.core.keys import digest, numpy_key
 from unskew.core.part import overrides
 from unskew.core.trees import Weights
 from unskew.engine.client.values import Start
+from unskew.models import tokens
 
 READS = ("w",)
 """The payloads that it attacks, as the ledger calls them."""
@@ -56,6 +59,8 @@ class Gradient(Attack):
     tv: Annotated[float, Ge(0), Le(1000), "weight of the total variation"] = 0.01
     rate: Annotated[float, Gt(0), Le(10), "first size of a step, in units of standardised inputs"] = 0.1
     name: ClassVar[str] = "gradient"
+    one_input: ClassVar[bool] = False
+    lookups: ClassVar[Collection[tokens.LookedUp]] = ("",)
     asks: ClassVar[str] = "which labels and images was it trained on?"
     adversary: ClassVar[str] = "the server, which reads each update and knows how many samples are behind it"
     quick: ClassVar[Mapping[str, object]] = {"samples": 4, "steps": 100, "batch": 0, "most": 8}
@@ -67,8 +72,10 @@ class Gradient(Attack):
             return "its clients do not send all weights that they train"
         if any(overrides(p, hook) for p in scene.run.method.parts for hook in ("starts", "dispatch")):
             return "its clients start from weights of their own, and an inversion from those that all are sent"
-        if scene.run.fed.net.embeds:
+        if tokens.embeds(scene.run.fed.net.module):
             return "its model looks whole numbers up, and an inversion moves inputs"
+        if not takes_any_numbers(scene.run.fed.net):
+            return "its model takes whole numbers or truth values alone, and an inversion moves inputs"
         if not self.batch and not self._smallest(scene):
             return f"no client that answered in its last round has at most {self.most} samples; set batch"
         return None
@@ -77,15 +84,18 @@ class Gradient(Attack):
         start, clients = self._clients(scene, seed)
         attacked = torch.cat([stored for stored, _, _ in clients])
         own = unseen(scene.run.federation, attacked, seed, most=500)
-        inversion = Inversion(scene.trainer.net, scene.run, (self.steps, self.tv, self.rate), _range(scene.seen(own.x)))
+        layout, own_x = scene.run.federation.layout, scene.seen(own.x)
+        inversion = Inversion(
+            scene.trainer.net, scene.run, (self.steps, self.tv, self.rate), Search.like(own_x, layout)
+        )
         answers, there, right = list[Tensor](), list[Tensor](), list[tuple[float, float]]()
         for number, (stored, y, after) in enumerate(clients):
             update = Update(start.weights, after, start.lr, len(y), self._steps(scene, len(y)))
-            labels = inversion.labels(update, scene.seen(own.x))
+            labels = inversion.labels(update, own_x)
             right.append((_common(labels, y), _common(_likeliest(own, len(y), scene.run.fed.classes), y)))
             x = inversion.inputs(update, labels, digest(seed, "inversion", number))
             stored_x = scene.unseen_by_model(x)
-            order = _pairs(stored_x, stored)
+            order = _pairs(*(pieces(layout, each.float()) for each in (stored_x, stored, own.x.to(stored.device))))
             answers.append(stored_x[order])
             there.append(stored)
         return self._outcome(scene, own, torch.cat(answers), torch.cat(there), right)
@@ -125,19 +135,17 @@ class Gradient(Attack):
         self, scene: Scene, own: Samples, answers: Tensor, there: Tensor, right: Sequence[tuple[float, float]]
     ) -> Outcome:
         of = f"clients of {self.batch}, {self.epochs} epochs, {self.at} round" if self.batch else "updates as sent"
-        mine, answers, there = (scene.natural(x).float() for x in (own.x, answers, there))
-        guess = likeness.Guess(mine.mean(0, keepdim=True), float(mine.max() - mine.min()))
+        layout = scene.run.federation.layout
+        mine, made, were = (pieces(layout, scene.natural(x).float()) for x in (own.x, answers, there))
         recovered, guessed = (np.array([r[i] for r in right]) for i in (0, 1))
         scores = [Score("w", of, "labels recovered", *mean_of(recovered), float(guessed.mean()), 1.0, len(there))]
-        scores += likeness.scores("w", of, answers, there, guess)
-        sheet = likeness.sheet({"there": there, "from the update": answers, "mean of own": guess.x.expand_as(there)})
-        return Outcome(
-            tuple(scores), f"{len(own)} {own.name}", {"images": {f"updates inverted, {of}": sheet}} if sheet else {}
-        )
-
-
-def _range(x: Tensor) -> tuple[Tensor, Tensor]:
-    return x.amin(), x.amax()
+        sheets = dict[str, Any]()
+        for name, guess in likeness.guesses(mine, were).items():
+            x = were[name]
+            scores += likeness.scores("w", worded(name, of), made[name], x, guess)
+            sheet = likeness.sheet({"there": x, "from the update": made[name], "mean of own": guess.x.expand_as(x)})
+            sheets |= {f"{worded(name, 'updates inverted')}, {of}": sheet} if sheet else {}
+        return Outcome(tuple(scores), f"{len(own)} {own.name}", {"images": sheets} if sheets else {})
 
 
 def _common(guess: Tensor, y: Tensor) -> float:
@@ -152,7 +160,14 @@ def _likeliest(own: Samples, n: int, classes: int) -> Tensor:
     return rounded(torch.bincount(own.y, minlength=classes).double() / len(own) * n, n)
 
 
-def _pairs(answers: Tensor, there: Tensor) -> Tensor:
-    """For each sample the number of what was made that is paired with it, by the least sum of squared errors."""
-    cost = torch.cdist(there.flatten(1), answers.flatten(1)).pow(2).cpu().numpy()
-    return torch.as_tensor(linear_sum_assignment(cost)[1])
+def _pairs(answers: Mapping[str, Tensor], there: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> Tensor:
+    """For each sample the number of what was made that is paired with it, by the least sum of squared errors.
+
+    By the names of the inputs, each of which counts as much as the others, by its mean and in the variance of the attacker's own.
+    """
+    cost = sum(
+        torch.cdist(x.flatten(1), answers[name].flatten(1)).pow(2) / x[0].numel() / (float(own[name].var()) or 1.0)
+        for name, x in there.items()
+    )
+    assert isinstance(cost, Tensor)
+    return torch.as_tensor(linear_sum_assignment(cost.cpu().numpy())[1])

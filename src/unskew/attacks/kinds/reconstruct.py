@@ -73,11 +73,8 @@ class Reconstruct(Attack):
         sent = pieces(layout, scene.natural(taken.sent[rows]).float()) if not taken.cut else {}
         shown = at_cut(scene, taken, own.x) if taken.cut else taken.sent
         scores, sheets = list[Score](), dict[str, Any]()
-        for name, x in there.items():
-            span = float(mine[name].max() - mine[name].min())
-            if not span and len(there) > 1 and bool((x == mine[name][0]).all()):
-                continue  # an input that is the same in all samples is known to everybody
-            guess = likeness.Guess(mine[name].mean(0, keepdim=True), span or 1.0)
+        for name, guess in likeness.guesses(mine, there).items():
+            x = there[name]
             if taken.cut:
                 answers = self._decoded(Lesson(shown, mine[name].to(shown.device), self.steps, seed), taken.sent[rows])
                 answers[CLASS_MEAN] = class_means(mine[name], own.y.to(x.device), scene.run.fed.classes)[taken.y[rows]]

@@ -33,6 +33,7 @@ from unskew.engine.resolve import Run
 from unskew.engine.server.loop import Loop, Round, rounds
 from unskew.engine.server.used import check_used
 from unskew.errors import Paused, StateError, UsageError
+from unskew.models import tokens
 from unskew.own import in_one_line
 from unskew.revision import revision
 
@@ -223,7 +224,9 @@ class Folder:
         else:
             disk.replace(self.path / "env.json", json.dumps(environment(self.run), indent=1))
             disk.replace(path, config.dump(self.run.settings))
-        disk.replace(self.path / "federation.json", json.dumps(self.run.federation.summary()))
+        tables = tokens.looked_up(self.run.fed.net.module, self.run.fed.shared)
+        looked_up = {"looked_up": tables} if tables else {}
+        disk.replace(self.path / "federation.json", json.dumps(self.run.federation.summary() | looked_up))
 
     def _account(self, loop: Loop) -> None:
         """privacy.json, where a part's release amounts to differential privacy: the honest figures beside the published."""

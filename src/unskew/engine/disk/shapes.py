@@ -123,6 +123,7 @@ class Facts(TypedDict):
     std: NotRequired[list[float]]
     task: NotRequired[Literal[tuple(MAIN)]]  # type: ignore[valid-type]
     target: NotRequired[Aim]
+    looked_up: NotRequired[Literal["kept", "sent"]]
     understood: NotRequired[list[Annotated[list[Text], Field(min_length=2, max_length=2)]]]
 
 

@@ -1,0 +1,146 @@
+"""Tokens: the words, codes or other whole numbers that a client's samples hold, from its update (Melis et al., S&P 2019).
+
+With E_v row v of a table that the model looks up, E_v as it was sent to the client and E'_v as it came back:
+    r_v = |E'_v - s E_v|     s: the median over rows of E'_v . E_v / |E_v|^2, what weight decay alone makes of a row
+Rows with a gradient were looked up. Where the widest gap in log10 r is 1 or more, the rows above it are named, and rows are
+sorted by r, those alike by how many of the attacker's own samples hold them. Else the update says little: the rows of its
+own samples are named, and sorted by these, those alike by r. AUC, recall and precision are of the rows that the client's
+samples hold. Without the payload the attacker's own samples sort all rows, and as many are named.
+Tables from which all samples take the same rows (places in a sentence) are left out, and so are padding rows.
+Differs from the paper: it has no weight decay, no noise, and names whatever differs from 0.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
+
+import numpy as np
+import torch
+from annotated_types import Ge, Le
+from torch import Tensor
+
+from unskew.attacks import rates
+from unskew.attacks.attack import Attack
+from unskew.attacks.auxiliary import unseen
+from unskew.attacks.lookups import Lookups
+from unskew.attacks.scene import Scene
+from unskew.attacks.scores import Outcome, Score, mean_of
+from unskew.core.part import overrides
+from unskew.errors import UsageError
+from unskew.models.tokens import LookedUp, looked_up, tables
+
+READS = ("w",)
+"""The payloads that it attacks, as the ledger calls them."""
+
+TINY, ROUNDING = 1e-12, 1e-6
+"""Of the largest change of a row: less than TINY is none, for no float32 has as many digits. Of a row's length: beside weight
+decay less than ROUNDING is none."""
+
+
+@dataclass(frozen=True)
+class Tokens(Attack):
+    """Names the rows of the model's tables that a client's samples look up."""
+
+    samples: Annotated[int, Ge(1), Le(1_000_000), "the most samples of its own by which the attacker guesses"] = 500
+    clients: Annotated[int, Ge(1), Le(1000), "how many clients' updates are attacked, the first of the last round"] = 10
+    name: ClassVar[str] = "tokens"
+    asks: ClassVar[str] = "which words or codes do its samples hold?"
+    adversary: ClassVar[str] = "the server, which reads each update"
+    quick: ClassVar[Mapping[str, object]] = {"samples": 100}
+    one_input: ClassVar[bool] = False
+    lookups: ClassVar[Collection[LookedUp]] = ("sent",)
+
+    def refuse(self, scene: Scene) -> str | None:
+        match looked_up(scene.run.fed.net.module, scene.run.fed.shared):
+            case "":
+                return "its model looks no whole numbers up"
+            case "kept":
+                return "its clients send no table of those that their model looks up"
+            case "sent":
+                pass
+        if any(overrides(p, "starts") for p in scene.run.method.parts):
+            return (
+                "its clients start from weights of their own, and what changed is told from those that they were sent"
+            )
+        return None
+
+    def attempt(self, scene: Scene, seed: int) -> Outcome:
+        heard, federation = scene.last_round, scene.run.federation
+        replies = heard.replies[: self.clients]
+        assert heard.start is not None
+        rows = [torch.as_tensor(np.asarray(federation.train[r.client])) for r in replies]
+        every = scene.trainer.samples.x[torch.unique(torch.cat(rows))]
+        own = unseen(federation, every, seed, most=self.samples)
+        with Lookups(
+            scene, {n: t for n, t in tables(scene.run.fed.net.module).items() if n in scene.run.fed.shared}
+        ) as lookups:
+            frequent = lookups.counted(own.x)
+            differing = [name for name, counts in frequent.items() if _differs(counts, len(own))]
+            by_table = {name: list[tuple[float, ...]]() for name in differing}
+            for reply, held in zip(replies, rows):
+                before = heard.start.to(reply.client).weights
+                there = lookups.present(scene.trainer.samples.x[held], reply.client)
+                for name, results in by_table.items():
+                    counts = lookups.counts[name]
+                    values = change_of(before[name][counts], reply.weights[name][counts]), there[name], frequent[name]
+                    results += _attacked(*values)
+        scores = [score for name, results in by_table.items() for score in _scores(name, results)]
+        if not scores:
+            text = "the clients' samples take the same rows from every table as all samples, or every row of it"
+            raise UsageError("E151", f"{text}: {scene.path} has nothing that could be told from an update.")
+        return Outcome(tuple(scores), f"{len(own)} {own.name}")
+
+
+def change_of(before: Tensor, after: Tensor) -> Tensor:
+    """[V]: how far each row of a table [V, D] moved, beside the shrinking that all rows have in common."""
+    first, last = before.double().cpu(), after.double().cpu()
+    factor = ((last * first).sum(1) / first.pow(2).sum(1).clamp(min=1e-30)).median()
+    change = (last - factor * first).norm(dim=1)
+    return change if factor == 1 else torch.where(change > ROUNDING * first.norm(dim=1), change, 0.0)
+
+
+def read_off(change_V: Tensor, frequent_V: Tensor) -> tuple[Tensor, Tensor]:
+    """([V] how sure the attacker is of each row, bool [V] the rows that it names).
+
+    change: what each row moved. frequent: how many of the attacker's own samples hold it.
+    """
+    moved = (change_V / change_V.max().clamp(min=1e-30)).clamp(min=TINY)
+    known = frequent_V / frequent_V.max().clamp(min=1)
+    ordered = moved.log10().sort().values
+    widest = ordered.diff().max(0)
+    if float(widest.values) < 1:
+        return known + moved / (2 * frequent_V.max().clamp(min=1)), frequent_V > 0
+    return moved + TINY * known, moved.log10() > ordered[widest.indices]
+
+
+def _differs(counts_V: Tensor, n: int) -> bool:
+    """Whether there is a row that some of n samples take and others do not."""
+    return bool(((counts_V > 0) & (counts_V < n)).any())
+
+
+def _attacked(change_V: Tensor, there_V: Tensor, frequent_V: Tensor) -> list[tuple[float, ...]]:
+    """AUC, recall and precision, each with and without the payload; none where there are no rows to tell apart."""
+    if bool(there_V.all()) or not bool(there_V.any()):
+        return []
+    sure, guess = read_off(change_V, frequent_V)
+    without = torch.zeros_like(guess)
+    without[frequent_V.argsort(descending=True, stable=True)[: int(guess.sum())]] = True
+    both: list[float] = []
+    for values, names in ((sure, guess), (frequent_V, without)):
+        inside, outside = (values[part].double().numpy() for part in (there_V, ~there_V))
+        hits = int((names & there_V).sum())
+        both += [rates.auc(inside, outside), hits / int(there_V.sum()), hits / max(1, int(names.sum()))]
+    return [tuple(both)]
+
+
+def _scores(table: str, results: list[tuple[float, ...]]) -> list[Score]:
+    if not results:
+        return []
+    values = np.array(results)
+    of = f"rows of {table.removesuffix('.weight')}, updates as sent"
+    return [
+        Score("w", of, metric, *mean_of(values[:, i]), float(values[:, 3 + i].mean()), 1.0, len(values), main=i == 0)
+        for i, metric in enumerate(("AUC", "recall", "precision"))
+    ]

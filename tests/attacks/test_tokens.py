@@ -1,0 +1,189 @@
+"""Tokens: an update names the words that a client's samples hold, where the table of words leaves the client.
+
+Likely mistakes: weight decay, which moves every row; padding, which moves never; tables that everybody looks up alike; an
+attacker who is told less by noise than its own samples tell it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+import unskew
+from tests.attacks.runs import trained
+from tests.cli.calling import call
+from unskew.attacks.kinds import tokens as module_of_the_attack
+from unskew.attacks.kinds.tokens import Tokens, change_of, read_off
+from unskew.attacks.scene import Scene
+from unskew.engine.disk.code import Code
+from unskew.errors import UsageError
+from unskew.methods import registry
+from unskew.models.tokens import looked_up
+from unskew.report.page import write_report
+
+WORDS, PLACES, N = 200, 6, 240
+NET = """
+import torch
+from torch import nn
+
+class Bag(nn.Module):
+    def __init__(self, shape, classes, words=200, bag=False):
+        super().__init__()
+        self.places = nn.Embedding(6, 8)
+        self.words = nn.EmbeddingBag(words, 8, mode="mean") if bag else nn.Embedding(words, 8, padding_idx=0)
+        self.head, self.bag = nn.Linear(8, classes), bag
+
+    def forward(self, x):
+        h = self.words(x.long() if self.bag else x)
+        return self.head((h if self.bag else h.mean(1)) + self.places(torch.arange(6, device=x.device)).mean(0))
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A model, and sentences of words of which many are rare, filled up with padding."""
+    folder = tmp_path_factory.mktemp("words")
+    rng = np.random.default_rng(4)
+    y = rng.integers(0, 3, N)
+    x = np.minimum(rng.zipf(1.4, (N, PLACES)) + 9 * y[:, None], WORDS - 1)
+    x[:, 4:] *= rng.integers(0, 2, (N, 2))
+    np.savez(folder / "s.npz", x_train=x[:90], y_train=y[:90], x_test=x[90:], y_test=y[90:])
+    (folder / "net.py").write_text(NET)
+    return folder
+
+
+def run(folder: Path, method: str = "fedavg", name: str = "r", model: str = "Bag", **settings: object) -> Scene:
+    few = {"clients": 3, "rounds": 2, "epochs": 1, "batch": 10, "workers": 1, "skew": "iid", "lr": 0.1} | settings
+    net = f"{folder / 'net.py'}:{model}"
+    unskew.run(method, str(folder / "s.npz"), model=net, folder=folder, name=name, progress=False, **few)
+    return Scene(folder / name, code=Code(None, net))
+
+
+@pytest.fixture(scope="module")
+def attacked(folder):
+    scene = run(folder)
+    yield scene
+    scene.close()
+
+
+def test_an_update_names_the_words_of_a_clients_samples(attacked):
+    scores = {s.metric: s for s in Tokens().attempt(attacked, 0).scores}
+    assert scores["AUC"].value == scores["recall"].value == scores["precision"].value == 1
+    assert 0.6 < scores["AUC"].floor < 0.95
+    assert 0.3 < scores["recall"].floor < 0.95
+    assert scores["AUC"].main
+    assert {s.n for s in scores.values()} == {3}
+
+
+def test_tables_that_all_samples_look_up_alike_are_left_out(attacked):
+    assert {s.of for s in Tokens().attempt(attacked, 0).scores} == {"rows of words, updates as sent"}
+
+
+def test_the_first_clients_of_the_last_round_are_attacked(attacked):
+    assert Tokens(clients=2).attempt(attacked, 0).scores[0].n == 2
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"weight_decay": 0.01, "momentum": 0.9},
+        {"optimiser": "adamw", "lr": 0.01, "weight_decay": 0.1},
+        {"optimiser": "adam", "lr": 0.01},
+        {"model": "Bag(bag=True)"},
+    ],
+)
+def test_decay_and_the_kind_of_table_hide_nothing(folder, tmp_path, settings):
+    for file in ("s.npz", "net.py"):
+        (tmp_path / file).write_bytes((folder / file).read_bytes())
+    scene = run(tmp_path, **settings)
+    assert {s.value for s in Tokens().attempt(scene, 0).scores} == {1.0}
+    scene.close()
+
+
+@pytest.mark.parametrize("method", ["fedavg+dpsgd(noise_multiplier=1.0)", "fedavg+efsign"])
+def test_what_hides_rows_leaves_the_attacker_what_it_knew(folder, tmp_path, method):
+    for file in ("s.npz", "net.py"):
+        (tmp_path / file).write_bytes((folder / file).read_bytes())
+    scene = run(tmp_path, method)
+    outcome = Tokens().attempt(scene, 0)
+    assert not [s.doubt for s in outcome.scores if s.doubt]
+    assert next(s for s in outcome.scores if s.main).value < 0.95
+    scene.close()
+
+
+def test_rows_shrink_together_and_rounding_is_no_change():
+    before = torch.randn(50, 4, generator=torch.Generator().manual_seed(1))
+    after = (before * 0.9) * 0.97
+    after[7] += 1e-3
+    change = change_of(before, after)
+    assert (change > 0).nonzero().flatten().tolist() == [7]
+    assert read_off(change, torch.zeros(50))[1].nonzero().flatten().tolist() == [7]
+
+
+def test_a_wide_gap_is_believed_and_a_narrow_one_is_not():
+    frequent = torch.tensor([3, 0, 1, 0])
+    sure, names = read_off(torch.tensor([1e-6, 2e-2, 0.5e-2, 1e-7]), frequent)
+    assert names.tolist() == [False, True, True, False]
+    assert sure.argsort(descending=True).tolist() == [1, 2, 0, 3]
+    sure, names = read_off(torch.tensor([1.0, 4.0, 2.0, 7.0]), frequent)
+    assert names.tolist() == [True, False, True, False]
+    assert sure.argsort(descending=True).tolist() == [0, 2, 3, 1]
+
+
+def test_a_model_without_tables_has_none_to_read(tmp_path):
+    refused = call("attack", str(trained(tmp_path, model="mlp(hidden=[4])")), "tokens")
+    assert (refused.code, refused.err[:4]) == (2, "E151")
+    assert "its model looks no whole numbers up" in refused.err
+
+
+def test_who_starts_elsewhere_and_who_keeps_the_tables_is_not_attacked(attacked):
+    class Frozen:
+        fed = dataclasses.replace(attacked.run.fed, shared=("head.weight", "head.bias"))
+        method = attacked.run.method
+
+    assert "send no table" in (Tokens().refuse(SimpleNamespace(run=Frozen)) or "")
+    Frozen.fed, Frozen.method = attacked.run.fed, registry.parse("fedala")
+    assert "start from weights of their own" in (Tokens().refuse(SimpleNamespace(run=Frozen)) or "")
+    Frozen.method = attacked.run.method
+    assert Tokens().refuse(SimpleNamespace(run=Frozen)) is None
+
+
+def test_tables_that_everybody_fills_alike_are_refused_in_a_sentence(attacked, monkeypatch):
+    monkeypatch.setattr(module_of_the_attack, "_differs", lambda counts, n: False)
+    with pytest.raises(
+        UsageError, match="E151 the clients' samples take the same rows from every table as all samples"
+    ):
+        Tokens().attempt(attacked, 0)
+
+
+def test_only_attacks_that_can_be_made_are_named(folder, attacked):
+    net = f"{folder / 'net.py'}:Bag"
+    words = "measure it: unskew attack RUN membership, unskew attack RUN tokens, unskew audit RUN)"
+    assert words in call("explain", "fedavg", "--data", str(folder / "s.npz"), "--model", net).out
+    assert "unskew attack RUN tokens" not in call("explain", "fedavg").out
+    assert json.loads((attacked.path / "federation.json").read_text())["looked_up"] == "sent"
+    page = write_report([attacked.path], attacked.path / "page.html").read_text()
+    assert f"unskew attack {attacked.path} tokens" in page
+    assert f"unskew attack {attacked.path} gradient" not in page
+
+
+def test_what_is_measured_stands_in_the_report(folder, tmp_path):
+    shutil.copytree(folder / "r", tmp_path / "r")
+    done = call("attack", str(tmp_path / "r"), "tokens", "--model", f"{folder / 'net.py'}:Bag")
+    assert done.code == 0, done.err
+    assert "rows of words, updates as sent" in done.out
+    page = write_report([tmp_path / "r"], tmp_path / "page.html").read_text()
+    assert "which words or codes do its samples hold?" in page
+
+
+@pytest.mark.parametrize(("sent", "is_"), [(("words.weight",), "sent"), (("head.weight",), "kept")])
+def test_a_table_counts_where_it_leaves(sent, is_):
+    assert looked_up(torch.nn.ModuleDict({"words": torch.nn.Embedding(3, 2)}), sent) == is_
+    assert looked_up(torch.nn.ModuleDict({"words": torch.nn.Linear(3, 2)}), sent) == ""
