@@ -136,14 +136,14 @@ class Gradient(Attack):
     ) -> Outcome:
         of = f"clients of {self.batch}, {self.epochs} epochs, {self.at} round" if self.batch else "updates as sent"
         layout = scene.run.federation.layout
-        mine, made, were = (pieces(layout, scene.natural(x).float()) for x in (own.x, answers, there))
+        mine, back, were = (pieces(layout, scene.natural(x).float()) for x in (own.x, answers, there))
         recovered, guessed = (np.array([r[i] for r in right]) for i in (0, 1))
         scores = [Score("w", of, "labels recovered", *mean_of(recovered), float(guessed.mean()), 1.0, len(there))]
         sheets = dict[str, Any]()
         for name, guess in likeness.guesses(mine, were).items():
             x = were[name]
-            scores += likeness.scores("w", worded(name, of), made[name], x, guess)
-            sheet = likeness.sheet({"there": x, "from the update": made[name], "mean of own": guess.x.expand_as(x)})
+            scores += likeness.scores("w", worded(name, of), back[name], x, guess)
+            sheet = likeness.sheet({"there": x, "from the update": back[name], "mean of own": guess.x.expand_as(x)})
             sheets |= {f"{worded(name, 'updates inverted')}, {of}": sheet} if sheet else {}
         return Outcome(tuple(scores), f"{len(own)} {own.name}", {"images": sheets} if sheets else {})
 
