@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
+
+import unskew
 
 from tests.attacks.runs import trained
 from tests.cli.calling import call
@@ -90,6 +93,20 @@ def test_large_updates_as_sent_are_refused(tmp_path):
     assert "at most 64 samples; set batch" in done.err
     fewer = call("attack", str(run), "gradient", "--set", "batch=0", "--set", "most=8")
     assert "at most 8 samples; set batch" in fewer.err
+
+
+def test_inputs_are_looked_for_as_wide_as_the_attackers_own_are():
+    """Of several inputs each in its own unit; one that does not vary does not divide by 0."""
+    layout = unskew.data.arrays(
+        {"age": np.ones(2, np.float32), "scan": np.ones((2, 2), np.float32)}, np.arange(2)
+    ).layout
+    x = torch.tensor([[50.0, 3.0, 3.0], [70.0, 3.0, 3.0]])
+    search = inversion.Search.like(x, layout)
+    assert search.middle.tolist() == [60, 3, 3]
+    assert search.spread.tolist() == [10, 1, 1]
+    assert (search.low.tolist(), search.high.tolist()) == ([50, 3, 3], [70, 3, 3])
+    alone = inversion.Search.like(x, None)
+    assert (alone.low, alone.high, alone.middle, alone.spread) == (3, 70, 0, 1)
 
 
 def test_counts_are_rounded_to_the_number_of_samples():

@@ -132,6 +132,8 @@ def test_a_wide_gap_is_believed_and_a_narrow_one_is_not():
     sure, names = read_off(torch.tensor([1e-6, 2e-2, 0.5e-2, 1e-7]), frequent)
     assert names.tolist() == [False, True, True, False]
     assert sure.argsort(descending=True).tolist() == [1, 2, 0, 3]
+    sure, _ = read_off(torch.tensor([0.0, 1.0, 0.0, 0.0]), frequent)
+    assert sure[0] > sure[2] > sure[3]
     sure, names = read_off(torch.tensor([1.0, 4.0, 2.0, 7.0]), frequent)
     assert names.tolist() == [True, False, True, False]
     assert sure.argsort(descending=True).tolist() == [0, 2, 3, 1]

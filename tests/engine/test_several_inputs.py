@@ -493,10 +493,10 @@ def test_attacks_that_compare_inputs_are_left_out_and_membership_is_measured(tmp
     (tmp_path / "net.py").write_text(MODULE)
     settings = {**SETTINGS, "model": "net.py:Net"}
     unskew.run("fedavg", "all.npz", folder=tmp_path, name="r", **settings)
-    refused = call("attack", "r", "gradient", "--model", "net.py:Net")
+    refused = call("attack", "r", "prototype", "--model", "net.py:Net")
     assert refused.code == 2
     assert (
-        "E151 attack 'gradient' does not fit r: it recovers a sample as one input, and a sample here has several"
+        "E151 attack 'prototype' does not fit r: it recovers a sample as one input, and a sample here has several"
         in refused.text
     )
     done = call("attack", "r", "membership", "--model", "net.py:Net", "--set", "shadows=2", "--set", "clients=1")

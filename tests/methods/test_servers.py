@@ -124,6 +124,17 @@ def test_fedexp_weighed_by_size():
     assert_close(w["w"], [1.5 * 40 / 26, 40 / 26])
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"), [({"weighting": "equal"}, "weighting: equal"), ({"cap": 0.4}, "cap: 0.4")]
+)
+def test_fedexp_weighed_by_size_is_weighed_otherwise_by_nobody(changes, said):
+    """Its clients' numbers would be summed by size, and their models not."""
+    given = dataclasses.replace(ups([3.0], shares=[{"square": torch.tensor(9.0)}], part="fedexp"), **changes)
+    with pytest.raises(UsageError, match=rf"E108 .*fedexp.*{said} gives them other weights; leave out weighted=True"):
+        FedExP(weighted=True).merge({"w": torch.zeros(1)}, {}, given, FED)
+    FedExP().merge({"w": torch.zeros(1)}, {}, given, FED)
+
+
 def test_fedexp_where_nobody_moved():
     given = ups([0.0], shares=[{"square": torch.tensor(0.0)}], part="fedexp")
     assert FedExP(eps=0).merge({"w": torch.zeros(1)}, {}, given, FED)[0]["w"].tolist() == [0]

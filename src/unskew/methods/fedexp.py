@@ -14,6 +14,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le
 
 from unskew.core import Client, Fed, Part, Share, Tree, Ups, Weights
+from unskew.errors import UsageError
 from unskew.merge.mean import weighted_mean
 
 
@@ -45,6 +46,10 @@ class FedExP(Part):
         return {"square": square * c.n if self.weighted else square}, {}
 
     def merge(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
+        if self.weighted and (ups.weighting == "equal" or ups.cap < 1):
+            other = "weighting: equal" if ups.weighting == "equal" else f"cap: {ups.cap:g}"
+            text = f"'fedexp(weighted=True)' adds up what clients send by their samples, and {other} gives them other weights"
+            raise UsageError("E108", f"{text}; leave out weighted=True, or {other}.")
         mean, M = weighted_mean(w, ups), float(ups.sizes.sum()) if self.weighted else len(ups)
         d = {n: w[n] - mean[n] for n in fed.shared}
         squared = sum(float(d_n.double().square().sum()) for d_n in d.values()) + self.eps
