@@ -9,7 +9,6 @@ import pytest
 import torch
 
 import unskew
-
 from tests.attacks.runs import trained
 from tests.cli.calling import call
 from unskew.attacks import inversion

@@ -96,7 +96,7 @@ def test_the_first_clients_of_the_last_round_are_attacked(attacked):
         {"weight_decay": 0.01, "momentum": 0.9},
         {"optimiser": "adamw", "lr": 0.01, "weight_decay": 0.1},
         {"optimiser": "adam", "lr": 0.01},
-        {"model": "Bag(bag=True)"},
+        {"model": "Bag(bag=True)", "lanes": "1"},
     ],
 )
 def test_decay_and_the_kind_of_table_hide_nothing(folder, tmp_path, settings):
