@@ -162,8 +162,9 @@ class Settings:
         return max(self.lr * self.lr_decay**later, self.lr_min)
 
     def files(self) -> dict[str, str]:
-        """Digests of the user's own files that the settings name, by file: Parts, the model or its folder, metrics, a trace."""
-        digests = own.digests(self.method, self.model, *scores.named_in(self.metrics))
+        """Digests of the user's own files that the settings name, by file: Parts, the model or its folder, metrics, a trace;
+        and of the user's own modules that these files import."""
+        digests = own.with_imports(self.method, self.model, *scores.named_in(self.metrics))
         availability = specs.parse(self.availability, "availability", "E124")
         if availability.kind == "trace" and availability.value and Path(availability.value).is_file():
             digests[availability.value] = own.digest(availability.value)
@@ -171,7 +172,7 @@ class Settings:
 
     def files_of_metrics(self) -> set[str]:
         """Those of the files that only metrics are taken from, so that a change of them changes no weight."""
-        return {*own.digests(*scores.named_in(self.metrics))} - {*own.digests(self.method, self.model)}
+        return {*own.with_imports(*scores.named_in(self.metrics))} - {*own.with_imports(self.method, self.model)}
 
     def fingerprint(self) -> str:
         """16 hexadecimal digits that are equal for runs that must give equal bits.

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import re
 import sys
 import traceback
+from collections.abc import Iterator
+from functools import lru_cache
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
@@ -13,8 +16,12 @@ from types import ModuleType
 
 from unskew.errors import UnskewError, UsageError
 
+IMPORTED = "imported by"
+"""What stands between a user's own module and the file that imports it, where both are named."""
 GIVEN = "(given)"
 """What settings say of an object that was given in Python instead of a name."""
+NOT_OWN = {*sys.stdlib_module_names, "unskew"}
+"""Where no module of a user's own can come from: Python itself, and this package."""
 _FILE = re.compile(r"(?:^|\+)\s*([^+()]*\.py)(?::\w+)?\s*(?=[(+]|$)")
 """A file among the Parts of a method, or before the function of a model."""
 
@@ -55,6 +62,26 @@ def digests(*texts: str) -> dict[str, str]:
     return {file: digest(file) for file in files(*texts) if Path(file).is_file()}
 
 
+def with_imports(*texts: str) -> dict[str, str]:
+    """Digests of the files that methods or models name, and of the user's own modules that these import, by file: a constant
+    or a layer in such a module decides what is trained as much as one in the file itself."""
+    named = digests(*texts)
+    return named | {
+        f"{module} ({IMPORTED} {file})": digest(module) for file in named for module in sorted(imports(Path(file)))
+    }
+
+
+def imports(file: Path) -> set[Path]:
+    """The files of the user's own modules that a file imports, or that one of these does, wherever in it."""
+    modules, waiting = set[Path](), [file]
+    while waiting:
+        importing = waiting.pop()
+        new = {m for names in _imported(importing.read_bytes()) for m in _places(names, importing, file)} - modules
+        modules |= new - {file}
+        waiting += new
+    return modules
+
+
 def digest(file: str | Path) -> str:
     """16 hexadecimal digits of the SHA-256 of a file's content."""
     return _digest(Path(file).read_bytes())
@@ -76,3 +103,48 @@ def in_one_line(error: BaseException) -> str:
 
 def _digest(data: bytes) -> str:
     return hashlib.sha256(data).hexdigest()[:16]
+
+
+@lru_cache
+def _imported(source: bytes) -> tuple[tuple[int, tuple[str, ...]], ...]:
+    """What a file's text imports, each with the number of dots before it: `from ..a.b import c` is (2, ("a", "b", "c")).
+    Nothing where it is not Python: whoever imports the file says so."""
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return ()
+    whole = [(0, a.name) for node in ast.walk(tree) if isinstance(node, ast.Import) for a in node.names]
+    parts = [
+        (node.level, f"{node.module or ''}.{a.name}".lstrip("."))
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom)
+        for a in node.names
+    ]
+    return tuple((level, tuple(name.split("."))) for level, name in whole + parts)
+
+
+def _places(imported: tuple[int, tuple[str, ...]], importing: Path, file: Path) -> Iterator[Path]:
+    """The files that an import runs, as far as they are a user's own: beside the file, in the working folder, or elsewhere on
+    Python's path but for what is installed."""
+    level, names = imported
+    if not level and names[0] in NOT_OWN:
+        return
+    roots = [importing.parents[level - 1]] if level else [file.parent, *_folders()]
+    for root in roots:
+        modules = [m for end in range(1, len(names) + 1) if (m := _module(root.joinpath(*names[:end])))]
+        if modules:
+            yield from modules
+            return
+
+
+def _module(place: Path) -> Path | None:
+    """The file of the module, or of the package, that would lie here."""
+    return next((f for f in (place / "__init__.py", place.with_suffix(".py")) if f.is_file()), None)
+
+
+def _folders() -> Iterator[Path]:
+    """Where Python finds modules, without those that came with it or were installed."""
+    with_python = {Path(p).resolve() for p in (sys.prefix, sys.base_prefix)}
+    for entry in map(Path, ("", *sys.path)):
+        if entry.is_dir() and "site-packages" not in entry.parts and not with_python & {*entry.resolve().parents}:
+            yield entry

@@ -12,6 +12,7 @@ from torch import nn
 
 import unskew
 from unskew.core import Part
+from unskew.core.method import Method
 from unskew.engine import check, given
 from unskew.errors import StateError
 
@@ -44,6 +45,50 @@ def second_kind() -> type[Part]:
     return Own
 
 
+STRENGTH = 0.001
+
+
+def pull(out) -> torch.Tensor:
+    return STRENGTH * out.logits.square().sum()
+
+
+@dataclass(frozen=True)
+class Named(Part):
+    name = "named"
+
+    def loss(self, w, out, b, c):
+        return pull(out)
+
+
+def enclosed(strength: float) -> Part:
+    """A Part whose hook reads a variable around its class."""
+
+    @dataclass(frozen=True)
+    class Own(Part):
+        name = "own"
+
+        def loss(self, w, out, b, c):
+            return strength * out.logits.square().sum()
+
+    return Own()
+
+
+def typed(strength: str) -> Part:
+    """A Part as a notebook's cell defines it: Python has no source of its class."""
+    lines = (
+        "from dataclasses import dataclass",
+        "from unskew import Part",
+        "@dataclass(frozen=True)",
+        "class Typed(Part):",
+        "    name = 'typed'",
+        "    def loss(self, w, out, b, c):",
+        f"        return {strength} * out.logits.square().sum()",
+    )
+    cell: dict[str, type[Part]] = {"__name__": "__main__"}  # type: ignore[dict-item]
+    exec(compile("\n".join(lines), "<cell>", "exec"), cell)
+    return cell["Typed"]()
+
+
 def module(seed: int = 0, width: int = 4, frozen: bool = False) -> nn.Sequential:
     torch.manual_seed(seed)
     federation = check.federation()
@@ -73,6 +118,57 @@ def test_another_part_of_the_same_name_does_not_continue_a_run(tmp_path):
     assert run(tmp_path, first_kind()(), model="mlp").digest == before.digest
     with pytest.raises(StateError, match="E112 the Part 'own' given here is not the one"):
         run(tmp_path, second_kind()(), model="mlp")
+
+
+def test_another_value_that_a_hook_names_does_not_continue_a_run(tmp_path, monkeypatch):
+    """The text of the class was compared alone: a constant in another cell of a notebook could be changed, and the run of
+    before was returned as the new one's."""
+    before = run(tmp_path, Named(), model="mlp")
+    assert run(tmp_path, Named(), model="mlp").digest == before.digest
+    monkeypatch.setitem(globals(), "STRENGTH", 0.1)
+    with pytest.raises(StateError, match="E112 the Part 'named' given here is not the one"):
+        run(tmp_path, Named(), model="mlp")
+
+
+@pytest.mark.parametrize(("make", "one", "other"), [(enclosed, 0.1, 0.2), (typed, "0.1", "0.2")])
+def test_a_digest_is_of_what_a_hook_computes(make, one, other):
+    """Also where Python has no source of the class, and where a variable around it is what differs."""
+    assert given.of_part(make(one)) == given.of_part(make(one))
+    assert given.of_part(make(one)) != given.of_part(make(other))
+
+
+def test_a_log_that_a_hook_keeps_does_not_count():
+    log: list[int] = []
+
+    @dataclass(frozen=True)
+    class Own(Part):
+        name = "own"
+
+        def server(self, s, ups, fed):
+            log.append(ups.t)
+            return s
+
+    before = given.of_part(Own())
+    log.append(1)
+    assert given.of_part(Own()) == before
+
+
+def test_what_a_model_and_a_metric_name_counts():
+    def scaled(by: torch.Tensor) -> type[nn.Module]:
+        class Scaled(nn.Module):
+            def forward(self, x):
+                return x * by
+
+        return Scaled
+
+    def cost(table: dict[str, float]):
+        return lambda y, p: table["miss"]
+
+    once, twice = torch.ones(2), torch.full((2,), 2.0)
+    assert given.of_model(scaled(once)()) == given.of_model(scaled(once.clone())())
+    assert given.of_model(scaled(once)()) != given.of_model(scaled(twice)())
+    of_costs = [given.digests(Method(), None, {"cost": cost({"miss": v})}) for v in (1.0, 1.0, 2.0)]
+    assert of_costs[0] == of_costs[1] != of_costs[2]
 
 
 def test_a_part_called_like_one_of_ours_is_not_resumed_as_ours(tmp_path):

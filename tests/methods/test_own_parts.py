@@ -15,6 +15,7 @@ from unskew import cli, own
 from unskew.comparison.plan import plan_cells
 from unskew.comparison.training import train_all
 from unskew.config import Settings
+from unskew.engine.disk.sameness import check_files
 from unskew.errors import StateError, UsageError
 from unskew.methods import registry
 
@@ -123,6 +124,45 @@ def test_a_changed_file_is_another_run(mine):
     ):
         with pytest.raises(StateError, match=f"E112 {mine} has changed since"):
             again()
+
+
+def test_a_changed_module_that_a_file_imports_is_another_run(tmp_path, monkeypatch):
+    """Only the file itself was looked at: a constant beside it could be changed, and the run of before was the result."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    Path("strengths.py").write_text("from layers_of import deep\n\nMU = 0.1\n")
+    Path("layers_of").mkdir()
+    Path("layers_of/__init__.py").write_text("")
+    Path("layers_of/deep.py").write_text("from . import deeper\n")
+    Path("layers_of/deeper.py").write_text("from strengths import MU\n")  # in a circle
+    Path("random.py").write_text("")  # Python's own is what an import finds
+    file = "import random\nfrom strengths import MU\nfrom unskew import Part\nfrom dataclasses import dataclass\n"
+    Path("pulled_by.py").write_text(file + "@dataclass(frozen=True)\nclass A(Part):\n    name = 'a'\n")
+    imported = {"strengths.py", "layers_of/__init__.py", "layers_of/deep.py", "layers_of/deeper.py"}
+    assert {str(m) for m in own.imports(Path("pulled_by.py"))} == imported
+    settings = Settings(method="pulled_by.py")
+    assert {*settings.files()} == {"pulled_by.py", *(f"{m} (imported by pulled_by.py)" for m in imported)}
+    before = settings.fingerprint()
+    Path("layers_of/deeper.py").write_text("MU = 0.2\n")
+    assert settings.fingerprint() != before
+
+
+def test_a_run_is_not_resumed_nor_opened_with_another_module_that_its_file_imports(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    Path("widths_of.py").write_text("WIDTH = 4\n")
+    Path("net.py").write_text(
+        "from torch import nn\nfrom widths_of import WIDTH\ndef make(shape, classes):\n"
+        "    return nn.Sequential(nn.Flatten(), nn.Linear(64, WIDTH), nn.Linear(WIDTH, classes))\n"
+    )
+    result = unskew.run("fedavg", name="r", **(TINY | {"model": "net.py:make"}))
+    assert unskew.load(result.path, model="net.py:make").digest == result.digest
+    env = json.loads((result.path / "env.json").read_text())
+    Path("widths_of.py").write_text("WIDTH = 5\n")
+    for again in (lambda: unskew.resume(result.path), lambda: unskew.load(result.path, model="net.py:make")):
+        with pytest.raises(StateError, match=r"E112 widths_of.py \(imported by net.py\)"):
+            again()
+    check_files({"net.py": env["files"]["net.py"]}, Settings(model="net.py:make"), result.path)  # an older version's
 
 
 def test_a_part_that_lives_in_python_only_is_resumed_from_there(mine):

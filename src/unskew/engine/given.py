@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import re
 from collections.abc import Iterable
 from dataclasses import fields
@@ -14,6 +13,7 @@ from torch import nn
 from unskew.core.method import Method
 from unskew.core.part import Part
 from unskew.engine.disk.state import digest
+from unskew.engine.named import named, text_of
 from unskew.errors import UsageError, excerpt
 from unskew.tasks.metrics import Functions
 
@@ -67,16 +67,14 @@ def of_model(module: nn.Module) -> str:
 
 
 def _sources(kinds: Iterable[Any]) -> Iterable[str]:
-    """The names of classes and functions, each with its source where it is a user's own and Python has it."""
+    """The names of classes and functions, each with its source and with what that names where it is a user's own."""
     for kind in kinds:
         yield getattr(kind, "__qualname__", type(kind).__qualname__)
         for own in getattr(kind, "__mro__", (kind,)):
             if own.__module__.partition(".")[0] in ("torch", "builtins", "abc", "typing", OURS):
                 continue
-            try:
-                yield inspect.getsource(own)
-            except (OSError, TypeError):  # typed at a prompt: its name has to do
-                continue
+            yield text_of(own)
+            yield from named(own)
 
 
 def _sha(texts: Iterable[str]) -> str:

@@ -67,6 +67,8 @@ def check_model(path: Path, files: Mapping[str, str], settings: Settings, given:
 def _check_file(path: Path, files: Mapping[str, str], text: str) -> None:
     """Raises StateError (E112) for a file or folder of the caller's whose content is not that of any that the run was trained with."""
     then = set(files.values())
-    for file, digest in {**own.digests(text), **folder.digests(text)}.items():
+    imports = any(own.IMPORTED in file for file in files)  # older versions did not tell them
+    named = own.with_imports(text) if imports else own.digests(text)
+    for file, digest in {**named, **folder.digests(text)}.items():
         if then and digest not in then:
             raise StateError("E112", f"{file} is not the file with which {path} was trained; name that one.")

@@ -54,6 +54,7 @@ def rescored(before: Mapping[str, str], settings: Settings, t: int) -> list[dict
 
 
 def _changed(before: Mapping[str, str], settings: Settings) -> list[str]:
+    """Of files that were not told before, as versions that knew nothing of imports did not, nobody can say whether they have."""
     return [file for file, now in settings.files().items() if before.get(file, now) != now]
 
 
