@@ -167,7 +167,7 @@ def test_rows_may_read_measures_and_share_their_runs(tmp_path, monkeypatch):
     assert found["late"] is None  # the runs end after round 3
     assert 0.5 < found["features"] <= 1
     assert len(list(tmp_path.rglob("model.safetensors"))) == 1
-    assert "The number is the measure" in done.output
+    assert "The number is the measure `exposure` (all, early, late), `correlation` (features)," in done.output
     assert " in %" not in done.output
 
 

@@ -167,6 +167,8 @@ def _row(row: TableRow) -> RowRecord:
     record = RowRecord(note=row.note, x=row.x, panel=row.panel)
     if row.attack:
         record["quantity"], record["attack"] = row.attack.metric, row.attack.name
+    elif row.metric:
+        record["quantity"] = row.metric
     return record
 
 

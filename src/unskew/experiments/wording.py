@@ -64,9 +64,7 @@ def note(result: TableResult) -> str:
     if attacked(result)[0]:
         lines.append(ATTACKS)
     if result["scope"] == "measure":
-        lines.append(
-            f"The number is the measure `{result['metric']}`, which docs/measures.md explains; larger is not better by itself."
-        )
+        lines.append(_measured(result))
     if result["scale"] != 1:
         lines += _scaled(result)
     lines += result.get("dropped", [])
@@ -75,6 +73,19 @@ def note(result: TableResult) -> str:
         trials = plural(result.get("tune", 0), "trial")
         lines.append(f"Tuned with {trials} per method on the first row's validation samples: {tuned}.")
     return "\n".join(lines)
+
+
+def _measured(result: TableResult) -> str:
+    """Which measure the numbers are, by row where rows report several."""
+    rows: dict[str, list[str]] = {}
+    for row in dict.fromkeys(entry["row"] for entry in result["entries"]):
+        measure = (result["rows"][row].get("quantity") or result["metric"]).partition("/")[0]  # which of a matrix, the row says
+        rows.setdefault(measure, []).append(row)
+    if len(rows) < 2:
+        number = f"The number is the measure `{next(iter(rows), result['metric'])}`"
+    else:
+        number = "The number is the measure " + ", ".join(f"`{m}` ({', '.join(names)})" for m, names in rows.items())
+    return f"{number}, which docs/measures.md explains; larger is not better by itself."
 
 
 def _tested(result: TableResult) -> str:
