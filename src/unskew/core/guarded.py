@@ -34,6 +34,11 @@ _BY_VALUE = "decides by a tensor's value; hooks see many clients at once, so cho
 _BY_MASK = (
     "picks values by what they are, so that clients differ in how many; multiply by a mask, or choose with torch.where"
 )
+_BESIDE_STEPS = ("hook `begin`", "hook `starts`", "hook `finish`", "hook `sends`", "trip's `client`")
+_NO_NOISE = (
+    "c.noise holds what `noise` asked for, drawn for a step: `begin`, `finish` and trips find nothing there, so hand a step's "
+    "draw on, with a leaf of `begin` that `carry` replaces and c.round holds."
+)
 RULES = {
     "data-dependent control flow": _BY_VALUE,
     "calling .item()": _BY_VALUE,
@@ -160,7 +165,10 @@ def explained(part: str, what: str) -> Generator[None]:
             text = f"the {what} of '{part}' remembers something on the Part or the client ({words}) in {line_of(error)}"
             raise UsageError("E127", f"{text}; keep it in a slice. {GUIDE}") from error
         first = words.strip().splitlines()[0].rstrip(".") if words.strip() else "no words"
-        text = f"the {what} of '{part}' failed in {line_of(error)}: {type(error).__name__}: {first[:300]}."
+        place = line_of(error)
+        missed = isinstance(error, KeyError) and "c.noise[" in place and what in _BESIDE_STEPS
+        hint = f" {_NO_NOISE}" * missed
+        text = f"the {what} of '{part}' failed in {place}: {type(error).__name__}: {first[:300]}.{hint}"
         raise failed("E127", text) from error
 
 

@@ -117,6 +117,9 @@ class Method:
                 raise UsageError("E108", f"'{p.name}' cannot run here: it scales inputs, and the model looks them up.")
             if reason := p.refuse(fed):
                 raise UsageError("E108", f"'{p.name}' cannot run here: {reason}.")
+            if claimed := _proved_by_nobody(p, fed):
+                text = f"it declares '{claimed}' as guarantee='dp' and does not define `account`, so nothing says what is proved"
+                raise UsageError("E108", f"'{p.name}' cannot run here: {text}; declare 'empirical' or 'none'.")
             if _changes_nothing(p, fed):
                 raise UsageError("E108", f"'{p.name}' cannot run here: it holds back no weight of this model.")
         self._check_scaled_once(fed)
@@ -184,9 +187,18 @@ class Method:
         return hash(self.parts)
 
 
+def _proved_by_nobody(p: Part, fed: Fed) -> str:
+    """A Share of this Part that is called differentially private although the Part tells of no epsilon; "" if none is."""
+    if overrides(p, "account") or p.protects:
+        return ""
+    declared = [p.shares(fed), *(trip.shares(fed) for trip in p.trips)]
+    return next((leaf for shares in declared for leaf, share in shares.items() if share.guarantee == "dp"), "")
+
+
 def _changes_nothing(p: Part, fed: Fed) -> bool:
-    """Whether all a Part does is to keep or freeze weights (of normalisation layers, say), and the model has none of them."""
+    """Whether all a Part does is to keep or freeze weights (of normalisation layers, say), or it says that it divides the
+    model by that, and the model has none of them."""
     hooks = {hook for hook in HOOKS if overrides(p, hook)} - {"refuse"}
-    if not hooks or hooks - {"keeps", "freezes"} or p.weighting:
+    if not hooks & {"keeps", "freezes"} or (not p.divides and (hooks - {"keeps", "freezes"} or p.weighting)):
         return False
     return not any(p.keeps(n, fed) or p.freezes(n, fed) for n in (*fed.net.trainable, *fed.net.buffers))

@@ -237,7 +237,7 @@ class Part(Declared):
     def merge(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
         """Once replies are in: returns the next global weights and slice. Only called where `merges` is True.
 
-        `w` holds the weights that were broadcast; `ups.replies` are the clients' replies.
+        `w` holds the weights that were broadcast; `ups.replies` are the clients' replies, with the weights that leave them.
         """
         raise TypeError(f"{type(self).__name__} sets merges = True and must define merge")
 

@@ -8,6 +8,7 @@ from dataclasses import fields, replace
 
 from unskew.core.client import Fed
 from unskew.core.part import HOOKS, Part, overrides
+from unskew.core.replies import Reply, WithoutLoss
 from unskew.errors import UsageError
 
 BLIND = (
@@ -108,3 +109,15 @@ def sums_released(parts: Sequence[Part], rounds: int) -> int:
 
 def _reserves(part: Part) -> str | None:
     return "it trains on samples that the server holds, which no noise protects" if part.reserve else None
+
+
+def as_hooks_see(replies: list[Reply], by: Part | None, summed: bool) -> list[Reply]:
+    """The replies without the losses of single clients where nobody has these, or no noise covers them. by: the Part that
+    protects clients or samples; summed: whether secure aggregation gives sums alone."""
+    if summed:
+        why = "with secure aggregation only the sum of all losses is there"
+    elif by:
+        why = f"no noise of '{by.name}' covers a loss"
+    else:
+        return replies
+    return [WithoutLoss.of(r, why) for r in replies]

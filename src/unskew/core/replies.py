@@ -34,6 +34,25 @@ class Reply:
         self.shares, self.private = ordered(self.shares), ordered(self.private)
 
 
+@dataclass
+class WithoutLoss(Reply):
+    """A reply as hooks see it where no client's loss is there to be read."""
+
+    why: str = ""
+
+    @staticmethod
+    def of(reply: Reply, why: str) -> WithoutLoss:
+        """The same reply. why: the end of a sentence, such as "with secure aggregation the server sees their sum"."""
+        return WithoutLoss(reply.client, reply.size, reply.weights, reply.shares, reply.private, why=why)
+
+    def __getattribute__(self, name: str) -> Any:
+        """Raises UsageError (E108) where a hook reads the loss: a stand-in would pass for every client's own."""
+        if name == "loss":
+            text = f"a hook reads the loss of single clients, and {super().__getattribute__('why')}"
+            raise UsageError("E108", f"{text}; take the Part out, or have it share what it needs of the loss.")
+        return super().__getattribute__(name)
+
+
 @dataclass(frozen=True)
 class Ups:
     """The replies of one exchange as one Part sees them, in the order of clients' numbers.

@@ -192,6 +192,8 @@ def combines_with_other_methods(subject: Subject) -> str:
         try:
             train(Method(part, *registry.parse(name).parts), rounds=2)
         except UsageError as refusal:
+            if refusal.code == "E127":  # a hook of the Part that failed in training refuses nothing
+                raise CheckFailed(f"with {name}, {refusal.text}") from refusal
             refusals.append(f"{name}: {refusal.text}")
     return "refused " + "; ".join(refusals) if refusals else ""
 

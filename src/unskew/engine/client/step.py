@@ -32,6 +32,11 @@ from unskew.engine.client.values import Samples, Start
 from unskew.engine.inputs import Streamed
 from unskew.errors import UsageError
 
+NO_GRADIENT = (
+    "no gradient of the loss reaches a weight: the model or a hook (`batch`, `tap`, `logits`) returns values that none passes, "
+    "such as those of argmax() or detach()."
+)
+
 
 @dataclass
 class LaneState:
@@ -163,6 +168,8 @@ class LaneStep:
 
     def _gradients_at(self, leaves: Weights, x: Tensor, inputs: StepInputs) -> tuple[Tensor, Sequence[Tensor | None]]:
         loss = self.loss(leaves, x, inputs)
+        if not loss.requires_grad:
+            raise UsageError("E127", NO_GRADIENT)
         return loss, torch.autograd.grad(loss.sum(), [leaves[n] for n in self.clients.learnt], allow_unused=True)
 
     def _perturbed(self, p: Part, g: Weights, leaves: Weights, inputs: StepInputs) -> Weights:

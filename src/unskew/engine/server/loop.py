@@ -18,6 +18,7 @@ from unskew.core.client import Fed
 from unskew.core.guarded import served
 from unskew.core.method import Method
 from unskew.core.part import Part, Trip, overrides
+from unskew.core.protection import as_hooks_see
 from unskew.core.replies import Reply, Ups
 from unskew.core.trees import Tree, Weights, aligned, ordered, tree_map
 from unskew.cores import one_core
@@ -183,7 +184,8 @@ class Loop:
     def _merged(self, state: State, t: int, good: list[Reply]) -> State:
         merger, slices = self.method.merger, dict(state.slices)
         if self.protector:
-            good, slices = self._protected(state, t, good)
+            good, slices = self._protected(self.protector, state, t, good)
+        good = as_hooks_see(good, self.protector or self.method.samples_apart, self.run.secure is not None)
         ups = Ups.of(good, t, self.weighting, self.settings.cap, last=t == self.last)
         if merger:
             if caution := merger.caution(len(good)):
@@ -200,10 +202,8 @@ class Loop:
             slices |= {p.name: self._placed(refined)} if refined else {}
         return State(t, w, slices)
 
-    def _protected(self, state: State, t: int, good: list[Reply]) -> tuple[list[Reply], dict[str, Tree]]:
+    def _protected(self, part: Part, state: State, t: int, good: list[Reply]) -> tuple[list[Reply], dict[str, Tree]]:
         """What stands for the replies from here on, with the slices: noisy sums. Only where a Part protects clients."""
-        part = self.protector
-        assert part is not None
         declared = {name: shares for name, shares in self.declared.items() if shares}
         ups = replace(Ups.of(good, t), declared=declared)
         normal = self.chance.normal(t, part.name)

@@ -1,0 +1,137 @@
+"""What a user's own Part reads, promises and combines with: each mistake ends in one sentence, where a number stood in before."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+
+from unskew.core import Noise, Part, Share
+from unskew.core.method import Method
+from unskew.engine import check, checked
+from unskew.engine.resolve import resolve
+from unskew.errors import UsageError
+from unskew.methods import registry
+
+
+@dataclass(frozen=True)
+class ByLoss(Part):
+    """Weighs clients by their losses, and says that sums do for it."""
+
+    name = "byloss"
+    merges = True
+
+    def merge(self, w, s, ups, fed):
+        p = torch.softmax(torch.tensor([float(r.loss) for r in ups.replies]), 0)
+        return {n: torch.einsum("k,k...->...", p.to(w[n].dtype), ups.stack(n)) for n in w}, s
+
+
+@dataclass(frozen=True)
+class Proved(Part):
+    """Calls what it shares differentially private."""
+
+    name = "proved"
+
+    def shares(self, fed):
+        return {"n": Share((), kind="statistics", samples="client", guarantee="dp")}
+
+    def finish(self, w, c):
+        return {"n": c.n.float()}, {}
+
+
+class Accounted(Proved):
+    name = "accounted"
+
+    def account(self, counts_KC, fed):
+        return None
+
+
+@dataclass(frozen=True)
+class Divided(Part):
+    """Keeps weights by a name that this model has none of, and does something else."""
+
+    name = "divided"
+    divides = True
+
+    def keeps(self, name, fed):
+        return name.startswith("classifier.")
+
+    def loss(self, w, out, b, c):
+        return 0.01 * b.mean(out.logits.square().sum(-1))
+
+
+@dataclass(frozen=True)
+class Flat(Part):
+    name = "flat"
+
+    def logits(self, z, b, c):
+        return z.argmax(-1, keepdim=True).float().expand_as(z)
+
+
+@dataclass(frozen=True)
+class Late(Part):
+    """Draws noise for what it shares where none is drawn."""
+
+    name = "late"
+
+    def noise(self, fed, down):
+        return {"e": Noise("normal", shape=(3,), per_sample=False)}
+
+    def shares(self, fed):
+        return {"v": Share((3,), kind="statistics", samples="client")}
+
+    def finish(self, w, c):
+        return {"v": c.noise["e"]}, {}
+
+
+@pytest.mark.parametrize(
+    ("beside", "changes", "why"),
+    [
+        ("", {"secure_aggregation": "on"}, "with secure aggregation only the sum of all losses is there"),
+        ("dp", {"availability": "poisson:0.5"}, "no noise of 'dp' covers a loss"),
+        ("dpsgd", {}, "no noise of 'dpsgd' covers a loss"),
+    ],
+)
+def test_a_loss_that_is_not_there_or_that_nothing_covers_is_not_read(beside, changes, why):
+    """A merge by losses saw one mean for all, or 0, and was the plain mean; beside `dpsgd` it read what no epsilon counts."""
+    method = Method(ByLoss(), *(registry.parse(beside).parts if beside else ()))
+    with pytest.raises(UsageError, match=f"E108 a hook reads the loss of single clients, and {why}"):
+        checked.train(method, rounds=2, **changes)
+
+
+def test_losses_are_read_where_they_are_there():
+    assert checked.train(Method(ByLoss()), rounds=2).digest != checked.train(Method(), rounds=2).digest
+
+
+def test_what_is_called_proved_has_an_account():
+    with pytest.raises(
+        UsageError, match="E108 'proved' cannot run here: it declares 'n' as guarantee='dp' and does not"
+    ):
+        resolve(check.settings(), check.federation(), Method(Proved()))
+    resolve(check.settings(), check.federation(), Method(Accounted()))
+
+
+def test_a_division_that_divides_nothing_is_refused():
+    """A head that is called otherwise was trained and averaged like the rest, and the method was another one."""
+    with pytest.raises(UsageError, match="E108 'divided' cannot run here: it holds back no weight of this model"):
+        resolve(check.settings(), check.federation(), Method(Divided()))
+
+
+@pytest.mark.parametrize("lanes", ["1", "8"])
+def test_a_loss_that_no_weight_decides_is_told(lanes):
+    """It was an unexpected error with a traceback."""
+    with pytest.raises(UsageError, match="E127 no gradient of the loss reaches a weight"):
+        checked.train(Method(Flat()), lanes=lanes, rounds=1)
+
+
+def test_where_noise_is_drawn_is_told():
+    with pytest.raises(UsageError, match=r"KeyError: 'e'\. c\.noise holds what `noise` asked for, drawn for a step"):
+        checked.train(Method(Late()), rounds=1)
+
+
+def test_a_hook_that_fails_in_a_combination_is_no_refusal():
+    """`unskew check` took it for one, and the check had passed."""
+    (combined,) = check.check_method(ByLoss(), [check.combines_with_other_methods])
+    assert not combined.ok
+    assert combined.detail.startswith("with fedbn, the hook `merge` of 'byloss' failed")
