@@ -10,6 +10,7 @@ import numpy as np
 
 from unskew.data.dataset import Dataset
 from unskew.data.federation import Federation
+from unskew.data.intake.alike import alike
 from unskew.data.intake.leaks import leaks
 from unskew.data.intake.notes import counted, some
 from unskew.data.intake.sites import apart, by_site, site_column
@@ -37,7 +38,7 @@ def table(dataset: Dataset | Federation) -> str:
     ]
     if isinstance(dataset, Dataset) and (column := site_column(dataset)):
         rows.append(("sites", _sites(dataset, column)))
-    rows += [*_ranges(dataset), *(("warning", text) for text in filter(None, [leaks(dataset)]))]
+    rows += [*_ranges(dataset), *(("warning", text) for text in filter(None, [leaks(dataset), *alike(dataset)]))]
     notes = dataset.intake.notes if dataset.intake else ()
     rows += sorted(notes, key=lambda note: TOPICS.index(note[0]))
     return "\n".join(f"{topic:<9}{text}" for topic, text in rows)
@@ -45,8 +46,8 @@ def table(dataset: Dataset | Federation) -> str:
 
 def facts(dataset: Dataset) -> dict[str, Any]:
     """The table as values for programs: samples, shape, range, shares of classes, sites, columns and notes."""
-    sites, warning = by_site(dataset), leaks(dataset)
-    notes = (*(dataset.intake.notes if dataset.intake else ()), *((("warning", warning),) if warning else ()))
+    sites, warnings = by_site(dataset), filter(None, [leaks(dataset), *alike(dataset)])
+    notes = (*(dataset.intake.notes if dataset.intake else ()), *(("warning", text) for text in warnings))
     counts = [] if dataset.target else _counts(dataset)
     return {
         "data": dataset.name,
