@@ -111,6 +111,13 @@ def test_masks_have_all_the_bits_of_their_keys():
     assert not (primitives.mask(key, 100, 64) == primitives.mask(twin, 100, 64)).any()
 
 
+def test_a_mask_is_the_published_key_stream_of_aes_in_counter_mode():
+    """Blocks 0 and 1 of the zero key, as in case 13 of the GCM specification: one block over and over would hide nothing."""
+    stream = "dc95c078a2408989ad48a21492842087530f8afbc74536b9a963b4f1c4cb738b"
+    for bits in (32, 64):
+        assert primitives.mask(bytes(32), 256 // bits, bits).numpy().tobytes().hex() == stream
+
+
 def test_fewer_shares_than_are_needed_do_not_give_a_secret_back():
     secret = primitives.seed()
     shares = primitives.shared_out(secret, 4, 6)
