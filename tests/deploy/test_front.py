@@ -419,6 +419,18 @@ def test_strangers_take_no_places_from_a_site_that_was_there_before(tmp_path, mo
             line.close()
 
 
+def test_an_address_that_connects_too_often_is_refused_and_the_others_are_not(tmp_path, monkeypatch):
+    """Even one that proves a key every time: each proof costs a handshake."""
+    monkeypatch.setattr(door, "BURST", 2.0)
+    monkeypatch.setattr(door, "RATE", 0.001)
+    with standing(tmp_path) as front:
+        assert [_status(front) for _ in range(3)] == [200, 200, 0]
+        front.refused("127.0.0.1", "connects too often")
+        with socket.create_connection(front.where, source_address=("127.0.0.9", 0)) as line:
+            line.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            front.refused("127.0.0.9", "does not speak TLS")
+
+
 def test_a_flood_writes_few_lines_and_none_of_its_attempts_goes_uncounted():
     now, lines = [0.0], []
     refusals = Refusals(lines.append, lambda: now[0])

@@ -159,17 +159,19 @@ def test_whoever_follows_a_run_that_cannot_even_write_how_it_ended_hears_why(ord
 
 
 @pytest.fixture
-def no_room(monkeypatch) -> None:
-    """The disk has room for the first two megabytes of a large message."""
-    written, pwrite = [], os.pwrite
+def no_room(monkeypatch) -> list[int]:
+    """The disk has room for the first two megabytes of a large message. Returns the bytes of each write it refuses."""
+    written, refused, pwrite = [], [], os.pwrite
 
     def full(handle: int, data: bytes, place: int) -> int:
         written.append(len(data))
         if sum(written) > 2 << 20:
+            refused.append(len(data))
             raise OSError(errno.ENOSPC, "No space left on device")
         return pwrite(handle, data, place)
 
     monkeypatch.setattr(bulk.os, "pwrite", full)
+    return refused
 
 
 def test_a_worker_without_room_for_a_large_request_refuses_it_with_its_signature(tmp_path, no_room):
@@ -185,6 +187,7 @@ def test_a_worker_without_room_for_a_large_request_refuses_it_with_its_signature
         request.send(here)  # all of it is taken, or nobody could answer
         answer = Sealed.receive(here, tmp_path)
         serving.join()
+    assert len(no_room) == 1, "once the disk is full, the rest is read and dropped"
     header = json.loads(answer.text)
     assert fake.KEYS["s2"].public.signed(answer.text.encode(), answer.signature)
     assert (header["code"], header["re"]) == ("E203", request.digest)

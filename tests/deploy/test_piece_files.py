@@ -95,6 +95,19 @@ def test_a_piece_goes_with_the_last_message_that_holds_it(store):
     assert len(store) == 0
 
 
+def test_a_piece_that_two_different_tensors_hold_stays_with_the_one_that_is_left(store):
+    """Tensors of two messages may begin alike and end differently: the pieces of the beginning are common to both."""
+    fake.grid_of({})
+    begin = os.urandom(6 << 20)
+    first, second = (
+        Message(packed(Sealed(f"{k}", b"", begin + os.urandom(3 << 20)), {}), k, "train") for k in range(1, 3)
+    )
+    of_first, of_second = set(keep(store, first)), keep(store, second)
+    assert of_first & set(of_second) & files(store)
+    store.delete(first.object_id)
+    assert {number: store.get(number) for number in of_second} == of_second
+
+
 def test_the_end_of_a_run_takes_its_pieces_along(store):
     """Of messages that nobody has fetched."""
     keep(store, messages(1)[0], run=5)
