@@ -9,6 +9,7 @@ import torch
 
 from unskew.core import Noise, Part, Share
 from unskew.core.method import Method
+from unskew.core.trip import Trip
 from unskew.engine import check, checked
 from unskew.engine.resolve import resolve
 from unskew.errors import UsageError
@@ -98,6 +99,24 @@ def test_a_loss_that_is_not_there_or_that_nothing_covers_is_not_read(beside, cha
     method = Method(ByLoss(), *(registry.parse(beside).parts if beside else ()))
     with pytest.raises(UsageError, match=f"E108 a hook reads the loss of single clients, and {why}"):
         checked.train(method, rounds=2, **changes)
+
+
+def weighed(w, s, ups, fed):
+    return w, {"mean": torch.tensor([float(r.loss) for r in ups.replies]).mean()}
+
+
+@dataclass(frozen=True)
+class OnATrip(Part):
+    """Reads losses of an exchange that trains nothing."""
+
+    name = "onatrip"
+    trips = (Trip(lambda t, T: t == 1, lambda w, c: {}, weighed, lambda fed: {}),)
+
+
+def test_a_trip_has_no_losses():
+    """They were 0 for all."""
+    with pytest.raises(UsageError, match="E108 a hook reads the loss of single clients, and in a trip nobody trains"):
+        checked.train(Method(OnATrip()), rounds=2)
 
 
 def test_losses_are_read_where_they_are_there():

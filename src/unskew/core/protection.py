@@ -111,10 +111,12 @@ def _reserves(part: Part) -> str | None:
     return "it trains on samples that the server holds, which no noise protects" if part.reserve else None
 
 
-def as_hooks_see(replies: list[Reply], by: Part | None, summed: bool) -> list[Reply]:
+def as_hooks_see(replies: list[Reply], by: Part | None, summed: bool, trip: bool = False) -> list[Reply]:
     """The replies without the losses of single clients where nobody has these, or no noise covers them. by: the Part that
-    protects clients or samples; summed: whether secure aggregation gives sums alone."""
-    if summed:
+    protects clients or samples; summed: whether secure aggregation gives sums alone; trip: whether nothing was trained."""
+    if trip:
+        why = "in a trip nobody trains, so that there is none"
+    elif summed:
         why = "with secure aggregation only the sum of all losses is there"
     elif by:
         why = f"no noise of '{by.name}' covers a loss"

@@ -104,9 +104,7 @@ def _functions(value: Any) -> Iterator[FunctionType]:
         value = value.__func__
     if isinstance(value, property):
         yield from (f for one in (value.fget, value.fset) if one for f in _functions(one))
-    elif isinstance(value, functools.cached_property):
-        yield from _functions(value.func)
-    elif isinstance(value, functools.partial):
+    elif isinstance(value, functools.cached_property | functools.partial):
         yield from _functions(value.func)
     elif isinstance(value, Trip):
         yield from (f for one in (value.when, value.client, value.server, value.shares) for f in _functions(one))

@@ -224,7 +224,7 @@ class Loop:
         if not trip.early:  # else the weights are the round's own
             self.ledger.weights_down(t, [r.client for r in replies], start)
         self.ledger.shared(t, replies, declared)
-        good = self._gate(t, replies, gate.Spec({}, declared, {}))
+        good = as_hooks_see(self._gate(t, replies, gate.Spec({}, declared, {})), None, False, trip=True)
         ups = Ups.of(good, t, self.weighting, self.settings.cap).seen_by(part.name)
         with undrawn(self.method):
             w, slice_ = served(trip, part, state.weights, state.slices.get(part.name, {}), ups, self.fed)
