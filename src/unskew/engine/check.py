@@ -193,6 +193,7 @@ def combines_with_other_methods(subject: Subject) -> str:
             train(Method(part, *registry.parse(name).parts), rounds=2)
         except UsageError as refusal:
             if refusal.code == "E127":  # a hook of the Part that failed in training refuses nothing
+                subject.run()  # raises where it fails by itself, which another rule tells
                 raise CheckFailed(f"with {name}, {refusal.text}") from refusal
             refusals.append(f"{name}: {refusal.text}")
     return "refused " + "; ".join(refusals) if refusals else ""
