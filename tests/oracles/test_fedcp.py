@@ -64,3 +64,8 @@ def mmd(h: Tensor, g: Tensor) -> Tensor:
 
 def test_fedcp() -> None:
     agree(Case("cnn", 0.9, lr=0.02), FedCP, lam=0.7)
+
+
+def test_fedcp_with_adam() -> None:
+    """Descent by SGD leaves the sum of the own head's rows as it was, so that only here u shows when it was taken."""
+    agree(Case("cnn", lr=0.01, optimiser="adam"), FedCP, lam=0.7)
