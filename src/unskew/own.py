@@ -9,6 +9,7 @@ import sys
 import traceback
 from collections.abc import Iterator
 from functools import lru_cache
+from importlib import invalidate_caches
 from importlib.machinery import SourceFileLoader
 from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
@@ -22,6 +23,8 @@ GIVEN = "(given)"
 """What settings say of an object that was given in Python instead of a name."""
 NOT_OWN = {*sys.stdlib_module_names, "unskew"}
 """Where no module of a user's own can come from: Python itself, and this package."""
+_digests_run: dict[Path, str] = {}
+"""Of modules that files of the user's own import: the digest of each when such a file was last imported."""
 _FILE = re.compile(r"(?:^|\+)\s*([^+()]*\.py)(?::\w+)?\s*(?=[(+]|$)")
 """A file among the Parts of a method, or before the function of a model."""
 
@@ -35,6 +38,7 @@ def module(file: str | Path) -> ModuleType:
     if not path.is_file():
         raise UsageError("E111", f"there is no file {file}.")
     name = f"unskew_own_{path.stem}_{_digest(str(path.resolve()).encode())}"
+    _forget_changed(path)
     spec = spec_from_loader(name, SourceFileLoader(name, str(path)))
     assert spec is not None
     assert spec.loader is not None
@@ -50,6 +54,19 @@ def module(file: str | Path) -> ModuleType:
             "E111", f"{file} cannot be read as Python{line(file, error)}: {in_one_line(error)}."
         ) from error
     return loaded
+
+
+def _forget_changed(file: Path) -> None:
+    """Let Python read the modules that a file imports anew if one of them has changed since it was last asked: their digests
+    are those of the files, and what runs must be what they say."""
+    now = {module.resolve(): digest(module) for module in imports(file)}
+    if any(_digests_run.get(module, d) != d for module, d in now.items()):
+        for name, loaded in list(sys.modules.items()):
+            place = getattr(loaded, "__file__", None)
+            if place and name != "__main__" and Path(place).resolve() in now:
+                del sys.modules[name]
+        invalidate_caches()
+    _digests_run.update(now)
 
 
 def files(*texts: str) -> list[str]:

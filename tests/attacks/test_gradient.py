@@ -78,6 +78,19 @@ def test_clients_that_keep_weights_are_not_attacked(tmp_path):
     assert "do not send all weights" in done.err
 
 
+def test_a_model_that_makes_whole_numbers_of_its_input_is_not_inverted(tmp_path):
+    """There is no slope along such inputs, which torch says by a traceback."""
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\n\nclass Net(nn.Module):\n    def __init__(self, shape, classes):\n        super().__init__()\n"
+        "        self.head = nn.Linear(64, classes)\n\n    def forward(self, x):\n"
+        "        return self.head((8 * x).long().float().flatten(1))\n"
+    )
+    model = f"{tmp_path / 'net.py'}:Net"
+    done = call("attack", str(trained(tmp_path, model=model)), "gradient", "--model", model)
+    assert (done.code, done.err[:4]) == (2, "E151")
+    assert "its model takes whole numbers or truth values alone" in done.err
+
+
 @pytest.mark.parametrize("name", ["fedala", "fedcac"])
 def test_clients_that_start_elsewhere_than_all_are_sent_are_not_attacked(name):
     run = testbed.run_for(registry.parse(name))

@@ -154,7 +154,14 @@ def test_who_starts_elsewhere_and_who_keeps_the_tables_is_not_attacked(attacked)
     Frozen.fed, Frozen.method = attacked.run.fed, registry.parse("fedala")
     assert "start from weights of their own" in (Tokens().refuse(SimpleNamespace(run=Frozen)) or "")
     Frozen.method = attacked.run.method
-    assert Tokens().refuse(SimpleNamespace(run=Frozen)) is None
+    there = {"run": Frozen, "final": attacked.final}
+    assert Tokens().refuse(SimpleNamespace(**there, answered=attacked.answered)) is None
+    assert "nobody answered" in (Tokens().refuse(SimpleNamespace(**there, answered=lambda t: [])) or "")
+
+
+def test_replies_that_were_not_used_are_not_attacked(attacked, monkeypatch):
+    monkeypatch.setattr(attacked, "answered", lambda t: [1])
+    assert Tokens().attempt(attacked, 0).scores[0].n == 1
 
 
 def test_tables_that_everybody_fills_alike_are_refused_in_a_sentence(attacked, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -145,6 +146,21 @@ def test_a_changed_module_that_a_file_imports_is_another_run(tmp_path, monkeypat
     before = settings.fingerprint()
     Path("layers_of/deeper.py").write_text("MU = 0.2\n")
     assert settings.fingerprint() != before
+
+
+def test_a_module_that_changed_is_read_anew(tmp_path, monkeypatch):
+    """Python would go on with the one it had, under the digest of the new one; so it would with what imports that one."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    Path("inner_of.py").write_text("MU = 1\n")
+    Path("outer_of.py").write_text("from inner_of import MU\n")
+    Path("reads_both.py").write_text("from outer_of import MU\n")
+    first = own.module("reads_both.py")
+    outer = sys.modules["outer_of"]
+    assert (first.MU, own.module("reads_both.py").MU) == (1, 1)
+    assert sys.modules["outer_of"] is outer  # nothing changed, so that nothing is read again
+    Path("inner_of.py").write_text("MU = 22\n")
+    assert own.module("reads_both.py").MU == 22
 
 
 def test_a_run_is_not_resumed_nor_opened_with_another_module_that_its_file_imports(tmp_path, monkeypatch):

@@ -18,7 +18,7 @@ HEAD = "what it tells       "
 
 def what_it_tells(method: Method, fed: Fed, run: str = "RUN") -> list[str]:
     """A line on each payload: its readers, and what it tells, or the commands that would measure that on a run."""
-    samples = Samples(fed.net.layout is not None, tokens.looked_up(fed.net.module, fed.shared))
+    samples = Attackable(fed.net.layout is not None, tokens.looked_up(fed.net.module, fed.shared))
     single = next((p.handed_on for p in method.parts if p.handed_on), "")
     lines = [f"weights: seen by {readers(True, single)}; {_measured_by('w', run, samples)}"] if fed.shared else []
     for part, payload, share in _payloads(method, fed):
@@ -50,7 +50,7 @@ def in_clear(kind: str, samples: int | str) -> str:
 
 
 @dataclass(frozen=True)
-class Samples:
+class Attackable:
     """What attacks ask of samples. several: whether one has several inputs. looked_up: whether the model looks them up."""
 
     several: bool = False
@@ -62,14 +62,14 @@ class Samples:
         return not (self.several and kind.one_input) and self.looked_up in kind.lookups
 
 
-def commands(payload: str, run: str, samples: Samples) -> list[str]:
+def commands(payload: str, run: str, samples: Attackable) -> list[str]:
     """What would measure what a payload of this run tells; an audit, which asks another question, comes last."""
     fitting = [n for n in catalogue.reading(payload) if samples.suit(n)]
     names = sorted(fitting, key=lambda name: name == "audit")
     return [f"unskew audit {run}" if name == "audit" else f"unskew attack {run} {name}" for name in names]
 
 
-def _measured_by(payload: str, run: str, samples: Samples) -> str:
+def _measured_by(payload: str, run: str, samples: Attackable) -> str:
     how = ", ".join(commands(payload, run, samples))
     return f"{NOT_MEASURED} (measure it: {how})" if how else f"{NOT_MEASURED}, and no attack here reads it"
 

@@ -88,16 +88,20 @@ class Inversion:
         optimiser = torch.optim.Adam([z], self.rate)
         marks = [int(self.steps * share) for share in (3 / 8, 5 / 8, 7 / 8)]
         falling = torch.optim.lr_scheduler.MultiStepLR(optimiser, marks, 0.1)
+        reached = torch.zeros_like(z, dtype=torch.bool)
         for _ in range(self.steps):
             change = self._change(update, within.middle + within.spread * z, y)
             distance = 1 - torch.nn.functional.cosine_similarity(change, aim, dim=0)
             distance = distance + self.tv * sum(variation(piece) for piece in pieces(layout, z).values())
             (slope,) = torch.autograd.grad(distance, [z])
             z.grad = slope.sign()
+            reached |= slope != 0
             optimiser.step()
             falling.step()
             with torch.no_grad():
                 z.clamp_(low, high)
+        if layout:  # what the update says nothing of, such as a number that the model cuts off, is guessed
+            z = torch.where(reached, z, 0.0)
         return within.middle + within.spread * z.detach()
 
     def _change(self, update: Update, x: Tensor, y: Tensor) -> Tensor:
@@ -126,11 +130,12 @@ def relaxed(net: Network) -> Network:
     return other
 
 
-def takes_any_numbers(net: Network) -> bool:
-    """Whether the model gives logits for inputs that are no whole numbers, where the samples' are."""
-    with torch.no_grad(), contextlib.suppress(Exception):  # whatever a user's own code makes of such inputs
-        relaxed(net).run(net.weights(), torch.full((2, *net.shape), 0.5))
-        return True
+def has_slopes(net: Network) -> bool:
+    """Whether logits have slopes along the inputs, so that an inversion can move them; not where a model takes whole numbers
+    alone, or makes them of what it is given."""
+    with contextlib.suppress(Exception):  # whatever a user's own code makes of such inputs
+        x = torch.full((2, *net.shape), 0.5, requires_grad=True)
+        return relaxed(net).run(net.weights(), x)[0].requires_grad
     return False
 
 

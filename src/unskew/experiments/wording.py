@@ -79,9 +79,8 @@ def _measured(result: TableResult) -> str:
     """Which measure the numbers are, by row where rows report several."""
     rows: dict[str, list[str]] = {}
     for row in dict.fromkeys(entry["row"] for entry in result["entries"]):
-        measure = (result["rows"][row].get("quantity") or result["metric"]).partition("/")[
-            0
-        ]  # which of a matrix, the row says
+        quantity = result["rows"][row].get("quantity") or result["metric"]
+        measure = quantity.partition("/")[0]  # the row says which of a matrix
         rows.setdefault(measure, []).append(row)
     if len(rows) < 2:
         number = f"The number is the measure `{next(iter(rows), result['metric'])}`"

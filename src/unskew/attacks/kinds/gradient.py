@@ -27,7 +27,7 @@ from torch import Tensor
 from unskew.attacks import likeness, shadows
 from unskew.attacks.attack import Attack
 from unskew.attacks.auxiliary import Samples, unseen
-from unskew.attacks.inversion import Inversion, Search, Update, rounded, takes_any_numbers
+from unskew.attacks.inversion import Inversion, Search, Update, has_slopes, rounded
 from unskew.attacks.pieces import pieces, worded
 from unskew.attacks.scene import Scene
 from unskew.attacks.scores import Outcome, Score, mean_of
@@ -74,7 +74,7 @@ class Gradient(Attack):
             return "its clients start from weights of their own, and an inversion from those that all are sent"
         if tokens.embeds(scene.run.fed.net.module):
             return "its model looks whole numbers up, and an inversion moves inputs"
-        if not takes_any_numbers(scene.run.fed.net):
+        if not has_slopes(scene.run.fed.net):
             return "its model takes whole numbers or truth values alone, and an inversion moves inputs"
         if not self.batch and not self._smallest(scene):
             return f"no client that answered in its last round has at most {self.most} samples; set batch"

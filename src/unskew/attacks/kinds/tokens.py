@@ -64,11 +64,14 @@ class Tokens(Attack):
             return (
                 "its clients start from weights of their own, and what changed is told from those that they were sent"
             )
+        if not scene.answered(scene.final.t):
+            return "nobody answered in its last round"
         return None
 
     def attempt(self, scene: Scene, seed: int) -> Outcome:
         heard, federation = scene.last_round, scene.run.federation
-        replies = heard.replies[: self.clients]
+        answered = set(scene.answered(scene.final.t))
+        replies = [r for r in heard.replies if r.client in answered][: self.clients]
         assert heard.start is not None
         rows = [torch.as_tensor(np.asarray(federation.train[r.client])) for r in replies]
         every = scene.trainer.samples.x[torch.unique(torch.cat(rows))]

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from markupsafe import Markup
 
-from unskew.attacks.coverage import NOT_MEASURED, Samples, commands, in_clear, readers
+from unskew.attacks.coverage import NOT_MEASURED, Attackable, commands, in_clear, readers
 from unskew.core.account import number
 from unskew.engine.disk.reopened import SITES_FILE
 from unskew.report.context import Context
@@ -121,7 +121,7 @@ def _not_measured(traffic: Traffic, run: RunData) -> tuple[str, str]:
     asked = commands(
         traffic.share,
         shlex.quote(str(run.path)),
-        Samples("layout" in run.federation, run.federation.get("looked_up", "")),
+        Attackable("layout" in run.federation, run.federation.get("looked_up", "")),
     )
     how = [c for c in asked if not c.startswith("unskew audit")]
     words, data = NOT_MEASURED, str(run.config.get("data", ""))
