@@ -59,6 +59,7 @@ def test_whoever_has_a_network_of_ipv6_is_counted_once():
     assert origin("2001:db8:1:2::3") == origin("2001:db8:1:2:ffff::9") == "2001:db8:1:2::/64"
     assert origin("2001:db8:1:3::3") != origin("2001:db8:1:2::3")
     assert origin("::ffff:10.0.0.7") == origin("10.0.0.7") == "10.0.0.7"
+    assert origin("::ffff:127.0.0.1") == "127.0.0.1"
     assert origin("::1") == "::1"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,14 +57,21 @@ def test_the_file_of_wandb_holds_every_score(tmp_path, monkeypatch):
     monkeypatch.delenv("WANDB_MODE", raising=False)
     scores = tracked("wandb", tmp_path)
     (file,) = (tmp_path / "r" / "wandb").glob("offline-run-*/*.wandb")
-    kept = Counter[tuple[str, float, int]]()
-    for data in records(file.read_bytes()):
-        record = wandb_internal_pb2.Record()
-        record.ParseFromString(data)
-        items = {i.key or "/".join(i.nested_key): json.loads(i.value_json) for i in record.history.item}
-        t = items.pop("round", 0)
-        kept += Counter((k, np.float32(v).item(), t) for k, v in items.items() if not k.startswith("_"))
-    assert kept == scores
+
+    def kept() -> Counter[tuple[str, float, int]]:
+        of_file = Counter[tuple[str, float, int]]()
+        for data in records(file.read_bytes()):
+            record = wandb_internal_pb2.Record()
+            record.ParseFromString(data)
+            items = {i.key or "/".join(i.nested_key): json.loads(i.value_json) for i in record.history.item}
+            t = items.pop("round", 0)
+            of_file += Counter((k, np.float32(v).item(), t) for k, v in items.items() if not k.startswith("_"))
+        return of_file
+
+    until = time.monotonic() + 10  # wandb writes in a process of its own, which may be some milliseconds behind
+    while kept() != scores and time.monotonic() < until:
+        time.sleep(0.02)
+    assert kept() == scores
 
 
 def records(log: bytes) -> Iterator[bytes]:

@@ -163,7 +163,10 @@ def test_flea_hides_every_input_alike():
     x, f = torch.randn(12, 65, generator=g), torch.randn(12, 4, generator=g)
 
     def dependence(layout: Any, x: Tensor) -> float:
-        b, c = Batch(x, torch.zeros(12, 3), torch.ones(12)), SimpleNamespace(net=SimpleNamespace(layout=layout))
+        b, c = (
+            Batch(x, torch.zeros(12, 3), torch.ones(12)),
+            SimpleNamespace(net=SimpleNamespace(layout=layout, embeds=False)),
+        )
         return float(FLea()._dependence(b, f, cast("Client", c)))
 
     by_hand = [distance_correlation(part, f)[1] for part in (x[:, :1], x[:, 1:])]

@@ -94,3 +94,29 @@ def test_methods_that_compute_with_inputs_are_refused(method):
     """D11: an average of two words is no word."""
     with pytest.raises(UsageError, match=f"E108 '{method}' cannot run here"):
         resolve(settings(method), (X, Y, X, Y), model=Words())
+
+
+@LANES
+def test_what_words_are_numbered_changes_nothing_flea_trains_or_measures(lanes):
+    """The distance of two words was that of their numbers."""
+    numbers = torch.as_tensor(np.random.default_rng(5).permutation(WORDS))
+
+    class Renumbered(Words):
+        def __init__(self) -> None:
+            super().__init__()
+            table = self.table.weight.detach().clone()
+            self.table.weight.data[numbers] = table
+
+    def of(x: np.ndarray, model: nn.Module) -> unskew.Result:
+        given = {"rounds": 3, "clients": 3, "epochs": 2, "batch": 8, "lr": 0.5, "device": "cpu", "workers": 1}
+        given |= {"measure": "correlation", "eval_every": 1, "lanes": lanes}
+        return unskew.run("flea(lambda2=10)", (x, Y, x, Y), model=model, **given)
+
+    one, other = of(X, Words()), of(numbers[torch.as_tensor(X)].numpy(), Renumbered())
+    torch.testing.assert_close(one.model.table.weight, other.model.table.weight[numbers], rtol=0, atol=1e-5)
+    correlations = [
+        [row["value"] for row in result.record.rows["metrics"] if row["metric"] == "correlation"]
+        for result in (one, other)
+    ]
+    assert len(correlations[0]) > 1
+    assert correlations[0] == pytest.approx(correlations[1], abs=1e-5)

@@ -3,6 +3,7 @@
 from torch import Tensor
 
 from unskew.core.client import Client, Fed
+from unskew.core.inputs import each_input
 from unskew.core.keys import key
 from unskew.core.own_model import OwnModel
 from unskew.core.part import Part
@@ -33,6 +34,7 @@ __all__ = [
     "Undecodable",
     "Ups",
     "Weights",
+    "each_input",
     "key",
     "under",
     "with_head",

@@ -73,9 +73,10 @@ def listen(bind: str, port: int) -> socket.socket:
 def origin(address: str) -> str:
     """Whom to count a connection from this address for: an IPv4 address, or the network of an IPv6 address."""
     ip = ipaddress.ip_address(address.partition("%")[0])
+    ip = (ip.version == 6 and ip.ipv4_mapped) or ip  # first: whether a mapped address is a loopback depends on Python
     if ip.version == 4 or ip.is_loopback:
         return str(ip)
-    return str(ip.ipv4_mapped or ipaddress.ip_network((ip, _PREFIX), strict=False))
+    return str(ipaddress.ip_network((ip, _PREFIX), strict=False))
 
 
 def check_free(bind: str, port: int) -> None:

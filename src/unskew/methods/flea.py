@@ -9,7 +9,8 @@ dcor: distance correlation of the batch's inputs and activations, which training
 passes in training mode, so only it updates running statistics there.
 After the merge the same clients send (f, y) of a fixed tenth of their samples, at least one, under the new model
 (`fused`: with their update, under the model that the round began with).
-Of several inputs dcor(x, f)^2 is the mean over the inputs x; two whole numbers are as far apart as any two others.
+Of several inputs dcor(x, f)^2 is the mean over the inputs x; two words or codes that a model looks up are as far apart as
+any two others, whatever their numbers.
 An empty buffer (round 1): no mixture; the other two terms as they are.
 Differs from the paper: Eq. 5 prints nu(x, f) where Eq. 8 has nu(x, x) nu(f, f), nu being distance covariance; Eq. 8 is meant. A client whose tenth is
 less than one sample still shares one.
@@ -33,7 +34,7 @@ import torch
 import torch.nn.functional as F
 from annotated_types import Ge, Le
 
-from unskew.core import Batch, Client, Fed, Noise, Out, Part, Share, Tensor, Tree, Trip, Ups, Weights
+from unskew.core import Batch, Client, Fed, Noise, Out, Part, Share, Tensor, Tree, Trip, Ups, Weights, each_input
 
 
 @dataclass(frozen=True)
@@ -133,12 +134,7 @@ class FLea(Part):
 
     def _dependence(self, b: Batch, h: Tensor, c: Client) -> Tensor:
         """dcor(x, f)^2 of the batch; of several inputs the mean over them, so that none counts by the size of its numbers."""
-        if not c.net.layout:
-            return squared_distance_correlation(b.x, h, b.weight)
-        by_input = [
-            squared_distance_correlation(b.x[:, start:end], h, b.weight, each.kind != "float32")
-            for each, start, end in c.net.layout.places
-        ]
+        by_input = [squared_distance_correlation(x, h, b.weight, kinds) for x, kinds in each_input(c.net, b.x)]
         return torch.stack(by_input).mean()
 
     def _official(self, w: Weights, out: Out, b: Batch, c: Client, cut: str) -> Tensor:

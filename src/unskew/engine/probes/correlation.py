@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from unskew.core.inputs import each_input
 from unskew.core.part import Part
 from unskew.core.replies import Reply
 from unskew.engine.probes.probe import Measurement, Probe, RoundEnd, mean
@@ -39,12 +40,7 @@ class Correlation(Probe):
             client = self.trainer.client(k, end.after, part.name, w, reply.private)
             b = client.sample(min(int(self.fed.sizes[k]), self.fed.batch), "measure")
             f = client.run(w, b.x, until=cut)
-            if not self.fed.net.layout:
-                return distance_correlation(b.x, f)
-            by_input = [
-                distance_correlation(b.x[:, start:end], f, each.kind != "float32")
-                for each, start, end in self.fed.net.layout.places
-            ]
+            by_input = [distance_correlation(x, f, kinds) for x, kinds in each_input(self.fed.net, b.x)]
             return mean([r for r, _ in by_input]), mean([r2 for _, r2 in by_input])
 
         pairs = self.lens.each(of_client, end.some_replies)
