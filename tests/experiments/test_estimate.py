@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from typer.testing import CliRunner
 
 from tests.experiments.tables import SMALL
 from unskew import cli, data
 from unskew.config import Settings
 from unskew.engine import hardware
+from unskew.engine.sources import dataset_of
 from unskew.errors import UsageError
 from unskew.experiments import estimate, files
 from unskew.experiments.parsing import parse_experiment
@@ -76,3 +78,22 @@ def test_a_runs_time_by_hand(monkeypatch):
     assert estimate._samples(plain.replace(skew="pathological:2x5", clients=3), labels) == 30
     assert estimate._samples(plain.replace(samples=7), labels) == 28
     assert estimate._samples(plain.replace(samples=70), labels) == 40
+
+
+@pytest.mark.parametrize(("took", "expected", "epochs"), [([0.3, 0.1, 0.2], 0.1, 3), ([0.6, 0.7], 0.6, 2), ([5.0], 5.0, 1)])
+def test_what_else_the_machine_does_while_one_epoch_is_timed_is_not_counted(took, expected, epochs, monkeypatch):
+    """One epoch alone made 34 hours of one, on a machine that was busy for a moment."""
+    now, left, count = [0.0], list(took), 0
+
+    def epoch() -> None:
+        nonlocal count
+        now[0], count = now[0] + left.pop(0), count + 1
+
+    monkeypatch.setattr(estimate.time, "perf_counter", lambda: now[0])
+    assert (estimate._fastest(epoch), count) == (pytest.approx(expected), epochs)
+
+
+def test_seconds_of_a_sample_are_those_of_an_epoch_of_four_clients_by_its_samples(monkeypatch):
+    monkeypatch.setattr(estimate, "_fastest", lambda epoch: epoch() is None or 64.0)
+    settings = Settings(data="digits", model="mlp")
+    assert estimate._time(settings, dataset_of(settings), 4) == 64.0 / (4 * 4 * 4)
