@@ -159,7 +159,8 @@ class Loopback:
             time.sleep(0.2)
 
     def logs(self) -> str:
-        paths = [*self.root.glob("*.log"), *self.root.glob("*/*.log"), *self.root.glob("runs/*/server.log")]
+        patterns = ("*.log", "*/*.log", "runs/*/server.log", "federations/*/flower/*.log")
+        paths = [path for pattern in patterns for path in self.root.glob(pattern)]
         return "\n".join(f"--- {p}\n{p.read_text()[-1500:]}" for p in paths)
 
     def pid(self, name: str, program: str, other: int | None = None) -> int:

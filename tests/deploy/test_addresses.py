@@ -8,7 +8,7 @@ import pytest
 
 from tests.deploy import fake  # noqa: F401  skips where cryptography is missing
 from unskew.deploy import addresses
-from unskew.deploy.addresses import default_bind, is_address, is_local, listen, origin, parsed, place
+from unskew.deploy.addresses import default_bind, free_port, is_address, is_local, listen, origin, parsed, place
 from unskew.deploy.certificates import read
 from unskew.deploy.tickets import Coordinator, Ticket
 from unskew.errors import UsageError
@@ -88,3 +88,14 @@ def test_a_socket_for_all_addresses_takes_both_kinds(monkeypatch):
             assert origin(address[0]) == host
     with listen("::1", 0) as door, pytest.raises(UsageError, match=r"E507 the server cannot listen at \[::1\]:"):
         addresses.check_free("::1", door.getsockname()[1])
+
+
+def test_a_free_port_is_none_that_a_connection_may_have_meanwhile_nor_one_where_somebody_listens(monkeypatch):
+    """A connection to somewhere had a port that was free when it was chosen, and the server behind the front never started."""
+    assert all(20_000 <= free_port() < 30_000 for _ in range(20))
+    with listen("127.0.0.1", free_port()) as door:
+        taken, other = door.getsockname()[1], free_port()
+        drawn = iter([taken, taken, other])
+        monkeypatch.setattr(addresses.secrets, "choice", lambda ports: next(drawn))
+        assert free_port() == other
+    assert next(drawn, None) is None

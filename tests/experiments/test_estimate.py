@@ -80,7 +80,9 @@ def test_a_runs_time_by_hand(monkeypatch):
     assert estimate._samples(plain.replace(samples=70), labels) == 40
 
 
-@pytest.mark.parametrize(("took", "expected", "epochs"), [([0.3, 0.1, 0.2], 0.1, 3), ([0.6, 0.7], 0.6, 2), ([5.0], 5.0, 1)])
+@pytest.mark.parametrize(
+    ("took", "expected", "epochs"), [([0.3, 0.1, 0.2], 0.1, 3), ([0.6, 0.7], 0.6, 2), ([5.0], 5.0, 1)]
+)
 def test_what_else_the_machine_does_while_one_epoch_is_timed_is_not_counted(took, expected, epochs, monkeypatch):
     """One epoch alone made 34 hours of one, on a machine that was busy for a moment."""
     now, left, count = [0.0], list(took), 0

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import ipaddress
 import re
+import secrets
 import socket
 
 from unskew.errors import UsageError
@@ -16,6 +18,9 @@ _NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,252}[A-Za-z0-9])?")
 _PLACE = re.compile(r"(?:\[(?P<address>[0-9A-Fa-f:.]+)\]|(?P<name>[^\[\]:]+))(?::(?P<port>[0-9]{1,5}))?")
 _PREFIX = 64
 """Bits of an IPv6 address that name a network; whoever has one has all its addresses."""
+
+_LEFT_ALONE = range(20_000, 30_000)
+"""Ports that Linux (from 32768), macOS and Windows (from 49152) give to no connection."""
 
 
 def is_address(host: str) -> bool:
@@ -100,6 +105,9 @@ def _remedy(error: OSError, bind: str, port: int) -> str:
 
 
 def free_port() -> int:
-    """A port of loopback that nobody listens at."""
-    with socket.create_server((LOOPBACK, 0)) as door:
-        return door.getsockname()[1]
+    """A port of loopback that nobody listens at, of those that systems do not give to connections of their own accord: any
+    program that connects to somewhere could have it before whoever asked begins to listen."""
+    while True:
+        port = secrets.choice(_LEFT_ALONE)
+        with contextlib.suppress(OSError), socket.create_server((LOOPBACK, port)):
+            return port
