@@ -101,7 +101,7 @@ PAGES = {
     "E111": "A file does not exist or cannot be read. The message names it, and the line if it is a file of your own that fails. "
     "Of a file in a run's folder it says which value is not what it should be: the folder was copied in part, edited, or made by "
     "somebody else; copy it again from where it was trained.",
-    "E112": "The folder holds a run with other settings or other data, or with a method or model (from a file, or given in Python as an object) that has changed since. A file that only metrics are taken from may change (E327). Resuming would mix two runs: choose another --name.",
+    "E112": "The folder holds a run with other settings or other data, or with a method or model (from a file, or given in Python as an object) that has changed since. A file that only metrics are taken from may change (E327). Resuming would mix two runs: choose another --name. Or a Part, model or metric is no longer what its file says, because the file was edited after Python had imported it, or the program changed the class: the result would stand under code that never ran. Start Python anew, or `importlib.reload` the module and make the object again; an edit that changes nothing of what runs, such as a comment, does not count.",
     "E113": "A GPU was requested, but torch finds none. Use `--device cpu`, or install a build of torch for your GPU.",
     "E114": "The name of a run, or of a table's page, must begin with a letter or a digit, have at most 64 characters, and hold only a-z, 0-9, '.', '_' and '-'.",
     "E115": "`Result.to_frame()` needs pandas, which is not installed together with unskew. Install it with `pip install pandas`.",

@@ -6,21 +6,16 @@ The text of `loss` says `MU * term`, in a notebook for instance, and what MU is 
 from __future__ import annotations
 
 import dis
-import functools
-import hashlib
 import inspect
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from types import CellType, CodeType, FunctionType, ModuleType
 from typing import Any
 
-import numpy as np
-from torch import Tensor
-
 from unskew import own
-from unskew.core.trip import Trip
+from unskew.engine.compiled import compiled, functions, written
+from unskew.engine.edited import check_as_written
 
-SCALARS = (bool, int, float, complex, str, bytes, type(None))
 _CELLS, _GLOBALS = ("LOAD_DEREF", "LOAD_CLASSDEREF"), ("LOAD_GLOBAL", "LOAD_NAME")
 
 _ADDING = {"append", "extend", "insert", "setdefault", "update"}
@@ -54,10 +49,10 @@ class _Walk:
         self._seen.add(id(kind))
         if inspect.isclass(kind):
             for name, value in vars(kind).items():
-                for function in _functions(value):
+                for function in functions(value):
                     yield from (f"{name}: {text}" for text in self._of_function(function))
         else:
-            for function in _functions(kind):
+            for function in functions(kind):
                 yield from self._of_function(function)
 
     def _of_function(self, function: FunctionType) -> Iterator[str]:
@@ -82,51 +77,21 @@ class _Walk:
             if is_users(value) and id(value) not in self._seen:
                 yield f"{name} {text_of(value)}"
                 yield from self.within(value)
-        elif text := _written(value):
+        elif text := written(value):
             yield f"{name}={text}"
 
 
 def text_of(kind: Any) -> str:
     """The source of a class or function; where Python has none, as of a class that was typed into a notebook, what its
-    functions were compiled to."""
+    functions were compiled to. Raises UsageError (E112) where the source is no longer what Python runs."""
+    check_as_written(kind)
     try:
         return inspect.getsource(kind)
     except (OSError, TypeError):
         values = vars(kind).items() if inspect.isclass(kind) else [("", kind)]
-        functions = [f"{n}: {_compiled(f.__code__)}" for n, v in values for f in _functions(v)]
-        plain = [f"{n}={text}" for n, v in values if not n.startswith("__") and (text := _written(v))]
-        return "\n".join((*functions, *plain))
-
-
-def _functions(value: Any) -> Iterator[FunctionType]:
-    """The functions in an entry of a class, without what wraps them."""
-    if isinstance(value, staticmethod | classmethod):
-        value = value.__func__
-    if isinstance(value, property):
-        yield from (f for one in (value.fget, value.fset) if one for f in _functions(one))
-    elif isinstance(value, functools.cached_property | functools.partial):
-        yield from _functions(value.func)
-    elif isinstance(value, Trip):
-        yield from (f for one in (value.when, value.client, value.server, value.shares) for f in _functions(one))
-    elif isinstance(value, tuple):
-        yield from (f for one in value if isinstance(one, Trip) for f in _functions(one))
-    elif inspect.isfunction(unwrapped := inspect.unwrap(value) if callable(value) else value):
-        yield unwrapped
-
-
-def _written(value: Any) -> str:
-    """A plain value, an array or a tree of these; "" for anything else, of which nobody can say whether it is the same."""
-    if isinstance(value, SCALARS):
-        return repr(value)
-    if isinstance(value, Tensor):
-        value = value.detach().cpu().numpy()
-    if isinstance(value, np.ndarray):
-        return f"{value.dtype}{value.shape}{hashlib.sha256(value.tobytes()).hexdigest()}"
-    if isinstance(value, Mapping):
-        return str({str(k): _written(v) for k, v in value.items()})
-    if isinstance(value, set | frozenset):
-        return str(sorted(map(_written, value)))
-    return str([*map(_written, value)]) if isinstance(value, list | tuple) else ""
+        bodies = [f"{n}: {compiled(f.__code__)}" for n, v in values for f in functions(v)]
+        plain = [f"{n}={text}" for n, v in values if not n.startswith("__") and (text := written(v))]
+        return "\n".join((*bodies, *plain))
 
 
 def _loaded(code: CodeType) -> list[str]:
@@ -140,11 +105,6 @@ def _adds(code: CodeType) -> bool:
     """Whether code puts something into a list or a dictionary, which may be a log that it keeps and does not read."""
     puts = any(i.opname == "STORE_SUBSCR" for i in dis.get_instructions(code))
     return puts or any(_adds(c) for c in code.co_consts if isinstance(c, CodeType)) or bool(_ADDING & {*code.co_names})
-
-
-def _compiled(code: CodeType) -> str:
-    constants = [_compiled(one) if isinstance(one, CodeType) else _written(one) for one in code.co_consts]
-    return f"{code.co_code.hex()} {code.co_names} {code.co_varnames} {constants}"
 
 
 def _is_filled(cell: CellType) -> bool:

@@ -1,0 +1,83 @@
+"""Whether Python runs what a file of the user's own says by now: it does not where the file was edited after its import.
+
+The digests of a run are those of the text, so such a run would stand under code that it never ran.
+"""
+
+from __future__ import annotations
+
+import dis
+import inspect
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from importlib.machinery import SourceFileLoader
+from pathlib import Path
+from types import CodeType
+from typing import Any
+
+from unskew.engine.compiled import SCALARS, compiled, functions
+from unskew.errors import UsageError
+
+
+def check_as_written(kind: Any) -> None:
+    """Raises UsageError (E112) for a class or function that is no longer what its file says.
+
+    Not looked at: cells of notebooks, which have no file, and code that a tool rewrote while it was imported, as pytest does.
+    """
+    module = sys.modules.get(kind.__module__)
+    file = Path(getattr(module, "__file__", None) or "")
+    if type(getattr(module, "__loader__", None)) is not SourceFileLoader or not file.is_file():
+        return
+    codes = _codes(file.read_bytes())
+    if codes and kind.__qualname__ not in codes:  # it was made in another way, by exec for instance
+        return
+    if not _agrees(kind, codes):
+        text = f"'{kind.__qualname__}' is not what {file} says: one of them was changed after Python had imported the other"
+        mend = "start Python anew, or importlib.reload the module and make the object again"
+        raise UsageError("E112", f"{text}; {mend}.")
+
+
+def _agrees(kind: Any, codes: Mapping[str, list[CodeType]]) -> bool:
+    """codes: of the file by now, by their names; none where it is no Python any more."""
+    entries = vars(kind).values() if inspect.isclass(kind) else [kind]
+    for function in (f for entry in entries for f in functions(entry) if f.__module__ == kind.__module__):
+        if function.__code__.co_filename == "<string>":  # what dataclasses write
+            continue
+        if compiled(function.__code__) not in map(compiled, codes.get(function.__qualname__, [])):
+            return False
+    bodies = codes.get(kind.__qualname__, [])
+    return not inspect.isclass(kind) or any(_holds(vars(kind), body) for body in bodies)
+
+
+def _holds(attributes: Mapping[str, Any], body: CodeType) -> bool:
+    """Whether a class has the plain values that its body would give it."""
+    values = dict(_constants(body))
+    return all(
+        attributes[name] == value for name, value in values.items() if isinstance(attributes.get(name), SCALARS[:-1])
+    )
+
+
+def _constants(body: CodeType) -> Iterator[tuple[str, Any]]:
+    """(name, value) of each plain value that code gives a name."""
+    before = None
+    for step in dis.get_instructions(body):
+        is_named = step.opname == "STORE_NAME" and not step.argval.startswith("__")
+        if is_named and before is not None and before.opname == "LOAD_CONST":
+            yield step.argval, before.argval
+        before = step
+
+
+@lru_cache(32)
+def _codes(source: bytes) -> dict[str, list[CodeType]]:
+    """What a file's functions and classes would be compiled to, by their qualified names."""
+    by_name: dict[str, list[CodeType]] = defaultdict(list)
+    try:
+        waiting = [SourceFileLoader("", "").source_to_code(source, "<file>")]  # never run
+    except (SyntaxError, ValueError):
+        return by_name
+    while waiting:
+        code = waiting.pop()
+        by_name[code.co_qualname].append(code)
+        waiting += [inner for inner in code.co_consts if isinstance(inner, CodeType)]
+    return by_name
