@@ -20,22 +20,27 @@ from unskew.engine.compiled import SCALARS, compiled, functions
 from unskew.errors import UsageError
 
 
-def check_as_written(kind: Any) -> None:
-    """Raises UsageError (E112) for a class or function that is no longer what its file says.
+def source_of(kind: Any) -> str | None:
+    """The source of a class or function; None where Python has none, as of what was typed into a notebook.
 
-    Not looked at: cells of notebooks, which have no file, and code that a tool rewrote while it was imported, as pytest does.
+    Raises UsageError (E112) where the source is no longer what Python runs. Not asked of code that a tool rewrote while it was
+    imported, as pytest does.
     """
     module = sys.modules.get(kind.__module__)
     file = Path(getattr(module, "__file__", None) or "")
-    if type(getattr(module, "__loader__", None)) is not SourceFileLoader or not file.is_file():
-        return
-    codes = _codes(file.read_bytes())
-    if codes and kind.__qualname__ not in codes:  # it was made in another way, by exec for instance
-        return
-    if not _agrees(kind, codes):
-        text = f"'{kind.__qualname__}' is not what {file} says: one of them was changed after Python had imported the other"
-        mend = "start Python anew, or importlib.reload the module and make the object again"
-        raise UsageError("E112", f"{text}; {mend}.")
+    if type(getattr(module, "__loader__", None)) is SourceFileLoader and file.is_file():
+        codes = _codes(file.read_bytes())
+        # what exec made, say, for which Python 3.13 would take any lines of the file
+        if codes and kind.__qualname__ not in codes:
+            return None
+        if not _agrees(kind, codes):
+            text = f"'{kind.__qualname__}' is not what {file} says: one of them was changed after Python had imported the other"
+            mend = "start Python anew, or importlib.reload the module and make the object again"
+            raise UsageError("E112", f"{text}; {mend}.")
+    try:
+        return inspect.getsource(kind)
+    except (OSError, TypeError):
+        return None
 
 
 def _agrees(kind: Any, codes: Mapping[str, list[CodeType]]) -> bool:

@@ -14,7 +14,7 @@ from typing import Any
 
 from unskew import own
 from unskew.engine.compiled import compiled, functions, written
-from unskew.engine.edited import check_as_written
+from unskew.engine.edited import source_of
 
 _CELLS, _GLOBALS = ("LOAD_DEREF", "LOAD_CLASSDEREF"), ("LOAD_GLOBAL", "LOAD_NAME")
 
@@ -82,16 +82,14 @@ class _Walk:
 
 
 def text_of(kind: Any) -> str:
-    """The source of a class or function; where Python has none, as of a class that was typed into a notebook, what its
-    functions were compiled to. Raises UsageError (E112) where the source is no longer what Python runs."""
-    check_as_written(kind)
-    try:
-        return inspect.getsource(kind)
-    except (OSError, TypeError):
-        values = vars(kind).items() if inspect.isclass(kind) else [("", kind)]
-        bodies = [f"{n}: {compiled(f.__code__)}" for n, v in values for f in functions(v)]
-        plain = [f"{n}={text}" for n, v in values if not n.startswith("__") and (text := written(v))]
-        return "\n".join((*bodies, *plain))
+    """The source of a class or function; where Python has none, what its functions were compiled to. Raises UsageError (E112)
+    where the source is no longer what Python runs."""
+    if (text := source_of(kind)) is not None:
+        return text
+    values = vars(kind).items() if inspect.isclass(kind) else [("", kind)]
+    bodies = [f"{n}: {compiled(f.__code__)}" for n, v in values for f in functions(v)]
+    plain = [f"{n}={value}" for n, v in values if not n.startswith("__") and (value := written(v))]
+    return "\n".join((*bodies, *plain))
 
 
 def _loaded(code: CodeType) -> list[str]:
