@@ -60,9 +60,7 @@ def are_plain(texts: Sequence[str]) -> np.ndarray:
 
 def look_like_numbers(texts: Sequence[str]) -> np.ndarray:
     """Which texts are numbers or written like some, with signs for thousands, percent or currencies, bool [N]."""
-    return np.array(
-        [bool(PLAIN.fullmatch(t) or (LIKE.fullmatch(t) and not DATE.fullmatch(t))) for t in texts], dtype=bool
-    )
+    return np.array([bool(PLAIN.fullmatch(t) or LIKE.fullmatch(t)) for t in texts], dtype=bool)
 
 
 def is_date(text: str) -> bool:
