@@ -108,3 +108,14 @@ def test_memory_that_is_full_while_a_step_is_recorded_is_no_step_that_waits(gpus
     assert loop.fitted.lanes == 4
     assert not loop.trainer.remarks()
     assert loop.trainer.replays.recorder.replayed
+
+
+def test_where_one_client_fits_every_gpu_trains_one_by_itself(tmp_path, gpus: Pretend, full):  # noqa: F811
+    """A second GPU that kept its lanes would train a client twice side by side, in memory that is full, with other bits."""
+    gpus(2)
+    full(1)
+    _, loop = ups_and_downs(run_of("fedavg", **AUTO))
+    first, (twin,) = loop.trainer, loop.trainer.elsewhere.twins
+    assert (loop.fitted.lanes, first.lanes, twin.lanes) == (1, 1, 1)
+    assert not first.axis.folded
+    assert not twin.axis.folded
