@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
+import warnings
 from pathlib import Path
 
 import numpy as np
@@ -57,6 +58,33 @@ def test_the_columns_of_a_table_keep_their_order_in_the_runs_folder(tmp_path):
     early = {"kind": "table", "columns": {"area": [], "kind": [], "width": []}}
     with pytest.raises(DataError, match="E403 this run does not say in which order its columns were"):
         inputs.read(tmp_path / "t.csv", early)
+
+
+def test_a_clients_own_model_predicts_where_it_is_asked_for(tmp_path):
+    """Of a method that leaves each client a model of its own."""
+    result = unskew.run("fedper", (X, Y), name="r", folder=tmp_path, **SETTINGS)  # type: ignore[arg-type]
+    np.save(tmp_path / "new.npy", X)
+    texts = {}
+    for client in (0, 1):
+        texts[client] = call("predict", "r", "new.npy", "--client", str(client), cwd=tmp_path).out
+        shown = np.array([row[2:] for row in csv.reader(texts[client].splitlines()[1:])], float)
+        assert np.allclose(shown, result.predict_proba(X, client), atol=1e-6)
+    assert texts[0] != texts[1]
+
+
+def test_a_warning_does_not_stand_among_the_predictions(ours, monkeypatch):
+    """The table goes to a file or to another program."""
+    predict_proba = unskew.Result.predict_proba
+
+    def warned(*given):
+        warnings.warn("samples lie far from those of training", UserWarning, stacklevel=1)
+        return predict_proba(*given)
+
+    plain = call("predict", "r", "new.npy", cwd=ours.path.parent)
+    monkeypatch.setattr(unskew.Result, "predict_proba", warned)
+    done = call("predict", "r", "new.npy", cwd=ours.path.parent)
+    assert done.out == plain.out
+    assert "Warning: samples lie far from those of training" in done.err
 
 
 @pytest.mark.parametrize(

@@ -209,3 +209,36 @@ def test_a_part_that_trains_what_fedavg_trains_is_remarked():
     assert idle.detail.endswith("it ends with FedAvg's bits, too: does what it changes count?")
     (active,) = check.check_method(dataclasses.replace(Active(), pull=0.7), checks)
     assert "bits" not in active.detail
+
+
+@dataclass(frozen=True)
+class Infinite(Part):
+    """Sends weights without bounds."""
+
+    name: ClassVar[str] = "infinite"
+
+    def sends(self, w, c):
+        return {n: t / 0 for n, t in w.items()}
+
+
+@dataclass(frozen=True)
+class Undefined(Part):
+    """Its server divides zero by zero."""
+
+    name: ClassVar[str] = "undefined"
+
+    def refine(self, w, s, fed, t):
+        return {n: 0 * v / 0 for n, v in w.items()}, s
+
+
+def test_an_honest_reply_that_the_gate_refuses_fails():
+    (done,) = check.check_method(Infinite(), [check.is_deterministic])
+    assert not done.ok
+    assert "the gate refused an honest reply: " in done.detail
+
+
+def test_what_a_server_makes_of_sound_replies_must_be_finite():
+    """Every round was skipped, and the checks spoke of a learning rate that is too high, or of nothing."""
+    (done,) = check.check_method(Undefined(), [check.is_deterministic])
+    assert not done.ok
+    assert re.match("the server's hooks, from finite replies: round 1: after the merge .*", done.detail), done.detail

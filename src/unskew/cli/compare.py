@@ -11,7 +11,7 @@ from typing import Annotated, Any
 from annotated_types import Ge
 
 from unskew import disk
-from unskew.cli.options import SETTINGS, parts_arguments, with_settings
+from unskew.cli.options import SETTINGS, set_over, with_settings
 from unskew.cluster.place import HERE
 from unskew.errors import NothingUsed, Terminated, UsageError
 from unskew.scores import kind
@@ -64,7 +64,7 @@ def command(arguments: Arguments, given: dict[str, Any]) -> None:
     place.parse(arguments.on)
     values = {**(values_in(arguments.config) if arguments.config else {}), **given}
     if arguments.set:
-        values["set"] = parts_arguments(arguments.set)
+        values["set"] = set_over(values.get("set", {}), arguments.set)
     settings = build({**values, "method": arguments.methods[0]})
     methods = [*arguments.methods, *(REFERENCES if arguments.references else ())]
     for method in methods:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import types
 import typing
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
@@ -143,4 +143,12 @@ def parts_arguments(pairs: Sequence[str]) -> dict[str, dict[str, Any]]:
         if not (equals and dot and part and argument):
             raise UsageError("E102", f"--set takes part.argument=value, such as flea.alpha=0.1; got '{pair}'.")
         by_part.setdefault(part.strip().lower(), {})[argument.strip()] = calls.parse_value(value, path, "E102")
+    return by_part
+
+
+def set_over(before: Mapping[str, Mapping[str, Any]], pairs: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """The arguments of Parts as a file gives them, with those of `--set` over them, one by one. Raises UsageError (E102)."""
+    by_part = {part: dict(values) for part, values in before.items()}
+    for part, values in parts_arguments(pairs).items():
+        by_part[part] = {**by_part.get(part, {}), **values}
     return by_part

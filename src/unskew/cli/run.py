@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from unskew.cli.options import Panel, Positional, parts_arguments, with_settings
+from unskew.cli.options import Panel, Positional, set_over, with_settings
 from unskew.cluster import place
 from unskew.cluster.place import Cluster
 from unskew.errors import NothingUsed, Terminated, UsageError
@@ -86,7 +86,7 @@ def _settings(arguments: Arguments, given: dict[str, Any], sites: bool) -> Any:
     base = settings_of.given(config) if config else {}  # without defaults: other data may ask for another skew
     base = {**(ON_SITES if sites else {}), **base}
     settings = settings_of.build({**base, **given, **({"method": method} if method else {})})
-    settings = settings.replace(set={**settings.set, **parts_arguments(arguments.set)})
+    settings = settings.replace(set=set_over(settings.set, arguments.set))
     return in_full(settings)
 
 

@@ -1,0 +1,148 @@
+"""`unskew run`: which of several values of a setting counts, what --on names, and what is printed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tests.cli.calling import call
+from unskew.cli import run
+from unskew.cli.options import parts_arguments
+from unskew.cli.run import Arguments
+from unskew.errors import UsageError, excerpt, printable, suggestion
+
+FAST = ["--rounds", "1", "--epochs", "1", "--clients", "3", "--model", "mlp", "--workers", "1"]
+
+
+def settings(given, *, sites=False, **own):
+    return run._settings(Arguments(**own), given, sites)
+
+
+@pytest.fixture
+def config(tmp_path):
+    def of(text):
+        (tmp_path / "c.yaml").write_text(text)
+        return tmp_path / "c.yaml"
+
+    return of
+
+
+def test_an_option_counts_before_the_file_and_the_file_before_defaults(config):
+    path = config("method: fedprox\nlr: 0.5\nrounds: 7\nset: {fedprox: {mu: 0.25}}\n")
+    from_file = settings({}, config=path)
+    assert (from_file.method, from_file.lr, from_file.rounds) == ("fedprox(mu=0.25)", 0.5, 7)
+    both = settings({"lr": 0.125}, config=path, method="fedprox+fedrdn", set=("fedprox.mu=0.75",))
+    assert (both.method, both.lr, both.rounds) == ("fedprox(mu=0.75)+fedrdn", 0.125, 7)
+    assert settings({"rounds": 3}, method=str(path)).rounds == 3
+
+
+@pytest.mark.parametrize("command", ["run", "compare"])
+def test_what_the_file_sets_beside_an_option_stays(config, command, tmp_path):
+    """`--set` of one argument dropped the file's others of that Part, and in a comparison of all Parts, without a word."""
+    path = config("set: {flea: {lambda1: 0.25, alpha: 0.75}, fedprox: {mu: 0.5}}\n")
+    words = ["flea+fedprox"] if command == "run" else ["flea+fedprox", "fedavg", "--seeds", "1"]
+    one = ["--config", str(path), "--set", "flea.alpha=0.5", "--name", "r"]
+    done = call(command, *words, *one, *FAST, "--json", cwd=tmp_path)
+    assert done.code == 0, done.err
+    folder = next((tmp_path / "runs/r").rglob("config.yaml")) if command == "run" else tmp_path / "runs/r/compare.yaml"
+    text = folder.read_text()
+    for value in ("lambda1", "0.25", "0.5"):
+        assert value in text
+    assert "0.75" not in text
+    if command == "run":
+        assert "method: flea(alpha=0.5, lambda1=0.25)+fedprox(mu=0.5)" in text
+
+
+def test_on_real_sites_no_site_outweighs_all_others_unless_it_is_said(config):
+    """`cap` is 0.5 there, and what a file or an option says counts before that."""
+    assert settings({}).cap != 0.5
+    assert settings({}, sites=True).cap == 0.5
+    assert settings({}, sites=True, config=config("cap: 0.75\n")).cap == 0.75
+    assert settings({"cap": 1.0}, sites=True, config=config("cap: 0.75\n")).cap == 1.0
+
+
+def test_a_federation_may_be_called_ray(tmp_path):
+    def cluster(on):
+        return run._cluster(Arguments(on=on, federations=tmp_path))
+
+    assert cluster(None) is None
+    assert cluster("lung") is None
+    assert cluster("ray") is not None
+    (tmp_path / "ray").mkdir()
+    assert cluster("ray") is None
+
+
+def test_values_that_are_nothing_are_values():
+    """A weight decay of 0 and a switch that is off are what the user gave, not what they left out."""
+    done = call("run", "fedavg", *FAST, "--dry-run", "--lanes", "0")
+    assert (done.code, done.err[:4]) == (2, "E109"), done.text
+    shown = call("run", "fedavg", *FAST, "--on", "lung", "--min-sites", "0")
+    assert (shown.code, shown.err[:4]) != (0, ""), shown.text
+
+
+def test_a_dry_run_shows_what_leaves_and_trains_nothing(tmp_path):
+    done = call("run", "fedavg", *FAST, "--dry-run", "--name", "r", cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert "weights" in done.out
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_run_lies_in_the_folder_for_runs(tmp_path):
+    """Its name is no way out of it."""
+    done = call("run", "fedavg", *FAST, "--name", "../r", cwd=tmp_path)
+    assert (done.code, done.err[:4]) == (2, "E114")
+    assert not list(tmp_path.iterdir())
+
+
+def test_json_holds_every_score_under_its_own_name():
+    values = {("global", "accuracy"): 0.5, ("global", "ece"): 0.25, ("global@client", "accuracy"): 0.125}
+
+    class Record:
+        def metrics(self, scope):
+            return [metric for known, metric in values if known == scope]
+
+    class Result(SimpleNamespace):
+        def scores(self, scope, metric="accuracy"):
+            return {"last": values.get((scope, metric))}
+
+        def bytes(self, way):
+            return {"up": 10, "down": 20}[way]
+
+    result = Result(path=Path("runs/r"), method="fedavg", metrics=("ece",), record=Record(), digest="00ff")
+    assert json.loads(json.dumps(run._as_json(result))) == {
+        "run": "runs/r", "method": "fedavg", "sha256": "00ff", "bytes": {"up": 10, "down": 20},
+        "scores": {"global": {"last": 0.5}, "global@client": {"last": 0.125}, "personal@client": {"last": None}},
+        "metrics": {"ece": {"global": {"last": 0.25}}},
+    }  # fmt: skip
+
+
+def test_the_line_of_a_round_has_the_latest_score_of_each_scope():
+    latest = {("global", "rmse"): 57.25, ("global@client", "mean"): 60.5, ("global@client", "worst"): 99.0}
+    record = SimpleNamespace(latest=lambda scope, metric: latest.get((scope, metric)))
+    loop = SimpleNamespace(record=record, fed=SimpleNamespace(task=SimpleNamespace(main_score="rmse")))
+    assert run._latest_scores(loop) == {"global": "57.25", "clients": "60.5", "worst": "99"}
+    del latest["global", "rmse"]
+    assert run._latest_scores(loop) == {"clients": "60.5", "worst": "99"}
+
+
+def test_arguments_of_parts():
+    assert parts_arguments(["FLea.alpha=0.1", "flea.top = 3", "dp.clip=2"]) == {
+        "flea": {"alpha": 0.1, "top": 3},
+        "dp": {"clip": 2},
+    }
+    for wrong in ("alpha=1", "flea.alpha", ".alpha=1", "flea.=1", "=1", "."):
+        with pytest.raises(UsageError, match=r"E102 --set takes part\.argument=value"):
+            parts_arguments([wrong])
+
+
+def test_what_is_shown_of_a_value_is_short_and_on_one_line():
+    assert excerpt("a\nb\x1b[2J") == r"'a\nb\x1b[2J'"
+    assert len(excerpt("x" * 500)) == 80
+    assert excerpt("x" * 500, 10) == "'xxxxxx..."
+    assert printable("a\x1b[2Jb\rc\u200b") == r"a\x1b[2Jb\rc\u200b"
+    assert suggestion("Fedavgg", ["fedavg"]) == " Did you mean 'fedavg'?"
+    assert suggestion("non-iid", ["iid"]) == ""
+    assert suggestion("iid", ["iid", "x"]) == " Did you mean 'iid'?"

@@ -1,0 +1,118 @@
+"""`unskew watch`: what is shown of a run's files, once each."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cli.calling import call
+from unskew.cli import watch
+
+
+def score(t, value, metric="accuracy", scope="global", client=None):
+    return {"t": t, "scope": scope, "client": client, "metric": metric, "value": value}
+
+
+SECONDS = {"scope": "train", "client": None, "metric": "seconds", "value": 0.1}
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A function that adds rows to a run's files."""
+    (tmp_path / "r").mkdir()
+
+    def add(metrics=(), events=(), **files):
+        for name, rows in (("metrics", metrics), ("events", events)):
+            with open(tmp_path / "r" / f"{name}.jsonl", "a") as file:
+                file.writelines(json.dumps(row) + "\n" for row in rows)
+        for name, content in files.items():
+            (tmp_path / "r" / f"{name}.json").write_text(json.dumps(content))
+        return tmp_path / "r"
+
+    return add
+
+
+def round_of(t, asked, answered):
+    return {"t": t, "code": "round", "asked": asked, "answered": answered, "received": len(answered)}
+
+
+def shown(path):
+    history = watch._History(path)
+    said = list(history.read())
+    return said, {t: history.line(t, 9) for t in sorted(history.complete)}
+
+
+def test_a_round_is_shown_once_all_of_it_is_written(run):
+    path = run([score(0, 0.1), score(1, 0.5)], [round_of(1, [0, 1], [0, 1])])
+    assert set(shown(path)[1]) == {0}
+    run([{"t": 1, **SECONDS}])
+    assert set(shown(path)[1]) == {0, 1}
+
+
+def test_scores_of_single_clients_are_not_those_of_all(run):
+    rows = [score(1, 0.5), score(1, 0.9, client=2), {"t": 1, **SECONDS}]
+    rows[1:1] = [score(1, 0.25, "mean", "global@client"), score(1, 0.125, "worst", "global@client")]
+    _, lines = shown(run(rows))
+    assert lines[1].split() == ["round", "1/9", "global", "50.0%", "clients", "25.0%", "worst", "12.5%"]
+
+
+def test_numbers_are_written_in_their_own_unit(run):
+    rows = [score(1, 57.25, "rmse"), score(1, 60.5, "mean", "global@client"), {"t": 1, **SECONDS}]
+    assert shown(run(rows))[1][1].split() == ["round", "1/9", "global", "57.25", "clients", "60.5"]
+
+
+def test_those_who_did_not_answer_are_named(run):
+    """By the names that sites gave, by their numbers in a simulation; a few, and how many more."""
+    end = {"t": 1, **SECONDS}
+    path = run([end], [round_of(1, [0, 1, 2], [1])], sites={"sites": [{"site": s} for s in ("oslo", "lyon", "porto")]})
+    assert shown(path)[1][1].endswith("1/3 answered  without oslo, porto")
+    (path / "sites.json").unlink()
+    run([{**end, "t": 2}], [round_of(2, list(range(10)), [4])])
+    assert shown(path)[1][2].endswith("1/10 answered  without 0, 1, 2, 3, 5, 6 and 3 more")
+    run([{**end, "t": 3}], [round_of(3, [0, 1], [0, 1])])
+    assert shown(path)[1][3].endswith("  2/2 answered")
+
+
+def test_events_are_sentences(run):
+    assert shown(run(events=[{"t": 1, "code": "E311", "text": "oslo is not connected."}]))[0] == [
+        "E311 oslo is not connected."
+    ]
+
+
+@pytest.mark.parametrize(
+    ("ending", "says"),
+    [
+        ({"state": "paused", "code": 75, "text": "E203 disk full."}, "E203 disk full. Resume with: unskew resume r"),
+        ({"state": "failed", "code": 2, "text": "E506 cannot run."}, "E506 cannot run."),
+        ({"state": "done", "code": 0, "text": ""}, ""),
+    ],
+)
+def test_how_a_run_over_a_network_ended_is_said(run, ending, says):
+    """A run that is paused can be resumed, one that failed cannot."""
+    path = run([score(0, 0.1), score(1, 0.5), {"t": 1, **SECONDS}], ending=ending, deploy={})
+    lines = call("watch", "r", cwd=path.parent).out.splitlines()
+    assert [line.split()[1] for line in lines[:2]] == ["0/0", "1/0"]
+    assert lines[2:] == ([says] if says else [])
+
+
+def test_once_shows_what_there_is_and_ends(run):
+    path = run([score(0, 0.1)], deploy={})
+    lines = call("watch", "r", "--once", cwd=path.parent).out.splitlines()
+    assert [line.split()[1] for line in lines] == ["0/0"]
+
+
+def test_no_round_is_shown_twice(run, monkeypatch):
+    """While more of them come."""
+    path = run([score(0, 0.1)], deploy={})
+    waits = []
+
+    def wait(seconds):
+        waits.append(seconds)
+        run([score(len(waits), 0.5), {"t": len(waits), **SECONDS}])
+        if len(waits) == 3:
+            run(ending={"state": "done", "code": 0, "text": ""})
+
+    monkeypatch.setattr(watch.time, "sleep", wait)
+    lines = call("watch", "r", cwd=path.parent).out.splitlines()
+    assert [line.split()[1] for line in lines] == [f"{t}/0" for t in range(4)]
