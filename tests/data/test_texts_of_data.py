@@ -1,0 +1,159 @@
+"""Texts that name data and how they are dealt out, archives of named sets, and which volumes belong together."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tests.data.test_folders import pictures
+from tests.data.test_volumes import volume
+from unskew import data
+from unskew.data import registry
+from unskew.data.archives import Archive
+from unskew.data.intake.tree import VOLUMES, tree_of
+from unskew.data.named import NamedArchive
+from unskew.data.skew import Skew, partition
+from unskew.data.volumes.layout import Scan, layout_of
+from unskew.data.volumes.slices import mask_slices, slices
+from unskew.errors import DataError, UsageError
+
+
+def test_a_further_argument_counts_before_those_in_the_text(tmp_path, monkeypatch):
+    pictures(tmp_path, "a", "b")
+    assert data.read(f"{tmp_path}(size=8)").shape == (3, 8, 8)
+    assert data.read(f"{tmp_path}(size=8)", size=16).shape == (3, 16, 16)
+    monkeypatch.setattr(registry, "reader_of", lambda name: lambda size=1, bands=2: (size, bands))
+    assert data.read("any(size=8, bands=4)", size=16) == (16, 4)
+
+
+def test_a_path_may_have_brackets_as_if_it_had_arguments(tmp_path):
+    """Of `scans` and `scans(1)`, the text `scans(1)(size=8)` names the second."""
+    pictures(tmp_path / "scans", "a", "b")
+    pictures(tmp_path / "scans(1)", "c", "d")
+    assert registry.place_of(f"{tmp_path}/scans(1)(size=8)") == (f"{tmp_path}/scans(1)", {"size": 8})
+    assert data.read(f"{tmp_path}/scans(1)(size=8)").classes == ("c", "d")
+    assert data.read(f"{tmp_path}/scans(size=8)").classes == ("a", "b")
+
+
+def test_the_column_by_which_a_text_divides(tmp_path):
+    """That of a table by its name; where a table lists files, the column becomes `site`."""
+    pictures(tmp_path / "scans", "a", "b")
+    (tmp_path / "t.csv").write_text("x,bank\n1,a\n")
+    assert registry.divided_by(f"{tmp_path}/t.csv(site=bank)") == "bank"
+    assert registry.divided_by(f"{tmp_path}/scans(site=hospital)") == "site"
+    for text in (f"{tmp_path}/t.csv", f"{tmp_path}/t.csv(label=x)", "digits"):
+        assert registry.divided_by(text) == ""
+
+
+def test_sets_that_are_not_on_this_machine_are_said_to_be_missing(tmp_path, monkeypatch):
+    monkeypatch.setenv("UNSKEW_DATA", str(tmp_path))
+    (tmp_path / "fashion_mnist.npz").write_bytes(b"")
+    assert [registry.at_hand(name) for name in ("digits", "cifar10", "fashion_mnist")] == [True, False, True]
+    missing = {name for name, line in registry.describe().items() if "not found: set UNSKEW_DATA" in line}
+    assert missing == set(registry.names()) - {*registry.ALWAYS, "fashion_mnist"}
+
+
+def test_every_shift_of_a_skew_is_read():
+    assert len(Skew.parse("iid+noise:0.1+contrast:0.2+brightness:0.3").shifts) == 3
+    with pytest.raises(UsageError, match="E103 .*'blurr'"):
+        Skew.parse("iid+noise:0.1+contrast:0.2+blurr:0.3")
+
+
+def test_data_are_dealt_to_at_least_one_client():
+    """Where a column says who the clients are, no number is asked for."""
+    rng, y = np.random.default_rng(0), np.array([0, 1, 0, 1])
+    with pytest.raises(UsageError, match="E109 clients must be at least 1; got 0"):
+        partition("iid", y, 0, rng)
+    assert len(partition("column:site", y, 0, rng, columns={"site": np.array([0, 0, 1, 2])})) == 3
+    with pytest.raises(DataError, match="E403 there are no samples"):
+        partition("iid", y[:0], 2, rng)
+
+
+def strips(*shades):
+    """Strips of two pictures of 4 x 4 each, of these shades, one below the other, as bytes and where each begins."""
+    encoded = []
+    for one, other in zip(shades[::2], shades[1::2]):
+        buffer, strip = io.BytesIO(), np.zeros((8, 4, 3), np.uint8)
+        strip[:4], strip[4:] = one, other
+        Image.fromarray(strip).save(buffer, "PNG")
+        encoded.append(buffer.getvalue())
+    offsets = np.cumsum([0, *map(len, encoded)])
+    return np.frombuffer(b"".join(encoded), np.uint8), offsets
+
+
+def test_pictures_in_strips_keep_their_order():
+    """Each has its label by its place."""
+    shades = (10, 60, 110, 160, 210, 250)
+    buffer, offsets = strips(*shades)
+    archive = Archive(Path("a.npz"), {"train_webp": buffer, "train_off": offsets})
+    assert archive.pictures("train_webp", 4)[:, 0, 0, 0].tolist() == list(shades)
+    with pytest.raises(DataError, match="E401 a.npz lacks the array 'y'; it holds train_webp, train_off"):
+        archive.labels("y")
+    with pytest.raises(DataError, match="E401 a.npz: pictures in 'train_webp' cannot be read"):
+        Archive(Path("a.npz"), {"train_webp": buffer, "train_off": offsets + 3}).pictures("train_webp", 4)
+
+
+def test_a_set_in_one_piece_is_divided_row_by_row():
+    x, y, test = np.arange(6.0)[:, None], np.array([0, 1, 2, 0, 1, 2]), np.array([0, 1, 0, 0, 1, 0], bool)
+    arrays = {"y": y, "classes": np.array(["a", "b", "c"]), "site": 10 * np.arange(6)}
+    d = NamedArchive(Archive(Path("eyes.npz"), arrays), "here").divided(x, test, ("site",))
+    for rows, columns, given in ((d.y, d.columns, ~test), (d.y_test, d.test_columns, test)):
+        assert rows.tolist() == y[given].tolist()
+        assert columns["site"].tolist() == (10 * np.flatnonzero(given)).tolist()
+    assert (d.x[:, 0].tolist(), d.x_test[:, 0].tolist()) == ([0, 2, 3, 5], [1, 4])
+
+
+def test_who_a_patient_is():
+    """Patients of one name at two sites are two people, unless a file says who they are."""
+    one, other = (Scan(Path("a.nii"), "sub-01", site, "train") for site in ("lyon", "oslo"))
+    assert one.owner != other.owner
+    one, other = (Scan(Path("a.nii"), name, site, "train", person="anna") for name, site in (("a", "x"), ("b", "y")))
+    assert one.owner == other.owner
+
+
+@pytest.mark.parametrize(
+    ("names", "says"),
+    [
+        (("p1/scan.nii", "p1/scan_seg.nii", "p1/scan-label.nii"), "scan.nii has 2 masks"),
+        (("p1/scan.nii", "p2/scan.nii", "p2/scan_seg.nii"), "p1/scan.nii has no mask"),
+        (("p1/t1.nii", "p1/t2.nii", "p1/mask.nii"), "would share the mask mask.nii"),
+    ],
+)
+def test_an_image_has_one_mask_of_its_own(tmp_path, names, says):
+    for name in names:
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    with pytest.raises(DataError, match=f"E409 .*{says}"):
+        layout_of(tree_of(tmp_path, VOLUMES))
+
+
+def test_a_file_called_mask_is_the_mask_of_its_folder(tmp_path):
+    for patient in ("p1", "p2"):
+        (tmp_path / patient).mkdir()
+        for name in ("scan.nii", "mask.nii"):
+            (tmp_path / patient / name).write_bytes(b"")
+    scans = layout_of(tree_of(tmp_path, VOLUMES)).scans
+    assert [(s.path.name, s.mask.name, s.path.parent == s.mask.parent) for s in scans] == [  # type: ignore[union-attr]
+        ("scan.nii", "mask.nii", True)
+    ] * 2
+
+
+def test_pixels_of_smaller_masks_are_those_in_the_middle_of_their_areas():
+    """As those of images are means over the same areas; of nine columns in three, the second, fifth and eighth."""
+    values = np.broadcast_to(np.arange(9.0)[:, None, None], (9, 9, 2))  # along X
+    for axis in ("axial", "coronal"):
+        one = volume(values if axis == "axial" else values.transpose(0, 2, 1))
+        assert mask_slices(one, axis, 3)[0, 0].tolist() == [1, 4, 7]
+        assert slices(one, axis, 3)[0, 0].tolist() == pytest.approx([1, 4, 7])
+
+
+def test_what_is_beside_a_slice_is_as_dark_as_its_darkest_pixel():
+    """CT has air at -1,000; zeros beside it would be water."""
+    square = slices(volume(np.full((4, 8, 1), 7.0) - 1000 * (np.arange(8)[None, :, None] == 0)), "axial", 8)[0]
+    assert square.min() == -993
+    assert (square[:, [0, 1, 6, 7]] == -993).all()
+    assert not mask_slices(volume(np.full((4, 8, 1), 2)), "axial", 8)[0][:, [0, 1, 6, 7]].any()
