@@ -326,3 +326,38 @@ def test_the_range_of_values_is_that_of_all_samples(monkeypatch):
     d = data.arrays(np.array([[1.0, 2], [3, 4], [-7, 5], [2, 9]]), ["a", "b"] * 2, test=0)
     monkeypatch.setattr(understood, "CHUNK", 2)
     assert understood.span(d) == (-7, 9)
+
+
+def test_with_masks_images_have_channels_whatever_their_shape():
+    """4 x 64 would pass for rows of a signal."""
+    x = np.zeros((5, 4, 64), np.float32)
+    assert data.arrays(x, ["a", "b", "a", "b", "a"], test=0).shape == (4, 64)
+    with pytest.raises(DataError, match=r"E403 .*images \[N, H, W\] without channels"):
+        data.arrays(x, np.zeros((5, 4, 64), np.uint8))
+
+
+def test_drawings_are_no_masks_of_photographs_that_they_do_not_fit(tmp_path):
+    """Of another size, or with few names in common."""
+    for n in range(10):
+        disc(tmp_path / "size" / "photos" / f"{n}.png", n % 5)
+        disc(tmp_path / "size" / "drawings" / f"{n}.png", n % 5, 255, (12, 16))
+        disc(tmp_path / "names" / "photos" / f"{n + 7}.png", n % 5)
+        disc(tmp_path / "names" / "drawings" / f"{n}.png", n % 5, 255)
+    for way in ("size", "names"):
+        assert data.folder(tmp_path / way, size=8).classes == ("drawings", "photos")
+
+
+def test_masks_of_drawings_are_known_by_the_name_of_their_folder(tmp_path):
+    """Images in two colours look like masks themselves."""
+    for n in range(4):
+        disc(tmp_path / "what" / f"{n}.png", n, 200)
+        disc(tmp_path / "labels" / f"{n}.png", n, 255)
+    with pytest.raises(DataError, match="E409 .*labels/0.png looks like the mask of .*what/0.png"):
+        data.folder(tmp_path, size=8)
+
+
+def test_a_label_is_named_once_and_is_there_or_not(tmp_path):
+    with pytest.raises(DataError, match="E404 .*the target names the column 'a' twice"):
+        data.read(table(tmp_path / "t.csv", a=lambda i: i % 2, b=lambda i: i // 2 % 2), target="a,b,a")
+    with pytest.raises(DataError, match="E404 .*label 'b' of sample 1 is 2; write 1 where it is there"):
+        data.arrays(np.zeros((3, 2)), np.array([[0, 1], [1, 2], [1, 1]]), target="a,b")

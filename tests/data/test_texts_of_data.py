@@ -37,6 +37,7 @@ def test_a_path_may_have_brackets_as_if_it_had_arguments(tmp_path):
     assert registry.place_of(f"{tmp_path}/scans(1)(size=8)") == (f"{tmp_path}/scans(1)", {"size": 8})
     assert data.read(f"{tmp_path}/scans(1)(size=8)").classes == ("c", "d")
     assert data.read(f"{tmp_path}/scans(size=8)").classes == ("a", "b")
+    assert registry.place_of(f"{tmp_path}/scans(1)") == (f"{tmp_path}/scans(1)", {})
 
 
 def test_the_column_by_which_a_text_divides(tmp_path):
@@ -55,6 +56,14 @@ def test_sets_that_are_not_on_this_machine_are_said_to_be_missing(tmp_path, monk
     assert [registry.at_hand(name) for name in ("digits", "cifar10", "fashion_mnist")] == [True, False, True]
     missing = {name for name, line in registry.describe().items() if "not found: set UNSKEW_DATA" in line}
     assert missing == set(registry.names()) - {*registry.ALWAYS, "fashion_mnist"}
+
+
+def test_an_archive_of_ones_own_in_the_folder_of_named_sets_has_no_name_of_theirs(tmp_path, monkeypatch):
+    monkeypatch.setenv("UNSKEW_DATA", str(tmp_path))
+    for name in ("digits", "my_own"):
+        (tmp_path / f"{name}.npz").write_bytes(b"")
+    assert registry.place_of("digits") == ("digits", {})
+    assert registry.place_of("my_own") == (str(tmp_path / "my_own.npz"), {})
 
 
 def test_every_shift_of_a_skew_is_read():

@@ -107,8 +107,6 @@ def _windows(files: Files) -> dict[str, list[Client]]:
         raise DataError(
             "E411", f"{files.place}: {name} holds no role with more than {WINDOW} characters, as 'ROLE:' lines."
         )
-    trained = {role for role, *_ in parts["train"]}
-    parts["test"] = [c for c in parts["test"] if c[0] in trained]
     return parts
 
 
