@@ -1,0 +1,78 @@
+"""What a transformer is told of its tokens, and what becomes of its answers: worked by hand with one that only repeats them.
+
+Letters: B batch, T tokens, D features.
+"""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import torch
+from torch import nn
+
+from unskew.models.language import Each, Last, Pooled, Sequences
+
+PADDING, D = 0, 6
+IDS = torch.tensor([[3, 5, 4, PADDING], [PADDING, 2, 2, 1], [PADDING] * 4])
+LEAST = torch.finfo(torch.float32).min
+
+
+class Repeats(nn.Module):
+    """Answers every token by itself, as one-hot features, and remembers what it was given."""
+
+    def forward(self, input_ids, attention_mask):
+        self.ids, self.mask = input_ids, attention_mask
+        return SimpleNamespace(last_hidden_state=nn.functional.one_hot(input_ids, D).float())
+
+
+def one(*ids):
+    return nn.functional.one_hot(torch.tensor(ids), D).float()
+
+
+def test_the_mean_is_of_the_tokens_that_count():
+    pooled = Pooled(Repeats(), PADDING, causal=False)(IDS)
+    torch.testing.assert_close(pooled[0], one(3, 5, 4).mean(0))
+    torch.testing.assert_close(pooled[1], one(2, 2, 1).mean(0))
+    assert not pooled[2].any()  # of nothing
+    torch.testing.assert_close(Pooled(Repeats(), None, causal=False)(IDS)[0], one(3, 5, 4, 0).mean(0))
+
+
+def test_the_last_token_that_counts_answers():
+    """Wherever the padding stands."""
+    last = Last(Repeats(), PADDING, causal=True)(IDS)
+    assert last[:2].equal(one(4, 1))
+    assert not last[2].any()
+    assert Last(Repeats(), None, causal=True)(IDS)[:2].equal(one(0, 1))
+
+
+def test_every_token_answers():
+    assert Each(Repeats(), PADDING, causal=True)(IDS)[0].equal(one(3, 5, 4, 0))
+
+
+def test_a_token_sees_no_padding_and_where_it_is_asked_nothing_behind_it():
+    """In masks of numbers that are added: 0 for what is seen."""
+    for causal in (False, True):
+        body = Each(Repeats(), PADDING, causal)
+        body(IDS)
+        mask = body.model.mask
+        assert mask.shape == (3, 1, 4, 4)
+        for b in range(3):
+            for t in range(4):
+                sees = [IDS[b, j] != PADDING and (j <= t or not causal) for j in range(4)]
+                assert mask[b, 0, t].tolist() == [0.0 if s else LEAST for s in sees]
+
+
+def test_token_ids_travel_as_numbers_and_arrive_as_whole_ones():
+    body = Pooled(Repeats(), PADDING, causal=False)
+    body(IDS.float() + 1e-4)
+    assert body.model.ids.equal(IDS)
+
+
+def test_a_model_with_one_answer_a_sequence_becomes_one_with_an_answer_a_token():
+    model = Sequences(Pooled(Repeats(), PADDING, causal=True), nn.Linear(D, 2), vocabulary=D)
+    assert model(IDS).shape == (3, 2)
+    assert (model.dense, model.fresh) == (False, ("head",))
+    dense = model.at_every_token()
+    assert dense(IDS).shape == (3, 4, 2)
+    assert dense.dense
+    assert (dense.body.padding, dense.body.causal) == (PADDING, True)

@@ -1,0 +1,69 @@
+"""The primitives that pictures are drawn with, worked by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from unskew.report.figures import svg
+from unskew.report.figures.svg import Scale
+
+
+def test_a_scale_maps_ends_to_ends_and_what_lies_between_in_proportion():
+    linear = Scale(2, 6, 10, 30)
+    assert [float(linear(v)) for v in (2, 3, 6)] == [10, 15, 30]
+    assert float(Scale(0, 1, 30, 10)(0.25)) == 25  # a picture's y grows downwards
+    logarithmic = Scale(0.01, 100, 0, 40, log=True)
+    assert [float(logarithmic(v)) for v in (0.01, 0.1, 1, 100)] == pytest.approx([0, 10, 20, 40])
+    assert float(Scale(5, 5, 0, 40)(5)) == 0  # all values are one
+
+
+def test_ticks_are_no_closer_than_asked():
+    assert Scale(0, 3, 0, 1).ticks(6) == [0, 0.5, 1, 1.5, 2, 2.5, 3]
+    assert Scale(0, 3, 0, 1, least=1).ticks(6) == [0, 1, 2, 3]
+    assert svg.ticks(0.1, 0.9, 4) == pytest.approx([0.2, 0.4, 0.6, 0.8])
+    assert (svg.least_step(np.array([1.0, 2])), svg.least_step(np.array([1.0, 2.5]))) == (1, 0)
+    assert svg.log_ticks(1, 1000, 6) == [1, 10, 100, 1000] or len(svg.log_ticks(1, 1000, 6)) <= 6
+
+
+def test_an_axis_of_scores_has_round_ends_and_begins_at_zero_only_near_it():
+    assert svg.percent_range(0.31, 0.68) == pytest.approx((0.3, 0.7, 0.1))
+    assert svg.percent_range(0.985, 0.99)[1] == 1.0
+    assert svg.score_range(3.0, 9.0, share=False) == pytest.approx((0, 10, 2))
+    assert svg.score_range(57.2, 61.4, share=False) == pytest.approx((57, 62, 1))
+    assert svg.score_range(-3.0, 9.0, share=False)[0] < 0
+    assert svg.score_range(0.31, 0.68, share=True) == pytest.approx((0.3, 0.7, 0.1))
+    assert [svg.score_tick(0.25, step, True) for step in (0.05, 0.005)] == ["25", "25.0"]
+    assert [svg.score_tick(v, 1, False) for v in (57.5, 1234.5)] == ["57.5", "1,234"]
+
+
+def test_labels_that_are_too_close_form_a_block_around_the_mean_of_their_places():
+    assert svg.apart([], 5, 0, 100) == []
+    assert svg.apart([50, 10], 5, 0, 100) == [50, 10]
+    assert svg.apart([10, 11, 12], 5, 0, 100) == [6, 11, 16]
+    # 10 and 10 ask for 7.5; 11 joins them: (10 + 5 + 1) / 3 from the first
+    assert svg.apart([11, 10, 10], 5, 0, 100) == pytest.approx([46 / 3, 16 / 3, 31 / 3])
+    assert svg.apart([99, 98, 97], 5, 0, 100) == [100, 95, 90]
+    assert svg.apart([50] * 5, 40, 0, 100) == [0, 25, 50, 75, 100]  # no room for the gap
+
+
+def test_references_are_grey_and_take_no_methods_colour():
+    given = ["central", *(f"m{i}" for i in range(9)), "local"]
+    colours = svg.colours(given, ["central", "local"])
+    assert (colours["central"], colours["local"]) == ("ref", "ref")
+    assert [colours[f"m{i}"] for i in range(9)] == [*(f"m{i}" for i in range(8)), "m0"]
+
+
+def test_texts_from_outside_are_escaped():
+    evil = "</text><script>alert('x')</script>"
+    for drawn in (
+        svg.text(0, 0, evil), svg.tip(evil), svg.label_with_value(0, 0, evil, evil, "name"),
+        svg.x_axis(Scale(0, 1, 0, 9), 5, 0, evil, lambda v: evil),
+    ):  # fmt: skip
+        assert "<script" not in drawn
+        assert "&lt;script&gt;" in drawn
+
+
+def test_what_is_cut_says_so():
+    assert svg.shorten("FedAvg", 6) == "FedAvg"
+    assert svg.shorten("FedAvgM", 6) == "FedAv…"
