@@ -263,6 +263,8 @@ def test_the_commands_say_what_follows(tmp_path, site):
     refused = call("site", "refuse", "r1", "--folder", str(folder)).out.splitlines()
     assert refused[0] == "refused  r1  fedavg: nothing more is computed for this study here"
     assert refused[1].endswith(f"unskew site approve {where}")
+    assert [r.state for r in approvals.everything(folder)] == ["refused"]
     assert "decide:" not in call("site", "approve", "--folder", str(folder)).out
     approved = call("site", "approve", "r1", "--folder", str(folder)).out
     assert approved.startswith("approved  r1, and later runs of this study\n")
+    assert [r.state for r in approvals.everything(folder)] == ["approved"]

@@ -139,3 +139,22 @@ def test_a_proxy_that_refuses_is_named(tmp_path, home, monkeypatch):
     joined = joined_at(tmp_path, home, 10)
     monkeypatch.setattr(handshake, "TIMEOUT_S", 0.2)  # the proxy answers once
     assert not handshake.rejection(joined)  # it may let the site through later
+
+
+@pytest.mark.parametrize(
+    ("findings", "why"),
+    [
+        ({"network": False}, ""),  # the server may come
+        ({"network": True, "certificate": True, "clock": True}, ""),
+        ({"network": True, "certificate": False, "clock": True}, ""),  # it expires soon, and lets sites in until then
+        ({"network": True, "certificate": False, "admission": False}, ""),  # and whoever is not admitted may be yet
+        ({"network": True, "certificate": False}, "certificate"),
+        ({"network": True, "certificate": True, "clock": False}, "clock"),
+        ({"network": True, "certificate": True, "admission": False}, ""),
+        ({"network": True, "handshake": False}, ""),
+    ],
+)
+def test_a_site_gives_up_only_where_waiting_cannot_help(findings, why, monkeypatch):
+    each = [handshake.Finding(what, ok, what) for what, ok in findings.items()]
+    monkeypatch.setattr(handshake, "network", lambda joined: each)
+    assert handshake.rejection(SimpleNamespace()) == why  # type: ignore[arg-type]
