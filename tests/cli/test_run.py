@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from tests.cli.calling import call
-from unskew.cli import run
+from unskew.cli import options, run
 from unskew.cli.options import parts_arguments
 from unskew.cli.run import Arguments
 from unskew.errors import UsageError, excerpt, printable, suggestion
@@ -75,12 +75,17 @@ def test_a_federation_may_be_called_ray(tmp_path):
     assert cluster("ray") is None
 
 
-def test_values_that_are_nothing_are_values():
-    """A weight decay of 0 and a switch that is off are what the user gave, not what they left out."""
-    done = call("run", "fedavg", *FAST, "--dry-run", "--lanes", "0")
-    assert (done.code, done.err[:4]) == (2, "E109"), done.text
-    shown = call("run", "fedavg", *FAST, "--on", "lung", "--min-sites", "0")
-    assert (shown.code, shown.err[:4]) != (0, ""), shown.text
+def test_values_that_are_nothing_are_values(config, tmp_path):
+    """A momentum of 0 and a switch that is off are what the user gave, not what they left out."""
+    path = config("momentum: 0.5\nlr: 0.25\n")
+    words = ["--config", str(path), "--momentum", "0", "--name", "r", "--json"]
+    done = call("run", "fedavg", *words, *FAST, cwd=tmp_path)
+    assert done.code == 0, done.err
+    text = (tmp_path / "runs/r/config.yaml").read_text()
+    assert "momentum: 0" in text
+    assert "momentum: 0.5" not in text
+    assert "lr: 0.25" in text
+    assert options._built(Arguments, {"clip": False, "min_sites": 2, "name": None}) == Arguments(clip=False, min_sites=2)
 
 
 def test_a_dry_run_shows_what_leaves_and_trains_nothing(tmp_path):

@@ -282,3 +282,12 @@ def test_a_connection_that_is_lost_is_counted_once_and_known_to_be_lost(monkeypa
     assert one.losses == 1
     assert seen[1] is False
     assert one.connected
+
+
+def test_pauses_grow_while_the_server_is_away_and_begin_small_when_it_was_there_again(monkeypatch):
+    """A site that was cut off often would else wait its longest after each cut."""
+    pauses: list[float] = []
+    monkeypatch.setattr(answering.random, "uniform", lambda low, high: pauses.append(high) or 0.0)
+    away = [Unreachable("gone") for _ in range(7)]
+    played(Script([None, away[0], None], [*away[1:3], None, *away[3:], None]))
+    assert pauses == pytest.approx([0.01, 0.02, 0.01, 0.02, 0.04, 0.08, 0.1])

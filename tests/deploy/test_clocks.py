@@ -6,6 +6,7 @@ import base64
 import datetime as dt
 import socket
 import threading
+from email.utils import format_datetime
 from types import SimpleNamespace
 
 import pytest
@@ -158,3 +159,13 @@ def test_a_site_gives_up_only_where_waiting_cannot_help(findings, why, monkeypat
     each = [handshake.Finding(what, ok, what) for what, ok in findings.items()]
     monkeypatch.setattr(handshake, "network", lambda joined: each)
     assert handshake.rejection(SimpleNamespace()) == why  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("behind_s", "ok"), [(5, True), (7, False), (0, True), (-300, True), (-310, False)])
+def test_a_clock_is_judged_by_the_least_that_it_must_be_off(behind_s, ok, monkeypatch):
+    """The server tells whole seconds: 5 may be 4 and a fraction, with which a site is let in."""
+    there = dt.datetime.now(dt.UTC).replace(microsecond=0) - dt.timedelta(seconds=behind_s)
+    answer = SimpleNamespace(begin=lambda: None, getheader=lambda name: format_datetime(there, usegmt=True))
+    monkeypatch.setattr(handshake, "HTTPResponse", lambda tls: answer)
+    finding = handshake._clock(SimpleNamespace(sendall=lambda text: None), "here:8000")  # type: ignore[arg-type]
+    assert (finding.what, finding.ok) == ("clock", ok), finding.text
