@@ -85,7 +85,9 @@ def test_values_that_are_nothing_are_values(config, tmp_path):
     assert "momentum: 0" in text
     assert "momentum: 0.5" not in text
     assert "lr: 0.25" in text
-    assert options._built(Arguments, {"clip": False, "min_sites": 2, "name": None}) == Arguments(clip=False, min_sites=2)
+    assert options._built(Arguments, {"clip": False, "min_sites": 2, "name": None}) == Arguments(
+        clip=False, min_sites=2
+    )
 
 
 def test_a_dry_run_shows_what_leaves_and_trains_nothing(tmp_path):

@@ -46,7 +46,7 @@ def test_named_classes_decide_whether_values_are_numbers():
 def test_values_that_may_mean_other_things_are_refused(values, told):
     """Class 1 and 255 for 'void', or -1 for 'void', are no background and foreground."""
     x, y, _ = two_sites(values, values)
-    with pytest.raises(DataError, match=f"E404 .*{told}"):
+    with pytest.raises(DataError, match=rf"E404 .*{told}"):
         data.arrays(x, y)
 
 
@@ -72,7 +72,7 @@ def test_a_pixel_of_two_classes_is_refused():
     for other in (np.array([1, 1, 0]), np.array([0, 0, 0])):
         spoilt = y.copy()
         spoilt[2, :, 3, 3] = other
-        with pytest.raises(DataError, match="E404 .*not one class per pixel"):
+        with pytest.raises(DataError, match=r"E404 .*not one class per pixel"):
             data.arrays(x, spoilt)
 
 
@@ -95,7 +95,7 @@ def test_a_finer_column_beside_the_labels_is_no_copy_of_them(tmp_path):
     """Each of four `class` values has one label of two; only columns that name the same both ways are copies."""
     fine = {"class": lambda i: "abcd"[i % 4], "label": lambda i: "xy"[i % 2]}
     assert data.read(table(tmp_path / "t.csv", **fine)).classes == ("x", "y")
-    with pytest.raises(DataError, match="E404 .*both hold the labels"):
+    with pytest.raises(DataError, match=r"E404 .*both hold the labels"):
         data.read(table(tmp_path / "t.csv", **{**fine, "class": lambda i: "cd"[i % 2]}))
 
 
@@ -109,7 +109,7 @@ def test_named_classes_do_not_make_other_words_labels(tmp_path):
 def test_the_last_column_may_have_as_many_values_as_half_the_rows(tmp_path):
     """More are no labels. Numbers in several spellings count once."""
     assert len(data.read(table(tmp_path / "t.csv", kind=lambda i: f"k{i // 2}")).classes) == N // 2
-    with pytest.raises(DataError, match="E404 .*has 21 different values in 40 rows"):
+    with pytest.raises(DataError, match=r"E404 .*has 21 different values in 40 rows"):
         data.read(table(tmp_path / "t.csv", kind=lambda i: f"k{min(i // 2, 18)}{'*' * (i > 37)}{'+' * (i > 38)}"))
     spelt = data.read(table(tmp_path / "t.csv", kind=lambda i: f"{i % 7}{('', '.', '.0')[i % 3]}"))
     assert spelt.classes == tuple("0123456")
@@ -127,9 +127,11 @@ def test_flags_are_one_hot_only_if_every_row_has_a_single_one(tmp_path):
 
     def flags(rows, odd, **odd_row):
         given = {f"is_{c}": lambda i, k=k: int(i % 3 == k) for k, c in enumerate("abc")}
-        return {name: lambda i, v=v, name=name: odd_row.get(name, v(i)) if i == odd else v(i) for name, v in given.items()}
+        return {
+            name: lambda i, v=v, name=name: odd_row.get(name, v(i)) if i == odd else v(i) for name, v in given.items()
+        }
 
-    with pytest.raises(DataError, match="E404 .*one of 3 columns"):
+    with pytest.raises(DataError, match=r"E404 .*one of 3 columns"):
         data.read(table(tmp_path / "t.csv", 150, **flags(150, -1)), label="is_c")
     for odd_row in ({"is_a": 1, "is_b": 1, "is_c": 1}, {"is_a": 0, "is_b": 0, "is_c": 0}):
         d = data.read(table(tmp_path / "t.csv", 150, **flags(150, 120, **odd_row)), label="is_c")
@@ -301,7 +303,7 @@ def test_tokens_without_a_label_are_no_class_of_a_site():
 
 
 def test_classes_and_a_target_are_not_both_given():
-    with pytest.raises(DataError, match="E403 .*classes name labels, and target a number"):
+    with pytest.raises(DataError, match=r"E403 .*classes name labels, and target a number"):
         data.arrays(np.zeros((4, 2)), [0.5, 1, 2, 3], classes=["a", "b"], target="price")
 
 
@@ -352,12 +354,12 @@ def test_masks_of_drawings_are_known_by_the_name_of_their_folder(tmp_path):
     for n in range(4):
         disc(tmp_path / "what" / f"{n}.png", n, 200)
         disc(tmp_path / "labels" / f"{n}.png", n, 255)
-    with pytest.raises(DataError, match="E409 .*labels/0.png looks like the mask of .*what/0.png"):
+    with pytest.raises(DataError, match=r"E409 .*labels/0.png looks like the mask of .*what/0.png"):
         data.folder(tmp_path, size=8)
 
 
 def test_a_label_is_named_once_and_is_there_or_not(tmp_path):
-    with pytest.raises(DataError, match="E404 .*the target names the column 'a' twice"):
+    with pytest.raises(DataError, match=r"E404 .*the target names the column 'a' twice"):
         data.read(table(tmp_path / "t.csv", a=lambda i: i % 2, b=lambda i: i // 2 % 2), target="a,b,a")
-    with pytest.raises(DataError, match="E404 .*label 'b' of sample 1 is 2; write 1 where it is there"):
+    with pytest.raises(DataError, match=r"E404 .*label 'b' of sample 1 is 2; write 1 where it is there"):
         data.arrays(np.zeros((3, 2)), np.array([[0, 1], [1, 2], [1, 1]]), target="a,b")

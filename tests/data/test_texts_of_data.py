@@ -68,7 +68,7 @@ def test_an_archive_of_ones_own_in_the_folder_of_named_sets_has_no_name_of_their
 
 def test_every_shift_of_a_skew_is_read():
     assert len(Skew.parse("iid+noise:0.1+contrast:0.2+brightness:0.3").shifts) == 3
-    with pytest.raises(UsageError, match="E103 .*'blurr'"):
+    with pytest.raises(UsageError, match=r"E103 .*'blurr'"):
         Skew.parse("iid+noise:0.1+contrast:0.2+blurr:0.3")
 
 
@@ -100,9 +100,9 @@ def test_pictures_in_strips_keep_their_order():
     buffer, offsets = strips(*shades)
     archive = Archive(Path("a.npz"), {"train_webp": buffer, "train_off": offsets})
     assert archive.pictures("train_webp", 4)[:, 0, 0, 0].tolist() == list(shades)
-    with pytest.raises(DataError, match="E401 a.npz lacks the array 'y'; it holds train_webp, train_off"):
+    with pytest.raises(DataError, match=r"E401 a\.npz lacks the array 'y'; it holds train_webp, train_off"):
         archive.labels("y")
-    with pytest.raises(DataError, match="E401 a.npz: pictures in 'train_webp' cannot be read"):
+    with pytest.raises(DataError, match=r"E401 a\.npz: pictures in 'train_webp' cannot be read"):
         Archive(Path("a.npz"), {"train_webp": buffer, "train_off": offsets + 3}).pictures("train_webp", 4)
 
 
@@ -136,7 +136,7 @@ def test_an_image_has_one_mask_of_its_own(tmp_path, names, says):
     for name in names:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(b"")
-    with pytest.raises(DataError, match=f"E409 .*{says}"):
+    with pytest.raises(DataError, match=rf"E409 .*{says}"):
         layout_of(tree_of(tmp_path, VOLUMES))
 
 

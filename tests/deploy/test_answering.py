@@ -291,3 +291,17 @@ def test_pauses_grow_while_the_server_is_away_and_begin_small_when_it_was_there_
     away = [Unreachable("gone") for _ in range(7)]
     played(Script([None, away[0], None], [*away[1:3], None, *away[3:], None]))
     assert pauses == pytest.approx([0.01, 0.02, 0.01, 0.02, 0.04, 0.08, 0.1])
+
+
+@pytest.mark.parametrize("kind", [FileNotFoundError, ConnectionResetError, RuntimeError])
+def test_nothing_of_an_error_but_its_name_goes_to_the_coordinator(kind):
+    """Its text may name a file of the site, and with it a patient."""
+
+    def fails(request, seconds):
+        raise kind("/data/anna.nii")
+
+    script = Script([message(), None])
+    played(script, fails)
+    (answer,) = script.replies
+    assert kind.__name__ in answer
+    assert "anna" not in answer

@@ -9,9 +9,11 @@ import pytest
 from tests.cli.calling import call
 from tests.deploy import fake  # noqa: F401  skips where cryptography is missing
 from tests.deploy.test_cleaning import age, site  # noqa: F401
-from unskew.deploy import bounds
+from unskew.deploy import bounds, certificates
 from unskew.deploy.journal import FILE, Journal, file_sha256
 from unskew.deploy.tickets import Coordinator, Joined, Ticket
+
+x509 = pytest.importorskip("cryptography.x509")
 
 
 @pytest.fixture
@@ -121,3 +123,14 @@ def test_a_default_policy_replaces_none(tmp_path, home):
     refused = call("site", "policy", "--default", cwd=tmp_path)
     assert (refused.code, refused.err[:4]) == (2, "E502")
     assert json.loads(call("site", "policy", "--json", cwd=tmp_path).out)["most_rounds"] == 9
+
+
+def test_a_renewed_certificate_names_each_host_once(tmp_path, home):
+    """Those of the old one, and the new ones."""
+    for _ in range(2):
+        done = call("federation", "renew", "lung", "--also", "fed.example, 127.0.0.1", cwd=tmp_path)
+        assert done.code == 0, done.err
+    names = certificates.read(home.folder / "server.crt").extensions.get_extension_for_class(
+        x509.SubjectAlternativeName
+    )
+    assert sorted(str(name.value) for name in names.value) == ["127.0.0.1", "::1", "fed.example", "localhost"]

@@ -31,7 +31,9 @@ def test_a_round_is_summed_over_one_set_of_sites(opened):
     opened().check(3, "other", ["a", "b"])
     opened().check(4, "other", ["a", "b", "c"])
     for came in (["a", "b", "c"], ["a"], ["a", "c"]):
-        with pytest.raises(UsageError, match="E525 .*round 3 was summed over a, b, and what differs would be one site's"):
+        with pytest.raises(
+            UsageError, match=r"E525 .*round 3 was summed over a, b, and what differs would be one site's"
+        ):
             opened().check(3, "other", came)
 
 
@@ -41,7 +43,7 @@ def test_the_same_numbers_are_summed_over_one_set_of_sites_in_every_run(opened):
     opened("8").check(3, "same", ["b", "a"])
     opened("8").check(3, "other", ["a", "b", "c"])
     for t in (3, 5):
-        with pytest.raises(UsageError, match="E525 .*summed in another run, over a, b, .*needs another seed"):
+        with pytest.raises(UsageError, match=r"E525 .*summed in another run, over a, b, .*needs another seed"):
             opened("8").check(t, "same", ["a", "b", "c"])
 
 
@@ -51,10 +53,10 @@ def test_the_latest_are_remembered(opened, monkeypatch):
     for t in (1, 2, 1, 3):
         opened().note(t, f"numbers {t}", ["a", "b"])
     for t in (1, 3):
-        with pytest.raises(UsageError, match=f"E525 .*round {t} was summed over"):
+        with pytest.raises(UsageError, match=rf"E525 .*round {t} was summed over"):
             opened().check(t, "new", ["a"])
     opened().check(2, "new", ["a"])
-    with pytest.raises(UsageError, match="E525 .*summed in another run"):
+    with pytest.raises(UsageError, match=r"E525 .*summed in another run"):
         opened().check(2, "numbers 2", ["a"])
 
 
@@ -63,7 +65,7 @@ def test_the_latest_are_remembered(opened, monkeypatch):
 def test_a_site_that_cannot_read_what_it_opened_takes_part_in_nothing(content, place, opened, tmp_path):
     opened().note(3, "one", ["a", "b"])
     (tmp_path / place).write_text(content)
-    with pytest.raises(UsageError, match=f"E521 .*cannot be read from .*{place}"):
+    with pytest.raises(UsageError, match=rf"E521 .*cannot be read from .*{place}"):
         opened().check(9, "two", ["a", "b"])
 
 

@@ -32,7 +32,12 @@ def test_claims_that_nothing_tested_do_not_count():
     def claim(verdict, **margins):
         return {"verdict": verdict, "margins": margins, "paper": {}}
 
-    both = [claim("reproduced", a=1.0), claim("not reproduced", a=-1.0), claim("not run"), claim("reproduced in 1 of 2", a=1)]
+    both = [
+        claim("reproduced", a=1.0),
+        claim("not reproduced", a=-1.0),
+        claim("not run"),
+        claim("reproduced in 1 of 2", a=1),
+    ]
     assert wording.counted(result(claims=both)) == (1, 3)
     assert wording.summary(result(claims=both)) == "1 of 3 claims reproduced"
     assert wording.summary(result(claims=[claim("not run")])) == "no claim tested"
@@ -56,7 +61,10 @@ def test_a_gap_is_that_of_whole_runs_to_the_papers_numbers():
     assert "gap:" not in wording.note(result())
     shortened = wording.note(result(*with_numbers, scale=0.25, schedules=["lr_rounds"]))
     assert "gap:" not in shortened
-    assert "SCALED: 0.25 of the paper's rounds; the paper's numbers, in brackets, are of whole runs and no target." in shortened
+    assert (
+        "SCALED: 0.25 of the paper's rounds; the paper's numbers, in brackets, are of whole runs and no target."
+        in shortened
+    )
     assert "Schedules end where the whole run's end: lr_rounds." in shortened
     own = wording.note(result(scale=0.5, paper="", schedules=[]))
     assert "SCALED: 0.5 of the table's rounds." in own
