@@ -17,6 +17,7 @@ from torch import nn
 
 import unskew
 from tests.cli.calling import call
+from unskew.engine.export import hub_card
 from unskew.errors import UnskewError, UsageError
 from unskew.predicting import Published
 
@@ -248,3 +249,29 @@ def test_whatever_stands_anywhere_in_a_config_is_read_or_refused_in_a_sentence(y
                 refused += 1
         holder[key] = was
     assert refused > 3 * read > 0
+
+
+def test_what_the_hub_calls_things():
+    """Licences without SPDX's endings, tasks by their samples, and a score over clients by the score that it is of."""
+    assert [hub_card.checked(name) for name in ("GPL-3.0-or-later", "agpl-3.0-only", " MIT ", "")] == [
+        "gpl-3.0", "agpl-3.0", "mit", "unknown",
+    ]  # fmt: skip
+    given = [("classification", 1), ("multilabel", 3), ("classification", 2), ("regression", 1), ("regression", 3), ("tokens", 1)]
+    assert [hub_card._task(*each) for each in given] == [
+        "tabular-classification", "image-classification", "other", "tabular-regression", "other", "token-classification",
+    ]  # fmt: skip
+    assert hub_card._metric("rmse", "global@client", "worst", 2) == {
+        "type": "rmse", "name": "worst rmse, global@client", "value": 2.0,
+    }  # fmt: skip
+    assert hub_card._metric("accuracy", "global", "ece", 0.5)["type"] == "ece"
+
+
+def test_scores_on_validation_samples_are_said_to_be_that(tmp_path):
+    """And the spread over clients is none."""
+    ours = trained("fedavg", ROWS, validation=0.25)
+    ours.export(tmp_path / "e", "hub")
+    facts = yaml.safe_load((tmp_path / "e" / "README.md").read_text().split("---\n", 2)[1])
+    (result,) = facts["model-index"][0]["results"]
+    assert result["dataset"]["split"] == "validation"
+    assert not [m["name"] for m in result["metrics"] if m["name"].startswith("std")]
+    assert not {"mean", "worst", "std"} & set(facts["metrics"])
