@@ -256,7 +256,14 @@ def test_what_the_hub_calls_things():
     assert [hub_card.checked(name) for name in ("GPL-3.0-or-later", "agpl-3.0-only", " MIT ", "")] == [
         "gpl-3.0", "agpl-3.0", "mit", "unknown",
     ]  # fmt: skip
-    given = [("classification", 1), ("multilabel", 3), ("classification", 2), ("regression", 1), ("regression", 3), ("tokens", 1)]
+    given = [
+        ("classification", 1),
+        ("multilabel", 3),
+        ("classification", 2),
+        ("regression", 1),
+        ("regression", 3),
+        ("tokens", 1),
+    ]
     assert [hub_card._task(*each) for each in given] == [
         "tabular-classification", "image-classification", "other", "tabular-regression", "other", "token-classification",
     ]  # fmt: skip
