@@ -1,0 +1,67 @@
+"""A run that goes on in another process is followed line by line until it says how it ended."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.deploy import fake  # noqa: F401  skips where cryptography is missing
+from unskew.deploy import following
+from unskew.deploy.following import LOG, Started, follow
+from unskew.deploy.orders import ENDING
+from unskew.errors import StateError, UsageError
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch):
+    monkeypatch.setattr(following, "STATUS_S", 0.0)
+    monkeypatch.setattr(following, "LOOK_S", 0.0)
+
+
+def played(run, steps, at=0):
+    """(what is said, the ending) while each look at the run's state does the next of these steps, which return the state."""
+    said, each = [], iter(steps)
+    return said, follow(run, Started(1, at), lambda: next(each)(), said.append)
+
+
+def wrote(run, text, state="running"):
+    def step():
+        with open(run / LOG, "a") as log:
+            log.write(text)
+        return state
+
+    return step
+
+
+def ended(run, state="finished:completed"):
+    def step():
+        (run / ENDING).write_text(json.dumps({"state": "done"}))
+        return state
+
+    return step
+
+
+def test_lines_are_said_once_and_whole_from_where_the_run_began(tmp_path):
+    (tmp_path / LOG).write_text("of an earlier start\n")
+    at = (tmp_path / LOG).stat().st_size
+    steps = [wrote(tmp_path, "round 1\nrou"), wrote(tmp_path, "nd 2\n"), wrote(tmp_path, ""), ended(tmp_path)]
+    assert played(tmp_path, steps, at) == (["round 1", "round 2"], {"state": "done"})
+
+
+def test_a_run_is_followed_while_it_goes_on_and_not_when_its_process_is_gone(tmp_path):
+    """What ended without a word can be continued."""
+    gone = [wrote(tmp_path, "", state) for state in ("pending", "running", "finished:failed")]
+    with pytest.raises(UsageError, match=r"E507 .*ended before it could say why.*unskew resume"):
+        played(tmp_path, gone)
+    assert played(tmp_path, [*gone[:2], ended(tmp_path)])[1] == {"state": "done"}
+
+
+def test_what_was_started_is_read_back(tmp_path):
+    Started(7, 40).write(tmp_path)
+    assert Started.read(tmp_path) == Started(7, 40)
+    (tmp_path / following.FILE).write_text("[")
+    with pytest.raises(StateError, match="E208"):
+        Started.read(tmp_path)
+    with pytest.raises(UsageError, match="E117"):
+        Started.read(tmp_path / "none")
