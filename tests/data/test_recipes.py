@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from tests.data.test_getting import TEN, a_har, a_wav, folder, leaf, png
-from unskew.data.getting import files
+from unskew.data.getting import files, hub
 from unskew.data.getting.catalogue import recipes
 from unskew.data.getting.recipe import Origin, Samples
 from unskew.data.getting.recipes import domains
@@ -142,3 +142,24 @@ def test_the_signals_of_a_phone_keep_their_order(tmp_path):
     contents["UCI HAR Dataset/train/y_train.txt"] = b"1\n2\n"
     with pytest.raises(DataError, match=r"E411 .*the files of the part 'train' differ in length"):
         made("uci_har", folder(tmp_path / "short", contents))
+
+
+def test_the_hubs_parts_keep_their_columns_and_images_their_size(tmp_path, monkeypatch):
+    """Only images of sets that are resized are brought to a side."""
+    sides = []
+
+    def splits(files, which, size):
+        sides.append(size)
+        x, y = np.zeros((3, 1, 2, 2), np.uint8), np.array([0, 3, 1])
+        train = hub.Split(x, y[:2], {"domain": np.array(["a", "b"])}, ())
+        return {"train": train, "test": hub.Split(x[2:], y[2:], {"domain": np.array(["c"])}, ())}
+
+    monkeypatch.setattr(hub, "holds", lambda files: True)
+    monkeypatch.setattr(hub, "splits", splits)
+    pacs, digits = made("pacs", tmp_path, 32), made("mnist", tmp_path, 32)
+    assert sides == [32, None]
+    for samples in (pacs, digits):
+        train, test = samples.columns["domain"]
+        assert test is not None
+        assert (train.tolist(), test.tolist()) == (["a", "b"], ["c"])
+        assert samples.classes == ("0", "1", "2", "3")
