@@ -6,6 +6,7 @@ import importlib.util
 import json
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from torch import nn
 import unskew
 from tests.samples import EVERYTHING
 from unskew.engine.card import FILE as CARD
-from unskew.engine.export import folder
+from unskew.engine.export import folder, graph, samples
 from unskew.engine.export.constants import constants_of
 from unskew.engine.export.whole import whole_of
 from unskew.errors import StateError, UsageError
@@ -221,3 +222,22 @@ def test_a_run_that_has_not_ended_is_not_exported(tmp_path):
 def test_load_py_is_short_enough_to_read():
     for path in folder.SNIPPETS.iterdir():
         assert len(path.read_text().splitlines()) <= 20, path
+
+
+def test_bytes_stay_bytes_only_where_they_are_divided():
+    """Ages kept as uint8 are no pixels: an exported model takes them as the numbers that they are."""
+
+    def whole(divided_by):
+        return SimpleNamespace(inputs=None if divided_by is None else SimpleNamespace(divided_by=divided_by))
+
+    given = [("uint8", 255), ("uint8", 1), ("uint16", 65_535), ("float64", 1), ("float32", 255), ("uint8", None)]
+    assert [samples.type_of(dtype, whole(by)) for dtype, by in given] == [  # type: ignore[arg-type]
+        "uint8", "float32", "uint16", "float32", "float32", "int64",
+    ]  # fmt: skip
+
+
+def test_a_model_too_large_for_one_file_of_onnx_is_refused_before_it_is_converted(monkeypatch):
+    monkeypatch.setattr(graph, "package", lambda name: None)
+    monkeypatch.setattr(graph, "LARGEST", 63)
+    with pytest.raises(UsageError, match="E160 the model has 64 bytes, and one ONNX file holds at most 63; --format"):
+        graph.write(SimpleNamespace(model=nn.Linear(3, 4)), torch.zeros(1, 3), None)  # type: ignore[arg-type]

@@ -282,3 +282,17 @@ def test_scores_on_validation_samples_are_said_to_be_that(tmp_path):
     assert result["dataset"]["split"] == "validation"
     assert not [m["name"] for m in result["metrics"] if m["name"].startswith("std")]
     assert not {"mean", "worst", "std"} & set(facts["metrics"])
+
+
+def test_a_card_names_a_part_of_the_users_own_without_its_folder(tmp_path):
+    """Folders may be called as people and projects are."""
+    (tmp_path / "of_anna").mkdir()
+    (tmp_path / "of_anna" / "mine.py").write_text(
+        "from dataclasses import dataclass\n\nfrom unskew.core import Part\n\n\n"
+        "@dataclass(frozen=True)\nclass Mine(Part):\n    name = 'mine'\n"
+    )
+    trained(f"{tmp_path}/of_anna/mine.py", ROWS).export(tmp_path / "e", "hub")
+    text = (tmp_path / "e" / "README.md").read_text()
+    assert "name: mine.py on " in text
+    for file in (tmp_path / "e").iterdir():
+        assert b"of_anna" not in file.read_bytes()
