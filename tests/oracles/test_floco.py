@@ -13,7 +13,7 @@ from tests.oracles.personal import Dispatched
 from tests.oracles.plain import cross_entropy
 from tests.oracles.tiny import Case, Law, Weights
 from tests.oracles.values import Client, Pass, Reply
-from unskew.methods.floco import nearest
+from unskew.methods.floco import nearest, points
 
 HEAD = ("head.bias", "head.weight")
 
@@ -93,3 +93,16 @@ def test_floco() -> None:
 
 def test_the_nearest_point_of_a_simplex() -> None:
     torch.testing.assert_close(nearest(torch.tensor([[0.5, 0.1, -2.0]]), 1.0), torch.tensor([[0.7, 0.3, 0.0]]))
+
+
+def test_points_do_not_depend_on_the_signs_of_principal_components(monkeypatch) -> None:
+    """Libraries choose them at will; here the number of each component that is largest in size is positive."""
+    moves_KN = torch.randn(5, 12, dtype=torch.float64, generator=torch.Generator().manual_seed(2))
+    ours, eigh = points(moves_KN, 3), torch.linalg.eigh
+
+    def turned(a: Tensor) -> tuple[Tensor, Tensor]:
+        values, vectors = eigh(a)
+        return values, -vectors
+
+    monkeypatch.setattr(torch.linalg, "eigh", turned)
+    torch.testing.assert_close(points(moves_KN, 3), ours)
