@@ -1,0 +1,85 @@
+"""Which runs a table takes, and with which settings, by hand and without training any."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from tests.experiments.tables import SMALL
+from unskew.errors import UsageError
+from unskew.experiments import tune
+from unskew.experiments.parsing import parse_experiment
+from unskew.experiments.plan import Key, distinct, plan_runs
+from unskew.experiments.selection import select, with_methods
+
+TABLE = """
+title: "A table"
+settings: {data: digits, clients: 4, rounds: 8, lr: 0.5}
+methods: {FedAvg: fedavg, Again: fedavg, Prox: "fedprox(mu=0.25)"}
+rows:
+  one: {settings: {data: digits, lr: 0.125}}
+  two: {settings: {data: digits}}
+claims:
+  - {text: "all", better: FedAvg, than: all}
+  - {text: "all but one", better: FedAvg, than: all but Prox}
+"""
+
+
+@pytest.fixture
+def table(monkeypatch):
+    monkeypatch.delenv("UNSKEW_DATA", raising=False)
+    return parse_experiment("table", TABLE)
+
+
+def test_every_row_method_and_seed_has_a_run_and_equal_ones_share_it(table, tmp_path):
+    runs = plan_runs(table, select(table), range(2), 0.5, tmp_path)
+    assert list(runs) == [Key(r, m, s) for s in (0, 1) for r in ("one", "two") for m in ("FedAvg", "Again", "Prox")]
+    for key, cell in runs.items():
+        assert (cell.settings.seed, cell.seed) == (key.seed, key.seed)
+        assert cell.settings.lr == (0.125 if key.row == "one" else 0.5)
+        assert cell.settings.rounds == 4
+    assert runs[Key("one", "Again", 1)] is runs[Key("one", "FedAvg", 1)]
+    assert len(distinct(runs)) == len({cell.path for cell in runs.values()}) == 8
+
+
+def test_a_method_is_asked_for_by_the_papers_name_or_ours(table):
+    assert select(table, (), ["prox"]).methods == ("Prox",)
+    assert select(table, (), ["fedprox(mu=0.25)"]).methods == ("Prox",)
+    assert select(table, (), ["Prox", "fedavg"]).methods == ("FedAvg", "Again", "Prox")
+
+
+def test_a_method_is_not_added_twice_under_two_names(table):
+    assert list(with_methods(table, ["scaffold"]).methods) == ["FedAvg", "Again", "Prox", "scaffold"]
+    for text in ("fedprox(mu=0.25)", "fedprox( mu = 0.25 )", "Prox", "fedavg"):
+        with pytest.raises(UsageError, match=r"E126 'table' already compares|E102"):
+            with_methods(table, [text])
+    with pytest.raises(UsageError, match="E126 'table' already compares 'scaffold'"):
+        with_methods(table, ["scaffold", "scaffold"])
+
+
+def test_all_others_are_all_but_the_better_one_and_those_left_out(table):
+    assert [list(claim.than) for claim in table.claims] == [["Again", "Prox"], ["Again"]]
+
+
+def test_trials_are_made_on_held_out_training_samples_with_a_seed_of_their_own(table, tmp_path):
+    tuning = tune.Tuning(table.rows[0], ["Prox"], 2, "random", 1.0, tmp_path)
+    settings = tune._cell(table, "Prox", tuning).settings
+    assert settings.validation == tune.VALIDATION > 0
+    assert settings.seed == tune.SEED not in range(100)
+
+
+def test_the_tables_own_setting_is_tried_first_and_its_own_grid_counts(table):
+    space, first = tune.space_of(table, "Prox")
+    assert first == {tune.FACTOR: 1.0, "fedprox.mu": 0.25}
+    assert space["fedprox.mu"] == [0.25, *tune.GRIDS["fedprox"]["mu"]]
+    own = dataclasses.replace(table, grids={"fedprox": {"mu": [0.25, 7.0]}})
+    assert tune.space_of(own, "Prox")[0]["fedprox.mu"] == [0.25, 7.0]
+
+
+def test_a_measure_is_not_tuned(monkeypatch, tmp_path):
+    monkeypatch.delenv("UNSKEW_DATA", raising=False)
+    experiment = dataclasses.replace(parse_experiment("it", SMALL), unit="number", metric="exposure")
+    tuning = tune.Tuning(experiment.rows[0], list(experiment.methods), 2, "random", 1.0, tmp_path)
+    with pytest.raises(UsageError, match="E109 'it' reports a measure, of which more is not better"):
+        tune.tune_methods(experiment, tuning, lambda cells: None)
