@@ -16,7 +16,7 @@ sys.modules["mutants"] = tool
 spec.loader.exec_module(tool)
 
 ROOMS = {"methods", "core", "engine", "merge", "data", "privacy", "report", "deploy"}
-ROOMS |= {"gpu", "policy", "fairness", "front", "attacks", "operations"}
+ROOMS |= {"gpu", "policy", "fairness", "front", "attacks", "operations", "intake", "commands"}
 
 
 def test_every_mutant_breaks_a_line_that_is_there():

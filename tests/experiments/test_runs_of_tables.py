@@ -8,7 +8,7 @@ import pytest
 
 from tests.experiments.tables import SMALL
 from unskew.errors import UsageError
-from unskew.experiments import tune
+from unskew.experiments import reproduce, tune
 from unskew.experiments.parsing import parse_experiment
 from unskew.experiments.plan import Key, distinct, plan_runs
 from unskew.experiments.selection import select, with_methods
@@ -83,3 +83,16 @@ def test_a_measure_is_not_tuned(monkeypatch, tmp_path):
     tuning = tune.Tuning(experiment.rows[0], list(experiment.methods), 2, "random", 1.0, tmp_path)
     with pytest.raises(UsageError, match="E109 'it' reports a measure, of which more is not better"):
         tune.tune_methods(experiment, tuning, lambda cells: None)
+
+
+def test_a_table_with_a_run_that_cannot_be_is_refused_before_any_is_trained(tmp_path, monkeypatch):
+    """Also where nothing is to be trained, and by the last of its methods."""
+    monkeypatch.delenv("UNSKEW_DATA", raising=False)
+    trained: list[object] = []
+    monkeypatch.setattr(reproduce.training, "train_all", lambda *given: trained.append(given))
+    path = tmp_path / "t.yaml"
+    path.write_text(TABLE + "overrides: {Prox: {loss: dice}}\n")
+    for dry_run in (True, False):
+        with pytest.raises(UsageError, match="loss=dice compares masks"):
+            reproduce.reproduce(path, folder=tmp_path / "runs", dry_run=dry_run)
+    assert not trained
