@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.experiments.tables import SMALL
@@ -92,7 +95,29 @@ def test_a_table_with_a_run_that_cannot_be_is_refused_before_any_is_trained(tmp_
     monkeypatch.setattr(reproduce.training, "train_all", lambda *given: trained.append(given))
     path = tmp_path / "t.yaml"
     path.write_text(TABLE + "overrides: {Prox: {loss: dice}}\n")
-    for dry_run in (True, False):
+    for more in ({"dry_run": True}, {}, {"tune": 2}):
         with pytest.raises(UsageError, match="loss=dice compares masks"):
-            reproduce.reproduce(path, folder=tmp_path / "runs", dry_run=dry_run)
+            reproduce.reproduce(path, folder=tmp_path / "runs", **more)
     assert not trained
+
+
+def test_seeds_are_counted_from_zero(tmp_path, monkeypatch):
+    monkeypatch.delenv("UNSKEW_DATA", raising=False)
+    path = tmp_path / "t.yaml"
+    path.write_text(TABLE)
+    planned = reproduce.reproduce(path, seeds=2, dry_run=True, folder=tmp_path / "runs")
+    assert {cell.settings.seed for cell in planned.runs} == {0, 1}
+
+
+def test_a_run_that_rows_share_took_its_time_once(table, tmp_path, monkeypatch):
+    def read_run(path, method):
+        return SimpleNamespace(path=path, series=lambda scope, metric: ([1], np.array([1800.0])))
+
+    monkeypatch.setattr(reproduce.read, "read_run", read_run)
+    for name in ("entries_of", "verdicts_of"):
+        monkeypatch.setattr(reproduce, name, lambda *given: [])
+    monkeypatch.setattr(reproduce, "result_of", lambda *given: given[-1])
+    runs = plan_runs(table, select(table), range(1), 1.0, tmp_path)
+    assert (len(runs), len(distinct(runs))) == (6, 4)
+    facts: Any = reproduce._result(table, runs, {})
+    assert facts["hours"] == 4 * 0.5
