@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from tests.data.test_folders import disc, pictures
+from tests.data.test_folders import disc, paint, pictures
 from tests.data.test_intake import blurred
 from tests.data.test_intake import notes as notes_of
 from tests.data.test_masks import two_sites
@@ -339,13 +339,15 @@ def test_with_masks_images_have_channels_whatever_their_shape():
 
 
 def test_drawings_are_no_masks_of_photographs_that_they_do_not_fit(tmp_path):
-    """Of another size, or with few names in common."""
+    """Of another size, with few names in common, or in one grey throughout."""
     for n in range(10):
         disc(tmp_path / "size" / "photos" / f"{n}.png", n % 5)
         disc(tmp_path / "size" / "drawings" / f"{n}.png", n % 5, 255, (12, 16))
         disc(tmp_path / "names" / "photos" / f"{n + 7}.png", n % 5)
         disc(tmp_path / "names" / "drawings" / f"{n}.png", n % 5, 255)
-    for way in ("size", "names"):
+        disc(tmp_path / "blank" / "photos" / f"{n}.png", n % 5)
+        paint(tmp_path / "blank" / "drawings" / f"{n}.png", 20 * n, (16, 16))
+    for way in ("size", "names", "blank"):
         assert data.folder(tmp_path / way, size=8).classes == ("drawings", "photos")
 
 
