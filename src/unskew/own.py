@@ -88,12 +88,19 @@ def with_imports(*texts: str) -> dict[str, str]:
     }
 
 
-def imports(file: Path) -> set[Path]:
-    """The files of the user's own modules that a file imports, or that one of these does, wherever in it."""
+def imports(file: Path, within: str = "") -> set[Path]:
+    """The files of the user's own modules that a file imports, or that one of these does, wherever in it.
+
+    within: the installed package that the file belongs to, whose modules alone count; they are found beside that package.
+    """
     modules, waiting = set[Path](), [file]
     while waiting:
         importing = waiting.pop()
-        new = {m for names in _imported(importing.read_bytes()) for m in _places(names, importing, file)} - modules
+        imported = _imported(importing.read_bytes())
+        if within:
+            new = {m for names in imported for m in _of_package(names, importing, within)} - modules
+        else:
+            new = {m for names in imported for m in _places(names, importing, file)} - modules
         modules |= new - {file}
         waiting += new
     return modules
@@ -152,6 +159,16 @@ def _places(imported: tuple[int, tuple[str, ...]], importing: Path, file: Path) 
         if modules:
             yield from modules
             return
+
+
+def _of_package(imported: tuple[int, tuple[str, ...]], importing: Path, package: str) -> Iterator[Path]:
+    """The files of this package that an import in one of them runs."""
+    level, names = imported
+    folder = next((f for f in importing.parents if f.name == package), None)
+    if folder is None or not (level or names[0] == package):
+        return
+    root = importing.parents[level - 1] if level else folder.parent
+    yield from (m for end in range(1, len(names) + 1) if (m := _module(root.joinpath(*names[:end]))))
 
 
 def _module(place: Path) -> Path | None:

@@ -148,3 +148,40 @@ def test_a_model_from_a_file_of_the_coordinators_is_refused_however_it_is_writte
     """A file without a function was refused only by whoever would have imported it."""
     code, said = answer(site, "hello", settings=fake.small("fedavg").as_dict() | {"model": text})
     assert (code, said[:21]) == ("E506", "the study's model is ")
+
+
+def with_a_method(site: Site, method: str) -> dict[str, dict]:
+    """A run of this method that is set up at the site; what an honest coordinator sends in round 1."""
+    settings = fake.small(method)
+    view = SitesView.of(prepared(site.data, settings), SETUP["k"], SETUP["clients"], SETUP["largest"])
+    parsed = registry.parse(method)
+    fed = run_on(view, settings, parsed).fed
+    w = fed.net.weights()
+    assert answer(site, "setup", {"w": w}, settings=settings.as_dict(), **SETUP) == ("", "")
+    (part,) = parsed.parts
+    return {"w": w, "down": {part.name: part.server_init(w, fed)}}
+
+
+def test_slices_that_parts_here_do_not_read_are_named(site):
+    """A slice of other code of a Part ended as a KeyError or a RuntimeError, whose words only the site's log had."""
+    sent = with_a_method(site, "scaffold")
+    leaves = sent["down"]["scaffold"]["c"]
+    name = min(leaves)
+    tensor = leaves[name]
+    path, form = f"c/{name}", f"{list(tensor.shape)} of float32"
+    mend = "run the same version of it at both ends."
+
+    def other(value: torch.Tensor) -> dict[str, dict]:
+        return {**sent, "down": {"scaffold": {"c": {**leaves, name: value}}}}
+
+    longer = torch.zeros(len(tensor) + 1, *tensor.shape[1:])
+    for wrong, text in (
+        ({"w": sent["w"]}, f"without '{path}', which it has at this site"),
+        ({**sent, "down": {"scaffold": torch.zeros(1)}}, f"without '{path}', which it has at this site"),
+        (other(tensor.half()), f"with '{path}' as {list(tensor.shape)} of float16; at this site it is {form}"),
+        (other(tensor[..., None]), f"with '{path}' as {[*tensor.shape, 1]} of float32; at this site it is {form}"),
+        (other(longer), f"with '{path}' as {list(longer.shape)} of float32; at this site it is {form}"),
+    ):
+        said = answer(site, "train", wrong, t=1, lr=0.05)
+        assert said == ("E504", f"the coordinator sends the slice of 'scaffold' {text}; {mend}")
+    assert answer(site, "train", sent, t=1, lr=0.05) == ("", "")

@@ -9,7 +9,9 @@ from dataclasses import replace
 import pytest
 
 from tests.deploy import fake
-from unskew.deploy import hello, requests, server, site
+from tests.deploy.test_requests import answer
+from unskew.deploy import hello, requests, server, site, studies
+from unskew.deploy import versions as versions_module
 from unskew.deploy.hello import Hello, versions
 from unskew.deploy.versions import COORDINATOR, differing, of_parts, refusal
 from unskew.errors import UsageError
@@ -95,6 +97,45 @@ def test_a_part_of_an_installed_package_that_differs_is_told_at_both_ends(tmp_pa
     assert any(f"E524 s0 runs myproto {here['myproto']}, the coordinator myproto 1.2" in line for line in said)
 
 
+def test_a_module_beside_a_part_is_part_of_its_version(tmp_path, monkeypatch):
+    """Only the Part's own file was: a constant in a module beside it could differ between sites, and nobody heard of it."""
+    package = tmp_path / "split_package"
+    package.mkdir()
+    here = "from split_package.inner import constants\nfrom .beside import WIDE\nfrom dataclasses import dataclass\n"
+    part = "import torch\nfrom unskew import Part\n\n@dataclass(frozen=True)\nclass Mine(Part):\n    name = 'mine'\n"
+    hook = "    def loss(self, w, out, b, c):\n        return constants.PULL * b.mean(out.features.pow(2).sum(1))\n"
+    (package / "method.py").write_text(here + part + hook)
+    (package / "__init__.py").write_text("")
+    (package / "beside.py").write_text("WIDE = 3\n")
+    (package / "other.py").write_text("NOT_READ = 3\n")
+    (package / "inner").mkdir()
+    (package / "inner" / "__init__.py").write_text("")
+    (package / "inner" / "constants.py").write_text("PULL = 0.1\n")
+    info = tmp_path / "split_package-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: split-package\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[unskew.methods]\nmine = split_package.method:Mine\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    registry.installed.cache_clear()
+    method = registry.parse("mine")
+    digests = []
+    for file, text in (
+        ("beside.py", "WIDE = 4\n"),
+        ("inner/constants.py", "PULL = 0.2\n"),
+        ("inner/__init__.py", "A = 1\n"),
+        ("other.py", "NOT_READ = 4\n"),
+    ):
+        versions_module._of.cache_clear()
+        digests.append(of_parts(method)["mine"])
+        (package / file).write_text(text)
+    versions_module._of.cache_clear()
+    digests.append(of_parts(method)["mine"])
+    registry.installed.cache_clear()
+    versions_module._of.cache_clear()
+    assert len({*digests[:4]}) == 4
+    assert digests[3] == digests[4], "what the Part does not import does not count"
+
+
 def test_a_part_that_was_changed_while_a_run_went_on_is_named():
     before = Hello("a", 5, 5, (2,), ("x", "y"), versions={**versions(), "myproto": "1.0 (12345678)"})
     now = replace(before, versions={**before.versions, "myproto": "1.0 (87654321)", "python": "4.0"})
@@ -138,3 +179,23 @@ def test_versions_that_are_none_are_refused(nasty):
     """A stolen key could write to the operator's terminal by them."""
     with pytest.raises(UsageError, match="E310 the request's 'versions' is"):
         requests.check_values({"versions": nasty})
+
+
+def test_a_site_without_the_package_of_a_method_says_what_to_install(tmp_path, monkeypatch):
+    """It guessed another method's name, as if somebody had mistyped."""
+    known = studies.registry.parse
+
+    def without(text, *more):
+        if "fedprox" in text:
+            raise UsageError("E102", "unknown method 'fedprox'. Did you mean 'fedbn'?")
+        return known(text, *more)
+
+    sites = fake.sites(tmp_path / "sites", fake.federation())
+    settings = fake.small("fedprox", rounds=1)
+    monkeypatch.setattr(studies.registry, "parse", without)
+    with pytest.raises(UsageError) as caught:
+        studies.known_here(settings.method)
+    text = "there is no method 'fedprox' at this site; if a package brings 'fedprox', install it here, too"
+    assert caught.value.text.startswith(text)
+    said = answer(sites[1000], "hello", settings=settings.as_dict())
+    assert said == ("E102", caught.value.text)

@@ -31,7 +31,7 @@ from unskew.deploy.shelf import put_away
 from unskew.deploy.site_folder import RunFolder
 from unskew.deploy.site_run import SiteRun, build
 from unskew.deploy.spent import Asked
-from unskew.deploy.studies import allowed, prepared
+from unskew.deploy.studies import allowed, known_here, prepared
 from unskew.deploy.summing.at_site import Answer, Sums
 from unskew.deploy.versions import COORDINATOR, differing, of_parts, refusal
 from unskew.deploy.wire import Limits, Packet, WireError, seal, unseal
@@ -114,10 +114,14 @@ class Site:
             header, tree = self._answers[request.header["kind"]](request)
             self.guard.note(fixed["run"], Asked.of(request.header), tree)
         except Exception as error:  # whatever a Part or a loader raises must reach the coordinator as a sentence
-            known = outward.explained(error, self.say)
+            known = outward.explained(self._of_slices(error, request), self.say)
             self.guard.trouble(fixed, known.code, known.text)
             header, tree = {"code": known.code, "text": self._outward(known, request.header)}, {}
         return seal(fixed | header, tree, member.key)
+
+    def _of_slices(self, error: Exception, request: Packet) -> Exception:
+        is_warm = bool(self._run) and self._run[0] == request.header["run"]
+        return self._run[2].slices.explained(error, request.tree.get("down", {})) if is_warm else error
 
     def refusal(self, digest: str, problem: Exception) -> Sealed:
         """The reply to a request that cannot be taken. digest: of its text."""
@@ -157,7 +161,7 @@ class Site:
         settings = config.build(request.header["settings"])
         fewest = 2 if settings.secure_aggregation == "off" else LEAST
         here = allowed(settings, self.model).replace(device="cpu", clients=fewest)
-        runs = versions() | of_parts(registry.parse(here.method))
+        runs = versions() | of_parts(known_here(here.method))
         self._tell_versions(runs, theirs)
         self.guard.check_hello(here)
         if self._forecast is None or self._forecast[0] != here:
@@ -268,6 +272,7 @@ class Site:
                 self._keep(number, study, run)
         requests.check_weights(request.tree.get("w", {}), run.first)
         requests.check_rates(request.header, run.settings)
+        run.slices.check(request.tree.get("down", {}))
         tree = run.moved(request.tree)
         return run, run.start(request.header["t"], request.header["lr"], tree)
 

@@ -20,6 +20,7 @@ from unskew.deploy.federations import SitesView
 from unskew.deploy.judging import named, score_names
 from unskew.deploy.refusing import refusal
 from unskew.deploy.shelf import Shelf
+from unskew.deploy.slices import Slices
 from unskew.deploy.studies import check_noise, prepared
 from unskew.engine import predictions
 from unskew.engine.assemble import scoring_of, trainer_of
@@ -37,7 +38,7 @@ from unskew.privacy.secure import SecureAggregation
 @dataclass
 class SiteRun:
     """k: this site's client id. first: the weights before round 1, among them those that never leave the server. described:
-    what its samples are and how many, for whoever opens the model later."""
+    what its samples are and how many, for whoever opens the model later. slices: what Parts begin with."""
 
     settings: Settings
     k: int
@@ -46,6 +47,7 @@ class SiteRun:
     scoring: Evaluation
     first: Weights
     described: Mapping[str, Any]
+    slices: Slices
 
     @property
     def secure(self) -> SecureAggregation | None:
@@ -122,4 +124,5 @@ def build(site: str, settings: Settings, data: Dataset, facts: Mapping[str, Any]
     summary = view.summary()
     own = {**summary["sizes"], "train": view.train.sizes[: len(summary["names"])].tolist()}  # others' are bounds
     described = {"inputs": predictions.facts(view), "federation": {**summary, "sizes": own}}
-    return SiteRun(settings, facts["k"], method, trainer, scoring_of(trainer, view), first, described)
+    slices = Slices(method, run.fed, first)
+    return SiteRun(settings, facts["k"], method, trainer, scoring_of(trainer, view), first, described, slices)

@@ -78,6 +78,18 @@ def allowed(settings: Settings, model: str | None) -> Settings:
     return settings.replace(lanes="1", workers=1, availability=without_trace(settings.availability))
 
 
+def known_here(text: str) -> Method:
+    """A study's method at a site. Raises UsageError (E102) for one that only the coordinator has installed."""
+    try:
+        return registry.parse(text)
+    except UsageError as error:
+        if error.code != "E102" or not error.text.startswith("unknown method"):
+            raise
+        name = error.text.split("'")[1]
+        mend = f"if a package brings '{name}', install it here, too, in the coordinator's version"
+        raise UsageError("E102", f"there is no method '{name}' at this site; {mend}.") from None
+
+
 def check_not_from_a_file(method: str) -> None:
     """Raises UsageError (E506) for a method from a file, before it is parsed, because parsing would run the file."""
     if ".py" in method:  # anywhere in it, so that no other way of reading the text can find a file

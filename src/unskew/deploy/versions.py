@@ -14,6 +14,7 @@ from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
 
+from unskew import own
 from unskew.core.method import Method
 from unskew.core.part import Part
 
@@ -51,7 +52,8 @@ def differing(here: str, ours: Mapping[str, str], there: str, theirs: Mapping[st
 
 
 def of_parts(method: Method) -> dict[str, str]:
-    """By name of each Part that an installed package brings: the package's version, and 8 digits of the SHA-256 of its file."""
+    """By name of each Part that an installed package brings: the package's version, and 8 digits of the SHA-256 of its file and
+    of those modules of the package that it imports."""
     return dict([pair for part in method.parts if (pair := _of(type(part)))][:MOST_PARTS])
 
 
@@ -62,8 +64,18 @@ def _of(kind: type[Part]) -> tuple[str, str] | None:
     if entry is None:
         return None
     file = inspect.getsourcefile(kind)
-    digest = hashlib.sha256(Path(file).read_bytes()).hexdigest()[:8] if file and Path(file).is_file() else "no file"
+    digest = _digest(Path(file), kind.__module__) if file and Path(file).is_file() else "no file"
     return entry.name, f"{entry.dist.version if entry.dist else 'without a version'} ({digest})"
+
+
+def _digest(file: Path, module: str) -> str:
+    """Of a file that alone decides what its Part does, the file's own; else of all that do."""
+    package = module.partition(".")[0]
+    beside = [p.read_bytes() for p in sorted(own.imports(file, within=package))]
+    sha = hashlib.sha256(file.read_bytes())
+    for content in beside:
+        sha.update(hashlib.sha256(content).digest())
+    return sha.hexdigest()[:8]
 
 
 def _minor(version: str) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from importlib.metadata import entry_points
 from pathlib import Path
+from types import ModuleType
 
 from unskew import arguments, calls, own
 from unskew.core.method import Method
@@ -93,7 +94,7 @@ def names() -> dict[str, str]:
     """Every name of a method and a line that describes it: FedAvg, this package's methods and presets, installed ones."""
     ours = {name: entry.summary for name, entry in catalogue.entries().items()}
     short = {name: f"short for {calls.written(entry.name, s)}" for name, (entry, s) in catalogue.presets().items()}
-    theirs = {name: _first_line(place) for name, place in installed().items()}
+    theirs = {name: _first_line(name, place) for name, place in installed().items()}
     return {"fedavg": FEDAVG, **dict(sorted((ours | short | theirs).items()))}
 
 
@@ -108,10 +109,9 @@ def _known(name: str) -> tuple[type[Part], dict[str, object]]:
     if name == "fedavg":
         raise UsageError("E102", "'fedavg' takes no arguments: it is the method without Parts.")
     if place := installed().get(name):
-        module, _, attribute = place.partition(":")
-        kind = getattr(importlib.import_module(module), attribute, None)
+        kind = getattr(_module(name, place), place.partition(":")[2], None)
         if not (isinstance(kind, type) and issubclass(kind, Part)):
-            raise UsageError("E102", f"'{place}' is not a Part.")
+            raise UsageError("E102", f"the installed method '{name}' is '{place}', which is no Part; mend its package.")
         return kind, {}
     ours, presets = catalogue.entries(), catalogue.presets()
     if name not in ours and name not in presets:
@@ -123,6 +123,20 @@ def _known(name: str) -> tuple[type[Part], dict[str, object]]:
     return getattr(importlib.import_module(entry.module), entry.kind), dict(settings)
 
 
-def _first_line(place: str) -> str:
-    module = importlib.import_module(place.partition(":")[0])
+def _module(name: str, place: str) -> ModuleType:
+    """The module of an installed package that brings this method. Raises UsageError (E111) if it fails while it is imported."""
+    try:
+        return importlib.import_module(place.partition(":")[0])
+    except UnskewError:
+        raise
+    except Exception as error:
+        text = f"the installed method '{name}' ({place}) cannot be imported: {own.in_one_line(error)}"
+        raise UsageError("E111", f"{text}; mend its package, or install it again.") from error
+
+
+def _first_line(name: str, place: str) -> str:
+    try:
+        module = _module(name, place)
+    except UnskewError as error:  # of one package, and all other methods can be used
+        return error.text.rstrip(".")
     return (module.__doc__ or "").strip().split("\n")[0].rstrip(".")

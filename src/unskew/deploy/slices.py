@@ -1,0 +1,87 @@
+"""Parts' slices as a site expects them in a request, so that one made by other code of a Part is named before it is used."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from unskew.core.client import Fed
+from unskew.core.guarded import is_own
+from unskew.core.method import Method
+from unskew.core.part import Part, overrides
+from unskew.core.trees import Tree, Weights, flat
+from unskew.errors import UsageError
+
+Form = tuple[tuple[int, ...], torch.dtype]
+"""The shape and type of a tensor."""
+
+
+class Slices:
+    """What this site's own Parts begin with at the server. first: the weights before round 1."""
+
+    def __init__(self, method: Method, fed: Fed, first: Weights):
+        self.method, self.fed, self.first = method, fed, first
+
+    @cached_property
+    def _forms(self) -> dict[str, dict[str, Form]]:
+        """By Part, what it broadcasts; not of a Part that makes a slice for each client."""
+        with torch.random.fork_rng(devices=[]):
+            return {p.name: self._of(p) for p in self.method.parts if not overrides(p, "dispatch")}
+
+    def _of(self, part: Part) -> dict[str, Form]:
+        try:  # without memory for a slice as large as the model
+            tree = part.server_init({n: t.to("meta") for n, t in self.first.items()}, self.fed)
+        except Exception:  # of a hook that looks at values
+            tree = part.server_init(dict(self.first), self.fed)
+        kept = {leaf: t for leaf, t in tree.items() if leaf not in part.keeps_at_server}
+        return {path: (tuple(t.shape), t.dtype) for path, t in flat(kept).items()}
+
+    def check(self, down: Any) -> None:
+        """Raises UsageError (E504) for a slice that lacks a tensor, or holds one of another type or shape. A first axis may be
+        of another length, as that of samples is which a method collects; of a user's own Part any axis."""
+        for part in self.method.parts:
+            sent = down.get(part.name, {}) if isinstance(down, Mapping) else {}
+            leaves = flat(sent) if isinstance(sent, Mapping) else {}
+            for path, form in self._forms.get(part.name, {}).items():
+                if path not in leaves:
+                    raise _other(part, f"without '{path}', which it has at this site")
+                if not is_own(part) and _inner(leaves[path]) != _inner_of(form):
+                    raise _other(part, f"with '{path}' as {_shown(leaves[path])}; at this site it is {_form(*form)}")
+
+    def explained(self, error: Exception, down: Tree) -> Exception:
+        """The error of a request, or (E504) which tensor of its slices has not the shape that Parts here begin with, if one
+        has not: an error of torch's or Python's would name none."""
+        if not isinstance(error, RuntimeError | IndexError | ValueError) or isinstance(error, UsageError):
+            return error  # one that says already what is wrong
+        for part in self.method.parts:
+            leaves = flat(down.get(part.name, {}))
+            for path, (shape, dtype) in self._forms.get(part.name, {}).items():
+                if shape and shape[0] > 1 and tuple(leaves[path].shape) != shape:  # one that begins with none or one may grow
+                    return _other(part, f"with '{path}' as {_shown(leaves[path])}; at this site it is {_form(shape, dtype)}")
+        return error
+
+
+def _other(part: Part, text: str) -> UsageError:
+    return UsageError("E504", f"the coordinator sends the slice of '{part.name}' {text}; run the same version of it at both ends.")
+
+
+def _inner(value: Any) -> object:
+    return _inner_of((tuple(value.shape), value.dtype)) if isinstance(value, Tensor) else None
+
+
+def _inner_of(form: Form) -> object:
+    """A form without the length of its first axis."""
+    shape, dtype = form
+    return len(shape), shape[1:], dtype
+
+
+def _shown(value: Any) -> str:
+    return _form(tuple(value.shape), value.dtype) if isinstance(value, Tensor) else "no tensor"
+
+
+def _form(shape: tuple[int, ...], dtype: torch.dtype) -> str:
+    return f"{list(shape)} of {str(dtype).removeprefix('torch.')}"
