@@ -14,6 +14,7 @@ import unskew
 from tests.cli.calling import call
 from unskew import data
 from unskew.data.dataset import Dataset
+from unskew.data.intake import understood
 from unskew.data.intake.listing import listed, listing_of
 from unskew.data.intake.tree import tree_of
 from unskew.data.rows import streams
@@ -355,6 +356,24 @@ def test_bits_of_deep_images_are_a_setting(tmp_path):
         data.read(f"{tmp_path}(bits=11)")
     with pytest.raises(UsageError, match=r"E125 .*size must be a whole number, above 0, at most 4096"):
         data.read(f"{tmp_path}(size=100000)")
+
+
+def test_images_of_several_depths_at_one_site_are_warned_of(tmp_path):
+    """They were counted, and no more: a scanner's 12 bits among files of 8 bits were a sixteenth as bright."""
+    grey = np.linspace(0, 255, 64).reshape(8, 8).astype(np.uint8)
+    for site, deep in (("north", 1), ("south", 0)):
+        for name in ("a/0", "a/1", "b/0", "b/1"):
+            (tmp_path / site / name).parent.mkdir(parents=True, exist_ok=True)
+            is_deep = deep and name.endswith("1")
+            Image.fromarray(grey.astype(np.uint16) * 16 if is_deep else grey).save(tmp_path / site / f"{name}.png")
+    kinds = "images of several kinds, 2 of 8 bit and 2 of 16 bit, and each is scaled by its own"
+    warnings = notes(data.read(f"{tmp_path}(size=8)"))
+    assert f"'north' has {kinds}" in warnings
+    assert "'south' has" not in warnings
+    assert f"warning  'north' has {kinds}" in understood.table(data.read(f"{tmp_path}(size=8)"))
+    assert "warning:" not in notes(data.read(f"{tmp_path}(size=8, bits=12)"))
+    assert f"warning: {kinds}" in notes(data.read(f"{tmp_path / 'north'}(size=8)"))
+    assert "warning:" not in notes(data.read(f"{tmp_path / 'south'}(size=8)"))
 
 
 def test_paths_may_have_brackets_and_arguments(tmp_path, monkeypatch):

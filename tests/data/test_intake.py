@@ -153,7 +153,7 @@ def test_unscaled_columns_are_standardised_and_told():
     x, y = columns()
     federation = dealt(data.arrays(x, y))
     np.testing.assert_allclose(federation.x.std(0), 1, atol=1e-3)
-    assert "channel 1 with mean" in "; ".join(text for _, text in federation.intake.notes)  # type: ignore[union-attr]
+    assert "column 1 with mean" in "; ".join(text for _, text in federation.intake.notes)  # type: ignore[union-attr]
     assert dealt(data.arrays(x, y), normalise="none").x.max() > 900
     constant = np.concatenate([x, np.full((len(x), 1), 7, np.float32)], 1)
     assert np.abs(dealt(data.arrays(constant, y)).x[:, 2]).max() < 1e-6
@@ -188,7 +188,7 @@ X = rng().random((30, 4)).astype(np.float32)
 @pytest.mark.parametrize(
     ("y", "classes", "says"),
     [
-        (np.array(["cat", "ant", "dog"] * 10), ("ant", "cat", "dog"), "words were numbered in this order: ant, cat, dog"),
+        (np.array(["cat", "ant", "dog"] * 10), ("ant", "cat", "dog"), "labels that are words were numbered in this order: ant, cat, dog"),
         (np.array(["10", "9", "1"] * 10), ("1", "9", "10"), "words"),
         (np.array([1, 2, 3] * 10), ("1", "2", "3"), "labels 1 to 3 were read as classes 0 to 2"),
         (np.array([0.0, 1.0, 2.0] * 10), ("0", "1", "2"), "float64 labels, all whole"),

@@ -13,6 +13,8 @@ import unskew
 from tests.cli.calling import call
 from unskew import config, data
 from unskew.data.dataset import Dataset
+from unskew.data.intake import understood
+from unskew.data.intake.scale import standardised
 from unskew.data.intake.sheets import read_csv
 from unskew.errors import DataError, UsageError
 
@@ -457,3 +459,20 @@ def test_one_long_cell_does_not_widen_all_others(tmp_path, monkeypatch):
     assert sheet.columns["words"].dtype == object
     assert sheet.columns["a"].dtype.kind == "U"
     assert data.read(tmp_path / "t.csv").x.shape[1] == 2
+
+
+def test_columns_are_called_by_their_names_where_values_are_unscaled(tmp_path):
+    """A table's columns were channels by number, and a single one was "1 numbers"."""
+    rows = "\n".join(f"{'fm'[i % 2]},{'xyz'[i % 3]},{0.1 * (i % 7)},{100 + i % 9},{'ab'[i % 2]}" for i in range(40))
+    (tmp_path / "several.csv").write_text(f"sex,ward,dose,bp,label\n{rows}\n")
+    text = understood.table(standardised(data.read(str(tmp_path / "several.csv")), False))
+    why = "standardised column by column: 1 of 6 columns are unscaled, such as column 'bp' with mean 104"
+    assert why in text
+    (tmp_path / "one.csv").write_text("age,label\n" + "\n".join(f"{50 + i % 9},{'ab'[i % 2]}" for i in range(40)))
+    text = understood.table(standardised(data.read(str(tmp_path / "one.csv")), False))
+    assert "each     1 number\n" in text
+    assert "standardised column by column: column 'age' is unscaled, with mean 53" in text
+    assert "labels that are words were numbered in this order: a, b" in text
+    near = data.arrays(np.arange(80).reshape(40, 2) % 7 * [1.0, 0.01], np.arange(40) % 2)
+    assert "column by column: columns 0 and 1 have" not in (said := understood.table(standardised(near, False)))
+    assert "columns 1 and 0 have standard deviations of" in said

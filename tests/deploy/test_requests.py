@@ -90,11 +90,11 @@ def test_a_request_that_lacks_something_or_names_a_round_too_late_says_so(site):
     assert answer(site, "hello", settings=settings) == ("", "")
 
 
-def first_weights(site: Site) -> dict[str, torch.Tensor]:
+def first_weights(site: Site, method: str = "fedavg") -> dict[str, torch.Tensor]:
     """What the run's model begins with, at the coordinator as at this site."""
-    settings = fake.small("fedavg")
+    settings = fake.small(method)
     view = SitesView.of(prepared(site.data, settings), SETUP["k"], SETUP["clients"], SETUP["largest"])
-    return run_on(view, settings, registry.parse("fedavg")).fed.net.weights()
+    return run_on(view, settings, registry.parse(method)).fed.net.weights()
 
 
 def test_weights_that_the_runs_model_has_not_are_named(site):
@@ -184,4 +184,6 @@ def test_slices_that_parts_here_do_not_read_are_named(site):
     ):
         said = answer(site, "train", wrong, t=1, lr=0.05)
         assert said == ("E504", f"the coordinator sends the slice of 'scaffold' {text}; {mend}")
+    said = answer(site, "train", {**sent, "down": torch.zeros(1)}, t=1, lr=0.05)
+    assert said == ("E310", "the request's slices are one tensor, expected some for each Part.")
     assert answer(site, "train", sent, t=1, lr=0.05) == ("", "")

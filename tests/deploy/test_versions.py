@@ -9,8 +9,8 @@ from dataclasses import replace
 import pytest
 
 from tests.deploy import fake
-from tests.deploy.test_requests import answer
-from unskew.deploy import hello, requests, server, site, studies
+from tests.deploy.test_requests import SETUP, answer, first_weights
+from unskew.deploy import hello, requests, server, site, site_folder, studies
 from unskew.deploy import versions as versions_module
 from unskew.deploy.hello import Hello, versions
 from unskew.deploy.versions import COORDINATOR, differing, of_parts, refusal
@@ -142,6 +142,30 @@ def test_a_part_that_was_changed_while_a_run_went_on_is_named():
     text = "a runs another version of myproto than when the run began: it had 1.0 (12345678), now 1.0 (87654321)"
     assert hello.changed(before, now) == text
     assert not hello.changed(before, before)
+
+
+@pytest.mark.parametrize(("package", "name"), [(True, "myproto"), (False, "torch")])
+@pytest.mark.usefixtures("installed")
+def test_a_site_that_was_restarted_in_a_run_with_other_code_says_so(tmp_path, monkeypatch, package, name):
+    """It came back within seconds at the node that the coordinator knew, which asked nothing, and trained on with new code."""
+    (site, *_) = fake.sites(tmp_path, fake.federation()).values()
+    settings = fake.small("myproto", rounds=5)
+    w = first_weights(site, "myproto")
+    header = {"settings": settings.as_dict(), **SETUP}
+    assert answer(site, "setup", {"w": w}, **header) == ("", "")
+    here = {**versions(), **of_parts(registry.parse("myproto"))}
+    then = here[name]
+    if package:
+        monkeypatch.setattr(site_folder, "of_parts", lambda method: {"myproto": "1.0 (87654321)"})
+    else:
+        monkeypatch.setattr(site_folder, "versions", lambda: {**versions(), "torch": "9.9"})
+    since = "1.0 (87654321)" if package else "9.9"
+    text = f"site s0 runs another version of {name} than when the run began: it had {then}, now {since}"
+    mend = "bring that version back, or leave the site out."
+    assert answer(site, "setup", {"w": w}, **header) == ("E504", f"{text}; {mend}")
+    site._run = None  # as after a restart
+    assert answer(site, "train", {"w": w}, t=1, lr=settings.lr) == ("E504", f"{text}; {mend}")
+    assert answer(site, "setup", {"w": w}, **header, run="r2") == ("", ""), "another run may begin"
 
 
 def test_a_site_of_another_minor_is_left_out_and_told_who_must_upgrade(tmp_path, monkeypatch):

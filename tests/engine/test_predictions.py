@@ -150,7 +150,7 @@ def test_results_can_be_compared_without_comparing_tensors(result):
 def test_a_result_says_what_was_understood_of_its_data():
     """In a script nothing said that columns were standardised or which classes there are."""
     result = unskew.run("fedavg", halves(ROWS, Y), **(SETTINGS | {"rounds": 1}))
-    assert "standardised channel by channel" in result.understood
+    assert "standardised column by column" in result.understood
     assert "3: 0 14, 1 13, 2 13" in result.understood
 
 

@@ -14,7 +14,7 @@ from annotated_types import Ge, Gt, Le
 from unskew.data.dataset import Dataset
 from unskew.data.from_arrays import arrays
 from unskew.data.intake.decoded import decoded
-from unskew.data.intake.images import Fit, Form, each, mask, picture, sizes_told
+from unskew.data.intake.images import Fit, Form, each, mask, mixed_depths, picture, sizes_told
 from unskew.data.intake.listing import listed, listing_of
 from unskew.data.intake.masks import Origin, as_masks
 from unskew.data.intake.notes import Intake, Note, counted
@@ -114,6 +114,7 @@ def _images(tree: Tree, ordered: Sorted, size: int, fit: Fit, bits: int) -> Data
     streamed: list[Note] = []
     x, forms = _pictures(tree, [f.path for f in ordered.files], size, fit, bits, streamed)
     notes = (*tree.notes, *ordered.notes, *sizes_told(forms, size, fit, bits), *streamed)
+    notes += tuple(mixed_depths(forms, ordered.sites, bits))
     form = {"kind": "images", "size": size, "fit": fit, "bits": bits}
     return _formed(_set(tree, ordered, x, notes), form, ordered)
 
@@ -159,6 +160,7 @@ def _with_masks(tree: Tree, size: int, fit: Fit, bits: int) -> Dataset:
             ("scaled", f"{counted(len(smaller), 'mask')} of another size than the image ({sizes}, {drawn[i]})")
         )
     sites = tuple(p.site for p in paired) if any(p.site for p in paired) else None
+    notes += mixed_depths(forms, sites, bits)
     origin = Origin(None if sites is None else np.array(sites), lambda i: str(drawn[i]))
     (y,), classes = as_masks(tree.root.name, [np.stack([m.values for m in masks])], None, notes, [origin])
     ordered = Sorted(tuple(p.image for p in paired), classes, y, sites)

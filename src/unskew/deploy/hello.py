@@ -15,7 +15,7 @@ from unskew.data.dataset import Dataset
 from unskew.data.layout import Layout
 from unskew.data.target import Target
 from unskew.deploy import forms
-from unskew.deploy.versions import COORDINATOR, refusal
+from unskew.deploy.versions import COORDINATOR, another, refusal
 from unskew.errors import UsageError, printable
 from unskew.version import __version__
 
@@ -186,10 +186,8 @@ def changed(before: Hello, now: Hello) -> str:
         return f"{now.site} holds {now.train} training samples; it held {before.train} when the run began"
     if now.data != (before if before.form else replace(before, form=now.form)).data:
         return f"{now.site} has other data than when the run began"
-    for what in ("torch", *(name for name in before.versions if name not in ("torch", "unskew", "python"))):
-        then, since = before.versions.get(what), now.versions.get(what)
-        if then != since:
-            return f"{now.site} runs another version of {what} than when the run began: it had {then}, now {since}"
+    if text := another(now.site, before.versions, now.versions):
+        return text
     return refusal(now.site, now.versions, COORDINATOR, versions())
 
 

@@ -191,7 +191,7 @@ class Site:
         settings = config.build(dict(facts["settings"]))
         requests.check_round(request.header["t"], settings.rounds)
         self.guard.check_hello(allowed(settings, self.model))
-        folder.check_samples(self.data)
+        folder.check_same(self.data, facts)
         with self._built(facts, request.tree["w"]) as (run, study):
             text = "\n".join(leaving(run.method, run.trainer, self.data, run.secure))
             agreed = self.guard.check_study(number, study, text)
@@ -266,7 +266,7 @@ class Site:
             self.guard.check_same(number, digest)
         else:
             tree, facts = self._folder(request).read_setup()
-            self._folder(request).check_samples(self.data)
+            self._folder(request).check_same(self.data, facts)
             with self._built(facts, tree["w"]) as (run, study):
                 self.guard.check_same(number, study.digest)
                 self._keep(number, study, run)

@@ -18,6 +18,8 @@ STATELESS = "stateless"
 """Says that this site has trained in the run and kept nothing."""
 SAMPLES = "samples"
 """The fingerprint of the samples with which the run began here."""
+VERSIONS = "versions.json"
+"""The versions, also of Parts that packages bring, with which the run began here."""
 
 
 def is_sites(path: Path) -> bool:

@@ -6,6 +6,7 @@ as the site's last, so an answer that came too late, or a server that went back 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -15,14 +16,17 @@ from unskew import disk
 from unskew.core.trees import Tree
 from unskew.data.dataset import Dataset
 from unskew.deploy.federations import SitesView
+from unskew.deploy.hello import versions
 from unskew.deploy.owner import Owner
-from unskew.deploy.site_files import RECEIVED, REMOVED, SAMPLES, SETUP, STATELESS, private_file
+from unskew.deploy.site_files import RECEIVED, REMOVED, SAMPLES, SETUP, STATELESS, VERSIONS, private_file
 from unskew.deploy.site_run import SiteRun
 from unskew.deploy.spent import KEPT_ROUNDS
+from unskew.deploy.versions import another, of_parts
 from unskew.deploy.wire import Packet
 from unskew.engine.disk import state
 from unskew.engine.disk.fingerprint import fingerprint
 from unskew.errors import StateError, UsageError
+from unskew.methods import registry
 
 
 @dataclass(frozen=True)
@@ -64,11 +68,20 @@ class RunFolder:
 
     def write_setup(self, tree: Tree, facts: Mapping[str, Any], data: Dataset) -> None:
         if not (self.path / SAMPLES).exists():
+            disk.replace(self.path / VERSIONS, json.dumps(_versions(facts)))
             disk.replace(self.path / SAMPLES, _fingerprint(data))
         state.write(self.path / SETUP, tree, {**facts, **self._set_up_for(facts).facts})
 
-    def check_samples(self, data: Dataset) -> None:
-        """Raises UsageError (E504) if the run began here with other samples, whose number may be the same."""
+    def check_same(self, data: Dataset, facts: Mapping[str, Any]) -> None:
+        """Raises UsageError (E504) if the run began here with other samples, whose number may be the same, or with another
+        version of what decides about its weights. The coordinator asks for neither where it never lost this site.
+
+        facts: with which the run is set up.
+        """
+        if (known := self.path / VERSIONS).exists() and (
+            text := another(f"site {self.site}", json.loads(known.read_bytes()), _versions(facts))
+        ):
+            raise UsageError("E504", f"{text}; bring that version back, or leave the site out.")
         known = self.path / SAMPLES
         if known.exists() and known.read_text() != _fingerprint(data):
             text = f"site {self.site} holds other samples than when the run began"
@@ -135,6 +148,10 @@ class RunFolder:
 
     def _private(self, t: int) -> Path:
         return private_file(self.path, t)
+
+
+def _versions(facts: Mapping[str, Any]) -> dict[str, str]:
+    return versions() | of_parts(registry.parse(str(facts["settings"]["method"])))
 
 
 def _fingerprint(data: Dataset) -> str:

@@ -13,7 +13,7 @@ from unskew.core.client import Fed
 from unskew.core.guarded import is_own
 from unskew.core.method import Method
 from unskew.core.part import Part, overrides
-from unskew.core.trees import Tree, Weights, flat
+from unskew.core.trees import Weights, flat
 from unskew.errors import UsageError
 
 Form = tuple[tuple[int, ...], torch.dtype]
@@ -41,28 +41,42 @@ class Slices:
         return {path: (tuple(t.shape), t.dtype) for path, t in flat(kept).items()}
 
     def check(self, down: Any) -> None:
-        """Raises UsageError (E504) for a slice that lacks a tensor, or holds one of another type or shape. A first axis may be
-        of another length, as that of samples is which a method collects; of a user's own Part any axis."""
+        """Raises UsageError (E504) for a slice that lacks a tensor, or holds one of another type or shape than it has here. A first
+        axis may be of another length, as that of samples is which a method collects; of a user's own Part any axis."""
+        if not isinstance(down, Mapping):
+            raise UsageError("E310", "the request's slices are one tensor, expected some for each Part.")
         for part in self.method.parts:
-            sent = down.get(part.name, {}) if isinstance(down, Mapping) else {}
-            leaves = flat(sent) if isinstance(sent, Mapping) else {}
-            for path, form in self._forms.get(part.name, {}).items():
+            leaves = _leaves(down, part)
+            for path, form in self._forms.get(part.name, {}).items() if part.name in down else ():
                 if path not in leaves:
                     raise _other(part, f"without '{path}', which it has at this site")
                 if not is_own(part) and _inner(leaves[path]) != _inner_of(form):
                     raise _other(part, f"with '{path}' as {_shown(leaves[path])}; at this site it is {_form(*form)}")
 
-    def explained(self, error: Exception, down: Tree) -> Exception:
-        """The error of a request, or (E504) which tensor of its slices has not the shape that Parts here begin with, if one
-        has not: an error of torch's or Python's would name none."""
-        if not isinstance(error, RuntimeError | IndexError | ValueError) or isinstance(error, UsageError):
-            return error  # one that says already what is wrong
+    def explained(self, error: Exception, down: Any) -> Exception:
+        """What a request ended with, or (E504) that slices are not those that Parts here read, if that is why: a KeyError or an
+        error of torch's says nothing of it."""
+        is_known = isinstance(error, UsageError)
+        cause = error.__cause__ if is_known else error
+        is_lacking = isinstance(cause, KeyError)
+        if not is_lacking and (is_known or not isinstance(cause, RuntimeError | IndexError | ValueError)):
+            return error
         for part in self.method.parts:
-            leaves = flat(down.get(part.name, {}))
+            leaves = _leaves(down, part)
             for path, (shape, dtype) in self._forms.get(part.name, {}).items():
-                if shape and shape[0] > 1 and tuple(leaves[path].shape) != shape:  # one that begins with none or one may grow
-                    return _other(part, f"with '{path}' as {_shown(leaves[path])}; at this site it is {_form(shape, dtype)}")
+                if is_lacking and path not in leaves:
+                    return _other(part, f"without '{path}', which it has at this site")
+                is_fixed = bool(shape) and shape[0] > 1  # what begins with none or one may grow
+                if not is_lacking and is_fixed and path in leaves and tuple(leaves[path].shape) != shape:
+                    text = f"with '{path}' as {_shown(leaves[path])}; at this site it is {_form(shape, dtype)}"
+                    return _other(part, text)
         return error
+
+
+def _leaves(down: Any, part: Part) -> dict[str, Any]:
+    """What a request holds of a Part's slice, by path."""
+    sent = down.get(part.name, {}) if isinstance(down, Mapping) else {}
+    return flat(sent) if isinstance(sent, Mapping) else {}
 
 
 def _other(part: Part, text: str) -> UsageError:

@@ -68,6 +68,16 @@ def _of(kind: type[Part]) -> tuple[str, str] | None:
     return entry.name, f"{entry.dist.version if entry.dist else 'without a version'} ({digest})"
 
 
+def another(site: str, before: Mapping[str, str], now: Mapping[str, str]) -> str:
+    """Why a site cannot go on with a run, by what has changed there since it began, as a sentence without its full stop; "" if
+    it can. Of unskew only the first two numbers count, which `refusal` looks at, and of Python none."""
+    for what in ("torch", *(name for name in before if name not in ("torch", "unskew", NOT_DECIDING))):
+        then, since = before.get(what), now.get(what)
+        if then != since:
+            return f"{site} runs another version of {what} than when the run began: it had {then}, now {since}"
+    return ""
+
+
 def _digest(file: Path, module: str) -> str:
     """Of a file that alone decides what its Part does, the file's own; else of all that do."""
     package = module.partition(".")[0]

@@ -16,12 +16,14 @@ import numpy as np
 
 from unskew.data.convert import array_of
 from unskew.data.intake.notes import Note, counted, some
-from unskew.errors import DataError
+from unskew.errors import DataError, excerpt
 
 T = TypeVar("T")
 Fit: TypeAlias = Literal["pad", "crop", "squash"]
 ORIENTATION = 0x0112
 """The number by which EXIF calls how a camera was held."""
+MOST_WARNED = 4
+"""Sites that a warning names."""
 COLOURS = ("P", "PA", "CMYK", "YCbCr", "HSV", "LAB")
 """Pillow's modes whose numbers are not red, green and blue, and are read as these."""
 
@@ -165,6 +167,22 @@ def sizes_told(forms: Sequence[Form], size: int, fit: Fit, bits: int) -> list[No
     if n := sum(f.clear for f in forms):
         notes.append(("note", f"{counted(n, 'image')} with transparent parts, whose hidden colours are used"))
     return notes
+
+
+def mixed_depths(forms: Sequence[Form], sites: Sequence[str] | None, bits: int) -> list[Note]:
+    """A warning for each site, or for all of a folder without sites, whose images are of several depths; none where `bits` says
+    what those of 16 bits use. Sites of different depths are compared by their values."""
+    notes: list[Note] = []
+    for site in sorted({*sites}) if sites else [""]:
+        here = [f for k, f in enumerate(forms) if not sites or sites[k] == site]
+        depths = Counter(f.depth for f in here)
+        if len(depths) < 2 or (bits < 16 and "float" not in depths):
+            continue
+        kinds = " and ".join(f"{n:,} of {depth}" for depth, n in sorted(depths.items(), reverse=True))
+        at = f"{excerpt(site, 40)} has " if site else ""
+        text = f"{at}images of several kinds, {kinds}, and each is scaled by its own: what was stored otherwise is as much brighter"
+        notes.append(("warning", f"{text} or darker; bring all to one kind (bits=12 where files of 16 bits use 12)"))
+    return notes[:MOST_WARNED]
 
 
 def _is_clear(image: Any) -> bool:

@@ -201,7 +201,7 @@ def _words(
             f"{excerpt(known[0], 40)}; is this the column of labels? Name another, or give classes.",
         )
     if classes is None:
-        notes.append(("labels", f"words were numbered in this order: {some(list(known), 10)}"))
+        notes.append(("labels", f"labels that are words were numbered in this order: {some(list(known), 10)}"))
     return [np.array([place[w] for w in y.tolist()], dtype=np.int64) for y in texts], tuple(known)
 
 

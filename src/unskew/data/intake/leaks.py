@@ -6,7 +6,7 @@ Letters: n samples that are looked at, D columns, C classes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -65,9 +65,14 @@ def _columns(dataset: Dataset | Federation) -> Iterator[tuple[str, int, int]]:
         return
     start = 0
     for column, kinds in form["columns"]:
-        end = start + (1 if len(kinds) in (0, 2) else len(kinds))
+        end = start + numbers_of(kinds)
         yield f"column {excerpt(column, 40)}", start, end
         start = end
+
+
+def numbers_of(kinds: Sequence[str]) -> int:
+    """How many numbers a column of a table becomes. kinds: its words, none of a column of numbers; two of them make one."""
+    return 1 if len(kinds) in (0, 2) else len(kinds)
 
 
 def _parts(x: np.ndarray, columns: list[tuple[str, int, int]]) -> Iterator[tuple[str, np.ndarray]]:

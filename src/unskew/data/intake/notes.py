@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
-Topic: TypeAlias = Literal["scaled", "labels", "sites", "left out", "note"]
+Topic: TypeAlias = Literal["warning", "scaled", "labels", "sites", "left out", "note"]
 Note: TypeAlias = tuple[Topic, str]
 """(what a remark is about, the remark)."""
 

@@ -6,7 +6,7 @@ always where a run asks for it, otherwise only where the samples cannot be train
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 
@@ -14,9 +14,10 @@ import numpy as np
 
 from unskew.data.convert import DEPTHS, LARGE
 from unskew.data.dataset import Dataset
+from unskew.data.intake.leaks import numbers_of
 from unskew.data.intake.notes import Note
 from unskew.data.rows import changed, chosen, moments
-from unskew.errors import UsageError
+from unskew.errors import UsageError, excerpt
 
 FAR = 5.0
 """A mean or standard deviation above which a channel counts as unscaled; images and standardised columns lie below."""
@@ -54,7 +55,8 @@ def standardised(dataset: Dataset, always: bool, but_images: bool = False) -> Da
     why = "as normalise=dataset asks" if always else unscaled(dataset)
     if not why:
         return dataset
-    return dataset.with_constants().standardised().noted(("scaled", f"standardised channel by channel: {why}"))
+    each = "column" if _has_columns(dataset) else "channel"
+    return dataset.with_constants().standardised().noted(("scaled", f"standardised {each} by {each}: {why}"))
 
 
 def _by_its_inputs(dataset: Dataset, always: bool, but_images: bool) -> Dataset:
@@ -100,7 +102,7 @@ def unscaled(dataset: Dataset, but_images: bool = False) -> str:
     """
     rows = _looked_at(dataset)
     if not dataset.layout:
-        return _why(rows)
+        return _why(rows, _columns(dataset) if _has_columns(dataset) else None)
     return "; ".join(f"input {name}: {why}" for name, why in _by_input(dataset, rows, but_images))
 
 
@@ -118,22 +120,39 @@ def _by_input(dataset: Dataset, rows: np.ndarray, but_images: bool) -> Iterator[
             yield each.name, why
 
 
-def _why(rows: np.ndarray) -> str:
-    """Why these samples [n, channels, ...] need standardising, "" if they do not."""
+def _has_columns(dataset: Dataset) -> bool:
+    """Whether a sample is a row of numbers, without several inputs."""
+    return dataset.layout is None and len(dataset.shape) == 1
+
+
+def _columns(dataset: Dataset) -> list[str]:
+    """What the numbers of a row are called: by the columns of the table that they come from, else by their places."""
+    form = dataset.intake.form if dataset.intake else {}
+    if form.get("kind") != "table":
+        return list(map(str, range(dataset.shape[0])))
+    return [excerpt(column, 40) for column, kinds in form["columns"] for _ in range(numbers_of(kinds))]
+
+
+def _why(rows: np.ndarray, columns: Sequence[str] | None = None) -> str:
+    """Why these samples [n, channels, ...] need standardising, "" if they do not. columns: what channels are called."""
+    word = "channel" if columns is None else "column"
+    names = columns or list(map(str, range(rows.shape[1])))
     mean, std = moments(rows)
     far = np.flatnonzero((np.abs(mean) > FAR) | (std > FAR))
     if len(far):
         c = int(far[0])
-        which = f"{len(far)} of {len(mean)} channels are" if len(mean) > 1 else "they are"
-        return f"{which} unscaled, such as channel {c} with mean {mean[c]:.3g} and standard deviation {std[c]:.3g}"
+        if columns is not None and len(columns) == 1:
+            return f"column {names[c]} is unscaled, with mean {mean[c]:.3g} and standard deviation {std[c]:.3g}"
+        which = f"{len(far)} of {len(mean)} {word}s are" if len(mean) > 1 else "they are"
+        return f"{which} unscaled, such as {word} {names[c]} with mean {mean[c]:.3g} and standard deviation {std[c]:.3g}"
     if std.max() < FAINT and std.max() > 0:
         return f"they hardly vary, with standard deviations up to {std.max():.2g}"
-    if rows.ndim == 2 and (why := _apart(rows[:], mean, std)):
+    if rows.ndim == 2 and (why := _apart(rows[:], mean, std, names)):
         return why
     return ""
 
 
-def _apart(rows: np.ndarray, mean: np.ndarray, std: np.ndarray) -> str:
+def _apart(rows: np.ndarray, mean: np.ndarray, std: np.ndarray, names: Sequence[str]) -> str:
     """Why columns [N, columns] on different scales need standardising; those that are constant, or 0 and 1, do not count."""
     varying = np.flatnonzero((std > 1e-6 * np.abs(mean)) & ~((rows == 0) | (rows == 1)).all(0))
     if len(varying) < 2:
@@ -141,4 +160,4 @@ def _apart(rows: np.ndarray, mean: np.ndarray, std: np.ndarray) -> str:
     low, high = (int(varying[place(std[varying])]) for place in (np.argmin, np.argmax))
     if std[high] <= APART * std[low]:
         return ""
-    return f"columns {low} and {high} have standard deviations of {std[low]:.2g} and {std[high]:.2g}"
+    return f"columns {names[low]} and {names[high]} have standard deviations of {std[low]:.2g} and {std[high]:.2g}"

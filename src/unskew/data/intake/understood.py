@@ -18,7 +18,7 @@ from unskew.data.layout import Input
 from unskew.data.rows import Rows
 from unskew.errors import excerpt
 
-TOPICS = ("sites", "labels", "scaled", "left out", "note")
+TOPICS = ("warning", "sites", "labels", "scaled", "left out", "note")
 MOST_CLASSES = 12
 MOST_SITES = 8
 CHUNK = 1 << 24
@@ -92,11 +92,11 @@ def _each(dataset: Dataset | Federation) -> str:
         more = f", with labels of {dataset.y.shape[1]} tokens" if dataset.tokens else ""
         return f"{counted(count, 'input')}, {'by name' if dataset.layout.named else 'by place'}{more}"
     if len(shape) == 3:
-        kind = f"{shape[0]} {'channel' if shape[0] == 1 else 'channels'} of {shape[1]} x {shape[2]}"
+        kind = f"{counted(shape[0], 'channel')} of {shape[1]} x {shape[2]}"
     else:
-        kind = f"{shape[0]} numbers" if len(shape) == 1 else " x ".join(map(str, shape))
+        kind = counted(shape[0], "number") if len(shape) == 1 else " x ".join(map(str, shape))
     if dataset.tokens:
-        return f"{shape[0]} tokens, with a label each"
+        return f"{counted(shape[0], 'token')}, with a label each"
     return f"{kind}, with a mask" if dataset.masks else kind
 
 

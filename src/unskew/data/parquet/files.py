@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from unskew.data.intake.images import Fit, each, opened, sizes_told
+from unskew.data.intake.images import Fit, each, mixed_depths, opened, sizes_told
 from unskew.data.intake.notes import Note
 from unskew.data.parquet.forms import Packed
 from unskew.data.parquet.groups import RowGroups
@@ -69,6 +69,7 @@ def samples_in(
     x, seen = files_of(table, form_of(table, column, into), notes, in_memory)
     if into["kind"] == "images":
         notes += sizes_told(seen, into["size"], into["fit"], into["bits"])
+        notes += mixed_depths(seen, None, into["bits"])
     else:
         notes.append(("scaled", f"sounds became {Format(into['rate'], into['seconds'], into['window'])}"))
     return x
