@@ -18,6 +18,8 @@ from pathlib import Path
 
 from unskew.errors import Paused, StateError, UnskewError, UsageError
 
+AT_SITE = "setup.safetensors"
+"""The file that tells a site's folder of a run from the coordinator's."""
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,63}")
 _LONGEST_SLUG = 42
 """Characters of a slug without its hash; a run's folder adds its seed to it."""
@@ -38,7 +40,18 @@ def no_run(path: Path, lacks: str) -> StateError:
     """What is said of a folder that is no run, E117. lacks: the file that it would have."""
     near = Path("runs") / path.name
     hint = f"Did you mean {near}?" if near != path and (near / lacks).is_file() else "Runs are folders under runs/."
+    if (path / AT_SITE).is_file():
+        hint = "It is a site's folder of a run, of which unskew predict and unskew export take the model."
+    elif names := _runs_in(path, lacks) or _runs_in(path / "runs", lacks):
+        count = "one run" if len(names) == 1 else f"{len(names):,} runs; name one of them"
+        hint = f"It holds {count}, such as {names[0]}." if len(names) > 1 else f"It holds {count}: {names[0]}."
     return StateError("E117", f"{path} is no run: it has no {lacks}. {hint}")
+
+
+def _runs_in(path: Path, lacks: str) -> list[Path]:
+    """The runs in a folder, those of a site too; the one that changed last stands first."""
+    files = [file for name in (lacks, AT_SITE) for file in path.glob(f"*/{name}")]
+    return [file.parent for file in sorted(files, key=lambda file: (-file.parent.stat().st_mtime, str(file)))]
 
 
 def slug(text: str) -> str:

@@ -6,15 +6,19 @@ import json
 import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from tests.cli.calling import call
 from tests.deploy import fake
 from unskew.cli import deployed
+from unskew.data import arrays
+from unskew.data.rows import streams
 from unskew.deploy import orders, site_run
 from unskew.deploy import post as post_module
 from unskew.deploy.identity import Private
 from unskew.deploy.orders import Order, Terms
+from unskew.deploy.site_folder import RunFolder
 from unskew.deploy.tickets import Coordinator
 from unskew.engine.disk.state import digest
 from unskew.errors import UsageError
@@ -88,6 +92,27 @@ def test_a_site_that_holds_as_many_other_samples_as_before_is_not_used_until_it_
     assert text.startswith("s1: site s1 holds other samples than when the run began; give it those of then")
     rounds = [json.loads(line) for line in (tmp_path / "run/events.jsonl").read_text().splitlines()]
     assert [e["answered"] for e in rounds if e["code"] == "round"] == [[0, 1, 2], [0, 2], [0, 1, 2]]
+
+
+def test_samples_that_are_read_when_wanted_are_those_that_were_in_memory(tmp_path, monkeypatch):
+    """A site whose machine came back with less memory read the same file row by row, and was said to hold other samples."""
+    rng, path = np.random.default_rng(0), tmp_path / "x.npy"
+    x, y = rng.integers(0, 256, (40, 1, 8, 8)).astype(np.uint8), np.arange(40) % 3
+    np.save(path, x)
+    whole = arrays(path, y, classes=("a", "b", "c"))
+    monkeypatch.setattr("unskew.data.intake.room.memory", lambda: 15 * x.nbytes)
+    read = arrays(path, y, classes=("a", "b", "c"))
+    assert (streams(whole.x), streams(read.x)) == (False, True)
+    folder, facts = RunFolder.of(tmp_path, "s0", "r1"), {"settings": fake.small("fedavg").as_dict()}
+    folder.write_setup({}, facts, whole)
+    folder.check_same(read, facts)
+    x[7, 0, 3, 3] += 1
+    np.save(path, x)
+    with pytest.raises(UsageError, match="E504 site s0 holds other samples"):
+        folder.check_same(arrays(path, y, classes=("a", "b", "c")), facts)
+    monkeypatch.undo()
+    with pytest.raises(UsageError, match="E504 site s0 holds other samples"):
+        folder.check_same(arrays(path, y, classes=("a", "b", "c")), facts)
 
 
 def test_the_odd_one_out_is_left_out_also_if_it_comes_first(tmp_path):

@@ -54,6 +54,13 @@ def test_a_trip_is_a_line_and_so_is_a_refusal(site):
     assert told(site, "train", 1, first, **{"name": 5}).startswith("a request was not answered: E310")
 
 
+def test_a_loss_that_is_withheld_is_not_told_as_0(site):
+    """With `dpsgd` the terminal said that the mean loss was 0."""
+    settings, first = fake.small("dpsgd(noise_multiplier=1.0)").as_dict(), {"w": weights(site)}
+    told(site, "setup", tree=first, settings=settings, k=0, clients=1, largest=33)
+    assert told(site, "train", 1, first, lr=0.05) == "run r1, round 1 of 3: trained on 33 samples"
+
+
 def test_what_waits_or_mends_itself_is_said_elsewhere(site):
     site.guard.approve = "ask"
     assert told(site, "hello", settings=fake.small("fedavg").as_dict()) == ""

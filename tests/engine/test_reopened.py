@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import warnings
 from pathlib import Path
@@ -13,6 +14,7 @@ from torch import nn
 
 import unskew
 from unskew.engine.disk import state
+from unskew.report.read import read_run
 from unskew.errors import DataError, NothingUsed, StateError, UsageError
 
 N = 60
@@ -215,3 +217,24 @@ def test_a_run_that_lies_under_runs_is_suggested(ours, tmp_path, monkeypatch):
         unskew.load("patients")
     with pytest.raises(StateError, match=r"E117 patient is no run: .*Runs are folders under runs/"):
         unskew.load("patient")
+
+
+def test_a_folder_that_holds_runs_names_one_of_them(ours, tmp_path, monkeypatch):
+    """`unskew predict site/runs` was answered that runs are folders under runs/, of which it is one."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(ours.path, tmp_path / "runs" / "patients")
+    lacks = "it has no state.safetensors."
+    with pytest.raises(StateError, match=rf"E117 runs is no run: {lacks} It holds one run: runs/patients\.$"):
+        unskew.load("runs")
+    for number in ("r1", "r2", "r3"):
+        (tmp_path / "site" / "runs" / number).mkdir(parents=True)
+        (tmp_path / "site" / "runs" / number / "setup.safetensors").write_bytes(b"")
+    os.utime(tmp_path / "site" / "runs" / "r2", (4e9, 4e9))
+    several = "It holds 3 runs; name one of them, such as site/runs/r2\\.$"
+    for folder in ("site", "site/runs"):
+        with pytest.raises(StateError, match=rf"E117 {folder} is no run: {lacks} {several}"):
+            unskew.load(folder)
+    with pytest.raises(
+        StateError, match=r"E117 site/runs/r1 is no run: .*of which unskew predict and unskew export take"
+    ):
+        read_run("site/runs/r1")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from types import SimpleNamespace
 from typing import ClassVar
@@ -179,3 +180,26 @@ def test_large_inputs_are_blamed_whatever_their_sign():
     diverged = Replies(3, 15, 1, Counter({"E301": 14}))
     assert likely_cause(below, diverged).startswith("inputs as large as 500 make training diverge; scale them")
     assert likely_cause(run, diverged).startswith("training diverges, most likely because lr=")
+
+
+@dataclass(frozen=True)
+class Rooted(Part):
+    """Its loss has no gradient at the weights that it starts from, from this round on."""
+
+    since: int = 1
+    name: ClassVar[str] = "rooted"
+
+    def loss(self, w, out, b, c):
+        far = sum((w[n] - c.start[n]).pow(2).sum() for n in c.net.trainable)
+        return far.sqrt() if c.t >= self.since else far
+
+
+@pytest.mark.parametrize(("since", "when"), [(1, "the very first replies"), (3, "replies")])
+def test_a_hook_of_a_users_own_is_suspected_beside_the_learning_rate(tmp_path, since, when):
+    """The root of 0 in an own loss was blamed on lr alone, and trying a tenth of it changed nothing."""
+    run = resolve(check.settings(**FAST), check.federation(), Rooted(since))
+    with np.errstate(all="ignore"), pytest.raises(NothingUsed) if since == 1 else nullcontext() as error:
+        result = unskew.run(Rooted(since), check.federation(), **FAST | {"rounds": 4})
+    text = str(error.value) if since == 1 else doubt(run, Replies.of(result.record.rows["events"]))
+    assert f"{when} hold values that are no numbers: either a hook of 'rooted' returns no number" in text
+    assert f"or lr={run.settings.lr:g} is too high." in text

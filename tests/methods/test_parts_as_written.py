@@ -11,6 +11,8 @@ import torch
 from tests.methods.test_hooks_as_written import part, trained
 from unskew.core import Noise, Part, Share, Trip
 from unskew.core.method import Method
+from unskew.engine import check
+from unskew.engine.resolve import resolve
 from unskew.errors import UsageError
 from unskew.methods.fedprox import FedProx
 
@@ -146,3 +148,15 @@ def test_what_can_be_meant_is_taken():
     assert Share([None, 2], rows=4, kind="sums", samples="class", low=0, norm=1.0).rows == 4
     assert Noise("beta", (0.2, 0.2)).args == (0.2, 0.2)
     assert Share((), dtype=torch.int64).max_bytes == 8
+
+
+def test_a_division_that_holds_nothing_of_this_model_is_remarked_on():
+    """`keeps` with another model's names was silent beside other hooks, and clients sent all."""
+    idle = part(keeps=lambda self, name, fed: name.startswith("classifier"), loss=lambda self, w, out, b, c: 0.0)
+    assert [code for code, _ in resolve(check.settings(), check.federation(), idle).remarks] == ["E138"]
+    ((_, text),) = resolve(check.settings(), check.federation(), idle).remarks
+    assert "`keeps` of 'mine' holds none of this model's" in text
+    assert "which are called like '" in text
+    held = part(keeps=lambda self, name, fed: fed.net.of_head(name), loss=lambda self, w, out, b, c: 0.0)
+    assert not resolve(check.settings(), check.federation(), held).remarks
+    assert not resolve(check.settings(), check.federation(), Method(FedProx(mu=0.1))).remarks

@@ -53,5 +53,7 @@ def test_a_package_that_cannot_be_imported_is_named_and_hides_no_other_method(tm
 def test_an_entry_that_names_no_part_says_which_method_brings_it(tmp_path):
     (tmp_path / "their_package.py").write_text("MyProto = 5\n")
     sys.modules.pop("their_package", None)
-    with pytest.raises(UsageError, match="E102 the installed method 'myproto' is 'their_package:MyProto', which is no Part"):
+    with pytest.raises(
+        UsageError, match="E102 the installed method 'myproto' is 'their_package:MyProto', which is no Part"
+    ):
         registry.parse("myproto")

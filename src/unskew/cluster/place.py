@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, ClassVar
 
 from annotated_types import Ge
@@ -53,13 +54,23 @@ class Cluster:
         return 1.0 if device.startswith("cuda") or (device == "auto" and cluster_has > 0) else 0.0
 
 
+def _of_sites(text: str) -> str:
+    """What to do instead with the name of a federation, whose sites train one method at a time; "" where it is none."""
+    if not re.fullmatch(r"\w[\w.-]*", text) or not (Path("federations") / text).is_dir():
+        return ""
+    each = f"unskew run METHOD --config study.yaml --on {text} --name NAME"
+    return (
+        f" '{text}' is a federation, whose sites train one method at a time: {each}, then unskew report runs/A runs/B."
+    )
+
+
 def parse(text: str) -> Cluster | None:
     """The cluster that a text names, None for this machine. Raises UsageError (E170) for a text that names neither."""
     if text in ("", HERE):
         return None
     spec = specs.parse(text, "--on", "E170")
     if spec.kind != Cluster.name:
-        raise UsageError("E170", f"--on takes {HERE}, {Cluster.example}; got {excerpt(text)}.")
+        raise UsageError("E170", f"--on takes {HERE}, {Cluster.example}; got {excerpt(text)}.{_of_sites(text)}")
     cluster = specs.make(Cluster, spec, "place", "E170")
     match = _ADDRESS.fullmatch(cluster.address)
     if cluster.address and not (match and 0 < int(match[3]) < 65536):

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Literal
 
 from unskew.core.client import Fed
+from unskew.core.guarded import is_own
 from unskew.core.part import HOOKS, Part, overrides
 from unskew.core.protection import reads_samples, unprotected
 from unskew.core.roles import ROLES
@@ -185,6 +186,19 @@ class Method:
 
     def __hash__(self) -> int:
         return hash(self.parts)
+
+
+def on_division(method: Method, fed: Fed) -> tuple[tuple[str, str], ...]:
+    """A remark (E138) on each of a user's own Parts whose `keeps` or `freezes` holds no weight of this model, beside other hooks:
+    most likely it looks for names of another model."""
+    names = (*fed.net.trainable, *fed.net.buffers)
+    remarks: list[tuple[str, str]] = []
+    for p in method.parts if names else ():
+        for hook in ("keeps", "freezes"):
+            if is_own(p) and overrides(p, hook) and not any(getattr(p, hook)(n, fed) for n in names):
+                text = f"`{hook}` of '{p.name}' holds none of this model's {len(names)} weights, which are called like '{names[0]}'"
+                remarks.append(("E138", f"{text} and '{names[-1]}'; training goes on as if it were not there."))
+    return tuple(remarks)
 
 
 def _proved_by_nobody(p: Part, fed: Fed) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from unskew import config, many
+from unskew import config, disk, many
 from unskew.attacks.opening import NONE, SUMMED, last
 from unskew.config import Settings
 from unskew.core.method import Method
@@ -94,7 +94,7 @@ def _settings(path: Path) -> Settings:
     """The run's settings. Raises StateError (E117, E152) for what is no coordinator's run, or would need code or replies."""
     file = path / "config.yaml"
     if not file.exists():
-        raise StateError("E117", f"{path} is no run: it has no config.yaml. Runs are folders under runs/.")
+        raise disk.no_run(path, file.name)
     settings = config.load(file)
     if settings.data != SITES:
         raise StateError("E152", f"{path} is no run of sites, so it has its data already; leave --data out.")

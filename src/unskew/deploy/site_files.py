@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-SETUP = "setup.safetensors"
+from unskew.disk import AT_SITE
+
+SETUP = AT_SITE
 REMOVED = "private-removed"
 """Stands for private state that the operator has removed, or that was lost: its run cannot go on here as if there had been
 none."""

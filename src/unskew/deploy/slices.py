@@ -80,7 +80,9 @@ def _leaves(down: Any, part: Part) -> dict[str, Any]:
 
 
 def _other(part: Part, text: str) -> UsageError:
-    return UsageError("E504", f"the coordinator sends the slice of '{part.name}' {text}; run the same version of it at both ends.")
+    return UsageError(
+        "E504", f"the coordinator sends the slice of '{part.name}' {text}; run the same version of it at both ends."
+    )
 
 
 def _inner(value: Any) -> object:

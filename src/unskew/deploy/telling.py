@@ -50,7 +50,8 @@ def _refused(header: Mapping[str, Any]) -> str:
 
 
 def _loss(loss: Any) -> str:
-    return f", mean loss {loss:.4g}" if isinstance(loss, int | float) else ""
+    """Nothing where it is 0, which stands for a loss that is withheld because no noise covers it."""
+    return f", mean loss {loss:.4g}" if isinstance(loss, int | float) and loss else ""
 
 
 def _of_run(folder: Path, run: str) -> Mapping[str, Any]:

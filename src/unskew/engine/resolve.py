@@ -19,7 +19,7 @@ from unskew.config import Settings
 from unskew.core.client import Fed
 from unskew.core.guarded import is_own
 from unskew.core.keys import key
-from unskew.core.method import Method
+from unskew.core.method import Method, on_division
 from unskew.core.network import Network
 from unskew.core.part import Part, overrides
 from unskew.core.protection import sums_released, unsummed
@@ -145,7 +145,9 @@ def run_on(
     lanes, remarks = hardware.lanes_of(settings, net, device), ()
     if theirs:
         lanes, remarks = hardware.tried(fed, federation, device, lanes, method.samples_apart, settings.lanes == "auto")
-    return Run(settings, method, federation, fed, device, lanes, (*remarks, *on_noise(method, fed)))
+    return Run(
+        settings, method, federation, fed, device, lanes, (*remarks, *on_noise(method, fed), *on_division(method, fed))
+    )
 
 
 def check_secure(settings: Settings, method: Method, fed: Fed) -> None:

@@ -33,9 +33,7 @@ def read_run(path: str | Path, label: str = "") -> RunData:
     path = Path(path)
     for name in ("config.yaml", "metrics.jsonl"):
         if not (path / name).is_file():
-            raise StateError(
-                "E117", f"{path} is not a run: it has no {name}. A run is a folder such as runs/flea-0001."
-            )
+            raise disk.no_run(path, name)
     series, clients = scores_of(read_records(path / "metrics.jsonl"))
     events, federation = read_records(path / "events.jsonl"), read_facts(path / "federation.json")
     K = clients_of(federation)

@@ -144,7 +144,9 @@ def _why(rows: np.ndarray, columns: Sequence[str] | None = None) -> str:
         if columns is not None and len(columns) == 1:
             return f"column {names[c]} is unscaled, with mean {mean[c]:.3g} and standard deviation {std[c]:.3g}"
         which = f"{len(far)} of {len(mean)} {word}s are" if len(mean) > 1 else "they are"
-        return f"{which} unscaled, such as {word} {names[c]} with mean {mean[c]:.3g} and standard deviation {std[c]:.3g}"
+        return (
+            f"{which} unscaled, such as {word} {names[c]} with mean {mean[c]:.3g} and standard deviation {std[c]:.3g}"
+        )
     if std.max() < FAINT and std.max() > 0:
         return f"they hardly vary, with standard deviations up to {std.max():.2g}"
     if rows.ndim == 2 and (why := _apart(rows[:], mean, std, names)):

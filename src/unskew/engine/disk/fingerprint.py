@@ -10,18 +10,18 @@ from zlib import crc32
 import numpy as np
 
 from unskew.data.federation import Federation
-from unskew.data.rows import Rows
+from unskew.data.rows import Rows, checksums
 
 WHOLE = 2 << 30
 """Bytes of an array above which its blocks are told by their checksums, which take less time."""
 BLOCK = 1 << 20
 
 
-def fingerprint(federation: Federation, whole: int = WHOLE) -> str:
+def fingerprint(federation: Federation, whole: int = WHOLE, by_sample: bool = False) -> str:
     """SHA-256 of the samples, labels and classes, for training and for the test, and of who holds which.
 
     Of an array above `whole` bytes the checksums of its blocks count; of samples that are read when they are wanted, those of
-    each sample.
+    each sample. by_sample: also of samples in memory, so that it does not depend on how much memory a machine has.
     """
     facts = (federation.classes, federation.names, federation.mean, federation.std)
     further = tuple(fact for fact in (federation.target, federation.layout) if fact)
@@ -32,7 +32,10 @@ def fingerprint(federation: Federation, whole: int = WHOLE) -> str:
     samples = (federation.x, federation.y, federation.x_test, federation.y_test)
     for array in (*samples, *indices, federation.reserved):
         sha.update(f"\n{array.dtype} {array.shape}\n".encode())
-        for block in _blocks(array.survey.crc if isinstance(array, Rows) else array, whole):
+        each = array.survey.crc if isinstance(array, Rows) else array
+        if by_sample and (array is federation.x or array is federation.x_test) and not isinstance(array, Rows):
+            each = checksums(array)
+        for block in _blocks(each, whole):
             sha.update(block)
         if isinstance(array, Rows) and array.changes:
             sha.update(repr(federation.applied).encode())

@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 
 from unskew import many
+from unskew.core.guarded import is_own
+from unskew.core.part import overrides
 from unskew.engine.disk.record import Record
 from unskew.engine.resolve import Run
 from unskew.errors import NothingUsed
@@ -27,6 +29,8 @@ CUT = "E322"
 """The code of the events of rounds in which numbers were cut."""
 RESCORED = "E327"
 """The code of the events which say that a file of metrics was changed."""
+TRAINING = ("batch", "tap", "logits", "loss", "perturb", "grad", "carry", "starts", "finish", "sends", "encode")
+"""Hooks in which values that are no numbers can arise before a reply is sent."""
 _PER_ROUND = "round"
 _NOT_FINITE = ("E301", "E314")
 
@@ -36,28 +40,30 @@ class Replies:
     """The replies of a whole run.
 
     rounds: those that took place. received: replies that came. used: those that were merged. reasons: how many events
-    of each code from E301 to E314 there were.
+    of each code from E301 to E314 there were. used_first: those of the first round in which any came that were merged.
     """
 
     rounds: int
     received: int
     used: int
     reasons: Counter[str] = field(default_factory=Counter)
+    used_first: int = 0
 
     @staticmethod
     def of(events: Iterable[Mapping[str, Any]], clients: int = many.MOST) -> Replies:
         """Counted from the rows of events.jsonl. clients: of the run. Raises StateError (E111) where they name more."""
-        rounds = received = used = 0
+        rounds = received = used = used_first = 0
         reasons: Counter[str] = Counter()
         for event in events:
             if event["code"] == _PER_ROUND:
                 rounds += 1
                 merged = many.count(event["answered"], clients)
+                used_first = used_first if received else merged
                 used += merged
                 received += event.get("received", merged)
             else:
                 reasons[event["code"]] += 1
-        return Replies(rounds, received, used, reasons)
+        return Replies(rounds, received, used, reasons, used_first)
 
     @property
     def dropped(self) -> int:
@@ -147,11 +153,21 @@ def likely_cause(run: Run, replies: Replies) -> str:
             f"inputs as large as {largest:.3g} make training diverge; scale them, for example with normalise=dataset."
         )
     rate = f"lr={run.settings.lr:g}"
+    if own := _own_hooks(run):
+        text = f"a hook of {own} returns no number (the logarithm or the root of 0, say), or {rate} is too high"
+        when = "replies" if replies.used_first else "the very first replies"
+        return f"{when} hold values that are no numbers: either {text}."
     if run.settings.lr > LARGE_RATE:
         return f"training diverges, most likely because {rate} is too high; try lr=0.01."
     return (
         f"training diverges, most likely because {rate} is too high for this model and these data; try a tenth of it."
     )
+
+
+def _own_hooks(run: Run) -> str:
+    """The users' own Parts whose hooks decide what a client's training ends with, as words; "" without any."""
+    own = [p for p in run.method.parts if is_own(p) and any(overrides(p, hook) for hook in TRAINING)]
+    return " or ".join(f"'{p.name}'" for p in own)
 
 
 def _largest_input(run: Run) -> float:
