@@ -121,7 +121,7 @@ def test_litter_and_other_files_are_left_out_and_told(tmp_path):
     [
         ((), "holds no images and no sounds"),
         (("",), "holds its files directly in it; put them into CLASS/"),
-        (("a",), "holds 1 class folders"),
+        (("a",), "holds 1 class folder;"),
         (("a", "b/inner"), "lie at different depths"),
         (("a/b/c/d",), "4 folders deep"),
     ],

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from tests.data import arrow
 from tests.deploy import fake  # noqa: F401  skips where cryptography is missing
@@ -80,3 +81,17 @@ def test_a_site_of_one_class_must_name_them_all(tmp_path):
     with pytest.raises(DataError, match=r"E404.*one class.*--classes a,b"):
         loaders.load(str(tmp_path / "one.npz"))
     assert loaders.load(str(tmp_path / "one.npz"), ["no", "yes"]).classes == ("no", "yes")
+
+
+def test_a_site_with_images_of_one_class_names_the_others_by_empty_folders(tmp_path):
+    """A site need not hold samples of each class; a folder with one was refused, and nothing said how to bring it."""
+    for k in range(10):
+        (tmp_path / "scans" / "ill").mkdir(parents=True, exist_ok=True)
+        Image.fromarray(np.full((8, 8), 20 * k, np.uint8)).save(tmp_path / "scans" / "ill" / f"{k}.png")
+    for classes in ((), ("ill", "well")):
+        with pytest.raises(DataError, match=r"E409 .* holds 1 class folder; .* \(an empty folder for one of which there are no"):
+            loaders.load(f"{tmp_path / 'scans'}(size=8)", classes)
+    (tmp_path / "scans" / "well").mkdir()
+    data = loaders.load(f"{tmp_path / 'scans'}(size=8)", ("well", "ill"))
+    assert data.classes == ("well", "ill")
+    assert {*data.y.tolist()} == {1}

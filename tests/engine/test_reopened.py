@@ -14,8 +14,8 @@ from torch import nn
 
 import unskew
 from unskew.engine.disk import state
-from unskew.report.read import read_run
 from unskew.errors import DataError, NothingUsed, StateError, UsageError
+from unskew.report.read import read_run
 
 N = 60
 RNG = np.random.default_rng(3)

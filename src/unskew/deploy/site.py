@@ -37,7 +37,6 @@ from unskew.deploy.versions import COORDINATOR, differing, of_parts, refusal
 from unskew.deploy.wire import Limits, Packet, WireError, seal, unseal
 from unskew.engine.client.values import Start
 from unskew.errors import DataError, UnskewError, UsageError
-from unskew.methods import registry
 from unskew.privacy.secure import LEAST
 
 REQUESTS = Limits(4 << 30, 100_000)

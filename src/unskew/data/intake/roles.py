@@ -9,7 +9,7 @@ import numpy as np
 
 from unskew.data.intake.features import Kinds
 from unskew.data.intake.mistaken import check_no_masks
-from unskew.data.intake.notes import Note
+from unskew.data.intake.notes import Note, counted
 from unskew.data.intake.tree import File, Tree, empty_folders
 from unskew.data.target import Target
 from unskew.errors import DataError
@@ -55,11 +55,10 @@ def by_class(tree: Tree, files: Sequence[File]) -> Sorted:
     names = {f.folders[place] for f in files} | {d[place] for d in tree.folders if len(d) == depth}
     classes = tuple(sorted(names))
     if len(classes) < 2:
-        raise DataError(
-            "E409",
-            f"{tree.root} holds {len(classes)} class folders; put images or sounds into {tree.root}/CLASS/, at least two "
-            f"classes, and images with masks into {tree.root}/images/ and {tree.root}/masks/.",
-        )
+        text = f"{tree.root} holds {counted(len(classes), 'class folder')}; put images or sounds into {tree.root}/CLASS/, at least"
+        other = "two classes (an empty folder for one of which there are no samples, as a site may lack some)"
+        masks = f"images with masks into {tree.root}/images/ and {tree.root}/masks/"
+        raise DataError("E409", f"{text} {other}, and {masks}.")
     check_no_masks(files, place)
     number = {name: i for i, name in enumerate(classes)}
     ordered = sorted(files, key=lambda f: (number[f.folders[place]], f.path))
