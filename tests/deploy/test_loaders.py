@@ -89,7 +89,9 @@ def test_a_site_with_images_of_one_class_names_the_others_by_empty_folders(tmp_p
         (tmp_path / "scans" / "ill").mkdir(parents=True, exist_ok=True)
         Image.fromarray(np.full((8, 8), 20 * k, np.uint8)).save(tmp_path / "scans" / "ill" / f"{k}.png")
     for classes in ((), ("ill", "well")):
-        with pytest.raises(DataError, match=r"E409 .* holds 1 class folder; .* \(an empty folder for one of which there are no"):
+        with pytest.raises(
+            DataError, match=r"E409 .* holds 1 class folder; .* \(an empty folder for one of which there are no"
+        ):
             loaders.load(f"{tmp_path / 'scans'}(size=8)", classes)
     (tmp_path / "scans" / "well").mkdir()
     data = loaders.load(f"{tmp_path / 'scans'}(size=8)", ("well", "ill"))

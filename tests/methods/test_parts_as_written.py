@@ -10,10 +10,11 @@ import torch
 
 from tests.methods.test_hooks_as_written import part, trained
 from unskew.core import Noise, Part, Share, Trip
-from unskew.core.method import Method
+from unskew.core.method import Method, on_stages
 from unskew.engine import check
 from unskew.engine.resolve import resolve
 from unskew.errors import UsageError
+from unskew.methods import registry
 from unskew.methods.fedprox import FedProx
 
 
@@ -160,3 +161,25 @@ def test_a_division_that_holds_nothing_of_this_model_is_remarked_on():
     held = part(keeps=lambda self, name, fed: fed.net.of_head(name), loss=lambda self, w, out, b, c: 0.0)
     assert not resolve(check.settings(), check.federation(), held).remarks
     assert not resolve(check.settings(), check.federation(), Method(FedProx(mu=0.1))).remarks
+
+
+@pytest.mark.parametrize(
+    ("method", "patience", "told"),
+    [
+        ("pfedsim", 5, "comes to its second stage, after round 10 of 20 (warm=0.5)"),
+        ("pfedsim", 10, ""),
+        ("pfedsim", 0, ""),
+        ("pfedsim(warm=1.0)", 5, ""),
+        ("feddpms(stage=0.9)", 3, "after round 18 of 20 (stage=0.9)"),
+        ("scaffold", 3, ""),
+    ],
+)
+def test_patience_that_may_end_a_run_in_its_first_stage_is_remarked_on(method, patience, told):
+    """A run of pFedSim ended in the rounds in which it is plain averaging, and its scores passed for pFedSim's."""
+    (_, text), *_ = [*on_stages(registry.parse(method), 20, patience), ("", "")]
+    assert told in text
+    assert bool(text) == bool(told)
+    settings = check.settings(rounds=20, patience=patience)
+    if "pfedsim" in method:
+        codes = [code for code, _ in resolve(settings, check.federation(), registry.parse(method)).remarks]
+        assert codes == ["E139"] * bool(told)

@@ -188,6 +188,23 @@ class Method:
         return hash(self.parts)
 
 
+def on_plan(method: Method, fed: Fed, patience: int) -> tuple[tuple[str, str], ...]:
+    """What somebody who runs this method on this model should know before round 1, each with its code."""
+    return (*on_division(method, fed), *on_stages(method, fed.rounds, patience))
+
+
+def on_stages(method: Method, rounds: int, patience: int) -> tuple[tuple[str, str], ...]:
+    """A remark (E139) on each Part whose second stage begins after a share of the rounds, before which `patience` may end the
+    run. patience: 0 where nothing ends it."""
+    remarks: list[tuple[str, str]] = []
+    for p in method.parts if patience else ():
+        share = getattr(p, p.first_stage) if p.first_stage else 0.0
+        if share and patience < (last := round(share * rounds)) < rounds:
+            text = f"patience={patience} may end the run before '{p.name}' comes to its second stage, after round {last} of {rounds}"
+            remarks.append(("E139", f"{text} ({p.first_stage}={share:g}); its scores are then those of the first."))
+    return tuple(remarks)
+
+
 def on_division(method: Method, fed: Fed) -> tuple[tuple[str, str], ...]:
     """A remark (E138) on each of a user's own Parts whose `keeps` or `freezes` holds no weight of this model, beside other hooks:
     most likely it looks for names of another model."""

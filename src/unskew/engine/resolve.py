@@ -19,7 +19,7 @@ from unskew.config import Settings
 from unskew.core.client import Fed
 from unskew.core.guarded import is_own
 from unskew.core.keys import key
-from unskew.core.method import Method, on_division
+from unskew.core.method import Method, on_plan
 from unskew.core.network import Network
 from unskew.core.part import Part, overrides
 from unskew.core.protection import sums_released, unsummed
@@ -145,9 +145,8 @@ def run_on(
     lanes, remarks = hardware.lanes_of(settings, net, device), ()
     if theirs:
         lanes, remarks = hardware.tried(fed, federation, device, lanes, method.samples_apart, settings.lanes == "auto")
-    return Run(
-        settings, method, federation, fed, device, lanes, (*remarks, *on_noise(method, fed), *on_division(method, fed))
-    )
+    remarks = (*remarks, *on_noise(method, fed), *on_plan(method, fed, settings.patience))
+    return Run(settings, method, federation, fed, device, lanes, remarks)
 
 
 def check_secure(settings: Settings, method: Method, fed: Fed) -> None:
@@ -228,9 +227,8 @@ def federation_of(
     taken = None if data is None or isinstance(data, str) else take(data)
     if isinstance(taken, Federation):
         if settings.validation:
-            raise UsageError(
-                "E109", "validation holds out samples before they are dealt out; this federation is dealt out."
-            )
+            text = "validation holds out samples before they are dealt out; this federation is dealt out."
+            raise UsageError("E109", text)
         federation = taken
     else:
         federation = dealt_out(settings, method, taken or dataset_of(settings), model)

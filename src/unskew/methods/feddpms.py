@@ -64,6 +64,7 @@ class FedDPMS(Part):
         'standard deviation of the noise receivers add, with `mechanism="single"`',
     ] = 0.25
     name = "feddpms"
+    first_stage = "stage"
     family = "data"
     against = ("labels",)
     use_when = "Clients lack classes, and may share noisy means of latents from which others draw images."

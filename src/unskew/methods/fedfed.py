@@ -52,6 +52,7 @@ class FedFed(Part):
     ] = 0.25
     weight: Annotated[float, Ge(0), Le(1_000_000), "weight of shared residues' cross-entropy in stage II"] = 1.0
     name = "fedfed"
+    first_stage = "stage"
     family = "data"
     against = ("labels",)
     use_when = "Clients lack classes, and may share noisy residues of all their images with their labels."

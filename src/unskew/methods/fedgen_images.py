@@ -42,6 +42,7 @@ class FedGenImages(Part):
     weight: Annotated[float, Ge(0), Le(1_000_000), "weight of the synthetic images' cross-entropy at the client"] = 1.0
     name = "fedgen_images"
     alone = True
+    first_stage = "stage"
     family = "distillation"
     against = ("labels",)
     use_when = "To compare with FLea's table; the method is our reconstruction."

@@ -29,6 +29,7 @@ class PFedSim(Remembered):
 
     warm: Annotated[float, Ge(0), Le(1), "share of the rounds that train one model for all before"] = 0.5
     name = "pfedsim"
+    first_stage = "warm"
     family = "personalised"
     against = ("labels",)
     use_when = "Clients have different labels in groups; a head says which labels a client has, so whose body helps it."
