@@ -168,7 +168,10 @@ def test_frames_hold_what_the_run_wrote(result, monkeypatch):
 
 def test_samples_that_seem_to_be_scaled_already_are_told_with_their_own_units():
     """Channel 0 was scaled by mean 5 and deviation 2, channel 1 by 0 and 1, which leaves a channel as it is."""
-    trained: Any = SimpleNamespace(applied=((5.0, 0.0), (2.0, 1.0)), layout=None)
+    form = {"kind": "table", "columns": [["age", []], ["sex", []]]}
+    trained: Any = SimpleNamespace(
+        applied=((5.0, 0.0), (2.0, 1.0)), layout=None, shape=(2,), intake=SimpleNamespace(form=form)
+    )
     even = np.tile([[-0.5], [0.5]], (5, 1)).astype(np.float32)
 
     def said(first: float, second: float = 0.0, spread: float = 1.0, count: int = 10) -> str:
@@ -176,9 +179,9 @@ def test_samples_that_seem_to_be_scaled_already_are_told_with_their_own_units():
         return _scaled_twice(trained, x[:count])
 
     assert not said(-2.9)
-    own = "channel 0 of these samples has mean -3 and standard deviation 1, that of the training samples mean 5 and standard deviation 2"
+    own = "column 'age' of these samples has mean -3 and standard deviation 1, that of the training samples mean 5 and standard deviation 2"
     assert said(-4.0).startswith(own)
-    assert said(4.0).startswith("channel 0 of these samples has mean 13 and")
-    assert said(0.0, spread=8.0).startswith("channel 0 of these samples has mean 5 and standard deviation 8")
+    assert said(4.0).startswith("column 'age' of these samples has mean 13 and")
+    assert said(0.0, spread=8.0).startswith("column 'age' of these samples has mean 5 and standard deviation 8")
     assert not said(0.0, second=100.0)
     assert not said(-4.0, count=9)

@@ -200,7 +200,7 @@ def test_the_order_of_classes_is_the_checkpoints(ours, tmp_path):
 def test_samples_that_are_scaled_already_are_noticed(ours):
     """predict standardises what it is given, so standardised samples would be standardised twice."""
     mean, std = ROWS[:40].mean(0), ROWS[:40].std(0)
-    with pytest.warns(UserWarning, match=r"channel 0 .*mean -?0\.\d+ .*are they scaled already"):
+    with pytest.warns(UserWarning, match=r"column 0 .*mean -?0\.\d+ .*are they scaled already"):
         ours.predict((ROWS - mean) / std)
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -18,6 +18,7 @@ from unskew.data import scaling
 from unskew.data.convert import DEPTHS, samples, scaled
 from unskew.data.dotted import inputs_for
 from unskew.data.federation import Federation
+from unskew.data.intake.scale import columns_of, has_columns
 from unskew.data.packed import rows_of
 from unskew.data.unseen import Unseen
 from unskew.engine.assemble import trainer_of
@@ -157,6 +158,8 @@ def _scaled_twice(federation: Federation, x_N: np.ndarray) -> str:
         return ""
     c = int(odd[0])
     which = federation.layout.called(c) if federation.layout else f"channel {c}"
+    if has_columns(federation):
+        which = f"column {columns_of(federation)[c]}"
     came = f"mean {mean[c] * stds[c] + means[c]:.3g} and standard deviation {std[c] * stds[c]:.3g}"
     was = f"mean {means[c]:.3g} and standard deviation {stds[c]:.3g}"
     return (

@@ -14,6 +14,7 @@ import numpy as np
 
 from unskew.data.convert import DEPTHS, LARGE
 from unskew.data.dataset import Dataset
+from unskew.data.federation import Federation
 from unskew.data.intake.leaks import numbers_of
 from unskew.data.intake.notes import Note
 from unskew.data.rows import changed, chosen, moments
@@ -55,7 +56,7 @@ def standardised(dataset: Dataset, always: bool, but_images: bool = False) -> Da
     why = "as normalise=dataset asks" if always else unscaled(dataset)
     if not why:
         return dataset
-    each = "column" if _has_columns(dataset) else "channel"
+    each = "column" if has_columns(dataset) else "channel"
     return dataset.with_constants().standardised().noted(("scaled", f"standardised {each} by {each}: {why}"))
 
 
@@ -102,7 +103,7 @@ def unscaled(dataset: Dataset, but_images: bool = False) -> str:
     """
     rows = _looked_at(dataset)
     if not dataset.layout:
-        return _why(rows, _columns(dataset) if _has_columns(dataset) else None)
+        return _why(rows, columns_of(dataset) if has_columns(dataset) else None)
     return "; ".join(f"input {name}: {why}" for name, why in _by_input(dataset, rows, but_images))
 
 
@@ -120,12 +121,12 @@ def _by_input(dataset: Dataset, rows: np.ndarray, but_images: bool) -> Iterator[
             yield each.name, why
 
 
-def _has_columns(dataset: Dataset) -> bool:
+def has_columns(dataset: Dataset | Federation) -> bool:
     """Whether a sample is a row of numbers, without several inputs."""
     return dataset.layout is None and len(dataset.shape) == 1
 
 
-def _columns(dataset: Dataset) -> list[str]:
+def columns_of(dataset: Dataset | Federation) -> list[str]:
     """What the numbers of a row are called: by the columns of the table that they come from, else by their places."""
     form = dataset.intake.form if dataset.intake else {}
     if form.get("kind") != "table":
