@@ -119,8 +119,9 @@ class Site:
         return seal(fixed | header, tree, member.key)
 
     def _of_slices(self, error: Exception, request: Packet) -> Exception:
-        is_warm = bool(self._run) and self._run[0] == request.header["run"]
-        return self._run[2].slices.explained(error, request.tree.get("down", {})) if is_warm else error
+        if self._run is None or self._run[0] != request.header["run"]:
+            return error
+        return self._run[2].slices.explained(error, request.tree.get("down", {}))
 
     def refusal(self, digest: str, problem: Exception) -> Sealed:
         """The reply to a request that cannot be taken. digest: of its text."""
