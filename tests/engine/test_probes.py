@@ -95,7 +95,7 @@ def lens(**more: Any) -> Any:
         batch=6,
         task=SimpleNamespace(main_score="dice"),
         seed=0,
-        net=SimpleNamespace(layout=None),
+        net=SimpleNamespace(layout=None, embeds=False),
     )
     trainer = SimpleNamespace(
         fed=fed, sent=("w",), keeps_model=False, device=torch.device("cpu"), samples=None, method=None
