@@ -8,6 +8,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -20,6 +21,7 @@ from unskew.config import dump
 from unskew.deploy import approvals, post
 from unskew.deploy.conducting import conduct_order
 from unskew.deploy.handshake import Finding
+from unskew.deploy.leaving import forecast
 from unskew.deploy.orders import Order, Terms
 from unskew.deploy.policy import FILE, Policy
 from unskew.deploy.site import Site
@@ -249,6 +251,22 @@ def test_a_site_sees_before_it_connects_whether_its_policy_allows_a_study(tmp_pa
         assert verdict in done.out
         assert "ok    policy       weights, sums, statistics may leave" in done.out
         assert done.code == 2  # nothing answers at the server's port
+
+
+def test_a_site_is_told_who_reads_its_weights_as_the_coordinator_will_have_it(tmp_path):
+    """`run --on` adds a rule that reads each site's weights; a site that asked before was told that only their sum is read."""
+    np.savez(tmp_path / "d.npz", x=np.random.rand(40, 1, 8, 8).astype(np.float32), y=np.arange(40) % 2)
+
+    def told(**settings: Any) -> tuple[str, str]:
+        (tmp_path / "study.yaml").write_text(dump(study(fake.small(**settings))))
+        lines = forecast(tmp_path / "study.yaml", str(tmp_path / "d.npz"), (), 3)[1]
+        return lines[0], next(line for line in lines if " weights " in line and "read:" in line)
+
+    first, weights = told(method="fedavg")
+    assert first == "method clip_median: unskew run --on adds clip_median, unless it is given --no-clip"
+    assert "read: each" in weights
+    for given in ({"method": "fedavg+median"}, {"method": "fedavg", "secure_aggregation": "on"}):
+        assert "--no-clip" not in told(**given)[0]
 
 
 def test_the_commands_say_what_follows(tmp_path, site):

@@ -12,8 +12,9 @@ from tests.deploy.test_absent import Stop
 from tests.deploy.test_bad import meddling, silence
 from tests.deploy.test_policy import allow, hello
 from tests.deploy.test_wreckers import events, run, times
-from unskew.cli.deployed import clipped
+from unskew.config import Settings
 from unskew.deploy.leaving import forecast_of
+from unskew.deploy.studies import clipped
 from unskew.errors import NothingUsed, UsageError
 
 pytest.importorskip("dp_accounting", reason="the extra [dp] is not installed")
@@ -60,9 +61,8 @@ def test_rounds_in_which_nobody_is_asked_are_rounds(tmp_path):
 
 
 def test_no_rule_that_reads_single_replies_is_added_to_it():
-    assert clipped("dp") == "dp"
-    assert clipped("fedprox+dp") == "fedprox+dp"
-    assert clipped("fedprox") == "fedprox+clip_median"
+    for name, expected in (("dp", "dp"), ("fedprox+dp", "fedprox+dp"), ("fedprox", "fedprox+clip_median")):
+        assert clipped(Settings(method=name)).method == expected
 
 
 def test_noise_on_samples_gradients_is_not_drawn_from_the_studys_seed_and_no_loss_leaves(tmp_path):

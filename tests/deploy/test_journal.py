@@ -8,9 +8,10 @@ import pytest
 
 from tests.cli.calling import call
 from tests.deploy import fake
-from unskew.cli.deployed import clipped
+from unskew.config import Settings
 from unskew.deploy import journal
 from unskew.deploy.journal import FILE, Journal, verify
+from unskew.deploy.studies import clipped
 from unskew.deploy.tickets import Coordinator
 from unskew.engine.disk.state import digest
 from unskew.errors import StateError
@@ -166,7 +167,10 @@ def test_the_audit_names_the_line(tmp_path):
 @pytest.mark.parametrize("name", registry.names())
 def test_updates_are_clipped_by_default_where_merging_is_left_alone(name):
     """What comes out can be built; methods that merge or clip in their own way stay as they are."""
-    made = registry.parse(clipped(name))
+    once = clipped(Settings(method=name))
+    made = registry.parse(once.method)
     merging = [p.name for p in registry.parse(name).parts if p.merges]
     assert [p.name for p in made.parts if p.merges] == (merging or ([] if name in ("local", "dp") else ["clip_median"]))
-    assert clipped(clipped(name)) == clipped(name)
+    assert clipped(once) == once
+    summed = Settings(method=name, secure_aggregation="on")
+    assert clipped(summed) == summed

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from unskew.deploy.orders import Order, Terms
     from unskew.deploy.tickets import Coordinator
 
-CLIP = "clip_median"
 ENDING_S = 3.0
 """How long the process of a run that was interrupted may take to release its folder."""
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0}
@@ -37,17 +36,6 @@ def _span(seconds: float) -> str:
     """A duration with the unit that people would use."""
     unit, length_s = ("s", 1) if seconds < 120 else ("min", 60) if seconds < 7200 else ("h", 3600)
     return f"{seconds / length_s:.4g} {unit}"
-
-
-def clipped(method: str) -> str:
-    """The method with updates clipped to their median norm, unless it merges or clips by itself or sends no weights."""
-    from unskew.engine.resolve import sends_weights
-    from unskew.methods import registry
-
-    parsed = registry.parse(method)
-    if parsed.merger or parsed.protector or not sends_weights(parsed):
-        return str(parsed)
-    return str(registry.parse(f"{parsed}+{CLIP}"))
 
 
 @disk.private()

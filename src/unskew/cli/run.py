@@ -91,12 +91,13 @@ def _settings(arguments: Arguments, given: dict[str, Any], sites: bool) -> Any:
 
 
 def _run_on_sites(path: Path, settings: Any, arguments: Arguments) -> None:
-    from unskew.cli.deployed import clipped, run_on
+    from unskew.cli.deployed import run_on
+    from unskew.deploy.studies import clipped
 
     if arguments.dry_run:
         raise UsageError("E109", "--dry-run shows a partition, but sites only say what they hold when a run begins.")
-    if arguments.clip and settings.secure_aggregation == "off":  # the rule reads single updates
-        settings = settings.replace(method=clipped(settings.method))
+    if arguments.clip:
+        settings = clipped(settings)
     terms = {
         "min_sites": arguments.min_sites,
         "deadline": arguments.deadline,

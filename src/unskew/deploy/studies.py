@@ -9,12 +9,14 @@ from unskew.core.part import Part
 from unskew.core.trip import place
 from unskew.data.availability import without_trace
 from unskew.data.dataset import Dataset
+from unskew.engine.resolve import sends_weights
 from unskew.errors import UsageError
 from unskew.methods import registry
 from unskew.models import folder
 from unskew.privacy import secure
 from unskew.scores import METRICS, named_in
 
+CLIP = "clip_median"
 SITES = "(sites)"
 """The setting `data` of a run whose samples are at sites."""
 
@@ -45,6 +47,15 @@ def study(settings: Settings) -> Settings:
             raise UsageError("E506", text)
         _check_trips(part)
     return settings.replace(method=str(method), set={}, data=SITES, lanes="1", device="cpu", samples=None, skew="iid")
+
+
+def clipped(settings: Settings) -> Settings:
+    """The study with updates clipped to their median norm, as `unskew run --on` has it unless told otherwise. As it is where only
+    a sum is read, and where the method merges or clips by itself or sends no weights."""
+    method = registry.parse(settings.method)
+    if settings.secure_aggregation != "off" or method.merger or method.protector or not sends_weights(method):
+        return settings
+    return settings.replace(method=str(registry.parse(f"{method}+{CLIP}")))
 
 
 def _check_trips(part: Part) -> None:
