@@ -91,7 +91,7 @@ def test_a_socket_for_all_addresses_takes_both_kinds(monkeypatch):
 
 
 def test_a_free_port_is_none_that_a_connection_may_have_meanwhile_nor_one_where_somebody_listens(monkeypatch):
-    """A connection to somewhere had a port that was free when it was chosen, and the server behind the front never started."""
+    """A connection to somewhere may have had the port when the server behind the front, which never started, was to listen."""
     assert all(20_000 <= free_port() < 30_000 for _ in range(20))
     with listen("127.0.0.1", free_port()) as door:
         taken, other = door.getsockname()[1], free_port()

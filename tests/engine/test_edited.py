@@ -34,6 +34,13 @@ class Mine(Part):
         return self.mu * size() * b.mean(out.logits.square().sum(1))
 
 class Net(nn.Module):
+    if torch.__version__:
+        chosen = "first"
+    else:
+        chosen = "second"
+    counted = 0
+    counted += 1
+
     def __init__(self):
         super().__init__()
         torch.manual_seed(0)
@@ -110,3 +117,12 @@ def test_an_attribute_that_the_program_set_is_not_what_the_file_says(mine):
     module.Mine.family = "data"
     with pytest.raises(UsageError, match="E112 'Mine' is not what"):
         trained(module)
+
+
+def test_what_a_decorator_writes_is_in_no_file(mine):
+    """As those of attrs and beartype do, whose functions are said to be of the module."""
+    module, _ = mine
+    scope = {"__name__": module.__name__}
+    exec(compile("def account(self, fed, rounds): return None", "<a decorator>", "exec"), scope)
+    module.Net.account = scope["account"]
+    trained(module)

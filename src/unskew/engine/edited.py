@@ -9,7 +9,7 @@ import dis
 import inspect
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -47,7 +47,7 @@ def _agrees(kind: Any, codes: Mapping[str, list[CodeType]]) -> bool:
     """codes: of the file by now, by their names; none where it is no Python any more."""
     entries = vars(kind).values() if inspect.isclass(kind) else [kind]
     for function in (f for entry in entries for f in functions(entry) if f.__module__ == kind.__module__):
-        if function.__code__.co_filename == "<string>":  # what dataclasses write
+        if function.__code__.co_filename.startswith("<"):  # what dataclasses and other decorators write
             continue
         if compiled(function.__code__) not in map(compiled, codes.get(function.__qualname__, [])):
             return False
@@ -56,21 +56,25 @@ def _agrees(kind: Any, codes: Mapping[str, list[CodeType]]) -> bool:
 
 
 def _holds(attributes: Mapping[str, Any], body: CodeType) -> bool:
-    """Whether a class has the plain values that its body would give it."""
-    values = dict(_constants(body))
+    """Whether a class has plain values that its body may give it."""
     return all(
-        attributes[name] == value for name, value in values.items() if isinstance(attributes.get(name), SCALARS[:-1])
+        attributes[name] in values
+        for name, values in _constants(body).items()
+        if isinstance(attributes.get(name), SCALARS[:-1])
     )
 
 
-def _constants(body: CodeType) -> Iterator[tuple[str, Any]]:
-    """(name, value) of each plain value that code gives a name."""
-    before = None
+def _constants(body: CodeType) -> dict[str, list[Any]]:
+    """The plain values that code may give each name; without names to which it also gives what it computes."""
+    given: dict[str, list[Any]] = defaultdict(list)
+    computed, before = set[str](), None
     for step in dis.get_instructions(body):
-        is_named = step.opname == "STORE_NAME" and not step.argval.startswith("__")
-        if is_named and before is not None and before.opname == "LOAD_CONST":
-            yield step.argval, before.argval
+        if step.opname == "STORE_NAME" and before is not None and before.opname == "LOAD_CONST":
+            given[step.argval].append(before.argval)
+        elif step.opname == "STORE_NAME":
+            computed.add(step.argval)
         before = step
+    return {name: values for name, values in given.items() if name not in computed and not name.startswith("__")}
 
 
 @lru_cache(32)
