@@ -82,3 +82,15 @@ class Dispatched(FedAvg):
     def rows(self, by_client: list[Weights]) -> Weights:
         """The same by name, [K, ...]."""
         return {n: torch.stack([w[n] for w in by_client]) for n in by_client[0]}
+
+
+def head_rests(c: Client, head: float) -> dict[bool, bool]:
+    """By whether a weight is of the head: whether it rests at this step, where a share of the steps trains the head first.
+
+    Counted step by step: 0 of 1 would leave the head as it began, and 2 of 2 the body.
+    """
+    if c.steps == 1:
+        return {True: False, False: False}
+    turns = [True] * round(head * c.steps) + [False] * c.steps
+    turns[0], turns[c.steps - 1] = True, False
+    return {True: not turns[c.step], False: turns[c.step]}

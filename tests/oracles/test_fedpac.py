@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from tests.oracles.agreement import agree
-from tests.oracles.personal import Dispatched
+from tests.oracles.personal import Dispatched, head_rests
 from tests.oracles.tiny import CLASSES, Case, Tree, Weights
 from tests.oracles.values import Client, Pass, Reply
 from unskew.methods.fedpac import combined
@@ -58,9 +58,9 @@ class FedPAC(Dispatched):
         return loss
 
     def gradient(self, c: Client) -> None:
-        first = c.step < round(self.head * c.steps)
+        rests = head_rests(c, self.head)
         for n, p in c.model.named_parameters():
-            if n.startswith("head.") != first:
+            if rests[n.startswith("head.")]:
                 p.grad = None  # torch's optimisers leave such a weight and its momentum alone
 
     def leave(self, c: Client) -> Tree:
@@ -103,6 +103,10 @@ def least(away: Tensor, V: Tensor) -> Tensor:
 
 def test_fedpac() -> None:
     agree(Case("cnn", 0.9), FedPAC, lam=2.0, head=0.4)
+
+
+def test_with_one_or_two_steps_neither_head_nor_body_is_left_out() -> None:
+    agree(Case("mlp", batch=8, epochs=1), FedPAC)
 
 
 def test_heads_are_combined_of_clients_with_like_samples_and_more_certain_ones_count_more() -> None:

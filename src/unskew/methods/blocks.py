@@ -1,8 +1,8 @@
-"""Which of a model's weights belong to its last blocks, for methods that share one end of the model and keep the other."""
+"""The two ends of a model, for methods that share one and keep the other, or train one after the other."""
 
 from __future__ import annotations
 
-from unskew.core import Fed
+from unskew.core import Client, Fed, Tensor
 
 
 def in_last_blocks(name: str, blocks: int, fed: Fed) -> bool:
@@ -17,3 +17,14 @@ def too_many(blocks: int, fed: Fed) -> str | None:
     if blocks <= most:
         return None
     return f"its {blocks} last blocks are the whole model ({', '.join(fed.net.blocks)}); take at most {most}"
+
+
+def head_first(share: float, c: Client) -> dict[str, Tensor]:
+    """What `holds` returns where the first round(share S) of a client's S local steps train the head, the others the body.
+
+    Rounding leaves a step to each, or with few steps one of them would stay as it began; a single step trains both.
+    """
+    first = c.step < (share * c.steps).round().clamp(min=1).minimum(c.steps - 1)
+    both = c.steps < 2
+    model = [n for n in c.net.trainable if n not in c.net.extra]
+    return {n: (~first if c.net.of_head(n) else first) & ~both for n in model}

@@ -3,6 +3,7 @@
 Client: its head starts at  p = v + (head of w_t - v) * W,   v: the head it trained last;   the body at w_t's
         W is learned first, over its batches:   W <- clip(W - eta grad_p CE * (head of w_t - v), 0, 1),   from 1, and kept
         The first round(head S) of its S local steps then train the head, the others the body;   it sends both
+        each gets one at least where S > 1, and with S = 1 both take it
 Server: w = sum_k n_k / n w_k, heads included
 Test:   a client's own score is that of w_t's body under p, learned again; the other scores are the global model's.
 Differs from the paper: it counts epochs of head and body, ours a share of the local steps. The gradient of W is that of the
@@ -15,6 +16,7 @@ from typing import Annotated
 from annotated_types import Ge, Gt, Le, Lt
 
 from unskew.core import Client, Fed, Tensor
+from unskew.methods.blocks import head_first
 from unskew.methods.fedala import FedALA
 
 
@@ -34,6 +36,4 @@ class FedAH(FedALA):
         return fed.net.untrained_head() or super().refuse(fed)
 
     def holds(self, c: Client) -> dict[str, Tensor]:
-        first = c.step < (self.head * c.steps).round()
-        model = [n for n in c.net.trainable if n not in c.net.extra]
-        return {n: ~first if c.net.of_head(n) else first for n in model}
+        return head_first(self.head, c)

@@ -6,7 +6,9 @@ Server, every round, from the clients' heads and label counts, 50 steps of Adam 
     div = exp(-mean_ij |G_i - G_j|_1/D |e_i - e_j|^2/64)         (mean over pairs)
 Client, from round 2:  loss + a_t CE(head(G(y')), y') + b_t KL(head(G(y)) || z),   a_t = b_t = 10 * 0.98^t, >= 1e-4
     y': any class that G has seen; the generated side of KL is a constant.
-Differs from the paper: no batch normalisation in G. `fedgen_images` is the other method of this name, which FLea cites.
+Differs from the paper: no batch normalisation in G. Public code lets Adam's rate fall by 2 % a round; it counts 1 and the
+samples of every local pass for n_ky, classes that a client lacks included; a client's terms end after 20 local passes, and
+a_t is 10 * 0.98^(t - 1). `fedgen_images` is the other method of this name, which FLea cites.
 """
 
 from collections.abc import Mapping

@@ -5,7 +5,8 @@ Up:     m_kc, the mean feature of class c by the trained body, for the classes t
 Server: passes of SGD over the pairs (m_kc, c), in minibatches, from its last head:  CE(head(m_kc), c)
 Differs from the paper: a step takes `batch_size` pairs (PFLlib: 10 at a rate of 1), there one. Its code clips gradients at
 norm 50, takes a class's mean over the means of batches, and scores clients right after their training, with the head
-they have trained; ours are scored with the server's. Heads are sent with the updates, and nobody reads them. Bodies
+they have trained; ours are scored with the server's. A class that no client of the round has is masked out of CE, so that
+its row of the head stays; there it is trained as wrong. Heads are sent with the updates, and nobody reads them. Bodies
 begin alike and have one architecture, there each client may have its own.
 """
 

@@ -2,7 +2,8 @@
 
 Client: with the received body f, before training:   mu_c its mean feature of class c, p_c its share of samples,
         h_c = p_c mu_c,   V = (sum_c p_c mean_{y_i = c} |f_i|^2 - sum_c |h_c|^2) / n
-        The first round(head S) of its S local steps train the head; the others the body, with
+        The first round(head S) of its S local steps train the head (each gets one at least where S > 1, and with S = 1 both
+        take it); the others the body, with
         CE + lam mean_i |f_i - z_{y_i}|^2 / D      z_c: the received centroid; mu_c where none is; no term in round 1
         Up: w, h, V, and by class the sum of the trained model's features and their number
 Server: z_c = sum of features / number;   bodies are averaged;   client k is sent the head  sum_j a_kj head_j,   a_k the
@@ -22,6 +23,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from scipy.optimize import nnls
 
 from unskew.core import Batch, Client, Fed, Out, Part, Share, Tensor, Tree, Ups, Weights
+from unskew.methods.blocks import head_first
 
 
 @dataclass(frozen=True)
@@ -79,9 +81,7 @@ class FedPAC(Part):
         return {"h": h_CD, "V": V, "mu": total["f"] / total["n"].clamp(min=1)[:, None]}
 
     def holds(self, c: Client) -> dict[str, Tensor]:
-        first = c.step < (self.head * c.steps).round()
-        model = [n for n in c.net.trainable if n not in c.net.extra]
-        return {n: ~first if c.net.of_head(n) else first for n in model}
+        return head_first(self.head, c)
 
     def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor:
         known_C = c.down["known"][:, None]

@@ -1,7 +1,7 @@
 """FedRep (Collins et al., ICML 2021, arXiv 2102.07078, algorithm 1): a common representation under heads of the clients' own.
 
 Client: of its S local steps the first round(head S) train its head p_k, under the received body; the others the body w,
-        under the new head;   Up: w.
+        under the new head (each gets one at least where S > 1, and with S = 1 both take it);   Up: w.
 Server: w <- sum_k n_k/n w_k.   p_k is neither sent nor overwritten, and begins at the common start.
 Differs from the paper: clients are weighted by size, there equally. The paper counts epochs, and its head's come on top: its
 runs train the head for 10 and the body for 1 or 5 epochs where FedAvg gets 1. Ours is a share of the local steps (theirs:
@@ -16,6 +16,7 @@ from typing import Annotated
 from annotated_types import Gt, Lt
 
 from unskew.core import Client, Fed, Part, Tensor
+from unskew.methods.blocks import head_first
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,4 @@ class FedRep(Part):
         return fed.net.of_head(name)
 
     def holds(self, c: Client) -> dict[str, Tensor]:
-        first = c.step < (self.head * c.steps).round()
-        model = [n for n in c.net.trainable if n not in c.net.extra]
-        return {n: ~first if c.net.of_head(n) else first for n in model}
+        return head_first(self.head, c)
