@@ -75,12 +75,22 @@ def test_a_vector_that_is_the_input_is_given_back():
     assert float(likeness.psnr(made, x[200:], 1.0).mean()) > 60
 
 
-def test_a_payload_that_says_nothing_gives_the_mean():
+@pytest.mark.parametrize("values", [5, 400])
+def test_a_payload_that_says_nothing_gives_the_mean(values):
+    """Also one of more values than there are samples, which can be fitted as if they said all."""
     x = torch.rand(300, 1, 6, 6, generator=torch.Generator().manual_seed(1))
-    nothing = torch.rand(300, 5, generator=torch.Generator().manual_seed(2))
+    nothing = torch.rand(300, values, generator=torch.Generator().manual_seed(2))
     made = decoders.linear(Lesson(nothing[:200], x[:200], 1, 0))(nothing[200:])
     floor = float(likeness.mse(x[:200].mean(0, keepdim=True).expand_as(x[200:]), x[200:]).mean())
     assert float(likeness.mse(made, x[200:]).mean()) == pytest.approx(floor, rel=0.1)
+
+
+def test_a_number_is_decoded_from_activations_that_are_maps():
+    maps = torch.rand(200, 3, 4, 4, generator=torch.Generator().manual_seed(1))
+    ages = maps[:, :1, 0, 0] - 2 * maps[:, 1:2, 3, 3] + 60
+    for decoder in (decoders.linear, decoders.deep):
+        assert decoder(Lesson(maps, ages, 5, 0))(maps).shape == ages.shape
+    assert torch.allclose(decoders.linear(Lesson(maps, ages, 5, 0))(maps), ages, atol=1e-3)
 
 
 def test_raw_inputs_are_read_as_they_are_and_averages_blurred(tmp_path):

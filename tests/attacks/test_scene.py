@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,8 +14,10 @@ import torch
 from tests.attacks.runs import noise, trained
 from tests.cli.calling import call
 from unskew.attacks import auxiliary, catalogue
+from unskew.attacks.replay import Heard, Overlay
 from unskew.attacks.scene import Scene
 from unskew.engine.disk import privacy, state
+from unskew.engine.disk.store import Memory
 from unskew.errors import StateError, UsageError
 from unskew.report.page import write_report
 
@@ -44,6 +47,39 @@ def test_the_last_round_is_heard_again_and_ends_with_the_runs_bits(run):
     assert len(heard.replies) == 3
     assert torch.allclose(mean, scene.final.weights["head.bias"], atol=1e-6)
     assert content(run) == before
+
+
+def test_weights_that_travelled_encoded_are_heard_as_their_reader_decodes_them(tmp_path):
+    scene = Scene(trained(tmp_path, "topk(share=0.3)"))
+    heard = scene.last_round
+    scene.close()
+    mean = torch.stack([r.weights["head.bias"] for r in heard.replies]).mean(0)
+    assert torch.allclose(mean, scene.final.weights["head.bias"], atol=1e-6)
+
+
+def test_of_every_round_that_is_heard_again_only_that_round_is_kept(tmp_path):
+    scene = Scene(trained(tmp_path, "flea(alpha=0.5)", model="cnn_small", rounds=3))
+    heard = {
+        t: (heard.start.t if heard.start else 0, [v.start.t for v in heard.visits]) for t, heard, _ in scene.rounds()
+    }
+    scene.close()
+    assert heard == {0: (0, []), 1: (1, [1]), 2: (2, [2]), 3: (3, [])}
+
+
+def test_private_state_of_a_round_that_is_heard_again_is_read_there_and_kept_nowhere():
+    below = Memory()
+    below.put(1, {k: {"c": torch.full((1,), float(k))} for k in (0, 1)})
+    over = Overlay(below)
+    over.put(2, {1: {"c": torch.full((1,), 9.0)}, 2: {}})
+    assert {k: tree["c"].item() for k, tree in over.fetch([0, 1]).items()} == {0: 0.0, 1: 9.0}
+    assert below.fetch([1])[1]["c"].item() == 1.0
+    assert over.known() == [0, 1]
+
+
+def test_a_trip_is_found_by_its_part():
+    visits = [SimpleNamespace(part=SimpleNamespace(name=name)) for name in ("flea", "feddpms")]
+    heard = Heard(visits=visits)
+    assert [heard.visit(name) for name in ("feddpms", "flea", "fedmix")] == [visits[1], visits[0], None]
 
 
 def test_a_round_that_ends_with_other_bits_is_not_attacked(copy):
@@ -198,6 +234,10 @@ def test_what_is_sent_in_clear_is_called_so(tmp_path):
     table = page.split('id="learned"')[1].split("</section>")[0]
     assert "raw inputs, in clear" in table
     assert "labels, in clear" in table
+
+
+def test_settings_of_an_attack_are_those_of_their_types_however_they_were_given():
+    assert catalogue.kind_of("context")(own=[20, 30]).own == (20, 30)
 
 
 def test_explain_says_which_attacks_measure_what_is_sent():

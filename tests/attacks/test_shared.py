@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.distributions import Normal, kl_divergence
 
 from tests.attacks.runs import trained
 from tests.cli.calling import call
 from unskew.attacks import generators
 from unskew.attacks.auxiliary import unseen
+from unskew.attacks.inversion import variation
 from unskew.attacks.kinds.match import Match
 from unskew.attacks.kinds.prototype import Prototype
 from unskew.attacks.kinds.statistics import Statistics
 from unskew.attacks.scene import Scene
 from unskew.attacks.scores import Score
 from unskew.attacks.training import Lesson
+from unskew.core.keys import key
+from unskew.models.initial import initialise
 
 
 def scores(path, attack) -> dict[tuple[str, str], Score]:
@@ -102,3 +106,33 @@ def test_runs_that_share_no_such_thing_are_refused(name, tmp_path):
     done = call("attack", str(trained(tmp_path)), name)
     assert (done.code, done.err[:4]) == (2, "E151")
     assert "its clients share no" in done.err
+
+
+def test_what_nothing_constrains_is_made_smooth():
+    x = generators.fitted(
+        lambda x: 0 * x.mean((1, 2, 3))[:, None], torch.tensor([[0.2], [0.8]]), torch.Size((1, 8, 8)), (60, 0)
+    )
+    assert float(variation(x)) < 0.05
+
+
+def test_samples_that_are_no_images_are_decoded_too():
+    x = torch.rand(60, 5, generator=torch.Generator().manual_seed(1))
+    for decoder in (generators.upcnn, generators.vae):
+        assert decoder(Lesson(x, x, 5, 0))(x).shape == x.shape
+
+
+def test_a_bottleneck_is_drawn_from_the_law_that_the_vector_says_and_answers_are_its_mean():
+    module = generators._Variational(4, torch.Size((2,)), key(0, "draws"))
+    initialise(module, key(2, "network"))
+    module.decoder = torch.nn.Identity()
+    x = 3 * torch.randn(1, 4, generator=key(1, "x"))
+    mean, log_var = module.encoder(x).detach().chunk(2, 1)
+    law = Normal(mean, (log_var / 2).exp())
+    drawn = module(x.expand(20_000, 4)).detach()
+    assert float(((drawn.mean(0) - mean) / law.stddev).abs().max()) < 0.05
+    assert torch.allclose(drawn.std(0), law.stddev[0], rtol=0.05)
+    assert float(module.divergence.detach()) == pytest.approx(
+        float(kl_divergence(law, Normal(0.0, 1.0)).sum()), rel=1e-4
+    )
+    with torch.no_grad():
+        assert torch.equal(module(x), mean)

@@ -13,6 +13,7 @@ from unskew.engine.assemble import loop_of
 from unskew.engine.resolve import resolve
 from unskew.errors import UsageError
 from unskew.methods import registry
+from unskew.methods.ditto import Ditto
 from unskew.methods.fedem import FedEM
 from unskew.methods.fedrod import FedRoD
 
@@ -68,6 +69,16 @@ def test_the_global_score_is_the_servers_models_also_where_clients_keep_a_head_b
     of_all, of_model = scored("fedrod")
     assert of_all["global", "accuracy"] == pytest.approx(of_model)
     assert of_all["personal@client", "mean"] != of_all["global@client", "mean"]
+
+
+def test_a_clients_own_model_is_the_model_without_what_other_parts_train_beside_it() -> None:
+    net = testbed.run_for(registry.parse("fedavg")).fed.net.copy()
+    names = set(net.weights())
+    net.add({"other.scale": torch.ones(1)})
+    own = Ditto()
+    assert set(own.weights(SimpleNamespace(net=net))) == names
+    assert own.keeps("ditto.head.weight", SimpleNamespace(net=net))
+    assert not own.keeps("ditto_head.weight", SimpleNamespace(net=net))  # a layer of the model
 
 
 def test_the_personal_head_of_fedrod_begins_at_0():

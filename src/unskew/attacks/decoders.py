@@ -85,16 +85,16 @@ def _trained(lesson: Lesson, module: nn.Module) -> Decoder:
 
 def _affine(lesson: Lesson) -> Decoder:
     """Ridge regression from payloads to pixels, its penalty chosen on the held-back quarter."""
-    mean, std = scale(lesson.sent)
+    mean, std = scale(lesson.sent.flatten(1))  # of each value, or the map would have no constant of its own
     train, held = lesson.parts()
-    a = ((lesson.sent - mean) / std).flatten(1).double()
+    a = ((lesson.sent.flatten(1) - mean) / std).double()
     b, middle = lesson.x.flatten(1).double(), lesson.x.flatten(1).double().mean(0)
     fits = ridge(a[train], b[train] - middle, [float(10.0**power) for power in range(-8, 3)])
     best = min(fits, key=lambda w: float((a[held] @ w + middle - b[held]).pow(2).mean()))
     shape = lesson.x.shape[1:]
 
     def decode(sent: Tensor) -> Tensor:
-        flat = ((sent - mean) / std).flatten(1).double()
+        flat = ((sent.flatten(1) - mean) / std).double()
         return (flat @ best + middle).to(lesson.x.dtype).reshape(-1, *shape)
 
     return decode
