@@ -139,6 +139,16 @@ def test_one_changed_sample_is_noticed(tmp_path, array, row):
         run(tmp_path, tuple(data), rounds=2)
 
 
+def test_data_that_are_refused_do_not_become_those_of_the_run(tmp_path):
+    """Its report would count samples, classes and clients on which nothing was trained."""
+    x, y, x_test, y_test = arrays()
+    run(tmp_path, (x, y, x_test, y_test), rounds=1)
+    described = (tmp_path / "r" / "federation.json").read_bytes()
+    with pytest.raises(StateError, match="E112 the data of"):
+        run(tmp_path, (x[:200], y[:200], x_test, y_test), rounds=1)
+    assert (tmp_path / "r" / "federation.json").read_bytes() == described
+
+
 def test_a_changed_trace_is_noticed(tmp_path):
     """R3: a trace determines who answers."""
     trace = tmp_path / "trace.csv"

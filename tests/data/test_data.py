@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -363,6 +364,19 @@ def test_feature_skew_works_in_natural_units_under_standardisation():
     raw = data.build(dataset, "iid+gamma:0.5", 3, rng(1), rng(2))
     done = data.build(dataset.standardised(), "iid+gamma:0.5", 3, rng(1), rng(2))
     assert np.allclose(done.x, (raw.x - 0.3053) / 0.3760, atol=1e-5)
+
+
+def test_black_pixels_stay_black_where_scaling_and_taking_it_back_leave_them_just_below_0():
+    """A root of a negative number is none: every black pixel of the client would be NaN."""
+    std = np.float32(0.3)
+    off = next(m for m in np.arange(0.3, 0.4, 0.0001, dtype=np.float32) if -m / std * std + m < 0)
+    dataset = replace(data.read("digits"), mean=(float(off),), std=(0.3,)).standardised()
+    back = dataset.to_natural(dataset.x)
+    assert -1e-6 < back.min() < 0  # or this test tests nothing
+    done = data.build(dataset, "iid+gamma:0.5", 3, rng(1), rng(2))
+    assert np.isfinite(done.x).all()
+    assert np.isfinite(done.x_test).all()
+    assert np.allclose(dataset.to_natural(done.x).min(), 0, atol=1e-6)
 
 
 @pytest.mark.parametrize(

@@ -218,6 +218,22 @@ def test_patience_looks_at_the_score_that_it_is_given():
     assert by_scope is None  # a scope alone stands for its main score
 
 
+def test_patience_does_not_run_out_before_another_evaluation():
+    """Rounds that nobody scored have not failed to rise."""
+    rising = [(5, 0.5), (10, 0.6)]
+    assert unskew.EarlyStopping(3).evaluated(Told("accuracy", 8, **{"global": rising[:1]}), []) is None  # type: ignore[arg-type]
+    assert unskew.EarlyStopping(3).evaluated(Told("accuracy", 14, **{"global": rising}), []) is None  # type: ignore[arg-type]
+    still = Told("accuracy", 10, **{"global": [(5, 0.5), (10, 0.5)]})
+    assert "since round 5" in (unskew.EarlyStopping(3).evaluated(still, []) or "")  # type: ignore[arg-type]
+
+
+def test_a_run_that_is_seldom_evaluated_is_not_ended_between_two_evaluations():
+    result = trained(patience=2, eval_every=5, rounds=12, lr=0.01)
+    rounds, accuracies = result.record.series("global", "accuracy")
+    better = accuracies[2] > accuracies[1]
+    assert rounds == ([0, 5, 10, 12] if better else [0, 5, 10, 11])
+
+
 def test_the_model_is_kept_when_its_score_is_the_best_of_all_trained_rounds():
     """Never the untrained one of round 0, one that is as good as an earlier one, or one of a round without a score."""
 

@@ -13,6 +13,8 @@ from unskew.scores import Kind, kind
 class EarlyStopping(Callback):
     """Ends the run when a score has not been better than its best value by more than `least` for `patience` rounds.
 
+    Rounds count up to the last one that was evaluated: nobody knows whether the score has risen since.
+
     scope, metric: of the score; by default the main score of the global model, or the clients' mean where there is none.
     The score is the test set's, unless the setting `validation` holds samples out. What it needs to know is in the record
     of the run, so a resumed run ends where it would have ended.
@@ -26,11 +28,11 @@ class EarlyStopping(Callback):
     def evaluated(self, run: Progress, rows: Sequence[Mapping[str, Any]]) -> str | None:
         scope, metric = (self.scope, self.metric or run.main_score) if self.scope else judged(run)
         which = kind_of(run, metric)
-        best, since = which.nothing, 0
-        for t, value in zip(*run.series(scope, metric)):
-            if t > 0 and (not since or which.ahead(value, best) > self.least):
-                best, since = value, t
-        if since and run.t - since >= self.patience:
+        best, since, last = which.nothing, 0, 0
+        for last, value in zip(*run.series(scope, metric)):
+            if last > 0 and (not since or which.ahead(value, best) > self.least):
+                best, since = value, last
+        if since and last - since >= self.patience:
             way = "fallen below" if which.lower else "risen above"
             return f"{scope} {metric} has not {way} {best:.4g} since round {since}"
         return None

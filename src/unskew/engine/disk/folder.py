@@ -100,6 +100,7 @@ class Folder:
         self._describe()
         checkpoint = state.latest(self.path, self._check_files, say)
         self._check_same(checkpoint)
+        self._describe_data()
         self.run = as_recorded(self.run, checkpoint)
         loop = self.opened(checkpoint)
         if checkpoint and checkpoint[1].get("ends"):
@@ -217,13 +218,16 @@ class Folder:
         store.sweep()
 
     def _describe(self) -> None:
-        """config.yaml, federation.json and env.json; an existing config must be the same run's."""
+        """config.yaml and env.json; an existing config must be the same run's."""
         path = self.path / "config.yaml"
         if path.exists():
             check_same(self.path, self.run.settings)
         else:
             disk.replace(self.path / "env.json", json.dumps(environment(self.run), indent=1))
             disk.replace(path, config.dump(self.run.settings))
+
+    def _describe_data(self) -> None:
+        """federation.json, once it is known that the data are the run's: others would be refused, and described all the same."""
         tables = tokens.looked_up(self.run.fed.net.module, self.run.fed.shared)
         looked_up = {"looked_up": tables} if tables else {}
         disk.replace(self.path / "federation.json", json.dumps(self.run.federation.summary() | looked_up))
