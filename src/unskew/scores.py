@@ -4,7 +4,8 @@
     numbers    rmse, mae (in the target's own unit) and loss, lower is better; r2, which is 1 at most, higher is better
     own        own:NAME and own-lower:NAME, a function of the user's: a number, of which higher or lower is better
 
-The rows `mean` and `worst` over clients are in the unit of the task's main score, so whoever reads them asks for that.
+The rows `mean`, `worst` and `std` over clients are in the unit of the task's main score, so whoever reads them asks for that;
+of the deviation less is better whatever the score.
 """
 
 from __future__ import annotations
@@ -80,6 +81,7 @@ KINDS = {
     "ece": Kind("ECE", lower=True),
     "brier": Kind("Brier score", lower=True, share=False),
     "perplexity": Kind("perplexity", lower=True, share=False),
+    "std": Kind("std", lower=True),
 }
 METRICS = (
     "auroc",

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from tests.experiments.tables import MEASURED, SMALL, written
+from tests.experiments.tables import LEAKING, MEASURED, SMALL, written
 from unskew import cli, config
 from unskew.errors import UsageError
 from unskew.experiments import tune, wording
@@ -39,7 +42,7 @@ def test_every_method_is_tuned_with_as_many_trials_and_never_on_the_test_set(tmp
 
 def test_trials_are_the_grid_without_repetition():
     experiment = parse_experiment("small", SMALL)
-    space, first = tune.space_of(experiment, "Still")
+    space, first = tune.space_of(experiment, "Still", experiment.rows[0])
     search, seen = samplers.Shuffled(space, first), []
     while (point := search.ask()) is not None:
         seen.append(tuple(point.values()))
@@ -47,10 +50,40 @@ def test_trials_are_the_grid_without_repetition():
     assert len(seen) == len(set(seen)) == 3 * 4
 
 
+def test_what_the_row_says_itself_is_not_tuned():
+    """It stands whatever is tried: all trials would be one run, and the table would name a value that it did not use."""
+    text = SMALL.replace("skew: iid}, published", "skew: iid, set: {fedprox: {mu: 0.5}}}, published")
+    experiment = parse_experiment("small", text)
+    row = experiment.row("even")
+    assert set(tune.space_of(experiment, "Still", row)[0]) == {tune.FACTOR}
+    assert "fedprox.mu" in tune.space_of(experiment, "Still", experiment.row("lost"))[0]
+
+
+def test_trials_are_judged_by_what_the_row_reports(monkeypatch, tmp_path):
+    """Of an error at clients the least is the best, and of a calibration error, too."""
+    text = (
+        "methods: {A: fedavg}\nunit: number\nmetric: mean\nscope: global@client\nrows: {r: {settings: {data: digits}}}"
+    )
+    for table, best in ((text, 1.0), (text.replace("{settings:", "{metric: ece, settings:"), 1.0)):
+        experiment = parse_experiment("errors", table)
+        values = iter([3.0, 1.0, 2.0])
+        runs = lambda *_: SimpleNamespace(  # noqa: E731
+            metric="rmse", series=lambda *_: (np.array([1]), np.array([next(values)])), evaluated=True
+        )
+        monkeypatch.setattr(tune.read, "read_run", runs)
+        asked = tune.Tuning(experiment.rows[0], ["A"], 3, "random", 1.0, tmp_path)
+        _, trials = tune.tune_methods(experiment, asked, lambda cells: None)
+        tried = trials["A"].tried
+        assert next(t.score for t in tried if t.point == trials["A"].best) == best
+
+
 def test_what_cannot_be_tuned_is_refused(tmp_path, monkeypatch):
     monkeypatch.delenv("UNSKEW_DATA", raising=False)
-    for text, sampler in ((MEASURED, "random"), (SMALL, "annealing")):
+    distances = MEASURED.replace("unit: number", "unit: percent")
+    tables = [(MEASURED, "random"), (distances, "random"), (LEAKING, "random"), (SMALL, "annealing")]
+    for text, sampler in tables:
         experiment = parse_experiment("it", text)
+        experiment = replace(experiment, rows=experiment.rows[-1:]) if text is LEAKING else experiment
         with pytest.raises(UsageError, match="E109"):
             tune.tune_methods(
                 experiment,

@@ -30,6 +30,7 @@ def run(seed, values):
         metric="accuracy",
         path=Path(f"{values}-{seed}"),
         series=lambda scope, metric: (rounds, np.array(values)),
+        evaluated=bool(values),
         bytes_by_round=lambda way: (rounds, np.array([1e6] * len(values))),
         privacy={},
         replies=Replies(len(values), 4, 4),
@@ -106,13 +107,71 @@ def test_of_errors_the_lower_is_ahead_and_stability_is_no_error():
     claims = [Claim("less", "A", ("B",)), Claim("calmer", "A", ("B",), measure="stability")]
     experiment = SimpleNamespace(claims=claims, rows=[SimpleNamespace(name="r")], measure="mean10", metric="rmse")
     entries = [
-        SimpleNamespace(row="r", method=method, paper=paper, ours=Score(ours, 0, 2), stability=Score(calm, 0, 2))
+        SimpleNamespace(
+            row="r", method=method, paper=paper, ours=Score(ours, 0, 2), stability=Score(calm, 0, 2), lower=True
+        )
         for method, paper, ours, calm in (("A", 5.0, 2.0, 1.0), ("B", 7.0, 3.0, 4.0))
     ]
     less, calmer = verdicts_of(experiment, entries)
     assert (less.margins, less.paper) == ({"r": 1}, {"r": 2})
     assert calmer.margins == {"r": 3}
     assert math.isnan(calmer.paper["r"])
+
+
+ERRORS = """
+methods: {A: fedavg, B: fedprox}
+unit: number
+metric: mean
+scope: global@client
+settings: {data: digits}
+rows:
+  error: {published: {A: 5.0, B: 7.0}}
+  explained: {scope: global, metric: r2, published: {A: 0.9, B: 0.7}}
+  spread: {metric: std}
+claims:
+  - {text: "A is better", better: A, than: [B]}
+"""
+
+
+def of_errors(method, seed, error):
+    """A run of a regression: a smaller error goes with a larger R2."""
+    values = {"mean": error, "r2": 1 - error / 10, "std": error / 2}
+    rounds = np.array([1])
+    made = run(seed, [])
+    made.metric, made.path = "rmse", Path(f"{method}-{seed}")
+    made.series = lambda scope, metric: (rounds, np.array([values[metric]]))
+    return made
+
+
+def test_which_way_is_better_is_asked_of_what_each_row_reports():
+    """A mean over clients is in the unit of the main score: of an error, the method that errs more was held to be better."""
+    experiment = parse_experiment("errors", ERRORS)
+    runs = {
+        (row.name, method): [of_errors(method, seed, error + seed) for seed in (0, 1)]
+        for row in experiment.rows
+        for method, error in (("A", 2.0), ("B", 3.0))
+    }
+    entries = entries_of(experiment, runs)
+    ahead = {(e.row, e.method): e.ahead for e in entries}
+    (verdict,) = verdicts_of(experiment, entries)
+    assert verdict.word == "reproduced"
+    assert verdict.margins == pytest.approx({"error": 1, "explained": 0.1, "spread": 0.5})
+    assert verdict.paper["error"] == pytest.approx(2)
+    assert verdict.paper["explained"] == pytest.approx(0.2)
+    assert {row: ahead[row, "A"] for row in ("error", "explained", "spread")} == pytest.approx(verdict.margins)
+
+
+def test_a_lead_is_over_the_seeds_that_both_methods_have():
+    """Seed 0 is the hard one, and the run of B that had it has no score."""
+    experiment = parse_experiment("small", SMALL)
+    ours, theirs = [0.1, 0.7, 0.7, 0.7, 0.7, 0.71], [math.nan, 0.6, 0.6, 0.6, 0.6, 0.6]
+    runs = {
+        ("even", "FedAvg"): [run(seed, [value]) for seed, value in enumerate(ours)],
+        ("even", "Still"): [run(seed, [] if math.isnan(v) else [v]) for seed, v in enumerate(theirs)],
+    }
+    first, second = entries_of(experiment, runs)
+    assert (first.ahead, second.ahead) == (pytest.approx(10.2), pytest.approx(-10.2))
+    assert first.p < 0.001
 
 
 def test_a_claim_may_be_along_rows():

@@ -44,9 +44,9 @@ class Entry:
     """One method in one row; scores in the table's unit.
 
     paper: the published number, NaN if there is none. ours: the score that the paper reports, the others are beside it.
-    megabytes: sent and received by all clients in one run. ahead: points ahead of the best other method; p: of that
-    difference; both NaN where there is no other method, p also with fewer than two seeds. bounds: of a row that reports
-    an attack, what `Bounds` says of its score.
+    megabytes: sent and received by all clients in one run. ahead: points ahead of the best other method, over the seeds in
+    which both have a score; p: of that difference; both NaN where there is no other method, p also with fewer than five
+    seeds. bounds: of a row that reports an attack, what `Bounds` says of its score. lower: whether less of it is better.
     """
 
     row: str
@@ -61,6 +61,7 @@ class Entry:
     ahead: float
     p: float
     bounds: Bounds | None = None
+    lower: bool = False
 
     @property
     def gap(self) -> float:
@@ -99,6 +100,7 @@ def _entries_of_row(experiment: Experiment, row: TableRow, runs: Mapping[str, Se
                 ahead=leads[method][0],
                 p=corrected[method],
                 bounds=_bounds(experiment, row, group),
+                lower=which.lower,
             )
         )
     return entries
@@ -180,11 +182,16 @@ def _megabytes(run: RunData) -> float:
 def _lead(
     method: str, means: Mapping[str, float], scores: Mapping[str, Mapping[int, float]], which: Kind
 ) -> tuple[float, float]:
-    """(points ahead of the best other method, p without correction). scores: by method and seed; which: the score."""
+    """(points ahead of the best other method in the seeds that both have, p without correction). scores: by method and seed;
+    which: the score."""
     others = [other for other in means if other != method and not math.isnan(means[other])]
     if not others:
         return math.nan, math.nan
     best = max(others, key=lambda other: which.ahead(means[other], 0.0))
-    seeds = sorted(scores[method].keys() & scores[best].keys())
-    p = stats.paired_p([scores[method][seed] for seed in seeds], [scores[best][seed] for seed in seeds])
-    return which.ahead(means[method], means[best]), p
+    both = sorted(scores[method].keys() & scores[best].keys())
+    pairs = [(scores[method][seed], scores[best][seed]) for seed in both]
+    pairs = [pair for pair in pairs if not any(map(math.isnan, pair))]
+    if not pairs:
+        return math.nan, math.nan
+    ours, theirs = zip(*pairs)
+    return which.ahead(float(np.mean(ours)), float(np.mean(theirs))), stats.paired_p(ours, theirs)

@@ -47,6 +47,7 @@ class EntryRecord(TypedDict):
     p: float | None
     gap: float | None
     bounds: NotRequired[BoundsRecord | None]
+    lower: NotRequired[bool]
 
 
 class ClaimRecord(TypedDict):

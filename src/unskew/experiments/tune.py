@@ -14,7 +14,7 @@ from typing import Any
 
 from unskew.comparison.watch import Cell
 from unskew.errors import UsageError
-from unskew.experiments.entries import scores_of
+from unskew.experiments.entries import quantity_of, scores_of
 from unskew.experiments.experiment import Experiment, TableRow
 from unskew.experiments.plan import path_of
 from unskew.experiments.result import TunedRecord
@@ -61,31 +61,39 @@ class Tuning:
     folder: Path
 
 
-def space_of(experiment: Experiment, method: str) -> tuple[dict[str, list[Any]], Point]:
-    """(the values to choose from by name, the table's own setting). Names are `lr factor` and `part.argument`."""
+def space_of(experiment: Experiment, method: str, row: TableRow) -> tuple[dict[str, list[Any]], Point]:
+    """(the values to choose from by name, the table's own setting). Names are `lr factor` and `part.argument`.
+
+    row: where trials run. What its settings give a Part stands whatever is tried, so it is left out.
+    """
     space: dict[str, list[Any]] = {FACTOR: list(FACTORS)}
     first: Point = {FACTOR: 1.0}
     for part in experiment.parts(method):
         grid = experiment.grids.get(part.name) or GRIDS.get(part.name, {})
         for argument, values in grid.items():
-            own = getattr(part, argument)
-            space[f"{part.name}.{argument}"] = [own, *(value for value in values if value != own)]
-            first[f"{part.name}.{argument}"] = own
+            name, own = f"{part.name}.{argument}", getattr(part, argument)
+            tried = [own, *(value for value in values if value != own)]
+            texts = {
+                with_points(experiment, {method: {FACTOR: 1.0, name: v}}).settings_of(row, method).method for v in tried
+            }
+            if len(texts) > 1:
+                space[name], first[name] = tried, own
     return space, first
 
 
 def tune_methods(experiment: Experiment, tuning: Tuning, train: Train) -> tuple[Experiment, dict[str, Trials]]:
     """(the experiment with the best trial of every method as its setting, all trials by method).
 
-    Raises UsageError (E109) for an unknown sampler, and for a table whose numbers are measures, of which neither more nor less is better.
+    Raises UsageError (E109) for an unknown sampler, and for a row whose numbers are measures or an attack's, of which neither more nor less is better.
     """
-    if experiment.unit != "percent" and experiment.metric not in KINDS:
-        raise UsageError(
-            "E109", f"'{experiment.name}' reports a measure, of which more is not better, so it cannot be tuned."
+    if not _is_score(experiment, tuning.row):
+        text = (
+            f"'{experiment.name}', row {tuning.row.name}, reports a measure or an attack, of which more is not better"
         )
+        raise UsageError("E109", f"{text}, so it cannot be tuned; begin with another row (--rows).")
     if tuning.sampler not in SAMPLERS:
         raise UsageError("E109", f"sampler should be {' or '.join(SAMPLERS)}, got '{tuning.sampler}'.")
-    samplers = {m: SAMPLERS[tuning.sampler](*space_of(experiment, m)) for m in tuning.methods}
+    samplers = {m: SAMPLERS[tuning.sampler](*space_of(experiment, m, tuning.row)) for m in tuning.methods}
 
     def trained(_: int, points: Mapping[str, Point], __: Mapping[str, Trials]) -> dict[str, Trial]:
         cells = {method: _cell(with_points(experiment, {method: p}), method, tuning) for method, p in points.items()}
@@ -96,9 +104,19 @@ def tune_methods(experiment: Experiment, tuning: Tuning, train: Train) -> tuple[
     return with_points(experiment, {method: t.best for method, t in trials.items()}), trials
 
 
+def _is_score(experiment: Experiment, row: TableRow) -> bool:
+    """Whether it is known of what a row reports which way is better."""
+    metric, scope = row.metric or experiment.metric, row.scope or experiment.scope
+    if row.attack or scope == "attack":
+        return False
+    if scope == "measure":
+        return metric.startswith("cross_site")
+    return experiment.unit == "percent" or metric in (*KINDS, "mean", "worst")
+
+
 def _scored(cell: Cell, experiment: Experiment, row: TableRow, point: Point) -> Trial:
-    score = scores_of(read.read_run(cell.path, cell.method), experiment, row)["mean10"]
-    return Trial(point, score, experiment.metric)
+    run = read.read_run(cell.path, cell.method)
+    return Trial(point, scores_of(run, experiment, row)["mean10"], quantity_of(experiment, row, run.metric))
 
 
 def with_points(experiment: Experiment, points: Mapping[str, Point]) -> Experiment:

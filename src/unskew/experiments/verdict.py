@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from unskew.experiments.claims import Claim, Trend
 from unskew.experiments.entries import Entry
 from unskew.experiments.experiment import Experiment
-from unskew.scores import kind
 
 
 @dataclass(frozen=True)
@@ -52,7 +51,8 @@ def _verdict(experiment: Experiment, claim: Claim | Trend, entries: Sequence[Ent
         ours[entry.row][entry.method] = (getattr(entry, claim.measure) if claim.measure else entry.ours).mean
         published = entry.paper if claim.measure in ("", experiment.measure) else math.nan
         papers[entry.row][entry.method] = published
-    if isinstance(claim, Claim) and claim.measure != "stability" and kind(experiment.metric).lower:  # less is better
-        ours, papers = ({r: {m: -v for m, v in by.items()} for r, by in one.items()} for one in (ours, papers))
+        if isinstance(claim, Claim) and claim.measure != "stability" and entry.lower:
+            for scores in (ours, papers):
+                scores[entry.row][entry.method] *= -1
     margins, published_margins = claim.margins(ours), claim.margins(papers)
     return Verdict(claim, margins, {place: published_margins.get(place, math.nan) for place in margins})
