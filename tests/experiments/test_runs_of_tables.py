@@ -73,18 +73,18 @@ def test_trials_are_made_on_held_out_training_samples_with_a_seed_of_their_own(t
 
 
 def test_the_tables_own_setting_is_tried_first_and_its_own_grid_counts(table):
-    space, first = tune.space_of(table, "Prox")
+    space, first = tune.space_of(table, "Prox", table.rows[0])
     assert first == {tune.FACTOR: 1.0, "fedprox.mu": 0.25}
     assert space["fedprox.mu"] == [0.25, *tune.GRIDS["fedprox"]["mu"]]
     own = dataclasses.replace(table, grids={"fedprox": {"mu": [0.25, 7.0]}})
-    assert tune.space_of(own, "Prox")[0]["fedprox.mu"] == [0.25, 7.0]
+    assert tune.space_of(own, "Prox", own.rows[0])[0]["fedprox.mu"] == [0.25, 7.0]
 
 
 def test_a_measure_is_not_tuned(monkeypatch, tmp_path):
     monkeypatch.delenv("UNSKEW_DATA", raising=False)
     experiment = dataclasses.replace(parse_experiment("it", SMALL), unit="number", metric="exposure")
     tuning = tune.Tuning(experiment.rows[0], list(experiment.methods), 2, "random", 1.0, tmp_path)
-    with pytest.raises(UsageError, match="E109 'it' reports a measure, of which more is not better"):
+    with pytest.raises(UsageError, match="E109 .it., row even, reports a measure or an attack, of which more is not better"):
         tune.tune_methods(experiment, tuning, lambda cells: None)
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -59,6 +58,18 @@ def test_what_the_row_says_itself_is_not_tuned():
     assert "fedprox.mu" in tune.space_of(experiment, "Still", experiment.row("lost"))[0]
 
 
+class Scored:
+    """A run of a regression with one value of whatever it is asked for."""
+
+    metric, evaluated = "rmse", True
+
+    def __init__(self, value: float):
+        self.value = value
+
+    def series(self, scope: str, metric: str):
+        return np.array([1]), np.array([self.value])
+
+
 def test_trials_are_judged_by_what_the_row_reports(monkeypatch, tmp_path):
     """Of an error at clients the least is the best, and of a calibration error, too."""
     text = (
@@ -66,11 +77,8 @@ def test_trials_are_judged_by_what_the_row_reports(monkeypatch, tmp_path):
     )
     for table, best in ((text, 1.0), (text.replace("{settings:", "{metric: ece, settings:"), 1.0)):
         experiment = parse_experiment("errors", table)
-        values = iter([3.0, 1.0, 2.0])
-        runs = lambda *_: SimpleNamespace(  # noqa: E731
-            metric="rmse", series=lambda *_: (np.array([1]), np.array([next(values)])), evaluated=True
-        )
-        monkeypatch.setattr(tune.read, "read_run", runs)
+        runs = map(Scored, [3.0, 1.0, 2.0])
+        monkeypatch.setattr(tune.read, "read_run", lambda *_, runs=runs: next(runs))
         asked = tune.Tuning(experiment.rows[0], ["A"], 3, "random", 1.0, tmp_path)
         _, trials = tune.tune_methods(experiment, asked, lambda cells: None)
         tried = trials["A"].tried

@@ -103,10 +103,8 @@ class Gamma(Shift):
     example = "+gamma:1"
 
     def apply(self, x: np.ndarray, client: Client) -> np.ndarray:
-        whole = np.maximum(
-            x, 0
-        )  # a black pixel that was scaled and is taken back may lie just below 0, which has no root
-        return whole ** np.float32(2 ** (self.strength * client.level))
+        from_black = np.maximum(x, 0)  # black that was scaled and is taken back may lie just below 0, which has no root
+        return from_black ** np.float32(2 ** (self.strength * client.level))
 
     def check(self, shape: tuple[int, ...], unit: bool) -> None:
         if not unit:
