@@ -84,7 +84,9 @@ def test_a_measure_is_not_tuned(monkeypatch, tmp_path):
     monkeypatch.delenv("UNSKEW_DATA", raising=False)
     experiment = dataclasses.replace(parse_experiment("it", SMALL), unit="number", metric="exposure")
     tuning = tune.Tuning(experiment.rows[0], list(experiment.methods), 2, "random", 1.0, tmp_path)
-    with pytest.raises(UsageError, match="E109 .it., row even, reports a measure or an attack, of which more is not better"):
+    with pytest.raises(
+        UsageError, match=r"E109 .it., row even, reports a measure or an attack, of which more is not better"
+    ):
         tune.tune_methods(experiment, tuning, lambda cells: None)
 
 
