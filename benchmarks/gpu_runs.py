@@ -18,7 +18,8 @@ from unskew.engine import resolve
 from unskew.engine.client import room
 from unskew.engine.disk import state
 from unskew.engine.disk.folder import Folder
-from unskew.engine.server.loop import Loop, Round
+from unskew.engine.server.loop import Loop
+from unskew.engine.server.summary import Round
 
 SHAPE, CLASSES = (3, 8, 8), 5
 FULL: dict[str, Any] = {"rounds": 4, "epochs": 2, "batch": 16, "clients": 6, "samples": 60, "lanes": "4"}

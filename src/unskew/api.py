@@ -19,7 +19,7 @@ from unskew.comparison.rehearsal import rehearse
 from unskew.comparison.spread import spread
 from unskew.comparison.watch import Cell
 from unskew.config import Settings
-from unskew.core.method import Method
+from unskew.core.method import Method, on_stages
 from unskew.core.part import Part
 from unskew.data.intake import understood
 from unskew.data.intake.take import GIVEN, settings_of
@@ -29,10 +29,13 @@ from unskew.engine.assemble import loop_of
 from unskew.engine.callbacks.audience import Audience
 from unskew.engine.callbacks.callback import Callback
 from unskew.engine.callbacks.chosen import chosen
+from unskew.engine.callbacks.early_stopping import EarlyStopping
 from unskew.engine.disk.folder import Folder, fresh
 from unskew.engine.disk.state import State
+from unskew.engine.leaves import remarks
 from unskew.engine.resolve import Run
-from unskew.engine.server.loop import Loop, Round, rounds
+from unskew.engine.server.loop import Loop, rounds
+from unskew.engine.server.summary import Round
 from unskew.engine.server.used import check_used
 from unskew.errors import UsageError, excerpt
 from unskew.notebook import Bar
@@ -80,8 +83,8 @@ def run(
     target: instead of classes, the number to predict, a column of a table or what y is called; or several labels, "a,b,c".
     model: a name, `file.py:function`, or any nn.Module. metrics: scores beside the main one, by name, or functions of your
     own; see docs/metrics.md. name: keep the run in `folder/name`, with checkpoints; without it the run stays in memory.
-    say: receives what was understood of the data, before anything trains, and other messages. shown: is called after every
-    round. callbacks: are told how the run goes, and may end it; see docs/callbacks.md. progress: show a bar where this runs
+    say: receives what was understood of the data and what a user should know of this run, before anything trains, and other
+    messages. shown: is called after every round. callbacks: are told how the run goes, and may end it; see docs/callbacks.md. progress: show a bar where this runs
     in a notebook. on: "here", or a Ray cluster, as `--on` takes it. Other options: the fields of Settings.
     Raises UsageError for settings that cannot work, DataError for unfit data, NothingUsed for a run that nobody trained.
     """
@@ -98,8 +101,8 @@ def run(
     resolved = resolve.resolve(settings, data, None if isinstance(method, str) else method, module, functions)
     if resolved.federation.intake:
         say(understood.table(resolved.federation))
-    resolved = replace(_placed(resolved, on), callbacks=tuple(_checked(callbacks)))
-    view = _View(shown, progress)
+    resolved = _heard_by(_placed(resolved, on), _checked(callbacks))
+    view = _View(shown, progress, say)
     if path is not None:
         loop, state = Folder(path, resolved).go(say, view.round, view.ready)
         return result_of(loop, state, path)
@@ -112,6 +115,15 @@ def _placed(run: Run, on: str) -> Run:
     return spread(run, cluster) if cluster else run
 
 
+def _heard_by(run: Run, callbacks: Sequence[Callback]) -> Run:
+    """The run with its callbacks. One that may end it before a second stage of its method is remarked on as the setting
+    `patience` is (E139)."""
+    patience = min((c.patience for c in callbacks if isinstance(c, EarlyStopping)), default=0)
+    earlier = run.settings.patience and run.settings.patience <= patience
+    remarks = () if earlier else on_stages(run.method, run.settings.rounds, patience)
+    return replace(run, callbacks=tuple(callbacks), remarks=(*run.remarks, *remarks))
+
+
 def _checked(callbacks: Sequence[Callback]) -> Sequence[Callback]:
     """The callbacks. Raises UsageError (E109) for what is none."""
     for callback in callbacks:
@@ -122,16 +134,18 @@ def _checked(callbacks: Sequence[Callback]) -> Sequence[Callback]:
 
 
 class _View:
-    """What is shown of a run: the caller's own function, and a bar in a notebook."""
+    """What is shown of a run: the caller's own functions, and a bar in a notebook."""
 
-    def __init__(self, shown: Callable[[State, Round], None] | None, progress: bool):
-        self._shown, self._progress = shown, progress
+    def __init__(self, shown: Callable[[State, Round], None] | None, progress: bool, say: Say):
+        self._shown, self._progress, self._say = shown, progress, say
         self._loop: Loop | None = None
         self._bar: Bar | None = None
 
     def ready(self, loop: Loop) -> None:
         """Nothing has been trained yet."""
         self._loop, self._bar = loop, Bar(loop.run.settings.rounds) if self._progress else None
+        for remark in remarks(loop):
+            self._say(remark)
 
     def round(self, state: State, summary: Round) -> None:
         """A round is over."""
@@ -181,7 +195,7 @@ def resume(
 
     Raises StateError where it cannot.
     """
-    view, folder = _View(shown, progress), Folder.open(Path(path))
+    view, folder = _View(shown, progress, say), Folder.open(Path(path))
     folder.run = replace(_placed(folder.run, on), callbacks=tuple(_checked(callbacks)))
     loop, state = folder.go(say, view.round, view.ready)
     return result_of(loop, state, Path(path))

@@ -41,7 +41,7 @@ def no_run(path: Path, lacks: str) -> StateError:
     near = Path("runs") / path.name
     hint = f"Did you mean {near}?" if near != path and (near / lacks).is_file() else "Runs are folders under runs/."
     if (path / AT_SITE).is_file():
-        hint = "It is a site's folder of a run, of which unskew predict and unskew export take the model."
+        hint = "It is what a site keeps of a run: unskew site watch shows it, unskew predict and unskew export take its model."
     elif names := _runs_in(path, lacks) or _runs_in(path / "runs", lacks):
         count = "one run" if len(names) == 1 else f"{len(names):,} runs; name one of them"
         hint = f"It holds {count}, such as {names[0]}." if len(names) > 1 else f"It holds {count}: {names[0]}."

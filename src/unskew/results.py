@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -174,6 +174,7 @@ class Result(Predicting):
         lines.append(f"sent by clients {size(self.bytes('up'))}, received {size(self.bytes('down'))}")
         if text := doubt(self.run, self.replies):
             lines.append(f"Warning: {text}")
+        lines += [f"{event['code']} {event['text']}" for event in self.record.rows["events"] if _of_whole_run(event)]
         return "\n".join(lines)
 
     def _terms(self) -> list[str]:
@@ -268,6 +269,11 @@ class Comparison:
         from unskew.report import export
 
         return [path for path, _ in export.write_figures([self.path], folder or self.path / "figures", format, columns)]
+
+
+def _of_whole_run(event: Mapping[str, Any]) -> bool:
+    """Whether an event is a remark that was made before round 1. How far a budget reaches is said where the run ended."""
+    return event["t"] == 0 and "text" in event and "last" not in event
 
 
 def result_of(loop: Loop, state: State, path: Path | None = None) -> Result:

@@ -10,7 +10,7 @@ of the deviation less is better whatever the score.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from unskew.errors import UsageError, excerpt, suggestion
@@ -106,6 +106,19 @@ MAIN = {
     "tokens": "token_accuracy",
 }  # fmt: skip
 """The score by which methods are ranked, by the name of the task."""
+
+
+OVER_CLIENTS = {("global@client", "mean"): "clients", ("global@client", "worst"): "worst"}
+"""What the screen calls the global model's scores over clients, by scope and metric."""
+
+
+def latest(of: Callable[[str, str], float | None], main: str) -> dict[str, str]:
+    """The scores of the round that was evaluated last, as they are written, by what the screen calls them.
+
+    of: the last value of a scope and metric, None if there is none. main: the task's main score.
+    """
+    values = {name: of(*which) for which, name in {("global", main): "global", **OVER_CLIENTS}.items()}
+    return {name: kind(main).written(value) for name, value in values.items() if value is not None}
 
 
 def kind(metric: str) -> Kind:

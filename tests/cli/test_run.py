@@ -13,6 +13,7 @@ from unskew.cli import options, run
 from unskew.cli.options import parts_arguments
 from unskew.cli.run import Arguments
 from unskew.errors import UsageError, excerpt, printable, suggestion
+from unskew.scores import latest
 
 FAST = ["--rounds", "1", "--epochs", "1", "--clients", "3", "--model", "mlp", "--workers", "1"]
 
@@ -127,12 +128,11 @@ def test_json_holds_every_score_under_its_own_name():
 
 
 def test_the_line_of_a_round_has_the_latest_score_of_each_scope():
-    latest = {("global", "rmse"): 57.25, ("global@client", "mean"): 60.5, ("global@client", "worst"): 99.0}
-    record = SimpleNamespace(latest=lambda scope, metric: latest.get((scope, metric)))
-    loop = SimpleNamespace(record=record, fed=SimpleNamespace(task=SimpleNamespace(main_score="rmse")))
-    assert run._latest_scores(loop) == {"global": "57.25", "clients": "60.5", "worst": "99"}
-    del latest["global", "rmse"]
-    assert run._latest_scores(loop) == {"clients": "60.5", "worst": "99"}
+    values = {("global", "rmse"): 57.25, ("global@client", "mean"): 60.5, ("global@client", "worst"): 99.0}
+    of = lambda scope, metric: values.get((scope, metric))  # noqa: E731
+    assert latest(of, "rmse") == {"global": "57.25", "clients": "60.5", "worst": "99"}
+    del values["global", "rmse"]
+    assert latest(of, "rmse") == {"clients": "60.5", "worst": "99"}
 
 
 def test_arguments_of_parts():

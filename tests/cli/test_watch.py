@@ -50,6 +50,15 @@ def test_a_round_is_shown_once_all_of_it_is_written(run):
     assert set(shown(path)[1]) == {0, 1}
 
 
+def test_what_a_site_keeps_of_a_run_is_told_from_no_run(tmp_path):
+    (tmp_path / "setup.safetensors").touch()
+    for options in ([], ["--page"]):
+        ended = call("watch", str(tmp_path), *options)
+        assert ended.code == 2
+        assert "E117" in ended.text
+        assert "unskew site watch shows it" in ended.text
+
+
 def test_scores_of_single_clients_are_not_those_of_all(run):
     rows = [score(1, 0.5), score(1, 0.9, client=2), {"t": 1, **SECONDS}]
     rows[1:1] = [score(1, 0.25, "mean", "global@client"), score(1, 0.125, "worst", "global@client")]

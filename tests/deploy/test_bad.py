@@ -135,14 +135,23 @@ CASES = {
 @pytest.mark.parametrize(("change", "code"), CASES.items(), ids=lambda v: getattr(v, "__name__", v))
 def test_a_bad_reply_is_dropped_and_named_and_the_run_goes_on(tmp_path, change, code):
     channel = fake.Direct(fake.sites(tmp_path / "sites", fake.federation()), meddling(change))
-    loop, state, _ = fake.run(tmp_path / "run", channel, fake.small("scaffold"))
+    loop, state, said = fake.run(tmp_path / "run", channel, fake.small("scaffold"))
     events = [e for e in loop.record.rows["events"] if e["code"] != "round"]
     assert [e["code"] for e in events] == [code]
     assert BAD in events[0]["text"]
+    assert said.count(f"{code} {events[0]['text']}") == 1  # when it happens, on the coordinator's screen
     assert state.t == 3
     assert all(bool(torch.isfinite(t).all()) for t in state.weights.values())
     answered = [e["answered"] for e in loop.record.rows["events"] if e["code"] == "round"]
     assert answered == [[0, 1, 2, 3, 4], [0, 1, 3, 4], [0, 1, 2, 3, 4]]
+
+
+def test_a_merge_with_too_few_replies_is_said_once_and_written_of_every_round(tmp_path):
+    settings = fake.small("multi_krum(share=0.4)")
+    loop, _, said = fake.run(tmp_path / "run", fake.Direct(fake.sites(tmp_path / "sites", fake.federation())), settings)
+    events = [e for e in loop.record.rows["events"] if e["code"] == "E315"]
+    assert [e["t"] for e in events] == [1, 2, 3]
+    assert sum("E315" in text for text in said) == 1
 
 
 def test_a_dropped_reply_leaves_the_bits_of_a_run_in_which_the_site_was_away(tmp_path):

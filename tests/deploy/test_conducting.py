@@ -4,19 +4,22 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from safetensors.torch import load_file
 
 from tests.deploy import fake
 from tests.deploy.test_bits import simulated
-from unskew.deploy.conducting import conduct_order
+from unskew.deploy.conducting import conduct_order, in_a_line
 from unskew.deploy.one_process import only_one
 from unskew.deploy.orders import Order, Terms
 from unskew.deploy.studies import study
 from unskew.deploy.tickets import Coordinator
 from unskew.engine.disk.state import digest
+from unskew.engine.server.summary import Round
 from unskew.errors import Paused, StateError, UnskewError
+from unskew.tasks.regression import Regression
 
 
 class Ending:
@@ -96,6 +99,18 @@ def test_a_run_that_a_jump_of_the_clock_has_ended_says_so_and_is_resumed_to_the_
     assert json.loads((order.path / "ending.json").read_text())["state"] == "done"
     assert f"Resuming {order.path} from round 1 of 2." in (order.path / "server.log").read_text()
     assert digest(load_file(order.path / "model.safetensors")) == simulated("fedavg", rounds=2).digest
+
+
+def test_a_round_is_told_with_who_counted_and_what_was_scored():
+    """A coordinator read of a run over an hour that rounds passed; what they reached stood in its report alone."""
+
+    def line(done: Round, scores: dict[tuple[str, str], float]) -> str:
+        record = SimpleNamespace(latest=lambda *which: scores.get(which))
+        return in_a_line(done, SimpleNamespace(record=record, fed=SimpleNamespace(task=Regression())))  # type: ignore[arg-type]
+
+    scores = {("global", "rmse"): 57.25, ("global@client", "worst"): 61.0}
+    assert line(Round(2, 5, 4, 1, 0.52, 0.1), scores) == "round 2: 4/5 sites, 1 dropped, 0.5 s  global 57.25  worst 61"
+    assert line(Round(3, 5, 5, 0, 1.0, 0.1), {}) == "round 3: 5/5 sites, 1.0 s"
 
 
 def test_an_order_survives_its_file(order):

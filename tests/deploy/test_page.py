@@ -20,7 +20,7 @@ from unskew.deploy import approvals, run_page, site_page, troubles
 from unskew.deploy.page import HOST, Page
 from unskew.deploy.spent import LEDGER
 from unskew.deploy.tickets import Joined, Ticket
-from unskew.errors import UsageError
+from unskew.errors import StateError, UsageError
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome") or ""
 EVIL = "<script>alert(1)</script>"
@@ -185,7 +185,7 @@ def test_the_coordinators_page_shows_sites_scores_what_was_sent_and_events(tmp_p
 
 
 def test_a_run_that_has_not_begun_has_a_page_and_another_folder_has_none(tmp_path):
-    with pytest.raises(UsageError, match="E117"):
+    with pytest.raises(StateError, match="E117"):
         run_page.html(tmp_path)
     (tmp_path / "deploy.json").write_text(json.dumps({"settings": {"method": EVIL}}))
     (tmp_path / "server.log").write_text(f"0/3 sites are there; waiting for approval at {EVIL}")

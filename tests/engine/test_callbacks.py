@@ -251,6 +251,21 @@ def test_the_model_is_kept_when_its_score_is_the_best_of_all_trained_rounds():
     assert not kept(3, 0.9, 0.5, 0.51)
 
 
+def test_early_stopping_that_may_end_a_first_stage_is_told_before_round_1_and_beside_the_scores():
+    """A run of pFedSim that a callback ended was scored as plain averaging; the setting `patience` was remarked on."""
+    said: list[str] = []
+    told = "E139 patience=2 may end the run before 'pfedsim' comes to its second stage, after round 3 of 6"
+    settings = {**SETTINGS, "rounds": 6, "say": said.append}
+    result = unskew.run("pfedsim", DATA, callbacks=[unskew.EarlyStopping(2)], **settings)
+    assert [text for text in said if text.startswith(told)]
+    assert told in result.table()
+    said.clear()
+    unskew.run("pfedsim", DATA, callbacks=[unskew.EarlyStopping(4)], **settings)
+    assert not any("E139" in text for text in said)
+    unskew.run("pfedsim", DATA, callbacks=[unskew.EarlyStopping(2)], patience=1, **settings)
+    assert sum("E139" in text for text in said) == 1
+
+
 def test_the_first_reason_to_end_a_run_counts():
     class Later(unskew.Callback):
         def evaluated(self, run, rows):

@@ -17,6 +17,7 @@ from unskew import many
 from unskew.data.availability import Availability
 from unskew.engine.disk.record import Record
 from unskew.errors import StateError
+from unskew.scores import latest
 
 ROUNDS, CLIENTS = 1000, 20
 
@@ -169,15 +170,10 @@ def test_bytes_of_many_clients_are_summed_up():
 
 def test_the_screen_reads_no_row(tmp_path: Path, monkeypatch):
     """R5: the screen scanned all rows three times a round."""
-    from unskew.cli import run as cli_run
-
     settings = {"rounds": 2, "epochs": 1, "clients": 3, "model": "mlp", "workers": 1}
     result = unskew.run("fedavg", folder=tmp_path, name="r", **settings)
     monkeypatch.setattr(Record, "rows", None)
     monkeypatch.setattr(Record, "series", None)
 
-    class Loop:
-        record, fed = result.record, result.run.fed
-
-    scores = cli_run._latest_scores(Loop)
-    assert set(scores) == {"global", "clients", "worst"}
+    shown = latest(result.record.latest, result.run.task.main_score)
+    assert set(shown) == {"global", "clients", "worst"}

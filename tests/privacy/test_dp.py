@@ -176,14 +176,15 @@ def test_epsilon_is_told_for_every_round_and_is_the_accountants():
 
 
 def test_the_run_stops_before_the_budget_is_exceeded_and_says_so():
-    result = unskew.run(
-        "dp(epsilon=5, noise_multiplier=1.5)", check.federation(), rounds=9, epochs=1, batch=16, model="mlp", workers=1
-    )
+    said: list[str] = []
+    settings = {"rounds": 9, "epochs": 1, "batch": 16, "model": "mlp", "workers": 1, "say": said.append}
+    result = unskew.run("dp(epsilon=5, noise_multiplier=1.5)", check.federation(), **settings)
     rounds, spent = result.record.series("privacy", "epsilon")
     assert spent[-1] <= 5 < epsilon_after(rounds[-1] + 1, 1.0, 1.5, 1e-5)
     assert 0 < rounds[-1] < 9
     (event,) = [e for e in result.record.rows["events"] if e["code"] == "E320"]
     assert event["text"] == f"the privacy budget allows {rounds[-1]} of 9 rounds; the run ends after them."
+    assert f"E320 {event['text']}" in said  # before round 1, not at the end alone
     assert result.record.series("global", "accuracy")[0][-1] == rounds[-1]
 
 

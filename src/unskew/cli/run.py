@@ -134,6 +134,7 @@ def finish(folder: Any, screen: Any, as_json: bool) -> None:
     from unskew.engine.leaves import leaves
     from unskew.report import page
     from unskew.results import result_of
+    from unskew.scores import latest
 
     loops: list[Any] = []
 
@@ -142,7 +143,7 @@ def finish(folder: Any, screen: Any, as_json: bool) -> None:
         screen.say("\n".join(leaves(loop)))
 
     def after_round(state: Any, summary: Any) -> None:
-        screen.round(summary, _latest_scores(loops[0]))
+        screen.round(summary, latest(loops[0].record.latest, loops[0].fed.task.main_score))
 
     try:
         loop, state = folder.go(screen.say, after_round, ready)
@@ -160,20 +161,6 @@ def finish(folder: Any, screen: Any, as_json: bool) -> None:
         print(json.dumps(_as_json(result)))
     else:
         screen.say(f"\n{result.table()}\n{next_steps(folder.path)}")
-
-
-def _latest_scores(loop: Any) -> dict[str, str]:
-    """The scores of the round that was evaluated last, as they are written, by the names that the screen shows."""
-    from unskew.scores import kind
-
-    main = kind(loop.fed.task.main_score)
-    shown = {
-        "global": ("global", loop.fed.task.main_score),
-        "clients": ("global@client", "mean"),
-        "worst": ("global@client", "worst"),
-    }
-    latest = {name: loop.record.latest(scope, metric) for name, (scope, metric) in shown.items()}
-    return {name: main.written(value) for name, value in latest.items() if value is not None}
 
 
 def _as_json(result: Any) -> dict[str, Any]:

@@ -10,15 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
-from unskew.scores import MAIN, kind
+from unskew.scores import MAIN, OVER_CLIENTS, kind
 
 LOOK_S = 0.5
 """Seconds between two looks."""
-SHOWN = {
-    **{("global", main): "global" for main in MAIN.values()},
-    ("global@client", "mean"): "clients",
-    ("global@client", "worst"): "worst",
-}
+SHOWN = {**{("global", main): "global" for main in MAIN.values()}, **OVER_CLIENTS}
 """The scores to show: their names on the screen by scope and metric."""
 MOST_NAMES = 6
 """How many absent clients a line names."""
@@ -34,7 +30,7 @@ def command(
     """Follow a run: its scores, which clients answered, were late or were dropped. Ctrl-C does not stop the run itself."""
     from unskew.comparison.plan import described
     from unskew.comparison.watch import announced
-    from unskew.errors import UsageError
+    from unskew.disk import no_run
     from unskew.tuning import tuned
 
     if page:
@@ -52,7 +48,7 @@ def command(
     elif (run / "config.yaml").exists() or (run / "deploy.json").exists():
         _watch_one(run, once)
     else:
-        raise UsageError("E117", f"{run} is not a run: it has no config.yaml.")
+        raise no_run(run, "config.yaml")
 
 
 def _serve(run: Path) -> None:

@@ -15,8 +15,11 @@ from unskew.deploy.orders import ENDING, Order
 from unskew.deploy.post import Channel, Contact, names
 from unskew.deploy.tickets import Coordinator
 from unskew.engine.leaves import leaves
+from unskew.engine.server.loop import Loop
+from unskew.engine.server.summary import Round
 from unskew.errors import Paused, UnskewError
 from unskew.failures import explained
+from unskew.scores import latest
 
 ENDED = "E507"
 """What ended is not the study: the run can go on."""
@@ -71,12 +74,25 @@ def _conduct(channel: Channel, order: Order, log: TextIO) -> None:
         is_, it = ("is", "it") if len(uninvited) == 1 else ("are", "them")
         _say(log, f"{names(uninvited)} {is_} not admitted, and nobody waits for {it}.")
     contact = Contact(channel, sites, home.key, Admitted(home), bounds.read(home))
+    loops: list[Loop] = []
+
+    def ready(loop: Loop) -> None:
+        loops.append(loop)
+        _say(log, "\n".join(leaves(loop)))
+
     listeners = server.Listeners(
         lambda text: _say(log, text),
-        lambda state, done: _say(log, f"round {done.t}: {done.answered}/{done.asked} sites, {done.seconds:.1f} s"),
-        lambda loop: _say(log, "\n".join(leaves(loop))),
+        lambda state, done: _say(log, in_a_line(done, loops[0])),
+        ready,
     )
     server.conduct(order.path, config.build(dict(order.settings)), contact, order.terms, listeners)
+
+
+def in_a_line(done: Round, loop: Loop) -> str:
+    """A finished round: which sites counted, and what was scored last. Scores of sites' own samples come a round later."""
+    dropped = f", {done.dropped} dropped" if done.dropped else ""
+    scores = [f"{name} {value}" for name, value in latest(loop.record.latest, loop.fed.task.main_score).items()]
+    return "  ".join([f"round {done.t}: {done.answered}/{done.asked} sites{dropped}, {done.seconds:.1f} s", *scores])
 
 
 def _say(log: TextIO, text: str) -> None:

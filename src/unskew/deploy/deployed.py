@@ -72,7 +72,9 @@ class Deployed(Folder):
         local = trainer_of(self.run)
         sites = Attendance(self.post, local, self.hellos, self.run.settings, store, self.min_sites)
         scores = SiteScores(sites, scoring_of(local, self.run.federation), record)
-        return Loop(self.run, self._exchange(sites, scores), scores, store, record)
+        loop = Loop(self.run, self._exchange(sites, scores), scores, store, record)
+        loop.listener = self.notices.heard
+        return loop
 
     def _exchange(self, sites: Attendance, scores: SiteScores) -> Remote:
         """What asks the sites: for their replies, or for the sum of them."""

@@ -8,6 +8,9 @@ from dataclasses import dataclass, field
 from unskew.engine.disk.lines import Row
 from unskew.engine.disk.record import Record
 
+IN_EVERY_ROUND = ("E315",)
+"""A merge that does less than it promises with so few replies says so of each round."""
+
 
 @dataclass
 class Notices:
@@ -16,6 +19,7 @@ class Notices:
     say: Callable[[str], None]
     _record: Record | None = None
     _before: list[Row] = field(default_factory=list)
+    _heard: set[str] = field(default_factory=set)
 
     def __call__(self, t: int, code: str, text: str) -> None:
         event: Row = {"t": t, "code": code, "text": text}
@@ -24,6 +28,13 @@ class Notices:
         else:
             self._before.append(event)
         self.say(f"{code} {text}")
+
+    def heard(self, t: int, code: str, text: str) -> None:
+        """Say what the server's loop has written into the record. What it wrote before round 1 has been shown, and what holds
+        in every round is said in the first."""
+        if t and not (code in IN_EVERY_ROUND and code in self._heard):
+            self.say(f"{code} {text}")
+        self._heard.add(code)
 
     def open(self, record: Record) -> None:
         """From now on, keep everything as events of this record."""

@@ -26,7 +26,7 @@ from unskew.engine.assemble import trainer_of
 from unskew.engine.client.values import Start
 from unskew.engine.disk import state
 from unskew.engine.disk.code import Code
-from unskew.engine.disk.lines import Row
+from unskew.engine.disk.lines import Row, score
 from unskew.engine.disk.record import Record
 from unskew.engine.disk.reopened import check_weights, rebuilt
 from unskew.engine.disk.store import Memory
@@ -164,7 +164,7 @@ def _scores(rows: list[Row], metrics: list[str], t: int) -> list[Row]:
         whose, _, metric = share.partition("/")[2].partition(".")
         for name, value in zip([metric] if metric else metrics, values):
             scores[WHOSE[whose], name] = float(value)
-    return [{"t": t, "scope": scope, "client": None, "metric": m, "value": v} for (scope, m), v in scores.items()]
+    return [score(t, scope, metric, value) for (scope, metric), value in scores.items()]
 
 
 def _left(row: Row, spent: OfRun, k: int) -> Row:

@@ -10,7 +10,8 @@ import numpy as np
 
 from unskew.deploy.orders import ENDING
 from unskew.deploy.page import clock, rendered
-from unskew.errors import StateError, UsageError
+from unskew.disk import no_run
+from unskew.errors import StateError
 from unskew.many import clients_in
 from unskew.report.files import read_records
 from unskew.report.read import read_run
@@ -27,10 +28,10 @@ SHOWN = (*MAIN.values(), "mean", "worst")
 def html(path: Path) -> str:
     """The page of a run, here or over a network, from what stands in its folder now.
 
-    Raises UsageError (E117) if the folder is no run's.
+    Raises StateError (E117) if the folder is no run's.
     """
     if not any((path / name).exists() for name in ("config.yaml", "deploy.json")):
-        raise UsageError("E117", f"{path} is not a run: it has no config.yaml.")
+        raise no_run(path, "config.yaml")
     ending = _json(path / ENDING)
     try:
         run = read_run(path)

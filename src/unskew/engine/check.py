@@ -25,7 +25,7 @@ from unskew.engine.assemble import loop_of
 from unskew.engine.checked import CheckFailed, Subject, fedavg, loop, train
 from unskew.engine.disk.folder import Folder
 from unskew.engine.disk.state import State, digest
-from unskew.engine.server.loop import Round
+from unskew.engine.server.summary import Round
 from unskew.engine.testbed import SIZES, federation, run_for
 from unskew.engine.testbed import settings as settings
 from unskew.engine.testbed import settings_for as settings_for

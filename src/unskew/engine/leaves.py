@@ -25,10 +25,15 @@ SERVERS = System.described
 def leaves(loop: Loop) -> list[str]:
     """The lines for a run that is about to begin."""
     run = loop.run
-    remarks = [f"{code} {text}" for code, text in (*run.remarks, *_cautions(loop))]
     counts_KC = run.federation.label_counts
     lines = what_leaves(run.method, run.fed, loop.trainer.sent, counts_KC, loop.chance.described, run.secure)
-    return [*lines, *remarks]
+    return [*lines, *remarks(loop)]
+
+
+def remarks(loop: Loop) -> list[str]:
+    """What a user should know before round 1, as sentences with their codes."""
+    ends = [("E320", text)] if (text := loop.cut_short()) else []
+    return [f"{code} {text}" for code, text in (*loop.run.remarks, *ends, *_cautions(loop))]
 
 
 def _cautions(loop: Loop) -> list[tuple[str, str]]:

@@ -30,7 +30,8 @@ from unskew.engine.disk.state import Checkpoint, State
 from unskew.engine.disk.store import Disk
 from unskew.engine.leaves import accounts
 from unskew.engine.resolve import Run
-from unskew.engine.server.loop import Loop, Round, rounds
+from unskew.engine.server.loop import Loop, rounds
+from unskew.engine.server.summary import Round
 from unskew.engine.server.used import check_used
 from unskew.errors import Paused, StateError, UsageError
 from unskew.models import tokens

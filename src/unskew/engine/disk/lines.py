@@ -23,6 +23,11 @@ PIECE = 1 << 16
 BLOCK = 1 << 20
 
 
+def score(t: int, scope: str, metric: str, value: float) -> Row:
+    """A row of metrics.jsonl that is about no single client."""
+    return {"t": t, "scope": scope, "client": None, "metric": metric, "value": value}
+
+
 class Lines(Protocol):
     def add(self, rows: Iterable[Row]) -> None: ...
 

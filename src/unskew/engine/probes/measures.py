@@ -12,7 +12,7 @@ from typing import Any
 from unskew.core.replies import Reply
 from unskew.cores import one_core
 from unskew.engine.client.values import Start
-from unskew.engine.disk.lines import Row
+from unskew.engine.disk.lines import Row, score
 from unskew.engine.probes.probe import Probe, RoundEnd
 
 SCOPE = "measure"
@@ -40,8 +40,4 @@ class Measures:
 
 
 def _rows(t: int, values: Mapping[str, float]) -> list[Row]:
-    return [
-        {"t": t, "scope": SCOPE, "client": None, "metric": name, "value": round(value, 6)}
-        for name, value in values.items()
-        if math.isfinite(value)
-    ]
+    return [score(t, SCOPE, name, round(value, 6)) for name, value in values.items() if math.isfinite(value)]

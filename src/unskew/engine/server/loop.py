@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -27,7 +27,7 @@ from unskew.engine.callbacks.audience import Audience
 from unskew.engine.chance import Keyed
 from unskew.engine.client.drawing import undrawn
 from unskew.engine.client.values import Start
-from unskew.engine.disk.lines import Row
+from unskew.engine.disk.lines import Row, score
 from unskew.engine.disk.record import Record
 from unskew.engine.disk.state import State
 from unskew.engine.disk.store import Store
@@ -37,26 +37,15 @@ from unskew.engine.resolve import Run
 from unskew.engine.server.exchange import Exchange, Scoring
 from unskew.engine.server.fitted import Fitted
 from unskew.engine.server.ledger import Ledger
+from unskew.engine.server.summary import Round
 from unskew.merge.mean import weighted_mean
-
-
-@dataclass(frozen=True)
-class Round:
-    """A round in numbers. asked, answered: clients. dropped: replies that the gate refused. loss: mean over replies."""
-
-    t: int
-    asked: int
-    answered: int
-    dropped: int
-    seconds: float
-    loss: float
 
 
 class Loop:
     """The server's side of a run: `begin`, then `round` after `round`.
 
     trainer: reaches the clients. scoring: scores a state. A state is a value: the same state, store and round number
-    give the same next state, to the bit.
+    give the same next state, to the bit. listener: hears every event that is a sentence: its round, code and text.
     """
 
     def __init__(
@@ -77,20 +66,21 @@ class Loop:
         w = run.fed.net.weights()
         self.declared = run.method.shares(run.fed)
         self.protector = run.method.protector
-        self.last = self.protector.rounds_within(run.fed) if self.protector else run.settings.rounds
+        self.affordable = self.protector.rounds_within(run.fed) if self.protector else run.settings.rounds
+        self.last = self.affordable
         self.ends: int | None = None
         self.fitted = Fitted(trainer, run.lanes, run.settings.lanes == "auto", self._event)
         self.audience = Audience((), run, record)
         guarded = self.protector or run.method.samples_apart
         self.chance = trainer.chance if guarded else Keyed(run.settings.seed)
         self.spec = encoding.spec_of(run.method, run.fed, trainer.sent, w)
+        self.listener: Callable[[int, str, str], None] = lambda t, code, text: None
 
     def begin(self) -> State:
         """The state before round 1, after the trips that come first."""
         for code, text in self.run.remarks:
             self._event(0, code, text)
-        if self.last < self.settings.rounds:
-            text = f"the privacy budget allows {self.last} of {self.settings.rounds} rounds; the run ends after them."
+        if text := self.cut_short():
             self._event(0, "E320", text, last=self.last)
         fed = self.fed
         with self._computing():
@@ -99,6 +89,12 @@ class Loop:
                 slices = {p.name: self._placed(p.server_init(w, fed)) for p in self.method.parts}
             state = State(0, w, {n: s for n, s in slices.items() if s})
             return self._trips(state, self.down(state, 0), list(range(fed.clients)))
+
+    def cut_short(self) -> str:
+        """What to say of a budget that ends the run before its last round (E320); "" where none does."""
+        if self.affordable >= self.settings.rounds:
+            return ""
+        return f"the privacy budget allows {self.affordable} of {self.settings.rounds} rounds; the run ends after them."
 
     def down(self, state: State, t: int) -> Start:
         """What is broadcast in round t."""
@@ -149,16 +145,9 @@ class Loop:
             rows += measured
             if last:
                 self.record.keep_measures(pictures)
-        if summary:
-            rows.append(
-                {"t": t, "scope": "train", "client": None, "metric": "seconds", "value": round(summary.seconds, 4)}
-            )
-            if summary.loss == summary.loss:
-                rows.append(
-                    {"t": t, "scope": "train", "client": None, "metric": "loss", "value": round(summary.loss, 6)}
-                )
+        rows += summary.rows() if summary else []
         if due and self.protector and (spent := self.protector.spent(self.fed, t)) is not None:
-            rows.append({"t": t, "scope": "privacy", "client": None, "metric": "epsilon", "value": spent})
+            rows.append(score(t, "privacy", "epsilon", spent))
         self.record.add("metrics", rows)
         if (why := self.audience.evaluated(state)) and t + 1 < self.last:
             self.end_with(t + 1)
@@ -263,6 +252,8 @@ class Loop:
 
     def _event(self, t: int, code: str, text: str = "", **facts: Any) -> None:
         self.record.add("events", [{"t": t, "code": code, **({"text": text} if text else {}), **facts}])
+        if text:
+            self.listener(t, code, text)
 
 
 def broadcast(method: Method, state: State, t: int, lr: float, fed: Fed, device: torch.device | str = "cpu") -> Start:
