@@ -153,9 +153,7 @@ class _View:
             main = self._loop.run.task.main_score
             score = self._loop.record.latest("global", main)
             now = f"round {summary.t} of {self._loop.run.settings.rounds}"
-            self._bar.show(
-                summary.t, now if score is None else f"{now}, global {main} {scores.kind(main).written(score)}"
-            )
+            self._bar.show(summary.t, f"{now}, global {main} {scores.kind(main).written(score[1])}" if score else now)
         if self._shown:
             self._shown(state, summary)
 

@@ -112,13 +112,19 @@ OVER_CLIENTS = {("global@client", "mean"): "clients", ("global@client", "worst")
 """What the screen calls the global model's scores over clients, by scope and metric."""
 
 
-def latest(of: Callable[[str, str], float | None], main: str) -> dict[str, str]:
-    """The scores of the round that was evaluated last, as they are written, by what the screen calls them.
+def latest(of: Callable[[str, str], tuple[int, float] | None], main: str, t: int) -> list[str]:
+    """The scores that were recorded last, each as a column of a line about round t. Those of an earlier round stand behind
+    that round's number: sites score a model when they are sent it, and `eval_every` leaves rounds out.
 
-    of: the last value of a scope and metric, None if there is none. main: the task's main score.
+    of: (round, value) of a scope and metric, None if there is none. main: the task's main score.
     """
-    values = {name: of(*which) for which, name in {("global", main): "global", **OVER_CLIENTS}.items()}
-    return {name: kind(main).written(value) for name, value in values.items() if value is not None}
+    columns, round_ = list[str](), t
+    for which, name in {("global", main): "global", **OVER_CLIENTS}.items():
+        if last := of(*which):
+            when = "" if last[0] == round_ else f"after round {last[0]}: " if last[0] else "before round 1: "
+            columns.append(f"{when}{name} {kind(main).written(last[1]):>6}")
+            round_ = last[0]
+    return columns
 
 
 def kind(metric: str) -> Kind:

@@ -127,12 +127,21 @@ def test_json_holds_every_score_under_its_own_name():
     }  # fmt: skip
 
 
-def test_the_line_of_a_round_has_the_latest_score_of_each_scope():
-    values = {("global", "rmse"): 57.25, ("global@client", "mean"): 60.5, ("global@client", "worst"): 99.0}
-    of = lambda scope, metric: values.get((scope, metric))  # noqa: E731
-    assert latest(of, "rmse") == {"global": "57.25", "clients": "60.5", "worst": "99"}
+def test_the_line_of_a_round_has_the_latest_scores_and_says_of_which_round_they_are():
+    """Over a network, round 1 stood beside 4 %: the score of the model before it."""
+    values = {
+        ("global", "rmse"): (3, 57.25),
+        ("global@client", "mean"): (3, 60.5),
+        ("global@client", "worst"): (3, 99.0),
+    }
+    line = lambda t: "  ".join(latest(lambda *which: values.get(which), "rmse", t))  # noqa: E731
+    assert line(3) == "global  57.25  clients   60.5  worst     99"
+    assert line(4) == "after round 3: global  57.25  clients   60.5  worst     99"
+    values["global", "rmse"] = (4, 1.5)
+    assert line(4) == "global    1.5  after round 3: clients   60.5  worst     99"
+    values["global@client", "worst"] = (0, 7.0)
     del values["global", "rmse"]
-    assert latest(of, "rmse") == {"clients": "60.5", "worst": "99"}
+    assert line(4) == "after round 3: clients   60.5  before round 1: worst      7"
 
 
 def test_arguments_of_parts():

@@ -13,7 +13,7 @@ from unskew.cli.progress import Progress
 from unskew.comparison.watch import Cell
 from unskew.config import build
 
-SCORES = {"global": 0.5, "clients": 0.25, "worst": 0.125}
+SCORES = ["global  50.0%", "clients  25.0%", "worst  12.5%"]
 
 
 @pytest.mark.parametrize("width", [40, 80, 100, 200])

@@ -104,12 +104,13 @@ def test_a_run_that_a_jump_of_the_clock_has_ended_says_so_and_is_resumed_to_the_
 def test_a_round_is_told_with_who_counted_and_what_was_scored():
     """A coordinator read of a run over an hour that rounds passed; what they reached stood in its report alone."""
 
-    def line(done: Round, scores: dict[tuple[str, str], float]) -> str:
+    def line(done: Round, scores: dict[tuple[str, str], tuple[int, float]]) -> str:
         record = SimpleNamespace(latest=lambda *which: scores.get(which))
         return in_a_line(done, SimpleNamespace(record=record, fed=SimpleNamespace(task=Regression())))  # type: ignore[arg-type]
 
-    scores = {("global", "rmse"): 57.25, ("global@client", "worst"): 61.0}
-    assert line(Round(2, 5, 4, 1, 0.52, 0.1), scores) == "round 2: 4/5 sites, 1 dropped, 0.5 s  global 57.25  worst 61"
+    scores = {("global", "rmse"): (2, 57.25), ("global@client", "worst"): (1, 61.0)}
+    told = "round 2: 4/5 sites, 1 dropped, 0.5 s  global  57.25  after round 1: worst     61"
+    assert line(Round(2, 5, 4, 1, 0.52, 0.1), scores) == told
     assert line(Round(3, 5, 5, 0, 1.0, 0.1), {}) == "round 3: 5/5 sites, 1.0 s"
 
 

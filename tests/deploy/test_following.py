@@ -57,6 +57,24 @@ def test_a_run_is_followed_while_it_goes_on_and_not_when_its_process_is_gone(tmp
     assert played(tmp_path, [*gone[:2], ended(tmp_path)])[1] == {"state": "done"}
 
 
+def test_a_server_that_is_gone_is_said_once_and_so_is_that_it_is_back(tmp_path):
+    """`unskew run` stood still without a word for as long as nobody started `unskew serve` again."""
+    silent = wrote(tmp_path, "", "")
+    steps = [
+        wrote(tmp_path, "round 1\n"),
+        silent,
+        wrote(tmp_path, ""),
+        silent,
+        silent,
+        silent,
+        wrote(tmp_path, "round 2\n"),
+    ]
+    said, _ = played(tmp_path, [*steps, ended(tmp_path)])
+    assert said[0] == "round 1"
+    assert said[1].startswith("E507 the server does not answer; is `unskew serve` running?")
+    assert said[2:] == ["the server answers again", "round 2"]
+
+
 def test_what_was_started_is_read_back(tmp_path):
     Started(7, 40).write(tmp_path)
     assert Started.read(tmp_path) == Started(7, 40)

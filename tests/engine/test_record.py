@@ -21,7 +21,7 @@ def test_scores_of_single_clients_are_no_scores_over_all(tmp_path, on_disk):
     record = Record(tmp_path if on_disk else None)
     record.add("metrics", [row(1, 0.5), row(1, 0.1, client=3), row(2, 0.25), row(2, 0.9, client=0)])
     assert record.series("global", "accuracy") == ([1, 2], [0.5, 0.25])
-    assert record.latest("global", "accuracy") == 0.25
+    assert record.latest("global", "accuracy") == (2, 0.25)
     assert record.latest("global", "loss") is None
     assert record.last_round == 2
     record.add("metrics", [row(3, 0.7, 1, "own", "loss")])

@@ -143,7 +143,7 @@ def finish(folder: Any, screen: Any, as_json: bool) -> None:
         screen.say("\n".join(leaves(loop)))
 
     def after_round(state: Any, summary: Any) -> None:
-        screen.round(summary, latest(loops[0].record.latest, loops[0].fed.task.main_score))
+        screen.round(summary, latest(loops[0].record.latest, loops[0].fed.task.main_score, summary.t))
 
     try:
         loop, state = folder.go(screen.say, after_round, ready)

@@ -26,10 +26,10 @@ class Screen:
         if not self.quiet:
             print(text, flush=True)
 
-    def round(self, summary: Any, scores: dict[str, str]) -> None:
+    def round(self, summary: Any, scores: list[str]) -> None:
         """Show a finished round: a line rewritten in place on a terminal, a line for each tenth of the run when piped.
 
-        summary: the loop's account of the round; scores: to show, as they are written, by name.
+        summary: the loop's account of the round; scores: columns, as `scores.latest` writes them.
         """
         if self._began is None:
             self._began, self._before_first = time.monotonic() - summary.seconds, summary.t - 1
@@ -48,14 +48,14 @@ class Screen:
             line = line.rpartition("  ")[0].rstrip()
         return line[:width]
 
-    def _line(self, summary: Any, scores: dict[str, str]) -> str:
+    def _line(self, summary: Any, scores: list[str]) -> str:
         pace = (time.monotonic() - (self._began or 0.0)) / (summary.t - self._before_first)
         dropped = f"  {summary.dropped} dropped" if summary.dropped else ""
         columns = [
             f"round {summary.t:>4}/{self.rounds}",
             f"{summary.answered:>3}/{summary.asked} clients{dropped}",
             f"loss {summary.loss:6.3f}",
-            *(f"{name} {value:>6}" for name, value in scores.items()),
+            *scores,
             f"{pace:5.2f} s/round",
             f"{clock(pace * (self.rounds - summary.t))} left",
         ]

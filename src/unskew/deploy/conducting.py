@@ -89,9 +89,9 @@ def _conduct(channel: Channel, order: Order, log: TextIO) -> None:
 
 
 def in_a_line(done: Round, loop: Loop) -> str:
-    """A finished round: which sites counted, and what was scored last. Scores of sites' own samples come a round later."""
+    """A finished round: which sites counted, and what was scored last."""
     dropped = f", {done.dropped} dropped" if done.dropped else ""
-    scores = [f"{name} {value}" for name, value in latest(loop.record.latest, loop.fed.task.main_score).items()]
+    scores = latest(loop.record.latest, loop.fed.task.main_score, done.t)
     return "  ".join([f"round {done.t}: {done.answered}/{done.asked} sites{dropped}, {done.seconds:.1f} s", *scores])
 
 

@@ -17,6 +17,8 @@ from unskew.errors import Paused, StateError, UsageError
 STATUS_S = 20.0
 """How often Flower is asked whether the run is still alive."""
 LOOK_S = 0.3
+AWAY = 2
+"""How often in a row Flower does not answer until that is said: `unskew serve` restarts what was killed within seconds."""
 LEAST_FREE = 1 << 20
 """Bytes. With fewer a run cannot go on."""
 LOG = "server.log"
@@ -48,10 +50,10 @@ class Started:
 def follow(run: Path, started: Started, status: Callable[[], str], say: Say) -> dict[str, Any]:
     """Repeat a run's log from where it was started until it ends. Returns its ending.json.
 
-    status: Flower's word for the state of the run. Raises UsageError (E507) if its process has ended without a word,
+    status: Flower's word for the state of the run, "" if it does not answer. Raises UsageError (E507) if its process has ended without a word,
     Paused (E203) if it has because the disk is full.
     """
-    log, asked = _Log(run / LOG, started.log_at), time.monotonic()
+    log, asked, unanswered = _Log(run / LOG, started.log_at), time.monotonic(), 0
     while True:
         ended = (run / ENDING).exists()
         for line in log.fresh():
@@ -60,7 +62,14 @@ def follow(run: Path, started: Started, status: Callable[[], str], say: Say) -> 
             return json.loads((run / ENDING).read_text())
         if time.monotonic() - asked > STATUS_S:
             asked = time.monotonic()
-            if status().startswith("finished") and not (run / ENDING).exists():
+            word = status()
+            if word and unanswered >= AWAY:
+                say("the server answers again")
+            unanswered = 0 if word else unanswered + 1
+            if unanswered == AWAY:
+                text = "the server does not answer; is `unskew serve` running? Every finished round is saved"
+                say(f"E507 {text}, and once it answers, this run goes on or says how to resume it.")
+            if word.startswith("finished") and not (run / ENDING).exists():
                 _check_space(run)
                 text = "the run's process ended before it could say why; what it saved is safe."
                 raise UsageError("E507", f"{text} Continue it with: unskew resume {run}")

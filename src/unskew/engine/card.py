@@ -65,9 +65,9 @@ def card(run: Run, record: Record, now: State) -> str:
         "",
     ]
     lines += _table(("payload", "discloses", "read", "guarantee", "bytes of all clients"), _payloads(record))
-    if (epsilon := record.latest("privacy", "epsilon")) is not None:
+    if spent := record.latest("privacy", "epsilon"):
         lines += [
-            f"Differential privacy: epsilon {epsilon:.4g} after the last round; `{without_folders(str(run.method))}` says its delta.",
+            f"Differential privacy: epsilon {spent[1]:.4g} after the last round; `{without_folders(str(run.method))}` says its delta.",
             "",
         ]
     return "\n".join([*lines, "## Versions", "", f"unskew {revision()}, torch {torch.__version__}.", ""])

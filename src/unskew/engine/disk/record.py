@@ -121,10 +121,10 @@ class Record:
         """The scores over all clients that this scope has; [] for one without any."""
         return sorted({metric for known, metric in self._series if known == scope})
 
-    def latest(self, scope: str, metric: str) -> float | None:
-        """The value of the round that was evaluated last; None if there is none."""
-        _, values = self._series.get((scope, metric), ([], []))
-        return values[-1] if values else None
+    def latest(self, scope: str, metric: str) -> tuple[int, float] | None:
+        """(round, value) of the round that was evaluated last; None if there is none."""
+        rounds, values = self._series.get((scope, metric), ([], []))
+        return (rounds[-1], values[-1]) if values else None
 
     def close(self) -> None:
         for lines in self.lines.values():
