@@ -10,6 +10,7 @@ from tests.deploy import fake  # noqa: F401  skips where cryptography is missing
 from unskew.deploy import following
 from unskew.deploy.following import LOG, Started, follow
 from unskew.deploy.orders import ENDING
+from unskew.engine.disk.lock import Lock
 from unskew.errors import StateError, UsageError
 
 
@@ -55,6 +56,13 @@ def test_a_run_is_followed_while_it_goes_on_and_not_when_its_process_is_gone(tmp
     with pytest.raises(UsageError, match=r"E507 .*ended before it could say why.*unskew resume"):
         played(tmp_path, gone)
     assert played(tmp_path, [*gone[:2], ended(tmp_path)])[1] == {"state": "done"}
+
+
+def test_a_run_that_another_process_conducts_is_not_said_to_have_ended(tmp_path):
+    """Two `unskew resume` at once: the one that came second said that the run's process had ended, and to resume it."""
+    gone = [wrote(tmp_path, "E110 run r is in use by pid 1\n", "finished:failed")]
+    with Lock(tmp_path), pytest.raises(StateError, match=r"E110 .* in use by pid \d+ .* To follow it: unskew attach"):
+        played(tmp_path, gone)
 
 
 def test_a_server_that_is_gone_is_said_once_and_so_is_that_it_is_back(tmp_path):

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unskew import disk
-from unskew.engine.disk.lock import Lock
 from unskew.errors import StateError, Terminated, UsageError, suggestion
 
 if TYPE_CHECKING:
@@ -80,15 +79,15 @@ def _check_sites(home: Coordinator, terms: Terms) -> None:
 
 def _check_free(path: Path) -> None:
     """Raises StateError (E110) if a process conducts this run and has not ended within ENDING_S."""
+    from unskew.deploy.following import check_alone
+
     until = time.monotonic() + ENDING_S
     while True:
         try:
-            with Lock(path):
-                return
-        except StateError as error:
+            return check_alone(path)
+        except StateError:
             if time.monotonic() >= until:
-                text = f"{error.text} To follow it: unskew attach {path}"
-                raise StateError(error.code, text) from None
+                raise
         time.sleep(0.3)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from unskew import disk
 from unskew.deploy.orders import ENDING
+from unskew.engine.disk.lock import Lock
 from unskew.errors import Paused, StateError, UsageError
 
 STATUS_S = 20.0
@@ -51,7 +52,7 @@ def follow(run: Path, started: Started, status: Callable[[], str], say: Say) -> 
     """Repeat a run's log from where it was started until it ends. Returns its ending.json.
 
     status: Flower's word for the state of the run, "" if it does not answer. Raises UsageError (E507) if its process has ended without a word,
-    Paused (E203) if it has because the disk is full.
+    Paused (E203) if it has because the disk is full, StateError (E110) if another process conducts the run.
     """
     log, asked, unanswered = _Log(run / LOG, started.log_at), time.monotonic(), 0
     while True:
@@ -71,9 +72,19 @@ def follow(run: Path, started: Started, status: Callable[[], str], say: Say) -> 
                 say(f"E507 {text}, and once it answers, this run goes on or says how to resume it.")
             if word.startswith("finished") and not (run / ENDING).exists():
                 _check_space(run)
+                check_alone(run)
                 text = "the run's process ended before it could say why; what it saved is safe."
                 raise UsageError("E507", f"{text} Continue it with: unskew resume {run}")
         time.sleep(LOOK_S)
+
+
+def check_alone(run: Path) -> None:
+    """Raises StateError (E110) if a process conducts this run, and says how to follow it."""
+    try:
+        with Lock(run):
+            pass
+    except StateError as error:
+        raise StateError(error.code, f"{error.text} To follow it: unskew attach {run}") from None
 
 
 def _check_space(run: Path) -> None:
