@@ -172,14 +172,23 @@ def test_a_division_that_holds_nothing_of_this_model_is_remarked_on():
         ("pfedsim(warm=1.0)", 5, ""),
         ("feddpms(stage=0.9)", 3, "after round 18 of 20 (stage=0.9)"),
         ("scaffold", 3, ""),
+        ("cfl", 0, "the run has 20 rounds, and 'cfl' comes to its second stage after round 20 (first=20)"),
+        ("cfl", 5, "the run has 20 rounds"),
+        ("cfl(first=19)", 0, ""),
+        (
+            "cfl(first=10)",
+            5,
+            "patience=5 may end the run before 'cfl' comes to its second stage, after round 10 of 20 (first=10)",
+        ),
+        ("cfl(first=0)", 5, ""),
     ],
 )
-def test_patience_that_may_end_a_run_in_its_first_stage_is_remarked_on(method, patience, told):
-    """A run of pFedSim ended in the rounds in which it is plain averaging, and its scores passed for pFedSim's."""
+def test_a_run_that_may_end_in_its_first_stage_is_remarked_on(method, patience, told):
+    """A run of pFedSim or CFL ended in the rounds in which it is plain averaging, and its scores passed for the method's."""
     (_, text), *_ = [*on_stages(registry.parse(method), 20, patience), ("", "")]
     assert told in text
     assert bool(text) == bool(told)
     settings = check.settings(rounds=20, patience=patience)
-    if "pfedsim" in method:
+    if "pfedsim" in method or "cfl" in method:
         codes = [code for code, _ in resolve(settings, check.federation(), registry.parse(method)).remarks]
         assert codes == ["E139"] * bool(told)

@@ -1,7 +1,7 @@
 """APFL (Deng, Kamani & Mahdavi 2020, algorithm 1): m = a v + (1 - a) w;  v <- v - lr a grad f(m),  a <- a - lr <grad f(m), v - w>.
 
-w is FedAvg's. a moves at the first step of a round only, or at every one. A step may carry it out of [0, 1]: m takes the nearest
-end then, and a is not pushed on.
+w is FedAvg's. a moves at the first step of a round only, or at every one, and a <- clip(a, 0, 1) after its step. Momentum and
+weight decay may carry it out of [0, 1] in later ones: m takes the nearest end then.
 """
 
 import pytest
@@ -32,8 +32,8 @@ class APFL(Beside):
         loss = cross_entropy(logits_with(c.model, m | statistics, seen.x), seen.y)
         slopes = dict(zip(m, torch.autograd.grad(loss, list(m.values()))))
         gap = torch.stack([((v[n] - w[n]).detach() * g).sum() for n, g in slopes.items()]).sum()
-        if (v["alpha"] >= 1 and gap < 0) or (v["alpha"] <= 0 and gap > 0):
-            gap = torch.zeros(())
+        before = float(v["alpha"].detach())
+        gap = (before - (before - c.lr * gap).clamp(0, 1)) / c.lr  # the slope of the step that ends at the clipped a
         line = torch.stack([a * (g * v[n]).sum() for n, g in slopes.items()]).sum()
         if self.adaptive and (c.step == 0 or self.moves == "step"):
             line = line + gap * v["alpha"]
@@ -47,6 +47,12 @@ class APFL(Beside):
 @pytest.mark.parametrize(("model", "alpha", "moves"), [("mlp", 0.999, "step"), ("cnn", 0.3, "round")])
 def test_apfl(model: str, alpha: float, moves: str) -> None:
     agree(Case(model, 0.9), APFL, alpha=alpha, moves=moves)
+
+
+@pytest.mark.parametrize(("alpha", "moves"), [(0.02, "round"), (0.9, "step")])
+def test_a_share_that_is_clipped_and_comes_back(alpha: float, moves: str) -> None:
+    """With long steps a would be far beyond 0 or 1 after one round, and come back many rounds later."""
+    agree(Case(lr=1.5, epochs=1, attendance=((0, 1, 2, 3, 4),) * 4), APFL, alpha=alpha, moves=moves)
 
 
 def test_a_share_that_stays() -> None:

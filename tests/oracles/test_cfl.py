@@ -106,3 +106,9 @@ def test_linkage() -> None:
     d = torch.stack([angles.cos(), angles.sin()], 1).double()
     assert Engine().apart(d) == [3]
     assert Engine(linkage="complete").apart(d) == [2, 3]
+
+
+def test_a_shortened_run_splits_at_the_same_share_of_its_rounds() -> None:
+    """If `first` stayed 20, a row of CFL in a table shortened to 20 rounds would have FedAvg's numbers."""
+    assert Engine(first=20).paced(100, 20).first == 4
+    assert Engine(first=0, still=0.1).paced(100, 20) == Engine(first=0, still=0.1)

@@ -41,8 +41,8 @@ class Declared(Configured):
     """Settings that a search for the best score must leave as they are, and why, as a sentence without its full stop:
     {"share": "it decides how much leaves a client"}."""
     first_stage: ClassVar[str] = ""
-    """Its setting that is the share of a run's rounds after which it begins to do something else (pFedSim), where it has one: a
-    run that ends early may never come to that."""
+    """Its setting that is the share of a run's rounds (pFedSim), or as a whole number their count (CFL), after which it begins to
+    do something else, where it has one: a run that ends early may never come to that."""
     spelling: ClassVar[str] = ""
     """How users refer to a Part of their own: `file.py` or `file.py:Class`; empty for those that come with unskew."""
 

@@ -194,14 +194,18 @@ def on_plan(method: Method, fed: Fed, patience: int) -> tuple[tuple[str, str], .
 
 
 def on_stages(method: Method, rounds: int, patience: int) -> tuple[tuple[str, str], ...]:
-    """A remark (E139) on each Part whose second stage begins after a share of the rounds, before which `patience` may end the
-    run. patience: 0 where nothing ends it."""
+    """A remark (E139) on each Part that may not come to its second stage, which begins after a share or a number of rounds: there
+    are no more of them, or `patience` may end the run before. patience: 0 where nothing ends it."""
     remarks: list[tuple[str, str]] = []
-    for p in method.parts if patience else ():
-        share = getattr(p, p.first_stage) if p.first_stage else 0.0
-        if share and patience < (last := round(share * rounds)) < rounds:
+    for p in method.parts:
+        first = getattr(p, p.first_stage) if p.first_stage else 0.0
+        last = first if isinstance(first, int) else round(first * rounds)
+        if patience and patience < last < rounds:
             text = f"patience={patience} may end the run before '{p.name}' comes to its second stage, after round {last} of {rounds}"
-            remarks.append(("E139", f"{text} ({p.first_stage}={share:g}); its scores are then those of the first."))
+            remarks.append(("E139", f"{text} ({p.first_stage}={first:g}); its scores are then those of the first."))
+        elif isinstance(first, int) and last >= rounds:
+            text = f"the run has {rounds} rounds, and '{p.name}' comes to its second stage after round {last}"
+            remarks.append(("E139", f"{text} ({p.first_stage}={first}); its scores are those of the first."))
     return tuple(remarks)
 
 

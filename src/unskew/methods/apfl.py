@@ -1,8 +1,8 @@
 """APFL (Deng, Kamani & Mahdavi 2020, arXiv 2003.13461, algorithm 1): a mixture of the global and an own model.
 
 Client: w descends the loss as ever, and is sent;   m = a v_k + (1 - a) w,   v_k and a descend  CE(m; x, y)
-        so that  dv = a grad CE(m),   da = <grad CE(m), v_k - w>;   a lies in [0, 1], v_k and a stay with the client
-        a moves at the first step of a round; with moves=step, at every one
+        so that  dv = a grad CE(m),   da = <grad CE(m), v_k - w>;   v_k and a stay with the client
+        a moves at the first step of a round (moves=step: at every one), and no further than to 0 or 1
 Test:   a client's own score is that of m, with the received w; all others are the global model's.
 Differs from the paper: steps are the optimiser's, with its momentum and weight decay, in a, too. Its code lets v_k step
 after w, mixes outputs, not weights, and adds 0.02 a to da; others move a at every step (PFLlib) or in a round's first
@@ -17,7 +17,7 @@ import torch
 from annotated_types import Ge, Le
 
 from unskew.arguments import With
-from unskew.core import Batch, Client, Fed, Out, OwnModel, Tensor, Weights
+from unskew.core import Batch, Client, Fed, Out, OwnModel, Tensor, Tree, Weights
 
 
 @dataclass(frozen=True)
@@ -46,15 +46,18 @@ class APFL(OwnModel):
     def holds(self, c: Client) -> dict[str, Tensor]:
         return {"apfl.alpha": c.step > 0} if self.adaptive and self.moves == "round" else {}
 
+    def begin(self, w: Weights, c: Client) -> Tree:
+        return {"lr": torch.full_like(c.n, c.lr)} if self.adaptive else {}
+
     def loss(self, w: Weights, out: Out, b: Batch, c: Client) -> Tensor:
         return out.own.mean(c.fed.task.loss(c.run_training(self.mixed(w, c), out.own.x), out.own.y))
 
     def grad(self, g: Weights, w: Weights, c: Client) -> Weights:
+        """Bounds the slope of a so that a plain step of SGD ends in [0, 1], also from beyond, where momentum may carry it."""
         if not self.adaptive:
             return g
-        a, slope = w["apfl.alpha"], g["apfl.alpha"]
-        outwards = ((a >= 1) & (slope < 0)) | ((a <= 0) & (slope > 0))
-        return g | {"apfl.alpha": torch.where(outwards, 0.0, slope)}
+        a, slope, lr = w["apfl.alpha"], g["apfl.alpha"], c.round["lr"]
+        return g | {"apfl.alpha": torch.minimum(torch.maximum(slope, (a - 1) / lr), a / lr)}
 
     def personalise(self, w: Weights, c: Client) -> Weights:
         return self.mixed(w, c)

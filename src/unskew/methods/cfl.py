@@ -12,8 +12,8 @@ clients by complete linkage (`linkage=complete`), weighs them equally and has no
 the change that they made last. |.| is over the shared weights; statistics of normalisation take their cluster's mean.
 """
 
-from dataclasses import dataclass
-from typing import Annotated, Literal
+from dataclasses import dataclass, replace
+from typing import Annotated, Literal, Self
 
 import numpy as np
 import torch
@@ -47,6 +47,10 @@ class CFL(Part):
     weights_read = "each"
     keeps_at_server = ("th", "d", "of", "has")
     hands_on = "means of the models of clusters of clients, which may be small"
+    first_stage = "first"
+
+    def paced(self, whole: int, rounds: int) -> Self:
+        return replace(self, first=round(self.first * rounds / whole))
 
     def server_init(self, w: Weights, fed: Fed) -> Tree:
         K = fed.clients

@@ -1,6 +1,7 @@
 """Clipping of local gradients (Pascanu et al., ICML 2013, arXiv 1211.5063): no step is longer than the learning rate times a norm.
 
 At every local step:   g <- g min(1, norm / ||g||)     ||g||: over all trained weights together
+Weights that other Parts train beside the model, such as a model of the client's own (`ditto`), count in the norm.
 Differs from the paper: nothing.
 """
 

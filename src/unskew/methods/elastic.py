@@ -2,7 +2,7 @@
 
 Client: before training, batch after batch of its samples:   Om_k <- mu Om_k + (1 - mu) |grad_w mean |z|^2|    for each weight
         z: the model's outputs, in evaluation mode; no label is read. Om_k begins at 0 and goes on from round to round
-Server: Om = sum_k p_k Om_k,   zeta = 1 + tau - Om / max_k Om_k,   w_{t+1} = w_t + zeta (w- - w_t)      w-: the weighted mean
+Server: Om = sum_k n_k / n Om_k,   zeta = 1 + tau - Om / max_k Om_k,   w_{t+1} = w_t + zeta (w- - w_t)      w-: the weighted mean
         with over=weights the largest Om of all weights stands for max_k Om_k;   0 / 0 is 0
 Statistics of normalisation take the plain mean.
 Differs from the paper: all of a client's samples are read, and trained on, too, in the paper 30 % that are set apart. What Om is

@@ -5,8 +5,9 @@ Client: its model of the last blocks starts at  th = v + (w_t - v) * W,   v: wha
         Then it trains all and sends it.   Where it is new, v = w_t and so th = w_t
 Test:   a client's own score is that of th, learned again from the received w_t; the other scores are the global model's.
 Differs from the paper: W is learned on all of a client's samples, in their order; there on a random part of 80 %. In round
-2 it takes `first` passes over them, where the paper goes on until the loss settles; then one, as there. The gradient is
-that of the model in evaluation mode.
+2 it takes `first` passes over them, where the paper goes on until the loss settles; then one, as there. A client that misses
+round 1 or 2 never takes more than one; in public code everybody's first time is as long. The gradient is that of the model in
+evaluation mode.
 """
 
 from collections.abc import Iterator

@@ -7,7 +7,9 @@ Test:   a client's own score is v_k's; the other scores are those of what client
 `others` and `lam` stand for the paper's alpha_k and lambda: others = alpha_k (K - 1) / sigma, where more than 1 could make
 xi_kk negative, and lam = lambda / alpha_k.
 Differs from the paper: local steps of SGD stand for the exact minimum. Clients that were absent count with the model
-they sent last. Public code pulls by the distance instead of its square; statistics of normalisation are mixed by xi, too.
+they sent last, and before that with the first; a client that is new begins from u_k. PFLlib mixes the models of the last
+round alone, and adds to the loss the distance instead of its square, as a constant, so that it pulls nothing. Statistics of
+normalisation are mixed by xi, too.
 """
 
 from dataclasses import dataclass

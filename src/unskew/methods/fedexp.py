@@ -5,7 +5,8 @@ Server: d = w_t - w-,   eta = max(1, sum_k s_k / (2 M (||d||^2 + eps))),   w_{t+
         after the last round T, which oscillates less:  (w_T + w_{T-1}) / 2
 Statistics of batch normalisation take the plain mean.
 Differs from the paper: the average of two models is taken once, at the end; its plots show that of every round. The
-official code weighs clients by size (`weighted=True` does), puts M eps for eps and shrinks eps with the learning rate.
+official code weighs clients by size (`weighted=True` does), puts M eps for eps, shrinks eps with the learning rate and clips
+gradients (`clip_gradients(norm=10)`).
 """
 
 from dataclasses import dataclass
