@@ -106,11 +106,13 @@ class Plain:
         return replay
 
 
-def weights_after(method: str, recorder: Plain | None, lanes: str = "8", rounds: int = 3) -> dict[str, Tensor]:
+def weights_after(
+    method: str, recorder: Plain | None, lanes: str = "8", rounds: int = 3, **more: Any
+) -> dict[str, Tensor]:
     """The weights after some rounds with a learning rate that falls."""
     given = {"rounds": rounds, "epochs": 2, "batch": 8, "clients": 6, "samples": 16, "workers": 1, "lr_decay": 0.5}
-    run = resolve.resolve(config.build({**given, "model": "cnn_small", "lanes": lanes, "method": method}), arrays())
-    return weights_of(run, recorder, rounds)
+    given |= {"model": "cnn_small", "lanes": lanes, "method": method, **more}
+    return weights_of(resolve.resolve(config.build(given), arrays()), recorder, rounds)
 
 
 def weights_of(run: resolve.Run, recorder: Plain | None, rounds: int) -> dict[str, Tensor]:
@@ -140,6 +142,14 @@ def test_replayed_steps_end_with_the_same_bits(method):
     assert all(torch.equal(plain[n], replayed[n]) for n in plain)
     assert recorder.recorded
     assert recorder.replayed > recorder.recorded
+
+
+@pytest.mark.usefixtures("rate_as_tensor")
+def test_steps_that_weights_took_in_earlier_rounds_count_no_more_in_replayed_ones():
+    given = {"optimiser": "adam", "lr": 0.001}
+    plain, replayed = weights_after("fedrep", None, **given), weights_after("fedrep", recorder := Plain(), **given)
+    assert recorder.replayed
+    assert all(torch.equal(plain[n], replayed[n]) for n in plain)
 
 
 @pytest.mark.usefixtures("rate_as_tensor")

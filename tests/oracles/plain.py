@@ -123,8 +123,9 @@ class FedAvg:
 
     def optimiser(self, learns: list[nn.Parameter], lr: float) -> torch.optim.Optimizer:
         """Made afresh in every round, so that no momentum crosses rounds."""
-        if self.case.optimiser == "adam":
-            return torch.optim.Adam(learns, lr, weight_decay=self.case.weight_decay)
+        adam = {"adam": torch.optim.Adam, "adamw": torch.optim.AdamW}.get(self.case.optimiser)
+        if adam:
+            return adam(learns, lr, weight_decay=self.case.weight_decay)
         return torch.optim.SGD(learns, lr, momentum=self.case.momentum, weight_decay=self.case.weight_decay)
 
     def client(self, k: int) -> Client:

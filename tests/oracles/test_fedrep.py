@@ -51,6 +51,12 @@ def test_fedrep(case: Case) -> None:
     agree(case, FedRep, head=0.6)
 
 
+@pytest.mark.parametrize("optimiser", ["adam", "adamw"])
+def test_adam_counts_the_steps_of_head_and_body_apart(optimiser: str) -> None:
+    """Counted together, the body's first step would be corrected for averages that it does not have, and half as long."""
+    agree(Case("mlp", optimiser=optimiser, lr=0.01), FedRep, head=0.6)
+
+
 @pytest.mark.parametrize("head", [0.8, 0.2])
 def test_with_one_or_two_steps_neither_head_nor_body_is_left_out(head: float) -> None:
     agree(Case("mlp", 0.9, batch=8, epochs=1), FedRep, head=head)

@@ -184,7 +184,7 @@ class Part(Declared):
 
     def holds(self, c: Client) -> dict[str, Tensor]:
         """At every step: by name, whether a weight stays as it is (a scalar, True or False), and with it what the optimiser
-        remembers of it. Weights that are not named move."""
+        remembers of it, the number of its steps included. Weights that are not named move."""
         return {}
 
     def finish(self, w: Weights, c: Client) -> tuple[Tree, Tree]:

@@ -10,6 +10,7 @@ tensor, from which recorded steps read that of their round. Letters: G lanes.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import cycle
 from typing import Protocol
 
 import torch
@@ -17,12 +18,14 @@ from torch import Tensor
 
 
 class Optimiser(Protocol):
-    """state: groups of tensors, each group as long as the weights; the caller takes the lanes that are still active."""
+    """state: groups of tensors, each group as long as the weights; the caller takes the lanes that are still active, and puts
+    back what belongs to a weight that rests at a step."""
 
     state: list[list[Tensor]]
 
-    def start(self, w: list[Tensor]) -> None:
-        """Make the state for these weights."""
+    def start(self, w: list[Tensor], lanes: Tensor | None = None) -> None:
+        """Make the state for these weights. lanes: one number a lane, of any value, if weights may rest at some steps, so that
+        each has to count its own; None if all move at every step."""
         ...
 
     def step(self, w: list[Tensor], g: list[Tensor], state: list[list[Tensor]], local_G: Tensor) -> None:
@@ -39,7 +42,7 @@ class SGD:
     weight_decay: float = 0.0
     state: list[list[Tensor]] = field(default_factory=list)
 
-    def start(self, w: list[Tensor]) -> None:
+    def start(self, w: list[Tensor], lanes: Tensor | None = None) -> None:
         self.state = [[torch.zeros_like(t) for t in w]] if self.momentum else []
 
     def step(self, w: list[Tensor], g: list[Tensor], state: list[list[Tensor]], local_G: Tensor) -> None:
@@ -64,25 +67,30 @@ class Adam:
     eps: float = 1e-8
     state: list[list[Tensor]] = field(default_factory=list)
 
-    def start(self, w: list[Tensor]) -> None:
-        self.state = [[torch.zeros_like(t) for t in w] for _ in range(2)]
+    def start(self, w: list[Tensor], lanes: Tensor | None = None) -> None:
+        counts = [] if lanes is None else [[torch.zeros_like(lanes, dtype=torch.float64) for _ in w]]
+        self.state = [[torch.zeros_like(t) for t in w] for _ in range(2)] + counts
 
     def step(self, w: list[Tensor], g: list[Tensor], state: list[list[Tensor]], local_G: Tensor) -> None:
-        m, v = state
+        m, v, *counts = state
         g = _decayed(w, g, self.weight_decay)
         torch._foreach_lerp_(m, g, 1 - self.betas[0])
         torch._foreach_mul_(v, self.betas[1])
         torch._foreach_addcmul_(v, g, g, value=1 - self.betas[1])
-        # each lane's bias is corrected by its own step number
-        taken_G = local_G.double() + 1
-        rate_G = -self.lr / (1 - self.betas[0] ** taken_G)
-        root_G = (1 - self.betas[1] ** taken_G).sqrt()
+        if counts:
+            torch._foreach_add_(counts[0], 1.0)
+        # each lane's bias is corrected by its own step number, and each weight's where some rest
+        rates_G, roots_G = zip(*map(self._corrections, counts[0] if counts else [local_G.double() + 1]))
         denominator = torch._foreach_sqrt(v)
-        torch._foreach_div_(denominator, [per_lane(root_G, t) for t in v])
+        torch._foreach_div_(denominator, [per_lane(root_G, t) for root_G, t in zip(cycle(roots_G), v)])
         torch._foreach_add_(denominator, self.eps)
         update = torch._foreach_div(m, denominator)
-        torch._foreach_mul_(update, [per_lane(rate_G, t) for t in m])
+        torch._foreach_mul_(update, [per_lane(rate_G, t) for rate_G, t in zip(cycle(rates_G), m)])
         torch._foreach_add_(w, update)
+
+    def _corrections(self, taken_G: Tensor) -> tuple[Tensor, Tensor]:
+        """(minus the rate over the first average's bias, the root of the second's) after so many steps."""
+        return -self.lr / (1 - self.betas[0] ** taken_G), (1 - self.betas[1] ** taken_G).sqrt()
 
 
 @dataclass
@@ -104,7 +112,7 @@ class Sign:
     eps: float = 1e-8
     state: list[list[Tensor]] = field(default_factory=list)
 
-    def start(self, w: list[Tensor]) -> None:
+    def start(self, w: list[Tensor], lanes: Tensor | None = None) -> None:
         self.state = []
 
     def step(self, w: list[Tensor], g: list[Tensor], state: list[list[Tensor]], local_G: Tensor) -> None:

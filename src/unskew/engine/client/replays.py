@@ -94,7 +94,7 @@ class Stage:
             optimiser(training.optimiser, self.lr, training.momentum, training.weight_decay),
             torch.zeros_like(state.loss_sum),
         )
-        self.state.optimiser.start([self.state.weights[n] for n in clients.learnt])
+        self.state.start_optimiser(clients)
         start = replace(steps.start, weights=tree["start"], down=tree["down"])
         self.kernels = Kernels(steps.axis.folded, frozen=steps.frozen)
         views = LaneViews(clients, start, replays.read)

@@ -52,6 +52,11 @@ class LaneState:
     optimiser: Optimiser
     loss_sum: Tensor
 
+    def start_optimiser(self, clients: Clients) -> None:
+        """Make what the optimiser remembers, from the weights that training starts from."""
+        lanes = self.lane_table["steps"] if clients.hooks["holds"] else None
+        self.optimiser.start([self.weights[n] for n in clients.learnt], lanes)
+
 
 class Feed(NamedTuple):
     """What differs from one step to the next, on the device.

@@ -90,7 +90,7 @@ class Update:
                 state.lane_table["round"] = begun
                 for p in hooks["starts"]:
                     self._start_at(axis.map(views.starts(p), state.weights, state.lane_table))
-            state.optimiser.start([state.weights[n] for n in self.clients.learnt])
+            state.start_optimiser(self.clients)
             if replays:
                 replays.train(self.steps)
             else:
