@@ -107,6 +107,18 @@ def test_more_samples_are_darker():
     assert shade["1"] < shade["50"] < shade["100"] == 8
 
 
+def test_a_sample_of_several_labels_is_one_sample():
+    """Their counts add up to more than there are samples."""
+    fed = {"labels": [[9, 8, 7], [0, 2, 0]], "classes": ["a", "b", "c"], "names": ["x", "y"], "clients": 2}
+    drawn = partition_map({**fed, "sizes": {"train": [10, 4]}})
+    assert "4 to 10 samples" in drawn
+    assert ">10</text>" in drawn  # beside the bars
+    assert '"n":[10,4],"u":"samples"' in drawn
+    assert '"p":1' not in drawn
+    pixels = partition_map({**fed, "sizes": {"train": [10, 4]}, "unit": "pixels"})
+    assert '"u":"images","p":1' in pixels
+
+
 def test_every_client_has_a_dot_and_the_worst_its_name():
     strip = Strip("flea", "m1", ["anna", "ben", "carl"], [0.9, 0.31, 0.8])
     drawn = spread([strip], "accuracy, %")
@@ -137,6 +149,11 @@ def test_attendance_tells_absent_from_not_asked():
     )
     assert answered == 2 + 2  # a bar per round, a cell per answer
     assert absent == 1 + 1
+    assert "did not answer" in drawn
+    dropped = attendance([Attendance(1, [0, 1], [0], received=2)], 2)
+    assert "asked, no reply used" in dropped
+    assert "did not answer" not in dropped
+    assert "1.0 of 2 clients had a reply used in a round" in dropped
     assert attendance([Attendance(1, [0, 1], [0, 1])], 2) == ""
     assert attendance([], 2) == ""
 

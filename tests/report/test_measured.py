@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import re
+from itertools import pairwise
 
 import numpy as np
 import pytest
 
 from tests.report.fake_runs import fake_run
 from tests.report.test_page import EVIL, Tags
+from unskew.report.context import context_of
 from unskew.report.figures.cross_site import cross_site
 from unskew.report.figures.lines import Line
 from unskew.report.figures.series import series
@@ -16,6 +19,7 @@ from unskew.report.figures.svg import NARROW, WIDE
 from unskew.report.numbers import three_digits
 from unskew.report.page import write_report
 from unskew.report.read import read_run
+from unskew.report.sections.measured import build
 from unskew.report.stats import Score, rounds_to
 
 PICTURES = {
@@ -72,6 +76,19 @@ def test_the_page_shows_what_was_measured_and_stays_whole(run, tmp_path):
         assert words in text, words
     assert "onerror='alert" not in text.replace("&#39;", "'").replace("&quot;", '"').split("<svg")[0]
     assert "<img src=x" not in text
+
+
+def test_a_measure_that_is_undefined_in_the_last_round_has_no_last_value(run):
+    with open(run / "metrics.jsonl", "a") as file:
+        for t in (4, 5):
+            row = {"t": t, "scope": "measure", "client": None, "metric": "separation_test_local", "value": 3.21}
+            file.write(json.dumps(row) + "\n")
+    html = build(context_of([read_run(run)], "x")).html
+    cells = re.findall(r"<t[hd][^>]*>([^<]*)</t[hd]>", html)
+    values = dict(pairwise(cells))
+    assert values["Separation of classes, test samples, local models"] == "–"
+    assert values["Weight diversity"] == "2.08"
+    assert "Separation of classes, test samples, local models, over rounds" in html
 
 
 def test_a_run_without_measures_has_no_such_section(tmp_path):

@@ -264,16 +264,49 @@ def test_the_partition_in_words():
 def test_attendance_in_words():
     federation = {"clients": 3}
     some = changed(run("a", 3), federation=federation, events=rounds(([0, 1, 2], [0, 2]), ([0], [0])))
-    assert attendance.sentence(some, several=False) == "25 % of the requests went unanswered."
+    assert attendance.sentence(some, same=False) == "25 % of the requests went unanswered."
     named = changed(some, config={**some.config, "availability": "bernoulli:0.5"})
-    assert attendance.sentence(named, several=True) == (
+    assert attendance.sentence(named, same=True) == (
         "25 % of the requests went unanswered (availability bernoulli:0.5, seed 3). The same clients are absent for every "
         "method."
     )
     asked = changed(some, events=rounds(([0, 1], [0, 1])))
-    assert attendance.sentence(asked, several=True) == "In every round all clients that were asked answered."
+    assert attendance.sentence(asked, same=True) == "In every round all clients that were asked answered."
     everybody = changed(some, events=rounds(([0, 1, 2], [0, 1, 2])))
-    assert attendance.sentence(everybody, several=True) == "In every round every client was asked and answered."
+    assert attendance.sentence(everybody, same=True) == "In every round every client was asked and answered."
+
+
+def test_replies_that_were_dropped_did_come():
+    """They were told as requests that went unanswered, whatever the availability."""
+    events = [
+        {"t": 1, "code": "round", "asked": [0, 1, 2], "answered": [0], "received": 3},
+        {"t": 2, "code": "round", "asked": [0, 1, 2], "answered": [0, 2], "received": 2},
+    ]
+    some = changed(run("a", 3), federation={"clients": 3}, events=events[:1])
+    assert attendance.sentence(some, same=False) == (
+        "In every round every client was asked and answered. 67 % of the replies that came were dropped."
+    )
+    both = changed(some, events=events)
+    assert attendance.sentence(both, same=False) == (
+        "17 % of the requests went unanswered. 40 % of the replies that came were dropped."
+    )
+    known = changed(both, federation=FEDERATION)
+    assert ("2.5 of 3", "clients answer a round") in headline.cards(context_of([known], "x"))
+
+
+def test_the_same_clients_are_absent_for_every_method_only_where_they_are():
+    """Over a network, and where a proof rests on who is drawn, methods have cohorts of their own."""
+
+    def page_of(*events):
+        runs = [
+            changed(run(name, 3), federation=FEDERATION, events=rounds(*pairs)) for name, pairs in zip("abc", events)
+        ]
+        return attendance.build(context_of(runs, "x")).lead
+
+    one, other = [([0, 1, 2], [0, 2])], [([0, 1, 2], [1, 2])]
+    assert "The same clients are absent" in page_of(one, one, one)
+    assert "The same clients are absent" not in page_of(one, one, other)
+    assert "The same clients are absent" not in page_of(one)
 
 
 def test_the_ledger_in_words():

@@ -72,7 +72,7 @@ def cards(context: Context) -> list[tuple[str, str]]:
         numbers.append((f"{federation['clients']:,}", "clients"))
         numbers.append((f"{np.median(federation['sizes']['train'] or [0]):,.0f}", "samples per client (median)"))
     if run.attendance:
-        answered = float(np.mean([len(r.answered) for r in run.attendance]))
+        answered = float(np.mean([r.came for r in run.attendance]))
         asked = float(np.mean([len(r.asked) for r in run.attendance]))
         numbers.append((f"{answered:.3g} of {asked:.3g}", "clients answer a round"))
     numbers.append(

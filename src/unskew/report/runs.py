@@ -65,11 +65,17 @@ class Traffic:
 
 @dataclass(frozen=True)
 class Attendance:
-    """The clients that a round asked, and those whose replies were used."""
+    """The clients that a round asked, and those whose replies were used. received: replies that came, None for no others."""
 
     t: int
     asked: Sequence[int]
     answered: Sequence[int]
+    received: int | None = None
+
+    @property
+    def came(self) -> int:
+        """How many replies came, those that were dropped among them."""
+        return len(self.answered) if self.received is None else self.received
 
 
 @dataclass(frozen=True)
@@ -184,7 +190,8 @@ class RunData:
     def attendance(self) -> list[Attendance]:
         """Who was asked and who answered, by round."""
         rounds = (e for e in self.events if e.get("code") == "round")
-        return [Attendance(e["t"], *(many.clients_in(e[k], self.K) for k in ("asked", "answered"))) for e in rounds]
+        whose = (([many.clients_in(e[k], self.K) for k in ("asked", "answered")], e) for e in rounds)
+        return [Attendance(e["t"], asked, answered, e.get("received")) for (asked, answered), e in whose]
 
     @cached_property
     def replies(self) -> Replies:

@@ -19,12 +19,13 @@ LEFT, TOP, BARS, ROW = 66, 26, 64, 7
 
 def attendance(rounds: Sequence[Attendance], clients: int, *, width: int = WIDE) -> str:
     """A bar per round (answered, asked but absent) and, with few clients, a row per client; "" if all of them always
-    answered."""
+    answered. Where replies were dropped, what is shown is whose were used."""
     if not rounds or all(len(r.asked) == len(r.answered) == clients for r in rounds):
         return ""
     x = Scale(0, len(rounds), LEFT, width - 8, least=1)
     w = (width - 8 - LEFT) / len(rounds)
-    parts = [_legend(LEFT), *_bars(rounds, x, w)]
+    dropped = any(r.came > len(r.answered) for r in rounds)
+    parts = [_legend(LEFT, dropped), *_bars(rounds, x, w)]
     y = TOP + BARS + 8
     if clients <= MOST_CLIENTS:
         parts.append(_grid(rounds, clients, x, y, w))
@@ -36,7 +37,8 @@ def attendance(rounds: Sequence[Attendance], clients: int, *, width: int = WIDE)
     parts += [text(float(x(i)) + w / 2, y + 12, str(t), anchor="middle") for i, t in ticks]
     parts.append(text((LEFT + width) / 2, y + 34, "round", "axis", "middle"))
     asked, answered = (np.mean([len(c) for c in column]) for column in _columns(rounds))
-    label = f"On average {answered:.1f} of {plural(clients, 'client')} answered a round, {asked:.1f} were asked"
+    did = "had a reply used in" if dropped else "answered"
+    label = f"On average {answered:.1f} of {plural(clients, 'client')} {did} a round, {asked:.1f} were asked"
     return svg(width, y + 42, label, parts)
 
 
@@ -45,9 +47,10 @@ def _columns(rounds: Sequence[Attendance]) -> tuple[list[Sequence[int]], list[Se
     return [r.asked for r in rounds], [r.answered for r in rounds]
 
 
-def _legend(left: float) -> str:
+def _legend(left: float, dropped: bool) -> str:
     parts, x = [], float(left)
-    for kind, words in (("answered", "answered"), ("absent", "asked, did not answer")):
+    used, unused = ("reply used", "asked, no reply used") if dropped else ("answered", "asked, did not answer")
+    for kind, words in (("answered", used), ("absent", unused)):
         parts.append(f'<rect class="{kind}" x="{x}" y="3" width="10" height="10" rx="2"/>{text(x + 15, 12, words)}')
         x += 28 + 6.6 * len(words)
     return "".join(parts)

@@ -18,7 +18,8 @@ TOP = 24
 
 @dataclass(frozen=True)
 class _Map:
-    """counts: [K, C] samples, or where every pixel has a label, percent of a client's pixels. sizes: [K] samples (images).
+    """counts: [K, C] samples, or where every pixel has a label, percent of a client's pixels. sizes: [K] samples (images),
+    which with several labels a sample are others than the sums of counts.
 
     left: where the cells begin. w, h: a cell's width and height.
     """
@@ -63,7 +64,8 @@ def _map(federation: dict[str, Any], width: int, letters: int) -> _Map | None:
     K, C = counts.shape
     unit = str(federation.get("unit"))
     shares_of = unit if unit in ("pixels", "tokens") else ""
-    sizes = np.array(federation["sizes"]["train"][:K], dtype=float) if shares_of else counts.sum(1)
+    told = federation.get("sizes", {}).get("train", [])[:K]
+    sizes = np.array(told, dtype=float) if len(told) == K else counts.sum(1)
     if shares_of:
         counts = 100 * counts / np.maximum(counts.sum(1, keepdims=True), 1)
     names, classes = [str(n) for n in federation["names"][:K]], [str(c) for c in federation["classes"]]
@@ -76,10 +78,10 @@ def _map(federation: dict[str, Any], width: int, letters: int) -> _Map | None:
 def _for_script(m: _Map) -> str:
     """What the script's tooltip shows: the grid's place, names, and the value of each cell."""
     grid = {"x": round(m.left, 1), "y": TOP, "w": round(m.w, 3), "h": round(m.h, 3)}
-    names = {"names": m.names, "classes": m.classes}
-    if m.shares_of:
-        return data("grid", {**grid, **names, "v": m.counts.round(1).tolist(), "n": m.sizes.astype(int).tolist()})
-    return data("grid", {**grid, **names, "v": m.counts.astype(int).tolist()})
+    values = m.counts.round(1).tolist() if m.shares_of else m.counts.astype(int).tolist()
+    words = {"n": m.sizes.astype(int).tolist(), "u": "images" if m.shares_of == "pixels" else "samples"}
+    percent = {"p": 1} if m.shares_of else {}
+    return data("grid", {**grid, "names": m.names, "classes": m.classes, "v": values, **words, **percent})
 
 
 def _cells(m: _Map) -> list[str]:

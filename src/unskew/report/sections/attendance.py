@@ -19,19 +19,33 @@ def build(context: Context) -> Section | None:
     if not run.attendance:
         return None
     html = figure(partial(attendance, run.attendance, run.federation.get("clients", 0)))
-    lead = sentence(run, several=len(context.methods) > 1)
+    lead = sentence(run, same=_alike(context))
     return Section("Who answered when", "attendance", html, lead=lead, link="Attendance")
 
 
-def sentence(run: RunData, several: bool) -> str:
-    """The attendance of a run with at least one recorded round, in words. several: whether other methods are compared."""
+def sentence(run: RunData, same: bool) -> str:
+    """The attendance of a run with at least one recorded round, in words. same: whether other methods' clients were absent
+    in the same rounds."""
     rounds = run.attendance
-    asked, answered = sum(len(r.asked) for r in rounds), sum(len(r.answered) for r in rounds)
-    if asked == answered:
+    asked, came, used = (sum(counts) for counts in zip(*((len(r.asked), r.came, len(r.answered)) for r in rounds)))
+    dropped = f" {_percent(came - used, came)} % of the replies that came were dropped." if used < came else ""
+    if asked == came:
         everybody = asked == len(rounds) * run.federation.get("clients", 0)
         who = "every client was asked and answered" if everybody else "all clients that were asked answered"
-        return f"In every round {who}."
+        return f"In every round {who}.{dropped}"
     rule = run.config.get("availability")
     why = f" (availability {rule}, seed {run.seed})" if rule else ""
-    same = " The same clients are absent for every method." if several else ""
-    return f"{100 * (1 - answered / max(asked, 1)):.0f} % of the requests went unanswered{why}.{same}"
+    alike = " The same clients are absent for every method." if same else ""
+    return f"{_percent(asked - came, asked)} % of the requests went unanswered{why}.{alike}{dropped}"
+
+
+def _alike(context: Context) -> bool:
+    """Whether every other method has a run of the first one's seed in which the same clients were asked and answered."""
+    first = context.first
+    others = [group for method, group in context.competing.items() if method != first.method]
+    there = [next((r for r in group if r.seed == first.seed), None) for group in others]
+    return bool(there) and all(run is not None and run.attendance == first.attendance for run in there)
+
+
+def _percent(part: int, whole: int) -> str:
+    return f"{100 * part / max(whole, 1):.0f}"

@@ -15,9 +15,9 @@ from unskew.report.figures.series import series
 from unskew.report.figures.tsne import tsne
 from unskew.report.numbers import three_digits
 from unskew.report.render import figure, render
-from unskew.report.runs import RunData
+from unskew.report.runs import EVALUATED, RunData
 from unskew.report.section import Section
-from unskew.report.stats import Score
+from unskew.report.stats import NAN, Score
 
 ORDER = 90
 SCOPE = "measure"
@@ -75,13 +75,19 @@ def _metrics(context: Context) -> list[tuple[str, str, list[Score]]]:
     """(metric, title, each method's last value) of everything that was measured. Pairs of sites are left to their picture."""
     names = {metric for r in context.runs for scope, metric in r.metrics if scope == SCOPE and "/" not in metric}
     ordered = [*(m for m in TITLES if m in names), *sorted(names - TITLES.keys())]
-    rows = [(m, TITLES.get(m, m.replace("_", " ").capitalize()), _last_values(context, m)) for m in ordered]
-    return [row for row in rows if any(score.n for score in row[2])]
+    return [(m, TITLES.get(m, m.replace("_", " ").capitalize()), _last_values(context, m)) for m in ordered]
 
 
 def _last_values(context: Context, metric: str) -> list[Score]:
-    groups = [[r.series(SCOPE, metric)[1] for r in group] for group in context.methods.values()]
-    return [Score.of([float(values[-1]) for values in group if len(values)]) for group in groups]
+    return [Score.of([_last_value(run, metric) for run in group]) for group in context.methods.values()]
+
+
+def _last_value(run: RunData, metric: str) -> float:
+    """The value of the last round in which anything was measured or scored; NaN where it was undefined then: an earlier
+    round's is not its result."""
+    rounds, values = run.series(SCOPE, metric)
+    last = max((int(t[-1]) for (scope, _), (t, _) in run.metrics.items() if scope in (SCOPE, *EVALUATED)), default=0)
+    return float(values[-1]) if len(rounds) and rounds[-1] == last else NAN
 
 
 def _series(context: Context, metrics: list[tuple[str, str, list[Score]]]) -> list[tuple[str, Markup]]:
