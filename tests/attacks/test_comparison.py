@@ -166,6 +166,22 @@ def test_seeds_are_pooled_and_a_reach_is_bounded(compared, monkeypatch):
     assert (leak.value.mean, leak.reach.mean) == (0.1, 0)
 
 
+def test_a_bound_on_epsilon_is_no_share_of_what_the_samples_tell(compared):
+    """0.7 without a claim was 70 % of the way to the raw samples, and led the table."""
+    path, _ = compared
+    run = read_run(path / "fedavg--s0")
+    score = {"payload": "w", "of": "x", "low": 0, "high": 1, "main": True}
+    auc = score | {"metric": "AUC", "value": 0.6, "floor": 0.5, "ceiling": 1.0}
+    bound = score | {"metric": "epsilon, lower bound at 95 %", "value": 0.7, "floor": 0.0, "ceiling": None}
+    audit = {"audit": {"scores": [bound], "command": "a"}}
+    run.__dict__["attacks"] = audit | {"membership": {"scores": [auc], "command": "c"}}
+    row = leakage_of("fedavg", [run], Score(0.5, 0.1, 1))
+    assert row.worst is not None
+    assert (row.worst.attack, len(row.leaks)) == ("membership", 1)
+    run.__dict__["attacks"] = audit
+    assert leakage_of("fedavg", [run], Score(0.5, 0.1, 1)).unmeasured == ("w",)
+
+
 def test_epsilon_is_that_of_the_models_for_the_seed_that_is_protected_least(compared):
     path, _ = compared
     runs = [read_run(path / "fedavg--s0") for _ in range(2)]

@@ -8,6 +8,7 @@ import pytest
 
 from unskew.cli import progress
 from unskew.cli.progress import Progress
+from unskew.comparison import plan
 from unskew.comparison.runs import discard
 from unskew.comparison.watch import Cell
 from unskew.config import Settings
@@ -49,6 +50,23 @@ def test_a_cell_whose_run_went_back_and_past_the_mark_is_read_anew(tmp_path):
     seen.look()
     seen.look()
     assert (seen.t, seen.score) == (3, 0.75)
+
+
+def test_runs_of_other_settings_do_not_come_into_one_table(tmp_path):
+    """Methods and seeds that were there already stood beside the new ones, whatever rounds and data they had."""
+    before = plan.Plan(("fedprox",), (0,), {"rounds": 50})
+    plan.describe(tmp_path, before)
+    plan.describe(tmp_path, plan.Plan(("fedavg",), (0,), {"rounds": 20}))  # nothing has begun
+    plan.describe(tmp_path, before)
+    (tmp_path / "fedprox--s0").mkdir()
+    (tmp_path / "fedprox--s0" / "metrics.jsonl").write_text("")
+    for other in (plan.Plan(("fedavg",), (0,), {"rounds": 20}), plan.Plan(("fedprox",), (1,), {"rounds": 20})):
+        with pytest.raises(StateError, match=f"E112 {tmp_path} holds another run: rounds was 50, is 20 now"):
+            plan.describe(tmp_path, other)
+    assert plan.described(tmp_path).settings["rounds"] == 50
+    further = {"rounds": 50, "set": {"scaffold": {"weighted": True}}, "workers": 2}
+    plan.describe(tmp_path, plan.Plan(("fedprox", "scaffold"), (0, 1), further))
+    assert plan.described(tmp_path).methods == ("fedprox", "scaffold")
 
 
 def test_the_time_left_is_told_by_the_pace_of_this_sitting(tmp_path, monkeypatch):

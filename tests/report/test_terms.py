@@ -51,10 +51,24 @@ def test_a_privacy_budget_looks_at_no_score():
     assert "Patience" not in text
 
 
+def test_runs_that_are_not_finished_are_named():
+    """Half a run stood in the table of an interrupted comparison, and in its LaTeX, as if it were whole."""
+    half = run("a", 1, [0.5] * 12)
+    half = replace(half, config={**half.config, "rounds": 40})
+    text = notes.note(summary_table([whole("a", 0), half, whole("b", 0), whole("b", 1)]))
+    assert "Not finished, and scored by the rounds that there are: a seed 1 (round 12 of 40)." in text
+    assert "Ended before" not in text
+    many = [replace(half, config={**half.config, "seed": seed}) for seed in range(6)]
+    text = notes.note(summary_table(many))
+    assert "a seed 3 (round 12 of 40), …." in text
+    assert "seed 4" not in text
+
+
 def test_whole_runs_on_the_test_set_need_no_word():
     text = notes.note(summary_table([whole("a", 0, patience=3), whole("b", 0)]))
     assert "Ended" not in text
     assert "Scored on" not in text
+    assert "Not finished" not in text
 
 
 def test_scores_of_held_out_samples_do_not_pass_for_the_test_sets():

@@ -90,12 +90,24 @@ def with_point(settings: Settings, point: Mapping[str, Any]) -> Settings:
 
 
 def describe(parent: Path, plan: Plan) -> None:
-    """Write compare.yaml, from which a comparison is resumed."""
+    """Write compare.yaml, from which a comparison is resumed.
+
+    Raises StateError (E112) where runs of other methods or seeds have begun there with other settings than these have: they
+    would stand in one table.
+    """
+    if (parent / FILE).is_file() and any(parent.glob("*--s*/metrics.jsonl")):
+        before, now = (_alone(settings) for settings in (described(parent).settings, plan.settings))
+        config.check_same(before, now, parent)
     values = config.build({**plan.settings, "method": "fedavg"}).as_dict()
     shared = {name: value for name, value in values.items() if name not in ("method", "seed")}
     parent.mkdir(parents=True, exist_ok=True)
     lists = {"methods": list(plan.methods), "seeds": list(plan.seeds)}
     disk.replace(parent / FILE, documents.dump({**asdict(plan), **lists, "settings": shared}))
+
+
+def _alone(settings: Mapping[str, Any]) -> Settings:
+    """What all methods share; further arguments of Parts are each method's own."""
+    return config.build({**settings, "method": "fedavg", "set": {}})
 
 
 def described(parent: Path) -> Plan:

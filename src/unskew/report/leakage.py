@@ -19,6 +19,8 @@ from unskew.report.runs import RunData
 from unskew.report.stats import Score, interval
 from unskew.report.summary import MethodSummary
 
+AUDIT = "audit"
+"""An attack that bounds epsilon and has no place on that axis: a bound of 0.5 is not half of what the samples would tell."""
 Found = Mapping[str, Any]
 """A score as privacy.json keeps it; see attacks.scores.Score."""
 
@@ -115,9 +117,9 @@ def reach(score: Found, name: str = "value") -> float:
 
 
 def _leaks(group: Sequence[RunData], share: str) -> list[Leak]:
-    """One for each attack that has a score of this payload, from every seed that has."""
+    """One for each attack that has a score of this payload, from every seed that has; none for an audit."""
     leaks = []
-    for name in dict.fromkeys(name for run in group for name in run.attacks):
+    for name in dict.fromkeys(name for run in group for name in run.attacks if name != AUDIT):
         attacked = [run.attacks[name] for run in group if name in run.attacks]
         if scored := [finding for finding in attacked if _main(finding["scores"], share)]:
             furthest = _furthest([_main(finding["scores"], share) for finding in scored])

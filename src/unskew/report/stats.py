@@ -137,9 +137,9 @@ def paired_p(a: Sequence[float], b: Sequence[float]) -> float:
     x, y = np.array(a, dtype=float), np.array(b, dtype=float)
     if len(x) < FEWEST_PAIRS or len(x) != len(y):
         return NAN
-    difference = x - y
-    if np.allclose(difference, difference[0], rtol=0, atol=1e-12):  # no variance: t is 0/0 or infinite
-        return 1.0 if abs(difference[0]) <= 1e-12 else 0.0
+    difference, rounding = x - y, 1e-12 * float(np.abs([x, y]).max())  # a target's unit may make scores of any size
+    if np.allclose(difference, difference[0], rtol=0, atol=rounding):  # no variance: t is 0/0 or infinite
+        return 1.0 if abs(difference[0]) <= rounding else 0.0
     return float(ttest_rel(x, y).pvalue)
 
 

@@ -11,16 +11,21 @@ from dataclasses import dataclass, field
 
 from unskew.report.runs import RunData
 
+MOST = 4
+"""Unfinished runs that are named."""
+
 
 @dataclass(frozen=True)
 class Terms:
     """Of the runs of one method. rounds: that were asked for. ended: by seed, the last round of each, where one of them was
-    ended before; else nothing. judged: whether patience did that, which looks at the scores themselves. held_out: the share of the training samples that
-    stands for the test set; 0 where the test set itself does."""
+    ended before; else nothing. judged: whether patience did that, which looks at the scores themselves. unfinished: by seed, the
+    round that a run has come to which is still to go on. held_out: the share of the training samples that stands for the test
+    set; 0 where the test set itself does."""
 
     rounds: int = 0
     ended: Mapping[int, int] = field(default_factory=dict[int, int])
     judged: bool = False
+    unfinished: Mapping[int, int] = field(default_factory=dict[int, int])
     held_out: float = 0.0
 
 
@@ -31,6 +36,7 @@ def terms_of(runs: Sequence[RunData]) -> Terms:
         rounds=max(run.asked for run in runs),
         ended={run.seed: run.planned for run in runs} if early else {},
         judged=early and any(run.config.get("patience") for run in runs),
+        unfinished={run.seed: run.rounds for run in runs if not run.finished},
         held_out=max(float(run.config.get("validation") or 0.0) for run in runs),
     )
 
@@ -45,6 +51,13 @@ def sentences(terms: Mapping[str, Terms]) -> list[str]:
         each = ", ".join(f"{m} after {span(one.ended.values())} of {one.rounds}" for m, one in early.items())
         judged = " Patience judged by the scores of this table." if any(one.judged for one in early.values()) else ""
         lines.append(f"Ended before their last round: {each}.{judged}")
+    if half := [(m, one, seed) for m, one in terms.items() for seed in one.unfinished]:
+        each = ", ".join(
+            f"{m} seed {seed} (round {one.unfinished[seed]} of {one.rounds})" for m, one, seed in half[:MOST]
+        )
+        lines.append(
+            f"Not finished, and scored by the rounds that there are: {each}{', …' if len(half) > MOST else ''}."
+        )
     return lines
 
 
