@@ -64,8 +64,8 @@ def _map(federation: dict[str, Any], width: int, letters: int) -> _Map | None:
     K, C = counts.shape
     unit = str(federation.get("unit"))
     shares_of = unit if unit in ("pixels", "tokens") else ""
-    told = federation.get("sizes", {}).get("train", [])[:K]
-    sizes = np.array(told, dtype=float) if len(told) == K else counts.sum(1)
+    train = federation.get("sizes", {}).get("train", [])[:K]
+    sizes = np.array(train, dtype=float) if len(train) == K else counts.sum(1)
     if shares_of:
         counts = 100 * counts / np.maximum(counts.sum(1, keepdims=True), 1)
     names, classes = [str(n) for n in federation["names"][:K]], [str(c) for c in federation["classes"]]
