@@ -265,9 +265,11 @@ def test_a_site_whose_connection_has_ended_does_not_look_alive(monkeypatch, tmp_
     monkeypatch.setattr(Answering, "run", lambda self: None)
     ticket = SimpleNamespace(site="a")
     site = connecting.SiteProcesses(SimpleNamespace(ticket=ticket), "data")
-    worker = SimpleNamespace(tend=lambda say: None, stop=lambda: None)
+    stopped = []
+    worker = SimpleNamespace(tend=lambda say: None, stop=lambda: stopped.append(1))
     with pytest.raises(UnskewError, match="E507 this site's connection ended unexpectedly"):
         site._take_part(tmp_path / "worker", worker, iter([False] * 9 + [True] * 9).__next__)
+    assert stopped == [1]  # a worker that goes on with a request would keep the process
 
 
 def test_a_connection_that_is_lost_is_counted_once_and_known_to_be_lost(monkeypatch):

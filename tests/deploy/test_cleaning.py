@@ -12,7 +12,8 @@ import pytest
 from tests.cli.calling import call
 from tests.deploy import fake
 from tests.deploy.test_absent import Stop, sites_of, told, until_round
-from unskew.deploy.cleaning import ago, removable
+from unskew.deploy.cleaning import Kept, ago, removable
+from unskew.deploy.site_files import REMOVED
 from unskew.deploy.tickets import Coordinator, Joined
 
 
@@ -70,6 +71,33 @@ def test_runs_that_may_be_going_on_are_left_alone(site):
     assert removable(site, [], 30) == []
     assert len(removable(site, [only_run(site).name], 30)) == 1
     assert call("site", "clean", "--folder", str(site)).out == none
+
+
+def test_a_run_of_which_one_file_was_used_just_now_may_be_going_on(site):
+    run = only_run(site)
+    age(run, 40)
+    os.utime(run / "serial")
+    assert removable(site, [], 30) == []
+
+
+def test_noisy_replies_are_removed_too_and_files_beside_the_runs_are_none(site):
+    run = only_run(site)
+    (run / "noisy-3.safetensors").write_bytes(b"x")
+    (site / "runs" / ".DS_Store").write_text("")
+    age(run, 40)
+    (kept,) = removable(site, [], 30)
+    kept.remove()
+    assert not list(run.glob("*.safetensors"))
+
+
+@pytest.mark.parametrize("private", [True, False])
+def test_that_private_state_was_removed_is_noted_and_nothing_where_there_was_none(site, private):
+    run = only_run(site)
+    for path in run.glob("private-*"):
+        if not private:
+            path.unlink()
+    Kept.of(run).remove()
+    assert (run / REMOVED).exists() is private
 
 
 def test_how_long_ago_in_words():

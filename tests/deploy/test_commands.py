@@ -6,6 +6,7 @@ import json
 import socket
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -64,25 +65,30 @@ def test_the_servers_figures_say_what_runs_and_who_was_refused(home, tmp_path):
     figures = OfServer(server)
     server.front.seen(f'{refusals.MARK}{{"who": "198.51.100.7", "why": "offers no certificate", "times": 7}}')
     server.report_refusals()
+    going = []
+    figures.runs.tend = going.extend
+    server.conductors._runs.append(SimpleNamespace(path=tmp_path / "run"))
     figures.tend()
-    server.front.starts = 3
+    assert going == [tmp_path / "run"]
+    server.front.starts, server.conductors.restarts = 3, 4
     page = exposition.text(figures.metrics())
     values = parsed(page)
     assert (values["unskew_sites"][""], values["unskew_sites_admitted"][""]) == (2, 1)
     assert values["unskew_refusals_total"][""] == 7
-    assert values["unskew_restarts_total"] == {"front": 2, "superlink": 0, "run": 0}
+    assert values["unskew_restarts_total"] == {"front": 2, "superlink": 0, "run": 4}
     assert 364 < (values["unskew_certificate_expiry_timestamp_seconds"][""] - time.time()) / 86400 < 366
     assert figures.problem() == "not running: the front, the SuperLink"
     assert "198.51" not in page
 
 
-def test_a_full_disk_does_not_let_strangers_end_the_server(home, monkeypatch):
+@pytest.mark.parametrize("error", [Paused("E203", "the disk is full"), OSError("E203 the disk is full")])
+def test_a_full_disk_does_not_let_strangers_end_the_server(home, monkeypatch, error):
     said: list[str] = []
     server = serving.Server(home, say=said.append)
     server.front.seen(f'{refusals.MARK}{{"who": "x", "why": "y", "times": 1}}')
 
     def full(*_, **__):
-        raise Paused("E203", "the disk is full")
+        raise error
 
     monkeypatch.setattr(journal.Journal, "note", full)
     server.report_refusals()
@@ -100,7 +106,72 @@ def test_flowers_server_is_on_loopback_and_the_front_keeps_to_its_port(tmp_path)
         commands.choose_inner_port(home)
         assert str(commands.inner_port(home)) == inner
         commands.choose_inner_port(home, again=True)
-        assert str(commands.inner_port(home)) != inner
+        assert (other := str(commands.inner_port(home))) != inner
+    commands.choose_inner_port(home, again=True)
+    assert str(commands.inner_port(home)) == other  # a run's process comes back to it
+
+
+def test_flowers_server_takes_no_port_that_the_front_will_have(home, monkeypatch):
+    ports = iter([home.port, home.port + 1])
+    monkeypatch.setattr(commands, "free_port", lambda: next(ports))
+    commands.choose_inner_port(home)
+    assert commands.inner_port(home) == home.port + 1
+
+
+def test_flower_tells_nobody_of_a_federation_whatever_the_shell_says(tmp_path, monkeypatch):
+    for name in commands.OFF:
+        monkeypatch.setenv(name, "asked for")
+    env = commands.environment(tmp_path / "flower", FLWR_LOG="1")
+    assert {name: env[name] for name in commands.OFF} == commands.OFF
+    assert (env["FLWR_HOME"], env["FLWR_LOG"]) == (str(tmp_path / "flower"), "1")
+
+
+def tended(home, monkeypatch) -> serving.Server:
+    """A server whose programs are not started."""
+    server = serving.Server(home, say=lambda _: None)
+    for program in (server.front, server.program):
+        monkeypatch.setattr(program, "tend", lambda say: None)
+    monkeypatch.setattr(server.conductors, "tend", lambda: None)
+    monkeypatch.setattr(home.__class__, "admitted", lambda self: {})
+    return server
+
+
+@pytest.mark.parametrize("renewed", [True, False])
+def test_flowers_server_begins_again_with_a_renewed_certificate(home, monkeypatch, renewed):
+    server, stopped = tended(home, monkeypatch), []
+    monkeypatch.setattr(server.renewal, "tend", lambda: renewed)
+    monkeypatch.setattr(server.program, "stop", lambda: stopped.append(1))
+    server.tend()
+    assert stopped == [1] * renewed
+
+
+def test_a_program_that_ends_now_and_then_is_started_again(home, monkeypatch):
+    server, clock = tended(home, monkeypatch), SimpleNamespace(monotonic=lambda: now)
+    monkeypatch.setattr(server.front, "tend", lambda say: 1)
+    monkeypatch.setattr(serving, "time", clock)
+    for now in (0.0, 30.0, 61.0, 92.0):  # noqa: B007  the clock reads it
+        server.tend()
+    now = 93.0
+    with pytest.raises(UsageError, match="E507 the front does not stay up"):
+        server.tend()
+
+
+def test_a_site_that_was_admitted_with_another_key_is_registered_again(home, monkeypatch):
+    server, registered = tended(home, monkeypatch), []
+    keys = {site: SimpleNamespace(text=f"key of {site}") for site in "ab"}
+    server.registered = {"a": "key of a", "b": "an earlier key"}
+    monkeypatch.setattr(home.__class__, "admitted", lambda self: keys)
+    monkeypatch.setattr(server._link, "register", lambda site, key: registered.append((site, key)))
+    server.tend()
+    server.tend()
+    assert registered == [("b", keys["b"])]
+    assert json.loads((home.folder / "flower/registered.json").read_text()) == {"a": "key of a", "b": "key of b"}
+
+
+def test_without_tls_no_server_listens_to_other_machines(tmp_path):
+    home = Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:8123", ["a"], tls=False)
+    with pytest.raises(UsageError, match="E503 without TLS the server listens on loopback only"):
+        serving.Server(home, "0.0.0.0")
 
 
 def test_a_second_server_is_refused_before_it_touches_anything(tmp_path):

@@ -20,9 +20,12 @@ def test_the_database_is_set_for_large_models_and_its_log_stays_small(tmp_path, 
     for name in ("flower_superlink", "return_freed"):
         monkeypatch.setattr(lean, name, lambda: None)
     monkeypatch.setattr(sql_mixin, "SQLITE_PRAGMAS", sql_mixin.SQLITE_PRAGMAS)
+    monkeypatch.setattr(lean.object_store_factory, "SqlObjectStore", None)
     monkeypatch.setattr(sys, "argv", ["lean", "flower-superlink"])
     monkeypatch.setattr(lean.fleet_handlers, "push_messages", lambda: by_a_site.get())
     lean.main()
+    assert lean.object_store_factory.SqlObjectStore is lean.PieceFiles
+    assert sys.argv == ["flower-superlink"]
     assert (lean.fleet_handlers.push_messages(), by_a_site.get()) == (True, False)  # by which a site is known
     connection = sqlite3.connect(tmp_path / "state.db")
     sql_mixin._set_sqlite_pragmas(connection, None)

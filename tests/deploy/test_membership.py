@@ -37,6 +37,7 @@ def admit(home, site, folder):
 def test_a_fourth_site_needs_no_new_federation(tmp_path, home):
     """N14: a server that runs lets it in as soon as it is admitted, and the others notice nothing."""
     running, front = Admitted(home), Members(home)
+    assert len(running) == len(list(running)) == len(home.admitted()) < len(home.sites)
     admit(home, "a", tmp_path)
     done = call("federation", "add", "lung", "d", cwd=tmp_path)
     assert (done.code, "lung, which has 4 sites now" in done.out) == (0, True), done.text
@@ -124,6 +125,9 @@ def test_a_certificate_is_renewed_and_no_site_joins_again(tmp_path, home):
     addresses = [str(address) for address in names.get_values_for_type(x509.IPAddress)]
     assert addresses[:3] == ["127.0.0.1", "::1", "10.0.0.7"]
     assert "fd00::7" in addresses
+    noted = json.loads((home.folder / "audit.jsonl").read_text().splitlines()[-1])
+    assert (noted["what"], noted["hosts"]) == ("renewed", ["fl.example.org", "10.0.0.7", "fd00::7"])
+    assert noted["certificate"] == f"{certificate(home).serial_number:x}"
     listener = Listener(home)
     again = Joined.open(joined.folder)
     line = reaching.reach("127.0.0.1", listener.port, True, 5)

@@ -7,6 +7,7 @@ import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from tests.deploy import fake
 from unskew.data.intake.notes import Intake
 from unskew.deploy.cleaning import Kept
 from unskew.deploy.hello import Hello, check_alike
+from unskew.deploy.own_model import _left, _scores
 from unskew.errors import StateError, UnskewError, UsageError
 
 SITE = 2
@@ -57,7 +59,7 @@ def test_a_sites_own_model_is_the_simulators_to_the_bit(tmp_path, name):
 
 def test_where_no_site_has_a_model_of_its_own_it_is_the_global_one(tmp_path):
     own, x = unskew.load(trained(tmp_path, "fedavg")), fake.federation().x_test
-    assert own.own.client is None
+    assert (own.own.client, own.own.kept) == (None, 0)
     assert np.array_equal(own.predict_proba(x), simulated("fedavg").predict_proba(x))
     assert "the model that s2 was sent" in repr(own)
 
@@ -189,6 +191,27 @@ def test_it_is_exported_with_its_scores_and_what_has_left(tmp_path, of_fedbn):
     said = call("predict", str(of_fedbn), str(tmp_path / "new.npz"))
     assert said.code == 0, said.err
     assert len(said.out.splitlines()) == 61
+
+
+def test_scores_are_those_of_the_models_own_round():
+    rows = [
+        {"t": 2, "share": "score/global", "values": [0.1, 0.2]},
+        {"t": 3, "share": "weights", "bytes": 9},
+        {"t": 3, "share": "score/kept", "values": [0.7, 0.5]},
+        {"t": 3, "share": "score/kept.f1", "values": [0.6]},
+    ]
+    at = {t: {(r["scope"], r["metric"]): r["value"] for r in _scores(rows, ["accuracy", "loss"], t)} for t in (2, 3)}
+    assert at[2] == {("global@client", "accuracy"): 0.1, ("global@client", "loss"): 0.2}
+    own = "personal@client"
+    assert at[3] == {(own, "accuracy"): 0.7, (own, "loss"): 0.5, (own, "f1"): 0.6}
+
+
+def test_what_has_left_is_called_as_in_a_runs_ledger():
+    spent = SimpleNamespace(kinds={"weights": "weights", "flea/features": "activations"})
+    rows = [{"t": 1, "share": share, "bytes": 5} for share in ("weights", "flea/features", "score/global")]
+    assert [(r["share"], r["kind"]) for r in (_left(row, spent, 2) for row in rows)] == [
+        ("w", "weights"), ("flea/features", "activations"), ("score/global", "statistics"),
+    ]  # fmt: skip
 
 
 def test_the_site_says_where_its_model_is(tmp_path):

@@ -21,7 +21,7 @@ from flwr.supercore.object_store.object_store import NoObjectInStoreError
 
 from tests.deploy import fake  # skips where cryptography is missing
 from unskew import disk
-from unskew.deploy import piece_files
+from unskew.deploy import announcing, piece_files
 from unskew.deploy.announcing import from_a_site
 from unskew.deploy.flower import packed
 from unskew.deploy.piece_files import LEAST, PieceFiles
@@ -168,9 +168,11 @@ def wrong(*numbers: str, under: str) -> ObjectTree:
     return ObjectTree(object_id=under, children=[ObjectTree(object_id=number) for number in numbers])
 
 
-def test_what_a_site_says_of_pieces_that_are_not_its_own_keeps_them_from_nobody(store, monkeypatch):
+@pytest.mark.parametrize("most", [1, announcing.MOST_ASKED])
+def test_what_a_site_says_of_pieces_that_are_not_its_own_keeps_them_from_nobody(store, monkeypatch, most):
     """It knew the pieces of a study's first model before they were sent, and announced others below them: the coordinator
     could then send them to nobody."""
+    monkeypatch.setattr(announcing, "MOST_ASKED", most)
     first, second = messages(2)
     tree = get_object_tree(first)
     pieces = {number: piece.deflate() for number, piece in get_all_nested_objects(first).items()}
@@ -186,8 +188,10 @@ def test_what_a_site_says_of_pieces_that_are_not_its_own_keeps_them_from_nobody(
     assert get_all(store, store.get_object_tree(tree.object_id)) == pieces
     with pytest.raises(ValueError, match="different children"):
         announce(1, wrong(parent, under=leaf))
-    for message in (first, second):
-        store.delete(get_object_tree(message).object_id)
+    store.delete(tree.object_id)  # of which the second message has pieces, too
+    theirs = {number: piece.deflate() for number, piece in get_all_nested_objects(second).items()}
+    assert get_all(store, get_object_tree(second)) == theirs
+    store.delete(get_object_tree(second).object_id)
     assert not files(store)
     store.delete_objects_in_run(1)
     assert len(store) == 0
