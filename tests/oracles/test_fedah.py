@@ -1,9 +1,11 @@
 """FedAH (arXiv 2412.01295): FedALA's start of the head, then FedRep's head before body, and the mean of both by size."""
 
+import pytest
+
 from tests.oracles.agreement import agree
 from tests.oracles.personal import head_rests
 from tests.oracles.test_fedala import FedALA
-from tests.oracles.tiny import Case
+from tests.oracles.tiny import ATTENDANCE, Case
 from tests.oracles.values import Client
 
 
@@ -21,6 +23,12 @@ class FedAH(FedALA):
 
 def test_fedah() -> None:
     agree(Case("cnn", 0.9), FedAH, eta=20.0, head=0.3)
+
+
+@pytest.mark.parametrize("attendance", [ATTENDANCE, ((3,), (3,), (3,))], ids=["some", "one"])
+def test_with_adam_the_body_begins_with_its_own_first_step(attendance: tuple[tuple[int, ...], ...]) -> None:
+    """Its moments begin where the head's end, and bias is corrected by the steps that they have seen, be it in lanes or not."""
+    agree(Case("mlp", optimiser="adam", lr=0.01, attendance=attendance), FedAH, eta=20.0, head=0.6)
 
 
 def test_with_one_or_two_steps_neither_head_nor_body_is_left_out() -> None:
