@@ -24,7 +24,7 @@ from unskew.engine.predictions import Trained
 from unskew.engine.resolve import Run
 from unskew.engine.server import beside
 from unskew.engine.server.loop import Loop
-from unskew.engine.server.used import Replies, doubt
+from unskew.engine.server.used import FIRST_STAGE, Replies, doubt
 from unskew.errors import UsageError, excerpt, suggestion
 from unskew.predicting import Predicting
 from unskew.scores import kind, of_setting
@@ -172,7 +172,7 @@ class Result(Predicting):
         if self.replies.dropped:
             lines.append(f"{self.replies}; the others were dropped")
         lines.append(f"sent by clients {size(self.bytes('up'))}, received {size(self.bytes('down'))}")
-        if text := doubt(self.run, self.replies):
+        if text := doubt(self.run, self.replies, self.record.last_round):
             lines.append(f"Warning: {text}")
         lines += [f"{event['code']} {event['text']}" for event in self.record.rows["events"] if _of_whole_run(event)]
         return "\n".join(lines)
@@ -272,8 +272,9 @@ class Comparison:
 
 
 def _of_whole_run(event: Mapping[str, Any]) -> bool:
-    """Whether an event is a remark that was made before round 1. How far a budget reaches is said where the run ended."""
-    return event["t"] == 0 and "text" in event and "last" not in event
+    """Whether an event is a remark that was made before round 1. How far a budget reaches, and whether a first stage was the
+    only one, is known now and said elsewhere."""
+    return event["t"] == 0 and "text" in event and "last" not in event and event["code"] != FIRST_STAGE
 
 
 def result_of(loop: Loop, state: State, path: Path | None = None) -> Result:

@@ -258,12 +258,39 @@ def test_early_stopping_that_may_end_a_first_stage_is_told_before_round_1_and_be
     settings = {**SETTINGS, "rounds": 6, "say": said.append}
     result = unskew.run("pfedsim", DATA, callbacks=[unskew.EarlyStopping(2)], **settings)
     assert [text for text in said if text.startswith(told)]
-    assert told in result.table()
+    assert "E139" not in result.table()  # known by now, and said where it came true
     said.clear()
     unskew.run("pfedsim", DATA, callbacks=[unskew.EarlyStopping(4)], **settings)
     assert not any("E139" in text for text in said)
     unskew.run("pfedsim", DATA, callbacks=[unskew.EarlyStopping(2)], patience=1, **settings)
     assert sum("E139" in text for text in said) == 1
+
+
+class AfterThree(unskew.Callback):
+    def evaluated(self, run, rows):
+        return "enough" if run.t == 2 else None
+
+
+def test_a_run_that_ended_in_the_first_stage_of_its_method_says_so_beside_its_scores(tmp_path):
+    settings = {**SETTINGS, "rounds": 6, "folder": tmp_path}
+    ended = unskew.run("pfedsim", DATA, callbacks=[AfterThree()], name="r", **settings)
+    text = "round 3 of 6 was the last, and 'pfedsim' comes to its second stage after round 3"
+    assert f"Warning: {text}" in ended.table()
+    again = unskew.load(tmp_path / "r")
+    events = [e for e in again.record.rows["events"] if e["code"] == "E139"]
+    assert [(e["t"], e["text"][: len(text)]) for e in events] == [(3, text)]
+    assert read_run(tmp_path / "r").doubt.startswith(text)
+    unskew.run("pfedsim", DATA, name="whole", **settings)
+    assert not read_run(tmp_path / "whole").doubt
+
+
+def test_what_was_remarked_on_before_round_1_stands_beside_the_scores():
+    """`unskew.run` said nothing of it: a model with two softmaxes trained badly, and only a report had the reason."""
+    said: list[str] = []
+    settings = {**SETTINGS, "rounds": 1, "model": torch.nn.Sequential(torch.nn.Linear(5, 3), torch.nn.Softmax(1))}
+    result = unskew.run("fedavg", DATA, say=said.append, **settings)
+    (remark,) = [text for text in said if text.startswith("E129")]
+    assert remark in result.table().splitlines()
 
 
 def test_the_first_reason_to_end_a_run_counts():

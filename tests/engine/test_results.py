@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from unskew.core.method import Method
 from unskew.engine.disk.record import Record
 from unskew.results import Result
 from unskew.tasks import Classification
@@ -33,7 +34,7 @@ def result_with(*rows: dict[str, Any]) -> Result:
         test_sizes=np.array([1, 2, 0]),
     )
     settings = SimpleNamespace(metrics="none", seed=4, secure_aggregation="none", validation=0.0, rounds=13)
-    run: Any = SimpleNamespace(federation=federation, task=Classification(), settings=settings, method="fedavg")
+    run: Any = SimpleNamespace(federation=federation, task=Classification(), settings=settings, method=Method())
     trained: Any = SimpleNamespace(end=SimpleNamespace(t=13))
     model: Any = None
     return Result(run, record, {}, model, trained)

@@ -156,8 +156,8 @@ def test_a_run_that_lost_many_replies_ends_with_a_warning(tmp_path, folder):
 
 def test_a_run_that_lost_a_third_of_its_replies_is_not_warned_of():
     run = resolve(check.settings(), check.federation())
-    assert doubt(run, Replies(3, 15, 10)) == ""
-    assert doubt(run, Replies(3, 15, 9)) != ""
+    assert doubt(run, Replies(3, 15, 10), 3) == ""
+    assert doubt(run, Replies(3, 15, 9), 3) != ""
 
 
 def test_small_amounts_are_printed_with_a_unit_that_fits():
@@ -200,6 +200,6 @@ def test_a_hook_of_a_users_own_is_suspected_beside_the_learning_rate(tmp_path, s
     run = resolve(check.settings(**FAST), check.federation(), Rooted(since))
     with np.errstate(all="ignore"), pytest.raises(NothingUsed) if since == 1 else nullcontext() as error:
         result = unskew.run(Rooted(since), check.federation(), **FAST | {"rounds": 4})
-    text = str(error.value) if since == 1 else doubt(run, Replies.of(result.record.rows["events"]))
+    text = str(error.value) if since == 1 else doubt(run, Replies.of(result.record.rows["events"]), result.t)
     assert f"{when} hold values that are no numbers: either a hook of 'rooted' returns no number" in text
     assert f"or lr={run.settings.lr:g} is too high." in text

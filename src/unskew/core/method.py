@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Literal
 
@@ -197,9 +198,7 @@ def on_stages(method: Method, rounds: int, patience: int) -> tuple[tuple[str, st
     """A remark (E139) on each Part that may not come to its second stage, which begins after a share or a number of rounds: there
     are no more of them, or `patience` may end the run before. patience: 0 where nothing ends it."""
     remarks: list[tuple[str, str]] = []
-    for p in method.parts:
-        first = getattr(p, p.first_stage) if p.first_stage else 0.0
-        last = first if isinstance(first, int) else round(first * rounds)
+    for p, first, last in _first_stages(method, rounds):
         if patience and patience < last < rounds:
             text = f"patience={patience} may end the run before '{p.name}' comes to its second stage, after round {last} of {rounds}"
             remarks.append(("E139", f"{text} ({p.first_stage}={first:g}); its scores are then those of the first."))
@@ -207,6 +206,25 @@ def on_stages(method: Method, rounds: int, patience: int) -> tuple[tuple[str, st
             text = f"the run has {rounds} rounds, and '{p.name}' comes to its second stage after round {last}"
             remarks.append(("E139", f"{text} ({p.first_stage}={first}); its scores are those of the first."))
     return tuple(remarks)
+
+
+def in_first_stage(method: Method, rounds: int, t: int) -> str:
+    """A sentence where round t, the last that was trained of so many, is in the first stage of a Part; else ""."""
+    for p, _, last in _first_stages(method, rounds):
+        if 0 < t <= last:
+            text = f"round {t} of {rounds} was the last, and '{p.name}' comes to its second stage after round {last}"
+            return f"{text}, so the scores are those of its first stage"
+    return ""
+
+
+def _first_stages(method: Method, rounds: int) -> Iterator[tuple[Part, float, int]]:
+    """Each Part with a second stage, the argument that says how long the first is (rounds, or a share of them), and its last
+    round. A first stage that takes all of a run's rounds is meant to."""
+    for p in method.parts:
+        first = getattr(p, p.first_stage) if p.first_stage else 0.0
+        last = first if isinstance(first, int) else round(first * rounds)
+        if last and (isinstance(first, int) or last < rounds):
+            yield p, first, last
 
 
 def on_division(method: Method, fed: Fed) -> tuple[tuple[str, str], ...]:

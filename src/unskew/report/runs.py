@@ -13,7 +13,7 @@ import numpy as np
 from unskew import many
 from unskew.engine.disk import findings, privacy
 from unskew.engine.resolve import is_reference
-from unskew.engine.server.used import MANY_DROPPED, Replies, cut_short, rescored
+from unskew.engine.server.used import FIRST_STAGE, MANY_DROPPED, Replies, cut_short, rescored
 from unskew.report.files import Record
 from unskew.scores import MAIN
 
@@ -200,9 +200,11 @@ class RunData:
 
     @property
     def doubt(self) -> str:
-        """Why the run's scores say little: many replies were dropped (E317), numbers were cut (E322), or a metric was changed (E327)."""
-        dropped = next((str(e.get("text", "")) for e in self.events if e.get("code") == MANY_DROPPED), "")
-        return dropped or cut_short(self.replies) or rescored(self.replies)
+        """Why the run's scores say little: many replies were dropped (E317), numbers were cut (E322), a metric was changed (E327),
+        or the run ended in the first stage of its method (E139)."""
+        said = {e.get("code"): str(e.get("text", "")) for e in self.events if e["t"]}
+        other = cut_short(self.replies) or rescored(self.replies)
+        return said.get(MANY_DROPPED) or other or said.get(FIRST_STAGE, "")
 
     @property
     def histograms(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import numpy as np
 
 from unskew import many
 from unskew.core.guarded import is_own
+from unskew.core.method import in_first_stage
 from unskew.core.part import overrides
 from unskew.engine.disk.record import Record
 from unskew.engine.resolve import Run
@@ -27,6 +28,8 @@ MANY_DROPPED = "E317"
 """The code of the event that says so."""
 CUT = "E322"
 """The code of the events of rounds in which numbers were cut."""
+FIRST_STAGE = "E139"
+"""The code of a remark before round 1, and of the event after the last one of a run for which it came true."""
 RESCORED = "E327"
 """The code of the events which say that a file of metrics was changed."""
 TRAINING = ("batch", "tap", "logits", "loss", "perturb", "grad", "carry", "starts", "finish", "sends", "encode")
@@ -82,7 +85,8 @@ class Replies:
 
 
 def check_used(run: Run, record: Record) -> None:
-    """Look at the replies of a run that has come to its end; adds an event (E317) to its record where many were dropped.
+    """Look at a run that has come to its end; adds an event to its record where many replies were dropped (E317), or where it
+    ended in the first stage of its method (E139).
 
     Raises NothingUsed (E316) with the likeliest cause where clients did not train the run.
     """
@@ -90,16 +94,23 @@ def check_used(run: Run, record: Record) -> None:
     if not replies.enough:
         text = f"{replies}, so the weights are not a result of {run.method}: {likely_cause(run, replies)}"
         raise NothingUsed("E316", text)
-    if text := _many_dropped(run, replies):
-        record.add("events", [{"t": run.settings.rounds, "code": MANY_DROPPED, "text": text}])
+    last = record.last_round
+    for t, code, text in (
+        (run.settings.rounds, MANY_DROPPED, _many_dropped(run, replies)),
+        (last, FIRST_STAGE, in_first_stage(run.method, run.settings.rounds, last)),
+    ):
+        if text:
+            record.add("events", [{"t": t, "code": code, "text": text}])
 
 
-def doubt(run: Run, replies: Replies) -> str:
-    """Why a run's scores say little, as a sentence with the likeliest cause; else "".
+def doubt(run: Run, replies: Replies, t: int) -> str:
+    """Why the scores of a run whose last round is t say little, as a sentence with the likeliest cause; else "".
 
-    More than a third of the replies was dropped, numbers were cut before they were summed, or a metric was changed.
+    More than a third of the replies was dropped, numbers were cut before they were summed, a metric was changed, or the run
+    ended in the first stage of its method.
     """
-    return _many_dropped(run, replies) or cut_short(replies) or rescored(replies)
+    said = _many_dropped(run, replies) or cut_short(replies) or rescored(replies)
+    return said or in_first_stage(run.method, run.settings.rounds, t)
 
 
 def rescored(replies: Replies) -> str:
