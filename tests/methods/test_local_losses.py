@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from types import SimpleNamespace
 
@@ -212,6 +213,15 @@ def test_fedbr_contrast_and_uniform_target():
 def test_masks_do_not_meet_labels_from_elsewhere(text):
     with pytest.raises(UsageError, match="cannot be combined"):
         registry.parse(text)
+
+
+BY_COUNTS = ["bsm", "fedetf", "fedlc", "fedrod", "fedvls", "rebafl", "unskew"]
+
+
+@pytest.mark.parametrize("pair", list(itertools.combinations(BY_COUNTS, 2)), ids="+".join)
+def test_logits_are_corrected_by_class_counts_once(pair):
+    with pytest.raises(UsageError, match="E107 .* (cannot be combined|each make a client.s own model)"):
+        registry.parse("+".join(pair))
 
 
 @pytest.mark.parametrize("text", ["flea+fedntd", "flea+moon", "flea+fedgen", "flea+feddpms", "flea+fedmix"])

@@ -12,6 +12,13 @@ from unskew.core import Batch, Client, Part, Tensor
 _WHY = "it masks the classes a client lacks, which the other brings into its batches"
 MIXTURES: dict[str, str] = dict.fromkeys(("flea", "fedmix", "naivemix", "feddata", "feddpms"), _WHY)
 """Parts that bring labels of other clients into a batch."""
+_TWICE = "both put the client's label counts into the logits"
+_BY_COUNTS = ("bsm", "fedetf", "fedlc", "fedrod", "fedvls", "rebafl", "unskew")
+
+
+def clashing(name: str) -> dict[str, str]:
+    """What the Part of this name, which corrects logits by the client's own labels, cannot be combined with, and why."""
+    return {**MIXTURES, **dict.fromkeys((other for other in _BY_COUNTS if other != name), _TWICE)}
 
 
 @dataclass(frozen=True)
@@ -24,7 +31,7 @@ class BSM(Part):
     use_when = "Clients lack classes and only the loss may change; `rbsm` is its relaxed form for clients with a few samples of a class."
     tasks = ("classification",)
     needs = "class counts"
-    clashes = {**MIXTURES, "rebafl": "both put the client's label shares into the logits"}
+    clashes = clashing(name)
 
     def logits(self, z: Tensor, b: Batch, c: Client) -> Tensor:
         return z + (c.counts / c.n).log()

@@ -19,7 +19,7 @@ from annotated_types import Ge, Le
 
 from unskew.core import Batch, Client, Fed, Noise, Share, Tensor, Tree, Trip, Ups, Weights
 from unskew.methods import images
-from unskew.methods.bsm import MIXTURES
+from unskew.methods.bsm import clashing
 from unskew.methods.feddyn import FedDyn
 from unskew.methods.fedrdn import FedRDN
 
@@ -53,7 +53,7 @@ class Unskew(FedDyn):
     against = ("labels", "features")
     use_when = "First: one default for label skew, feature skew, few samples and absent clients, without tuning."
     personal = True
-    clashes = {**MIXTURES, **dict.fromkeys(("bsm", "rebafl", "fedlc", "fedrs", "feddyn", "fedrdn", "norm"), _TWICE)}
+    clashes = {**clashing(name), **dict.fromkeys(("fedrs", "feddyn", "fedrdn", "norm"), _TWICE)}
 
     @property
     def by_input(self) -> Literal["", "images"]:  # type: ignore[override]

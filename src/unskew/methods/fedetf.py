@@ -17,10 +17,9 @@ from annotated_types import Ge, Le
 from torch import nn
 
 from unskew.core import Batch, Client, Part, Tensor, with_head
-from unskew.methods.bsm import MIXTURES
+from unskew.methods.bsm import clashing
 
 _FIXED = "its layers would stand where the fixed classifier is"
-_PRIOR = "both put the client's label shares into the logits"
 
 
 class Unit(nn.Module):
@@ -47,13 +46,7 @@ class FedETF(Part):
     use_when = "Label skew makes clients' classifiers, and with them the features, point in different directions."
     tasks = ("classification",)
     needs = "one direction for each class"
-    clashes = {
-        **MIXTURES,
-        "moon": _FIXED,
-        "bsm": _PRIOR,
-        "rebafl": _PRIOR,
-        "fedlc": _PRIOR,
-    }
+    clashes = {**clashing(name), "moon": _FIXED}
 
     def model(self, module: nn.Module, classes: int) -> nn.Module:
         return with_head(module, lambda D: nn.Sequential(nn.Linear(D, classes), Unit()), lambda old: fixed(classes))

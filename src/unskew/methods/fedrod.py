@@ -14,9 +14,7 @@ import torch
 from torch import nn
 
 from unskew.core import Batch, Client, Fed, Out, Part, Tensor, Weights, under
-from unskew.methods.bsm import MIXTURES
-
-_PRIOR = "both put the client's label counts into the logits"
+from unskew.methods.bsm import clashing
 
 
 @dataclass(frozen=True)
@@ -31,7 +29,7 @@ class FedRoD(Part):
     needs = "class counts"
     divides = True
     personal = True
-    clashes = {**MIXTURES, **dict.fromkeys(("bsm", "rebafl", "unskew"), _PRIOR)}
+    clashes = clashing(name)
 
     def refuse(self, fed: Fed) -> str | None:
         if text := fed.net.untrained_head(alone=True):
