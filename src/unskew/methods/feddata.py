@@ -2,9 +2,10 @@
 
 Once, before round 1: clients send a share of their samples with labels; the server sends the union P to all clients.
 Client: trains on its own data and P together; the merge weighs it by its own samples.
-Differs from the paper: a local epoch takes as many steps as without P, each sample of it drawn from P with probability
-|P| / (|P| + n_k). The original runs through all of P in every epoch, which takes many times longer where clients are
-small; `epochs` times (|P| + n_k) / n_k corresponds to it.
+Differs from the paper: its shared set is the server's own, with all classes alike, and trains the first model; ours comes from
+clients, as where FLea is compared with it. A local epoch takes as many steps as without P, each sample of it drawn from P
+with probability |P| / (|P| + n_k). The original runs through all of P in every epoch, which takes many times longer where
+clients are small; `epochs` times (|P| + n_k) / n_k corresponds to it.
 """
 
 from dataclasses import dataclass
