@@ -5,7 +5,9 @@ xi_kk = 1 - sum_j xi_kj.   alpha = others sigma / (K - 1).   Distances are those
 """
 
 import math
+from types import SimpleNamespace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -14,6 +16,9 @@ from tests.oracles.personal import Dispatched
 from tests.oracles.plain import loaded
 from tests.oracles.tiny import Case, Tree, Weights
 from tests.oracles.values import Client, Pass, Reply
+from unskew.core.replies import Reply as Sent
+from unskew.core.replies import Ups
+from unskew.methods.fedamp import FedAMP as Engine
 
 
 class FedAMP(Dispatched):
@@ -56,6 +61,17 @@ class FedAMP(Dispatched):
 
     def own(self, k: int) -> Weights:
         return self.private[k]["w"] if k in self.private else self.sent_to(k)
+
+
+def test_a_client_without_samples_sends_back_its_mixture() -> None:
+    """Of three, the last one: in round 2 its model is u_2 of round 1, 2 * 0.25 / e of the others' 1, and no longer 0."""
+    fed = SimpleNamespace(clients=3, shared=("w",), sizes=np.array([1, 1, 0]))
+    s = {"v": {"w": torch.zeros(3, 1)}, "u": {"w": torch.zeros(3, 1)}}
+    replies = Ups.of([Sent(k, 1.0, {"w": torch.ones(1)}) for k in (0, 1)], 1)
+    s = Engine().server(s, replies, fed)  # type: ignore[arg-type]
+    u = s["u"]["w"][2]
+    torch.testing.assert_close(u, torch.tensor([0.5 / math.e]))
+    torch.testing.assert_close(Engine().server(s, replies, fed)["v"]["w"][2], u)  # type: ignore[arg-type]
 
 
 def test_fedamp() -> None:

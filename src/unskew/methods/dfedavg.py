@@ -4,7 +4,8 @@ Client k: trains what it was sent, and sends it back: z_k
 Server:   keeps every client's last z_k, and sends client k   sum_j W_kj z_j,   W_kj = 1 / (2 d + 1) for k itself and the d
           clients on each side of it in a ring, else 0     with fewer than 2 d + 1 clients: 1 / K for all
           the ring is that of clients' numbers; with `moves` another one is drawn in every round
-Test:     clients are scored by what they are sent; an absent client counts with what it sent last.
+Test:     clients are scored by what they are sent; an absent client counts with what it sent last, before that with w_0.
+          A client without samples sends back what it is sent.
 Differs from the paper: the coordinator computes what clients would from each other's messages, so that it reads every model,
 and who trusts no coordinator gains nothing by it. Momentum is that of the local optimiser, begun anew in every round. The
 paper allows any symmetric W.
@@ -17,7 +18,7 @@ import torch
 from annotated_types import Ge, Le
 
 from unskew.core import Fed, Part, Tensor, Tree, Ups, Weights, key
-from unskew.methods.last_models import first_models, last_models
+from unskew.methods.last_models import first_models, last_models, sent_back
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class DFedAvg(Part):
         return {"z": z, "u": {n: t.clone() for n, t in z.items()}}
 
     def server(self, s: Tree, ups: Ups, fed: Fed) -> Tree:
-        z, W_KK = last_models(s["z"], ups), self.links(fed.clients, fed.seed, ups.t)
+        z, W_KK = sent_back(last_models(s["z"], ups), s["u"], fed), self.links(fed.clients, fed.seed, ups.t)
         return {"z": z, "u": {n: torch.einsum("kj,j...->k...", W_KK.to(t), t) for n, t in z.items()}}
 
     def links(self, K: int, seed: int, t: int) -> Tensor:

@@ -3,6 +3,7 @@
 Server: v_k is the model that client k sent last;   u_k = sum_j xi_kj v_j    is sent to client k instead of a global model
         xi_kj = others / (K - 1) e^(-|v_k - v_j|^2 / sigma) for j != k,   xi_kk = 1 - sum_j xi_kj
 Client: descends  CE + (lam/2) ||w - u_k||^2  from v_k, and sends it
+        one without samples, whose minimum is u_k, sends that back
 Test:   a client's own score is v_k's; the other scores are those of what clients are sent.
 `others` and `lam` stand for the paper's alpha_k and lambda: others = alpha_k (K - 1) / sigma, where more than 1 could make
 xi_kk negative, and lam = lambda / alpha_k.
@@ -19,7 +20,7 @@ import torch
 from annotated_types import Ge, Gt, Le
 
 from unskew.core import Batch, Client, Fed, Out, Remembered, Tensor, Tree, Ups, Weights
-from unskew.methods.last_models import first_models, last_models
+from unskew.methods.last_models import first_models, last_models, sent_back
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class FedAMP(Remembered):
         return self.lam / 2 * sum((w[n] - c.start[n].detach()).pow(2).sum() for n in c.fed.shared)  # type: ignore[return-value]
 
     def server(self, s: Tree, ups: Ups, fed: Fed) -> Tree:
-        v = last_models(s["v"], ups)
+        v = sent_back(last_models(s["v"], ups), s["u"], fed)
         xi_KK = self.likeness(torch.cat([v[n].reshape(len(v[n]), -1) for n in fed.shared], 1))
         return {"v": v, "u": {n: torch.einsum("kj,j...->k...", xi_KK.to(t), t) for n, t in v.items()}}
 

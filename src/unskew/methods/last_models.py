@@ -18,3 +18,14 @@ def last_models(kept: Tree, ups: Ups) -> Weights:
     return {
         n: t.index_copy(0, ups.clients.to(t.device), ups.stack(n).to(t)) if n in sent else t for n, t in kept.items()
     }
+
+
+def sent_back(kept: Weights, sent: Tree, fed: Fed) -> Weights:
+    """The models that clients sent last, where those without samples, who never train, send back what they were sent.
+
+    They would else count for good with the model that all began with.
+    """
+    idle = torch.as_tensor(fed.sizes == 0).nonzero().flatten()
+    if not len(idle):
+        return kept
+    return {n: t.index_copy(0, idle.to(t.device), sent[n][idle].to(t)) for n, t in kept.items()}
