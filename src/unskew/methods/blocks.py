@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from unskew.core import Client, Fed, Tensor
 
+HEAD_FIRST = ("fedah", "fedpac", "fedrep")
+"""Parts by which the body rests in some of a client's steps."""
+
 
 def in_last_blocks(name: str, blocks: int, fed: Fed) -> bool:
     """Whether a weight or statistic is the head's, or belongs to one of the model's last `blocks` blocks."""

@@ -17,6 +17,7 @@ import torch
 from annotated_types import Gt, Le
 
 from unskew.core import Client, Fed, Part, Share, Tree, Ups, Weights
+from unskew.methods.blocks import HEAD_FIRST
 
 
 @dataclass(frozen=True)
@@ -30,6 +31,9 @@ class FedCM(Part):
     use_when = "Few of many clients answer a round, so that no state of theirs is fresh: the momentum is the server's."
     weighting = "equal"
     keeps_at_server = ("before", "pull")
+    clashes = dict.fromkeys(
+        HEAD_FIRST, "it divides the last move by all local steps, and with the other the body rests in some"
+    )
 
     def refuse(self, fed: Fed) -> str | None:
         return None if fed.optimiser == "sgd" else "its momentum is in units of a gradient of SGD; set optimiser=sgd"

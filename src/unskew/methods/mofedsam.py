@@ -14,6 +14,7 @@ import torch
 from annotated_types import Ge, Gt, Le
 
 from unskew.core import Client, Fed, Part, Share, Tree, Ups, Weights
+from unskew.methods.blocks import HEAD_FIRST
 from unskew.methods.fedsam import scaled
 
 
@@ -32,6 +33,9 @@ class MoFedSAM(Part):
     climbs = 1
     weighting = "equal"
     keeps_at_server = ("w", "length")
+    clashes = dict.fromkeys(
+        HEAD_FIRST, "it divides the last move by all local steps, and with the other the body rests in some"
+    )
 
     def refuse(self, fed: Fed) -> str | None:
         return None if fed.optimiser == "sgd" else "its momentum is in units of SGD's steps; set optimiser=sgd"
