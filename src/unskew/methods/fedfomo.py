@@ -10,6 +10,9 @@ Test:   clients are scored by the th_k that they sent last, the initial model be
 Differs from the paper: F is taken on a client's training samples, in the paper on some that it holds back. All models sent so
 far may be handed out; public code hands out those of the round before. `explore` stays as it is, there it falls by a fixed
 step a round. Running statistics of normalisation are mixed by the same shares.
+A model does best on the samples that it was trained on, so F on these seldom finds a better one: on `digits` with
+dirichlet:0.1, 10 clients, 20 rounds and one seed a_j was above 0 for none of 950 models that were sent, and clients trained
+alone; with iid samples it was for 87.
 """
 
 from dataclasses import dataclass
@@ -33,7 +36,10 @@ class FedFomo(Part):
     name = "fedfomo"
     family = "personalised"
     against = ("labels",)
-    use_when = "Few clients that trust each other; each finds out by its own data whose models help it. A round carries M + 1 models down."
+    use_when = (
+        "Few clients that trust each other and have alike samples; each finds out by its own data whose models help it. "
+        "A round carries M + 1 models down."
+    )
     weights_read = "each"
     keeps_at_server = ("v", "P", "has", "t")
     hands_on = "models of single clients as they sent them"

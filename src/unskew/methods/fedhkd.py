@@ -8,6 +8,8 @@ Differs from the paper: it adds Gaussian noise to each client's means of feature
 bound that nothing enforces; ours adds none, and `+dp` protects the sums. FedHKD*, which sends no weights, is not here. The
 mean over classes is over those known, the paper's over all. The official code takes squared gaps and a divergence in place
 of the norms, lets each client overwrite H and Q in its turn, has no threshold, and clips gradients at norm 1.1.
+Where no class makes up `threshold` of any client's samples, as with ten classes spread evenly, nothing is sent and it is
+FedAvg: set a lower one there.
 """
 
 from dataclasses import dataclass

@@ -7,7 +7,8 @@ Server: C_c = mean of C_kc over the clients that have sent one;   C_j: each clie
 Test:   clients are scored by their own model and C_k: the class whose mean has the largest product with h.
 Differs from the paper: there backbones are pretrained and frozen, and only a projection learns; here all before the head
 does, and the head stays as it is. Classes that nobody has sent add nothing. Clients that are absent count with the means
-they sent last, in public code also; that clips gradients at norm 10.
+they sent last, in public code also; that clips gradients at norm 10. The authors' code adds the terms of all clients up,
+without that of the mean, and takes each image in two augmented views.
 """
 
 from dataclasses import dataclass
