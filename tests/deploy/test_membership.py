@@ -6,7 +6,6 @@ import datetime as dt
 import json
 
 import pytest
-from cryptography import x509
 
 from tests.cli.calling import call
 from tests.deploy import fake
@@ -116,6 +115,8 @@ def certificate(home):
 
 
 def test_a_certificate_is_renewed_and_no_site_joins_again(tmp_path, home):
+    from cryptography import x509
+
     """N14: certificates ended after 365 days, and with them the federation."""
     joined = joined_at(tmp_path, home, 8123)
     done = call("federation", "renew", "lung", "--also", "fl.example.org,10.0.0.7,fd00::7", cwd=tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.deploy import fake  # noqa: F401  skips where cryptography is missing
 from unskew.deploy.site_folder import RunFolder
 from unskew.errors import UsageError
 

@@ -10,6 +10,7 @@ from types import ModuleType, SimpleNamespace
 import numpy as np
 import pytest
 
+from tests.deploy import fake  # noqa: F401  skips where cryptography is missing
 from unskew import config, deploy
 from unskew.cli import deployed
 from unskew.data.dataset import Dataset
