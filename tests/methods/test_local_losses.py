@@ -220,7 +220,7 @@ BY_COUNTS = ["bsm", "fedetf", "fedlc", "fedrod", "fedvls", "rebafl", "unskew"]
 
 @pytest.mark.parametrize("pair", list(itertools.combinations(BY_COUNTS, 2)), ids="+".join)
 def test_logits_are_corrected_by_class_counts_once(pair):
-    with pytest.raises(UsageError, match="E107 .* (cannot be combined|each make a client.s own model)"):
+    with pytest.raises(UsageError, match=r"E107 .* (cannot be combined|each make a client.s own model)"):
         registry.parse("+".join(pair))
 
 
