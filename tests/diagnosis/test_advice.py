@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -116,6 +118,16 @@ def test_every_setting_of_the_evidence_has_measures_and_runs():
         assert {"fedavg", "local"} <= s.scores.keys()
         assert all(0 < v < 1 for scores in s.scores.values() for v in (*scores.one.values(), *scores.sites.values()))
         assert not s.scores["local"].one
+
+
+def test_the_measures_of_a_setting_are_means_over_its_own_seeds():
+    rows = evidence._rows("skews.csv")
+    for each in evidence.settings():
+        own = [row for row in rows if row["setting"] == each.name]
+        assert each.skews.label_skew == pytest.approx(sum(float(row["label_skew"]) for row in own) / len(own))
+    fields = dataclasses.fields(Skews)
+    two = [{f.name: value for f in fields} | {"feature_skew": ""} for value in ("1", "4")]
+    assert (evidence._mean_skews(two).samples, evidence._mean_skews(two).feature_skew) == (2.5, None)
 
 
 def test_the_page_says_how_many_seeds_a_row_has():

@@ -18,7 +18,7 @@ from unskew.engine import check
 from unskew.engine.assemble import loop_of
 from unskew.engine.resolve import resolve
 from unskew.errors import UsageError
-from unskew.methods import latents, registry
+from unskew.methods import decoder, latents, registry
 from unskew.methods.feddpms import FedDPMS, divergence
 from unskew.methods.latents import match
 from unskew.privacy.accounting import composed, delta_of, epsilon_by_renyi, epsilon_of
@@ -261,3 +261,16 @@ def test_the_account_where_nothing_can_be_shared():
 def test_what_cannot_be(text):
     with pytest.raises(UsageError):
         registry.parse(text)
+
+
+def test_a_decoder_begins_with_weights_of_variance_one_over_its_inputs():
+    weights = decoder.initial((3, 8, 8), 50, key("decoder"))
+    for name, fan in (
+        ("dec_w", 50),
+        ("dec_a_w", 9 * 64),
+        ("dec_b_w", 9 * 64),
+        ("dec_c_w", 9 * 32),
+        ("dec_d_w", 9 * 32),
+    ):
+        assert float(weights[name].var()) == pytest.approx(1 / fan, rel=0.1), name
+        assert float(weights[name].abs().max()) <= (3 / fan) ** 0.5

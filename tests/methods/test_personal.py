@@ -27,6 +27,7 @@ from unskew.methods.fedrod import FedRoD
         ),
         ("fedbabu+fedrod", "fedbabu and fedrod each divide the model"),
         ("fedrep+fedper", "each divide the model"),
+        ("local+fedper", "each divide the model"),
         ("ditto+apfl", "ditto and apfl each make a client's own model; keep one"),
         ("pfedme+fedsam", "each say at which weights a step's gradient is taken; keep one"),
         ("pfedme(beta=0.5)+fedavgm", "each replace the merge"),

@@ -138,3 +138,14 @@ def test_a_users_module_for_masks():
     module = nn.Sequential(nn.Conv2d(1, 4, 3, padding=1), nn.ReLU(), nn.Conv2d(4, 2, 1))
     assert models.check_module(module, SHAPE, 2, PIXELS) is module
     assert Network(module, SHAPE).head == "2"
+
+
+def test_a_model_whose_answers_are_not_the_labels_is_refused():
+    with pytest.raises(
+        UsageError, match="E122 model 'unet' gives one answer per pixel, but each sample has a single label"
+    ):
+        models.build("unet(levels=2)", (1, 16, 16), 3)
+    with pytest.raises(
+        UsageError, match="E122 model 'cnn_small' gives one answer per sample, but each sample has a mask"
+    ):
+        models.build("cnn_small", (1, 16, 16), 3, pixels=(16, 16))
