@@ -115,9 +115,9 @@ def certificate(home):
 
 
 def test_a_certificate_is_renewed_and_no_site_joins_again(tmp_path, home):
+    """N14: certificates ended after 365 days, and with them the federation."""
     from cryptography import x509
 
-    """N14: certificates ended after 365 days, and with them the federation."""
     joined = joined_at(tmp_path, home, 8123)
     done = call("federation", "renew", "lung", "--also", "fl.example.org,10.0.0.7,fd00::7", cwd=tmp_path)
     assert (done.code, done.out) == (0, f"renewed  valid until {certificate(home).not_valid_after_utc:%Y-%m-%d}\n")
