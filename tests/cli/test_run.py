@@ -144,6 +144,17 @@ def test_the_line_of_a_round_has_the_latest_scores_and_says_of_which_round_they_
     assert line(4) == "after round 3: clients   60.5  before round 1: worst      7"
 
 
+def test_settings_that_sites_decide_are_named_where_somebody_wrote_them_down(monkeypatch, tmp_path):
+    """`--data mnist --skew dirichlet:0.1 --on lung` trained on what the sites hold, without a word."""
+    pytest.importorskip("cryptography", reason="a deployment needs the extra: pip install 'unskew[flower]'")
+    monkeypatch.setattr("unskew.cli.deployed.run_on", lambda *given: None)
+    (tmp_path / "study.yaml").write_text("clients: 5\nrounds: 2\n")
+    asked = ["run", "study.yaml", "--on", "lung", "--skew", "iid", "--lr", "0.1"]
+    assert call(*asked, cwd=tmp_path).out.startswith("ignored skew, clients: every site trains on its own samples")
+    assert call(*asked, "--json", cwd=tmp_path).out == ""
+    assert call("run", "fedavg", "--lr", "0.1", "--on", "lung", cwd=tmp_path).out == ""
+
+
 def test_arguments_of_parts():
     assert parts_arguments(["FLea.alpha=0.1", "flea.top = 3", "dp.clip=2"]) == {
         "flea": {"alpha": 0.1, "top": 3},

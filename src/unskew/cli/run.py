@@ -59,7 +59,7 @@ def command(arguments: Arguments, given: dict[str, Any]) -> None:
     name, folder = arguments.name, arguments.folder
     path = folder / check_name(name) if name is not None else fresh(folder, slug(settings.method))
     if arguments.on and cluster is None:
-        _run_on_sites(path, settings, arguments)
+        _run_on_sites(path, settings, arguments, {**_in_file(arguments), **given})
     else:
         _train(path, settings, arguments, cluster)
 
@@ -80,22 +80,37 @@ def _settings(arguments: Arguments, given: dict[str, Any], sites: bool) -> Any:
     from unskew import config as settings_of
     from unskew.engine.resolve import in_full
 
-    method, config = arguments.method, arguments.config
-    if method and method.endswith((".yaml", ".yml")):
-        method, config = None, Path(method)
-    base = settings_of.given(config) if config else {}  # without defaults: other data may ask for another skew
-    base = {**(ON_SITES if sites else {}), **base}
-    settings = settings_of.build({**base, **given, **({"method": method} if method else {})})
+    base = {**(ON_SITES if sites else {}), **_in_file(arguments)}
+    method = {} if arguments.method is None or _is_file(arguments.method) else {"method": arguments.method}
+    settings = settings_of.build({**base, **given, **method})
     settings = settings.replace(set=set_over(settings.set, arguments.set))
     return in_full(settings)
 
 
-def _run_on_sites(path: Path, settings: Any, arguments: Arguments) -> None:
-    from unskew.cli.deployed import run_on
-    from unskew.deploy.studies import clipped
+def _in_file(arguments: Arguments) -> dict[str, Any]:
+    """The settings of a YAML file without defaults, for other data may ask for another skew; {} if none is named."""
+    from unskew import config as settings_of
+
+    named = arguments.method if arguments.method and _is_file(arguments.method) else arguments.config
+    return settings_of.given(Path(named)) if named else {}
+
+
+def _is_file(method: str) -> bool:
+    """Whether it names a file of settings in place of a method."""
+    return method.endswith((".yaml", ".yml"))
+
+
+def _run_on_sites(path: Path, settings: Any, arguments: Arguments, asked: dict[str, Any]) -> None:
+    """asked: the settings that somebody wrote down."""
+    from unskew.cli.deployed import aloud, run_on
+    from unskew.deploy.studies import OF_SITES, clipped
 
     if arguments.dry_run:
         raise UsageError("E109", "--dry-run shows a partition, but sites only say what they hold when a run begins.")
+    if (ignored := [name for name in OF_SITES if name in asked]) and not arguments.json:
+        aloud(
+            f"ignored {', '.join(ignored)}: every site trains on its own samples, on the device that it was started with"
+        )
     if arguments.clip:
         settings = clipped(settings)
     terms = {

@@ -20,6 +20,9 @@ CLIP = "clip_median"
 SITES = "(sites)"
 """The setting `data` of a run whose samples are at sites."""
 
+OF_SITES = ("data", "skew", "partition_seed", "clients", "samples", "lanes", "workers", "device")
+"""Settings that a study does not decide: sites bring their samples and choose how to compute."""
+
 
 def study(settings: Settings) -> Settings:
     """The settings of a run over a network. Raises UsageError (E506) for what needs samples at the server, or a file."""
