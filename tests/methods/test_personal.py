@@ -32,6 +32,7 @@ from unskew.methods.fedrod import FedRoD
         ("pfedme+fedsam", "each say at which weights a step's gradient is taken; keep one"),
         ("pfedme(beta=0.5)+fedavgm", "each replace the merge"),
         ("fedrod+bsm", "both put the client's label counts into the logits"),
+        ("fednova+fedrep", "it divides a change by all local steps"),
         ("fedcm+fedrep", "it divides the last move by all local steps"),
         ("mofedsam+fedpac", "it divides the last move by all local steps"),
         ("fedrod+fedvls", "both put the client's label counts into the logits"),

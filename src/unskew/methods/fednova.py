@@ -14,6 +14,7 @@ import torch
 
 from unskew.core import Client, Fed, Part, Share, Tensor, Tree, Ups, Weights
 from unskew.merge.mean import weighted_mean
+from unskew.methods.blocks import HEAD_FIRST
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,9 @@ class FedNova(Part):
     family = "merge"
     use_when = "Clients differ much in size, and so in the number of local steps they take."
     merges = True
+    clashes = dict.fromkeys(
+        HEAD_FIRST, "it divides a change by all local steps, and with the other the body rests in some"
+    )
 
     def refuse(self, fed: Fed) -> str | None:
         if fed.proximal and fed.momentum and fed.optimiser == "sgd":
