@@ -47,6 +47,30 @@ def test_what_makes_no_sense_together_is_refused(text: str, why: str) -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
+        ("fedgen+fedper", "it needs the head that clients have in common, and they keep 'head"),
+        ("fedgen_images+lg_fedavg", "it needs the model that clients have in common, and they keep 'conv1"),
+        ("fedavg_ft+lg_fedavg", "it needs the model that clients have in common, and they keep 'conv1"),
+        ("fedavg_ft+local", "it needs the model that clients have in common"),
+        ("ccvr+fedrep", "it needs the head that clients have in common, and they keep 'head"),
+        ("fedfed+fedgh", "its generator is of all clients, and they keep 'fedfed"),
+    ],
+)
+def test_a_server_does_not_learn_from_what_clients_keep(text: str, why: str) -> None:
+    """It would have taken the weights that these began with for theirs, or trained a head that nobody receives."""
+    with pytest.raises(UsageError, match=f"E108 '.*' cannot run here: {why}"):
+        resolve(testbed.settings(), testbed.federation(), registry.parse(text))
+
+
+@pytest.mark.parametrize(
+    "text", ["fedgen+lg_fedavg", "ccvr+lg_fedavg", "fedgen_images+fedbabu", "fedavg_ft+ditto", "fedfed+fedper"]
+)
+def test_a_server_learns_from_what_clients_share_beside_what_they_keep(text: str) -> None:
+    assert resolve(testbed.settings(), testbed.federation(), registry.parse(text)).fed.kept or "fedbabu" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
         ("fedper(blocks=9)", r"its 9 last blocks are the whole model \(.*\); take at most"),
         ("lg_fedavg(blocks=4)", "its 4 last blocks are the whole model"),
     ],

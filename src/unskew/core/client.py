@@ -38,7 +38,8 @@ class Fed:
     client of every sample. seed: what all randomness is keyed by. proximal: the mu of a term mu/2 ||w - w_t||^2 that the
     method's Parts add to the loss, 0 without one.
     reserved: samples the server held back for itself, if a Part asked for some (`Part.reserve`).
-    shared: names of the trained weights that leave a client, those that are neither kept nor frozen.
+    shared: names of the trained weights that leave a client, those that are neither kept nor frozen. kept: of the trained
+    weights that stay with it.
     sampled: the probability with which a client is asked in a round, independently of all others and of other rounds; None
     where clients are chosen in another way.
     metrics: the scores beside the task's own that were asked for.
@@ -69,6 +70,13 @@ class Fed:
     metrics: tuple[Metric, ...] = ()
     even: bool = True
     sums: int = 0
+    kept: tuple[str, ...] = ()
+
+    def nothing_common(self, head: bool = False) -> str | None:
+        """Why a Part cannot use the model that clients have in common, or its head, as its refusal says it; None if it can."""
+        kept = [n for n in self.kept if n not in self.net.extra and (self.net.of_head(n) or not head)]
+        what = "head" if head else "model"
+        return f"it needs the {what} that clients have in common, and they keep '{kept[0]}'" if kept else None
 
     @property
     def passes(self) -> int:

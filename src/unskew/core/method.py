@@ -176,6 +176,12 @@ class Method:
         """Whether a Part freezes this weight."""
         return any(p.freezes(name, fed) for p in self.parts)
 
+    def divided(self, fed: Fed) -> dict[str, tuple[str, ...]]:
+        """By field of `Fed`, the trained weights that leave clients and those that stay with them."""
+        trained = [n for n in fed.net.trainable if not self.freezes(n, fed)]
+        kept = tuple(n for n in trained if self.keeps(n, fed))
+        return {"shared": tuple(n for n in trained if n not in kept), "kept": kept}
+
     def __str__(self) -> str:
         return "+".join(map(str, self.parts)) or "fedavg"
 

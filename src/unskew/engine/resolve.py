@@ -136,7 +136,7 @@ def run_on(
         proximal=method.proximal,
         reserved=_reserved(federation, device),
         sums=sums_released(method.parts, settings.rounds) if method.samples_apart else 0,
-        shared=tuple(n for n in net.trainable if not method.keeps(n, fed) and not method.freezes(n, fed)),
+        **method.divided(fed),
     )
     method.check(fed)
     check_secure(settings, method, fed)

@@ -51,7 +51,7 @@ class CCVR(Part):
     clashes = {"local": "no head is common to the clients"}
 
     def refuse(self, fed: Fed) -> str | None:
-        return fed.net.untrained_head(alone=True)
+        return fed.net.untrained_head(alone=True) or fed.nothing_common(head=True)
 
     @property
     def trips(self) -> tuple[Trip, ...]:

@@ -35,7 +35,7 @@ class FedAvgFT(Part):
     needs = "samples of each class at the server"
 
     def refuse(self, fed: Fed) -> str | None:
-        return fed.net.untrained_head(alone=True)
+        return fed.net.untrained_head(alone=True) or fed.nothing_common()
 
     @property
     def reserve(self) -> int:  # type: ignore[override]

@@ -71,7 +71,8 @@ class FedFed(Part):
     def refuse(self, fed: Fed) -> str | None:
         if len(fed.shape) != 3 or fed.shape[1] % 4 or fed.shape[2] % 4:
             return f"its generator draws images whose sides are multiples of 4 and a sample here is {list(fed.shape)}"
-        return None
+        own = [n for n in fed.kept if n.startswith(f"{self.name}.")]
+        return f"its generator is of all clients, and they keep '{own[0]}'" if own else None
 
     def weights(self, fed: Fed) -> Weights:
         """The encoder, named `enc_...`, and the decoder, named `dec_...`."""

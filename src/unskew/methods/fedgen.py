@@ -49,9 +49,13 @@ class FedGen(Part):
     keeps_at_server = ("first", "second", "done")
     clashes = {
         "fedbabu": "the generator learns from heads that clients train",
+        "fedpcl": "the generator learns from heads that clients train",
         "local": "the generator learns from heads that clients send",
         "flea": "its student would see FLea's mixture and its teacher the sample's own class",
     }
+
+    def refuse(self, fed: Fed) -> str | None:
+        return fed.nothing_common(head=True)
 
     def shares(self, fed: Fed) -> dict[str, Share]:
         most = float(fed.sizes.max())

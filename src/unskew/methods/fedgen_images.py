@@ -53,7 +53,9 @@ class FedGenImages(Part):
     clashes = {"local": "there is no global model to train the generator against"}
 
     def refuse(self, fed: Fed) -> str | None:
-        return None if len(fed.shape) == 3 else f"it makes images and a sample here is {list(fed.shape)}"
+        if len(fed.shape) != 3:
+            return f"it makes images and a sample here is {list(fed.shape)}"
+        return fed.nothing_common()
 
     def server_init(self, w: Weights, fed: Fed) -> Tree:
         generator = key(fed.seed, self.name, "generator")
