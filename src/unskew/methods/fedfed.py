@@ -69,15 +69,15 @@ class FedFed(Part):
         return max(1, min(rounds - 1, round(self.stage * rounds)))
 
     def refuse(self, fed: Fed) -> str | None:
-        if len(fed.shape) != 3 or fed.shape[1] % 4 or fed.shape[2] % 4:
+        if not _drawable(fed.shape):
             return f"its generator draws images whose sides are multiples of 4 and a sample here is {list(fed.shape)}"
         own = [n for n in fed.kept if n.startswith(f"{self.name}.")]
         return f"its generator is of all clients, and they keep '{own[0]}'" if own else None
 
     def weights(self, fed: Fed) -> Weights:
         """The encoder, named `enc_...`, and the decoder, named `dec_...`."""
-        if self.refuse(fed):
-            return {}  # there is no generator of such samples
+        if not _drawable(fed.shape):
+            return {}
         generator = key(fed.seed, self.name, "weights")
         return encoder(fed.shape, self.width, generator) | decoder.initial(fed.shape, self.width, generator)
 
@@ -136,6 +136,11 @@ class FedFed(Part):
 
     def pool(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
         return w, {leaf: torch.cat(tuple(ups[leaf])) for leaf in ("x", "labels")} if len(ups) else s
+
+
+def _drawable(shape: tuple[int, ...]) -> bool:
+    """Whether there is a generator of such samples."""
+    return len(shape) == 3 and not shape[1] % 4 and not shape[2] % 4
 
 
 def encoder(shape: tuple[int, ...], width: int, generator: torch.Generator) -> Weights:
