@@ -31,7 +31,7 @@ WRONG = [
     "feddpms(stage=0)", "feddpms(sigma=0)", "feddpms(top=0)", "feddpms(spread=-1)", "clip_median(factor=0)",
     "multi_krum(share=0.5)", "trimmed_mean(share=-0.1)", "fedadam(lr=0)", "fedadam(rule=sgd)", "fedadam(tau=0)",
     "fedexp(eps=-1)", "qffl(q=-1)", "afl(step=-1)", "feddisco(measure=l1)", "propfair(eps=0)", "propfair(baseline=0)",
-    "fedcm(alpha=0)", "fedadmm(rho=0)", "fedadmm(lr=0)", "fedspeed(mu=0)", "fedspeed(rho=-1)", "fedcm(alpha=1.1)",
+    "fedcm(alpha=0)", "fedadmm(rho=0)", "fedadmm(lr=-1)", "fedspeed(mu=0)", "fedspeed(rho=-1)", "fedcm(alpha=1.1)",
 ]  # fmt: skip
 
 

@@ -3,18 +3,20 @@ multipliers.
 
 Client: g <- g + y_k + rho (w - w_t),   then  y_k' = y_k + rho (w_S - w_t)    S local steps; y_k begins at 0
         sends w_t + d_k,   d_k = (w_S - w_k) + (y_k' - y_k) / rho,   and keeps w_k' = w_S
-Server: w_{t+1} = w_t + lr mean_k d_k
+Server: w_{t+1} = w_t + lr mean_k d_k     lr: the share of the clients that answered, with which w stays the mean of all
+        w_k + y_k / rho; at 1 a client that was away adds what the model moved meanwhile again, and training may diverge
 Statistics of batch normalisation take the plain mean.
 Differs from the paper: a client's own w_k begins as the model it first receives, not as w_0. The official code takes w_t
-for w_k throughout (`own=False`), so that a round moves the model twice as far as its clients moved; from round 61 on its
-lr is 0.5. It draws a client's number of epochs at random in every round, ours is the run's.
+for w_k throughout (`own=False`), so that a round moves the model twice as far as its clients moved; its lr is 1, and from
+round 61 on 0.5. It draws a client's number of epochs at random in every round, ours is the run's.
 """
 
 from dataclasses import dataclass
 from typing import Annotated
 
+import numpy as np
 import torch
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Le
 
 from unskew.core import Client, Fed, Part, Tree, Ups, Weights
 from unskew.merge.mean import weighted_mean
@@ -25,7 +27,9 @@ class FedADMM(Part):
     """Pulls clients and server together by multipliers that every client keeps."""
 
     rho: Annotated[float, Ge(1e-9), Le(1_000_000), "strength of the pull, and step size of the multipliers"] = 0.01
-    lr: Annotated[float, Gt(0), Le(1000), "the server's step; in theory, the share of the clients that answer"] = 1.0
+    lr: Annotated[
+        float, Ge(0), Le(1000), "the server's step; 0: the share of the clients that answered, and 1 with own=False"
+    ] = 0.0
     own: Annotated[bool, "send the change from the client's own last model; False: from the one it received"] = True
     name = "fedadmm"
     family = "steps"
@@ -51,5 +55,6 @@ class FedADMM(Part):
         return w | {n: 2 * w[n] - last[n] for n in c.fed.shared}
 
     def merge(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
-        mean = weighted_mean(w, ups)
-        return mean | {n: w[n] + self.lr * (mean[n] - w[n]) for n in fed.shared}, s
+        mean, answered = weighted_mean(w, ups), len(ups) / np.count_nonzero(fed.sizes)
+        lr = self.lr or (float(answered) if self.own else 1.0)
+        return mean | {n: w[n] + lr * (mean[n] - w[n]) for n in fed.shared}, s
