@@ -16,6 +16,7 @@ from unskew.config import Settings
 from unskew.engine import hardware
 from unskew.engine.client.kernels import Kernels
 from unskew.engine.precision import has_bf16
+from unskew.engine.resolve import resolve
 from unskew.errors import UsageError
 
 NEEDED = pytest.mark.skipif(not has_bf16(), reason="this processor does not compute with bfloat16")
@@ -116,6 +117,18 @@ def test_what_cannot_be_had_is_refused_before_anything_trains(precision, has, te
     monkeypatch.setattr(hardware, "has_bf16", lambda: has)
     with pytest.raises(UsageError, match=f"E109.*{text}"):
         trained(precision)
+
+
+def test_bf16_is_refused_where_it_would_round_nothing(monkeypatch):
+    """An `mlp` trained to float32's bits under the name of bf16."""
+    monkeypatch.setattr(hardware, "has_bf16", lambda: True)
+    settings = Settings(precision="bf16", model="mlp", clients=3, device="cpu")
+    with pytest.raises(UsageError, match="E109 precision=bf16 rounds convolutions of several channels"):
+        resolve(settings)
+    depthwise = nn.Sequential(nn.Conv2d(1, 8, 3), nn.Conv2d(8, 8, 3, groups=8), nn.Flatten(), nn.Linear(128, 10))
+    with pytest.raises(UsageError, match="E109 precision=bf16 rounds"):
+        resolve(settings.replace(model="auto"), model=depthwise)
+    resolve(settings.replace(model="cnn_small"))
 
 
 def test_bf16_is_refused_on_a_gpu():

@@ -10,6 +10,9 @@ from typing import Any
 
 from unskew.report.numbers import clock
 
+MOST_LOSS = 1e5
+"""A loss from here on, of training that diverges, is written with an exponent, for it would push the rest off the line."""
+
 
 class Screen:
     """Shows the progress of one run. rounds: how many it has; quiet: print nothing."""
@@ -54,7 +57,7 @@ class Screen:
         columns = [
             f"round {summary.t:>4}/{self.rounds}",
             f"{summary.answered:>3}/{summary.asked} clients{dropped}",
-            f"loss {summary.loss:6.3f}",
+            f"loss {summary.loss:.2e}" if abs(summary.loss) >= MOST_LOSS else f"loss {summary.loss:6.3f}",
             *scores,
             f"{pace:5.2f} s/round",
             f"{clock(pace * (self.rounds - summary.t))} left",

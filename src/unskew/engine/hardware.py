@@ -52,6 +52,13 @@ def _check_precision(precision: str, device: str) -> None:
         raise UsageError("E109", f"{text}; leave it out.")
 
 
+def check_rounds(net: Network, precision: str) -> None:
+    """Raises UsageError (E109) where a model has nothing that bf16 would round: it would train as with float32."""
+    if precision == BF16 and not any(w.ndim > 2 and w.shape[1] > 1 for w in net.initial.values()):
+        text = "precision=bf16 rounds convolutions of several channels, and this model has none"
+        raise UsageError("E109", f"{text}; leave it out.")
+
+
 def lanes_of(settings: Settings, net: Network, device: str) -> int:
     """The most clients that train side by side. `auto` depends on the model and the device's kind and memory, never on a
     timing.

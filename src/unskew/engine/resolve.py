@@ -140,8 +140,8 @@ def run_on(
     )
     method.check(fed)
     check_secure(settings, method, fed)
-    if settings.batch == 1 and net.norms:
-        trial.check_single_samples(net, task)
+    trial.check_single_samples(net, task, settings.batch)
+    hardware.check_rounds(net, settings.precision)
     lanes, remarks = hardware.lanes_of(settings, net, device), ()
     if theirs:
         lanes, remarks = hardware.tried(fed, federation, device, lanes, method.samples_apart, settings.lanes == "auto")

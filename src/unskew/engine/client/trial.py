@@ -247,8 +247,10 @@ def buffers_kept(module: nn.Module) -> Iterator[None]:
         )
 
 
-def check_single_samples(net: Network, task: Task) -> None:
-    """Raises UsageError (E109) if the model cannot normalise batches of one sample."""
+def check_single_samples(net: Network, task: Task, batch: int) -> None:
+    """Raises UsageError (E109) if batches hold one sample each and the model cannot normalise these."""
+    if batch > 1 or not net.norms:
+        return
     try:
         Trial.of(net, task, torch.zeros((1, *net.shape)), 1).alone()
     except UsageError as error:
