@@ -362,6 +362,18 @@ def test_a_folder_holds_train_and_test_tables(tmp_path):
     assert "no training sample of class fraud" in notes(data.read(tmp_path))
 
 
+def test_points_of_one_part_are_not_thousands_because_the_other_has_commas(tmp_path):
+    """Beside a train.csv with decimal commas, `1.368` in test.csv with points was read as 1368."""
+    (tmp_path / "train.csv").write_text("w;kind\n" + "".join(f"1,{25 + i};{'ab'[i % 2]}\n" for i in range(20)))
+    (tmp_path / "test.csv").write_text("w,kind\n1.25,a\n1.368,b\n")
+    with pytest.raises(DataError, match=r"E405 test.csv: .*'w' holds 1.368 at line 3, and train.csv has decimal commas"):
+        data.read(tmp_path)
+    (tmp_path / "test.csv").write_text("w,kind\n1.25,a\n1.36,b\n")
+    x, x_test = data.read(tmp_path).x, data.read(tmp_path).x_test
+    np.testing.assert_allclose(x_test[:, 0], np.float32([1.25, 1.36]))
+    assert 1.2 < x.min() < x.max() < 1.5
+
+
 def test_packed_tables_are_read(tmp_path):
     """`.csv.gz` was refused, though Python unpacks it."""
     (tmp_path / "t.csv.gz").write_bytes(gzip.compress(lines_of(rows()).encode()))

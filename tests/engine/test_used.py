@@ -182,6 +182,13 @@ def test_large_inputs_are_blamed_whatever_their_sign():
     assert likely_cause(run, diverged).startswith("training diverges, most likely because lr=")
 
 
+@pytest.mark.parametrize("reasons", [{"E315": 9, "E309": 3, "E308": 5}, {"E308": 13, "E301": 1}])
+def test_the_likeliest_cause_is_what_dropped_most_replies(reasons):
+    """Of a cautious rule with too few replies (E315) it said that most were dropped with it; one NaN of 14 was the cause."""
+    run = resolve(check.settings(), check.federation())
+    assert likely_cause(run, Replies(3, 15, 1, Counter(reasons))).startswith("most were dropped with E308; ")
+
+
 @dataclass(frozen=True)
 class Rooted(Part):
     """Its loss has no gradient at the weights that it starts from, from this round on."""

@@ -173,14 +173,30 @@ def check_header(name: str, names: list[str]) -> None:
 def joined(train: Sheet, test: Sheet) -> Sheet:
     """Training and test rows as one table, with the columns of the first in its order.
 
-    Raises DataError (E403) for a column that the test part lacks.
+    Raises DataError: E403 for a column that the test part lacks, E405 for one with decimal commas in one part, and points
+    in the other that could then divide thousands.
     """
     if lacking := [c for c in train.columns if c not in test.columns]:
         raise DataError(
             "E403",
             f"{test.name} has no column '{lacking[0]}', which {train.name} has; it has: {some(list(test.columns), 12)}.",
         )
+    if train.decimal_commas != test.decimal_commas:
+        _check_points(*((train, test) if train.decimal_commas else (test, train)))
     columns = {c: np.concatenate([v, test.columns[c]]) for c, v in train.columns.items()}
     places = tuple(f"{place} of {sheet.name}" for sheet in (train, test) for place in sheet.places)
     is_test = np.arange(len(places)) >= len(train.places)
     return Sheet(train.name, columns, places, train.decimal_commas or test.decimal_commas, is_test)
+
+
+def _check_points(with_commas: Sheet, with_points: Sheet) -> None:
+    """Raises DataError (E405) for a number such as 1.234 in a column which the other table writes with decimal commas."""
+    for column, values in with_commas.columns.items():
+        texts = [str(v).strip() for v in with_points.columns[column].tolist()]
+        row = next((i for i, t in enumerate(texts) if "." in t and cells.THOUSANDS.fullmatch(t)), None)
+        if row is not None and cells.has_decimal_commas(values.tolist()):
+            raise DataError(
+                "E405",
+                f"{with_points.name}: column '{column}' holds {texts[row]} {with_points.where(row)}, and {with_commas.name} has "
+                "decimal commas there; write the numbers of both in one way.",
+            )

@@ -36,6 +36,8 @@ TRAINING = ("batch", "tap", "logits", "loss", "perturb", "grad", "carry", "start
 """Hooks in which values that are no numbers can arise before a reply is sent."""
 _PER_ROUND = "round"
 _NOT_FINITE = ("E301", "E314")
+_DROPS = ("E302", "E303", "E304", "E306", "E308", "E310", "E313", "E318", "E321", "E324")
+"""The codes of the other events which say that replies were not used."""
 
 
 @dataclass(frozen=True)
@@ -43,7 +45,7 @@ class Replies:
     """The replies of a whole run.
 
     rounds: those that took place. received: replies that came. used: those that were merged. reasons: how many events
-    of each code from E301 to E314 there were. used_first: those of the first round in which any came that were merged.
+    of each code there were. used_first: those of the first round in which any came that were merged.
     """
 
     rounds: int
@@ -156,8 +158,8 @@ def likely_cause(run: Run, replies: Replies) -> str:
         if run.settings.availability == "full":  # they were asked, so they failed or were away
             return "every client failed or was away; events.jsonl says why."
         return f"availability={run.settings.availability} leaves nobody to train; choose another."
-    code, _ = replies.reasons.most_common(1)[0] if replies.reasons else ("", 0)
-    if not any(replies.reasons[c] for c in _NOT_FINITE):
+    code = max(_DROPS, key=lambda c: replies.reasons[c])
+    if replies.reasons[code] > sum(replies.reasons[c] for c in _NOT_FINITE):
         return f"most were dropped with {code}; events.jsonl names each, and `unskew list errors` explains the code."
     if (largest := _largest_input(run)) > LARGE_INPUTS:
         return (
