@@ -28,6 +28,7 @@ from unskew.engine.probes.probe import MOST_CLIENTS, Measurement, Probe, RoundEn
 from unskew.engine.probes.received import Received
 from unskew.engine.probes.separation import Separation
 from unskew.engine.probes.tsne import TSNE
+from unskew.engine.server.summary import Round
 from unskew.measures.correlation import distance_correlation
 
 SENT, AFTER = Start(4, 0.1, {"w": torch.zeros(1)}, {}), Start(5, 0.1, {"w": torch.ones(1)}, {})
@@ -334,9 +335,15 @@ def test_a_large_cohort_is_looked_at_in_part_and_what_is_not_finite_is_left_out(
     assert [r.client for r in ended(range(60)).some_replies] == list(range(MOST_CLIENTS))
     assert mean([1.0, float("nan"), 3.0, float("inf")]) == 2
     assert np.isnan(mean([float("nan")]))
-    probe: Probe = SimpleNamespace(measure=lambda end: Measurement({"it": 1 / 3, "no": float("nan")}))  # type: ignore[assignment]
+    probe: Probe = SimpleNamespace(measure=lambda end: Measurement({"it": 1 / 3e6, "no": float("nan")}))  # type: ignore[assignment]
     measures = Measures({"it": probe})
     measures.remember(SENT, ended([0]).replies)
     rows, pictures = measures.measure(4, AFTER, last=True)
-    assert rows == [{"t": 4, "scope": "measure", "client": None, "metric": "it", "value": 0.333333}]
+    # with six decimals, the diversity of models that differ little (a rate of 1e-5) was recorded as 0
+    assert rows == [{"t": 4, "scope": "measure", "client": None, "metric": "it", "value": 3.333333e-07}]
     assert not pictures
+
+
+def test_a_small_loss_is_recorded():
+    """With six decimals, the training loss of numbers that are fitted to 3e-7 was recorded as 0."""
+    assert Round(3, 2, 2, 0, 0.25, 1 / 3e6).rows()[1]["value"] == 3.333333e-07

@@ -40,4 +40,4 @@ class Measures:
 
 
 def _rows(t: int, values: Mapping[str, float]) -> list[Row]:
-    return [score(t, SCOPE, name, round(value, 6)) for name, value in values.items() if math.isfinite(value)]
+    return [score(t, SCOPE, name, float(f"{value:.7g}")) for name, value in values.items() if math.isfinite(value)]

@@ -21,4 +21,4 @@ class Round:
     def rows(self) -> list[Row]:
         """For metrics.jsonl: how long the round took and, where clients said anything of it, their loss."""
         took = score(self.t, "train", "seconds", round(self.seconds, 4))
-        return [took, score(self.t, "train", "loss", round(self.loss, 6))] if self.loss == self.loss else [took]
+        return [took, score(self.t, "train", "loss", float(f"{self.loss:.7g}"))] if self.loss == self.loss else [took]
