@@ -412,3 +412,5 @@ def test_settings_that_differ_and_the_command_that_repeats_the_runs(tmp_path):
     (tmp_path / "compare.yaml").write_text("methods: [a, b]")
     inside = [changed(r, path=tmp_path / r.name) for r in runs]
     assert repeat.command(context_of(inside, "x")) == "unskew compare a b --lr 0.1 --epochs 7 --clients 3 --seeds 2"
+    late = [changed(r, config={**r.config, "seed": r.seed + 3}) for r in inside]  # --seeds 2 repeated the seeds 0 and 1
+    assert [line.split()[:2] for line in repeat.command(context_of(late, "x")).splitlines()] == [["unskew", "run"]] * 4

@@ -58,9 +58,10 @@ def _values(group: Sequence[RunData], key: str) -> str:
 
 
 def command(context: Context) -> str:
-    """What to type to repeat the runs: one command for a comparison, else one per run."""
+    """What to type to repeat the runs: one command for a comparison with the seeds 0, 1, and so on, else one per run."""
     runs = context.runs
-    if len(runs) == 1 or not (runs[0].path.parent / "compare.yaml").is_file():
+    from_0 = {r.seed for r in runs} == set(range(context.seeds))  # `--seeds N` names no others
+    if len(runs) == 1 or not from_0 or not (runs[0].path.parent / "compare.yaml").is_file():
         return "\n".join(_run_command(r) for r in runs[:MOST_COMMANDS])
     plan = read_yaml(runs[0].path.parent / "compare.yaml")
     tuned, shared = plan.get("tune", 0), plan.get("settings") or {}
