@@ -12,7 +12,7 @@ from unskew.attacks import generators
 from unskew.attacks.auxiliary import unseen
 from unskew.attacks.inversion import variation
 from unskew.attacks.kinds.match import Match
-from unskew.attacks.kinds.prototype import Prototype
+from unskew.attacks.kinds.prototype import Prototype, Prototypes
 from unskew.attacks.kinds.statistics import Statistics
 from unskew.attacks.scene import Scene
 from unskew.attacks.scores import Score
@@ -63,6 +63,16 @@ def test_a_prototype_that_was_sent_is_the_mean_of_the_features_behind_it(rebafl,
         means = [r.shares["rebafl"]["sums"][y] / len(x) for r in counts]
         assert any(torch.equal(h, mean) for mean in means)
     scene.close()
+
+
+def test_an_attacker_with_few_samples_of_each_class_tries_prototypes_of_those():
+    """With 5 own samples of each class and 50 behind a prototype, there was no class to draw from: a ValueError."""
+    y = torch.arange(100).repeat(5)[:-40]
+    lesson = Lesson(torch.rand(460, 3), torch.rand(460, 2), 1, 0)
+    group = Prototypes("as sent", torch.rand(1, 3), torch.zeros(1, dtype=torch.long), [torch.rand(50, 2)])
+    trial = Prototype()._trial(group, lesson, y, 0)
+    assert {len(x) for x in trial.x} == {5}
+    assert set(trial.y.tolist()) <= set(range(60))
 
 
 def test_a_generator_fits_one_vector():

@@ -114,10 +114,11 @@ class Prototype(Attack):
         return Outcome(tuple(scores), f"{len(own)} {own.name}", {"images": pictures} if pictures else {})
 
     def _trial(self, group: Prototypes, lesson: Lesson, y: Tensor, seed: int) -> Prototypes:
-        """Prototypes of the attacker's own samples, each of as many as are usual behind one of the group."""
+        """Prototypes of its own samples, each of as many as are usual behind one of the group, where it has so many."""
         usual = sorted(len(x) for x in group.x)[len(group.x) // 2]
         rng = numpy_key(seed, "trial", group.of)
-        classes = [c for c in y.unique().tolist() if int((y == c).sum()) >= min(usual, TRIALS)]
+        counts = {c: int((y == c).sum()) for c in y.unique().tolist()}
+        classes = [c for c, count in counts.items() if count >= min(usual, TRIALS, max(counts.values()))]
         h, labels, x = list[Tensor](), list[int](), list[Tensor]()
         for _ in range(TRIALS):
             c = int(rng.choice(classes))
