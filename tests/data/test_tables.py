@@ -366,7 +366,9 @@ def test_points_of_one_part_are_not_thousands_because_the_other_has_commas(tmp_p
     """Beside a train.csv with decimal commas, `1.368` in test.csv with points was read as 1368."""
     (tmp_path / "train.csv").write_text("w;kind\n" + "".join(f"1,{25 + i};{'ab'[i % 2]}\n" for i in range(20)))
     (tmp_path / "test.csv").write_text("w,kind\n1.25,a\n1.368,b\n")
-    with pytest.raises(DataError, match=r"E405 test.csv: .*'w' holds 1.368 at line 3, and train.csv has decimal commas"):
+    with pytest.raises(
+        DataError, match=r"E405 test.csv: .*'w' holds 1.368 at line 3, and train.csv has decimal commas"
+    ):
         data.read(tmp_path)
     (tmp_path / "test.csv").write_text("w,kind\n1.25,a\n1.36,b\n")
     x, x_test = data.read(tmp_path).x, data.read(tmp_path).x_test
