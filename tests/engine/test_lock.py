@@ -27,6 +27,16 @@ def test_the_holder_is_named_with_its_machine(tmp_path):
         Lock(tmp_path).__enter__()
 
 
+def test_a_lock_is_one_holders_alone_and_free_once_it_is_closed(tmp_path):
+    with open(tmp_path / "l", "a") as first, open(tmp_path / "l", "a") as second:
+        locks.lock(first, wait=False)
+        with pytest.raises(OSError) as told:
+            locks.lock(second, wait=False)
+        assert told.value.errno in locks.HELD
+        first.close()
+        locks.lock(second, wait=True)
+
+
 def test_the_lock_of_a_machine_that_has_died_locks_nobody_out(tmp_path):
     (tmp_path / "run.lock").write_text("pid 1 on node-7 (since 09:01)")
     with Lock(tmp_path):
@@ -63,7 +73,10 @@ def test_windows_locks_a_byte_that_nobody_reads(tmp_path, monkeypatch):
                 there.lock(file, wait=False)
             there.lock(file, wait=True)
             file.write("held")
-        assert asked == [(1 << 30, 2, 1)] * 3
+            busy.append(errno.ENOLCK)
+            with pytest.raises(OSError, match="denied"):  # which no waiting helps
+                there.lock(file, wait=True)
+        assert asked == [(1 << 30, 2, 1)] * 4
         assert (tmp_path / "run.lock").read_text() == "held"
     finally:
         importlib.reload(locks)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,10 +11,15 @@ import numpy as np
 import pytest
 
 from tests.experiments.tables import SMALL
-from unskew.errors import UsageError
-from unskew.experiments import reproduce, tune
+from unskew.comparison.watch import Cell
+from unskew.config import Settings
+from unskew.errors import DataError, UsageError
+from unskew.experiments import kept, outline, reproduce, tune
+from unskew.experiments.experiment import Leak
 from unskew.experiments.parsing import parse_experiment
 from unskew.experiments.plan import Key, distinct, plan_runs
+from unskew.experiments.request import Request
+from unskew.experiments.result import REQUIRED
 from unskew.experiments.selection import select, with_methods
 
 TABLE = """
@@ -123,3 +129,70 @@ def test_a_run_that_rows_share_took_its_time_once(table, tmp_path, monkeypatch):
     assert (len(runs), len(distinct(runs))) == (6, 4)
     facts: Any = reproduce._result(table, runs, {})
     assert facts["hours"] == 4 * 0.5
+
+
+def test_the_settings_of_a_run_are_the_rows_then_the_methods_own():
+    table = parse_experiment(
+        "table",
+        """
+settings: {data: digits, rounds: 8, lr: 0.5, epochs: 3}
+methods: {FedAvg: fedavg, Prox: "fedprox(mu=0.25)"}
+overrides: {Prox: {epochs: 7}}
+factors: {Prox: 0.5}
+rows:
+  one: {settings: {lr: 0.125, epochs: 2, set: {fedprox: {mu: 0.75}}}}
+""",
+    )
+    (row,) = table.rows
+    plain, prox = (table.settings_of(row, method) for method in ("FedAvg", "Prox"))
+    assert (plain.method, plain.lr, plain.epochs, plain.set) == ("fedavg", 0.125, 2, {})
+    assert (prox.method, prox.lr, prox.epochs, prox.set) == ("fedprox(mu=0.75)", 0.0625, 7, {})
+    assert table.row("one") is row
+    with pytest.raises(UsageError, match=r"E126 'table' has no row 'on'\. Did you mean 'one'"):
+        table.row("on")
+
+
+def test_an_attack_is_one_whatever_the_order_of_its_settings():
+    one, other, changed = (
+        Leak("match", "x", "y", settings) for settings in ({"a": 1, "b": 2}, {"b": 2, "a": 1}, {"a": 1, "b": 3})
+    )
+    assert one.fingerprint == other.fingerprint != changed.fingerprint
+    assert Leak("gradient", "x", "y", {"a": 1, "b": 2}).fingerprint != one.fingerprint
+
+
+def test_the_command_asks_for_the_same_numbers_and_nothing_else():
+    asked = Request(
+        "flea-table1", ("iid", "two words"), ("FedAvg",), ("my.py",), seeds=5, scale=0.5, tune=4, sampler="tpe",
+        processes=3, anew=True, page="mine",
+    )  # fmt: skip
+    assert asked.command == (
+        "unskew reproduce flea-table1 --rows iid --rows 'two words' --methods FedAvg --add my.py --seeds 5 --scale 0.5 "
+        "--tune 4 --page mine --sampler tpe"
+    )
+    assert Request("x").command == "unskew reproduce x --seeds 3"
+
+
+def test_runs_that_are_over_take_no_time_unless_they_are_repeated(tmp_path, monkeypatch):
+    timed = []
+    monkeypatch.setattr(outline.estimate, "seconds_for", lambda settings, cores: timed.append(len(settings)) or 60.0)
+    cells = [Cell("fedavg", seed, tmp_path / str(seed), Settings()) for seed in range(3)]
+    cells[0].path.mkdir()
+    (cells[0].path / "model.safetensors").write_text("")
+    assert outline.runs(cells, (), 0.5, 2).startswith("plan    3 runs, 1 of them already done; 0.5 of the rounds\ntime")
+    assert outline.runs(cells, [cells[0].path], 1.0, 2).startswith("plan    3 runs, 0 of them already done\n")
+    assert timed == [2, 3]
+
+
+def test_results_of_a_folder_are_those_of_tables_alone(tmp_path):
+    whole = dict.fromkeys(REQUIRED, 0)
+    (tmp_path / "b.json").write_text(json.dumps(whole | {"page": "b"}))
+    (tmp_path / "a.json").write_text(json.dumps(whole | {"page": "a"}))
+    (tmp_path / "c.json").write_text(json.dumps({"page": "c"}))
+    assert [result["page"] for result in kept.results_in(tmp_path)] == ["a", "b"]
+    for name in ("a.md", "README.md"):
+        (tmp_path / name).write_text("# Title\n")
+    (tmp_path / "own.md").write_text("# Something else\nmore\n")
+    assert kept.written_in(tmp_path) == {"own.md": "Something else"}
+    (tmp_path / "d.json").write_text("{")
+    with pytest.raises(DataError, match=r"E401 .*d\.json is not a result"):
+        kept.results_in(tmp_path)
