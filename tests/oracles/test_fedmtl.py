@@ -3,6 +3,9 @@
 O = I - 11'/K, or trace(S) S^-1 with S = (W'W + r)^(1/2): client k descends its terms, all other models as they were last.
 """
 
+from types import SimpleNamespace
+
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -10,6 +13,8 @@ from tests.oracles.agreement import agree
 from tests.oracles.personal import Dispatched
 from tests.oracles.tiny import Case, Weights
 from tests.oracles.values import Client, Pass, Reply
+from unskew.core.replies import Reply as Sent
+from unskew.core.replies import Ups
 from unskew.methods.fedmtl import FedMTL as Engine
 
 
@@ -55,6 +60,16 @@ def test_fedmtl() -> None:
 
 def test_a_learned_relation() -> None:
     agree(Case(lr=0.02), FedMTL, relation="learned", lam=0.02, ridge=0.1)
+
+
+def test_a_client_without_samples_is_where_its_terms_are_least() -> None:
+    """The last of three: it stayed at the first model, 0, and drew the others there for good; its minimum is their mean."""
+    fed = SimpleNamespace(clients=3, shared=("w",), sizes=np.array([1, 1, 0]))
+    s = Engine().tied({"w": torch.zeros(3, 1)}, fed)  # type: ignore[arg-type]
+    replies = Ups.of([Sent(k, 1.0, {"w": torch.full((1,), float(k + 1))}) for k in (0, 1)], 1)
+    for expected in (0.0, 1.5):
+        s = Engine().server(s, replies, fed)  # type: ignore[arg-type]
+        torch.testing.assert_close(s["w"]["w"].flatten(), torch.tensor([1.0, 2.0, expected]))
 
 
 def test_unrelated_models_are_not_tied_and_like_ones_are_drawn_together() -> None:

@@ -6,6 +6,9 @@ the model; torch's SGD moves it by what training changed.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -14,6 +17,8 @@ from tests.oracles.agreement import agree, everywhere
 from tests.oracles.personal import Dispatched
 from tests.oracles.tiny import Case, Tree, Weights
 from tests.oracles.values import Client, Reply
+from unskew.core.replies import Reply as Sent
+from unskew.core.replies import Ups
 from unskew.methods.pfedla import PFedLA, layers_of, mixed
 
 LAYER = "head"
@@ -162,3 +167,13 @@ def test_shares_move_towards_clients_that_lie_where_training_went() -> None:
     fed = type("Fed", (), {"shared": ("head.weight",)})
     moved = PFedLA(embed=1, hidden=1, layers=1, rate=1.0).step(s, 0, {"head.weight": torch.tensor(3.0)}, fed)  # type: ignore[arg-type]
     assert_close(moved["out"][LAYER][:, 1], [0.5, 2.5])
+
+
+def test_a_client_without_samples_sends_back_its_mixture() -> None:
+    """Client 1 of two was sent (0 + 4) / 2. It counted with 4, the model it began with, for good."""
+    theta = {"head.weight": torch.tensor([[0.0], [4.0]])}
+    s = {"theta": theta, "net": together([net([1.0, 2.0]), net([1.0, 2.0])])}
+    fed = SimpleNamespace(shared=("head.weight",), sizes=np.array([1, 0]))
+    part, replies = PFedLA(embed=1, hidden=1, layers=1), Ups.of([Sent(0, 1.0, {"head.weight": torch.tensor([3.0])})], 1)
+    after = part.server(s, replies, fed)  # type: ignore[arg-type]
+    assert after["theta"]["head.weight"].flatten().tolist() == [3, 2]

@@ -5,7 +5,8 @@ Client: from its own w_k descends  F_k(w_k) + lam (O_kk |w_k|^2 + 2 <w_k, u_k>),
 Server: keeps every client's last w_k;   then O, by `relation`:
         mean: O = I - 1/K, with which the sum is that of |w_k - mean_j w_j|^2
         learned: S = (W'W + ridge mean_k |w_k|^2 I)^(1/2),   O = trace(S) S^-1     W: columns w_k
-Test:   clients are scored by their own w_k; absent clients count with what they sent last.
+        a client without samples has the w_k with the least of its terms, -u_k / O_kk
+Test:   clients are scored by their own w_k; absent clients count with what they sent last, before that with w_0.
 Differs from the paper: MOCHA solves the dual of convex losses, approximately; ours takes local steps on the primal, as
 comparisons with deep models do, and W is that of the clients' last replies. Public code
 (PFLlib) squares the numbers of I - 1/K, sends each client all models and scales the term by the model's size.
@@ -19,7 +20,7 @@ from annotated_types import Ge, Gt, Le
 
 from unskew.arguments import With
 from unskew.core import Batch, Client, Fed, Out, Part, Tensor, Tree, Ups, Weights
-from unskew.methods.last_models import first_models, last_models
+from unskew.methods.last_models import first_models, last_models, sent_back
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,9 @@ class FedMTL(Part):
         return self.lam * torch.stack(terms).sum()
 
     def server(self, s: Tree, ups: Ups, fed: Fed) -> Tree:
-        return self.tied(last_models(s["w"], ups), fed)
+        w = last_models(s["w"], ups)
+        at_rest = {n: -u / per_client(s["o"].clamp(min=1e-12), u) for n, u in s["u"].items()}
+        return self.tied(sent_back(w, w | at_rest, fed), fed)
 
     def tied(self, w: Weights, fed: Fed) -> Tree:
         """The server's slice, from all clients' models [K, ...]."""
@@ -82,3 +85,8 @@ class FedMTL(Part):
 
     def dispatch(self, w: Weights, s: Tree, k: int, fed: Fed) -> tuple[Weights, Tree]:
         return w | {n: t[k] for n, t in s["w"].items()}, {"u": {n: t[k] for n, t in s["u"].items()}, "o": s["o"][k]}
+
+
+def per_client(values_K: Tensor, like: Tensor) -> Tensor:
+    """[K, 1, ...] with as many axes as `like`."""
+    return values_K.to(like).reshape(-1, *[1] * (like.dim() - 1))

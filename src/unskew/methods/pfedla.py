@@ -4,7 +4,7 @@ Server: theta_j is the model that client j sent last;   client k is sent, layer 
         a_k^l = relu(o) / sum relu(o),   o = H_k^l(h_k(e_k)) in R^K;   its own layer where relu(o) is 0 throughout
         e_k: `embed` numbers;   h_k: `layers` layers of `hidden` units, each with a ReLU;   H_k^l: one layer for each layer l
         d_k = u_k - w_k, what training moved;   (e_k, h_k, H_k) descend  <u_k, d_k>  by one step of SGD, d_k constant
-Client: trains what it was sent, and sends it: w_k, which is theta_k from then on.
+Client: trains what it was sent, and sends it: w_k, which is theta_k from then on;   without samples it sends u_k back
 Test:   a client's own score is that of the model it trained last; the other scores are those of what clients are sent.
 H_k begins with weights from [0, 1) and biases 0, so that all clients count about equally at first. A layer's weight, bias
 and statistics of normalisation share a_k^l. The networks stay at the server: K (K + `hidden`) numbers and more for each layer.
@@ -79,7 +79,14 @@ class PFedLA(Remembered):
     def server(self, s: Tree, ups: Ups, fed: Fed) -> Tree:
         nets = _stacked([flat(self.step(s, r.client, r.weights, fed)) for r in ups.replies])
         net = {path: t.index_copy(0, ups.clients.to(t.device), nets[path].to(t)) for path, t in flat(s["net"]).items()}
-        return {"theta": last_models(s["theta"], ups), "net": nested(net)}
+        return {"theta": self.passed_on(last_models(s["theta"], ups), s, fed), "net": nested(net)}
+
+    def passed_on(self, theta: Weights, s: Tree, fed: Fed) -> Weights:
+        """`theta` with what clients without samples were sent in place of their models, which nobody trains."""
+        for k in (fed.sizes == 0).nonzero()[0].tolist():
+            u = mixed(s["theta"], self.shares_of(_of(s["net"], k), k))
+            theta = {n: t.index_copy(0, torch.tensor([k], device=t.device), u[n][None]) for n, t in theta.items()}
+        return theta
 
     def step(self, s: Tree, k: int, trained: Weights, fed: Fed) -> Tree:
         """Client k's network after a step against the gradient of <u_k, u_k - w_k>, the second u_k constant."""
