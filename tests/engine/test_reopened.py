@@ -235,6 +235,6 @@ def test_a_folder_that_holds_runs_names_one_of_them(ours, tmp_path, monkeypatch)
         with pytest.raises(StateError, match=rf"E117 {folder} is no run: {lacks} {several}"):
             unskew.load(folder)
     with pytest.raises(
-        StateError, match=r"E117 site/runs/r1 is no run: .*of which unskew predict and unskew export take"
+        StateError, match=r"E117 site/runs/r1 is no run: .*unskew predict and unskew export take its model"
     ):
         read_run("site/runs/r1")

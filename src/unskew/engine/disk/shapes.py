@@ -143,7 +143,7 @@ def rows(path: Path, lines: Sequence[bytes]) -> list[Row]:
     """The rows of a .jsonl file, one a line. Raises StateError (E111), naming the line, if one is not what it should be."""
     try:
         read = _many(path.stem).validate_json(b"[" + b",".join(lines) + b"]")  # all at once is several times faster
-        return [_told(path, number, row) for number, row in enumerate(read, 1)]
+        return [_told(path, number, each) for number, each in enumerate(read, 1)]
     except ValidationError:
         return [row(path, number, line) for number, line in enumerate(lines, 1)]
 
