@@ -7,7 +7,7 @@ import io
 
 from unskew.experiments import logs, wording
 from unskew.experiments.result import EntryRecord, TableResult
-from unskew.report.numbers import whole
+from unskew.report.numbers import megabytes, whole
 
 HEAD = (
     "row", "method", "paper", "ours", "95 %", "without payload", "raw input", "gap", "last", "best", "mean-10",
@@ -38,7 +38,8 @@ def table(result: TableResult) -> tuple[list[str], list[list[str]]]:
 
 def _line(entry: EntryRecord, unit: str, short: bool) -> list[str]:
     """short: the run has fewer rounds than the paper's, whose number then stands in brackets."""
-    paper = "" if entry["paper"] is None else f"{entry['paper']:.2f}"
+    given, sent = entry["paper"], entry["megabytes"]
+    paper = "" if given is None else f"{given:.2f}" if unit == "percent" or abs(given) >= 0.1 else f"{given:.3g}"
     return [
         entry["row"],
         entry["method"],
@@ -48,7 +49,7 @@ def _line(entry: EntryRecord, unit: str, short: bool) -> list[str]:
         wording.signed(entry["gap"], unit),
         *("" if entry.get("bounds") else wording.points(entry[name], unit) for name in ("last", "best", "mean10")),
         wording.lead(entry, unit),
-        whole(entry["megabytes"]),
+        whole(sent) if sent >= 0.5 else megabytes(1e6 * sent),
     ]
 
 
