@@ -20,10 +20,10 @@ def exposure(measured: Mapping[str, Any], rounds: int, *, width: int = WIDE) -> 
     measured: {"share": of all pairs, "since": [K, K] first round in which the row's client reached the column's, 0 for
     never, "names": [K]}.
     """
+    if not measured["since"]:
+        return ""
     since = np.array(measured["since"])[:MOST_CLIENTS, :MOST_CLIENTS]
     K = len(since)
-    if not K:
-        return ""
     cell = min(14.0, (width - LEFT - 12) / K)
     gap = 1.0 if cell > 5 else 0.3
     level = np.where(since > 0, SHADES - (SHADES * (since - 1) / max(rounds, 1)).astype(int), 0).clip(0, SHADES)

@@ -1,0 +1,229 @@
+"""What pictures say in numbers: their descriptions, and the places of what they draw, by hand."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from unskew.report import leakage_tables, overview
+from unskew.report.context import Context
+from unskew.report.figures.confusion import confusion
+from unskew.report.figures.curves import curves
+from unskew.report.figures.exposure import exposure
+from unskew.report.figures.histograms import histograms
+from unskew.report.figures.lines import Line
+from unskew.report.figures.received import received
+from unskew.report.figures.reliability import reliability
+from unskew.report.figures.roc import roc
+from unskew.report.figures.scatter import Axis, Point, scatter
+from unskew.report.figures.series import series
+from unskew.report.figures.spread import Strip, spread
+from unskew.report.figures.svg import SHADES
+from unskew.report.figures.tsne import tsne
+from unskew.report.leakage import Interval, Leak
+from unskew.report.sections import tuning
+from unskew.scores import kind
+
+
+def described(drawn: str) -> str:
+    """A picture's description, for whoever hears it."""
+    ET.fromstring(drawn)
+    found = re.search(r'aria-label="([^"]*)"', drawn) or re.search(r"<title>([^<]*)</title>", drawn)
+    assert found, drawn[:300]
+    return found[1]
+
+
+def line(name: str, x: list[float], y: list[float], share: bool = True) -> Line:
+    return Line(name, "m0", np.array(x), np.array(y), np.zeros(len(x)), share=share)
+
+
+def test_a_confusion_counts_what_is_right_on_its_diagonal_and_true_classes_down():
+    drawn = confusion([[6, 2], [1, 3]], ["cat", "dog"], "at site a")
+    assert described(drawn) == "Which class is taken for which, at site a: 9 of 12 samples right"
+    cells = re.findall(r'<text class="count on(\d)"[^>]*>(\d+)<', drawn)
+    assert [percent for _, percent in cells] == ["75", "25", "25", "75"]
+    assert cells[0][0] == cells[3][0] > cells[1][0] == cells[2][0]
+    three = confusion([[0, 4], [0, 0]], ["cat", "dog"], "x")
+    places = re.findall(r'<text class="count[^>]* x="([\d.]+)" y="([\d.]+)"[^>]*>(\d+)<', three)
+    ((x, y, value),) = places
+    both = confusion([[1, 1], [0, 0]], ["cat", "dog"], "x")
+    first, second = re.findall(r'<text class="count[^>]* x="([\d.]+)" y="([\d.]+)"[^>]*>(\d+)<', both)
+    assert float(first[0]) < float(second[0])
+    assert (value, x, y) == ("100", second[0], first[1])  # cats taken for dogs: in the first row, the second column
+
+
+def test_curves_end_where_they_end_in_percent_or_in_their_own_unit():
+    assert described(curves([line("a", [1, 2], [0.5, 0.625]), line("b", [1], [0.25])], "round", "accuracy, %")) == (
+        "accuracy, % against round. a ends at 62.5 %; b ends at 25.0 %"
+    )
+    number = curves([line("a", [1, 2], [12.5, 8.25], share=False)], "round", "error")
+    assert described(number) == "error against round. a ends at 8.25"
+    assert curves([], "round", "x") == ""
+
+
+def test_series_begin_at_zero_unless_all_is_far_from_it():
+    near = series([line("a", [1, 2], [0.3, 1.0], share=False)], "loss")
+    far = series([line("a", [1, 2], [0.9, 1.0], share=False)], "loss")
+    assert described(near) == "loss against round. a ends at 1"
+    ticks = {
+        name: re.findall(r'<text class="tick"[^>]*>([^<]*)<', drawn) for name, drawn in (("near", near), ("far", far))
+    }
+    assert "0" in ticks["near"]
+    assert "0" not in [t for t in ticks["far"] if "." in t or t == "0"]
+    assert series([line("a", [1], [0.3])], "loss") == ""
+
+
+def test_a_receivers_curve_is_read_at_one_percent_of_false_positives():
+    drawn = roc([{"name": "loss", "fpr": [0.0, 0.01, 0.011, 1.0], "tpr": [0.0, 0.25, 0.75, 1.0]}])
+    assert described(drawn).endswith("loss catches 25.0% at 1 %")
+    assert roc([]) == ""
+
+
+def test_reliability_has_a_bar_for_each_bin_with_samples_as_high_as_its_accuracy():
+    bins = {"count": [0, 4, 6], "confidence": [0.0, 0.5, 0.9], "accuracy": [0.0, 0.25, 1.0]}
+    drawn = reliability({"bins": bins, "ece": 0.125}, "m2")
+    assert "10 test samples, expected calibration error 12.5%" in described(drawn)
+    (bars,) = re.findall(r'<path class="m2 fill" d="([^"]*)"', drawn)
+    boxes = [tuple(map(float, box)) for box in re.findall(r"M([\d.]+) ([\d.]+)h([\d.]+)v([\d.]+)", bars)]
+    assert len(boxes) == 2
+    (x1, y1, _, h1), (x2, y2, _, h2) = boxes
+    assert (x1, x2) == (62 + 100 + 1, 62 + 200 + 1)
+    assert (h1, h2) == (75, 300)
+    assert (y1, y2) == (12 + 225, 12)
+
+
+def test_exposure_is_darker_the_earlier_it_was():
+    since = [[0, 1, 0], [10, 0, 5], [0, 0, 0]]
+    drawn = exposure({"share": 0.5, "since": since, "names": ["a", "b", "c"]}, 10)
+    assert described(drawn).startswith("Exposure: 50.0 % of pairs")
+    shades = {
+        int(q): re.findall(r"M([\d.]+) ([\d.]+)", d) for q, d in re.findall(r'<path class="q(\d+)" d="([^"]+)"', drawn)
+    }
+    cell, (left, top) = 14.0, (64.0, 24.0)
+    assert [(round(float(x) - left), round(float(y) - top)) for x, y in shades[SHADES]] == [(cell, 0)]
+    assert max(shades) == SHADES
+    assert sum(len(cells) for cells in shades.values()) == 3
+    (late,) = shades[min(shades)]
+    assert (round(float(late[0]) - left), round(float(late[1]) - top)) == (0, 14)  # row: whose; column: who received it
+    assert exposure({"share": 0.0, "since": [], "names": []}, 10) == ""
+
+
+def test_histograms_are_shares_of_their_own_panel():
+    drawn = histograms(
+        {"buffer": [1, 3], "local": [[0, 0], [2, 2], [1, 0], [0, 1]], "mixed": [], "names": ["x", "y"]},
+        ["a", "b"],
+        most=3,
+    )
+    titles = re.findall(r'<text class="label"[^>]*>([^<]*)<', drawn)
+    assert titles == [
+        "buffer",
+        "y: own data",
+        "client 2: own data",
+    ]  # the first has no samples, the fourth is one too many
+    tips = re.findall(r"class (\w): ([\d.]+) %", drawn)
+    assert tips == [("a", "25.0"), ("b", "75.0"), ("a", "50.0"), ("b", "50.0"), ("a", "100.0"), ("b", "0.0")]
+
+
+def test_of_errors_the_worst_client_is_the_one_with_the_largest():
+    drawn = spread([Strip("flea", "m1", ["anna", "ben"], [2.0, 8.0], "rmse")], "error")
+    assert "worst 8" in described(drawn)
+    assert ": ben<" in drawn
+    shares = spread([Strip("flea", "m1", ["anna", "ben"], [0.25, 0.75])], "accuracy, %")
+    assert described(shares) == "Every client. flea: mean 50.0 %, worst 25.0 %"
+
+
+def test_a_scatter_says_where_each_method_stands_and_puts_those_without_a_value_apart():
+    points = [Point("dp", "m0", 4.0, 3.0, 5.0, 0.75, 0.01), Point("plain", "m1", float("inf"), 0.0, 0.0, 0.875)]
+    axis = Axis("epsilon", lambda v: f"{v:.3g}", True, "none")
+    assert (
+        described(scatter(points, axis, "accuracy")) == "accuracy against epsilon. dp: 4, 75.0 %; plain: none, 87.5 %"
+    )
+    assert scatter(points[1:], axis, "accuracy") == ""
+    nan = Point("x", "m0", float("nan"), 0.0, 0.0, 0.5)
+    assert "x:" not in described(scatter([*points, nan], axis, "accuracy"))
+
+
+@pytest.mark.parametrize("kinds", [("local",), ("local", "global")])
+def test_a_plane_has_a_panel_for_each_model_and_a_hue_for_each_client(kinds):
+    panel = {"client": [4, 4, 1], "xy": [[0.0, 0.0], [1.0, 1.0], [0.5, 0.25]]}
+    drawn = tsne({"names": ["a", "b", "c", "d", "e"], **dict.fromkeys(kinds, panel)})
+    assert described(drawn) == "Test features of 2 clients in the plane (t-SNE)"
+    assert len(re.findall(r'<rect class="empty"', drawn)) == len(kinds)
+    assert ">e<" in drawn
+    assert ">b<" in drawn
+    assert ">a<" not in drawn
+    assert tsne({"names": []}) == ""
+
+
+def test_inputs_that_were_received_have_the_names_of_their_classes():
+    drawn = received({"classes": [2, 0, 7], "columns": 4, "png": "AAAA"}, ["cat", "dog", "cow"])
+    assert re.findall(r"<text[^>]*>([^<]*)<", drawn) == ["cow", "cat", "7"]
+    assert described(drawn) == "Inputs received from others, of 3 classes"
+
+
+def test_the_best_score_so_far_counts_no_trial_that_was_ended_early():
+    context = SimpleNamespace(methods={"fedavg": [SimpleNamespace(is_reference=False)]}, colours={"fedavg": "m0"})
+    scores = [None, 0.5, 0.9, 0.4, 0.6]
+    trials = [{"pruned": score == 0.9, "score": score} for score in scores]
+    best = tuning._best_so_far(context, "fedavg", {"metric": "accuracy", "trials": trials})
+    assert best is not None
+    assert (best.x.tolist(), best.y.tolist()) == ([2, 3, 4, 5], [0.5, 0.5, 0.5, 0.6])
+    error = tuning._best_so_far(context, "fedavg", {"metric": "rmse", "trials": trials})
+    assert error is not None
+    assert error.y.tolist() == [0.5, 0.5, 0.4, 0.4]
+    assert tuning._best_so_far(context, "fedavg", {"metric": "accuracy", "trials": trials[:1]}) is None
+
+
+def test_a_trial_says_what_became_of_it():
+    which = kind("accuracy")
+    ran = {"point": {"lr": 0.1}, "curve": [[2, 0.5], [7, 0.6]], "score": 0.625, "pruned": False}
+    fates = [(tuning._row(i, trial, ["lr"], which, 0)) for i, trial in enumerate((ran, ran | {"pruned": True}, ran))]
+    assert [(r.number, r.rounds, r.fate) for r in fates] == [(1, 7, "best"), (2, 7, "ended early"), (3, 7, "")]
+    lost = tuning._row(0, ran | {"score": None, "curve": []}, ["lr"], which, 0)
+    assert (lost.score, lost.rounds, lost.fate) == ("diverged", 0, "taken, as no trial has a score")
+    assert tuning._range({"low": 0.001, "high": 1.0, "log": True}) == "0.001 to 1, log scale"
+
+
+def test_leakage_that_is_not_known_is_no_number():
+    reach = Interval(float("nan"), 0.0, 1.0)
+    leak = Leak("match", "w", "x", "AUC", Interval(0.75, 0.5, float("inf")), 0.5, reach, 1, "unskew attack r")
+    told = leakage_tables._leak_as_json(leak)
+    assert told["value"] == {"mean": 0.75, "low": 0.5, "high": None}
+    assert told["reach"] == {"mean": None, "low": 0.0, "high": 1.0}
+    assert leakage_tables._measured(leak)[:3] == ["weights", "match", "AUC 0.75 [0.5, inf]"]
+    assert leakage_tables._whole(0.256) == "26"
+
+
+def test_costs_keep_their_digits_and_papers_lead_to_their_pages():
+    assert [overview._number(n) for n in (0.0312, 0.5, 1.0, 2.046)] == ["0.031", "0.5", "1", "2.05"]
+    assert (
+        overview._linked("Xu et al., arXiv 2303.06314") == "Xu et al., [2303.06314](https://arxiv.org/abs/2303.06314)"
+    )
+
+
+def test_a_reports_first_run_competes_and_references_are_drawn_apart():
+    def run(method, reference, seed, scores):
+        rounds = np.arange(1, len(scores) + 1)
+        return SimpleNamespace(
+            method=method,
+            is_reference=reference,
+            seed=seed,
+            metric="accuracy",
+            series=lambda *_: (rounds, np.array(scores)),
+        )
+
+    runs = [run("local", True, 0, [0.1, 0.2]), run("fedavg", False, 0, [0.5, 0.6]), run("fedavg", False, 1, [0.7, 0.9])]
+    methods = {"local": runs[:1], "fedavg": runs[1:]}
+    context = Context("x", runs, methods, (), 0.5, False, {"local": "ref", "fedavg": "m0"})
+    assert context.first is runs[1]
+    assert list(context.competing) == ["fedavg"]
+    assert context.seeds == 2
+    drawn, reference = context.line("fedavg", "global"), context.line("local", "global")
+    assert drawn is not None
+    assert reference is not None
+    assert drawn.y.tolist() == pytest.approx([0.6, 0.75])
+    assert (drawn.dashed, reference.dashed, drawn.share) == (False, True, True)
