@@ -181,6 +181,14 @@ def test_a_division_that_holds_nothing_of_this_model_is_remarked_on():
             "patience=5 may end the run before 'cfl' comes to its second stage, after round 10 of 20 (first=10)",
         ),
         ("cfl(first=0)", 5, ""),
+        ("floco", 5, "may end the run before 'floco' comes to its second stage, after round 10 of 20 (tau=0)"),
+        ("floco(tau=2.5)", 3, ""),
+        ("floco(tau=2.5)", 2, "after round 3 of 20 (tau=2.5)"),
+        (
+            "floco(tau=1000)",
+            0,
+            "the run has 20 rounds, and 'floco' comes to its second stage after round 1000 (tau=1000)",
+        ),
     ],
 )
 def test_a_run_that_may_end_in_its_first_stage_is_remarked_on(method, patience, told):

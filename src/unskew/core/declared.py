@@ -102,3 +102,8 @@ class Declared(Configured):
     forward and back."""
     protects: ClassVar[bool] = False
     """It replaces the clients' replies by noisy sums of them (`protect`), so Parts that read single replies are refused."""
+
+    def first_rounds(self, rounds: int) -> int:
+        """How many of a run's rounds its first stage takes, by the setting that `first_stage` names; 0 without one."""
+        first = getattr(self, self.first_stage) if self.first_stage else 0
+        return first if isinstance(first, int) else round(first * rounds)

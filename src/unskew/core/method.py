@@ -208,9 +208,9 @@ def on_stages(method: Method, rounds: int, patience: int) -> tuple[tuple[str, st
         if patience and patience < last < rounds:
             text = f"patience={patience} may end the run before '{p.name}' comes to its second stage, after round {last} of {rounds}"
             remarks.append(("E139", f"{text} ({p.first_stage}={first:g}); its scores are then those of the first."))
-        elif isinstance(first, int) and last >= rounds:
+        elif last >= rounds:
             text = f"the run has {rounds} rounds, and '{p.name}' comes to its second stage after round {last}"
-            remarks.append(("E139", f"{text} ({p.first_stage}={first}); its scores are those of the first."))
+            remarks.append(("E139", f"{text} ({p.first_stage}={first:g}); its scores are those of the first."))
     return tuple(remarks)
 
 
@@ -224,12 +224,12 @@ def in_first_stage(method: Method, rounds: int, t: int) -> str:
 
 
 def _first_stages(method: Method, rounds: int) -> Iterator[tuple[Part, float, int]]:
-    """Each Part with a second stage, the argument that says how long the first is (rounds, or a share of them), and its last
-    round. A first stage that takes all of a run's rounds is meant to."""
+    """Each Part with a second stage, the setting that says how long the first is, and the last round of that. A first stage
+    that is set to take all of a run's rounds is meant to."""
     for p in method.parts:
         first = getattr(p, p.first_stage) if p.first_stage else 0.0
-        last = first if isinstance(first, int) else round(first * rounds)
-        if last and (isinstance(first, int) or last < rounds):
+        last = p.first_rounds(rounds)
+        if last and not (first == 1.0 and isinstance(first, float) and last == rounds):
             yield p, first, last
 
 

@@ -14,6 +14,7 @@ components, on which points depend, are arbitrary: here the largest number of ea
 (`floco+ditto` is near it). tau counts rounds; 0: half of the run's.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Annotated, Self
 
@@ -43,10 +44,14 @@ class Floco(Part):
     divides = True
     weights_read = "each"
     keeps_at_server = ("at", "moves", "known", "a", "on")
+    first_stage = "tau"
     hands_on = "a mixture of common heads, by how the client's own moves differ from those of others"
 
     def paced(self, whole: int, rounds: int) -> Self:
         return replace(self, tau=self.tau * rounds / whole)
+
+    def first_rounds(self, rounds: int) -> int:
+        return math.ceil(self.tau or rounds / 2)
 
     def refuse(self, fed: Fed) -> str | None:
         return fed.net.untrained_head(alone=True)
