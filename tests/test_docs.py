@@ -41,6 +41,13 @@ def test_every_method_has_a_page():
     assert methods == {p.stem for p in (ROOT / "docs" / "methods").glob("*.md")}
 
 
+def test_every_methods_page_begins_with_a_whole_sentence():
+    """FedADMM's began in the middle of a line of its docstring, whose rest stood in the box of formulas."""
+    begun = {page.stem: page.read_text().splitlines()[2] for page in (ROOT / "docs/methods").glob("*.md")}
+    assert len(begun) > 90
+    assert not {name: line for name, line in begun.items() if not line.endswith((".", ").", ":"))}
+
+
 def test_every_method_says_when_to_use_it():
     parts = {name: registry.parse(name).parts[0] for name in catalogue.entries()}
     assert not [name for name, part in parts.items() if len(part.use_when.split()) < 4 or part.use_when[-1] != "."]

@@ -1,5 +1,4 @@
-"""FedADMM (Gong, Li & Freris, ICDE 2022, arXiv 2204.03529): every client's model and the global one are drawn together by
-multipliers.
+"""FedADMM (Gong, Li & Freris, ICDE 2022, arXiv 2204.03529): multipliers draw clients' models and the global one together.
 
 Client: g <- g + y_k + rho (w - w_t),   then  y_k' = y_k + rho (w_S - w_t)    S local steps; y_k begins at 0
         sends w_t + d_k,   d_k = (w_S - w_k) + (y_k' - y_k) / rho,   and keeps w_k' = w_S
