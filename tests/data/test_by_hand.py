@@ -237,6 +237,18 @@ def test_a_period_begins_with_its_first_round():
     assert answers[3] == tuple(np.flatnonzero(rng(4).random(64) < 0.5).tolist())
 
 
+@pytest.mark.parametrize("rounds", [1, 3])
+def test_who_fails_in_a_period_s_first_round_does_not_hang_on_who_is_there(rounds):
+    alone, with_drop = (Availability.parse(f"persistent:0.3x{rounds}{more}") for more in ("", ",drop:0.3"))
+    for t in range(1, 8):
+        there, left = (len(who.who(t, 4000, rng).answered) for who in (alone, with_drop))
+        assert left / there == pytest.approx(0.7, abs=0.07)
+    late = Availability.parse(f"persistent:0.3x{rounds},deadline:1")
+    for t in range(1, 8):
+        found = late.who(t, 4000, rng)
+        assert len(found.late) / (len(found.late) + len(found.answered)) == pytest.approx(0.5, abs=0.07)
+
+
 def test_a_group_has_its_own_probability():
     for text, there in (("clustered:1-0-1", [0, 1, 4, 5]), ("clustered:1-1-0", [0, 1, 2, 3])):
         assert Availability.parse(text).who(1, 6, rng).answered.tolist() == there

@@ -122,7 +122,10 @@ class Persistent(Presence):
 
     def draw(self, t: int, K: int, generator: np.random.Generator, rng: Rng) -> Present:
         first_of_period = (t - 1) // self.rounds * self.rounds + 1
-        return Present(np.arange(K), rng(first_of_period).random(K) < np.full(K, self.probability))
+        # in the period's first round from that round's own, or what follows there (who fails, who is late) would be drawn from
+        # the same numbers again: with drop >= probability everybody who is there would fail
+        drawn_from = generator if t == first_of_period else rng(first_of_period)
+        return Present(np.arange(K), drawn_from.random(K) < np.full(K, self.probability))
 
 
 @dataclass(frozen=True)
