@@ -35,7 +35,8 @@ class Predicting:
         """The model's classes for samples as they were given, before any scaling: [N], or masks [N, H, W], or classes of tokens [N, T]; or its numbers [N], or
         which labels a sample has, bool [N, L].
 
-        x: [N, *shape], an array or tensor of the type of the training samples (uint8 for images given as uint8); of samples
+        x: [N, *shape], an array or tensor of the type of the training samples (uint8 for images given as uint8); after training
+        on a table also a DataFrame, whose columns are found by name; of samples
         with several inputs, a dictionary or tuple of them, or an archive of `numpy.load` that holds them as for training.
         client: by name or number, whose own model answers, where the method gives clients such: with the weights it
         keeps (FedBN), its statistics (FedRDN), its label shares (unskew). Default: the global model.

@@ -7,6 +7,7 @@ training part although a fifth of it was held out, two columns of one name.
 import numpy as np
 import pytest
 
+import unskew
 from unskew import data
 from unskew.errors import DataError
 
@@ -205,3 +206,20 @@ def test_parts_without_training_samples_and_parts_that_are_named_twice_are_refus
         data.take({"train": part, "Training": part, "test": part})
     assert len(data.take({"train": part, "val": part, "valid": part}).y) == 48
     assert data.take({"test": part, "lyon": part}).intake.divided == "client"
+
+
+@pytest.mark.parametrize("training", (("a", "c", "label"), ("label", "c", "a")))
+def test_a_model_finds_the_columns_of_a_table_by_name(training):
+    """In another order, numbers were taken for other columns, and predictions were wrong without a word."""
+    given = table("xyz", b=A[::-1])
+    result = unskew.run("fedavg", Frame({name: given[name] for name in ("b", *training)}), clients=2, rounds=1, workers=1)
+    asked = {name: given[name][:7] for name in "abc"}
+    once = result.predict_proba(Frame(asked))
+    assert np.array_equal(once, result.predict_proba(Frame(dict(reversed(asked.items())))))
+    columns = [name for name in ("b", *training) if name != "label"]
+    rows = np.concatenate([one_hot("xyz", "xyz")[:7] if n == "c" else asked[n][:, None] for n in columns], axis=1)
+    assert np.array_equal(once, result.predict_proba(rows.astype(np.float32)))
+    with pytest.raises(DataError, match="E403 predict has no column 'b', which the model reads; it has"):
+        result.predict(Frame({"a": A, "c": given["c"]}))
+    with pytest.raises(DataError, match="E405 predict: column 'c' holds 'v' in row 0"):
+        result.predict(Frame({"a": A[:1], "b": A[:1], "c": ["v"]}))

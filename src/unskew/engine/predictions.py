@@ -18,6 +18,7 @@ from unskew.data import scaling
 from unskew.data.convert import DEPTHS, samples, scaled
 from unskew.data.dotted import inputs_for
 from unskew.data.federation import Federation
+from unskew.data.intake.frames import is_frame, unlabelled
 from unskew.data.intake.scale import columns_of, has_columns
 from unskew.data.packed import rows_of
 from unskew.data.unseen import Unseen
@@ -120,6 +121,9 @@ def natural(run: Run, x: Any) -> np.ndarray:
         return _told(federation, federation.from_natural(rows))
     if isinstance(x, Mapping):
         raise DataError("E403", "predict: a dictionary was given; samples have one input, so give an array [N, ...].")
+    form = federation.intake.form if federation.intake else {}
+    if is_frame(x) and form.get("kind") == "table":
+        x = unlabelled(x, form["columns"], "predict")
     given = samples(x, "predict")
     if given.shape[1:] != federation.shape:
         raise DataError(

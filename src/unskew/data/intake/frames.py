@@ -5,7 +5,7 @@ Letters: N rows.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -120,6 +120,14 @@ def raws_of(tables: Mapping[str, Mapping[str, np.ndarray]], label: str, target: 
 
     named = label if aim else label or labels[0]
     return {name: sheet_raw(sheet, (named, ""), None, aim, features) for name, sheet in sheets.items()}
+
+
+def unlabelled(frame: Any, used: Iterable[tuple[str, list[str]]], name: str) -> np.ndarray:
+    """float32 [N, columns] of a table from which a model predicts: columns are found by name, in whatever order they come.
+
+    used: the columns that the model reads, with their words, as `Kinds` has them. Raises DataError as `numbers_as` does.
+    """
+    return numbers_as(Sheet(name, columns_of(frame, name)), dict(used))
 
 
 def _joined(sheets: Mapping[str, Sheet]) -> Sheet:
