@@ -223,3 +223,18 @@ def test_a_model_finds_the_columns_of_a_table_by_name(training):
         result.predict(Frame({"a": A, "c": given["c"]}))
     with pytest.raises(DataError, match="E405 predict: column 'c' holds 'v' in row 0"):
         result.predict(Frame({"a": A[:1], "b": A[:1], "c": ["v"]}))
+
+
+def test_test_rows_given_apart_belong_to_the_sites_that_they_name():
+    """Sites were left without test rows, so that neither the mean over sites nor the worst one was there."""
+    where = np.array(["north", "south", "east"])[np.arange(N) % 3]
+    train = table("xy", site=np.where(where == "east", "south", where))
+    asked = table("yx", site=where)
+    apart = ((train, asked), {"train": train, "test": asked})
+    beside = [Frame({name: one.held[name] for name in ("a", "c", "site")}) for one in (train, asked)]
+    for given in (*apart, (beside[0], Y, beside[1], Y)):
+        dataset, settings = data.intake.take.settings_of(given, site="site")
+        assert settings["skew"] == "column:site"
+        federation = data.build(dataset, "column:site", 2, np.random.default_rng(0), np.random.default_rng(0))
+        rows = {federation.name_of(k): federation.test[k].tolist() for k in range(2)}
+        assert rows == {name: np.flatnonzero(where == name).tolist() for name in ("north", "south")}

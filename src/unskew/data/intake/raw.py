@@ -59,6 +59,11 @@ class Raw:
         intake = dataset.intake or Intake()
         return replace(dataset, intake=replace(intake, form={**intake.form, **form}, dtype=self.came or intake.dtype))
 
+    def tested_on(self, test: Raw) -> Raw:
+        """The set with the samples of another as its test part, and the facts of them that both know, such as sites."""
+        facts = {name: values for name, values in test.columns.items() if name in self.columns}
+        return replace(self, x_test=test.x, y_test=test.y, test_columns=facts)
+
     def renumbered(self, classes: tuple[str, ...], among: tuple[str, ...], of: str) -> Raw:
         """The set with its labels numbered as in a longer list of classes. of: its name, for messages."""
         y, *test = [renumbered(y, classes, among, of) for y in (self.y, self.y_test) if y is not None]

@@ -178,7 +178,7 @@ def _labelled_tables(data: tuple[Any, ...], wish: Wish) -> Raw:
         {name: with_labels(x, y, name, label) for name, x, y in pairs}, "" if wish.target else label, wish.target
     )
     train, *test = raws.values()
-    return replace(train, x_test=test[0].x, y_test=test[0].y) if test else train
+    return train.tested_on(test[0]) if test else train
 
 
 def _is_labelled(x: Any, y: Any) -> bool:
@@ -258,7 +258,7 @@ def _split(data: Mapping[str, Any], wish: Wish, beside: int) -> Raw:
         raise DataError(
             "E403", f"'{owner}' brings a test set of its own, and train and test are given apart; give one kind."
         )
-    return replace(train, x_test=test.x, y_test=test.y, notes=notes)
+    return replace(train.tested_on(test), notes=notes)
 
 
 def _named(data: Mapping[str, Any]) -> Raw:
