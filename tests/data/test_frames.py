@@ -208,11 +208,13 @@ def test_parts_without_training_samples_and_parts_that_are_named_twice_are_refus
     assert data.take({"test": part, "lyon": part}).intake.divided == "client"
 
 
-@pytest.mark.parametrize("training", (("a", "c", "label"), ("label", "c", "a")))
+@pytest.mark.parametrize("training", [("a", "c", "label"), ("label", "c", "a")])
 def test_a_model_finds_the_columns_of_a_table_by_name(training):
     """In another order, numbers were taken for other columns, and predictions were wrong without a word."""
     given = table("xyz", b=A[::-1])
-    result = unskew.run("fedavg", Frame({name: given[name] for name in ("b", *training)}), clients=2, rounds=1, workers=1)
+    result = unskew.run(
+        "fedavg", Frame({name: given[name] for name in ("b", *training)}), clients=2, rounds=1, workers=1
+    )
     asked = {name: given[name][:7] for name in "abc"}
     once = result.predict_proba(Frame(asked))
     assert np.array_equal(once, result.predict_proba(Frame(dict(reversed(asked.items())))))
