@@ -13,6 +13,7 @@ import torch
 import unskew
 from unskew.core.method import Method
 from unskew.core.part import Part
+from unskew.core.trees import size_in_bytes
 from unskew.engine import check
 from unskew.errors import UsageError
 from unskew.methods import registry
@@ -77,6 +78,30 @@ def test_the_ledger_holds_every_byte():
     assert by_share["up", "flea/labels"]["bytes"] == [8 * m for m in taken]
     buffer = state.slices["flea"]
     assert len(buffer["labels"]) == sum(taken)
+
+
+def test_what_a_trip_brings_down_is_counted_with_the_slices_that_travel_with_it():
+    made = check.loop(registry.parse("flea+fedrdn"))
+    asked, visit = [], made.trainer.visit
+
+    def seen(trip, part, start, ids, private):
+        replies = visit(trip, part, start, ids, private)
+        asked.append((start.t, part.name, start.down, [r.client for r in replies]))
+        return replies
+
+    made.trainer.visit = seen
+    state, _ = made.round(made.begin(), 1)
+    before = len(made.record.rows["ledger"])
+    made.round(state, 2)
+    made.trainer.close()
+    t, part, down, clients = asked[-1]
+    assert (t, part) == (2, "flea")
+    assert size_in_bytes(down["flea"]) > size_in_bytes(down["fedrdn"]) > 0
+    rows = [r for r in made.record.rows["ledger"][before:] if r["way"] == "down"]
+    trained, visited = rows[: len(rows) // 2], rows[len(rows) // 2 :]
+    assert [r["share"] for r in visited] == [r["share"] for r in trained] == ["w", *down]
+    assert {r["share"]: r["bytes"] for r in visited[1:]} == {name: size_in_bytes(tree) for name, tree in down.items()}
+    assert all(r["clients"] == clients for r in visited)
 
 
 def test_shared_activations_are_of_the_same_samples_every_round():

@@ -211,7 +211,7 @@ class Loop:
         replies = self.trainer.visit(trip, part, start, ids, self.store.fetch(ids) if self.trainer.kept else {})
         declared = {part.name: self.method.covered(trip.shares(self.fed))}
         if not trip.early:  # else the weights are the round's own
-            self.ledger.weights_down(t, [r.client for r in replies], start)
+            self.ledger.broadcast(t, [r.client for r in replies], start)
         self.ledger.shared(t, replies, declared)
         good = as_hooks_see(self._gate(t, replies, gate.Spec({}, declared, {})), None, False, trip=True)
         ups = Ups.of(good, t, self.weighting, self.settings.cap).seen_by(part.name)
