@@ -12,6 +12,7 @@ import torch
 from unskew.core.method import Method
 from unskew.core.part import Part
 from unskew.core.values import Noise
+from unskew.data.availability import Availability
 from unskew.engine import check
 from unskew.engine.chance import System
 from unskew.engine.client.schedule import Recipe, chunks, drawn_apart, steps_apart, work_of
@@ -132,6 +133,16 @@ def test_a_loss_that_would_leave_a_site_is_withheld():
         loop.trainer.close()
     assert [r.loss for r in first] == [0.0, 0.0]
     assert not any(torch.equal(first[0].weights[n], t) for n, t in again[0].weights.items())
+
+
+def test_absences_last_for_their_period_also_where_chance_is_secret():
+    loop = check.loop(registry.parse("dpsgd"), availability="persistent:0.5x20")
+    loop.trainer.close()
+    loop.chance = System()  # as over a network
+    assert len({tuple(loop.attendance(t).answered.tolist()) for t in range(1, 21)}) == 1
+    loop.who = Availability.parse("poisson:0.5")  # on which a guarantee may rest
+    assert len({tuple(loop.attendance(t).answered.tolist()) for t in range(1, 21)}) > 1
+    assert len({tuple(loop.attendance(1).answered.tolist()) for _ in range(20)}) > 1
 
 
 def test_the_ledger_says_that_updates_are_protected():

@@ -132,8 +132,10 @@ class Loop:
         return state, Round(t, len(asked), len(good), len(replies) - len(good), time.perf_counter() - began, loss)
 
     def attendance(self, t: int) -> availability.Attendance:
-        """Who takes part in round t."""
-        return self.who.who(t, self.fed.clients, self.chance.cohort)
+        """Who takes part in round t. Absences on which no guarantee rests are drawn from the seed: those that last for
+        several rounds have to be drawn again in each."""
+        chance = Keyed(self.settings.seed) if self.who.independent is None else self.chance
+        return self.who.who(t, self.fed.clients, chance.cohort)
 
     def evaluate(self, state: State, summary: Round | None) -> list[Row]:
         """Metric rows of the state's round, added to the record. summary: of that round; None before round 1."""
