@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import get_args
 
 from unskew.data.federation import Federation
+from unskew.data.intake.lopsided import lopsided
 from unskew.diagnosis import advice, evidence, numbers, skews
 from unskew.diagnosis.diagnosis import Diagnosis
 from unskew.diagnosis.evidence import Goal
@@ -67,6 +68,8 @@ def _cautions(federation: Federation, closest: advice.Near) -> Iterator[str]:
     """Why the evidence may not carry over to a federation."""
     if (federation.label_counts.sum(0) > 0).sum() < 2:
         yield "all labels are of one class, so there is nothing to learn from them."
+    if text := lopsided(federation):
+        yield f"{text}; the evidence is of classes that are about equally common, and of accuracy."
     if federation.masks:
         yield "every setting of the evidence has one label a sample, and these samples have masks: take the order of methods as a guess."
     if federation.layout:

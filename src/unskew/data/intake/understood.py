@@ -12,6 +12,7 @@ from unskew.data.dataset import Dataset
 from unskew.data.federation import Federation
 from unskew.data.intake.alike import alike
 from unskew.data.intake.leaks import leaks
+from unskew.data.intake.lopsided import lopsided
 from unskew.data.intake.notes import counted, some
 from unskew.data.intake.sites import apart, by_site, site_column
 from unskew.data.layout import Input
@@ -38,7 +39,10 @@ def table(dataset: Dataset | Federation) -> str:
     ]
     if isinstance(dataset, Dataset) and (column := site_column(dataset)):
         rows.append(("sites", _sites(dataset, column)))
-    rows += [*_ranges(dataset), *(("warning", text) for text in filter(None, [leaks(dataset), *alike(dataset)]))]
+    rows += [
+        *_ranges(dataset),
+        *(("warning", text) for text in filter(None, [leaks(dataset), lopsided(dataset), *alike(dataset)])),
+    ]
     notes = dataset.intake.notes if dataset.intake else ()
     rows += sorted(notes, key=lambda note: TOPICS.index(note[0]))
     return "\n".join(f"{topic:<9}{text}" for topic, text in rows)
@@ -46,7 +50,7 @@ def table(dataset: Dataset | Federation) -> str:
 
 def facts(dataset: Dataset) -> dict[str, Any]:
     """The table as values for programs: samples, shape, range, shares of classes, sites, columns and notes."""
-    sites, warnings = by_site(dataset), filter(None, [leaks(dataset), *alike(dataset)])
+    sites, warnings = by_site(dataset), filter(None, [leaks(dataset), lopsided(dataset), *alike(dataset)])
     notes = (*(dataset.intake.notes if dataset.intake else ()), *(("warning", text) for text in warnings))
     counts = [] if dataset.target else _counts(dataset)
     return {
