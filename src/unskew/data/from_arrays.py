@@ -10,6 +10,7 @@ import numpy as np
 from unskew.data.convert import LARGE, array_of, bits_of, scaled
 from unskew.data.dataset import Dataset
 from unskew.data.holdout import with_test_set
+from unskew.data.intake import rounded
 from unskew.data.intake.columns import numbered, site_of
 from unskew.data.intake.labels import Labels, label_array, read_labels
 from unskew.data.intake.layout import check_layout
@@ -184,7 +185,7 @@ def _scaling(parts: Sequence[np.ndarray]) -> list[Note]:
     notes: list[Note] = [("scaled", f"{bits}-bit whole numbers were divided by {(1 << bits) - 1:,}") for bits in depths]
     if len(kinds := {str(x.dtype.newbyteorder("=")) for x in parts}) > 1:
         notes.append(("note", f"training and test samples are of different types: {' and '.join(sorted(kinds))}"))
-    return notes
+    return [*notes, *rounded.notes(parts)]
 
 
 def _duplicates(x: np.ndarray, x_test: np.ndarray) -> list[Note]:

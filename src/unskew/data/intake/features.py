@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from unskew.data.intake import cells, codes
+from unskew.data.intake import cells, codes, rounded
 from unskew.data.intake.notes import Note, counted, some
 from unskew.data.intake.sheets import Sheet
 from unskew.errors import DataError, excerpt
@@ -103,7 +103,7 @@ def judged(sheet: Sheet, column: str, values: np.ndarray) -> tuple[Judged, list[
 def turned(sheet: Sheet, column: str, values: np.ndarray) -> tuple[Judged, list[np.ndarray]]:
     """The same of a column that is used in any case; no columns where it has too many kinds of words."""
     if (numbers := column_of_numbers(sheet, column, values)) is not None:
-        return Judged([], remark=codes.remark(column, numbers)), [numbers]
+        return Judged([], remark=_remark(column, numbers)), [numbers]
     train = values if sheet.test is None else values[~sheet.test]
     texts = cells.words(values)
     kinds = sorted(set(texts.tolist()))
@@ -152,6 +152,10 @@ def _known_words(sheet: Sheet, column: str, kinds: list[str]) -> np.ndarray:
             f"{some([excerpt(kind, 30) for kind in kinds], 12)}.",
         )
     return texts
+
+
+def _remark(column: str, numbers: np.ndarray) -> str:
+    return codes.remark(column, numbers) or (rounded.remark(f"'{column}'") if rounded.is_rounded(numbers) else "")
 
 
 def _spread(texts: np.ndarray, kinds: list[str]) -> list[np.ndarray]:
