@@ -14,6 +14,7 @@ from unskew.data.intake.alike import alike
 from unskew.data.intake.leaks import leaks
 from unskew.data.intake.lopsided import lopsided
 from unskew.data.intake.notes import counted, some
+from unskew.data.intake.outweighed import outweighed
 from unskew.data.intake.sites import apart, by_site, site_column
 from unskew.data.layout import Input
 from unskew.data.rows import Rows
@@ -39,18 +40,19 @@ def table(dataset: Dataset | Federation) -> str:
     ]
     if isinstance(dataset, Dataset) and (column := site_column(dataset)):
         rows.append(("sites", _sites(dataset, column)))
-    rows += [
-        *_ranges(dataset),
-        *(("warning", text) for text in filter(None, [leaks(dataset), lopsided(dataset), *alike(dataset)])),
-    ]
+    rows += [*_ranges(dataset), *(("warning", text) for text in _warnings(dataset))]
     notes = dataset.intake.notes if dataset.intake else ()
     rows += sorted(notes, key=lambda note: TOPICS.index(note[0]))
     return "\n".join(f"{topic:<9}{text}" for topic, text in rows)
 
 
+def _warnings(dataset: Dataset | Federation) -> list[str]:
+    return [text for text in (leaks(dataset), lopsided(dataset), outweighed(dataset), *alike(dataset)) if text]
+
+
 def facts(dataset: Dataset) -> dict[str, Any]:
     """The table as values for programs: samples, shape, range, shares of classes, sites, columns and notes."""
-    sites, warnings = by_site(dataset), filter(None, [leaks(dataset), lopsided(dataset), *alike(dataset)])
+    sites, warnings = by_site(dataset), _warnings(dataset)
     notes = (*(dataset.intake.notes if dataset.intake else ()), *(("warning", text) for text in warnings))
     counts = [] if dataset.target else _counts(dataset)
     return {
