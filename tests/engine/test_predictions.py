@@ -185,3 +185,11 @@ def test_samples_that_seem_to_be_scaled_already_are_told_with_their_own_units():
     assert said(0.0, spread=8.0).startswith("column 'age' of these samples has mean 5 and standard deviation 8")
     assert not said(0.0, second=100.0)
     assert not said(-4.0, count=9)
+
+
+def test_columns_may_come_in_another_type_than_in_training():
+    x = np.random.default_rng(0).integers(0, 256, (60, 4)).astype(np.uint8)
+    result = unskew.run("fedavg", (x, x[:, 0] > 128), clients=2, rounds=1)
+    expected = result.predict_proba(x)
+    for dtype in (np.int64, np.float64, np.uint16):
+        assert np.array_equal(result.predict_proba(x.astype(dtype)), expected)

@@ -132,7 +132,8 @@ def natural(run: Run, x: Any) -> np.ndarray:
     if run.fed.net.embeds:
         return given.astype(np.float32)
     came = np.dtype(federation.intake.dtype) if federation.intake and federation.intake.dtype else np.dtype(np.float32)
-    if given.dtype != came and (given.dtype in DEPTHS or came in DEPTHS):
+    divided = len(federation.shape) > 1  # columns of numbers stay what they are, whatever their type
+    if divided and given.dtype != came and (given.dtype in DEPTHS or came in DEPTHS):
         raise DataError(
             "E403",
             f"predict: samples are {given.dtype}, those of training were {came}, which are scaled in another way; give "
