@@ -84,8 +84,9 @@ def run(
     model: a name, `file.py:function`, or any nn.Module. metrics: scores beside the main one, by name, or functions of your
     own; see docs/metrics.md. name: keep the run in `folder/name`, with checkpoints; without it the run stays in memory.
     say: receives what was understood of the data and what a user should know of this run, before anything trains, and other
-    messages. shown: is called after every round. callbacks: are told how the run goes, and may end it; see docs/callbacks.md. progress: show a bar where this runs
-    in a notebook. on: "here", or a Ray cluster, as `--on` takes it. Other options: the fields of Settings.
+    messages. shown: is called after every round. callbacks: are told how the run goes, and may end it; see
+    docs/callbacks.md. progress: show a bar where this runs in a notebook. on: "here", or a Ray cluster, as `--on` takes it.
+    Other options: the fields of Settings.
     Raises UsageError for settings that cannot work, DataError for unfit data, NothingUsed for a run that nobody trained.
     """
     method = os.fspath(method) if isinstance(method, os.PathLike) else method
@@ -120,8 +121,8 @@ def _heard_by(run: Run, callbacks: Sequence[Callback]) -> Run:
     `patience` is (E139)."""
     patience = min((c.patience for c in callbacks if isinstance(c, EarlyStopping)), default=0)
     earlier = run.settings.patience and run.settings.patience <= patience
-    remarks = () if earlier else on_stages(run.method, run.settings.rounds, patience)
-    return replace(run, callbacks=tuple(callbacks), remarks=(*run.remarks, *remarks))
+    more = () if earlier or not patience else on_stages(run.method, run.settings.rounds, patience)
+    return replace(run, callbacks=tuple(callbacks), remarks=tuple(dict.fromkeys((*run.remarks, *more))))
 
 
 def _checked(callbacks: Sequence[Callback]) -> Sequence[Callback]:
@@ -194,7 +195,7 @@ def resume(
     Raises StateError where it cannot.
     """
     view, folder = _View(shown, progress, say), Folder.open(Path(path))
-    folder.run = replace(_placed(folder.run, on), callbacks=tuple(_checked(callbacks)))
+    folder.run = _heard_by(_placed(folder.run, on), _checked(callbacks))
     loop, state = folder.go(say, view.round, view.ready)
     return result_of(loop, state, Path(path))
 

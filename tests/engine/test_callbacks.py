@@ -264,6 +264,17 @@ def test_early_stopping_that_may_end_a_first_stage_is_told_before_round_1_and_be
     assert not any("E139" in text for text in said)
     unskew.run("pfedsim", DATA, callbacks=[unskew.EarlyStopping(2)], patience=1, **settings)
     assert sum("E139" in text for text in said) == 1
+    unskew.run("cfl", DATA, **settings)  # whose first stage takes 20 rounds, callbacks or none
+    assert sum("'cfl'" in text for text in said) == 1
+
+
+def test_early_stopping_that_is_given_to_a_resumed_run_is_remarked_on(tmp_path):
+    settings = {**SETTINGS, "rounds": 6, "folder": tmp_path, "name": "r"}
+    with pytest.raises(StateError, match="E159"):
+        unskew.run("pfedsim", "digits", callbacks=[Failing()], **settings)
+    said: list[str] = []
+    unskew.resume(tmp_path / "r", callbacks=[unskew.EarlyStopping(2)], say=said.append)
+    assert sum("E139" in text for text in said) == 1
 
 
 class AfterThree(unskew.Callback):
@@ -274,7 +285,7 @@ class AfterThree(unskew.Callback):
 def test_a_run_that_ended_in_the_first_stage_of_its_method_says_so_beside_its_scores(tmp_path):
     settings = {**SETTINGS, "rounds": 6, "folder": tmp_path}
     ended = unskew.run("pfedsim", DATA, callbacks=[AfterThree()], name="r", **settings)
-    text = "round 3 of 6 was the last, and 'pfedsim' comes to its second stage after round 3"
+    text = "round 3 of 6 is the last that was trained, and 'pfedsim' comes to its second stage after round 3"
     assert f"Warning: {text}" in ended.table()
     again = unskew.load(tmp_path / "r")
     events = [e for e in again.record.rows["events"] if e["code"] == "E139"]

@@ -129,6 +129,10 @@ def test_bf16_is_refused_where_it_would_round_nothing(monkeypatch):
     with pytest.raises(UsageError, match="E109 precision=bf16 rounds"):
         resolve(settings.replace(model="auto"), model=depthwise)
     resolve(settings.replace(model="cnn_small"))
+    layers = nn.Sequential(nn.Conv3d(1, 4, 3), nn.Conv3d(4, 4, 3), nn.Flatten(), nn.Linear(4 * 4**3, 2))
+    volumes = unskew.data.arrays(np.zeros((12, 1, 8, 8, 8), np.float32), np.arange(12) % 2)
+    with pytest.raises(UsageError, match="E109 precision=bf16 rounds"):
+        resolve(settings.replace(model="auto", skew="iid"), data=volumes, model=layers)
 
 
 def test_bf16_is_refused_on_a_gpu():

@@ -159,3 +159,14 @@ def test_fedem_scores_clients_with_their_own_shares_of_the_models() -> None:
 def test_fedem_refuses_models_that_are_not_wholly_common(text: str, model: str, why: str) -> None:
     with pytest.raises(UsageError, match=f"E108 'fedem' cannot run here: .*{why}"):
         resolve(testbed.settings(model=model), testbed.federation(), registry.parse(text))
+
+
+def test_a_share_of_apfl_stays_a_number_where_the_learning_rate_has_fallen_to_0():
+    """0 / 0 was no bound for a share at one of its ends, and every reply was dropped (E301)."""
+    settings = testbed.settings(rounds=3, lr_rounds=1.0)
+    loop = loop_of(resolve(settings, testbed.federation(), registry.parse("apfl(alpha=1.0, moves='step')")))
+    state = loop.begin()
+    for t in (1, 2, 3):
+        state, summary = loop.round(state, t)
+        assert (summary.answered, summary.dropped) == ((loop.fed.sizes > 0).sum(), 0)
+    loop.trainer.close()

@@ -218,7 +218,7 @@ def in_first_stage(method: Method, rounds: int, t: int) -> str:
     """A sentence where round t, the last that was trained of so many, is in the first stage of a Part; else ""."""
     for p, _, last in _first_stages(method, rounds):
         if 0 < t <= last:
-            text = f"round {t} of {rounds} was the last, and '{p.name}' comes to its second stage after round {last}"
+            text = f"round {t} of {rounds} is the last that was trained, and '{p.name}' comes to its second stage after round {last}"
             return f"{text}, so the scores are those of its first stage"
     return ""
 

@@ -51,8 +51,9 @@ class Started:
 def follow(run: Path, started: Started, status: Callable[[], str], say: Say) -> dict[str, Any]:
     """Repeat a run's log from where it was started until it ends. Returns its ending.json.
 
-    status: Flower's word for the state of the run, "" if it does not answer. Raises UsageError (E507) if its process has ended without a word,
-    Paused (E203) if it has because the disk is full, StateError (E110) if another process conducts the run.
+    status: Flower's word for the state of the run, "" if it does not answer. Raises UsageError (E507) if its process has
+    ended without a word, Paused (E203) if it has because the disk is full, StateError (E110) if another process conducts
+    the run.
     """
     log, asked, unanswered = _Log(run / LOG, started.log_at), time.monotonic(), 0
     while True:

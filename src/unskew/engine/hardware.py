@@ -54,8 +54,10 @@ def _check_precision(precision: str, device: str) -> None:
 
 def check_rounds(net: Network, precision: str) -> None:
     """Raises UsageError (E109) where a model has nothing that bf16 would round: it would train as with float32."""
-    if precision == BF16 and not any(w.ndim > 2 and w.shape[1] > 1 for w in net.initial.values()):
-        text = "precision=bf16 rounds convolutions of several channels, and this model has none"
+    if precision == BF16 and not any(w.ndim in (3, 4) and w.shape[1] > 1 for w in net.initial.values()):
+        text = (
+            "precision=bf16 rounds convolutions of several channels in one or two dimensions, and this model has none"
+        )
         raise UsageError("E109", f"{text}; leave it out.")
 
 

@@ -56,7 +56,9 @@ class APFL(OwnModel):
         """Bounds the slope of a so that a plain step of SGD ends in [0, 1], also from beyond, where momentum may carry it."""
         if not self.adaptive:
             return g
-        a, slope, lr = w["apfl.alpha"], g["apfl.alpha"], c.round["lr"]
+        a, slope = w["apfl.alpha"], g["apfl.alpha"]
+        # the rate may have fallen to 0, and 0 / 0 would be no bound
+        lr = c.round["lr"].clamp(min=torch.finfo(a.dtype).tiny)
         return g | {"apfl.alpha": torch.minimum(torch.maximum(slope, (a - 1) / lr), a / lr)}
 
     def personalise(self, w: Weights, c: Client) -> Weights:
