@@ -83,10 +83,9 @@ def run(
     target: instead of classes, the number to predict, a column of a table or what y is called; or several labels, "a,b,c".
     model: a name, `file.py:function`, or any nn.Module. metrics: scores beside the main one, by name, or functions of your
     own; see docs/metrics.md. name: keep the run in `folder/name`, with checkpoints; without it the run stays in memory.
-    say: receives what was understood of the data and what a user should know of this run, before anything trains, and other
-    messages. shown: is called after every round. callbacks: are told how the run goes, and may end it; see
-    docs/callbacks.md. progress: show a bar where this runs in a notebook. on: "here", or a Ray cluster, as `--on` takes it.
-    Other options: the fields of Settings.
+    say: receives what was understood of the data and should be known of the run, before anything trains, and other messages.
+    shown: is called after every round. callbacks: are told how the run goes, and may end it; see docs/callbacks.md. progress:
+    show a bar in a notebook. on: "here", or a Ray cluster, as `--on` takes it. Other options: the fields of Settings.
     Raises UsageError for settings that cannot work, DataError for unfit data, NothingUsed for a run that nobody trained.
     """
     method = os.fspath(method) if isinstance(method, os.PathLike) else method
