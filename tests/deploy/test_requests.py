@@ -187,3 +187,24 @@ def test_slices_that_parts_here_do_not_read_are_named(site):
     said = answer(site, "train", {**sent, "down": torch.zeros(1)}, t=1, lr=0.05)
     assert said == ("E310", "the request's slices are one tensor, expected some for each Part.")
     assert answer(site, "train", sent, t=1, lr=0.05) == ("", "")
+
+
+def test_an_exchange_of_a_part_brings_what_it_reads_and_no_more(site, monkeypatch):
+    sent = with_a_method(site, "feddpms(alpha=5, width=8)")
+    slice_ = sent["down"]["feddpms"]
+    brings = {"w": sent["w"], "down": {"feddpms": {leaf: slice_[leaf] for leaf in ("asked", "decoder")}}}
+    lacks = {"w": sent["w"], "down": {"feddpms": {"decoder": slice_["decoder"]}}}
+    asks = {"t": 1, "lr": 0.05, "part": "feddpms"}
+    assert answer(site, "visit", {"w": sent["w"]}, trip=0, **asks) == ("", "")
+    assert answer(site, "visit", brings, trip=1, **asks) == ("", "")
+    code, text = answer(site, "visit", lacks, trip=1, **asks)
+    assert (code, "the slice of 'feddpms' without 'asked', which it has at this site" in text) == ("E504", True)
+    code, text = answer(site, "train", brings, t=2, lr=0.05)
+    assert (code, "the slice of 'feddpms' without 'count', which it has at this site" in text) == ("E504", True)
+
+    def failing(part, w, c):
+        raise KeyError("odd")
+
+    monkeypatch.setattr(type(site._run[2].method.parts[0]), "send_decoder", failing)
+    said = answer(site, "visit", {"w": sent["w"]}, trip=0, **asks)
+    assert said == ("E312", "KeyError; the site's log says more."), "slices that it does not read are not to blame"

@@ -34,7 +34,9 @@ _BY_VALUE = "decides by a tensor's value; hooks see many clients at once, so cho
 _BY_MASK = (
     "picks values by what they are, so that clients differ in how many; multiply by a mask, or choose with torch.where"
 )
-_BESIDE_STEPS = ("hook `begin`", "hook `starts`", "hook `finish`", "hook `sends`", "trip's `client`")
+_IN_A_TRIP = "trip's `client`"
+_UNREAD = "In a trip that says what it reads, c.down holds these leaves alone: name this one, too, in its `reads`."
+_BESIDE_STEPS = ("hook `begin`", "hook `starts`", "hook `finish`", "hook `sends`", _IN_A_TRIP)
 _NO_NOISE = (
     "c.noise holds what `noise` asked for, drawn for a step: `begin`, `finish` and trips find nothing there, so hand a step's "
     "draw on, with a leaf of `begin` that `carry` replaces and c.round holds."
@@ -124,7 +126,7 @@ def answer_of(trip: Trip, part: Any, w: Weights, c: Client) -> Tree:
     if not is_own(part):
         return trip.client(w, c)
     held = _Held(_W, dict(w), False)
-    with explained(part.name, "trip's `client`"):
+    with explained(part.name, _IN_A_TRIP):
         tree = trip.client(w, c)
     problem = returned.no_tree(tree) or returned.undeclared(trip.shares(c.fed), tree, "the trip's `shares`")
     if text := held.changed() or (problem and f"returned {problem}"):
@@ -167,7 +169,8 @@ def explained(part: str, what: str) -> Generator[None]:
         first = words.strip().splitlines()[0].rstrip(".") if words.strip() else "no words"
         place = line_of(error)
         missed = isinstance(error, KeyError) and "c.noise[" in place and what in _BESIDE_STEPS
-        hint = f" {_NO_NOISE}" * missed
+        unread = isinstance(error, KeyError) and "c.down[" in place and what == _IN_A_TRIP
+        hint = f" {_NO_NOISE}" * missed + f" {_UNREAD}" * unread
         text = f"the {what} of '{part}' failed in {place}: {type(error).__name__}: {first[:300]}.{hint}"
         raise failed("E127", text) from error
 

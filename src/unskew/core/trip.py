@@ -24,6 +24,8 @@ class Trip:
     early: run `client` on the weights and slice that the round began with, so that over a network its answers travel
     with the training's; `server` still follows the merge.
     sums: how often `client` calls `Client.total`, if it reads samples in no other way; 0: it may read them in any.
+    reads: the leaves of its Part's slice that `client` finds in `Client.down`, `evaluate_with` included where it takes samples
+    as the model sees them; no others are sent for this exchange. None: all of them.
     """
 
     when: Callable[[int, int], bool]
@@ -33,6 +35,7 @@ class Trip:
     everyone: bool = False
     early: bool = False
     sums: int = 0
+    reads: tuple[str, ...] | None = None
 
     def often(self, rounds: int) -> int:
         """How often it is due in a run of so many rounds."""

@@ -81,11 +81,21 @@ def check_part(part: Any, overridden: Collection[str]) -> None:
     if not _listed(part, "taps", str, "('cut',)") and "tap" in overridden and not any("taps" in vars(k) for k in mine):
         raise UsageError("E121", f"'{name}' defines `tap`, which runs at the cuts in `taps`; set it, like ('cut',).")
     _listed(part, "trips", Trip, "(Trip(...),)")
+    for trip in part.trips:
+        if trip.reads is not None and not _are_names(trip.reads):
+            text = f"'{name}' has a trip with reads={trip.reads!r}"
+            raise UsageError(
+                "E121", f"{text}; name the leaves of its slice in a tuple, like ('mean',), or () for none."
+            )
     for place, value in {n: v for k in (*reversed(mine), part) for n, v in vars(k).items()}.items():
         held = value.parameters() if isinstance(value, nn.Module) else [value]
         if any(isinstance(one, Tensor) and one.requires_grad for one in held):
             text = f"'{name}' keeps weights on itself ('{place}'), which nobody trains, sends or saves"
             raise UsageError("E121", f"{text}; name them in the hook `weights`, or freeze them: requires_grad_(False).")
+
+
+def _are_names(value: Any) -> bool:
+    return isinstance(value, tuple | list) and all(isinstance(one, str) for one in value)
 
 
 def _listed(part: Any, attribute: str, of: type, like: str) -> int:

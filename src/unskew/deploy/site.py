@@ -121,7 +121,8 @@ class Site:
     def _of_slices(self, error: Exception, request: Packet) -> Exception:
         if self._run is None or self._run[0] != request.header["run"]:
             return error
-        return self._run[2].slices.explained(error, request.tree.get("down", {}))
+        run = self._run[2]
+        return run.slices.explained(error, request.tree.get("down", {}), run.reads(request.header))
 
     def refusal(self, digest: str, problem: Exception) -> Sealed:
         """The reply to a request that cannot be taken. digest: of its text."""
@@ -272,7 +273,7 @@ class Site:
                 self._keep(number, study, run)
         requests.check_weights(request.tree.get("w", {}), run.first)
         requests.check_rates(request.header, run.settings)
-        run.slices.check(request.tree.get("down", {}))
+        run.slices.check(request.tree.get("down", {}), run.reads(request.header))
         tree = run.moved(request.tree)
         return run, run.start(request.header["t"], request.header["lr"], tree)
 

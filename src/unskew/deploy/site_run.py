@@ -13,14 +13,16 @@ import torch
 
 from unskew.config import Settings
 from unskew.core.method import Method
+from unskew.core.part import Part
 from unskew.core.replies import Reply
 from unskew.core.trees import Tree, Weights, tree_map
+from unskew.core.trip import Trip
 from unskew.data.dataset import Dataset
 from unskew.deploy.federations import SitesView
 from unskew.deploy.judging import named, score_names
 from unskew.deploy.refusing import refusal
 from unskew.deploy.shelf import Shelf
-from unskew.deploy.slices import Slices
+from unskew.deploy.slices import Reads, Slices
 from unskew.deploy.studies import check_noise, prepared
 from unskew.engine import predictions
 from unskew.engine.assemble import scoring_of, trainer_of
@@ -85,13 +87,24 @@ class SiteRun:
         method does not have, E520 in a round in which the Part makes no such trip: what was approved is what the method
         says, and when.
         """
+        part, trip = self._trip(name, place)
+        if not trip.when(start.t, self.settings.rounds):
+            raise refusal(f"'{name}' has nothing to ask after round {start.t}")
+        states = {self.k: private} if self.trainer.kept else {}
+        return self.trainer.visit(trip, part, start, [self.k], states)
+
+    def reads(self, header: Mapping[str, Any]) -> Reads:
+        """What a request of this header has to bring of slices. Raises UsageError (E310) as `visited` does."""
+        if header["kind"] != "visit":
+            return {}
+        part, trip = self._trip(header["part"], header["trip"])
+        return {part.name: trip.reads}
+
+    def _trip(self, name: str, place: int) -> tuple[Part, Trip]:
         part = next((p for p in self.method.parts if p.name == name), None)
         if part is None or place >= len(part.trips):
             raise UsageError("E310", f"the study's method has no trip {place} of '{printable(name)[:64]}'.")
-        if not part.trips[place].when(start.t, self.settings.rounds):
-            raise refusal(f"'{name}' has nothing to ask after round {start.t}")
-        states = {self.k: private} if self.trainer.kept else {}
-        return self.trainer.visit(part.trips[place], part, start, [self.k], states)
+        return part, part.trips[place]
 
     def start(self, t: int, lr: float, tree: Tree) -> Start:
         """What round t begins with, from what the server has sent. Weights on the disk stay there, if all were sent."""

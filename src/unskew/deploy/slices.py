@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -18,6 +18,9 @@ from unskew.errors import UsageError
 
 Form = tuple[tuple[int, ...], torch.dtype]
 """The shape and type of a tensor."""
+
+Reads = Mapping[str, Collection[str] | None]
+"""By Part, which leaves of its slice a request brings; all of them where it says nothing, or None."""
 
 
 class Slices:
@@ -40,20 +43,27 @@ class Slices:
         kept = {leaf: t for leaf, t in tree.items() if leaf not in part.keeps_at_server}
         return {path: (tuple(t.shape), t.dtype) for path, t in flat(kept).items()}
 
-    def check(self, down: Any) -> None:
+    def _expected(self, part: Part, reads: Reads) -> Iterator[tuple[str, Form]]:
+        """What a request has to bring of this Part's slice."""
+        only = reads.get(part.name)
+        for path, form in self._forms.get(part.name, {}).items():
+            if only is None or path.partition("/")[0] in only:
+                yield path, form
+
+    def check(self, down: Any, reads: Reads) -> None:
         """Raises UsageError (E504) for a slice that lacks a tensor, or holds one of another type or shape than it has here. A first
         axis may be of another length, as that of samples is which a method collects; of a user's own Part any axis."""
         if not isinstance(down, Mapping):
             raise UsageError("E310", "the request's slices are one tensor, expected some for each Part.")
         for part in self.method.parts:
             leaves = _leaves(down, part)
-            for path, form in self._forms.get(part.name, {}).items() if part.name in down else ():
+            for path, form in self._expected(part, reads) if part.name in down else ():
                 if path not in leaves:
                     raise _other(part, f"without '{path}', which it has at this site")
                 if not is_own(part) and _inner(leaves[path]) != _inner_of(form):
                     raise _other(part, f"with '{path}' as {_shown(leaves[path])}; at this site it is {_form(*form)}")
 
-    def explained(self, error: Exception, down: Any) -> Exception:
+    def explained(self, error: Exception, down: Any, reads: Reads) -> Exception:
         """What a request ended with, or (E504) that slices are not those that Parts here read, if that is why: a KeyError or an
         error of torch's says nothing of it."""
         is_known = isinstance(error, UsageError)
@@ -63,7 +73,7 @@ class Slices:
             return error
         for part in self.method.parts:
             leaves = _leaves(down, part)
-            for path, (shape, dtype) in self._forms.get(part.name, {}).items():
+            for path, (shape, dtype) in self._expected(part, reads):
                 if is_lacking and path not in leaves:
                     return _other(part, f"without '{path}', which it has at this site")
                 is_fixed = bool(shape) and shape[0] > 1  # what begins with none or one may grow

@@ -68,7 +68,7 @@ class Unskew(FedDyn):
     def trips(self) -> tuple[Trip, ...]:
         if not self.statistics:
             return ()
-        return (Trip(lambda t, T: t == 0, self.measure, self.collect, self.measured, everyone=True),)
+        return (Trip(lambda t, T: t == 0, self.measure, self.collect, self.measured, everyone=True, reads=()),)
 
     def measured(self, fed: Fed) -> dict[str, Share]:
         return _INPUTS.statistics(fed) if self._normalises(fed) else {}

@@ -49,7 +49,7 @@ class FedBR(Part):
 
     @property
     def trips(self) -> tuple[Trip, ...]:
-        return (Trip(lambda t, T: t == 0, self.average, self.collect, self.averages, everyone=True),)
+        return (Trip(lambda t, T: t == 0, self.average, self.collect, self.averages, everyone=True, reads=()),)
 
     def averages(self, fed: Fed) -> dict[str, Share]:
         each = self._each(fed)

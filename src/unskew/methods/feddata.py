@@ -36,7 +36,7 @@ class FedData(Part):
     def trips(self) -> tuple[Trip, ...]:
         if not self.share:
             return ()
-        return (Trip(lambda t, T: t == 0, self.upload, self.collect, self.uploads, everyone=True),)
+        return (Trip(lambda t, T: t == 0, self.upload, self.collect, self.uploads, everyone=True, reads=()),)
 
     def uploads(self, fed: Fed) -> dict[str, Share]:
         rows = max(1, int(self.share * int(fed.sizes.max())))

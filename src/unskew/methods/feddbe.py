@@ -37,7 +37,7 @@ class FedDBE(Part):
 
     @property
     def trips(self) -> Sequence[Trip]:
-        return (Trip(lambda t, T: t == 1, self.summed, self.mean, self.sums, everyone=True),)
+        return (Trip(lambda t, T: t == 1, self.summed, self.mean, self.sums, everyone=True, reads=()),)
 
     def sums(self, fed: Fed) -> dict[str, Share]:
         kind, most = fed.kind_at("features", "sums"), float(fed.sizes.max())

@@ -120,9 +120,10 @@ class FedDPMS(Part):
 
     @property
     def trips(self) -> tuple[Trip, ...]:
+        last, read = self.last_of_stage, ("asked",) if self.mechanism == "single" else ("asked", "decoder")
         return (
-            Trip(lambda t, T: t == self.last_of_stage(T), self.send_decoder, self.merge_decoders, self.decoders),
-            Trip(lambda t, T: self.last_of_stage(T) <= t < T, self.release, self.collect, self.releases),
+            Trip(lambda t, T: t == last(T), self.send_decoder, self.merge_decoders, self.decoders, reads=()),
+            Trip(lambda t, T: last(T) <= t < T, self.release, self.collect, self.releases, reads=read),
         )
 
     def server_init(self, w: Weights, fed: Fed) -> Tree:

@@ -83,7 +83,16 @@ class FedFed(Part):
 
     @property
     def trips(self) -> tuple[Trip, ...]:
-        return (Trip(lambda t, T: t == self.last_of_stage(T) < T, self.send, self.pool, self.residues, everyone=True),)
+        return (
+            Trip(
+                lambda t, T: t == self.last_of_stage(T) < T,
+                self.send,
+                self.pool,
+                self.residues,
+                everyone=True,
+                reads=(),
+            ),
+        )
 
     def server_init(self, w: Weights, fed: Fed) -> Tree:
         return {"x": torch.zeros(0, *fed.shape), "labels": torch.zeros(0, dtype=torch.int64)}

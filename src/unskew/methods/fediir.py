@@ -42,7 +42,7 @@ class FedIIR(Part):
 
     @property
     def trips(self) -> tuple[Trip, ...]:
-        return (Trip(lambda t, T: t < T, self.measure, self.collect, self.gradients),)
+        return (Trip(lambda t, T: t < T, self.measure, self.collect, self.gradients, reads=()),)
 
     def gradients(self, fed: Fed) -> dict[str, Share]:
         what = "sum of the head's gradients over samples"

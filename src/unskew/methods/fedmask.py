@@ -84,7 +84,7 @@ class FedMask(Remembered):
     def trips(self) -> tuple[Trip, ...]:
         if self.keep == 1 or not self.layers:
             return ()
-        return (Trip(lambda t, T: t == 0, self.prune, self.collect, self.structure, everyone=True),)
+        return (Trip(lambda t, T: t == 0, self.prune, self.collect, self.structure, everyone=True, reads=()),)
 
     def pruned(self, fed: Fed) -> list[str]:
         return masks(fed)[-self.layers :] if self.trips else []

@@ -43,7 +43,7 @@ class FedMix(Part):
     def trips(self) -> tuple[Trip, ...]:
         if not self.lam:
             return ()
-        return (Trip(lambda t, T: t == 0, self.average, self.collect, self.averages, everyone=True),)
+        return (Trip(lambda t, T: t == 0, self.average, self.collect, self.averages, everyone=True, reads=()),)
 
     def averages(self, fed: Fed) -> dict[str, Share]:
         x = Share(

@@ -45,7 +45,9 @@ class FedRDN(Part):
 
     @property
     def trips(self) -> tuple[Trip, ...]:
-        return (Trip(lambda t, T: t == 0, self.measure, self.collect, self.statistics, everyone=True, sums=1),)
+        return (
+            Trip(lambda t, T: t == 0, self.measure, self.collect, self.statistics, everyone=True, sums=1, reads=()),
+        )
 
     def statistics(self, fed: Fed) -> dict[str, Share]:
         each = Share((images.channels(fed),), reads="each", kind="statistics", samples="client")

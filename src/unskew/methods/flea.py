@@ -91,7 +91,9 @@ class FLea(Part):
     def trips(self) -> tuple[Trip, ...]:
         if not self.alpha:
             return ()
-        after_merge = Trip(lambda t, T: 0 < t < T, self.extract, self.collect, self.trip_shares, early=self.fused)
+        after_merge = Trip(
+            lambda t, T: 0 < t < T, self.extract, self.collect, self.trip_shares, early=self.fused, reads=()
+        )
         return (after_merge,)
 
     def trip_shares(self, fed: Fed) -> dict[str, Share]:

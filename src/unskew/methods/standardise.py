@@ -60,7 +60,7 @@ class Standardise(Part):
 
     @property
     def trips(self) -> tuple[Trip, ...]:
-        return (Trip(lambda t, T: t == 0, self.measure, self.pool, self.statistics, everyone=True),)
+        return (Trip(lambda t, T: t == 0, self.measure, self.pool, self.statistics, everyone=True, reads=()),)
 
     def statistics(self, fed: Fed) -> dict[str, Share]:
         each = Share((channels(fed),), reads="each", kind="statistics", samples="client")

@@ -5,7 +5,7 @@ Letters: N samples, K clients, C classes.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -79,6 +79,20 @@ class Start:
         weights, down = self.own(k)
         weights = all_aligned(weights) if isinstance(weights, dict) else weights  # else on a disk, read when needed
         return Start(self.t, self.lr, weights, {part: all_aligned(tree) for part, tree in down.items()})
+
+    def reading(self, part: str, leaves: Collection[str] | None) -> Start:
+        """The same with these leaves of the Part's slice alone; None: all of them."""
+        if leaves is None:
+            return self
+
+        def only(down: dict[str, Tree]) -> dict[str, Tree]:
+            return {**down, part: {leaf: v for leaf, v in down.get(part, {}).items() if leaf in leaves}}
+
+        def own(k: int) -> tuple[Weights, dict[str, Tree]]:
+            weights, down = self.own(k) if self.own else (self.weights, self.down)
+            return weights, only(down)
+
+        return replace(self, down=only(self.down), own=own if self.own else None)
 
     def received(self, k: int) -> Weights:
         """The weights that client k is sent."""

@@ -205,7 +205,8 @@ class Loop:
         """began: what the round's clients were sent at its beginning."""
         for part, trip in due(self.method, state.t, self.ends or self.settings.rounds):
             ids = list(range(self.fed.clients)) if trip.everyone else cohort
-            state = self._trip(state, part, trip, ids, began if trip.early else self.down(state, state.t))
+            now = self.down(state, state.t).reading(part.name, trip.reads)
+            state = self._trip(state, part, trip, ids, began if trip.early else now)
         return state
 
     def _trip(self, state: State, part: Part, trip: Trip, ids: list[int], start: Start) -> State:
