@@ -83,16 +83,10 @@ class FedFed(Part):
 
     @property
     def trips(self) -> tuple[Trip, ...]:
-        return (
-            Trip(
-                lambda t, T: t == self.last_of_stage(T) < T,
-                self.send,
-                self.pool,
-                self.residues,
-                everyone=True,
-                reads=(),
-            ),
-        )
+        return (Trip(self._ends_stage, self.send, self.pool, self.residues, everyone=True, reads=()),)
+
+    def _ends_stage(self, t: int, rounds: int) -> bool:
+        return t == self.last_of_stage(rounds) < rounds
 
     def server_init(self, w: Weights, fed: Fed) -> Tree:
         return {"x": torch.zeros(0, *fed.shape), "labels": torch.zeros(0, dtype=torch.int64)}
