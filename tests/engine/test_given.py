@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -203,3 +204,41 @@ def test_a_digest_is_of_what_a_module_computes():
 def test_settings_of_a_part_count():
     assert given.of_part(Mild()) == given.of_part(Mild())
     assert given.of_part(Mild()) != given.of_part(Mild(strength=2.0))
+
+
+@dataclass(frozen=True)
+class Holding(Part):
+    """A Part with a setting that is no plain value."""
+
+    held: Any = None
+    name = "holding"
+
+
+def double(x: torch.Tensor) -> torch.Tensor:
+    return 2 * STRENGTH * x
+
+
+def test_a_tensor_as_a_setting_counts_with_all_its_numbers(tmp_path):
+    """Its text leaves out the middle of a long one: the run with other numbers was returned as the new one's."""
+    one, other = torch.zeros(5000), torch.zeros(5000)
+    other[2500] = 1
+    before = run(tmp_path, Holding(one), model="mlp")
+    assert run(tmp_path, Holding(one.clone()), model="mlp").digest == before.digest
+    with pytest.raises(StateError, match="E112 the Part 'holding' given here is not the one"):
+        run(tmp_path, Holding(other), model="mlp")
+
+
+def test_a_function_as_a_setting_is_known_by_its_code(tmp_path, monkeypatch):
+    """Where it lay in memory stood in the run's settings, so that no other process could go on with the run."""
+    assert str(Holding(double)) == "holding(held=double)"
+    assert str(Holding(lambda x: x)) == "holding(held=<lambda>)"
+    before = given.of_part(Holding(double))
+    monkeypatch.setitem(globals(), "STRENGTH", 0.1)
+    assert given.of_part(Holding(double)) != before
+
+
+@pytest.mark.parametrize("value", [torch.ones(3), np.ones(3)])
+def test_an_array_as_a_setting_does_not_end_the_run_in_its_table(value):
+    """Compared with the default it gave three answers, and Python's words for that ended the run."""
+    assert str(Holding(value)).endswith(" [3])")
+    assert str(Holding()) == "holding"

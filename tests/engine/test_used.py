@@ -210,3 +210,23 @@ def test_a_hook_of_a_users_own_is_suspected_beside_the_learning_rate(tmp_path, s
     text = str(error.value) if since == 1 else doubt(run, Replies.of(result.record.rows["events"]), result.t)
     assert f"{when} hold values that are no numbers: either a hook of 'rooted' returns no number" in text
     assert f"or lr={run.settings.lr:g} is too high." in text
+
+
+@dataclass(frozen=True)
+class Empty(Part):
+    """A merge that divides by nothing, as one does by the norm of an update that is 0."""
+
+    name: ClassVar[str] = "empty"
+    merges = True
+
+    def merge(self, w, s, ups, fed):
+        return {n: t / 0 for n, t in w.items()}, s
+
+
+def test_a_merge_of_a_users_own_is_suspected_where_the_server_made_no_numbers():
+    """All replies were whole, and the message blamed the learning rate of the clients alone."""
+    with pytest.raises(NothingUsed) as error:
+        unskew.run(Empty(), check.federation(), **FAST)
+    assert "what the server makes of them holds values that are no numbers: either a hook of 'empty'" in str(
+        error.value
+    )

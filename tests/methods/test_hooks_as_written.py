@@ -7,6 +7,7 @@ changed in place that other clients read; random numbers that no seed reaches; a
 from __future__ import annotations
 
 import functools
+import math
 import random
 import re
 from dataclasses import dataclass
@@ -59,12 +60,21 @@ def doubles(tree: Any) -> Any:
     return {n: t.double() for n, t in tree.items()}
 
 
+def metas(tree: Any) -> Any:
+    return {n: t.to("meta") for n, t in tree.items()}
+
+
 RETURNED = [
     ("loss", lambda s, w, out, b, c: None, r"returned nothing \(None\); expected one number"),
     ("loss", lambda s, w, out, b, c: sized(out), r"returned a number for each sample \(\[16\]\); .*b\.mean"),
     ("loss", lambda s, w, out, b, c: b.mean(sized(out)).reshape(1), r"expected one number"),
     ("loss", lambda s, w, out, b, c: True, "returned a bool"),
     ("loss", lambda s, w, out, b, c: {"a": b.mean(sized(out))}, "returned a dict"),
+    ("loss", lambda s, w, out, b, c: np.float64(0.5), r"a number of NumPy's \(float64\); expected one number of Python"),
+    ("loss", lambda s, w, out, b, c: torch.zeros((), device="meta"), "on the device 'meta'; expected 'cpu'"),
+    ("loss", lambda s, w, out, b, c: b.mean(sized(out)).to(torch.complex64), "complex64; expected a real number"),
+    ("loss", lambda s, w, out, b, c: b.mean(sized(out).detach()), "no gradient reaches a weight, .* without detach"),
+    ("loss", lambda s, w, out, b, c: torch.tensor(math.nan), "no gradient reaches a weight"),
     ("grad", lambda s, g, w, c: None, "expected tensors by name"),
     ("grad", lambda s, g, w, c: dropping(g), r"returned no 'conv1\.0\.bias'; expected every one"),
     ("grad", lambda s, g, w, c: {**g, "head.wieght": g["head.weight"]}, r"Did you mean 'head\.weight'\?"),
@@ -72,6 +82,11 @@ RETURNED = [
     ("grad", lambda s, g, w, c: {n: t.mean(0, keepdim=True) for n, t in g.items()}, r"\[1, 3, 3, 3\]; expected"),
     ("grad", lambda s, g, w, c: {n: t > 0 for n, t in g.items()}, r"torch\.bool; .* end with \.to\(torch\.float32\)"),
     ("grad", lambda s, g, w, c: doubles(g), r"torch\.float64"),
+    ("grad", lambda s, g, w, c: metas(g), "'conv1.0.weight' as a tensor on the device 'meta'; expected 'cpu'"),
+    ("grad", lambda s, g, w, c: {n: t.to_sparse() for n, t in g.items()}, "sparse"),
+    ("batch", lambda s, b, c: b.replace(x=b.x.to("meta")), "a batch whose x is a tensor on the device 'meta'"),
+    ("logits", lambda s, z, b, c: z.to("meta"), "a tensor on the device 'meta'"),
+    ("refine", lambda s, w, old, fed, t: (metas(w), old), "on the device 'meta'"),
     ("batch", lambda s, b, c: None, r"expected a batch, such as b\.replace"),
     ("batch", lambda s, b, c: b.replace(x=b.x.double()), r"a batch whose x is torch\.float64"),
     ("batch", lambda s, b, c: b.replace(y=b.y[:, :1]), r"whose y is a tensor \[16, 1\]; expected \[16, 3\]"),
@@ -157,6 +172,12 @@ def test_scores_and_inputs_at_test_time_have_the_shape_they_were_given():
     assert "expected [" in refused(part(evaluate_with=lambda self, x, c: x.mean(0, keepdim=True)), scored=True)
 
 
+def test_inputs_and_answers_at_test_time_are_not_changed_in_place():
+    told = "changes the tensor it is given in place"
+    assert told in refused(part(evaluate_with=lambda self, x, c: x.mul_(0.5)), scored=True)
+    assert told in refused(part(scores=lambda self, z, h, c: z.mul_(0.5)), scored=True)
+
+
 def in_place(tree: Any) -> None:
     for t in tree.values():
         t.mul_(0.9)
@@ -183,6 +204,10 @@ CHANGED = [
     ("server", lambda s, old, ups, fed: in_place(old) or old, "changes the slice it is given ('k') in place"),
     ("server", lambda s, old, ups, fed: in_place(ups.replies[0].weights) or old, "changes a reply"),
     ("refine", lambda s, w, old, fed, t: (in_place(w), (w, old))[1], "changes the weights it is given"),
+    ("batch", lambda s, b, c: b.replace(x=b.x.mul_(0.5)), "changes the batch it is given ('x') in place"),
+    ("loss", lambda s, w, out, b, c: b.weight.mul_(0.5).sum() * 0, "changes the batch it is given ('weight') in place"),
+    ("loss", lambda s, w, out, b, c: out.logits.mul_(0.5).sum(), "changes what the forward pass gave ('logits')"),
+    ("logits", lambda s, z, b, c: z.mul_(0.5), "changes the tensor it is given in place"),
 ]  # fmt: skip
 
 
@@ -191,6 +216,17 @@ CHANGED = [
 def test_what_others_read_is_not_changed_in_place(hook, written, told, lanes):
     """Before, c.start and c.down were changed for all clients that trained later, and what a step put into c.mine was lost."""
     assert told in refused(part(**{**STATE, hook: written}), lanes, until=1)
+
+
+@pytest.mark.parametrize(
+    "nothing", [lambda out: 0.0, lambda out: torch.tensor(0.0), lambda out: out.logits.new_zeros(())]
+)
+@pytest.mark.parametrize("lanes", ["1", "16"])
+def test_a_loss_may_add_nothing(nothing, lanes):
+    """Such as in the rounds before a method begins; a number that is not 0 and has no gradient is a mistake."""
+    plain = checked.train(Method(), lanes=lanes, rounds=1)
+    mine = trained(part(loss=lambda s, w, out, b, c: nothing(out)), lanes, rounds=1)
+    assert mine.digest == plain.digest
 
 
 def test_entries_may_be_put_where_what_is_returned_counts():

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import inspect
+import re
 from dataclasses import fields
+from types import FunctionType
 from typing import Any, ClassVar, Self
+
+import numpy as np
+from torch import Tensor
 
 from unskew import arguments
 from unskew.core.written import check_frozen
 from unskew.errors import UsageError
+
+ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+"""Where Python says an object lies in memory, which differs from process to process."""
 
 
 class Configured:
@@ -41,8 +49,24 @@ class Configured:
     def __str__(self) -> str:
         """As users write it, with the settings that are not the defaults: `fedprox(mu=0.1)`."""
         settings = [
-            f"{f.name}={getattr(self, f.name)}"
+            f"{f.name}={_in_text(getattr(self, f.name))}"
             for f in fields(self)  # type: ignore[arg-type]
-            if f.init and getattr(self, f.name) != f.default
+            if f.init and not _equal(getattr(self, f.name), f.default)
         ]
         return (self.spelling or self.name) + (f"({', '.join(settings)})" if settings else "")
+
+
+def _equal(value: Any, default: Any) -> bool:
+    """Whether a setting has its default. Arrays compare number by number, which is no answer: these count as set."""
+    try:
+        return value is default or bool(value == default)
+    except (ValueError, RuntimeError, TypeError):
+        return False
+
+
+def _in_text(value: Any) -> str:
+    """A setting's value, on one line and the same in every process: of a tensor its shape, of a function its name. Their
+    content and code are in the digest by which a run knows a Part that was given in Python."""
+    if isinstance(value, Tensor | np.ndarray):
+        return f"{type(value).__name__.lower()} {list(value.shape)}"
+    return value.__name__ if isinstance(value, FunctionType) else ADDRESS.sub("", str(value))

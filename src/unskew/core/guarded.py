@@ -4,8 +4,8 @@ sentence with the hook, the file and the line (E127).
 Parts that come with unskew are called as they are; tests hold them to the same rules.
 """
 
-# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false, reportAttributeAccessIssue=false
-# Whether a tensor was changed in place, torch tells in its private version number alone, also of those inside vmap.
+# pyright: reportPrivateUsage=false
+# Whether a tensor was changed in place, torch tells in its private version number alone.
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ from unskew.core.keys import key
 from unskew.core.replies import Ups
 from unskew.core.trees import Tree, Weights, leaves
 from unskew.core.trip import Trip
+from unskew.core.values import Batch, Out
 from unskew.errors import UnskewError, UsageError
 
 GUIDE = "docs/guides/method.md has the rules."
@@ -200,7 +201,8 @@ class _Held:
         """What a hook did to it, "" if nothing."""
         for path, t, version in self.tensors:
             if _version(t) != version:
-                return f"changes {self.place} ('{path}') in place; return new values instead"
+                which = f" ('{path}')" if path else ""
+                return f"changes {self.place}{which} in place; return new values instead"
         now = list(leaves(self.tree)) if self.entries else []
         if len(now) != len(self.tensors) * self.entries:
             return f"puts entries into {self.place} or takes them out, which nobody would see; return what changes"
@@ -219,15 +221,24 @@ def _given(name: str, args: tuple[Any, ...]) -> Iterator[_Held]:
         elif isinstance(arg, Ups):
             for tree in (tree for r in arg.replies for tree in (r.weights, r.shares) if type(tree) is dict):
                 yield _Held("a reply", tree, True)
+        elif isinstance(arg, Batch):
+            yield _Held("the batch it is given", _tensors(arg), False)
+        elif isinstance(arg, Out):
+            yield _Held("what the forward pass gave", _tensors(arg), False)
+        elif isinstance(arg, Tensor):
+            yield _Held("the tensor it is given", {"": arg}, False)
     places = _TREES.get(name, ())
     for place, arg in zip(places, args[1:] if name == "carry" else args):
         if type(arg) is dict:
             yield _Held(place, arg, name not in _AT_SERVER)
 
 
+def _tensors(value: Batch | Out) -> dict[str, Tensor]:
+    return {n: t for n, t in vars(value).items() if isinstance(t, Tensor)}
+
+
 def _version(t: Any) -> int:
     if not isinstance(t, Tensor):
         return 0
-    while torch._C._functorch.is_batchedtensor(t):
-        t = torch._C._functorch.get_unwrapped(t)
+    t = returned.below_vmap(t)
     return 0 if t.is_inference() else t._version

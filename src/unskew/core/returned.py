@@ -4,11 +4,15 @@ Without it a gradient of another shape is spread over a weight, a leaf that is l
 so in its own words or not at all. Each check returns the end of a sentence that begins "the hook ... returned", or None.
 """
 
+# pyright: reportPrivateUsage=false, reportPrivateImportUsage=false, reportAttributeAccessIssue=false
+# What lies below vmap, torch tells in private functions alone.
+
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -32,11 +36,14 @@ def kind(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"a tensor {list(value.shape)}"
     name = type(value).__name__
+    if isinstance(value, np.generic):
+        return f"a number of NumPy's ({name})"
     return f"{'an' if name[0] in 'aeiou' else 'a'} {name}"
 
 
-def unlike(given: Mapping[str, Tensor], result: Any, whole: bool = True) -> str | None:
-    """Why a result does not hold tensors of the names, shapes and types that were given. whole: all of them."""
+def unlike(given: Mapping[str, Tensor], result: Any, whole: bool = True, placed: bool = True) -> str | None:
+    """Why a result does not hold tensors of the names, shapes and types that were given, on their device. whole: all of
+    them. placed: whether the device counts."""
     if not isinstance(result, Mapping):
         return f"{kind(result)}; expected tensors by name, as they were given"
     if extra := [n for n in result if n not in given]:
@@ -44,17 +51,25 @@ def unlike(given: Mapping[str, Tensor], result: Any, whole: bool = True) -> str 
     if whole and (missing := [n for n in given if n not in result]):
         return f"no '{missing[0]}'; expected every one that it was given, changed or not"
     for name, value in result.items():
-        if text := _unlike_one(given[name], value):
+        if text := _unlike_one(given[name], value, placed):
             return f"'{name}' as {text}"
     return None
 
 
-def _unlike_one(given: Tensor, value: Any) -> str | None:
+def _unlike_one(given: Tensor, value: Any, placed: bool = True) -> str | None:
     if not isinstance(value, Tensor) or value.shape != given.shape:
         return f"{kind(value)}; expected {list(given.shape)}"
     if value.dtype != given.dtype:
         return f"{value.dtype}; expected {given.dtype}, so end with .to({given.dtype})"
-    return None
+    if value.layout != given.layout:
+        return f"a tensor in the layout {value.layout}; expected {given.layout}, so end with .to_dense()"
+    return _elsewhere(value, given) if placed else None
+
+
+def _elsewhere(value: Tensor, given: Tensor) -> str | None:
+    if value.device == given.device:
+        return None
+    return f"a tensor on the device '{value.device}'; expected '{given.device}', where what it was given lies"
 
 
 def no_tree(result: Any, what: str = "a dictionary of tensors") -> str | None:
@@ -102,13 +117,35 @@ def merged(w: Mapping[str, Tensor], result: Any) -> str | None:
     return text or unlike(w, result[0]) or no_tree(result[1], "a slice, a dictionary of tensors")
 
 
-def _loss(_part: Any, _args: Args, result: Any) -> str | None:
+def _loss(_part: Any, args: Args, result: Any) -> str | None:
     if isinstance(result, Tensor):
         if not result.dim():
-            return None
+            return _loss_tensor(args[0], args[1].logits, result)
         each = "a number for each sample" if result.dim() == 1 else "many numbers"
         return f"{each} ({list(result.shape)}); expected one number, such as b.mean(...)"
-    return None if type(result) in (int, float) else f"{kind(result)}; expected one number"
+    return None if type(result) in (int, float) else f"{kind(result)}; expected one number of Python's or a tensor's"
+
+
+def _loss_tensor(w: Mapping[str, Tensor], logits: Tensor, result: Tensor) -> str | None:
+    if result.is_complex():
+        return f"{result.dtype}; expected a real number"
+    if result.device.type != "cpu":  # a number in this machine's memory may be added to one on a GPU
+        return _elsewhere(result, logits)
+    inner = below_vmap(result)
+    learns = torch.is_grad_enabled() and any(below_vmap(t).requires_grad for t in w.values())
+    if not learns or inner.requires_grad or not inner.any():  # zeros mean that nothing is to be added
+        return None
+    text = "a number through which no gradient reaches a weight, so that it would change nothing"
+    return (
+        f"{text}; compute it from w or out without detach() and no_grad(), or return 0.0 where nothing is to be added"
+    )
+
+
+def below_vmap(t: Tensor) -> Tensor:
+    """The tensor of all clients of which a hook sees one client's part; itself where there is no vmap."""
+    while torch._C._functorch.is_batchedtensor(t):
+        t = torch._C._functorch.get_unwrapped(t)
+    return t
 
 
 def _batch_problem(given: Batch, result: Any) -> str | None:
@@ -121,6 +158,8 @@ def _batch_problem(given: Batch, result: Any) -> str | None:
             return f"a batch whose {name} is {kind(after)}; expected {[rows, *before.shape[1:]]}"
         if after.dtype != before.dtype:
             return f"a batch whose {name} is {after.dtype}; expected {before.dtype}, so end with .to({before.dtype})"
+        if text := _elsewhere(after, before):
+            return f"a batch whose {name} is {text}"
     return None
 
 
@@ -180,7 +219,7 @@ def _server(_part: Any, args: Args, result: Any) -> str | None:
 
 def _dispatch(_part: Any, args: Args, result: Any) -> str | None:
     text = no_pair(result, "the client's weights", "what it finds in c.down")
-    return text or unlike(args[0], result[0], whole=False) or no_tree(result[1])
+    return text or unlike(args[0], result[0], whole=False, placed=False) or no_tree(result[1])
 
 
 def _holds(_part: Any, args: Args, result: Any) -> str | None:

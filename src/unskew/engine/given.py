@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Iterable
 from dataclasses import fields
 from typing import Any
 
 from torch import nn
 
+from unskew.core.configured import ADDRESS
 from unskew.core.method import Method
 from unskew.core.part import Part
 from unskew.engine.disk.state import digest
-from unskew.engine.named import named, text_of
+from unskew.engine.named import named, of_value, text_of
 from unskew.errors import UsageError, excerpt
 from unskew.tasks.metrics import Functions
 
-ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
-"""Where Python says an object lies in memory, which differs from process to process."""
 PLAIN = (bool, int, float, str, tuple, type(None))
 OURS = "unskew"
 
@@ -49,7 +47,10 @@ def digests(method: Method, model: nn.Module | None, metrics: Functions) -> dict
 def of_part(part: Part) -> str:
     """SHA-256 of the Part's class, the source of the class where Python has it, and its settings."""
     settings = [(f.name, getattr(part, f.name)) for f in fields(part) if f.init]  # type: ignore[arg-type]
-    return _sha([*_sources([type(part)]), *(f"{name}={value!r}" for name, value in settings)])
+    plain = [f"{name}={value!r}" for name, value in settings if isinstance(value, PLAIN)]
+    others = [(name, value) for name, value in settings if not isinstance(value, PLAIN)]
+    texts = [text for name, value in others for text in [*of_value(name, value)] or [f"{name}={value!r}"]]
+    return _sha([*_sources([type(part)]), *plain, *texts])
 
 
 def of_model(module: nn.Module) -> str:

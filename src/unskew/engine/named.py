@@ -36,6 +36,11 @@ def named(kind: Any) -> Iterator[str]:
     yield from _Walk().within(kind)
 
 
+def of_value(name: str, value: Any) -> Iterator[str]:
+    """What a setting of this name holds, and what that names in turn where it is a function or class of a user's own."""
+    yield from _Walk().of_value(name, value)
+
+
 class _Walk:
     """A walk through what code names. It knows where it has been, for functions may name each other."""
 
@@ -66,9 +71,9 @@ class _Walk:
                 continue
             value = enclosed[name] if name in enclosed else function.__globals__[name]
             if not (logs and isinstance(value, list | dict | set)):
-                yield from self._of_value(name, value)
+                yield from self.of_value(name, value)
 
-    def _of_value(self, name: str, value: Any) -> Iterator[str]:
+    def of_value(self, name: str, value: Any) -> Iterator[str]:
         if isinstance(value, ModuleType):
             file = value.__file__ if is_users(value) else None
             if file:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +34,8 @@ RESCORED = "E327"
 """The code of the events which say that a file of metrics was changed."""
 TRAINING = ("batch", "tap", "logits", "loss", "perturb", "grad", "carry", "starts", "finish", "sends", "encode")
 """Hooks in which values that are no numbers can arise before a reply is sent."""
+SERVING = ("server_init", "protect", "merge", "server", "refine", "trips")
+"""Hooks in which they can arise at the server."""
 _PER_ROUND = "round"
 _NOT_FINITE = ("E301", "E314")
 _DROPS = ("E302", "E303", "E304", "E306", "E308", "E310", "E313", "E318", "E321", "E324")
@@ -166,10 +168,12 @@ def likely_cause(run: Run, replies: Replies) -> str:
             f"inputs as large as {largest:.3g} make training diverge; scale them, for example with normalise=dataset."
         )
     rate = f"lr={run.settings.lr:g}"
-    if own := _own_hooks(run):
+    at_server = replies.reasons["E314"] > replies.reasons["E301"]
+    if own := _own_hooks(run, SERVING if at_server else TRAINING):
         text = f"a hook of {own} returns no number (the logarithm or the root of 0, say), or {rate} is too high"
         when = "replies" if replies.used_first else "the very first replies"
-        return f"{when} hold values that are no numbers: either {text}."
+        where = "what the server makes of them holds" if at_server else f"{when} hold"
+        return f"{where} values that are no numbers: either {text}."
     if run.settings.lr > LARGE_RATE:
         return f"training diverges, most likely because {rate} is too high; try lr=0.01."
     return (
@@ -177,9 +181,9 @@ def likely_cause(run: Run, replies: Replies) -> str:
     )
 
 
-def _own_hooks(run: Run) -> str:
-    """The users' own Parts whose hooks decide what a client's training ends with, as words; "" without any."""
-    own = [p for p in run.method.parts if is_own(p) and any(overrides(p, hook) for hook in TRAINING)]
+def _own_hooks(run: Run, hooks: Sequence[str]) -> str:
+    """The users' own Parts that define one of these hooks, as words; "" without any."""
+    own = [p for p in run.method.parts if is_own(p) and any(overrides(p, hook) for hook in hooks)]
     return " or ".join(f"'{p.name}'" for p in own)
 
 
