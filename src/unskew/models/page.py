@@ -82,8 +82,8 @@ DenseNet train one client after another; a run says so. `nn.GroupNorm` in place 
 `result.predict(x)` takes samples as they were given for training, before any scaling, and returns classes;
 `result.predict_proba(x)` returns probabilities. `result.model` is an ordinary module in evaluation mode that expects
 samples as they were scaled for training: 8-bit numbers are divided by 255, unscaled columns and channels are
-standardised, and a Part such as `fedrdn` or `norm` normalises them itself. The constants are in the entry `inputs` of the metadata
-of `model.safetensors`, and the mean and standard deviation in `federation.json`.
+standardised, and a Part such as `fedrdn` or `norm` normalises them itself. The constants are in the metadata
+of `model.safetensors` ([how to read them](files.md#modelsafetensors)); mean and standard deviation also in `federation.json`.
 
 ## Models by name"""
 
