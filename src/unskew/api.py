@@ -30,6 +30,7 @@ from unskew.engine.callbacks.audience import Audience
 from unskew.engine.callbacks.callback import Callback
 from unskew.engine.callbacks.chosen import chosen
 from unskew.engine.callbacks.early_stopping import EarlyStopping
+from unskew.engine.callbacks.given import checked
 from unskew.engine.disk.folder import Folder, fresh
 from unskew.engine.disk.state import State
 from unskew.engine.leaves import remarks
@@ -37,7 +38,7 @@ from unskew.engine.resolve import Run
 from unskew.engine.server.loop import Loop, rounds
 from unskew.engine.server.summary import Round
 from unskew.engine.server.used import check_used
-from unskew.errors import UsageError, excerpt
+from unskew.errors import UsageError
 from unskew.notebook import Bar
 from unskew.own import in_one_line
 from unskew.results import Comparison, Result, result_of
@@ -101,7 +102,7 @@ def run(
     resolved = resolve.resolve(settings, data, None if isinstance(method, str) else method, module, functions)
     if resolved.federation.intake:
         say(understood.table(resolved.federation))
-    resolved = _heard_by(_placed(resolved, on), _checked(callbacks))
+    resolved = _heard_by(_placed(resolved, on), checked(callbacks))
     view = _View(shown, progress, say)
     if path is not None:
         loop, state = Folder(path, resolved).go(say, view.round, view.ready)
@@ -122,15 +123,6 @@ def _heard_by(run: Run, callbacks: Sequence[Callback]) -> Run:
     earlier = run.settings.patience and run.settings.patience <= patience
     more = () if earlier or not patience else on_stages(run.method, run.settings.rounds, patience)
     return replace(run, callbacks=tuple(callbacks), remarks=tuple(dict.fromkeys((*run.remarks, *more))))
-
-
-def _checked(callbacks: Sequence[Callback]) -> Sequence[Callback]:
-    """The callbacks. Raises UsageError (E109) for what is none."""
-    for callback in callbacks:
-        if not isinstance(callback, Callback):
-            what = f"{callback.__name__} is a class; write {callback.__name__}()" if isinstance(callback, type) else ""
-            raise UsageError("E109", f"callbacks take unskew.Callback objects: {what or excerpt(callback)}.")
-    return callbacks
 
 
 class _View:
@@ -194,7 +186,7 @@ def resume(
     Raises StateError where it cannot.
     """
     view, folder = _View(shown, progress, say), Folder.open(Path(path))
-    folder.run = _heard_by(_placed(folder.run, on), _checked(callbacks))
+    folder.run = _heard_by(_placed(folder.run, on), checked(callbacks))
     loop, state = folder.go(say, view.round, view.ready)
     return result_of(loop, state, Path(path))
 

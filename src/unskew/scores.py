@@ -34,12 +34,14 @@ class Kind:
         return of - value if self.lower else value - of
 
     def best(self, values: Iterable[float]) -> float:
-        """The best of at least one value."""
-        return min(values) if self.lower else max(values)
+        """The best of at least one value; NaN counts for nothing unless all are NaN."""
+        known = _known(values)
+        return min(known) if self.lower else max(known)
 
     def worst(self, values: Iterable[float]) -> float:
-        """The worst of at least one value."""
-        return max(values) if self.lower else min(values)
+        """The worst of at least one value; NaN counts for nothing unless all are NaN."""
+        known = _known(values)
+        return max(known) if self.lower else min(known)
 
     @property
     def nothing(self) -> float:
@@ -62,6 +64,12 @@ class Kind:
     def of(self, word: str) -> str:
         """The heading of an axis or column: `accuracy, %`, `RMSE`. word: the score's name as it stands there."""
         return f"{word}, %" if self.share else word
+
+
+def _known(values: Iterable[float]) -> list[float]:
+    """The values that are numbers, in whose order alone `min` and `max` make sense; all of them where none is one."""
+    listed = list(values)
+    return [v for v in listed if v == v] or listed
 
 
 KINDS = {

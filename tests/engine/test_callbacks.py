@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +18,7 @@ from unskew.engine.disk.record import Record
 from unskew.engine.disk.state import State
 from unskew.errors import StateError, UsageError
 from unskew.report.read import read_run
+from unskew.scores import kind
 
 CCVR = "ccvr(mode='features', epochs=1)"
 SETTINGS = {"epochs": 1, "workers": 1, "lanes": "1", "skew": "iid", "clients": 3, "model": "mlp", "lr": 0.002}
@@ -341,3 +343,141 @@ def test_the_model_of_the_best_round_is_kept_beside_the_last(tmp_path, plain):
         unskew.load(tmp_path / "r", best=True)
     with pytest.raises(UsageError, match="E116 keep_best writes a file"):
         trained(keep_best=True)
+
+
+class Mute(unskew.Callback):
+    pass
+
+
+class Answering(unskew.Callback):
+    def __init__(self, answer: object):
+        self.answer = answer
+
+    def evaluated(self, run, rows):
+        return self.answer
+
+
+def test_callbacks_may_come_from_a_generator_and_a_hook_may_stand_on_the_object(plain):
+    """A generator was read to its end by the first look at it, and nobody was told anything."""
+    notes, bare, heard = Notes(), Mute(), list[int]()
+    bare.merged = lambda run: heard.append(run.t)  # type: ignore[method-assign]
+    unskew.run("fedavg", DATA, callbacks=(c for c in (notes, bare)), rounds=1, **SETTINGS)  # type: ignore[arg-type]
+    assert notes.calls[-1] == ("ended: done", 1)
+    assert heard == [1]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (unskew.EarlyStopping(3), r"E109 callbacks take a list; write callbacks=\[EarlyStopping\(\.\.\.\)\]"),
+        (None, "E109 callbacks take a list of unskew.Callback objects, and None is none"),
+        (["early"], "E109 callbacks take unskew.Callback objects: 'early'"),
+        ([Mute()], "E109 the callback Mute overrides none of begun, round_begun, replied, merged, evaluated, ended, so"),
+    ],
+)
+def test_what_is_no_list_of_callbacks_is_refused(given, says):
+    with pytest.raises(UsageError, match=says):
+        unskew.run("fedavg", DATA, callbacks=given, rounds=1, **SETTINGS)  # type: ignore[arg-type]
+
+
+def test_hooks_that_nobody_would_call_are_refused_before_anything_trains():
+    class Misspelt(unskew.Callback):
+        def evaluate(self, run, rows):
+            return None
+
+    class Short(unskew.Callback):
+        def evaluated(self, run):
+            return None
+
+    class Later(unskew.Callback):
+        async def merged(self, run):
+            return None
+
+    class Inherits(Short):
+        pass
+
+    for kind, says in (
+        (Misspelt, r"E121 class Misspelt defines 'evaluate', which is no hook .*Did you mean 'evaluated'\?"),
+        (Short, r"E121 the hook `evaluated` of class Short takes \(self, run\), and is called with \(self, run, rows\)"),
+        (Later, "E121 the hook `merged` of class Later is async"),
+        (Inherits, "E121 the hook `evaluated` of class Short takes"),
+    ):
+        with pytest.raises(UsageError, match=says):
+            trained(kind())
+
+
+@pytest.mark.parametrize("answer", [0.5, True, {"accuracy": 0.5}, np.ones(2)])
+def test_an_answer_that_is_no_sentence_ends_no_run_unnoticed(answer):
+    """A score that was handed back, as other libraries have it, ended the run after the next round."""
+    with pytest.raises(StateError, match=r"E159 the callback Answering failed in 'evaluated' at round 0: .* it returned"):
+        trained(Answering(answer))
+
+
+@pytest.mark.parametrize("answer", [None, "", False, np.False_])
+def test_nothing_is_no_reason_to_end_a_run(answer, plain):
+    assert trained(Answering(answer)).digest == plain.digest
+
+
+def test_what_callbacks_are_shown_cannot_be_moved_or_reached_through(plain):
+    audience = Audience([Notes()], plain.run, Record())
+    audience.merged(State(1, plain.weights))
+    view = audience._view
+    for name, value in (("t", 7), ("rounds", 7)):
+        with pytest.raises(AttributeError):
+            setattr(view, name, value)
+    assert not [name for name in dir(view) if not name.startswith("_") and name not in dir(unskew.Progress)]
+
+
+def test_a_callback_leaves_the_folder_and_the_numbers_of_torch_as_they_were(plain, tmp_path, monkeypatch):
+    class Moving(unskew.Callback):
+        def merged(self, run):
+            os.chdir("/")
+            torch.set_default_dtype(torch.float64)
+
+    monkeypatch.chdir(tmp_path)
+    result = trained(Moving(), name="r", folder="runs")
+    assert (result.digest, torch.get_default_dtype(), Path.cwd()) == (plain.digest, torch.float32, tmp_path)
+    assert unskew.load("runs/r").digest == plain.digest
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("state.safetensors", "is a file of the run's own"),
+        ("state.previous.safetensors", "is a file of the run's own"),
+        ("model.safetensors", "is a file of the run's own"),
+        ("../other.safetensors", "is no name of such a file"),
+        ("mine.txt", "is no name of such a file"),
+    ],
+)
+def test_a_callback_writes_over_no_file_of_the_run(name, says, tmp_path):
+    class Saving(unskew.Callback):
+        def merged(self, run):
+            run.save(name, {})
+
+    with pytest.raises(UsageError, match=f"E109 save: .*{says}"):
+        trained(Saving(), name="r", folder=tmp_path)
+
+
+@pytest.mark.parametrize(("main", "values"), [("rmse", [0.3, 0.2, 0.1]), ("accuracy", [0.3, 0.4, 0.5])])
+def test_a_score_that_was_no_number_at_first_is_better_than_by_nothing_but_it(main, values):
+    """NaN in round 1 was the best for good: patience ended runs that got better, and no model was kept."""
+    curve = [(0, float("nan")), (1, float("nan")), *enumerate(values, 2)]
+    kept = []
+    for k in range(1, len(curve) + 1):
+        run = Told(main, k - 1, **{"global": curve[:k]})
+        assert unskew.EarlyStopping(2).evaluated(run, []) is None  # type: ignore[arg-type]
+        unskew.KeepBest().evaluated(run, [])  # type: ignore[arg-type]
+        kept += [score for _, score, _, _ in run.saved]
+    assert kept == values
+    lost = Told(main, 3, **{"global": [(t, float("nan")) for t in range(4)]})
+    said = unskew.EarlyStopping(2).evaluated(lost, [])  # type: ignore[arg-type]
+    assert said == f"global {main} has been no finite number since round 1"
+
+
+def test_the_best_of_scores_is_not_one_that_is_no_number():
+    nan = float("nan")
+    accuracy, rmse = kind("accuracy"), kind("rmse")
+    assert (accuracy.best([nan, 0.2, 0.4]), accuracy.worst([nan, 0.2, 0.4])) == (0.4, 0.2)
+    assert (rmse.best([nan, 2.0, 4.0]), rmse.worst([nan, 2.0, 4.0])) == (2.0, 4.0)
+    assert np.isnan(rmse.best([nan, nan]))

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 
 from unskew.config import Settings
@@ -19,17 +21,30 @@ from unskew.engine.disk import state
 from unskew.engine.disk.record import Record
 from unskew.engine.disk.state import State
 from unskew.engine.resolve import Run
-from unskew.errors import StateError, UnskewError
+from unskew.errors import StateError, UnskewError, UsageError, excerpt
 from unskew.own import in_one_line
 
 
+OWN = (state.LATEST, state.PREVIOUS, state.MODEL)
+"""Files of a run that nobody else writes."""
+
+
 class View:
-    """A `Progress` of a run. now: the state after the last finished round; t: see there."""
+    """A `Progress` of a run; whoever it is shown to can change nothing by it."""
 
     def __init__(self, run: Run, record: Record, folder: Path | None):
         self._run, self._record, self._folder = run, record, folder
-        self.now: State | None = None
-        self.t, self.rounds = 0, run.settings.rounds
+        self._now: State | None = None
+        """The state after the last finished round."""
+        self._t, self._rounds = 0, run.settings.rounds
+
+    @property
+    def t(self) -> int:
+        return self._t
+
+    @property
+    def rounds(self) -> int:
+        return self._rounds
 
     @property
     def settings(self) -> Settings:
@@ -56,16 +71,23 @@ class View:
         return self._record.series(scope, metric)
 
     def weights(self) -> Weights:
-        w = self.now.weights if self.now else self._run.fed.net.initial
+        w = self._now.weights if self._now else self._run.fed.net.initial
         return {n: t.detach().clone() for n, t in w.items()}
 
     def save(self, name: str, facts: Mapping[str, Any]) -> None:
-        if self._folder is None or self.now is None:
+        if self._folder is None or self._now is None:
             raise StateError(
                 "E116", "this run is kept in memory; give run(..., name='my-run') so that files can be kept."
             )
-        tree = {"w": self.now.weights, "slices": self.now.slices}
-        state.write(self._folder / name, tree, {"t": self.now.t, **facts})
+        if name in OWN or Path(name).name != name or not name.endswith(".safetensors"):
+            what = "is a file of the run's own" if name in OWN else "is no name of such a file in the run's folder"
+            raise UsageError("E109", f"save: {excerpt(name)} {what}; give another one that ends in .safetensors.")
+        tree = {"w": self._now.weights, "slices": self._now.slices}
+        state.write(self._folder / name, tree, {"t": self._now.t, **facts})
+
+    def _moved(self, t: int, now: State | None = None) -> None:
+        """Another round, and where it is finished the state after it."""
+        self._t, self._now = t, now or self._now
 
 
 class Audience:
@@ -80,13 +102,14 @@ class Audience:
 
     def begun(self, t: int, rounds: int) -> None:
         """t: the last finished round."""
-        self._view.t, self._view.rounds = t, rounds
+        self._view._moved(t)
+        self._view._rounds = rounds
         for callback in self.callbacks:
             with self._calling(callback, "begun"):
                 callback.begun(self._view)
 
     def round_begun(self, t: int, asked: Sequence[int]) -> None:
-        self._view.t = t
+        self._view._moved(t)
         for callback in self.callbacks:
             with self._calling(callback, "round_begun"):
                 callback.round_begun(self._view, tuple(asked))
@@ -106,7 +129,7 @@ class Audience:
                 callback.replied(self._view, news)
 
     def merged(self, now: State) -> None:
-        self._view.now = now
+        self._view._moved(now.t, now)
         for callback in self.callbacks:
             with self._calling(callback, "merged"):
                 callback.merged(self._view)
@@ -115,10 +138,11 @@ class Audience:
         """Why the run should end, "" to go on: what the first callback that says so says."""
         if not self.callbacks:
             return ""
-        self._view.t, self._view.now, why, rows = now.t, now, "", self._record.take_new()
+        self._view._moved(now.t, now)
+        why, rows = "", self._record.take_new()
         for callback in self.callbacks:
             with self._calling(callback, "evaluated"):
-                said = callback.evaluated(self._view, [dict(row) for row in rows])
+                said = _reason(callback.evaluated(self._view, [dict(row) for row in rows]))
                 why = why or (f"{callback.name}: {said}" if said else "")
         return why
 
@@ -130,8 +154,9 @@ class Audience:
 
     @contextmanager
     def _calling(self, callback: Callback, hook: str) -> Iterator[None]:
-        """Raises StateError (E159) for whatever the callback raises; torch's randomness and modes are as before it."""
-        threads = torch.get_num_threads()
+        """Raises StateError (E159) for whatever the callback raises; torch's randomness and modes, and the folder in which
+        this process is, are as before it."""
+        threads, place, dtype = torch.get_num_threads(), os.getcwd(), torch.get_default_dtype()
         try:  # leaving `inference_mode` also brings back whether gradients are computed
             with torch.random.fork_rng(devices=[]), torch.inference_mode(False):
                 yield
@@ -143,3 +168,14 @@ class Audience:
         finally:
             if torch.get_num_threads() != threads:
                 torch.set_num_threads(threads)
+            torch.set_default_dtype(dtype)
+            os.chdir(place)
+
+
+def _reason(said: Any) -> str:
+    """Why the run should end, "" to go on. Raises TypeError for an answer that is no sentence, such as a score."""
+    if isinstance(said, str):
+        return said
+    if said is None or (isinstance(said, bool | np.bool_) and not said):
+        return ""
+    raise TypeError(f"it returned {excerpt(said, 40)}; return None, or a sentence that says why the run should end")

@@ -30,12 +30,15 @@ class EarlyStopping(Callback):
         which = kind_of(run, metric)
         best, since, last = which.nothing, 0, 0
         for last, value in zip(*run.series(scope, metric)):
-            if last > 0 and (not since or which.ahead(value, best) > self.least):
+            if last > 0 and which.ahead(value, best) > self.least:  # never with NaN
                 best, since = value, last
-        if since and last - since >= self.patience:
-            way = "fallen below" if which.lower else "risen above"
-            return f"{scope} {metric} has not {way} {best:.4g} since round {since}"
-        return None
+            since = since or last
+        if not since or last - since < self.patience:
+            return None
+        if best == which.nothing:
+            return f"{scope} {metric} has been no finite number since round {since}"
+        way = "fallen below" if which.lower else "risen above"
+        return f"{scope} {metric} has not {way} {best:.4g} since round {since}"
 
 
 def kind_of(run: Progress, metric: str) -> Kind:

@@ -26,7 +26,7 @@ from unskew.engine.disk.fingerprint import fingerprint
 from unskew.engine.disk.lock import Lock
 from unskew.engine.disk.record import Record
 from unskew.engine.disk.sameness import check_files, check_given, check_same, files_at_first, rescored
-from unskew.engine.disk.state import Checkpoint, State
+from unskew.engine.disk.state import MODEL, Checkpoint, State
 from unskew.engine.disk.store import Disk
 from unskew.engine.leaves import accounts
 from unskew.engine.resolve import Run
@@ -40,8 +40,6 @@ from unskew.revision import revision
 
 Say = Callable[[str], None]
 Shown = Callable[[State, Round], None]
-MODEL = "model.safetensors"
-"""The weights of a run that is done."""
 
 
 def fresh(parent: Path, stem: str) -> Path:

@@ -21,7 +21,7 @@ from unskew.engine import resolve
 from unskew.engine.callbacks.keep_best import BEST
 from unskew.engine.disk import shapes, state
 from unskew.engine.disk.code import Code, check_model, method_of
-from unskew.engine.disk.folder import MODEL, maker
+from unskew.engine.disk.folder import maker
 from unskew.engine.disk.record import Record
 from unskew.engine.disk.state import Checkpoint, State
 from unskew.engine.disk.store import Disk
@@ -56,7 +56,7 @@ def reopened(path: Path, code: Code, unfinished: bool = False, best: bool = Fals
     """
     checkpoint = _checkpoint(path)
     tree, facts = _best(path, checkpoint) if best else checkpoint
-    if not unfinished and not (path / MODEL).is_file():
+    if not unfinished and not (path / state.MODEL).is_file():
         rounds = facts["settings"].get("rounds", "?")
         text = f"{path} is at round {facts['t']} of {rounds} and has not come to its end; unskew resume {path} goes on"
         raise StateError("E155", f"{text}, and unfinished=True (--unfinished) takes its model as it is.")
@@ -118,8 +118,8 @@ def rebuilt(path: Path, federation: Federation, files: Mapping[str, str], settin
 def _federation(path: Path, facts: dict[str, Any]) -> Unseen:
     """Who took part, of federation.json, and what samples are, of the checkpoint or of the finished model."""
     inputs = facts.get("inputs")
-    if inputs is None and (path / MODEL).is_file():
-        inputs = state.read(path / MODEL)[1].get("inputs")
+    if inputs is None and (path / state.MODEL).is_file():
+        inputs = state.read(path / state.MODEL)[1].get("inputs")
     if inputs is None:
         raise StateError("E156", f"nothing in {path} says how its inputs are scaled; unskew resume {path} writes it.")
     file = path / "federation.json"

@@ -26,6 +26,8 @@ from unskew.engine.disk.layout import Form, headed, view
 from unskew.errors import StateError
 
 LATEST, PREVIOUS = "state.safetensors", "state.previous.safetensors"
+MODEL = "model.safetensors"
+"""The weights of a run that is done."""
 KEY = "unskew"
 """Of the metadata: a JSON list of the SHA-256 and of the facts, as JSON."""
 UNREADABLE = (
