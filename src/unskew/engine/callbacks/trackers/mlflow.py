@@ -6,15 +6,14 @@ mlflow.json. MLflow's names know no '@', so the scope `global@client` is called 
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from collections.abc import Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-from unskew import disk
 from unskew.engine.callbacks.callback import Callback, Progress
+from unskew.engine.callbacks.trackers.entry import Entry
 from unskew.engine.callbacks.trackers.tracker import facts, folder_of, package, scalars
 
 STORE, ENTRY = "mlruns", "mlflow.json"
@@ -38,27 +37,33 @@ class Tracker(Callback):
         folder = folder_of(run)
         uri = os.environ.get("MLFLOW_TRACKING_URI") or (folder.parent / STORE).resolve().as_uri()
         self._client = self._mlflow.MlflowClient(tracking_uri=uri)
-        entry = folder / ENTRY
-        known = json.loads(entry.read_text()) if entry.is_file() else {}
-        if known.get("store") == uri:
-            self._number = str(known["run"])
-            self._client.update_run(self._number, status="RUNNING")
-            return
+        self._entry = Entry(folder, ENTRY, uri)
+        if self._entry.number:
+            self._client.update_run(self._entry.number, status="RUNNING")
+        else:
+            self._begin(run, folder.name)
+        self._log(self._entry.missed())
+
+    def _begin(self, run: Progress, name: str) -> None:
+        """Make an entry with the settings. name: what MLflow shows the run by."""
         experiment = self._client.get_experiment_by_name(EXPERIMENT)
         number = experiment.experiment_id if experiment else self._client.create_experiment(EXPERIMENT)
-        self._number = self._client.create_run(number, run_name=folder.name).info.run_id
-        disk.replace(entry, json.dumps({"store": uri, "run": self._number}))
+        self._entry.begin(self._client.create_run(number, run_name=name).info.run_id)
         params = [self._mlflow.entities.Param(name, value[:MOST_SIGNS]) for name, value in facts(run).items()]
         for first in range(0, len(params), MOST_PARAMS):
-            self._client.log_batch(self._number, params=params[first : first + MOST_PARAMS])
+            self._client.log_batch(self._entry.number, params=params[first : first + MOST_PARAMS])
 
     def evaluated(self, run: Progress, rows: Sequence[Mapping[str, Any]]) -> str | None:
+        self._log(self._entry.new(rows))
+        return None
+
+    def _log(self, rows: Sequence[Mapping[str, Any]]) -> None:
         now, metric = int(time.time() * 1000), self._mlflow.entities.Metric
         named = ((name.replace("@", "."), value, now, t) for name, value, t in scalars(rows))
         while batch := [metric(*row) for row in islice(named, MOST_METRICS)]:
-            self._client.log_batch(self._number, metrics=batch)
-        return None
+            self._client.log_batch(self._entry.number, metrics=batch)
+        self._entry.has_all()
 
     def ended(self, run: Progress, why: str) -> None:
-        if hasattr(self, "_number"):
-            self._client.set_terminated(self._number, status="FINISHED" if why == "done" else "FAILED")
+        if hasattr(self, "_entry") and self._entry.number:
+            self._client.set_terminated(self._entry.number, status="FINISHED" if why == "done" else "FAILED")

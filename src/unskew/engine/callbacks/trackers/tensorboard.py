@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from unskew.engine.callbacks.callback import Callback, Progress
-from unskew.engine.callbacks.trackers.tracker import facts, folder_of, package, scalars
+from unskew.engine.callbacks.trackers.tracker import facts, folder_of, is_saved, package, scalars
 
 FOLDER = "tensorboard"
 
@@ -22,8 +22,9 @@ class Tracker(Callback):
 
     def begun(self, run: Progress) -> None:
         # what an earlier process wrote of rounds after the checkpoint is hidden, because they are done again
-        self._writer = self._module.SummaryWriter(str(folder_of(run) / FOLDER), purge_step=run.t + 1 if run.t else None)
-        if not run.t:
+        first = run.t + 1 if is_saved(run) else 0
+        self._writer = self._module.SummaryWriter(str(folder_of(run) / FOLDER), purge_step=first)
+        if not first:
             table = "\n".join(f"| {name} | {value} |" for name, value in facts(run).items())
             self._writer.add_text("settings", f"| setting | value |\n|---|---|\n{table}")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from unskew.engine.callbacks.callback import Progress
+from unskew.engine.disk import state
 from unskew.errors import UsageError
 
 Scalar = tuple[str, float, int]
@@ -28,6 +29,11 @@ def package(name: str, install: str) -> Any:
     except ImportError as error:
         text = f"tracking needs {install}, which is not installed ({error})"
         raise UsageError("E158", f"{text}: pip install {install}, or leave track out.") from None
+
+
+def is_saved(run: Progress) -> bool:
+    """Whether the run has a checkpoint, so that what was handed over up to its round is not done again."""
+    return (folder_of(run) / state.LATEST).is_file()
 
 
 def folder_of(run: Progress) -> Path:
