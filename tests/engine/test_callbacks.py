@@ -372,7 +372,10 @@ def test_callbacks_may_come_from_a_generator_and_a_hook_may_stand_on_the_object(
         (unskew.EarlyStopping(3), r"E109 callbacks take a list; write callbacks=\[EarlyStopping\(\.\.\.\)\]"),
         (None, "E109 callbacks take a list of unskew.Callback objects, and None is none"),
         (["early"], "E109 callbacks take unskew.Callback objects: 'early'"),
-        ([Mute()], "E109 the callback Mute overrides none of begun, round_begun, replied, merged, evaluated, ended, so"),
+        (
+            [Mute()],
+            "E109 the callback Mute overrides none of begun, round_begun, replied, merged, evaluated, ended, so",
+        ),
     ],
 )
 def test_what_is_no_list_of_callbacks_is_refused(given, says):
@@ -396,20 +399,25 @@ def test_hooks_that_nobody_would_call_are_refused_before_anything_trains():
     class Inherits(Short):
         pass
 
-    for kind, says in (
+    for wrong, says in (
         (Misspelt, r"E121 class Misspelt defines 'evaluate', which is no hook .*Did you mean 'evaluated'\?"),
-        (Short, r"E121 the hook `evaluated` of class Short takes \(self, run\), and is called with \(self, run, rows\)"),
+        (
+            Short,
+            r"E121 the hook `evaluated` of class Short takes \(self, run\), and is called with \(self, run, rows\)",
+        ),
         (Later, "E121 the hook `merged` of class Later is async"),
         (Inherits, "E121 the hook `evaluated` of class Short takes"),
     ):
         with pytest.raises(UsageError, match=says):
-            trained(kind())
+            trained(wrong())
 
 
 @pytest.mark.parametrize("answer", [0.5, True, {"accuracy": 0.5}, np.ones(2)])
 def test_an_answer_that_is_no_sentence_ends_no_run_unnoticed(answer):
     """A score that was handed back, as other libraries have it, ended the run after the next round."""
-    with pytest.raises(StateError, match=r"E159 the callback Answering failed in 'evaluated' at round 0: .* it returned"):
+    with pytest.raises(
+        StateError, match=r"E159 the callback Answering failed in 'evaluated' at round 0: .* it returned"
+    ):
         trained(Answering(answer))
 
 

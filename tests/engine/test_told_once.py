@@ -79,7 +79,12 @@ def test_wandb_has_one_entry_and_every_score_of_it_once(t, tmp_path, monkeypatch
     assert [(one["id"], one["resume"]) for one in store.begun] == [(None, None), ("entry1", "allow")]
     assert (store.codes, {*store.axes}) == ([1, 0], {("*", "round")})
     first = store.begun[0]
-    assert (first["mode"], first["project"], first["name"], first["dir"]) == ("offline", "unskew", "r", str(tmp_path / "r"))
+    assert (first["mode"], first["project"], first["name"], first["dir"]) == (
+        "offline",
+        "unskew",
+        "r",
+        str(tmp_path / "r"),
+    )
     assert first["config"]["method"] == "fedavg"
     assert first["settings"] == {"silent": True, "console": "off"}
 
@@ -98,7 +103,8 @@ def test_tensorboard_shows_every_score_once(t, tmp_path, monkeypatch):
     assert ({*store.folders}, store.open) == ({str(tmp_path / "r" / "tensorboard")}, 0)
     (title, table), *again = store.texts
     assert (title, len(again)) == ("settings", 1 - min(t, 1))  # a run without a checkpoint begins anew
-    assert table.startswith("| setting | value |\n|---|---|\n") and "\n| method | fedavg |" in table
+    assert table.startswith("| setting | value |\n|---|---|\n")
+    assert "\n| method | fedavg |" in table
 
 
 def test_mlflow_is_told_no_more_at_once_than_it_takes(tmp_path, monkeypatch):
@@ -166,7 +172,9 @@ def test_an_entry_counts_the_rows_that_its_store_has(tmp_path):
     assert (back.missed(), back.new(rows_of(2, 3, 4)), back.new(rows_of(5))) == ([], rows_of(4), rows_of(5))
     elsewhere = Entry(tmp_path, "store.json", "there")
     assert (elsewhere.number, elsewhere.missed()) == ("", rows_of(0, 1))
-    (tmp_path / "store.json").write_text(json.dumps({"store": "here", "run": "7"}))  # as it was before rows were counted
+    (tmp_path / "store.json").write_text(
+        json.dumps({"store": "here", "run": "7"})
+    )  # as it was before rows were counted
     assert Entry(tmp_path, "store.json", "here").missed() == []
 
 
@@ -244,7 +252,9 @@ def _progress(folder: Path | None, **settings: Any) -> Any:
     """A run as a tracker sees it, before its first round."""
     if folder:
         folder.mkdir(exist_ok=True)
-    return SimpleNamespace(t=0, rounds=3, method="fedavg", folder=folder, settings=SimpleNamespace(as_dict=lambda: settings))
+    return SimpleNamespace(
+        t=0, rounds=3, method="fedavg", folder=folder, settings=SimpleNamespace(as_dict=lambda: settings)
+    )
 
 
 def test_every_hook_of_a_callback_does_nothing_by_default():

@@ -24,7 +24,6 @@ from unskew.engine.resolve import Run
 from unskew.errors import StateError, UnskewError, UsageError, excerpt
 from unskew.own import in_one_line
 
-
 OWN = (state.LATEST, state.PREVIOUS, state.MODEL)
 """Files of a run that nobody else writes."""
 
