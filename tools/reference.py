@@ -53,6 +53,7 @@ def commands() -> str:
 | 4 | the run ended, but so few replies were used that its weights are no result |
 | 75 | paused; `unskew resume` continues it |
 | 130, 143 | interrupted, terminated |
+| 141 | what read the output closed it, as `head` does |
 """
     return text + "".join(_command(name, command) for name, command in _commands(typer.main.get_command(cli.app())))
 

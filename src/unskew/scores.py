@@ -16,6 +16,18 @@ from dataclasses import dataclass
 from unskew.errors import UsageError, excerpt, suggestion
 from unskew.own import GIVEN
 
+WRITTEN_OUT = 1e9
+"""From here on a number is written with an exponent."""
+
+
+def significant(value: float, digits: int, signed: bool = False) -> str:
+    """A number with so many significant digits, `0.0123`, `57.3`, and all of those before the point, `57,331` and not `5.73e+04`.
+
+    signed: a + stands before what is not below 0, and what rounds to 0 has no minus.
+    """
+    whole = 10**digits - 0.5 <= abs(value) < WRITTEN_OUT
+    return f"{value:{'+z' if signed else ''}{',.0f' if whole else f'.{digits}g'}}"
+
 
 @dataclass(frozen=True)
 class Kind:
@@ -55,11 +67,11 @@ class Kind:
 
     def digits(self, value: float) -> str:
         """A value without its unit: `61.4` of a share, `57.3` of a number."""
-        return f"{100 * value:.1f}" if self.share else f"{value:.4g}"
+        return f"{100 * value:.1f}" if self.share else significant(value, 4)
 
     def written(self, value: float) -> str:
         """A value with its unit: `61.4%`, `57.3`."""
-        return f"{value:.1%}" if self.share else f"{value:.4g}"
+        return f"{value:.1%}" if self.share else significant(value, 4)
 
     def of(self, word: str) -> str:
         """The heading of an axis or column: `accuracy, %`, `RMSE`. word: the score's name as it stands there."""

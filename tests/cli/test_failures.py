@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -316,3 +317,34 @@ def test_a_whole_sound_is_read(tmp_path):
     (tmp_path / "a.wav").write_bytes(wav() + b"LIST\4\0\0\0abcd")
     wave, rate = waveform(tmp_path / "a.wav")
     assert (len(wave), rate) == (8000, 8000)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_a_letter_that_the_terminal_lacks_ends_nothing(encoding):
+    """A ± or a dash in the table of a finished comparison was E143 where the output is Latin-1."""
+    code = "import sys; sys.argv = ['unskew', '--version']\nfrom unskew import cli\nsys.modules['unskew.version'].__version__ = '± →'\ncli.main()"
+    environment = {**os.environ, "PYTHONIOENCODING": encoding}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment)
+    assert done.returncode == 0, done.stderr
+    assert (
+        done.stdout.decode(encoding).strip()
+        == {
+            "ascii": "unskew \\xb1 \\u2192",
+            "latin-1": "unskew ± \\u2192",
+            "utf-8": "unskew ± →",
+        }[encoding]
+    )
+
+
+def test_a_pipe_that_nobody_reads_is_no_success():
+    """It ended with 1 and without a word, a run in the middle of its training, too."""
+    code = "import sys; sys.argv = ['unskew', 'list', 'errors']\nfrom unskew import cli\ncli.main()"
+    read, write = os.pipe()
+    os.close(read)
+    try:
+        done = subprocess.run([sys.executable, "-c", code], stdout=write, stderr=subprocess.PIPE, text=True)
+    finally:
+        os.close(write)
+    assert done.returncode == 141
+    assert done.stderr.count("\n") == 1
+    assert "ended here" in done.stderr

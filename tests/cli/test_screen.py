@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 import os
 from pathlib import Path
 from types import SimpleNamespace
@@ -12,6 +14,7 @@ from unskew.cli import screen
 from unskew.cli.progress import Progress
 from unskew.comparison.watch import Cell
 from unskew.config import build
+from unskew.errors import NothingUsed
 
 SCORES = ["global  50.0%", "clients  25.0%", "worst  12.5%"]
 
@@ -46,3 +49,76 @@ def test_a_finished_run_of_a_few_kilobytes_did_not_send_nothing(capsys):
     small = Cell("fedavg", 0, Path("x"), build({"method": "fedavg"}), t=1, score=0.5, megabytes=0.00612, code=0)
     Progress().look([small])
     assert capsys.readouterr().out.endswith("global  50.0%    0.0061 MB\n")
+
+
+def test_a_remark_between_two_rounds_has_a_line_of_its_own(capsys):
+    """It was glued to the end of the round's line."""
+    shown = screen.Screen(rounds=9)
+    shown._live = True
+    for t in (1, 2):
+        shown.round(SimpleNamespace(t=t, seconds=1.0, answered=9, asked=9, dropped=0, loss=1.0), SCORES)
+        shown.say("E128 a remark")
+    shown.say("\nInterrupted")
+    lines = capsys.readouterr().out.split("\n")
+    assert [line.removeprefix("\r\x1b[2K")[:13].rstrip() for line in lines] == [
+        "round    1/9",
+        "E128 a remark",
+        "round    2/9",
+        "E128 a remark",
+        "",
+        "Interrupted",
+        "",
+    ]
+
+
+def test_the_last_round_ends_its_line_itself(capsys):
+    shown = screen.Screen(rounds=1)
+    shown._live = True
+    shown.round(SimpleNamespace(t=1, seconds=1.0, answered=9, asked=9, dropped=0, loss=1.0), SCORES)
+    shown.say("done")
+    shown.leave_line()
+    out = capsys.readouterr().out
+    assert out.endswith("\ndone\n")
+    assert "\n\n" not in out
+
+
+def test_an_error_does_not_stand_behind_the_line_of_a_round(capsys):
+    shown = screen.Screen(rounds=9)
+    shown._live = True
+    shown.round(SimpleNamespace(t=1, seconds=1.0, answered=9, asked=9, dropped=0, loss=1.0), SCORES)
+    shown.leave_line()
+    shown.leave_line()
+    out = capsys.readouterr().out
+    assert out.endswith("\n")
+    assert not out.endswith("\n\n")
+
+
+def test_json_has_null_for_what_is_no_number():
+    """RMSE of training that diverged was Infinity, which no other program reads."""
+    value = {"scores": {"global": {1: float("inf"), 2: (float("nan"), 0.5)}}, "name": "x", "n": 3, "yes": True}
+    written = screen.json_of(value)
+    assert json.loads(written, parse_constant=pytest.fail) == {
+        "scores": {"global": {"1": None, "2": [None, 0.5]}},
+        "name": "x",
+        "n": 3,
+        "yes": True,
+    }
+
+
+def test_the_name_of_a_method_is_no_markup():
+    """`fedper(keeps=[head])` lost its argument in the live table."""
+    from rich.console import Console
+
+    cells = [Cell("mine.py(keeps=[head])", 0, Path("x"), build({"method": "fedavg"}), t=1, score=0.5)]
+    console = Console(width=200, record=True, file=io.StringIO())
+    console.print(Progress(cells).table())
+    assert "mine.py(keeps=[head])" in console.export_text()
+
+
+def test_a_run_that_nobody_trained_has_no_score(capsys):
+    lost = Cell("fedavg", 0, Path("x"), build({"method": "fedavg"}), t=1, score=0.1, code=NothingUsed.exit_code)
+    own = Cell("apfl", 0, Path("y"), build({"method": "apfl"}), t=1, code=0)
+    Progress().look([lost, own])
+    told = capsys.readouterr().out.splitlines()
+    assert ["not trained" in line for line in told] == [True, False]
+    assert ["own model" in line for line in told] == [False, True]

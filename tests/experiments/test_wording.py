@@ -109,7 +109,23 @@ def test_every_row_names_its_own_measure():
     rows = {"a": {"note": "", "quantity": "exposure/12"}, "b": {"note": ""}}
     told = wording.note(result(entry("a"), entry("b"), rows=rows, scope="measure", metric="diversity", unit="number"))
     assert "The number is the measure `exposure` (a), `diversity` (b), which docs/measures.md explains" in told
-    assert wording.quantity(result(entry("a"), rows=rows, metric="mean"), "b") == "accuracy"
+
+
+def test_a_score_over_clients_says_whose_it_is_and_of_which_score():
+    """`mean` was called accuracy, of regressions and masks, too."""
+    rows = {
+        "a": {"note": "", "main": "rmse"},
+        "b": {"note": "", "main": "dice", "quantity": "worst"},
+        "c": {"note": ""},
+    }
+    told = result(entry("a"), rows=rows, metric="mean")
+    assert wording.quantity(told, "a") == "RMSE, mean over clients"
+    assert wording.quantity(told, "b") == "Dice, worst client"
+    assert wording.quantity(told, "c") == "score, mean over clients"
+    assert wording.quantity(told) == "score, mean over clients"  # rows of two tasks
+    del rows["b"]
+    assert wording.quantity(told) == "RMSE, mean over clients"
+    assert wording.quantity(result(entry("a"), rows=rows, metric="macro_f1"), "a") == "macro-F1"
 
 
 @pytest.mark.parametrize(("scale", "shown"), [(1, "100"), (0.25, "100 (0.25 of the paper's)")])

@@ -124,10 +124,10 @@ def test_every_client_has_a_dot_and_the_worst_its_name():
     drawn = spread([strip], "accuracy, %")
     ET.fromstring(drawn)
     assert re.search(r'class="dots m1" d="([^"]*)"', drawn)[1].count("M") == 3
-    assert "worst 31 %: ben" in drawn
+    assert "worst 31.0 %: ben" in drawn
     assert ">67.0<" in drawn
     same = spread([Strip("flea", "m1", list("abc"), [0.3, 0.3, 0.8])], "")
-    assert "worst 30 %: 2 clients" in same
+    assert "worst 30.0 %: 2 clients" in same
 
 
 def test_bytes_to_a_target_are_ranked_and_failures_said():

@@ -13,6 +13,7 @@ from rich.console import Console
 from safetensors.numpy import save_file
 
 from tests.report.test_summary import run
+from unskew.engine.resolve import REFERENCES
 from unskew.report import headline, tables
 from unskew.report.context import context_of
 from unskew.report.figures.lines import mean_line
@@ -323,7 +324,7 @@ def test_the_ledger_in_words():
     )
     items = leaves.items(changed(run("a", 0, [0.5] * 10), traffic=moved))
     assert [(i.way, i.share, i.often, i.reads, i.guarantee, i.colour) for i in items] == [
-        ("sends", "weights", "every round", "their sum", "none", "none"),
+        ("sends", "weights", "9 rounds", "their sum", "none", "none"),
         ("sends", "a/b", "1 round", "odd", "odd", ""),
         ("sends", "flea/z", "8 rounds", "each one", "empirical", "empirical"),
         ("receives", "weights", "every round", "", "", ""),
@@ -360,7 +361,7 @@ def test_lines_are_means_over_seeds_at_the_rounds_all_of_them_have():
 def test_each_client_has_its_own_name_and_value():
     r = changed(run("a", 5, [0.5]), federation=FEDERATION, clients={("global@client", "accuracy"): {2: 0.25, 0: 0.75}})
     html = clients.build(context_of([r], "x")).html
-    assert "worst 25 %: c" in html
+    assert "worst 25.0 %: c" in html
     assert '"k":["a","c"]' in html
     both = clients.build(context_of([r, replace(r, config={**r.config, "seed": 6})], "x")).html
     assert '"k":["a, seed 5","c, seed 5","a, seed 6","c, seed 6"]' in both
@@ -411,6 +412,17 @@ def test_settings_that_differ_and_the_command_that_repeats_the_runs(tmp_path):
     ]
     (tmp_path / "compare.yaml").write_text("methods: [a, b]")
     inside = [changed(r, path=tmp_path / r.name) for r in runs]
-    assert repeat.command(context_of(inside, "x")) == "unskew compare a b --lr 0.1 --epochs 7 --clients 3 --seeds 2"
+    command = "unskew compare a b --lr 0.1 --epochs 7 --clients 3 --seeds 2"
+    assert repeat.command(context_of(inside, "x")) == f"{command} --no-references"
+    bounds = [
+        changed(run(m, s), path=tmp_path / f"{m}--s{s}", config={**inside[0].config, "method": m, "seed": s})
+        for m in REFERENCES
+        for s in (0, 1)
+    ]
+    assert repeat.command(context_of([*inside, *bounds], "x")) == command  # both are added without being asked for
+    assert (
+        repeat.command(context_of([*inside, *bounds[:2]], "x"))
+        == command.replace("a b", "a b local") + " --no-references"
+    )
     late = [changed(r, config={**r.config, "seed": r.seed + 3}) for r in inside]  # --seeds 2 repeated the seeds 0 and 1
     assert [line.split()[:2] for line in repeat.command(context_of(late, "x")).splitlines()] == [["unskew", "run"]] * 4

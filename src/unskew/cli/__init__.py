@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import signal
 import sys
@@ -101,7 +102,8 @@ def _add_version(commands: Any) -> None:
 def main() -> None:
     """Run the command line and end the process.
 
-    Exit codes: 0 done, 1 an unexpected error, 2 wrong use, 3 bad data, 75 paused, 130 interrupted, 143 terminated.
+    Exit codes: 0 done, 1 an unexpected error, 2 wrong use, 3 bad data, 75 paused, 130 interrupted, 141 nobody reads what
+    is printed, 143 terminated.
     """
     from unskew.errors import Terminated
 
@@ -110,20 +112,31 @@ def main() -> None:
         raise Terminated
 
     signal.signal(signal.SIGTERM, terminate)
+    _print_anything()
     try:
         app()()
     except Terminated:
         _leave(143)
     except KeyboardInterrupt:
         _leave(130)
-    except BrokenPipeError:
-        _leave(0)
+    except SystemExit as end:
+        if not isinstance(end.__context__, BrokenPipeError):  # for which typer ends with 1 and without a word
+            raise
+        print("Whatever read this command's output has closed it, so the command ended here.", file=sys.stderr)
+        _leave(141)
     except Exception as error:
         from unskew.failures import explained
 
         shown = explained(error)
         print(shown, file=sys.stderr)
         _leave(shown.exit_code)
+
+
+def _print_anything() -> None:
+    """Where the terminal's or the pipe's encoding lacks a letter, print its number: a ± must not end a finished run."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.errors == "strict":
+            stream.reconfigure(errors="backslashreplace")
 
 
 def _leave(code: int) -> None:

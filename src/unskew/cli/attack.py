@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -53,13 +52,14 @@ def command(arguments: Arguments) -> None:
 def perform_and_print(arguments: Arguments) -> None:
     """Make the attack, write the run's report, and print what was measured."""
     from unskew.attacks.perform import perform
+    from unskew.cli.screen import json_of
     from unskew.report import page
 
     settings = _settings(arguments)
     say = (lambda _: None) if arguments.json else print
     findings = perform(partial(_run, arguments), arguments.attack, settings, arguments.seeds, say)
     report = page.write_report([arguments.run], arguments.run / "report.html")
-    print(json.dumps(findings) if arguments.json else f"report  {report}")
+    print(json_of(findings) if arguments.json else f"report  {report}")
 
 
 def _run(arguments: Arguments) -> Scene:

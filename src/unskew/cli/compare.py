@@ -111,6 +111,7 @@ def resume(path: Path, as_json: bool, on: str = "") -> None:
 def finish(path: Path, plan: Any, as_json: bool) -> None:
     """Train the runs of a comparison under a live table, after its tuning; then print the final table and write the report."""
     from unskew.cli.progress import Progress
+    from unskew.cli.screen import json_of
     from unskew.comparison.leakage import attack_all
     from unskew.comparison.training import lost_in, train_all
     from unskew.report import leakage_tables, page, read, summary, tables
@@ -125,7 +126,8 @@ def finish(path: Path, plan: Any, as_json: bool) -> None:
             if plan.privacy:
                 attack_all(cells, progress.say)
     except (KeyboardInterrupt, Terminated):
-        print(f"\nInterrupted; every run is saved. Continue with: unskew resume {path}")
+        out = sys.stderr if as_json else sys.stdout
+        print(f"\nInterrupted; every run is saved. Continue with: unskew resume {path}", file=out)
         raise
     for sentence in lost_in(cells):
         print(sentence, file=sys.stderr if as_json else sys.stdout)
@@ -139,7 +141,7 @@ def finish(path: Path, plan: Any, as_json: bool) -> None:
     disk.replace(path / "compare.json", json.dumps(records, indent=1))
     page.write_report(path, path / "report.html", target=plan.target)
     if as_json:
-        print(json.dumps({"comparison": str(path), "rows": records}))
+        print(json_of({"comparison": str(path), "rows": records}))
     elif sys.stdout.isatty():
         from rich.console import Console
 

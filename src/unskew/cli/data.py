@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 from typing import Annotated
@@ -33,6 +32,7 @@ def check(
     as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
 ) -> None:
     """Print what is understood of data: samples, values, classes, sites, and what would be changed or left out."""
+    from unskew.cli.screen import json_of
     from unskew.data import read
     from unskew.data.intake.scale import standardised
     from unskew.data.intake.understood import facts, table
@@ -44,7 +44,7 @@ def check(
     if scaled.intake and dataset.intake and scaled.intake != dataset.intake:
         dataset = dataset.noted(*scaled.intake.notes)
     if as_json:
-        print(json.dumps(facts(dataset)))
+        print(json_of(facts(dataset)))
         return
     print(table(dataset))
 

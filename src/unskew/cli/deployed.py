@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -188,10 +189,11 @@ def show(home: Coordinator, path: Path, started: Started, as_json: bool) -> None
 
     ending = follow(path, started, lambda: submit.status(home, started.number), quiet if as_json else say)
     if ending["state"] != "done":
+        out = sys.stderr if as_json else sys.stdout  # where JSON is asked for, nothing else is printed among it
         if not shown[0].endswith(ending["text"]):  # else it was the last line of the run
-            print(ending["text"])
+            print(ending["text"], file=out)
         if ending["code"] == 75:
-            print(f"Resume with: unskew resume {path}")
+            print(f"Resume with: unskew resume {path}", file=out)
         raise SystemExit(ending["code"])
     _show_result(path, as_json)
 
@@ -206,7 +208,7 @@ def quiet(text: str) -> None:
 
 def _show_result(path: Path, as_json: bool) -> None:
     """Write the report of a finished run, and print its last scores."""
-    from unskew.cli.screen import next_steps
+    from unskew.cli.screen import json_of, next_steps
     from unskew.engine.disk import state
     from unskew.report import page, read
     from unskew.scores import kind
@@ -220,7 +222,7 @@ def _show_result(path: Path, as_json: bool) -> None:
     }
     last = {scope: float(values[-1]) for scope, values in series.items() if len(values)}
     if as_json:
-        print(json.dumps({"run": str(path), "method": run.method, "scores": last, "sha256": state.digest(weights)}))
+        print(json_of({"run": str(path), "method": run.method, "scores": last, "sha256": state.digest(weights)}))
         return
     print("\n" + "  ".join(f"{scope} {kind(run.metric).written(value)}" for scope, value in last.items()))
     print(next_steps(path).splitlines()[0])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json as json_
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -27,6 +26,7 @@ class Arguments:
 @with_settings(Arguments, COUNTED)
 def command(arguments: Arguments, given: dict[str, Any]) -> None:
     """Measure the skew of a federation, and recommend a method with its expected gain."""
+    from unskew.cli.screen import json_of
     from unskew.diagnosis.api import diagnose
 
     named = {
@@ -36,4 +36,4 @@ def command(arguments: Arguments, given: dict[str, Any]) -> None:
         "features": arguments.features,
     }
     diagnosis = diagnose(arguments.data, **named, **given)
-    print(json_.dumps(diagnosis.as_dict()) if arguments.json else diagnosis.table())
+    print(json_of(diagnosis.as_dict()) if arguments.json else diagnosis.table())

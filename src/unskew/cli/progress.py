@@ -9,9 +9,11 @@ from pathlib import Path
 
 from rich.live import Live
 from rich.table import Table
+from rich.text import Text
 
 from unskew.comparison.watch import Cell
 from unskew.engine.resolve import is_reference
+from unskew.errors import NothingUsed
 from unskew.report.numbers import clock, megabytes
 from unskew.scores import Kind, kind
 
@@ -68,11 +70,8 @@ class Progress:
             if cell.done and cell.path not in self._reported:
                 self._reported.add(cell.path)
                 count = f"{len(self._reported)}/{len(self.runs)}"
-                score = (
-                    "own model" if cell.score != cell.score else f"global {kind(cell.metric).written(cell.score):>6}"
-                )
                 sent = _megabytes([cell])
-                print(f"{count:>7}  {cell.method:<28} seed {cell.seed}  {score:<13}  {sent:>8} MB", flush=True)
+                print(f"{count:>7}  {cell.method:<28} seed {cell.seed}  {_outcome(cell):<13}  {sent:>8} MB", flush=True)
 
     def table(self) -> Table:
         """One line for each method, over its seeds; below it how much is done and how long the rest will take."""
@@ -85,7 +84,7 @@ class Progress:
         for method, group in by_method.items():
             begun, main = [cell for cell in group if cell.t], kind(group[0].metric)
             table.add_row(
-                method,
+                Text(method),  # whose arguments, [head] say, are no markup
                 f"{sum(cell.done for cell in group)}/{len(group)}",
                 f"{max(cell.t for cell in group)}/{group[0].settings.rounds}",
                 _mean(main, [cell.score for cell in begun]),
@@ -104,6 +103,13 @@ class Progress:
     def _share_done(self) -> float:
         """Of all rounds of all runs."""
         return sum(cell.t for cell in self.runs) / max(1, sum(cell.settings.rounds for cell in self.runs))
+
+
+def _outcome(cell: Cell) -> str:
+    """What a run that is done has come to: its last score, unless its clients did not train it or it has no global model."""
+    if cell.code == NothingUsed.exit_code:
+        return "not trained"
+    return "own model" if cell.score != cell.score else f"global {kind(cell.metric).written(cell.score):>6}"
 
 
 def _megabytes(runs: list[Cell]) -> str:

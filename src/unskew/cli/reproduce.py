@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -22,6 +21,7 @@ class Arguments(Request):
 def command(arguments: Arguments) -> None:
     """Run a published table, or one of your own. Finished runs are kept, so it can be stopped and extended at any time."""
     from unskew.cli.progress import Progress
+    from unskew.cli.screen import json_of
     from unskew.experiments.reproduce import carry_out
 
     with Progress(quiet=arguments.json) as progress:
@@ -33,7 +33,7 @@ def command(arguments: Arguments) -> None:
     if reproduction.result is None:
         return
     if arguments.json:
-        print(json.dumps(reproduction.result))
+        print(json_of(reproduction.result))
         return
     print(reproduction.table())
     print(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -145,7 +144,7 @@ def _train(path: Path, settings: Any, arguments: Arguments, cluster: Cluster | N
 
 def finish(folder: Any, screen: Any, as_json: bool) -> None:
     """Train the run of a folder to its end and show it; then print its scores, write its report and say what to do next."""
-    from unskew.cli.screen import next_steps
+    from unskew.cli.screen import json_of, next_steps
     from unskew.engine.leaves import leaves
     from unskew.report import page
     from unskew.results import result_of
@@ -170,10 +169,12 @@ def finish(folder: Any, screen: Any, as_json: bool) -> None:
         page.write_report([folder.path], folder.path / "report.html")
         screen.say(f"\nreport  {folder.path / 'report.html'}")
         raise
+    finally:
+        screen.leave_line()
     result = result_of(loop, state, folder.path)
     result.report()
     if as_json:
-        print(json.dumps(_as_json(result)))
+        print(json_of(_as_json(result)))
     else:
         screen.say(f"\n{result.table()}\n{next_steps(folder.path)}")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import shutil
 import sys
 import time
@@ -23,11 +25,20 @@ class Screen:
         self._began: float | None = None
         self._before_first = 0
         self._last_line = -1.0
+        self._open = False
+        """Whether the cursor stands behind a line that the next round rewrites."""
 
     def say(self, text: str) -> None:
-        """Print a text."""
+        """Print a text; one that comes while rounds rewrite their line leaves that line as it stands and begins below it."""
         if not self.quiet:
-            print(text, flush=True)
+            print("\n" * self._open + text.removeprefix("\n" * self._open), flush=True)
+            self._open = False
+
+    def leave_line(self) -> None:
+        """Begin a new line if the cursor stands behind one that the next round would rewrite."""
+        if self._open:
+            print(flush=True)
+            self._open = False
 
     def round(self, summary: Any, scores: list[str]) -> None:
         """Show a finished round: a line rewritten in place on a terminal, a line for each tenth of the run when piped.
@@ -40,6 +51,7 @@ class Screen:
         line = self._line(summary, scores)
         if self._live:
             print("\r\x1b[2K" + self._fitting(line), end="\n" if last else "", flush=True)
+            self._open = not last
         elif last or summary.t >= self._last_line + max(1, self.rounds / 10):
             self._last_line = summary.t
             self.say(line)
@@ -63,6 +75,19 @@ class Screen:
             f"{clock(pace * (self.rounds - summary.t))} left",
         ]
         return "  ".join(columns)
+
+
+def json_of(value: Any) -> str:
+    """A value as JSON that every program reads: null for a number that is not finite, as the loss of training that diverged."""
+    return json.dumps(_finite(value), allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _finite(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def next_steps(path: Path) -> str:

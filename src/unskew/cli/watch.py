@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from unskew.errors import printable
 from unskew.scores import MAIN, OVER_CLIENTS, kind
 
 LOOK_S = 0.5
@@ -79,7 +80,8 @@ def _watch_one(run: Path, once: bool) -> None:
         time.sleep(LOOK_S)
     ending = _ending(run)
     if ending and ending["state"] != "done":
-        print(ending["text"] if ending["code"] != 75 else f"{ending['text']} Resume with: unskew resume {run}")
+        text = printable(ending["text"])
+        print(text if ending["code"] != 75 else f"{text} Resume with: unskew resume {run}")
     elif (run / "model.safetensors").exists():
         print(f"done    {run / 'model.safetensors'}")
 
@@ -134,7 +136,7 @@ class _History:
             if event["code"] == "round":
                 self._attendance[event["t"]] = self._answered(*map(clients_in, (event["asked"], event["answered"])))
             else:
-                yield f"{event['code']} {event['text']}"
+                yield printable(f"{event['code']} {event['text']}")
 
     def line(self, t: int, rounds: int) -> str:
         """One round: its scores, and who answered."""

@@ -30,7 +30,6 @@ def document(result: TableResult) -> str:
     return render(
         "experiment.html.j2",
         result=result,
-        noun=wording.quantity(result),
         summary=wording.summary(result),
         cards=_cards(result),
         head=head,
@@ -58,13 +57,14 @@ def index(results: Sequence[TableResult]) -> str:
         (r, name, wording.rows(r), wording.rounds(r), wording.summary(r), wording.counted(r))
         for r, name in zip(results, wording.titles(results))
     ]
-    return render("experiments.html.j2", noun="score", results=lines, title=title, contents=contents)
+    return render("experiments.html.j2", results=lines, title=title, contents=contents)
 
 
 def _cards(result: TableResult) -> list[tuple[str, str]]:
     rows = len({entry["row"] for entry in result["entries"]})
     methods = len({entry["method"] for entry in result["entries"]})
-    cards = [(str(rows), "rows run"), (str(methods), "methods"), (str(result["seeds"]), "seeds")]
+    counts = {"row": rows, "method": methods, "seed": result["seeds"]}
+    cards = [(str(n), noun + "s" * (n != 1) + " run" * (noun == "row")) for noun, n in counts.items()]
     hours = result["hours"]
     cards.append((f"{hours:.1f} h" if hours >= 1 else f"{60 * hours:.0f} min", "of training"))
     if result["scale"] != 1:
@@ -72,12 +72,17 @@ def _cards(result: TableResult) -> list[tuple[str, str]]:
     return [*cards, (result["date"], f"unskew {result['unskew']}")]
 
 
-def _rows(result: TableResult, colours: Colours) -> list[tuple[str, str, Markup, Markup]]:
-    """(row, its note, the paper's numbers beside ours, the curves) of every row that was run."""
-    names = dict.fromkeys(entry["row"] for entry in result["entries"])
+def _rows(result: TableResult, colours: Colours) -> list[tuple[str, str, str, Markup, Markup]]:
+    """(row, its note, what it measures, the paper's numbers beside ours, the curves) of every row that was run."""
     return [
-        (row, result["rows"][row]["note"], _beside_paper(result, row, colours), _curves(result, row, colours))
-        for row in names
+        (
+            row,
+            result["rows"][row]["note"],
+            wording.quantity(result, row),
+            _beside_paper(result, row, colours),
+            _curves(result, row, colours),
+        )
+        for row in dict.fromkeys(entry["row"] for entry in result["entries"])
     ]
 
 
@@ -116,8 +121,8 @@ def _line(result: TableResult, method: str, colour: str, seeds: Sequence[Sequenc
     return mean_line(method, colour, [(rounds, values / _divisor(result)) for rounds, values in columns])
 
 
-def _sweeps(result: TableResult, colours: Colours) -> list[tuple[str, Markup]]:
-    """(panel, picture) of the score against what varies from row to row, where an experiment has an axis."""
+def _sweeps(result: TableResult, colours: Colours) -> list[tuple[str, str, Markup]]:
+    """(panel, what it measures, picture) of the score against what varies from row to row, where an experiment has an axis."""
     panels: dict[str, dict[str, list[tuple[float, float, float]]]] = {}
     quantities: dict[str, str] = {}
     for entry in result["entries"]:
@@ -133,7 +138,8 @@ def _sweeps(result: TableResult, colours: Colours) -> list[tuple[str, Markup]]:
             x, y, band = (np.array(values, dtype=float) for values in zip(*sorted(points)))
             lines.append(Line(method, colours[method], x, y / _divisor(result), band / _divisor(result)))
         if any(len(line.x) > 1 for line in lines):
-            pictures.append((panel, _drawn(result, lines, (result["axis"], quantities[panel]))))
+            measured = quantities[panel]
+            pictures.append((panel, measured, _drawn(result, lines, (result["axis"], measured))))
     return pictures
 
 

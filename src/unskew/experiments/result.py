@@ -61,12 +61,13 @@ class ClaimRecord(TypedDict):
 
 class RowRecord(TypedDict):
     """What a table's file says of a row: its note, where it is drawn, and what it reports: `quantity`, "" for the table's
-    own, and the command's name of the `attack`, "" for none."""
+    own, and the command's name of the `attack`, "" for none. main: the main score of its runs, if any were made."""
 
     note: str
     x: float | None
     panel: str
     quantity: NotRequired[str]
+    main: NotRequired[str]
     attack: NotRequired[str]
 
 
@@ -151,7 +152,7 @@ def result_of(
         "experiment": experiment.name,
         **{name: getattr(experiment, name) for name in DESCRIPTION},
         **facts,
-        "rows": {row.name: _row(row) for row in experiment.rows},
+        "rows": {row.name: _row(row, runs) for row in experiment.rows},
         "entries": [{**asdict(entry), "gap": entry.gap if facts["scale"] == 1 else math.nan} for entry in entries],
         "claims": [{"text": v.claim.text, "verdict": v.word, "margins": v.margins, "paper": v.paper} for v in verdicts],
         "open": list(experiment.open),
@@ -164,8 +165,10 @@ def result_of(
     return cast(TableResult, _plain(document))
 
 
-def _row(row: TableRow) -> RowRecord:
+def _row(row: TableRow, runs: Runs) -> RowRecord:
     record = RowRecord(note=row.note, x=row.x, panel=row.panel)
+    if main := next((run.metric for (name, _), group in runs.items() if name == row.name for run in group), ""):
+        record["main"] = main
     if row.attack:
         record["quantity"], record["attack"] = row.attack.metric, row.attack.name
     elif row.metric:
@@ -205,8 +208,10 @@ def _privacy(runs: Runs) -> dict[str, dict[str, dict[str, Any]]]:
     return accounts
 
 
-def _largest_epsilon(account: Mapping[str, Any]) -> float:
-    return max((e["epsilon"] for e in account["epsilons"] if e["epsilon"] is not None), default=0.0)
+def _largest_epsilon(account: Mapping[str, Any]) -> tuple[int, float]:
+    """(how many readings guarantee nothing, the largest of the others)."""
+    known = [e["epsilon"] for e in account["epsilons"] if e["epsilon"] is not None]
+    return len(account["epsilons"]) - len(known), max(known, default=0.0)
 
 
 def _curves(experiment: Experiment, runs: Runs) -> dict[str, dict[str, list[list[list[float]]]]]:
@@ -219,11 +224,11 @@ def _curves(experiment: Experiment, runs: Runs) -> dict[str, dict[str, list[list
 
 
 def _plain(value: Any) -> Any:
-    """The value with NaN replaced by None and floats rounded to six digits."""
+    """The value with numbers that are not finite replaced by None, as JSON has none, and floats rounded to six digits."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
     if isinstance(value, list):
         return [_plain(item) for item in value]
     if isinstance(value, float):
-        return None if math.isnan(value) else float(f"{value:.6g}")
+        return float(f"{value:.6g}") if math.isfinite(value) else None
     return value

@@ -8,6 +8,7 @@ import io
 from unskew.experiments import logs, wording
 from unskew.experiments.result import EntryRecord, TableResult
 from unskew.report.numbers import megabytes, whole
+from unskew.scores import significant
 
 HEAD = (
     "row", "method", "paper", "ours", "95 %", "without payload", "raw input", "gap", "last", "best", "mean-10",
@@ -39,7 +40,7 @@ def table(result: TableResult) -> tuple[list[str], list[list[str]]]:
 def _line(entry: EntryRecord, unit: str, short: bool) -> list[str]:
     """short: the run has fewer rounds than the paper's, whose number then stands in brackets."""
     given, sent = entry["paper"], entry["megabytes"]
-    paper = "" if given is None else f"{given:.2f}" if unit == "percent" or abs(given) >= 0.1 else f"{given:.3g}"
+    paper = "" if given is None else f"{given:.2f}" if unit == "percent" or abs(given) >= 0.1 else significant(given, 3)
     return [
         entry["row"],
         entry["method"],
@@ -126,7 +127,7 @@ def _cell(entry: EntryRecord | None, result: TableResult) -> str:
     if entry is None or (mean := entry["ours"]["mean"]) is None:
         return "--"
     if result["unit"] != "percent":
-        return f"{mean:.3g}"
+        return significant(mean, 3)
     spread = rf" $\pm$ {entry['ours']['std']:.1f}" if entry["ours"]["n"] > 1 else ""
     paper = "" if entry["paper"] is None else f"({entry['paper']:.1f})"
     if paper:

@@ -11,7 +11,7 @@ from unskew.core.account import number
 from unskew.experiments.result import ClaimRecord, EntryRecord, ScoreRecord, TableResult
 from unskew.report.numbers import MISSING, p_value, plural
 from unskew.report.stats import FEWEST_PAIRS
-from unskew.scores import kind
+from unskew.scores import kind, significant
 
 MEASURE = {
     "best": "best round",
@@ -23,6 +23,8 @@ ATTACKS = (
     "95 %: interval of an attack's score over the attacked samples. Without payload: what the attacker reaches who has not "
     "seen it; raw input: who has seen the samples themselves. docs/privacy.md explains the attacks; a better one may find more."
 )
+OVER_CLIENTS = {"mean": "mean over clients", "worst": "worst client", "std": "deviation over clients"}
+"""What the rows over clients say of a run's main score."""
 Reading = tuple[str, str, str, list[tuple[str, str]]]
 """(row, method, release, [(epsilon, what it means)])."""
 
@@ -48,9 +50,13 @@ def bounds(entry: EntryRecord, unit: str) -> tuple[str, str, str]:
 
 
 def quantity(result: TableResult, row: str = "") -> str:
-    """What the numbers of a row, or of the table, measure: `Dice`, `accuracy`, or the name of the measure."""
+    """What the numbers of a row, or of the table, measure: `Dice`, `accuracy, mean over clients`, or the name of the measure."""
     metric = (row and result["rows"][row].get("quantity")) or result["metric"]
-    return "accuracy" if metric == "mean" else kind(metric).title.replace("_", " ")
+    if metric not in OVER_CLIENTS:
+        return kind(metric).title.replace("_", " ")
+    mains = {r.get("main", "") for name, r in result["rows"].items() if name == row or not row} - {""}
+    score = kind(mains.pop()).title if len(mains) == 1 else "score"
+    return f"{score}, {OVER_CLIENTS[metric]}"
 
 
 def note(result: TableResult) -> str:
@@ -203,7 +209,7 @@ def margins(claim: ClaimRecord, unit: str) -> str:
 
 
 def _value(value: float | None, unit: str) -> str:
-    return MISSING if value is None else f"{value:.1f}" if unit == "percent" else f"{value:.3g}"
+    return MISSING if value is None else f"{value:.1f}" if unit == "percent" else significant(value, 3)
 
 
 def points(score: ScoreRecord, unit: str) -> str:
@@ -211,7 +217,7 @@ def points(score: ScoreRecord, unit: str) -> str:
     mean, std = score["mean"], score["std"]
     if not score["n"] or mean is None or std is None:
         return MISSING
-    both = (f"{mean:.1f}", f"{std:.1f}") if unit == "percent" else (f"{mean:.3g}", f"{std:.2g}")
+    both = (f"{mean:.1f}", f"{std:.1f}") if unit == "percent" else (significant(mean, 3), significant(std, 2))
     return " ± ".join(both) if score["n"] > 1 else both[0]
 
 
@@ -219,7 +225,7 @@ def signed(value: float | None, unit: str) -> str:
     """`+2.3`; empty for a missing value."""
     if value is None:
         return ""
-    return f"{value:+.1f}" if unit == "percent" else f"{value:+.2g}"
+    return f"{value:+.1f}" if unit == "percent" else significant(value, 2, signed=True)
 
 
 def lead(entry: EntryRecord, unit: str) -> str:

@@ -14,7 +14,7 @@ from unskew.report.numbers import digits, one, p_value, plural, size
 from unskew.report.runs import RunData
 from unskew.report.summary import Gap
 from unskew.report.terms import span
-from unskew.scores import kind
+from unskew.scores import kind, significant
 
 AS_ASKED = ("E320", "E323", "E325", "E327")
 """Codes of events that happened to no reply and no round: a budget or patience that ended the run, and cautions."""
@@ -37,7 +37,7 @@ def result(context: Context) -> str:
         return f"{score} {where}"
     second = max(rivals, key=lambda s: which.ahead(s.final.mean, 0.0))
     gap = which.ahead(leader.final.mean, second.final.mean)
-    by = f"{100 * gap:.1f} points ahead of" if which.share else f"{gap:.3g} better than"
+    by = f"{100 * gap:.1f} points ahead of" if which.share else f"{significant(gap, 3)} better than"
     ahead = f"{by} {second.method}"
     return f"{score} {where}, {ahead}{_certainty(second.gap)}"
 
@@ -74,7 +74,7 @@ def cards(context: Context) -> list[tuple[str, str]]:
     if run.attendance:
         answered = float(np.mean([r.came for r in run.attendance]))
         asked = float(np.mean([len(r.asked) for r in run.attendance]))
-        numbers.append((f"{answered:.3g} of {asked:.3g}", "clients answer a round"))
+        numbers.append((f"{significant(answered, 3)} of {significant(asked, 3)}", "clients answer a round"))
     numbers.append(
         (span([r.planned for group in context.competing.values() for r in group] or [run.planned]), "rounds")
     )

@@ -11,6 +11,7 @@ from unskew.attacks.coverage import NOT_MEASURED
 from unskew.core.account import number
 from unskew.report.leakage import Leak, Leakage
 from unskew.report.numbers import MISSING, one
+from unskew.scores import significant
 
 HEAD = ("method", "score", "epsilon", "payload", "attack", "found, 95 %", "without payload", "leakage")
 
@@ -56,9 +57,9 @@ def _leak_as_json(leak: Leak) -> dict[str, Any]:
 
 def _measured(leak: Leak) -> list[str]:
     value, reach = leak.value, leak.reach
-    score = f"{leak.metric} {value.mean:.3g} [{value.low:.3g}, {value.high:.3g}]"
+    score = f"{leak.metric} {significant(value.mean, 3)} [{significant(value.low, 3)}, {significant(value.high, 3)}]"
     share = f"{_whole(reach.mean)} % [{_whole(reach.low)}, {_whole(reach.high)}]"
-    return [_payload(leak.payload), leak.attack, score, f"{leak.floor:.3g}", share]
+    return [_payload(leak.payload), leak.attack, score, significant(leak.floor, 3), share]
 
 
 def _payload(share: str) -> str:

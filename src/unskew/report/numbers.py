@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from unskew.report.stats import Score
-from unskew.scores import kind
+from unskew.scores import kind, significant
 
 MISSING = "–"
 
@@ -25,8 +25,8 @@ def digits(score: Score, metric: str, std: bool = True) -> str:
     if not score.n:
         return MISSING
     mean = kind(metric).digits(score.mean)
-    deviation = kind(metric).digits(score.std) if kind(metric).share else f"{score.std:.2g}"
-    return f"{mean} ± {deviation}" if std and score.n > 1 else mean
+    deviation = kind(metric).digits(score.std) if kind(metric).share else significant(score.std, 2)
+    return f"{mean} ± {deviation}" if std and _spread(score) else mean
 
 
 def one(value: float, metric: str) -> str:
@@ -38,7 +38,13 @@ def three_digits(score: Score) -> str:
     """`0.412 ± 0.031`, or `0.412` for one seed."""
     if not score.n:
         return MISSING
-    return f"{score.mean:.3g} ± {score.std:.2g}" if score.n > 1 else f"{score.mean:.3g}"
+    mean = significant(score.mean, 3)
+    return f"{mean} ± {significant(score.std, 2)}" if _spread(score) else mean
+
+
+def _spread(score: Score) -> bool:
+    """Whether a deviation says anything: of several seeds whose scores are all finite."""
+    return score.n > 1 and math.isfinite(score.std)
 
 
 def megabytes(value: float) -> str:
@@ -58,9 +64,9 @@ def size(value: float) -> str:
         return MISSING
     for unit in ("B", "KB", "MB", "GB"):
         if abs(value) < 999.5:
-            return f"{value:.0f} B" if unit == "B" else f"{value:.3g} {unit}"
+            return f"{value:.0f} B" if unit == "B" else f"{significant(value, 3)} {unit}"
         value /= 1000
-    return f"{value:.3g} TB"
+    return f"{significant(value, 3)} TB"
 
 
 def p_value(p: float) -> str:

@@ -12,7 +12,6 @@ from unskew.report.read import asked_target, read_runs
 from unskew.report.render import render
 from unskew.report.runs import RunData
 from unskew.report.verdict import pays
-from unskew.scores import kind
 
 
 def write_report(paths: Path | str | Sequence[Path | str], out: Path | str, target: float | None = None) -> Path:
@@ -44,6 +43,5 @@ def page(runs: Sequence[RunData], name: str, target: float | None = None) -> str
         cards=headline.cards(context),
         warnings=headline.warnings(context),
         sections=sections.build(context),
-        noun=kind(context.metric).of(context.score),
         version=context.first.env.get("unskew", ""),
     )

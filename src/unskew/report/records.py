@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -18,7 +19,8 @@ Key = tuple[str, str]
 def scores_of(records: Sequence[Record]) -> tuple[dict[Key, Series], dict[Key, dict[int, float]]]:
     """By (scope, metric): the series over all clients, and each client's value in the last round that has them.
 
-    A round that was written twice, as happens when a run is resumed, counts once, with the later value.
+    A round that was written twice, as happens when a run is resumed, counts once, with the later value. A client whose value
+    is no number has none.
     """
     series: dict[Key, dict[int, float]] = defaultdict(dict)
     last_round: dict[Key, int] = {}
@@ -30,7 +32,8 @@ def scores_of(records: Sequence[Record]) -> tuple[dict[Key, Series], dict[Key, d
         elif t >= last_round.get(key, -1):
             if t > last_round.get(key, -1):
                 last_round[key], clients[key] = t, {}
-            clients[key][record["client"]] = record["value"]
+            if not math.isnan(record["value"]):
+                clients[key][record["client"]] = record["value"]
     return {key: _series(values) for key, values in series.items()}, clients
 
 

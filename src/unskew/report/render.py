@@ -10,6 +10,7 @@ from markupsafe import Markup
 
 from unskew.report import sections
 from unskew.report.figures.svg import NARROW, WIDE
+from unskew.report.numbers import begun
 
 
 def render(template: str, **values: Any) -> Markup:
@@ -21,6 +22,7 @@ def render(template: str, **values: Any) -> Markup:
     environment = Environment(
         loader=loader, autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
+    environment.filters["begun"] = begun
     return Markup(environment.get_template(template).render(**values))
 
 

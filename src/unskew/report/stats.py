@@ -33,7 +33,8 @@ FEWEST_PAIRS = 5
 
 @dataclass(frozen=True)
 class Score:
-    """Mean and sample standard deviation over n seeds; the mean is NaN for n = 0, the deviation 0 for n < 2."""
+    """Mean and sample standard deviation over n seeds; the mean is NaN for n = 0, the deviation 0 for n < 2 and NaN where the
+    mean is infinite."""
 
     mean: float
     std: float
@@ -45,6 +46,8 @@ class Score:
         v = np.array([x for x in values if not math.isnan(x)], dtype=float)
         if not len(v):
             return Score(NAN, NAN, 0)
+        if not np.isfinite(v).all():  # the RMSE of training that diverged in one of the seeds
+            return Score(float(v.mean()), NAN, len(v))
         return Score(float(v.mean()), float(v.std(ddof=1)) if len(v) > 1 else 0.0, len(v))
 
 
@@ -58,14 +61,14 @@ def last_best_mean10(rounds: np.ndarray, values: np.ndarray, metric: str = "accu
     """
     if not len(values):
         return NAN, NAN, NAN
-    best = kind(metric).best(values.tolist())
+    best = kind(metric).best(values[~np.isnan(values)].tolist() or [NAN])
     return float(values[-1]), best, float(values[rounds > rounds[-1] - LAST_ROUNDS].mean())
 
 
 def stability(rounds: np.ndarray, values: np.ndarray, over: int = STABILITY_ROUNDS) -> float:
     """Sample standard deviation over the last `over` rounds: how much a curve still jumps. NaN below two values."""
     tail = values[rounds > rounds[-1] - over] if len(rounds) else values
-    return float(tail.std(ddof=1)) if len(tail) > 1 else NAN
+    return float(tail.std(ddof=1)) if len(tail) > 1 and np.isfinite(tail).all() else NAN
 
 
 def trained(run: RunData, scope: str = "global", metric: str = "") -> Series:
@@ -135,7 +138,7 @@ def paired_p(a: Sequence[float], b: Sequence[float]) -> float:
     from scipy.stats import ttest_rel
 
     x, y = np.array(a, dtype=float), np.array(b, dtype=float)
-    if len(x) < FEWEST_PAIRS or len(x) != len(y):
+    if len(x) < FEWEST_PAIRS or len(x) != len(y) or not np.isfinite([x, y]).all():
         return NAN
     difference, rounding = x - y, 1e-12 * float(np.abs([x, y]).max())  # a target's unit may make scores of any size
     if np.allclose(difference, difference[0], rtol=0, atol=rounding):  # no variance: t is 0/0 or infinite

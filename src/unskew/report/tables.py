@@ -14,7 +14,7 @@ from unskew.report.notes import doubtful, note
 from unskew.report.numbers import MISSING, digits, megabytes, noun, one, p_value, plural
 from unskew.report.summary import MethodSummary
 from unskew.report.verdict import pays
-from unskew.scores import kind
+from unskew.scores import kind, significant
 
 Summaries = Sequence[MethodSummary]
 
@@ -80,7 +80,9 @@ def verdict(summary: MethodSummary) -> str:
     if gap is None or not gap.seeds:
         return MISSING
     if math.isnan(gap.p):
-        behind = f"{-100 * gap.behind:+z.1f}" if kind(summary.metric).share else f"{-gap.behind:+z.3g}"
+        behind = (
+            f"{-100 * gap.behind:+z.1f}" if kind(summary.metric).share else significant(-gap.behind, 3, signed=True)
+        )
         return f"{behind} ({gap.lost}/{gap.seeds})"
     return p_value(gap.p) + (" (tie)" if gap.p >= 0.05 else "")
 

@@ -14,7 +14,7 @@ import numpy as np
 from unskew.engine.resolve import LOCAL
 from unskew.report.numbers import one
 from unskew.report.summary import MethodSummary
-from unskew.scores import kind
+from unskew.scores import kind, significant
 
 
 def pays(summaries: Sequence[MethodSummary]) -> str:
@@ -79,4 +79,4 @@ def _span(gaps: np.ndarray, points: str) -> str:
 
 def _written(gap: float, points: str) -> str:
     """Points with one decimal; what is in another unit with three digits."""
-    return f"{gap:.1f}" if points == "points" else f"{gap:.3g}"
+    return f"{gap:.1f}" if points == "points" else significant(gap, 3)

@@ -187,7 +187,9 @@ def _told(path: Path, number: int, row: Row) -> Row:
         missing = [name for name in (("asked", "answered") if row["code"] == "round" else ("text",)) if name not in row]
         if missing:
             raise StateError("E111", f"{path}, line {number}, has no '{missing[0]}'; copy the folder again.")
-    if path.stem == "metrics" and MOST_SCORE < abs(row["value"] or 0.0) < math.inf:
+    if path.stem == "metrics" and row["value"] is None:
+        return {**row, "value": math.nan}
+    if path.stem == "metrics" and MOST_SCORE < abs(row["value"]) < math.inf:
         raise StateError("E111", f"{path}, line {number}, has the score {row['value']}; copy the folder again.")
     sizes, whose = row.get("bytes"), row.get("clients")
     if path.stem == "ledger" and isinstance(sizes, list) and isinstance(whose, list) and len(sizes) != len(whose):

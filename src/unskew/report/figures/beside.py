@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from unskew.report.figures.svg import NARROW, WIDE, Scale, line, plain_number, shorten, svg, text, tip, x_axis
+from unskew.scores import significant
 
 STEP = 24.0
 """Height of a method's row."""
@@ -47,7 +48,10 @@ def beside(pairs: Sequence[Pair], label: str, *, width: int = WIDE) -> str:
     parts = [x_axis(x, bottom, top, label, lambda v: plain_number(round(v, 9)), 4 if narrow else 8)]
     for i, p in enumerate(pairs):
         parts += _row(p, x, top + (i + 0.5) * STEP, left, 12 if narrow else 24)
-    words = "; ".join(f"{p.name} {p.ours:.3g}" + (f", paper {p.paper:.4g}" * (p.paper == p.paper)) for p in pairs)
+    words = "; ".join(
+        f"{p.name} {significant(p.ours, 3)}" + (f", paper {significant(p.paper, 4)}" * (p.paper == p.paper))
+        for p in pairs
+    )
     return svg(width, bottom + 46, f"{label}: {words}", parts)
 
 
@@ -56,7 +60,7 @@ def _row(p: Pair, x: Scale, y: float, left: float, letters: int) -> list[str]:
     parts = [text(left - 12, y + 4, shorten(p.name, letters), "label", "end")]
     if not math.isnan(p.paper):
         paper = float(x(p.paper))
-        title = tip(f"{p.name}: {p.paper:.4g} in the paper")
+        title = tip(f"{p.name}: {significant(p.paper, 4)} in the paper")
         if p.equal:
             parts.append(f'<path class="leader {p.colour}" d="M{ours:.1f} {y:.1f}H{paper:.1f}"/>')
         parts.append(
@@ -64,6 +68,6 @@ def _row(p: Pair, x: Scale, y: float, left: float, letters: int) -> list[str]:
         )
     if p.deviation:
         parts.append(line(float(x(p.ours - p.std)), y, float(x(p.ours + p.std)), y, f"mean {p.colour}"))
-    title = tip(f"{p.name}: {p.ours:.3g} here" + (f" ± {p.std:.2g}" if p.deviation else ""))
+    title = tip(f"{p.name}: {significant(p.ours, 3)} here" + (f" ± {significant(p.std, 2)}" if p.deviation else ""))
     parts.append(f'<circle class="stop {p.colour}" cx="{ours:.1f}" cy="{y:.1f}" r="4.5">{title}</circle>')
     return parts

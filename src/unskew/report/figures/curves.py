@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from unskew.report.figures.svg import (
     WIDE,
     Scale,
     data,
+    ends_of,
     label_with_value,
     least_step,
     line,
@@ -24,6 +26,7 @@ from unskew.report.figures.svg import (
     text,
     x_axis,
 )
+from unskew.scores import significant
 
 
 def curves(
@@ -36,7 +39,7 @@ def curves(
     unit: Callable[[float], str] = plain_number,
 ) -> str:
     """SVG text; "" without lines. The lines' y is a score, in [0, 1] drawn in percent; `unit` writes a value of x."""
-    lines = [c.thinned() for c in lines if len(c.x)]
+    lines = [c for c in (c.thinned() for c in lines) if len(c.x)]
     if not lines:
         return ""
     narrow = width == NARROW
@@ -51,7 +54,13 @@ def curves(
     parts += [curve(c, x, y, _last(c, " %")) for c in lines]
     parts.append(_names(lines, x, y, 9 if narrow else 17))
     ends = "; ".join(f"{c.name} ends at {_last(c, ' %')}" for c in lines)
-    return svg(width, height, f"{y_label} against {x_label}. {ends}", parts, _for_script(lines, x, y, x_label, unit))
+    return svg(
+        width,
+        height,
+        f"{y_label} against {x_label}. {ends}",
+        parts,
+        _for_script(lines, (x, y), (x_label, y_label), unit),
+    )
 
 
 def _scales(
@@ -63,16 +72,14 @@ def _scales(
     if x1 <= x0:
         x0, x1 = (x0 * 0.9, x0 * 1.1) if log_x else (x0 - 1, x0 + 1)
     low, high, step = score_range(
-        min(float((c.y - c.band).min()) for c in lines),
-        max(float((c.y + c.band).max()) for c in lines),
-        lines[0].share,
+        *ends_of(v for c in lines for v in (*(c.y - c.band), *(c.y + c.band))), lines[0].share
     )
     return Scale(x0, x1, *across, log=log_x, least=least_step(xs)), Scale(low, high, *up), step
 
 
 def _last(c: Line, unit: str = "") -> str:
     """A line's last value; the unit stands behind a share."""
-    return f"{100 * c.y[-1]:.1f}{unit}" if c.share else f"{c.y[-1]:.4g}"
+    return f"{100 * c.y[-1]:.1f}{unit}" if c.share else significant(float(c.y[-1]), 4)
 
 
 def _y_axis(y: Scale, step: float, ends: tuple[float, float], label: str, share: bool) -> str:
@@ -110,11 +117,18 @@ def _name_at_end(c: Line, x: Scale, y: Scale, letters: int) -> str:
     return end_dot(c, end, height) + label
 
 
-def _for_script(lines: Sequence[Line], x: Scale, y: Scale, x_label: str, unit: Callable[[float], str]) -> str:
-    """What the script's tooltip shows: each line's name, and its values at every place, in percent; d: digits of a number."""
+def _for_script(
+    lines: Sequence[Line], scales: tuple[Scale, Scale], labels: tuple[str, str], unit: Callable[[float], str]
+) -> str:
+    """What the script's tooltip shows: each line's name, and its values at every place, in percent; d: digits of a number.
+
+    scales, labels: of x and y.
+    """
+    x, y = scales
     share = lines[0].share
     digits = 1 if share else int(np.clip(3 - math.floor(math.log10(max(abs(y.high), 1e-9))), 0, 9))
     factor = 100 if share else 1
+    finite = [replace(c, x=c.x[k], y=c.y[k], band=c.band[k]) for c in lines if (k := np.isfinite(c.y)).any()]
     series = [
         {
             "n": c.name,
@@ -124,8 +138,8 @@ def _for_script(lines: Sequence[Line], x: Scale, y: Scale, x_label: str, unit: C
             "v": [round(factor * v, digits) for v in c.y.tolist()],
             "s": [round(factor * v, digits) for v in c.band.tolist()] if float(c.band.max()) > 0 else [],
         }
-        for c in lines
+        for c in finite
     ]
     low, high = ((round(v, 4) if share else v / 100) if math.isfinite(v) else 0 for v in (y.low, y.high))
-    plot = {"t": x_label, "b": [low, high, round(y.begin, 1), round(y.end, 1)], "s": series}
+    plot = {"t": labels[0], "y": labels[1], "b": [low, high, round(y.begin, 1), round(y.end, 1)], "s": series}
     return data("plot", plot if share else {**plot, "d": digits})

@@ -29,11 +29,12 @@ class Line:
     share: bool = True
 
     def thinned(self) -> Line:
-        """The same line with at most POINTS points."""
-        if len(self.x) <= POINTS:
-            return self
-        keep = np.unique(np.linspace(0, len(self.x) - 1, POINTS).round().astype(int))
-        return replace(self, x=self.x[keep], y=self.y[keep], band=self.band[keep])
+        """The same line with at most POINTS points, and without those that are no number."""
+        keep = np.flatnonzero(~np.isnan(self.y))
+        if len(keep) > POINTS:
+            keep = keep[np.unique(np.linspace(0, len(keep) - 1, POINTS).round().astype(int))]
+        spread = np.where(np.isfinite(self.band), self.band, 0.0)  # that of an infinite mean is none
+        return replace(self, x=self.x[keep], y=self.y[keep], band=spread[keep])
 
 
 def mean_line(
@@ -48,7 +49,8 @@ def mean_line(
     if not len(x):
         return None
     values = np.array([[s[t] for t in x.tolist()] for s in seeds])
-    band = values.std(0, ddof=1) if len(seeds) > 1 else np.zeros(len(x))
+    with np.errstate(invalid="ignore"):
+        band = values.std(0, ddof=1) if len(seeds) > 1 else np.zeros(len(x))
     return Line(name, colour, x, values.mean(0), band, dashed)
 
 

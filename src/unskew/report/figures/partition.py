@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from html import escape
 from typing import Any
 
 import numpy as np
 
-from unskew.report.figures.svg import NARROW, SHADES, WIDE, data, rects, shorten, step_of, svg, text
+from unskew.report.figures.svg import NARROW, SHADES, WIDE, data, escaped, rects, shorten, step_of, svg, text
 from unskew.report.numbers import plural, whole
 
 MOST_CLIENTS = 200
@@ -147,4 +146,4 @@ def _client_names(m: _Map, clients: int, y: float) -> str:
 
 def _slanted(x: float, y: float, name: str) -> str:
     turned = f'transform="translate({x:.1f} {y:.1f}) rotate(-40)"'
-    return f'<text class="tick" text-anchor="end" {turned}>{escape(shorten(name, 10))}</text>'
+    return f'<text class="tick" text-anchor="end" {turned}>{escaped(shorten(name, 10))}</text>'

@@ -31,7 +31,7 @@ def roc(curves: Sequence[Mapping[str, Any]], *, width: int = WIDE) -> str:
     parts += [text(left - 8, float(y(v)) + 4, plain_number(v), anchor="end") for v in y.ticks(5)]
     parts.append(x_axis(x, height - bottom, top, "false positives, share", plain_number, 4))
     parts.append(line(x.begin, y.begin, x.end, y.end, "base"))
-    at_one_percent = [float(np.max(c.y[c.x <= 0.01], initial=LEAST)) for c in lines]
+    at_one_percent = [max((t for f, t in zip(c["fpr"], c["tpr"]) if f <= 0.01), default=0.0) for c in curves]
     values = [f"{value:.1%} at 1 %" for value in at_one_percent]
     parts += [curve(c, x, y, value) for c, value in zip(lines, values)]
     parts.append(end_labels(lines, x, y, ["" if narrow else v for v in values], 16 if narrow else 34))

@@ -13,6 +13,7 @@ from unskew.report.figures.svg import (
     NARROW,
     WIDE,
     Scale,
+    ends_of,
     line,
     plain_number,
     score_range,
@@ -21,6 +22,7 @@ from unskew.report.figures.svg import (
     text,
     x_axis,
 )
+from unskew.scores import significant
 
 BEYOND = 40.0
 """Width of the lane for points whose x is infinite, in pixels."""
@@ -64,7 +66,8 @@ def scatter(points: Sequence[Point], axis: Axis, y_label: str, *, width: int = W
     beyond = any(math.isinf(p.x) for p in points)
     lane = width - right - BEYOND / 2
     x = _across(points, axis, left, width - right - (BEYOND if beyond else 0))
-    low, high, step = score_range(min(p.y - p.std for p in points), max(p.y + p.std for p in points), axis.share)
+    ends = ends_of(v for p in points for v in (p.y - p.std, p.y + p.std))
+    low, high, step = score_range(*ends, axis.share)
     y = Scale(low, high, height - bottom, top)
     parts = [text(left - 34, 12, y_label, "axis")]
     for v in np.arange(low, high + step / 2, step):
@@ -117,7 +120,7 @@ def _value_at(scale: Scale, place: float) -> float:
 
 
 def _y(p: Point, axis: Axis) -> str:
-    return f"{100 * p.y:.1f} %" if axis.share else f"{p.y:.4g}"
+    return f"{100 * p.y:.1f} %" if axis.share else significant(p.y, 4)
 
 
 def _x(p: Point, axis: Axis) -> str:

@@ -7,12 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from unskew.report.figures.lines import Line, band, curve, end_labels
-from unskew.report.figures.svg import NARROW, WIDE, Scale, least_step, line, plain_number, svg, text, x_axis
+from unskew.report.figures.svg import NARROW, WIDE, Scale, ends_of, least_step, line, plain_number, svg, text, x_axis
+from unskew.scores import significant
 
 
 def series(lines: Sequence[Line], y_label: str, *, width: int = WIDE, x_label: str = "round") -> str:
     """SVG text; "" unless some line has two points."""
-    lines = [c.thinned() for c in lines if len(c.x) > 1]
+    lines = [c for c in (c.thinned() for c in lines) if len(c.x) > 1]
     if not lines:
         return ""
     narrow = width == NARROW
@@ -21,7 +22,7 @@ def series(lines: Sequence[Line], y_label: str, *, width: int = WIDE, x_label: s
     xs = np.concatenate([c.x for c in lines])
     x = Scale(float(xs.min()), float(xs.max()), left, width - right, least=least_step(xs))
     y = Scale(*_range(lines), height - bottom, top)
-    ends = [f"{c.y[-1]:.3g}" for c in lines]
+    ends = [significant(float(c.y[-1]), 3) for c in lines]
     parts = [_y_axis(y, left, width - right)]
     parts.append(x_axis(x, height - bottom, top, x_label, plain_number, 4 if narrow else 7))
     parts += [band(c, x, y) for c in lines]
@@ -42,7 +43,7 @@ def _y_axis(y: Scale, begin: float, end: float) -> str:
 
 def _range(lines: Sequence[Line]) -> tuple[float, float]:
     """The ends of the y axis; it begins at 0 unless all values are far from it."""
-    low, high = min(float((c.y - c.band).min()) for c in lines), max(float((c.y + c.band).max()) for c in lines)
+    low, high = ends_of(v for c in lines for v in (*(c.y - c.band), *(c.y + c.band)))
     if 0 <= low < 0.6 * high:
         low = 0.0
     pad = 0.05 * ((high - low) or abs(high) or 1.0)

@@ -13,6 +13,7 @@ from unskew.report.figures.svg import (
     WIDE,
     Scale,
     data,
+    ends_of,
     line,
     plain_number,
     score_range,
@@ -69,10 +70,10 @@ def spread(strips: Sequence[Strip], x_label: str, *, width: int = WIDE) -> str:
 
 def _ends(strips: Sequence[Strip]) -> tuple[float, float]:
     """The ends of the axis: 1 is the last of shares; numbers begin at 0 unless all are far from it."""
-    low = min(min(s.values) for s in strips)
+    low, high = ends_of(v for s in strips for v in s.values)
     if strips[0].kind.share:
         return (0.0 if low < 0.5 else math.floor(low * 10 - 0.5) / 10), 1.0
-    begin, end, _ = score_range(low, max(max(s.values) for s in strips), share=False)
+    begin, end, _ = score_range(low, high, share=False)
     return begin, end
 
 
@@ -112,8 +113,7 @@ def _mean_and_worst(s: Strip, x: Scale, middle: float, row: float, width: float)
     ring, bar = float(x(worst)), float(x(mean))
     equal = sum(abs(v - worst) <= 1e-9 for v in s.values)
     named = s.clients[low] if equal == 1 else plural(equal, "client")
-    value = f"{100 * worst:.0f} %" if s.kind.share else s.kind.digits(worst)
-    words = f"worst {value}: {shorten(named, 22)}"
+    words = f"worst {_value(s, worst)}: {shorten(named, 22)}"
     left_of_ring = ring + 6.2 * len(words) > width
     place = ring + (6 if left_of_ring else -6)
     return "".join(
@@ -131,4 +131,8 @@ def _for_script(s: Strip, places: Sequence[tuple[float, float]], names: Sequence
     factor, places_after = (100, 1) if s.kind.share else (1, 6)
     indices = {n: i for i, n in enumerate(names)}
     dots = zip(places, s.clients, s.values)
-    return [[round(x, 1), round(dy, 1), indices[name], round(factor * v, places_after)] for (x, dy), name, v in dots]
+    return [
+        [round(x, 1), round(dy, 1), indices[name], round(factor * v, places_after)]
+        for (x, dy), name, v in dots
+        if math.isfinite(v)  # JSON has no other numbers
+    ]

@@ -10,7 +10,8 @@ from __future__ import annotations
 import itertools
 import json
 import math
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from html import escape
 from typing import Any
@@ -23,6 +24,9 @@ HUES = 8
 """Colours of methods; a ninth method has the first one's."""
 SHADES = 8
 """Shades of a map's cells, from `q1`, the palest; `on1` to `on8` are the colours of text on them."""
+
+
+_UNSEEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufffe\uffff]")
 
 
 def colours(methods: Sequence[str], references: Sequence[str]) -> dict[str, str]:
@@ -46,8 +50,12 @@ class Scale:
     least: float = 0.0
 
     def __call__(self, value: Any) -> Any:
-        v, low, high = (self._linear(x) for x in (value, self.low, self.high))
+        v, low, high = (self._linear(x) for x in (self._within(value), self.low, self.high))
         return self.begin + (v - low) / ((high - low) or 1.0) * (self.end - self.begin)
+
+    def _within(self, value: Any) -> Any:
+        """An infinite value stands at the end of the axis."""
+        return np.where(np.isinf(value), np.where(np.asarray(value) > 0, self.high, self.low), value)
 
     def _linear(self, value: Any) -> Any:
         return np.log10(np.maximum(value, 1e-12)) if self.log else np.asarray(value, dtype=float)
@@ -83,6 +91,12 @@ def log_ticks(low: float, high: float, most: int = 6) -> list[float]:
         if len(values) <= most:
             return values
     return values[:: math.ceil(len(values) / most)]
+
+
+def ends_of(values: Iterable[float]) -> tuple[float, float]:
+    """The smallest and the largest of those that are finite; 0 and 1 where none is."""
+    finite = [v for v in values if math.isfinite(v)] or [0.0, 1.0]
+    return min(finite), max(finite)
 
 
 def percent_range(low: float, high: float) -> tuple[float, float, float]:
@@ -141,20 +155,31 @@ def shorten(words: str, most: int) -> str:
     return words if len(words) <= most else words[: max(1, most - 1)] + "…"
 
 
+def escaped(words: str, quote: bool = True) -> str:
+    """A text as XML can hold it. What XML forbids, and what would turn the direction of the letters behind it, becomes a
+    replacement character: names may be somebody else's."""
+    return escape(_UNSEEN.sub("\ufffd", words), quote)
+
+
 def text(x: float, y: float, words: str, kind: str = "tick", anchor: str = "") -> str:
     """One line of text. kind: its class. anchor: "middle" or "end" if x is not where it begins."""
     anchored = f' text-anchor="{anchor}"' if anchor else ""
-    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}"{anchored}>{escape(words)}</text>'
+    return f'<text class="{kind}" x="{x:.1f}" y="{y:.1f}"{anchored}>{escaped(words)}</text>'
 
 
 def label_with_value(x: float, y: float, words: str, value: str, kind: str) -> str:
     """A line of text with a value behind it, which stands out."""
-    return text(x, y, words, kind).replace("</text>", f' <tspan class="value">{escape(value)}</tspan></text>')
+    return text(x, y, words, kind).replace("</text>", f' <tspan class="value">{escaped(value)}</tspan></text>')
 
 
 def tip(words: str) -> str:
     """The tooltip of the shape that it stands in; it needs no script."""
-    return f"<title>{escape(words)}</title>"
+    return f"<title>{escaped(words)}</title>"
+
+
+def every(room: float, needed: float) -> int:
+    """Which of a row of names are written, each with so much room: all (1), every second (2), ..."""
+    return max(1, math.ceil(needed / room))
 
 
 def line(x1: float, y1: float, x2: float, y2: float, kind: str) -> str:
@@ -191,13 +216,13 @@ def plain_number(v: float) -> str:
 def data(name: str, value: Any) -> str:
     """An attribute `data-<name>` for the page's script, as compact JSON."""
     words = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
-    return f" data-{name}='{escape(words, quote=False).replace(chr(39), '&#39;')}'"
+    return f" data-{name}='{escaped(words, quote=False).replace(chr(39), '&#39;')}'"
 
 
 def svg(width: float, height: float, label: str, parts: Sequence[str], attributes: str = "") -> str:
     """The whole picture. label: what it shows, in words, for those who cannot see it."""
     size = "narrow" if width == NARROW else "wide"
     return (
-        f'<svg class="{size}" viewBox="0 0 {width:g} {height:.0f}" role="img" aria-label="{escape(label)}"'
+        f'<svg class="{size}" viewBox="0 0 {width:g} {height:.0f}" role="img" aria-label="{escaped(label)}"'
         f"{attributes}>{''.join(parts)}</svg>"
     )

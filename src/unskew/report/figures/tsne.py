@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -14,6 +14,13 @@ GAP = 34.0
 """Between panels that stand below each other, with room for a title."""
 
 
+class Mark(NamedTuple):
+    """How a client's points are drawn: there are more clients than colours, and those behind the last are crosses."""
+
+    hue: int
+    cross: bool
+
+
 def tsne(measured: Mapping[str, Any], *, width: int = WIDE) -> str:
     """A panel for local models and one for the global model, as far as they were measured; "" without any.
 
@@ -22,8 +29,8 @@ def tsne(measured: Mapping[str, Any], *, width: int = WIDE) -> str:
     panels = [(title, measured[kind]) for kind, title in TITLES.items() if kind in measured]
     if not panels:
         return ""
-    clients = list(dict.fromkeys(panels[0][1]["client"]))
-    hues = {k: i % HUES for i, k in enumerate(clients)}
+    clients = list(dict.fromkeys(k for _, panel in panels for k in panel["client"]))
+    hues = {k: Mark(i % HUES, cross=i >= HUES) for i, k in enumerate(clients)}
     legend, top = _legend({k: _name(k, measured["names"]) for k in clients}, hues, width)
     beside = width == WIDE and len(panels) > 1
     side = (width - 24) / 2 if beside else min(float(width), 440.0)
@@ -41,26 +48,29 @@ def _name(client: int, names: Sequence[str]) -> str:
     return shorten(str(names[client]) if client < len(names) else str(client), 16)
 
 
-def _legend(names: Mapping[int, str], hues: Mapping[int, int], width: float) -> tuple[str, float]:
-    """(a dot and a name per client, in as many lines as they need; where the panels begin)."""
+def _legend(names: Mapping[int, str], marks: Mapping[int, Mark], width: float) -> tuple[str, float]:
+    """(a mark and a name per client, in as many lines as they need; where the panels begin)."""
     parts, x, y = [], 0.0, 14.0
     for k, name in names.items():
         if x + 24 + 7 * len(name) > width:
             x, y = 0.0, y + 18
-        parts.append(f'<circle class="stop m{hues[k]}" cx="{x + 6:.1f}" cy="{y - 4:.1f}" r="4"/>')
+        dot = f'<circle class="stop m{marks[k].hue}" cx="{x + 6:.1f}" cy="{y - 4:.1f}" r="4"/>'
+        parts.append(_path([(x + 6, y - 4)], marks[k]) if marks[k].cross else dot)
         parts.append(text(x + 15, y, name))
         x += 30 + 7 * len(name)
     return "".join(parts), y + 26
 
 
-def _points(panel: Mapping[str, Any], hues: Mapping[int, int], left: float, top: float, side: float) -> list[str]:
-    """A path of dots per client, with one scale for both directions."""
+def _points(panel: Mapping[str, Any], marks: Mapping[int, Mark], left: float, top: float, side: float) -> list[str]:
+    """A path of dots or crosses per client, with one scale for both directions."""
     xy = np.array(panel["xy"], dtype=float).reshape(-1, 2)
     low, span = xy.min(0), float(np.ptp(xy, axis=0).max()) or 1.0
     places = (xy - low) / span * (side - 20) + 10
     owner = np.array(panel["client"])
-    paths = []
-    for k, hue in hues.items():
-        dots = "".join(f"M{left + a:.1f} {top + b:.1f}h0" for a, b in places[owner == k])
-        paths.append(f'<path class="dots many m{hue}" d="{dots}"/>')
-    return paths
+    return [_path([(left + a, top + b) for a, b in places[owner == k]], mark) for k, mark in marks.items()]
+
+
+def _path(places: Sequence[tuple[float, float]], mark: Mark) -> str:
+    if mark.cross:
+        return f'<path class="curve m{mark.hue}" d="{"".join(f"M{x - 2.5:.1f} {y:.1f}h5m-2.5 -2.5v5" for x, y in places)}"/>'
+    return f'<path class="dots many m{mark.hue}" d="{"".join(f"M{x:.1f} {y:.1f}h0" for x, y in places)}"/>'

@@ -48,4 +48,6 @@ def _alike(context: Context) -> bool:
 
 
 def _percent(part: int, whole: int) -> str:
-    return f"{100 * part / max(whole, 1):.0f}"
+    """`25`, and of a share that is neither none nor all never 0 or 100."""
+    percent = 100 * part / max(whole, 1)
+    return "Less than 1" if 0 < percent < 0.5 else "More than 99" if 99.5 <= percent < 100 else f"{percent:.0f}"

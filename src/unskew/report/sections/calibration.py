@@ -6,6 +6,7 @@ from functools import partial
 
 from unskew.report.context import Context
 from unskew.report.figures.reliability import reliability
+from unskew.report.numbers import MISSING
 from unskew.report.render import figure, render
 from unskew.report.section import Section
 
@@ -25,7 +26,7 @@ def build(context: Context) -> Section | None:
     html = render("calibration.html.j2", methods=list(measured), pictures=pictures, rows=rows)
     lead = (
         "Each bar is the share of predictions that are right among those of one confidence; on the line a model is right as "
-        "often as it is sure. Bars below it mean that the model is too sure."
+        "often as it is sure. Bars below it mean that the model is too sure. Where there is no bar, no prediction is so sure."
     )
     note = (
         "The expected calibration error is the mean distance from the line, weighted by samples (15 bins, Guo et al., 2017), of "
@@ -35,4 +36,4 @@ def build(context: Context) -> Section | None:
 
 
 def _shown(site: dict[str, float] | None) -> str:
-    return "–" if site is None else f"{100 * site['ece']:.1f} (n = {site['n']:,})"
+    return MISSING if site is None or site["ece"] is None else f"{100 * site['ece']:.1f} (n = {site['n']:,})"

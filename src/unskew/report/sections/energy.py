@@ -15,6 +15,7 @@ from unskew.report.files import read_records
 from unskew.report.render import render
 from unskew.report.runs import RunData
 from unskew.report.section import Section
+from unskew.scores import significant
 
 ORDER = 45
 NOTE = (
@@ -52,10 +53,10 @@ def _row(group: Sequence[RunData], used: Sequence[Used]) -> tuple[str, str, str,
     kwh = sum(u.kwh for u in used)
     countries = ", ".join(sorted({code for u in used for code in u.countries}))
     known = [u.co2 for u in used if u.co2 is not None]
-    co2 = f"{sum(known) / len(known):.3g} ({countries})" if len(known) == len(used) else ""
-    a_round = f"{1000 * kwh / rounds:.3g}" if rounds else "–"
+    co2 = f"{significant(sum(known) / len(known), 3)} ({countries})" if len(known) == len(used) else ""
+    a_round = significant(1000 * kwh / rounds, 3) if rounds else "–"
     runs = f"{len(used)} of {len(group)}"
-    return runs, f"{rounds / len(used):.3g}", f"{kwh / len(used):.3g}", a_round, co2
+    return runs, significant(rounds / len(used), 3), significant(kwh / len(used), 3), a_round, co2
 
 
 def used_by(run: Path) -> Used | None:

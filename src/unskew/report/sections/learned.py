@@ -26,6 +26,7 @@ from unskew.report.render import figure, render
 from unskew.report.runs import RunData, Traffic
 from unskew.report.section import Section
 from unskew.report.sections.leaves import GUARANTEES, reads
+from unskew.scores import significant
 
 ORDER = 52
 LEAD = (
@@ -158,7 +159,7 @@ def in_words(score: Mapping[str, Any]) -> str:
 
 
 def _number(value: float | None) -> str:
-    return "–" if value is None else f"{value:.3g}"
+    return "–" if value is None else significant(value, 3)
 
 
 def _rows(finding: Mapping[str, Any]) -> list[list[str]]:

@@ -65,14 +65,14 @@ def items(run: RunData) -> list[Item]:
 
 def _item(traffic: Traffic, rounds: int) -> Item:
     up = traffic.way == "up"
-    seldom = len(traffic.rounds) < 0.9 * rounds
+    moved = len(traffic.rounds)
     guarantee = traffic.guarantee if up or traffic.guarantee == "dp" else ""
     return Item(
         way="sends" if up else "receives",
         share=traffic.name,
         shape=traffic.shape,
         most=size(traffic.most),
-        often=plural(len(traffic.rounds), "round") if seldom else "every round",
+        often="every round" if moved >= rounds else plural(moved, "round"),
         total=size(traffic.total),
         reads=reads(traffic) if up else "",
         kind=traffic.kind if up else "",

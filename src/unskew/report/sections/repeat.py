@@ -10,22 +10,26 @@ from typing import Any
 import yaml
 
 from unskew.config import FIELDS
+from unskew.engine.resolve import REFERENCES
 from unskew.report.context import Context
-from unskew.report.files import read_yaml
+from unskew.report.files import read_json, read_yaml
+from unskew.report.numbers import plural
 from unskew.report.render import render
 from unskew.report.runs import RunData
 from unskew.report.section import Section
 
 ORDER = 100
-NO_OPTIONS = {"method", "seed", "set", "partition_seed", "workers", "lanes", "device"}
+NO_OPTIONS = {"method", "seed", "set", "workers", "lanes", "device"}
 """Settings that a comparison's command does not repeat: they are arguments of another kind, or change no result."""
+ORDER_FILE = "deploy.json"
+"""In the folder of a run over a network: what was ordered, and of which federation."""
 MOST_EVENTS = 200
 MOST_COMMANDS = 20
 
 
 def build(context: Context) -> Section:
     shared, differing = settings(context)
-    events = [(r, e) for r in context.runs for e in r.events if e.get("code") != "round"][:MOST_EVENTS]
+    events = [(r, e) for r in context.runs for e in r.events if e.get("code") != "round"]
     html = render(
         "repeat.html.j2",
         command=command(context),
@@ -34,7 +38,8 @@ def build(context: Context) -> Section:
         settings="All settings that the runs share" if len(context.runs) > 1 else "All settings",
         config=yaml.safe_dump(shared, sort_keys=False, allow_unicode=True),
         env=context.first.env,
-        events=events,
+        events=events[:MOST_EVENTS],
+        more=len(events) - MOST_EVENTS,
     )
     return Section("Repeat this", "repeat", html, link="Repeat this")
 
@@ -62,11 +67,13 @@ def command(context: Context) -> str:
     runs = context.runs
     from_0 = {r.seed for r in runs} == set(range(context.seeds))  # `--seeds N` names no others
     if len(runs) == 1 or not from_0 or not (runs[0].path.parent / "compare.yaml").is_file():
-        return "\n".join(_run_command(r) for r in runs[:MOST_COMMANDS])
+        more = len(runs) - MOST_COMMANDS
+        left_out = [f"# and so on, for {plural(more, 'further run')}"] if more > 0 else []
+        return "\n".join([*(_run_command(r) for r in runs[:MOST_COMMANDS]), *left_out])
     plan = read_yaml(runs[0].path.parent / "compare.yaml")
     tuned, shared = plan.get("tune", 0), plan.get("settings") or {}
     options = [
-        f"--{k.replace('_', '-')} {shlex.quote(str(v))}"
+        f"--{k.replace('_', '-')}" + (f" {shlex.quote(str(v))}" if v is not True else "")
         for k, v in (context.first.config | ({"lr": shared["lr"]} if tuned and "lr" in shared else {})).items()
         if k not in NO_OPTIONS and v is not None and v != (FIELDS[k].default if k in FIELDS else None)
     ]
@@ -75,8 +82,18 @@ def command(context: Context) -> str:
     options += [f"--tune {tuned}"] if tuned else []
     options += [f"--target {plan['target']}"] if plan.get("target") is not None else []
     options += [f"--seeds {context.seeds}", *["--privacy"] * any(r.attacks for r in runs)]
-    return " ".join(["unskew compare", *map(shlex.quote, context.competing), *options])
+    named = [method for method in REFERENCES if method in {str(r.config.get("method")) for r in runs}]
+    if len(named) < len(REFERENCES):  # both are added unless told otherwise
+        options.append("--no-references")
+    methods = [*context.competing, *named * (len(named) < len(REFERENCES))]
+    return " ".join(["unskew compare", *map(shlex.quote, methods), *options])
 
 
 def _run_command(run: RunData) -> str:
-    return f"unskew run {shlex.quote(str(Path(run.path.parent.name, run.name, 'config.yaml')))}"
+    """A run over a network needs its federation; samples that a program gave are known to that program alone."""
+    path = str(Path(run.path.parent.name, run.name, "config.yaml"))
+    federation = read_json(run.path / ORDER_FILE).get("federation")
+    if str(run.config.get("data", "")).startswith("(") and not federation:
+        return f"# {run.name} trained on samples that a program gave it: run that program again"
+    on = f" --on {shlex.quote(Path(str(federation)).name)}" if federation else ""
+    return f"unskew run {shlex.quote(path)}{on}"

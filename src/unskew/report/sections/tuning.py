@@ -58,7 +58,7 @@ def _lead(facts: dict[str, Any]) -> str:
         f"Every method was given {facts['trials']} trials of {facts['rounds']} rounds with seed {facts['seed']}, scored on "
         f"{facts['validation']:.0%} of the training samples, which were held out; no trial saw a test sample. The first is the "
         "settings as they were given; Optuna's tree-structured Parzen estimator chose the others. From round "
-        f"{facts['warmup']} on, and once {facts['startup']} trials were complete, a trial below the median of those was ended "
+        f"{facts['warmup']} on, and once {facts['startup']} trials were complete, a trial worse than the median of those was ended "
         "early. All seeds above were run with the best settings."
     )
 

@@ -1,0 +1,315 @@
+"""Pages of runs as nobody wishes them: scores that are no numbers, hundreds of classes, names full of control characters."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import re
+import shlex
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+import yaml
+
+from tests.cli.calling import call
+from tests.report.fake_runs import fake_comparison, fake_run
+from tests.report.test_page import Tags
+from tests.report.test_sentences import FEDERATION, changed, rounds
+from tests.report.test_summary import run
+from unskew.report.context import context_of
+from unskew.report.export import write_figures
+from unskew.report.figures.confusion import confusion
+from unskew.report.figures.cross_site import cross_site
+from unskew.report.figures.curves import curves
+from unskew.report.figures.lines import Line, mean_line
+from unskew.report.figures.roc import roc
+from unskew.report.figures.svg import Scale, ends_of, every, text, tip
+from unskew.report.figures.tsne import tsne
+from unskew.report.numbers import digits, one, size, three_digits
+from unskew.report.page import write_report
+from unskew.report.read import read_run
+from unskew.report.records import scores_of
+from unskew.report.render import render
+from unskew.report.sections import attendance, calibration, repeat
+from unskew.report.stats import Score, last_best_mean10, paired_p, stability
+from unskew.scores import kind, significant
+
+NAN, INF = math.nan, math.inf
+
+
+def altered(at, name, change):
+    """Change every row of a .jsonl file, or what a .json file holds."""
+    file = at / name
+    if file.suffix == ".jsonl":
+        rows = [change(json.loads(line)) for line in file.read_text().splitlines()]
+        file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    else:
+        file.write_text(json.dumps(change(json.loads(file.read_text()))))
+
+
+def as_regression(at, late):
+    """A fake run of RMSE, whose scores from round 3 on are `late`."""
+    names = {"accuracy": "rmse", "macro_f1": "mae", "worst_class": "r2"}
+    target = {"name": "y", "center": 0.0, "scale": 1.0}
+    altered(at, "federation.json", lambda facts: {**facts, "task": "regression", "target": target})
+    altered(
+        at,
+        "metrics.jsonl",
+        lambda row: {
+            **row,
+            "metric": names.get(row["metric"], row["metric"]),
+            "value": late if row["t"] >= 3 else row["value"],
+        },
+    )
+
+
+@pytest.mark.parametrize("late", [INF, -INF, None])
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_scores_of_training_that_diverged_are_a_page_all_the_same(tmp_path, late, seeds, recwarn):
+    """They were a traceback: an infinite axis, a minimum of nothing."""
+    at = fake_comparison(tmp_path / "c", ["fedavg", "flea"], seeds, rounds=5, clients=4)
+    for one_run in at.glob("flea--*"):
+        as_regression(one_run, late)
+    for one_run in at.glob("fedavg--*"):
+        as_regression(one_run, 0.5)
+    page = write_report([at], tmp_path / "page.html").read_text()
+    tags = Tags(page)
+    assert not tags.open
+    assert not tags.wrong
+    for picture in re.findall(r"<svg.*?</svg>", page, re.DOTALL):
+        ET.fromstring(picture)
+        assert not re.search(r'(?:d|points|x|y|cx|cy)="[^"]*(?:nan|inf)', picture)
+    for held in re.findall(r"data-(?:plot|dots|grid)='([^']*)'", page):
+        json.loads(held.replace("&amp;", "&").replace("&lt;", "<").replace("&#39;", "'"), parse_constant=pytest.fail)
+    assert "± nan" not in page
+    assert not [w for w in recwarn if w.category is RuntimeWarning]
+    assert write_figures([at], tmp_path / "figures")
+
+
+def test_numbers_that_are_none_are_no_scores():
+    rows = [
+        {"scope": "global@client", "metric": "accuracy", "t": t, "client": k, "value": v}
+        for t, k, v in ((1, 0, 0.5), (1, 1, 0.5), (2, 0, NAN), (2, 1, 0.25))
+    ]
+    series, clients = scores_of(
+        [*rows, {"scope": "global", "metric": "accuracy", "t": 1, "client": None, "value": NAN}]
+    )
+    assert clients["global@client", "accuracy"] == {1: 0.25}  # not the first one's of the round before
+    assert np.isnan(series["global", "accuracy"][1]).all()
+
+
+def test_statistics_of_numbers_that_are_none(recwarn):
+    t = np.arange(1, 4)
+    last, best, mean = last_best_mean10(t, np.array([0.25, 0.5, NAN]))
+    assert (best, math.isnan(last), math.isnan(mean)) == (0.5, True, True)
+    assert last_best_mean10(t, np.array([NAN, 3.0, 2.0]), "rmse")[1] == 2.0
+    assert math.isnan(stability(t, np.array([1.0, INF, 1.0])))
+    assert math.isnan(paired_p([1.0] * 4 + [INF], [2.0] * 5))
+    score = Score.of([1.0, INF])
+    assert (score.mean, score.n) == (INF, 2)
+    assert math.isnan(score.std)
+    assert (digits(score, "rmse"), three_digits(score)) == ("inf", "inf")
+    assert not recwarn.list
+
+
+def test_an_infinite_value_stands_at_the_end_of_the_axis():
+    scale = Scale(0.0, 10.0, 100.0, 200.0)
+    assert [float(scale(v)) for v in (-INF, 0.0, 5.0, INF)] == [100, 100, 150, 200]
+    assert scale(np.array([INF, 10.0, -INF])).tolist() == [200, 200, 100]
+    assert (ends_of([3.0, INF, NAN, -2.0]), ends_of([INF]), ends_of([])) == ((-2.0, 3.0), (0.0, 1.0), (0.0, 1.0))
+
+
+def test_a_curve_leaves_out_rounds_without_a_number():
+    drawn = Line("a", "m0", np.arange(4), np.array([0.5, NAN, 0.75, NAN]), np.array([NAN, NAN, 0.1, 0.1])).thinned()
+    assert (drawn.x.tolist(), drawn.y.tolist(), drawn.band.tolist()) == ([0, 2], [0.5, 0.75], [0.0, 0.1])
+    one = mean_line("a", "m0", [(np.array([1]), np.array([INF])), (np.array([1]), np.array([0.5]))])
+    assert one is not None
+    assert one.thinned().band.tolist() == [0.0]
+    assert curves([Line("a", "m0", np.array([1]), np.array([NAN]), np.zeros(1))], "round", "accuracy, %") == ""
+
+
+@pytest.mark.parametrize("C", [12, 40, 300, 1000])
+@pytest.mark.parametrize("width", [940, 380])
+def test_many_classes_have_cells_of_their_own_and_names_that_do_not_overlap(C, width):
+    """Cells of less than a pixel had a negative width, at which browsers stop drawing, and every class its name."""
+    counts = [[1 if i == j else 0 for j in range(C)] for i in range(C)]
+    drawn = confusion(counts, [f"class {c}" for c in range(C)], "x", width=width)
+    boxes = re.findall(r"M([\d.e+-]+) ([\d.e+-]+)h([\d.e+-]+)v([\d.e+-]+)h(--?[\d.e+-]+)z", drawn)
+    assert len(boxes) == C
+    assert all(float(w) > 0 and float(h) > 0 and float(back) < 0 for *_, w, h, back in boxes)
+    places = [
+        (float(x), float(y), len(words))
+        for x, y, words in re.findall(r'<text class="tick" x="([\d.]+)" y="([\d.]+)"[^>]*>([^<]*)<', drawn)
+    ]
+    across = [(x, n) for x, y, n in places if y == 34.0]
+    down = [y for x, y, _ in places if x == 100.0]
+    assert len(across) > 1
+    assert all(b[0] - a[0] >= 3.4 * (a[1] + b[1]) - 0.1 for a, b in itertools.pairwise(across))
+    assert all(b - a > 10 for a, b in itertools.pairwise(down))
+
+
+def test_classes_without_a_name_have_their_number():
+    assert re.findall(r'<text class="tick"[^>]*>([^<]*)<', confusion([[1, 0], [0, 1]], ["cat"], "x")) == [
+        "cat",
+        "1",
+        "cat",
+        "1",
+    ]
+
+
+def test_names_of_many_sites_do_not_overlap():
+    for K in (5, 20, 200):
+        drawn = cross_site({"names": [f"site {k}" for k in range(K)], "score": [[0.5] * K]}, width=380)
+        across = [
+            (float(x), len(words))
+            for x, y, words in re.findall(r'<text class="tick" x="([\d.]+)" y="([\d.]+)"[^>]*>([^<]*)<', drawn)
+            if y == "34.0"
+        ]
+        assert all(b[0] - a[0] >= 3.4 * (a[1] + b[1]) - 0.1 for a, b in itertools.pairwise(across))
+        assert "h--" not in drawn
+
+
+def test_every_nth_name_has_room():
+    assert [every(room, 16) for room in (20.0, 16.0, 15.9, 8.0, 1.0)] == [1, 1, 2, 2, 16]
+
+
+def test_a_client_without_test_samples_has_no_calibration(tmp_path):
+    at = fake_run(tmp_path / "r", rounds=3)
+    sites = [
+        {"name": "a", "n": 0, "ece": None, "overconfidence": None},
+        {"name": "b", "n": 3, "ece": 0.25, "overconfidence": 0.1},
+    ]
+    bins = {"count": [3], "confidence": [0.5], "accuracy": [0.25]}
+    (at / "measures.json").write_text(json.dumps({"calibration": {"bins": bins, "ece": 0.25, "sites": sites}}))
+    html = calibration.build(context_of([read_run(at)], "x")).html
+    assert re.findall(r"<td>([^<]*)</td>", html) == ["–", "25.0 (n = 3)"]
+
+
+def test_more_clients_than_colours_are_told_apart():
+    """The ninth and tenth client of a t-SNE had the marks of the first two."""
+    panel = {"client": list(range(10)), "label": [0] * 10, "xy": [[k, k] for k in range(10)]}
+    fewer = {**panel, "client": [0] * 10}
+    drawn = tsne({"names": list("abcdefghij"), "local": fewer, "global": panel})
+    ET.fromstring(drawn)
+    assert len(re.findall(r'<path class="dots many m\d" d="M', drawn)) == 8 + 1
+    assert re.findall(r'<path class="curve (m\d)"', drawn) == ["m0", "m1"] + ["m0", "m1"] * 2
+    assert [name for name in "abcdefghij" if f">{name}<" in drawn] == list(
+        "abcdefghij"
+    )  # also who is in the second panel alone
+
+
+def test_an_attack_that_finds_nothing_at_one_percent_is_said_to():
+    """It caught the 0.1 % at which the axis begins."""
+    nothing, some = (
+        {"name": "a", "fpr": [0.0, 0.5, 1.0], "tpr": [0.0, 0.5, 1.0]},
+        {"name": "b", "fpr": [0.0, 0.01, 1.0], "tpr": [0.0, 0.25, 1.0]},
+    )
+    assert "a catches 0.0% at 1 %; b catches 25.0% at 1 %" in roc([nothing, some])
+
+
+@pytest.mark.parametrize("bad", ["\x00", "\x0b", "\x1b[2J", "\x7f", "\x9b", "\u202e", "\u2066", "\uffff", "\ud800"])
+def test_pictures_hold_no_character_that_xml_forbids_or_that_turns_the_line(bad):
+    for drawn in (text(0, 0, f"a{bad}b"), tip(f"a{bad}b")):
+        words = ET.fromstring(drawn).text
+        assert words == f"a\ufffd{bad[1:]}b"
+
+
+def test_letters_of_other_scripts_stay_what_they_are():
+    assert ET.fromstring(text(0, 0, "é 文 שלום <&>\"' ±\u00a0%")).text == "é 文 שלום <&>\"' ±\u00a0%"
+
+
+def test_figures_of_names_with_control_characters(tmp_path):
+    """`unskew figures` ended with a traceback."""
+    at = fake_run(tmp_path / "r", rounds=3)
+    altered(at, "federation.json", lambda facts: {**facts, "classes": ["a\x0bb", *facts["classes"][1:]]})
+    assert not call("figures", str(at)).code
+
+
+@pytest.mark.parametrize(
+    ("value", "digits_", "written"),
+    [(57331.4, 4, "57,331"), (5733.2, 4, "5733"), (123.4, 2, "123"), (99.6, 2, "100"), (9999.6, 4, "10,000"), (0.0123456, 3, "0.0123"),
+     (-1234.6, 3, "-1,235"), (2e9, 3, "2e+09"), (0.0, 3, "0"), (INF, 3, "inf"), (1e9 - 1, 2, "999,999,999")],
+)  # fmt: skip
+def test_numbers_of_a_usual_size_have_no_exponent(value, digits_, written):
+    assert significant(value, digits_) == written
+
+
+def test_a_sign_is_written_but_not_of_nothing():
+    assert [significant(v, 3, signed=True) for v in (-0.0, 0.0, 1.5, -1234.0)] == ["+0", "+0", "+1.5", "-1,234"]
+
+
+def test_a_table_of_large_numbers_can_be_read():
+    """`5733 ± 1.2e+02`, and `1.95e+03 of 2e+03 clients`."""
+    assert digits(Score(5733.2, 123.4, 3), "rmse") == "5733 ± 123"
+    assert digits(Score(57331.2, 1234.5, 3), "rmse") == "57,331 ± 1,234"
+    assert three_digits(Score(1234.0, 123.0, 3)) == "1,234 ± 123"
+    assert (one(57331.2, "rmse"), kind("mae").written(57331.2)) == ("57,331", "57,331")
+    assert size(1.5e15) == "1,500 TB"
+
+
+def test_a_few_of_many_are_neither_none_nor_all():
+    all_, but_one = list(range(1000)), list(range(999))
+    told = attendance.sentence(
+        changed(run("a", 5), config={}, federation={**FEDERATION, "clients": 1000}, events=rounds((all_, but_one))),
+        same=False,
+    )
+    assert told == "Less than 1 % of the requests went unanswered."
+    few = changed(run("a", 5), config={}, federation={**FEDERATION, "clients": 1000}, events=rounds((all_, [0])))
+    assert attendance.sentence(few, same=False) == "More than 99 % of the requests went unanswered."
+
+
+def test_the_command_that_repeats_a_comparison_is_one_that_the_command_line_takes(tmp_path):
+    """`--drop-last True` made a method of True, and the seed of the partition was left out."""
+    at = fake_comparison(
+        tmp_path / "c", ["fedavg", "local"], 2, rounds=3, data="digits", drop_last=True, partition_seed=5
+    )
+    for one_run in at.glob("*--*"):
+        plan = yaml.safe_load((one_run / "config.yaml").read_text())
+        (one_run / "config.yaml").write_text(yaml.safe_dump({**plan, "clients": 4}))
+    command = repeat.command(context_of([read_run(one_run) for one_run in sorted(at.glob("*--*"))], "x"))
+    assert "--drop-last " in command
+    assert "--partition-seed 5" in command
+    called = call(*shlex.split(command)[1:], "--dry-run", cwd=tmp_path)
+    assert not called.code, called.text
+    assert "plan   2 methods x 2 seeds x 3 rounds: fedavg, local" in called.out
+
+
+def test_a_run_of_sites_is_repeated_on_its_federation_and_one_of_a_program_by_that(tmp_path):
+    sites, given = (
+        fake_run(tmp_path / "s", rounds=3, data="(sites)"),
+        fake_run(tmp_path / "g", rounds=3, data="(given in Python)"),
+    )
+    (sites / "deploy.json").write_text(json.dumps({"federation": "/srv/federations/heart study"}))
+    assert (
+        repeat.command(context_of([read_run(sites)], "x"))
+        == f"unskew run {tmp_path.name}/s/config.yaml --on 'heart study'"
+    )
+    assert (
+        repeat.command(context_of([read_run(given)], "x"))
+        == "# g trained on samples that a program gave it: run that program again"
+    )
+
+
+def test_events_and_commands_that_are_left_out_are_counted(tmp_path):
+    runs = [read_run(fake_run(tmp_path / f"r{k}", seed=k + 1, rounds=2)) for k in range(22)]
+    assert repeat.command(context_of(runs, "x")).splitlines()[-1] == "# and so on, for 2 further runs"
+    assert "and so on" not in repeat.command(context_of(runs[:20], "x"))
+    remark = {"t": 1, "code": "E302", "text": "x"}
+    many = changed(run("a", 5), events=[remark] * 1234)
+    assert "The first 200 of 1,234 events: dropped" in repeat.build(context_of([many], "x")).html
+    few = changed(run("a", 5), events=[remark] * 200)
+    assert "<summary>200 events: dropped" in repeat.build(context_of([few], "x")).html
+
+
+def test_a_tooltip_names_what_is_drawn():
+    """The best score of a search was called "global accuracy"."""
+    drawn = curves(
+        [Line("a", "m0", np.array([1, 2]), np.array([0.5, 0.75]), np.zeros(2))], "trial", "best accuracy so far, %"
+    )
+    held = json.loads(re.search(r"data-plot='([^']*)'", drawn)[1])
+    assert (held["t"], held["y"]) == ("trial", "best accuracy so far, %")
+    script = str(render("script.js.j2"))
+    assert "plot.y" in script
+    assert "{{" not in script
