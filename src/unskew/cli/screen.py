@@ -48,33 +48,33 @@ class Screen:
         if self._began is None:
             self._began, self._before_first = time.monotonic() - summary.seconds, summary.t - 1
         last = summary.t == self.rounds
-        line = self._line(summary, scores)
+        columns = self._columns(summary, scores)
         if self._live:
-            print("\r\x1b[2K" + self._fitting(line), end="\n" if last else "", flush=True)
+            print("\r\x1b[2K" + self._fitting(columns), end="\n" if last else "", flush=True)
             self._open = not last
         elif last or summary.t >= self._last_line + max(1, self.rounds / 10):
             self._last_line = summary.t
-            self.say(line)
+            self.say("  ".join(columns))
 
-    def _fitting(self, line: str) -> str:
+    def _fitting(self, columns: list[str]) -> str:
         """The line without the columns for which the terminal is too narrow; a wrapped one could not be rewritten."""
-        width = shutil.get_terminal_size().columns - 1
-        while len(line) > width and "  " in line:
-            line = line.rpartition("  ")[0].rstrip()
-        return line[:width]
+        width, shown = shutil.get_terminal_size().columns - 1, len(columns)
+        while shown > 1 and len("  ".join(columns[:shown])) > width:
+            shown -= 1
+        return "  ".join(columns[:shown])[:width]
 
-    def _line(self, summary: Any, scores: list[str]) -> str:
+    def _columns(self, summary: Any, scores: list[str]) -> list[str]:
         pace = (time.monotonic() - (self._began or 0.0)) / (summary.t - self._before_first)
-        dropped = f"  {summary.dropped} dropped" if summary.dropped else ""
-        columns = [
+        dropped = [f"{summary.dropped} dropped"] if summary.dropped else []
+        return [
             f"round {summary.t:>4}/{self.rounds}",
-            f"{summary.answered:>3}/{summary.asked} clients{dropped}",
+            f"{summary.answered:>3}/{summary.asked} clients",
+            *dropped,
             f"loss {summary.loss:.2e}" if abs(summary.loss) >= MOST_LOSS else f"loss {summary.loss:6.3f}",
             *scores,
             f"{pace:5.2f} s/round",
             f"{clock(pace * (self.rounds - summary.t))} left",
         ]
-        return "  ".join(columns)
 
 
 def json_of(value: Any) -> str:
