@@ -69,7 +69,8 @@ def test_lines_that_are_no_rows_are_one_sentence(line):
 
 def test_scores_may_be_infinite_or_no_number():
     lines = [json.dumps({**SCORE, "value": value}).encode() for value in (float("nan"), float("inf"), None)]
-    assert [row["value"] is None for row in shapes.rows(Path("metrics.jsonl"), lines)] == [False, False, True]
+    values = [row["value"] for row in shapes.rows(Path("metrics.jsonl"), lines)]
+    assert [str(value) for value in values] == ["nan", "inf", "nan"]  # null is one, too, which nobody has to ask for
 
 
 @pytest.mark.parametrize(
