@@ -12,6 +12,7 @@ import pytest
 import unskew
 from unskew import documents
 from unskew.engine import check
+from unskew.errors import UsageError
 
 PACKAGE = Path(unskew.__file__).parent
 ROOT = Path(__file__).parents[1]
@@ -86,3 +87,28 @@ def test_the_citation_names_this_version():
     citation = documents.load((ROOT / "CITATION.cff").read_text(), "CITATION.cff", "E111")
     assert citation["version"] == project["version"] == unskew.__version__
     assert citation["license"] == project["license"]
+
+
+@pytest.mark.parametrize(
+    ("methods", "options", "told"),
+    [
+        (["fedavg"], {"seed": 3}, r"compare takes seeds, such as seeds=\[3\], and no seed"),
+        (["fedavg"], {"method": "fedprox"}, r"compare takes methods, such as methods=\['fedprox'\], and no method"),
+        ([], {}, "at least one method"),
+    ],
+)
+def test_what_a_comparison_would_not_read_is_refused(tmp_path, methods, options, told):
+    """`seed=3` trained seed 0, and an empty list of methods the references alone."""
+    with pytest.raises(UsageError, match=f"E109 .*{told}"):
+        unskew.compare(methods, "digits", name="c", folder=tmp_path, seeds=1, rounds=1, **options)
+    assert not [*tmp_path.iterdir()]
+
+
+def test_a_page_is_written_where_it_was_asked_for_or_refused_in_a_sentence(result, tmp_path):
+    """Folders that were missing, and one in the place of the file, were told with the name of a file nobody had asked for."""
+    assert result.report(tmp_path / "new" / "page.html").is_file()
+    with pytest.raises(UsageError, match=r"E161 .*new is a folder; name a file"):
+        result.report(tmp_path / "new")
+    with pytest.raises(UsageError, match=r"E161 .*cannot be written: .*page.html is no folder; name another"):
+        result.report(tmp_path / "new" / "page.html" / "page.html")
+    assert [p.name for p in (tmp_path / "new").iterdir()] == ["page.html"]

@@ -45,6 +45,8 @@ def no_run(path: Path, lacks: str) -> StateError:
     elif names := _runs_in(path, lacks) or _runs_in(path / "runs", lacks):
         count = "one run" if len(names) == 1 else f"{len(names):,} runs; name one of them"
         hint = f"It holds {count}, such as {names[0]}." if len(names) > 1 else f"It holds {count}: {names[0]}."
+        if lacks == "config.yaml" and (path / "compare.yaml").is_file():
+            hint += f" All of them go on with `unskew resume {path}`, or with the same unskew.compare(...) in Python."
     return StateError("E117", f"{path} is no run: it has no {lacks}. {hint}")
 
 
@@ -94,6 +96,21 @@ def linked(path: Path, target: Path) -> bool:
     except OSError:
         return False
     return True
+
+
+def write_output(path: Path, data: bytes | str) -> None:
+    """Write a file where somebody asked for it, as `replace` does; folders above it are made.
+
+    Raises UsageError (E161) where it cannot be written, Paused (E203) when the disk is full.
+    """
+    if path.is_dir():
+        raise UsageError("E161", f"{path} is a folder; name a file, such as one in it.")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        replace(path, data)
+    except OSError as error:
+        why = f"{path.parent} is no folder" if path.parent.is_file() else os.strerror(error.errno or 0)
+        raise UsageError("E161", f"{path} cannot be written: {why}; name another.") from error
 
 
 def replace_piecewise(path: Path, buffers: Iterable[bytes | memoryview], size: int, keep: Path | None = None) -> None:

@@ -139,3 +139,12 @@ def test_a_table_of_predictions_quotes_what_it_must():
         text
         == 'input,class,p(1),p(-2)\n"a,b.png",-2,0.250000,0.750000\n-1,1,1.000000,0.000000\n\'@x,1,1.000000,0.000000\n'
     )
+
+
+def test_predictions_go_into_a_folder_that_is_made_and_not_over_one(ours):
+    where = ours.path.parent
+    assert call("predict", "r", "new.npy", "--out", "out/p.csv", cwd=where).code == 0
+    assert (where / "out" / "p.csv").is_file()
+    refused = call("predict", "r", "new.npy", "--out", "out", cwd=where)
+    assert refused.code == 2
+    assert refused.err.strip() == "E161 out is a folder; name a file, such as one in it."

@@ -455,3 +455,10 @@ def test_images_of_bytes_by_client_are_known_as_such(tmp_path):
     mixed = data.take({"a": (images, Y), "b": (images / 255, Y)})
     assert mixed.intake.dtype == "float32"
     assert ("note", "samples of clients are of different types: uint8, float64") in mixed.intake.notes
+
+
+def test_a_client_without_samples_is_told():
+    """It was counted among those that brought a set, and was no client of the run."""
+    d = taken({"north": (X[:30], Y[:30]), "south": (X[:0], Y[:0])})
+    assert d.intake
+    assert ("left out", "south, without training samples") in d.intake.notes

@@ -13,6 +13,7 @@ import pytest
 from torch import nn
 
 import unskew
+from unskew.engine import check
 from unskew.engine.disk import state
 from unskew.errors import DataError, NothingUsed, StateError, UsageError
 from unskew.report.read import read_run
@@ -238,3 +239,17 @@ def test_a_folder_that_holds_runs_names_one_of_them(ours, tmp_path, monkeypatch)
         StateError, match=r"E117 site/runs/r1 is no run: .*unskew predict and unskew export take its model"
     ):
         read_run("site/runs/r1")
+
+
+def test_a_comparison_is_no_run_to_resume_and_says_how_it_goes_on(tmp_path, monkeypatch):
+    """In Python the message asked for one of its runs, each of which is a part of what was to go on."""
+    monkeypatch.chdir(tmp_path)
+    for seed in (0, 1):
+        unskew.run("fedavg", check.federation(), rounds=1, epochs=1, workers=1, name=f"fedavg--s{seed}", folder="c")
+    Path("c/compare.yaml").touch()
+    with pytest.raises(
+        StateError, match=r"E117 c is no run.* All of them go on with `unskew resume c`, or with the same unskew"
+    ):
+        unskew.resume("c")
+    with pytest.raises(StateError, match=r"E117 c is no run: .*such as c/fedavg--s\d\.$"):
+        unskew.load("c")

@@ -10,6 +10,7 @@ import pytest
 
 from tests.cli.calling import call
 from tests.report.fake_runs import fake_comparison
+from unskew.errors import UsageError
 from unskew.report import export, page, read, standalone
 from unskew.report.section import Section
 from unskew.report.standalone import NAMESPACE, Style
@@ -126,3 +127,9 @@ def test_a_comparisons_own_target_stays_its_target(tmp_path):
     assert read.asked_target([path, other]) is None
     assert read.asked_target([path, path]) == 0.375
     assert "MB to 37.5" not in page.write_report([path, other], tmp_path / "both.html").read_text()
+
+
+def test_another_format_is_refused(tmp_path):
+    """Of Python, `format="png"` wrote SVG into files that ended with .png."""
+    with pytest.raises(UsageError, match="E109 format must be 'svg' or 'pdf'; got 'png'"):
+        export.write_figures([tmp_path], tmp_path / "out", "png")  # type: ignore[arg-type]

@@ -76,7 +76,7 @@ def _write(out: Path | None, text: str) -> None:
     if out is None:
         print(text, end="")
     else:
-        disk.replace(out, text)
+        disk.write_output(out, text)
 
 
 def _write_masks(out: Path | None, result: Any, x: Any, client: int | str | None) -> None:
@@ -90,4 +90,4 @@ def _write_masks(out: Path | None, result: Any, x: Any, client: int | str | None
         raise UsageError("E109", "this run's model predicts masks or tokens, which are no table; give --out FILE.npy.")
     buffer = io.BytesIO()
     np.save(buffer, result.predict(x, client).astype(np.uint8 if result.federation.n_classes <= 256 else np.int64))
-    disk.replace(out, buffer.getvalue())
+    disk.write_output(out, buffer.getvalue())

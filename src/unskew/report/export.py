@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Literal
 
 from unskew import disk
-from unskew.errors import UsageError
+from unskew.errors import UsageError, excerpt
 from unskew.report import sections, tables
 from unskew.report.context import context_of
 from unskew.report.read import asked_target, read_runs
@@ -15,6 +15,9 @@ from unskew.report.standalone import pictures
 
 MOST_LABEL = 100
 """Characters of what is said of a file."""
+
+
+FORMATS = ("svg", "pdf")
 
 
 def write_figures(
@@ -26,18 +29,20 @@ def write_figures(
 ) -> list[tuple[Path, str]]:
     """Write the pictures of these runs' report, and its table as `table.tex` and `table.csv`, to a folder.
 
-    Returns every file with what it shows. Raises StateError as `write_report` does; UsageError (E157) for PDF without CairoSVG.
+    Returns every file with what it shows. Raises StateError as `write_report` does; UsageError (E157) for PDF without CairoSVG,
+    E109 for another format, E161 where nothing can be written.
     """
+    if format not in FORMATS:
+        raise UsageError("E109", f"format must be {' or '.join(map(repr, FORMATS))}; got {excerpt(format)}.")
     convert, out = _to_pdf() if format == "pdf" else str.encode, Path(out)
     context = context_of(read_runs([Path(p) for p in runs]), "figures", asked_target(runs))
     drawn = pictures(sections.build(context), columns)
-    out.mkdir(parents=True, exist_ok=True)
     written = [(out / "table.tex", "the table for LaTeX, with booktabs"), (out / "table.csv", "all its numbers")]
-    disk.replace(written[0][0], tables.latex(context.summaries))
-    disk.replace(written[1][0], tables.as_csv(context.summaries))
+    disk.write_output(written[0][0], tables.latex(context.summaries))
+    disk.write_output(written[1][0], tables.as_csv(context.summaries))
     for picture in drawn:
         path = out / f"{picture.name}.{format}"
-        disk.replace(path, convert(picture.text(columns, font)))
+        disk.write_output(path, convert(picture.text(columns, font)))
         written.append((path, picture.label[:MOST_LABEL]))
     return written
 

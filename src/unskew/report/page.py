@@ -23,7 +23,7 @@ def write_report(paths: Path | str | Sequence[Path | str], out: Path | str, targ
     paths = [Path(paths)] if isinstance(paths, (str, Path)) else [Path(p) for p in paths]
     out = Path(out)
     target = asked_target(paths) if target is None else target
-    disk.replace(out, page(read_runs(paths), " and ".join(_name(p) for p in paths), target))
+    disk.write_output(out, page(read_runs(paths), " and ".join(_name(p) for p in paths), target))
     return out
 
 

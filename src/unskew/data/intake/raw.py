@@ -181,6 +181,8 @@ def from_clients(given: Mapping[str, Raw], common_test: Raw | None = None) -> Da
     if common_test is not None:
         whole = replace(whole, x_test=common_test.x, y_test=common_test.y)
     dataset = whole.dataset("clients").noted(("sites", f"{len(names)} clients brought sets of their own"))
+    if empty := [str(n) for n, raw in sets.items() if not len(raw.y)]:
+        dataset = dataset.noted(("left out", f"{some(empty)}, without training samples"))
     assert dataset.intake
     return replace(dataset, labels={CLIENT: tuple(names)}, intake=replace(dataset.intake, divided=CLIENT))
 
