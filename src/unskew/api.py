@@ -224,13 +224,7 @@ def compare(
     Raises UnskewError for a method or a setting with which nothing could be trained, before anything is.
     """
     place.parse(on)
-    if not methods:
-        raise UsageError("E109", "a comparison needs at least one method; got none.")
-    for taken, instead in (("seed", "seeds"), ("method", "methods")):
-        if taken in options:
-            raise UsageError(
-                "E109", f"compare takes {instead}, such as {instead}=[{options[taken]!r}], and no {taken}."
-            )
+    _check_lists(methods, options)
     named = [*handover.methods_as_text(methods), *(resolve.REFERENCES if references else ())]
     chosen = list(range(seeds)) if isinstance(seeds, int) else list(seeds)
     parent = Path(folder) / check_name(name) if name is not None else fresh(Path(folder), "compare")
@@ -246,6 +240,17 @@ def compare(
     if privacy:
         leakage.attack_all(cells, lambda _: None)
     return Comparison(parent)
+
+
+def _check_lists(methods: Sequence[Any], options: Mapping[str, Any]) -> None:
+    """Raises UsageError (E109) for a comparison without methods, and for what names one where it takes several."""
+    if not methods:
+        raise UsageError("E109", "a comparison needs at least one method; got none.")
+    for taken, instead in (("seed", "seeds"), ("method", "methods")):
+        if taken in options:
+            raise UsageError(
+                "E109", f"compare takes {instead}, such as {instead}=[{options[taken]!r}], and no {taken}."
+            )
 
 
 class _Looking:
