@@ -24,6 +24,7 @@ from unskew.engine.predictions import Trained
 from unskew.engine.resolve import Run
 from unskew.engine.server import beside
 from unskew.engine.server.loop import Loop
+from unskew.engine.server.scored import WHY, fewer
 from unskew.engine.server.used import FIRST_STAGE, Replies, doubt
 from unskew.errors import UsageError, excerpt, suggestion
 from unskew.predicting import Predicting
@@ -168,7 +169,7 @@ class Result(Predicting):
                 last, best, mean = (main.written(scores[name]) for name in ("last", "best", "mean10"))
                 lines.append(f"{scope:<18}{last:>{width}}{best:>{width}}{mean:>17}")
         lines += beside.lines(self.record, self.metrics)
-        lines += self._terms()
+        lines += [*self._terms(), *self._scored()]
         if self.replies.dropped:
             lines.append(f"{self.replies}; the others were dropped")
         lines.append(f"sent by clients {size(self.bytes('up'))}, received {size(self.bytes('down'))}")
@@ -183,6 +184,14 @@ class Result(Predicting):
         lines = [f"scored on {held_out:.0%} of the training samples, held out, not on the test set"] if held_out else []
         why = [str(event["text"]) for event in self.record.rows["events"] if event.get("last") == self.t < rounds_]
         return [*lines, *(f"ended after {self.t} of {rounds_} rounds: {text}" for text in why)]
+
+    def _scored(self) -> list[str]:
+        """At how many clients the scores were taken, if not at all that have test samples."""
+        scored = fewer(beside.at_clients(self.record), int((self.federation.test_sizes > 0).sum()))
+        if not scored:
+            return []
+        what = "personal@client is" if scored.own else "scores are"
+        return [f"{what} of {scored.there:,} of {scored.of:,} clients with test samples: {WHY}"]
 
     def to_frame(self, kind: str = "metrics") -> Any:
         """A pandas DataFrame: "metrics" and "events" as they were written, "clients" as `clients` gives them, or "ledger",

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from tests.experiments.tables import SMALL
+from unskew.engine.server.scored import Scored
 from unskew.engine.server.used import Replies
 from unskew.errors import UsageError
 from unskew.experiments import tables, wording
@@ -34,6 +35,12 @@ def run(seed, values):
         bytes_by_round=lambda way: (rounds, np.array([1e6] * len(values))),
         privacy={},
         replies=Replies(len(values), 4, 4),
+        config={},
+        rounds=len(values),
+        asked=len(values),
+        planned=len(values),
+        finished=True,
+        scored_at=Scored(3, 4, own=False) if values[:1] == [0.1] else None,
     )
 
 
@@ -70,6 +77,8 @@ def test_numbers_are_those_of_the_runs():
     }
     result = result_of(experiment, list(entries.values()), [learning, still], runs, facts)
     assert "SCALED: 0.5" in tables.plain(result)
+    assert result["terms"][0].endswith("as the others never took part, or did not answer: even, Still at 3 of 4.")
+    assert result["terms"][0] in tables.plain(result)
     assert r"65.0 $\pm$ 7.1 \textcolor{gray}{(50.0)}" in tables.latex(result)
     assert result["curves"]["even"]["FedAvg"][1] == [[1, 30.0], [2, 40.0], [3, 70.0]]
     assert "Still,,15,7.071,2" in tables.as_csv(result)

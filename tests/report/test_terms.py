@@ -105,3 +105,46 @@ def test_the_table_of_one_run_says_both(tmp_path):
     assert "ended after 3 of 4 rounds: EarlyStopping: global accuracy has not risen above" in result.table()
     whole_run = unskew.run("fedavg", "digits", rounds=1, epochs=1, clients=2, samples=40, workers=1)
     assert not any(word in whole_run.table() for word in ("scored on", "ended after"))
+
+
+def scored(method, seed, own, common=20, **changes):
+    """A run whose clients 0, 1, ... were scored: so many with their own models, and so many with the common one."""
+    federation = {**FEDERATION, "clients": 21, "sizes": {"train": [9] * 21, "test": [8] * 20 + [0]}}
+    clients = {
+        (scope, "accuracy"): dict.fromkeys(range(n), 0.5)
+        for scope, n in (("personal@client", own), ("global@client", common))
+        if n
+    }
+    return replace(whole(method, seed), federation=federation, clients=clients, **changes)
+
+
+def test_means_over_fewer_clients_than_others_have_are_named():
+    """Those of a method whose clients keep weights were means over clients that had taken part, beside means over all."""
+    runs = [scored("a", 0, 20), scored("kept", 0, 12, 12), scored("kept", 1, 14, 14), scored("own", 0, 13)]
+    line = (
+        "Scored at fewer clients than have test samples, as the others never took part, or did not answer: "
+        "kept at 12 to 14 of 20, own (personal) at 13 of 20."
+    )
+    assert line in notes.note(summary_table(runs))
+    assert line in page(runs, "x")
+    text = notes.note(summary_table([scored("a", 0, 20), scored("a", 1, 0), scored("b", 0, 0, 0)]))
+    assert "Scored at fewer" not in text
+    assert "alone at 9 of 20." in notes.note(summary_table([scored("alone", 0, 9, 0)]))
+    half = scored("half", 0, 12, 12)
+    half = replace(half, config={**half.config, "rounds": 90})
+    assert "Scored at fewer" not in notes.note(summary_table([half])), "the first rows of clients need not be the last"
+    some = {**FEDERATION, "clients": 5000, "sizes": {"train": [9] * 20, "test": [8] * 20}}
+    assert "Scored at fewer" not in notes.note(summary_table([replace(scored("a", 0, 12), federation=some)]))
+
+
+def test_the_table_of_one_run_says_at_how_many_clients_it_was_scored():
+    def table(method, **settings):
+        small = {"rounds": 1, "epochs": 1, "clients": 6, "samples": 20, "workers": 1, "skew": "iid"}
+        return unskew.run(method, "digits", **small, **settings).table()
+
+    some = {"availability": "sample:2", "model": "mlp"}
+    why = "of 2 of 6 clients with test samples: the others never took part, or did not answer"
+    assert f"scores are {why}" in table("fedper", **some)
+    assert f"personal@client is {why}" in table("ditto", **some)
+    assert "never took part" not in table("fedavg", **some)
+    assert "never took part" not in table("fedper", model="mlp")

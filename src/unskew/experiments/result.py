@@ -12,6 +12,7 @@ from unskew.engine.server.used import lost
 from unskew.experiments.entries import Entry, Runs, series_of
 from unskew.experiments.experiment import Experiment, TableRow
 from unskew.experiments.verdict import Verdict
+from unskew.report.terms import sentences, terms_of
 
 
 class ScoreRecord(TypedDict):
@@ -91,7 +92,8 @@ class TableResult(TypedDict):
     page: the name of its files. made_by: how many runs which version of unskew made. hours: of training, in all runs.
     schedules: what else a shortened run changed; missing where schedules were not shortened with the rounds. logs: by row and
     method.
-    dropped: a sentence for every row and method of which replies were dropped. privacy: by row, method and part. curves: by row, method and seed the points [round, value in the table's unit].
+    dropped: a sentence for every row and method of which replies were dropped. terms: on which samples, at which clients and
+    after which rounds they were scored, where that is not as usual. privacy: by row, method and part. curves: by row, method and seed the points [round, value in the table's unit].
     """
 
     experiment: str
@@ -123,6 +125,7 @@ class TableResult(TypedDict):
     claims: list[ClaimRecord]
     open: list[str]
     dropped: NotRequired[list[str]]
+    terms: NotRequired[list[str]]
     privacy: dict[str, dict[str, dict[str, Any]]]
     curves: dict[str, dict[str, list[list[list[float]]]]]
 
@@ -157,6 +160,7 @@ def result_of(
         "claims": [{"text": v.claim.text, "verdict": v.word, "margins": v.margins, "paper": v.paper} for v in verdicts],
         "open": list(experiment.open),
         "dropped": _dropped(runs),
+        "terms": sentences({f"{row}, {method}": terms_of(group) for (row, method), group in runs.items() if group}),
         "privacy": _privacy(runs),
         "curves": _curves(experiment, runs),
     }

@@ -73,7 +73,7 @@ def note(result: TableResult) -> str:
         lines.append(_measured(result))
     if result["scale"] != 1:
         lines += _scaled(result)
-    lines += result.get("dropped", [])
+    lines += [*result.get("dropped", []), *result.get("terms", [])]
     if "tuned" in result:
         tuned = "; ".join(f"{method}: {record['method']}" for method, record in result["tuned"].items())
         trials = plural(result.get("tune", 0), "trial")

@@ -13,6 +13,7 @@ import numpy as np
 from unskew import many
 from unskew.engine.disk import findings, privacy
 from unskew.engine.resolve import is_reference
+from unskew.engine.server.scored import Scored, fewer
 from unskew.engine.server.used import FIRST_STAGE, MANY_DROPPED, Replies, cut_short, rescored
 from unskew.report.files import Record
 from unskew.scores import MAIN
@@ -160,6 +161,17 @@ class RunData:
     def per_client(self, scope: str = "global@client", metric: str = "") -> dict[int, float]:
         """Each client's value in the last round that has them; of the main score unless `metric` names another."""
         return self.clients.get((scope, metric or self.metric), {})
+
+    @property
+    def scored_at(self) -> Scored | None:
+        """At how many clients the last scores were taken, where that was not all that have test samples."""
+        tests = self.federation.get("sizes", {}).get("test", ())
+        if len(tests) < self.K:  # of very many clients federation.json lists the first alone
+            return None
+        there: dict[str, set[int]] = {}
+        for (scope, _), scores in self.clients.items():
+            there.setdefault(scope, set()).update(scores)
+        return fewer({scope: len(clients) for scope, clients in there.items()}, sum(n > 0 for n in tests))
 
     def bytes_by_round(self, way: str | None = None, share: str | None = None) -> Series:
         """(rounds, bytes of all clients up to and including that round), in both directions and of all shares unless

@@ -22,6 +22,14 @@ def recorded(record: Record) -> list[str]:
     return list(dict.fromkeys(metric for scope in SCOPES for metric in record.metrics(scope)))
 
 
+def at_clients(record: Record) -> dict[str, int]:
+    """By scope, how many clients have a score in the last round with scores."""
+    counts: dict[str, int] = {}
+    for (scope, _), n in _clients(record).items():
+        counts[scope] = max(n, counts.get(scope, 0))
+    return counts
+
+
 def _scopes(record: Record, metric: str, counts: dict[tuple[str, str], int]) -> list[str]:
     texts: list[str] = []
     for scope in SCOPES:
