@@ -462,3 +462,32 @@ def test_a_client_without_samples_is_told():
     d = taken({"north": (X[:30], Y[:30]), "south": (X[:0], Y[:0])})
     assert d.intake
     assert ("left out", "south, without training samples") in d.intake.notes
+
+
+@pytest.mark.parametrize(
+    ("skew", "told"),
+    [
+        (
+            "iid",
+            "sites    2 sites of the column 'client' are mixed among 4 clients; --skew column:client makes each a client",
+        ),
+        ("iid+noise:0.1", "are mixed among 4 clients"),
+        ("column:client", ""),
+        ("column:client+noise:0.1", ""),
+    ],
+)
+def test_sites_that_a_skew_mixes_are_told(skew, told):
+    """A folder SITE/CLASS/ was dealt among 20 clients at random, and its sites were no clients, without a word."""
+    said: list[str] = []
+    given = {"north": (X[:20], Y[:20]), "south": (X[20:], Y[20:])}
+    unskew.run("fedavg", given, skew=skew, clients=4, rounds=1, epochs=1, say=said.append)
+    assert told in said[0]
+    assert ("mixed" in said[0]) == bool(told)
+
+
+def test_domains_that_are_the_clients_are_not_mixed():
+    said: list[str] = []
+    whole = unskew.data.arrays(X, Y, columns={"domain": np.arange(len(Y)) % 2})
+    for skew in ("iid", "domain+noise:0.1"):
+        unskew.run("fedavg", whole, skew=skew, clients=4, rounds=1, epochs=1, say=said.append)
+    assert ["'domain' are mixed" in text for text in said if text.startswith("data")] == [True, False]

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import pytest
 import torch
 
@@ -190,6 +191,23 @@ def test_a_rule_that_is_broken_is_named_once_with_its_line(broken, told):
 )
 def test_broken_methods_are_caught(broken, caught):
     assert caught <= {f.name for f in check.check_method(broken) if not f.ok}
+
+
+@dataclass(frozen=True)
+class Loose(Part):
+    """A slice that is drawn without a seed, and moves no weight so far."""
+
+    name: ClassVar[str] = "loose"
+
+    def server(self, s, ups, fed):
+        return {"drawn": torch.tensor(np.random.default_rng().random(3))}
+
+
+def test_a_slice_is_compared_as_the_weights_are():
+    """The check passed, and the one of sums failed for a reason that was none."""
+    (found,) = check.check_method(Loose(), [check.is_deterministic])
+    assert not found.ok
+    assert "ended with different bits of the server's slice; draw random numbers through noise()" in found.detail
 
 
 @dataclass(frozen=True)

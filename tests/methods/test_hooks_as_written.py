@@ -172,6 +172,19 @@ def test_scores_and_inputs_at_test_time_have_the_shape_they_were_given():
     assert "expected [" in refused(part(evaluate_with=lambda self, x, c: x.mean(0, keepdim=True)), scored=True)
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        {"scores": lambda self, z, h, c: z * math.nan},
+        {"evaluate_with": lambda self, x, c: x / 0 * 0},
+        {"personal": True, "personalise": lambda self, w, c: {n: t.log() for n, t in w.items()}},
+    ],
+)
+def test_what_is_no_number_at_test_time_is_refused(body):
+    """It was scored as one wrong answer after the other, and nothing was said."""
+    assert "returned values that are no numbers" in refused(part(**body), scored=True)
+
+
 def test_inputs_and_answers_at_test_time_are_not_changed_in_place():
     told = "changes the tensor it is given in place"
     assert told in refused(part(evaluate_with=lambda self, x, c: x.mul_(0.5)), scored=True)

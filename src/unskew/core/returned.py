@@ -191,6 +191,17 @@ def _like(place: int, whole: bool = True) -> Callable[[Any, Args, Any], str | No
     return check
 
 
+def _at_test_time(part: Any, args: Args, result: Any) -> str | None:
+    """The result is like what was given, and holds numbers where that does: elsewhere the gate asks, but nothing passes it
+    here, and what is no number would count as a wrong answer."""
+    if text := _like(0)(part, args, result):
+        return text
+    given, made = (tree if isinstance(tree, Mapping) else {"": tree} for tree in (args[0], result))
+    if any(below_vmap(made[n]).isnan().any() and not below_vmap(given[n]).isnan().any() for n in made):
+        return "values that are no numbers (the logarithm or the root of 0, say), though it was given numbers"
+    return None
+
+
 def _finish(part: Any, args: Args, result: Any) -> str | None:
     c = args[1]
     if text := no_pair(result, "what to share ({} if nothing)", "the next private tree (c.mine if unchanged)"):
@@ -261,8 +272,9 @@ CHECKS: dict[str, Callable[[Any, Args, Any], str | None]] = {
     "encoded": _named(Share, "Shares"),
     "noise": _named(Noise, "Noise"),
     "server_init": _tree, "client_init": _tree, "begin": _tree, "carry": _tree,
-    "starts": _like(0, whole=False), "perturb": _like(1, whole=False), "sends": _like(0), "personalise": _like(0),
-    "grad": _like(0), "sample_grad": _like(0), "logits": _like(0), "evaluate_with": _like(0), "scores": _like(0),
+    "starts": _like(0, whole=False), "perturb": _like(1, whole=False), "sends": _like(0),
+    "grad": _like(0), "sample_grad": _like(0), "logits": _like(0),
+    "personalise": _at_test_time, "evaluate_with": _at_test_time, "scores": _at_test_time,
     "batch": _batch, "tap": _tap, "loss": _loss, "finish": _finish, "holds": _holds,
     "server": _server, "dispatch": _dispatch,
     "merge": lambda p, a, r: merged(a[0], r), "refine": lambda p, a, r: merged(a[0], r),

@@ -22,7 +22,7 @@ from unskew.core.part import Part
 from unskew.core.protection import unsummed
 from unskew.core.trees import flat, size_in_bytes
 from unskew.engine.assemble import loop_of
-from unskew.engine.checked import CheckFailed, Subject, fedavg, loop, train
+from unskew.engine.checked import CheckFailed, Subject, Trained, fedavg, loop, train
 from unskew.engine.disk.folder import Folder
 from unskew.engine.disk.state import State, digest
 from unskew.engine.server.summary import Round
@@ -73,17 +73,23 @@ def _described(part: Part, error: Exception) -> str:
     return f"{own.in_one_line(error)}{own.line(file, error)}"
 
 
+def _differ(one: Trained, other: Trained) -> str:
+    """Where two runs ended with different bits: " of the weights", or of what the server keeps beside them; "" nowhere."""
+    if one.digest != other.digest:
+        return " of the weights"
+    return " of the server's slice" if one.of_slices != other.of_slices else ""
+
+
 def is_deterministic(subject: Subject) -> None:
     """The second run is scored after each round, which must not change it either."""
-    if subject.run(scored=True).digest != subject.run().digest:
-        raise CheckFailed(
-            "two equal runs, one of them scored, ended with different bits; draw random numbers through noise(), and keep nothing on the Part"
-        )
+    if place := _differ(subject.run(scored=True), subject.run()):
+        text = f"two equal runs, one of them scored, ended with different bits{place}"
+        raise CheckFailed(f"{text}; draw random numbers through noise(), and keep nothing on the Part")
 
 
 def gives_the_same_bits_for_any_number_of_workers(subject: Subject) -> None:
-    if subject.run(workers=2).digest != subject.run().digest:
-        raise CheckFailed("the number of workers changed the bits; hooks must not share state")
+    if place := _differ(subject.run(workers=2), subject.run()):
+        raise CheckFailed(f"the number of workers changed the bits{place}; hooks must not share state")
 
 
 def gives_the_same_bits_for_two_workers_with_one_lane(subject: Subject) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from unskew.core.method import Method
 from unskew.core.part import Part
-from unskew.core.trees import Tree
+from unskew.core.trees import Tree, flat
 from unskew.engine.assemble import loop_of
 from unskew.engine.disk.state import digest
 from unskew.engine.server.loop import Loop
@@ -29,14 +29,15 @@ class CheckFailed(AssertionError):
 class Trained(NamedTuple):
     """A run that has been trained.
 
-    digest: SHA-256 of its weights at the end; loop: the run, whose trainer is closed; first, slices: the weights and the
-    Parts' slices after round 1.
+    digest: SHA-256 of its weights at the end; of_slices: of the Parts' slices at the end; loop: the run, whose trainer is
+    closed; first, slices: the weights and the slices after round 1.
     """
 
     digest: str
     loop: Loop
     first: dict[str, torch.Tensor]
     slices: dict[str, Tree]
+    of_slices: str
 
 
 def loop(method: Method, **changes: object) -> Loop:
@@ -65,7 +66,7 @@ def train(method: Method, scored: bool = False, until: int | None = None, **chan
                 raise CheckFailed(f"the gate refused an honest reply: {event['text']}")
             if event["code"] == NOT_FINITE:
                 raise CheckFailed(f"the server's hooks, from finite replies: {event['text']}")
-        return Trained(digest(state.weights), run, first, slices)
+        return Trained(digest(state.weights), run, first, slices, digest(flat(state.slices)))
     finally:
         run.trainer.close()
 

@@ -31,7 +31,7 @@ class Site:
     shares: tuple[float, ...]
 
 
-def site_column(dataset: Dataset) -> str:
+def site_column(dataset: Dataset | Federation) -> str:
     """The column by which the set was divided, or else that a usual name says holds sites; "" without either."""
     divided = dataset.intake.divided if dataset.intake else ""
     return divided if divided in dataset.columns else site_of(dataset.columns)

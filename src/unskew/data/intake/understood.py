@@ -19,10 +19,13 @@ from unskew.data.intake.sites import apart, by_site, site_column
 from unskew.data.layout import Input
 from unskew.data.rows import Rows
 from unskew.errors import excerpt
+from unskew.specs import parse
 
 TOPICS = ("warning", "sites", "labels", "scaled", "left out", "note")
 MOST_CLASSES = 12
 MOST_SITES = 8
+BY_COLUMN = ("column", "domain")
+"""Partitions that make clients of a column's values."""
 CHUNK = 1 << 24
 """Values of which the range is taken at once, so that a mapped file is never loaded as a whole."""
 
@@ -38,8 +41,9 @@ def table(dataset: Dataset | Federation) -> str:
         if dataset.target
         else ("labels" if dataset.several else "classes", _classes(dataset)),
     ]
-    if isinstance(dataset, Dataset) and (column := site_column(dataset)):
-        rows.append(("sites", _sites(dataset, column)))
+    if column := site_column(dataset):
+        text = _sites(dataset, column) if isinstance(dataset, Dataset) else _mixed(dataset, column)
+        rows += [("sites", text)] if text else []
     rows += [*_ranges(dataset), *(("warning", text) for text in _warnings(dataset))]
     notes = dataset.intake.notes if dataset.intake else ()
     rows += sorted(notes, key=lambda note: TOPICS.index(note[0]))
@@ -178,6 +182,15 @@ def _sites(dataset: Dataset, column: str) -> str:
     names: Sequence[str] | None = dataset.labels.get(column)
     shown = [f"{_word(names[int(v)] if names else str(v))} {n:,}" for v, n in zip(values, counts)]
     return f"{len(shown)}: {some(shown, MOST_SITES)}; --skew column:{column} makes each a client"
+
+
+def _mixed(federation: Federation, column: str) -> str:
+    """That clients are not the sites that a column tells of; "" where a column makes the clients."""
+    if not federation.intake or parse(federation.skew, "skew", "E103").kind.partition("+")[0] in BY_COLUMN:
+        return ""
+    sites = len(np.unique(federation.columns[column]))
+    into = f"{sites:,} sites of the column '{column}' are mixed among {federation.clients:,} clients"
+    return f"{into}; --skew column:{column} makes each a client" if sites > 1 else ""
 
 
 def _word(text: str) -> str:
