@@ -196,8 +196,8 @@ def _at_test_time(part: Any, args: Args, result: Any) -> str | None:
     here, and what is no number would count as a wrong answer."""
     if text := _like(0)(part, args, result):
         return text
-    given, made = (tree if isinstance(tree, Mapping) else {"": tree} for tree in (args[0], result))
-    if any(below_vmap(made[n]).isnan().any() and not below_vmap(given[n]).isnan().any() for n in made):
+    before, after = (tree if isinstance(tree, Mapping) else {"": tree} for tree in (args[0], result))
+    if any(below_vmap(after[n]).isnan().any() and not below_vmap(before[n]).isnan().any() for n in after):
         return "values that are no numbers (the logarithm or the root of 0, say), though it was given numbers"
     return None
 
