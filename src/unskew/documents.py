@@ -25,7 +25,7 @@ _EXPONENT = re.compile(r"[-+]?(\d+\.?\d*|\.\d+)[eE][-+]?\d+$")
 def text_of(path: Path) -> str:
     """The content of a text file. Raises UsageError (E111) if it does not exist or is not text."""
     try:
-        return path.read_text()
+        return path.read_text(encoding="utf-8")  # as YAML is, whatever the machine's language
     except (OSError, UnicodeDecodeError) as error:
         reason = "there is no file" if isinstance(error, FileNotFoundError) else "cannot read"
         raise UsageError("E111", f"{reason} {path}.") from None

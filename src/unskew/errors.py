@@ -35,6 +35,14 @@ class UsageError(UnskewError):
     exit_code = 2
 
 
+class UnknownMethod(UsageError):
+    """A method's text holds a name that no method here has. name: that one."""
+
+    def __init__(self, name: str, text: str):
+        super().__init__("E102", text)
+        self.name = name
+
+
 class DataError(UnskewError):
     """Data that are missing, cut off, of the wrong shape, or unfit for training."""
 

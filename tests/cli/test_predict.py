@@ -102,6 +102,15 @@ def test_what_cannot_be_predicted_is_refused_in_a_sentence(ours, arguments, code
     assert done.err.startswith(says), done.err
 
 
+def test_the_samples_are_not_overwritten_by_their_predictions(ours):
+    before = (ours.path.parent / "new.npy").read_bytes()
+    for out in ("new.npy", "./new.npy"):
+        refused = call("predict", "r", "new.npy", "--out", out, cwd=ours.path.parent)
+        assert (refused.code, refused.err[:4]) == (2, "E109")
+        assert "is the input" in refused.err
+    assert (ours.path.parent / "new.npy").read_bytes() == before
+
+
 def test_a_model_is_exported_and_nothing_overwritten(ours):
     done = call("export", "r", "e", "--client", "1", cwd=ours.path.parent)
     assert done.code == 0, done.err

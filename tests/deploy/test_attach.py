@@ -237,4 +237,8 @@ def test_why_a_run_ended_is_said_once(run, superlink, told):
     done = call("attach", str(run))
     assert done.out.count("E206 too few sites.") == 1
     assert done.out.endswith(f"Resume with: unskew resume {run}\n")
-    assert call("attach", str(run), "--json").out.count("E206 too few sites.") == 1
+    quiet = call("attach", str(run), "--json")
+    assert quiet.out == ""  # where JSON is read
+    assert quiet.err.count("E206 too few sites.") == 1
+    assert quiet.err.endswith(f"Resume with: unskew resume {run}\n")
+    assert quiet.code == 75

@@ -15,6 +15,7 @@ import pytest
 
 from tests.deploy import fake  # skips where cryptography is missing
 from tests.deploy.test_policy import allow, answer, begun, hello, weights
+from tests.report.fake_runs import fake_run
 from tests.report.test_page import Tags
 from unskew.deploy import approvals, run_page, site_page, troubles
 from unskew.deploy.page import HOST, Page
@@ -73,6 +74,31 @@ def test_a_name_that_was_made_to_point_here_is_refused(page, host):
     """N1: a web site reads the page through DNS rebinding."""
     status, text, _ = ask(page, f"/{page.secret}", host.format(port=page.port) or " ")
     assert (status, "secret" in text) == (421, False)
+
+
+def test_a_page_holds_still_for_those_who_ask_for_that(site):
+    """It was made anew every five seconds, and what somebody had unfolded to read it was folded again."""
+    served = Page(lambda: shown(site))
+    threading.Thread(target=served.serve, daemon=True).start()
+    try:
+        usual, still = (ask(served, f"/{served.secret}{query}")[1] for query in ("?", "?still"))
+    finally:
+        served.close()
+    assert usual.count('http-equiv="refresh"') == 1
+    assert 'href="?still"' in usual
+    assert "http-equiv" not in still
+    assert 'href="?"' in still
+    assert len(still) > 1000
+    assert not Tags(still).wrong
+
+
+def test_a_name_that_is_no_text_does_not_end_the_page():
+    served = Page(lambda: "a\udce9b")
+    threading.Thread(target=served.serve, daemon=True).start()
+    try:
+        assert ask(served, f"/{served.secret}")[:2] == (200, "a?b")
+    finally:
+        served.close()
 
 
 def test_it_is_read_only_and_on_loopback(page):
@@ -195,6 +221,27 @@ def test_a_run_that_has_not_begun_has_a_page_and_another_folder_has_none(tmp_pat
     assert "waiting for approval at &lt;script&gt;" in text
     assert "<strong>stopped</strong>" in text
     assert not Tags(text).wrong
+
+
+def test_a_damaged_run_says_so_instead_of_having_not_begun(tmp_path):
+    path = fake_run(tmp_path / "run", rounds=3)
+    assert "round 3 of 3" in run_page.html(path)
+    assert 'role="alert"' not in run_page.html(path)
+    (path / "metrics.jsonl").write_text('{"t": "x"}\n')
+    text = run_page.html(path)
+    assert re.search(r'role="alert">E111 [^<]*metrics.jsonl, line 1', text)
+    assert "Sites" in text
+    (path / "events.jsonl").write_text("no row\n")
+    assert 'role="alert">E111' in run_page.html(path)
+
+
+def test_the_command_that_decides_can_be_pasted_whatever_the_folder_is_called(site):
+    site.guard.approve = "ask"
+    hello(site, "scaffold")
+    here = joined(site)
+    spaced = here.folder.rename(here.folder.with_name("our site"))
+    text = site_page.html(Joined(spaced, here.ticket))
+    assert f"unskew site approve r1 --folder &#39;{spaced}&#39;" in text
 
 
 @pytest.mark.slow

@@ -15,7 +15,7 @@ from unskew.deploy import versions as versions_module
 from unskew.deploy.hello import Hello, versions
 from unskew.deploy.versions import COORDINATOR, differing, of_parts, refusal
 from unskew.errors import UsageError
-from unskew.methods import registry
+from unskew.methods import catalogue, registry
 
 OTHER = "s1"
 
@@ -207,16 +207,11 @@ def test_versions_that_are_none_are_refused(nasty):
 
 def test_a_site_without_the_package_of_a_method_says_what_to_install(tmp_path, monkeypatch):
     """It guessed another method's name, as if somebody had mistyped."""
-    known = studies.registry.parse
-
-    def without(text, *more):
-        if "fedprox" in text:
-            raise UsageError("E102", "unknown method 'fedprox'. Did you mean 'fedbn'?")
-        return known(text, *more)
-
+    entries = catalogue.entries()
+    without = {name: entry for name, entry in entries.items() if name != "fedprox"}
     sites = fake.sites(tmp_path / "sites", fake.federation())
     settings = fake.small("fedprox", rounds=1)
-    monkeypatch.setattr(studies.registry, "parse", without)
+    monkeypatch.setattr(catalogue, "entries", lambda: without)
     with pytest.raises(UsageError) as caught:
         studies.known_here(settings.method)
     text = "there is no method 'fedprox' at this site; if a package brings 'fedprox', install it here, too"

@@ -20,7 +20,7 @@ def said(**changes: float | None) -> dict[str, tuple[str, str]]:
 def test_the_measures_of_an_even_federation():
     assert said() == {
         "sites": ("10", "all of them have samples"),
-        "samples a site": ("1,234", "the median; 60.0 of each class, enough to train alone"),
+        "samples a site": ("1,234", "the median; 60.0 a class on average, enough to train alone"),
         "imbalance": ("0.10", "sites hold about equally much"),
         "label skew": (
             "0.05",
@@ -39,7 +39,7 @@ def test_the_measures_of_an_even_federation():
 @pytest.mark.parametrize(
     ("measure", "name", "least", "most", "grades"),
     [
-        ("of_class", "samples a site", 5, 50, ("too few to learn from alone", "class, few", "enough to train alone")),
+        ("of_class", "samples a site", 5, 50, ("too few to learn from alone", "average, few", "enough to train alone")),
         ("imbalance", "imbalance", 0.2, 0.6, ("equally much", "differ in size", "a few sites hold most samples")),
         (
             "label_skew",

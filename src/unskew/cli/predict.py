@@ -32,6 +32,8 @@ def command(arguments: Arguments) -> None:
     """
     from unskew.report import predicted
 
+    if arguments.out and arguments.out.exists() and arguments.out.samefile(arguments.input):
+        raise UsageError("E109", f"--out {arguments.out} is the input, which would be lost; name another file.")
     result, client = arguments.result(), arguments.whose
     names, x = _samples(arguments, result)
     with warnings.catch_warnings(record=True) as remarks:

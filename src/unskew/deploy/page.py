@@ -28,6 +28,10 @@ HEADERS = {
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
+REFRESH = '<meta http-equiv="refresh" content="5">'
+"""In the pages' template: the browser asks again every few seconds."""
+STILL = "still"
+"""What stands behind the ? of a page that does not, so that it can be read, and what was unfolded stays so."""
 MOST_WAIT_S = 10.0
 """How long a browser may take to send its request."""
 
@@ -81,8 +85,9 @@ def _handler(content: Callable[[], str], secret: str) -> type[BaseHTTPRequestHan
             path = urlsplit(self.path).path.strip("/")
             if not hmac.compare_digest(path.encode(), secret.encode()):
                 return self._answer(HTTPStatus.NOT_FOUND, "Open the address as it was printed.")
+            query = urlsplit(self.path).query
             try:
-                text = content()
+                text = content() if query != STILL else content().replace(REFRESH, "")
             except Exception as error:  # a file that is just being written must not end the page
                 return self._answer(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}; reload.")
             return self._answer(HTTPStatus.OK, text)
@@ -90,7 +95,7 @@ def _handler(content: Callable[[], str], secret: str) -> type[BaseHTTPRequestHan
         do_HEAD = do_GET
 
         def _answer(self, status: HTTPStatus, text: str) -> None:
-            body = text.encode()
+            body = text.encode(errors="replace")  # names of files need not be text
             self.send_response(status)
             for name, value in {**HEADERS, "Content-Length": str(len(body))}.items():
                 self.send_header(name, value)

@@ -33,17 +33,15 @@ def html(path: Path) -> str:
     if not any((path / name).exists() for name in ("config.yaml", "deploy.json")):
         raise no_run(path, "config.yaml")
     ending = _json(path / ENDING)
-    try:
-        run = read_run(path)
-    except StateError:  # it has not begun
-        run = None
-    events = run.events if run else read_records(path / "events.jsonl")
+    run, problem = _read(path)
+    events = run.events if run else [] if problem else read_records(path / "events.jsonl")
     log = path / "server.log"
     return rendered(
         "run.html.j2",
         name=path.name,
         method=run.method if run else _json(path / "deploy.json").get("settings", {}).get("method", ""),
         ending=ending,
+        problem=problem,
         state=_state(path, ending, run),
         t=run.rounds if run else 0,
         planned=run.planned if run else 0,
@@ -53,6 +51,14 @@ def html(path: Path) -> str:
         events=[e for e in reversed(events) if e["code"] != "round"][:MOST_EVENTS],
         log="\n".join(log.read_text(errors="replace").splitlines()[-MOST_LINES:]) if log.exists() else "",
     )
+
+
+def _read(path: Path) -> tuple[RunData | None, str]:
+    """(the run, why it cannot be read): neither of one that has not begun."""
+    try:
+        return read_run(path), ""
+    except StateError as error:
+        return None, "" if error.code == "E117" else str(error)
 
 
 def sites(path: Path, run: RunData | None, events: list[Any]) -> list[dict[str, Any]]:

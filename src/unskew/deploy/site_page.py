@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -46,7 +47,7 @@ def html(joined: Joined) -> str:
         site=joined.ticket.site,
         federation=joined.ticket.federation,
         server=joined.ticket.place,
-        folder=folder,
+        folder=shlex.quote(str(folder)),
         problem=problem,
         policy=policy,
         epsilon=spent.epsilon,

@@ -10,7 +10,7 @@ from unskew.core.trip import place
 from unskew.data.availability import without_trace
 from unskew.data.dataset import Dataset
 from unskew.engine.resolve import sends_weights
-from unskew.errors import UsageError
+from unskew.errors import UnknownMethod, UsageError
 from unskew.methods import registry
 from unskew.models import folder
 from unskew.privacy import secure
@@ -96,12 +96,9 @@ def known_here(text: str) -> Method:
     """A study's method at a site. Raises UsageError (E102) for one that only the coordinator has installed."""
     try:
         return registry.parse(text)
-    except UsageError as error:
-        if error.code != "E102" or not error.text.startswith("unknown method"):
-            raise
-        name = error.text.split("'")[1]
-        mend = f"if a package brings '{name}', install it here, too, in the coordinator's version"
-        raise UsageError("E102", f"there is no method '{name}' at this site; {mend}.") from None
+    except UnknownMethod as error:
+        mend = f"if a package brings '{error.name}', install it here, too, in the coordinator's version"
+        raise UsageError("E102", f"there is no method '{error.name}' at this site; {mend}.") from None
 
 
 def check_not_from_a_file(method: str) -> None:

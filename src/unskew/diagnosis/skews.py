@@ -31,8 +31,8 @@ ROUNDS = 50
 class Skews:
     """The measures of a federation; shares lie in [0, 1].
 
-    sites: how many have samples. empty: how many have none. samples: the median a site. of_class: the median of samples a
-    site and a class that the federation has. feature_skew: in standard deviations of a sample at its site; None where
+    sites: how many have samples. empty: how many have none. samples: the median a site. of_class: that median over the
+    number of classes that the federation has, an average: a site may lack some. feature_skew: in standard deviations of a sample at its site; None where
     fewer than two sites have samples enough to tell, or no class is at two sites.
     """
 

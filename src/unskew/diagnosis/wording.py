@@ -23,7 +23,7 @@ def readings(s: Skews) -> list[Reading]:
         Reading(
             "samples a site",
             f"{s.samples:,.0f}",
-            f"the median; {s.of_class:,.1f} of each class, {_scarcity(s.of_class)}",
+            f"the median; {s.of_class:,.1f} a class on average, {_scarcity(s.of_class)}",
         ),
         Reading(
             "imbalance",

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from unskew import disk
-from unskew.errors import DataError
+from unskew.errors import DataError, UsageError, excerpt
 from unskew.experiments import html, markdown, tables
 from unskew.experiments.result import REQUIRED, TableResult
 
@@ -32,7 +32,7 @@ def document(folder: Path, result: TableResult) -> None:
 def written_in(folder: Path) -> dict[str, str]:
     """The pages in a folder that no result made, which somebody wrote: their titles by their file names."""
     pages = [p for p in sorted(folder.glob("*.md")) if p.name != "README.md" and not p.with_suffix(".json").exists()]
-    return {page.name: page.read_text().partition("\n")[0].lstrip("# ") for page in pages}
+    return {page.name: page.read_text(encoding="utf-8").partition("\n")[0].lstrip("# ") for page in pages}
 
 
 def write_pages(folder: Path, result: TableResult) -> Path:
@@ -58,12 +58,22 @@ def results_in(folder: Path) -> list[TableResult]:
     results: list[TableResult] = []
     for path in sorted(folder.glob("*.json")):
         try:
-            content = json.loads(path.read_text())
+            content = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise DataError("E401", f"{path} is not a result of `unskew reproduce`: {error}.") from error
         if isinstance(content, dict) and content.keys() >= REQUIRED:
+            _check_page(path, content["page"])
             results.append(content)  # type: ignore[arg-type]
     return results
+
+
+def _check_page(path: Path, page: object) -> None:
+    """Raises DataError (E401) for a page that would be written elsewhere: the file may be somebody else's."""
+    try:
+        disk.check_name(str(page))
+    except UsageError:
+        text = f"{path} names its page {excerpt(page)}, which no file in this folder could be called"
+        raise DataError("E401", f"{text}; name it as `unskew reproduce --page` would.") from None
 
 
 def _as_json(result: TableResult) -> str:

@@ -92,5 +92,10 @@ def _list(title: str, items: Sequence[str]) -> str:
 
 
 def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    rows = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *(f"| {' | '.join(line)} |" for line in lines)]
+    rows = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *(f"| {' | '.join(map(_cell, line))} |" for line in lines)]
     return "\n".join(rows)
+
+
+def _cell(text: str) -> str:
+    """A text in one line, of which no bar ends the cell."""
+    return " ".join(text.split()).replace("|", "\\|")

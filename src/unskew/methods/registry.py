@@ -15,7 +15,7 @@ from types import ModuleType
 from unskew import arguments, calls, own
 from unskew.core.method import Method
 from unskew.core.part import Part
-from unskew.errors import UnskewError, UsageError, suggestion
+from unskew.errors import UnknownMethod, UnskewError, UsageError, suggestion
 from unskew.methods import catalogue, own_parts
 
 FEDAVG = "FedAvg (McMahan et al., AISTATS 2017): the size-weighted mean of clients' weights"
@@ -118,7 +118,7 @@ def _known(name: str) -> tuple[type[Part], dict[str, object]]:
         near = suggestion(name, ["fedavg", *ours, *presets, *installed()])
         if Path(f"{name}.py").is_file():
             near = f" There is a file {name}.py here: a method in a file is called '{name}.py'."
-        raise UsageError("E102", f"unknown method '{name}'.{near} `unskew list methods` shows all.")
+        raise UnknownMethod(name, f"unknown method '{name}'.{near} `unskew list methods` shows all.")
     entry, settings = (ours[name], {}) if name in ours else presets[name]
     return getattr(importlib.import_module(entry.module), entry.kind), dict(settings)
 
