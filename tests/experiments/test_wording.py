@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from unskew.experiments import result as kept_result
 from unskew.experiments import wording
 
 
@@ -140,3 +142,25 @@ def test_equal_titles_are_told_apart_by_their_pages():
     assert wording.titles([one, other, third]) == ["A table (t)", "A table (u)", "Another"]
     assert wording.index_title([result(paper="")])[0] == "Tables, run here"
     assert wording.index_title([result(paper=""), one])[0] == "Published tables, run here"
+
+
+def test_what_protects_least_is_what_guarantees_nothing():
+    """A seed without any guarantee counted as one with epsilon 0."""
+
+    def account(*epsilons):
+        return {"epsilons": [{"epsilon": e, "reading": ""} for e in epsilons]}
+
+    rising = [account(1.0, 2.0), account(3.0, 0.5), account(2.0, None), account(9.0, None), account(None, None)]
+    assert sorted(reversed(rising), key=kept_result._largest_epsilon) == rising
+
+
+def test_what_is_kept_is_json_that_every_program_reads():
+    held = kept_result._plain({"a": [float("inf"), float("nan"), -float("inf"), 0.12345678], "b": "x", "c": 3})
+    assert held == {"a": [None, None, None, 0.123457], "b": "x", "c": 3}
+
+
+def test_a_row_is_kept_with_the_main_score_of_its_runs():
+    row = SimpleNamespace(name="r", note="n", x=None, panel="", attack=None, metric="worst")
+    runs = {("s", "FedAvg"): [SimpleNamespace(metric="dice")], ("r", "FedAvg"): [SimpleNamespace(metric="rmse")]}
+    assert kept_result._row(row, runs) == {"note": "n", "x": None, "panel": "", "quantity": "worst", "main": "rmse"}
+    assert "main" not in kept_result._row(row, {})
