@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from unskew.core.trees import Tree, laid_out, tree_map
+from unskew.core.trees import Tree
 from unskew.data import scaling
 from unskew.data.convert import DEPTHS, samples, scaled
 from unskew.data.dotted import inputs_for
@@ -76,8 +76,7 @@ class Trained:
                 trainer.samples = replace(trainer.samples, rows=NotHere())
             x_device = inputs_of(x_N, trainer.device)
             evaluation = Evaluation(trainer, x_device, np.zeros(len(x_N), np.int64), [])
-            end = replace(self.end, weights={n: laid_out(t) for n, t in self.end.weights.items()})
-            return evaluation.outputs(k, end, tree_map(laid_out, private), own=k >= 0).cpu()
+            return evaluation.outputs(k, self.end, private, own=k >= 0).cpu()
         finally:
             trainer.close()
 
