@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
+import torch
 from torch import Tensor
 
 Tree: TypeAlias = dict[str, Any]
