@@ -52,3 +52,16 @@ def test_a_page_has_its_class_sentence_and_when_to_use_it(name):
     text = page_of(name)
     assert type(part).__doc__ in text
     assert f"**When to use it.** {part.use_when}" in text
+
+
+def test_a_page_says_what_the_method_is_called_in_python_and_where_its_code_is(tmp_path):
+    text = page_of("knn_per")
+    assert "In Python it is `unskew.KNNPer()`. Its code is `src/unskew/methods/knn_per.py`." in text
+    own = tmp_path / "unskew" / "pulled.py"  # a folder that is called like the package
+    own.parent.mkdir()
+    own.write_text(
+        "from dataclasses import dataclass\n\nfrom unskew import Part\n\n\n@dataclass(frozen=True)\nclass Pulled(Part):\n    name = 'pulled'\n\n    def loss(self, w, out, b, c):\n        return 0.0\n"
+    )
+    text = page_of(str(own))
+    assert "In Python" not in text
+    assert "Its code is `pulled.py`." in text

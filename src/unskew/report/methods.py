@@ -38,7 +38,7 @@ def page(part: Part, fed: Fed, setting: str, *, title: str = "#") -> str:
         f"{title}# What leaves a client",
         _leaves(part, fed, setting),
         f"Run it with `unskew run {called}`, or together with others: "
-        f"`unskew run {called}+{_companion(part)}`. Its code is {_code(kind)}.",
+        f"`unskew run {called}+{_companion(part)}`. {_code(kind)}",
     ]
     return "\n\n".join(p for p in pieces if p) + "\n"
 
@@ -160,10 +160,10 @@ def _companion(part: Part) -> str:
 
 
 def _code(kind: type) -> str:
-    path = Path(inspect.getfile(kind))
-    inside = "unskew" in path.parts
-    where = "/".join(path.parts[len(path.parts) - path.parts[::-1].index("unskew") - 1 :]) if inside else path.name
-    return f"`{'src/' if inside else ''}{where}`"
+    """What it is called in Python, where the package gives it, and its file, as sentences."""
+    if not kind.__module__.startswith("unskew."):
+        return f"Its code is `{Path(inspect.getfile(kind)).name}`."
+    return f"In Python it is `unskew.{kind.__name__}()`. Its code is `src/{kind.__module__.replace('.', '/')}.py`."
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
