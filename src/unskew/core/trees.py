@@ -71,6 +71,19 @@ def aligned(t: Tensor) -> Tensor:
     return t if t.data_ptr() % 64 == 0 else t.clone()
 
 
+def strided(t: Tensor) -> Tensor:
+    """The tensor with the strides that it has when it comes from a file.
+
+    An axis of length 1 may have any stride, and kernels choose by it: the same convolution of grey images gave other last bits
+    with the weights of a model that was trained here than with those of its file.
+    """
+    plain, size = list[int](), 1
+    for length in reversed(t.shape):
+        plain.insert(0, size)
+        size *= max(length, 1)
+    return t if t.stride() == tuple(plain) else t.clone(memory_format=torch.contiguous_format)
+
+
 def all_aligned(tree: Mapping[str, Any]) -> Tree:
     """The tree with every tensor where torch would put it itself; one client's part of a stack of several often is not."""
     return tree_map(aligned, tree)

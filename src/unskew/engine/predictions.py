@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from unskew.core.trees import Tree
+from unskew.core.trees import Tree, strided, tree_map
 from unskew.data import scaling
 from unskew.data.convert import DEPTHS, samples, scaled
 from unskew.data.dotted import inputs_for
@@ -76,7 +76,8 @@ class Trained:
                 trainer.samples = replace(trainer.samples, rows=NotHere())
             x_device = inputs_of(x_N, trainer.device)
             evaluation = Evaluation(trainer, x_device, np.zeros(len(x_N), np.int64), [])
-            return evaluation.outputs(k, self.end, private, own=k >= 0).cpu()
+            end = replace(self.end, weights={n: strided(t) for n, t in self.end.weights.items()})
+            return evaluation.outputs(k, end, tree_map(strided, private), own=k >= 0).cpu()
         finally:
             trainer.close()
 
