@@ -8,6 +8,7 @@ import threading
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -23,12 +24,14 @@ from unskew.deploy.conducting import conduct_order
 from unskew.deploy.handshake import Finding
 from unskew.deploy.leaving import forecast
 from unskew.deploy.orders import Order, Terms
+from unskew.deploy.outward import OF_DATA
 from unskew.deploy.policy import FILE, Policy
 from unskew.deploy.site import Site
 from unskew.deploy.spent import Spent
 from unskew.deploy.studies import study
 from unskew.deploy.tickets import Coordinator, Joined
 from unskew.errors import Paused, UsageError
+from unskew.models.tokens import check_known
 
 
 @pytest.fixture
@@ -80,6 +83,43 @@ def test_where_samples_are_drawn_another_seed_is_another_study(site, method):
     approvals.decide(site.member.folder, "r1", "approved")
     assert "hello" in hello(site, method, run="r2")
     assert hello(site, method, run="r3", seed=5)["code"] == "E522"
+
+
+@pytest.mark.parametrize(("method", "code"), [("fedmix", "E520"), ("fedavg", None)])
+def test_where_samples_are_drawn_a_site_is_one_client_in_all_runs_of_a_study(site, method, code):
+    """A tenth of the samples was approved, and ten runs that name the site client 0, 1, 2 and so on took them all."""
+    site.guard.approve = "all"
+    settings = fake.small(method).as_dict()
+    facts = {"tree": {"w": weights(site)}, "settings": settings, "clients": 5, "largest": 40}
+    assert "ready" in answer(site, "setup", k=2, **facts)
+    assert "ready" in answer(site, "setup", run="r2", k=2, **facts)
+    refused = answer(site, "setup", run="r3", k=3, **facts)
+    assert refused.get("code") == code
+    assert "was client 2 in an earlier run" in refused.get("text", "was client 2 in an earlier run")
+
+
+def test_nothing_is_said_of_a_sites_samples_before_its_operator_has_decided(site, monkeypatch):
+    """A delta that is too large told how many samples the site has, to a coordinator whom nobody had approved."""
+    pytest.importorskip("dp_accounting")
+    refused = hello(site, "dpsgd(delta=0.5)")
+    assert (refused["code"], "33" in refused["text"]) == ("E108", False)
+    monkeypatch.setattr("unskew.deploy.site.forecast_of", _of_an_unknown_word)
+    refused = hello(site, rounds=2, run="r2")
+    assert (refused["code"], refused["text"]) == ("E122", OF_DATA)
+
+
+def _of_an_unknown_word(*_):
+    check_known(SimpleNamespace(vocabulary=10), np.array([[3, 4711]]))
+
+
+def test_an_error_leaves_in_500_characters_at_most(site, monkeypatch):
+    """The coordinator cut it; what the site sent was as long as the error."""
+
+    def fail(*_):
+        raise UsageError("E102", 600 * "x")
+
+    monkeypatch.setattr("unskew.deploy.site.forecast_of", fail)
+    assert hello(site)["text"] == 500 * "x"
 
 
 def test_an_operator_can_refuse_before_a_run_and_while_it_goes_on(site):

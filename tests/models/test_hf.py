@@ -21,7 +21,7 @@ from unskew import data, models
 from unskew.config import build
 from unskew.core.keys import key
 from unskew.deploy.studies import allowed
-from unskew.errors import UsageError
+from unskew.errors import DataError, UsageError
 from unskew.models import folder, tokens
 
 N, T, WORDS, CLASSES = 48, 10, 60, 3
@@ -167,7 +167,7 @@ def test_only_layers_without_weights_of_their_own_are_drawn():
 def test_samples_are_words_of_the_vocabulary(x, words):
     module = Bringing()
     tokens.check_known(module, np.array([[6, 0]]), x[:0])
-    with pytest.raises(UsageError, match=f"E122 .*{words}"):
+    with pytest.raises(DataError, match=f"E122 .*{words}"):
         tokens.check_known(module, np.array([[6, 0]]), x)
 
 
@@ -363,7 +363,7 @@ def test_a_config_that_claims_far_more_than_the_files_hold_is_refused(folders, t
 
 def test_what_does_not_fit_the_model_is_one_sentence(folders):
     path = str(folders / "bert")
-    with pytest.raises(UsageError, match=r"E122 .*hold token 60, and the model's vocabulary has 60"):
+    with pytest.raises(DataError, match=r"E122 .*hold token 60, and the model's vocabulary has 60"):
         unskew.run("fedavg", (X + 1, Y, X, Y), model=f"hf(path={path!r})", **RUN)
     with pytest.raises(UsageError, match=r"E122 the model in .* reads 16 tokens at most, and samples have 30"):
         unskew.run("fedavg", (np.tile(X, 3), Y), model=f"hf(path={path!r})", **RUN)

@@ -118,7 +118,7 @@ def test_it_goes_with_what_sees_no_samples(text):
 
 
 def test_a_delta_of_one_sample_in_all_is_refused():
-    with pytest.raises(UsageError, match="no less than one in 40 samples"):
+    with pytest.raises(UsageError, match="no less than one in a client's number of samples"):
         check.loop(registry.parse("dpsgd(delta=0.025)"))
 
 
@@ -182,3 +182,20 @@ def test_a_part_that_reads_class_counts_beside_it_is_refused(hook, read):
         UsageError, match="E108 a hook reads the client's class counts, which no noise of 'dpsgd' covers"
     ):
         check.train(Method(Curious(), DPSGD()), rounds=1)
+
+
+@dataclass(frozen=True)
+class Tenfold(Part):
+    """Ten times every gradient, as a Part of a user's own may have it."""
+
+    name = "tenfold"
+
+    def grad(self, g, w, c):
+        return {n: 10 * t for n, t in g.items()}
+
+
+def test_noise_is_added_before_any_other_part_changes_the_sum():
+    """`tenfold+dpsgd` multiplied a sum of clipped gradients by ten before it got the noise that epsilon was computed from."""
+    orders = (Tenfold(), DPSGD()), (DPSGD(), Tenfold())
+    first, second = (check.train(Method(*parts), rounds=1).digest for parts in orders)
+    assert first == second

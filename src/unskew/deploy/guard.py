@@ -91,6 +91,7 @@ class Guard:
         run = OfRun(
             digest, study.title, settings.rounds, now, epsilon, last=now, batch=settings.batch, summed=study.summed
         )
+        run.draws = study.draws
         run.kinds, run.metrics, run.fewest = study.kinds, list(score_names(study.fed)), study.fewest_of_all
         return run
 

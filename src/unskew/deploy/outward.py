@@ -13,6 +13,8 @@ from unskew.errors import DataError, UnskewError
 
 INSTEAD = "a file of the site"
 OF_DATA = "its data cannot be used as they are now; the site's log says more."
+MOST_TEXT = 500
+"""Characters of an error that leave a site at most."""
 _REST = r"[^\s'\",;:()]*"
 _ABSOLUTE = re.compile(rf"(?<![\w/.])(?:(?:~|\.{{1,2}})?/|[A-Za-z]:\\)[^\s'\",;:()]{_REST}")
 
@@ -42,5 +44,5 @@ def explained(error: Exception, say: Callable[[str], None]) -> UnskewError:
         known = failures.explained(error)
         say(known.text)
         return known
-    say(f"a request failed: {type(error).__name__}: {error}"[:500])
+    say(f"a request failed: {type(error).__name__}: {error}"[:MOST_TEXT])
     return UnskewError("E312", f"{type(error).__name__}; the site's log says more.")

@@ -138,7 +138,8 @@ class Site:
             return outward.OF_DATA
         settings = asked.get("settings", {})
         files = [f"{self.member.folder}/"] + ([self.model.partition(":")[0]] if self.model else [])
-        return outward.without_files(error.text, files, [str(settings.get(name)) for name in ("model", "method")])
+        asked_for = [str(settings.get(name)) for name in ("model", "method")]
+        return outward.without_files(error.text, files, asked_for)[: outward.MOST_TEXT]
 
     def _check(self, header: dict[str, Any]) -> None:
         """Raises UsageError for a request that is not for this site (E310), or was made before (E307)."""

@@ -53,7 +53,8 @@ class OfRun:
     study: the digest of its settings. t: the last round that asked, last: when. answers: how many, by what was asked for.
     kinds: what is disclosed, by name. metrics: the names of scores, in order. place: k, clients and largest, as the server
     set them: a run that was set up otherwise would draw other samples. batch: of training. fewest: the fewest samples that
-    stand behind a number that leaves. summed: whether the coordinator sees sums alone. orders: by round and Share, the digests of the orders that it was sent for.
+    stand behind a number that leaves. summed: whether the coordinator sees sums alone. draws: whether something leaves of samples
+    that the study's seed and the client's number draw. orders: by round and Share, the digests of the orders that it was sent for.
     """
 
     study: str
@@ -71,6 +72,7 @@ class OfRun:
     batch: int = 0
     fewest: int = 0
     summed: bool = False
+    draws: bool = False
     orders: dict[str, dict[str, list[str]]] = field(default_factory=dict[str, dict[str, list[str]]])
 
     def check_round(self, t: int) -> None:
@@ -124,12 +126,20 @@ class Spent:
         Raises UsageError (E520) if it was begun with another study, or in another place among the sites.
         """
         if number not in self.runs:
+            self._check_same_draws(run)
             self.runs[number] = run
             self._write()
             return
         self.check_same(number, run.study)
         if self.runs[number].place != run.place:
             raise refusal(f"run {number} was set up as another client, or among others; start a new run")
+
+    def _check_same_draws(self, run: OfRun) -> None:
+        """Refuse another client's place where samples are drawn by it. Raises UsageError (E520)."""
+        earlier = [other.place.get("k") for other in self.runs.values() if run.draws and other.study == run.study]
+        if any(k != run.place.get("k") for k in earlier):
+            text = f"this site was client {earlier[0]} in an earlier run of the study, and as another one it draws other samples"
+            raise refusal(f"{text}; give the study another seed, which the site's operator approves anew")
 
     def check_same(self, number: str, study: str) -> None:
         """Refuse a study under the number of a run that began with another one. Raises UsageError (E520)."""

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from unskew.errors import UsageError
+from unskew.errors import DataError, UsageError
 
 ROWS = 10_000
 """Samples whose tokens are checked at once."""
@@ -73,7 +73,7 @@ def checked(module: nn.Module) -> Iterator[None]:
 
 
 def check_known(module: nn.Module, *samples: np.ndarray) -> None:
-    """Raises UsageError (E122) for samples [N, ...] that are no words of the module's vocabulary, if it names one.
+    """Raises DataError (E122), whose text quotes them, for samples [N, ...] that are no words of the module's vocabulary, if it names one.
 
     A module says in `vocabulary` how many words it knows.
     """
@@ -84,10 +84,10 @@ def check_known(module: nn.Module, *samples: np.ndarray) -> None:
             low, high = float(rows.min()), float(rows.max())
             if low < 0 or high >= known:
                 text = f"the samples hold token {low if low < 0 else high:g}, and the model's vocabulary has {known:,}"
-                raise UsageError("E122", f"{text}, from 0 to {known - 1:,}; use the ids of the model's own tokenizer.")
+                raise DataError("E122", f"{text}, from 0 to {known - 1:,}; use the ids of the model's own tokenizer.")
             if (fractions := rows != np.rint(rows)).any():
                 text = f"the model looks whole numbers up, and the samples hold {float(rows[fractions][0]):.4g}"
-                raise UsageError("E122", f"{text}; give token ids.")
+                raise DataError("E122", f"{text}; give token ids.")
 
 
 def refuse_unknown(error: IndexError) -> None:

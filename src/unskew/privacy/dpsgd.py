@@ -60,7 +60,7 @@ class DPSGD(Part):
 
     def refuse(self, fed: Fed) -> str | None:
         if self.delta * float(fed.sizes.max(initial=0)) >= 1:
-            return f"delta={self.delta:g} is no less than one in {int(fed.sizes.max()):,} samples; lower it"
+            return f"delta={self.delta:g} is no less than one in a client's number of samples; lower it"  # which none tells
         return None
 
     def noise(self, fed: Fed, down: Tree) -> dict[str, Noise]:
