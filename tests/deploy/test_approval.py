@@ -324,5 +324,27 @@ def test_the_commands_say_what_follows(tmp_path, site):
     assert [r.state for r in approvals.everything(folder)] == ["refused"]
     assert "decide:" not in call("site", "approve", "--folder", str(folder)).out
     approved = call("site", "approve", "r1", "--folder", str(folder)).out
-    assert approved.startswith("approved  r1, and later runs of this study\n")
+    assert approved.startswith("approved  r1, and later runs of this study\nrun ")
     assert [r.state for r in approvals.everything(folder)] == ["approved"]
+
+
+def test_an_approval_says_that_every_later_run_spends_epsilon_anew(tmp_path, site):
+    """It let a hundred runs of epsilon 4 begin, and said epsilon 4."""
+    pytest.importorskip("dp_accounting")
+    folder = site.member.folder
+    home = Coordinator.make(tmp_path / "fed", "lung", "127.0.0.1:1", ["s2"], tls=False)
+    Joined.make(folder, home.ticket("s2"))
+    hello(site, "dpsgd")
+    approved = call("site", "approve", "r1", "--folder", str(folder)).out.splitlines()
+    assert approved[1] == "          each later run spends its epsilon once more"
+    assert any("epsilon" in line for line in approved[2:])
+
+
+@pytest.mark.parametrize("method", ["fedavg", "dpsgd"])
+def test_what_other_sites_read_where_replies_are_summed_is_told(site, method):
+    """Weights in a sum follow from every site's number of samples, so all sites are sent these."""
+    pytest.importorskip("dp_accounting")
+    hello(site, method, secure_aggregation="on")
+    lines = [line.strip() for line in approvals.everything(site.member.folder)[0].leaves.splitlines()]
+    assert "number of training samples, a round (read: each, and by the other sites)" in lines
+    assert ("mean training loss, a round (read: only in the sum)" in lines) == (method == "fedavg")

@@ -32,7 +32,8 @@ def approve(
     Joined.open(folder)
     if number:
         approved = approvals.decide(folder, number, "approved")
-        print(f"approved  {approved.run}, and later runs of this study\n{approved.text()}")
+        again = "\n          each later run spends its epsilon once more" if "  epsilon " in approved.leaves else ""
+        print(f"approved  {approved.run}, and later runs of this study{again}\n{approved.text()}")
         return
     requests = approvals.everything(folder)
     print("\n\n".join(r.text() for r in requests) if requests else "No study has asked for this site's data.")

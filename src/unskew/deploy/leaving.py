@@ -63,18 +63,18 @@ def leaving(method: Method, trainer: Trainer, data: Dataset, summed: SecureAggre
 
 def _beside(method: Method, trainer: Trainer, data: Dataset, summed: SecureAggregation | None) -> list[str]:
     """What every study takes, whatever its method; where each sample is protected no training loss is told."""
-    lines = ["mean training loss and number of training samples, a round (read: each)"]
-    if method.samples_apart:
-        lines = ["number of training samples, a round (read: each)"]
-    elif summed:
-        lines = ["number of training samples, a round (read: each); mean training loss only in the sum"]
+    lines = [f"number of training samples, a round (read: each{', and by the other sites' if summed else ''})"]
+    if not method.samples_apart:
+        lines += [f"mean training loss, a round (read: {'only in the sum' if summed else 'each'})"]
     if len(data.y_test):
         names = ", ".join((*score_names(trainer.fed), *(metric.key for metric in trainer.fed.metrics)))
         lines.append(f"scores on this site's own test samples: {names}, a round that is scored (read: each)")
     shape = "names, shapes and types of inputs" if trainer.net.layout else "shape"
     columns = forms.told(forms.form_of(data))
     shape += f", {columns}" if columns else ""
-    return [*lines, f"numbers of training and test samples, {shape}, class names, versions, once (read: each)"]
+    shape += ", center and scale of the target" if data.target else ", class names"
+    what = f"numbers of training and test samples, {shape}, whether they look unscaled, versions"
+    return [*lines, f"{what}, once (read: each)"]
 
 
 def forecast(study: Path, data: str, classes: Sequence[str], sites: int) -> tuple[Study, list[str]]:
