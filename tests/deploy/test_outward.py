@@ -121,3 +121,9 @@ def test_a_trip_that_the_method_does_not_have_is_refused_in_a_sentence(site):
         refused = answer(site, "visit", part=part, trip=trip, lr=0.05)
         assert refused["text"] == f"the study's method has no trip {trip} of '{part}'."
         assert refused["code"] == "E310"
+
+
+def test_a_trip_without_a_name_is_refused_in_a_sentence(site):
+    """What explains an error read the trip's name, and raised in place of an answer."""
+    begun(site)
+    assert answer(site, "visit", lr=0.05, trip=0)["text"] == "the request lacks 'part', which every 'visit' has."

@@ -50,7 +50,12 @@ def folder(ours, tmp_path) -> Path:
         ("fedprox", ROWS, Y, {"model": "mlp(hidden=[7])"}),
         ("fedavg", IMAGES, Y, {"model": "auto"}),
         ("scaffold", IMAGES, Y, {"model": "cnn_small(batch_norm=True)", "normalise": "dataset"}),
-        ("fedavg", IMAGES[:, :1], Y, {"model": "cnn_small"}),  # grey: its weights have an axis whose stride means nothing
+        (
+            "fedavg",
+            IMAGES[:, :1],
+            Y,
+            {"model": "cnn_small"},
+        ),  # grey: its weights have an axis whose stride means nothing
         ("fedavg", ROWS, ROWS[:, 0] * 7 - 500, {"target": "price"}),
         ("fedavg", ROWS, RNG.random((N, 3)) > 0.5, {"target": "a,b,c"}),
         ("fedavg", IMAGES, (IMAGES[:, 0] > 99).astype(int), {"model": "unet(base=4, levels=2)"}),

@@ -6,7 +6,7 @@ Data, labels and private state stay in the site's folder.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -119,10 +119,13 @@ class Site:
         return seal(fixed | header, tree, member.key)
 
     def _of_slices(self, error: Exception, request: Packet) -> Exception:
-        if self._run is None or self._run[0] != request.header["run"]:
-            return error
-        run = self._run[2]
-        return run.slices.explained(error, request.tree.get("down", {}), run.reads(request.header))
+        run = self._run[2] if self._run and self._run[0] == request.header["run"] else None
+        with suppress(
+            KeyError, UsageError
+        ):  # of a request that names no trip of the method, which is what `error` says
+            if run:
+                return run.slices.explained(error, request.tree.get("down", {}), run.reads(request.header))
+        return error
 
     def refusal(self, digest: str, problem: Exception) -> Sealed:
         """The reply to a request that cannot be taken. digest: of its text."""

@@ -92,7 +92,11 @@ def _list(title: str, items: Sequence[str]) -> str:
 
 
 def _table(head: Sequence[str], lines: Sequence[Sequence[str]]) -> str:
-    rows = [f"| {' | '.join(head)} |", f"|{'---|' * len(head)}", *(f"| {' | '.join(map(_cell, line))} |" for line in lines)]
+    rows = [
+        f"| {' | '.join(head)} |",
+        f"|{'---|' * len(head)}",
+        *(f"| {' | '.join(map(_cell, line))} |" for line in lines),
+    ]
     return "\n".join(rows)
 
 
