@@ -120,9 +120,7 @@ class Site:
 
     def _of_slices(self, error: Exception, request: Packet) -> Exception:
         run = self._run[2] if self._run and self._run[0] == request.header["run"] else None
-        with suppress(
-            KeyError, UsageError
-        ):  # of a request that names no trip of the method, which is what `error` says
+        with suppress(KeyError, UsageError):  # of a request that names no trip, which is what `error` says
             if run:
                 return run.slices.explained(error, request.tree.get("down", {}), run.reads(request.header))
         return error
