@@ -448,6 +448,13 @@ def test_a_callback_leaves_the_folder_and_the_numbers_of_torch_as_they_were(plai
     assert unskew.load("runs/r").digest == plain.digest
 
 
+def test_a_run_with_callbacks_goes_on_where_its_folder_is_gone(plain, tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert trained(unskew.EarlyStopping(patience=9)).digest == plain.digest
+
+
 @pytest.mark.parametrize(
     ("name", "says"),
     [

@@ -155,9 +155,9 @@ class Audience:
     def _calling(self, callback: Callback, hook: str) -> Iterator[None]:
         """Raises StateError (E159) for whatever the callback raises; torch's randomness and modes, and the folder in which
         this process is, are as before it."""
-        threads, place, dtype = torch.get_num_threads(), os.getcwd(), torch.get_default_dtype()
+        threads, dtype = torch.get_num_threads(), torch.get_default_dtype()
         try:  # leaving `inference_mode` also brings back whether gradients are computed
-            with torch.random.fork_rng(devices=[]), torch.inference_mode(False):
+            with _same_folder(), torch.random.fork_rng(devices=[]), torch.inference_mode(False):
                 yield
         except UnskewError:
             raise
@@ -168,7 +168,21 @@ class Audience:
             if torch.get_num_threads() != threads:
                 torch.set_num_threads(threads)
             torch.set_default_dtype(dtype)
-            os.chdir(place)
+
+
+@contextmanager
+def _same_folder() -> Iterator[None]:
+    """The folder in which this process is, is as before; unless it is gone, without which a run goes on, too."""
+    try:
+        place = os.getcwd()
+    except FileNotFoundError:
+        place = ""
+    try:
+        yield
+    finally:
+        if place:
+            with suppress(OSError):
+                os.chdir(place)
 
 
 def _reason(said: Any) -> str:
