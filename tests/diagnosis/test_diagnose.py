@@ -105,7 +105,11 @@ def test_whether_federating_pays_is_said(mean: float, pays: str, method: str):
     diagnosis = replace(unskew.diagnose("digits", clients=8), rankings={"sites": ranking, "one": ranking}, cautions=())
     assert (diagnosis.pays, diagnosis.method) == (pays, method)
     words = {"yes": "Federating pays: ", "no": "Federating does not pay: ", "open": "cannot be told: "}
-    assert f"{words[pays]}unskew is expected {100 * mean:+.1f} ± 5.0 points" in diagnosis.table()
+    expected = f"unskew is expected {100 * mean:+.1f} ± 5.0 points"
+    assert f"{words[pays]}{expected}" in diagnosis.table()
+    doubted = replace(diagnosis, cautions=("no setting is like this one.",))
+    because = "" if pays == "open" else "the evidence may not carry over to these data, as the cautions say, though "
+    assert f"Whether federating pays cannot be told: {because}{expected}" in doubted.table()
 
 
 def test_methods_that_share_activations_are_advised_only_where_they_may():
