@@ -25,7 +25,7 @@ from unskew import hints
 from unskew.errors import UsageError, excerpt, suggestion
 from unskew.hints import MayBeInfinite, With
 
-__all__ = ["REQUIRED", "Argument", "MayBeInfinite", "With", "check", "idle", "of"]
+__all__ = ["REQUIRED", "Argument", "MayBeInfinite", "With", "check", "default_of", "idle", "of"]
 
 REQUIRED: Any = inspect.Parameter.empty
 """The default of an argument that has none."""
@@ -111,7 +111,7 @@ def _of(kind: Callable[..., Any]) -> tuple[Argument, ...]:
     except Exception:  # a user's own annotations may name what is not there
         annotations = {}
     if dataclasses.is_dataclass(kind):
-        given = {f.name: _default(f) for f in dataclasses.fields(kind) if f.init}
+        given = {f.name: default_of(f) for f in dataclasses.fields(kind) if f.init}
     else:
         given = {
             name: parameter.default
@@ -129,7 +129,8 @@ def _of(kind: Callable[..., Any]) -> tuple[Argument, ...]:
     )
 
 
-def _default(field: dataclasses.Field[Any]) -> Any:
+def default_of(field: dataclasses.Field[Any]) -> Any:
+    """A dataclass field's default; REQUIRED where it has none."""
     if field.default_factory is not dataclasses.MISSING:
         return field.default_factory()
     return REQUIRED if field.default is dataclasses.MISSING else field.default

@@ -92,10 +92,11 @@ def written(name: str, arguments: Mapping[str, object]) -> str:
     """The text that `parse` reads back as this call."""
     if not arguments:
         return name
-    return f"{name}({', '.join(f'{key}={_written(value)}' for key, value in arguments.items())})"
+    return f"{name}({', '.join(f'{key}={written_value(value)}' for key, value in arguments.items())})"
 
 
-def _written(value: object) -> str:
+def written_value(value: object) -> str:
+    """The text that `parse_value` reads back as this number, text, list or whatever else a literal can be."""
     return value if isinstance(value, str) and _is_word(value) else repr(value)
 
 
@@ -189,7 +190,7 @@ def _expression(code: str, text: str) -> ast.expr:
             warnings.simplefilter("ignore")  # the parser's own, of odd escapes in quotes
             return ast.parse(code, mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError):
-        raise _Unreadable(f"{excerpt(text, 40)} is not a list of key=value") from None
+        raise _Unreadable(f"{excerpt(text, 40)} is not a list of key=value (quote text with spaces or signs)") from None
 
 
 def _value(node: ast.expr) -> object:

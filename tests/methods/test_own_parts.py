@@ -211,3 +211,44 @@ def test_it_is_compared_explained_and_added_to_a_table(mine, tmp_path):
     assert found["command"].endswith("--methods FedAvg --add my_method.py+fedbabu --seeds 1")
     twice = CliRunner().invoke(cli.app(), [*table, "--add", "fedavg"])
     assert "already compares 'fedavg'" in str(twice.exception)
+
+
+SETTINGS = """
+from dataclasses import dataclass, field
+from unskew import Part
+
+@dataclass(frozen=True)
+class Own(Part):
+    title: str = "a"
+    layers: list[int] = field(default_factory=lambda: [1, 2])
+    weights_of: dict = field(default_factory=dict)
+    name = "own"
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("", ""),
+        ("(title='a,b')", "(title='a,b')"),
+        ("(title='1')", "(title='1')"),
+        ("(title='None', layers=[3])", "(title='None', layers=[3])"),
+        ("(title=b, layers=[1, 2], weights_of={'x': 1})", "(title=b, weights_of={'x': 1})"),
+        ("(title=a, weights_of={})", ""),
+    ],
+)
+def test_what_a_method_is_written_as_is_read_back(tmp_path, monkeypatch, given, kept):
+    """Text with a comma, or one that looks like a number, was written without its quotes, and no run with it could begin; a
+    default that a factory makes counted as set."""
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(SETTINGS)
+    method = registry.parse(f"own.py{given}")
+    assert str(method) == f"own.py{kept}"
+    assert registry.parse(str(method)) == method
+
+
+def test_a_run_with_a_text_in_quotes_is_trained_and_resumed(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("own.py").write_text(SETTINGS)
+    ours = unskew.run("own.py(title='a,b')", "digits", model="mlp", name="r", **TINY)
+    assert unskew.resume("runs/r").digest == ours.digest

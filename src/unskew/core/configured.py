@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from torch import Tensor
 
-from unskew import arguments
+from unskew import arguments, calls
 from unskew.core.written import check_frozen
 from unskew.errors import UsageError
 
@@ -51,7 +51,7 @@ class Configured:
         settings = [
             f"{f.name}={_in_text(getattr(self, f.name))}"
             for f in fields(self)  # type: ignore[arg-type]
-            if f.init and not _equal(getattr(self, f.name), f.default)
+            if f.init and not _equal(getattr(self, f.name), arguments.default_of(f))
         ]
         return (self.spelling or self.name) + (f"({', '.join(settings)})" if settings else "")
 
@@ -69,4 +69,6 @@ def _in_text(value: Any) -> str:
     content and code are in the digest by which a run knows a Part that was given in Python."""
     if isinstance(value, Tensor | np.ndarray):
         return f"{type(value).__name__.lower()} {list(value.shape)}"
-    return value.__name__ if isinstance(value, FunctionType) else ADDRESS.sub("", str(value))
+    if isinstance(value, FunctionType):
+        return value.__name__
+    return calls.written_value(value) if isinstance(value, str) else ADDRESS.sub("", str(value))

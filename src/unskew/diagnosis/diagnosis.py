@@ -109,7 +109,11 @@ def _verdict(diagnosis: Diagnosis) -> str:
             f"Federating does not pay: {expected}. Let every site train alone, unless sites without data need a model."
         )
     if diagnosis.pays == "open":
-        but = "the evidence may not carry over to these data, as the cautions say, though " if pays(best) != "open" else ""
+        but = (
+            "the evidence may not carry over to these data, as the cautions say, though "
+            if pays(best) != "open"
+            else ""
+        )
         return (
             f"Whether federating pays cannot be told: {but}{expected}. Compare both on your own data before you decide."
         )
