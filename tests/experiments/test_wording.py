@@ -151,7 +151,8 @@ def test_what_protects_least_is_what_guarantees_nothing():
         return {"epsilons": [{"epsilon": e, "reading": ""} for e in epsilons]}
 
     rising = [account(1.0, 2.0), account(3.0, 0.5), account(2.0, None), account(9.0, None), account(None, None)]
-    assert sorted(rising[::-1], key=kept_result._largest_epsilon) == rising
+    falling = rising[::-1]
+    assert sorted(falling, key=kept_result._largest_epsilon) == rising
 
 
 def test_what_is_kept_is_json_that_every_program_reads():
