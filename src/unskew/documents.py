@@ -62,7 +62,8 @@ def dump(values: dict[str, Any]) -> str:
     """Keys and values as YAML, in their order."""
     import yaml
 
-    return yaml.safe_dump(values, sort_keys=False)
+    text: str = yaml.dump(values, Dumper=_dumper(), sort_keys=False)
+    return text
 
 
 def in_words(message: str) -> str:
@@ -70,6 +71,18 @@ def in_words(message: str) -> str:
     for python, plain in _PLAIN.items():
         message = message.replace(python, plain)
     return message
+
+
+@cache
+def _dumper() -> Any:
+    """What quotes a text that `load` would take for a number: 1e-3."""
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        pass
+
+    Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
+    return Dumper
 
 
 @cache

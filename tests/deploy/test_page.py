@@ -10,6 +10,7 @@ import shutil
 import subprocess
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -22,6 +23,7 @@ from unskew.deploy.page import HOST, Page
 from unskew.deploy.spent import LEDGER
 from unskew.deploy.tickets import Joined, Ticket
 from unskew.errors import StateError, UsageError
+from unskew.report.read import read_run
 
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome") or ""
 EVIL = "<script>alert(1)</script>"
@@ -265,3 +267,110 @@ def test_a_browser_shows_the_page_and_a_name_made_to_point_here_shows_nothing(si
         served.close()
     assert "Open the address as it was printed." in rebound
     assert "approve" not in rebound
+
+
+def hello_of(name, train=5):
+    return {"site": name, "train": train}
+
+
+def test_the_coordinators_table_counts_who_was_asked_and_whose_answer_was_used(tmp_path):
+    path = fake_run(tmp_path / "run", rounds=3, clients=10)
+    (path / "sites.json").write_text(json.dumps({"run": "1", "sites": [hello_of("a"), hello_of("b"), hello_of("c")]}))
+    rounds_ = [(1, [0, 1], [0]), (2, [0, 1, 2], [0, 1]), (3, [0, 7], [7])]
+    rows = [{"t": t, "code": "round", "asked": asked, "answered": answered} for t, asked, answered in rounds_]
+    (path / "ledger.jsonl").write_text("")  # nothing was sent in the last round yet
+    events = [*rows, *({"t": 1, "code": "E302", "text": f"remark {k}"} for k in range(150))]
+    (path / "events.jsonl").write_text("".join(json.dumps(row) + "\n" for row in events))
+    (path / "metrics.jsonl").write_text(
+        "".join(
+            json.dumps({"t": t, "scope": scope, "client": k, "metric": metric, "value": value}) + "\n"
+            for t, scope, k, metric, value in (
+                (1, "global", None, "accuracy", 0.75),
+                (2, "global", None, "accuracy", 0.5),
+                (2, "global@client", None, "worst", 0.25),
+                (2, "global@client", 1, "accuracy", 0.375),
+                (2, "global@client", 9, "accuracy", 0.875),
+                (2, "personal@client", 0, "accuracy", 0.625),
+                (2, "global", None, "seconds", 3.0),
+            )
+        )
+    )
+    text = run_page.html(path)
+    cells = [re.findall(r"<td>([^<]*)</td>", row) for row in text.split('id="sites"')[1].split("<tr>")[2:5]]
+    assert cells == [
+        ["a", "5", "3", "2", "round 2", ""],
+        ["b", "5", "2", "1", "round 2", "accuracy 37.5%"],
+        ["c", "5", "1", "0", "", ""],
+    ]
+    table = text.split('id="scores"')[1].split("</table>")[0]
+    assert re.findall(r"<td>([^<]*)</td>", table) == [
+        "global accuracy",
+        "50.0%",
+        "75.0%",
+        "global@client worst",
+        "25.0%",
+        "25.0%",
+    ]
+    told = re.findall(r"remark (\d+)", text)
+    assert told == [str(k) for k in range(149, 49, -1)]  # the newest first, and no more than a hundred
+    assert "not finished; something was last written" in text
+
+
+def test_the_last_lines_of_a_log_are_shown(tmp_path):
+    path = fake_run(tmp_path / "run", rounds=3)
+    (path / "server.log").write_bytes(b"".join(b"line %d \xff\n" % k for k in range(50)))
+    text = run_page.html(path)
+    assert re.findall(r"line (\d+)", text) == [str(k) for k in range(20, 50)]
+
+
+def test_the_best_of_an_error_is_the_lowest(tmp_path):
+    path = fake_run(tmp_path / "run", rounds=3)
+    facts = json.loads((path / "federation.json").read_text())
+    (path / "federation.json").write_text(
+        json.dumps({**facts, "task": "regression", "target": {"name": "y", "center": 0, "scale": 1}})
+    )
+    rows = [(1, 3.0), (2, 2.0), (3, 4.0)]
+    (path / "metrics.jsonl").write_text(
+        "".join(
+            json.dumps({"t": t, "scope": s, "client": None, "metric": m, "value": v}) + "\n"
+            for t, v in rows
+            for s, m in (("global", "rmse"), ("global@client", "mean"))
+        )
+    )
+    assert run_page.scores(read_run(path)) == [
+        {"name": "global rmse", "last": "4", "best": "2"},
+        {"name": "global@client mean", "last": "4", "best": "2"},
+    ]
+
+
+def test_a_run_at_a_site_is_done_running_or_quiet(monkeypatch):
+    def state(t, since):
+        run = SimpleNamespace(t=t, rounds=3, last=1000.0 - since, method="m", began=0.0, bytes=1, epsilon=0.0)
+        return site_page._run("r1", run, 1000.0)["state"]
+
+    assert [state(3, 9e9), state(2, 599.0), state(2, 601.0), state(4, 1.0)] == ["done", "running", "quiet", "done"]
+
+
+def test_what_a_share_discloses_is_said_with_how_the_coordinator_reads_it():
+    run = SimpleNamespace(kinds={"w": "weights"}, summed=True)
+    kinds = [site_page._kind(share, run) for share in ("w", "other", "score/global")]
+    assert kinds == ["weights, only in a sum", "statistics, only in a sum", "statistics"]
+    assert site_page._kind("w", SimpleNamespace(kinds={"w": "weights"}, summed=False)) == "weights"
+
+
+def test_a_sites_scores_are_by_whose_weights_and_the_last_ones(tmp_path):
+    run = SimpleNamespace(metrics=["accuracy", "macro_f1"], kinds={}, summed=False)
+    (tmp_path / "runs/7").mkdir(parents=True)
+    rows = [
+        {"share": "w", "bytes": 1000, "t": 1, "at": 0.0},
+        {"share": "score/global", "bytes": 8, "t": 1, "at": 0.0, "values": [0.25, 0.125]},
+        {"share": "score/global", "bytes": 8, "t": 2, "at": 0.0, "values": [0.5, 0.375]},
+        {"share": "score/global.auroc", "bytes": 4, "t": 2, "at": 0.0, "values": [0.75]},
+        {"share": "w", "bytes": 2000, "t": 2, "at": 0.0},
+    ]
+    (tmp_path / "runs/7" / LEDGER).write_text("".join(json.dumps(row) + "\n" for row in rows) + '{"share": "w"')
+    assert site_page.scores(tmp_path, "7", run) == [("global", "accuracy 0.500, macro_f1 0.375, auroc 0.750")]
+    left = {one.share: (one.times, one.bytes, one.last.split(",")[0]) for one in site_page.left(tmp_path, "7", run)}
+    assert left["w"] == (2, "3 KB", "round 2")
+    assert left["score/global"] == (2, "16 B", "round 2")
+    assert site_page.left(tmp_path, "8", run) == []

@@ -20,7 +20,7 @@ def build(context: Context) -> Section | None:
     if not measured:
         return None
     pictures = [(m, figure(partial(reliability, held, context.colours[m]))) for m, held in measured.items()]
-    named = [site["name"] for site in next(iter(measured.values()))["sites"]]
+    named = list(dict.fromkeys(site["name"] for held in measured.values() for site in held["sites"]))
     errors = {m: {site["name"]: site for site in held["sites"]} for m, held in measured.items()}
     rows = [(name, [_shown(by_name.get(name)) for by_name in errors.values()]) for name in named]
     html = render("calibration.html.j2", methods=list(measured), pictures=pictures, rows=rows)
@@ -32,7 +32,15 @@ def build(context: Context) -> Section | None:
         "The expected calibration error is the mean distance from the line, weighted by samples (15 bins, Guo et al., 2017), of "
         "the global model after the last round, in %. On few samples it is above zero by chance alone."
     )
-    return Section("Calibration", MEASURE, html, lead=lead, note=note, link="Calibration")
+    return Section(
+        "Calibration", MEASURE, html, lead=lead, note=note + _left_out(context, len(named)), link="Calibration"
+    )
+
+
+def _left_out(context: Context, shown: int) -> str:
+    """A sentence, after a space, on how many clients with test samples have no row; "" if all have one."""
+    tested = sum(1 for n in context.first.federation.get("sizes", {}).get("test", ()) if n)
+    return f" Of {tested:,} clients with test samples {shown} are shown." if shown < tested else ""
 
 
 def _shown(site: dict[str, float] | None) -> str:

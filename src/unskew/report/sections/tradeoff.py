@@ -13,7 +13,7 @@ from unskew.report import leakage_tables
 from unskew.report.context import Context
 from unskew.report.figures.scatter import Axis, Point, scatter
 from unskew.report.leakage import Interval, Leak, Leakage, leakages
-from unskew.report.numbers import begun
+from unskew.report.numbers import MISSING, begun, digits
 from unskew.report.render import figure, render
 from unskew.report.section import Section
 from unskew.scores import kind
@@ -55,9 +55,8 @@ def build(context: Context) -> Section | None:
 
 def _score(row: Leakage) -> str:
     """`90.2 % ± 0.8`, or `90.2 %` for one seed."""
-    which = kind(row.metric)
-    std = f" ± {which.digits(row.score.std)}" if row.score.n > 1 else ""
-    return f"{which.digits(row.score.mean)}{which.unit}{std}"
+    mean, _, std = digits(row.score, row.metric).partition(" ± ")
+    return mean if mean == MISSING else mean + kind(row.metric).unit + (f" ± {std}" if std else "")
 
 
 def _of(row: Leakage, attack: str) -> Leak | None:

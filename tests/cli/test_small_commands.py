@@ -1,0 +1,263 @@
+"""What small commands hand to the rooms below, refuse and print; the rooms themselves are stand-ins here."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from tests.cli.calling import call
+from tests.experiments.test_short_pages import WHOLE
+from tests.report.fake_runs import fake_comparison, fake_run
+from unskew.attacks import perform, scene
+from unskew.cli import attack, compare, resume, run
+from unskew.cli.finished import Finished
+from unskew.comparison import spread
+from unskew.data.getting import get
+from unskew.diagnosis import api
+from unskew.engine import check
+from unskew.engine.disk import folder
+from unskew.errors import UsageError
+from unskew.experiments import reproduce
+from unskew.report import export
+
+
+def settings(**given):
+    return attack._settings(attack.Arguments(run=Path("r"), **given))
+
+
+def test_the_settings_of_an_attack_are_values_and_samples_is_one_of_them():
+    read = settings(attack="membership", set=("shadows=32", " steps =1e-3", "own=[1, 2]", "unit=client"), samples=7)
+    assert read == {"shadows": 32, "steps": 1e-3, "own": [1, 2], "unit": "client", "samples": 7}
+    assert settings(samples=3) == {"samples": 3}
+    assert settings() == {}
+
+
+@pytest.mark.parametrize("pair", ["shadows", "=3", ""])
+def test_a_setting_of_an_attack_is_written_with_its_value(pair):
+    with pytest.raises(UsageError, match=r"^E150 --set takes setting=value, such as shadows=32; got '"):
+        settings(attack="membership", set=(pair,))
+
+
+def test_settings_belong_to_one_attack():
+    with pytest.raises(UsageError, match=r"^E150 --set belongs to one attack; name it"):
+        settings(set=("shadows=3",))
+
+
+@pytest.mark.parametrize("option", ["--pictures", "--merged"])
+def test_what_belongs_to_samples_of_sites_is_refused_without_them(tmp_path, option):
+    done = call("attack", str(fake_run(tmp_path / "r", rounds=2)), option)
+    assert (done.code, done.err.split(";")[0]) == (2, f"E150 {option} belongs to --data")
+
+
+@pytest.fixture
+def attacked(monkeypatch):
+    """What `perform` was asked, in place of an attack; it finds an infinite score."""
+    asked = []
+
+    def stand_in(opened, name, given, seeds, say):
+        asked.append((name, given, seeds))
+        say("attacking")
+        return {"match": {"value": math.inf, "low": math.nan, "n": 3}}
+
+    monkeypatch.setattr(perform, "perform", stand_in)
+    return asked
+
+
+def test_what_an_attack_found_is_json_and_nothing_else(tmp_path, attacked):
+    at = fake_run(tmp_path / "r", rounds=2)
+    done = call("attack", str(at), "match", "--seeds", "2", "--json")
+    assert json.loads(done.out, parse_constant=pytest.fail) == {"match": {"value": None, "low": None, "n": 3}}
+    assert attacked == [("match", {}, 2)]
+    assert (at / "report.html").is_file()
+    told = call("attack", str(at))
+    assert told.out == f"attacking\nreport  {at / 'report.html'}\n"
+    assert attacked[1] == (None, {}, 1)
+
+
+def test_an_audit_is_the_attack_of_that_name(tmp_path, attacked):
+    at = fake_run(tmp_path / "r", rounds=2)
+    assert call("audit", str(at), "--set", "unit=client", "--samples", "50", "--seeds", "3").code == 0
+    assert attacked == [("audit", {"unit": "client", "samples": 50}, 3)]
+
+
+def test_a_run_is_opened_with_the_code_that_is_named(monkeypatch):
+    opened = []
+    monkeypatch.setattr(scene, "Scene", lambda run, code: opened.append((run, code)))
+    attack._run(attack.Arguments(run=Path("r"), method="mine.py", model="net.py:Net"))
+    ((where, code),) = opened
+    assert (where, code.method, code.model) == (Path("r"), "mine.py", "net.py:Net")
+
+
+def checks(monkeypatch, *outcomes):
+    found = [SimpleNamespace(name=name, ok=not detail, detail=detail) for name, detail in outcomes]
+    monkeypatch.setattr(check, "check_method", lambda part: found)
+
+
+def test_checks_are_told_one_by_one_and_one_that_fails_is_the_exit_code(monkeypatch):
+    checks(monkeypatch, ("finite", ""), ("resumes", "it does not"))
+    done = call("check", "fedprox")
+    assert done.code == 1
+    assert done.out.splitlines() == ["ok    finite", "FAIL  resumes: it does not", "", "1 of 2 checks passed"]
+    held = call("check", "fedprox", "--json")
+    assert (held.code, json.loads(held.out)[1]) == (1, {"check": "resumes", "ok": False, "detail": "it does not"})
+    checks(monkeypatch, ("finite", ""))
+    assert call("check", "fedprox").code == 0
+
+
+def test_every_part_of_a_method_is_checked_and_every_one_of_a_file(monkeypatch, tmp_path):
+    seen = []
+    monkeypatch.setattr(check, "check_method", lambda part: seen.append(part.name) or [])
+    call("check", "fedprox+fedrdn")
+    assert seen == ["fedprox", "fedrdn"]
+    (tmp_path / "two.py").write_text(
+        "from dataclasses import dataclass\nfrom unskew import Part\n"
+        + "".join(f"\n\n@dataclass(frozen=True)\nclass {n.upper()}(Part):\n    name = '{n}'\n" for n in "ab")
+    )
+    call("check", "two.py", cwd=tmp_path)
+    assert seen[2:] == ["a", "b"]
+
+
+def test_a_set_that_was_made_is_named_as_the_next_command_takes_it(monkeypatch, tmp_path):
+    asked = []
+
+    def made(name, origin, where, size):
+        asked.append((name, origin, where, size))
+        return SimpleNamespace(files=[where / f"{name}.npz"], remarks=["two images were broken"])
+
+    monkeypatch.setattr(get, "get", made)
+    monkeypatch.setenv("UNSKEW_DATA", str(tmp_path / "sets"))
+    usual = call("data", "get", "pacs", "--from", "pacs.zip", "--size", "32")
+    assert asked == [("pacs", Path("pacs.zip"), tmp_path / "sets", 32)]
+    assert usual.out.splitlines()[-2:] == ["note  two images were broken", "next  unskew data check pacs"]
+    other = call("data", "get", "pacs", "--out", str(tmp_path / "here"))
+    assert other.out.splitlines()[-1] == f"next  unskew data check {tmp_path / 'here' / 'pacs.npz'}"
+    monkeypatch.delenv("UNSKEW_DATA")
+    assert call("data", "get", "pacs").out.splitlines()[-1] == f"next  unskew data check {Path('data/pacs.npz')}"
+
+
+def test_a_diagnosis_is_asked_with_what_was_given_alone(monkeypatch):
+    asked = []
+
+    def diagnosed(data, **named):
+        asked.append((data, named))
+        return SimpleNamespace(as_dict=lambda: {"gain": math.nan}, table=lambda: "a table")
+
+    monkeypatch.setattr(api, "diagnose", diagnosed)
+    assert call("diagnose", "digits", "--site", "ward", "--clients", "5").out == "a table\n"
+    assert asked == [("digits", {"label": "", "site": "ward", "target": "", "features": False, "clients": 5})]
+    assert json.loads(call("diagnose", "digits", "--json").out, parse_constant=pytest.fail) == {"gain": None}
+
+
+def test_figures_lie_in_the_first_folder_unless_told_otherwise(monkeypatch):
+    asked = []
+
+    def written(runs, out, *how):
+        asked.append((tuple(runs), out, *how))
+        return [(out / "a.svg", "a picture")]
+
+    monkeypatch.setattr(export, "write_figures", written)
+    assert call("figures", "r", "s").out == f"{Path('r/figures/a.svg')}  a picture\n"
+    call("figures", "r", "--out", "x", "--format", "pdf", "--columns", "1", "--font", "Times")
+    assert asked == [
+        (("r", "s"), Path("r/figures"), "svg", 2, "Helvetica, Arial, sans-serif"),
+        (("r",), Path("x"), "pdf", 1, "Times"),
+    ]
+    assert call("figures", "r", "--columns", "3").code == 2
+
+
+def test_a_report_of_runs_and_one_of_kept_results(tmp_path):
+    at = fake_comparison(tmp_path / "c", ["fedavg"], 1, rounds=2)
+    assert call("report", str(at)).out == f"{at / 'report.html'}\n"
+    both = call("report", str(at), str(fake_run(tmp_path / "r", rounds=2)), "--out", str(tmp_path / "p.html"))
+    assert both.out == f"{tmp_path / 'p.html'}\n"
+    assert "fedavg" in (tmp_path / "p.html").read_text()
+    results = tmp_path / "kept"
+    results.mkdir()
+    (results / "t.json").write_text(json.dumps(WHOLE))
+    assert call("report", str(results)).out == f"{results / 'index.html'}\n"
+    assert (results / "t.html").is_file()
+    told = call("report", str(results), "--out", str(tmp_path / "new/er"))
+    assert told.out == f"{tmp_path / 'new/er/index.html'}\n"
+    (at / "t.json").write_text(json.dumps(WHOLE))  # a comparison is one, whatever else lies in its folder
+    assert call("report", str(at)).out == f"{at / 'report.html'}\n"
+
+
+def test_a_reproduction_is_told_with_where_it_was_written(monkeypatch, tmp_path):
+    result = {"page": "t", "entries": [math.inf]}
+    made = SimpleNamespace(result=result, table=lambda: "a table", page=Path("pages/t.html"))
+    monkeypatch.setattr(reproduce, "carry_out", lambda arguments, say, look: made)
+    told = call("reproduce", "flea-fig9c", "--keep", str(tmp_path)).out
+    assert told.startswith("a table\n\nreport  pages/t.html, with .md")
+    assert f"kept    {tmp_path / 't'}.md and .json, {tmp_path / 'README.md'}\n" in told
+    assert "kept " not in call("reproduce", "flea-fig9c").out
+    assert json.loads(call("reproduce", "x", "--json").out, parse_constant=pytest.fail) == {
+        "page": "t",
+        "entries": [None],
+    }
+    made.result = None
+    assert call("reproduce", "flea-fig9c").out == ""
+
+
+def test_an_interrupted_reproduction_says_how_it_goes_on(monkeypatch):
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(reproduce, "carry_out", stopped)
+    done = call("reproduce", "flea-fig9c")
+    assert (done.code, done.out) == (130, "\nInterrupted; every run is saved. The same command continues them.\n")
+    assert call("reproduce", "flea-fig9c", "--json").out == ""
+
+
+def test_options_of_a_network_are_refused_where_there_is_none(tmp_path):
+    at = fake_run(tmp_path / "r", rounds=2)
+    for options, told in ((["--without", "a"], "--without names sites"), (["--wait", "1h"], "--wait waits for sites")):
+        done = call("resume", str(at), *options)
+        assert (done.code, done.err) == (2, f"E109 {told} of a run over a network, and {at} is none.\n")
+    (at / "deploy.json").write_text("{}")
+    done = call("resume", str(at), "--on", "ray")
+    assert (done.code, done.err) == (2, f"E109 --on says where a simulation trains, and {at} has sites of its own.\n")
+
+
+def test_a_folder_is_resumed_as_what_it_is(tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(compare, "resume", lambda *given: seen.append(("compare", *given)))
+    opened = SimpleNamespace(run=SimpleNamespace(settings=SimpleNamespace(rounds=7)))
+    monkeypatch.setattr(folder.Folder, "open", lambda path: opened)
+    monkeypatch.setattr(spread, "spread", lambda run, cluster: seen.append(("spread", str(cluster))) or run)
+    monkeypatch.setattr(
+        run, "finish", lambda f, screen, as_json: seen.append(("run", screen.rounds, screen.quiet, as_json))
+    )
+    at = fake_run(tmp_path / "r", rounds=2)
+    assert call("resume", str(at), "--json").code == 0
+    assert call("resume", str(at)).code == 0
+    (at / "compare.yaml").write_text("")
+    call("resume", str(at), "--on", "here", "--json")
+    assert seen == [("run", 7, True, True), ("run", 7, False, False), ("compare", at, True, "here")]
+    assert resume.command.__doc__ == "Continue a run to the same bits as if it had never stopped."
+
+
+@pytest.mark.parametrize(
+    ("given", "whose"), [(None, None), ("3", 3), ("north", "north"), ("", ""), ("-1", "-1"), ("²", "²")]
+)
+def test_a_client_is_named_by_its_number_or_its_name(given, whose):
+    assert Finished(run=Path("r"), client=given).whose == whose
+
+
+def test_nothing_but_json_stands_on_the_output_of_an_interrupted_comparison(tmp_path, monkeypatch):
+    from unskew.comparison import training
+
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(training, "train_all", stopped)
+    options = ("compare", "fedavg", "--seeds", "1", "--rounds", "1", "--clients", "3", "--no-references")
+    quiet = call(*options, "--name", "q", "--json", cwd=tmp_path)
+    assert (quiet.code, quiet.out) == (130, "")
+    assert re.search(r"Continue with: unskew resume runs/q\n", quiet.err)
+    aloud = call(*options, "--name", "p", cwd=tmp_path)
+    assert "Continue with: unskew resume runs/p" in aloud.out

@@ -1,0 +1,247 @@
+"""What sections show of invented runs: calibration, confusion, rounds, sites by name, and what privacy costs."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import numpy as np
+import pytest
+
+from tests.report.fake_runs import fake_comparison, fake_run
+from tests.report.test_pictures import described
+from tests.report.test_sentences import changed
+from tests.report.test_summary import run
+from unskew.report.context import context_of
+from unskew.report.figures.reconstructions import reconstructions
+from unskew.report.leakage import Leakage
+from unskew.report.read import read_run, read_runs
+from unskew.report.sections import calibration, confusion, rounds, sites, tradeoff
+from unskew.report.stats import Score
+
+NAN = float("nan")
+
+
+def pictures(html):
+    """Titles, and the description of the picture below each."""
+    return re.findall(r'<h3>([^<]*)</h3><figure><svg class="wide"[^>]*aria-label="([^"]*)"', html)
+
+
+def table(html):
+    """The last table: its head, and its rows."""
+    head, body = re.findall(r"<thead>(.*?)</thead>.*?<tbody>(.*?)</tbody>", html, re.DOTALL)[-1]
+    return re.findall(r"<th[^>]*>([^<]*)<", head), [
+        re.findall(r"<t[dh][^>]*>([^<]*)<", row) for row in body.split("<tr>")[1:]
+    ]
+
+
+def calibrated(*named, ece=0.125):
+    bins = {"count": [0, 8], "confidence": [0.0, 0.75], "accuracy": [0.0, 0.5]}
+    return {
+        "calibration": {
+            "bins": bins,
+            "ece": ece,
+            "sites": [{"name": n, "n": 4, "ece": e, "overconfidence": 0.0} for n, e in named],
+        }
+    }
+
+
+def measured(tmp_path, **by_method):
+    made = []
+    for method, held in by_method.items():
+        at = fake_run(tmp_path / method, method, rounds=3, clients=4)
+        (at / "measures.json").write_text(json.dumps(held))
+        made.append(read_run(at))
+    return context_of(made, "x")
+
+
+def test_calibration_has_a_picture_for_each_method_and_a_row_for_each_client_of_any(tmp_path):
+    """A client that the first method has not measured had no row."""
+    context = measured(tmp_path, fedavg=calibrated(("a", 0.25)), flea=calibrated(("b", 0.5), ("a", 0.0625), ece=0.25))
+    section = calibration.build(context)
+    assert [(title, words.split(", ")[-1]) for title, words in pictures(section.html)] == [
+        ("fedavg", "expected calibration error 12.5%"),
+        ("flea", "expected calibration error 25.0%"),
+    ]
+    assert re.findall(r'class="(m\d) fill"', section.html.split("</svg>")[0]) == ["m0"]
+    assert re.findall(r'class="(m\d) fill"', section.html.split("<h3>flea")[1].split("</svg>")[0]) == ["m1"]
+    head, rows = table(section.html)
+    assert head == ["client", "fedavg", "flea"]
+    assert rows == [["a", "25.0 (n = 4)", "6.2 (n = 4)"], ["b", "–", "50.0 (n = 4)"]]
+    assert section.note.endswith(" Of 4 clients with test samples 2 are shown.")
+    every = measured(tmp_path / "more", fedavg=calibrated(*((f"c{k}", 0.5) for k in range(4))))
+    assert "are shown" not in calibration.build(every).note
+    assert calibration.build(context_of([read_run(fake_run(tmp_path / "none", rounds=3))], "x")) is None
+
+
+def test_confusion_has_a_table_of_all_samples_and_one_of_each_client_that_has_some(tmp_path):
+    of = [[2] * 10] * 10
+    held = {"confusion": {"all": of, "names": ["a", "b"], "sites": [of, [[0] * 10] * 10]}}
+    section = confusion.build(measured(tmp_path, fedavg=held, flea=held))
+    assert [title for title, _ in pictures(section.html)] == [
+        f"{m}: {w}" for m in ("fedavg", "flea") for w in ("all test samples", "a")
+    ]
+    assert "20 of 200 samples right" in section.html
+    assert confusion.build(context_of([run("a", 5)], "x")) is None
+
+
+def test_rounds_have_a_tab_for_each_scope_that_was_trained(tmp_path):
+    scored = {"global_accuracy": [0.25, 0.5], "client_mean": [0.5, 0.75]}
+    section = rounds.build(context_of([run("a", 0, first=0, **scored), run("a", 1, first=0, **scored)], "x"))
+    assert re.findall(r"<strong>([^<]*)</strong> ([^<]*)<", section.html) == [
+        ("Global.", "The global model on the global test set."),
+        ("Global at clients.", "The global model on each client&#39;s own test rows; mean over clients."),
+    ]
+    assert "accuracy, % (mean over clients) against round. a ends at 75.0 %" in section.html
+    assert "accuracy, % against round. a ends at 50.0 %" in section.html
+    assert section.note == "Lines are means over 2 seeds, bands one standard deviation."
+    assert rounds.build(context_of([run("a", 0, first=0, **scored)], "x")).note == "One seed."
+    uneven = [
+        changed(run("a", s, [0.25, 0.5, 0.75][: 2 + s]), config={"method": "a", "seed": s, "rounds": 3}) for s in (0, 1)
+    ]
+    assert "its line ends with the first of them" in rounds.build(context_of(uneven, "x")).note
+
+
+def test_a_run_that_was_scored_before_training_alone_has_no_curve():
+    section = rounds.build(context_of([run("a", 0, [0.1], first=0)], "x"))
+    assert (str(section.html), section.lead) == ("", "No round has been evaluated yet.")
+    assert rounds.build(context_of([run("a", 0, [0.1], first=5)], "x")).html  # a single round that was trained
+
+
+def named(method, scores, sizes=(10, 20, 30), **more):
+    facts = {"clients": 3, "names": ["anna", "ben", "carl"], "sizes": {"train": [1] * 3, "test": list(sizes)}, **more}
+    return changed(run(method, 5), federation=facts, clients={("global@client", "accuracy"): scores})
+
+
+def test_each_client_has_a_row_with_its_test_samples_and_every_methods_score():
+    one, other = named("a", {0: 0.25, 2: 0.75}), named("b", {0: 0.5, 1: 0.625})
+    section = sites.build(context_of([one, other], "x"))
+    head, rows = table(section.html)
+    assert head == ["client", "test samples", "a", "b"]
+    assert rows == [["anna", "10", "25.0", "50.0"], ["ben", "20", "–", "62.5"], ["carl", "30", "75.0", "–"]]
+    assert section.note.startswith("Accuracy in % on the client's own test samples after the last round")
+    assert "80 % may as well be 64 or 96 %" in section.note
+    assert "no test samples" not in section.note
+
+
+def test_clients_that_nobody_could_score_are_named_below_the_table():
+    section = sites.build(context_of([named("a", {1: 0.5}, (0, 5, 0))], "x"))
+    assert table(section.html)[1] == [["ben", "5", "50.0"]]
+    assert section.note.endswith(" 2 of 3 clients have no test samples and no row: anna, carl.")
+    one = sites.build(context_of([named("a", {1: 0.5}, (0, 5, 9))], "x"))
+    assert one.note.endswith(" 1 of 3 clients has no test samples and no row: anna.")
+
+
+def test_a_method_on_other_clients_has_no_column():
+    section = sites.build(context_of([named("a", {0: 0.5}), named("b", {0: 0.5}, (10, 20, 31))], "x"))
+    assert table(section.html)[0] == ["client", "test samples", "a"]
+
+
+@pytest.mark.parametrize(("clients", "shown"), [(1, False), (2, True), (50, True), (51, False)])
+def test_by_name_are_two_to_fifty_clients(clients, shown):
+    facts = {
+        "clients": clients,
+        "names": [f"n{k}" for k in range(clients)],
+        "sizes": {"train": [1] * clients, "test": [3] * clients},
+    }
+    one = changed(run("a", 5), federation=facts, clients={("global@client", "accuracy"): {0: 0.5}})
+    assert (sites.build(context_of([one], "x")) is not None) == shown
+
+
+def test_without_scores_or_sizes_nobody_is_shown_by_name():
+    assert sites.build(context_of([named("a", {})], "x")) is None
+    assert sites.build(context_of([named("a", {0: 0.5}, (0, 0, 0))], "x")) is None
+
+
+def test_scores_of_an_error_are_in_its_own_unit_without_an_example_in_percent():
+    facts = {"clients": 2, "names": ["a", "b"], "sizes": {"train": [1, 1], "test": [3, 3]}, "task": "regression"}
+    one = changed(run("a", 5), federation=facts, clients={("personal@client", "rmse"): {0: 5.25, 1: 57331.0}})
+    section = sites.build(context_of([one], "x"))
+    assert table(section.html)[1] == [["a", "3", "5.25"], ["b", "3", "57,331"]]
+    assert section.note.startswith("RMSE on the client's own")
+    assert "80 %" not in section.note
+
+
+def attacked(at, value, low, high, name="context", payload="w"):
+    score = {"payload": payload, "of": "update", "metric": "AUC", "value": value, "low": low, "high": high, "floor": 0.5,
+             "ceiling": 1.0, "n": 10, "main": True}  # fmt: skip
+    path = at / "privacy.json"
+    held = json.loads(path.read_text()) if path.exists() else {"attacks": {}}
+    held["attacks"][name] = {
+        "command": "unskew attack",
+        "scores": [score],
+        "adversary": "a",
+        "auxiliary": "b",
+        "seeds": 1,
+    }
+    path.write_text(json.dumps(held))
+
+
+def test_what_privacy_costs_is_told_of_two_methods_of_which_one_was_attacked(tmp_path):
+    at = fake_comparison(tmp_path / "c", ["fedavg", "flea", "local"], 1, rounds=3)
+    context = context_of(read_runs([at]), "x")
+    assert tradeoff.build(context) is None  # nobody attacked
+    attacked(at / "fedavg--s0", 0.75, 0.625, 0.875)
+    section = tradeoff.build(context_of(read_runs([at]), "x"))
+    assert [title for title, _ in pictures(section.html)] == ["Accuracy against leakage"]
+    assert "fedavg: 50, " in pictures(section.html)[0][1]
+    rows = [re.findall(r"<t[dh][^>]*>(.*?)</t[dh]>", row) for row in section.html.split("<tbody>")[1].split("<tr>")[1:]]
+    assert rows[0][0] == "fedavg"
+    assert rows[0][2:] == ["infinite", "weights", "context", "AUC 0.75 [0.625, 0.875]", "0.5", "50 % [25, 75]"]
+    assert "local" not in section.html
+    assert tradeoff.build(context_of(read_runs([at / "fedavg--s0", at / "local--s0"]), "x")) is None
+
+
+def test_an_attack_that_two_methods_were_made_has_a_picture_of_its_own(tmp_path):
+    at = fake_comparison(tmp_path / "c", ["fedavg", "flea"], 1, rounds=3)
+    for method, value in (("fedavg", 0.75), ("flea", 0.625)):
+        attacked(at / f"{method}--s0", value, value - 0.125, value + 0.125)
+    attacked(at / "flea--s0", 1.0, 0.9, 1.0, name="membership")
+    section = tradeoff.build(context_of(read_runs([at]), "x"))
+    (worst, best), (alone, same) = pictures(section.html)
+    assert (worst, alone) == ("Accuracy against leakage", "The same, context alone")
+    assert ("flea: 100, " in best, "flea: 25, " in same) == (True, True)  # membership got furthest
+
+
+def test_scores_are_set_against_epsilon_where_there_is_one(tmp_path):
+    at = fake_comparison(tmp_path / "c", ["fedavg", "rebafl"], 1, rounds=3)
+    rows = [json.loads(line) for line in (at / "rebafl--s0/ledger.jsonl").read_text().splitlines()]
+    noisy = [{**row, "guarantee": "dp"} if row["share"] == "w" else row for row in rows]
+    (at / "rebafl--s0/ledger.jsonl").write_text("".join(json.dumps(row) + "\n" for row in noisy))
+    (at / "rebafl--s0/privacy.json").write_text(
+        json.dumps({"dp": {"release": "r", "epsilons": [{"epsilon": 4.0, "reading": "of a client"}]}})
+    )
+    section = tradeoff.build(context_of(read_runs([at]), "x"))
+    ((title, words),) = pictures(section.html)
+    assert title == "Accuracy against epsilon"
+    assert "rebafl: 4, " in words
+    assert "fedavg: none, " in words
+    assert ">4, of a client<" in re.sub(r"\s+", " ", section.html)
+
+
+def test_a_method_without_a_score_has_a_dash_in_place_of_nan():
+    def shown(score, metric="accuracy"):
+        return tradeoff._score(Leakage("a", score, 1.0, "", (), {}, (), metric))
+
+    assert shown(Score(NAN, NAN, 0)) == "–"
+    assert shown(Score(0.902, 0.008, 3)) == "90.2 % ± 0.8"
+    assert shown(Score(0.902, 0.0, 1)) == "90.2 %"
+    assert shown(Score(float("inf"), NAN, 2), "rmse") == "inf"
+    assert shown(Score(5733.0, 123.4, 2), "rmse") == "5733 ± 123"
+
+
+@pytest.mark.parametrize("width", [940, 380])
+def test_reconstructions_have_a_row_for_each_way_as_wide_as_their_samples(width):
+    drawn = reconstructions({"rows": ["there", "linear decoder"], "columns": 4, "png": "AAAA"}, width=width)
+    assert described(drawn) == "Samples and what was made of payloads: there, linear decoder"
+    left = 110 if width == 380 else 190
+    cell = min(64.0, (width - left) / 4)
+    assert f'x="{left}.0" y="0" width="{4 * cell:.1f}" height="{2 * cell:.1f}"' in drawn
+    places = re.findall(r'<text class="label" x="([\d.]+)" y="([\d.]+)"[^>]*>([^<]*)<', drawn)
+    assert [(float(x), float(y), n) for x, y, n in places] == [
+        (left - 10, round(0.6 * cell, 1), "there"),
+        (left - 10, round(1.6 * cell, 1), "linear decoder"),
+    ]
+    many = reconstructions({"rows": ["x"], "columns": 100, "png": "AAAA"}, width=width)
+    assert f'width="{width - left:.1f}"' in many
+    assert np.isclose(float(re.search(r'height="([\d.]+)"', many)[1]), (width - left) / 100, atol=0.1)
