@@ -241,3 +241,14 @@ def test_a_model_too_large_for_one_file_of_onnx_is_refused_before_it_is_converte
     monkeypatch.setattr(graph, "LARGEST", 63)
     with pytest.raises(UsageError, match="E160 the model has 64 bytes, and one ONNX file holds at most 63; --format"):
         graph.write(SimpleNamespace(model=nn.Linear(3, 4)), torch.zeros(1, 3), None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_the_graph_of_harnet_takes_any_number_of_samples(count, tmp_path):
+    """Its columns of padding were written down for the two samples that the graph was made with, so that there was no graph."""
+    x = RNG.normal(size=(24, 1, 128, 3)).astype(np.float32)
+    ours = unskew.run("fedavg", (x, np.arange(24) % 3), model="harnet", **SETTINGS)  # type: ignore[arg-type]
+    ours.export(tmp_path / "e", "torch-export")
+    expected = ours.trained.outputs(x[:count])
+    theirs = loaded(tmp_path / "e")(torch.from_numpy(x[:count]))
+    assert torch.allclose(theirs, expected, atol=1e-4)

@@ -193,3 +193,25 @@ def test_columns_may_come_in_another_type_than_in_training():
     expected = result.predict_proba(x)
     for dtype in (np.int64, np.float64, np.uint16):
         assert np.array_equal(result.predict_proba(x.astype(dtype)), expected)
+
+
+def test_a_fraction_of_a_word_is_refused_and_not_cut_down_to_a_whole_one():
+    class Words(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.words, self.head = nn.Embedding(9, 4), nn.Linear(4, 3)
+
+        def forward(self, x):
+            return self.head(self.words(x).mean(1))
+
+    words = np.random.default_rng(0).integers(0, 9, (30, 5))
+    settings = {"rounds": 1, "epochs": 1, "workers": 1, "lanes": "1", "skew": "iid", "clients": 2}
+    result = unskew.run("fedavg", (words, np.arange(30) % 3), model=Words(), **settings)
+    assert np.array_equal(result.predict(words.astype(float)), result.predict(words))
+    for value, says in ((1.5, "1.5"), (np.nan, "nan")):
+        x = words.astype(float)
+        x[7, 2] = value
+        with pytest.raises(
+            DataError, match=f"E405 predict: sample 7 holds {says}, and the model looks whole numbers up"
+        ):
+            result.predict(x)

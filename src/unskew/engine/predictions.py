@@ -131,7 +131,7 @@ def natural(run: Run, x: Any) -> np.ndarray:
             "E403", f"predict: samples are {list(given.shape[1:])}; the model was trained on {list(federation.shape)}."
         )
     if run.fed.net.embeds:
-        return given.astype(np.float32)
+        return _looked_up(federation, given)
     came = np.dtype(federation.intake.dtype) if federation.intake and federation.intake.dtype else np.dtype(np.float32)
     divided = len(federation.shape) > 1  # columns of numbers stay what they are, whatever their type
     if divided and given.dtype != came and (given.dtype in DEPTHS or came in DEPTHS):
@@ -144,6 +144,17 @@ def natural(run: Run, x: Any) -> np.ndarray:
     if not np.isfinite(x_N).all():
         raise DataError("E405", "predict: a sample holds NaN or infinity.")
     return x_N
+
+
+def _looked_up(federation: Federation, given: np.ndarray) -> np.ndarray:
+    """Samples [N, ...] that the model looks up. Raises DataError (E405) for a fraction where training had whole numbers."""
+    came = federation.intake.dtype if federation.intake else ""
+    if came and np.dtype(came).kind in "iu" and given.dtype.kind == "f":
+        wrong = np.argwhere(given != np.rint(given))  # also NaN
+        if len(wrong):
+            text = f"sample {wrong[0][0]} holds {given[tuple(wrong[0])]:.4g}, and the model looks whole numbers up"
+            raise DataError("E405", f"predict: {text}; give the numbers that stand for the words.")
+    return given.astype(np.float32)
 
 
 def _told(federation: Federation, x_N: np.ndarray) -> np.ndarray:

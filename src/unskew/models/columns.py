@@ -30,7 +30,7 @@ class Columns:
 
     def full(self) -> Tensor:
         """The whole activation, [B, C, H, k + w + k]."""
-        left = self.edge.expand(len(self.inside), -1, -1, -1)
+        left = self.edge.expand(self.inside.shape[0], -1, -1, -1)  # `len` would fix the number in a graph
         return torch.cat([left, self.inside, left.flip(-1)], -1)
 
 
