@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -73,3 +74,30 @@ def test_a_worker_that_dies_between_two_runs_loses_the_next_one(tmp_path, dying)
     worker.begin(cell)
     assert worker.ended() == workers.LOST
     worker.stop()
+
+
+PRINTS = """
+import os
+from torch import nn
+
+def net(shape, classes):
+    print(3, flush=True)
+    os.system("echo hello")
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, classes))
+"""
+
+
+def test_what_a_users_own_model_prints_is_not_the_code_of_a_run(tmp_path):
+    """A number was taken for one, of this run or the next; a text ended the comparison (E143)."""
+    (tmp_path / "mine.py").write_text(PRINTS)
+    (cell,) = cells(tmp_path / "runs")
+    cell.settings = cell.settings.replace(data="digits", model=f"{tmp_path / 'mine.py'}:net")
+    worker = workers.Worker(tmp_path / "log.txt")
+    worker.begin(cell)
+    until = time.monotonic() + 120
+    while (code := worker.ended()) is None and time.monotonic() < until:
+        time.sleep(0.05)
+    worker.stop()
+    assert code == 0
+    assert cell.ended
+    assert {"3", "hello"} <= set((tmp_path / "log.txt").read_text().split())

@@ -76,7 +76,7 @@ def test_a_sums_loss_is_the_mean_and_its_cut_numbers_are_counted_in_every_tensor
         Reply(1, 1.0, {"a": torch.tensor([0.25, 1.0]), "b": torch.tensor([0.0])}, loss=0.75),
     ]
     total = sum(numbers.numbers(reply, w, 1.0) for reply in sent)
-    assert numbers.cut(total) == 2
+    assert numbers.cut(total) == "2"
     assert [reply.loss for reply in numbers.replies(total, w, sent, 2.0)] == [0.625, 0.625]
 
 
@@ -92,18 +92,52 @@ def test_weights_are_clients_parts_of_the_mean_as_the_merge_has_them():
         assert shares_of_weight([3, 40, 8], weighting, 0.5) == Ups.of(sent, 1, weighting, 0.5).shares_of_weight()
 
 
-def test_no_sum_of_honest_numbers_leaves_its_range():
-    for text, clients in (("on", 1000), ("on,bits=32,clip=8", 30), ("on,bits=32,clip=0.5", 1000)):
-        secure = parse(text)
-        assert secure
-        assert clients * secure.clip * 2.0 ** secure.fraction(clients) <= 2.0 ** (secure.bits - 1)
+@pytest.mark.parametrize(
+    ("text", "clients"),
+    [
+        ("on", 1000),
+        ("on", 2048),
+        ("on,bits=32,clip=8", 3),
+        ("on,bits=32,clip=8", 4),
+        ("on,bits=32,clip=8", 64),
+        ("on,bits=32,clip=10", 4),
+        ("on,bits=32,clip=0.5", 1024),
+    ],
+)
+def test_no_sum_of_honest_numbers_leaves_its_range(text, clients):
+    """Where all of them are cut, of four or of 64 clients, the sum was the first number out of range: its sign turned, and
+    nobody noticed."""
+    secure = parse(text)
+    assert secure
+    numbers = FixedPoint(
+        gate.Spec({"a": (2,)}, {}, {"a": torch.float32}), secure.clip, secure.fraction(clients), secure.bits
+    )
+    w, wild = {"a": torch.zeros(2)}, {"a": torch.tensor([1e30, -1e30])}
+    one = numbers.numbers(Reply(0, 1.0, wild, loss=1e12), w, 1.0)
+    total = (one * clients).to(torch.int32 if secure.bits == 32 else torch.int64)
+    assert numbers.problem(total.long(), clients) is None
+    (reply,) = numbers.replies(total.long(), w, [Reply(0, 1.0, {})], float(clients))
+    assert reply.weights["a"].tolist() == pytest.approx([secure.clip, -secure.clip])
+    assert reply.loss == pytest.approx(clients * secure.clip)
+
+
+def test_a_client_whose_cut_numbers_are_more_than_it_may_count_is_told_as_having_at_least_so_many():
+    """Of 32 bits eleven are left for each count, so 5,000 cut numbers were told as 2,048."""
+    numbers = FixedPoint(gate.Spec({"a": (5000,)}, {}, {"a": torch.float32}), 8.0, 12, 32)
+    one = numbers.numbers(Reply(0, 1.0, {"a": torch.full((5000,), 9.0)}), {"a": torch.zeros(5000)}, 1.0)
+    assert numbers.cut(3 * one) == "at least 6,144"
+    one[1] = 2047
+    assert numbers.cut(one) == "2,047"
+    one[1] = 0
+    assert numbers.cut(one) == ""
 
 
 def test_a_sum_out_of_range_is_noticed_and_the_lowest_number_too():
     numbers = FixedPoint(gate.Spec({"a": (2,)}, {}, {"a": torch.float32}), 1.0, 20, 64)
-    fine = torch.tensor([5, 0, 3 << 20, -(3 << 20)])
+    most = 3 * ((1 << 20) - 1)
+    fine = torch.tensor([5, 0, most, -most])
     assert numbers.problem(fine, 3) is None
-    for at, wild in ((2, (3 << 20) + 1), (3, -(2**63)), (0, 2**62), (1, -1)):
+    for at, wild in ((2, most + 1), (3, -(2**63)), (0, 2**62), (1, -1)):
         bad = fine.clone()
         bad[at] = wild
         assert (numbers.problem(bad, 3) or "").startswith("1 of its 4 numbers are out of the range")

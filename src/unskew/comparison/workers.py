@@ -14,6 +14,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import TextIO
 
 from unskew import config, disk
 from unskew.comparison.crew import LOST
@@ -116,14 +117,23 @@ def _log(text: str) -> None:
     print(text, file=sys.stderr, flush=True)
 
 
+def _codes_alone() -> TextIO:
+    """The standard output as it was, for exit codes. Whatever else is printed from now on, such as by a user's own model,
+    goes to the log: a number there would be taken for the code of a run."""
+    codes = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+    return codes
+
+
 def main() -> None:
     """What a worker process does: read a path and a fingerprint from each line, train the run, and print its exit code."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs are born ignoring it
     _end_with_parent()
+    codes = _codes_alone()
     try:
         for line in sys.stdin:
             path, _, data = line.rstrip("\n").rpartition("\t")
-            print(train(Path(path), data), flush=True)
+            print(train(Path(path), data), file=codes, flush=True)
     except KeyboardInterrupt:
         os._exit(130)
 

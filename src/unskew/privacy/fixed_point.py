@@ -1,10 +1,12 @@
 """Updates as whole numbers, which can be masked and whose sum does not depend on their order.
 
-    q_k = round(2^F min(clip, max(-clip, x_k)))        x_k: p_k (w_k - w), all it shares, its loss; F: `fraction`
+    q_k = min(M, max(-M, round(2^F x_k)))              x_k: p_k (w_k - w), all it shares, its loss; F: `fraction`
     w   <- w + 2^-F sum_k q_k / sum_k p_k,             what is shared: 2^-F sum_k q_k
 
 Every client of the sum then counts as if it had replied with the mean, so that a server that needs sums reads the same
-sums. The error of each number is at most K 2^-(F + 1). Letters: K clients of the sum, N numbers of one.
+sums. The error of each number that is below the clip is at most K 2^-(F + 1). Letters: K clients of the sum, N numbers of
+one, M the most that a number may be: a step below 2^F clip, because K numbers of that size may be the first that is out of
+range.
 """
 
 from __future__ import annotations
@@ -44,6 +46,16 @@ class FixedPoint:
         return 1 + len(list(self._forms()))
 
     @property
+    def most(self) -> int:
+        """M: as above."""
+        return math.ceil(self.clip * 2.0**self.fraction) - 1
+
+    @property
+    def most_cut(self) -> int:
+        """How many cut numbers a client counts at most, so that a million clients' counts stay in range."""
+        return 2 ** (self.bits - 1) // 2**20
+
+    @property
     def length(self) -> int:
         """N: all numbers of a reply, its loss, and how many were cut."""
         return 2 + sum(math.prod(shape) for _, shape in self._forms())
@@ -59,7 +71,7 @@ class FixedPoint:
             end = at + math.prod(shape)
             q_N[at:end], more = self._steps(x.reshape(-1))
             cut, at = cut + more, end
-        q_N[1] = min(cut, 2 ** (self.bits - 1) // 2**20)  # so that a million clients' counts stay in range
+        q_N[1] = min(cut, self.most_cut)
         return q_N
 
     def tree(self, numbers_N: Tensor) -> Tree:
@@ -79,7 +91,7 @@ class FixedPoint:
 
     def problem(self, total_N: Tensor, clients: int) -> str | None:
         """Why this cannot be the sum of so many clients' numbers, as the end of a sentence; None if it can."""
-        most = clients * math.ceil(self.clip * 2.0**self.fraction)
+        most = clients * self.most
         outside_N = (total_N > most) | (total_N < -most)  # not its size: the lowest int64 has none
         outside_N[1] = total_N[1] < 0
         wild = int(outside_N.sum())
@@ -111,9 +123,10 @@ class FixedPoint:
         loss = float(x[0]) / K
         return [Reply(r.client, r.size, weights, shares, r.private, loss) for r in members]
 
-    def cut(self, total_N: Tensor) -> int:
-        """How many numbers of all clients were cut to the clip."""
-        return int(total_N[1])
+    def cut(self, total_N: Tensor) -> str:
+        """How many numbers of all clients were cut to the clip, in words; "" if none was."""
+        cut = int(total_N[1])
+        return f"{'at least ' * (cut >= self.most_cut)}{cut:,}" if cut else ""
 
     def _moved(self, w: Tensor, by: Tensor, dtype: torch.dtype) -> Tensor:
         moved = w.double() + by.to(w.device)
@@ -122,7 +135,8 @@ class FixedPoint:
     def _steps(self, x: Tensor) -> tuple[Tensor, int]:
         """Numbers as whole numbers of steps, and how many of them were cut."""
         x = x.detach().double().cpu()
-        return (x.clamp(-self.clip, self.clip) * 2.0**self.fraction).round().long(), int((x.abs() > self.clip).sum())
+        steps = (x * 2.0**self.fraction).round().clamp(-self.most, self.most)
+        return steps.long(), int((x.abs() > self.clip).sum())
 
     def _forms(self) -> Iterator[tuple[str, tuple[int, ...]]]:
         """(path, shape) of every tensor of a reply, in the order of the vector."""

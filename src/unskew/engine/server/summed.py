@@ -111,6 +111,6 @@ def too_few(t: int, there: int, needed: int) -> str:
     return f"round {t}: {there} sound replies; a sum is opened over {needed} or more. Nothing was summed."
 
 
-def were_cut(t: int, cut: int, clients: int, secure: SecureAggregation) -> str:
-    """The event of a round in which numbers were cut."""
-    return f"round {t}: {cut:,} numbers of {clients} clients together were larger than clip={secure.clip:g} and were cut to it."
+def were_cut(t: int, cut: str, clients: int, secure: SecureAggregation) -> str:
+    """The event of a round in which numbers were cut. cut: how many, in words."""
+    return f"round {t}: {cut} numbers of {clients} clients together were larger than clip={secure.clip:g} and were cut to it."
