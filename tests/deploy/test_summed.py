@@ -241,12 +241,26 @@ def test_the_same_numbers_are_not_summed_over_other_sites_in_another_run(tmp_pat
     fake.run(tmp_path / "one", fake.Direct(by_node), settings)
     loop, _, _ = fake.run(tmp_path / "two", fake.Direct(by_node, lost("s2", "mask", 1)), settings)
     assert (
-        len([p for p in problems(loop) if "these numbers were summed in another run, over s0, s1, s2, s3, s4" in p])
+        len([p for p in problems(loop) if "these numbers were summed before, over s0, s1, s2, s3, s4" in p])
         == 4
     )
     assert [len(k) for k in used(loop)] == [0, 5, 5]
     fresh, _, _ = fake.run(tmp_path / "three", fake.Direct(by_node, lost("s2", "mask", 1)), settings.replace(seed=9))
     assert [len(k) for k in used(fresh)] == [4, 5, 5]
+
+
+def test_a_run_without_a_site_does_not_show_what_that_site_sent_to_the_run_before(tmp_path):
+    """What differs between the two sums of round 1 is the update of s4, whom the second run leaves out from its beginning."""
+    by_node, settings = fake.sites(tmp_path / "sites", fake.federation()), fake.small("fedavg", **ON)
+    fake.run(tmp_path / "one", fake.Direct(by_node), settings)
+    others = {node: site for node, site in by_node.items() if site.member.name != "s4"}
+    for name, changes in (("two", {}), ("three", {"rounds": 4})):
+        loop, _, _ = fake.run(tmp_path / name, fake.Direct(others), settings.replace(clients=4, **changes))
+        told = [e["text"] for e in loop.record.rows["events"] if (e["t"], e["code"]) == (1, "E525")]
+        assert len([text for text in told if "these numbers were summed before, over s0, s1, s2, s3, s4" in text]) == 4
+        assert [len(k) for k in used(loop)][:2] == [0, 4]
+    fresh, _, _ = fake.run(tmp_path / "four", fake.Direct(others), settings.replace(clients=4, seed=9))
+    assert [len(k) for k in used(fresh)] == [4, 4, 4]
 
 
 def test_a_site_that_is_sent_other_weights_is_in_no_sum(tmp_path, monkeypatch):
@@ -263,6 +277,39 @@ def test_a_site_that_is_sent_other_weights_is_in_no_sum(tmp_path, monkeypatch):
     (problem,) = problems(loop)
     assert problem.startswith("E526 s1 round 2: it was sent other weights, settings or another list than most.")
     assert [len(k) for k in used(loop)] == [5, 4, 5]
+
+
+def told_otherwise(monkeypatch, change):
+    """A coordinator that sets up s1, and nobody else, otherwise. change: of the header and the tensors."""
+    honest = Post._sealed
+
+    def other(self, site, kind, t, header, tree):
+        if (site, kind) == ("s1", "setup"):
+            header, tensors = change(dict(header), load(whole(tree.blob)))
+            tree = pack(nested(tensors))
+        return honest(self, site, kind, t, header, tree)
+
+    monkeypatch.setattr(Post, "_sealed", other)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda h, w: ({**h, "clients": 10_000}, w),
+        lambda h, w: ({**h, "largest": h["largest"] + 1}, w),
+        lambda h, w: ({**h, "settings": {**h["settings"], "workers": 7}}, w),
+        lambda h, w: (h, {path: value + 1 for path, value in w.items()}),
+    ],
+    ids=["clients", "largest", "settings", "weights"],
+)
+def test_a_site_that_is_set_up_otherwise_is_in_no_sum(tmp_path, monkeypatch, change):
+    """With 32 bits one site among 10,000 counts 4,096 times less than one of three, so that a coordinator could read the
+    update of whom it had told the truth; weights that never travel with a round, here those of normalisation, or a model
+    that learns nothing do the same."""
+    told_otherwise(monkeypatch, change)
+    _, loop, _, _ = run(tmp_path, "fedbn", secure_aggregation="on,bits=32,clip=8")
+    assert [p.partition(":")[0] for p in problems(loop)] == [f"E526 s1 round {t}" for t in (1, 2, 3)], problems(loop)
+    assert [len(k) for k in used(loop)] == [4, 4, 4]
 
 
 def test_an_operator_reads_with_whom_each_sum_was_made(tmp_path):

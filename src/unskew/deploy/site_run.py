@@ -5,8 +5,10 @@ Letters: M metrics.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -29,6 +31,7 @@ from unskew.engine.assemble import scoring_of, trainer_of
 from unskew.engine.chance import System
 from unskew.engine.client.trainer import Trainer
 from unskew.engine.client.values import Start
+from unskew.engine.disk.state import digest
 from unskew.engine.resolve import run_on
 from unskew.engine.server.scores import Evaluation
 from unskew.errors import UsageError, printable
@@ -40,7 +43,8 @@ from unskew.privacy.secure import SecureAggregation
 @dataclass
 class SiteRun:
     """k: this site's client id. first: the weights before round 1, among them those that never leave the server. described:
-    what its samples are and how many, for whoever opens the model later. slices: what Parts begin with."""
+    what its samples are and how many, for whoever opens the model later. slices: what Parts begin with. facts: the study's
+    settings, how many clients there are and how many samples the largest has, as the server sent them."""
 
     settings: Settings
     k: int
@@ -50,11 +54,17 @@ class SiteRun:
     first: Weights
     described: Mapping[str, Any]
     slices: Slices
+    facts: Mapping[str, Any]
 
     @property
     def secure(self) -> SecureAggregation | None:
         """How this site's replies are summed so that the coordinator sees the sum alone; None where it sees each."""
         return secure.parse(self.settings.secure_aggregation)
+
+    @cached_property
+    def told(self) -> str:
+        """A digest of all that every site of the run is told alike when it is set up."""
+        return digest(self.first, json.dumps(self.facts, sort_keys=True))
 
     def scores(self, start: Start, private: Tree) -> Tree:
         """Scores on this site's own test samples, by whose weights: scope -> [M].
@@ -137,5 +147,5 @@ def build(site: str, settings: Settings, data: Dataset, facts: Mapping[str, Any]
     summary = view.summary()
     own = {**summary["sizes"], "train": view.train.sizes[: len(summary["names"])].tolist()}  # others' are bounds
     described = {"inputs": predictions.facts(view), "federation": {**summary, "sizes": own}}
-    slices = Slices(method, run.fed, first)
-    return SiteRun(settings, facts["k"], method, trainer, scoring_of(trainer, view), first, described, slices)
+    slices, told = Slices(method, run.fed, first), {n: facts[n] for n in ("settings", "clients", "largest")}
+    return SiteRun(settings, facts["k"], method, trainer, scoring_of(trainer, view), first, described, slices, told)

@@ -14,10 +14,12 @@ from typing import TYPE_CHECKING, Any
 from unskew.core.replies import Reply
 from unskew.core.trees import Tree
 from unskew.deploy.site_run import SiteRun
+from unskew.deploy.studies import OF_SITES
 from unskew.deploy.summing.roster import refusal
 from unskew.deploy.summing.sums_opened import SumsOpened, digest_of
 from unskew.deploy.wire import Packet
 from unskew.engine.client.values import Start
+from unskew.engine.disk.state import digest
 from unskew.engine.server.summed import numbers_of, unsound
 from unskew.errors import UsageError
 from unskew.privacy.fixed_point import FixedPoint
@@ -28,18 +30,20 @@ if TYPE_CHECKING:
 
 Answer = tuple[dict[str, Any], Tree]
 """What a reply's header says beside run, serial, kind, t, re and site; and its tensors."""
-OWN = ("model", "device", "workers")
-"""Settings in which sites of one study may differ: a model from a file is each site's own."""
+OWN = ("model", *OF_SITES)
+"""Settings that may differ where a site's numbers are the same: who else takes part, and how the site names and computes what
+it trains."""
 MOST_SUMS = 4
 """How many runs may be in the middle of a sum at a site."""
 
 
 @dataclass
 class Underway:
-    """A sum between its phases, in memory only. computed_from: a digest of all that decides about its numbers."""
+    """A sum between its phases, in memory only. known_by: digests by which its numbers are recognised in another run, of all
+    that decides about them and of what they are made of."""
 
     t: int
-    computed_from: str
+    known_by: tuple[str, str]
     numbers: FixedPoint
     member: Member
 
@@ -80,13 +84,15 @@ class Sums:
 
         header, number = request.header, request.header["run"]
         settings = {n: v for n, v in run.settings.as_dict().items() if n not in OWN}
-        received = digest_of(settings, *(header.get(name) for name in ("t", "lr", "sha256", "axes")))
-        computed_from = digest_of(received, run.k, [int(n) for n in run.trainer.fed.sizes], header.get("base"))
-        member = Member(self.site, reply.size, secure, steps, weighting, run.settings.cap, received)
+        received = [header.get(name) for name in ("t", "lr", "sha256", "axes")]
+        computed_from = digest_of(settings, *received, run.k, int(run.trainer.fed.sizes[run.k]), header.get("base"))
+        known_by = computed_from, digest({"w": reply.weights, "shares": reply.shares})
+        context = digest_of(run.told, *received)
+        member = Member(self.site, reply.size, secure, steps, weighting, run.settings.cap, context)
         self.underway.pop(number, None)
         while len(self.underway) >= MOST_SUMS:
             self.underway.pop(next(iter(self.underway)))
-        self.underway[number] = Underway(start.t, computed_from, numbers, member)
+        self.underway[number] = Underway(start.t, known_by, numbers, member)
         return {"n": reply.size, "keys": member.keys}
 
     def _share(self, request: Packet) -> Answer:
@@ -105,9 +111,9 @@ class Sums:
     def _open(self, request: Packet) -> Answer:
         underway, came = self._of(request), request.header["came"]
         opened = SumsOpened(self.folder, request.header["run"])
-        opened.check(underway.t, underway.computed_from, came)
+        opened.check(underway.t, underway.known_by, came)
         shares = underway.member.opened(came, request.header["left"], request.header.get("signatures"))
-        opened.note(underway.t, underway.computed_from, came)
+        opened.note(underway.t, underway.known_by, came)
         self.say(f"round {underway.t}: in the sum of {', '.join(sorted(came))}")
         del self.underway[request.header["run"]]
         return {"shares": {site: base64.b64encode(share).decode() for site, share in shares.items()}}, {}

@@ -1,7 +1,8 @@
 """Over which sites a site's numbers were summed: `opened.json` in its folder, and one in the folder of every run.
 
 Two sums of the same numbers over different sites differ by what one site sent. So a round of a run is opened over one set of
-sites only, and so are the same numbers in another run: those of the same study, client, round and received weights.
+sites only, and so are the same numbers in any other: they are recognised by the study, client, round and received weights
+that they were computed from, and by what they are made of, which another setting need not change.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from unskew.deploy.summing.roster import refusal
 from unskew.errors import UsageError
 
 FILE = "opened.json"
-MOST_ROUNDS, MOST_NUMBERS = 20, 10_000
-"""How many rounds of a run, and how many rounds of all runs by what they were computed from, are remembered."""
+MOST_ROUNDS, MOST_NUMBERS = 20, 20_000
+"""How many rounds of a run, and how many digests of numbers of all runs, two a round, are remembered."""
 
 
 @dataclass(frozen=True)
@@ -29,23 +30,22 @@ class SumsOpened:
     folder: Path
     run: str
 
-    def check(self, t: int, numbers: str, came: Sequence[str]) -> None:
-        """Raises UsageError (E525) if round t of the run, or numbers computed from the same, were summed over others."""
+    def check(self, t: int, numbers: Sequence[str], came: Sequence[str]) -> None:
+        """Raises UsageError (E525) if round t of the run, or the same numbers, were summed over others. numbers: digests."""
         sites, known = sorted(came), _read(self._of_run).get(str(t))
         if known not in (None, sites):
             raise refusal(f"round {t} was summed over {', '.join(known or [])}, and what differs would be one site's")
-        known = _read(self.folder / FILE).get(numbers)
-        if known not in (None, sites):
-            text = f"these numbers were summed in another run, over {', '.join(known or [])}, and what differs would be one site's"
+        summed = _read(self.folder / FILE)
+        for known in [summed[each] for each in numbers if summed.get(each, sites) != sites]:
+            text = f"these numbers were summed before, over {', '.join(known)}, and what differs would be one site's"
             raise refusal(f"{text}; a run over other sites needs another seed")
 
-    def note(self, t: int, numbers: str, came: Sequence[str]) -> None:
+    def note(self, t: int, numbers: Sequence[str], came: Sequence[str]) -> None:
         """Keep over whom a sum is opened. This comes before the answer goes out."""
-        for path, key, most in ((self._of_run, str(t), MOST_ROUNDS), (self.folder / FILE, numbers, MOST_NUMBERS)):
-            known = _read(path)
-            known.pop(key, None)
-            recent = dict(list(known.items())[-most + 1 :])
-            disk.replace_private(path, json.dumps(recent | {key: sorted(came)}))
+        for path, keys, most in ((self._of_run, [str(t)], MOST_ROUNDS), (self.folder / FILE, numbers, MOST_NUMBERS)):
+            known = [(key, sites) for key, sites in _read(path).items() if key not in keys]
+            recent = [*known, *((key, sorted(came)) for key in keys)][-most:]
+            disk.replace_private(path, json.dumps(dict(recent)))
 
     @property
     def _of_run(self) -> Path:
