@@ -198,7 +198,22 @@ def altered(site: str, kind: str, change, t: int = 2):
         (
             "open",
             lambda h, tree: ({**h, "shares": dict(zip(h["shares"], reversed(h["shares"].values())))}, tree),
-            "E526 s1 round 2: it gave back false shares, which were left out.",
+            "E526 s1 round 2: it gave back false shares of 4 sites' secrets, which were left out.",
+        ),
+        (
+            "open",
+            lambda h, tree: ({**h, "shares": {**h["shares"], "s0": h["shares"]["s1"]}}, tree),
+            "E526 s1 or s0 round 2: s1 gave back a false share of s0's secret, which was left out: one of the two has falsified it.",
+        ),
+        (
+            "open",
+            lambda h, tree: ({**h, "shares": {**h["shares"], "s1": h["shares"]["s0"]}}, tree),
+            "E526 s1 round 2: it gave back a false share of its own secret, which was left out.",
+        ),
+        (
+            "train",
+            lambda h, tree: ({**h, "keys": [h["keys"][0], *h["keys"][:2]]}, tree),
+            "E526 s1 round 2: a key that it has sent is not its own alone. It is left out of the sum.",
         ),
     ],
 )  # fmt: skip

@@ -265,7 +265,27 @@ def test_a_false_share_is_left_out_and_its_giver_named():
     given["b"] = {site: share[:-1] + bytes([share[-1] ^ 1]) for site, share in given["b"].items()}
     opening = one.opening()
     assert torch.equal(opening.total(given), sum(one.q[s] for s in "abcde"))
-    assert opening.liars == {"b"}
+    assert opening.false.keys() == {"b"}
+    assert opening.false["b"] >= set("acdef")
+
+
+def test_a_site_that_deals_a_false_share_to_one_other_does_not_make_that_one_the_liar():
+    """Which of the two has falsified it nobody can tell. What the other gives of further sites is still good, and needed
+    where no more shares than enough have come."""
+    one = Sum().deal()
+    common = one.members["c"]._common["b"]
+    giver, taker, of_seed, of_key = primitives.unpacked(common, one.dealt["c"]["b"])
+    false = of_seed[:-1] + bytes([of_seed[-1] ^ 1])
+    one.dealt["c"]["b"] = primitives.packed(common, giver, taker, false, of_key)
+    given = one.mask().shares(without="f")
+    opening = one.opening()
+    assert torch.equal(opening.total(given), sum(one.q.values()))
+    assert opening.false == {"b": {"c"}}
+    needed = {site: given[site] for site in "abde"}
+    given["b"]["c"] = of_seed
+    opening = one.opening()
+    opening.false = {"b": {"c"}}
+    assert torch.equal(opening.total(needed), sum(one.q.values()))
 
 
 def test_a_site_that_deals_false_shares_spoils_the_sum_and_is_named():

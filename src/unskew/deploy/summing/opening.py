@@ -2,7 +2,8 @@
 
     sum_i q_i = sum_i y_i - sum_i PRG(seed_i) - sum_{i, d} +- PRG(s_id)        i: sites that came; d: those that left
 Seeds of sites that came and keys of those that left are put together from shares. Each is compared with what its owner has
-published, so that a false share is noticed; where leaving out one giver mends it, that giver is named.
+published, so that a false share is noticed. Where leaving out one giver's mends it, either that giver has changed it or the
+owner has dealt it so: shares are sealed between the two, and nobody else can tell.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ class Opening:
     """needed: how many shares give a secret back. context: a digest of what all sites of the sum were told.
 
     commitments: to the seeds, by site. vectors: by site that came, its y. left: sites that have dealt shares and sent no
-    numbers. liars: sites that gave false shares, once it is opened.
+    numbers. false: by giver of false shares, the sites that had dealt them, once it is opened.
     """
 
     roster: Roster
@@ -39,7 +40,7 @@ class Opening:
     commitments: Mapping[str, str]
     vectors: Mapping[str, Tensor]
     left: tuple[str, ...]
-    liars: set[str] = field(default_factory=set)
+    false: dict[str, set[str]] = field(default_factory=dict)
 
     def total(self, given: Mapping[str, Mapping[str, bytes]]) -> Tensor:
         """[N] int64, the sum of all q. given: by giver and by the site it is about, a share.
@@ -69,15 +70,43 @@ class Opening:
         return total.long()
 
     def _secret(self, site: str, given: Mapping[str, Mapping[str, bytes]], is_it: Callable[[bytes], bool]) -> bytes:
-        """The secret of a site, from everybody's shares of it, or from all but one's that is false."""
-        shares = {giver: shares[site] for giver, shares in given.items() if giver not in self.liars}
-        for out in (None, *shares):
-            some = [share for giver, share in shares.items() if giver != out][: self.needed]  # more only take longer
-            if len(some) == self.needed and (secret := _fitting(some, is_it)):
-                self.liars |= {out} if out else set()
+        """The secret of a site, from enough shares of it, first those of givers of whom no false one is known; or without one
+        that is false."""
+        givers = sorted(given, key=lambda giver: giver in self.false)
+        for out in (None, *givers):
+            some = [giver for giver in givers if giver != out][: self.needed]  # more only take longer
+            if len(some) == self.needed and (secret := _fitting([given[giver][site] for giver in some], is_it)):
+                self._note_false(site, given, some, out, is_it)
                 return secret
         text = f"the shares of {site} do not give back what it has published: it dealt false ones, or other sites gave them"
         raise Unopened(f"{text}. Nothing was opened.", "E526")
+
+
+    def _note_false(
+        self,
+        site: str,
+        given: Mapping[str, Mapping[str, bytes]],
+        good: list[str],
+        out: str | None,
+        is_it: Callable[[bytes], bool],
+    ) -> None:
+        """Note whose share of a site's secret is false: `out`, and those of whom another was, if this one is, too."""
+        suspects = [giver for giver in self.false if giver in given and giver not in good]
+        for giver in [*([out] if out else []), *suspects]:
+            tried = [given[giver][site], *(given[other][site] for other in good[1:])]
+            if not _fitting(tried, is_it):
+                self.false.setdefault(giver, set()).add(site)
+
+
+def of_false_shares(giver: str, dealers: set[str], t: int) -> str:
+    """The event of false shares that a sum was opened without."""
+    if dealers == {giver}:
+        return f"{giver} round {t}: it gave back a false share of its own secret, which was left out."
+    if len(dealers) == 1:
+        (dealer,) = dealers
+        text = f"{giver} gave back a false share of {dealer}'s secret, which was left out: one of the two has falsified it"
+        return f"{giver} or {dealer} round {t}: {text}."
+    return f"{giver} round {t}: it gave back false shares of {len(dealers)} sites' secrets, which were left out."
 
 
 def _fitting(shares: list[bytes], is_it: Callable[[bytes], bool]) -> bytes | None:

@@ -19,7 +19,7 @@ from torch import Tensor
 from unskew.core.replies import Reply
 from unskew.core.trees import Tree
 from unskew.deploy.remote import MOST_VOID_ROUNDS, Remote
-from unskew.deploy.summing.opening import Opening, Unopened
+from unskew.deploy.summing.opening import Opening, Unopened, of_false_shares
 from unskew.deploy.summing.primitives import dtype_of
 from unskew.deploy.summing.roster import KEYS, MOST_KEY, MOST_SEALED, MOST_SIGNATURE, Listed, Roster, is_texts
 from unskew.deploy.wire import Limits, Packet
@@ -88,8 +88,8 @@ class SummedRemote(Remote):
             self._site(k): shares for k, p in packets.items() if (shares := self._given(start.t, k, p, {*came, *left}))
         }
         total = opening.total(given)
-        for liar in sorted(opening.liars):
-            self.sites.tell(start.t, "E526", f"{liar} round {start.t}: it gave back false shares, which were left out.")
+        for giver, dealers in sorted(opening.false.items()):
+            self.sites.tell(start.t, "E526", of_false_shares(giver, dealers, start.t))
         if problem := self.numbers.problem(total, len(came)):
             text = f"the sum is none of honest numbers ({problem}); which of {', '.join(came)} spoilt it nobody can see"
             raise Unopened(f"{text}.", "E526")
@@ -150,7 +150,11 @@ class SummedRemote(Remote):
                 self._tell(t, k, "E303", "its number of samples or its keys are missing. It is left out of the sum.")
                 continue
             listed.append(Listed(self._site(k), min(float(n), float(self.sites.hellos[k].train)), *keys))
-        return Roster(tuple(_without_twins(listed)))
+        roster = Roster(tuple(_without_twins(listed)))
+        for site in sorted({one.site for one in listed} - set(roster.sites)):
+            text = "a key that it has sent is not its own alone. It is left out of the sum."
+            self.sites.tell(t, "E526", f"{site} round {t}: {text}")
+        return roster
 
     def _has_dealt(self, t: int, k: int, packet: Packet, roster: Roster) -> bool:
         dealt, others = packet.header.get("dealt"), set(roster.sites) - {self._site(k)}
