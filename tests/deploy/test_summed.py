@@ -255,10 +255,7 @@ def test_the_same_numbers_are_not_summed_over_other_sites_in_another_run(tmp_pat
     by_node, settings = fake.sites(tmp_path / "sites", fake.federation()), fake.small("fedavg", **ON)
     fake.run(tmp_path / "one", fake.Direct(by_node), settings)
     loop, _, _ = fake.run(tmp_path / "two", fake.Direct(by_node, lost("s2", "mask", 1)), settings)
-    assert (
-        len([p for p in problems(loop) if "these numbers were summed before, over s0, s1, s2, s3, s4" in p])
-        == 4
-    )
+    assert len([p for p in problems(loop) if "these numbers were summed before, over s0, s1, s2, s3, s4" in p]) == 4
     assert [len(k) for k in used(loop)] == [0, 5, 5]
     fresh, _, _ = fake.run(tmp_path / "three", fake.Direct(by_node, lost("s2", "mask", 1)), settings.replace(seed=9))
     assert [len(k) for k in used(fresh)] == [4, 5, 5]

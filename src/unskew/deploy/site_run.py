@@ -62,7 +62,7 @@ class SiteRun:
         return secure.parse(self.settings.secure_aggregation)
 
     @cached_property
-    def told(self) -> str:
+    def set_up_with(self) -> str:
         """A digest of all that every site of the run is told alike when it is set up."""
         return digest(self.first, json.dumps(self.facts, sort_keys=True))
 
@@ -147,5 +147,5 @@ def build(site: str, settings: Settings, data: Dataset, facts: Mapping[str, Any]
     summary = view.summary()
     own = {**summary["sizes"], "train": view.train.sizes[: len(summary["names"])].tolist()}  # others' are bounds
     described = {"inputs": predictions.facts(view), "federation": {**summary, "sizes": own}}
-    slices, told = Slices(method, run.fed, first), {n: facts[n] for n in ("settings", "clients", "largest")}
-    return SiteRun(settings, facts["k"], method, trainer, scoring_of(trainer, view), first, described, slices, told)
+    slices, of_all = Slices(method, run.fed, first), {n: facts[n] for n in ("settings", "clients", "largest")}
+    return SiteRun(settings, facts["k"], method, trainer, scoring_of(trainer, view), first, described, slices, of_all)

@@ -87,7 +87,7 @@ class Sums:
         received = [header.get(name) for name in ("t", "lr", "sha256", "axes")]
         computed_from = digest_of(settings, *received, run.k, int(run.trainer.fed.sizes[run.k]), header.get("base"))
         known_by = computed_from, digest({"w": reply.weights, "shares": reply.shares})
-        context = digest_of(run.told, *received)
+        context = digest_of(run.set_up_with, *received)
         member = Member(self.site, reply.size, secure, steps, weighting, run.settings.cap, context)
         self.underway.pop(number, None)
         while len(self.underway) >= MOST_SUMS:

@@ -81,7 +81,6 @@ class Opening:
         text = f"the shares of {site} do not give back what it has published: it dealt false ones, or other sites gave them"
         raise Unopened(f"{text}. Nothing was opened.", "E526")
 
-
     def _note_false(
         self,
         site: str,
@@ -104,7 +103,9 @@ def of_false_shares(giver: str, dealers: set[str], t: int) -> str:
         return f"{giver} round {t}: it gave back a false share of its own secret, which was left out."
     if len(dealers) == 1:
         (dealer,) = dealers
-        text = f"{giver} gave back a false share of {dealer}'s secret, which was left out: one of the two has falsified it"
+        text = (
+            f"{giver} gave back a false share of {dealer}'s secret, which was left out: one of the two has falsified it"
+        )
         return f"{giver} or {dealer} round {t}: {text}."
     return f"{giver} round {t}: it gave back false shares of {len(dealers)} sites' secrets, which were left out."
 
