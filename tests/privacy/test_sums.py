@@ -448,3 +448,9 @@ def test_a_batch_trains_as_its_samples_one_by_one_do(loop_of, text):
     for t, *of_samples in zip(whole, *each):
         if t is not None:
             torch.testing.assert_close(t, torch.stack(of_samples).mean(0), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("shares", ["ccvr", "fedgh", "fedproto", "fedrdn"])
+def test_a_run_in_which_every_count_passes_for_noise_comes_to_its_end(shares):
+    """E326 says so beforehand; CCVR then ended, after all training, with torch's words on an empty list."""
+    check.train(registry.parse(f"{shares}+dpsgd(sums_noise=50.0)"), rounds=2)

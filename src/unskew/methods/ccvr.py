@@ -6,7 +6,7 @@ Server: m_c = sum_k N_kc m_kc / N_c
         draws `each` features a class from N(m_c, V_c) and re-trains the head on them; the body does not change.
 `mode="features"` is FLea's comparison: clients send real features of a tenth of their samples instead.
 Differs from the paper: it tunes `each` and the head's training for each data set; our defaults are fixed. A class that
-nobody holds keeps its row of the head.
+nobody holds keeps its row of the head; beside `dpsgd`, so does one whose count nobody can tell from noise.
 """
 
 from dataclasses import dataclass, replace
@@ -86,6 +86,8 @@ class CCVR(Part):
         for k in torch.nonzero(n_C).flatten().tolist():
             h.append(draw(mean_CD[k], cov_CDD[k], self.each, generator))
             y += [k] * self.each
+        if not h:  # of counts with noise none may be known
+            return w, s
         return self._retrained(w, torch.cat(h).to(mean_CD.device, mean_CD.dtype), torch.tensor(y), fed), s
 
     def features(self, fed: Fed) -> dict[str, Share]:
