@@ -41,6 +41,24 @@ class Samples:
         return Samples(self.name, self.x[index], self.y[index])
 
 
+def like_those_of(federation: Federation, k: int, attacked: Tensor, seed: int) -> Samples | None:
+    """Samples that no client holds and that look like those of client k, in random order; None where all clients' look alike.
+
+    attacked: as for `unseen`. Where clients have devices or places of their own, whoever tells these apart would seem to tell
+    members apart, so they are the client's own test samples. Raises UsageError (E154) where fewer than LEAST are left.
+    """
+    if not (federation.natural or "+" in federation.skew or federation.skew == "sites"):
+        return None
+    rows = numpy_key(seed, "unseen").permutation(federation.test[k])
+    own, rows = _fresh(federation.x_test, rows, prints(attacked.cpu().numpy()), len(rows))
+    if len(rows) < LEAST:
+        name = federation.name_of(k)
+        text = f"samples look otherwise at each client, and {name} has {len(rows)} test samples, of which {LEAST} are needed"
+        raise UsageError("E154", f"{text}, so nothing tells whether its update betrays members or how its samples look")
+    name = "test samples, of an update those of its client"
+    return Samples(name, own, torch.as_tensor(np.asarray(federation.y_test[rows])).long())
+
+
 def unseen(
     federation: Federation, attacked: Tensor, seed: int, half: int | None = None, most: int | None = None
 ) -> Samples:

@@ -5,7 +5,8 @@ lira:  score = log N(phi; mu_in, s_in^2) - log N(phi; mu_out, s_out^2),  phi = l
        mu_in, mu_out: of shadow models trained with and without the sample; each trains on half of the candidates
 Attacked are the merged model (shadows start from the initial weights) and the last update of single clients (shadows
 start from the weights that the client received). Candidates are as many members as samples that no client holds, with
-the same classes.
+the same classes; where clients' samples look otherwise at each (a feature skew, sites), those of an update are its client's
+own test samples, or it is not attacked.
 Differs from the paper: shadows are 16, share their first weights, and minimise the task's loss without the method's Parts.
 """
 
@@ -22,17 +23,20 @@ from torch import Tensor
 
 from unskew.attacks import rates, shadows
 from unskew.attacks.attack import Attack
-from unskew.attacks.auxiliary import matched, unseen
+from unskew.attacks.auxiliary import Samples, like_those_of, matched, unseen
 from unskew.attacks.scene import Scene
 from unskew.attacks.scores import Outcome, Score, share_of
 from unskew.core.keys import digest, numpy_key
 from unskew.core.trees import Weights
 from unskew.engine.client.values import Start
+from unskew.errors import UsageError
 
 READS = ("w",)
 """The payloads that it attacks, as the ledger calls them."""
 
 MOST_PASSES = 20
+LEAST_MEMBERS = 10
+"""Fewer members than this are not told from strangers: an area would say nothing."""
 RATES = (0.01, 0.001)
 """Shares of false positives at which true ones are counted."""
 
@@ -73,11 +77,28 @@ class Membership(Attack):
         passes = self.passes or min(settings.passes, MOST_PASSES)
         targets = [Target("merged model", -1, np.unique(members), scene.final.weights, first, passes)]
         targets += self._updates(scene)
-        scores, curves = list[Score](), list[dict[str, Any]]()
+        scores, curves, remarks = list[Score](), list[dict[str, Any]](), list[str]()
         for target in targets:
-            more, drawn = self._attacked(scene, target, strangers.x, strangers.y, seed)
+            try:
+                others = self._strangers(scene, target, seed) or strangers
+            except UsageError as error:
+                remarks.append(f"{target.of} is not attacked: {error.text}")
+                continue
+            more, drawn = self._attacked(scene, target, others.x, others.y, seed)
             scores, curves = [*scores, *more], [*curves, *drawn]
-        return Outcome(tuple(scores), f"{len(strangers)} {strangers.name}", {"roc": curves} if curves else {})
+            remarks += (
+                [] if more else [f"{target.of} is not attacked: fewer than {LEAST_MEMBERS} samples can be compared"]
+            )
+        pictures = {"roc": curves} if curves else {}
+        return Outcome(tuple(scores), f"{len(strangers)} {strangers.name}", pictures, tuple(remarks))
+
+    @staticmethod
+    def _strangers(scene: Scene, target: Target, seed: int) -> Samples | None:
+        """Samples that are told from a client's members where its samples look as no other client's do; else None."""
+        if target.client < 0:
+            return None
+        held = scene.trainer.samples.x[torch.as_tensor(target.rows)]
+        return like_those_of(scene.run.federation, target.client, held, seed)
 
     def _updates(self, scene: Scene) -> list[Target]:
         if not self.clients or scene.merged_only:
@@ -104,7 +125,7 @@ class Membership(Attack):
         rng = numpy_key(seed, "candidates", target.of)
         labels = scene.run.federation.y
         ours, theirs = matched(labels[target.rows], y_N.numpy(), self.samples, rng)
-        if len(ours) < 10:
+        if len(ours) < LEAST_MEMBERS:
             return [], []
         stored = torch.cat(
             [scene.trainer.samples.x[torch.as_tensor(target.rows[ours])].cpu(), x_N[torch.as_tensor(theirs)]]
