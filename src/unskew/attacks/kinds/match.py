@@ -26,6 +26,7 @@ from unskew.attacks.replay import Heard, Visit
 from unskew.attacks.scene import Scene
 from unskew.attacks.scores import Outcome, Score, share_of
 from unskew.core.keys import numpy_key
+from unskew.core.trees import Weights
 from unskew.engine.disk.state import State
 from unskew.errors import UsageError
 from unskew.methods.decoder import decode
@@ -64,7 +65,7 @@ class Match(Attack):
     def attempt(self, scene: Scene, seed: int) -> Outcome:
         part = part_of(scene, FedDPMS)
         assert part is not None
-        visit = _release(scene, part)
+        visit, decoder = _release(scene, part)
         rows = torch.as_tensor(np.unique(scene.run.federation.train.rows))
         own = unseen(scene.run.federation, scene.trainer.samples.x[rows], seed)
         trials = list(self._trials(scene, visit, own, seed))
@@ -75,7 +76,7 @@ class Match(Attack):
             Score(f"{part.name}/z", of, "top-1 match", *share_of(n, len(trials)), 0.5, 1.0, len(trials), main=of == ALL)
             for of, n in hits.items()
         ]
-        sheet = self._sheet(scene, visit, trials)
+        sheet = self._sheet(scene, decoder, trials)
         return Outcome(
             tuple(scores), f"{len(own)} {own.name}", {"images": {"noisy means, decoded": sheet}} if sheet else {}
         )
@@ -101,23 +102,27 @@ class Match(Attack):
                 latents = scene.trainer.net.features_of(visit.start.weights, scene.seen(stored, k))
             yield Trial(sent[k]["z"][sent[k]["labels"] == c], latents, stored[:m])
 
-    def _sheet(self, scene: Scene, visit: Visit, trials: list[Trial]) -> dict[str, object]:
-        shape, down = scene.run.fed.shape, visit.start.down[visit.part.name]["decoder"]
+    def _sheet(self, scene: Scene, decoder: Weights, trials: list[Trial]) -> dict[str, object]:
+        shape = scene.run.fed.shape
         with torch.no_grad():
-            decoded = decode(down, torch.stack([t.z.mean(0) for t in trials[: likeness.SHOWN]]), shape)
+            decoded = decode(decoder, torch.stack([t.z.mean(0) for t in trials[: likeness.SHOWN]]), shape)
         decoded = scene.natural(scene.unseen_by_model(decoded)).float()
         shown = [scene.natural(t.x).float() for t in trials[: likeness.SHOWN]]
         nearest = torch.stack([x[likeness.mse(d.expand_as(x), x).argmin()] for d, x in zip(decoded, shown)])
         return likeness.sheet({"nearest sample": nearest, "decoded average": decoded})
 
 
-def _release(scene: Scene, part: FedDPMS) -> Visit:
-    """The first trip in which clients released anything. Raises StateError (E153) if the server kept other latents."""
+def _release(scene: Scene, part: FedDPMS) -> tuple[Visit, Weights]:
+    """The first trip in which clients released anything, and the decoder that the server had then.
 
-    def look(_: int, heard: Heard, after: State) -> tuple[Visit, Tensor] | None:
+    Raises StateError (E153) if the server kept other latents.
+    """
+
+    def look(_: int, heard: Heard, after: State) -> tuple[Visit, Weights, Tensor] | None:
         for visit in heard.visits:
             if visit.part is part and any(len(r.shares[part.name].get("z", ())) for r in visit.replies):
-                return visit, after.slices[part.name]["z"][[r.client for r in visit.replies]]
+                slice_ = after.slices[part.name]
+                return visit, slice_["decoder"], slice_["z"][[r.client for r in visit.replies]]
         return None
 
     release = scene.first(f"{part.name} release", look)
@@ -125,6 +130,6 @@ def _release(scene: Scene, part: FedDPMS) -> Visit:
         raise UsageError(
             "E151", f"no client of {scene.path} released anything: no class is large enough, or no round was left."
         )
-    visit, ours = release
+    visit, decoder, ours = release
     scene.check_same(ours, scene.final.slices[part.name]["z"][[r.client for r in visit.replies]], f"{part.name}/z")
-    return visit
+    return visit, decoder
