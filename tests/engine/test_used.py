@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import Counter
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
@@ -15,6 +16,8 @@ import torch
 
 import unskew
 from unskew.core.part import Part
+from unskew.core.trip import Trip
+from unskew.core.values import Share
 from unskew.engine import check
 from unskew.engine.resolve import resolve
 from unskew.engine.server.used import Replies, doubt, likely_cause
@@ -230,3 +233,26 @@ def test_a_merge_of_a_users_own_is_suspected_where_the_server_made_no_numbers():
     assert "what the server makes of them holds values that are no numbers: either a hook of 'empty'" in str(
         error.value
     )
+
+
+@pytest.mark.parametrize("side", ["client", "server"])
+def test_an_exchange_that_brings_no_numbers_is_a_doubt(tmp_path, side):
+    """Its answers were dropped in every round, with a line in events.jsonl; the table said that all replies were used."""
+
+    def bad(tree):
+        return {n: t * math.nan for n, t in tree.items()}
+
+    def client(w, c):
+        return bad({"v": torch.ones(3)}) if side == "client" else {"v": torch.ones(3)}
+
+    trip = Trip(
+        lambda t, T: True,
+        client,
+        lambda w, s, ups, fed: (bad(w) if side == "server" else w, s),
+        lambda fed: {"v": Share((3,), kind="statistics", samples="client")},
+    )
+    mine = dataclass(frozen=True)(type("Mine", (Part,), {"name": "mine", "trips": (trip,), "__module__": __name__}))()
+    result = unskew.run(mine, check.federation(), name="r", folder=tmp_path, **FAST)
+    told = "in an exchange beside the training, answers or what the server made of them held values that are no numbers"
+    assert f"Warning: {told}" in result.table()
+    assert told in read_run(tmp_path / "r").doubt

@@ -95,6 +95,8 @@ RETURNED = [
     ("logits", lambda s, z, b, c: z[:, :1], r"returned a tensor \[16, 1\]; expected \[16, 3\]"),
     ("logits", lambda s, z, b, c: z.mean(0, keepdim=True), r"\[1, 3\]; expected \[16, 3\]"),
     ("begin", lambda s, w, c: {"k": 1.0}, "'k' as a float; expected a tensor"),
+    ("begin", lambda s, w, c: {"k": torch.ones(3, device="meta")}, "'k' as a tensor on the device 'meta'"),
+    ("server_init", lambda s, w, fed: {"k": torch.eye(3).to_sparse()}, "'k' .* layout torch.sparse_coo, .* \\.to_dense"),
     ("starts", lambda s, w, c: doubles(w), r"torch\.float64"),
     ("sends", lambda s, w, c: dropping(w), r"returned no 'conv1\.0\.bias'"),
     ("sends", lambda s, w, c: {**w, "more": torch.zeros(3)}, "'more', which it was not given"),
@@ -367,6 +369,30 @@ def test_both_sides_of_a_trip_are_held_to_the_same(body, told):
         "shares": lambda fed: ONE,
     }
     assert told in refused(part(trips=(Trip(**{**whole, **body}),)), until=1)
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ({"when": lambda t: True}, r"a `when` that takes \(t\), and is called with \(t, T\)"),
+        ({"client": lambda c: {}}, r"a `client` that takes \(c\), and is called with \(w, c\)"),
+        (
+            {"server": lambda w, s, ups: (w, s)},
+            r"a `server` that takes \(w, s, ups\), and is called with \(w, s, ups, fed\)",
+        ),
+        ({"shares": ONE}, "a `shares` that takes no arguments, as it is no function"),
+    ],
+)
+def test_functions_of_a_trip_take_what_they_are_called_with(body, told):
+    """They ended the run with Python's words, in the round that came to them."""
+    whole = {
+        "when": lambda t, T: True,
+        "client": lambda w, c: {},
+        "server": lambda w, s, u, f: (w, s),
+        "shares": lambda fed: {},
+    }
+    with pytest.raises(UsageError, match=f"E121 .*{told}"):
+        Method(part(trips=(Trip(**{**whole, **body}),)))
 
 
 def test_a_trip_that_nobody_answered_is_told_to_ask():

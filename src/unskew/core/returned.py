@@ -84,6 +84,10 @@ def no_tree(result: Any, what: str = "a dictionary of tensors") -> str | None:
                 return text
         elif not isinstance(value, Tensor):
             return f"'{name}' as {kind(value)}; expected a tensor, such as torch.tensor(1.0)"
+        elif value.layout != torch.strided:
+            return f"'{name}' as a tensor in the layout {value.layout}, which is not kept; end with .to_dense()"
+        elif value.is_meta:
+            return f"'{name}' as a tensor on the device 'meta', which has no values"
     return None
 
 

@@ -22,6 +22,8 @@ TAKEN = ("w", "kept", "slices", "previous")
 """What checkpoints and private state call their own."""
 SWITCHES = {"merge": "merges", "personalise": "personal", "protect": "protects", "sample_grad": "samples_apart"}
 """Hooks that are only called where the Part says so, with how it says so."""
+TRIPS = {"when": ("t", "T"), "client": ("w", "c"), "server": ("w", "s", "ups", "fed"), "shares": ("fed",)}
+"""The functions of a trip, with what they are called with."""
 _PLAIN = (bool, int, float, str, tuple, dict)
 _OF_ALL = ("Part", "Declared", "Configured", "object")
 
@@ -80,7 +82,8 @@ def check_part(part: Any, overridden: Collection[str]) -> None:
             raise UsageError("E121", f"'{name}' says {switch} = True and defines no `{hook}`.")
     if not _listed(part, "taps", str, "('cut',)") and "tap" in overridden and not any("taps" in vars(k) for k in mine):
         raise UsageError("E121", f"'{name}' defines `tap`, which runs at the cuts in `taps`; set it, like ('cut',).")
-    _listed(part, "trips", Trip, "(Trip(...),)")
+    if _listed(part, "trips", Trip, "(Trip(...),)"):
+        _check_trips(part)
     for trip in part.trips:
         if trip.reads is not None and not _are_names(trip.reads):
             text = f"'{name}' has a trip with reads={trip.reads!r}"
@@ -96,6 +99,24 @@ def check_part(part: Any, overridden: Collection[str]) -> None:
 
 def _are_names(value: Any) -> bool:
     return isinstance(value, tuple | list) and all(isinstance(one, str) for one in value)
+
+
+def _check_trips(part: Any) -> None:
+    """Raises UsageError (E121) for functions of its trips that take other arguments than they are called with."""
+    for trip in part.trips:
+        for name, given in TRIPS.items():
+            function = getattr(trip, name)
+            try:
+                inspect.signature(function).bind(*given)
+            except TypeError:
+                text = f"a trip of '{part.name}' has a `{name}` that takes {_taken(function)}"
+                raise UsageError("E121", f"{text}, and is called with ({', '.join(given)}).") from None
+            except ValueError:  # of what is written in C nobody knows
+                continue
+
+
+def _taken(function: Any) -> str:
+    return str(inspect.signature(function)) if callable(function) else "no arguments, as it is no function"
 
 
 def _listed(part: Any, attribute: str, of: type, like: str) -> int:

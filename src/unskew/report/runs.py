@@ -14,7 +14,7 @@ from unskew import many
 from unskew.engine.disk import findings, privacy
 from unskew.engine.resolve import is_reference
 from unskew.engine.server.scored import Scored, fewer
-from unskew.engine.server.used import FIRST_STAGE, MANY_DROPPED, Replies, cut_short, rescored
+from unskew.engine.server.used import FIRST_STAGE, MANY_DROPPED, Replies, cut_short, left_out, rescored
 from unskew.report.files import Record
 from unskew.scores import MAIN
 
@@ -212,10 +212,10 @@ class RunData:
 
     @property
     def doubt(self) -> str:
-        """Why the run's scores say little: many replies were dropped (E317), numbers were cut (E322), a metric was changed (E327),
+        """Why the run's scores say little: many replies were dropped (E317), an exchange was left out, numbers were cut (E322), a metric was changed (E327),
         or the run ended in the first stage of its method (E139)."""
         said = {e.get("code"): str(e.get("text", "")) for e in self.events if e["t"]}
-        other = cut_short(self.replies) or rescored(self.replies)
+        other = left_out(self.replies) or cut_short(self.replies) or rescored(self.replies)
         return said.get(MANY_DROPPED) or other or said.get(FIRST_STAGE, "")
 
     @property

@@ -110,11 +110,20 @@ def check_used(run: Run, record: Record) -> None:
 def doubt(run: Run, replies: Replies, t: int) -> str:
     """Why the scores of a run whose last round is t say little, as a sentence with the likeliest cause; else "".
 
-    More than a third of the replies was dropped, numbers were cut before they were summed, a metric was changed, or the run
+    More than a third of the replies was dropped, an exchange was left out, numbers were cut before they were summed, a metric was changed, or the run
     ended in the first stage of its method.
     """
-    said = _many_dropped(run, replies) or cut_short(replies) or rescored(replies)
+    said = _many_dropped(run, replies) or left_out(replies) or cut_short(replies) or rescored(replies)
     return said or in_first_stage(run.method, run.settings.rounds, t)
+
+
+def left_out(replies: Replies) -> str:
+    """A sentence on exchanges beside the training that brought no numbers, where all replies of training were used; else ""."""
+    times = sum(replies.reasons[code] for code in _NOT_FINITE)
+    if replies.dropped or not times:
+        return ""
+    text = "in an exchange beside the training, answers or what the server made of them held values that are no numbers"
+    return f"{text} and were left out, {times:,} times in all; events.jsonl names each (E301, E314)"
 
 
 def rescored(replies: Replies) -> str:
