@@ -573,3 +573,55 @@ def test_other_processes_read_the_rows_in_a_file_of_their_own(tmp_path, write, l
     read = data.read(tmp_path / "x.parquet")
     kept.keep(read, tmp_path / "data.npz")
     assert np.array_equal(data.read(tmp_path / "data.npz").x[:], read.x[:])
+
+
+def test_numbers_of_sites_that_files_write_in_different_types_stay_apart(tmp_path, write):
+    """As one array of floats, 2**62 and the number after it were one site."""
+    large = [(1 << 62) + i % 2 for i in range(8)]
+    rows = {"a": ("double", RNG.normal(size=8).tolist()), "label": ("int64", [0, 0, 1, 1] * 2)}
+    write(tmp_path / "s" / "a.parquet", rows | {"site": ("uint64", large)})
+    write(tmp_path / "s" / "b.parquet", rows | {"site": ("int64", large)})
+    read = data.read(tmp_path / "s")
+    assert {*read.columns["site"].tolist()} == {*large}
+    write(tmp_path / "s" / "b.parquet", rows | {"site": ("double", [1.0] * 8)})
+    text = "column 'site' holds whole numbers beyond 9,007,199,254,740,992 in some files, and numbers of another type"
+    with pytest.raises(DataError, match=f"E403 s: {text}"):
+        data.read(tmp_path / "s")
+    write(tmp_path / "s" / "a.parquet", rows | {"site": ("int64", [2, 1 << 53] * 4)})
+    assert 1 << 53 in data.read(tmp_path / "s").columns["site"]
+
+
+def test_a_column_of_parts_beside_files_that_are_parts_has_to_agree_and_is_no_feature(tmp_path, write):
+    """It was a feature that tells training rows from test rows, and rows were where the file was, whatever it said."""
+
+    def written(train: list[str], test: list[str]) -> None:
+        for part, said in (("train", train), ("test", test)):
+            some = {"a": ("double", RNG.normal(size=len(said)).tolist()), "label": ("int64", [0, 1] * (len(said) // 2))}
+            write(tmp_path / "set" / f"{part}.parquet", some | {"split": ("string", said)})
+
+    written(["train"] * 6, ["test"] * 4)
+    read = data.read(tmp_path / "set")
+    assert (read.x.shape, read.x_test.shape) == ((6, 1), (4, 1))
+    written(["train"] * 4 + ["val"] * 2, ["test"] * 4)
+    read = data.read(tmp_path / "set")
+    assert (read.x.shape, read.x_test.shape) == ((4, 1), (4, 1))
+    for train, test, says in (
+        (["train"] * 5 + ["test"], ["test"] * 4, r"says test at row 5 of .*train\.parquet"),
+        (["train"] * 6, ["test", "train"] * 2, r"says train at row 1 of .*test\.parquet"),
+    ):
+        written(train, test)
+        with pytest.raises(DataError, match=f"E403 set: column 'split' {says}, and the file's name says another part"):
+            data.read(tmp_path / "set")
+
+
+def test_a_column_of_parts_counts_beside_labels_that_are_lists_too(tmp_path, write):
+    given = {
+        "x": ("list<element: int64>", RNG.integers(0, 9, (12, 5)).tolist()),
+        "label": ("list<element: int64>", RNG.integers(0, 3, (12, 5)).tolist()),
+        "split": ("string", ["train"] * 8 + ["test"] * 4),
+    }
+    write(tmp_path / "x.parquet", given)
+    read = data.read(tmp_path / "x.parquet")
+    assert (read.x.shape, read.x_test.shape) == ((8, 5), (4, 5))
+    assert np.array_equal(read.x_test, given["x"][1][8:])
+    assert "split" not in read.columns

@@ -207,6 +207,7 @@ def _beside(
     taken, label, site = named
     lists = label or ("" if aim else label_of(table.columns))
     if lists in table.columns and table.columns[lists].kind == "list":
+        sheet = with_split(sheet, lists, notes)
         labels, y = (
             (lists,),
             np.concatenate([held for _, held in RowGroups(table, Listed(table, lists, "auto")).passed()]),

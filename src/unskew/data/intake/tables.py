@@ -193,15 +193,18 @@ def sheet_raw(
 
 
 def with_split(sheet: Sheet, label: str, notes: list[Note]) -> Sheet:
-    """The sheet with its rows divided as a column of train, test and val says, if there is one and nothing else says so.
+    """The sheet with its rows divided as a column of train, test and val says, if there is one.
 
-    Raises DataError (E403) as `part_column` does, and where no row is for training; adds to the notes.
+    Raises DataError (E403) as `part_column` does, where no row is for training, and where the column and the names of files
+    say different things of a row; adds to the notes.
     """
-    if sheet.test is not None:
-        return sheet
     column, parts = part_column(sheet.columns, {label}, sheet.name)
     if parts is None:
         return sheet
+    if sheet.test is not None and (unlike := (parts != "val") & ((parts == "test") != sheet.test)).any():
+        row = int(np.argmax(unlike))
+        said = f"column '{column}' says {parts[row]} {sheet.where(row)}, and the file's name says another part"
+        raise DataError("E403", f"{sheet.name}: {said}; leave the column out, or put all rows into one file.")
     if not (parts == "train").any():
         raise DataError("E403", f"{sheet.name}: column '{column}' says of no row that it is for training.")
     notes += left_out(int((parts == "val").sum()))

@@ -26,6 +26,8 @@ BESIDE = 32
 """Bytes of memory that a row takes whatever it holds: its label, its checksum, its places in lists of rows."""
 AT_ONCE = 1 << 12
 """Rows that are read at once where a whole column is."""
+EXACT = 1 << 53
+"""The largest whole number up to which float64 holds all of them."""
 WHOLE = 0.5
 """Of what samples may take together, what the words of a single column may take that is in memory as a whole."""
 
@@ -118,7 +120,8 @@ class Shards:
                     f"{self.name}: column {excerpt(column, 40)} would have to be in memory as a whole, and takes more than "
                     f"{taken - int(batch.nbytes):,} bytes; leave it out, or write less into it.",
                 )
-            parts.append(self.converted(values_of, batch.column(raw), begin))
+            parts.append(widened(self.converted(values_of, batch.column(raw), begin)))
+        _check_kept(self.name, column, parts)
         values = widened(np.concatenate(parts)) if parts else np.zeros(0)
         return _words(values) if self.columns[column].kind == "text" else values
 
@@ -182,6 +185,16 @@ def table_of(path: Path, train: Sequence[Shard], test: Sequence[Shard], more: tu
         raise DataError("E414", f"{path} {text}; take fewer rows.")
     name = path.resolve().name if path.is_dir() else path.name.replace("*", "").strip("-_.") or "parquet"
     return Shards(name, shards, sum(sum(one.groups) for one in train), (*_unlike(shards), *more))
+
+
+def _check_kept(name: str, column: str, parts: Sequence[np.ndarray]) -> None:
+    """Raises DataError (E403) for whole numbers that are not kept beside fractions, which other files have in their place."""
+    if len({part.dtype.kind for part in parts} & {*"iuf"}) < 2:
+        return
+    for part in parts:
+        if part.dtype.kind in "iu" and len(part) and max(abs(int(part.min())), abs(int(part.max()))) > EXACT:
+            text = f"column {excerpt(column, 40)} holds whole numbers beyond {EXACT:,} in some files, and numbers of another type in others"
+            raise DataError("E403", f"{name}: {text}, which makes different ones equal; write one type into all files.")
 
 
 def _most() -> float:
