@@ -1,5 +1,5 @@
-"""Write the pages that are made from the code: one for each method and each error code, and all methods, settings, commands and
-error codes, the models, the data sets, the evidence.
+"""Write the pages that are made from the code: one for each method and each error code, and all methods, settings, commands,
+attacks and error codes, the models, the data sets, the evidence.
 
 python tools/docs.py            write them
 python tools/docs.py --check    exit with code 1 if any page differs from what would be written
@@ -60,6 +60,7 @@ def pages() -> dict[Path, str]:
     texts[DOCS / "errors" / "README.md"] = reference.errors()
     texts[DOCS / "settings.md"] = reference.settings()
     texts[DOCS / "commands.md"] = reference.commands()
+    texts[DOCS / "attacks.md"] = reference.attacks()
     texts[DOCS / "models.md"] = models_page()
     texts[DOCS / "evidence.md"] = evidence_page()
     texts[DOCS / "data-sets.md"] = data_page()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -9,6 +11,7 @@ import typer
 
 from unskew import arguments, cli
 from unskew.arguments import Argument
+from unskew.attacks import catalogue
 from unskew.config import Settings
 from unskew.errors import PAGES
 from unskew.markdown import table
@@ -65,6 +68,24 @@ def errors() -> str:
         rows = ((f"[{code}]({code}.md)", _first(page)) for code, page in sorted(PAGES.items()) if code[1] == digit)
         text += f"\n## {title}\n\n{table(('code', 'meaning'), rows)}\n"
     return text
+
+
+def attacks() -> str:
+    """docs/attacks.md: every attack, what it computes, and its settings."""
+    text = """# Attacks
+
+What each attack of `unskew attack RUN NAME` computes, and its settings: `--set steps=100`, and `--samples` for the setting of that name. [What payloads tell](privacy.md) says how scores are read and what was measured.
+"""
+    return text + "".join(_attack(name) for name in catalogue.names())
+
+
+def _attack(name: str) -> str:
+    kind = catalogue.kind_of(name)
+    first, _, rest = inspect.cleandoc(sys.modules[kind.__module__].__doc__ or "").partition("\n")
+    rows = ((f"`{a.name}`", _values(a), _shown(a.default), _plain(a.meaning)) for a in arguments.of(kind))
+    settings = table(("setting", "value", "default", "meaning"), rows)
+    asks = f"It asks: {kind.asks} The adversary: {kind.adversary}."
+    return f"\n## {name}\n\n{first}\n\n{asks}\n\n```text\n{rest.strip()}\n```\n\n{settings}\n"
 
 
 def _commands(group: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, Any]]:
