@@ -276,7 +276,7 @@ def hello_of(name, train=5):
 def test_the_coordinators_table_counts_who_was_asked_and_whose_answer_was_used(tmp_path):
     path = fake_run(tmp_path / "run", rounds=3, clients=10)
     (path / "sites.json").write_text(json.dumps({"run": "1", "sites": [hello_of("a"), hello_of("b"), hello_of("c")]}))
-    rounds_ = [(1, [0, 1], [0]), (2, [0, 1, 2], [0, 1]), (3, [0, 7], [7])]
+    rounds_ = [(2, [0, 1], [0]), (4, [0, 1, 2], [0, 1]), (6, [0, 7], [7])]
     rows = [{"t": t, "code": "round", "asked": asked, "answered": answered} for t, asked, answered in rounds_]
     (path / "ledger.jsonl").write_text("")  # nothing was sent in the last round yet
     events = [*rows, *({"t": 1, "code": "E302", "text": f"remark {k}"} for k in range(150))]
@@ -298,8 +298,8 @@ def test_the_coordinators_table_counts_who_was_asked_and_whose_answer_was_used(t
     text = run_page.html(path)
     cells = [re.findall(r"<td>([^<]*)</td>", row) for row in text.split('id="sites"')[1].split("<tr>")[2:5]]
     assert cells == [
-        ["a", "5", "3", "2", "round 2", ""],
-        ["b", "5", "2", "1", "round 2", "accuracy 37.5%"],
+        ["a", "5", "3", "2", "round 4", ""],
+        ["b", "5", "2", "1", "round 4", "accuracy 37.5%"],
         ["c", "5", "1", "0", "", ""],
     ]
     table = text.split('id="scores"')[1].split("</table>")[0]

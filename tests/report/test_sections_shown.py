@@ -82,6 +82,7 @@ def test_confusion_has_a_table_of_all_samples_and_one_of_each_client_that_has_so
         f"{m}: {w}" for m in ("fedavg", "flea") for w in ("all test samples", "a")
     ]
     assert "20 of 200 samples right" in section.html
+    assert section.html.count("<h3>") == 4
     assert confusion.build(context_of([run("a", 5)], "x")) is None
 
 
