@@ -252,3 +252,17 @@ def test_a_run_with_a_text_in_quotes_is_trained_and_resumed(tmp_path, monkeypatc
     Path("own.py").write_text(SETTINGS)
     ours = unskew.run("own.py(title='a,b')", "digits", model="mlp", name="r", **TINY)
     assert unskew.resume("runs/r").digest == ours.digest
+
+
+@pytest.mark.parametrize(
+    ("written", "told"),
+    [
+        ("krum", r"unknown method 'krum'\. Did you mean 'multi_krum'\?"),
+        ("fedprox, scaffold", r"Parts are joined by '\+': fedprox\+scaffold\."),
+        ("fed", "unknown method 'fed'"),
+    ],
+)
+def test_a_method_that_was_nearly_named_is_suggested(written, told):
+    """A piece of a name was near to none, and of two methods with a comma the last was suggested."""
+    with pytest.raises(UsageError, match=f"E102 .*{told}"):
+        registry.parse(written)

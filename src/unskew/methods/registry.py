@@ -6,7 +6,8 @@ A method is written `fedprox(mu=0.01)+fedrdn`.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -18,6 +19,8 @@ from unskew.core.part import Part
 from unskew.errors import UnknownMethod, UnskewError, UsageError, suggestion
 from unskew.methods import catalogue, own_parts
 
+LEAST_PIECE = 4
+"""Letters of a piece of a method's name by which it is known: "krum" of multi_krum."""
 FEDAVG = "FedAvg (McMahan et al., AISTATS 2017): the size-weighted mean of clients' weights"
 
 
@@ -104,6 +107,15 @@ def installed() -> dict[str, str]:
     return {entry.name: entry.value for entry in entry_points(group="unskew.methods")}
 
 
+def _meant(name: str, known: Sequence[str]) -> str:
+    """What somebody may have meant by a name that no method has, as a sentence with a space before it; "" if nothing is near."""
+    pieces = [piece.strip() for piece in re.split(r"[,;&/ ]", name)]
+    if len(pieces) > 1 and all(piece in known for piece in pieces if piece):
+        return f" Parts are joined by '+': {'+'.join(filter(None, pieces))}."
+    holding = [one for one in known if len(name) >= LEAST_PIECE and name in one]
+    return suggestion(name, known) or (f" Did you mean '{holding[0]}'?" if len(holding) == 1 else "")
+
+
 def _known(name: str) -> tuple[type[Part], dict[str, object]]:
     """The class of a method's Part, and the settings that the name stands for."""
     if name == "fedavg":
@@ -115,7 +127,7 @@ def _known(name: str) -> tuple[type[Part], dict[str, object]]:
         return kind, {}
     ours, presets = catalogue.entries(), catalogue.presets()
     if name not in ours and name not in presets:
-        near = suggestion(name, ["fedavg", *ours, *presets, *installed()])
+        near = _meant(name, ["fedavg", *ours, *presets, *installed()])
         if Path(f"{name}.py").is_file():
             near = f" There is a file {name}.py here: a method in a file is called '{name}.py'."
         raise UnknownMethod(name, f"unknown method '{name}'.{near} `unskew list methods` shows all.")
