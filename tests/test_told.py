@@ -9,8 +9,10 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import unskew
-from unskew import measures, scores, texts
+from unskew import arguments, measures, scores, texts
 from unskew.attacks import catalogue
+from unskew.data import page, registry
+from unskew.data.intake import tables
 from unskew.deploy.policy import Policy
 
 ROOT = Path(__file__).parents[1]
@@ -43,8 +45,7 @@ def test_every_figure_for_prometheus_is_told():
     made = [path.read_text() for path in (ROOT / "src/unskew/deploy/metrics").glob("*.py")]
     found = [pair for text in made for pair in re.findall(r"\b(gauge|counter)\(\"([a-z_]+)\"", text)]
     assert len(found) > 20
-    page = (ROOT / "docs/deploy.md").read_text()
-    named = set(re.findall(r"unskew_[a-z_]+", page))
+    named = set(re.findall(r"unskew_[a-z_]+", (ROOT / "docs/deploy.md").read_text()))
     assert {f"unskew_{name}{'_total' * (kind == 'counter')}" for kind, name in found} - named == set()
 
 
@@ -58,6 +59,15 @@ def test_every_attack_measure_metric_and_tracker_is_told():
     assert set(measures.NAMES) - set(headings) == set()
     assert untold("docs/metrics.md", scores.METRICS) == []
     assert untold("docs/callbacks.md", texts.TRACKERS) == []
+
+
+def test_every_reader_of_data_of_ones_own_is_told():
+    readers = {reader for reader, _ in registry.FILES.values()}
+    assert len(readers) > 2
+    assert readers <= {*page.READERS.values()}
+    takes = [{argument.name for argument in arguments.of(reader)} for reader in (tables.csv_set, tables.csv_pair)]
+    assert takes[0] == takes[1]  # so that one row stands for both
+    assert untold("docs/data-sets.md", {a.name for reader in page.READERS.values() for a in arguments.of(reader)}) == []
 
 
 def test_every_hook_of_a_callback_and_what_it_is_told_is_on_the_page():

@@ -1,17 +1,45 @@
-"""docs/data-sets.md: the named sets, and every setting of partitions, feature skews and availabilities."""
+"""docs/data-sets.md: the named sets, and every argument of data of one's own, partitions, feature skews and availabilities."""
 
 from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Callable
 
-from unskew import sources
+from unskew import arguments, sources
 from unskew.data.availability import Options
+from unskew.data.dataset import Dataset
+from unskew.data.from_folder import folder
+from unskew.data.from_npz import npy, npz
+from unskew.data.from_parquet import parquet
+from unskew.data.from_saved import saved
+from unskew.data.from_volumes import volumes
+from unskew.data.intake.tables import csv_set
 from unskew.data.presence import KINDS
 from unskew.data.registry import files, reader_of
 from unskew.data.shifts import SHIFTS
 from unskew.data.skew import partitions
 from unskew.markdown import arguments_table, table
+
+READERS: dict[str, Callable[..., Dataset]] = {
+    "tables": csv_set,
+    "folders": folder,
+    "Parquet": parquet,
+    "saved sets": saved,
+    "volumes": volumes,
+    ".npz": npz,
+    ".npy": npy,
+}
+"""What reads data of one's own, by what a path names."""
+MEANINGS = {
+    "label": "the column of labels",
+    "site": "the column that says where rows are from",
+    "classes": "the names of all classes, in their order",
+    "target": "the number to predict, a column or what y is called; or several labels, 'fever,cough'",
+    "center": "what is taken from the target; the training samples' mean if left out",
+    "scale": "what the target is divided by; the training samples' deviation if left out",
+}
+"""Of the arguments that a reader takes without a word of its own."""
 
 
 def page() -> str:
@@ -24,6 +52,11 @@ def page() -> str:
         "`UNSKEW_DATA` names; nothing is downloaded. Arguments follow the name: `office_caltech10(size=128)`.",
         _sets(),
         arguments_table("set", {name: reader_of(name) for name in files()}),
+        "## Data of your own",
+        "Arguments follow the path in brackets, `scans/(size=128)`; [data.md](data.md) says what of your own is read, and how.",
+        "Tables are .csv and .tsv files, and folders with train.csv; folders hold images or sounds; saved sets are those of "
+        "Hugging Face Datasets; volumes are NIfTI or DICOM.",
+        _own(),
         "## Partitions: `--skew`",
         "Options follow after commas: `dirichlet:0.1,min=10`.",
         table(("example", "how samples are dealt out"), _partitions()),
@@ -46,6 +79,24 @@ def _sets() -> str:
         summary, _, rest = sources.docstring(path).partition("\n")
         rows.append((f"`{name}`", summary, " ".join(rest.split()), sources.constant(path, "SOURCE", "")))
     return table(("set", "what it is", "arrays of its archive", "where to get it"), rows)
+
+
+def _own() -> str:
+    """The arguments of data of one's own, each with the kinds of data that take it."""
+    kinds: dict[tuple[str, ...], list[str]] = {}
+    for kind, reader in READERS.items():
+        for a in arguments.of(reader):
+            default = f"`{a.default}`" if a.default else ""
+            row = (
+                f"`{a.name}`",
+                a.type.replace("Sequence", "list of texts"),
+                a.range,
+                default,
+                a.meaning or MEANINGS[a.name],
+            )
+            kinds.setdefault(row, []).append(kind)
+    rows = sorted((row[0], ", ".join(names), *row[1:]) for row, names in kinds.items())
+    return table(("argument", "of", "type", "range", "default", "meaning"), rows)
 
 
 def _partitions() -> list[tuple[str, str]]:
