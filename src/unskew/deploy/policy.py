@@ -44,7 +44,12 @@ class Policy:
         "kinds of Shares that may leave: weights, sums, statistics, features, labels, inputs. Features come from weights "
         "that the coordinator chooses, and can show inputs",
     ] = ("weights", "sums", "statistics")
-    least_samples: Annotated[int, Ge(1), "samples that must stand behind every number that leaves"] = 5
+    least_samples: Annotated[
+        int,
+        Ge(1),
+        "samples that must stand behind every number that leaves; a score "
+        "counts as one of all test samples, also where it is a mean over classes",
+    ] = 5
     least_batch: Annotated[int, Ge(1), "samples that a study's training batches must have"] = 4
     most_rounds: Annotated[int, Ge(1), "rounds of one study"] = 1000
     most_runs: Annotated[int, Ge(1), "runs that may begin at this site, all studies together"] = 100
@@ -52,8 +57,8 @@ class Policy:
     epsilon: Annotated[
         Annotated[float, Gt(0)] | None,
         "budget of differential privacy, all runs together, for methods that account for one (their largest finite "
-        "figure counts); none: no budget. Studies that account for none, such as plain fedavg, are not stopped by it: name "
-        "methods to allow no others",
+        "figure counts, in full when a run begins, at the study's own delta); none: no budget. Studies that account for "
+        "none, such as plain fedavg, are not stopped by it: name methods to allow no others",
     ] = None
     hours: Annotated[str, "hours of the day, local time, in which the site answers: 22:00-06:00"] = "00:00-24:00"
     secure_aggregation: Annotated[
