@@ -491,3 +491,12 @@ def test_domains_that_are_the_clients_are_not_mixed():
     for skew in ("iid", "domain+noise:0.1"):
         unskew.run("fedavg", whole, skew=skew, clients=4, rounds=1, epochs=1, say=said.append)
     assert ["'domain' are mixed" in text for text in said if text.startswith("data")] == [True, False]
+
+
+def test_a_set_without_test_samples_says_that_nothing_is_scored():
+    """Of two samples none can be held out: the run ended with a table of no scores, and nothing said why."""
+    said: list[str] = []
+    for n in (2, 40):
+        unskew.run("fedavg", (X[:n], Y[:n]), skew="iid", clients=2, rounds=1, epochs=1, say=said.append)
+    assert "2 for training, 0 for testing, so no test scores: give a test set" in said[0]
+    assert "no test scores" not in "".join(said[1:])

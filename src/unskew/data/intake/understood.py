@@ -32,9 +32,10 @@ CHUNK = 1 << 24
 
 def table(dataset: Dataset | Federation) -> str:
     """The table as lines of a topic and what there is to say of it."""
+    untested = ", so no test scores: give a test set, or more samples of each class" * (not len(dataset.y_test))
     rows = [
         ("data", excerpt(dataset.name).strip("'\"")),
-        ("samples", f"{len(dataset.y):,} for training, {len(dataset.y_test):,} for testing"),
+        ("samples", f"{len(dataset.y):,} for training, {len(dataset.y_test):,} for testing{untested}"),
         ("each", _each(dataset)),
         *(_inputs(dataset) if dataset.layout else [("values", _values(dataset))]),
         ("target", _target(dataset))
