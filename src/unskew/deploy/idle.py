@@ -29,11 +29,17 @@ class Idle:
 
     def note(self, node: int, asked: float) -> None:
         """A question of this node, which was passed on at that time, brought nothing. Whatever happens, this raises nothing."""
-        path = self.folder / str(node)
+        path, new = self.folder / str(node), self.folder / f".{node}"
         with suppress(OSError):
-            self.folder.mkdir(mode=0o700, exist_ok=True)
-            path.touch(mode=0o600)
-            os.utime(path, (asked, asked))
+            try:
+                os.utime(path, (asked, asked))
+            except (
+                FileNotFoundError
+            ):  # under its name no file may have the time of day, which is later than any of `now`
+                self.folder.mkdir(mode=0o700, exist_ok=True)
+                new.touch(mode=0o600)
+                os.utime(new, (asked, asked))
+                new.replace(path)
 
     def last(self, node: int) -> float:
         """When this node's last question that brought nothing was passed on; -1 if there was none."""
