@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import socket
 import threading
+import time
 
 import pytest
 
@@ -34,6 +35,11 @@ class Proxy:
             self.asked += line.recv(4096)
         line.sendall(self.answer)
         self.line = line
+
+
+def _gone_after(line: socket.socket, seconds: float) -> None:
+    time.sleep(seconds)
+    line.close()
 
 
 @pytest.mark.parametrize(
@@ -94,5 +100,6 @@ def test_what_a_proxy_says_names_the_proxy(monkeypatch):
 def test_a_proxy_that_says_nothing_is_not_waited_for_without_end(monkeypatch):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("HTTPS_PROXY", f"127.0.0.1:{silent.getsockname()[1]}")
-        with pytest.raises(OSError, match="by the proxy .*timed out"):
+        threading.Thread(target=lambda: _gone_after(silent.accept()[0], 3), daemon=True).start()
+        with pytest.raises(OSError, match=r"by the proxy .*timed out"):
             reach("fl.example.org", 8000, True, 0.2)

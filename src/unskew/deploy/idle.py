@@ -33,9 +33,8 @@ class Idle:
         with suppress(OSError):
             try:
                 os.utime(path, (asked, asked))
-            except (
-                FileNotFoundError
-            ):  # under its name no file may have the time of day, which is later than any of `now`
+            except FileNotFoundError:
+                # under its own name no file may have the time of day, which is later than any of `now`
                 self.folder.mkdir(mode=0o700, exist_ok=True)
                 new.touch(mode=0o600)
                 os.utime(new, (asked, asked))
