@@ -99,10 +99,16 @@ def checks(monkeypatch, *outcomes):
 
 
 def test_checks_are_told_one_by_one_and_one_that_fails_is_the_exit_code(monkeypatch):
-    checks(monkeypatch, ("finite", ""), ("resumes", "it does not"))
+    checks(monkeypatch, ("finite", ""), ("resumes", "it does not"), ("shares", ""))
     done = call("check", "fedprox")
     assert done.code == 1
-    assert done.out.splitlines() == ["ok    finite", "FAIL  resumes: it does not", "", "1 of 2 checks passed"]
+    assert done.out.splitlines() == [
+        "ok    finite",
+        "FAIL  resumes: it does not",
+        "ok    shares",
+        "",
+        "2 of 3 checks passed",
+    ]
     held = call("check", "fedprox", "--json")
     assert (held.code, json.loads(held.out)[1]) == (1, {"check": "resumes", "ok": False, "detail": "it does not"})
     checks(monkeypatch, ("finite", ""))
@@ -175,7 +181,8 @@ def test_a_report_of_runs_and_one_of_kept_results(tmp_path):
     assert call("report", str(at)).out == f"{at / 'report.html'}\n"
     both = call("report", str(at), str(fake_run(tmp_path / "r", rounds=2)), "--out", str(tmp_path / "p.html"))
     assert both.out == f"{tmp_path / 'p.html'}\n"
-    assert "fedavg" in (tmp_path / "p.html").read_text()
+    assert "<title>c and r: " in (tmp_path / "p.html").read_text()
+    assert "· 2 runs</p>" in (tmp_path / "p.html").read_text()
     results = tmp_path / "kept"
     results.mkdir()
     (results / "t.json").write_text(json.dumps(WHOLE))
