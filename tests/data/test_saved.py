@@ -14,7 +14,9 @@ import pytest
 
 import unskew
 from unskew import data
+from unskew.data import from_saved
 from unskew.data.parquet import frames
+from unskew.data.parquet.files import Images
 from unskew.data.parquet.saved import is_saved
 from unskew.data.parquet.stream import Stream, stream
 from unskew.data.rows import streams
@@ -362,3 +364,23 @@ def test_a_folder_of_images_with_a_state_of_its_own_is_none(tmp_path):
     assert not is_saved(tmp_path)
     (tmp_path / "x.arrow").write_text("")
     assert is_saved(tmp_path)
+
+
+def test_every_setting_of_a_saved_set_is_used(tmp_path, monkeypatch):
+    """As those of Parquet are, whose function makes the samples of both."""
+    given = {"label": "y", "site": "hospital", "x": "x", "layout": "channels first", "target": ""}
+    seen: dict[str, object] = {}
+
+    def tabled(table, named, layout, images, aim):
+        seen.update(table=table, named=named, layout=layout, images=images, aim=aim)
+        return "the set"
+
+    monkeypatch.setattr("unskew.data.from_saved.tabled", tabled)
+    monkeypatch.setattr("unskew.data.from_saved.saved_at", lambda path, split: (path, split))
+    made = from_saved.saved(str(tmp_path), **given, split="fold1", size=9, fit="crop", bits=12)
+    assert made == "the set"
+    assert seen["table"] == (tmp_path, "fold1")
+    assert seen["named"] == ("x", "y", "hospital")
+    assert (seen["layout"], seen["images"], seen["aim"]) == ("channels first", Images(9, "crop", 12), None)
+    from_saved.saved(tmp_path, target="age", center=40.0, scale=10.0)
+    assert (seen["aim"].name, seen["aim"].center, seen["aim"].scale) == ("age", 40.0, 10.0)

@@ -150,7 +150,13 @@ def test_alexnet_fits_sizes_between_the_digits_and_imagenet(side):
         ((1, 64, 87), "audionet"),
         ((1, 64, 32), "audionet"),
         ((1, 64, 64), "alexnet_bn(width=1024)"),
+        ((1, 48, 48), "alexnet_bn(width=1024)"),
+        ((1, 47, 48), "cnn_small"),
+        ((3, 64, 87), "alexnet_bn(width=1024)"),
+        ((1, 64, 15), "cnn_small"),
         ((1, 8, 8), "cnn_small"),
+        ((1, 4, 4), "cnn_small"),
+        ((1, 3, 4), "mlp"),
         ((561,), "mlp"),
         ((3, 2), "mlp"),
     ],
@@ -161,6 +167,14 @@ def test_auto_fits_the_sample(shape, name):
         module = models.build("auto", shape, 5)
         assert count.parameters(module) == count.parameters(models.build(name, shape, 5))
         models.check_module(module, shape, 5)
+
+
+def test_auto_answers_at_every_pixel_and_knows_no_model_for_every_token():
+    assert models.default_for((3, 32, 32), (32, 32)) == "unet"
+    with pytest.raises(
+        UsageError, match=r"E122 no model that comes with unskew answers at every token; .*hf\(path=FOLDER\)"
+    ):
+        models.default_for((12,), (12,))
 
 
 def test_names_are_the_files_and_their_aliases():
