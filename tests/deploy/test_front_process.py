@@ -37,8 +37,9 @@ def home(tmp_path_factory):
 def front(home, folder) -> Iterator[subprocess.Popen[str]]:
     """The process, once it listens; its output is in `said` of the folder."""
     words = [sys.executable, "-P", "-m", "unskew.deploy.front", str(home.folder), "127.0.0.1", str(free_port())]
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}  # as a service has it
     with open(folder / "said", "w") as said:
-        process = subprocess.Popen(words, stdout=said, stderr=subprocess.STDOUT, text=True, env={**os.environ})
+        process = subprocess.Popen(words, stdout=said, stderr=subprocess.STDOUT, text=True, env=env)
     try:
         until = time.monotonic() + 60
         while "listening" not in lines(folder) and process.poll() is None and time.monotonic() < until:
