@@ -118,7 +118,7 @@ def test_nothing_that_leaves_says_where_files_lie_on_the_machine_that_trained(ki
     assert str(plain.parent) not in str(said)
     assert "somebody, 7" in said["made_by"]
     text = (tmp_path / "r" / "model.md").read_text()
-    assert text.startswith("# pull.py(note=note.txt) on rows\n")
+    assert text.startswith("# pull.py(note='note.txt') on rows\n")
     assert "| model | net.py:net |" in text
     assert "| who answers | trace:who.csv,drop:0.0 |" in text
     for path in (tmp_path / "r" / "model.md", *ours.export(tmp_path / "e", kind)):

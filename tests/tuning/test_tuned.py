@@ -118,7 +118,7 @@ def test_the_page_shows_what_was_tried_and_the_command_says_it(copy):
     assert "ended early" in text
     said = repeat.command(context_of(read_comparison(copy / "c"), "c"))
     assert said.startswith("unskew compare fedavg fedprox")
-    assert said.endswith("--tune 5 --seeds 1")
+    assert said.endswith("--tune 5 --seeds 1 --no-references")
     assert "--lr" not in said  # the best one is found anew
 
 
