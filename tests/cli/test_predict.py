@@ -104,7 +104,7 @@ def test_what_cannot_be_predicted_is_refused_in_a_sentence(ours, arguments, code
 
 def test_the_samples_are_not_overwritten_by_their_predictions(ours):
     before = (ours.path.parent / "new.npy").read_bytes()
-    for out in ("new.npy", "./new.npy"):
+    for out in ("new.npy", str(ours.path.parent / "new.npy")):
         refused = call("predict", "r", "new.npy", "--out", out, cwd=ours.path.parent)
         assert (refused.code, refused.err[:4]) == (2, "E109")
         assert "is the input" in refused.err
