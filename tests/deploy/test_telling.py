@@ -148,7 +148,7 @@ def test_what_the_operator_approves_names_the_run_the_training_and_all_that_leav
     assert "number of training samples, a round (read: each)" in leaves
     assert "mean training loss, a round (read: each)" in leaves
     assert any(line.startswith("scores on this site's own test samples: accuracy") for line in leaves)
-    once = "numbers of training and test samples, shape, class names, whether they look unscaled, versions, once (read: each)"
+    once = "numbers of training and test samples, shape, class names, whether samples look unscaled, versions, once (read: each)"
     assert once in leaves
     tells = next(line for line in leaves if line.startswith("what it tells"))
     assert "weights: seen by the server" in tells

@@ -73,7 +73,7 @@ def _beside(method: Method, trainer: Trainer, data: Dataset, summed: SecureAggre
     columns = forms.told(forms.form_of(data))
     shape += f", {columns}" if columns else ""
     shape += ", center and scale of the target" if data.target else ", class names"
-    what = f"numbers of training and test samples, {shape}, whether they look unscaled, versions"
+    what = f"numbers of training and test samples, {shape}, whether samples look unscaled, versions"
     return [*lines, f"{what}, once (read: each)"]
 
 
