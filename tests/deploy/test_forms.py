@@ -141,7 +141,9 @@ def test_the_operator_reads_that_names_of_columns_leave(tmp_path):
     from unskew.deploy.leaving import forecast_of
 
     _, lines = forecast_of(site.data, fake.Settings(method="fedavg", model="mlp", clients=2))
-    told = "shape, names of columns, digests of the words in columns of words, class names, whether samples look unscaled"
+    told = (
+        "shape, names of columns, digests of the words in columns of words, class names, whether samples look unscaled"
+    )
     assert any(told in line for line in lines)
 
 
