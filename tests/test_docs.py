@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+from unskew.experiments import kept, markdown
 from unskew.methods import catalogue, registry
 from unskew.methods.costs import costs
 
@@ -22,6 +23,16 @@ def test_generated_pages_are_up_to_date():
 def test_the_page_of_the_default_holds_what_is_computed_from_the_kept_runs():
     tables = runpy.run_path(str(ROOT / "tools" / "default.py"))["tables"]()
     assert tables in (ROOT / "docs" / "results" / "default.md").read_text(), "run python tools/default.py"
+
+
+def test_the_pages_of_kept_results_say_what_is_kept():
+    """A page that was changed by hand, or not made again after its words changed, says something else than its numbers."""
+    folder = ROOT / "docs" / "results"
+    results = kept.results_in(folder)
+    texts = {result["page"]: markdown.page(result) for result in results}
+    assert len(texts) > 40
+    assert not [name for name, text in texts.items() if (folder / f"{name}.md").read_text() != text]
+    assert (folder / "README.md").read_text() == markdown.index(results, "docs/results", kept.written_in(folder))
 
 
 def test_every_error_code_in_the_code_has_a_page():

@@ -75,7 +75,7 @@ def test_a_gap_is_that_of_whole_runs_to_the_papers_numbers():
 
 def test_one_seed_has_no_spread_and_fewer_than_five_no_test():
     one, three, five = (wording.note(result(entry(n=n))) for n in (1, 3, 5))
-    assert "last round, as the paper reports, in %; one seed." in one
+    assert "in the last round, as the paper reports; one seed." in one
     assert "mean ± sample standard deviation over 3 seeds." in three
     assert "other method of the row; 3 seeds, of the 5 that a test needs." in three
     assert "with a paired t-test over seeds, Holm-corrected" in five
@@ -83,6 +83,34 @@ def test_one_seed_has_no_spread_and_fewer_than_five_no_test():
     assert wording.points(score(61.44, 0.84, 2), "percent") == "61.4 ± 0.8"
     assert wording.points(score(0.01234, 0.00456, 2), "number") == "0.0123 ± 0.0046"
     assert wording.points(score(None, None, 0), "percent") == wording.points(score(1.0, None, 2), "percent")
+
+
+def test_ours_says_which_score_it_is_of_whose_model_and_on_what():
+    """Pages said which round, and neither the score nor whether it is the global model's or each client's own."""
+
+    def told(*entries, **more):
+        return wording.note(result(*entries, **more)).splitlines()[0]
+
+    assert told(metric="accuracy", measure="best").startswith(
+        "ours: accuracy, in %, of the global model on all test samples, in the best round, as the paper reports; mean ±"
+    )
+    assert told(metric="rmse", unit="number", measure="mean10", paper="").startswith(
+        "ours: RMSE of the global model on all test samples, averaged over those of the last ten rounds that were evaluated; "
+    )
+    rows = {"a": {"main": "dice"}, "b": {"main": "dice", "quantity": "worst", "scope": "personal@client"}}
+    one, both = ([entry(name) for name in names] for names in ("a", "ab"))
+    mean = "Dice, in %, of the global model on each client's own test samples, mean over clients"
+    assert told(*one, rows=rows, metric="mean", scope="global@client").startswith(f"ours: {mean}, in the last round")
+    assert told(*both, rows=rows, metric="mean", scope="global@client").startswith(
+        f"ours: {mean} (in `a`); Dice, in %, of each client's own model on its own test samples, worst client (in `b`), in"
+    )
+    assert told(scope="measure", unit="number").startswith("ours: the measure named below, in the last round, as")
+    curves = {"b": {"FLea": [[[10, 0.1], [20, 0.2]]]}}
+    early = told(*both, rows={"a": {"at": 10}, "b": {"at": 20}}, scope="measure", unit="number", curves=curves)
+    assert early.startswith("ours: the measure named below, in the last round (of `a` up to round 10), as the paper")
+    bounded = entry(bounds={"low": 0.1, "high": 0.2, "floor": 0.0, "ceiling": 1.0})
+    found = told(bounded, scope="attack", metric="MSE", unit="number", rows={"p0.1": {"quantity": "MSE"}})
+    assert found.startswith("ours: what the attack found after the last round: MSE; ")
 
 
 def test_a_lead_has_its_sign_and_a_p_of_five_seeds():
@@ -105,6 +133,10 @@ def test_what_an_attack_found_stands_between_what_it_knows_without_and_with_the_
     told = wording.note(result(found, entry("p0.2"), scope="attack"))
     assert wording.ATTACKS in told
     assert "or what the attack of the row found after the last round" in told
+    rows = {"p0.1": {"quantity": "top-1 match"}, "p0.2": {}}
+    told = wording.note(result(found, entry("p0.2"), metric="accuracy", rows=rows, paper=""))
+    assert told.startswith("ours: accuracy, in %, of the global model on all test samples, in the last round, or what the")
+    assert "of the row found after the last round: top-1 match, in %; mean" in told
 
 
 def test_every_row_names_its_own_measure():
@@ -161,7 +193,9 @@ def test_what_is_kept_is_json_that_every_program_reads():
 
 
 def test_a_row_is_kept_with_the_main_score_of_its_runs():
-    row = SimpleNamespace(name="r", note="n", x=None, panel="", attack=None, metric="worst")
+    row = SimpleNamespace(name="r", note="n", x=None, panel="", attack=None, metric="worst", scope="", at=0)
     runs = {("s", "FedAvg"): [SimpleNamespace(metric="dice")], ("r", "FedAvg"): [SimpleNamespace(metric="rmse")]}
     assert kept_result._row(row, runs) == {"note": "n", "x": None, "panel": "", "quantity": "worst", "main": "rmse"}
     assert "main" not in kept_result._row(row, {})
+    row.scope, row.at = "personal@client", 10
+    assert kept_result._row(row, {}).items() >= {"scope": "personal@client", "at": 10}.items()

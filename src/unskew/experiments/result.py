@@ -61,13 +61,16 @@ class ClaimRecord(TypedDict):
 
 
 class RowRecord(TypedDict):
-    """What a table's file says of a row: its note, where it is drawn, and what it reports: `quantity`, "" for the table's
-    own, and the command's name of the `attack`, "" for none. main: the main score of its runs, if any were made."""
+    """What a table's file says of a row: its note, where it is drawn, and what it reports: `quantity` and `scope`, where they
+    are not the table's, `at`, the round after which it is read where that is not the last, and the command's name of the
+    `attack`, "" for none. main: the main score of its runs, if any were made."""
 
     note: str
     x: float | None
     panel: str
     quantity: NotRequired[str]
+    scope: NotRequired[str]
+    at: NotRequired[int]
     main: NotRequired[str]
     attack: NotRequired[str]
 
@@ -177,6 +180,10 @@ def _row(row: TableRow, runs: Runs) -> RowRecord:
         record["quantity"], record["attack"] = row.attack.metric, row.attack.name
     elif row.metric:
         record["quantity"] = row.metric
+    if row.scope:
+        record["scope"] = row.scope
+    if row.at:
+        record["at"] = row.at
     return record
 
 

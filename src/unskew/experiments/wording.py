@@ -14,10 +14,16 @@ from unskew.report.stats import FEWEST_PAIRS
 from unskew.scores import kind, significant
 
 MEASURE = {
-    "best": "best round",
-    "last": "last round",
-    "mean10": "mean of those of the last ten rounds that were evaluated",
+    "best": "in the best round",
+    "last": "in the last round",
+    "mean10": "averaged over those of the last ten rounds that were evaluated",
 }
+WHOSE = {
+    "global": "of the global model on all test samples",
+    "global@client": "of the global model on each client's own test samples",
+    "personal@client": "of each client's own model on its own test samples",
+}
+"""Which model a scope scores, and on what."""
 EPSILON = "Epsilon for the client and class that the release protects least, over all seeds."
 ATTACKS = (
     "95 %: interval of an attack's score over the attacked samples. Without payload: what the attacker reaches who has not "
@@ -59,6 +65,16 @@ def quantity(result: TableResult, row: str = "") -> str:
     return f"{score}, {OVER_CLIENTS[metric]}"
 
 
+def scored(result: TableResult, row: str) -> str:
+    """Which score a row reports, whose it is and on what: `accuracy, in %, of the global model on all test samples`."""
+    record, percent = result["rows"][row], ", in %" if result["unit"] == "percent" else ""
+    scope = record.get("scope") or result["scope"]
+    if scope not in WHOSE:
+        return f"the measure named below{percent}"
+    name, _, over = quantity(result, row).partition(", ")
+    return f"{name}{percent}{',' if percent else ''} {WHOSE[scope]}{', ' if over else ''}{over}"
+
+
 def note(result: TableResult) -> str:
     """What the columns of the table mean, in sentences."""
     percent, of_measure = result["unit"] == "percent", result["scope"] in ("measure", "attack")
@@ -92,7 +108,7 @@ def _measured(result: TableResult) -> str:
         number = f"The number is the measure `{next(iter(rows), result['metric'])}`"
     else:
         number = "The number is the measure " + ", ".join(f"`{m}` ({', '.join(names)})" for m, names in rows.items())
-    return f"{number}, which docs/measures.md explains; larger is not better by itself."
+    return f"{number}, which docs/measures.md explains; whether larger is better depends on the measure."
 
 
 def _tested(result: TableResult) -> str:
@@ -120,12 +136,36 @@ def _ours(result: TableResult) -> str:
     seeds = max((entry["ours"]["n"] for entry in result["entries"]), default=0)
     spread = f"mean ± sample standard deviation over {seeds} seeds" if seeds > 1 else "one seed"
     reported = ", as the paper reports" if result["paper"] else ""
-    percent = ", in %" if result["unit"] == "percent" else ""
     gap = " gap: ours minus the paper's." if has_paper_numbers(result) and result["scale"] == 1 else ""
     attacks, others = attacked(result)
-    trained = f"{MEASURE[result['measure']]}{reported}" if others else ""
-    by_attack = f"what the attack{' of the row' if others else ''} found after the last round" if attacks else ""
-    return f"ours: {', or '.join(filter(None, (trained, by_attack)))}{percent}; {spread}.{gap}"
+    trained = f"{_scores(result)}, {MEASURE[result['measure']]}{_up_to(result)}{reported}" if others else ""
+    return f"ours: {', or '.join(filter(None, (trained, _found(result) if attacks else '')))}; {spread}.{gap}"
+
+
+def _scores(result: TableResult) -> str:
+    """What the rows report that no attack fills, each with its rows where they report several things."""
+    rows: dict[str, list[str]] = {}
+    for row in dict.fromkeys(entry["row"] for entry in result["entries"] if not entry.get("bounds")):
+        rows.setdefault(scored(result, row), []).append(row)
+    if len(rows) < 2:
+        return next(iter(rows), "score")
+    return "; ".join(f"{what} (in {', '.join(f'`{name}`' for name in names)})" for what, names in rows.items())
+
+
+def _up_to(result: TableResult) -> str:
+    """Which rows are read before the last round: ` (of `t10` up to round 10)`."""
+    rows, last = dict.fromkeys(entry["row"] for entry in result["entries"]), last_round(result)
+    early = [f"of `{row}` up to round {at}" for row in rows if (at := result["rows"][row].get("at", last)) < last]
+    return f" ({', '.join(early)})" if early else ""
+
+
+def _found(result: TableResult) -> str:
+    """What an attack found, by the names of its scores."""
+    rows = dict.fromkeys(entry["row"] for entry in result["entries"] if entry.get("bounds"))
+    names = dict.fromkeys(quantity(result, row) for row in rows)
+    percent = ", in %" if result["unit"] == "percent" else ""
+    of_row = " of the row" if attacked(result)[1] else ""
+    return f"what the attack{of_row} found after the last round: {' or '.join(names)}{percent}"
 
 
 def source(result: TableResult) -> str:
@@ -178,9 +218,14 @@ def rows(result: TableResult) -> str:
 
 def rounds(result: TableResult) -> str:
     """The rounds of the longest run: `100`, or `25 (0.25 of the paper's)`."""
-    series = [s for methods in result["curves"].values() for runs in methods.values() for s in runs if s]
-    last = max((int(s[-1][0]) for s in series), default=0)
+    last = last_round(result)
     return f"{last}" if result["scale"] == 1 else f"{last} ({result['scale']:g} of the {source(result)}'s)"
+
+
+def last_round(result: TableResult) -> int:
+    """The last round of the longest run; 0 where nothing was run."""
+    series = [s for methods in result["curves"].values() for runs in methods.values() for s in runs if s]
+    return max((int(s[-1][0]) for s in series), default=0)
 
 
 def titles(results: Sequence[TableResult]) -> list[str]:
