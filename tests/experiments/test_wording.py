@@ -135,7 +135,9 @@ def test_what_an_attack_found_stands_between_what_it_knows_without_and_with_the_
     assert "or what the attack of the row found after the last round" in told
     rows = {"p0.1": {"quantity": "top-1 match"}, "p0.2": {}}
     told = wording.note(result(found, entry("p0.2"), metric="accuracy", rows=rows, paper=""))
-    assert told.startswith("ours: accuracy, in %, of the global model on all test samples, in the last round, or what the")
+    assert told.startswith(
+        "ours: accuracy, in %, of the global model on all test samples, in the last round, or what the"
+    )
     assert "of the row found after the last round: top-1 match, in %; mean" in told
 
 
