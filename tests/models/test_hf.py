@@ -22,7 +22,8 @@ from unskew.config import build
 from unskew.core.keys import key
 from unskew.deploy.studies import allowed
 from unskew.errors import DataError, UsageError
-from unskew.models import folder, tokens
+from unskew.models import folder, pretrained, tokens
+from unskew.models.language import Pooled, Window
 
 N, T, WORDS, CLASSES = 48, 10, 60, 3
 Y = np.arange(N) % CLASSES
@@ -215,6 +216,114 @@ def test_the_weights_are_the_folders_and_padding_counts_for_nothing(folders):
             torch.testing.assert_close(module[0](ids.float()), (h * known).sum(1) / known.sum(1), atol=1e-5, rtol=0)
             shorter = module[0](ids[:1, :7])
             torch.testing.assert_close(module[0](ids[:1]), shorter, atol=1e-5, rtol=0)
+
+
+def odd(place: Path, kind: str) -> str:
+    """A tiny model of an architecture that sees its tokens in a way of its own; names are those of its class and what is odd."""
+    import transformers as t
+
+    few = {"vocab_size": WORDS, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+    few |= {"intermediate_size": 32, "max_position_embeddings": 16, "pad_token_id": 0}
+    gemma = {"num_key_value_heads": 2, "head_dim": 8}
+    mixed = {"layer_types": ["full_attention", "sliding_attention"]}
+    config = {
+        "modernbert": lambda: t.ModernBertConfig(**few, local_attention=4, global_attn_every_n_layers=2),
+        "mistral": lambda: t.MistralConfig(**few, num_key_value_heads=2, sliding_window=3),
+        "gemma3": lambda: t.Gemma3TextConfig(**few, **gemma, **mixed, sliding_window=3),
+        "gemma3 both ways": lambda: t.Gemma3TextConfig(
+            **few, **gemma, **mixed, sliding_window=4, use_bidirectional_attention=True
+        ),
+        "qwen2": lambda: t.Qwen2Config(**few, num_key_value_heads=2),
+        "bert as a decoder": lambda: t.BertConfig(**few, is_decoder=True),
+        "bloom": lambda: t.BloomConfig(vocab_size=WORDS, hidden_size=16, n_layer=2, n_head=2),
+        "xlnet": lambda: t.XLNetConfig(vocab_size=WORDS, d_model=16, n_layer=2, n_head=2, d_inner=32),
+    }[kind]()
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        model = t.AutoModel.from_config(config)
+        for weight in model.parameters():
+            weight.data.mul_(4 if weight.ndim > 1 else 1)  # so that it matters which tokens are seen
+        model.save_pretrained(place)
+    return str(place)
+
+
+ODD = ["modernbert", "mistral", "gemma3", "gemma3 both ways", "qwen2", "bert as a decoder"]
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_tokens_see_what_the_model_lets_them_see(folders, tmp_path, kind):
+    """Some layers see near tokens only, and some decoders both ways; with another mask every answer would be another."""
+    import transformers as t
+
+    path = odd(tmp_path / "m", kind)
+    module = models.build(f"hf(path={path!r}, padding=0)", (T,), CLASSES, (T,)).eval()
+    ids = torch.as_tensor(X[:4])
+    with torch.no_grad():
+        h = t.AutoModel.from_pretrained(path).eval()(ids, attention_mask=(ids != 0).long()).last_hidden_state
+        torch.testing.assert_close(module[0](ids.float())[ids != 0], h[ids != 0], atol=1e-4, rtol=1e-4)
+    assert module[0].causal == (kind in ("mistral", "gemma3", "qwen2", "bert as a decoder"))
+
+
+@pytest.mark.parametrize("kind", ["bloom", "xlnet"])
+def test_a_model_that_takes_no_mask_of_ours_is_refused(folders, tmp_path, kind):
+    path = odd(tmp_path / "m", kind)
+    with pytest.raises(UsageError, match=r"E137 the model in .* cannot be told which tokens each of 10 may see \("):
+        models.build(f"hf(path={path!r}, padding=0)", (T,), CLASSES)
+
+
+def test_a_model_that_answers_otherwise_with_our_mask_is_refused(folders):
+    """Also where only tokens that are far apart show it, or only padding. Its layers keep their modes."""
+    llama, bert = (
+        models.build(f"hf(path={str(folders / k)!r}, lora_rank=0)", (T,), CLASSES)[0] for k in ("llama", "bert")
+    )
+    pretrained.check_attention(Pooled(llama.model, 0, True), "m", T, WORDS)
+    assert llama.training
+    assert not llama.model.training
+    words = (
+        r"E137 the model in m answers otherwise when it is told which tokens each of 10 may see; give shorter samples"
+    )
+    with pytest.raises(UsageError, match=words):
+        pretrained.check_attention(Pooled(llama.model, 0, True, Window(T - 2, mixed=False)), "m", T, WORDS)
+    pretrained.check_attention(Pooled(llama.model, 0, True, Window(T - 1, mixed=False)), "m", T, WORDS)
+    sound = bert.model.forward
+    bert.model.forward = lambda input_ids, attention_mask: sound(
+        input_ids=input_ids, attention_mask=attention_mask if attention_mask.ndim == 4 else None
+    )
+    pretrained.check_attention(Pooled(bert.model, None, False), "m", T, WORDS)
+    with pytest.raises(UsageError, match=words):
+        pretrained.check_attention(Pooled(bert.model, 0, False), "m", T, WORDS)
+
+
+def test_only_tensors_are_asked_for_and_they_become_float32(folders, tmp_path, monkeypatch):
+    """Whatever type they are kept in. The library is told to run no code and to fetch nothing, beside a folder that holds neither."""
+    import transformers as t
+
+    t.AutoModel.from_pretrained(folders / "bert", dtype=torch.bfloat16).save_pretrained(tmp_path / "m")
+    asked = []
+    real = t.AutoModel.from_pretrained
+    monkeypatch.setattr(
+        t.AutoModel, "from_pretrained", lambda *a, **options: asked.append(options) or real(*a, **options)
+    )
+    module = models.build(f"hf(path={str(tmp_path / 'm')!r})", (T,), CLASSES)
+    assert {p.dtype for p in module.parameters()} == {torch.float32}
+    (options,) = asked
+    assert (options["trust_remote_code"], options["local_files_only"], options["use_safetensors"]) == (
+        False,
+        True,
+        True,
+    )
+
+
+def test_a_layer_that_nobody_asks_neither_trains_nor_has_to_be_there(folders, tmp_path):
+    """BERT's pooler: folders of models for masked words lack it, and its weights would leave for nothing."""
+    import transformers as t
+
+    config = t.BertConfig.from_pretrained(folders / "bert")
+    t.BertForMaskedLM(config).save_pretrained(tmp_path / "masked")
+    for path in (folders / "bert", tmp_path / "masked"):
+        for rank in (0, 2):
+            module = models.build(f"hf(path={str(path)!r}, lora_rank={rank})", (T,), CLASSES)
+            assert not [n for n, _ in module.named_parameters() if "pooler" in n]
 
 
 @pytest.mark.parametrize("kind", ["gpt2", "llama"])

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import torch
 from torch import nn
 
-from unskew.models.language import Each, Last, Pooled, Sequences
+from unskew.models.language import Each, Last, Pooled, Sequences, Window
 
 PADDING, D = 0, 6
 IDS = torch.tensor([[3, 5, 4, PADDING], [PADDING, 2, 2, 1], [PADDING] * 4])
@@ -62,6 +62,23 @@ def test_a_token_sees_no_padding_and_where_it_is_asked_nothing_behind_it():
                 assert mask[b, 0, t].tolist() == [0.0 if s else LEAST for s in sees]
 
 
+def test_a_token_sees_as_far_as_its_window_reaches():
+    """Two places here, itself not counted; of a model that also has layers without a window, either mask by its name."""
+    for causal in (False, True):
+        whole, narrow, both = (
+            Each(Repeats(), PADDING, causal, w) for w in (None, Window(2, mixed=False), Window(2, mixed=True))
+        )
+        ids = torch.tensor([[1, 2, 3, 4, 5, PADDING]])
+        for body in (whole, narrow, both):
+            body(ids)
+        for t in range(6):
+            sees = [ids[0, j] != PADDING and abs(t - j) <= 2 and (j <= t or not causal) for j in range(6)]
+            assert narrow.model.mask[0, 0, t].tolist() == [0.0 if s else LEAST for s in sees]
+        assert sorted(both.model.mask) == ["full_attention", "sliding_attention"]
+        assert both.model.mask["full_attention"].equal(whole.model.mask)
+        assert both.model.mask["sliding_attention"].equal(narrow.model.mask)
+
+
 def test_token_ids_travel_as_numbers_and_arrive_as_whole_ones():
     body = Pooled(Repeats(), PADDING, causal=False)
     body(IDS.float() + 1e-4)
@@ -69,10 +86,11 @@ def test_token_ids_travel_as_numbers_and_arrive_as_whole_ones():
 
 
 def test_a_model_with_one_answer_a_sequence_becomes_one_with_an_answer_a_token():
-    model = Sequences(Pooled(Repeats(), PADDING, causal=True), nn.Linear(D, 2), vocabulary=D)
+    window = Window(2, mixed=False)
+    model = Sequences(Pooled(Repeats(), PADDING, True, window), nn.Linear(D, 2), vocabulary=D)
     assert model(IDS).shape == (3, 2)
     assert (model.dense, model.fresh) == (False, ("head",))
     dense = model.at_every_token()
     assert dense(IDS).shape == (3, 4, 2)
     assert dense.dense
-    assert (dense.body.padding, dense.body.causal) == (PADDING, True)
+    assert (dense.body.padding, dense.body.causal, dense.body.window) == (PADDING, True, window)

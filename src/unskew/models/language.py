@@ -1,29 +1,47 @@
 """A language model as unskew trains it: token ids in, one answer a sequence or one a token out.
 
-Attention is told which tokens each may see as a mask [B, 1, T, T] of numbers that are added to its scores, because every
-architecture takes that form as it is, also where clients train side by side.
+Attention is told which tokens each may see as a mask [B, 1, T, T] of numbers that are added to its scores, because most
+architectures take that form as it is, also where clients train side by side.
 Letters: B batch, T tokens, D features, C classes or words of the vocabulary.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 
+@dataclass(frozen=True)
+class Window:
+    """Layers whose tokens see only near ones. reach: how many places away the farthest is that a token sees.
+
+    mixed: other layers of the model see all tokens, and the model takes a mask for either kind by its name.
+    """
+
+    reach: int
+    mixed: bool
+
+    def mask(self, sees: Tensor) -> Tensor | dict[str, Tensor]:
+        """What the model is told, of what every token would see without a window, bool [B, 1, T, T]."""
+        place = torch.arange(sees.shape[-1], device=sees.device)
+        near = added(sees & ((place[:, None] - place).abs() <= self.reach))
+        return {"full_attention": added(sees), "sliding_attention": near} if self.mixed else near
+
+
 class Tokens(nn.Module):
     """A transformer and how its tokens see each other. padding: the id of tokens that do not count, or None.
 
-    causal: a token sees only those before it, and itself.
+    causal: a token sees only those before it, and itself. window: of layers that see only near tokens, if there are any.
     """
 
     buffers_stay = True
 
-    def __init__(self, model: nn.Module, padding: int | None, causal: bool):
+    def __init__(self, model: nn.Module, padding: int | None, causal: bool, window: Window | None = None):
         super().__init__()
-        self.model, self.padding, self.causal = model, padding, causal
+        self.model, self.padding, self.causal, self.window = model, padding, causal, window
 
     def known(self, ids_BT: Tensor) -> Tensor:
         """Which tokens count, bool [B, T]."""
@@ -35,8 +53,7 @@ class Tokens(nn.Module):
         sees = self.known(ids_BT)[:, None, None, :].expand(-1, 1, T, T)
         if self.causal:
             sees = sees & torch.ones(T, T, dtype=torch.bool, device=ids_BT.device).tril()
-        least = torch.finfo(torch.float32).min
-        mask = torch.zeros_like(sees, dtype=torch.float32).masked_fill(~sees, least)
+        mask = self.window.mask(sees) if self.window else added(sees)
         return self.model(input_ids=ids_BT, attention_mask=mask)
 
 
@@ -86,8 +103,13 @@ class Sequences(nn.Sequential):
         """The same model with an answer at every token, [B, T, C]."""
         body = self.body
         assert isinstance(body, Tokens)
-        self.body, self.dense = Each(body.model, body.padding, body.causal), True
+        self.body, self.dense = Each(body.model, body.padding, body.causal, body.window), True
         return self
+
+
+def added(sees: Tensor) -> Tensor:
+    """0 where a token is seen, and the least number of float32 elsewhere."""
+    return torch.zeros_like(sees, dtype=torch.float32).masked_fill(~sees, torch.finfo(torch.float32).min)
 
 
 def whole(x: Tensor) -> Tensor:

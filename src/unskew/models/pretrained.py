@@ -23,6 +23,8 @@ from torch import nn
 from unskew import disk, own
 from unskew.errors import UsageError
 from unskew.models import folder
+from unskew.models.language import Tokens, Window
+from unskew.models.modes import evaluating
 
 ROOM = 1 << 26
 """Bytes by which a model may be larger than its files allow."""
@@ -85,7 +87,42 @@ def fills_in(facts: Mapping[str, Any]) -> bool:
     """Whether config.json describes a model whose tokens see each other both ways, which fills in words."""
     transformers, _ = libraries()
     known = transformers.models.auto.modeling_auto.MODEL_FOR_MASKED_LM_MAPPING_NAMES
-    return facts["model_type"] in known and not facts.get("is_decoder")
+    both_ways = facts["model_type"] in known or facts.get("use_bidirectional_attention") is True
+    return both_ways and not facts.get("is_decoder")
+
+
+def window(config: Any, causal: bool) -> Window | None:
+    """Of the model's layers that see only near tokens, or None where it has none."""
+    size = getattr(config, "sliding_window", None)
+    if not size:
+        return None
+    bounded = causal or getattr(
+        config, "use_bidirectional_attention", False
+    )  # these do not count the token at the bound
+    return Window(size - 1 if bounded else size, mixed=bool(getattr(config, "layer_types", None)))
+
+
+def check_attention(body: Tokens, path: str, T: int, vocabulary: int) -> None:
+    """Raises UsageError (E137) unless the model says the same of T tokens and padding behind them as by masks of its own.
+
+    Architectures differ in what they make of a mask that says for each token which others it may see.
+    """
+    ids = (torch.arange(T) % vocabulary).repeat(2, 1)
+    if body.padding is not None:
+        ids[ids == body.padding] = (body.padding + 1) % vocabulary
+        ids[1, (T + 1) // 2 :] = body.padding
+    known = body.known(ids)
+    try:
+        with _quiet(), torch.no_grad(), evaluating(body):
+            ours = body.answer(ids).last_hidden_state[known]
+            theirs = body.model(input_ids=ids, attention_mask=known.long()).last_hidden_state[known]
+        same = torch.allclose(ours, theirs, atol=1e-4 * float(theirs.abs().max()), rtol=1e-4)
+    except Exception as error:
+        text = f"the model in {path} cannot be told which tokens each of {T} may see ({own.in_one_line(error)})"
+        raise UsageError("E137", f"{text}; give another architecture.") from error
+    if not same:
+        text = f"the model in {path} answers otherwise when it is told which tokens each of {T} may see"
+        raise UsageError("E137", f"{text}; give shorter samples, or another architecture.")
 
 
 def divided(model: Any, path: str, classes: int) -> tuple[nn.Module, nn.Linear]:

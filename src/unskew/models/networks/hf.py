@@ -38,18 +38,17 @@ def hf(
     model = pretrained.loaded(path, causal=answers == "next")
     config = model.config.get_text_config()
     longest = getattr(config, "max_position_embeddings", None)
-    if longest and shape[0] > longest:
+    if longest and 0 < longest < shape[0]:  # -1: any length
         raise UsageError("E122", f"the model in {path} reads {longest} tokens at most, and samples have {shape[0]}.")
     ignored = config.pad_token_id if padding < 0 else padding
     head = nn.Linear(config.hidden_size, classes)
     if answers == "next":
         model, head = pretrained.divided(model, path, classes)
         head.requires_grad_(not lora_rank)
+    causal = answers == "next" or not pretrained.fills_in(config.to_dict())
+    kind = Last if answers == "next" else Pooled
+    body = kind(model, ignored, causal, pretrained.window(config, causal))
+    pretrained.check_attention(body, path, shape[0], config.vocab_size)
     if lora_rank:
-        model = pretrained.adapted(model, lora_rank, lora_alpha, lora_dropout, targets)
-    body = (
-        Last(model, ignored, True)
-        if answers == "next"
-        else Pooled(model, ignored, not pretrained.fills_in(config.to_dict()))
-    )
+        body.model = pretrained.adapted(model, lora_rank, lora_alpha, lora_dropout, targets)
     return Sequences(body, head, config.vocab_size, brings_head=answers == "next")
