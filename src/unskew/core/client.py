@@ -6,6 +6,7 @@ Letters: B batch, C classes, D features, K clients, S local steps.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
@@ -146,7 +147,10 @@ class Client:
         if self.pulled is not None:
             return self.pulled
         rho, S = self.fed.momentum, self.steps
-        return (S - rho * (1 - rho**S) / (1 - rho)) / (1 - rho) if self.fed.optimiser == "sgd" else S
+        if self.fed.optimiser != "sgd" or not rho:
+            return S
+        rest = -torch.expm1(S.double() * math.log(rho))  # 1 - rho^S; float32 would lose it, for a rho near 1 all of it
+        return ((S - rho * rest / (1 - rho)) / (1 - rho)).to(S.dtype)
 
     def cut(self, name: str) -> str:
         """The name of the block after which a cut lies; "cut" stands for the model's own."""

@@ -19,7 +19,7 @@ from unskew.config import Settings
 from unskew.core.client import Fed
 from unskew.core.guarded import is_own
 from unskew.core.keys import key
-from unskew.core.method import Method, on_plan
+from unskew.core.method import Method
 from unskew.core.network import Network
 from unskew.core.part import Part, overrides
 from unskew.core.protection import sums_released, unsummed
@@ -31,6 +31,7 @@ from unskew.engine import given, hardware
 from unskew.engine.callbacks.callback import Callback
 from unskew.engine.client import trial
 from unskew.engine.client.trainer import Elsewhere
+from unskew.engine.foreseen import foreseen
 from unskew.engine.inputs import inputs_of
 from unskew.engine.memory import check_room
 from unskew.engine.sources import dataset_of, dealt_out
@@ -39,7 +40,6 @@ from unskew.measures import NONE
 from unskew.methods import registry
 from unskew.models import folder, tokens
 from unskew.privacy import secure
-from unskew.privacy.remarks import on_noise
 from unskew.privacy.secure import LEAST, SecureAggregation
 from unskew.tasks import Task, task_of
 from unskew.tasks.metrics import Functions, metrics_of
@@ -145,7 +145,7 @@ def run_on(
     lanes, remarks = hardware.lanes_of(settings, net, device), ()
     if theirs:
         lanes, remarks = hardware.tried(fed, federation, device, lanes, method.samples_apart, settings.lanes == "auto")
-    remarks = (*remarks, *on_noise(method, fed), *on_plan(method, fed, settings.patience))
+    remarks = (*remarks, *foreseen(settings, method, fed))
     return Run(settings, method, federation, fed, device, lanes, remarks)
 
 

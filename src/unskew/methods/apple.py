@@ -21,6 +21,9 @@ from annotated_types import Ge, Gt, Le
 from unskew.core import Client, Fed, Part, Tensor, Tree, Ups, Weights
 from unskew.methods.last_models import first_models, last_models
 
+SMALLEST = 1e-30
+"""Shares rest at a smaller learning rate: the gradient that would move them by `rate` is no float32."""
+
 
 @dataclass(frozen=True)
 class APPLE(Part):
@@ -78,7 +81,8 @@ class APPLE(Part):
         lam = (math.cos(math.pi * r / R) + 1) / 2 if r < R else 0.0
         slope_K = along_K + self.mu * lam * w["apple.q"]
         step = (p_K * mine_K).sum() * (c.fed.clients if self.scaled else 1)
-        return g | {n: step * g[n] for n in c.down["core"]} | {"apple.q": self.rate / c.lr * slope_K}
+        pace = self.rate / c.lr if c.lr > SMALLEST else 0.0
+        return g | {n: step * g[n] for n in c.down["core"]} | {"apple.q": pace * slope_K}
 
     def personalise(self, w: Weights, c: Client) -> Weights:
         return w | self.own(w, c)

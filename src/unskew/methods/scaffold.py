@@ -4,6 +4,7 @@ Client k: g <- g - c_k + c;   c_k' = c_k - c + (w_t - w_S) / (a lr)    S local s
 Server:   c <- c + |cohort|/K mean_k (c_k' - c_k);    the merge weighs clients equally, K: all clients
 The control variates of server and client are c, `c.down["c"]` in the hooks, and c_k, `c.mine["c"]`; a is `c.pull`.
 With momentum rho, a = (S - rho (1 - rho^S) / (1 - rho)) / (1 - rho), the sum of the weights of all steps' gradients.
+Where the learning rate has fallen to 0, c_k stays.
 Differs from the paper: the server's step size eta_g is fixed at 1.
 """
 
@@ -41,7 +42,10 @@ class Scaffold(Part):
         return g | {n: g[n] - c_k + c.down["c"][n] for n, c_k in c.mine["c"].items()}
 
     def finish(self, w: Weights, c: Client) -> tuple[Tree, Tree]:
-        new = {n: c_k - c.down["c"][n] + (c.start[n] - w[n]) / (c.pull * c.lr) for n, c_k in c.mine["c"].items()}
+        rate = c.pull * c.lr
+        moves = rate > 0  # else the learning rate is 0, or too small for float32, and w_S says nothing of the gradients
+        seen = {n: c_k - c.down["c"][n] + (c.start[n] - w[n]) / rate for n, c_k in c.mine["c"].items()}
+        new = {n: torch.where(moves, seen[n], c_k) for n, c_k in c.mine["c"].items()}
         return {"delta": {n: new[n] - c_k for n, c_k in c.mine["c"].items()}}, {"c": new}
 
     def server(self, s: Tree, ups: Ups, fed: Fed) -> Tree:
