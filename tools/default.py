@@ -113,7 +113,17 @@ def grounds() -> str:
             means = (f"{np.mean([s[2] for s in scores[:n]]):.1f}" for scores in (ours, theirs))
             best = f"{np.mean(by_best):+.1f}"
             lines.append([ground.about, rival, str(n), *means, ahead(by_mean), best, won(by_mean)])
-    head = ["ground", "beside", "seeds", "`unskew`", "the other", "points ahead [95 %]", "by the best round", "ahead in", "p"]
+    head = [
+        "ground",
+        "beside",
+        "seeds",
+        "`unskew`",
+        "the other",
+        "points ahead [95 %]",
+        "by the best round",
+        "ahead in",
+        "p",
+    ]
     return table(head, [[*line, chance(p)] for line, p in zip(lines, holm(ps))])
 
 
