@@ -69,7 +69,7 @@ def test_a_p_value_needs_five_seeds_also_on_pages_of_earlier_versions():
     led = short(scale=1.0)
     led["entries"][0] |= {"ahead": 2.3, "p": 0.012}
     assert "| +2.3 |" in markdown.page(led)
-    assert "; 2 seeds, of the 5 that a test needs." in markdown.page(led)
+    assert "; 2 seeds are too few for a test, which needs 5." in markdown.page(led)
     led["entries"][0]["ours"]["n"] = 5
     assert "| +2.3, p = .012 |" in markdown.page(led)
     assert ", with a paired t-test over seeds, Holm-corrected." in markdown.page(led)

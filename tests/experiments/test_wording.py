@@ -77,7 +77,7 @@ def test_one_seed_has_no_spread_and_fewer_than_five_no_test():
     one, three, five = (wording.note(result(entry(n=n))) for n in (1, 3, 5))
     assert "in the last round, as the paper reports; one seed." in one
     assert "mean ± sample standard deviation over 3 seeds." in three
-    assert "other method of the row; 3 seeds, of the 5 that a test needs." in three
+    assert "other method of the row; 3 seeds are too few for a test, which needs 5." in three
     assert "with a paired t-test over seeds, Holm-corrected" in five
     assert wording.points(score(61.44, 0.84, 1), "percent") == "61.4"
     assert wording.points(score(61.44, 0.84, 2), "percent") == "61.4 ± 0.8"

@@ -18,7 +18,7 @@ INTRODUCTION = """# The evidence behind `unskew diagnose`
 
 `python tools/evidence.py` runs every method in every setting of `src/unskew/diagnosis/settings.yaml` and writes
 `runs.csv` and `skews.csv` beside it; this page is made from them by `python tools/docs.py`. The runs are short (24 rounds of two
-local epochs, batches of 16, learning rate 0.05, at most 600 test samples, inputs made smaller), so that a core carries a seed in a
+local epochs, batches of 16, learning rate 0.05, at most 600 test samples, inputs made smaller), so that one core runs a seed in a
 quarter of an hour: they rank methods and do not reproduce any paper. Scores are means of the evaluated rounds among the last
 ten, in percent, and means over seeds; the best in a row is bold. A dash: the method cannot run there, or gives no such model."""
 

@@ -116,7 +116,11 @@ def _tested(result: TableResult) -> str:
     most = max((entry["ours"]["n"] for entry in result["entries"]), default=0)
     if most >= FEWEST_PAIRS:
         return ", with a paired t-test over seeds, Holm-corrected"
-    return f"; {plural(most, 'seed')}, of the {FEWEST_PAIRS} that a test needs" if most else ""
+    return (
+        f"; {plural(most, 'seed')} {'is' if most == 1 else 'are'} too few for a test, which needs {FEWEST_PAIRS}"
+        if most
+        else ""
+    )
 
 
 def _scaled(result: TableResult) -> list[str]:

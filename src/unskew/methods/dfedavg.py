@@ -7,7 +7,7 @@ Server:   keeps every client's last z_k, and sends client k   sum_j W_kj z_j,   
 Test:     clients are scored by what they are sent; an absent client counts with what it sent last, before that with w_0.
           A client without samples sends back what it is sent.
 Differs from the paper: the coordinator computes what clients would from each other's messages, so that it reads every model,
-and who trusts no coordinator gains nothing by it. Momentum is that of the local optimiser, begun anew in every round. The
+and whoever does not trust it gains nothing. Momentum is that of the local optimiser, begun anew in every round. The
 paper allows any symmetric W.
 """
 

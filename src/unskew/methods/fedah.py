@@ -1,4 +1,4 @@
-"""FedAH (2024, arXiv 2412.01295): FedRep with heads that start between everybody's and the client's own.
+"""FedAH (Zhou, He, Zhai et al. 2024, arXiv 2412.01295): FedRep with heads that start between everybody's and the client's own.
 
 Client: its head starts at  p = v + (head of w_t - v) * W,   v: the head it trained last;   the body at w_t's
         W is learned first, over its batches:   W <- clip(W - eta grad_p CE * (head of w_t - v), 0, 1),   from 1, and kept

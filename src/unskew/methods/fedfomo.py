@@ -37,7 +37,7 @@ class FedFomo(Part):
     family = "personalised"
     against = ("labels",)
     use_when = (
-        "Few clients that trust each other and have alike samples; each finds out by its own data whose models help it. "
+        "Few clients that trust each other and have similar samples; each finds out by its own data whose models help it. "
         "A round carries M + 1 models down."
     )
     weights_read = "each"

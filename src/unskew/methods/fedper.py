@@ -25,7 +25,7 @@ class FedPer(Part):
     name = "fedper"
     family = "personalised"
     against = ("labels",)
-    use_when = "Clients have different labels, or label alike samples differently, and each wants a model of its own."
+    use_when = "Clients have different labels, or label similar samples differently, and each wants a model of its own."
     divides = True
 
     def refuse(self, fed: Fed) -> str | None:

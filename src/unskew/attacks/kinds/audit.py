@@ -4,7 +4,7 @@ The run is trained once more with the same settings, but each of m canaries is l
 its clients, or whole clients. The auditor sees the merged model alone and guesses, of the `share` of canaries whose own
 class it is most and least sure of, that they were in and out. So many right guesses would be unlikely under a smaller
 epsilon than the bound (`attacks/auditing.py`), at 95 %.
-canaries=mislabelled: canary samples have a class drawn at random, which a model can only learn by heart.
+canaries=mislabelled: canary samples have a class drawn at random, which a model can only memorise.
 Differs from the paper: the auditor sees the model after the last round, not every round; so the bound is looser.
 """
 
