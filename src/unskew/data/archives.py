@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from unskew.data.intake.tree import is_litter
 from unskew.errors import DataError
 
 
 class Archive(dict[str, np.ndarray]):
-    """The arrays of one file by name; asking for one that it lacks raises DataError (E401)."""
+    """The arrays of one file by name; asking for one that it lacks raises DataError (E401). others: files in it that are none."""
 
-    def __init__(self, path: Path, arrays: Mapping[str, np.ndarray]):
+    def __init__(self, path: Path, arrays: Mapping[str, np.ndarray], others: Sequence[str] = ()):
         super().__init__(arrays)
-        self.path = path
+        self.path, self.others = path, tuple(others)
 
     def __missing__(self, name: str) -> np.ndarray:
         raise DataError("E401", f"{self.path} lacks the array '{name}'; it holds {', '.join(self) or 'none'}.")
@@ -56,7 +58,7 @@ def read_archive(path: Path) -> Archive:
     """The arrays of a file. Raises DataError: E402 if there is none, E401 if it is not a whole archive of plain arrays that memory holds."""
     try:
         with np.load(path, allow_pickle=False) as z:
-            return Archive(path, {n: _plain(z, n, path) for n in z.files})
+            return _archive(z, path)
     except FileNotFoundError:
         raise DataError("E402", f"there is no {path}.") from None
     except DataError:
@@ -75,8 +77,24 @@ def read_archive(path: Path) -> Archive:
         ) from error
 
 
-def _plain(z: Any, name: str, path: Path) -> np.ndarray:
-    """An array of the archive. Raises DataError (E401) for one of Python objects, which are never unpickled."""
+def _archive(z: Any, path: Path) -> Archive:
+    """The archive without what systems leave behind. Raises DataError (E401) for an array that stands there twice or is damaged."""
+    names = [name for name in z.files if not any(map(is_litter, name.rstrip("/").split("/")))]
+    if twice := [name for name, n in Counter(names).items() if n > 1]:
+        raise DataError("E401", f"{path} holds two arrays called '{twice[0]}'; save it again with one of them.")
+    arrays, others = dict[str, np.ndarray](), list[str]()
+    for name in names:
+        if isinstance(content := _plain(z, name, path), np.ndarray):
+            arrays[name] = content
+        elif name in z.zip.namelist():  # with its ending, which numpy takes from the names of arrays
+            others.append(name)
+        else:
+            raise DataError("E401", f"{path}: '{name}.npy' in it is no array; copy it, or save it, again.")
+    return Archive(path, arrays, others)
+
+
+def _plain(z: Any, name: str, path: Path) -> np.ndarray | bytes:
+    """An array of the archive, or what else is there. Raises DataError (E401) for Python objects, which are never unpickled."""
     try:
         return z[name]
     except ValueError as error:

@@ -83,6 +83,13 @@ def check_finite(name: str, part: str, x: np.ndarray) -> None:
             )
 
 
+def check_numbers(values: np.ndarray, file: str) -> None:
+    """Raises DataError (E405), which names the file, where it holds NaN or infinity."""
+    if not np.isfinite(values).all():
+        value = values[~np.isfinite(values)][0]
+        raise DataError("E405", f"{file} holds {value}, which is no number; correct it, or take the file away.")
+
+
 def _check_found(name: str, part: str, x: Rows) -> None:
     """The same of rows that are read when they are wanted; they are passed through once, whoever asks."""
     wrong = ~(np.isfinite(x.survey.low) & np.isfinite(x.survey.high))

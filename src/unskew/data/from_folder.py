@@ -14,7 +14,8 @@ from annotated_types import Ge, Gt, Le
 from unskew.data.dataset import Dataset
 from unskew.data.from_arrays import arrays
 from unskew.data.intake.decoded import decoded
-from unskew.data.intake.images import Fit, Form, each, mask, mixed_depths, picture, sizes_told
+from unskew.data.intake.drawings import classes_in, mask
+from unskew.data.intake.images import Fit, Form, each, mixed_depths, picture, sizes_told
 from unskew.data.intake.listing import listed, listing_of
 from unskew.data.intake.masks import Origin, as_masks
 from unskew.data.intake.notes import Intake, Note, counted
@@ -150,7 +151,7 @@ def _with_masks(tree: Tree, size: int, fit: Fit, bits: int) -> Dataset:
     images, drawn = [p.image.path for p in paired], [p.mask.path for p in paired]
     streamed: list[Note] = []
     x, forms = _pictures(tree, images, size, fit, bits, streamed)
-    masks = each(drawn, lambda i: mask(drawn[i], size, fit, forms[i].shape))
+    masks = each(drawn, lambda i: mask(drawn[i], size, fit, forms[i]))
     notes = [*tree.notes, *empty_folders(tree), *left_out, *sizes_told(forms, size, fit, bits), *streamed]
     smaller = [i for i, (m, form) in enumerate(zip(masks, forms)) if m.shape != form.shape]
     if smaller:
@@ -161,8 +162,10 @@ def _with_masks(tree: Tree, size: int, fit: Fit, bits: int) -> Dataset:
         )
     sites = tuple(p.site for p in paired) if any(p.site for p in paired) else None
     notes += mixed_depths(forms, sites, bits)
+    values, seen = classes_in(masks, drawn, tree.root.name)
+    notes += seen
     origin = Origin(None if sites is None else np.array(sites), lambda i: str(drawn[i]))
-    (y,), classes = as_masks(tree.root.name, [np.stack([m.values for m in masks])], None, notes, [origin])
+    (y,), classes = as_masks(tree.root.name, [np.stack(values)], None, notes, [origin])
     ordered = Sorted(tuple(p.image for p in paired), classes, y, sites)
     dataset = _set(tree, ordered, x, notes)
     return _formed(dataset, {"kind": "images", "size": size, "fit": fit, "bits": bits}, ordered)

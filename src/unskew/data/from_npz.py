@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +37,10 @@ def npz(path: str | Path, *, target: str = "", center: float | None = None, scal
             text = f"{path} says that unskew wrote it, and what it holds is damaged ({own.in_one_line(error)})"
             raise DataError("E401", f"{text}; write it again.") from error
     wished = Target.wished(target, center, scale) if target else None
-    return _set(archive, Path(path), Path(path).stem, wished)
+    others: list[Note] = (
+        [("left out", f"files that are no arrays: {some(list(archive.others))}")] if archive.others else []
+    )
+    return _set(archive, Path(path), Path(path).stem, wished, others)
 
 
 def npy(path: str | Path, *, target: str = "", center: float | None = None, scale: float | None = None) -> Dataset:
@@ -67,7 +70,9 @@ def is_npy_folder(path: Path) -> bool:
     return (path / "x.npy").is_file() or (path / "x_train.npy").is_file()
 
 
-def _set(archive: Mapping[str, np.ndarray], path: Path, name: str, target: Target | None = None) -> Dataset:
+def _set(
+    archive: Mapping[str, np.ndarray], path: Path, name: str, target: Target | None = None, others: Sequence[Note] = ()
+) -> Dataset:
     classes = tuple(str(c) for c in archive["classes"]) if "classes" in archive else None
     part = "_train" if _samples(archive, "x_train", path) is not None else ""
     if part and (_samples(archive, "x", path) is not None or "y" in archive):
@@ -86,7 +91,9 @@ def _set(archive: Mapping[str, np.ndarray], path: Path, name: str, target: Targe
     test: tuple[Any, Any] = _samples(archive, "x_test", path), archive.get("y_test")
     tested = test[1] is not None
     columns, left_out = _columns(archive, part, len(y), tested)
-    notes: list[Note] = [("left out", f"arrays that are no columns: {some(left_out)}")] if left_out else []
+    notes = [*others]
+    if left_out:
+        notes.append(("left out", f"arrays that are no columns: {some(left_out)}"))
     in_both: dict[str, np.ndarray] | None = None
     if tested:
         test_columns, _ = _columns(archive, "_test", len(test[1]), tested)

@@ -51,7 +51,7 @@ class Decoded(Source):
                 raise _altered(file, "is gone") from error
             if not isinstance(error, DataError) or _stamp(file) != stamp:
                 raise _altered(file, "has changed since it was checked") from error
-            text = error.text.rstrip(".")
+            text = error.text.partition(";")[0].rstrip(".")
             raise DataError("E413", f"{text}, and could be before; see to its disk, and resume.") from error
         if changed:
             raise _altered(file, "has changed since it was checked")

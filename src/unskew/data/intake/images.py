@@ -14,14 +14,18 @@ from typing import IO, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
+from unskew.data.checks import check_numbers
 from unskew.data.convert import array_of
 from unskew.data.intake.notes import Note, counted, some
+from unskew.data.intake.wide import colours_of_16_bits
 from unskew.errors import DataError, excerpt
 
 T = TypeVar("T")
 Fit: TypeAlias = Literal["pad", "crop", "squash"]
 ORIENTATION = 0x0112
 """The number by which EXIF calls how a camera was held."""
+PHOTOMETRIC = 262
+"""TIFF's tag for what numbers stand for; 0: the largest is black."""
 MOST_WARNED = 4
 """Sites that a warning names."""
 COLOURS = ("P", "PA", "CMYK", "YCbCr", "HSV", "LAB")
@@ -54,13 +58,16 @@ def opened(file: Path | IO[bytes], name: str, size: int, fit: Fit, bits: int) ->
         raise DataError("E401", f"{name} is no file, or a link to none; take it away.")
     try:
         with Image.open(file) as image:
-            pixels, depth = pixels_of(image, size, fit, name, bits)
+            wide = colours_of_16_bits(file, image)
+            pixels, depth = (
+                pixels_of(image, size, fit, name, bits) if wide is None else _wide(wide, size, fit, name, bits)
+            )
             turned = image.getexif().get(ORIENTATION, 1) in range(2, 9)
             return pixels, Form(image.size, depth, getattr(image, "n_frames", 1), turned, _is_clear(image))
     except DataError:
         raise
     except Exception as error:  # Pillow's readers raise many kinds of error for damaged files
-        raise _unreadable(name, error) from error
+        raise unreadable(name, error) from error
 
 
 def pixels_of(image: Any, size: int, fit: Fit, name: str, bits: int = 16) -> tuple[np.ndarray, str]:
@@ -73,43 +80,13 @@ def pixels_of(image: Any, size: int, fit: Fit, name: str, bits: int = 16) -> tup
 
     if image.mode.startswith("I") or image.mode == "F":
         values, depth = _deep(image, name, bits)
-        grey = _fitted(Image.fromarray(values), size, fit, Image.Resampling.BICUBIC)
+        grey = fitted(Image.fromarray(values), size, fit, Image.Resampling.BICUBIC)
         pixels = np.asarray(grey, dtype=np.float32)
         return np.repeat((pixels if depth == "float" else pixels.clip(0, 1))[None], 3, axis=0), depth
-    colours = np.asarray(_fitted(image.convert("RGB"), size, fit, None))
+    if isinstance(image.info.get("transparency"), bytes):  # of a palette: Pillow warns unless alpha is asked for
+        image = image.convert("RGBA")
+    colours = np.asarray(fitted(image.convert("RGB"), size, fit, None))
     return np.ascontiguousarray(colours.transpose(2, 0, 1).astype(np.float32) / np.float32(255)), "8 bit"
-
-
-@dataclass(frozen=True)
-class Mask:
-    """values: as they are stored, [size, size], each the nearest one. shape: (width, height) of the file."""
-
-    values: np.ndarray
-    shape: tuple[int, int]
-
-
-def mask(file: Path, size: int, fit: Fit, shape: tuple[int, int]) -> Mask:
-    """The values of a mask file. shape: (width, height) of its image.
-
-    Raises DataError: E401 for a file that cannot be read, E409 for a mask of another ratio than its image.
-    """
-    from PIL import Image
-
-    try:
-        with Image.open(file) as image:
-            if abs(image.width * shape[1] - image.height * shape[0]) > max(*image.size, *shape):
-                raise DataError(
-                    "E409",
-                    f"{file} is {image.width} x {image.height}, its image {shape[0]} x {shape[1]}; they must fit.",
-                )
-            original = image.size
-            grey = image if image.mode in ("L", "P", "I", "I;16", "1", "F") else image.convert("L")
-            values = np.asarray(_fitted(grey, size, fit, Image.Resampling.NEAREST))
-    except DataError:
-        raise
-    except Exception as error:  # as above
-        raise _unreadable(file, error) from error
-    return Mask(values.astype(np.uint8) if values.dtype == bool else values, original)
 
 
 def channels_first(x: Any) -> np.ndarray:
@@ -192,24 +169,57 @@ def _is_clear(image: Any) -> bool:
     return "A" in image.getbands() and image.getchannel("A").getextrema()[0] < 255
 
 
-def _unreadable(file: Path | str, error: Exception) -> DataError:
+def unreadable(file: Path | str, error: Exception) -> DataError:
+    """What to say (E401) of an image file at which Pillow fails."""
     why = " ".join(str(error).split()).rstrip(".") or type(error).__name__
-    return DataError("E401", f"{file} cannot be read as an image: {why}.")
+    if why.startswith("cannot identify"):  # and what follows is the file again
+        why = "it is none of a kind that is known, or cut off"
+    return DataError("E401", f"{file} cannot be read as an image: {why}; save it again, as PNG, or take it away.")
 
 
 def _deep(image: Any, name: str, bits: int) -> tuple[np.ndarray, str]:
     """(values, "16 bit" or "float") of an image with more than 8 bits, float32 [H, W]; whole numbers in [0, 1]."""
-    values, most = np.asarray(image), (1 << bits) - 1
+    values = np.asarray(image)
     if image.mode == "F":
+        check_numbers(values, name)
         return values.astype(np.float32), "float"
+    values = _checked(values, name, bits)
+    if white_is_zero(image):  # which Pillow heeds in images of 8 bits alone
+        values = (1 << bits) - 1 - values
+    return _shares(values, bits), "16 bit"
+
+
+def _wide(colours: np.ndarray, size: int, fit: Fit, name: str, bits: int) -> tuple[np.ndarray, str]:
+    """As `pixels_of`, of colours of 16 bits, [H, W, 3]."""
+    from PIL import Image
+
+    shares = _shares(_checked(colours, name, bits), bits).transpose(2, 0, 1)
+    planes = [fitted(Image.fromarray(np.ascontiguousarray(c)), size, fit, Image.Resampling.BICUBIC) for c in shares]
+    return np.stack([np.asarray(c, dtype=np.float32) for c in planes]).clip(0, 1), "16 bit"
+
+
+def _checked(values: np.ndarray, name: str, bits: int) -> np.ndarray:
+    """Whole numbers that are so many bits long, int64. Raises DataError (E401) for others."""
+    most = (1 << bits) - 1
     if values.min() < 0 or values.max() > most:
-        read = "images of 8 or 16 bits are read" if bits == 16 else f"bits={bits} allows {most:,} at most"
+        read = "images of 8 or 16 bits are read: shift these values, or save them as floats (TIFF)"
+        read = read if bits == 16 else f"bits={bits} allows {most:,} at most"
         raise DataError("E401", f"{name} holds values from {values.min()} to {values.max()}; {read}.")
-    return values.astype(np.float32) / np.float32(most), "16 bit"
+    return values.astype(np.int64)
 
 
-def _fitted(image: Any, size: int, fit: Fit, resample: Any) -> Any:
-    """The image as a square of this size."""
+def _shares(values: np.ndarray, bits: int) -> np.ndarray:
+    """Whole numbers of so many bits as float32 in [0, 1]."""
+    return values.astype(np.float32) / np.float32((1 << bits) - 1)
+
+
+def white_is_zero(image: Any) -> bool:
+    """Whether an image is a TIFF whose numbers say how black a pixel is."""
+    return getattr(image, "tag_v2", {}).get(PHOTOMETRIC) == 0
+
+
+def fitted(image: Any, size: int, fit: Fit, resample: Any) -> Any:
+    """The image as a square of this size. resample: Pillow's way to resize, None for its default."""
     from PIL import Image
 
     width, height = image.size

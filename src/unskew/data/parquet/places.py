@@ -18,6 +18,8 @@ from unskew.data.intake.tree import IMAGES, PARTS, SOUNDS, VOLUMES
 from unskew.errors import DataError, excerpt
 
 ENDING = ".parquet"
+BESIDE = (".", "_")
+"""How names begin of files that are hidden, or that engines write beside their shards and into which they are still writing."""
 WORD = re.compile(r"[A-Za-z]+")
 
 
@@ -68,15 +70,14 @@ def is_pattern(text: str) -> bool:
 def _below(folder: Path) -> Iterator[Path]:
     """The Parquet files of a folder, without what is hidden or, as engines write beside their shards, begins with _."""
     for place, folders, names in os.walk(folder):
-        folders[:] = sorted(name for name in folders if not name.startswith((".", "_")))
-        yield from (
-            Path(place, name) for name in names if name.lower().endswith(ENDING) and not name.startswith((".", "_"))
-        )
+        folders[:] = sorted(name for name in folders if not name.startswith(BESIDE))
+        yield from (Path(place, n) for n in names if n.lower().endswith(ENDING) and not n.startswith(BESIDE))
 
 
 def _matching(pattern: Path) -> Iterator[Path]:
-    """The files of one folder whose names match."""
-    return (file for file in pattern.parent.glob(pattern.name) if file.is_file())
+    """The files of one folder whose names match; those that a folder is read without only where the pattern begins as they do."""
+    beside = () if pattern.name.startswith(BESIDE) else BESIDE
+    return (file for file in pattern.parent.glob(pattern.name) if file.is_file() and not file.name.startswith(beside))
 
 
 def _part(file: Path) -> str:

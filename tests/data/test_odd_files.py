@@ -1,0 +1,321 @@
+"""Files as other programs, cameras and operating systems leave them: what they hold is what is read, or they are refused by name.
+
+Likely mistakes: colours of 16 bits cut to 8, big-endian numbers cut to 255, an index into a palette, or the grey of a colour, taken
+for a class; half-written shards that match a pattern, notes inside an archive, an array that stands in it twice.
+"""
+
+import io
+import struct
+import zipfile
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from unskew import data
+from unskew.data.intake.images import picture
+from unskew.errors import DataError
+
+RNG = np.random.default_rng(0)
+SIDE = 16
+LABELS = [RNG.integers(0, 3, (SIDE, SIDE)) for _ in range(8)]
+"""Where three classes lie in the masks of eight images."""
+
+
+def png(pixels, kind):
+    """A PNG of 16 bits. kind: 2 for colours, 4 for grey and alpha, 6 for colours and alpha."""
+
+    def chunk(name, content):
+        return struct.pack(">I", len(content)) + name + content + struct.pack(">I", zlib.crc32(name + content))
+
+    rows = b"".join(b"\0" + row.astype(">u2").tobytes() for row in pixels)
+    header = struct.pack(">IIBBBBB", *pixels.shape[1::-1], 16, kind, 0, 0, 0)
+    parts = ((b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b""))
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in parts)
+
+
+def tiff(pixels, order="<", shown=1, planes=1, packed=False):
+    """A TIFF. order: of bytes; shown: 0 for white is zero, 1 for black is zero, 2 for colours; planes: 2 for one after another."""
+    content = [pixels[..., k] for k in range(3)] if planes == 2 else [pixels]
+    content = [np.ascontiguousarray(part).astype(part.dtype.newbyteorder(order)).tobytes() for part in content]
+    content = [zlib.compress(part) if packed else part for part in content]
+    channels = pixels.shape[2] if pixels.ndim == 3 else 1
+    kind = {"u": 1, "i": 2, "f": 3}[pixels.dtype.kind]
+    starts = (8 + np.cumsum([0, *map(len, content)])[:-1]).tolist()
+    height, width = pixels.shape[:2]
+    tags = {
+        **{256: ("I", [width]), 257: ("I", [height]), 258: ("H", [8 * pixels.dtype.itemsize] * channels)},
+        **{259: ("H", [8 if packed else 1]), 262: ("H", [shown]), 273: ("I", starts), 277: ("H", [channels])},
+        **{
+            278: ("I", [height]),
+            279: ("I", list(map(len, content))),
+            284: ("H", [planes]),
+            339: ("H", [kind] * channels),
+        },
+    }
+    body = b"".join(content)
+    at = 8 + len(body) + 6 + 12 * len(tags)
+    entries, far = b"", b""
+    for tag, (letter, values) in tags.items():
+        value = struct.pack(f"{order}{len(values)}{letter}", *values)
+        if len(value) > 4:
+            value, far = struct.pack(f"{order}I", at + len(far)), far + value
+        entries += struct.pack(f"{order}HHI", tag, 3 if letter == "H" else 4, len(values)) + value.ljust(4, b"\0")
+    start = (b"II" if order == "<" else b"MM") + struct.pack(f"{order}HI", 42, 8 + len(body))
+    return start + body + struct.pack(f"{order}H", len(tags)) + entries + bytes(4) + far
+
+
+COLOURS = RNG.integers(0, 65_536, (SIDE, SIDE, 3)).astype(np.uint16)
+GREY = COLOURS[..., 0]
+OPAQUE = np.full((SIDE, SIDE, 1), 65_535, np.uint16)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("rgb.png", png(COLOURS, 2)),
+        ("rgba.png", png(np.concatenate([COLOURS, OPAQUE], 2), 6)),
+        *((f"{order}{planes}{packed}.tif", tiff(COLOURS, order, 2, planes, packed))
+          for order in "<>" for planes, packed in ((1, False), (1, True), (2, False))),
+    ],
+)  # fmt: skip
+def test_colours_of_16_bits_are_read_whole(tmp_path, name, content):
+    """Pillow keeps the upper 8 bits: of images that use 12, 4 were left, and all of them were nearly black."""
+    (tmp_path / name).write_bytes(content)
+    pixels, form = picture(tmp_path / name, SIDE, "pad")
+    assert form.depth == "16 bit"
+    np.testing.assert_array_equal(pixels, (COLOURS.astype(np.float32) / np.float32(65_535)).transpose(2, 0, 1))
+
+
+def test_deep_colours_of_which_no_lower_byte_can_be_had_are_refused(tmp_path):
+    (tmp_path / "a.tif").write_bytes(tiff(COLOURS, shown=2, planes=2, packed=True))
+    said = r"E401 .*a\.tif cannot be read as an image: its colours of 16 bits lie one after another and are packed; save it"
+    with pytest.raises(DataError, match=said):
+        picture(tmp_path / "a.tif", SIDE, "pad")
+
+
+def test_bits_of_deep_colours_are_a_setting(tmp_path):
+    (tmp_path / "a.png").write_bytes(png(COLOURS >> 4, 2))
+    pixels, _ = picture(tmp_path / "a.png", SIDE, "pad", bits=12)
+    np.testing.assert_allclose(pixels, ((COLOURS >> 4) / 4095).transpose(2, 0, 1), rtol=1e-6)
+    with pytest.raises(DataError, match=r"E401 .*a\.png holds values from \d+ to 40\d\d; bits=11 allows 2,047 at most"):
+        picture(tmp_path / "a.png", SIDE, "pad", bits=11)
+
+
+def test_deep_greys_with_alpha_are_read_whole(tmp_path):
+    (tmp_path / "a.png").write_bytes(png(np.concatenate([GREY[..., None], OPAQUE], 2), 4))
+    pixels, form = picture(tmp_path / "a.png", SIDE, "pad")
+    assert form.depth == "16 bit"
+    np.testing.assert_array_equal(pixels, np.repeat((GREY.astype(np.float32) / np.float32(65_535))[None], 3, 0))
+
+
+@pytest.mark.parametrize("kind", [np.uint8, np.uint16])
+def test_images_in_which_white_is_zero_are_read_as_they_look(tmp_path, kind):
+    """Those of 16 bits were read as their negatives."""
+    most = int(np.iinfo(kind).max)
+    values = (GREY.astype(np.int64) % (most + 1)).astype(kind)
+    (tmp_path / "a.tif").write_bytes(tiff(values, shown=0))
+    np.testing.assert_allclose(picture(tmp_path / "a.tif", SIDE, "pad")[0][0], 1 - values / most, atol=1e-6)
+
+
+def test_a_file_with_a_number_that_is_none_is_named(tmp_path):
+    """The message named a sample, whose number says nothing of a folder's files."""
+    values = np.ones((SIDE, SIDE), np.float32)
+    for name, value in (("a/0", 0.5), ("a/1", 0.6), ("b/0", 0.7), ("b/1", np.nan)):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / f"{name}.tif").write_bytes(tiff(values * np.float32(value)))
+    with pytest.raises(
+        DataError, match=r"E405 .*b/1\.tif holds nan, which is no number; correct it, or take the file away"
+    ):
+        data.read(f"{tmp_path}(size=8)")
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_palette_with_transparency_is_read_without_a_word_of_pillows(tmp_path):
+    image = Image.fromarray((GREY >> 8).astype(np.uint8)).quantize(8)
+    image.save(tmp_path / "a.png", transparency=bytes([0, 255, 255, 255]))
+    plain = np.asarray(Image.fromarray(np.asarray(image)).point(image.getpalette()[::3] + [0] * 248))
+    np.testing.assert_allclose(picture(tmp_path / "a.png", SIDE, "pad")[0][0], plain / 255, atol=1e-6)
+
+
+def test_what_is_no_image_is_told_without_pythons_words(tmp_path):
+    with pytest.raises(
+        DataError, match=r"E401 .*a\.png cannot be read as an image: it is none of a kind that is known"
+    ):
+        (tmp_path / "a.png").write_bytes(b"no image") and picture(tmp_path / "a.png", SIDE, "pad")
+
+
+def drawn(colours, classes=3):
+    """Masks in colour, of which class 0 has the first colour."""
+    return [Image.fromarray(np.array(colours, np.uint8)[labels % classes]) for labels in LABELS]
+
+
+def palette(*lists, numbers=LABELS):
+    """Masks with a palette of their own each, of these by turns."""
+    images = [Image.fromarray(labels.astype(np.uint8), "P") for labels in numbers]
+    for i, image in enumerate(images):
+        image.putpalette(sum(lists[i % len(lists)], ()))
+    return images
+
+
+def masks(root, files, ending="png"):
+    """The classes [N, H, W] of masks, and what was said of them. files: each an image, or the content of a file."""
+    for kind in ("images", "masks"):
+        (root / kind).mkdir()
+    for i, content in enumerate(files):
+        Image.fromarray(RNG.integers(0, 256, (SIDE, SIDE)).astype(np.uint8)).save(root / "images" / f"{i}.png")
+        file = root / "masks" / f"{i}.{ending}"
+        content.save(file) if isinstance(content, Image.Image) else file.write_bytes(content)
+    read = data.read(f"{root}(size={SIDE})")
+    rows = np.concatenate([read.y, read.y_test])
+    said = [text for topic, text in read.intake.notes if topic == "labels"]
+    return sorted(row.tobytes() for row in rows), said
+
+
+def expected(classes):
+    return sorted(np.asarray(one, np.uint8).tobytes() for one in classes)
+
+
+BLACK, WHITE, RED, GREEN = (0, 0, 0), (255, 255, 255), (255, 0, 0), (0, 130, 0)
+TWO = [labels % 2 for labels in LABELS]
+VOC = [BLACK, (128, 0, 0), (0, 128, 0)]
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        (lambda: drawn([BLACK, RED], 2), ["8 masks in colour: black is background and (255, 0, 0) is foreground"]),
+        (lambda: drawn([BLACK, (0, 0, 128)], 2), ["8 masks in colour: black is background and (0, 0, 128) is foreground"]),
+        (lambda: drawn([(0, 0, 0, 0), (0, 0, 0, 255)], 2), ["8 masks in colour: transparent is background and black is foreground"]),
+        (lambda: drawn([(255, 255, 255, 0), (255, 255, 255, 255)], 2), []),
+        (lambda: palette([BLACK, WHITE], numbers=TWO), []),
+        (lambda: palette([WHITE, BLACK], numbers=[1 - two for two in TWO]), ["8 masks in colour: black is background and white is foreground"]),
+        (lambda: palette([BLACK, WHITE], [WHITE, BLACK], numbers=[two if i % 2 == 0 else 1 - two for i, two in enumerate(TWO)]), ["8 masks in colour: black is background and white is foreground"]),
+    ],
+)  # fmt: skip
+def test_two_colours_are_background_and_foreground(tmp_path, files, told):
+    """A palette that begins with white turned every mask round, navy became class 15 of 16, and black on nothing was all background."""
+    assert masks(tmp_path, files()) == (expected(TWO), told)
+
+
+def test_a_palette_that_all_masks_share_numbers_their_classes(tmp_path):
+    said = "masks have a palette, whose numbers were read: 0 is black, 1 is (128, 0, 0), 2 is (0, 128, 0)"
+    assert masks(tmp_path, palette(VOC)) == (expected(LABELS), [said])
+
+
+def test_of_two_colours_of_a_palette_black_alone_goes_before_its_numbers(tmp_path):
+    said = "masks have a palette, whose numbers were read: 0 is white, 1 is (255, 0, 0)"
+    assert masks(tmp_path, palette([WHITE, RED], numbers=TWO)) == (expected(TWO), [said])
+
+
+def test_what_lies_around_a_mask_with_a_palette_is_background(tmp_path):
+    for kind in ("images", "masks"):
+        (tmp_path / kind).mkdir()
+    for i in range(4):
+        Image.new("L", (8, 4), i).save(tmp_path / "images" / f"{i}.png")
+        image = Image.fromarray(np.array([[0, 0, 0, 0, 1, 1, 1, 1]] * 4, np.uint8), "P")
+        image.putpalette((*WHITE, *BLACK))
+        image.save(tmp_path / "masks" / f"{i}.png")
+    read = data.read(f"{tmp_path}(size=8)")
+    assert read.y[0].tolist() == [[0] * 8] * 2 + [[1] * 4 + [0] * 4] * 4 + [[0] * 8] * 2
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        (lambda: drawn([BLACK, RED, GREEN]), r"masks in colour hold 3 colours, such as black, \(255, 0, 0\), \(0, 130, 0\) .*0\.png\), and nothing says"),
+        (lambda: drawn([BLACK, (1, 0, 0), (2, 0, 0)]), "hold 3 colours"),
+        (lambda: drawn([BLACK, (0, 0, 128), (32, 0, 0)]), "hold 3 colours"),
+        (lambda: palette(VOC, [VOC[0], VOC[2], VOC[1]]), r"number 1 is \(128, 0, 0\) in the palette of .*0\.png and \(0, 128, 0\) in that of .*1\.png; save all masks"),
+        (lambda: [Image.fromarray(RNG.integers(0, 256, (64, 64, 3)).astype(np.uint8)) for _ in LABELS], r"0\.png holds [34],\d+ colours, as photographs .* Or were images and masks swapped"),
+    ],
+)  # fmt: skip
+def test_colours_that_do_not_say_which_class_they_are_are_refused(tmp_path, files, told):
+    """Red and a green have one grey: they became one class. So did classes that stand in the red of an image."""
+    with pytest.raises(DataError, match=rf"E404 .*{told}"):
+        masks(tmp_path, files())
+
+
+def test_greys_in_colour_are_greys(tmp_path):
+    assert masks(tmp_path, drawn([(k, k, k) for k in range(3)])) == (expected(LABELS), [])
+
+
+def test_classes_in_colours_of_16_bits_are_read_whole(tmp_path):
+    assert masks(tmp_path, [png(np.repeat(labels[..., None], 3, 2), 2) for labels in LABELS]) == (expected(LABELS), [])
+
+
+def test_greys_that_loss_has_tinted_are_greys(tmp_path):
+    tinted = [Image.fromarray(np.array([(0, 2, 0), (250, 255, 252)], np.uint8)[two]) for two in TWO]
+    classes, said = masks(tmp_path, tinted)
+    assert classes == expected(TWO)
+    assert "in colour" not in str(said)
+
+
+@pytest.mark.parametrize("order", "<>")
+def test_masks_of_16_bits_are_not_cut_to_255(tmp_path, order):
+    """Of big-endian masks with 0, 300 and 500 the last two became one class."""
+    values = np.array([0, 300, 500], np.uint16)
+    with pytest.raises(DataError, match=r"E404 .*hold values up to 500 \(0, 300 and 500;"):
+        masks(tmp_path, [tiff(values[labels], order) for labels in LABELS], "tif")
+
+
+def test_masks_in_which_white_is_zero_are_read_as_stored(tmp_path):
+    """ImageJ stores masks so; 0 and 1 became 255 and 254, and background and foreground changed places."""
+    said = "the numbers of 8 masks were read as stored, though 0 is shown as white"
+    files = [tiff(labels.astype(np.uint8), shown=0) for labels in LABELS]
+    assert masks(tmp_path, files, "tif") == (expected(LABELS), [said])
+
+
+def test_a_mask_with_a_page_for_each_class_is_refused(tmp_path):
+    """The first page was read, as if it were all classes."""
+    pages = [Image.fromarray((LABELS[0] == k).astype(np.uint8)) for k in range(3)]
+    pages[0].save(tmp_path / "pages.tif", save_all=True, append_images=pages[1:])
+    content = (tmp_path / "pages.tif").read_bytes()
+    with pytest.raises(DataError, match=r"E409 .*0\.tif holds 3 pages, and its image 1; a mask is one page"):
+        masks(tmp_path, [content] * 4, "tif")
+
+
+def npy(array):
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
+
+
+def archive(path, *members):
+    with zipfile.ZipFile(path, "w") as packed:
+        for name, content in members:
+            packed.writestr(name, content)
+    return path
+
+
+def test_a_pattern_leaves_out_what_is_hidden_or_still_being_written(tmp_path):
+    """Spark's _temporary and .part files matched *.parquet and were read as shards."""
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    for name, n in {"part-0": 10, ".part-1": 20, "_part-2": 40}.items():
+        rows = {"a": RNG.random(n), "label": np.arange(n) % 2}
+        parquet.write_table(pyarrow.table(rows), tmp_path / f"{name}.parquet")
+    for pattern, n in {"*": 10, "part-*": 10, ".part-*": 20, "_*": 40}.items():
+        read = data.read(f"{tmp_path}/{pattern}.parquet")
+        assert len(read.x) + len(read.x_test) == n
+
+
+def test_files_in_an_archive_that_are_no_arrays_are_left_out_and_told(tmp_path):
+    """An archive that was packed again by hand, with a note and what macOS adds, ended in an AttributeError."""
+    x, y = RNG.random((12, 3)), np.arange(12) % 2
+    members = [("x.npy", npy(x)), ("y.npy", npy(y)), ("x.txt", b"scans"), ("__MACOSX/._x.npy", b"\0\5")]
+    read = data.read(archive(tmp_path / "a.npz", *members))
+    assert read.x.shape == (10, 3)
+    assert ("left out", "files that are no arrays: x.txt") in read.intake.notes
+    assert "MACOSX" not in str(read.intake.notes)
+    with pytest.raises(DataError, match=r"E401 .*a\.npz: 'y\.npy' in it is no array; copy it, or save it, again"):
+        data.read(archive(tmp_path / "a.npz", members[0], ("y.npy", b"\0\5")))
+
+
+@pytest.mark.filterwarnings("ignore:Duplicate name")
+def test_an_array_that_an_archive_holds_twice_is_refused(tmp_path):
+    """The later one was read without a word."""
+    x, y = RNG.random((12, 3)), np.arange(12) % 2
+    path = archive(tmp_path / "a.npz", ("x.npy", npy(x)), ("y.npy", npy(y)), ("y.npy", npy(1 - y)))
+    with pytest.raises(DataError, match=r"E401 .*a\.npz holds two arrays called 'y'; save it again with one of them"):
+        data.read(path)
