@@ -134,7 +134,7 @@ def test_a_file_with_a_number_that_is_none_is_named(tmp_path):
 @pytest.mark.filterwarnings("error")
 def test_a_palette_with_transparency_is_read_without_a_word_of_pillows(tmp_path):
     image = Image.fromarray((GREY >> 8).astype(np.uint8)).quantize(8)
-    image.save(tmp_path / "a.png", transparency=bytes([0, 255, 255, 255]))
+    image.save(tmp_path / "a.png", transparency=bytes([0, 128, 255, 255]))
     plain = np.asarray(Image.fromarray(np.asarray(image)).point(image.getpalette()[::3] + [0] * 248))
     np.testing.assert_allclose(picture(tmp_path / "a.png", SIDE, "pad")[0][0], plain / 255, atol=1e-6)
 
@@ -209,16 +209,21 @@ def test_of_two_colours_of_a_palette_black_alone_goes_before_its_numbers(tmp_pat
     assert masks(tmp_path, palette([WHITE, RED], numbers=TWO)) == (expected(TWO), [said])
 
 
-def test_what_lies_around_a_mask_with_a_palette_is_background(tmp_path):
+@pytest.mark.parametrize("colours", [None, (WHITE, BLACK), (BLACK, WHITE)])
+def test_what_lies_around_a_mask_in_colour_is_background(tmp_path, colours):
+    """colours: of a palette; None for a mask in red."""
     for kind in ("images", "masks"):
         (tmp_path / kind).mkdir()
+    right = np.array([[0, 0, 0, 0, 1, 1, 1, 1]] * 4)
     for i in range(4):
         Image.new("L", (8, 4), i).save(tmp_path / "images" / f"{i}.png")
-        image = Image.fromarray(np.array([[0, 0, 0, 0, 1, 1, 1, 1]] * 4, np.uint8), "P")
-        image.putpalette((*WHITE, *BLACK))
+        image = Image.fromarray(np.array([BLACK, RED], np.uint8)[right])
+        if colours:
+            image = Image.fromarray((right if colours[1] == WHITE else 1 - right).astype(np.uint8), "P")
+            image.putpalette(sum(colours, ()))
         image.save(tmp_path / "masks" / f"{i}.png")
     read = data.read(f"{tmp_path}(size=8)")
-    assert read.y[0].tolist() == [[0] * 8] * 2 + [[1] * 4 + [0] * 4] * 4 + [[0] * 8] * 2
+    assert read.y[0].tolist() == [[0] * 8] * 2 + right.tolist() + [[0] * 8] * 2
 
 
 @pytest.mark.parametrize(
