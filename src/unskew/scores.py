@@ -116,6 +116,8 @@ METRICS = (
     "median_error",
 )
 """The scores that the setting `metrics` can name; `tasks/metrics` computes them."""
+BY_CLASS = ("auroc", "map", "macro_f1", "balanced_accuracy")
+"""Those that are means over classes, or labels, of which each has its own samples behind it."""
 ALWAYS = {"multilabel": ("auroc", "map", "micro_f1", "macro_f1"), "tokens": ("perplexity",)}
 """Those that are recorded without being named, by task."""
 NONE = "none"

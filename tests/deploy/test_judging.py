@@ -21,6 +21,7 @@ from unskew.deploy.guard import Guard
 from unskew.deploy.judging import Study
 from unskew.deploy.policy import Policy
 from unskew.engine import check
+from unskew.methods import registry
 
 
 @dataclass(frozen=True)
@@ -76,13 +77,13 @@ def test_epsilons_of_all_accounts_add_up_and_an_account_of_nothing_is_infinite(m
     monkeypatch.setattr(judging, "accounts", lambda method, fed, counts: known)
     assert study().epsilon == 0
     known |= {
-        "a": Account("", ((1.0, "one"), (math.inf, "another"))),
-        "b": Account("", ((2.0, "one"), (3.0, "another"))),
+        "a": Account("", ((1.0, "one"), (math.inf, "another")), delta=0.25),
+        "b": Account("", ((2.0, "one"), (3.0, "another")), delta=0.5),
     }
-    assert study().epsilon == 4
+    assert (study().epsilon, study().delta) == (4, 0.75)
     known["c"] = Account("", ((math.inf, "nothing finite"),))
     assert study().epsilon == math.inf
-    assert replace(study(), trains=0).epsilon == 0
+    assert (replace(study(), trains=0).epsilon, replace(study(), trains=0).delta) == (0, 0)
 
 
 def test_the_fewest_samples_are_those_of_a_class_of_a_reply_or_of_the_tests():
@@ -111,3 +112,8 @@ def test_a_run_is_counted_as_what_was_judged(tmp_path, text):
     assert (run.summed, run.rounds, run.batch) == (text == "on", ROUNDS, asking.settings.batch)
     assert (run.study, run.method, run.epsilon) == (asking.digest, "sending", 0)
     assert (run.kinds, run.fewest) == (asking.kinds, 4)
+
+
+@pytest.mark.parametrize("text", ["dp(epsilon=0, noise_multiplier=1.0, delta={})", "feddpms(alpha=5, width=8, mechanism=paper)"])
+def test_whatever_accounts_for_an_epsilon_says_its_delta(text):
+    assert study(registry.parse(text.format(1e-6))).delta == (1e-6 if "delta" in text else 1e-5)

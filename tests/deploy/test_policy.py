@@ -8,12 +8,15 @@ import json
 import os
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 from tests.deploy import fake  # skips where cryptography is missing
 from unskew.deploy.judging import check_run
 from unskew.deploy.policy import FILE, Policy
+from unskew.deploy.site_run import SiteRun
 from unskew.deploy.spent import OfRun, Spent
 from unskew.deploy.wire import seal
 from unskew.errors import UnskewError, UsageError
@@ -135,11 +138,11 @@ def test_a_study_cannot_be_exchanged_after_it_was_greeted(site):
     assert not Spent.read(site.member.folder).runs
 
 
-def weights(site):
+def weights(site, **changes):
     """Those that the study's server would begin with."""
     from unskew.deploy.leaving import forecast_of
 
-    settings = fake.small("fedavg").replace(clients=2)
+    settings = fake.small("fedavg", **changes).replace(clients=2)
     return forecast_of(site.data, settings)[0].fed.net.weights()
 
 
@@ -217,6 +220,31 @@ def test_epsilon_is_a_budget_of_all_runs_together(site):
     assert "hello" in hello(site, run="r2")  # which accounts for none
 
 
+NOISY = "dpsgd(noise_multiplier=5.0, clip=1.0, delta={})"
+
+
+def test_an_epsilon_counts_at_its_delta_which_is_a_budget_too(site):
+    """Whoever set `epsilon: 10` was asked for epsilon 0.0001 at delta 0.03, which lets out one of thirty samples whole."""
+    allow(site, epsilon=1000.0)
+    text = hello(site, NOISY.format(0.03), model="mlp")["text"]
+    assert "its epsilon holds at a delta for which too little of the budget 0.0001 is left (delta)" in text
+    assert "0.03" not in text
+    site.guard.begin("r0", OfRun("s", NOISY, 1, 0.0, epsilon=1.0, delta=8e-5))
+    assert "hello" in hello(site, NOISY.format(2e-5), model="mlp", run="r4")
+    assert "(delta)" in hello(site, NOISY.format(2.1e-5), model="mlp", run="r2")["text"]
+    allow(site, epsilon=None)
+    assert "hello" in hello(site, NOISY.format(0.03), model="mlp", run="r3")
+
+
+def test_a_run_is_counted_with_its_delta(site):
+    facts = {"settings": fake.small(NOISY.format(3e-5), model="mlp").as_dict(), "k": 0, "clients": 1, "largest": 33}
+    assert answer(site, "setup", tree={"w": weights(site, model="mlp")}, **facts)["ready"]
+    spent = Spent.read(site.member.folder)
+    assert (spent.delta, spent.runs["r1"].delta) == (3e-5, 3e-5)
+    spent.begin("r2", OfRun("s", "m", 1, 0.0, delta=1e-5))
+    assert Spent.read(site.member.folder).delta == pytest.approx(4e-5)
+
+
 @pytest.mark.parametrize(
     ("text", "why"),
     [
@@ -278,7 +306,7 @@ def test_what_the_policy_needs_is_readable_by_its_owner_only(site):
 
 
 def test_the_file_reads_back_what_it_says(tmp_path):
-    policy = Policy(("fedavg", "scaffold"), ("weights", "inputs"), 7, 2, 3, 4, 1.5, 0.5, "22:00-06:00")
+    policy = Policy(("fedavg", "scaffold"), ("weights", "inputs"), 7, 2, 3, 4, 1.5, 0.5, 1e-6, "22:00-06:00")
     policy.write(tmp_path)
     assert Policy.read(tmp_path) == policy
     assert policy.changed(["shares=weights, sums", "epsilon=none", "least_samples=9"]) == replace(
@@ -300,6 +328,8 @@ def test_the_file_reads_back_what_it_says(tmp_path):
         ("least_samples=6", "least_samples: 5 -> 6"),
         ("most_rounds=2000", "most_rounds: 1000 -> 2000   WIDER: more may leave now"),
         ("epsilon=3", "epsilon: none -> 3.0"),
+        ("delta=0.001", "delta: 0.0001 -> 0.001   WIDER: more may leave now"),
+        ("delta=1e-6", "delta: 0.0001 -> 1e-06"),
         ("hours=22:00-06:00", "hours: 00:00-24:00 -> 22:00-06:00"),
     ],
 )
@@ -368,3 +398,38 @@ def test_a_site_may_demand_secure_aggregation(site):
             replace(Policy(), secure_aggregation="required")
         )[0]
     )
+
+
+def test_a_score_by_class_stays_where_a_class_has_too_few_samples(site, tmp_path):
+    """`least_samples` counted all 12 test samples behind macro-F1, also where a class had one, which then moved it alone."""
+    counts = np.unique(site.data.y_test, return_counts=True)[1]
+    assert min(counts) == 1
+    site.say = (said := []).append
+    named = {"metrics": "macro_f1,brier"}
+    for number, least, there in (("r1", 1, True), ("r2", 2, False)):
+        allow(site, least_samples=least)
+        settings, first = fake.small("fedavg", **named).as_dict(), {"w": weights(site, **named)}
+        facts = {"settings": settings, "k": 0, "clients": 1, "largest": 33}
+        assert answer(site, "setup", run=number, tree=first, **facts)["ready"]
+        assert ("macro_f1, because a class or label has fewer than 2" in said[-1]) is not there
+        for kind, more in (("train", {"score": 0.05}), ("score", {})):
+            assert answer(site, kind, 1, first, run=number, lr=0.05, **more)["n"]
+        rows = map(json.loads, (site.member.folder / f"runs/{number}/ledger.jsonl").read_text().splitlines())
+        left = [row["share"] for row in rows if row["share"].startswith("score/")]
+        assert left == ["score/global", "score/global.brier", *["score/global.macro_f1"] * there] * 2
+    allow(site, least_samples=1)  # a policy counts at once
+    answer(site, "score", 2, first, run="r2", lr=0.05)
+    assert "score/global.macro_f1" in (site.member.folder / "runs/r2/ledger.jsonl").read_text()
+
+
+def test_of_several_labels_those_that_have_one_count_and_those_that_lack_it(monkeypatch):
+    y = np.array([[1, 1], [1, 0], [1, 0], [0, 1], [1, 0]], bool)
+    run = SiteRun(*[None] * 9)
+    run.k, run.scoring = 0, SimpleNamespace(y=y, test=[np.arange(5)])
+    run.trainer = SimpleNamespace(fed=SimpleNamespace(metrics=[SimpleNamespace(key="auroc"), SimpleNamespace(key="ece")]))
+    assert (run.withheld(1), run.withheld(2)) == ([], ["auroc"])  # one lacks the first label
+    del run.__dict__["_rarest"]
+    run.scoring.test = [np.arange(0)]
+    assert run.withheld(9) == []
+    run.trainer.fed.metrics = []
+    assert run.withheld(9) == []

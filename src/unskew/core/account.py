@@ -16,12 +16,13 @@ class Account:
 
     release: its settings and delta, in words. epsilons: (epsilon, the reading under which it holds), the published one
     first. each: of everything released, (client, class, number of samples m, published epsilon, epsilon when one record
-    is added).
+    is added). delta: at which all of these hold, and which a site adds up over its runs.
     """
 
     release: str
     epsilons: tuple[tuple[float, str], ...] = ()
     each: tuple[tuple[int, int, int, float, float], ...] = ()
+    delta: float = 0.0
 
     def lines(self) -> list[str]:
         """What is printed before round 1."""

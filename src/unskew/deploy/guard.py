@@ -76,7 +76,7 @@ class Guard:
         policy = self._policy()
         check_study(policy, study)
         spent = self._read(Spent.read)
-        digest, epsilon = study.digest, study.epsilon
+        digest, epsilon, delta = study.digest, study.epsilon, study.delta
         spent.check_same(number, digest)
         if not approvals.bind(self.folder, number, digest):
             raise refusal(f"run {number} has asked with another study; start a new run for this one")
@@ -85,13 +85,16 @@ class Guard:
                 raise refusal(f"{policy.most_runs} runs have begun at this site (most_runs)")
             if policy.epsilon is not None and epsilon and spent.epsilon + epsilon > policy.epsilon:
                 raise refusal(f"too little of the budget {policy.epsilon:g} is left for the study (epsilon)")
+            if policy.epsilon is not None and epsilon and spent.delta + delta > policy.delta * (1 + 1e-9):
+                text = f"its epsilon holds at a delta for which too little of the budget {policy.delta:g} is left (delta)"
+                raise refusal(text)
         self._check_not_refused(digest)
         self._check_approved(number, study, leaves, name)
         now, settings = time.time(), study.settings
         run = OfRun(
             digest, study.title, settings.rounds, now, epsilon, last=now, batch=settings.batch, summed=study.summed
         )
-        run.draws = study.draws
+        run.draws, run.delta = study.draws, delta
         run.kinds, run.metrics, run.fewest = study.kinds, list(score_names(study.fed)), study.fewest_of_all
         return run
 
@@ -113,6 +116,11 @@ class Guard:
             tensors = flat({"score": tree} if asked.kind == "score" else tree)
             spent.check_declared(number, tensors)
             spent.add(number, asked, tensors)
+
+    @property
+    def least_samples(self) -> int:
+        """How many samples must stand behind a number that leaves, as the policy says now. Raises UsageError as a request does."""
+        return self._policy().least_samples
 
     def trouble(self, request: Mapping[str, object], code: str, text: str) -> None:
         """Keep for the operator that a request was refused or failed. That must not fail itself."""

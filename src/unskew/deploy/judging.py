@@ -15,6 +15,7 @@ import numpy as np
 
 from unskew.config import Settings
 from unskew.core import encoding
+from unskew.core.account import Account
 from unskew.core.client import Fed
 from unskew.core.method import Method
 from unskew.core.part import HOOKS, Part, overrides
@@ -114,11 +115,17 @@ class Study:
 
         Infinite if the method accounts for nothing finite.
         """
-        if not self.trains:
-            return 0.0
-        accounted = accounts(self.method, self.fed, self.counts_KC).values()
-        figures = [[epsilon for epsilon, _ in account.epsilons] for account in accounted]
+        figures = [[epsilon for epsilon, _ in account.epsilons] for account in self._accounts]
         return sum(max((e for e in one if math.isfinite(e)), default=math.inf) for one in figures)
+
+    @property
+    def delta(self) -> float:
+        """At which that figure holds: (epsilon, delta) of everything that the method accounts for add up."""
+        return sum(account.delta for account in self._accounts)
+
+    @property
+    def _accounts(self) -> list[Account]:
+        return list(accounts(self.method, self.fed, self.counts_KC).values()) if self.trains else []
 
     @property
     def fewest_of_all(self) -> int:

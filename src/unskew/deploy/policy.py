@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from annotated_types import Ge, Gt, MinLen
+from annotated_types import Ge, Gt, Lt, MinLen
 
 from unskew import arguments, disk, documents
 from unskew.core.values import Kind
@@ -47,8 +47,8 @@ class Policy:
     least_samples: Annotated[
         int,
         Ge(1),
-        "samples that must stand behind every number that leaves; a score "
-        "counts as one of all test samples, also where it is a mean over classes",
+        "samples that must stand behind every number that leaves; a score that is a mean over classes stays here where "
+        "one of them has fewer test samples",
     ] = 5
     least_batch: Annotated[int, Ge(1), "samples that a study's training batches must have"] = 4
     most_rounds: Annotated[int, Ge(1), "rounds of one study"] = 1000
@@ -57,9 +57,16 @@ class Policy:
     epsilon: Annotated[
         Annotated[float, Gt(0)] | None,
         "budget of differential privacy, all runs together, for methods that account for one (their largest finite "
-        "figure counts, in full when a run begins, at the study's own delta); none: no budget. Studies that account for "
-        "none, such as plain fedavg, are not stopped by it: name methods to allow no others",
+        "figure counts, in full when a run begins); none: no budget. Studies that account for none, such as plain fedavg, "
+        "are not stopped by it: name methods to allow no others",
     ] = None
+    delta: Annotated[
+        float,
+        Ge(0),
+        Lt(1),
+        "budget of the deltas at which the figures of epsilon hold, all runs together: the chance that more has leaked "
+        "than epsilon says. It counts where epsilon is set",
+    ] = 1e-4
     hours: Annotated[str, "hours of the day, local time, in which the site answers: 22:00-06:00"] = "00:00-24:00"
     secure_aggregation: Annotated[
         Literal["optional", "required"],

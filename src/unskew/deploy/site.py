@@ -196,7 +196,7 @@ class Site:
         self.guard.check_hello(allowed(settings, self.model))
         folder.check_same(self.data, facts)
         with self._built(facts, request.tree["w"]) as (run, study):
-            text = "\n".join(leaving(run.method, run.trainer, self.data, run.secure))
+            text = "\n".join(leaving(run.method, run.trainer, self.data, run.secure) + run.stays(self.guard.least_samples))
             agreed = self.guard.check_study(number, study, text)
             self.guard.begin(number, replace(agreed, place={n: facts[n] for n in PLACE}))
             folder.write_leaves(f"{run.method}\n{text}\n")
@@ -212,7 +212,7 @@ class Site:
         folder.write_received(request, run, start.t - 1)
         private, extra = run.moved(folder.read_private(request)), {}
         if lr := request.header.get("score"):
-            extra["score"] = run.scores(replace(start, t=start.t - 1, lr=lr), private)
+            extra["score"] = run.scores(replace(start, t=start.t - 1, lr=lr), private, self.guard.least_samples)
 
         def train() -> list[Reply]:
             return run.trainer.train(start, [run.k], {run.k: private} if private else {})
@@ -249,7 +249,7 @@ class Site:
         run, start = self._opened(request)
         folder = self._folder(request, run)
         folder.write_received(request, run, start.t)
-        scores = run.scores(start, run.moved(folder.read_private(request)))
+        scores = run.scores(start, run.moved(folder.read_private(request)), self.guard.least_samples)
         if start.t == run.settings.rounds:
             here = folder.path
             self.say(

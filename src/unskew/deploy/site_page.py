@@ -51,6 +51,7 @@ def html(joined: Joined) -> str:
         problem=problem,
         policy=policy,
         epsilon=spent.epsilon,
+        delta=spent.delta,
         requests=approvals.everything(folder),
         runs=[_run(number, run, now) for number, run in runs[:MOST_RUNS]],
         runs_in_all=len(runs),

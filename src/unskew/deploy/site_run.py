@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+import numpy as np
 import torch
 
 from unskew.config import Settings
@@ -38,6 +39,7 @@ from unskew.errors import UsageError, printable
 from unskew.methods import registry
 from unskew.privacy import secure
 from unskew.privacy.secure import SecureAggregation
+from unskew.scores import BY_CLASS
 
 
 @dataclass
@@ -66,14 +68,33 @@ class SiteRun:
         """A digest of all that every site of the run is told alike when it is set up."""
         return digest(self.first, json.dumps(self.facts, sort_keys=True))
 
-    def scores(self, start: Start, private: Tree) -> Tree:
+    def withheld(self, least: int) -> list[str]:
+        """The metrics that stay here, because they are means over classes of which one has fewer test samples. least: how many
+        must stand behind a number that leaves."""
+        by_class = [metric.key for metric in self.trainer.fed.metrics if metric.key in BY_CLASS]
+        return by_class if by_class and 0 < self._rarest < least else []
+
+    def stays(self, least: int) -> list[str]:
+        """The same as a line for the site's operator; none where nothing is withheld."""
+        why = f"because a class or label has fewer than {least} test samples (least_samples)"
+        return [f"{'':<20}stays here: {', '.join(names)}, {why}"] if (names := self.withheld(least)) else []
+
+    @cached_property
+    def _rarest(self) -> int:
+        """The fewest test samples that a class has; of several labels a sample, that have a label or lack it. 0 without any."""
+        y = self.scoring.y[self.scoring.test[self.k]]
+        counts = np.concatenate([y.sum(0), len(y) - y.sum(0)]) if y.dtype == bool else np.unique(y, return_counts=True)[1]
+        return int(min(counts[counts > 0], default=0))
+
+    def scores(self, start: Start, private: Tree, least: int) -> Tree:
         """Scores on this site's own test samples, by whose weights: scope -> [M].
 
         "global": with the weights as they came; "kept": with those that stay here; "personal": with what Parts make
-        for this site. "SCOPE.METRIC", [1]: of each metric that the study names, where it is defined.
+        for this site. "SCOPE.METRIC", [1]: of each metric that the study names, where it is defined and not `withheld`.
         """
         if not len(self.scoring.test[self.k]):
             return {}
+        withheld = self.withheld(least)
         states = {"global": {}} if self.trainer.sent else {}
         if self.trainer.keeps_model and (private or not self.trainer.kept):
             states = {"kept": private}
@@ -84,7 +105,9 @@ class SiteRun:
             scores = self.scoring.client_scores(self.k, start, states[scope], own=scope == "personal")
             names = score_names(self.trainer.fed)
             beside = {
-                named(scope, m): torch.tensor([v], dtype=torch.float64) for m, v in scores.items() if m not in names
+                named(scope, m): torch.tensor([v], dtype=torch.float64)
+                for m, v in scores.items()
+                if m not in names and m not in withheld
             }
             return {scope: torch.tensor([scores[m] for m in names])} | beside
 

@@ -55,6 +55,7 @@ class OfRun:
     set them: a run that was set up otherwise would draw other samples. batch: of training. fewest: the fewest samples that
     stand behind a number that leaves. summed: whether the coordinator sees sums alone. draws: whether something leaves of samples
     that the study's seed and the client's number draw. orders: by round and Share, the digests of the orders that it was sent for.
+    delta: at which epsilon holds.
     """
 
     study: str
@@ -74,6 +75,7 @@ class OfRun:
     summed: bool = False
     draws: bool = False
     orders: dict[str, dict[str, list[str]]] = field(default_factory=dict[str, dict[str, list[str]]])
+    delta: float = 0.0
 
     def check_round(self, t: int) -> None:
         """Refuse a round that is long over: what it was sent for is not known any more. Raises UsageError (E520)."""
@@ -119,6 +121,11 @@ class Spent:
     def epsilon(self) -> float:
         """Of all runs together, by plain addition."""
         return sum(run.epsilon for run in self.runs.values())
+
+    @property
+    def delta(self) -> float:
+        """Of all runs together: what holds at each one's delta holds for all of them at the sum."""
+        return sum(run.delta for run in self.runs.values())
 
     def begin(self, number: str, run: OfRun) -> None:
         """Count a run; the second time it is set up changes nothing.

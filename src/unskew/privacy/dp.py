@@ -166,6 +166,7 @@ class DP(Part):
                     "against the server, which reads every update, and of the scores and losses in the run's files",
                 ),
             ),
+            delta=self.delta,
         )
 
 

@@ -94,6 +94,7 @@ class DPSGD(Part):
                 (worst, f"of all a client sends, one sample more or less, against whoever reads it{caution(worst)}"),
                 (math.inf, "of test scores, and of training losses in a simulation, which carry no noise"),
             ),
+            delta=self.delta,
         )
 
     def of_client(self, n: int, fed: Fed) -> float:

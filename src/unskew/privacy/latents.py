@@ -93,6 +93,7 @@ class Release:
             f"delta = {delta:.1e}",
             self._readings(least),
             tuple((i, c, m, *figures[m]) for i, c, m in shared),
+            delta,
         )
 
     def _readings(self, least: Latents) -> tuple[tuple[float, str], ...]:

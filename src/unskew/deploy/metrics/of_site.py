@@ -85,6 +85,7 @@ class OfSite:
         return [
             gauge("runs_begun", "Runs that have begun at this site, ever.", len(spent.runs)),
             gauge("epsilon_spent", "Differential privacy spent in all runs, ever.", spent.epsilon),
+            gauge("delta_spent", "The sum of the deltas at which that holds.", spent.delta),
         ]
 
     def problem(self) -> str:
