@@ -114,6 +114,8 @@ def test_a_run_is_counted_as_what_was_judged(tmp_path, text):
     assert (run.kinds, run.fewest) == (asking.kinds, 4)
 
 
-@pytest.mark.parametrize("text", ["dp(epsilon=0, noise_multiplier=1.0, delta={})", "feddpms(alpha=5, width=8, mechanism=paper)"])
+@pytest.mark.parametrize(
+    "text", ["dp(epsilon=0, noise_multiplier=1.0, delta={})", "feddpms(alpha=5, width=8, mechanism=paper)"]
+)
 def test_whatever_accounts_for_an_epsilon_says_its_delta(text):
     assert study(registry.parse(text.format(1e-6))).delta == (1e-6 if "delta" in text else 1e-5)

@@ -426,7 +426,9 @@ def test_of_several_labels_those_that_have_one_count_and_those_that_lack_it(monk
     y = np.array([[1, 1], [1, 0], [1, 0], [0, 1], [1, 0]], bool)
     run = SiteRun(*[None] * 9)
     run.k, run.scoring = 0, SimpleNamespace(y=y, test=[np.arange(5)])
-    run.trainer = SimpleNamespace(fed=SimpleNamespace(metrics=[SimpleNamespace(key="auroc"), SimpleNamespace(key="ece")]))
+    run.trainer = SimpleNamespace(
+        fed=SimpleNamespace(metrics=[SimpleNamespace(key="auroc"), SimpleNamespace(key="ece")])
+    )
     assert (run.withheld(1), run.withheld(2)) == ([], ["auroc"])  # one lacks the first label
     del run.__dict__["_rarest"]
     run.scoring.test = [np.arange(0)]

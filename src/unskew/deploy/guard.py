@@ -86,7 +86,9 @@ class Guard:
             if policy.epsilon is not None and epsilon and spent.epsilon + epsilon > policy.epsilon:
                 raise refusal(f"too little of the budget {policy.epsilon:g} is left for the study (epsilon)")
             if policy.epsilon is not None and epsilon and spent.delta + delta > policy.delta * (1 + 1e-9):
-                text = f"its epsilon holds at a delta for which too little of the budget {policy.delta:g} is left (delta)"
+                text = (
+                    f"its epsilon holds at a delta for which too little of the budget {policy.delta:g} is left (delta)"
+                )
                 raise refusal(text)
         self._check_not_refused(digest)
         self._check_approved(number, study, leaves, name)

@@ -196,7 +196,9 @@ class Site:
         self.guard.check_hello(allowed(settings, self.model))
         folder.check_same(self.data, facts)
         with self._built(facts, request.tree["w"]) as (run, study):
-            text = "\n".join(leaving(run.method, run.trainer, self.data, run.secure) + run.stays(self.guard.least_samples))
+            text = "\n".join(
+                leaving(run.method, run.trainer, self.data, run.secure) + run.stays(self.guard.least_samples)
+            )
             agreed = self.guard.check_study(number, study, text)
             self.guard.begin(number, replace(agreed, place={n: facts[n] for n in PLACE}))
             folder.write_leaves(f"{run.method}\n{text}\n")

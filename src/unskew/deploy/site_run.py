@@ -83,7 +83,9 @@ class SiteRun:
     def _rarest(self) -> int:
         """The fewest test samples that a class has; of several labels a sample, that have a label or lack it. 0 without any."""
         y = self.scoring.y[self.scoring.test[self.k]]
-        counts = np.concatenate([y.sum(0), len(y) - y.sum(0)]) if y.dtype == bool else np.unique(y, return_counts=True)[1]
+        counts = (
+            np.concatenate([y.sum(0), len(y) - y.sum(0)]) if y.dtype == bool else np.unique(y, return_counts=True)[1]
+        )
         return int(min(counts[counts > 0], default=0))
 
     def scores(self, start: Start, private: Tree, least: int) -> Tree:
