@@ -96,7 +96,8 @@ class Guard:
         run = OfRun(
             digest, study.title, settings.rounds, now, epsilon, last=now, batch=settings.batch, summed=study.summed
         )
-        run.draws, run.delta = study.draws, delta
+        run.draws = study.draws
+        run.delta = delta
         run.kinds, run.metrics, run.fewest = study.kinds, list(score_names(study.fed)), study.fewest_of_all
         return run
 

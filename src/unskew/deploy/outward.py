@@ -5,9 +5,11 @@ patients, and nothing of an error in its data, which quotes them.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 from unskew import failures
+from unskew.deploy.wire import WireError
 from unskew.disk import is_full
 from unskew.errors import DataError, UnskewError
 
@@ -28,6 +30,18 @@ def without_files(text: str, known: Iterable[str], asked: Iterable[str] = ()) ->
         text = re.sub(rf"(?<![\w/.]){re.escape(path)}{_REST}", INSTEAD, text)
     named = " ".join(asked)
     return _ABSOLUTE.sub(lambda match: match[0] if match[0] in named else INSTEAD, text)
+
+
+def told(error: UnskewError | WireError, files: Iterable[str], asked: Mapping[str, Any]) -> str:
+    """A text for the coordinator. What it says of this site's files and data, only this site's operator reads.
+
+    files: how paths of the site begin. asked: the header of the request.
+    """
+    if isinstance(error, DataError):
+        return OF_DATA
+    settings = asked.get("settings", {})
+    named = [str(settings.get(name)) for name in ("model", "method")]
+    return without_files(error.text, files, named)[:MOST_TEXT]
 
 
 def explained(error: Exception, say: Callable[[str], None]) -> UnskewError:

@@ -36,7 +36,7 @@ from unskew.deploy.summing.at_site import Answer, Sums
 from unskew.deploy.versions import COORDINATOR, differing, of_parts, refusal
 from unskew.deploy.wire import Limits, Packet, WireError, seal, unseal
 from unskew.engine.client.values import Start
-from unskew.errors import DataError, UnskewError, UsageError
+from unskew.errors import UnskewError, UsageError
 from unskew.privacy.secure import LEAST
 
 REQUESTS = Limits(4 << 30, 100_000)
@@ -134,13 +134,8 @@ class Site:
         return seal({"re": digest, "site": self.member.name, "code": error.code, "text": text}, {}, self.member.key)
 
     def _outward(self, error: UnskewError | WireError, asked: Mapping[str, Any]) -> str:
-        """A text for the coordinator. What it says of this site's files and data, only this site's operator reads."""
-        if isinstance(error, DataError):
-            return outward.OF_DATA
-        settings = asked.get("settings", {})
         files = [f"{self.member.folder}/"] + ([self.model.partition(":")[0]] if self.model else [])
-        asked_for = [str(settings.get(name)) for name in ("model", "method")]
-        return outward.without_files(error.text, files, asked_for)[: outward.MOST_TEXT]
+        return outward.told(error, files, asked)
 
     def _check(self, header: dict[str, Any]) -> None:
         """Raises UsageError for a request that is not for this site (E310), or was made before (E307)."""
