@@ -13,6 +13,7 @@ from torch import nn
 import unskew
 from unskew.core import Part
 from unskew.errors import UsageError
+from unskew.methods.fedprox import FedProx
 
 N = 30
 X, Y = np.random.default_rng(0).normal(size=(N, 4)).astype(np.float32), np.arange(N) % 3
@@ -108,3 +109,20 @@ def test_a_run_trains_whatever_the_mode_around_it(mode):
     with mode():
         inside = run(model=net).digest
     assert inside == run(model=net).digest
+
+
+@pytest.mark.parametrize(
+    ("parts", "instead"),
+    [
+        ((3,), "not of 3."),
+        ((FedProx(), None), "not of None."),
+        (("fedprox",), "not of 'fedprox'; methods are given by name to `unskew.run`"),
+        (([FedProx()],), r"give them one by one, Method\(FedProx\(\), Scaffold\(\)\)"),
+        ((unskew.Method(FedProx()),), "give them one by one"),
+        ((FedProx,), r"FedProx is a class, of which FedProx\(\) makes a Part"),
+    ],
+)
+def test_a_method_of_what_is_no_part_is_refused(parts, instead):
+    """The check stood behind a look at `name`, so that all but classes ended in an AttributeError."""
+    with pytest.raises(UsageError, match=f"E107 a Method is made of Parts, .*{instead}"):
+        unskew.Method(*parts)

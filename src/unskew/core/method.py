@@ -10,10 +10,10 @@ from unskew.core.client import Fed
 from unskew.core.guarded import is_own
 from unskew.core.part import HOOKS, Part, overrides
 from unskew.core.protection import reads_samples, unprotected
-from unskew.core.roles import ROLES
+from unskew.core.roles import ROLES, not_only_steps
 from unskew.core.values import Share
 from unskew.core.written import check_part
-from unskew.errors import UsageError
+from unskew.errors import UsageError, excerpt
 
 
 class Method:
@@ -25,10 +25,12 @@ class Method:
     """
 
     def __init__(self, *parts: Part):
-        self.parts = tuple(parts)
-        names = [p.name for p in parts]
         for p in parts:
-            self._check_part(p, names)
+            _check_is_part(p)
+        self.parts = tuple(parts)
+        for p in parts:
+            self._check_part(p)
+            self._check_beside(p)
         for role in ROLES:
             if len(having := [p.name for p in parts if role.has(p)]) > 1:
                 raise UsageError("E107", f"{' and '.join(having)} each {role.does}; keep one.")
@@ -39,17 +41,18 @@ class Method:
             )
         self.weighting: Literal["size", "equal"] = "equal" if "equal" in weighing else "size"
 
-    def _check_part(self, p: Part, names: list[str]) -> None:
-        if not isinstance(p, Part):  # pyright: ignore[reportUnnecessaryIsInstance] -- users hand over other things
-            raise UsageError("E107", f"a Method is made of Parts, not of {p!r}.")
+    def _check_part(self, p: Part) -> None:
         hidden = [h for h in HOOKS if not callable(getattr(p, h))]
         if hidden:
             raise UsageError("E107", f"'{p.name}' has a setting '{hidden[0]}' that hides the hook of that name.")
         check_part(p, [h for h in HOOKS if overrides(p, h)])
-        if names.count(p.name) > 1:
+        if [other.name for other in self.parts].count(p.name) > 1:
             raise UsageError("E107", f"'{p.name}' stands twice in {self}; each Part can be there once.")
-        for other in set(names) & set(p.clashes):
-            raise UsageError("E107", f"'{p.name}' and '{other}' cannot be combined: {p.clashes[other]}.")
+
+    def _check_beside(self, p: Part) -> None:
+        for other in self.parts:
+            if reason := p.clashes.get(other.name) or not_only_steps(p, other):
+                raise UsageError("E107", f"'{p.name}' and '{other.name}' cannot be combined: {reason}.")
 
     @property
     def merger(self) -> Part | None:
@@ -193,6 +196,21 @@ class Method:
 
     def __hash__(self) -> int:
         return hash(self.parts)
+
+
+def _check_is_part(p: object) -> None:
+    if isinstance(p, Part):
+        return
+    instead = ""
+    if isinstance(p, type) and issubclass(p, Part):
+        instead = f"; {p.__name__} is a class, of which {p.__name__}() makes a Part"
+    elif isinstance(p, str):
+        instead = (
+            "; methods are given by name to `unskew.run` and `unskew.compare`, all in one text: 'fedprox+scaffold'"
+        )
+    elif isinstance(p, (list, tuple, Method)):
+        instead = "; give them one by one, Method(FedProx(), Scaffold())"
+    raise UsageError("E107", f"a Method is made of Parts, not of {excerpt(p)}{instead}.")
 
 
 def on_plan(method: Method, fed: Fed, patience: int) -> tuple[tuple[str, str], ...]:

@@ -33,3 +33,17 @@ ROLES = (
 def roles_of(part: Part) -> list[str]:
     """The names of the roles that a Part has: it can be combined with Parts that have none of them."""
     return [role.name for role in ROLES if role.has(part)]
+
+
+def not_only_steps(part: Part, other: Part) -> str:
+    """Why a Part that divides by local steps cannot stand beside another, as the end of a sentence; "" if it can."""
+    if not part.by_steps:
+        return ""
+    moved = "it divides how far a client moved by its local steps, and with the other"
+    if overrides(other, "starts"):
+        return f"{moved} the steps begin elsewhere than at the model that the client is sent"
+    if part.by_steps == "server" and overrides(other, "dispatch"):
+        return f"{moved} each client begins at a model of its own"
+    if part.by_steps == "server" and overrides(other, "sends"):
+        return f"{moved} a client sends something else than the weights at which its steps ended"
+    return ""

@@ -31,6 +31,7 @@ class FedCM(Part):
     use_when = "Few of many clients answer a round, so that no state of theirs is fresh: the momentum is the server's."
     weighting = "equal"
     keeps_at_server = ("before", "pull")
+    by_steps = "server"
     clashes = dict.fromkeys(
         HEAD_FIRST, "it divides the last move by all local steps, and with the other the body rests in some"
     )

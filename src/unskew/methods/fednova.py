@@ -25,6 +25,7 @@ class FedNova(Part):
     family = "merge"
     use_when = "Clients differ much in size, and so in the number of local steps they take."
     merges = True
+    by_steps = "server"
     clashes = dict.fromkeys(
         HEAD_FIRST, "it divides a change by all local steps, and with the other the body rests in some"
     )

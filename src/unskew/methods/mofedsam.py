@@ -33,6 +33,7 @@ class MoFedSAM(Part):
     climbs = 1
     weighting = "equal"
     keeps_at_server = ("w", "length")
+    by_steps = "server"
     clashes = dict.fromkeys(
         HEAD_FIRST, "it divides the last move by all local steps, and with the other the body rests in some"
     )

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 
 from unskew.core import Client, Fed, Part, Share, Tree, Ups, Weights
+from unskew.methods.blocks import HEAD_FIRST
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,10 @@ class Scaffold(Part):
     against = ("labels",)
     use_when = "Clients drift over many local steps; they are few and come back often, for control variates must be fresh to help."
     weighting = "equal"
+    by_steps = "client"
+    clashes = dict.fromkeys(
+        HEAD_FIRST, "its control variates divide a change by all local steps, and with the other the body rests in some"
+    )
 
     def refuse(self, fed: Fed) -> str | None:
         return None if fed.optimiser == "sgd" else "its control variates assume SGD; set optimiser=sgd"
