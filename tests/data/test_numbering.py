@@ -103,6 +103,18 @@ def test_one_hot_rows_go_to_the_columns_of_their_classes():
     assert named(mixed, mixed.y_test) == words("ant", "dog")
 
 
+@pytest.mark.parametrize("kind", [list, tuple, np.array])
+def test_names_of_classes_beside_arrays_come_in_any_list(kind):
+    """A list, or an array, of names of several clients ended in a TypeError, as examples/shakespeare.py gave one."""
+    one = {"x": X, "y": np.arange(60) % 2, "classes": kind(["dog", "ant"])}
+    assert data.take(one).classes == ("dog", "ant")
+    dataset = data.take({"north": one, "south": {**one, "classes": kind(["ant", "dog"])}})
+    assert dataset.classes == ("dog", "ant")
+    assert named(dataset, dataset.y[60:62]) == ["ant", "dog"]
+    with pytest.raises(DataError, match=r"E404 classes lists the names of all classes, .*; it is 2\."):
+        data.take({**one, "classes": 2})
+
+
 def test_names_that_do_not_say_which_class_is_meant_are_refused():
     crane, other = (
         Folder(words("crane", "ant"), ["crane", "ant", "crane"]),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,20 @@ from unskew.data.intake.notes import some
 from unskew.errors import DataError, excerpt
 
 Names = tuple[str, ...]
+
+
+def given_names(given: Any) -> Names | None:
+    """The names of all classes as they are given beside arrays, in a list, a tuple or an array; None for None.
+
+    Raises DataError (E404) for what is no list.
+    """
+    if given is None:
+        return None
+    if not isinstance(given, Iterable):
+        raise DataError(
+            "E404", f"classes lists the names of all classes, such as ['cat', 'dog']; it is {excerpt(given)}."
+        )
+    return tuple(str(name) for name in given)
 
 
 def names_of(items: Any) -> Any:

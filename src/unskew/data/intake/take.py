@@ -14,6 +14,7 @@ from unskew.data.federation import Federation
 from unskew.data.intake.frames import columns_of, is_frame, raws_of, with_labels
 from unskew.data.intake.items import from_items
 from unskew.data.intake.notes import some
+from unskew.data.intake.numbering import given_names
 from unskew.data.intake.raw import Raw, check_columns, from_clients, in_one_numbering, parts_of, raw_of
 from unskew.data.intake.tables import table
 from unskew.data.intake.take_forms import check_instance, is_loader, is_pair, is_sample, set_of
@@ -270,7 +271,7 @@ def _named(data: Mapping[str, Any]) -> Raw:
         raise DataError(
             "E403", f"a dictionary of arrays needs x and y, or x_train and y_train; it has {some(list(data))}."
         )
-    return Raw(x, y, data.get("x_test"), data.get("y_test"), data.get("classes"))
+    return Raw(x, y, data.get("x_test"), data.get("y_test"), given_names(data.get("classes")))
 
 
 def _clients(data: Mapping[Any, Any]) -> Mapping[Any, Any]:
