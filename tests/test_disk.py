@@ -12,7 +12,7 @@ import pytest
 
 from unskew import disk
 from unskew.engine.disk.record import Record
-from unskew.errors import Paused
+from unskew.errors import Paused, UsageError
 
 SOURCE = Path(disk.__file__).parent
 
@@ -189,3 +189,32 @@ def test_no_other_module_writes_files_by_itself():
             if opens or called.endswith((".write_text", ".write_bytes")) or called in ("os.replace", "os.rename"):
                 wrong.append(f"{name}:{node.lineno} {called}")
     assert not wrong
+
+
+def test_what_is_asked_for_goes_into_a_pipe_or_a_device_and_through_a_link(tmp_path):
+    """`--out /dev/stdout` took the device away where it could, and was refused elsewhere; a link was replaced by a file."""
+    read, write = os.pipe()
+    disk.write_output(Path(f"/dev/fd/{write}"), "a,b\n")
+    os.close(write)
+    assert os.read(read, 99) == b"a,b\n"
+    os.close(read)
+    os.mkfifo(tmp_path / "pipe")
+    reader = os.open(tmp_path / "pipe", os.O_RDONLY | os.O_NONBLOCK)
+    disk.write_output(tmp_path / "pipe", b"xy")
+    assert os.read(reader, 99) == b"xy"
+    os.close(reader)
+    assert (tmp_path / "pipe").is_fifo()
+    before = os.stat(os.devnull)
+    disk.write_output(Path(os.devnull), b"xy")
+    assert os.stat(os.devnull).st_ino == before.st_ino
+    (tmp_path / "there").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "there" / "file")
+    for text in ("new", "newer"):
+        disk.write_output(tmp_path / "link", text)
+        assert (tmp_path / "there" / "file").read_text() == text
+        assert (tmp_path / "link").is_symlink()
+    with pytest.raises(UsageError, match=r"E161 .* cannot be written: File name too long"):
+        disk.write_output(tmp_path / ("y" * 300), "")
+    if os.path.exists("/dev/full"):
+        with pytest.raises(Paused, match="E203 disk full: cannot write /dev/full"):
+            disk.write_output(Path("/dev/full"), "x")

@@ -101,16 +101,26 @@ def linked(path: Path, target: Path) -> bool:
 def write_output(path: Path, data: bytes | str) -> None:
     """Write a file where somebody asked for it, as `replace` does; folders above it are made.
 
+    A link stays one, and the file that it leads to is written. A pipe or a device, such as /dev/stdout, is written into.
     Raises UsageError (E161) where it cannot be written, Paused (E203) when the disk is full.
     """
-    if path.is_dir():
-        raise UsageError("E161", f"{path} is a folder; name a file, such as one in it.")
     try:
+        if path.is_dir():
+            raise UsageError("E161", f"{path} is a folder; name a file, such as one in it.")
+        if _is_stream(path):
+            with explaining_a_full_disk(path, len(data)), open(path, "ab") as stream:
+                stream.write(data.encode() if isinstance(data, str) else data)
+            return
         path.parent.mkdir(parents=True, exist_ok=True)
-        replace(path, data)
+        replace(path.resolve() if path.is_symlink() else path, data)
     except OSError as error:
         why = f"{path.parent} is no folder" if path.parent.is_file() else os.strerror(error.errno or 0)
         raise UsageError("E161", f"{path} cannot be written: {why}; name another.") from error
+
+
+def _is_stream(path: Path) -> bool:
+    """Whether a rename onto this path would take away a device or a pipe, or miss the file that a shell has opened."""
+    return (path.exists() and not path.is_file()) or Path("/dev") in path.absolute().parents
 
 
 def replace_piecewise(path: Path, buffers: Iterable[bytes | memoryview], size: int, keep: Path | None = None) -> None:

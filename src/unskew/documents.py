@@ -6,6 +6,7 @@ document that contains itself. More lenient in one point: 1e-3 is a number, whic
 
 from __future__ import annotations
 
+import os
 import re
 from functools import cache
 from pathlib import Path
@@ -26,9 +27,12 @@ def text_of(path: Path) -> str:
     """The content of a text file. Raises UsageError (E111) if it does not exist or is not text."""
     try:
         return path.read_text(encoding="utf-8")  # as YAML is, whatever the machine's language
-    except (OSError, UnicodeDecodeError) as error:
-        reason = "there is no file" if isinstance(error, FileNotFoundError) else "cannot read"
-        raise UsageError("E111", f"{reason} {path}.") from None
+    except FileNotFoundError:
+        raise UsageError("E111", f"there is no file {path}.") from None
+    except UnicodeDecodeError:
+        raise UsageError("E111", f"cannot read {path}: it is not written in UTF-8; save it as UTF-8.") from None
+    except OSError as error:
+        raise UsageError("E111", f"cannot read {path}: {os.strerror(error.errno or 0)}.") from None
 
 
 def load(text: str, where: str, code: str) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import errno
 import os
 import re
@@ -17,6 +18,7 @@ import yaml
 import unskew
 from tests.cli.calling import call
 from unskew.comparison import plan, workers
+from unskew.data import registry
 from unskew.data.federation import Federation
 from unskew.data.index import Index
 from unskew.errors import DataError, UsageError, printable, suggestion
@@ -348,3 +350,61 @@ def test_a_pipe_that_nobody_reads_is_no_success():
     assert done.returncode == 141
     assert done.stderr.count("\n") == 1
     assert "ended here" in done.stderr
+
+
+@pytest.mark.parametrize("redirection", [">&-", "2>&-", "<&-", "<&- >&- 2>&-", ">/dev/full 2>/dev/full"])
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [(["explain", "fedavg"], 0), (["data", "check", "nothing.npz"], 3), (["run", *FAST, "--data", "digits"], 0)],
+)
+def test_a_closed_or_full_stream_changes_no_exit_code(tmp_path, redirection, arguments, code):
+    """Without a stream `run` ended in E143, and every refusal in a traceback and 1."""
+    if code == 0 and "full" in redirection:
+        code = 75
+    program = f"{sys.executable} -c 'from unskew.cli import main; import sys; sys.argv[0] = \"unskew\"; main()'"
+    done = subprocess.run(
+        ["sh", "-c", f'{program} "$@" {redirection}', "sh", *arguments], capture_output=True, text=True, cwd=tmp_path
+    )
+    assert "Traceback" not in done.stdout + done.stderr
+    assert done.returncode == code, done.stderr
+
+
+def test_files_that_may_not_be_read_are_said_to_be_such(tmp_path, monkeypatch):
+    """They were taken for damaged or for missing: 'not a whole NumPy archive: [Errno 13]', 'it has no state.safetensors'."""
+    assert call("run", *FAST, "--name", "r", "--keep-best", cwd=tmp_path).code == 0
+    np.savez(tmp_path / "d.npz", x=np.zeros((9, 2), np.float32), y=np.arange(9) % 3)
+    (tmp_path / "d.csv").write_text("a,label\n1,2\n")
+    (tmp_path / "s.yaml").write_text("rounds: 1\n")
+    real = builtins.open
+    closed: list[str] = []
+
+    def denied(file: object, *rest: object, **options: object) -> object:
+        if str(file).endswith(tuple(closed)):
+            raise PermissionError(errno.EACCES, "Permission denied", str(file))
+        return real(file, *rest, **options)  # type: ignore[call-overload]
+
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    for name, arguments, code in (
+        ("d.npz", ["data", "check", "d.npz"], "E141"),
+        ("d.csv", ["data", "check", "d.csv"], "E141"),
+        ("s.yaml", ["run", "s.yaml", "--dry-run"], "E111"),
+        ("state.safetensors", ["predict", "runs/r", "d.npz"], "E141"),
+        ("best.safetensors", ["predict", "runs/r", "d.npz", "--best"], "E141"),
+    ):
+        closed[:] = [name]
+        with monkeypatch.context() as patch:
+            patch.setattr(builtins, "open", denied)
+            patch.setattr("io.open", denied)
+            text = refused(*arguments, cwd=tmp_path, code=code)
+        assert name in text
+        assert "Permission denied" in text
+
+
+def test_a_folder_that_was_removed_under_a_command(tmp_path, monkeypatch):
+    """It was E141 about 'a file'."""
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    monkeypatch.chdir(gone)
+    gone.rmdir()
+    with pytest.raises(DataError, match=r"E402 there is no d\.npz in a folder that has been removed"):
+        registry.read("d.npz")

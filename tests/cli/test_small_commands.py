@@ -162,7 +162,7 @@ def test_a_diagnosis_is_asked_with_what_was_given_alone(monkeypatch):
 def test_figures_lie_in_the_first_folder_unless_told_otherwise(monkeypatch):
     asked = []
 
-    def written(runs, out, *how):
+    def written(runs, out, *how, say):
         asked.append((tuple(runs), out, *how))
         return [(out / "a.svg", "a picture")]
 

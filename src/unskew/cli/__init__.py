@@ -112,6 +112,7 @@ def main() -> None:
         raise Terminated
 
     signal.signal(signal.SIGTERM, terminate)
+    _open_streams()
     _print_anything()
     try:
         app()()
@@ -122,14 +123,27 @@ def main() -> None:
     except SystemExit as end:
         if not isinstance(end.__context__, BrokenPipeError):  # for which typer ends with 1 and without a word
             raise
-        print("Whatever read this command's output has closed it, so the command ended here.", file=sys.stderr)
+        _say("Whatever read this command's output has closed it, so the command ended here.")
         _leave(141)
     except Exception as error:
         from unskew.failures import explained
 
         shown = explained(error)
-        print(shown, file=sys.stderr)
+        _say(str(shown))
         _leave(shown.exit_code)
+
+
+def _open_streams() -> None:
+    """Whoever starts a process may close its streams, as some schedulers do: what is printed then goes nowhere."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):  # each takes the lowest number, its own
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 - as long as the process
+
+
+def _say(text: str) -> None:
+    """Print why the command ends, if anything can be printed: the exit code counts where its output is on a full disk."""
+    with suppress(OSError, ValueError):
+        print(text, file=sys.stderr, flush=True)
 
 
 def _print_anything() -> None:
@@ -142,6 +156,6 @@ def _print_anything() -> None:
 def _leave(code: int) -> None:
     """End the process at once: worker threads may be in the middle of a round that nobody needs any more."""
     for stream in (sys.stdout, sys.stderr):
-        with suppress(BrokenPipeError, ValueError):
+        with suppress(OSError, ValueError):
             stream.flush()
     os._exit(code)

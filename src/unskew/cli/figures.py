@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Le
 
 from unskew.cli.options import with_options
+from unskew.cli.report import warn
 
 
 @dataclass(frozen=True)
@@ -28,5 +29,6 @@ def command(arguments: Arguments) -> None:
     from unskew.report import export
 
     out = arguments.out or Path(arguments.runs[0]) / "figures"
-    for path, label in export.write_figures(arguments.runs, out, arguments.format, arguments.columns, arguments.font):
+    form = (arguments.format, arguments.columns, arguments.font)
+    for path, label in export.write_figures(arguments.runs, out, *form, say=warn):
         print(f"{path}  {label}")

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from unskew.errors import printable
 
 
 def command(
@@ -28,4 +31,9 @@ def command(
             kept.write_pages(folder, result)
         print(kept.write_index(folder, results))
         return
-    print(page.write_report(runs[0] if len(runs) == 1 else runs, out or runs[0] / "report.html"))
+    print(page.write_report(runs[0] if len(runs) == 1 else runs, out or runs[0] / "report.html", say=warn))
+
+
+def warn(text: str) -> None:
+    """Print a warning where it does not mix with what a command prints for others to read."""
+    print(f"Warning: {printable(text)}", file=sys.stderr)

@@ -17,6 +17,7 @@ from unskew.comparison import workers
 from unskew.comparison.crew import LOST, Crew, Hand, Losses
 from unskew.comparison.far import Far
 from unskew.comparison.watch import Cell
+from unskew.engine.disk import record
 from unskew.engine.hardware import at_once
 from unskew.errors import Paused, StateError, UsageError
 
@@ -53,7 +54,9 @@ def train_all(cells: list[Cell], processes: int, look: Callable[[list[Cell]], No
     that fails: Paused if it can be resumed, else UsageError with its own code, or StateError (E120) if the error has none.
     A run that its clients did not train (E316) is finished and fails nobody else's: tables show that it has no score. A
     run whose node or process died goes on in another from its last checkpoint, to the same bits, and its cell counts that.
+    Raises StateError (E208) before anything trains where the records of a finished run are not as it wrote them.
     """
+    _check_records(cells)
     waiting = [c for c in cells if not c.ended]
     for cell in cells:
         cell.code = None if cell in waiting else 0
@@ -63,6 +66,13 @@ def train_all(cells: list[Cell], processes: int, look: Callable[[list[Cell]], No
         return
     with closing(crew_of(waiting, processes, on)) as crew:
         _train(cells, waiting, crew, look)
+
+
+def _check_records(cells: Sequence[Cell]) -> None:
+    for cell in cells:
+        if cell.ended and (names := record.altered(cell.path)):
+            text = f"{cell.method}, seed {cell.seed}: {cell.path / names[0]} is missing, or not as the run wrote it"
+            raise StateError("E208", f"{text}. Put it back, or remove {cell.path} to train the run anew.")
 
 
 def _train(cells: list[Cell], waiting: list[Cell], crew: Crew, look: Callable[[list[Cell]], None]) -> None:

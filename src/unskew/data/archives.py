@@ -61,7 +61,7 @@ def read_archive(path: Path) -> Archive:
             return _archive(z, path)
     except FileNotFoundError:
         raise DataError("E402", f"there is no {path}.") from None
-    except DataError:
+    except (DataError, PermissionError):
         raise
     except MemoryError as error:
         why = f"{path} announces more than memory holds"

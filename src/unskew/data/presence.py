@@ -6,6 +6,7 @@ Letters: K clients, t the round.
 from __future__ import annotations
 
 import csv
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -193,8 +194,9 @@ def read_trace(path: Path) -> dict[int, dict[int, float]]:
         if not rounds:
             raise ValueError("it has no rows")
     except OSError as error:
-        why = "there is no file" if isinstance(error, FileNotFoundError) else "cannot read"
-        raise UsageError("E111", f"{why} {path}; a trace is a CSV with columns round,client[,seconds].") from None
+        gone = isinstance(error, FileNotFoundError)
+        why = f"there is no file {path}" if gone else f"cannot read {path} ({os.strerror(error.errno or 0)})"
+        raise UsageError("E111", f"{why}; a trace is a CSV with columns round,client[,seconds].") from None
     except (KeyError, ValueError, TypeError, csv.Error) as error:
         raise DataError(
             "E408", f"{path} is no trace: rounds count from 1, clients and seconds from 0 ({error})."

@@ -8,7 +8,7 @@ from typing import Literal
 
 from unskew import disk
 from unskew.errors import UsageError, excerpt
-from unskew.report import sections, tables
+from unskew.report import headline, sections, tables
 from unskew.report.context import context_of
 from unskew.report.read import asked_target, read_runs
 from unskew.report.standalone import pictures
@@ -26,16 +26,19 @@ def write_figures(
     format: Literal["svg", "pdf"] = "svg",
     columns: int = 2,
     font: str = "Helvetica, Arial, sans-serif",
+    say: Callable[[str], None] = lambda _: None,
 ) -> list[tuple[Path, str]]:
     """Write the pictures of these runs' report, and its table as `table.tex` and `table.csv`, to a folder.
 
-    Returns every file with what it shows. Raises StateError as `write_report` does; UsageError (E157) for PDF without CairoSVG,
+    Returns every file with what it shows. say: is told of runs whose records have been changed. Raises StateError as `write_report` does; UsageError (E157) for PDF without CairoSVG,
     E109 for another format, E161 where nothing can be written.
     """
     if format not in FORMATS:
         raise UsageError("E109", f"format must be {' or '.join(map(repr, FORMATS))}; got {excerpt(format)}.")
     convert, out = _to_pdf() if format == "pdf" else str.encode, Path(out)
     context = context_of(read_runs([Path(p) for p in runs]), "figures", asked_target(runs))
+    for sentence in headline.altered(context.runs):
+        say(sentence)
     drawn = pictures(sections.build(context), columns)
     written = [(out / "table.tex", "the table for LaTeX, with booktabs"), (out / "table.csv", "all its numbers")]
     disk.write_output(written[0][0], tables.latex(context.summaries))

@@ -85,7 +85,7 @@ def cards(context: Context) -> list[tuple[str, str]]:
 def warnings(context: Context) -> list[str]:
     """Sentences on what makes the numbers doubtful."""
     runs = context.runs
-    sentences = [*_unfinished(runs), *comparable.doubts(context)]
+    sentences = [*altered(runs), *_unfinished(runs), *comparable.doubts(context)]
     sentences += [*notes.doubtful(context.summaries), *notes.dropped(context.summaries)]
     codes = [str(e.get("code", "")) for r in runs for e in r.events]
     events = sum(code.startswith("E3") and code not in AS_ASKED for code in codes)
@@ -93,6 +93,15 @@ def warnings(context: Context) -> list[str]:
         listed = "is listed" if events == 1 else "are listed"
         sentences.append(f"{plural(events, 'event')} such as a dropped reply or a skipped round {listed} at the end.")
     return sentences
+
+
+def altered(runs: Sequence[RunData]) -> list[str]:
+    """A sentence for each record that has changed since its run wrote it."""
+    return [
+        f"{run.path}: {name} is missing or not as the run wrote it, so these figures may be wrong; copy the folder again."
+        for run in runs
+        for name in run.altered
+    ]
 
 
 def _unfinished(runs: Sequence[RunData]) -> list[str]:

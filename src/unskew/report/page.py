@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from unskew import disk
@@ -14,16 +14,24 @@ from unskew.report.runs import RunData
 from unskew.report.verdict import pays
 
 
-def write_report(paths: Path | str | Sequence[Path | str], out: Path | str, target: float | None = None) -> Path:
+def write_report(
+    paths: Path | str | Sequence[Path | str],
+    out: Path | str,
+    target: float | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> Path:
     """Write the page of run folders, comparison folders, or both to `out`, and return its path.
 
     target: the score of "bytes until the target"; default: the one that the comparison was asked for, or else 95 % of the best
-    method's final score. Raises StateError if a folder is neither a run nor a comparison (E117), or is damaged (E111).
+    method's final score. say: is told, as the page is, of runs whose records have been changed. Raises StateError if a folder is neither a run nor a comparison (E117), or is damaged (E111).
     """
     paths = [Path(paths)] if isinstance(paths, (str, Path)) else [Path(p) for p in paths]
     out = Path(out)
     target = asked_target(paths) if target is None else target
-    disk.write_output(out, page(read_runs(paths), " and ".join(_name(p) for p in paths), target))
+    runs = read_runs(paths)
+    disk.write_output(out, page(runs, " and ".join(_name(p) for p in paths), target))
+    for sentence in headline.altered(runs):
+        say(sentence)
     return out
 
 

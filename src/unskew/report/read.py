@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from unskew import disk
-from unskew.engine.disk import shapes
+from unskew.engine.disk import record, shapes
 from unskew.engine.server.used import Replies
 from unskew.errors import StateError
 from unskew.report.files import read_facts, read_json, read_records, read_yaml
@@ -28,7 +28,7 @@ def read_run(path: str | Path, label: str = "") -> RunData:
 
     A run that its clients did not train has no scores: those of its weights would pass for the method's.
     Raises StateError: E117 if the folder is not a run, E111 if a file in it is damaged (an incomplete last line of a
-    .jsonl file is not damage).
+    .jsonl file is not damage). Files that can be read and are not as the run wrote them are its `altered`.
     """
     path = Path(path)
     for name in ("config.yaml", "metrics.jsonl"):
@@ -49,6 +49,7 @@ def read_run(path: str | Path, label: str = "") -> RunData:
         traffic=traffic_of(read_records(path / "ledger.jsonl"), K),
         events=events,
         label=label,
+        altered=record.altered(path),
     )
 
 

@@ -85,7 +85,8 @@ class RunData:
 
     config, federation, env: config.yaml, federation.json and env.json. metrics: the series of each (scope, metric).
     clients: by (scope, metric), each client's value in the last round that has them. events: events.jsonl. label: what
-    reports call the run instead of its method, where two runs of one method differ in a setting.
+    reports call the run instead of its method, where two runs of one method differ in a setting. altered: names of its
+    records that are missing or are not as the run wrote them.
     """
 
     path: Path
@@ -97,6 +98,7 @@ class RunData:
     traffic: tuple[Traffic, ...] = field(repr=False)
     events: list[Record] = field(repr=False)
     label: str = ""
+    altered: Sequence[str] = ()
 
     @property
     def name(self) -> str:

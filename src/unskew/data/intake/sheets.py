@@ -74,7 +74,7 @@ def read_csv(path: Path) -> Sheet:
             file.seek(0)
             delimiter = max(DELIMITERS, key=first.count)
             rows, lines = _rows(path, file, delimiter)
-    except DataError:
+    except (DataError, PermissionError):
         raise
     except FileNotFoundError:
         raise DataError("E402", f"there is no {path}.") from None

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from unskew import disk
-from unskew.engine.disk import findings, shapes
+from unskew.engine.disk import findings, shapes, state
 from unskew.engine.disk.lines import FileLines, Lines, Mark, MemoryLines, Row, holds, mark_of
 from unskew.errors import StateError
 
@@ -142,9 +142,20 @@ class Record:
 def check(folder: Path, marks: Marks) -> None:
     """Raises StateError (E208) if a file of a record in this folder is not what a checkpoint says it was."""
     for name, mark in marks.items():
-        longer = name == MEASURES and (folder / name).is_file() and (folder / name).stat().st_size > mark[0]
-        if longer or not holds(folder / name, mark):
+        if not _is_as_marked(folder, name, mark):
             raise StateError("E208", f"{name} is missing, or not as the run wrote it.")
+
+
+def altered(folder: Path) -> list[str]:
+    """The files of the record in this folder that are not what its newest checkpoint says they were; [] before the first
+    checkpoint, and where that is damaged. Rows that were added since are no change."""
+    marks: Marks = state.claimed(folder).get("records", {})
+    return [name for name in marks if not _is_as_marked(folder, name, marks[name])]
+
+
+def _is_as_marked(folder: Path, name: str, mark: Mark) -> bool:
+    longer = name == MEASURES and (folder / name).is_file() and (folder / name).stat().st_size > mark[0]
+    return not longer and holds(folder / name, mark)
 
 
 def last_round_in(folder: Path) -> int:

@@ -101,15 +101,17 @@ def vouched(metadata: Mapping[str, str] | None) -> tuple[str, str]:
 
 
 def read(path: Path) -> Checkpoint:
-    """The tree and metadata of a file. Raises StateError (E201) if it is damaged, FileNotFoundError if not there."""
+    """The tree and metadata of a file. Raises StateError (E201) if it is damaged, FileNotFoundError if not there,
+    PermissionError if it may not be read."""
     try:
+        open(path, "rb").close()  # safetensors says of a file that may not be read that there is none
         with safe_open(str(path), "pt") as file:
             sha256, text = vouched(file.metadata())
             tensors: dict[str, Tensor] = {n: aligned(file.get_tensor(n)) for n in file.keys()}
         if digest(tensors, text) != sha256:
             raise StateError("E201", f"{path.name} fails its SHA-256.")
         return nested(tensors), json.loads(text)
-    except FileNotFoundError:
+    except (FileNotFoundError, PermissionError):
         raise
     except UNREADABLE as error:
         raise StateError("E201", f"{path.name} cannot be read ({type(error).__name__}).") from error

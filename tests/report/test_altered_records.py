@@ -1,0 +1,85 @@
+"""Records that are not as the run wrote them are named wherever their figures are shown."""
+
+from __future__ import annotations
+
+import shutil
+
+import pytest
+
+import unskew
+from tests.cli.calling import call
+from unskew.comparison import plan, training
+from unskew.engine.disk import record
+from unskew.errors import StateError
+from unskew.report import read
+
+SETTINGS = {"clients": 3, "rounds": 2, "epochs": 1, "model": "mlp(hidden=(8,))", "workers": 1}
+
+
+@pytest.fixture(scope="module")
+def done(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs")
+    for cell in plan.plan_cells(folder, ["fedavg", "fedprox"], [0], {"data": "digits", **SETTINGS}):
+        unskew.run(cell.method, "digits", folder=folder, name=cell.path.name, **SETTINGS)
+    plan.describe(folder, plan.Plan(("fedavg", "fedprox"), (0,), {"data": "digits", **SETTINGS}))
+    return folder
+
+
+@pytest.fixture
+def comparison(done, tmp_path):
+    return shutil.copytree(done, tmp_path / "c")
+
+
+def other_score(file) -> None:
+    """The last global score of a run is a tenth of what it was."""
+    rows = file.read_text().splitlines(keepends=True)
+    last = max(i for i, row in enumerate(rows) if '"global"' in row and '"accuracy"' in row)
+    rows[last] = rows[last].replace('"value":0.', '"value":0.0')
+    file.write_text("".join(rows))
+
+
+def test_whole_records_and_rows_since_the_checkpoint_are_no_change(comparison):
+    run = comparison / "fedavg--s0"
+    with open(run / "events.jsonl", "a") as file:
+        file.write('{"t":3,"code":"round","asked":[],"answered":[]}\n')
+    assert record.altered(run) == []
+    assert read.read_run(run).altered == []
+    (run / "state.safetensors").write_bytes(b"damaged")
+    assert record.altered(run) == []
+
+
+@pytest.mark.parametrize("command", ["report", "figures"])
+def test_a_page_or_a_figure_with_another_score_says_so(comparison, command):
+    """A digit of metrics.jsonl, and the report showed 8.1 % for 81 % without a word."""
+    run = comparison / "fedavg--s0"
+    other_score(run / "metrics.jsonl")
+    for folder in (run, comparison):
+        called = call(command, str(folder))
+        assert called.code == 0, called.text
+        assert called.err.startswith(f"Warning: {run}: metrics.jsonl is missing or not as the run wrote it"), called.text
+        assert called.err.count("\n") == 1
+        if command == "report":
+            assert "so these figures may be wrong; copy the folder again." in (folder / "report.html").read_text()
+
+
+@pytest.mark.parametrize("how", ["changed", "cut", "gone"])
+def test_a_comparison_does_not_print_what_a_run_did_not_write(comparison, how):
+    """Its row was the changed score, or was missing, with exit code 0."""
+    file = comparison / "fedavg--s0" / "metrics.jsonl"
+    content = file.read_bytes()
+    if how == "changed":
+        other_score(file)
+    elif how == "cut":
+        file.write_bytes(content[: len(content) // 2])
+    else:
+        file.unlink()
+    called = call("resume", str(comparison))
+    assert called.code == 2
+    text = f"E208 fedavg, seed 0: {file} is missing, or not as the run wrote it. Put it back, or remove {file.parent}"
+    assert called.err.startswith(text), called.text
+    cells = plan.plan_cells(comparison, ["fedavg", "fedprox"], [0], {"data": "digits", **SETTINGS})
+    with pytest.raises(StateError, match="E208"):
+        training.train_all(cells, 1, lambda _: None)
+    file.write_bytes(content)
+    training.train_all(cells, 1, lambda _: None)
+    assert all(cell.done for cell in cells)
