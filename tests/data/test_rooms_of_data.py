@@ -77,7 +77,7 @@ def test_skews_out_of_range_are_refused(text, message):
         ("drop:0.2,drop:0.3", "E124 availability 'full,drop:0.2,drop:0.3' gives 'drop' twice."),
         ("full:1", "E124 availability 'full' takes no value; got '1'."),
         ("persistent:0.2", "E124 availability 'persistent' needs rounds, like persistent:0.2x10."),
-        ("trace:/", "E111 cannot read /; a trace is a CSV"),
+        ("trace:/", "E111 cannot read / (Is a directory); a trace is a CSV"),
     ],
 )
 def test_availabilities_out_of_range_are_refused(text, message):

@@ -56,7 +56,9 @@ def test_a_page_or_a_figure_with_another_score_says_so(comparison, command):
     for folder in (run, comparison):
         called = call(command, str(folder))
         assert called.code == 0, called.text
-        assert called.err.startswith(f"Warning: {run}: metrics.jsonl is missing or not as the run wrote it"), called.text
+        assert called.err.startswith(f"Warning: {run}: metrics.jsonl is missing or not as the run wrote it"), (
+            called.text
+        )
         assert called.err.count("\n") == 1
         if command == "report":
             assert "so these figures may be wrong; copy the folder again." in (folder / "report.html").read_text()
