@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,6 +15,9 @@ from tests.attacks.runs import noise, trained
 from tests.cli.calling import call
 from unskew.attacks import auditing, catalogue
 from unskew.attacks.kinds import audit
+from unskew.attacks.scene import Scene
+from unskew.data.index import Index
+from unskew.engine import resolve
 from unskew.engine.disk import privacy
 from unskew.privacy.accounting import epsilon_of
 
@@ -59,6 +64,29 @@ def test_delta_costs_what_the_theorem_says():
     assert auditing.bound((m, r, v), delta) < auditing.bound((m, r, v), 0.0)
 
 
+def test_no_canary_is_guessed_twice_and_one_alone_not_at_all():
+    """Of three canaries and a share of 1 four guesses were made, and the canary in the middle was taken for both."""
+    scores = np.array([0.1, 0.5, 0.9])
+    assert auditing.guessed(scores, np.array([False, True, True]), 1.0) == (3, 2, 2)
+    assert auditing.guessed(scores[:1], np.array([True]), 1.0) == (1, 0, 0)
+    assert auditing.bound((1, 0, 0), DELTA) == 0
+
+
+def test_a_true_claim_for_clients_is_not_refuted_by_canaries_that_are_samples():
+    """A canary turns the update of its client round, of the largest norm that is allowed: the sum moves by twice the clip."""
+    claim = auditing.Claim(epsilon_of(1 / 2.0, DELTA), DELTA)
+    of_samples = claim.replaced()
+    bounds = []
+    for seed in range(20):
+        seen, inside = release(1.0, seed, 20_000)  # 2 clips at noise 2
+        counts = auditing.guessed(seen, inside, 0.02)
+        bounds.append((auditing.bound(counts, claim.delta), auditing.bound(counts, of_samples.delta)))
+    assert sum(first > claim.epsilon for first, _ in bounds) > 1  # one in twenty may be
+    assert max(second for _, second in bounds) <= of_samples.epsilon
+    assert of_samples == auditing.Claim(2 * claim.epsilon, (1 + math.exp(claim.epsilon)) * DELTA)
+    assert auditing.Claim(20.0, 1e-3).replaced() == auditing.Claim(math.inf, 0.0) == auditing.NOTHING.replaced()
+
+
 @pytest.fixture(scope="module")
 def memorised(tmp_path_factory):
     folder = tmp_path_factory.mktemp("noise")
@@ -67,7 +95,7 @@ def memorised(tmp_path_factory):
 
 
 def test_a_run_that_learns_by_heart_and_claims_little_is_refuted(memorised, monkeypatch):
-    monkeypatch.setattr(audit, "claimed", lambda *_: 0.5)
+    monkeypatch.setattr(audit, "claimed", lambda *_: auditing.Claim(0.5, DELTA))
     done = call("audit", str(memorised), "--set", "share=0.5", "--json")
     assert done.code == 0, done.err
     finding = json.loads(done.out)["audit"]
@@ -97,7 +125,7 @@ def test_a_run_that_its_budget_has_ended_is_audited_beside_what_it_claims(tmp_pa
     pytest.importorskip("dp_accounting")
     settings = {"clients": 10, "samples": 5, "availability": "poisson:0.5", "rounds": 9}
     run = trained(tmp_path, "dp(epsilon=4,noise_multiplier=1.0)", **settings)
-    done = call("audit", str(run), "--json")
+    done = call("audit", str(run), "--set", "unit=client", "--json")
     assert done.code == 0, done.err
     finding = json.loads(done.out)["audit"]
     (score,) = finding["scores"]
@@ -105,6 +133,60 @@ def test_a_run_that_its_budget_has_ended_is_audited_beside_what_it_claims(tmp_pa
     assert score["ceiling"] == claim < 4
     assert score["value"] <= claim
     assert finding["doubts"] == []
+    (of_samples,) = json.loads(call("audit", str(run), "--json").out)["audit"]["scores"]
+    assert of_samples["ceiling"] == pytest.approx(2 * claim)
     table = (run / "report.html").read_text().split('id="learned"')[1].split("</section>")[0]
     assert f"epsilon {claim:.4g}, of every model" in table
     assert "epsilon infinite, against the server" in table
+
+
+def claim_of(run, unit: str = "sample", again=None) -> auditing.Claim:
+    scene = Scene(run)
+    try:
+        return audit.claimed(scene, unit, again(scene) if again else scene.run)
+    finally:
+        scene.close()
+
+
+def test_a_claim_is_audited_at_its_own_delta(tmp_path):
+    """An epsilon for delta=0.01 is less than that for 1e-5, and was compared with a bound for 1e-5."""
+    pytest.importorskip("dp_accounting")
+    run = trained(tmp_path, "dpsgd(clip=1.0,noise_multiplier=2.0,delta=0.01)", rounds=1)
+    assert claim_of(run).delta == 0.01
+    finding = json.loads(call("audit", str(run), "--json").out)["audit"]
+    assert "delta = 1.0e-02" in finding["auxiliary"]
+
+
+def test_the_claim_is_no_less_than_that_of_the_smaller_clients_that_were_trained_for_the_audit(tmp_path):
+    """With half of its samples left out a client draws each of the others twice as often, and protects it less."""
+    pytest.importorskip("dp_accounting")
+    run = trained(tmp_path, "dpsgd(clip=1.0,noise_multiplier=2.0)", rounds=2, samples=80)
+    kept = privacy.read(run)["dpsgd"]["epsilons"][0]["epsilon"]
+
+    def smaller(scene):
+        lists = [rows[: len(rows) // 2] for rows in scene.run.federation.train]
+        federation = replace(scene.run.federation, train=Index.of(lists))
+        return resolve.run_on(federation, scene.run.settings, scene.run.method)
+
+    assert claim_of(run).epsilon == kept
+    assert claim_of(run, again=smaller).epsilon > 1.2 * kept
+    assert claim_of(run, "client") == auditing.NOTHING
+
+
+def test_a_run_of_which_every_canary_is_left_out_refutes_nothing(memorised, monkeypatch):
+    """One time in four with two clients: there was no client left that holds a training sample (E403)."""
+    monkeypatch.setattr(audit, "numpy_key", lambda *_: SimpleNamespace(random=lambda n: np.ones(n)))
+    scene = Scene(memorised)
+    outcome = audit.Audit(unit="client").attempt(scene, 0)
+    scene.close()
+    assert (outcome.scores[0].value, outcome.remarks) == (0, ("nothing was left to train on",))
+
+
+def test_canaries_are_samples_that_one_client_alone_holds(memorised):
+    scene = Scene(memorised)
+    federation = scene.run.federation
+    scene.close()
+    lists = [np.append(rows, federation.train[0][0]) if k else rows for k, rows in enumerate(federation.train)]
+    shared = replace(federation, train=Index.of(lists))
+    rows = audit.Audit()._canaries(shared)
+    assert set(rows) == set(np.unique(federation.train.rows)) - {federation.train[0][0]}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,6 +15,7 @@ from tests.cli.calling import call
 from unskew.attacks import inversion
 from unskew.attacks.kinds.gradient import Gradient
 from unskew.attacks.scene import Scene
+from unskew.attacks.scores import share_of
 from unskew.engine import testbed
 from unskew.engine.disk.code import Code
 from unskew.methods import registry
@@ -96,6 +98,40 @@ def test_clients_that_start_elsewhere_than_all_are_sent_are_not_attacked(name):
     run = testbed.run_for(registry.parse(name))
     reason = Gradient().refuse(SimpleNamespace(run=run, sent=run.fed.net.trainable))
     assert "start from weights of their own" in reason
+
+
+@pytest.mark.parametrize(
+    ("method", "part"),
+    [("dpsgd(clip=0.1,noise_multiplier=8.0)", "dpsgd"), ("topk", "topk"), ("fedspeed", "fedspeed"), ("fedprox", "")],
+)
+def test_clients_that_are_made_up_stand_for_none_whose_updates_are_changed_before_they_leave(method, part):
+    """With noise of eight clips in every update the attack gave images back at 24 dB: those of clients without noise."""
+    run = testbed.run_for(registry.parse(method))
+    scene = SimpleNamespace(run=run, sent=run.fed.net.trainable)
+    reason = Gradient().refuse(scene)
+    if not part:
+        assert reason is None
+        return
+    assert reason == (
+        f"'{part}' changes what its clients send, and not what clients that are made up for the attack would; "
+        "set batch=0, which attacks updates as they were sent"
+    )
+
+
+def test_noise_is_in_an_update_as_it_was_sent(tmp_path):
+    pytest.importorskip("dp_accounting")
+    scene = Scene(trained(tmp_path, "dpsgd(clip=0.1,noise_multiplier=8.0)", samples=4))
+    scores = {s.metric: s for s in Gradient(samples=2, batch=0, steps=40).attempt(scene, 0).scores}
+    scene.close()
+    assert scores["MSE"].value > scores["MSE"].floor
+
+
+def test_few_labels_leave_a_wide_interval(smooth):
+    """Of two labels that were right the interval was [1, 1], and of two that were wrong it was told that the attack is."""
+    scores = {s.metric: s for s in Gradient(samples=2, at="first", steps=1).attempt(smooth, 0).scores}
+    assert (scores["labels recovered"].value, scores["labels recovered"].low) == (1, pytest.approx(0.342, abs=1e-3))
+    wrong = replace(scores["labels recovered"], value=0.0, low=share_of(0, 2)[1], high=share_of(0, 2)[2], floor=0.5)
+    assert not wrong.doubt
 
 
 def test_large_updates_as_sent_are_refused(tmp_path):

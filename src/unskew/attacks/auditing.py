@@ -10,6 +10,7 @@ The bound is the largest eps for which that is at most 1 - confidence.
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
@@ -18,6 +19,27 @@ from scipy.stats import binom
 
 MOST = 60.0
 """The largest epsilon that is told; above it nothing is protected anyway."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """That a run is (epsilon, delta)-DP for one canary more or less; an infinite epsilon claims nothing."""
+
+    epsilon: float
+    delta: float
+
+    def replaced(self) -> Claim:
+        """What it says where a canary does not come or go with its unit, but changes it: the unit goes, and another comes.
+
+        Two steps of a client more or less lie between an update with a sample and the same client's update without it.
+        """
+        if self.epsilon > MOST:
+            return NOTHING
+        delta = (1 + math.exp(self.epsilon)) * self.delta
+        return Claim(2 * self.epsilon, delta) if delta < 1 else NOTHING
+
+
+NOTHING = Claim(math.inf, 0.0)
 
 
 def chance(counts: tuple[int, int, int], epsilon: float, delta: float) -> float:
@@ -45,7 +67,7 @@ def bound(counts: tuple[int, int, int], delta: float, confidence: float = 0.95) 
 def guessed(scores_M: np.ndarray, inside_M: np.ndarray, share: float) -> tuple[int, int, int]:
     """(m, r, v): the share of canaries with the highest scores is taken for inside, as many of the lowest for outside."""
     m = len(scores_M)
-    half = max(1, round(share * m / 2))
+    half = min(m // 2, max(1, round(share * m / 2)))  # nothing is guessed of one canary, and of none twice
     order = np.argsort(scores_M, kind="stable")
-    right = int(inside_M[order[-half:]].sum() + (~inside_M[order[:half]]).sum())
+    right = int(inside_M[order[m - half :]].sum() + (~inside_M[order[:half]]).sum())
     return m, 2 * half, right

@@ -54,7 +54,9 @@ def like_those_of(federation: Federation, k: int, attacked: Tensor, seed: int) -
     if len(rows) < LEAST:
         name = federation.name_of(k)
         text = f"samples look otherwise at each client, and {name} has {len(rows)} test samples, of which {LEAST} are needed"
-        raise UsageError("E154", f"{text}, so nothing tells whether its update betrays members or how its samples look")
+        raise UsageError(
+            "E154", f"{text}, so nothing tells whether what it sends betrays members or how its samples look"
+        )
     name = "test samples, of an update those of its client"
     return Samples(name, own, torch.as_tensor(np.asarray(federation.y_test[rows])).long())
 

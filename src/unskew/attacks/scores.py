@@ -71,27 +71,32 @@ def pooled(attempts: Sequence[Outcome]) -> tuple[Score, ...]:
 
 
 def _together(scores: Sequence[Score]) -> Score:
-    from scipy.stats import t as student  # which takes a second to import
-
     first, k = scores[0], len(scores)
     if k == 1:
         return first
     values = np.array([s.value for s in scores])
     mean = float(values.mean())
-    half = float(student.ppf(0.975, k - 1) * values.std(ddof=1) / math.sqrt(k))
+    half = _student(k - 1) * float(values.std(ddof=1)) / math.sqrt(k)
     floor, ceiling = (float(np.mean([getattr(s, name) for s in scores])) for name in ("floor", "ceiling"))
     return replace(first, value=mean, low=mean - half, high=mean + half, floor=floor, ceiling=ceiling)
 
 
 def mean_of(values: np.ndarray) -> tuple[float, float, float]:
-    """(mean, low, high) of one value per sample: the normal 95 % interval of the mean."""
-    half = 1.96 * float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-    mean = float(values.mean())
+    """(mean, low, high) of one value per sample: Student's 95 % interval of the mean, for there may be few."""
+    n, mean = len(values), float(values.mean())
+    half = _student(n - 1) * float(values.std(ddof=1)) / math.sqrt(n) if n > 1 else math.nan
     return mean, mean - half, mean + half
 
 
-def share_of(hits: int, n: int) -> tuple[float, float, float]:
-    """(share, low, high) of hits among n tries: Wilson's 95 % interval."""
+def _student(freedom: int) -> float:
+    """How many deviations a 95 % interval reaches with so many degrees of freedom."""
+    from scipy.stats import t  # which takes a second to import
+
+    return float(t.ppf(0.975, freedom))
+
+
+def share_of(hits: float, n: int) -> tuple[float, float, float]:
+    """(share, low, high) of hits among n tries, of which one that nothing decides is half of one: Wilson's 95 % interval."""
     z, p = 1.96, hits / n
     middle, half = p + z * z / (2 * n), z * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
     return p, max(0.0, (middle - half) / (1 + z * z / n)), min(1.0, (middle + half) / (1 + z * z / n))

@@ -5,11 +5,16 @@ its clients, or whole clients. The auditor sees the merged model alone and guess
 class it is most and least sure of, that they were in and out. So many right guesses would be unlikely under a smaller
 epsilon than the bound (`attacks/auditing.py`), at 95 %.
 canaries=mislabelled: canary samples have a class drawn at random, which a model can only memorise.
+The claim is that of the run, or of what was trained for the audit if that protects less: clients without their canaries are
+smaller, so dpsgd draws each sample more often. A claim for a delta above `delta` is audited at its own. A client more or less
+is two steps from a client with another sample: with samples as canaries a claim (epsilon, delta) for clients stands for
+(2 epsilon, (1 + e^epsilon) delta). Canaries are samples that one client alone holds.
 Differs from the paper: the auditor sees the model after the last round, not every round; so the bound is looser.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Annotated, ClassVar, Literal
 
@@ -28,6 +33,8 @@ from unskew.data.index import Index
 from unskew.engine import resolve
 from unskew.engine.assemble import loop_of
 from unskew.engine.disk import privacy
+from unskew.engine.leaves import accounts
+from unskew.engine.resolve import Run
 from unskew.engine.server.loop import rounds
 
 READS = ("w",)
@@ -44,7 +51,9 @@ class Audit(Attack):
     unit: Annotated[Literal["sample", "client"], "what a canary is: a sample, or a client with all it has"] = "sample"
     canaries: Annotated[Literal["mislabelled", "as they are"], "the classes of canary samples"] = "mislabelled"
     share: Annotated[float, Gt(0), Le(1), "share of the canaries of which the auditor guesses"] = 0.2
-    delta: Annotated[float, Ge(0), Lt(1), "the delta under which epsilon is bounded"] = 1e-5
+    delta: Annotated[
+        float, Ge(0), Lt(1), "the delta under which epsilon is bounded, or the claim's, if that is larger"
+    ] = 1e-5
     name: ClassVar[str] = "audit"
     asks: ClassVar[str] = "which epsilon can the run not have?"
     adversary: ClassVar[str] = "whoever gets the merged model and knows the canaries"
@@ -55,57 +64,72 @@ class Audit(Attack):
     def refuse(self, scene: Scene) -> str | None:
         if scene.run.task.name != "classification":
             return "it needs one label a sample"
-        return None if scene.sent else "its clients send no weights"
+        if not scene.sent:
+            return "its clients send no weights"
+        return None if len(self._canaries(scene.run.federation)) else "every sample is held by several of its clients"
 
     def attempt(self, scene: Scene, seed: int) -> Outcome:
         federation = scene.run.federation
         rng = numpy_key(seed, "canaries", self.unit)
-        if self.unit == "sample":
-            canaries = rng.permutation(np.unique(federation.train.rows))[: self.samples]
-        else:
-            canaries = np.flatnonzero(federation.sizes > 0)[: self.samples]
+        canaries = self._canaries(federation)
+        canaries = (rng.permutation(canaries) if self.unit == "sample" else canaries)[: self.samples]
         inside = rng.random(len(canaries)) < 0.5
-        changed = self._planted(federation, canaries, inside, rng)
-        weights = trained_again(scene, changed)
-        sure = self._sure(scene, changed, canaries, weights)
+        lists, y = self._planted(federation, canaries, inside, rng)
+        if not any(map(len, lists)):
+            return self._outcome(
+                (len(canaries), 0, 0), claimed(scene, self.unit, scene.run), ("nothing was left to train on",)
+            )
+        again = resolve.run_on(replace(federation, train=Index.of(lists), y=y), scene.run.settings, scene.run.method)
+        sure = self._sure(scene, y, canaries, trained(again))
         counts = auditing.guessed(sure, inside, self.share if self.unit == "sample" else 1.0)
-        value = auditing.bound(counts, self.delta)
-        claim = claimed(scene, self.unit)
-        right = f"{counts[2]} of {counts[1]} guesses right, {counts[0]} canaries"
-        score = Score("w", f"{self.unit}s as canaries", METRIC, value, value, value, 0.0, claim, counts[0], main=True)
-        remarks = (f"epsilon {claim:.3g} is claimed, and the audit refutes it: {right}",) if value > claim else ()
+        return self._outcome(counts, claimed(scene, self.unit, again), ())
+
+    def _canaries(self, federation: Federation) -> np.ndarray:
+        """What may be a canary: rows that one client alone holds, for a claim covers what one client does; or clients."""
+        if self.unit == "client":
+            return np.flatnonzero(federation.sizes > 0)
+        rows, holders = np.unique(federation.train.rows, return_counts=True)
+        return rows[holders == 1]
+
+    def _outcome(self, counts: tuple[int, int, int], claim: auditing.Claim, remarks: tuple[str, ...]) -> Outcome:
+        """counts: as `auditing.chance` takes them."""
+        delta = max(self.delta, claim.delta)
+        value = auditing.bound(counts, delta)
+        right = f"{counts[2]} of {counts[1]} guesses right, {counts[0]} canaries, delta = {delta:.1e}"
+        of = f"{self.unit}s as canaries"
+        score = Score("w", of, METRIC, value, value, value, 0.0, claim.epsilon, counts[0], main=True)
+        if value > claim.epsilon:
+            rare = auditing.chance(counts, claim.epsilon, delta)
+            text = f"epsilon {claim.epsilon:.3g} is claimed, and the audit refutes it: {right}"
+            remarks = (*remarks, f"{text}; where the claim holds, at most {rare:.2g} of audits come to as many")
         return Outcome((score,), f"none; {right}", {}, remarks)
 
     def _planted(
         self, federation: Federation, canaries: np.ndarray, inside: np.ndarray, rng: np.random.Generator
-    ) -> Federation:
-        """The federation without the canaries that are left out."""
+    ) -> tuple[list[np.ndarray], np.ndarray]:
+        """(the rows of every client without the canaries that are left out, the classes of all rows)."""
+        y = np.asarray(federation.y).copy()
         if self.unit == "client":
             out = set(canaries[~inside].tolist())
-            lists = [rows[:0] if k in out else rows for k, rows in enumerate(federation.train)]
-            return replace(federation, train=Index.of(lists))
-        out = canaries[~inside]
-        y = np.asarray(federation.y).copy()
+            return [rows[:0] if k in out else rows for k, rows in enumerate(federation.train)], y
         if self.canaries == "mislabelled":
             y[canaries] = rng.integers(0, federation.n_classes, len(canaries))
-        lists = [rows[~np.isin(rows, out)] for rows in federation.train]
-        return replace(federation, y=y, train=Index.of(lists))
+        return [rows[~np.isin(rows, canaries[~inside])] for rows in federation.train], y
 
-    def _sure(self, scene: Scene, planted: Federation, canaries: np.ndarray, weights: Weights) -> np.ndarray:
+    def _sure(self, scene: Scene, y: np.ndarray, canaries: np.ndarray, weights: Weights) -> np.ndarray:
         """[M] how sure the model is of each canary's own class; of a client the mean over what it had."""
         rows = [canaries] if self.unit == "sample" else [np.asarray(scene.run.federation.train[k]) for k in canaries]
         index = torch.as_tensor(np.concatenate(rows))
-        y = torch.as_tensor(np.asarray(planted.y))[index]
-        sure = shadows.confidences(scene, [weights], scene.seen(scene.trainer.samples.x[index]), y)[0]
+        own = torch.as_tensor(y)[index]
+        sure = shadows.confidences(scene, [weights], scene.seen(scene.trainer.samples.x[index]), own)[0]
         if self.unit == "sample":
             return sure
         ends = np.cumsum([len(r) for r in rows])[:-1]
         return np.array([part.mean() for part in np.split(sure, ends)])
 
 
-def trained_again(scene: Scene, federation: Federation) -> Weights:
-    """The merged weights of the run with its settings on these clients."""
-    run = resolve.run_on(federation, scene.run.settings, scene.run.method)
+def trained(run: Run) -> Weights:
+    """The merged weights of a run with its settings."""
     loop = loop_of(run)
     try:
         now = loop.begin()
@@ -116,10 +140,21 @@ def trained_again(scene: Scene, federation: Federation) -> Weights:
     return now.weights
 
 
-def claimed(scene: Scene, unit: str) -> float:
-    """The epsilon that privacy.json claims of the merged model for one canary, against whoever gets it; infinite where nothing
-    is claimed. unit: what a canary is; what protects samples (DP-SGD) claims nothing of whole clients."""
-    parts = (p for p in scene.run.method.parts if p.protects or (p.samples_apart and unit == "sample"))
-    accounts = [privacy.read(scene.path).get(part.name, {}) for part in parts]
-    claims = [a["epsilons"][0]["epsilon"] for a in accounts if a.get("epsilons")]
-    return min((float(c) for c in claims if c is not None), default=float("inf"))
+def claimed(scene: Scene, unit: str, again: Run) -> auditing.Claim:
+    """What is claimed of the merged model for one canary, against whoever gets it: by privacy.json, or for the run that was
+    trained for the audit if that is less.
+
+    unit: what a canary is; what protects samples (DP-SGD) claims nothing of whole clients, and what protects clients less of a
+    sample.
+    """
+    kept = privacy.read(scene.path)
+    anew = accounts(again.method, again.fed, again.federation.label_counts)
+    claims = [auditing.NOTHING]
+    for part in scene.run.method.parts:
+        readings = kept.get(part.name, {}).get("epsilons", [])
+        if not readings or part.name not in anew or not (part.protects or (part.samples_apart and unit == "sample")):
+            continue
+        told, now = readings[0]["epsilon"], anew[part.name].epsilons[0][0]
+        claim = auditing.Claim(math.inf if told is None else max(float(told), now), float(getattr(part, "delta", 0.0)))
+        claims.append(claim.replaced() if part.protects and unit == "sample" else claim)
+    return min(claims, key=lambda claim: claim.epsilon)

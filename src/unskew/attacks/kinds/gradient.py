@@ -6,7 +6,8 @@ With D = w_t - w_k, the update of a client with n samples, and d_c its entry for
     images:  min_x  1 - cos(D(x), D) + tv TV(x)    D(x): the update that x, with these labels, would have given
 by signed Adam with a falling rate; samples are then paired with what was made by least squared error.
 The attacked clients hold `batch` samples each, drawn from the run's clients, and train on the weights that the run's last
-round, or its first, began with; `batch=0` attacks the updates that were sent.
+round, or its first, began with, without the method's Parts; so where a Part changes what leaves (noise for every sample, an
+encoding), only `batch=0` is made, which attacks the updates that were sent.
 Differs from the papers: D(x) is unrolled over plain full-batch steps, as many as the client takes; labels are not known
 but guessed as above. Of several inputs each is scored by itself and searched from the mean of the attacker's own in steps
 of their standard deviation; whole numbers and truth values move like any number.
@@ -30,8 +31,9 @@ from unskew.attacks.auxiliary import Samples, unseen
 from unskew.attacks.inversion import Inversion, Search, Update, has_slopes, rounded
 from unskew.attacks.pieces import pieces, worded
 from unskew.attacks.scene import Scene
-from unskew.attacks.scores import Outcome, Score, mean_of
+from unskew.attacks.scores import Outcome, Score, share_of
 from unskew.core.keys import digest, numpy_key
+from unskew.core.method import Method
 from unskew.core.part import overrides
 from unskew.core.trees import Weights
 from unskew.engine.client.values import Start
@@ -76,6 +78,9 @@ class Gradient(Attack):
             return "its model looks whole numbers up, and an inversion moves inputs"
         if not has_slopes(scene.run.fed.net):
             return "its model takes whole numbers or truth values alone, and an inversion moves inputs"
+        if self.batch and (part := _changes_what_leaves(scene.run.method)):
+            text = f"'{part}' changes what its clients send, and not what clients that are made up for the attack would"
+            return f"{text}; set batch=0, which attacks updates as they were sent"
         if not self.batch and not self._smallest(scene):
             return f"no client that answered in its last round has at most {self.most} samples; set batch"
         return None
@@ -88,7 +93,7 @@ class Gradient(Attack):
         inversion = Inversion(
             scene.trainer.net, scene.run, (self.steps, self.tv, self.rate), Search.like(own_x, layout)
         )
-        answers, there, right = list[Tensor](), list[Tensor](), list[tuple[float, float]]()
+        answers, there, right = list[Tensor](), list[Tensor](), list[tuple[int, int]]()
         for number, (stored, y, after) in enumerate(clients):
             update = Update(start.weights, after, start.lr, len(y), self._steps(scene, len(y)))
             labels = inversion.labels(update, own_x)
@@ -132,13 +137,14 @@ class Gradient(Attack):
         return start, [(stored[torch.as_tensor(row)], labels[torch.as_tensor(row)], w) for row, w in zip(inside, after)]
 
     def _outcome(
-        self, scene: Scene, own: Samples, answers: Tensor, there: Tensor, right: Sequence[tuple[float, float]]
+        self, scene: Scene, own: Samples, answers: Tensor, there: Tensor, right: Sequence[tuple[int, int]]
     ) -> Outcome:
         of = f"clients of {self.batch}, {self.epochs} epochs, {self.at} round" if self.batch else "updates as sent"
         layout = scene.run.federation.layout
         mine, back, were = (pieces(layout, scene.natural(x).float()) for x in (own.x, answers, there))
-        recovered, guessed = (np.array([r[i] for r in right]) for i in (0, 1))
-        scores = [Score("w", of, "labels recovered", *mean_of(recovered), float(guessed.mean()), 1.0, len(there))]
+        recovered, guessed = (sum(r[i] for r in right) for i in (0, 1))
+        n = len(there)
+        scores = [Score("w", of, "labels recovered", *share_of(recovered, n), guessed / n, 1.0, n)]
         sheets = dict[str, Any]()
         for name, guess in likeness.guesses(mine, were).items():
             x = were[name]
@@ -148,11 +154,18 @@ class Gradient(Attack):
         return Outcome(tuple(scores), f"{len(own)} {own.name}", {"images": sheets} if sheets else {})
 
 
-def _common(guess: Tensor, y: Tensor) -> float:
-    """The share of labels that are right, whatever their order."""
+def _changes_what_leaves(method: Method) -> str:
+    """The name of a Part by which a client sends something else than the weights that its training ends with; "" without one."""
+    return next(
+        (p.name for p in method.parts if p.samples_apart or any(overrides(p, h) for h in ("encode", "sends"))), ""
+    )
+
+
+def _common(guess: Tensor, y: Tensor) -> int:
+    """How many labels are right, whatever their order."""
     classes = int(max(guess.max(), y.max())) + 1
     both = torch.minimum(torch.bincount(guess.cpu(), minlength=classes), torch.bincount(y.cpu(), minlength=classes))
-    return float(both.sum() / len(y))
+    return int(both.sum())
 
 
 def _likeliest(own: Samples, n: int, classes: int) -> Tensor:

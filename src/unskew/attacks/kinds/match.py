@@ -2,7 +2,9 @@
 
 The adversary averages the vectors that a client released of one class, which takes the noise out (sigma / sqrt(alpha)),
 encodes candidates with the encoder of that round, and names the candidate that is nearest to the average. Candidates
-are the client's samples of the class and as many samples of that class that no client holds, so that chance is 1/2.
+are the client's samples of the class and as many samples of that class that no client holds, so that chance is 1/2; where
+clients' samples look otherwise at each (a feature skew, sites), its own test samples, or it is not attacked. Candidates that
+are equally near share the answer.
     one vector        nothing is averaged
     all vectors       the average of all that were released
 It is attacked by (client, class): the more samples stand behind a mean, the less it is near any of them.
@@ -10,7 +12,7 @@ It is attacked by (client, class): the more samples stand behind a mean, the les
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -20,7 +22,7 @@ from torch import Tensor
 
 from unskew.attacks import likeness
 from unskew.attacks.attack import Attack
-from unskew.attacks.auxiliary import Samples, unseen
+from unskew.attacks.auxiliary import Samples, like_those_of, unseen
 from unskew.attacks.payloads import part_of
 from unskew.attacks.replay import Heard, Visit
 from unskew.attacks.scene import Scene
@@ -46,9 +48,11 @@ class Trial:
     candidates: Tensor
     x: Tensor
 
-    def hit(self, z_L: Tensor) -> bool:
-        """Whether the candidate nearest to this vector is one of the client's."""
-        return bool(torch.cdist(z_L[None], self.candidates).argmin() < len(self.candidates) // 2)
+    def hit(self, z_L: Tensor) -> float:
+        """1 if the candidate nearest to this vector is one of the client's, else 0; of several that are as near, their share."""
+        distance = torch.linalg.vector_norm(self.candidates - z_L, dim=1)
+        nearest = (distance == distance.min()).double()
+        return float(nearest[: len(nearest) // 2].sum() / nearest.sum()) if bool(nearest.any()) else 0.5
 
 
 @dataclass(frozen=True)
@@ -68,27 +72,34 @@ class Match(Attack):
         visit, decoder = _release(scene, part)
         rows = torch.as_tensor(np.unique(scene.run.federation.train.rows))
         own = unseen(scene.run.federation, scene.trainer.samples.x[rows], seed)
-        trials = list(self._trials(scene, visit, own, seed))
+        strangers, remarks = _strangers(scene, visit, own, seed)
+        trials = list(self._trials(scene, visit, strangers, seed))
         if not trials:
-            return Outcome((), f"{len(own)} {own.name}")
+            text = f"no class of which a client of {scene.path} released a mean has samples that no client holds"
+            raise UsageError("E154", "; ".join(remarks) or f"{text}, so nothing can be told from its members.")
         hits = {ONE: sum(t.hit(t.z[0]) for t in trials), ALL: sum(t.hit(t.z.mean(0)) for t in trials)}
         scores = [
             Score(f"{part.name}/z", of, "top-1 match", *share_of(n, len(trials)), 0.5, 1.0, len(trials), main=of == ALL)
             for of, n in hits.items()
         ]
         sheet = self._sheet(scene, decoder, trials)
-        return Outcome(
-            tuple(scores), f"{len(own)} {own.name}", {"images": {"noisy means, decoded": sheet}} if sheet else {}
-        )
+        pictures = {"images": {"noisy means, decoded": sheet}} if sheet else {}
+        first = next(iter(strangers.values()))
+        name = f"{len(own)} {own.name}" if first is own else "test samples, of each client its own"
+        return Outcome(tuple(scores), name, pictures, tuple(remarks))
 
-    def _trials(self, scene: Scene, visit: Visit, own: Samples, seed: int) -> Iterator[Trial]:
-        """Every released mean with its candidates, in random order, at most as many as samples are to be attacked."""
+    def _trials(self, scene: Scene, visit: Visit, strangers: Mapping[int, Samples], seed: int) -> Iterator[Trial]:
+        """Every released mean with its candidates, in random order, at most as many as samples are to be attacked.
+
+        strangers: by client, samples that it is told from.
+        """
         sent = {r.client: r.shares[visit.part.name] for r in visit.replies}
-        pairs = [(k, c) for k, s in sent.items() for c in s["labels"].unique().tolist()]
+        pairs = [(k, c) for k, s in sent.items() if k in strangers for c in s["labels"].unique().tolist()]
         rng = numpy_key(seed, "match")
         federation = scene.run.federation
         for i in rng.permutation(len(pairs))[: self.samples]:
             k, c = pairs[i]
+            own = strangers[k]
             rows = np.asarray(federation.train[k])
             mine, theirs = rows[federation.y[rows] == c], np.flatnonzero(own.y.numpy() == c)
             m = min(len(mine), len(theirs))
@@ -110,6 +121,19 @@ class Match(Attack):
         shown = [scene.natural(t.x).float() for t in trials[: likeness.SHOWN]]
         nearest = torch.stack([x[likeness.mse(d.expand_as(x), x).argmin()] for d, x in zip(decoded, shown)])
         return likeness.sheet({"nearest sample": nearest, "decoded average": decoded})
+
+
+def _strangers(scene: Scene, visit: Visit, own: Samples, seed: int) -> tuple[dict[int, Samples], list[str]]:
+    """(samples that no client holds and that look like a client's, by client; what is said of clients without enough of them)."""
+    federation = scene.run.federation
+    strangers, remarks = dict[int, Samples](), list[str]()
+    for k in (r.client for r in visit.replies):
+        held = scene.trainer.samples.x[torch.as_tensor(federation.train[k])]
+        try:
+            strangers[k] = like_those_of(federation, k, held, seed) or own
+        except UsageError as error:
+            remarks.append(f"what {federation.name_of(k)} released is not attacked: {error.text}")
+    return strangers, remarks
 
 
 def _release(scene: Scene, part: FedDPMS) -> tuple[Visit, Weights]:
