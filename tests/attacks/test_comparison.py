@@ -142,6 +142,13 @@ def test_what_is_pooled_over_seeds_is_of_one_thing():
     assert leak.value.mean == pytest.approx(35)
 
 
+def test_nothing_is_leaked_where_there_is_nothing_to_learn():
+    """Images that are all alike: what was 0.3 off without and with the payload read as 30 % of what raw samples tell."""
+    same = {"value": 0.3, "low": 0.2, "high": 0.4, "floor": 0.0, "ceiling": 0.0}
+    assert [reach(same, name) for name in ("value", "low", "high")] == [0, 0, 0]
+    assert reach(same | {"ceiling": None}) == 0.3
+
+
 def test_seeds_are_pooled_and_a_reach_is_bounded(compared, monkeypatch):
     path, _ = compared
     runs = [read_run(path / "fedavg--s0") for _ in range(2)]

@@ -140,6 +140,24 @@ def test_areas_and_rates_by_hand():
     assert tpr.tolist() == [0.5, 0.5, 1, 1]
 
 
+@pytest.mark.parametrize("rate", [0.01, 0.001])
+def test_rates_of_a_score_that_says_nothing_are_those_of_chance(rate):
+    """With 100 strangers 2.1 % of members passed at "1 %" and 1.0 % at "0.1 %", whose intervals held neither rate in a third and
+    in half of the draws."""
+    rng = np.random.default_rng(0)
+    chance, values, held = rates.chance_of_tpr(rate, 100), [], 0
+    for _ in range(200):
+        members, others = rng.normal(size=100), rng.normal(size=100)
+        values.append(rates.tpr_at(rate, members, others))
+        low, high = rates.interval_of_tpr(rate, members, others, rng)
+        assert low <= values[-1] <= high
+        held += low <= chance <= high
+    assert np.mean(values) == pytest.approx(chance, abs=0.002)
+    assert held >= 180
+    assert rates.chance_of_tpr(0.01, 200) == 3 / 201
+    assert rates.chance_of_tpr(0.001, 200) == 1 / 201
+
+
 def test_confidence_is_the_log_odds_of_the_own_class():
     z = torch.tensor([[0.0, 2.0, 1.0]], dtype=torch.float64)
     p = z.softmax(1)[0, 1]

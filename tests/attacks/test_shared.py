@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from torch.distributions import Normal, kl_divergence
@@ -37,6 +38,24 @@ def test_two_releases_around_one_sample_give_its_statistics(tmp_path):
     assert listed["its largest class", "accuracy"].n == 3
 
 
+def test_a_channel_that_is_the_same_in_all_images_is_nobodys_secret(tmp_path):
+    """Replies with a deviation of FLOOR were dropped, all of them; and rounding in such a channel, in units of a spread that it
+    does not have, counted as an error of 1.07: 0.54 of both channels beside a floor of 0.56, as if two releases told nothing."""
+    rng = np.random.default_rng(0)
+    x = rng.random((400, 2, 6, 6), dtype=np.float32) * rng.random((400, 1, 1, 1), dtype=np.float32)
+    x[:, 1] = 0.7
+    path = tmp_path / "blank.npz"
+    np.savez(path, x=x[:300], y=rng.integers(0, 2, 300), x_test=x[300:], y_test=rng.integers(0, 2, 100))
+    run = trained(tmp_path, "fedrdn", str(path))
+    assert "E308" not in (run / "events.jsonl").read_text()
+    scene = Scene(run)
+    outcome = Statistics(samples=10).attempt(scene, 0)
+    scene.close()
+    for score in outcome.scores[:2]:
+        assert score.value < 1e-2 < 0.5 < score.floor
+    assert not [s.doubt for s in outcome.scores if s.doubt]
+
+
 @pytest.fixture(scope="module")
 def rebafl(tmp_path_factory):
     return trained(tmp_path_factory.mktemp("rebafl"), "rebafl", samples=40, model="mlp(hidden=[64])", epochs=3)
@@ -51,6 +70,23 @@ def test_prototypes_of_one_sample_tell_more_than_those_of_many(rebafl):
     assert one.ceiling > one.value
     assert not [s.doubt for s in listed.values() if s.doubt]
     assert one.n == 20
+    assert listed[
+        "as sent, linear", "SSIM above class mean"
+    ].main  # stands for the attack, and what nobody sent does not
+    assert not one.main
+
+
+def test_prototypes_with_noise_are_attacked_as_they_were_sent(tmp_path):
+    """Those of a few samples were computed without the noise, and a class that its noise hides ended in torch's words."""
+    pytest.importorskip("dp_accounting")
+    scene = Scene(trained(tmp_path / "little", "fedproto+dpsgd(sums_noise=0.4)", samples=40))
+    listed = Prototype(samples=20, behind=(1,), own=100, steps=20).attempt(scene, 0).scores
+    scene.close()
+    assert {s.of.split(",")[0] for s in listed} == {"as sent"}
+    hidden = Scene(trained(tmp_path / "much", "fedproto+dpsgd", samples=40))
+    with pytest.raises(UsageError, match="no client sent a count above 0 of a class of which it has a sample"):
+        Prototype(own=100, steps=20).attempt(hidden, 0)
+    hidden.close()
 
 
 def test_a_prototype_that_was_sent_is_the_mean_of_the_features_behind_it(rebafl, monkeypatch):

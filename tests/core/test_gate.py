@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unskew.core.gate import Refusal, Spec, check
+from unskew.core.gate import Refusal, Spec, check, leaf_problem
 from unskew.core.replies import Reply, Ups
 from unskew.core.values import Share
 
@@ -124,3 +124,12 @@ def test_whatever_passes_is_finite_and_fits(shape, dtype, value, name):
         assert all(
             tuple(made.weights[n].shape) == s and torch.isfinite(made.weights[n]).all() for n, s in SPEC.weights.items()
         )
+
+
+@pytest.mark.parametrize(("bounds", "sent"), [({"low": 1e-6}, 0.0), ({"high": 0.1}, 9.0), ({"low": 1, "high": 3}, 2.0)])
+def test_a_number_that_is_clamped_to_a_bound_is_within_it(bounds, sent):
+    """The float32 nearest to 1e-6 is below 1e-6, that nearest to 0.1 above 0.1: replies that held either were dropped."""
+    share = Share((1,), **bounds)
+    clamped = torch.tensor([sent]).clamp(bounds.get("low"), bounds.get("high"))
+    assert leaf_problem("s", clamped, share) is None
+    assert leaf_problem("s", clamped * 0.99 - 1e-7, Share((1,), low=float(clamped)))[0] == "E308"

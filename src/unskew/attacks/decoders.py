@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from unskew.attacks.training import Lesson, fit, scale
+from unskew.attacks.training import Lesson, fit_inputs, scale
 
 WIDTH = 32
 Decoder = Callable[[Tensor], Tensor]
@@ -80,7 +80,7 @@ class _Resized(nn.Module):
 
 
 def _trained(lesson: Lesson, module: nn.Module) -> Decoder:
-    return fit(lesson, module, F.mse_loss)
+    return fit_inputs(lesson, module, F.mse_loss)
 
 
 def _affine(lesson: Lesson) -> Decoder:

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from unskew.attacks.inversion import variation
-from unskew.attacks.training import Lesson, fit
+from unskew.attacks.training import Lesson, fit_inputs
 from unskew.core.keys import key
 from unskew.models.initial import initialise
 
@@ -24,13 +24,13 @@ Decoder = Callable[[Tensor], Tensor]
 
 def upcnn(lesson: Lesson) -> Decoder:
     """Dense, then three times nearest upsampling and a convolution; trained on squared error."""
-    return fit(lesson, _upward(lesson.sent.shape[1], lesson.x.shape[1:]), F.mse_loss)
+    return fit_inputs(lesson, _upward(lesson.sent.shape[1], lesson.x.shape[1:]), F.mse_loss)
 
 
 def vae(lesson: Lesson) -> Decoder:
     """The same from a bottleneck that is drawn from a normal law around what the vector says."""
     module = _Variational(lesson.sent.shape[1], lesson.x.shape[1:], key(lesson.seed, "draws"))
-    return fit(
+    return fit_inputs(
         lesson,
         module,
         lambda answer, x: F.mse_loss(answer, x) + (module.divergence / 1000 if torch.is_grad_enabled() else 0.0),

@@ -8,7 +8,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -67,6 +67,17 @@ def fit(lesson: Lesson, module: nn.Module, loss: Callable[[Tensor, Tensor], Tens
                 best, kept = now, copy.deepcopy(module.state_dict())
     module.load_state_dict(kept)
     return answer
+
+
+def fit_inputs(
+    lesson: Lesson, module: nn.Module, loss: Callable[[Tensor, Tensor], Tensor]
+) -> Callable[[Tensor], Tensor]:
+    """The same of a network that answers with inputs. It learns them in the unit in which those of the lesson go from 0 to 1:
+    steps of Adam are as long in any unit, so numbers up to 255 would be out of its reach."""
+    low, high = lesson.x.amin(), lesson.x.amax()
+    span = torch.where(high > low, high - low, 1.0)
+    answer = fit(replace(lesson, x=(lesson.x - low) / span), module, loss)
+    return lambda sent: low + span * answer(sent)
 
 
 def scale(sent: Tensor) -> tuple[Tensor, Tensor]:

@@ -164,12 +164,18 @@ def leaf_problem(path: str, tensor: Tensor, share: Share, finite: bool = False) 
 
 def _bounds_problem(path: str, tensor: Tensor, share: Share) -> tuple[str, str] | None:
     low, high = tensor.min().item(), tensor.max().item()
-    if low < share.low or high > share.high:
-        outside = low if low < share.low else high
+    least, most = (_in_type(bound, share.dtype) for bound in (share.low, share.high))
+    if low < least or high > most:
+        outside = low if low < least else high
         if share.dtype.is_floating_point:
             return "E308", f"'{path}' must lie in [{share.low:g}, {share.high:g}]; got {outside:g}."
         return "E306", f"'{path}' holds {outside}; allowed are {share.low:g} to {share.high:g}."
     return None
+
+
+def _in_type(bound: float, dtype: torch.dtype) -> float:
+    """A bound as numbers of this type have it: the float32 nearest to 1e-6, to which a client clamps, is below 1e-6."""
+    return torch.tensor(bound, dtype=dtype).item() if dtype.is_floating_point else bound
 
 
 def _names_problem(sent: Mapping[str, Any], expected: Mapping[str, Any], prefix: str = "") -> tuple[str, str] | None:

@@ -71,7 +71,9 @@ class FedRDN(Part):
         return {"mu": mu, "sigma": torch.maximum(sigma, least).clamp(min=FLOOR)}
 
     def collect(self, w: Weights, s: Tree, ups: Ups, fed: Fed) -> tuple[Weights, Tree]:
-        """The table of all pairs; the row of a client that never reported is the mean pair."""
+        """The table of all pairs; the row of a client that never reported is the mean pair. Without any, inputs stay as they are."""
+        if not len(ups):
+            return w, s
         mu_KC, sigma_KC = ups["mu"], ups["sigma"]
         row_of = torch.full((fed.clients,), -1, dtype=torch.int64)
         row_of[ups.clients] = torch.arange(len(ups))

@@ -107,13 +107,16 @@ def _main(scores: Sequence[Found], share: str) -> list[Found]:
 def reach(score: Found, name: str = "value") -> float:
     """How much of the way from the floor to the ceiling a score goes, or its `low` or `high`; NaN where that is unknown.
 
-    Without a finite ceiling: the distance from the floor, in the score's unit.
+    0 where both are equal, so that there is nothing to learn. Without a finite ceiling: the distance from the floor, in the
+    score's unit.
     """
     if score[name] is None:
         return math.nan
+    if score["ceiling"] == score["floor"]:
+        return 0.0
     way = (math.inf if score["ceiling"] is None else score["ceiling"]) - score["floor"]
     distance = score[name] - score["floor"]
-    return float(distance / way if way and math.isfinite(way) else abs(distance))
+    return float(distance / way if math.isfinite(way) else abs(distance))
 
 
 def _leaks(group: Sequence[RunData], share: str) -> list[Leak]:

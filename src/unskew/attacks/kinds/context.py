@@ -1,7 +1,7 @@
 """Context: does an activation or an average carry a marker that has nothing to do with its class (FLea, KDD 2024, figure 9d)?
 
-The marker is a square of one colour in a corner of the image, of several inputs the first image that it fits into. The
-adversary marks half of its own samples, computes from them what a client would send, and trains a classifier for "marked
+The marker is a square of one colour in a corner of the image, of several inputs the first image that it fits into: the
+brightest value of the first channel of the adversary's own samples, or the darkest where these are bright there. The adversary marks half of its own samples, computes from them what a client would send, and trains a classifier for "marked
 or not" on n of these, for several n; it is scored on the samples that clients shared, half of them marked before they are
 sent.
 Differs from the paper: the classifier has ReLU between its layers and is scored on clients' samples; averages are of
@@ -38,8 +38,34 @@ READS = ("flea/features", "fedmix/x", "naivemix/x")
 
 CORNER = 2
 """The row and the column where the marker begins."""
+SEEN = 0.25
+"""What a marker in the brightest colour must differ from the pixels in its place, in the range of values; else it is dark."""
 Sent = Callable[[Tensor], Tensor]
 """What clients would send of samples as stored, [N, *shape] -> [N', ...]."""
+
+
+@dataclass(frozen=True)
+class Marker:
+    """A square in an image. place: its rows, which are its columns, too. colour: of its pixels in the first channel."""
+
+    image: Image
+    place: slice
+    colour: float
+
+    @staticmethod
+    def on(own: Tensor, image: Image, side: int) -> Marker:
+        """One that can be seen on samples like the attacker's own, [N, *shape]."""
+        place = slice(CORNER, CORNER + side)
+        pixels = _first_channel(own, image)
+        low, high = float(pixels.min()), float(pixels.max())
+        far = high - float(pixels[:, place, place].mean())
+        return Marker(image, place, high if far >= SEEN * (high - low) else low)
+
+    def drawn(self, x: Tensor) -> Tensor:
+        """Copies of samples [N, *shape] with the marker."""
+        marked = x.clone()
+        _first_channel(marked, self.image)[:, self.place, self.place] = self.colour
+        return marked
 
 
 @dataclass(frozen=True)
@@ -78,11 +104,17 @@ class Context(Attack):
             sent = lambda x: torch.stack([g.mean(0) for g in x.split(group)])  # noqa: E731
         own = unseen(scene.run.federation, taken.x, seed, most=group * max(self.own, default=LEAST))
         rows = torch.as_tensor(numpy_key(seed, "attacked").permutation(len(taken.x))[: self.samples * group])
-        shared, marks = self._marked(scene, taken.x[rows], group, seed, "clients")
+        image = self._image(scene)
+        assert image is not None  # `refuse` has looked
+        marker = Marker.on(own.x, image, self.marker)
+        shared, marks = _marked(marker, taken.x[rows], group, numpy_key(seed, "marks", "clients"))
         sizes = self._sizes(len(own) // group)
         scores, accuracies = list[Score](), list[float]()
         for n in sizes:
-            sure = self._tried(scene, (own.x[: n * group], shared, marks), group, sent, seed)
+            mine, marks_of_mine = _marked(marker, own.x[: n * group], group, numpy_key(seed, "marks", "own"))
+            lesson = Lesson(sent(mine), marks_of_mine.long(), self.steps, seed)
+            z = fit(lesson, _classifier(lesson.sent.shape[1:]), F.cross_entropy)(sent(shared))
+            sure = (z[:, 1] - z[:, 0]).cpu().numpy()
             accuracies.append(_accuracy(sure, marks)[0])
             scores += _scores(taken.share, f"{n} own samples", sure, marks, (seed, n == sizes[-1]))
         line = {"name": taken.share, "x": sizes, "y": accuracies}
@@ -93,35 +125,18 @@ class Context(Attack):
         """The numbers of own samples that there are, and all of them where some number asks for more."""
         asked = sorted(set(self.own))
         fitting = [n for n in asked if n <= most]
-        return fitting if fitting and len(fitting) == len(asked) else sorted({*fitting, max(most, LEAST // 5)})
-
-    def _marked(self, scene: Scene, x: Tensor, group: int, seed: int, whose: str) -> tuple[Tensor, Tensor]:
-        """(samples with the marker on every one of half of the groups, [G] 1 for these)."""
-        groups = -(-len(x) // group)
-        marks = torch.as_tensor(numpy_key(seed, "marks", whose).permutation(groups) % 2)
-        each = marks.repeat_interleave(group)[: len(x)].bool()
-        marked = x.clone()
-        image = self._image(scene)
-        assert image is not None  # `refuse` has looked
-        place = slice(CORNER, CORNER + self.marker)
-        brightest = _first_channel(scene.trainer.samples.x[:1000], image).max()
-        _first_channel(marked, image)[:, place, place] = float(brightest)
-        return torch.where(each.reshape(-1, *[1] * (x.dim() - 1)).to(x.device), marked, x), marks
+        return fitting if fitting and len(fitting) == len(asked) else sorted({*fitting, most})
 
     def _image(self, scene: Scene) -> Image | None:
         """The image that is marked: the sample, or the first of several inputs into which a marker fits."""
         return image_of(scene.run.federation.layout, scene.run.fed.shape, CORNER + self.marker)
 
-    def _tried(
-        self, scene: Scene, data: tuple[Tensor, Tensor, Tensor], group: int, sent: Sent, seed: int
-    ) -> np.ndarray:
-        """How sure the classifier is of a mark on each of the clients' payloads. data: own samples, theirs, their marks."""
-        own, shared, _ = data
-        mine, marks = self._marked(scene, own, group, seed, "own")
-        lesson = Lesson(sent(mine), marks.long(), self.steps, seed)
-        network = _classifier(lesson.sent.shape[1:])
-        z = fit(lesson, network, F.cross_entropy)(sent(shared))
-        return (z[:, 1] - z[:, 0]).cpu().numpy()
+
+def _marked(marker: Marker, x: Tensor, group: int, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
+    """(samples with the marker on every one of half of the groups, [G] 1 for these)."""
+    marks = torch.as_tensor(rng.permutation(-(-len(x) // group)) % 2)
+    each = marks.repeat_interleave(group)[: len(x)].bool()
+    return torch.where(each.reshape(-1, *[1] * (x.dim() - 1)).to(x.device), marker.drawn(x), x), marks
 
 
 def _first_channel(x: Tensor, image: Image) -> Tensor:

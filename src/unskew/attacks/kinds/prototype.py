@@ -13,7 +13,8 @@ as many of its own samples: an attacker that learns nothing then answers with th
 An image is compared with the client's sample of that class that is nearest to it. The floor is the mean of the adversary's own
 samples of the class: what returns the class mean has learnt nothing of the client. Prototypes are those that were sent
 in the last round, by the number of samples behind them, and `behind` names numbers for which others are computed from as
-many of a client's samples.
+many of a client's samples; nobody sent these, so they do not stand for the attack in tables, and beside noise for every sample
+(dpsgd), which they would not have, there are none.
 Differs from the paper, which names upcnn, vae and grnn, and neither their architectures nor a measure: both are ours.
 """
 
@@ -40,6 +41,7 @@ from unskew.attacks.training import Lesson
 from unskew.core.keys import digest, numpy_key
 from unskew.core.part import Part
 from unskew.core.trees import Weights
+from unskew.errors import UsageError
 from unskew.methods.fedproto import FedProto
 from unskew.methods.rebafl import ReBaFL
 
@@ -155,7 +157,17 @@ class Prototype(Attack):
         heard = scene.last_round
         assert heard.start is not None
         moves = {r.client: self._moved(scene, own, {**heard.start.weights, **r.weights}) for r in heard.replies}
-        pairs = [(r, c) for r in heard.replies for c in torch.nonzero(r.shares[part.name]["counts"]).flatten().tolist()]
+        pairs = [
+            (r, c)
+            for r in heard.replies
+            for c in torch.nonzero(r.shares[part.name]["counts"] > 0).flatten().tolist()
+            if len(_rows(scene, r.client, c))  # noise makes counts of classes that a client does not have
+        ]
+        if not pairs:
+            text = (
+                f"in the last round of {scene.path} no client sent a count above 0 of a class of which it has a sample"
+            )
+            raise UsageError("E154", f"{text}, so there is no prototype to attack.")
         chosen = numpy_key(seed, "prototypes").permutation(len(pairs))[: self.samples]
         sent = [(pairs[i][0].shares[part.name], pairs[i][1]) for i in chosen]
         move = torch.stack([moves[pairs[i][0].client][pairs[i][1]] for i in chosen])
@@ -165,7 +177,7 @@ class Prototype(Attack):
             for i in chosen
         ]
         yield Prototypes(AS_SENT, h, torch.tensor([c for _, c in sent]), x)
-        for m in sorted(set(self.behind)):
+        for m in () if scene.run.method.samples_apart else sorted(set(self.behind)):
             if group := self._of(scene, heard, m, (moves, seed)):
                 yield group
 
@@ -223,14 +235,25 @@ def _scores(share: str, of: str, answers: Tensor, group: Prototypes, means: Tens
     there = torch.stack([_nearest(a, x) for a, x in zip(answers, group.x)])
     plain = torch.stack([_nearest(means[y], x) for y, x in zip(group.y.tolist(), group.x)])
     error, without = likeness.mse(answers, there), likeness.mse(means[group.y], plain)
-    images = likeness.is_image(answers.shape[1:])
+    images, as_sent = likeness.is_image(answers.shape[1:]), group.of == AS_SENT
     value, low, high = mean_of(error.double().numpy())
     scores = [
-        Score(share, of, "MSE to nearest", value, low, high, float(without.mean()), 0.0, len(error), main=not images)
+        Score(
+            share,
+            of,
+            "MSE to nearest",
+            value,
+            low,
+            high,
+            float(without.mean()),
+            0.0,
+            len(error),
+            main=as_sent and not images,
+        )
     ]
     if images:
         alike, usual = likeness.ssim(answers, there, span), likeness.ssim(means[group.y], plain, span)
         value, low, high = mean_of((alike - usual).double().numpy())
         most = float((1 - usual).mean())
-        scores.append(Score(share, of, "SSIM above class mean", value, low, high, 0.0, most, len(error), main=True))
+        scores.append(Score(share, of, "SSIM above class mean", value, low, high, 0.0, most, len(error), main=as_sent))
     return scores

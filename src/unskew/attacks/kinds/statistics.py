@@ -2,7 +2,8 @@
 
 Differencing: a site that shares twice, with n samples and then with one more, shares its difference
     x_c = (n + 1) mu'_c - n mu_c,   s_c = (n + 1) sigma'_c - n sigma_c
-which are that sample's mean and standard deviation of every channel, to the digits that float32 leaves.
+which are that sample's mean and standard deviation of every channel, to the digits that float32 leaves; of a channel in which
+all of the adversary's own samples agree everybody knows them, and they are left out.
 Property: which site, or which largest class, has these statistics? The nearest, by (mu, log sigma), of those that the
 adversary computes from its own samples of each; its own are as many as the site has, or all there are.
 """
@@ -33,6 +34,10 @@ READS = ("fedrdn/mu", "fedrdn/sigma")
 """The payloads that it attacks, as the ledger calls them."""
 
 
+LEAST_SPREAD = 1e-5
+"""Of a statistic's size: what varies by less is rounding."""
+
+
 @dataclass(frozen=True)
 class Statistics(Attack):
     """Differences two releases of statistics, and guesses whose they are."""
@@ -58,13 +63,15 @@ class Statistics(Attack):
         stored = scene.trainer.samples.x[torch.as_tensor(np.unique(scene.run.federation.train.rows))]
         own = unseen(scene.run.federation, stored, seed)
         of_own = _each(scene, part, own.x[:500].to(stored.device))
-        spread_C = of_own.std(0).clamp(min=1e-6)
-        scores = self._differences(scene, part, seed, of_own.mean(0), spread_C)
+        scores = self._differences(scene, part, seed, of_own)
         scores += self._properties(scene, part, seed)
-        return Outcome(tuple(scores), f"{len(own)} {own.name}")
+        of_sites = "; of each site its test samples" if scene.run.federation.natural else ""
+        return Outcome(tuple(scores), f"{len(own)} {own.name}{of_sites}")
 
-    def _differences(self, scene: Scene, part: FedRDN, seed: int, guess: Tensor, spread_C: Tensor) -> list[Score]:
+    def _differences(self, scene: Scene, part: FedRDN, seed: int, of_own: Tensor) -> list[Score]:
         """How far the statistics of one added sample are from what two releases give, in units of their own spread."""
+        guess, spread_C = of_own.mean(0), of_own.std(0)
+        varies_C = spread_C > LEAST_SPREAD * guess.abs().clamp(min=LEAST_SPREAD)
         rng = numpy_key(seed, "added")
         errors, without = list[Tensor](), list[Tensor]()
         federation = scene.run.federation
@@ -79,6 +86,9 @@ class Statistics(Attack):
             without.append((guess - there).abs() / spread_C)
         scores = list[Score]()
         for leaf, half in zip(("mu", "sigma"), torch.arange(len(guess)).chunk(2)):
+            half = half[varies_C[half].cpu()]
+            if not len(half):
+                continue
             value, low, high = mean_of(torch.stack(errors)[:, half].mean(1).double().numpy())
             floor = float(torch.stack(without)[:, half].mean())
             of, metric = "two releases around one sample", "error of its statistics"
