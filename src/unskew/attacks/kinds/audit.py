@@ -154,7 +154,9 @@ def claimed(scene: Scene, unit: str, again: Run) -> auditing.Claim:
         readings = kept.get(part.name, {}).get("epsilons", [])
         if not readings or part.name not in anew or not (part.protects or (part.samples_apart and unit == "sample")):
             continue
-        told, now = readings[0]["epsilon"], anew[part.name].epsilons[0][0]
-        claim = auditing.Claim(math.inf if told is None else max(float(told), now), float(getattr(part, "delta", 0.0)))
+        stated, now = readings[0]["epsilon"], anew[part.name].epsilons[0][0]
+        claim = auditing.Claim(
+            math.inf if stated is None else max(float(stated), now), float(getattr(part, "delta", 0.0))
+        )
         claims.append(claim.replaced() if part.protects and unit == "sample" else claim)
     return min(claims, key=lambda claim: claim.epsilon)
