@@ -30,10 +30,14 @@ def test_yaml_is_utf8_whatever_the_machines_language(tmp_path, environment):
 
 def test_files_that_cannot_be_read_are_named(tmp_path):
     (tmp_path / "latin").write_bytes(b"na\xefve")
-    for name, why in (("none", "there is no file"), ("latin", "cannot read"), (".", "cannot read")):
+    for name, before, why in (
+        ("none", "there is no file", ""),
+        ("latin", "cannot read", ": it is not written in UTF-8; save it as UTF-8"),
+        (".", "cannot read", ": Is a directory"),
+    ):
         with pytest.raises(UsageError) as raised:
             documents.text_of(tmp_path / name)
-        assert raised.value.text == f"{why} {tmp_path / name}."
+        assert raised.value.text == f"{before} {tmp_path / name}{why}."
         assert raised.value.code == "E111"
 
 
